@@ -65,16 +65,6 @@ func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, c
 	return found, directive
 }
 
-// completes offers names for the only argument.
-func (s *session) completes(only names) cobra.CompletionFunc {
-	return names(func(ctx context.Context, args []string, typed string) []string {
-		if len(args) > 0 || s.connect() != nil {
-			return nil
-		}
-		return only(ctx, args, typed)
-	}).offer
-}
-
 // completesTarget offers TYPE/NAME or TYPE NAME, and one list of names for each argument
 // that follows.
 func (s *session) completesTarget(kinds []schema.GroupKind, rest ...names) cobra.CompletionFunc {
@@ -148,6 +138,9 @@ func (s *session) kindOf(word string, kinds []schema.GroupKind) schema.GroupKind
 
 // namesOf are the names of all objects of a kind in the namespace.
 func (s *session) namesOf(ctx context.Context, kind schema.GroupKind) []string {
+	if s.connect() != nil {
+		return nil
+	}
 	mapping, err := s.mapper.RESTMapping(kind)
 	if err != nil {
 		return nil
@@ -168,7 +161,11 @@ func (s *session) namesOf(ctx context.Context, kind schema.GroupKind) []string {
 	return out
 }
 
-func (s *session) registryNames(ctx context.Context, _ []string, _ string) []string {
+// registryNames offers a Registry for the only argument.
+func (s *session) registryNames(ctx context.Context, args []string, _ string) []string {
+	if len(args) > 0 {
+		return nil
+	}
 	return s.namesOf(ctx, kindRegistry)
 }
 
@@ -259,9 +256,6 @@ func percentages(context.Context, []string, string) []string {
 // completeFlags offers values for kubectl's own flags.
 func (s *session) completeFlags(root *cobra.Command) {
 	completesFlag(root, "namespace", func(ctx context.Context, _ []string, _ string) []string {
-		if s.connect() != nil {
-			return nil
-		}
 		return s.namesOf(ctx, corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind())
 	})
 	for flag, names := range map[string]func(*clientcmdapi.Config) []string{

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -162,13 +163,5 @@ func opener(ctx context.Context, file string) *exec.Cmd {
 
 // shown reports whether the page shows a workload: Usher has to do with it.
 func shown(w *view.Workload) bool {
-	if w.Kind == kindCloneSet.Kind {
-		return true
-	}
-	for i := range w.Members {
-		if len(w.Members[i].Entries) > 0 {
-			return true
-		}
-	}
-	return false
+	return w.Kind == kindCloneSet.Kind || slices.ContainsFunc(w.Members, func(p view.Pod) bool { return len(p.Entries) > 0 })
 }

@@ -260,7 +260,7 @@ func (d *draining) name(ctx context.Context, pod *corev1.Pod, set string) error 
 		return nil
 	}
 	d.tell("is named for deletion: clone/%s replaces it within its budgets", set)
-	return d.merge(ctx, pod, map[string]any{"labels": map[string]any{apps.LabelSpecifiedDelete: "true"}})
+	return client.IgnoreNotFound(d.patchPod(ctx, pod, false, map[string]any{"labels": map[string]any{apps.LabelSpecifiedDelete: "true"}}))
 }
 
 // request asks the hook operator for a drain, as the guard does.
@@ -280,17 +280,8 @@ func (d *draining) request(ctx context.Context, pod *corev1.Pod) error {
 		return fmt.Errorf("encode the request: %w", err)
 	}
 	d.tell("leaves its registries")
-	return d.merge(ctx, pod, map[string]any{"annotations": map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(text)}})
-}
-
-func (d *draining) merge(ctx context.Context, pod *corev1.Pod, metadata map[string]any) error {
-	metadata["uid"] = pod.UID
-	text, err := json.Marshal(map[string]any{"metadata": metadata})
-	if err != nil {
-		return fmt.Errorf("encode the change: %w", err)
-	}
-	err = d.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, text), client.FieldOwner("kubectl-usher"))
-	return client.IgnoreNotFound(err)
+	annotations := map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(text)}
+	return client.IgnoreNotFound(d.patchPod(ctx, pod, false, map[string]any{"annotations": annotations}))
 }
 
 // remove deletes or evicts a Pod that no registry lists.

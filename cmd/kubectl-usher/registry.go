@@ -48,7 +48,7 @@ It looks at all namespaces that use the registry, or at the one of --namespace.`
 		Example: `  kubectl usher registry
   kubectl usher registry discovery --diff
   kubectl usher registry discovery --diff -n shop -o wide`,
-		ValidArgsFunction: s.completes(s.registryNames),
+		ValidArgsFunction: names(s.registryNames).offer,
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.diff && len(args) == 0 {
 				return errors.New("--diff needs the name of a Registry: kubectl usher registry lists them")

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -51,7 +49,7 @@ lost. An event on the Pod says who did it, and why.`,
 			if err := s.get(c.Context(), t, pod); err != nil {
 				return err
 			}
-			patch, does, err := s.releasePatch(c.Context(), pod, hook)
+			metadata, does, err := s.releases(c.Context(), pod, hook)
 			if err != nil {
 				return err
 			}
@@ -59,7 +57,7 @@ lost. An event on the Pod says who did it, and why.`,
 			if !yes && !dryRun && !s.confirm("Release the hook?") {
 				return errors.New("nothing was changed")
 			}
-			return s.release(c.Context(), pod, hook, reason, patch, dryRun)
+			return s.release(c.Context(), pod, hook, reason, metadata, dryRun)
 		},
 	}
 	command.Flags().StringVar(&hook, "hook", "", "`key` of the label, or the finalizer, that holds the Pod")
@@ -76,13 +74,12 @@ func (s *session) confirm(question string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
 }
 
-// releasePatch returns a JSON merge patch that lets the Pod pass the hook, and what it does.
-func (s *session) releasePatch(ctx context.Context, pod *corev1.Pod, key string) (patch []byte, does string, err error) {
+// releases returns the change of metadata that lets the Pod pass the hook, and what it does.
+func (s *session) releases(ctx context.Context, pod *corev1.Pod, key string) (metadata map[string]any, does string, err error) {
 	label, finalizer, err := s.hook(ctx, pod, key)
 	if err != nil {
 		return nil, "", err
 	}
-	var metadata map[string]any
 	switch apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) {
 	case apps.StatePreparingNormal, apps.StateUpdated:
 		metadata, does = complete(pod, key, label, finalizer)
@@ -95,9 +92,7 @@ func (s *session) releasePatch(ctx context.Context, pod *corev1.Pod, key string)
 	if metadata == nil {
 		return nil, "", fmt.Errorf("pod/%s does not wait for %q; kubectl usher why pod/%s shows what it waits for", pod.Name, key, pod.Name)
 	}
-	metadata["uid"] = pod.UID
-	patch, err = json.Marshal(map[string]any{"metadata": metadata})
-	return patch, does, err
+	return metadata, does, nil
 }
 
 // complete gives the Pod what the hook misses; nil if it misses nothing.
@@ -146,11 +141,11 @@ func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (label 
 	return label, finalizer, nil
 }
 
-func (s *session) release(ctx context.Context, pod *corev1.Pod, hook, reason string, patch []byte, dryRun bool) error {
-	options, dry := patchOptions(dryRun)
-	if err := s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), options...); err != nil {
+func (s *session) release(ctx context.Context, pod *corev1.Pod, hook, reason string, metadata map[string]any, dryRun bool) error {
+	if err := s.patchPod(ctx, pod, dryRun, metadata); err != nil {
 		return failed(err, "change pod/%s", pod.Name)
 	}
+	_, dry := patchOptions(dryRun)
 	tell(s.Out, "pod/%s released from %s%s\n", pod.Name, hook, dry)
 	if dryRun {
 		return nil
@@ -200,14 +195,14 @@ func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) 
 	if err != nil {
 		return err
 	}
-	options, told := patchOptions(how.dryRun)
+	_, told := patchOptions(how.dryRun)
 	named := 0
 	for _, pod := range pods {
 		if pod.DeletionTimestamp != nil || pod.Labels[apps.LabelSpecifiedDelete] == "true" {
 			continue
 		}
-		text := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:"true"}}}`, pod.UID, apps.LabelSpecifiedDelete)
-		if err := s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, text), options...); client.IgnoreNotFound(err) != nil {
+		label := map[string]any{"labels": map[string]any{apps.LabelSpecifiedDelete: "true"}}
+		if err := s.patchPod(ctx, pod, how.dryRun, label); client.IgnoreNotFound(err) != nil {
 			return failed(err, "change pod/%s, after %d others", pod.Name, named)
 		}
 		named++

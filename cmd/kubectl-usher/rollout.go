@@ -14,6 +14,7 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,6 +71,17 @@ func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, to
 	}
 	tell(s.Out, "clone/%s %s%s\n", set.Name, told, dry)
 	return s.after(ctx, set, how)
+}
+
+// patchPod changes a Pod's metadata.
+func (s *session) patchPod(ctx context.Context, pod *corev1.Pod, dryRun bool, metadata map[string]any) error {
+	metadata["uid"] = pod.UID
+	text, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("encode the change: %w", err)
+	}
+	options, _ := patchOptions(dryRun)
+	return s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, text), options...)
 }
 
 // patchOptions are those of every change, and what the user is told of a dry run.

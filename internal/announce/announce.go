@@ -10,12 +10,12 @@ package announce
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/cache"
 	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -68,15 +68,12 @@ func (s *sender) NeedLeaderElection() bool { return false }
 // sink withholds events from terminating namespaces that refused one.
 type sink struct {
 	events.EventSink
-	clock clock.PassiveClock
-
-	mu sync.Mutex
-	// refused is when each of them last did.
-	refused map[string]time.Time
+	// refused has these namespaces, each for a while.
+	refused *cache.Expiring
 }
 
-func newSink(to events.EventSink, clock clock.PassiveClock) *sink {
-	return &sink{EventSink: to, clock: clock, refused: map[string]time.Time{}}
+func newSink(to events.EventSink, clock clock.Clock) *sink {
+	return &sink{EventSink: to, refused: cache.NewExpiringWithClock(clock)}
 }
 
 // Create implements events.EventSink.
@@ -102,21 +99,12 @@ func (s *sink) heed(event, made *eventsv1.Event, err error) (*eventsv1.Event, er
 	if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsNotFound(err) {
 		return made, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refused[event.Namespace] = s.clock.Now()
+	s.refused.Set(event.Namespace, nil, ending)
 	return event, nil
 }
 
 // ends reports whether the namespace has recently refused an event.
 func (s *sink) ends(namespace string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, at := range s.refused {
-		if s.clock.Since(at) >= ending {
-			delete(s.refused, name)
-		}
-	}
-	_, ends := s.refused[namespace]
+	_, ends := s.refused.Get(namespace)
 	return ends
 }

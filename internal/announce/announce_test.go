@@ -53,7 +53,7 @@ func TestTerminatingNamespaceGetsNoMoreEvents(t *testing.T) {
 		"ending": terminating(), "gone": apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "demo"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			api, clock := &server{err: err}, clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+			api, clock := &server{err: err}, clocktesting.NewFakeClock(time.Unix(0, 0))
 			s := newSink(api, clock)
 			for range 3 {
 				if _, err := s.Create(t.Context(), event("demo")); err != nil {
@@ -81,7 +81,7 @@ func TestOtherRefusalsAreReported(t *testing.T) {
 		"forbidden": refused, "down": errors.New("connection refused"), "timeout": apierrors.NewTimeoutError("slow", http.StatusOK),
 	} {
 		api := &server{err: want}
-		s := newSink(api, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
+		s := newSink(api, clocktesting.NewFakeClock(time.Unix(0, 0)))
 		for n := range 2 {
 			if _, err := s.Create(t.Context(), event("demo")); !errors.Is(err, want) || api.requests != n+1 {
 				t.Errorf("%s: %v after %d requests", name, err, api.requests)
@@ -89,7 +89,7 @@ func TestOtherRefusalsAreReported(t *testing.T) {
 		}
 	}
 	api := &server{err: apierrors.NewNotFound(schema.GroupResource{Resource: "events"}, "a")}
-	s := newSink(api, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
+	s := newSink(api, clocktesting.NewFakeClock(time.Unix(0, 0)))
 	// client-go recreates an event that it cannot find to patch.
 	if _, err := s.Patch(t.Context(), event("demo"), nil); !apierrors.IsNotFound(err) {
 		t.Errorf("a patch of an event that is gone: %v, want it not found", err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/view"
+	"k8s.io/utils/ptr"
 )
 
 // Recorder makes a Recording of one run out of views that follow each other. It asks for no
@@ -98,9 +99,7 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Phase: string(w.Phase), Desired: w.Desired,
 		Available: w.Available, Updated: w.Updated, ToUpdate: w.ToUpdate, Actions: seen.Actions, Registries: slices.Clone(known.Registries),
 	}
-	if at := r.moment(w.Deadline); at != nil {
-		next.Deadline = *at
-	}
+	next.Deadline = ptr.Deref(r.moment(w.Deadline), 0)
 	for _, problem := range w.Problems {
 		next.Problems = append(next.Problems, problem.Reason+": "+problem.Message)
 	}

@@ -55,8 +55,7 @@ func (w *waiter) told(key string) bool {
 func (w *waiter) blocked(b *setplan.Blocked) {
 	switch {
 	case b.Batch != nil:
-		w.out = append(w.out, Wait{Since: b.Batch.Since, What: fmt.Sprintf("waits for its containers %s to be ready before it updates %s",
-			strings.Join(b.Batch.Containers, ", "), strings.Join(b.Batch.Next, ", "))})
+		w.out = append(w.out, Wait{Since: b.Batch.Since, What: b.Batch.Wait()})
 		return
 	case b.Stuck != nil:
 		w.trouble = true

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
@@ -256,9 +257,7 @@ func firstInLists(path string, a, b []any) string {
 
 // namesIn lists, in order, the names that either map has.
 func namesIn[A, B any](a map[string]A, b map[string]B) []string {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
-	slices.Sort(names)
-	return slices.Compact(names)
+	return sets.List(sets.KeySet(a).Union(sets.KeySet(b)))
 }
 
 // element identifies a member of a list by its name, if it has one.

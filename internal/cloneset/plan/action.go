@@ -212,8 +212,12 @@ func (b Blocked) String() string {
 }
 
 func (b *Batch) text(pod string, state apps.LifecycleState) string {
-	return fmt.Sprintf("Pod %s is in %s and waits for its containers %s to be ready before it updates %s, which have a lower %s%s",
-		pod, state, strings.Join(b.Containers, ", "), strings.Join(b.Next, ", "), apps.EnvContainerPriority, since(",", b.Since))
+	return fmt.Sprintf("Pod %s is in %s and %s, which have a lower %s%s", pod, state, b.Wait(), apps.EnvContainerPriority, since(",", b.Since))
+}
+
+// Wait says what the Pod waits for.
+func (b *Batch) Wait() string {
+	return fmt.Sprintf("waits for its containers %s to be ready before it updates %s", strings.Join(b.Containers, ", "), strings.Join(b.Next, ", "))
 }
 
 // since says since when something lasts; "" if nobody knows.
