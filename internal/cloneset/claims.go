@@ -36,26 +36,18 @@ func (r *Reconciler) newID(taken map[string]bool) string {
 	return id
 }
 
-// use is the purpose of an instance's claims.
-type use int
-
-const (
-	// forNew: a new instance does not reuse existing claims.
-	forNew use = iota
-	// forNext: the next Pod of an instance takes over the existing claims.
-	forNext
-	// forPod: an existing Pod gets the claims that it lacks.
-	forPod
-)
+// lookup reports whether an instance can use an existing claim of the set: takeOver for its
+// next Pod, hasClaim for a Pod that lacks others; nil for a new instance, which uses none.
+type lookup func(ctx context.Context, set *apps.CloneSet, name string) (bool, error)
 
 // provide ensures that an instance has its claims, and returns those that it created. It
 // looks up existing claims first: a Pod whose claim is gone or terminating would wait
 // forever.
-func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string, what use) ([]*corev1.PersistentVolumeClaim, error) {
+func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string, exists lookup) ([]*corev1.PersistentVolumeClaim, error) {
 	var made []*corev1.PersistentVolumeClaim
 	for i := range set.Spec.VolumeClaimTemplates {
 		template := &set.Spec.VolumeClaimTemplates[i]
-		claim, err := r.provideClaim(ctx, set, template, id, what)
+		claim, err := r.provideClaim(ctx, set, template, id, exists)
 		if err != nil {
 			return made, fmt.Errorf("create the claim of volumeClaimTemplates %s: %w", template.Metadata.Name, err)
 		}
@@ -68,14 +60,16 @@ func (r *Reconciler) provide(ctx context.Context, set *apps.CloneSet, id string,
 
 // provideClaim creates a claim; it returns nil if the claim existed.
 func (r *Reconciler) provideClaim(
-	ctx context.Context, set *apps.CloneSet, template *apps.ClaimTemplate, id string, what use,
+	ctx context.Context, set *apps.CloneSet, template *apps.ClaimTemplate, id string, exists lookup,
 ) (*corev1.PersistentVolumeClaim, error) {
 	manifest, err := write.ClaimManifest(set, template, id)
 	if err != nil {
 		return nil, err
 	}
-	if there, err := r.hasClaim(ctx, set, manifest.GetName(), what); there || err != nil {
-		return nil, err
+	if exists != nil {
+		if there, err := exists(ctx, set, manifest.GetName()); there || err != nil {
+			return nil, err
+		}
 	}
 	claim := &corev1.PersistentVolumeClaim{}
 	err = create(ctx, r, r.claims, set, manifest, claim)
@@ -115,15 +109,9 @@ func (r *Reconciler) deleteUnusedClaims(ctx context.Context, set *apps.CloneSet,
 }
 
 // hasClaim reports whether the set has a usable claim of that name.
-func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string, what use) (bool, error) {
-	switch what {
-	case forNext:
-		return r.takeOver(ctx, set, name)
-	case forPod:
-		claim, err := r.findClaim(ctx, set, name)
-		return claim != nil, err
-	}
-	return false, nil
+func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
+	claim, err := r.findClaim(ctx, set, name)
+	return claim != nil, err
 }
 
 // findClaim asks the API server for a claim of the set. It returns nil if none has that

@@ -112,7 +112,7 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 	case plan.Discard:
 		return outcome{action: a, err: r.discard(ctx, set, a)}
 	case plan.Provide:
-		_, err := r.provide(ctx, set, a.Instance, forPod)
+		_, err := r.provide(ctx, set, a.Instance, r.hasClaim)
 		return outcome{action: a, err: err}
 	}
 	pod, err := r.changePod(ctx, set, a)
@@ -129,12 +129,12 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 	var err error
 	id := a.Instance
 	for range idTries {
-		what := forNext
-		if id == "" {
-			id, what = r.newID(a.Taken), forNew
+		fresh, exists := id == "", r.takeOver
+		if fresh {
+			id, exists = r.newID(a.Taken), nil
 		}
 		pod := &corev1.Pod{}
-		made, failure := r.provide(ctx, set, id, what)
+		made, failure := r.provide(ctx, set, id, exists)
 		if err = failure; err == nil {
 			err = create(ctx, r, r.pods, set, write.PodManifest(set, a.Revision, id, r.Clock.Now()), pod,
 				client.FieldOwner(write.Creator))
@@ -144,7 +144,7 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 			return r.openGates(ctx, set, pod)
 		case !apierrors.IsAlreadyExists(err) && !errors.Is(err, errClaimTaken):
 			return nil, fmt.Errorf("create a Pod of revision %s: %w", a.Revision.Name, err)
-		case what == forNew:
+		case fresh:
 			if err := r.deleteUnusedClaims(ctx, set, id, made); err != nil {
 				return nil, err
 			}
