@@ -4,6 +4,7 @@ package plan
 
 import (
 	"errors"
+	"sync"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -105,13 +106,10 @@ func (p *pass) change(v *podState) (*inplace.Change, error) {
 		return inplace.Pending(v.pod, p.Update.Template), nil
 	}
 	hash := revision.Short(v.revision)
-	if known, ok := p.changes[hash]; ok {
-		return known.change, known.err
+	if p.changes[hash] == nil {
+		p.changes[hash] = sync.OnceValues(func() (*inplace.Change, error) { return p.Change(hash) })
 	}
-	var found diff
-	found.change, found.err = p.Change(hash)
-	p.changes[hash] = found
-	return found.change, found.err
+	return p.changes[hash]()
 }
 
 // Change is how a Pod of the revision with that hash reaches the update revision in place,
@@ -129,9 +127,4 @@ func (s *Snapshot) Change(hash string) (*inplace.Change, error) {
 		}
 		return change, err
 	}
-}
-
-type diff struct {
-	change *inplace.Change
-	err    error
 }

@@ -49,15 +49,7 @@ func byUpdate(a, b *podState) int {
 	)
 }
 
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
+func falseFirst(a, b bool) int { return cmp.Compare(one(a), one(b)) }
 
 func laterFirst(a, b time.Time) int { return b.Compare(a) }
 
@@ -119,7 +111,7 @@ func (s *Snapshot) compareOrderKeys(a, b *podState) int {
 			continue
 		}
 		if okA != okB {
-			return falseFirst(okA, okB) * -1
+			return falseFirst(okB, okA)
 		}
 		return cmp.Compare(trailingNumber(valueB), trailingNumber(valueA))
 	}

@@ -40,7 +40,7 @@ type pass struct {
 	instances []*instance
 	byID      map[string]*instance
 	// changes are the ways to the update revision, by the hash of the old one.
-	changes map[string]diff
+	changes map[string]func() (*inplace.Change, error)
 }
 
 // Make decides what the set needs next.
@@ -86,7 +86,7 @@ func (p *pass) giveBack() {
 }
 
 func newPass(s *Snapshot) *pass {
-	p := &pass{Snapshot: s, named: sets.New(s.Spec.PodsToDelete...), changes: map[string]diff{}}
+	p := &pass{Snapshot: s, named: sets.New(s.Spec.PodsToDelete...), changes: map[string]func() (*inplace.Change, error){}}
 	p.states = statesOf(len(s.Pods))
 	p.pods = make([]*podState, 0, len(s.Pods))
 	for i := range s.Pods {

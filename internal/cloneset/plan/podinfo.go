@@ -3,12 +3,15 @@
 package plan
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 )
 
 // PodInfo is what is read of one version of a Pod, independent of its set. For an
@@ -110,28 +113,14 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 }
 
 func (f *PodInfo) readConditions(pod *corev1.Pod) {
-	f.inPlaceReady, f.podReady = &noCondition, &noCondition
-	for i := range pod.Status.Conditions {
-		c := &pod.Status.Conditions[i]
-		switch c.Type {
-		case corev1.PodReady:
-			if c.Status == corev1.ConditionTrue {
-				f.ready, f.readySince = true, c.LastTransitionTime.Time
-			}
-		case apps.ConditionInPlaceUpdateReady:
-			f.inPlaceReady = c
-		case apps.ConditionPodReady:
-			f.podReady = c
-		}
+	if c := inplace.ConditionOf(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
+		f.ready, f.readySince = true, c.LastTransitionTime.Time
 	}
-	for i := range pod.Spec.ReadinessGates {
-		switch pod.Spec.ReadinessGates[i].ConditionType {
-		case apps.ConditionInPlaceUpdateReady:
-			f.inPlaceReadyGate = true
-		case apps.ConditionPodReady:
-			f.podReadyGate = true
-		}
-	}
+	f.inPlaceReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionInPlaceUpdateReady), &noCondition)
+	f.podReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionPodReady), &noCondition)
+	gates := pod.Spec.ReadinessGates
+	f.inPlaceReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})
+	f.podReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionPodReady})
 }
 
 func podRevision(pod *corev1.Pod) string {

@@ -4,9 +4,8 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -138,15 +137,11 @@ func (c *domainCounts) groups(pods []*podState) []*group {
 	known := map[string]*group{}
 	for _, v := range pods {
 		domains := c.domains(v)
-		var key strings.Builder
-		for _, index := range domains {
-			key.WriteString(strconv.Itoa(index))
-			key.WriteByte(' ')
-		}
-		one := known[key.String()]
+		key := fmt.Sprint(domains)
+		one := known[key]
 		if one == nil {
 			one = &group{domains: domains}
-			known[key.String()] = one
+			known[key] = one
 			out = append(out, one)
 		}
 		one.pods = append(one.pods, v)

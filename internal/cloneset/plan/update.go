@@ -98,19 +98,15 @@ func (p *pass) relabel(v *podState, change *inplace.Change) {
 	if !v.available {
 		p.ledger.hold(v) // one more of the update revision that does not serve
 	}
-	next := p.afterRelabel(v)
+	next := v.state
+	if next == apps.StatePreparingUpdate {
+		next = lifecycle.AfterUpdate(v.lifecycle(), p.Spec.Hooks)
+	}
 	a := Action{Verb: Update, Reason: ReasonInPlace, Revision: p.Update, Change: change, Conditions: p.conditions(v, next)}
 	if next != v.state {
 		a.To = next
 	}
 	p.act(v, a)
-}
-
-func (p *pass) afterRelabel(v *podState) apps.LifecycleState {
-	if v.state == apps.StatePreparingUpdate {
-		return lifecycle.AfterUpdate(v.lifecycle(), p.Spec.Hooks)
-	}
-	return v.state
 }
 
 // prepareUpdate leads a Pod to the gate before its update. A Pod that comes from an
