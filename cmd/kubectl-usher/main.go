@@ -32,7 +32,7 @@ func main() {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return
 	}
-	if code := exitCode(0); errors.As(err, &code) {
+	if code, ok := errors.AsType[exitCode](err); ok {
 		os.Exit(int(code))
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)

@@ -226,8 +226,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		}},
 	})
 	if err != nil {
-		var address *net.OpError
-		if errors.As(err, &address) && address.Op == "listen" {
+		if address, ok := errors.AsType[*net.OpError](err); ok && address.Op == "listen" {
 			return nil, fmt.Errorf("%w; choose another --metrics-bind-address or --health-probe-bind-address", err)
 		}
 		return nil, fmt.Errorf("set up: %w", err)

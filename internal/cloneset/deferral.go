@@ -44,11 +44,8 @@ func deferral(err error) error {
 
 // deferred returns the deferral of an outcome; nil if there is none.
 func (o outcome) deferred() *deferredError {
-	var wait *deferredError
-	if errors.As(o.err, &wait) {
-		return wait
-	}
-	return nil
+	wait, _ := errors.AsType[*deferredError](o.err)
+	return wait
 }
 
 // deferrals are the deferred deletions of a set, by the Pod's UID.

@@ -186,9 +186,7 @@ func newSetCollector(now func() time.Time) *setCollector {
 	}
 }
 
-func keyOf(set *apps.CloneSet) types.NamespacedName {
-	return types.NamespacedName{Namespace: set.Namespace, Name: set.Name}
-}
+func keyOf(set *apps.CloneSet) types.NamespacedName { return client.ObjectKeyFromObject(set) }
 
 // put records how a pass left a set.
 func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.PodInfo) {

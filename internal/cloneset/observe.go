@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -50,7 +49,7 @@ func (r *Reconciler) observe(
 
 // ownPods returns the set's Pods. It relists them first if an answer was lost.
 func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
-	if r.sets.isStale(client.ObjectKeyFromObject(set)) {
+	if r.sets.isStale(keyOf(set)) {
 		if err := r.relistAll(ctx, set, now); err != nil {
 			return nil, err
 		}

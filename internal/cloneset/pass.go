@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -80,8 +79,7 @@ func terminating(err error) bool {
 func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
 	now := r.Clock.Now()
 	snapshot, known, err := r.prepare(ctx, set, now)
-	var bad *invalidError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*invalidError](err); ok {
 		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
 	}
 	if err == nil {
@@ -93,7 +91,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
 	if anyUnanswered(outcomes) {
-		r.sets.markStale(client.ObjectKeyFromObject(set))
+		r.sets.markStale(keyOf(set))
 	}
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)

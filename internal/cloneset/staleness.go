@@ -192,7 +192,7 @@ func (r *Reconciler) relistAll(ctx context.Context, set *apps.CloneSet, now time
 	if err := r.relistClaims(ctx, set, now); err != nil {
 		return err
 	}
-	r.sets.markFresh(client.ObjectKeyFromObject(set))
+	r.sets.markFresh(keyOf(set))
 	return nil
 }
 

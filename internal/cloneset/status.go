@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -63,8 +62,7 @@ func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
 			continue
 		}
 		failure := finding{ReasonWriteFailed, o.err.Error()}
-		var resize *resizeRefusal
-		if errors.As(o.err, &resize) {
+		if resize, ok := errors.AsType[*resizeRefusal](o.err); ok {
 			failure = finding{plan.ProblemResize, resize.Error()}
 		}
 		if slices.Contains([]plan.Verb{plan.Create, plan.Delete, plan.Discard, plan.Provide}, o.action.Verb) {
@@ -210,7 +208,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// The set has changed or is gone, and its own events trigger another pass; until
 		// then, do not trust the cache.
-		r.sets.markStale(client.ObjectKeyFromObject(set))
+		r.sets.markStale(keyOf(set))
 	}
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -13,8 +13,7 @@ import (
 // this process has registered.
 func Register[C prometheus.Collector](registerer prometheus.Registerer, collector *C) error {
 	err := registerer.Register(*collector)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if existing, ok := already.ExistingCollector.(C); ok {
 			*collector = existing
 			return nil

@@ -64,7 +64,6 @@ func (p *pass) updatable(v *podState) bool {
 		return true
 	}
 	change, err := p.change(v)
-	var refusal *inplace.Refusal
 	switch {
 	case err == nil:
 		p.checkPriority(change)
@@ -75,12 +74,12 @@ func (p *pass) updatable(v *podState) bool {
 		return false
 	case p.Spec.Method == InPlaceIfPossible:
 		return true
-	case errors.As(err, &refusal):
-		p.problem(ProblemNotInPlace, "updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", refusal)
-	default:
+	case errors.Is(err, errGone):
 		p.problem(ProblemNotInPlace,
 			"updateStrategy.type is InPlaceOnly, but the ControllerRevision %q of Pod %s is gone: delete the Pod so that it is recreated",
 			v.revision, v.pod.Name)
+	default:
+		p.problem(ProblemNotInPlace, "updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", err)
 	}
 	return false
 }
