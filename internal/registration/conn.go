@@ -70,28 +70,23 @@ func recovering(ctx context.Context, do func(context.Context) error) (err error)
 // hiding replaces the values of a Secret, as they are, trimmed, and encoded for a
 // URL or a header; nil if there are none.
 func hiding(secret map[string][]byte) *strings.Replacer {
-	values := map[string]bool{}
+	var values []string
 	for _, raw := range secret {
 		trimmed := strings.TrimSpace(string(raw))
 		if len(trimmed) < minSecret {
 			continue
 		}
-		for _, value := range []string{
-			string(raw), trimmed, url.QueryEscape(trimmed), url.PathEscape(trimmed),
-			base64.StdEncoding.EncodeToString([]byte(trimmed)),
-		} {
-			values[value] = true
-		}
+		values = append(values, string(raw), trimmed, url.QueryEscape(trimmed), url.PathEscape(trimmed),
+			base64.StdEncoding.EncodeToString([]byte(trimmed)))
 	}
-	var pairs []string
-	// The longest first: one value may be a part of another.
-	for _, value := range slices.SortedFunc(maps.Keys(values), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(b), len(a)), strings.Compare(a, b))
-	}) {
-		pairs = append(pairs, value, hidden)
-	}
-	if len(pairs) == 0 {
+	if len(values) == 0 {
 		return nil
+	}
+	// The longest first: one value may be a part of another.
+	slices.SortFunc(values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	var pairs []string
+	for _, value := range values {
+		pairs = append(pairs, value, hidden)
 	}
 	return strings.NewReplacer(pairs...)
 }

@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -140,18 +141,10 @@ func Setup(mgr ctrl.Manager, options Options) error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	if o.Registerer == nil {
-		o.Registerer = ctrlmetrics.Registry
-	}
-	if o.MaxConcurrentPasses == 0 {
-		o.MaxConcurrentPasses = defaultPasses
-	}
-	if o.Workers == 0 {
-		o.Workers = defaultWorkers
-	}
+	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
+	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, ctrlmetrics.Registry)
+	o.MaxConcurrentPasses = cmp.Or(o.MaxConcurrentPasses, defaultPasses)
+	o.Workers = cmp.Or(o.Workers, defaultWorkers)
 	return o
 }
 

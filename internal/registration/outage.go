@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,10 +61,8 @@ func (p *pool) noteCall(ctx context.Context, name string, err error) {
 		}
 		s.answered = now
 	case s.away() || errors.Is(err, registry.ErrPermanent) || !isOutage(ctx, err):
-	case s.answered.IsZero():
-		s.outage = s.outage.Next(now)
 	default:
-		s.outage = s.outage.Next(s.answered)
+		s.outage = s.outage.Next(cmp.Or(s.answered, now))
 	}
 }
 

@@ -73,11 +73,9 @@ func (ix *index) findings() []Finding {
 
 // cloneSetsOf finds the CloneSets that create Pods for the Registration, or own some.
 func (ix *index) cloneSetsOf(r *registration) []*appsv1alpha1.CloneSet {
-	owners, last := map[types.UID]bool{}, types.UID("")
+	owners := map[types.UID]bool{}
 	for _, p := range r.pods {
-		if p.owner != last {
-			owners[p.owner], last = true, p.owner
-		}
+		owners[p.owner] = true
 	}
 	var sets []*appsv1alpha1.CloneSet
 	for _, set := range ix.CloneSets {

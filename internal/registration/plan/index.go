@@ -351,18 +351,11 @@ func (ix *index) newListing(entries []registry.Entry, gated bool) *listing {
 		entries: entries, byID: make(map[string]*registry.Entry, len(entries)),
 		byPod: make(map[types.UID][]*registry.Entry, len(entries)),
 	}
-	all := make([]*registry.Entry, len(entries)) // one allocation, not one per Pod
 	for i := range entries {
 		e := &entries[i]
-		l.byID[e.ID], all[i] = e, e
-		if e.Owner.Cluster != ix.Cluster && !gated {
-			continue
-		}
-		uid := types.UID(e.Owner.PodUID)
-		if others := l.byPod[uid]; others != nil {
-			l.byPod[uid] = append(others, e)
-		} else {
-			l.byPod[uid] = all[i : i+1 : i+1]
+		l.byID[e.ID] = e
+		if uid := types.UID(e.Owner.PodUID); e.Owner.Cluster == ix.Cluster || gated {
+			l.byPod[uid] = append(l.byPod[uid], e)
 		}
 	}
 	return l

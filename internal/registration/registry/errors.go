@@ -71,7 +71,7 @@ func ChangeErrors(err error) (byID map[string]error, rest error) {
 	var others []error
 	for _, one := range flatten(err) {
 		if change, ok := one.(*ChangeError); ok { //nolint:errorlint // flatten has unwrapped the joins.
-			byID[change.ID] = change.Err
+			byID[change.ID] = errors.Join(byID[change.ID], change.Err)
 			continue
 		}
 		others = append(others, one)

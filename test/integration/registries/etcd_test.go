@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/etcd"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
@@ -132,9 +133,9 @@ func TestEtcdTLS(t *testing.T) {
 	mine, _ := authority.Pair()
 	_, other := authority.Pair()
 	registrytest.CheckOptions(t, etcd.New, map[string]etcd.Options{
-		"a bundle without a certificate": {Endpoints: []string{endpoint}, Secret: map[string][]byte{etcd.KeyCA: []byte("none")}},
+		"a bundle without a certificate": {Endpoints: []string{endpoint}, Secret: map[string][]byte{credentials.KeyCA: []byte("none")}},
 		"a key of another certificate": {Endpoints: []string{endpoint},
-			Secret: map[string][]byte{etcd.KeyCertificate: mine, etcd.KeyPrivateKey: other}},
+			Secret: map[string][]byte{credentials.KeyCertificate: mine, credentials.KeyPrivateKey: other}},
 	})
 }
 

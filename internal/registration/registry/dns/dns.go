@@ -21,6 +21,7 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -136,10 +137,7 @@ func New(options Options) (*Registry, error) {
 	if err != nil {
 		return nil, registry.Permanent(err)
 	}
-	r := &Registry{server: options.Server, zone: zone + ".", ttl: options.TTL, key: signer, now: options.Now}
-	if r.ttl == 0 {
-		r.ttl = defaultTTL
-	}
+	r := &Registry{server: options.Server, zone: zone + ".", ttl: cmp.Or(options.TTL, defaultTTL), key: signer, now: options.Now}
 	if r.now == nil {
 		r.now = time.Now
 	}

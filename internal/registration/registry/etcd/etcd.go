@@ -33,17 +33,12 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
-// Keys of the credentials Secret.
+// Keys of the credentials Secret. For https it may also hold credentials.KeyCA,
+// KeyCertificate and KeyPrivateKey.
 const (
 	// KeyUsername and KeyPassword are the login.
 	KeyUsername = "username"
 	KeyPassword = "password"
-	// KeyCA is the PEM bundle that verifies the members' certificates. Default: the
-	// system's roots.
-	KeyCA = credentials.KeyCA
-	// KeyCertificate and KeyPrivateKey are the client's certificate and key, in PEM.
-	KeyCertificate = credentials.KeyCertificate
-	KeyPrivateKey  = credentials.KeyPrivateKey
 )
 
 const (

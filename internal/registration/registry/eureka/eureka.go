@@ -119,9 +119,7 @@ func New(options Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
+	options.Clock = cmp.Or[clock.WithTicker](options.Clock, clock.RealClock{})
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Registry{
 		client: client,

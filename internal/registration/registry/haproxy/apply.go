@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -22,29 +21,6 @@ type job struct {
 	servers [][]server
 }
 
-// refusals collects, by entry ID, why changes were not made.
-type refusals struct {
-	mu   sync.Mutex
-	byID map[string][]error
-}
-
-func (r *refusals) add(id string, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.byID[id] = append(r.byID[id], err)
-}
-
-// errors returns the refusals in Apply's form, sorted by ID.
-func (r *refusals) errors(changes []registry.Change) []error {
-	var all []error
-	for _, change := range changes {
-		if errs := r.byID[change.Entry.ID]; len(errs) > 0 {
-			all = append(all, &registry.ChangeError{ID: change.Entry.ID, Err: errors.Join(errs...)})
-		}
-	}
-	return all
-}
-
 // Apply implements registry.Connector. A failing process does not keep the changes from
 // the others.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
@@ -55,17 +31,19 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err != nil {
 		return err
 	}
-	said := &refusals{byID: map[string][]error{}}
 	jobs, refused := r.jobs(views, changes)
+	said := make([][]error, len(r.targets))
 	if len(jobs) > 0 {
 		err = r.each(ctx, func(at int) error {
 			return r.targets[at].with(ctx, func(s *session) error {
-				return (&worker{session: s, target: r.targets[at], at: at, service: service, options: r.options,
-					refused: said}).work(jobs)
+				w := &worker{session: s, target: r.targets[at], at: at, service: service, options: r.options}
+				err := w.work(jobs)
+				said[at] = w.refused
+				return err
 			})
 		})
 	}
-	return errors.Join(append(slices.Concat(refused, said.errors(changes)), err)...)
+	return errors.Join(append(slices.Concat(append(said, refused)...), err)...)
 }
 
 // jobs checks the changes against the current servers.
@@ -103,7 +81,7 @@ type worker struct {
 	target           target
 	at               int
 	service, options string
-	refused          *refusals
+	refused          []error
 }
 
 // work puts before it removes, so that an entry that moves to a server of another name
@@ -208,7 +186,7 @@ func (w *worker) execute(commands []command) error {
 	}
 	for i, c := range commands {
 		if err := c.check(answers[i]); err != nil {
-			w.refused.add(c.id, fmt.Errorf("%s: %w", w.target, err))
+			w.refused = append(w.refused, &registry.ChangeError{ID: c.id, Err: fmt.Errorf("%s: %w", w.target, err)})
 		}
 	}
 	return nil

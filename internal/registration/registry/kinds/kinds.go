@@ -6,6 +6,8 @@ package kinds
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -110,12 +112,8 @@ func Connect(in Cluster) func(r *usherv1alpha1.Registry, root string, secret map
 
 // only returns the part of a Secret that has the keys.
 func only(secret map[string][]byte, keys keys) map[string][]byte {
-	part := make(map[string][]byte, len(keys))
-	for _, key := range keys {
-		if value, ok := secret[key]; ok {
-			part[key] = value
-		}
-	}
+	part := maps.Clone(secret)
+	maps.DeleteFunc(part, func(key string, _ []byte) bool { return !slices.Contains(keys, key) })
 	return part
 }
 

@@ -54,18 +54,24 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if len(p.steps) == 0 {
 		return errors.Join(p.refused...)
 	}
-	for _, write := range []func(context.Context, string, step) error{r.remove, r.put, r.move} {
-		if err := r.each(ctx, service, p, write); err != nil {
+	// Removals come first, because another entry may be waiting for the address.
+	for _, removal := range []bool{true, false} {
+		if err := r.each(ctx, service, p, removal); err != nil {
 			return errors.Join(append(p.refused, err)...)
 		}
 	}
 	return errors.Join(append(p.refused, r.settle(ctx, service, p.steps))...)
 }
 
-// each runs one kind of write for every step. Refused steps are skipped from then on;
-// any other error stops the writes.
-func (r *Registry) each(ctx context.Context, service string, p *plan, write func(context.Context, string, step) error) error {
-	errs := registry.Each(ctx, len(p.steps), parallel, func(n int) error { return write(ctx, service, p.steps[n]) })
+// each makes the steps that are removals, or the others. Refused steps are skipped from
+// then on; any other error stops the writes.
+func (r *Registry) each(ctx context.Context, service string, p *plan, removals bool) error {
+	errs := registry.Each(ctx, len(p.steps), parallel, func(n int) error {
+		if s := p.steps[n]; (s.put == nil) == removals {
+			return r.make(ctx, service, s)
+		}
+		return nil
+	})
 	var kept []step
 	for n, err := range errs {
 		switch {
@@ -81,23 +87,23 @@ func (r *Registry) each(ctx context.Context, service string, p *plan, write func
 	return nil
 }
 
-// remove comes first, because another entry may be waiting for the address.
-func (r *Registry) remove(ctx context.Context, service string, s step) error {
+// make puts first, and then removes an entry's former address. It also replaces what the
+// console set on an instance.
+func (r *Registry) make(ctx context.Context, service string, s step) error {
 	if s.put != nil {
-		return nil
+		form, err := r.form(service, *s.put)
+		if err != nil {
+			return err
+		}
+		if err := r.write(ctx, http.MethodPost, form); err != nil {
+			return err
+		}
+		if s.covered {
+			if err := r.write(ctx, http.MethodPut, form); err != nil {
+				return err
+			}
+		}
 	}
-	return r.delete(ctx, service, s)
-}
-
-// move removes an entry's former address once the new one exists.
-func (r *Registry) move(ctx context.Context, service string, s step) error {
-	if s.put == nil {
-		return nil
-	}
-	return r.delete(ctx, service, s)
-}
-
-func (r *Registry) delete(ctx context.Context, service string, s step) error {
 	for _, old := range s.gone {
 		form, err := r.form(service, old)
 		if err != nil {
@@ -109,24 +115,6 @@ func (r *Registry) delete(ctx context.Context, service string, s step) error {
 		}
 	}
 	return nil
-}
-
-// put registers, and also replaces what the console set on the instance.
-func (r *Registry) put(ctx context.Context, service string, s step) error {
-	if s.put == nil {
-		return nil
-	}
-	form, err := r.form(service, *s.put)
-	if err != nil {
-		return err
-	}
-	if err := r.write(ctx, http.MethodPost, form); err != nil {
-		return err
-	}
-	if !s.covered {
-		return nil
-	}
-	return r.write(ctx, http.MethodPut, form)
 }
 
 func (r *Registry) write(ctx context.Context, method string, form url.Values) error {
@@ -189,9 +177,9 @@ func (r *Registry) settle(ctx context.Context, service string, steps []step) err
 func (r *Registry) replace(ctx context.Context, service string, steps []step) error {
 	again := &plan{steps: steps}
 	for n := range again.steps {
-		again.steps[n].covered = true
+		again.steps[n].covered, again.steps[n].gone = true, nil
 	}
-	return errors.Join(r.each(ctx, service, again, r.put), errors.Join(again.refused...))
+	return errors.Join(r.each(ctx, service, again, false), errors.Join(again.refused...))
 }
 
 // unseen returns the steps that the list does not show.

@@ -3,6 +3,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -88,10 +89,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options ServerOptions) (*Store
 	if err != nil {
 		return nil, fmt.Errorf("set up the xDS server: %w", err)
 	}
-	if options.Registerer == nil {
-		options.Registerer = ctrlmetrics.Registry
-	}
-	m, err := newMetrics(options.Registerer)
+	m, err := newMetrics(cmp.Or[prometheus.Registerer](options.Registerer, ctrlmetrics.Registry))
 	if err != nil {
 		return nil, fmt.Errorf("register the metrics of the xDS server: %w", err)
 	}

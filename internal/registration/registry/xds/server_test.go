@@ -110,8 +110,8 @@ func TestStoreFollows(t *testing.T) {
 	left.Labels = nil
 	handler.OnUpdate(moved, left)
 	serves(t, s, "shop.demo", "")
-	if len(s.services)+len(s.names)+len(s.encoded) > 0 {
-		t.Errorf("what is gone is remembered: %v %v %v", s.services, s.names, s.encoded)
+	if len(s.parts)+len(s.encoded) > 0 {
+		t.Errorf("what is gone is remembered: %v %v", s.parts, s.encoded)
 	}
 }
 

@@ -21,11 +21,8 @@ import (
 // Store is the served state. An informer fills it; everything in it is also in the API
 // server.
 type Store struct {
-	mu sync.Mutex
-	// services holds the slices of each service, by the name that clients ask for.
-	services map[string]map[types.NamespacedName]part
-	// names maps each slice to its service.
-	names map[types.NamespacedName]string
+	mu    sync.Mutex
+	parts map[types.NamespacedName]part
 	// newest is the highest version received, empty for none.
 	newest string
 	// encoded holds the assignments requested since they last changed.
@@ -36,16 +33,15 @@ type Store struct {
 
 // part is one slice's part of a service.
 type part struct {
-	// slice is the slice's name, version its last received version.
-	slice, version string
-	endpoints      []endpoint
+	// service is the name that clients ask for, version the slice's last received one.
+	service, version string
+	endpoints        []endpoint
 }
 
 // NewStore returns an empty store.
 func NewStore() *Store {
 	return &Store{
-		services: map[string]map[types.NamespacedName]part{},
-		names:    map[types.NamespacedName]string{},
+		parts:    map[types.NamespacedName]part{},
 		encoded:  map[string]resource{},
 		watchers: map[chan struct{}]struct{}{},
 	}
@@ -74,9 +70,13 @@ func (s *Store) handle(object any, gone bool) {
 	if newer, err := later(slice.ResourceVersion, s.newest); err != nil || newer {
 		s.newest = slice.ResourceVersion
 	}
-	s.forget(slice)
-	if !gone {
-		s.keep(slice)
+	key := keyOf(slice)
+	delete(s.encoded, s.parts[key].service)
+	delete(s.parts, key)
+	if service := slice.Labels[LabelService]; service != "" && !gone {
+		name := nameOf(slice.Namespace, service)
+		s.parts[key] = part{service: name, version: slice.ResourceVersion, endpoints: endpoints(slice)}
+		delete(s.encoded, name)
 	}
 	for watcher := range s.watchers {
 		select {
@@ -84,36 +84,6 @@ func (s *Store) handle(object any, gone bool) {
 		default: // It has not yet seen an earlier change, and will see both.
 		}
 	}
-}
-
-// forget removes a slice from its service.
-func (s *Store) forget(slice *discoveryv1.EndpointSlice) {
-	key := keyOf(slice)
-	name, known := s.names[key]
-	if !known {
-		return
-	}
-	delete(s.names, key)
-	delete(s.encoded, name)
-	delete(s.services[name], key)
-	if len(s.services[name]) == 0 {
-		delete(s.services, name)
-	}
-}
-
-// keep adds a slice to its service.
-func (s *Store) keep(slice *discoveryv1.EndpointSlice) {
-	service := slice.Labels[LabelService]
-	if service == "" {
-		return
-	}
-	key, name := keyOf(slice), nameOf(slice.Namespace, service)
-	if s.services[name] == nil {
-		s.services[name] = map[types.NamespacedName]part{}
-	}
-	s.services[name][key] = part{slice: slice.Name, version: slice.ResourceVersion, endpoints: endpoints(slice)}
-	s.names[key] = name
-	delete(s.encoded, name)
 }
 
 func keyOf(slice *discoveryv1.EndpointSlice) types.NamespacedName {
@@ -141,15 +111,13 @@ func (s *Store) assignment(name string) (resource, error) {
 	if have, ok := s.encoded[name]; ok {
 		return have, nil
 	}
-	made, err := encode(assignment(name, merged(s.services[name])))
-	if err != nil {
-		return resource{}, err
-	}
+	found, known := s.merged(name)
+	made, err := encode(assignment(name, found))
 	// Names requested by mistake are not remembered.
-	if len(s.services[name]) > 0 {
+	if err == nil && known {
 		s.encoded[name] = made
 	}
-	return made, nil
+	return made, err
 }
 
 // endpoints returns the slice's endpoints that clients may know.
@@ -166,13 +134,14 @@ func endpoints(slice *discoveryv1.EndpointSlice) []endpoint {
 // merged returns the endpoints of a service, sorted, with each address once. Clients
 // refuse a duplicate address, and an entry that moves is briefly in two slices. The
 // endpoint in service wins.
-func merged(parts map[types.NamespacedName]part) []endpoint {
-	var all []endpoint
-	for _, p := range parts {
-		all = append(all, p.endpoints...)
+func (s *Store) merged(service string) (all []endpoint, known bool) {
+	for _, p := range s.parts {
+		if p.service == service {
+			all, known = append(all, p.endpoints...), true
+		}
 	}
 	slices.SortFunc(all, compareEndpoints)
-	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.Address == b.Address && a.Port == b.Port })
+	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.Address == b.Address && a.Port == b.Port }), known
 }
 
 // awaitServed returns when the served state is as new as a list of the service's slices.
@@ -206,14 +175,14 @@ func (s *Store) missing(name string, list *discoveryv1.EndpointSliceList) (strin
 			return slice.Name, err
 		}
 	}
-	for key, p := range s.services[name] {
-		if listed[key] {
+	for key, p := range s.parts {
+		if p.service != name || listed[key] {
 			continue
 		}
 		// The slice was created after the list, or its deletion has not been received
 		// yet.
 		if after, err := later(p.version, list.ResourceVersion); err != nil || !after {
-			return p.slice, err
+			return key.Name, err
 		}
 	}
 	return "", nil

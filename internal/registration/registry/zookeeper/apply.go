@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -136,11 +137,7 @@ func moved(results []zk.MultiResponse, err error) error {
 // nodes inherit the ACL of their parent, so that the owner of the root decides. Empty
 // folders stay, because callers watch them.
 func (r *Registry) prepare(conn *zk.Conn, folder string, steps []step) ([]zk.ACL, error) {
-	needed := false
-	for _, s := range steps {
-		needed = needed || s.change.Op == registry.Put
-	}
-	if !needed {
+	if !slices.ContainsFunc(steps, func(s step) bool { return s.change.Op == registry.Put }) {
 		return nil, nil
 	}
 	at, missing := folder, []string{}
@@ -154,10 +151,7 @@ func (r *Registry) prepare(conn *zk.Conn, folder string, steps []step) ([]zk.ACL
 			return nil, fmt.Errorf("read the ACL of %s: %w", at, err)
 		}
 		missing = append([]string{at}, missing...)
-		at = at[:strings.LastIndex(at, "/")]
-		if at == "" {
-			at = "/"
-		}
+		at = path.Dir(at)
 	}
 }
 
