@@ -32,6 +32,8 @@ type conn struct {
 	version connVersion
 	timeout time.Duration
 	secrets *strings.Replacer
+	// holdsBack means that an entry of weight 0 stays and gets no callers.
+	holdsBack bool
 }
 
 // List implements registry.Connector.
@@ -45,6 +47,9 @@ func (c *conn) List(ctx context.Context, service string) (entries []registry.Ent
 
 // Apply implements registry.Connector.
 func (c *conn) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	if err := registry.Validate(service, changes, c.holdsBack); err != nil {
+		return err
+	}
 	return c.call(ctx, func(ctx context.Context) error { return c.Connector.Apply(ctx, service, changes) })
 }
 

@@ -109,8 +109,8 @@ func applied(t *testing.T, b *batches) (*pass, error) {
 	p := &pass{Reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
 	c := plan.Changes{Target: plan.Target{Registry: object.Name, Prefix: "services", Service: "nginx"}}
 	for n := range 600 {
-		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: registry.Entry{ID: fmt.Sprintf("leaves-%d", n)}})
-		c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: registry.Entry{ID: fmt.Sprintf("joins-%d", n)}})
+		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: entryOf(fmt.Sprintf("leaves-%d", n))})
+		c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: entryOf(fmt.Sprintf("joins-%d", n))})
 	}
 	return p, p.applyOne(t.Context(), c)
 }

@@ -117,7 +117,8 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	}
 	version := connVersion{uid: r.UID, generation: r.Generation}
 	var data map[string][]byte
-	if _, settings := kinds.Of(r, ""); settings.Secret != nil {
+	kind, settings := kinds.Of(r, "")
+	if settings.Secret != nil {
 		secret, err := p.secret(ctx, *settings.Secret)
 		if err != nil {
 			return nil, err
@@ -127,7 +128,7 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	if have != nil && have.version == version {
 		return have, nil
 	}
-	next := &conn{version: version, timeout: timeoutOf(r), secrets: hiding(data)}
+	next := &conn{version: version, timeout: timeoutOf(r), secrets: hiding(data), holdsBack: kind.HoldsBack}
 	err := recovering(ctx, func(context.Context) (err error) {
 		next.Connector, err = p.connect(r, prefix, data)
 		return err

@@ -237,6 +237,43 @@ func TestHiddenErrorsKeepTheirMarks(t *testing.T) {
 	}
 }
 
+// entryOf returns an entry that can be put.
+func entryOf(id string) registry.Entry {
+	return registry.Entry{ID: id, Address: "10.0.0.1", Port: 80, Weight: 1, Owner: registry.Owner{Cluster: "here", PodUID: "uid"}}
+}
+
+// TestBatchesAreValidated checks that a connector gets no batch that cannot be applied.
+func TestBatchesAreValidated(t *testing.T) {
+	change := func(do func(*registry.Entry)) registry.Change {
+		e := entryOf("a")
+		do(&e)
+		return registry.Change{Op: registry.Put, Entry: e}
+	}
+	held := change(func(e *registry.Entry) { e.Weight = 0 })
+	for name, batch := range map[string][]registry.Change{
+		"twice":      {change(func(*registry.Entry) {}), change(func(*registry.Entry) {})},
+		"no port":    {change(func(e *registry.Entry) { e.Port = 0 })},
+		"no owner":   {change(func(e *registry.Entry) { e.Owner = registry.Owner{} })},
+		"no address": {change(func(e *registry.Entry) { e.Address = "web.example.com" })},
+		"slash":      {change(func(e *registry.Entry) { e.ID = "../web" })},
+		"no weight":  {held},
+		"no change":  {{Op: "turn", Entry: entryOf("a")}},
+	} {
+		store := memory.New()
+		c := &conn{Connector: store, timeout: time.Minute}
+		if err := c.Apply(t.Context(), "web", batch); !errors.Is(err, registry.ErrPermanent) || store.Calls().Apply > 0 {
+			t.Errorf("%s: %v, after %d calls", name, err, store.Calls().Apply)
+		}
+	}
+	c := &conn{Connector: memory.New(), timeout: time.Minute, holdsBack: true}
+	if err := c.Apply(t.Context(), "web", []registry.Change{held}); err != nil {
+		t.Errorf("a connector that holds back: %v", err)
+	}
+	if err := c.Apply(t.Context(), "", nil); !errors.Is(err, registry.ErrPermanent) {
+		t.Errorf("no service: %v", err)
+	}
+}
+
 // careless is a connector that does not survive what its registry answers.
 type careless struct{ registry.Connector }
 

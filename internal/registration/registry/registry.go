@@ -31,7 +31,7 @@ type Connector interface {
 	// read-only: the connector may return them again.
 	List(ctx context.Context, service string) ([]Entry, error)
 
-	// Apply makes the changes. It compares each change with the current entry, as
+	// Apply makes the changes, which have passed Validate. It compares each change with the current entry, as
 	// Change.Check describes, in the same transaction if the registry supports that. A
 	// refused change does not stop the others: its error is a *ChangeError, joined with
 	// the other errors. Any other error means that some changes may have been made and
@@ -59,7 +59,7 @@ type Entry struct {
 	Port int32 `json:"port"`
 	// Weight is the share of requests relative to other instances, at least 1. In a
 	// listed entry, 0 means that the registry hides the entry from callers. In a wanted
-	// entry, 0 asks a connector that can do so to hide it (ValidateHolding).
+	// entry, 0 asks a connector that can do so to hide it.
 	Weight int32 `json:"weight"`
 	// Metadata is for callers.
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -130,15 +130,14 @@ func (c Change) Check(current *Entry) (apply bool, err error) {
 	return true, nil
 }
 
-// Validate refuses a batch that no registry could apply as a whole. The error is
-// permanent, and nothing was changed.
-func Validate(service string, changes []Change) error { return validate(service, changes, 1) }
-
-// ValidateHolding is Validate for connectors that can hold an entry back: an entry of
-// weight 0 stays, is listed with that weight, and gets no callers.
-func ValidateHolding(service string, changes []Change) error { return validate(service, changes, 0) }
-
-func validate(service string, changes []Change, lightest int32) error {
+// Validate refuses a batch that no registry could apply as a whole. holdsBack means that
+// the connector can hold an entry back: one of weight 0 stays, is listed with that weight,
+// and gets no callers. The error is permanent.
+func Validate(service string, changes []Change, holdsBack bool) error {
+	lightest := int32(1)
+	if holdsBack {
+		lightest = 0
+	}
 	if service == "" {
 		return Permanent(fmt.Errorf("service is empty: set spec.instance.service"))
 	}

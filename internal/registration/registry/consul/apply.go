@@ -56,9 +56,6 @@ type step struct {
 // Apply implements registry.Connector. It compares the changes with a list that it
 // reads first. The transactions test the service's index against that list.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.ValidateHolding(service, changes); err != nil {
-		return err
-	}
 	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
 		instances, err := r.read(ctx, service)
 		if err != nil {

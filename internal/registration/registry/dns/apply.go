@@ -38,9 +38,6 @@ type operation struct {
 // nothing. If it conflicts with another writer, Apply reads everything again and
 // resends the remaining changes once more.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
-		return err
-	}
 	n, err := r.names(service)
 	if err != nil {
 		return err

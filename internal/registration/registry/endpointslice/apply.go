@@ -18,13 +18,6 @@ import (
 // reads first. It writes each changed slice as a whole, with the version it read as a
 // precondition, so that all changes to a slice go into one write.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	validate := registry.Validate
-	if r.holds {
-		validate = registry.ValidateHolding
-	}
-	if err := validate(service, changes); err != nil {
-		return err
-	}
 	return registry.Rounds(changes, func(changes []registry.Change) (again []registry.Change, refused []error, err error) {
 		list, err := r.slices(ctx, service)
 		if err != nil {

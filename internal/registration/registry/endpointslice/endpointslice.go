@@ -8,7 +8,8 @@
 // no Kubernetes controller touches them. Endpoints have no fields for an owner, a
 // weight or metadata, so an annotation of the slice holds them, where callers do not
 // look. If a Service has no other endpoint, Kubernetes sends requests to a terminating
-// one. Therefore an entry can be held back only from other consumers (Options.Holds).
+// one. Therefore an entry of weight 0, which is written as terminating, is held back only
+// from other consumers (package xds).
 package endpointslice
 
 import (
@@ -52,10 +53,6 @@ type Options struct {
 	// ServiceLabel is the label that names a slice's service. Default: Kubernetes' own
 	// label. With another label, no Kubernetes component follows the slices.
 	ServiceLabel string
-	// Holds means that the slices' consumers send nothing new to a terminating
-	// endpoint, even if there is no other. An entry of weight 0 is then written as
-	// terminating.
-	Holds bool
 	// Heard returns when the slices that callers know are as new as the list, or an
 	// error that tells why they are not. It is nil if callers follow the API server
 	// themselves.
@@ -85,7 +82,6 @@ type Registry struct {
 	writer      client.Writer
 	namespace   string
 	label       string
-	holds       bool
 	awaitServed func(context.Context, string, string, *discoveryv1.EndpointSliceList) error
 }
 
@@ -98,7 +94,7 @@ func New(options Options) (*Registry, error) {
 	}
 	return &Registry{
 		reader: options.Reader, writer: options.Writer, namespace: options.Namespace,
-		label: cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName), holds: options.Holds,
+		label:       cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName),
 		awaitServed: options.AwaitServed,
 	}, nil
 }

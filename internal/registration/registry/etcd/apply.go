@@ -29,9 +29,6 @@ type operation struct {
 // Apply implements registry.Connector. A transaction is all or nothing. If a change is
 // outdated, Apply reads the current entries and continues without that change.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
-		return err
-	}
 	client, err := r.connected()
 	if err != nil {
 		return err

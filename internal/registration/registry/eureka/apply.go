@@ -15,9 +15,6 @@ import (
 // Apply implements registry.Connector. It compares each change with the current
 // instance, read past Eureka's cache.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.ValidateHolding(service, changes); err != nil {
-		return err
-	}
 	errs := registry.Each(ctx, len(changes), parallel, func(n int) error { return r.one(ctx, service, changes[n]) })
 	var refused []error
 	var other error // One stands for all: a server that is down fails every change.

@@ -61,13 +61,7 @@ func (r *Registry) renewUntil(ctx context.Context, ticker clock.Ticker) {
 // renewAll renews once. An instance that is gone stays gone. The next tick retries
 // failures: the next list reports a server that is down.
 func (r *Registry) renewAll(ctx context.Context) {
-	var paths []string
-	for app, ids := range r.due() {
-		for _, id := range ids {
-			paths = append(paths, pathOf(app, id))
-		}
-	}
-	slices.Sort(paths)
+	paths := r.due()
 	_ = registry.Each(ctx, len(paths), parallel, func(n int) error {
 		if ctx.Err() != nil {
 			return nil
@@ -78,15 +72,17 @@ func (r *Registry) renewAll(ctx context.Context) {
 	})
 }
 
-// due returns what to renew, by application.
-func (r *Registry) due() map[string][]string {
+// due returns the paths of what to renew, sorted.
+func (r *Registry) due() (paths []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	oldest := r.clock.Now().Add(-forgotten)
 	maps.DeleteFunc(r.renewed, func(_ string, of renewal) bool { return of.listed.Before(oldest) })
-	due := make(map[string][]string, len(r.renewed))
 	for app, of := range r.renewed {
-		due[app] = of.ids
+		for _, id := range of.ids {
+			paths = append(paths, pathOf(app, id))
+		}
 	}
-	return due
+	slices.Sort(paths)
+	return paths
 }

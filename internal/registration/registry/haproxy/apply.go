@@ -24,9 +24,6 @@ type job struct {
 // Apply implements registry.Connector. A failing process does not keep the changes from
 // the others.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.ValidateHolding(service, changes); err != nil {
-		return err
-	}
 	views, err := r.look(ctx, service)
 	if err != nil {
 		return err

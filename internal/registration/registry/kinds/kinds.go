@@ -36,8 +36,8 @@ type Kind struct {
 	// no others.
 	Keys []string
 	// HoldsBack reports whether the connector can keep an entry and hide it from
-	// callers, as onInPlaceUpdate: FailOver requires. Such a connector calls
-	// registry.ValidateHolding.
+	// callers, as onInPlaceUpdate: FailOver requires. Other connectors never get an
+	// entry of weight 0.
 	HoldsBack bool
 	// Gated means that Kubernetes lists the Pods while they are Ready: Usher writes no
 	// entries, and turns the Pods' readiness gate instead.

@@ -42,9 +42,6 @@ type step struct {
 // after about half a second. If Nacos's own check holds back a correct entry, that is a
 // transient error.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.ValidateHolding(service, changes); err != nil {
-		return err
-	}
 	instances, err := r.read(ctx, service)
 	if err != nil {
 		return err

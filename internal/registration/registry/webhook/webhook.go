@@ -182,9 +182,6 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 
 // Apply implements registry.Connector.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
-		return err
-	}
 	var answer ApplyResponse
 	if err := r.call(ctx, PathApply, ApplyRequest{Service: service, Changes: changes}, &answer); err != nil {
 		return err

@@ -62,7 +62,7 @@ func New(options Options) (registry.Connector, error) {
 	}
 	return endpointslice.New(endpointslice.Options{
 		Reader: options.Reader, Writer: options.Writer, Namespace: options.Namespace,
-		ServiceLabel: LabelService, Holds: true, AwaitServed: options.Store.awaitServed,
+		ServiceLabel: LabelService, AwaitServed: options.Store.awaitServed,
 	})
 }
 

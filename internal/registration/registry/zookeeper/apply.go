@@ -32,9 +32,6 @@ type step struct {
 // change goes unnoticed: a node that was removed and recreated in between has its old
 // version again.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.Validate(service, changes); err != nil {
-		return err
-	}
 	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
 		return r.round(ctx, service, changes)
 	})

@@ -73,17 +73,13 @@ func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
 	d.mu.Lock()
 	conn, closed := d.conn, d.closed
 	d.mu.Unlock()
-	if closed {
+	switch {
+	case closed:
 		return nil, errClosed
-	}
-	if conn != nil {
+	case conn != nil:
 		return conn, nil
 	}
-	conn, err := d.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
+	return d.connect(ctx)
 }
 
 // connect tries each server once.

@@ -117,7 +117,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 
 // Apply implements registry.Connector.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	if err := registry.ValidateHolding(service, changes); err != nil {
+	if err := registry.Validate(service, changes, true); err != nil {
 		return err
 	}
 	if err := r.enter(ctx, func(c *Calls) { c.Apply++ }); err != nil {
