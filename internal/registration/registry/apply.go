@@ -74,6 +74,16 @@ func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 	return errs
 }
 
+// Entries returns the entries of what a registry holds, in the order of List.
+func Entries[T any](found []T, entry func(T) Entry) []Entry {
+	entries := make([]Entry, 0, len(found))
+	for _, one := range found {
+		entries = append(entries, entry(one))
+	}
+	Sort(entries)
+	return entries
+}
+
 // Sort puts entries in the order that List returns.
 func Sort(entries []Entry) {
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.ID, b.ID) })

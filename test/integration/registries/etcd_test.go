@@ -92,7 +92,7 @@ func TestEtcdUsers(t *testing.T) {
 	} {
 		r, err := etcd.New(etcd.Options{
 			Endpoints: []string{server.Endpoint()}, Prefix: test.prefix, Timeout: 5 * time.Second,
-			Secret: map[string][]byte{etcd.KeyUsername: []byte(test.user), etcd.KeyPassword: []byte(test.password)},
+			Secret: map[string][]byte{credentials.KeyUsername: []byte(test.user), credentials.KeyPassword: []byte(test.password)},
 		})
 		registrytest.NoError(t, err)
 		registrytest.Check(t, name+": ping", r.Ping(ctx), test.want)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/registries/internal/servers"
@@ -149,7 +150,7 @@ func TestUsers(t *testing.T) {
 	s := start(t, map[string]string{"nacos.core.auth.enabled": "true", "nacos.core.auth.admin.enabled": "true"})
 	servers.Must(t, s.HTTP, http.MethodPost, "/nacos/v3/auth/user/admin?password=right-one", nil, nil)
 	secret := func(user, password string) map[string][]byte {
-		return map[string][]byte{nacos.KeyUsername: []byte(user), nacos.KeyPassword: []byte(password + "\n")}
+		return map[string][]byte{credentials.KeyUsername: []byte(user), credentials.KeyPassword: []byte(password + "\n")}
 	}
 	first := s.connectWith(t, nacos.Options{Secret: secret("nacos", "right-one")})
 	registrytest.Eventually(t, "Nacos to know the new user", func() string {

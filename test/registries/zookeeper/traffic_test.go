@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
 	"github.com/usher-dev/usher/test/fetch"
@@ -243,7 +244,7 @@ func (s *server) curator(t *testing.T, login ...string) *zookeeper.Registry {
 	t.Helper()
 	secret := map[string][]byte{}
 	if len(login) > 0 {
-		secret[zookeeper.KeyUsername], secret[zookeeper.KeyPassword] = []byte(login[0]), []byte(login[1])
+		secret[credentials.KeyUsername], secret[credentials.KeyPassword] = []byte(login[0]), []byte(login[1])
 	}
 	return s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: secret})
 }

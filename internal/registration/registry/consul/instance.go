@@ -175,10 +175,5 @@ func checkMeta(key, value string) error {
 
 // entries returns the entries of a service's instances, sorted by ID.
 func entries(service string, instances []instance) []registry.Entry {
-	all := make([]registry.Entry, 0, len(instances))
-	for _, i := range instances {
-		all = append(all, i.entry(service))
-	}
-	registry.Sort(all)
-	return all
+	return registry.Entries(instances, func(i instance) registry.Entry { return i.entry(service) })
 }

@@ -18,13 +18,22 @@ const (
 	// KeyCertificate and KeyPrivateKey are the client's certificate and key, in PEM.
 	KeyCertificate = "tls.crt"
 	KeyPrivateKey  = "tls.key"
+	// KeyUsername and KeyPassword are a login.
+	KeyUsername = "username"
+	KeyPassword = "password"
 )
 
-// Login returns the user and the password under these keys. Line breaks at the end of the
-// password are those of the file that it was read from.
-func Login(secret map[string][]byte, user, password string) (string, string) {
-	return strings.TrimSpace(string(secret[user])), strings.TrimRight(string(secret[password]), "\r\n")
+// LoginHint says what to check if a server refuses the login.
+const LoginHint = "the keys " + KeyUsername + " and " + KeyPassword + " of the credentials Secret"
+
+// Login returns the user and the password. Line breaks at the end of the password are
+// those of the file that it was read from.
+func Login(secret map[string][]byte) (user, password string) {
+	return strings.TrimSpace(string(secret[KeyUsername])), strings.TrimRight(string(secret[KeyPassword]), "\r\n")
 }
+
+// LoginKeys returns the keys of a login.
+func LoginKeys() []string { return []string{KeyUsername, KeyPassword} }
 
 // TLSKeys returns the keys that TLS reads.
 func TLSKeys() []string { return []string{KeyCA, KeyCertificate, KeyPrivateKey} }

@@ -33,14 +33,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
-// Keys of the credentials Secret. For https it may also hold credentials.KeyCA,
-// KeyCertificate and KeyPrivateKey.
-const (
-	// KeyUsername and KeyPassword are the login.
-	KeyUsername = "username"
-	KeyPassword = "password"
-)
-
 const (
 	// defaultTimeout limits the login of a new client unless Options set another limit.
 	defaultTimeout = 5 * time.Second
@@ -62,7 +54,7 @@ type Options struct {
 	Endpoints []string
 	// Prefix is the key prefix of all services, without leading or trailing slashes.
 	Prefix string
-	// Secret holds the credentials under the keys above. It may be nil.
+	// Secret holds the keys of package credentials, all optional. It may be nil.
 	Secret map[string][]byte
 	// Timeout limits the login that a user name requires. Default: 5 s. Only its
 	// context limits any other call.
@@ -116,8 +108,8 @@ func New(options Options) (*Registry, error) {
 		DialTimeout:          cmp.Or(options.Timeout, defaultTimeout),
 		DialKeepAliveTime:    keepAlive,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		Username:             string(options.Secret[KeyUsername]),
-		Password:             string(options.Secret[KeyPassword]),
+		Username:             string(options.Secret[credentials.KeyUsername]),
+		Password:             string(options.Secret[credentials.KeyPassword]),
 		MaxUnaryRetries:      retries,
 		BackoffWaitBetween:   retryPause,
 		MaxCallRecvMsgSize:   maxAnswer,

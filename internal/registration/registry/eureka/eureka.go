@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -32,13 +33,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
-)
-
-// Keys of the credentials Secret, for basic authentication. For https the Secret may
-// also hold credentials.KeyCA, KeyCertificate and KeyPrivateKey.
-const (
-	KeyUsername = "username"
-	KeyPassword = "password"
 )
 
 const (
@@ -59,7 +53,7 @@ const (
 type Options struct {
 	// Address is the URL of a server with its path, such as http://host:8761/eureka.
 	Address string
-	// Secret holds the credentials under the keys above. It may be nil.
+	// Secret holds the keys of package credentials, all optional. It may be nil.
 	Secret map[string][]byte
 	// ResponseCache is the maximum age of the server's lists. 0 means that the server
 	// has no such cache.
@@ -107,14 +101,14 @@ var _ registry.Connector = (*Registry)(nil)
 // New checks the options but does not connect. It starts to renew what will be listed,
 // until Close. Errors are permanent and name the field or the Secret's key.
 func New(options Options) (*Registry, error) {
-	username, password := credentials.Login(options.Secret, KeyUsername, KeyPassword)
+	username, password := credentials.Login(options.Secret)
 	request := http.Request{Header: http.Header{"Accept": {"application/json"}}}
 	if username != "" || password != "" {
 		request.SetBasicAuth(username, password)
 	}
 	client, err := rest.New(rest.Options{
 		Field: "eureka.address", Example: "http://host:8761/eureka", Address: options.Address, Secret: options.Secret, Idle: parallel,
-		Header: request.Header, Hint: "the keys " + KeyUsername + " and " + KeyPassword + " of the credentials Secret", Hidden: []string{password},
+		Header: request.Header, Hint: credentials.LoginHint, Hidden: []string{password},
 	})
 	if err != nil {
 		return nil, err
@@ -169,11 +163,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if instances, err = r.correct(ctx, app, instances); err != nil {
 		return nil, err
 	}
-	entries := make([]registry.Entry, 0, len(instances))
-	for _, i := range instances {
-		entries = append(entries, i.entry())
-	}
-	registry.Sort(entries)
+	entries := registry.Entries(slices.Collect(maps.Values(instances)), instance.entry)
 	r.keep(app, entries)
 	return entries, nil
 }

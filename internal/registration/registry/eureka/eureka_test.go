@@ -116,7 +116,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 // listing lists the application WEB with a server that gives this answer.
 func listing(t *testing.T, code int, body string, delta int) error {
 	t.Helper()
-	secret := map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte(registrytest.Secret + "\n")}
+	secret := map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte(registrytest.Secret + "\n")}
 	r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
 		switch {

@@ -112,9 +112,5 @@ func (s server) wait(t target) string {
 }
 
 func entries(views []view) []registry.Entry {
-	all := make([]registry.Entry, 0, len(views))
-	for _, v := range views {
-		all = append(all, v.entry)
-	}
-	return all
+	return registry.Entries(views, func(v view) registry.Entry { return v.entry })
 }

@@ -62,19 +62,20 @@ type keys = []string
 // table has one row for each kind, sorted by name: Name, Keys, HoldsBack,
 // Gated, Read.
 func table(in Cluster) []Kind {
-	tls := func(others ...string) keys { return append(others, credentials.TLSKeys()...) }
+	login := credentials.LoginKeys()
+	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
 		{"consul", tls(consul.KeyToken), true, false, consul.FromSpec},
 		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, dns.FromSpec},
 		{"endpointSlice", nil, false, false, endpointslice.FromSpec(in.Reader, in.Writer)},
-		{"etcd", tls(etcd.KeyUsername, etcd.KeyPassword), false, false, etcd.FromSpec},
-		{"eureka", tls(eureka.KeyUsername, eureka.KeyPassword), true, false, eureka.FromSpec},
+		{"etcd", tls(login...), false, false, etcd.FromSpec},
+		{"eureka", tls(login...), true, false, eureka.FromSpec},
 		{"haproxy", tls(), true, false, haproxy.FromSpec},
-		{"nacos", tls(nacos.KeyUsername, nacos.KeyPassword), true, false, nacos.FromSpec},
+		{"nacos", tls(login...), true, false, nacos.FromSpec},
 		{"service", nil, true, true, service.FromSpec(in.Reader)},
 		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, false, webhook.FromSpec},
 		{"xds", nil, true, false, xds.FromSpec(in.Reader, in.Writer, in.XDS)},
-		{"zookeeper", keys{zookeeper.KeyUsername, zookeeper.KeyPassword}, false, false, zookeeper.FromSpec},
+		{"zookeeper", login, false, false, zookeeper.FromSpec},
 	}
 }
 

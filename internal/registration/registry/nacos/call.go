@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
@@ -119,13 +120,13 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 		return have.token, nil
 	}
 	answer, err := r.send(ctx, http.MethodPost, pathLogin, url.Values{
-		KeyUsername: {r.username}, KeyPassword: {r.password}}, "")
+		credentials.KeyUsername: {r.username}, credentials.KeyPassword: {r.password}}, "")
 	if err != nil {
 		return "", err
 	}
 	if answer.Code == http.StatusInternalServerError {
 		return "", registry.Transient(fmt.Errorf("%w; some servers answer a wrong password in this way: check the keys %s and %s of the "+
-			"credentials Secret", r.failure(answer), KeyUsername, KeyPassword))
+			"credentials Secret", r.failure(answer), credentials.KeyUsername, credentials.KeyPassword))
 	}
 	if answer.Code != http.StatusOK {
 		return "", r.failure(answer)

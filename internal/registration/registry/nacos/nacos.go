@@ -25,15 +25,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// Keys of the credentials Secret. For https the Secret may also hold credentials.KeyCA,
-// KeyCertificate and KeyPrivateKey.
-const (
-	// KeyUsername and KeyPassword are the login. Without them the connector does not
-	// log in.
-	KeyUsername = "username"
-	KeyPassword = "password"
-)
-
 // Defaults of a Root.
 const (
 	DefaultNamespace = "public"
@@ -75,7 +66,7 @@ type Options struct {
 	Address string
 	// Root is where entries are kept.
 	Root Root
-	// Secret holds the credentials under the keys above. It may be nil.
+	// Secret holds the keys of package credentials, all optional. It may be nil.
 	Secret map[string][]byte
 	// Now is the clock that measures the end of a login. Default: time.Now.
 	Now func() time.Time
@@ -112,16 +103,16 @@ var _ registry.Connector = (*Registry)(nil)
 // New checks the options but does not connect. Errors are permanent and name the field
 // or the Secret's key.
 func New(options Options) (*Registry, error) {
-	username, password := credentials.Login(options.Secret, KeyUsername, KeyPassword)
+	username, password := credentials.Login(options.Secret)
 	if (username == "") != (password == "") {
 		return nil, registry.Permanent(fmt.Errorf(
-			"the credentials Secret has only one of %s and %s: put in both, or none", KeyUsername, KeyPassword))
+			"the credentials Secret has only one of %s and %s: put in both, or none", credentials.KeyUsername, credentials.KeyPassword))
 	}
 	client, err := rest.New(rest.Options{
 		Field: "nacos.address", Example: "http://host:8848", Address: options.Address,
 		Secret: options.Secret, Idle: parallel, Hidden: []string{password},
 		Header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}},
-		Hint:   "the keys " + KeyUsername + " and " + KeyPassword + " of the credentials Secret, and that the user is an admin",
+		Hint:   credentials.LoginHint + ", and that the user is an admin",
 	})
 	if err != nil {
 		return nil, err
@@ -151,12 +142,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	entries := make([]registry.Entry, 0, len(instances))
-	for _, l := range identify(instances) {
-		entries = append(entries, l.entry)
-	}
-	registry.Sort(entries)
-	return entries, nil
+	return registry.Entries(identify(instances), func(l listed) registry.Entry { return l.entry }), nil
 }
 
 // Close implements registry.Connector.

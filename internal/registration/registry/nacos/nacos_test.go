@@ -128,7 +128,7 @@ func TestOptions(t *testing.T) {
 		"no address":      {},
 		"no scheme":       {Address: "localhost:8848"},
 		"user in address": {Address: "http://me:s3cret@localhost:8848"},
-		"half a login":    {Address: "http://localhost", Secret: map[string][]byte{KeyPassword: []byte("s3cret")}},
+		"half a login":    {Address: "http://localhost", Secret: map[string][]byte{credentials.KeyPassword: []byte("s3cret")}},
 		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
 	})
 }
@@ -163,7 +163,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 // listing lists a service with a server that gives this answer.
 func listing(t *testing.T, code int, body string, ready int) error {
 	t.Helper()
-	secret := map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte(registrytest.Secret + "\n")}
+	secret := map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte(registrytest.Secret + "\n")}
 	r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/nacos/v3/auth/user/login":
@@ -189,7 +189,7 @@ func TestLogins(t *testing.T) {
 	var logins, valid atomic.Int64
 	valid.Store(1)
 	r := connect(t, Options{
-		Secret: map[string][]byte{KeyUsername: []byte("me"), KeyPassword: []byte("s3cret")},
+		Secret: map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte("s3cret")},
 		Now:    func() time.Time { return now },
 	}, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, pathLogin) {

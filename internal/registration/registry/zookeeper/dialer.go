@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
 const (
@@ -259,7 +260,7 @@ func typed(err error) error {
 
 func explain(err error) error {
 	if errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) {
-		return fmt.Errorf("%w: check %s and %s of the credentials Secret, and the node's ACL", err, KeyUsername, KeyPassword)
+		return fmt.Errorf("%w: check %s and %s of the credentials Secret, and the node's ACL", err, credentials.KeyUsername, credentials.KeyPassword)
 	}
 	return err
 }

@@ -22,13 +22,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
-)
-
-// Keys of the credentials Secret.
-const (
-	// KeyUsername and KeyPassword are the credentials for the digest scheme.
-	KeyUsername = "username"
-	KeyPassword = "password"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
 // parallel limits how many requests of one call run at once. They share a connection.
@@ -63,7 +57,8 @@ type Options struct {
 	// Path is the path of all services, without leading or trailing slashes. Default:
 	// DefaultPath.
 	Path string
-	// Secret holds the credentials under the keys above. It may be nil.
+	// Secret holds the login for the digest scheme, under the keys of package credentials.
+	// It may be nil.
 	Secret map[string][]byte
 }
 
@@ -113,10 +108,10 @@ func New(options Options) (*Registry, error) {
 		return nil, registry.Permanent(fmt.Errorf("zookeeper.layout %q is unknown: use %s or %s", options.Layout, Curator, Dubbo))
 	}
 	var auth []byte
-	if user, password := options.Secret[KeyUsername], options.Secret[KeyPassword]; len(user)+len(password) > 0 {
+	if user, password := options.Secret[credentials.KeyUsername], options.Secret[credentials.KeyPassword]; len(user)+len(password) > 0 {
 		if len(user) == 0 || len(password) == 0 || bytes.ContainsRune(user, ':') {
 			return nil, registry.Permanent(fmt.Errorf("the credentials Secret needs both %s and %s, and no colon in the first",
-				KeyUsername, KeyPassword))
+				credentials.KeyUsername, credentials.KeyPassword))
 		}
 		auth = slices.Concat(user, []byte(":"), password)
 	}
@@ -155,11 +150,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 }
 
 func entries(nodes []node) []registry.Entry {
-	all := make([]registry.Entry, 0, len(nodes))
-	for _, n := range nodes {
-		all = append(all, n.entry)
-	}
-	return all
+	return registry.Entries(nodes, func(n node) registry.Entry { return n.entry })
 }
 
 // Close implements registry.Connector.

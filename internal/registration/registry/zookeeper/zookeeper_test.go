@@ -17,6 +17,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -169,8 +170,8 @@ func TestOptions(t *testing.T) {
 	registrytest.CheckOptions(t, New, map[string]Options{
 		"no server":       {Layout: Curator},
 		"no layout":       {Servers: servers},
-		"no password":     {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{KeyUsername: []byte("s3cret")}},
-		"a colon in user": {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{KeyUsername: []byte("a:s3cret"), KeyPassword: []byte("x")}},
+		"no password":     {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{credentials.KeyUsername: []byte("s3cret")}},
+		"a colon in user": {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{credentials.KeyUsername: []byte("a:s3cret"), credentials.KeyPassword: []byte("x")}},
 	})
 	for layout, want := range map[Layout]string{Curator: "/services", Dubbo: "/dubbo"} {
 		r, err := New(Options{Servers: servers, Layout: layout})
