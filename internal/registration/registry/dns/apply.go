@@ -36,7 +36,7 @@ type operation struct {
 
 // Apply implements registry.Connector. Many changes share one message, which is all or
 // nothing. If it conflicts with another writer, Apply reads everything again and
-// resends the remaining changes once more.
+// resends the remaining changes.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	n, err := r.names(service)
 	if err != nil {

@@ -56,8 +56,8 @@ type Options struct {
 
 // Client talks to one server. It is safe for concurrent use.
 type Client struct {
-	Options
-	http *http.Client
+	options Options
+	http    *http.Client
 }
 
 // New checks the options but does not connect. Errors are permanent and name the field
@@ -78,7 +78,7 @@ func New(options Options) (*Client, error) {
 	options.Address = strings.TrimRight(options.Address, "/")
 	options.MaxAnswer = cmp.Or(options.MaxAnswer, defaultMaxAnswer)
 	return &Client{
-		Options: options,
+		options: options,
 		http: &http.Client{
 			Transport: &http.Transport{
 				Proxy:               http.ProxyFromEnvironment,
@@ -97,7 +97,7 @@ func New(options Options) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // URL returns the address of a path, for messages.
-func (c *Client) URL(path string) string { return c.Address + path }
+func (c *Client) URL(path string) string { return c.options.Address + path }
 
 // Question is a request.
 type Question struct {
@@ -142,9 +142,9 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	}
 	request, err := http.NewRequestWithContext(ctx, q.Method, target, body)
 	if err != nil {
-		return nil, registry.Permanent(fmt.Errorf("%s: %w", c.Field, err))
+		return nil, registry.Permanent(fmt.Errorf("%s: %w", c.options.Field, err))
 	}
-	maps.Copy(request.Header, c.Header)
+	maps.Copy(request.Header, c.options.Header)
 	maps.Copy(request.Header, q.Header)
 	if q.JSON != nil {
 		request.Header.Set("Content-Type", "application/json")
@@ -154,12 +154,12 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		return nil, registry.Transient(withoutQuery(err, where))
 	}
 	defer func() { _ = response.Body.Close() }() // The body was read or is not needed.
-	data, err := io.ReadAll(io.LimitReader(response.Body, c.MaxAnswer+1))
+	data, err := io.ReadAll(io.LimitReader(response.Body, c.options.MaxAnswer+1))
 	if err != nil {
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
 	}
-	if int64(len(data)) > c.MaxAnswer {
-		return nil, registry.Permanent(fmt.Errorf("%s answered with more than %d bytes: spread the instances over several services", where, c.MaxAnswer))
+	if int64(len(data)) > c.options.MaxAnswer {
+		return nil, registry.Permanent(fmt.Errorf("%s answered with more than %d bytes: spread the instances over several services", where, c.options.MaxAnswer))
 	}
 	return &Answer{client: c, Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
 }
@@ -176,7 +176,7 @@ func withoutQuery(err error, where string) error {
 
 // Excerpt is what an error may repeat of the answer, or of a text in it.
 func (a *Answer) Excerpt(text string, hidden ...string) string {
-	return registry.Excerpt(text, append(hidden, a.client.Hidden...)...)
+	return registry.Excerpt(text, append(hidden, a.client.options.Hidden...)...)
 }
 
 // Failure describes an unusable answer, without the hidden texts.
@@ -194,7 +194,7 @@ func (a *Answer) Refusal(hidden ...string) error {
 	case a.Temporary():
 		return registry.Transient(err)
 	case a.Denied():
-		return registry.Permanent(fmt.Errorf("%w; check %s: %w", err, a.client.Hint, ErrDenied))
+		return registry.Permanent(fmt.Errorf("%w; check %s: %w", err, a.client.options.Hint, ErrDenied))
 	}
 	return registry.Permanent(err)
 }
