@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -106,7 +107,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	}
 	return &Reconciler{
 		client: c, reader: reader, options: options, clock: options.Clock,
-		pool: newPool(reader, options.Connect, options.Clock), metrics: m, announcer: newAnnouncer(recorder, options.Clock),
+		pool: newPool(reader, options.Connect, options.Clock), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
 		notes: map[string]*notes{},
 	}, nil

@@ -6,13 +6,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/plan"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -34,30 +33,15 @@ const (
 // announcer sends events, and repeats none within that time.
 type announcer struct {
 	recorder events.EventRecorder
-	clock    clock.PassiveClock
-
-	mu   sync.Mutex
-	sent map[string]time.Time
-}
-
-func newAnnouncer(recorder events.EventRecorder, clock clock.PassiveClock) *announcer {
-	return &announcer{recorder: recorder, clock: clock, sent: map[string]time.Time{}}
+	sent     *cache.Expiring
 }
 
 func (a *announcer) warn(about client.Object, reason, action, message string) {
 	key := string(about.GetUID()) + "\n" + reason + "\n" + message
-	now := a.clock.Now()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for old, at := range a.sent {
-		if now.Sub(at) >= quiet {
-			delete(a.sent, old)
-		}
-	}
-	if _, again := a.sent[key]; again {
+	if _, again := a.sent.Get(key); again {
 		return
 	}
-	a.sent[key] = now
+	a.sent.Set(key, nil, quiet)
 	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", plan.Shorten(message, maxEventLength))
 }
 

@@ -102,8 +102,8 @@ func (r *reconciler) release(ctx context.Context, pod *corev1.Pod, h hook, failu
 func (r *reconciler) hold(ctx context.Context, pod *corev1.Pod, h hook, failure error) (ctrl.Result, error) {
 	text := fmt.Sprintf("gate %s (%s) since %s: %v", h.gate, h.key, since(pod).UTC().Format(time.RFC3339), failure)
 	reason := ReasonFailed
-	var early *wait
-	if errors.As(failure, &early) {
+	early, ok := errors.AsType[*wait](failure)
+	if ok {
 		reason = ReasonWaiting
 	}
 	if r.overdue(pod, h) {

@@ -266,8 +266,7 @@ func plain(err error) error {
 }
 
 func code(err error) codes.Code {
-	var known rpctypes.EtcdError
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		return known.Code()
 	}
 	return status.Code(err)

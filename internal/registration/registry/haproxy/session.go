@@ -68,8 +68,7 @@ func (t target) try(ctx context.Context, call func(*session) error) error {
 // refuses reports whether a connection failed for a permanent reason.
 func refuses(err error) bool {
 	// An alert from the other side, such as "certificate required", has no type.
-	var alert *net.OpError
-	if errors.As(err, &alert) && alert.Op == "remote error" {
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
 		return true
 	}
 	var verification *tls.CertificateVerificationError

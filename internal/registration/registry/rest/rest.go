@@ -167,8 +167,7 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 // withoutQuery keeps net/http's reason for a failed request but shows only the address:
 // a query is long and may contain private data.
 func withoutQuery(err error, where string) error {
-	var failed *url.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
 		failed.URL = where
 	}
 	return err
