@@ -74,7 +74,7 @@ func TestNamesExist(t *testing.T) {
 var folders = map[string]string{
 	"": "internal/cloneset/plan", "stories": "test/integration/cloneset", "usher": "cmd/usher", "sim": "test/sim",
 	"cloneset": "internal/cloneset", "registration": "internal/registration",
-	"guard": "test/integration/guard", "operator": "internal/registration/plan", "service": "internal/registration/registry/service",
+	"guard": "test/integration/guard", "install": "test/integration/install", "operator": "internal/registration/plan", "service": "internal/registration/registry/service",
 	"simulation": "test/sim/operator", "page": "internal/page", "browser": "test/browser", "plugin": "cmd/kubectl-usher", "release": "tools/plugin",
 }
 

@@ -39,6 +39,9 @@ It looks at all namespaces that you may read. The exit code is 1 if something do
 			if err := s.connect(); err != nil {
 				return err
 			}
+			if known, err := s.flags.ToDiscoveryClient(); err == nil {
+				known.Invalidate() // kubectl remembers for hours which kinds there are
+			}
 			cluster, unread, err := s.cluster(c.Context())
 			if err != nil {
 				return err
@@ -97,7 +100,7 @@ func (s *session) cluster(ctx context.Context) (c *view.Cluster, unread []string
 		switch err := s.client.List(ctx, list.into, list.options...); {
 		case apierrors.IsForbidden(err):
 			unread = append(unread, list.what+" (forbidden)")
-		case meta.IsNoMatchError(err), err == nil:
+		case meta.IsNoMatchError(err), withdrawn(err), err == nil:
 		default:
 			return nil, nil, failed(err, "list %s", list.what)
 		}

@@ -10,6 +10,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -294,4 +297,20 @@ func TestPlan(t *testing.T) {
 		p.line(plain, "")
 	}
 	compare(t, "testdata/plan/plan.yaml", out.String())
+}
+
+// TestNoResize: a plan asks whether the API server can resize Pods.
+func TestNoResize(t *testing.T) {
+	for resources, want := range map[string]bool{`{"name":"pods"},{"name":"pods/resize"}`: false, `{"name":"pods"},{"name":"pods/status"}`: true} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[%s]}`, resources)
+		}))
+		flags := genericclioptions.NewConfigFlags(false)
+		flags.APIServer, flags.CacheDir, flags.KubeConfig = &server.URL, new(t.TempDir()), new("")
+		if got, err := (&session{flags: flags}).noResize(); err != nil || got != want {
+			t.Errorf("with %s: %v, %v", resources, got, err)
+		}
+		server.Close()
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -144,7 +145,8 @@ func (s *session) proposals(ctx context.Context, args []string, o *planOptions) 
 		return nil, fmt.Errorf("encode the change: %w", err)
 	}
 	to := live.DeepCopy()
-	if err := s.client.Patch(ctx, to, client.RawPatch(types.MergePatchType, body), client.DryRunAll); err != nil {
+	strict := client.FieldValidation(metav1.FieldValidationStrict)
+	if err := s.client.Patch(ctx, to, client.RawPatch(types.MergePatchType, body), client.DryRunAll, strict); err != nil {
 		return nil, refused(live.Name, err)
 	}
 	return []proposal{{live, to}}, nil
@@ -152,6 +154,9 @@ func (s *session) proposals(ctx context.Context, args []string, o *planOptions) 
 
 // refused is what the API server said of a change.
 func refused(name string, err error) error {
+	if fields := unknown(err); fields != "" {
+		return fmt.Errorf("clone/%s: the API server does not accept the change: %s", name, fields)
+	}
 	return fmt.Errorf("clone/%s: the API server does not accept the change: %w", name, err)
 }
 
@@ -244,6 +249,9 @@ func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast,
 	if c.Nodes, err = s.domains(ctx, one.to); err != nil {
 		return forecast.Forecast{}, err
 	}
+	if c.NoResize, err = s.noResize(); err != nil {
+		return forecast.Forecast{}, err
+	}
 	c.Refused, err = s.tryPod(ctx, &c)
 	if err != nil {
 		return forecast.Forecast{}, err
@@ -265,6 +273,19 @@ func (s *session) domains(ctx context.Context, set *apps.CloneSet) (map[string]m
 		out[nodes.Items[i].Name] = nodes.Items[i].Labels
 	}
 	return out, nil
+}
+
+// noResize reports whether the API server has no subresource pods/resize.
+func (s *session) noResize() (bool, error) {
+	discovery, err := s.flags.ToDiscoveryClient()
+	if err != nil {
+		return false, fmt.Errorf("find the cluster: %w", err)
+	}
+	core, err := discovery.ServerResourcesForGroupVersion("v1")
+	if err != nil {
+		return false, failed(err, "ask which subresources Pods have")
+	}
+	return !slices.ContainsFunc(core.APIResources, func(r metav1.APIResource) bool { return r.Name == "pods/resize" }), nil
 }
 
 // tryPod asks the API server in a dry run whether it accepts a Pod of the new template, as

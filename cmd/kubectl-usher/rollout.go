@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -62,6 +63,8 @@ func (s *session) replaceTemplate(ctx context.Context, set *apps.CloneSet, how *
 // patch sends a change, tells what it did, and shows what follows if it was asked to.
 func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, told string, patch client.Patch) error {
 	options, dry := patchOptions(how.dryRun)
+	// A field that the API server does not know would be dropped, and nothing would change.
+	options = append(options, client.FieldValidation(metav1.FieldValidationStrict))
 	err := s.client.Patch(ctx, set, patch, options...)
 	switch {
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):

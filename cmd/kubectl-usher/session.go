@@ -156,7 +156,7 @@ func list(kinds []schema.GroupKind) string {
 // get reads an object, and says what to do if it is not there.
 func (s *session) get(ctx context.Context, t target, object client.Object) error {
 	err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: t.name}, object)
-	if !apierrors.IsNotFound(err) {
+	if !apierrors.IsNotFound(err) || withdrawn(err) {
 		return failed(err, "read %s", t)
 	}
 	where, list := " in namespace "+s.namespace, strings.ToLower(t.kind.Kind)+"s -A"
@@ -181,10 +181,29 @@ func failed(err error, doing string, args ...any) error {
 	case errors.As(err, &missing):
 		return fmt.Errorf("%s: this cluster has no %s (%s): install Usher's CustomResourceDefinitions, or those of this version, as docs/install.md says",
 			doing, missing.GroupKind.Kind, strings.Join(append([]string{missing.GroupKind.Group}, missing.SearchedVersions...), "/"))
+	case withdrawn(err):
+		return fmt.Errorf("%s: this cluster does not have these any more: install Usher's CustomResourceDefinitions, as docs/install.md says", doing)
+	case unknown(err) != "":
+		return fmt.Errorf("%s: %s", doing, unknown(err))
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("%s: %w: install Usher's CustomResourceDefinitions, or those of this version, as docs/install.md says", doing, err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// withdrawn reports whether the API server has lost a kind since it was asked which it has.
+func withdrawn(err error) bool {
+	return apierrors.IsNotFound(err) && strings.Contains(err.Error(), "could not find the requested resource")
+}
+
+// unknown says which fields the API server does not know; "" if it does not complain of any.
+// It repeats the whole object otherwise.
+func unknown(err error) string {
+	_, fields, ok := strings.Cut(err.Error(), "strict decoding error: ")
+	if !ok {
+		return ""
+	}
+	return fields + ": misspelt, or newer than this cluster's CustomResourceDefinitions: docs/install.md says how to install those of this version"
 }
 
 // onCloneSet runs a command that is about one CloneSet.

@@ -10,14 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// dashboard shows a set that is paused in a page, which resumes it, and ends when it is
-// interrupted.
+// dashboard shows a set that is paused in a page, which resumes it, undoes the change, and
+// ends when it is interrupted.
 func (p *plugin) dashboard(set *appsv1alpha1.CloneSet) {
 	p.Change(set, `{"spec":{"updateStrategy":{"paused":true},"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v3"}]}}}}`)
 	ctx, cancel := context.WithTimeout(p.Context(), time.Minute)
@@ -37,7 +38,13 @@ func (p *plugin) dashboard(set *appsv1alpha1.CloneSet) {
 	events.Buffer(nil, 1<<20)
 	p.hears(events, `"id":"`+id+`"`, `"phase":"Paused"`, `"name":"resume"`)
 	p.ask(ctx, address, token, "do", `{"set": "`+id+`", "action": "resume"}`)
-	p.hears(events, `"phase":"Done"`, `"name":"undo"`)
+	offer := p.hears(events, `"phase":"Done"`, `"name":"undo"`)
+	to := regexp.MustCompile(`"name":"undo".*?"to":"([^"]+)"`).FindStringSubmatch(offer)
+	if to == nil {
+		p.Fatalf("undo leads nowhere: %s", offer)
+	}
+	p.ask(ctx, address, token, "do", `{"set": "`+id+`", "action": "undo", "to": "`+to[1]+`"}`)
+	p.says("history clone/web", to[1]+"   current, update", "example.test/web:v1")
 	p.Must(command.Process.Signal(os.Interrupt))
 	p.Must(command.Wait())
 }
@@ -63,8 +70,8 @@ func (p *plugin) ask(ctx context.Context, address, token, path, body string) io.
 	return answer.Body
 }
 
-// hears waits for an event with all of the texts.
-func (p *plugin) hears(events *bufio.Scanner, texts ...string) {
+// hears waits for an event with all of the texts, and returns it.
+func (p *plugin) hears(events *bufio.Scanner, texts ...string) string {
 	p.Helper()
 	for events.Scan() {
 		missing := ""
@@ -74,8 +81,9 @@ func (p *plugin) hears(events *bufio.Scanner, texts ...string) {
 			}
 		}
 		if missing == "" {
-			return
+			return events.Text()
 		}
 	}
 	p.Fatalf("the page never says %q: %v", texts, events.Err())
+	return ""
 }

@@ -19,6 +19,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
@@ -111,6 +112,7 @@ func TestPlugin(t *testing.T) {
 	t.Run("releases", func(t *testing.T) { p.at(t).releases(set) })
 	t.Run("drains", func(t *testing.T) { p.at(t).drains(set) })
 	t.Run("drains a node", func(t *testing.T) { p.at(t).drainsNode() })
+	t.Run("a Deployment's Pods", func(t *testing.T) { p.ofDeployment(t) })
 	t.Run("completes", func(t *testing.T) { p.at(t).completes() })
 	t.Run("refuses", func(t *testing.T) { p.at(t).refusals() })
 	t.Run("rights", func(t *testing.T) { p.at(t).rights() })
@@ -276,6 +278,31 @@ func (p *plugin) drainsNode() {
 	if left := p.on(firstNode); slices.ContainsFunc(left, func(name string) bool { return strings.HasPrefix(name, "shop-") }) {
 		p.Errorf("node-1 still has %v", left)
 	}
+}
+
+// ofDeployment plays the Pods of a Deployment with nothing but a Registration: one leaves, and
+// one is held by a registry that is down until somebody breaks the glass.
+func (p *plugin) ofDeployment(t *testing.T) {
+	d := &plugin{story: begin(t), program: p.program, kubeconfig: p.kubeconfig}
+	d.deployment(2)
+	d.says("why deployment/web", "waits for nothing: 2 of 2 Pods serve")
+	d.does("drain pod/"+d.Pods()[0].Name, "leaves its registries", "has left memory", "is deleted", "is gone")
+	d.inService(2)
+	pod := d.Pods()[0]
+	callers.registry.Break(memory.Down)
+	defer callers.registry.Break(memory.None)
+	d.refuses("drain pod/"+pod.Name+" --timeout 1s", "is still there; kubectl usher why pod/"+pod.Name)
+	d.says("why pod/"+pod.Name, "leaves memory before it is deleted, as ", "Registration web, when Registry memory confirms")
+	d.Change(&pod, `metadata: {annotations: {usher.dev/skip-drain: "true"}}`)
+	d.Must(d.Delete(t.Context(), &pod))
+	d.says("why pod/"+pod.Name, "is deleted, and stays until memory no longer lists it", "usher.dev/registration")
+	d.refuses("release pod/"+pod.Name+" --hook=usher.dev/registration --reason=outage", "nothing was changed")
+	d.does("release pod/"+pod.Name+" --hook=usher.dev/registration --reason=outage -y", "released from usher.dev/registration")
+	d.Event(nil, "HookReleasedByHand", "outage")
+	d.Gone(&pod)
+	callers.registry.Break(memory.None)
+	d.inService(2)
+	callers.forget(d.Namespace)
 }
 
 // completes offers the words that somebody may type next.

@@ -102,11 +102,13 @@ func (s *story) nextChart() string {
 // the CRDs, the CloneSets and the Pods.
 func TestPlainManifests(t *testing.T) {
 	s := begin(t)
+	s.plays("without-usher.txt")
 	s.follow("install.md", "kubectl apply")
 	s.follow("install.md", "ready")
 	running := s.run("usher")
 	s.apply(web)
 	s.available("3")
+	s.plays("complete.txt")
 	before := s.pods()
 	s.follow("install.md", "kubectl apply") // Again, as in an upgrade.
 	s.same(before, "after an upgrade")
@@ -132,6 +134,11 @@ func TestPlainManifests(t *testing.T) {
 	s.sh("kubectl delete cloneset web --wait")
 	running.stop()
 	s.follow("install.md", "kubectl delete")
+	s.apply(web)
+	s.sh(`kubectl patch crd clonesets.apps.kruise.io --type json -p '[{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/updateStrategy/properties/paused"}]'`)
+	s.sh("kubectl label crd registries.usher.dev usher.dev/protected- && kubectl delete crd registries.usher.dev")
+	s.plays("older-crds.txt")
+	s.sh("kubectl delete cloneset web --wait && kubectl apply --server-side -f config/crd/usher.dev_registries.yaml")
 	s.follow("install.md", "remove the CRDs")
 	if crds := s.sh("kubectl get crd -o name"); strings.Contains(crds, "usher.dev") || strings.Contains(crds, "kruise") {
 		t.Errorf("CRDs are left: %s", crds)

@@ -35,7 +35,7 @@ const (
 	root = scene.Root
 )
 
-// tools is a directory with helm, kubectl and usher.
+// tools is a directory with helm, kubectl, usher and the kubectl plugin.
 var tools string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -47,7 +47,9 @@ func run(m *testing.M) int {
 		defer func() { _ = os.RemoveAll(folder) }() // The system cleans up what is left.
 		tools = folder
 		err = errors.Join(checkout.LinkTools(context.Background(), root, folder),
-			checkout.Program{Name: "usher", Module: root, Pkg: "./cmd/usher", Out: filepath.Join(folder, "usher")}.Compile(context.Background(), nil))
+			checkout.Program{Name: "usher", Module: root, Pkg: "./cmd/usher", Out: filepath.Join(folder, "usher")}.Compile(context.Background(), nil),
+			checkout.Program{Name: "kubectl-usher", Module: root + "/cmd/kubectl-usher", Pkg: ".", Out: filepath.Join(folder, "kubectl-usher")}.Compile(context.Background(), nil),
+			os.Symlink("kubectl-usher", filepath.Join(folder, "kubectl_complete-usher")))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
