@@ -302,9 +302,14 @@ func TestPlan(t *testing.T) {
 // TestNoResize: a plan asks whether the API server can resize Pods.
 func TestNoResize(t *testing.T) {
 	for resources, want := range map[string]bool{`{"name":"pods"},{"name":"pods/resize"}`: false, `{"name":"pods"},{"name":"pods/status"}`: true} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answers := map[string]string{
+			"/api":    `{"kind":"APIVersions","versions":["v1"]}`,
+			"/apis":   `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
+			"/api/v1": `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[` + resources + `]}`,
+		}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = fmt.Fprintf(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[%s]}`, resources)
+			_, _ = io.WriteString(w, answers[r.URL.Path])
 		}))
 		flags := genericclioptions.NewConfigFlags(false)
 		flags.APIServer, flags.CacheDir, flags.KubeConfig = &server.URL, new(t.TempDir()), new("")
