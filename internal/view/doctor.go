@@ -21,6 +21,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // Cluster is what an examination looks at, in all namespaces that the caller may read.
@@ -212,9 +213,13 @@ func keysOf(l *apps.Lifecycle) []string {
 	return slices.Compact(keys)
 }
 
-// stuck finds Pods that wait behind Usher's finalizer for long.
+// stuck finds Pods that wait behind Usher's finalizer for long, and those that have it and
+// would be deleted all the same.
 func (c *Cluster) stuck() (all []Finding) {
 	for _, pod := range c.Pods {
+		if regplan.Unguarded(pod) && len(c.Guards) > 0 {
+			all = append(all, wrong(named("pod", pod), "it has Usher's finalizer and not the label %s, so API servers do not ask the guard before they delete it: Usher puts the label there at once; if not, see its log", usherv1alpha1.LabelGuarded))
+		}
 		if pod.DeletionTimestamp == nil || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
 			continue
 		}

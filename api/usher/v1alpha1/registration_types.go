@@ -375,6 +375,9 @@ const (
 	// Finalizer keeps a Pod until it has left every registry, a Registration until its
 	// entries are gone, and a Registry until no Registration has entries in it.
 	Finalizer = "usher.dev/registration"
+	// LabelGuarded is on a Pod while Finalizer is, and comes and goes in the same write: a
+	// webhook can select Pods by a label, not by a finalizer.
+	LabelGuarded = "usher.dev/guarded"
 	// HookDomain follows the Registration's name in the hook keys that it answers by
 	// default, such as web.usher.dev/drained.
 	HookDomain = ".usher.dev/"

@@ -43,6 +43,14 @@ func readRequest(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
 	return request
 }
 
+// Unguarded reports whether API servers let the Pod go without asking the guard, although a
+// registry may list it: somebody has removed its label, or a version of Usher that does not know
+// the label has registered it.
+func Unguarded(pod *corev1.Pod) bool {
+	_, labelled := pod.Labels[usherv1alpha1.LabelGuarded]
+	return pod.DeletionTimestamp == nil && !labelled && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer)
+}
+
 // isEvicted reports whether someone evicts the Pod, by itself or through its CloneSet.
 func isEvicted(pod *corev1.Pod) bool {
 	request, err := usherv1alpha1.DeletionRequestOf(pod)

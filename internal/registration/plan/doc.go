@@ -15,7 +15,8 @@
 //	entries     what changes in each target: desired state (desired.go) against listing
 //	findings    which hooks are named by one side only
 //	then for each Pod that is not idle (plan.go):
-//	  protect   the finalizer and the names that it needs before its first entry
+//	  protect   the finalizer and the names that it needs before its first entry; the guard's
+//	            label, if the Pod has lost it
 //	  hooks     which hooks wait for Usher in the Pod's state (hooks.go), and whether they
 //	            are released (gates.go): read back, after propagation, or at a deadline
 //	  drain     the record that carries the times of a drain from pass to pass

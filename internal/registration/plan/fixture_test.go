@@ -206,6 +206,9 @@ func (b *podBuilder) label(key, value string) *podBuilder {
 
 func (b *podBuilder) finalizers(names ...string) *podBuilder {
 	b.pod.Finalizers = append(b.pod.Finalizers, names...)
+	if slices.Contains(names, usherv1alpha1.Finalizer) {
+		b.label(usherv1alpha1.LabelGuarded, "true")
+	}
 	return b
 }
 

@@ -93,6 +93,7 @@ var events = []struct {
 	}},
 	{"an annotation", func(h *history) { h.pod(func(b *podBuilder) { b.annotate(one(h, "5", "70", "heavy")) }) }},
 	{"a deletion", func(h *history) { h.pod(func(b *podBuilder) { b.terminating(0) }) }},
+	{"the guard's label goes", func(h *history) { h.pod(func(b *podBuilder) { delete(b.pod.Labels, usherv1alpha1.LabelGuarded) }) }},
 	{"finalizers go", func(h *history) { h.pod(func(b *podBuilder) { b.pod.Finalizers = nil }) }},
 	{"a Pod goes", func(h *history) { h.Pods = slices.Delete(slices.Clone(h.Pods), 0, min(1, len(h.Pods))) }},
 	{"a Pod comes", func(h *history) {
@@ -188,7 +189,7 @@ func (h *history) carryOut(p Plan) {
 
 func (h *history) patched(next *corev1.Pod, patch PodPatch) *corev1.Pod {
 	b := &podBuilder{h.fixture, next}
-	for key, value := range patch.Labels {
+	for key, value := range patch.labels() {
 		if delete(next.Labels, key); value != nil {
 			next.Labels[key] = *value
 		}

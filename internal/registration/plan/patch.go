@@ -4,6 +4,7 @@ package plan
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
@@ -78,7 +79,7 @@ func (p *PodPatch) Metadata() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	metadata := podMetadata{UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.Labels, Annotations: annotations}
+	metadata := podMetadata{UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.labels(), Annotations: annotations}
 	if len(p.AddFinalizers)+len(p.RemoveFinalizers) > 0 {
 		finalizers := p.finalizers()
 		metadata.Finalizers = &finalizers
@@ -93,6 +94,21 @@ type podMetadata struct {
 	Labels          map[string]*string `json:"labels,omitempty"`
 	Annotations     map[string]*string `json:"annotations,omitempty"`
 	Finalizers      *[]string          `json:"finalizers,omitempty"`
+}
+
+// labels are those that change; nil removes one. That of the guard goes with the finalizer.
+func (p *PodPatch) labels() map[string]*string {
+	labels := maps.Clone(p.Labels)
+	if labels == nil {
+		labels = map[string]*string{}
+	}
+	switch {
+	case slices.Contains(p.AddFinalizers, usherv1alpha1.Finalizer):
+		labels[usherv1alpha1.LabelGuarded] = new("true")
+	case slices.Contains(p.RemoveFinalizers, usherv1alpha1.Finalizer):
+		labels[usherv1alpha1.LabelGuarded] = nil
+	}
+	return labels
 }
 
 // annotations are those that change; nil removes one.

@@ -13,7 +13,8 @@ import (
 // Plan is what a pass should do, in this order.
 type Plan struct {
 	// Protect prepares Pods for their first entry: Usher's finalizer on, the drain record
-	// off. Nothing is registered for a Pod before this has succeeded.
+	// off. Nothing is registered for a Pod before this has succeeded. It also puts the guard's
+	// label back.
 	Protect []PodPatch
 	// Changes go to the registries, one batch for each target, sorted.
 	Changes []Changes
@@ -85,12 +86,19 @@ func protect(p *pod) PodPatch {
 // planPod decides on one Pod, and reports whether nothing is to be done and nothing to be
 // waited for.
 func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
-	protects := p.wanted() && !p.protected()
+	first := PodPatch{Pod: p.Pod}
+	if p.wanted() && !p.protected() {
+		first = protect(p)
+	}
+	if Unguarded(p.Pod) {
+		first.setLabel(usherv1alpha1.LabelGuarded, new("true"))
+	}
+	protects := !first.Empty()
 	if protects {
-		plan.Protect = append(plan.Protect, protect(p))
+		plan.Protect = append(plan.Protect, first)
 	}
 	patch := PodPatch{Pod: p.Pod}
-	first := len(plan.Waiting)
+	before := len(plan.Waiting)
 	var next time.Time
 	if p.DeletionTimestamp != nil {
 		next = ix.planTerminating(p, &patch, plan)
@@ -99,11 +107,11 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	}
 	next = Earlier(next, ix.planRequest(p, &patch))
 	plan.RequeueAt = Earlier(plan.RequeueAt, next)
-	ix.planCondition(p, plan.Waiting[first:], &patch)
+	ix.planCondition(p, plan.Waiting[before:], &patch)
 	if !patch.Empty() {
 		plan.Patches = append(plan.Patches, patch)
 	}
-	return !protects && patch.Empty() && len(plan.Waiting) == first && next.IsZero()
+	return !protects && patch.Empty() && len(plan.Waiting) == before && next.IsZero()
 }
 
 // planTerminating removes Usher's finalizers from a terminating Pod as soon as no registry

@@ -131,6 +131,22 @@ func TestDelete(t *testing.T) {
 	s.Event(nil, "DeletionRequested", "asks to delete the Pod")
 }
 
+// TestLabel: API servers ask the guard about Pods with its label. Usher puts the label back when
+// somebody has removed it.
+func TestLabel(t *testing.T) {
+	s := begin(t)
+	pod := s.bare("web")
+	s.inService(1)
+	s.Change(pod, `metadata: {labels: {usher.dev/guarded: null}}`)
+	s.Until("the label is back", func() string {
+		_, labelled := s.Pod(pod.Name).Labels[usherv1alpha1.LabelGuarded]
+		return registrytest.Unless(labelled, "it is not there")
+	})
+	s.Must(s.Delete(t.Context(), pod))
+	s.inService(0)
+	s.Event(nil, "DeletionRequested", "asks to delete the Pod")
+}
+
 // TestDeleteCollection: all at once, each with a drain of its own.
 func TestDeleteCollection(t *testing.T) {
 	s := begin(t)

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -39,16 +40,18 @@ type witness struct {
 	// everLeft are the Pods that have left the registry at least once, with their names.
 	everLeft map[types.UID]string
 	deleted  map[types.UID]bool
+	// held are the Pods with Usher's finalizer.
+	held map[types.UID]bool
 	// fewest are the fewest entries that a service has had since somebody asked to count.
 	fewest map[string]int
-	// early are Pods whose containers ended too early, as namespace/name and why.
+	// early are Pods whose containers ended too early, or might have, as namespace/name and why.
 	early []string
 }
 
 func newWitness() *witness {
 	return &witness{
 		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
-		everLeft: map[types.UID]string{}, deleted: map[types.UID]bool{}, fewest: map[string]int{},
+		everLeft: map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{}, fewest: map[string]int{},
 	}
 }
 
@@ -132,13 +135,18 @@ func (w *witness) sawSlice(slice *discoveryv1.EndpointSlice) {
 func (w *witness) sawPod(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	early := func(why string) { w.early = append(w.early, pod.Namespace+"/"+pod.Name+": "+why) }
+	held := controllerutil.ContainsFinalizer(pod, usherv1alpha1.Finalizer)
+	if _, labelled := pod.Labels[usherv1alpha1.LabelGuarded]; held != w.held[pod.UID] && held != labelled {
+		early("the finalizer and the guard's label are not written together")
+	}
+	w.held[pod.UID] = held
 	updating := pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateUpdating)
 	deletion := pod.DeletionTimestamp != nil && !w.deleted[pod.UID]
 	if !deletion && !updating {
 		return
 	}
 	w.deleted[pod.UID] = pod.DeletionTimestamp != nil
-	early := func(why string) { w.early = append(w.early, pod.Namespace+"/"+pod.Name+": "+why) }
 	if slices.Contains(w.readyIn(pod.Namespace), pod.UID) {
 		early("its Service lists it")
 	}

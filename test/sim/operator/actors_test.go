@@ -5,6 +5,7 @@ package operator
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -274,6 +275,7 @@ var leavings = []action{
 	{1, (*simulation).force},
 	{1, (*simulation).cascade},
 	{1, (*simulation).endNamespace},
+	{2, (*simulation).mislabel},
 	{2, func(s *simulation, _ *corev1.Pod) { s.guardian.webhook = pick(s, there, there, there, away, slow) }},
 	{8, func(s *simulation, _ *corev1.Pod) { s.server.CountBudgets() }},
 }
@@ -448,6 +450,7 @@ func (s *simulation) passes(n int) {
 func (s *simulation) pass() {
 	s.Helper()
 	s.log("operator passes")
+	current := maps.Equal(s.cached[model.Pods], s.server.Objects[model.Pods])
 	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
 	if err != nil {
 		s.hidesSecret("an error", err.Error())
@@ -457,6 +460,8 @@ func (s *simulation) pass() {
 		s.restart()
 	case err != nil:
 		s.log("  pass: %v", err)
+	case current:
+		s.judgeLabels()
 	}
 }
 

@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -15,8 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/yaml"
 
@@ -56,6 +60,8 @@ type guardian struct {
 	deleters map[types.UID]bool
 	// costs are the deletion costs that users have set.
 	costs map[types.UID]string
+	// mislabelled are Pods whose label somebody has removed, until the operator puts it back.
+	mislabelled map[types.UID]bool
 	// writes are the present process's last writes of Pods.
 	writes map[types.UID]*written
 }
@@ -76,7 +82,7 @@ func versionOf(pod *corev1.Pod) int64 {
 
 // stand puts the guard before the API server, with two replicas.
 func (s *simulation) stand() {
-	s.guardian = guardian{proceeded: map[types.UID]bool{}, deleters: map[types.UID]bool{}, costs: map[types.UID]string{}}
+	s.guardian = guardian{proceeded: map[types.UID]bool{}, deleters: map[types.UID]bool{}, costs: map[types.UID]string{}, mislabelled: map[types.UID]bool{}}
 	if !s.features.guard {
 		return
 	}
@@ -180,6 +186,12 @@ func (s *simulation) called(r *admissionv1.AdmissionRequest) bool {
 	at := slices.IndexFunc(webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool {
 		return slices.Contains(w.Rules[0].Operations, admissionregistrationv1.OperationType(r.Operation))
 	})
+	if !selects(webhooks[at].ObjectSelector, r) {
+		if pod := s.pod(r.Name); s.guardian.mislabelled[pod.UID] {
+			s.guardian.excuse = "somebody has removed its label"
+		}
+		return false
+	}
 	for _, c := range webhooks[at].MatchConditions {
 		holds, known := conditions[c.Expression]
 		if !known {
@@ -190,6 +202,40 @@ func (s *simulation) called(r *admissionv1.AdmissionRequest) bool {
 		}
 	}
 	return true
+}
+
+// selects reports whether a webhook's selector selects an object of the request.
+func selects(objects *metav1.LabelSelector, r *admissionv1.AdmissionRequest) bool {
+	selector, err := metav1.LabelSelectorAsSelector(objects)
+	if err != nil {
+		panic(err) // the chart's tests have it installed
+	}
+	return slices.ContainsFunc([][]byte{r.Object.Raw, r.OldObject.Raw}, func(raw []byte) bool {
+		return objects == nil || string(raw) != "null" && selector.Matches(labels.Set(read[metav1.PartialObjectMetadata](raw).Labels))
+	})
+}
+
+// mislabel removes the label by which API servers know the guard's Pods, or gives it to a Pod
+// that the guard does not know.
+func (s *simulation) mislabel(pod *corev1.Pod) {
+	_, labelled := pod.Labels[usher.LabelGuarded]
+	s.guardian.mislabelled[pod.UID] = labelled && controllerutil.ContainsFinalizer(pod, usher.Finalizer)
+	s.change(pod, fmt.Sprintf("has the guard's label: %t", !labelled), func(pod *corev1.Pod) {
+		if pod.Labels[usher.LabelGuarded] = "somebody's"; labelled {
+			delete(pod.Labels, usher.LabelGuarded)
+		}
+	})
+}
+
+// judgeLabels checks that the operator has put the label back after a pass that saw all Pods as
+// they are.
+func (s *simulation) judgeLabels() {
+	s.Helper()
+	for _, pod := range s.pods() {
+		if s.guardian.mislabelled[pod.UID] && plan.Unguarded(pod) {
+			s.fail("%s is without the guard's label after a pass", pod.Name)
+		}
+	}
 }
 
 // judgeEnd checks that no callers use a Pod that is deleted: its containers get SIGTERM.

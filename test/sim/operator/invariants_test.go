@@ -72,6 +72,9 @@ func (s *simulation) judge(c *model.Commit) {
 	if after == nil {
 		after = &corev1.Pod{} // its last finalizer is gone, and the Pod with it
 	}
+	if _, labelled := after.Labels[usher.LabelGuarded]; labelled {
+		delete(s.guardian.mislabelled, after.UID)
+	}
 	for key, state := range map[string]apps.LifecycleState{
 		keyInPlace: apps.StatePreparingUpdate, keyDelete: apps.StatePreparingDelete,
 	} {
@@ -171,6 +174,8 @@ func unfinished(pod *corev1.Pod) string {
 		return fmt.Sprintf("its hooks are %v", pod.Labels)
 	case model.Condition(pod, usher.ConditionRegistered).Status != corev1.ConditionTrue:
 		return "its condition does not say that it is registered"
+	case pod.Labels[usher.LabelGuarded] == "":
+		return "API servers do not ask the guard about it"
 	case pod.Annotations[usher.AnnotationDrain] != "":
 		return "it still has a drain record"
 	}

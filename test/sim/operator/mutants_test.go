@@ -4,6 +4,7 @@ package operator
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,17 @@ func TestMutantsAreCaught(t *testing.T) {
 		"lets go whom registries list no more": {features: guarded, caught: []string{"gets SIGTERM"}, defects: defects{allows: func(pod *corev1.Pod) bool {
 			return model.Condition(pod, usher.ConditionRegistered).Status == corev1.ConditionFalse
 		}}},
+		"labels Pods later than it registers them": {features: guarded, caught: []string{"gets SIGTERM"},
+			defects: defects{miswrites: func(metadata map[string]any) {
+				if labels, ok := metadata["labels"].(map[string]any); ok && metadata["finalizers"] != nil {
+					delete(labels, usher.LabelGuarded)
+				}
+			}}},
+		"does not miss the label": {features: guarded, caught: []string{"without the guard's label"},
+			defects: misreading(func(pod *corev1.Pod) {
+				pod.Labels = maps.Clone(pod.Labels)
+				metav1.SetMetaDataLabel(&pod.ObjectMeta, usher.LabelGuarded, "true")
+			})},
 		"waits for ever for who asked": {features: guarded, caught: []string{"deletion that never came"},
 			defects: misreading(func(r *registration) { r.Spec.Drain.RequestTimeout = &metav1.Duration{Duration: time.Hour} })},
 		"keeps the deletion cost": {features: guarded, caught: []string{"its deletion cost"}, defects: withoutAnnotation(corev1.PodDeletionCost)},
