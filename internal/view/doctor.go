@@ -218,7 +218,7 @@ func keysOf(l *apps.Lifecycle) []string {
 func (c *Cluster) stuck() (all []Finding) {
 	for _, pod := range c.Pods {
 		if regplan.Unguarded(pod) && len(c.Guards) > 0 {
-			all = append(all, wrong(named("pod", pod), "it has Usher's finalizer and not the label %s, so API servers do not ask the guard before they delete it: Usher puts the label there at once; if not, see its log", usherv1alpha1.LabelGuarded))
+			all = append(all, wrong(named("pod", pod), "it has Usher's finalizer, but not the label %s by which API servers know that they have to ask the guard: Usher puts that there at once; if not, see its log", usherv1alpha1.LabelGuarded))
 		}
 		if pod.DeletionTimestamp == nil || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
 			continue
