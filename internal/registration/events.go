@@ -53,6 +53,13 @@ func (p *pass) announce(decided plan.Plan) {
 				"The deadline of Registration %s has passed and onDeadline is Block: %s", w.Registration, w))
 		}
 	}
+	for _, o := range decided.Outcomes {
+		for _, w := range o.Missing {
+			if w.Reason == plan.ReasonServiceTaken || w.Reason == plan.ReasonServiceNotAllowed {
+				p.announcer.warn(o.Registration, string(w.Reason), actionRegister, w.Message)
+			}
+		}
+	}
 	for _, f := range decided.Findings {
 		p.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
 	}

@@ -117,7 +117,11 @@ func (p *pass) readRegistries(ctx context.Context) error {
 	}
 	p.notes.registries = p.notes.registries.cover(objects)
 	for _, r := range objects {
-		allowed, err := p.allowed(ctx, r)
+		allowed, err := p.selected(ctx, r.Spec.Namespaces)
+		if err != nil {
+			return err
+		}
+		rules, err := p.rules(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -133,17 +137,31 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		p.snapshot.Registries[r.Name] = plan.RegistryState{
 			Prefix: settings.Root, Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
 			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Err: down,
+			Rules: rules, Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold,
 		}
 	}
 	return nil
 }
 
-// allowed reports whether the Registry is for this namespace.
-func (p *pass) allowed(ctx context.Context, r *usherv1alpha1.Registry) (bool, error) {
-	if r.Spec.Namespaces == nil {
+// rules are the Registry's, as they are for this namespace.
+func (p *pass) rules(ctx context.Context, r *usherv1alpha1.Registry) ([]plan.ServiceRule, error) {
+	rules := make([]plan.ServiceRule, 0, len(r.Spec.Services))
+	for _, rule := range r.Spec.Services {
+		admits, err := p.selected(ctx, rule.Namespaces)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, plan.ServiceRule{Names: rule.Names, Admits: admits, Shared: rule.Shared})
+	}
+	return rules, nil
+}
+
+// selected reports whether a Registry's selector matches this namespace; without one, all do.
+func (p *pass) selected(ctx context.Context, namespaces *metav1.LabelSelector) (bool, error) {
+	if namespaces == nil {
 		return true, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(r.Spec.Namespaces)
+	selector, err := metav1.LabelSelectorAsSelector(namespaces)
 	if err != nil {
 		return false, nil // The Registry's own condition says so.
 	}

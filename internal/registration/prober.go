@@ -132,9 +132,12 @@ func (r *Reconciler) forgetRegistry(ctx context.Context, name string) error {
 }
 
 func (r *Reconciler) ping(ctx context.Context, object *usherv1alpha1.Registry) error {
-	if object.Spec.Namespaces != nil {
-		if _, err := metav1.LabelSelectorAsSelector(object.Spec.Namespaces); err != nil {
-			return fmt.Errorf("spec.namespaces: %w: correct it", err)
+	if _, err := metav1.LabelSelectorAsSelector(object.Spec.Namespaces); err != nil {
+		return fmt.Errorf("spec.namespaces: %w: correct it", err)
+	}
+	for i, rule := range object.Spec.Services {
+		if _, err := metav1.LabelSelectorAsSelector(rule.Namespaces); err != nil {
+			return fmt.Errorf("spec.services[%d].namespaces: %w: correct it", i, err)
 		}
 	}
 	// A probe belongs to no Registration; Ping needs no namespace.

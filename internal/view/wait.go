@@ -185,6 +185,7 @@ func (w *waiter) condition() {
 	w.out[0].What = strings.TrimPrefix(w.out[0].What+": "+detail, ": ")
 	switch regplan.Reason(c.Reason) {
 	case regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
+		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed,
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonDuplicate:
 		w.trouble = true
 	}

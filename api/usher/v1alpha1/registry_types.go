@@ -36,6 +36,8 @@ type RegistryList struct {
 // RegistrySpec sets the registry's kind and location. Set exactly one kind.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, service, webhook, xds or zookeeper"
+// +kubebuilder:validation:XValidation:rule="!has(self.strictServices) || !self.strictServices || has(self.services)",message="strictServices allows only what services lists: list a service, or nobody could register",fieldPath=".strictServices"
+// +kubebuilder:validation:XValidation:rule="!has(self.service) || !has(self.services)",message="the kind service needs no rules: each Service belongs to its namespace",fieldPath=".services"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -76,6 +78,18 @@ type RegistrySpec struct {
 	// registry. Default: all namespaces.
 	// +optional
 	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
+	// Services says which namespaces may register in which services. The first rule with
+	// the name of a service decides. Without one, a service belongs to the namespace that
+	// has entries there, and to no namespace if there are entries that Usher did not write.
+	// A rule never removes an entry: it refuses new ones. Default: no rules.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Services []ServiceRule `json:"services,omitempty"`
+	// StrictServices refuses services that no rule of services names. Default: false.
+	// +optional
+	StrictServices bool `json:"strictServices,omitempty"`
 	// Timeout limits each call to the registry. Maximum: 1m. Default:
 	// 5s.
 	// +kubebuilder:default="5s"
@@ -96,6 +110,26 @@ type RegistrySpec struct {
 	// RateLimit limits how fast entries change, across all services. Default: no limit.
 	// +optional
 	RateLimit *RateLimit `json:"rateLimit,omitempty"`
+}
+
+// ServiceRule says who may register in some services.
+type ServiceRule struct {
+	// Names are names of services. One that ends with * stands for all that begin so.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9*])?|\*)$`
+	// +listType=set
+	Names []string `json:"names"`
+	// Namespaces selects, by labels, the namespaces whose Registrations may register there;
+	// every namespace has the label kubernetes.io/metadata.name. Default: all namespaces.
+	// +optional
+	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
+	// Shared lets several of these namespaces have entries in one service, beside each
+	// other and beside entries that Usher did not write. Default: false, the first of them
+	// keeps the others out until its Registrations and entries are gone.
+	// +optional
+	Shared bool `json:"shared,omitempty"`
 }
 
 // RateLimit limits how fast entries change. Removals go before additions, and delayed

@@ -92,7 +92,7 @@ func (ix *index) claim(r *registration, p *pod, want registry.Entry, have *regis
 		if have != nil {
 			want.Version = have.Version
 		}
-		if p.protected() && ix.mayPut(want, have) {
+		if p.protected() && ix.mayPut(want, have) && (have != nil || r.refused[c.Target] == nil) {
 			c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: want})
 			c.Reasons[want.ID] = "it is not listed"
 			if have != nil {

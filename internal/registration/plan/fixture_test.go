@@ -90,10 +90,18 @@ func (f *fixture) registration(name string, registries ...string) *usherv1alpha1
 	}
 	for _, name := range registries {
 		r.Status.Targets = append(r.Status.Targets, target(name))
+		f.recordUser(name, namespace, service)
 	}
 	f.Registrations = append(f.Registrations, r)
 	f.Known[namespace+"/"+name] = true
 	return r
+}
+
+// recordUser records that a namespace has entries in a service.
+func (f *fixture) recordUser(name, namespace, service string) {
+	state := f.Registries[name]
+	state.Users = append(state.Users, usherv1alpha1.RegistryUser{Namespace: namespace, Prefix: "services", Service: service})
+	f.Registries[name] = state
 }
 
 // cloneSet adds the CloneSet of the seeds, with a preNormal hook as well.

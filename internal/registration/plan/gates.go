@@ -371,6 +371,8 @@ func (m missingRegistry) message(namespace string) string {
 
 func joinMessage(found presence, t Target, p *pod, r *registration) string {
 	switch found.reason {
+	case ReasonServiceTaken, ReasonServiceNotAllowed:
+		return r.refused[t].message
 	case ReasonPortNotFound:
 		if r.Spec.Instance.Port == (intstr.IntOrString{}) {
 			return fmt.Sprintf("Registry %s needs a port: set spec.instance.port", t.Registry)

@@ -48,6 +48,8 @@ type registration struct {
 	// gated means that a current target is a Service that lists Pods while they are Ready;
 	// writes means that Usher writes entries to another one.
 	gated, writes bool
+	// refused are current targets to which no new entry may be written, and why.
+	refused map[Target]*refusal
 	// missing are registries that it names and cannot use.
 	missing []missingRegistry
 	pods    []*pod

@@ -49,7 +49,7 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 		o.Missing = append(o.Missing, Waiting{Registration: r.Name, Registry: missing.name}.
 			because(missing.reason, missing.message(ix.Namespace)))
 	}
-	o.Missing = append(o.Missing, ix.unlistable(r)...)
+	o.Missing = append(o.Missing, ix.unusable(r)...)
 	joining := false
 	for _, p := range r.pods {
 		serves, _ := p.serves(r)
@@ -58,7 +58,7 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 	}
 	o.Targets = r.Status.Targets
 	if joining {
-		o.Targets = slices.Concat(o.Targets, r.current)
+		o.Targets = slices.Concat(o.Targets, only(r.current, func(t Target) bool { return r.refused[t] == nil }))
 	}
 	o.Targets = SortedTargets(o.Targets)
 	o.Protected = len(o.Targets) > 0
@@ -74,12 +74,16 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 	return o
 }
 
-// unlistable are the services of the Registration that cannot be listed, in registries that
-// work.
-func (ix *index) unlistable(r *registration) (problems []Waiting) {
+// unusable are the services of the Registration that cannot be listed, or that it must not
+// write to, in registries that work.
+func (ix *index) unusable(r *registration) (problems []Waiting) {
 	for _, t := range r.current {
+		base := Waiting{Registration: r.Name, Registry: t.Registry}
 		if err := ix.Listings[t].Err; errors.Is(err, registry.ErrOneService) {
-			problems = append(problems, Waiting{Registration: r.Name, Registry: t.Registry}.failed(err))
+			problems = append(problems, base.failed(err))
+		}
+		if no := r.refused[t]; no != nil && no.reason != "" {
+			problems = append(problems, base.because(no.reason, no.message))
 		}
 	}
 	return problems

@@ -41,6 +41,7 @@ const unsettledRetry = time.Second
 func Make(snapshot Snapshot) Plan {
 	ix := newIndex(snapshot)
 	ix.readListings()
+	ix.refuse()
 	for _, r := range ix.registrations {
 		r.sets = ix.cloneSetsOf(r)
 		ix.keepSilent(r)

@@ -56,14 +56,16 @@ func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *list
 		found.serving = found.serving || hasPort && serving(want, *e)
 	}
 	if found.reason = ReasonPortNotFound; hasPort {
-		found.reason = ix.obstacle(r, p, listed.byID[want.ID])
+		found.reason = ix.obstacle(r, t, p, listed.byID[want.ID])
 	}
 	return found
 }
 
 // obstacle is why an entry is not current; have is the one with its ID, nil if there is none.
-func (ix *index) obstacle(r *registration, p *pod, have *registry.Entry) Reason {
-	switch {
+func (ix *index) obstacle(r *registration, t Target, p *pod, have *registry.Entry) Reason {
+	switch no := r.refused[t]; {
+	case have == nil && no != nil:
+		return cmp.Or(no.reason, ReasonNotListed)
 	case have == nil:
 	case ix.foreign(p.UID, have):
 		return ReasonForeignEntry

@@ -50,6 +50,12 @@ const (
 	// ReasonRegistryNotAllowed: spec.namespaces of the Registry leaves the
 	// namespace out.
 	ReasonRegistryNotAllowed Reason = "RegistryNotAllowed"
+	// ReasonServiceTaken: the service has entries of another namespace, or of others than
+	// Usher.
+	ReasonServiceTaken Reason = "ServiceTaken"
+	// ReasonServiceNotAllowed: spec.services of the Registry keeps the namespace out of the
+	// service.
+	ReasonServiceNotAllowed Reason = "ServiceNotAllowed"
 	// ReasonRegistryUnavailable: the registry is down or slow. It is tried again.
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable"
 	// ReasonRegistryRefuses: the registry refuses until somebody changes something.

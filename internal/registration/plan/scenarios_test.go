@@ -308,6 +308,12 @@ func (b registryBuilder) state(change func(*RegistryState)) {
 	b.f.Registries[b.name] = state
 }
 
+func (b registryBuilder) rule(names string, admits, shared bool) {
+	b.state(func(s *RegistryState) {
+		s.Rules = append(s.Rules, ServiceRule{Names: strings.Fields(names), Admits: admits, Shared: shared})
+	})
+}
+
 // registryWords are what can be said about a Registry.
 var registryWords = map[string]func(b registryBuilder, value string){
 	"down":      func(b registryBuilder, _ string) { b.f.down(b.name) },
@@ -324,6 +330,22 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"unlistable": func(b registryBuilder, why string) {
 		b.f.Listings[target(b.name)] = Listing{Err: registry.OneService(registry.Permanent(errors.New(why)))}
 	},
+	// new is one that has recorded nobody.
+	"new": func(b registryBuilder, _ string) {
+		b.f.Registrations[0].Status.Targets = nil
+		b.state(func(s *RegistryState) { s.Users = nil })
+	},
+	// usedBy is a namespace that is recorded, for the service or another one.
+	"usedBy": func(b registryBuilder, value string) {
+		namespace, other, _ := strings.Cut(value, " ")
+		b.f.recordUser(b.name, namespace, cmp.Or(other, service))
+	},
+	"strict": func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Strict = true }) },
+	"folds":  func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Fold = strings.ToUpper }) },
+	// rule is for the names of services that follow.
+	"rule":           func(b registryBuilder, names string) { b.rule(names, false, false) },
+	"ruleForUs":      func(b registryBuilder, names string) { b.rule(names, true, false) },
+	"ruleSharedByUs": func(b registryBuilder, names string) { b.rule(names, true, true) },
 	// outage is one that began and ended some time ago.
 	"outage": func(b registryBuilder, value string) {
 		began, ended, _ := strings.Cut(value, " ")

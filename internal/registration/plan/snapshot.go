@@ -40,6 +40,15 @@ type RegistryState struct {
 	// Gated means that Kubernetes lists Pods there while they are Ready: nothing is
 	// written, and the Pods' readiness gate decides.
 	Gated bool
+	// Rules are those of spec.services, in their order; Strict refuses services that none
+	// names.
+	Rules  []ServiceRule
+	Strict bool
+	// Users are the Registrations of all namespaces that may have entries there, by the
+	// Registry's status.
+	Users []usherv1alpha1.RegistryUser
+	// Fold is what the registry makes of a service's name; nil if it tells all names apart.
+	Fold func(string) string
 	// Outage is when it last did not answer.
 	Outage Outage
 	// Err is why the registry could not be used when it was last tried.

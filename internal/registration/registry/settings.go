@@ -12,6 +12,9 @@ type Settings struct {
 	// of a Registry. Usher then removes the entries under the old root. Empty for other
 	// kinds.
 	Root string
+	// Fold returns what the registry makes of a service's name: services whose names fold into
+	// one are one. Nil for registries that tell all names apart.
+	Fold func(service string) string
 	// Connect makes a connector but does not connect. root is Root or an earlier value
 	// of it. secret has those of the kind's keys that exist in the Secret. Errors are
 	// permanent and name the field or the Secret's key.

@@ -428,7 +428,11 @@ func (s *simulation) passAtRandom() {
 	if s.random.IntN(6) == 0 {
 		s.process.left = 1 + s.random.IntN(6)
 	}
-	s.pass()
+	over := namespace
+	if s.features.tenants && s.random.IntN(3) == 0 {
+		over = pick(s, tenants...)
+	}
+	s.passOver(over)
 }
 
 // refresh brings the caches up to date.
@@ -449,8 +453,17 @@ func (s *simulation) passes(n int) {
 
 func (s *simulation) pass() {
 	s.Helper()
+<<<<<<< HEAD
 	s.log("operator passes")
 	current := maps.Equal(s.cached[model.Pods], s.server.Objects[model.Pods])
+=======
+	s.passOver(namespace)
+}
+
+func (s *simulation) passOver(namespace string) {
+	s.Helper()
+	s.log("operator passes over %s", namespace)
+>>>>>>> 9097129 (Registration: a service belongs to the namespace that has entries there; rules of the Registry share or close it)
 	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
 	if err != nil {
 		s.hidesSecret("an error", err.Error())

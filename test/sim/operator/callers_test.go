@@ -194,6 +194,9 @@ func (s *simulation) endNamespace(*corev1.Pod) {
 func (s *simulation) deleteAll(kind model.Kind, who string) {
 	s.Helper()
 	for _, object := range model.Sorted(s.server.Objects[kind]) {
+		if object.GetNamespace() != namespace {
+			continue
+		}
 		if kind == "CloneSet" && s.random.IntN(2) == 0 {
 			edit(s, namespace, object.GetName(), func(set *apps.CloneSet) { set.Finalizers = []string{metav1.FinalizerDeleteDependents} })
 		}
@@ -221,7 +224,7 @@ func (s *simulation) collect() {
 		return
 	}
 	edit(s, namespace, "nginx", func(set *apps.CloneSet) { set.Finalizers = nil })
-	if s.ending == actorNamespace && len(s.server.Objects["Registration"]) > 0 {
+	if s.ending == actorNamespace && len(s.registrations()) > 0 {
 		return
 	}
 	s.log("all is gone, and made anew")

@@ -58,6 +58,8 @@ type features struct {
 	// budget is the least number of Pods in service that a PodDisruptionBudget asks for; 0 is
 	// no budget.
 	budget int32
+	// tenants are other namespaces that claim services.
+	tenants bool
 }
 
 // drawFeatures draws the features of a seed.
@@ -75,6 +77,7 @@ func drawFeatures(seed uint64) features {
 	if f.guard {
 		f.budget = random.Int32N(4)
 	}
+	f.tenants = random.IntN(2) == 0
 	return f
 }
 

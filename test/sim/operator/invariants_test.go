@@ -149,6 +149,7 @@ func (s *simulation) checkSettled() {
 		}
 	}
 	s.checkServed()
+	s.checkOwned()
 	for _, name := range registries {
 		have := map[string]bool{}
 		for _, e := range s.entries(name) {

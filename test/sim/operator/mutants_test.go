@@ -111,8 +111,10 @@ func TestMutantsAreCaught(t *testing.T) {
 		"waits for ever for who asked": {features: guarded, caught: []string{"deletion that never came"},
 			defects: misreading(func(r *registration) { r.Spec.Drain.RequestTimeout = &metav1.Duration{Duration: time.Hour} })},
 		"keeps the deletion cost": {features: guarded, caught: []string{"its deletion cost"}, defects: withoutAnnotation(corev1.PodDeletionCost)},
+		"takes every service for shared": {features: features{tenants: true}, caught: []string{"is of namespace", "which is another's"},
+			defects: misreading(func(r *usher.Registry) { r.Spec.Services = []usher.ServiceRule{{Names: []string{"*"}, Shared: true}} })},
 		"reveals secrets": {caught: []string{"reveals the secret"},
-			defects: misreading(func(r *usher.Registry) { r.Spec = usher.RegistrySpec{Webhook: &usher.WebhookRegistry{}} })},
+			defects: misreading(func(r *usher.Registry) { r.Spec = usher.RegistrySpec{Webhook: &usher.WebhookRegistry{}, Services: r.Spec.Services} })},
 		"never makes progress": {caught: []string{"lists", "stuck in", "never let go", "its hooks are"},
 			defects: misreading(func(r *usher.Registry) { r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: 1, Burst: new(int32)} })},
 	} {

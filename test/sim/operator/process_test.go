@@ -95,6 +95,7 @@ func (c *connector) Ping(ctx context.Context) error {
 func (c *connector) Apply(ctx context.Context, service string, changes []registry.Change) error {
 	c.process.judgeSilence(c.name, service, changes)
 	c.process.judgeBudgets(changes)
+	c.judgeOwners(service, changes)
 	for _, change := range changes {
 		if change.Op == registry.Put {
 			delete(c.process.guardian.proceeded, types.UID(change.Entry.Owner.PodUID))

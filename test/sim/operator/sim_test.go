@@ -121,6 +121,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		s.foreign = s.stores[name].Entries(service)[0]
 	}
 	s.stand()
+	s.settleTenants()
 	s.server.Observers = append(s.server.Observers, s.judge)
 	s.refresh()
 	s.restart()
@@ -181,8 +182,10 @@ func (s *simulation) logged() context.Context {
 	}, funcr.Options{}))
 }
 
-// pods are those of the API server, by name.
-func (s *simulation) pods() []*corev1.Pod { return model.List[*corev1.Pod](s.server.Objects) }
+// pods are those of the API server, by name, without those of tenants.
+func (s *simulation) pods() []*corev1.Pod {
+	return slices.DeleteFunc(model.List[*corev1.Pod](s.server.Objects), func(pod *corev1.Pod) bool { return pod.Namespace != namespace })
+}
 
 // pod reads a Pod from the API server; nil if there is none.
 func (s *simulation) pod(name string) *corev1.Pod {
@@ -241,6 +244,7 @@ func (s *simulation) settle() {
 		s.probe()
 		s.process.left = unlimited
 		s.pass()
+		s.passOfTenants()
 		s.check()
 		s.wait(3 * time.Second)
 	}
@@ -287,7 +291,7 @@ func (f features) objects() []client.Object {
 	namespaced := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	out := []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{corev1.LabelMetadataName: namespace}}},
 		&corev1.Secret{ObjectMeta: namespaced("login"), Data: map[string][]byte{"token": []byte(canary), "hmac": []byte(canary)}},
 		f.registration("nginx", "app"),
 	}
@@ -296,6 +300,7 @@ func (f features) objects() []client.Object {
 	}
 	for _, name := range registries {
 		r := &usher.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		r.Spec.Services = []usher.ServiceRule{{Names: []string{service}, Namespaces: ours(), Shared: true}} // with the foreign entry
 		if name == "discovery" {
 			r.Spec.Consul = &usher.ConsulRegistry{CredentialsSecret: login()}
 			if f.rate > 0 {

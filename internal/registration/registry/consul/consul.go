@@ -50,7 +50,8 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 		return nil
 	}
 	return &registry.Settings{
-		Secret: s.CredentialsSecret, Root: s.Datacenter, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+		Secret: s.CredentialsSecret, Root: s.Datacenter, Fold: strings.ToLower,
+		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{Address: s.Address, Datacenter: root, Secret: secret})
 		},
 	}

@@ -71,7 +71,7 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 		return nil
 	}
 	return &registry.Settings{
-		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
+		Secret: s.CredentialsSecret, Fold: application, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{
 				Address: s.Address, Secret: secret, Lease: ptr.Deref(s.Lease, metav1.Duration{}).Duration,
 				ResponseCache: ptr.Deref(s.ResponseCache, metav1.Duration{Duration: DefaultResponseCache}).Duration,

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// ServiceRule is a rule of spec.services of a Registry, as it is for the namespace of the
+// snapshot.
+type ServiceRule struct {
+	// Names of services; * at the end stands for any rest.
+	Names []string
+	// Admits means that the namespace may register there.
+	Admits bool
+	// Shared means that others may have entries there, too.
+	Shared bool
+}
+
+// refusal is why no new entries of a Registration may be written to a target.
+type refusal struct {
+	// reason is empty if that is not known yet: nothing is written, and nothing is said.
+	reason  Reason
+	message string
+}
+
+// refuse decides, once for each plan, to which targets Registrations may not write.
+func (ix *index) refuse() {
+	for _, r := range ix.registrations {
+		r.refused = nil
+		for _, t := range r.current {
+			if no := ix.refusal(t); no != nil {
+				if r.refused == nil {
+					r.refused = map[Target]*refusal{}
+				}
+				r.refused[t] = no
+			}
+		}
+	}
+}
+
+// refusal is why the namespace may not register in a target; nil if it may. The record in the
+// Registry's status decides between namespaces: it is written before the first entry, and the
+// API server takes it only from one who has seen all earlier ones. Entries are looked at only
+// without a record: those by other Registries of the same server, of other clusters, and of
+// others than Usher.
+func (ix *index) refusal(t Target) *refusal {
+	state := ix.Registries[t.Registry]
+	rule := state.rule(t.Service)
+	switch {
+	case state.Gated:
+		return nil
+	case rule != nil && !rule.Admits:
+		return refuse(ReasonServiceNotAllowed, "spec.services of Registry %s does not let namespace %s register in service %s: "+
+			"widen the namespaces of that rule, or choose another spec.instance.service", t.Registry, ix.Namespace, t.Service)
+	case rule == nil && state.Strict:
+		return refuse(ReasonServiceNotAllowed, "no rule in spec.services of Registry %s names service %s, and strictServices is set: %s",
+			t.Registry, t.Service, addRule(t.Service, false, ix.Namespace))
+	case rule != nil && rule.Shared:
+		return nil
+	}
+	other, recorded := state.holder(ix.Namespace, t)
+	if recorded {
+		return nil
+	}
+	listed, err := ix.look(t)
+	if err != nil {
+		return &refusal{}
+	}
+	return ix.taken(t, listed.entries, other, rule != nil)
+}
+
+// taken is whose the service is, by its entries and by who is recorded there; nil if it is the
+// namespace's own, or nobody's. ruled means that a rule names it.
+func (ix *index) taken(t Target, entries []registry.Entry, other string, ruled bool) *refusal {
+	var foreign *registry.Entry
+	for i := range entries {
+		switch owner := entries[i].Owner; {
+		case owner.Namespace == ix.Namespace && owner.Cluster == ix.Cluster:
+			return nil
+		case owner.Namespace == ix.Namespace: // the same one of another cluster
+		case owner.Namespace != "":
+			other = cmp.Or(other, owner.Namespace)
+		case foreign == nil:
+			foreign = &entries[i]
+		}
+	}
+	remedy := func(namespaces ...string) string {
+		if ruled {
+			return "set shared: true in its rule in spec.services of the Registry"
+		}
+		return addRule(t.Service, true, append(namespaces, ix.Namespace)...)
+	}
+	switch {
+	case other != "":
+		return refuse(ReasonServiceTaken, "service %s of Registry %s belongs to namespace %s: choose another spec.instance.service; "+
+			"if it is to be shared, %s", t.Service, t.Registry, other, remedy(other))
+	case foreign != nil:
+		return refuse(ReasonServiceTaken, "service %s of Registry %s has entries that Usher did not write, such as %s: "+
+			"choose another spec.instance.service; if it is to be shared, %s", t.Service, t.Registry, Shorten(foreign.ID, maxForeign), remedy())
+	}
+	return nil
+}
+
+// maxForeign bounds how much of a foreign entry's ID a message repeats, in bytes.
+const maxForeign = 64
+
+func refuse(reason Reason, format string, args ...any) *refusal {
+	return &refusal{reason, fmt.Sprintf(format, args...)}
+}
+
+// addRule is the rule that would let the namespaces register in the service.
+func addRule(service string, shared bool, namespaces ...string) string {
+	rule := fmt.Sprintf("names: [%s], namespaces: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [%s]}]}",
+		service, strings.Join(namespaces, ", "))
+	if shared {
+		rule += ", shared: true"
+	}
+	return "add to spec.services of the Registry: {" + rule + "}"
+}
+
+// rule is the first one that names the service; nil if none does.
+func (s RegistryState) rule(service string) *ServiceRule {
+	service = s.folded(service)
+	for i := range s.Rules {
+		if slices.ContainsFunc(s.Rules[i].Names, func(name string) bool {
+			start, any := strings.CutSuffix(s.folded(name), "*")
+			return start == service || any && strings.HasPrefix(service, start)
+		}) {
+			return &s.Rules[i]
+		}
+	}
+	return nil
+}
+
+// holder looks for namespaces that the Registry has recorded in the target: the snapshot's, or
+// the first other one.
+func (s RegistryState) holder(namespace string, t Target) (other string, recorded bool) {
+	service := s.folded(t.Service)
+	for i := range s.Users {
+		u := &s.Users[i]
+		switch {
+		case u.Prefix != t.Prefix || s.folded(u.Service) != service:
+		case u.Namespace == namespace:
+			return "", true
+		case other == "":
+			other = u.Namespace
+		}
+	}
+	return other, false
+}
+
+func (s RegistryState) folded(service string) string {
+	if s.Fold == nil {
+		return service
+	}
+	return s.Fold(service)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/test/model"
+)
+
+// tenants are namespaces of others, each with one ready Pod. Both claim the same service, which
+// only one of them can have, and the one of this namespace.
+var tenants = []string{"left", "right"}
+
+// spoils is the service that both claim.
+const spoils = "spoils"
+
+func ours() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
+}
+
+// settleTenants creates them, if the run has any.
+func (s *simulation) settleTenants() {
+	if !s.features.tenants {
+		return
+	}
+	for _, tenant := range tenants {
+		s.make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant, Labels: map[string]string{corev1.LabelMetadataName: tenant}}})
+		for _, claimed := range []string{spoils, service} {
+			r := features{}.registration(claimed, "tenant")
+			r.Namespace, r.Spec.Selector.MatchLabels["tenant"], r.Spec.Hooks = tenant, tenant, usher.Hooks{}
+			s.make(r)
+		}
+		pod := s.make(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: tenant, Labels: map[string]string{"tenant": tenant}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx:1"}}}})
+		model.Change(s.server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+			pod.Status.PodIP = "192.0.2.7"
+			model.SetCondition(pod, corev1.ContainersReady, true, s.clock.Now())
+			model.SetCondition(pod, corev1.PodReady, true, s.clock.Now())
+		})
+	}
+}
+
+func (s *simulation) passOfTenants() {
+	s.Helper()
+	if s.features.tenants {
+		for _, tenant := range tenants {
+			s.refresh()
+			s.passOver(tenant)
+		}
+	}
+}
+
+// registrations are those of this namespace.
+func (s *simulation) registrations() []*usher.Registration {
+	return slices.DeleteFunc(model.List[*usher.Registration](s.server.Objects), func(r *usher.Registration) bool { return r.Namespace != namespace })
+}
+
+// judgeOwners checks that nobody gets an entry into a service that is another's, by its rule or
+// by the entries in it.
+func (c *connector) judgeOwners(name string, changes []registry.Change) {
+	c.process.Helper()
+	for _, change := range changes {
+		by := change.Entry.Owner.Namespace
+		if change.Op != registry.Put {
+			continue
+		}
+		if name == service && by != namespace {
+			c.process.fail("%s puts %s into %s, which is another's", by, change.Entry.ID, name)
+		}
+		for _, e := range c.Entries(name) {
+			if owner := e.Owner.Namespace; name == spoils && owner != by {
+				c.process.fail("%s puts %s into %s, which is of namespace %s", by, change.Entry.ID, name, owner)
+			}
+		}
+	}
+}
+
+// checkOwned checks that each registry lists one tenant where both want to be.
+func (s *simulation) checkOwned() {
+	s.Helper()
+	for _, name := range registries {
+		if have := len(s.stores[name].Entries(spoils)); s.features.tenants && have != 1 {
+			s.fail("%s lists %d entries in %s, want one", name, have, spoils)
+		}
+	}
+}
