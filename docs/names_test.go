@@ -58,7 +58,7 @@ func TestNamesExist(t *testing.T) {
 		}
 	}
 	names := regexp.MustCompile("`(?:[A-Za-z]+\\.)*([A-Za-z]+)\\(\\)`|`(?:[a-z]+\\.)?((?:Test|Fuzz)[A-Za-z_0-9]+)`|`([A-Za-z0-9_/]+\\.go)`")
-	for _, page := range append(pages, "architecture.md", "../AGENTS.md") {
+	for _, page := range append(pages, "architecture.md", "security.md", "../AGENTS.md") {
 		for _, found := range names.FindAllStringSubmatch(read(t, page), -1) {
 			name := found[1] + found[2] + found[3]
 			isFile := func(file string) bool { return strings.HasSuffix("/"+file, "/"+name) }

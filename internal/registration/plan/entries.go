@@ -92,7 +92,7 @@ func (ix *index) claim(r *registration, p *pod, want registry.Entry, have *regis
 		if have != nil {
 			want.Version = have.Version
 		}
-		if p.protected() && ix.mayPut(want, have) && (have != nil || r.refused[c.Target] == nil) {
+		if p.protected() && ix.mayPut(r, c.Target, want, have) {
 			c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: want})
 			c.Reasons[want.ID] = "it is not listed"
 			if have != nil {
@@ -126,9 +126,12 @@ func (c *Changes) holdBack(e registry.Entry) {
 // inService reports whether callers get an entry, or may get it again.
 func inService(e *registry.Entry) bool { return e.Weight != 0 || e.Unsettled != "" }
 
-// mayPut reports whether the wanted entry should replace the existing one.
-func (ix *index) mayPut(want registry.Entry, have *registry.Entry) bool {
-	return have == nil || !want.Same(*have) && !ix.foreign(types.UID(want.Owner.PodUID), have)
+// mayPut reports whether the wanted entry should be written, or replace the existing one.
+func (ix *index) mayPut(r *registration, t Target, want registry.Entry, have *registry.Entry) bool {
+	if have == nil {
+		return r.refused[t] == nil
+	}
+	return !want.Same(*have) && !ix.foreign(types.UID(want.Owner.PodUID), have)
 }
 
 // foreign reports whether an entry with a Pod's ID belongs to somebody else.

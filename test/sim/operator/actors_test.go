@@ -453,18 +453,14 @@ func (s *simulation) passes(n int) {
 
 func (s *simulation) pass() {
 	s.Helper()
-<<<<<<< HEAD
-	s.log("operator passes")
-	current := maps.Equal(s.cached[model.Pods], s.server.Objects[model.Pods])
-=======
 	s.passOver(namespace)
 }
 
-func (s *simulation) passOver(namespace string) {
+func (s *simulation) passOver(which string) {
 	s.Helper()
-	s.log("operator passes over %s", namespace)
->>>>>>> 9097129 (Registration: a service belongs to the namespace that has entries there; rules of the Registry share or close it)
-	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
+	s.log("operator passes over %s", which)
+	current := which == namespace && maps.Equal(s.cached[model.Pods], s.server.Objects[model.Pods])
+	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: which}})
 	if err != nil {
 		s.hidesSecret("an error", err.Error())
 	}

@@ -114,7 +114,9 @@ func TestMutantsAreCaught(t *testing.T) {
 		"takes every service for shared": {features: features{tenants: true}, caught: []string{"is of namespace", "which is another's"},
 			defects: misreading(func(r *usher.Registry) { r.Spec.Services = []usher.ServiceRule{{Names: []string{"*"}, Shared: true}} })},
 		"reveals secrets": {caught: []string{"reveals the secret"},
-			defects: misreading(func(r *usher.Registry) { r.Spec = usher.RegistrySpec{Webhook: &usher.WebhookRegistry{}, Services: r.Spec.Services} })},
+			defects: misreading(func(r *usher.Registry) {
+				r.Spec = usher.RegistrySpec{Webhook: &usher.WebhookRegistry{}, Services: r.Spec.Services}
+			})},
 		"never makes progress": {caught: []string{"lists", "stuck in", "never let go", "its hooks are"},
 			defects: misreading(func(r *usher.Registry) { r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: 1, Burst: new(int32)} })},
 	} {
