@@ -197,12 +197,23 @@ func (p *pass) problem(reason, format string, args ...any) {
 
 // finish sorts the plan: Pods that come back precede those that leave.
 func (p *pass) finish() Plan {
-	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank[a.Verb], rank[b.Verb]) })
+	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
 	return p.plan
 }
 
-// rank is the order in which the verbs are executed.
-var rank = map[Verb]int{Move: 0, Continue: 0, Create: 1, Delete: 2, Update: 3, Discard: 3, Provide: 3}
+// rank is the order in which the verbs are executed. A map would cost more than the rest of
+// the sorting.
+func rank(verb Verb) int {
+	switch verb {
+	case Move, Continue:
+		return 0
+	case Create:
+		return 1
+	case Delete:
+		return 2
+	}
+	return 3
+}
 
 // refused reports whether the API server refuses Pods of the revision.
 func (p *pass) refused(r *revision.Revision) bool {
