@@ -19,9 +19,9 @@ type ports struct {
 	etcd, etcdPeer, api, controllers, scheduler int
 }
 
-// serviceRange is the range of cluster IPs. Nothing routes them, as there is no
-// kube-proxy.
-const serviceRange = "10.96.0.0/16"
+// ServiceRange is the range of cluster IPs. Only package realnode has a kube-proxy that
+// routes them.
+const ServiceRange = "10.96.0.0/16"
 
 // etcdArgs are the arguments of a single-member etcd. An fsync per write would take
 // most of the time of a write, and this data need not survive a machine crash.
@@ -59,7 +59,7 @@ func apiServerArgs(l layout, p ports, auditLog string, extra []string) []string 
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true",
-		"--service-cluster-ip-range=" + serviceRange,
+		"--service-cluster-ip-range=" + ServiceRange,
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + l.pki("sa.key"),
 		"--service-account-signing-key-file=" + l.pki("sa.key"),

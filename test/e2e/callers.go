@@ -34,6 +34,8 @@ func (s *Scene) call() {
 		client, err := traffic.New(traffic.Options{
 			Source: s.session.source(s.story, kind), Rate: rate / len(s.story.Registries),
 			CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part, Timeout: late,
+			// kube-proxy chooses a Pod for each connection.
+			NewConnections: kind == KubeProxy,
 		})
 		s.Check(err)
 		s.callers.clients = append(s.callers.clients, client)

@@ -38,6 +38,8 @@ const (
 	HAProxy Registry = "haproxy"
 	// Service is a plain Kubernetes Service. Usher makes the Registry.
 	Service Registry = "service"
+	// KubeProxy is a Service, too; its callers use its address.
+	KubeProxy Registry = "kube-proxy"
 )
 
 // Story is one thing that happens to a workload, usually a CloneSet, while requests flow.
@@ -68,6 +70,11 @@ type Story struct {
 	// Play plays it. It returns when its end is reached, or fails through the Scene.
 	// Requests flow until it returns.
 	Play func(s *Scene)
+}
+
+// uses reports whether callers look into any of the registries.
+func (s Story) uses(kinds ...Registry) bool {
+	return slices.ContainsFunc(s.Registries, func(kind Registry) bool { return slices.Contains(kinds, kind) })
 }
 
 // registries lists the names of the story's registries.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -107,13 +108,25 @@ func newWorkload(story Story, schema any, documents []string) (*unstructured.Uns
 // newRegistration merges documents, the first of which is a manifest.
 func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
 	return build(usherv1alpha1.Registration{}, append(slices.Clone(documents), names(story),
-		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}", story.registries(), story.Name, max(story.Propagation, 0)))...)
+		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
+			strings.ReplaceAll(story.registries(), string(KubeProxy), string(Service)), story.Name, max(story.Propagation, 0)))...)
 }
+
+// The address of the Service of the story whose callers use it, one of those that the API
+// server leaves to people.
+const (
+	serviceIP      = "10.96.0.7"
+	serviceAddress = serviceIP + ":80"
+)
 
 // newService is the Service that a story's callers follow.
 func newService(story Story) (*unstructured.Unstructured, error) {
+	address := "" // the API server's choice
+	if story.uses(KubeProxy) {
+		address = serviceIP
+	}
 	return build(corev1.Service{}, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[1]s}, "+
-		"spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}", story.Name))
+		"spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}], clusterIP: %[2]q}}", story.Name, address))
 }
 
 func names(story Story) string {

@@ -36,7 +36,7 @@ var ports = map[Registry]int{Etcd: 2379, OwnEtcd: 2479, Consul: 8500, HAProxy: 9
 
 // uses reports whether a registry is needed.
 func uses(stories []Story, kind Registry) bool {
-	return slices.ContainsFunc(stories, func(s Story) bool { return slices.Contains(s.Registries, kind) })
+	return slices.ContainsFunc(stories, func(s Story) bool { return s.uses(kind) })
 }
 
 // address is where Usher finds a registry.
@@ -55,6 +55,8 @@ func (s *session) source(story Story, kind Registry) traffic.Source {
 		return traffic.Consul{Address: address(Consul), Service: story.Name}
 	case Service:
 		return traffic.Service{Client: s.clients, Namespace: story.Name, Name: story.Name}
+	case KubeProxy:
+		return traffic.Fixed(serviceAddress)
 	case HAProxy:
 		return traffic.Fixed(net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(s.front(story))))
 	default:
@@ -136,7 +138,7 @@ defaults
 func (s *session) startHAProxy(ctx context.Context) error {
 	config := fmt.Sprintf(haproxyConfig, ports[HAProxy])
 	for _, story := range s.stories {
-		if !slices.Contains(story.Registries, HAProxy) {
+		if !story.uses(HAProxy) {
 			continue
 		}
 		config += fmt.Sprintf("frontend %[1]s-callers\n  bind 0.0.0.0:%[2]d\n", story.Name, s.front(story))
@@ -154,12 +156,17 @@ func (s *session) startHAProxy(ctx context.Context) error {
 		Name: string(HAProxy), Path: filepath.Join(s.kit.HAProxy, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
 		Env: append([]string{"LD_LIBRARY_PATH=" + libraries}, os.Environ()...),
 	}, func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[HAProxy])))
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+		return dial(ctx, net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[HAProxy])))
 	})
+}
+
+// dial returns nil if somebody accepts a connection.
+func dial(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // spawn starts a server that lives as long as the stage.

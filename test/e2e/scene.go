@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -187,7 +186,7 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 	if s.object == nil {
 		s.Check(stage.OpenNamespace(s.ctx, s.Kube(), s.Namespace()))
 	}
-	if slices.Contains(s.story.Registries, Service) {
+	if s.story.uses(Service, KubeProxy) {
 		made, err := newService(s.story)
 		s.Check(err)
 		s.apply(made)
@@ -199,9 +198,17 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 	s.object, err = newWorkload(s.story, schema, documents)
 	s.Check(err)
 	s.generation = s.apply(s.object)
-	if slices.Contains(s.story.Registries, HAProxy) {
+	if s.story.uses(HAProxy, KubeProxy) {
 		// A load balancer accepts requests before it has any instance for them.
 		s.Await("the first Pods", func(now State) string { return now.Unsettled(s.generation) })
+	}
+	if s.story.uses(KubeProxy) {
+		s.Await("kube-proxy's rules for the first Pods", func(State) string {
+			if err := dial(s.ctx, serviceAddress); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
 	}
 	s.call()
 	s.Settle()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -208,6 +209,28 @@ func TestALostRequestIsLost(t *testing.T) {
 	}
 	if half := total.Sent / 2; total.Lost != half {
 		t.Errorf("lost %d of %d, want %d", total.Lost, total.Sent, half)
+	}
+}
+
+// A connection for each request ends in good order: there is no body that a server leaves
+// unread.
+func TestNewConnections(t *testing.T) {
+	var connections, bodies atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { bodies.Add(r.ContentLength) }))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	r := start(t, func(o *Options) { o.NewConnections = true })
+	r.list(s.Listener.Addr().String())
+	r.sendMore(t, 50)
+	total := r.finish(t)
+	expectNoneLost(t, total)
+	if n := int(connections.Load()); n != total.Sent || bodies.Load() != 0 {
+		t.Errorf("%d requests had %d connections and %d bytes of body", total.Sent, n, bodies.Load())
 	}
 }
 

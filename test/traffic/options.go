@@ -30,6 +30,9 @@ type Options struct {
 	CacheDelay time.Duration
 	// SlowMin and SlowMax bound how long a slow answer takes; default 1 s and 2 s.
 	SlowMin, SlowMax time.Duration
+	// NewConnections gives each request a connection of its own, which ends in good order:
+	// what follows a reset connection is documented in docs/registry/service.md.
+	NewConnections bool
 	// Timeout is when a request is given up, counted from when it was due; default 10
 	// s.
 	Timeout time.Duration

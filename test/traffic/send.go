@@ -50,6 +50,7 @@ func (c *Client) instance(addr string) *instance {
 		http: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			MaxIdleConnsPerHost: maxIdle,
+			DisableKeepAlives:   c.options.NewConnections,
 			DisableCompression:  true,
 		},
 	}
@@ -171,14 +172,16 @@ func (f *flight) send(ctx context.Context) (version string, err error) {
 	if f.slow > 0 {
 		url += "slow?d=" + f.slow.String()
 	}
-	// Go's transport silently resends a request when a kept-alive connection turns out
-	// to be dead, which would hide losses, unless the request has a body that cannot be
-	// rewound.
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, io.MultiReader(strings.NewReader(".")))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return "", err
 	}
-	req.ContentLength = 1
+	if !f.instance.http.DisableKeepAlives {
+		// Go's transport silently resends a request when a kept-alive connection turns out
+		// to be dead, which would hide losses, unless the request has a body that cannot be
+		// rewound. A server that does not read the body resets a connection that it closes.
+		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(".")), 1
+	}
 	answer, err := f.instance.http.RoundTrip(req)
 	if err != nil {
 		return "", err

@@ -18,8 +18,9 @@ const (
 	APIServer         = "kube-apiserver"
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
-	// Kubelet is not part of a control plane, so All omits it.
-	Kubelet = "kubelet"
+	// Kubelet and KubeProxy are not part of a control plane, so All omits them.
+	Kubelet   = "kubelet"
+	KubeProxy = "kube-proxy"
 )
 
 // All lists the binaries of a control plane in build order: the small one first, so

@@ -22,6 +22,8 @@ type Assets struct {
 	Packages string
 	// Kubelet is the kubelet's executable.
 	Kubelet string
+	// KubeProxy is kube-proxy's.
+	KubeProxy string
 }
 
 // GetAssets downloads and builds what is missing, including the control plane. It needs
@@ -30,19 +32,19 @@ func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return Assets{}, fmt.Errorf("a real node needs packages of Debian or one of its relatives: run this on Debian, in a virtual machine for instance: %w", err)
 	}
-	bins, err := build.Ensure(ctx, build.Options{Only: append(build.All(), build.Kubelet)})
+	bins, err := build.Ensure(ctx, build.Options{Only: append(build.All(), build.Kubelet, build.KubeProxy)})
 	if err != nil {
 		return Assets{}, err
 	}
 	const task = "containerd, runc, CNI"
 	tell.Tell(progress.Event{Task: task, State: progress.Checking})
-	folder, err := fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins")
+	folder, err := fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins", "nftables")
 	if err != nil {
 		tell.Tell(progress.Event{Task: task, State: progress.Failed})
 		return Assets{}, fmt.Errorf("get the node's programs: %w", err)
 	}
 	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "unpacked"})
-	return Assets{Packages: folder, Kubelet: bins.Path(build.Kubelet)}, nil
+	return Assets{Packages: folder, Kubelet: bins.Path(build.Kubelet), KubeProxy: bins.Path(build.KubeProxy)}, nil
 }
 
 func (a Assets) containerd() string { return filepath.Join(a.Packages, "usr/bin/containerd") }

@@ -8,7 +8,7 @@
 // sandbox. The network there is the nodes': Pods have addresses in 10.244.77.0/24 (those
 // of the second node in 10.244.78.0/24) that the nodes reach, and they reach the nodes and
 // the API server at 10.244.76.2 or, as programs in a cluster do, through the Service
-// kubernetes. There is no kube-proxy, no DNS and no way out.
+// kubernetes. One kube-proxy serves both nodes; there is no DNS and no way out.
 package realnode
 
 import (
@@ -64,6 +64,7 @@ type Node struct {
 	clients kubernetes.Interface
 	// machines are the first node and, if it is wanted, the second.
 	machines []*machine
+	proxy    *process.Process
 	failed   chan error
 }
 
@@ -81,7 +82,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	for _, step := range []func(context.Context) error{
 		func(context.Context) error { return makeNetwork() },
 		n.each((*machine).configure), n.each((*machine).startContainerd), n.startPlaneAndImport,
-		n.each(func(m *machine, _ context.Context) error { return m.startKubelet() }), n.each((*machine).awaitNode),
+		n.each(func(m *machine, _ context.Context) error { return m.startKubelet() }), n.each((*machine).awaitNode), n.startProxy,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, n.Stop(ctx))
@@ -136,6 +137,9 @@ func (n *Node) Stop(ctx context.Context) error {
 	for _, m := range n.machines {
 		errs = append(errs, m.stop(ctx))
 	}
+	if n.proxy != nil {
+		errs = append(errs, n.proxy.Stop(ctx, stopGrace))
+	}
 	if n.plane != nil {
 		errs = append(errs, n.plane.Stop(ctx))
 	}
@@ -185,7 +189,7 @@ func (n *Node) startPlane(ctx context.Context) error {
 	extra := cluster.ExtraArgs{
 		APIServer: []string{
 			"--bind-address=0.0.0.0", "--advertise-address=" + NodeAddress, "--kubelet-preferred-address-types=InternalIP",
-			"--enable-aggregator-routing", // Webhooks are called at their Pods' addresses: nothing routes those of Services.
+			"--endpoint-reconciler-type=lease", // kube-proxy rejects requests to Services without endpoints.
 		},
 		ControllerManager: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String()},
 	}

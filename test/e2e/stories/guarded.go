@@ -36,6 +36,9 @@ var onBothNodes = fmt.Sprintf(`spec: {template: {spec: {tolerations: [{key: %s, 
 	topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway,
 		labelSelector: {matchLabels: {app: web}}}]}}}`, realnode.SecondTaint)
 
+// gated gives Pods the gate through which they leave a plain Service.
+const gated = `spec: {template: {spec: {readinessGates: [{conditionType: usher.dev/registered}]}}}`
+
 var guarded = []e2e.Story{
 	{
 		Name:       "guard-pod",
@@ -81,7 +84,23 @@ var guarded = []e2e.Story{
 		Ends:       true,
 		Takes:      45 * time.Second,
 		Play: func(s *e2e.Scene) {
-			deployment(s, "in a Service", `spec: {template: {spec: {readinessGates: [{conditionType: usher.dev/registered}]}}}`)
+			deployment(s, "in a Service", gated)
+		},
+	},
+	{
+		Name:       "guard-kube-proxy",
+		About:      "a Deployment in a Service is rolled out, loses a Pod and is scaled in; callers use the Service's address, a new connection each time, and kube-proxy chooses the Pod",
+		Registries: []e2e.Registry{e2e.KubeProxy},
+		// kube-proxy writes its rules at most once a second, and a request takes up to half of
+		// this time.
+		Propagation: 3 * time.Second,
+		Takes:       45 * time.Second,
+		Play: func(s *e2e.Scene) {
+			s.OpenWorkload("Deployment", gated, `spec: {replicas: 4}`)
+			update(s, "v2")
+			s.Kubectl("delete", "pod", s.State().Pods[0].Name)
+			s.Settle()
+			settleAt(s, 2)
 		},
 	},
 	{
