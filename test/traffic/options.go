@@ -30,8 +30,8 @@ type Options struct {
 	CacheDelay time.Duration
 	// SlowMin and SlowMax bound how long a slow answer takes; default 1 s and 2 s.
 	SlowMin, SlowMax time.Duration
-	// NewConnections gives each request a connection of its own, which ends in good order:
-	// what follows a reset connection is documented in docs/registry/service.md.
+	// NewConnections gives each request a connection of its own. Servers do not reset them:
+	// docs/registry/service.md tells what kube-proxy does with the next from the same port.
 	NewConnections bool
 	// Timeout is when a request is given up, counted from when it was due; default 10
 	// s.
