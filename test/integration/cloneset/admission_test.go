@@ -81,7 +81,7 @@ func TestAdmissionAccepts(t *testing.T) {
 	for _, m := range rows(t, "accepted.yaml") {
 		t.Run(m.Name, func(t *testing.T) {
 			s := begin(t)
-			s.offerVolumes(2*m.Volumes, "admission") // an update creates claims of its own
+			s.offerVolumes(m.Volumes, "admission")
 			set := s.minimal(m.Set)
 			s.name = set.GetName()
 			s.Make(set)
