@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -115,47 +113,33 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	}
 }
 
-// containerMutants break the steps between the writes of one update.
-func containerMutants() []mutant {
-	careless := func(c *Config) { c.Process.Careless = true }
-	return []mutant{
-		{name: "believes a resize done at once", change: careless, caught: []string{ruleDone},
-			before: eachRecord(func(record map[string]any) { delete(record, "containerResources") })},
-		{name: "never resizes", caught: []string{ruleConverges, ruleSettles},
-			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonResize && !resizes(a) })},
-		{name: "resizes what is in service", change: careless, caught: []string{ruleDrain},
-			after: eachAction(func(a *plan.Action) bool {
-				if resizes(a) {
-					a.Conditions = nil
+// TestCrashBetweenAPodAndItsClaims ends the process after each single write of a
+// scale-in. If the Pod shows that the controller wanted it deleted, the next process
+// deletes its claims; if not, the Pods of the next scale-out take them over. Either way
+// none is left over in the end.
+func TestCrashBetweenAPodAndItsClaims(t *testing.T) {
+	in, out := step{time.Minute, "scales", "replicas 1"}, step{time.Minute, "scales", "replicas 3"}
+	for name, c := range map[string]scenario{
+		"its state shows it": {set: "replicas 3; claims data log; hooks preDelete", steps: []step{in}},
+		"nothing shows it":   {set: "replicas 3; claims data log", steps: []step{in, out}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			play := func(crashAt int) *Simulation {
+				config := steady()
+				config.Process.CrashAt, config.Restart, config.Nodes.Stop = crashAt, 50*time.Millisecond, 20*time.Second
+				s, v := c.play(config)
+				if v != nil {
+					t.Fatalf("crash after write %d: %v\n%s", crashAt, v, s.World.Story())
 				}
-				return true
-			})},
-		{name: "does not wait for the first containers", change: careless, caught: []string{ruleOrder},
-			before: eachRecord(func(record map[string]any) { record["preCheckBeforeNext"] = map[string]any{} })},
-		{name: "never comes to the next containers", caught: []string{ruleConverges, ruleSettles},
-			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonNextContainers })},
-		{name: "forgets the next containers", change: careless, caught: []string{ruleDone, ruleConverges},
-			before: eachRecord(func(record map[string]any) { delete(record, "nextContainerImages") })},
-	}
-}
-
-func resizes(a *plan.Action) bool { return a.Change != nil && len(a.Change.Resources) > 0 }
-
-// eachRecord changes the record of every Pod that the planner sees.
-func eachRecord(change func(map[string]any)) func(*Process, *plan.Snapshot) {
-	return func(_ *Process, s *plan.Snapshot) {
-		pods := make([]*corev1.Pod, 0, len(s.Pods))
-		for _, pod := range s.Pods {
-			var record map[string]any
-			if json.Unmarshal([]byte(pod.Annotations[apps.AnnotationInPlaceUpdateState]), &record) == nil {
-				change(record)
-				if data, err := json.Marshal(record); err == nil {
-					pod = pod.DeepCopy()
-					pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(data)
+				return s
+			}
+			for n := range play(0).processes[0].writes + 1 {
+				s := play(n)
+				if pods, claims := len(s.Pods()), len(s.Claims()); claims != 2*pods {
+					t.Fatalf("crash after write %d leaves %d claims of %d Pods\n%s", n, claims, pods, s.World.Story())
 				}
 			}
-			pods = append(pods, pod)
-		}
-		s.Pods = pods
+		})
 	}
 }

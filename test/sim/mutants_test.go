@@ -4,6 +4,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -274,4 +277,141 @@ func TestMutantsAreCaught(t *testing.T) {
 			t.Errorf("not caught in %d schedules; other rules that it broke: %s", mutantSeeds, fmt.Sprint(slices.Sorted(maps.Keys(found))))
 		})
 	}
+}
+
+// containerMutants break the steps between the writes of one update.
+func containerMutants() []mutant {
+	careless := func(c *Config) { c.Process.Careless = true }
+	return []mutant{
+		{name: "believes a resize done at once", change: careless, caught: []string{ruleDone},
+			before: eachRecord(func(record map[string]any) { delete(record, "containerResources") })},
+		{name: "never resizes", caught: []string{ruleConverges, ruleSettles},
+			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonResize && !resizes(a) })},
+		{name: "resizes what is in service", change: careless, caught: []string{ruleDrain},
+			after: eachAction(func(a *plan.Action) bool {
+				if resizes(a) {
+					a.Conditions = nil
+				}
+				return true
+			})},
+		{name: "does not wait for the first containers", change: careless, caught: []string{ruleOrder},
+			before: eachRecord(func(record map[string]any) { record["preCheckBeforeNext"] = map[string]any{} })},
+		{name: "never comes to the next containers", caught: []string{ruleConverges, ruleSettles},
+			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonNextContainers })},
+		{name: "forgets the next containers", change: careless, caught: []string{ruleDone, ruleConverges},
+			before: eachRecord(func(record map[string]any) { delete(record, "nextContainerImages") })},
+	}
+}
+
+func resizes(a *plan.Action) bool { return a.Change != nil && len(a.Change.Resources) > 0 }
+
+// eachRecord changes the record of every Pod that the planner sees.
+func eachRecord(change func(map[string]any)) func(*Process, *plan.Snapshot) {
+	return func(_ *Process, s *plan.Snapshot) {
+		pods := make([]*corev1.Pod, 0, len(s.Pods))
+		for _, pod := range s.Pods {
+			var record map[string]any
+			if json.Unmarshal([]byte(pod.Annotations[apps.AnnotationInPlaceUpdateState]), &record) == nil {
+				change(record)
+				if data, err := json.Marshal(record); err == nil {
+					pod = pod.DeepCopy()
+					pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(data)
+				}
+			}
+			pods = append(pods, pod)
+		}
+		s.Pods = pods
+	}
+}
+
+// claimMutants handle claims wrongly.
+func claimMutants() []mutant {
+	return []mutant{
+		{name: "deletes claims before their Pod", caught: []string{ruleClaimFirst},
+			change: func(c *Config) { c.Process.Planner = claimsFirst }},
+		{name: "leaves claims that wait", caught: []string{ruleClaimsLeft},
+			after: eachAction(func(a *plan.Action) bool {
+				if a.Verb == plan.Create {
+					a.Instance = ""
+				}
+				return true
+			})},
+		{name: "deletes the claims of Pods that failed", caught: []string{ruleClaimLost},
+			after: func(s *plan.Snapshot, p *plan.Plan) {
+				for i := range p.Actions {
+					if a := &p.Actions[i]; a.Reason == plan.ReasonCleanUp && a.Verb == plan.Delete {
+						a.Claims = held(s, a.Pod.Name)
+					}
+				}
+			}},
+		{name: "takes every claim that no Pod has for unwanted", caught: []string{ruleClaimLost},
+			before: func(_ *Process, s *plan.Snapshot) { s.Spec.DisableClaimReuse = true }},
+		{name: "forgets the claims of deleted Pods", caught: []string{ruleConverges},
+			after: eachAction(func(a *plan.Action) bool {
+				a.Claims = nil
+				return a.Verb != plan.Discard
+			})},
+		{name: "never makes a claim that was lost", caught: []string{ruleSettles},
+			after: eachAction(func(a *plan.Action) bool { return a.Verb != plan.Provide })},
+	}
+}
+
+// claimsFirst deletes the claims of a Pod before the Pod.
+func claimsFirst(p *Process, s *plan.Snapshot) plan.Plan {
+	decided := plan.Make(s)
+	for i := range decided.Actions {
+		if a := &decided.Actions[i]; a.Verb == plan.Delete {
+			for _, claim := range a.Claims {
+				_ = p.server.Delete(p.name, model.Claims, client.ObjectKeyFromObject(claim), model.Deletion{})
+			}
+		}
+	}
+	return decided
+}
+
+// held lists the claims that carry the instance ID of a Pod.
+func held(s *plan.Snapshot, pod string) []*corev1.PersistentVolumeClaim {
+	var out []*corev1.PersistentVolumeClaim
+	for _, claim := range s.Claims {
+		if s.Set+"-"+claim.Labels[apps.LabelInstanceID] == pod && claim.DeletionTimestamp == nil {
+			out = append(out, claim)
+		}
+	}
+	return out
+}
+
+// deletionMutants part with the Pods of a deleted set in the wrong way.
+func deletionMutants() []mutant {
+	return []mutant{
+		{name: "never lets a deleted set go", caught: []string{ruleConverges},
+			before: func(_ *Process, s *plan.Snapshot) {
+				if s.Deletion == plan.Drain {
+					s.Deletion = plan.LetGo
+				}
+			}},
+		{name: "lets a deleted set go before its Pods", caught: []string{ruleCollected},
+			before: func(p *Process, s *plan.Snapshot) {
+				if s.Deletion == plan.Drain {
+					removeFinalizers(p)
+				}
+			}},
+		{name: "drains orphans", caught: []string{ruleDeletedSet},
+			before: func(_ *Process, s *plan.Snapshot) {
+				if s.Deletion == plan.LetGo {
+					s.Deletion = plan.Drain
+				}
+			}},
+		{name: "creates Pods before the finalizer holds the set", caught: []string{ruleHeldSet},
+			before: func(p *Process, s *plan.Snapshot) {
+				if s.Deletion == plan.NotDeleted {
+					removeFinalizers(p)
+				}
+			}},
+	}
+}
+
+// removeFinalizers takes all finalizers off the set.
+func removeFinalizers(p *Process) {
+	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.pass.set.Namespace, Name: p.pass.set.Name}}
+	_ = p.reconciler.Client.Patch(context.Background(), set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))) // a fault does not matter
 }
