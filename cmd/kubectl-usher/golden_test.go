@@ -244,19 +244,7 @@ func decode[T any](t testing.TB, document []byte) *T {
 func TestPlan(t *testing.T) {
 	var out bytes.Buffer
 	p := &page{out: &out}
-	image := func(set *apps.CloneSet, change string) {
-		spec, err := (&planOptions{images: []string{change}, replicas: -1}).spec(set)
-		if err != nil {
-			t.Fatal(err)
-		}
-		merged, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "web"}}, "spec": spec["template"].(map[string]any)["spec"]})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := set.Spec.Template.UnmarshalJSON(merged); err != nil {
-			t.Fatal(err)
-		}
-	}
+	image := func(set *apps.CloneSet, change string) { changeImage(t, set, change) }
 	for _, test := range []struct {
 		name, file string
 		change     func(*apps.CloneSet)
@@ -297,6 +285,40 @@ func TestPlan(t *testing.T) {
 		p.line(plain, "")
 	}
 	compare(t, "testdata/plan/plan.yaml", out.String())
+}
+
+// changeImage makes a change as --image does.
+func changeImage(t testing.TB, set *apps.CloneSet, change string) {
+	spec, err := (&planOptions{images: []string{change}, replicas: -1}).spec(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "web"}}, "spec": spec["template"].(map[string]any)["spec"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set.Spec.Template.UnmarshalJSON(merged); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// BenchmarkPlan foresees the update of 2,000 Pods, a fifth of them at a time.
+func BenchmarkPlan(b *testing.B) {
+	o := objects(b, "testdata/rollout.yaml")
+	o.Pods = many(o.Pods, 2000)
+	for _, pod := range o.Pods {
+		pod.UID = types.UID(pod.Name)
+	}
+	to := o.Set.DeepCopy()
+	to.Generation++
+	to.Spec.Replicas, to.Spec.UpdateStrategy.MaxUnavailable = new(int32(2000)), nil
+	changeImage(b, to, "main=web:v3")
+	for b.Loop() {
+		f, err := forecast.Of(forecast.Change{Objects: o, To: to})
+		if err != nil || f.Ends.Updated != 2000 {
+			b.Fatal(f.Ends, f.Stops, err)
+		}
+	}
 }
 
 // TestNoResize: a plan asks whether the API server can resize Pods.
