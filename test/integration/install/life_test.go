@@ -240,7 +240,9 @@ func (s *story) taken(file string, objects []*unstructured.Unstructured, how str
 		s.Must(err)
 		text.WriteString("---\n" + string(content))
 	}
-	out, err := s.try("kubectl " + how + " --dry-run=server --validate=strict -f - <<'END'\n" + text.String() + "\nEND")
+	manifest := filepath.Join(s.TempDir(), "manifest.yaml") // a script has no room for CRDs
+	s.Must(os.WriteFile(manifest, []byte(text.String()), 0o600))
+	out, err := s.try("kubectl " + how + " --dry-run=server --validate=strict -f " + manifest)
 	if err != nil || strings.Count(out, "(server dry run)") != len(objects) {
 		s.Errorf("%s: %d objects: %v\n%s", filepath.Base(file), len(objects), err, out)
 	}
