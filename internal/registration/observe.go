@@ -137,7 +137,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		p.snapshot.Registries[r.Name] = plan.RegistryState{
 			Prefix: settings.Root, Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
 			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Err: down,
-			Rules: rules, Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold,
+			Rules: rules, Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
 		}
 	}
 	return nil

@@ -61,7 +61,7 @@ func (ix *index) refusal(t Target) *refusal {
 	case rule == nil && state.Strict:
 		return refuse(ReasonServiceNotAllowed, "no rule in spec.services of Registry %s names service %s, and strictServices is set: %s",
 			t.Registry, t.Service, addRule(t.Service, false, ix.Namespace))
-	case rule != nil && rule.Shared:
+	case rule != nil && rule.Shared, state.Own:
 		return nil
 	}
 	other, recorded := state.holder(ix.Namespace, t)

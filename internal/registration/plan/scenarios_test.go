@@ -340,6 +340,7 @@ var registryWords = map[string]func(b registryBuilder, value string){
 		namespace, other, _ := strings.Cut(value, " ")
 		b.f.recordUser(b.name, namespace, cmp.Or(other, service))
 	},
+	"own":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Own = true }) },
 	"strict": func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Strict = true }) },
 	"folds":  func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Fold = strings.ToUpper }) },
 	// rule is for the names of services that follow.

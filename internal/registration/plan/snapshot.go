@@ -49,6 +49,8 @@ type RegistryState struct {
 	Users []usherv1alpha1.RegistryUser
 	// Fold is what the registry makes of a service's name; nil if it tells all names apart.
 	Fold func(string) string
+	// Own means that services are kept in the snapshot's namespace.
+	Own bool
 	// Outage is when it last did not answer.
 	Outage Outage
 	// Err is why the registry could not be used when it was last tried.

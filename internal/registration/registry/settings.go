@@ -12,6 +12,9 @@ type Settings struct {
 	// of a Registry. Usher then removes the entries under the old root. Empty for other
 	// kinds.
 	Root string
+	// Own means that services are kept in the Registration's own namespace: whoever may write
+	// that may write these services, too.
+	Own bool
 	// Fold returns what the registry makes of a service's name: services whose names fold into
 	// one are one. Nil for registries that tell all names apart.
 	Fold func(service string) string

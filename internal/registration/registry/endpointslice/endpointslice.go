@@ -67,8 +67,9 @@ func FromSpec(reader client.Reader, writer client.Writer) func(*usherv1alpha1.Re
 		if s == nil {
 			return nil
 		}
+		root := cmp.Or(s.Namespace, namespace)
 		return &registry.Settings{
-			Root: cmp.Or(s.Namespace, namespace),
+			Root: root, Own: root == namespace,
 			Connect: func(root string, _ map[string][]byte) (registry.Connector, error) {
 				return New(Options{Reader: reader, Writer: writer, Namespace: root})
 			},
