@@ -72,7 +72,7 @@ func TestNamesExist(t *testing.T) {
 // folders are where the tests of a package in the table of behaviours are. The others
 // are below internal/cloneset.
 var folders = map[string]string{
-	"": "internal/cloneset/plan", "stories": "test/integration/cloneset", "usher": "cmd/usher", "sim": "test/sim",
+	"": "internal/cloneset/plan", "stories": "test/integration/cloneset", "usher": "cmd/usher", "sim": "test/sim", "forecast": "internal/forecast",
 	"cloneset": "internal/cloneset", "registration": "internal/registration",
 	"guard": "test/integration/guard", "install": "test/integration/install", "operator": "internal/registration/plan", "service": "internal/registration/registry/service",
 	"simulation": "test/sim/operator", "page": "internal/page", "browser": "test/browser", "plugin": "cmd/kubectl-usher", "release": "tools/plugin",

@@ -24,6 +24,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -244,6 +245,9 @@ func decode[T any](t testing.TB, document []byte) *T {
 func TestPlan(t *testing.T) {
 	var out bytes.Buffer
 	p := &page{out: &out}
+	quotas := []*corev1.ResourceQuota{{ObjectMeta: metav1.ObjectMeta{Name: "small"}, Status: corev1.ResourceQuotaStatus{
+		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("6")}, Used: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("5")},
+	}}}
 	image := func(set *apps.CloneSet, change string) { changeImage(t, set, change) }
 	for _, test := range []struct {
 		name, file string
@@ -261,6 +265,7 @@ func TestPlan(t *testing.T) {
 		{"a partition", "partition", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
 		{"paused", "paused", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
 		{"stuck", "stuck", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.MaxUnavailable = nil }, ""},
+		{"more than a quota has left", "rollout", func(set *apps.CloneSet) { set.Spec.Replicas = new(int32(8)) }, ""},
 		{"many", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }, ""},
 		{"what earlier updates took", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }, "2026-11-23T11:57:40Z"},
 	} {
@@ -276,7 +281,7 @@ func TestPlan(t *testing.T) {
 			to.Generation++
 			test.change(to)
 		}
-		f, err := forecast.Of(forecast.Change{Objects: o, To: to})
+		f, err := forecast.Of(forecast.Change{Objects: o, To: to, Quotas: quotas})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -239,24 +241,41 @@ func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast,
 		return forecast.Forecast{}, err
 	}
 	c := forecast.Change{Objects: o, To: one.to}
-	if len(one.to.Spec.VolumeClaimTemplates) > 0 {
-		var claims corev1.PersistentVolumeClaimList
-		if err := s.client.List(ctx, &claims, client.InNamespace(s.namespace)); err != nil {
-			return forecast.Forecast{}, fmt.Errorf("list PersistentVolumeClaims: %w", err)
-		}
-		c.Claims = owned(pointers(claims.Items), client.Object(one.to))
-	}
-	if c.Nodes, err = s.domains(ctx, one.to); err != nil {
+	if err := s.surroundings(ctx, &c); err != nil {
 		return forecast.Forecast{}, err
 	}
-	if c.NoResize, err = s.noResize(); err != nil {
+	if err := s.tryPod(ctx, &c); err != nil {
 		return forecast.Forecast{}, err
 	}
-	c.Refused, err = s.tryPod(ctx, &c)
-	if err != nil {
-		return forecast.Forecast{}, err
+	f, err := forecast.Of(c)
+	if err != nil || !f.Creates() {
+		return f, err
+	}
+	if err := s.tryClaims(ctx, &c); err != nil || c.ClaimsRefused == "" && c.Exceeded == "" {
+		return f, err
 	}
 	return forecast.Of(c)
+}
+
+// surroundings reads what a change meets besides the set's own Pods.
+func (s *session) surroundings(ctx context.Context, c *forecast.Change) (err error) {
+	if len(c.To.Spec.VolumeClaimTemplates) > 0 {
+		var claims corev1.PersistentVolumeClaimList
+		if err := s.client.List(ctx, &claims, client.InNamespace(s.namespace)); err != nil {
+			return fmt.Errorf("list PersistentVolumeClaims: %w", err)
+		}
+		c.Claims = owned(pointers(claims.Items), client.Object(c.To))
+	}
+	var quotas corev1.ResourceQuotaList
+	if err := s.client.List(ctx, &quotas, client.InNamespace(s.namespace)); err != nil {
+		return failed(err, "list ResourceQuotas")
+	}
+	c.Quotas = pointers(quotas.Items)
+	if c.Nodes, err = s.domains(ctx, c.To); err != nil {
+		return err
+	}
+	c.NoResize, err = s.noResize()
+	return err
 }
 
 // domains are the labels of nodes, which order Pods only if the template spreads them.
@@ -290,20 +309,53 @@ func (s *session) noResize() (bool, error) {
 
 // tryPod asks the API server in a dry run whether it accepts a Pod of the new template, as
 // the controller does before it touches the first Pod.
-func (s *session) tryPod(ctx context.Context, c *forecast.Change) (string, error) {
+func (s *session) tryPod(ctx context.Context, c *forecast.Change) error {
 	update, known, err := c.Update()
 	if err != nil || known {
-		return "", err
+		return err
 	}
-	strict := client.WithFieldValidation(s.client, "Strict")
-	err = strict.Create(ctx, write.PodManifest(c.To, update, "plan", c.Now), client.DryRunAll)
+	manifest := write.PodManifest(c.To, update, tried, c.Now)
+	created, err := s.try(ctx, c, manifest, &c.Refused)
+	if err != nil || !created {
+		return err
+	}
+	c.Trial = &corev1.Pod{}
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, c.Trial)
+}
+
+// tryClaims asks the same about one claim of each claim template.
+func (s *session) tryClaims(ctx context.Context, c *forecast.Change) error {
+	for i := range c.To.Spec.VolumeClaimTemplates {
+		manifest, err := write.ClaimManifest(c.To, &c.To.Spec.VolumeClaimTemplates[i], tried)
+		if err != nil {
+			return fmt.Errorf("clone/%s: spec.volumeClaimTemplates: %w", c.To.Name, err)
+		}
+		if _, err := s.try(ctx, c, manifest, &c.ClaimsRefused); err != nil || c.ClaimsRefused != "" {
+			return err
+		}
+	}
+	return nil
+}
+
+// tried is the instance of which the API server is asked.
+const tried = "plan"
+
+// try creates an object in a dry run, and reports whether the API server has completed it.
+func (s *session) try(ctx context.Context, c *forecast.Change, object *unstructured.Unstructured, refused *string) (bool, error) {
+	err := client.WithFieldValidation(s.client, "Strict").Create(ctx, object, client.DryRunAll)
 	switch {
-	case err == nil, apierrors.IsAlreadyExists(err), strings.Contains(err.Error(), "cannot create resource"):
-		return "", nil // whoever may not create Pods cannot ask
+	case err == nil:
+		return true, nil
+	case apierrors.IsAlreadyExists(err), strings.Contains(err.Error(), "cannot create resource"):
+		return false, nil // whoever may not create it cannot ask
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+		c.Exceeded = err.Error() // which matters only if there will be more of them
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
-		return err.Error(), nil
+		*refused = err.Error()
+	default:
+		return false, fmt.Errorf("ask whether the templates' %ss are accepted: %w", object.GetKind(), err)
 	}
-	return "", fmt.Errorf("ask whether Pods of the template are accepted: %w", err)
+	return false, nil
 }
 
 // forecast prints what a change does, for people.

@@ -8,5 +8,6 @@
 //	play.go      the loop: decide, apply, let the next thing happen
 //	cluster.go   what happens: kubelets, hooks, and what the API server makes of a write
 //	record.go    what is told of it: waves, hooks, the lowest availability, where it stops
+//	quota.go     which quotas its Pods exceed
 //	pace.go      how long things take, as earlier updates of the same Pods show
 package forecast

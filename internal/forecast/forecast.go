@@ -29,8 +29,15 @@ type Change struct {
 	Claims []*corev1.PersistentVolumeClaim
 	// Nodes are the labels of the Pods' nodes.
 	Nodes map[string]map[string]string
-	// Refused is why the API server refuses Pods of the template; "" if it does not.
-	Refused string
+	// Refused is why the API server refuses Pods of the template, ClaimsRefused claims of
+	// the claim templates; "" if it does not.
+	Refused, ClaimsRefused string
+	// Exceeded is what the API server says of one more Pod or claim, if a quota has no room
+	// for it; Trial is that Pod, as the API server completes it.
+	Exceeded string
+	Trial    *corev1.Pod
+	// Quotas are those of the namespace.
+	Quotas []*corev1.ResourceQuota
 	// NoResize means that the API server resizes no Pods.
 	NoResize bool
 	// Starts is the controller's --parallel; 0 is its default.
@@ -56,7 +63,8 @@ type Forecast struct {
 	// ReplicasNow and Replicas are spec.replicas before and after the change.
 	ReplicasNow int `json:"replicasNow"`
 	Replicas    int `json:"replicas"`
-	// Refused is why the API server refuses Pods of the template.
+	// Refused is why the API server refuses Pods or claims of the templates, or the quota
+	// that Pods exceed together.
 	Refused string `json:"refused,omitempty"`
 	// Because is why Pods are recreated rather than updated in place.
 	Because string `json:"because,omitempty"`
@@ -164,7 +172,7 @@ func Of(c Change) (Forecast, error) {
 		return Forecast{}, err
 	}
 	p := &player{
-		Snapshot: s, set: c.To, begun: c.Now, pace: paceOf(s.Pods), planner: c.Planner,
+		Snapshot: s, set: c.To, begun: c.Now, pace: paceOf(s.Pods), planner: c.Planner, usage: c.usageOf(),
 		due: map[string]due{}, behind: map[string]bool{}, broken: map[string]bool{},
 		record: record{told: map[string]place{}, gates: map[string]*gate{}, registrations: c.Registrations},
 	}
@@ -182,10 +190,18 @@ func Of(c Change) (Forecast, error) {
 	f.Available, f.Lowest = counts.Available, p.lowest
 	f.Waves, f.Hooks, f.Stops = p.waves, p.hooks(), p.stops(&last)
 	counts, _ = plan.Review(s)
+	if over := c.exceeds(p.usage); len(over) > 0 {
+		f.Refused, f.Stops = cmp.Or(f.Refused, strings.Join(over, "; ")), append(f.Stops, over...)
+	}
 	f.Ends = Count{counts.Replicas, counts.Updated, counts.Available}
 	f.Changes = f.New || c.To.Generation != c.Set.Generation
 	p.time(&f)
 	return f, nil
+}
+
+// Creates reports whether Pods are created.
+func (f *Forecast) Creates() bool {
+	return slices.ContainsFunc(f.Waves, func(w Wave) bool { return w.Created > 0 })
 }
 
 // snapshot is what the planner sees of the change.
@@ -193,7 +209,7 @@ func (c *Change) snapshot(spec plan.Spec) (*plan.Snapshot, error) {
 	s := &plan.Snapshot{
 		Now: c.Now, Set: c.To.Name, Spec: spec, Pods: slices.Clone(c.Pods), Claims: slices.Clone(c.Claims), Nodes: c.Nodes,
 		ExcludePreparingDelete: c.To.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
-		UpdateRefused:          c.Refused, NoResize: c.NoResize, Starts: cmp.Or(c.Starts, plan.DefaultStarts),
+		UpdateRefused:          c.Refused, ClaimsRefused: c.ClaimsRefused, NoResize: c.NoResize, Starts: cmp.Or(c.Starts, plan.DefaultStarts),
 		Revisions: c.known(),
 	}
 	slices.SortFunc(s.Pods, byName)
@@ -240,7 +256,7 @@ func (c *Change) Update() (update *revision.Revision, present bool, err error) {
 func (c *Change) describe(s *plan.Snapshot) Forecast {
 	f := Forecast{
 		Namespace: c.To.Namespace, Name: c.To.Name, New: c.Set == nil, To: s.Update.Name, Images: view.Images(s.Update.Template),
-		Replicas: s.Spec.Replicas, Refused: c.Refused,
+		Replicas: s.Spec.Replicas, Refused: cmp.Or(c.Refused, c.ClaimsRefused),
 	}
 	if f.New {
 		return f

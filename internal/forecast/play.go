@@ -31,6 +31,8 @@ type player struct {
 	broken map[string]bool
 	// made counts the Pods that were created, steps those that began.
 	made, steps int
+	// usage is nil if there is no quota.
+	usage *usage
 	record
 }
 

@@ -105,8 +105,11 @@ func (p *player) doing(a *plan.Action) Doing {
 	return ""
 }
 
-// look counts who serves.
+// look counts who serves, and what the Pods hold.
 func (p *player) look() {
+	if p.usage != nil {
+		p.usage.note(p.Pods)
+	}
 	serving := p.Serving()
 	p.returned = p.returned || serving > p.available
 	if serving != p.available {

@@ -14,7 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -155,6 +157,7 @@ func (p *plugin) plans(set *appsv1alpha1.CloneSet) {
 	p.planned("deployment/web --replicas 1", 1, "works for CloneSets")
 	p.planned("clone/web --image main=in:va:lid:", 2, "would change")
 	p.files(set)
+	p.quota()
 	p.planned("clone/web --image main=example.test/web:v3", 2, "at least 1 of 2 Pods, 2 now", "web.usher.dev/drained", "Registration web, when Registry memory confirms")
 	var f forecast.Forecast
 	p.Must(json.Unmarshal([]byte(p.planned("clone/web --image main=example.test/web:v3 -o json", 2, "waves")), &f))
@@ -188,6 +191,8 @@ func (p *plugin) files(set *appsv1alpha1.CloneSet) {
 		{strings.Replace(hooked, "InPlaceIfPossible", "InPlaceOnly, maxSurge: 1", 1), 1, []string{"does not accept the change", "maxSurge"}},
 		{strings.Replace(hooked, "replicas", "repliccas", 1), 1, []string{"repliccas"}},
 		{strings.Replace(hooked, "main, image", "main, imagePullPolicy: Sometimes, image", 1), 1, []string{"is refused", "Sometimes"}},
+		{strings.NewReplacer("name: web}", "name: new}", "  selector:", `  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [Sometimes]}}]
+  selector:`).Replace(hooked), 1, []string{"is refused", "PersistentVolumeClaim", "Sometimes"}},
 		{strings.Replace(hooked, "CloneSet", "Deployment", 1), 1, []string{"holds no CloneSet (Deployment)"}},
 	} {
 		p.Must(os.WriteFile(file, []byte(test.text), 0o600))
@@ -195,6 +200,25 @@ func (p *plugin) files(set *appsv1alpha1.CloneSet) {
 	}
 	p.planned("-f "+file+"x", 1, "no such file")
 	p.Read(set)
+}
+
+// quota has room for the two Pods that there are: one more is refused, another image is not.
+func (p *plugin) quota() {
+	quota := &corev1.ResourceQuota{}
+	quota.Name, quota.Namespace, quota.Spec.Hard = "few", p.Namespace, corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}
+	p.Make(quota)
+	p.Until("the quota to be counted", func() string {
+		p.Read(quota)
+		used := quota.Status.Used[corev1.ResourcePods]
+		if used.Value() == 2 {
+			return ""
+		}
+		return used.String() + " are"
+	})
+	p.planned("clone/web --replicas 4", 1, "is refused", "error: quota few: pods 2 more wanted, 0 left; raise it or ask for fewer")
+	p.planned("clone/web --image main=example.test/web:v9", 2, "would change", "in place")
+	p.Must(p.Delete(p.Context(), quota))
+	p.Gone(quota)
 }
 
 func (p *plugin) acts(set *appsv1alpha1.CloneSet) {
