@@ -122,7 +122,7 @@ func (s *session) restore(ctx context.Context, story Story) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreTime)
 	defer cancel()
-	return errors.Join(s.Cluster.StartAPIServer(ctx), s.node.StartKubelet(ctx), s.freeLease(ctx))
+	return errors.Join(s.Cluster.StartAPIServer(ctx), s.node.StartKubelet(ctx), s.scaleUsher(ctx, usherReplicas), s.freeLease(ctx))
 }
 
 // leave deletes a namespace while the next stories play: first its workload, because a

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +33,7 @@ const (
 	usherDeployment = "usher"
 	usherLease      = "usher.usher.dev"
 	usherProgram    = "/usr/local/bin/usher"
+	usherReplicas   = 2
 
 	// readyTime is how long Usher may take from the install command to ready.
 	readyTime = 10 * time.Second
@@ -181,22 +183,36 @@ func (s *Scene) SignalUsher(signal syscall.Signal) {
 	}
 }
 
-// ScaleUsher changes the number of Usher's replicas. At 0 it waits until none runs.
-func (s *Scene) ScaleUsher(replicas int) {
-	s.Step("%d replicas of Usher", replicas)
+// StopUsher ends all of Usher's replicas. It returns when the node knows: until kube-proxy
+// has written its rules, API servers call replicas that are gone. A Pod that is still there
+// refuses connections, too, when its process has ended.
+func (s *Scene) StopUsher() {
+	s.Step("stop Usher")
+	s.Check(s.session.scaleUsher(s.ctx, 0))
+	s.Await("the end of Usher", func(State) string {
+		pods := &corev1.PodList{}
+		s.Check(s.Kube().List(s.ctx, pods, client.InNamespace(usherNamespace)))
+		if len(pods.Items) > 0 {
+			return fmt.Sprintf("%d Pods are there", len(pods.Items))
+		}
+		service := &corev1.Service{}
+		s.Check(s.Kube().Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: guardName}, service))
+		if err := dial(s.ctx, net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))); !errors.Is(err, syscall.ECONNREFUSED) {
+			return fmt.Sprintf("the guard's address is not refused: %v", err)
+		}
+		return ""
+	})
+}
+
+// StartUsher starts Usher's replicas again.
+func (s *Scene) StartUsher() {
+	s.Step("start Usher")
+	s.Check(s.session.scaleUsher(s.ctx, usherReplicas))
+}
+
+func (s *session) scaleUsher(ctx context.Context, replicas int) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
-	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-	s.Check(s.Kube().Patch(s.ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))))
-	if replicas == 0 {
-		s.Await("the end of Usher", func(State) string {
-			found, err := usherProcesses()
-			s.Check(err)
-			if len(found) > 0 {
-				return fmt.Sprintf("%d processes run", len(found))
-			}
-			return ""
-		})
-	}
+	return s.Kube.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)))
 }
 
 // RestartUsher replaces Usher's replicas with new ones, as an upgrade does.

@@ -183,9 +183,9 @@ var guarded = []e2e.Story{
 			s.Open()
 			pods := s.State().Pods
 			asked := time.Now()
-			s.ScaleUsher(0)
+			s.StopUsher()
 			inTime(s, "that does not run", pods[0].Name, awayLimit)
-			s.ScaleUsher(2)
+			s.StartUsher()
 			s.AwaitUsher(asked)
 			s.Settle()
 			s.SignalUsher(syscall.SIGSTOP)
