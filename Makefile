@@ -56,7 +56,7 @@ test-sim: # some seeds with the race detector; all of them and the mutants would
 	cd test && $(RACE) ./sim/... -seeds 20 -skip 'Mutants|Explore|Anywhere|Losing'
 
 .PHONY: browser
-browser: ## Look at the page in Debian's headless Chromium, fetched on the first run and not installed (docs/testing.md).
+browser: docs ## Look at the page and the documentation in Debian's headless Chromium, fetched on the first run and not installed (docs/testing.md).
 	$(GO) -C test/browser test -count=1 -timeout 5m -v ./...
 
 .PHONY: versions
