@@ -73,8 +73,10 @@ func (ix *index) queueEvictions() {
 		}
 	}
 	for _, p := range ix.pods {
-		if p.queued != queued[p] {
-			p.queued = queued[p]
+		// One that is about to be taken back begins no drain any more.
+		late := p.request != nil && !p.drains() && !ix.Now.Before(p.expiry())
+		if held := late || queued[p]; p.queued != held {
+			p.queued = held
 			p.hooks = hooksAt(p)
 			p.settled = p.isSettled()
 		}
