@@ -31,8 +31,8 @@ import (
 const (
 	// ReasonDeletionRequested: someone wants to delete the Pod; it leaves its registries first.
 	ReasonDeletionRequested = "DeletionRequested"
-	// ReasonEvicted: the Pod has drained for its DaemonSet, whose controller asks for another one.
-	ReasonEvicted = "Evicted"
+	// ReasonEvictedAfterDrain: the Pod has drained for its DaemonSet, whose controller asks for another one.
+	ReasonEvictedAfterDrain = "EvictedAfterDrain"
 	// ReasonDrainSkipped: someone deleted the Pod without a drain, as its annotation allows.
 	ReasonDrainSkipped = "DrainSkipped"
 )
@@ -161,7 +161,7 @@ func (h *handler) evictDrained(ctx context.Context, d *Decision) {
 		d.Message += ": " + err.Error()
 		return
 	}
-	h.recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonEvicted, "Evict", "The Pod has drained for its DaemonSet, which now asks for another one: %s", d.Message)
+	h.recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonEvictedAfterDrain, "Evict", "The Pod has drained for its DaemonSet, which now asks for another one: %s", d.Message)
 }
 
 // ask writes the request for a drain on the Pod, unless it is there. The Pod may be gone.

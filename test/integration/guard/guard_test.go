@@ -183,7 +183,7 @@ func TestDaemonSet(t *testing.T) {
 	s.rollOut(set)
 	s.inService(8)
 	s.left(8)
-	s.Event(nil, "Evicted", "has drained for its DaemonSet")
+	s.Event(nil, "EvictedAfterDrain", "has drained for its DaemonSet")
 }
 
 // TestOthersGoOn: while all workers of the ReplicaSet controller have a Pod to delete that
