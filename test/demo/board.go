@@ -136,8 +136,8 @@ func (b *board) isGone(o client.Object) {
 }
 
 // registryChanged receives registry changes from a traffic client.
-func (b *board) registryChanged(c traffic.Change) {
-	b.change("", func() { b.entries[c.Addr] = c.Joined })
+func (b *board) registryChanged(address string, joined bool) {
+	b.change("", func() { b.entries[address] = joined })
 }
 
 // all are the objects of a type in name order.

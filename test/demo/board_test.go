@@ -12,7 +12,6 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/page"
-	"github.com/usher-dev/usher/test/traffic"
 )
 
 const addrA = "127.9.0.3:8080"
@@ -62,9 +61,7 @@ func newQuietBoard() *board {
 	return newBoard(time.Now, func(...string) {}, page.NewServer(page.NewRecorder(time.Now(), "", 0), nil))
 }
 
-func (b *board) joins(joined bool) {
-	b.registryChanged(traffic.Change{Entry: traffic.Entry{Key: "a", Addr: addrA}, Joined: joined})
-}
+func (b *board) joins(joined bool) { b.registryChanged(addrA, joined) }
 
 func TestSettledAt(t *testing.T) {
 	for name, c := range map[string]struct {

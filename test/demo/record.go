@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/stage"
@@ -67,7 +66,7 @@ func (r *run) recordings() (all []page.Run) {
 			if at < 0 || a.joinsOnly != joinsOnly {
 				continue
 			}
-			set, sent := whole.Sets[at], stage.Thousands(a.client.Stats(time.Now()).Sent)
+			set, sent := whole.Sets[at], stage.Thousands(a.client.Report().Total().Sent)
 			part.Sets = append(part.Sets, page.Set{
 				ID: set.ID, Title: a.set.GetKind() + " " + a.name, Text: a.about + " · " + sent + " requests",
 				Registries: set.Registries, Marks: set.Marks, Lanes: set.Lanes,

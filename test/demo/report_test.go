@@ -109,7 +109,7 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	for _, hooks := range []bool{true, false} {
 		r := &run{hooks: hooks, board: newQuietBoard()}
 		web := cloneSets(hooks)[0]
-		client, err := traffic.New(traffic.Options{})
+		client, err := traffic.New(traffic.Options{Rate: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 		a.client, err = traffic.New(traffic.Options{
 			Source: traffic.Etcd{Client: d.registry.Client, Prefix: prefix, Service: story.name},
 			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
-			OnChange: func(c traffic.Change) { r.inbox <- func() { r.board.registryChanged(c) } },
+			OnChange: func(address string, joined bool) { r.inbox <- func() { r.board.registryChanged(address, joined) } },
 			OnLost:   func(l traffic.Loss) { r.inbox <- func() { r.board.lost(loss{l, story}) } },
 		})
 		if err != nil {
@@ -187,7 +187,7 @@ func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
 		}
 		// Otherwise the next phase would count this one's losses.
 		err := stage.Poll(ctx, r.options.pace.bound, "the callers of "+a.name+" to catch up", func(context.Context) (bool, error) {
-			return a.client.Stats(time.Now()).Sent > 0 && a.client.Settled(time.Now()), nil
+			return a.client.Report().Total().Sent > 0 && a.client.Settled(time.Now()), nil
 		})
 		if err != nil {
 			return err

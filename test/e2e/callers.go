@@ -81,8 +81,8 @@ func (s *Scene) EndService(end func()) {
 	s.Check(s.hangUp())
 }
 
-// Stats are the counters of the callers that use the story's first registry.
-func (s *Scene) Stats() traffic.Stats { return s.callers.clients[0].Stats(time.Now()) }
+// Callers are those that use the story's first registry.
+func (s *Scene) Callers() *traffic.Client { return s.callers.clients[0] }
 
 // unsettled returns why the last change of a registry can still cause losses.
 func (c *callers) unsettled() string {
@@ -95,9 +95,8 @@ func (c *callers) unsettled() string {
 
 // silent returns which callers have hardly begun.
 func (c *callers) silent() string {
-	now := time.Now()
 	for _, client := range c.clients {
-		if sent := client.Stats(now).Sent; sent < firstRequests {
+		if sent := client.Report().Total().Sent; sent < firstRequests {
 			return fmt.Sprintf("%d were sent", sent)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -30,10 +29,6 @@ type Client struct {
 	sections  []*Section
 	losses    []Loss
 	reasons   map[string]int
-	sent      int
-	lost      int
-	inFlight  int
-	meter     meter
 	trouble   error
 }
 
@@ -62,7 +57,7 @@ func (c *Client) Run(ctx context.Context) error {
 	// the sending stop.
 	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup
-	background.Go(func() { follow(following, c.options.Source, (*sink)(c), c.complain) })
+	background.Go(func() { follow(following, c.options.Source, c.learn, c.complain) })
 	defer func() {
 		stop()
 		background.Wait()
@@ -81,7 +76,6 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		c.dispatch(ctx, &requests, r)
 	}
-	c.closeSection(time.Now())
 	return nil
 }
 
@@ -90,51 +84,28 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) awaitStart(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
-	for {
-		now := time.Now()
-		if c.begin(now) {
-			return nil
-		}
+	for !c.begin(time.Now()) {
 		select {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), c.Trouble())
 		case <-tick.C:
 		}
 	}
+	return nil
 }
 
 func (c *Client) begin(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, lag := range c.lags {
-		if len(c.directory.view(now, lag)) == 0 {
-			return false
-		}
-	}
 	c.started = now
-	return true
+	return !slices.ContainsFunc(c.lags, func(lag time.Duration) bool { return len(c.directory.view(now, lag)) == 0 })
 }
 
 // Section starts a new section of the report, named after a phase.
 func (c *Client) Section(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.sinceStart(time.Now())
-	c.sections[len(c.sections)-1].To = now
-	c.sections = append(c.sections, &Section{Name: name, From: now, To: now})
-}
-
-func (c *Client) closeSection(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sections[len(c.sections)-1].To = c.sinceStart(now)
-}
-
-func (c *Client) sinceStart(now time.Time) time.Duration {
-	if c.started.IsZero() {
-		return 0
-	}
-	return now.Sub(c.started)
+	c.sections = append(c.sections, &Section{Name: name})
 }
 
 // EndWhenGone announces to the callers that the service is about to end permanently: a
@@ -165,6 +136,13 @@ func (c *Client) Settled(now time.Time) bool {
 	return c.directory.caughtUp(now)
 }
 
+// Known are the addresses that the registry lists.
+func (c *Client) Known() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.directory.current()
+}
+
 // Trouble is the latest error in following the registry; nil while it can be followed.
 func (c *Client) Trouble() error {
 	c.mu.Lock()
@@ -178,94 +156,36 @@ func (c *Client) complain(err error) {
 	c.trouble = err
 }
 
+// learn takes in what the registry lists.
+func (c *Client) learn(addresses []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trouble = nil
+	left, joined := c.directory.replace(time.Now(), addresses)
+	if c.options.OnChange == nil {
+		return
+	}
+	for _, address := range left {
+		c.options.OnChange(address, false)
+	}
+	for _, address := range joined {
+		c.options.OnChange(address, true)
+	}
+}
+
 // Report is the outcome so far. Empty sections are left out.
 func (c *Client) Report() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	report := Report{Losses: append([]Loss(nil), c.losses...), Reasons: countReasons(c.reasons)}
+	report := Report{Losses: slices.Clip(c.losses), Reasons: countReasons(c.reasons)}
 	for _, section := range c.sections {
 		if section.Sent > 0 || section.Lost > 0 {
 			copied := *section
-			copied.Fast = append(Latencies(nil), section.Fast...)
-			copied.Slow = append(Latencies(nil), section.Slow...)
+			copied.Fast, copied.Slow = slices.Clip(section.Fast), slices.Clip(section.Slow) // Nothing in them changes.
 			report.Sections = append(report.Sections, copied)
 		}
 	}
 	return report
-}
-
-// InstanceStats are the counters of one instance.
-type InstanceStats struct {
-	// Addr is its address.
-	Addr string
-	// Registered reports whether the registry lists it.
-	Registered bool
-	// Since is when that last changed.
-	Since time.Time
-	// PerSecond is the number of requests that were sent to it in the last second.
-	PerSecond int
-	// Sent, Lost and InFlight count its requests.
-	Sent, Lost, InFlight int
-}
-
-// Stats are the counters of a running stream.
-type Stats struct {
-	// Started is when the first request was due; zero before.
-	Started time.Time
-	// Sent, Lost and InFlight count requests.
-	Sent, Lost, InFlight int
-	// PerSecond is the number of requests sent in the last second.
-	PerSecond int
-	// Instances are all that were ever known, by address.
-	Instances []InstanceStats
-	// Versions counts the answers by the instance's version.
-	Versions map[string]int
-	// Reasons counts the lost requests by reason, the most common first.
-	Reasons []ReasonCount
-}
-
-// Stats returns the present counters.
-func (c *Client) Stats(now time.Time) Stats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	stats := Stats{
-		Started: c.started, Sent: c.sent, Lost: c.lost, InFlight: c.inFlight,
-		PerSecond: c.meter.perSecond(now), Versions: map[string]int{}, Reasons: countReasons(c.reasons),
-	}
-	for _, i := range c.instances {
-		for version, count := range i.versions {
-			stats.Versions[version] += count
-		}
-		stats.Instances = append(stats.Instances, InstanceStats{
-			Addr: i.addr, Registered: c.directory.lists(i.addr), Since: i.since,
-			PerSecond: i.meter.perSecond(now), Sent: i.sent, Lost: i.lost, InFlight: i.inFlight,
-		})
-	}
-	slices.SortFunc(stats.Instances, func(a, b InstanceStats) int { return strings.Compare(a.Addr, b.Addr) })
-	return stats
-}
-
-// sink is the client's side that receives registry changes.
-type sink Client
-
-func (s *sink) Replace(entries []Entry) {
-	s.change(func(now time.Time) []Change { return s.directory.replace(now, entries) })
-}
-
-func (s *sink) Update(put []Entry, removed []string) {
-	s.change(func(now time.Time) []Change { return s.directory.update(now, put, removed) })
-}
-
-func (s *sink) change(apply func(time.Time) []Change) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.trouble = nil
-	for _, change := range apply(time.Now()) {
-		(*Client)(s).instance(change.Addr).since = change.At
-		if s.options.OnChange != nil {
-			s.options.OnChange(change)
-		}
-	}
 }
 
 // sleepUntil returns false when ctx ends first.

@@ -5,7 +5,6 @@ package traffic
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -20,121 +19,131 @@ import (
 
 const bound = 20 * time.Second
 
-// registry is a Source controlled by a test.
-type registry struct {
-	steps chan func(Sink) error
-}
+// listing is a Source that a test controls.
+type listing chan func(tell func([]string)) error
 
-func newRegistry() *registry { return &registry{steps: make(chan func(Sink) error)} }
-
-func (r *registry) Follow(ctx context.Context, sink Sink) error {
+func (l listing) Follow(ctx context.Context, tell func([]string)) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case step := <-r.steps:
-			if err := step(sink); err != nil {
+		case step := <-l:
+			if err := step(tell); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (r *registry) list(addrs ...string) {
-	entries := []Entry{}
-	for _, addr := range addrs {
-		entries = append(entries, Entry{Key: addr, Addr: addr})
-	}
-	r.steps <- func(s Sink) error { s.Replace(entries); return nil }
-}
-
-func (r *registry) fail() {
-	r.steps <- func(Sink) error { return errors.New("etcd is away") }
-}
-
 // running is a client in mid-stream.
 type running struct {
+	*testing.T
 	*Client
-	*registry
-	stop context.CancelFunc
-	done chan error
+	listing listing
+	stop    context.CancelFunc
+	done    chan error
 }
 
 // start begins a stream without lag and slow requests, unless change sets them.
 func start(t *testing.T, change ...func(*Options)) *running {
 	t.Helper()
-	source := newRegistry()
-	options := Options{Source: source, Rate: 1000, CacheDelay: -1, slowShare: -1, Timeout: 5 * time.Second}
+	source := make(listing)
+	options := Options{Source: source, Rate: 1000, Timeout: 5 * time.Second}
 	for _, do := range change {
 		do(&options)
 	}
 	client, err := New(options)
 	registrytest.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{Client: client, registry: source, stop: stop, done: make(chan error, 1)}
+	r := &running{T: t, Client: client, listing: source, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- client.Run(ctx) }()
 	t.Cleanup(stop)
 	return r
 }
 
-func (r *running) finish(t *testing.T) Section {
-	t.Helper()
-	r.stop()
-	return r.await(t)
+func (r *running) list(addresses ...string) {
+	r.listing <- func(tell func([]string)) error { tell(addresses); return nil }
 }
 
-func (r *running) await(t *testing.T) Section {
-	t.Helper()
+// fail makes the registry unreachable.
+func (r *running) fail() {
+	r.Helper()
+	r.listing <- func(func([]string)) error { return errors.New("etcd is away") }
+	registrytest.Until(r.T, "the trouble to be reported", func() bool { return r.Trouble() != nil })
+}
+
+func (r *running) finish() Section {
+	r.Helper()
+	r.stop()
+	return r.await()
+}
+
+func (r *running) await() Section {
+	r.Helper()
 	select {
 	case err := <-r.done:
-		if err != nil {
-			t.Fatalf("Run: %v", err)
-		}
+		registrytest.NoError(r.T, err)
 	case <-time.After(bound):
-		t.Fatalf("the stream did not end within %s", bound)
+		r.Fatalf("the stream did not end within %s", bound)
 	}
-	return r.Report().Total()
+	return r.total()
 }
 
-func (r *running) sent() int { return r.Stats(time.Now()).Sent }
-func (r *running) lost() int { return r.Stats(time.Now()).Lost }
+func (r *running) total() Section { return r.Report().Total() }
 
-func (r *running) sendMore(t *testing.T, n int) {
-	t.Helper()
-	target := r.sent() + n
-	registrytest.Until(t, "more requests", func() bool { return r.sent() >= target })
+func (r *running) sendMore(n int) {
+	r.Helper()
+	target := r.total().Sent + n
+	registrytest.Until(r.T, "more requests", func() bool { return r.total().Sent >= target })
 }
 
-// serve starts a server and returns its address.
-func serve(t *testing.T, handler http.HandlerFunc) (addr string) {
+func (r *running) expectNoneLost(total Section) {
+	r.Helper()
+	if total.Lost != 0 || total.Sent == 0 || len(total.Fast)+len(total.Slow) != total.Sent {
+		r.Errorf("of %d %d were lost and %d answered", total.Sent, total.Lost, len(total.Fast)+len(total.Slow))
+	}
+}
+
+// server counts the requests that it has received.
+type server struct {
+	addr  string
+	asked atomic.Int64
+}
+
+// serve starts a server.
+func serve(t *testing.T, handle http.HandlerFunc) *server {
 	t.Helper()
-	s := httptest.NewServer(handler)
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	s := &server{}
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.asked.Add(1)
+		handle(w, r)
+	}))
+	t.Cleanup(h.Close)
+	s.addr = h.Listener.Addr().String()
+	return s
 }
 
 // healthy answers everything, slow requests after the requested time.
-func healthy(t *testing.T, version string) (addr string) {
+func healthy(t *testing.T) *server {
 	t.Helper()
-	return serve(t, func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if d, err := time.ParseDuration(r.URL.Query().Get("d")); err == nil {
 			select {
 			case <-time.After(d):
 			case <-r.Context().Done():
 			}
 		}
-		_, _ = fmt.Fprintf(w, `{"version":%q}`, version)
 	})
 }
 
 // stalled answers nothing before release.
-func stalled(t *testing.T) (addr string, release func()) {
+func stalled(t *testing.T) (s *server, release func()) {
 	t.Helper()
 	released := make(chan struct{})
 	release = sync.OnceFunc(func() { close(released) })
-	addr = serve(t, func(http.ResponseWriter, *http.Request) { <-released })
+	s = serve(t, func(http.ResponseWriter, *http.Request) { <-released })
 	t.Cleanup(release)
-	return addr, release
+	return s, release
 }
 
 // cut closes the connection without an answer.
@@ -145,67 +154,54 @@ func cut(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func expectNoneLost(t *testing.T, total Section) {
-	t.Helper()
-	if total.Lost != 0 {
-		t.Errorf("lost %d of %d", total.Lost, total.Sent)
-	}
-}
-
 func TestAHealthyServiceLosesNothing(t *testing.T) {
-	one, two := healthy(t, "v1"), healthy(t, "v2")
+	one, two := healthy(t), healthy(t)
 	r := start(t)
 	r.Section("steady")
-	r.list(one, two)
-	r.sendMore(t, 400)
-	stats := r.Stats(time.Now())
-	total := r.finish(t)
-	if total.Lost != 0 || total.Sent < 400 || len(total.Fast) != total.Sent {
-		t.Errorf("sent %d, answered %d, lost %d", total.Sent, len(total.Fast), total.Lost)
-	}
-	for _, i := range stats.Instances {
-		if !i.Registered || i.Sent < stats.Sent*45/100 || i.Sent > stats.Sent*55/100 {
-			t.Errorf("%s (registered %v) got %d of %d requests, want half", i.Addr, i.Registered, i.Sent, stats.Sent)
-		}
-	}
-	if versions := r.Stats(time.Now()).Versions; versions["v1"]+versions["v2"] != total.Sent {
-		t.Errorf("answers by version %v, want %d in sum", versions, total.Sent)
+	r.list(one.addr, two.addr)
+	r.sendMore(400)
+	total := r.finish()
+	r.expectNoneLost(total)
+	if share := 100 * int(one.asked.Load()) / total.Sent; share < 45 || share > 55 || int(one.asked.Load()+two.asked.Load()) != total.Sent {
+		t.Errorf("one of two got %d %% of %d requests, want half", share, total.Sent)
 	}
 }
 
-// Before the service was ever seen, nothing can be lost.
-func TestTheStreamBeginsWithTheFirstInstance(t *testing.T) {
-	s := healthy(t, "v1")
+// Before the service was ever seen, nothing can be lost. Later, a registry that cannot be
+// reached leaves callers with the last list.
+func TestTheRegistryIsAway(t *testing.T) {
+	s := healthy(t)
 	r := start(t)
 	r.list()
 	r.fail()
-	registrytest.Until(t, "the trouble to be reported", func() bool { return r.Trouble() != nil })
-	if stats := r.Stats(time.Now()); stats.Sent != 0 || !stats.Started.IsZero() {
-		t.Errorf("without an instance: sent %d, started %s", stats.Sent, stats.Started)
+	if sent := r.total().Sent; sent != 0 {
+		t.Errorf("without an instance: sent %d", sent)
 	}
-	r.list(s)
-	r.sendMore(t, 50)
+	r.list(s.addr)
+	r.sendMore(50)
 	if r.Trouble() != nil {
 		t.Errorf("the registry is back, but the trouble stayed: %v", r.Trouble())
 	}
-	expectNoneLost(t, r.finish(t))
+	r.fail()
+	r.sendMore(200)
+	r.expectNoneLost(r.finish())
 }
 
 // Nothing is retried: not on another instance, and not on another connection when a
 // kept-alive one turns out to be dead.
 func TestALostRequestIsLost(t *testing.T) {
 	var asked atomic.Int64
-	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1)%2 == 0 { // the second request on a kept-alive connection
 			cut(w, r)
 		}
 	})
 	r := start(t, func(o *Options) { o.Rate = 200 })
-	r.list(addr)
-	r.sendMore(t, 100)
-	total := r.finish(t)
-	if int64(total.Sent) != asked.Load() {
-		t.Errorf("%d requests were sent, but the server received %d", total.Sent, asked.Load())
+	r.list(s.addr)
+	r.sendMore(100)
+	total := r.finish()
+	if int64(total.Sent) != s.asked.Load() {
+		t.Errorf("%d requests were sent, but the server received %d", total.Sent, s.asked.Load())
 	}
 	if half := total.Sent / 2; total.Lost != half {
 		t.Errorf("lost %d of %d, want %d", total.Lost, total.Sent, half)
@@ -226,9 +222,9 @@ func TestNewConnections(t *testing.T) {
 	t.Cleanup(s.Close)
 	r := start(t, func(o *Options) { o.NewConnections = true })
 	r.list(s.Listener.Addr().String())
-	r.sendMore(t, 50)
-	total := r.finish(t)
-	expectNoneLost(t, total)
+	r.sendMore(50)
+	total := r.finish()
+	r.expectNoneLost(total)
 	if n := int(connections.Load()); n != total.Sent || bodies.Load() != 0 {
 		t.Errorf("%d requests had %d connections and %d bytes of body", total.Sent, n, bodies.Load())
 	}
@@ -237,32 +233,30 @@ func TestNewConnections(t *testing.T) {
 func TestReasonsOfLosses(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	busy := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	hung := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the connection noticed
-		<-r.Context().Done()
-	})
 	for _, c := range []struct{ name, addr, want string }{
 		{"refused", gone.Listener.Addr().String(), "connection refused"},
-		{"503", busy, "answered with 503 Service Unavailable"},
-		{"cut", serve(t, cut), "connection closed before the answer"},
-		{"hung", hung, "no answer within 300ms"},
+		{"503", serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }).addr,
+			"answered with 503 Service Unavailable"},
+		{"cut", serve(t, cut).addr, "connection closed before the answer"},
+		{"hung", serve(t, func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the connection noticed
+			<-r.Context().Done()
+		}).addr, "no answer within 300ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var told atomic.Int64
 			r := start(t, func(o *Options) {
-				o.Rate, o.Timeout, o.SlowMin, o.SlowMax = 100, 300*time.Millisecond, time.Millisecond, time.Millisecond
-				o.KeepLosses, o.OnLost = 2, func(Loss) { told.Add(1) }
+				o.Rate, o.Timeout = 100, 300*time.Millisecond
+				o.keepLosses, o.OnLost = 2, func(Loss) { told.Add(1) }
 			})
-			r.Section("only")
 			r.list(c.addr)
-			registrytest.Until(t, "a few losses", func() bool { return r.lost() >= 3 })
-			total := r.finish(t)
+			registrytest.Until(t, "a few losses", func() bool { return r.total().Lost >= 3 })
+			total := r.finish()
 			report := r.Report()
 			if total.Lost != total.Sent || len(report.Reasons) != 1 || report.Reasons[0] != (ReasonCount{c.want, total.Lost}) {
 				t.Errorf("lost %d of %d for %v, want all for %q", total.Lost, total.Sent, report.Reasons, c.want)
 			}
-			if len(report.Losses) != 2 || report.Losses[0].Addr != c.addr || report.Losses[0].Section != "only" || int(told.Load()) != total.Lost {
+			if len(report.Losses) != 2 || report.Losses[0].Addr != c.addr || int(told.Load()) != total.Lost {
 				t.Errorf("kept losses %+v, want the first two, at %s; told of %d of %d", report.Losses, c.addr, told.Load(), total.Lost)
 			}
 		})
@@ -271,84 +265,71 @@ func TestReasonsOfLosses(t *testing.T) {
 
 // Slow answers do not slow the stream: that would hide a stalled server.
 func TestTheStreamIsAnOpenLoop(t *testing.T) {
-	addr, release := stalled(t)
+	s, release := stalled(t)
 	r := start(t)
-	r.list(addr)
-	registrytest.Until(t, "100 requests under way although none was answered", func() bool {
-		return r.Stats(time.Now()).InFlight >= 100
-	})
+	r.list(s.addr)
+	registrytest.Until(t, "100 requests under way although none was answered", func() bool { return s.asked.Load() >= 100 })
 	release()
-	total := r.finish(t)
-	expectNoneLost(t, total)
+	total := r.finish()
+	r.expectNoneLost(total)
 	if worst := total.Fast.Percentile(100); worst < 50*time.Millisecond {
 		t.Errorf("the worst latency is %s, but the server stalled for the time that 100 requests take to arrive", worst)
 	}
 }
 
-// A registry that cannot be reached leaves callers with the last list.
-func TestAnOutageKeepsTheLastList(t *testing.T) {
-	s := healthy(t, "v1")
-	r := start(t)
-	r.list(s)
-	r.fail()
-	registrytest.Until(t, "the outage to be reported", func() bool { return r.Trouble() != nil })
-	r.sendMore(t, 200)
-	expectNoneLost(t, r.finish(t))
-}
-
 // An empty list is a service that is down, unless its end was announced.
 func TestWithoutAnInstanceRequestsAreLost(t *testing.T) {
-	s := healthy(t, "v1")
+	s := healthy(t)
 	r := start(t)
-	r.list(s)
-	r.sendMore(t, 50)
+	r.list(s.addr)
+	r.sendMore(50)
 	r.list()
-	registrytest.Until(t, "losses", func() bool { return r.lost() > 10 })
+	registrytest.Until(t, "losses", func() bool { return r.total().Lost > 10 })
 	if got := r.Report().Reasons; len(got) != 1 || got[0].Reason != reasonNoInstance {
 		t.Errorf("reasons %v, want %q", got, reasonNoInstance)
 	}
 }
 
 func TestTheStreamEndsByItselfWithTheService(t *testing.T) {
-	s := healthy(t, "v1")
+	s := healthy(t)
 	r := start(t, func(o *Options) { o.CacheDelay = 200 * time.Millisecond })
-	r.list(s)
-	r.sendMore(t, 50)
+	r.list(s.addr)
+	r.sendMore(50)
 	r.EndWhenGone()
-	r.sendMore(t, 50) // announced, but not gone yet
+	r.sendMore(50) // announced, but not gone yet
 	r.list()
-	total := r.await(t)
-	if total.Lost != 0 || total.Drained == 0 {
-		t.Errorf("lost %d, answered after the end of the registration %d; want none lost, some answered", total.Lost, total.Drained)
+	total := r.await()
+	r.expectNoneLost(total)
+	if total.Drained == 0 {
+		t.Error("none was answered after the end of the registration")
 	}
 }
 
 // Requests that were in flight when an instance left the registry, and those that
 // callers with a cache still sent to it, are answered.
 func TestDrainedRequestsAreCounted(t *testing.T) {
-	leaving := healthy(t, "v1")
-	staying := healthy(t, "v1")
+	leaving, staying := healthy(t), healthy(t)
 	left := make(chan string, 1)
 	r := start(t, func(o *Options) {
 		o.slowShare, o.SlowMin, o.SlowMax = 0.5, 100*time.Millisecond, 200*time.Millisecond
 		o.CacheDelay = 100 * time.Millisecond
-		o.OnChange = func(c Change) {
-			if !c.Joined {
-				left <- c.Addr
+		o.OnChange = func(address string, joined bool) {
+			if !joined {
+				left <- address
 			}
 		}
 	})
-	r.list(leaving, staying)
-	r.sendMore(t, 300)
-	r.list(staying)
-	r.sendMore(t, 300)
-	total := r.finish(t)
-	expectNoneLost(t, total)
+	r.list(leaving.addr, staying.addr)
+	r.sendMore(300)
+	r.list(staying.addr)
+	r.sendMore(300)
+	total := r.finish()
+	r.expectNoneLost(total)
 	if total.DrainedSlow == 0 || total.DrainedSlow >= total.Drained {
 		t.Errorf("answered after the instance had left: %d, %d of them slow; want some of each kind", total.Drained, total.DrainedSlow)
 	}
-	if got := <-left; got != leaving {
-		t.Errorf("%q left, want %q", got, leaving)
+	if got := <-left; got != leaving.addr {
+		t.Errorf("%q left, want %q", got, leaving.addr)
 	}
 	if p50 := total.Slow.Percentile(50); p50 < 100*time.Millisecond {
 		t.Errorf("slow requests took %s, want at least 100ms", p50)
@@ -357,22 +338,20 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 
 // Requests that a departed instance has yet to answer can still be lost.
 func TestRequestsInFlightAreNotSettled(t *testing.T) {
-	addr, release := stalled(t)
+	s, release := stalled(t)
 	r := start(t)
-	r.list(addr)
-	r.sendMore(t, 10)
+	r.list(s.addr)
+	r.sendMore(10)
 	if !r.Settled(time.Now()) {
 		t.Error("nothing has left, and yet it is not settled")
 	}
 	r.EndWhenGone()
 	r.list()
-	registrytest.Until(t, "the end of the registration", func() bool {
-		return !r.Stats(time.Now()).Instances[0].Registered
-	})
+	registrytest.Until(t, "the end of the registration", func() bool { return len(r.Known()) == 0 })
 	if r.Settled(time.Now()) {
 		t.Error("settled, although requests are left at the instance that is gone")
 	}
 	release()
 	registrytest.Until(t, "the answers", func() bool { return r.Settled(time.Now()) })
-	expectNoneLost(t, r.await(t))
+	r.expectNoneLost(r.await())
 }

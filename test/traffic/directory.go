@@ -4,28 +4,10 @@ package traffic
 
 import (
 	"slices"
-	"strings"
 	"time"
 )
 
-// Entry is one instance as the registry lists it.
-type Entry struct {
-	// Key is the entry's key below the service's prefix.
-	Key string
-	// Addr is the instance's address, host:port.
-	Addr string
-}
-
-// Change is one instance that joined or left the registry.
-type Change struct {
-	Entry
-	// At is when the client learned of it.
-	At time.Time
-	// Joined reports whether the instance joined; otherwise it left.
-	Joined bool
-}
-
-// directory is the history of a service's entries, as long as the slowest caller needs
+// directory is the history of a service's addresses, as long as the slowest caller needs
 // it. What a caller knows is what the registry knew some time ago, so one history
 // serves callers with any lag, and an unreachable registry leaves everyone with the
 // last list.
@@ -35,62 +17,43 @@ type directory struct {
 }
 
 type version struct {
-	at      time.Time
-	entries []Entry // ordered by key; never changed once stored
+	at        time.Time
+	addresses []string // in order; never changed once stored
 }
 
-// update puts and removes entries at once. Putting the same entry again, or removing an
-// absent key, changes nothing.
-func (d *directory) update(now time.Time, put []Entry, removed []string) []Change {
-	next := d.current()
-	for _, key := range removed {
-		next = without(next, key)
-	}
-	for _, entry := range put {
-		next = append(without(next, entry.Key), entry)
-	}
-	return d.replace(now, next)
-}
-
-// replace makes entries the whole list and returns the changes, those that left first.
-func (d *directory) replace(now time.Time, entries []Entry) []Change {
-	next := append([]Entry(nil), entries...)
-	slices.SortFunc(next, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
+// replace stores what the registry lists now, and returns what has left and joined.
+func (d *directory) replace(now time.Time, addresses []string) (left, joined []string) {
+	next := slices.Compact(slices.Sorted(slices.Values(addresses)))
 	before := d.current()
-	changes := append(missing(before, next, now, false), missing(next, before, now, true)...)
-	if len(changes) == 0 && len(d.versions) > 0 {
-		return nil
+	left, joined = missing(before, next), missing(next, before)
+	if len(left)+len(joined) > 0 || len(d.versions) == 0 {
+		d.versions = append(d.versions, version{at: now, addresses: next})
+		d.forget(now)
 	}
-	d.versions = append(d.versions, version{at: now, entries: next})
-	d.forget(now)
-	return changes
+	return left, joined
 }
 
 // current is what the registry lists now, as far as known.
-func (d *directory) current() []Entry {
+func (d *directory) current() []string {
 	if len(d.versions) == 0 {
 		return nil
 	}
-	return d.versions[len(d.versions)-1].entries
+	return d.versions[len(d.versions)-1].addresses
 }
 
 // view is what a caller with this lag behind the registry knows.
-func (d *directory) view(now time.Time, lag time.Duration) []Entry {
+func (d *directory) view(now time.Time, lag time.Duration) []string {
 	seen := now.Add(-lag)
-	for i := len(d.versions) - 1; i >= 0; i-- {
-		if !d.versions[i].at.After(seen) {
-			return d.versions[i].entries
+	for _, v := range slices.Backward(d.versions) {
+		if !v.at.After(seen) {
+			return v.addresses
 		}
 	}
 	return nil
 }
 
 // lists reports whether the registry lists an address now.
-func (d *directory) lists(addr string) bool { return version{entries: d.current()}.has(addr) }
-
-func (v version) has(addr string) bool {
-	return slices.ContainsFunc(v.entries, func(e Entry) bool { return e.Addr == addr })
-}
+func (d *directory) lists(address string) bool { return slices.Contains(d.current(), address) }
 
 // caughtUp reports whether every caller knows what the registry knows.
 func (d *directory) caughtUp(now time.Time) bool {
@@ -99,32 +62,20 @@ func (d *directory) caughtUp(now time.Time) bool {
 }
 
 // usable reports whether any caller may still know an address.
-func (d *directory) usable(now time.Time, addr string) bool {
+func (d *directory) usable(now time.Time, address string) bool {
 	d.forget(now)
-	return slices.ContainsFunc(d.versions, func(v version) bool { return v.has(addr) })
+	return slices.ContainsFunc(d.versions, func(v version) bool { return slices.Contains(v.addresses, address) })
 }
 
 // forget drops the versions that no caller can see any more.
 func (d *directory) forget(now time.Time) {
 	oldest := now.Add(-d.keep)
-	first := 0
-	for first+1 < len(d.versions) && !d.versions[first+1].at.After(oldest) {
-		first++
+	for len(d.versions) > 1 && !d.versions[1].at.After(oldest) {
+		d.versions = d.versions[1:]
 	}
-	d.versions = d.versions[first:]
 }
 
-func without(entries []Entry, key string) []Entry {
-	return slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return e.Key == key })
-}
-
-// missing lists the entries of have that other lacks.
-func missing(have, other []Entry, at time.Time, joined bool) []Change {
-	var changes []Change
-	for _, entry := range have {
-		if !slices.Contains(other, entry) {
-			changes = append(changes, Change{Entry: entry, At: at, Joined: joined})
-		}
-	}
-	return changes
+// missing lists what one list has and the other lacks.
+func missing(have, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(have), func(address string) bool { return slices.Contains(other, address) })
 }

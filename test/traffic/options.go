@@ -23,34 +23,31 @@ import (
 type Options struct {
 	// Source is the registry in which callers find instances.
 	Source Source
-	// Rate is the number of requests per second; default 500.
+	// Rate is the number of requests per second.
 	Rate int
 	// CacheDelay is how far the slowest caller's cache lags behind the registry;
-	// the others lag less, evenly spread. Default 1 s; negative means no lag.
+	// the others lag less, evenly spread.
 	CacheDelay time.Duration
-	// SlowMin and SlowMax bound how long a slow answer takes; default 1 s and 2 s.
+	// SlowMin and SlowMax bound how long a slow answer takes. Without them, no answer is
+	// to be slow.
 	SlowMin, SlowMax time.Duration
 	// NewConnections gives each request a connection of its own. Servers do not reset them:
 	// docs/registry/service.md tells what kube-proxy does with the next from the same port.
 	NewConnections bool
-	// Timeout is when a request is given up, counted from when it was due; default 10
-	// s.
+	// Timeout is when a request is given up, counted from when it was due; default 10 s.
 	Timeout time.Duration
-	// KeepLosses is how many lost requests the report lists; default 1000. All of them
-	// are counted.
-	KeepLosses int
-	// Seed decides which requests are slow, and how slow.
-	Seed uint64
-	// OnChange is called for every change in the registry, in order. It must not block
-	// or call the client. Optional.
-	OnChange func(Change)
+	// OnChange is called for every address that joins or leaves the registry, in order. It
+	// must not block or call the client. Optional.
+	OnChange func(address string, joined bool)
 	// OnLost is called for every lost request as soon as it is known to be lost. The same
 	// holds for it. Optional.
 	OnLost func(Loss)
 
-	// slowShare is the share of requests for a slow answer; default 0.03; negative means
-	// none.
+	// slowShare is the share of requests for a slow answer; default 0.03.
 	slowShare float64
+	// keepLosses is how many lost requests the report lists; default 1000. All of them are
+	// counted.
+	keepLosses int
 }
 
 // callers is the number of callers, each with its own cache.
@@ -58,13 +55,9 @@ const callers = 8
 
 // withDefaults fills in defaults and refuses what would lose every request.
 func (o Options) withDefaults() (Options, error) {
-	o.Rate = cmp.Or(o.Rate, 500)
-	o.CacheDelay = max(cmp.Or(o.CacheDelay, time.Second), 0)
-	o.SlowMin = cmp.Or(o.SlowMin, time.Second)
-	o.SlowMax = cmp.Or(o.SlowMax, max(2*time.Second, o.SlowMin))
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	o.slowShare = cmp.Or(o.slowShare, 0.03)
-	o.KeepLosses = cmp.Or(o.KeepLosses, 1000)
+	o.keepLosses = cmp.Or(o.keepLosses, 1000)
 	if o.Rate < 1 || o.SlowMin > o.SlowMax || o.SlowMax >= o.Timeout {
 		return o, fmt.Errorf("traffic: %d requests/s, slow ones of %s to %s, cannot be answered within %s: "+
 			"send at least one, and let the slowest end before the timeout", o.Rate, o.SlowMin, o.SlowMax, o.Timeout)
@@ -86,8 +79,8 @@ type request struct {
 // no server behaviour can change it.
 func (o Options) request(n int) request {
 	r := request{due: time.Duration(n) * (time.Second / time.Duration(o.Rate)), caller: n % callers}
-	random := rand.New(rand.NewPCG(o.Seed, uint64(n)))
-	if random.Float64() < o.slowShare {
+	random := rand.New(rand.NewPCG(0, uint64(n)))
+	if o.SlowMax > 0 && random.Float64() < o.slowShare {
 		r.slow = o.SlowMin + time.Duration(random.Float64()*float64(o.SlowMax-o.SlowMin))
 		r.slow = r.slow.Round(time.Millisecond)
 	}

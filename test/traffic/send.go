@@ -4,7 +4,6 @@ package traffic
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,33 +26,24 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// instance is one address with its keep-alive connections and counters, which the
-// client's mutex guards.
+// instance is one address with its keep-alive connections. The client's mutex guards its
+// counter.
 type instance struct {
 	addr     string
 	http     *http.Transport
-	since    time.Time
-	sent     int
-	lost     int
 	inFlight int
-	versions map[string]int
-	meter    meter
 }
 
 func (c *Client) instance(addr string) *instance {
 	if known := c.instances[addr]; known != nil {
 		return known
 	}
-	i := &instance{
-		addr:     addr,
-		versions: map[string]int{},
-		http: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			MaxIdleConnsPerHost: maxIdle,
-			DisableKeepAlives:   c.options.NewConnections,
-			DisableCompression:  true,
-		},
-	}
+	i := &instance{addr: addr, http: &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		MaxIdleConnsPerHost: maxIdle,
+		DisableKeepAlives:   c.options.NewConnections,
+		DisableCompression:  true,
+	}}
 	c.instances[addr] = i
 	return i
 }
@@ -77,8 +67,8 @@ func (c *Client) dispatch(ctx context.Context, wait *sync.WaitGroup, r request) 
 		// The end of the stream cuts no request: each has its own deadline.
 		sending, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 		defer cancel()
-		version, err := f.send(sending)
-		c.land(f, version, err, time.Now())
+		err := f.send(sending)
+		c.land(f, err, time.Now())
 	})
 }
 
@@ -93,34 +83,26 @@ func (c *Client) launch(r request) (*flight, bool) {
 		return nil, false
 	}
 	f := &flight{request: r, at: c.started.Add(r.due), section: c.sections[len(c.sections)-1]}
-	c.sent++
 	f.section.Sent++
-	c.meter.add(now)
 	if len(known) == 0 {
 		c.lose(f, reasonNoInstance, now)
 		return nil, false
 	}
-	f.instance = c.instance(known[c.next[r.caller]%len(known)].Addr)
+	f.instance = c.instance(known[c.next[r.caller]%len(known)])
 	c.next[r.caller]++
-	c.inFlight++
 	f.instance.inFlight++
-	f.instance.sent++
-	f.instance.meter.add(now)
 	return f, true
 }
 
 // land counts the outcome.
-func (c *Client) land(f *flight, version string, err error, now time.Time) {
+func (c *Client) land(f *flight, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.inFlight--
 	f.instance.inFlight--
 	if err != nil {
-		f.instance.lost++
 		c.lose(f, reason(err, c.options.Timeout), now)
 		return
 	}
-	f.instance.versions[version]++
 	latency := now.Sub(f.at)
 	if f.slow > 0 {
 		f.section.Slow = append(f.section.Slow, latency)
@@ -142,15 +124,13 @@ func (c *Client) land(f *flight, version string, err error, now time.Time) {
 // lose counts a lost request where the loss was found: a slow one may have been sent
 // long before what cut it.
 func (c *Client) lose(f *flight, why string, now time.Time) {
-	section := c.sections[len(c.sections)-1]
-	c.lost++
-	section.Lost++
+	c.sections[len(c.sections)-1].Lost++
 	c.reasons[why]++
-	loss := Loss{Due: f.at, At: now, Slow: f.slow > 0, Reason: why, Section: section.Name}
+	loss := Loss{Due: f.at, At: now, Reason: why}
 	if f.instance != nil {
 		loss.Addr = f.instance.addr
 	}
-	if len(c.losses) < c.options.KeepLosses {
+	if len(c.losses) < c.options.keepLosses {
 		c.losses = append(c.losses, loss)
 	}
 	if c.options.OnLost != nil {
@@ -167,14 +147,14 @@ func (c *Client) closeIdle() {
 }
 
 // send sends the request once and reads the whole answer.
-func (f *flight) send(ctx context.Context) (version string, err error) {
+func (f *flight) send(ctx context.Context) error {
 	url := "http://" + f.instance.addr + "/"
 	if f.slow > 0 {
 		url += "slow?d=" + f.slow.String()
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if !f.instance.http.DisableKeepAlives {
 		// Go's transport silently resends a request when a kept-alive connection turns out
@@ -184,28 +164,16 @@ func (f *flight) send(ctx context.Context) (version string, err error) {
 	}
 	answer, err := f.instance.http.RoundTrip(req)
 	if err != nil {
-		return "", err
+		return err
 	}
-	body, readErr := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	_, readErr := io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer))
 	if err := errors.Join(readErr, answer.Body.Close()); err != nil {
-		return "", err
+		return err
 	}
 	if answer.StatusCode/100 != 2 {
-		return "", statusError(answer.StatusCode)
+		return statusError(answer.StatusCode)
 	}
-	return versionIn(body), nil
-}
-
-// versionIn is the version in an answer such as {"version":"v1"}; empty if there is
-// none.
-func versionIn(body []byte) string {
-	var who struct {
-		Version string `json:"version"`
-	}
-	if err := json.Unmarshal(body, &who); err != nil {
-		return "" // an answer counts, whoever gave it
-	}
-	return who.Version
+	return nil
 }
 
 type statusError int

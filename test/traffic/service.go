@@ -25,7 +25,7 @@ type Service struct {
 }
 
 // Follow implements Source with a watch.
-func (s Service) Follow(ctx context.Context, sink Sink) error {
+func (s Service) Follow(ctx context.Context, tell func(addresses []string)) error {
 	api := s.Client.DiscoveryV1().EndpointSlices(s.Namespace)
 	options := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + s.Name}
 	list, err := api.List(ctx, options)
@@ -36,7 +36,7 @@ func (s Service) Follow(ctx context.Context, sink Sink) error {
 	for i := range list.Items {
 		known[list.Items[i].UID] = &list.Items[i]
 	}
-	sink.Replace(ready(known))
+	tell(ready(known))
 	options.ResourceVersion = list.ResourceVersion
 	changes, err := api.Watch(ctx, options)
 	if err != nil {
@@ -54,27 +54,24 @@ func (s Service) Follow(ctx context.Context, sink Sink) error {
 		default:
 			known[slice.UID] = slice
 		}
-		sink.Replace(ready(known))
+		tell(ready(known))
 	}
 	return ctx.Err()
 }
 
 // ready are the endpoints that callers use. Those that are serving and terminating are for
 // callers whom nothing else is left, and no caller here goes that far.
-func ready(slices map[types.UID]*discoveryv1.EndpointSlice) []Entry {
-	unique := map[string]bool{}
-	var entries []Entry
+func ready(slices map[types.UID]*discoveryv1.EndpointSlice) (addresses []string) {
 	for _, slice := range slices {
 		if len(slice.Ports) == 0 || slice.Ports[0].Port == nil {
 			continue
 		}
+		port := strconv.Itoa(int(*slice.Ports[0].Port))
 		for _, endpoint := range slice.Endpoints {
-			addr := net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(*slice.Ports[0].Port)))
-			if yes := endpoint.Conditions.Ready; (yes == nil || *yes) && !unique[addr] {
-				unique[addr] = true
-				entries = append(entries, Entry{Key: addr, Addr: addr})
+			if yes := endpoint.Conditions.Ready; yes == nil || *yes {
+				addresses = append(addresses, net.JoinHostPort(endpoint.Addresses[0], port))
 			}
 		}
 	}
-	return entries
+	return addresses
 }

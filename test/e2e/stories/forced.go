@@ -41,7 +41,7 @@ func deleteByForce(s *e2e.Scene) {
 		})
 		s.Settle()
 	}
-	for _, lost := range s.Stats().Reasons {
+	for _, lost := range s.Callers().Report().Reasons {
 		want(s, lost.Reason != noInstance, "callers to know two Pods at any time, %d requests met none", lost.Count)
 	}
 }

@@ -60,7 +60,7 @@ func notCold(s *e2e.Scene, now e2e.State, pods int) string {
 		return "there is none"
 	case len(now.Pods) != pods || now.In(appsv1alpha1.StateNormal) != pods-1:
 		return fmt.Sprintf("%d Pods, %d of them Normal", len(now.Pods), now.In(appsv1alpha1.StateNormal))
-	case !stage.Ready(cold) || cold.Labels[labelRegistered] != "true" || !slices.Contains(known(s), cold.Status.PodIP+":8080"):
+	case !stage.Ready(cold) || cold.Labels[labelRegistered] != "true" || !slices.Contains(s.Callers().Known(), cold.Status.PodIP+":8080"):
 		return "it is not registered yet"
 	}
 	return ""
@@ -78,20 +78,9 @@ func coldPod(now e2e.State) *corev1.Pod {
 
 // few ends the story if callers know fewer Pods.
 func few(s *e2e.Scene, pods int) {
-	if n := len(known(s)); n < pods {
+	if n := len(s.Callers().Known()); n < pods {
 		s.Fatalf("callers know %d Pods, want at least %d", n, pods)
 	}
-}
-
-// known are the addresses that callers find.
-func known(s *e2e.Scene) []string {
-	var list []string
-	for _, instance := range s.Stats().Instances {
-		if instance.Registered {
-			list = append(list, instance.Addr)
-		}
-	}
-	return list
 }
 
 // changed reports Pods that came, went or changed their lifecycle state.

@@ -53,35 +53,22 @@ func dialMember(ctx context.Context, network, address string) (net.Conn, error) 
 	return (&net.Dialer{}).DialContext(ctx, network, strings.Replace(address, entryNet, dialNet, 1))
 }
 
-// known is what a caller knows of a Service.
-type known struct{ addresses atomic.Pointer[[]string] }
-
-func (k *known) Replace(entries []traffic.Entry) {
-	var all []string
-	for _, e := range entries {
-		all = append(all, e.Addr)
-	}
-	k.addresses.Store(&all)
-}
-
-func (*known) Update([]traffic.Entry, []string) {}
-
 // follow tracks the addresses of a service as kube-proxy and gateways do.
 func follow(k *kube, service string) func() []string {
 	k.Helper()
 	set, err := kubernetes.NewForConfig(k.RESTConfig())
 	k.Must(err)
-	sink := &known{}
-	sink.Replace(nil)
+	var known atomic.Pointer[[]string]
+	known.Store(&[]string{})
 	ctx, cancel := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	following.Go(func() {
-		if err := (traffic.Service{Client: set, Namespace: k.Namespace, Name: service}).Follow(ctx, sink); ctx.Err() == nil {
+		if err := (traffic.Service{Client: set, Namespace: k.Namespace, Name: service}).Follow(ctx, func(addresses []string) { known.Store(&addresses) }); ctx.Err() == nil {
 			k.Errorf("the caller ended: %v", err)
 		}
 	})
 	k.Cleanup(func() { cancel(); following.Wait() })
-	return func() []string { return *sink.addresses.Load() }
+	return func() []string { return *known.Load() }
 }
 
 // TestEndpointSliceTraffic rolls instances under a caller that follows slices.

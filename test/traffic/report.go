@@ -30,8 +30,6 @@ func (l Latencies) Percentile(p float64) time.Duration {
 type Section struct {
 	// Name is the phase's name.
 	Name string
-	// From and To are the section's bounds, counted from the start of the stream.
-	From, To time.Duration
 	// Sent is the number of requests due in it, including lost ones.
 	Sent int
 	// Lost is the number of requests found lost in it, whenever they were due.
@@ -45,30 +43,14 @@ type Section struct {
 	Fast, Slow Latencies
 }
 
-// add sums two sections; the result spans both.
-func (s Section) add(o Section) Section {
-	s.To = max(s.To, o.To)
-	s.Sent += o.Sent
-	s.Lost += o.Lost
-	s.Drained += o.Drained
-	s.DrainedSlow += o.DrainedSlow
-	s.Fast = append(slices.Clone(s.Fast), o.Fast...)
-	s.Slow = append(slices.Clone(s.Slow), o.Slow...)
-	return s
-}
-
 // Loss is one lost request.
 type Loss struct {
 	// Due is when the request was due, At when it was found lost.
 	Due, At time.Time
 	// Addr is the instance it was sent to; empty if the caller knew none.
 	Addr string
-	// Slow reports whether it had requested a slow answer.
-	Slow bool
 	// Reason is the cause in a few words: the same cause gives the same words.
 	Reason string
-	// Section is the phase in which it was found lost.
-	Section string
 }
 
 // ReasonCount is how often a reason occurred.
@@ -90,8 +72,13 @@ type Report struct {
 // Total sums up all sections.
 func (r Report) Total() Section {
 	total := Section{Name: "total"}
-	for _, section := range r.Sections {
-		total = total.add(section)
+	for _, s := range r.Sections {
+		total.Sent += s.Sent
+		total.Lost += s.Lost
+		total.Drained += s.Drained
+		total.DrainedSlow += s.DrainedSlow
+		total.Fast = append(total.Fast, s.Fast...)
+		total.Slow = append(total.Slow, s.Slow...)
 	}
 	return total
 }
@@ -116,44 +103,4 @@ func countReasons(counts map[string]int) []ReasonCount {
 		return cmp.Or(b.Count-a.Count, strings.Compare(a.Reason, b.Reason))
 	})
 	return list
-}
-
-// meter counts events of the last second, in slots of a quarter second.
-type meter struct {
-	slots [meterSlots]int
-	last  int64 // number of the newest slot
-}
-
-const (
-	meterSlot  = 250 * time.Millisecond
-	meterSlots = 5 // four whole ones and the one being filled
-)
-
-func (m *meter) add(now time.Time) {
-	m.turn(now)
-	m.slots[m.last%meterSlots]++
-}
-
-// perSecond is the number of events in the last four whole slots.
-func (m *meter) perSecond(now time.Time) int {
-	m.turn(now)
-	sum := 0
-	for i, count := range m.slots {
-		if int64(i) != m.last%meterSlots {
-			sum += count
-		}
-	}
-	return sum
-}
-
-// turn advances to the slot of now. A clock that goes back changes nothing.
-func (m *meter) turn(now time.Time) {
-	slot := now.UnixNano() / int64(meterSlot)
-	if slot-m.last >= meterSlots {
-		m.slots, m.last = [meterSlots]int{}, slot
-	}
-	for m.last < slot {
-		m.last++
-		m.slots[m.last%meterSlots] = 0
-	}
 }
