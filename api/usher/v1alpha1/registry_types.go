@@ -107,6 +107,16 @@ type RegistrySpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="the repair interval has to be 1s or longer"
 	// +optional
 	RepairInterval *metav1.Duration `json:"repairInterval,omitempty"`
+	// AllowedMetadata lists metadata that callers obey or execute, each as key or as
+	// key=value, and that Registrations may publish here nevertheless; tags count as the key
+	// tags. Without it, they may publish only what callers take for mere data. Default: nothing
+	// beyond that.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	// +listType=set
+	// +optional
+	AllowedMetadata []string `json:"allowedMetadata,omitempty"`
 	// RateLimit limits how fast entries change, across all services. Default: no limit.
 	// +optional
 	RateLimit *RateLimit `json:"rateLimit,omitempty"`

@@ -751,6 +751,11 @@ func (in *RegistrySpec) DeepCopyInto(out *RegistrySpec) {
 		*out = new(v1.Duration)
 		**out = **in
 	}
+	if in.AllowedMetadata != nil {
+		in, out := &in.AllowedMetadata, &out.AllowedMetadata
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.RateLimit != nil {
 		in, out := &in.RateLimit, &out.RateLimit
 		*out = new(RateLimit)

@@ -12,24 +12,30 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Decide compares the changes with the listed entries, and calls do for those that are
-// left to make. It returns the ChangeErrors of changes that must not be made, and of those
-// for which do returns an error.
-func Decide(listed []Entry, changes []Change, do func(Change) error) (refused []error) {
-	current := make(map[string]*Entry, len(listed))
-	for i := range listed {
-		current[listed[i].ID] = &listed[i]
+// Decide compares the changes with what a registry holds, and calls do for those that are
+// left to make, each with what is there now, nil for nothing. It returns the ChangeErrors of
+// changes that must not be made, and of those for which do returns an error.
+func Decide[T any](found []T, entry func(T) Entry, changes []Change, do func(change Change, there *T) error) error {
+	at := make(map[string]int, len(found))
+	for i, one := range found {
+		at[entry(one).ID] = i
 	}
+	var refused []error
 	for _, change := range changes {
-		needed, err := change.Check(current[change.Entry.ID])
+		var there *T
+		var current *Entry
+		if i, known := at[change.Entry.ID]; known {
+			there, current = &found[i], new(entry(found[i]))
+		}
+		needed, err := change.Check(current)
 		if err == nil && needed {
-			err = do(change)
+			err = do(change, there)
 		}
 		if err != nil {
-			refused = append(refused, &ChangeError{ID: change.Entry.ID, Err: err})
+			refused = append(refused, change.Refused(err))
 		}
 	}
-	return refused
+	return errors.Join(refused...)
 }
 
 // MaxRounds limits how many rounds Rounds runs. Entries that share what is written as a
@@ -38,23 +44,22 @@ const MaxRounds = 8
 
 // Rounds makes changes, and retries those that conflicted with other writers: each
 // round returns them as again. After the last round, any change left is a conflict.
-// Refusals are ChangeErrors; any other error stops the rounds. Rounds returns the error
+// An error that is more than ChangeErrors stops the rounds. Rounds returns the error
 // that Apply must return.
-func Rounds(changes []Change, round func([]Change) (again []Change, refused []error, err error)) error {
-	var refused []error
+func Rounds(changes []Change, round func([]Change) (again []Change, err error)) error {
+	var errs []error
 	for range MaxRounds {
-		again, no, err := round(changes)
-		refused = append(refused, no...)
-		if err != nil || len(again) == 0 {
-			return errors.Join(append(refused, err)...)
+		again, err := round(changes)
+		errs = append(errs, err)
+		if _, failed := ChangeErrors(err); failed != nil || len(again) == 0 {
+			return errors.Join(errs...)
 		}
 		changes = again
 	}
 	for _, change := range changes {
-		err := fmt.Errorf("others write to it all the time: %w", ErrConflict)
-		refused = append(refused, &ChangeError{ID: change.Entry.ID, Err: err})
+		errs = append(errs, change.Refused(fmt.Errorf("others write to it all the time: %w", ErrConflict)))
 	}
-	return errors.Join(refused...)
+	return errors.Join(errs...)
 }
 
 // Each calls call for every number below n, at most limit at a time, and returns the
@@ -83,6 +88,9 @@ func Entries[T any](found []T, entry func(T) Entry) []Entry {
 	Sort(entries)
 	return entries
 }
+
+// Itself is for Decide, where a registry is listed as entries.
+func Itself(e Entry) Entry { return e }
 
 // Sort puts entries in the order that List returns.
 func Sort(entries []Entry) {

@@ -58,6 +58,9 @@ type ChangeError struct {
 	Err error
 }
 
+// Refused is the error of the change if it is not made.
+func (c Change) Refused(err error) error { return &ChangeError{ID: c.Entry.ID, Err: err} }
+
 // Error names the entry and the reason.
 func (e *ChangeError) Error() string { return fmt.Sprintf("entry %s: %v", e.ID, e.Err) }
 

@@ -8,6 +8,9 @@ import "fmt"
 // entry's owner in its metadata.
 const MetaPrefix = "usher-"
 
+// MetaTags is the key of an entry's tags, separated by commas.
+const MetaTags = "tags"
+
 const (
 	metaCluster      = MetaPrefix + "cluster"
 	metaNamespace    = MetaPrefix + "namespace"

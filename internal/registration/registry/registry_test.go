@@ -51,11 +51,11 @@ func TestRounds(t *testing.T) {
 		"until it ends": {down, 2, map[string]error{"a": registry.ErrForeign}},
 	} {
 		rounds := 0
-		err := registry.Rounds(changes, func(left []registry.Change) (again []registry.Change, refused []error, err error) {
+		err := registry.Rounds(changes, func(left []registry.Change) (again []registry.Change, err error) {
 			if rounds++; rounds > 1 {
-				return left, nil, test.last
+				return left, test.last
 			}
-			return left[2:], []error{&registry.ChangeError{ID: "a", Err: registry.ErrForeign}}, nil
+			return left[2:], left[0].Refused(registry.ErrForeign)
 		})
 		byID, rest := registry.ChangeErrors(err)
 		if rounds != test.rounds || !errors.Is(rest, test.last) || len(byID) != len(test.byID) {

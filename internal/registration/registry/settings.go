@@ -18,6 +18,9 @@ type Settings struct {
 	// Fold returns what the registry makes of a service's name: services whose names fold into
 	// one are one. Nil for registries that tell all names apart.
 	Fold func(service string) string
+	// Obeyed reports whether callers obey or execute a pair of metadata, or one tag under the
+	// key tags, rather than take it for data. Nil if they obey none.
+	Obeyed func(key, value string) bool
 	// Connect makes a connector but does not connect. root is Root or an earlier value
 	// of it. secret has those of the kind's keys that exist in the Secret. Errors are
 	// permanent and name the field or the Secret's key.

@@ -3,8 +3,10 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -56,41 +58,32 @@ type step struct {
 // Apply implements registry.Connector. It compares the changes with a list that it
 // reads first. The transactions test the service's index against that list.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) {
 		instances, err := r.read(ctx, service)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		steps, refused := r.steps(service, changes, instances)
-		again, no, err := r.commitAll(ctx, steps)
-		return again, append(refused, no...), err
-	})
-}
-
-// steps compares the changes with the current instances.
-func (r *Registry) steps(name string, changes []registry.Change, instances []instance) (steps []step, refused []error) {
-	current := make(map[string]instance, len(instances))
-	for _, i := range instances {
-		current[i.entry(name).ID] = i
-	}
-	refused = registry.Decide(entries(name, instances), changes, func(change registry.Change) error {
-		ops, err := r.operations(name, change, current[change.Entry.ID])
-		if err != nil {
-			return err
-		}
-		data, err := json.Marshal(ops)
-		if err != nil {
+		var steps []step
+		entry := func(i instance) registry.Entry { return i.entry(service) }
+		refused := registry.Decide(instances, entry, changes, func(change registry.Change, there *instance) error {
+			ops, err := r.operations(service, change, cmp.Or(there, &instance{}))
+			if err != nil {
+				return err
+			}
+			data, err := json.Marshal(ops)
+			if err == nil {
+				steps = append(steps, step{change: change, ops: ops, bytes: len(data)})
+			}
 			return registry.Permanent(err)
-		}
-		steps = append(steps, step{change: change, ops: ops, bytes: len(data)})
-		return nil
+		})
+		again, err := r.commitAll(ctx, steps)
+		return again, errors.Join(refused, err)
 	})
-	return steps, refused
 }
 
-// operations returns the operations of a change. there is zero if no such instance
+// operations returns the operations of a change. there is empty if no such instance
 // exists.
-func (r *Registry) operations(name string, change registry.Change, there instance) ([]operation, error) {
+func (r *Registry) operations(name string, change registry.Change, there *instance) ([]operation, error) {
 	nodeName := NodeName(name, change.Entry.ID)
 	if change.Op == registry.Remove {
 		return []operation{
@@ -125,19 +118,17 @@ func (r *Registry) operations(name string, change registry.Change, there instanc
 
 // commitAll sends the steps in the largest transactions that Consul accepts, and
 // returns the changes to retry.
-func (r *Registry) commitAll(ctx context.Context, steps []step) (again []registry.Change, refused []error, err error) {
+func (r *Registry) commitAll(ctx context.Context, steps []step) (again []registry.Change, err error) {
+	var errs []error
 	for len(steps) > 0 {
 		n := fit(steps)
-		batch := steps[:n]
-		steps = steps[n:]
-		stale, no, err := r.commit(ctx, batch)
-		refused = append(refused, no...)
-		if err != nil {
-			return nil, refused, err
+		stale, err := r.commit(ctx, steps[:n])
+		again, errs, steps = append(again, stale...), append(errs, err), steps[n:]
+		if _, failed := registry.ChangeErrors(err); failed != nil {
+			break
 		}
-		again = append(again, stale...)
 	}
-	return again, refused, nil
+	return again, errors.Join(errs...)
 }
 
 // fit returns how many of the steps go into one transaction, at least one.
@@ -154,7 +145,7 @@ func fit(steps []step) int {
 }
 
 // commit sends one transaction, which is all or nothing.
-func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.Change, refused []error, err error) {
+func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.Change, err error) {
 	var ops []operation
 	var owner []int // owner maps each operation to its step.
 	for i, s := range batch {
@@ -162,27 +153,27 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 		owner = append(owner, slices.Repeat([]int{i}, len(s.ops))...)
 	}
 	answer, err := r.call(ctx, http.MethodPut, "/v1/txn", "", ops)
-	if err != nil {
-		return nil, nil, err
-	}
-	if answer.Code == http.StatusOK {
-		return nil, nil, nil
-	}
-	if answer.Code != http.StatusConflict {
-		return nil, nil, answer.Refusal()
+	switch {
+	case err != nil:
+		return nil, err
+	case answer.Code == http.StatusOK:
+		return nil, nil
+	case answer.Code != http.StatusConflict:
+		return nil, answer.Refusal()
 	}
 	reasons, err := reasonsOf(answer, owner)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	var refused []error
 	for i, s := range batch {
 		if why := reasons[i]; why != nil {
-			refused = append(refused, &registry.ChangeError{ID: s.change.Entry.ID, Err: why})
+			refused = append(refused, s.change.Refused(why))
 			continue
 		}
 		again = append(again, s.change)
 	}
-	return again, refused, nil
+	return again, errors.Join(refused...)
 }
 
 // reasonsOf returns why steps can never be made, by step. A step that was outdated, or

@@ -50,7 +50,7 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 		return nil
 	}
 	return &registry.Settings{
-		Secret: s.CredentialsSecret, Root: s.Datacenter, Fold: strings.ToLower,
+		Secret: s.CredentialsSecret, Root: s.Datacenter, Fold: strings.ToLower, Obeyed: obeyed,
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{Address: s.Address, Datacenter: root, Secret: secret})
 		},
@@ -103,7 +103,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	return entries(service, instances), nil
+	return registry.Entries(instances, func(i instance) registry.Entry { return i.entry(service) }), nil
 }
 
 // Close implements registry.Connector.

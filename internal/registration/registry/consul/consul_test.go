@@ -36,10 +36,10 @@ func TestEntryRoundTrip(t *testing.T) {
 // TestTags checks that tags become Consul's own tags.
 func TestTags(t *testing.T) {
 	e := entry()
-	e.Metadata[metaTags] = "blue,canary"
+	e.Metadata[registry.MetaTags] = "blue,canary"
 	stored, err := encode("web", e)
 	registrytest.NoError(t, err)
-	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[metaTags] != "" {
+	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[registry.MetaTags] != "" {
 		t.Errorf("the tags (-want +have):\n%s\nthe metadata: %v", diff, stored.Meta)
 	}
 	there := instance{Service: stored}
@@ -335,4 +335,15 @@ func TestHiddenIsNotGone(t *testing.T) {
 		}
 		registrytest.Check(t, name+": ping", g.Ping(t.Context()), registry.ErrPermanent)
 	}
+}
+
+func FuzzDecode(f *testing.F) {
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		var list []instance
+		if json.Unmarshal([]byte(text), &list) != nil {
+			return nil
+		}
+		return registry.Entries(list, func(i instance) registry.Entry { return i.entry("web") })
+	}, `[{"Node":{"Node":"agent-1","Address":"192.0.2.1"},"Service":{"ID":"web","Tags":["b","a"],"Meta":{"usher-uid":"u","k":"v"},`+
+		`"Weights":{"Passing":1}},"Checks":[{"Status":"passing","ModifyIndex":7}]}]`, `[null,{"Service":{"Weights":{"Passing":-1}},"Checks":[{}]}]`)
 }

@@ -40,11 +40,16 @@ func status(e registry.Entry) string {
 	return passing
 }
 
-// metaTags is the metadata key that becomes Consul's own tags.
-const metaTags = "tags"
+var (
+	// metaKey matches the metadata keys that Consul accepts.
+	metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+	// plainTag matches tags that are words. Load balancers such as Traefik and Fabio read
+	// others as routes, of any host.
+	plainTag = regexp.MustCompile(`^[A-Za-z0-9_.-]*$`)
+)
 
-// metaKey matches the metadata keys that Consul accepts.
-var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+// obeyed reports whether a pair of metadata is more than data to callers.
+func obeyed(key, value string) bool { return key == registry.MetaTags && !plainTag.MatchString(value) }
 
 // NodeName returns the name of an entry's node. It is a DNS label for any names, and
 // unique to the service and id.
@@ -111,9 +116,9 @@ func (i instance) entry(name string) registry.Entry {
 	if !i.serves() {
 		e.Weight = 0
 	}
-	e.SetMarkedMetadata(i.Service.Meta, func(key string) bool { return key == metaTags })
+	e.SetMarkedMetadata(i.Service.Meta, func(key string) bool { return key == registry.MetaTags })
 	if len(i.Service.Tags) > 0 {
-		e.SetMetadata(metaTags, strings.Join(slices.Sorted(slices.Values(i.Service.Tags)), ","))
+		e.SetMetadata(registry.MetaTags, strings.Join(slices.Sorted(slices.Values(i.Service.Tags)), ","))
 	}
 	if i.Node.Node != NodeName(name, i.Service.ID) {
 		e.ID = i.Service.ID + "@" + i.Node.Node
@@ -140,11 +145,11 @@ func (i instance) version() string {
 // encode converts an entry to a service. Errors are permanent.
 func encode(name string, e registry.Entry) (service, error) {
 	var tags []string
-	if text, ok := e.Metadata[metaTags]; ok {
+	if text, ok := e.Metadata[registry.MetaTags]; ok {
 		tags = strings.Split(text, ",")
 	}
 	e.Metadata = maps.Clone(e.Metadata)
-	delete(e.Metadata, metaTags)
+	delete(e.Metadata, registry.MetaTags)
 	meta, err := e.MarkedMetadata(checkMeta)
 	if err != nil {
 		return service{}, err
@@ -171,9 +176,4 @@ func checkMeta(key, value string) error {
 		return fmt.Errorf("the value of %q has %s bytes: Consul takes %d", key, strconv.Itoa(len(value)), maxMetaValue)
 	}
 	return nil
-}
-
-// entries returns the entries of a service's instances, sorted by ID.
-func entries(service string, instances []instance) []registry.Entry {
-	return registry.Entries(instances, func(i instance) registry.Entry { return i.entry(service) })
 }

@@ -42,16 +42,16 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err != nil {
 		return err
 	}
-	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) {
 		return r.round(ctx, n, changes)
 	})
 }
 
 // round reads, checks and sends changes. It returns those to retry.
-func (r *Registry) round(ctx context.Context, n names, changes []registry.Change) (again []registry.Change, refused []error, err error) {
+func (r *Registry) round(ctx context.Context, n names, changes []registry.Change) (again []registry.Change, err error) {
 	srvs, err := r.srvs(ctx, n)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	hosts := make([]string, 0, len(changes))
 	for _, change := range changes {
@@ -59,17 +59,17 @@ func (r *Registry) round(ctx context.Context, n names, changes []registry.Change
 	}
 	instances, err := r.read(ctx, n, hosts, srvs)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ready, refused := r.operations(n, changes, instances, srvs)
 	if len(ready) > 0 {
 		again, err = r.update(ctx, ready)
 	}
-	return again, refused, err
+	return again, errors.Join(refused, err)
 }
 
 // operations converts the changes that are left to make to operations for the server.
-func (r *Registry) operations(n names, changes []registry.Change, instances []*instance, srvs []*dns.SRV) (ready []*operation, refused []error) {
+func (r *Registry) operations(n names, changes []registry.Change, instances []*instance, srvs []*dns.SRV) (ready []*operation, refused error) {
 	size := 0
 	for _, srv := range srvs {
 		size += sizeOf(srv)
@@ -85,7 +85,7 @@ func (r *Registry) operations(n names, changes []registry.Change, instances []*i
 			listed = append(listed, e)
 		}
 	}
-	refused = registry.Decide(listed, changes, func(change registry.Change) (err error) {
+	refused = registry.Decide(listed, registry.Itself, changes, func(change registry.Change, _ *registry.Entry) (err error) {
 		op := &operation{change: change, host: n.host(change.Entry.ID), have: there[change.Entry.ID]}
 		if change.Op == registry.Put {
 			if op.srv, op.others, err = r.wanted(n, change.Entry); err == nil {

@@ -159,6 +159,8 @@ func TestServersThatAnswerWrong(t *testing.T) {
 		{"no authority", nil, func(m *dns.Msg) { m.Authoritative = false }, registry.ErrPermanent},
 		{"another's id", nil, func(m *dns.Msg) { m.Id++ }, registry.ErrPermanent},
 		{"a question", nil, func(m *dns.Msg) { m.Response = false }, registry.ErrPermanent},
+		{"to no question", nil, func(m *dns.Msg) { m.Question = nil }, registry.ErrPermanent},
+		{"to another question", nil, func(m *dns.Msg) { m.Question[0].Name = "other." }, registry.ErrPermanent},
 		{"truncated", nil, func(m *dns.Msg) { m.Truncated = true }, registry.ErrPermanent},
 		{"refused", nil, func(m *dns.Msg) { m.Rcode = dns.RcodeRefused }, registry.ErrPermanent},
 		{"failure", nil, func(m *dns.Msg) { m.Rcode = dns.RcodeServerFailure }, registry.ErrTransient},
@@ -200,4 +202,39 @@ func TestNoMessage(t *testing.T) {
 		r := testRegistry(t, Options{Server: registrytest.Listen(t, registrytest.Say(test.says))})
 		registrytest.Check(t, name, r.Ping(t.Context()), test.want)
 	}
+}
+
+// FuzzDecode decodes an answer about the SRV records of a service, which are its TXT and address
+// records too.
+func FuzzDecode(f *testing.F) {
+	r, err := New(Options{Server: "127.0.0.1:53", Zone: zone})
+	if err != nil {
+		f.Fatal(err)
+	}
+	n, _ := r.names("web")
+	question := dns.Question{Name: n.srv, Qtype: dns.TypeSRV, Qclass: dns.ClassINET}
+	srv, others, _ := r.wanted(n, mine())
+	well := &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Authoritative: true}, Question: []dns.Question{question}, Answer: append(others, srv)}
+	none := &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Authoritative: true}, Answer: []dns.RR{srv}}
+	var seeds []string
+	for _, m := range []*dns.Msg{well, none} {
+		data, _ := m.Pack()
+		seeds = append(seeds, string(data))
+	}
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		answer := new(dns.Msg)
+		if answer.Unpack([]byte(text)) != nil || r.check(&dns.Msg{MsgHdr: dns.MsgHdr{Id: answer.Id}, Question: []dns.Question{question}}, answer, nil) != nil {
+			return nil
+		}
+		var entries []registry.Entry
+		for _, srv := range records[*dns.SRV](answer, question) {
+			i := &instance{host: dns.CanonicalName(srv.Target), srvs: []*dns.SRV{srv}}
+			for at, kind := range kinds {
+				i.sets[at] = records[dns.RR](answer, dns.Question{Name: srv.Target, Qtype: kind})
+			}
+			i.understand(n)
+			entries = append(entries, i.entry)
+		}
+		return entries
+	}, seeds...)
 }

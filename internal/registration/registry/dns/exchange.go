@@ -92,7 +92,7 @@ func (r *Registry) typed(ctx context.Context, err error) error {
 func (r *Registry) check(request, answer *dns.Msg, failure error) error {
 	signature := answer.IsTsig()
 	switch {
-	case answer.Id != request.Id || !answer.Response:
+	case !answers(request, answer):
 		return registry.Permanent(fmt.Errorf("%s answers another question: check dns.server", r.server))
 	case answer.Rcode == dns.RcodeNotAuth && r.key.name != "" && (signature == nil || signature.Error != 0):
 		return registry.Permanent(fmt.Errorf("%s refuses the TSIG key %s%s", r.server, r.key.name, tsigError(signature)))
@@ -102,6 +102,16 @@ func (r *Registry) check(request, answer *dns.Msg, failure error) error {
 		return registry.Permanent(fmt.Errorf("%s does not sign its answers: check that it knows the TSIG key", r.server))
 	}
 	return r.code(request, answer)
+}
+
+// answers reports whether the answer is one to this request.
+func answers(request, answer *dns.Msg) bool {
+	same := func(a, b dns.Question) bool {
+		return a.Qtype == b.Qtype && a.Qclass == b.Qclass && dns.CanonicalName(a.Name) == dns.CanonicalName(b.Name)
+	}
+	// A server need not repeat the zone of an update.
+	asked := request.Opcode == dns.OpcodeUpdate || slices.EqualFunc(answer.Question, request.Question, same)
+	return answer.Id == request.Id && answer.Response && asked
 }
 
 // proves reports whether a connector acts on an answer with this code. "No such name" is one:
@@ -179,10 +189,11 @@ func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Ms
 }
 
 // records returns the records of an answer with the requested name and type.
-func records[T dns.RR](answer *dns.Msg) []T {
+func records[T dns.RR](answer *dns.Msg, question dns.Question) []T {
 	var found []T
 	for _, rr := range answer.Answer {
-		if record, ok := rr.(T); ok && rr.Header().Rrtype == answer.Question[0].Qtype && dns.CanonicalName(rr.Header().Name) == dns.CanonicalName(answer.Question[0].Name) {
+		name := dns.CanonicalName(rr.Header().Name)
+		if record, ok := rr.(T); ok && rr.Header().Rrtype == question.Qtype && name == dns.CanonicalName(question.Name) {
 			found = append(found, record)
 		}
 	}

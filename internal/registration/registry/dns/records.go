@@ -83,7 +83,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 }
 
 func (r *Registry) srvs(ctx context.Context, n names) ([]*dns.SRV, error) {
-	answers, err := r.ask(ctx, []dns.Question{{Name: n.srv, Qtype: dns.TypeSRV, Qclass: dns.ClassINET}})
+	question := dns.Question{Name: n.srv, Qtype: dns.TypeSRV, Qclass: dns.ClassINET}
+	answers, err := r.ask(ctx, []dns.Question{question})
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func (r *Registry) srvs(ctx context.Context, n names) ([]*dns.SRV, error) {
 		return nil, registry.Permanent(fmt.Errorf("the records of %s do not fit into one answer: "+
 			"spread the instances over several services", n.srv))
 	}
-	return records[*dns.SRV](answers[0]), nil
+	return records[*dns.SRV](answers[0], question), nil
 }
 
 // read asks what the zone holds for the instances with these names.
@@ -115,7 +116,7 @@ func (r *Registry) read(ctx context.Context, n names, hosts []string, srvs []*dn
 	for at, host := range hosts {
 		i := &instance{host: host, srvs: byTarget[host]}
 		for n := range kinds {
-			i.sets[n] = records[dns.RR](answers[at*len(kinds)+n])
+			i.sets[n] = records[dns.RR](answers[at*len(kinds)+n], questions[at*len(kinds)+n])
 		}
 		i.understand(n)
 		instances = append(instances, i)

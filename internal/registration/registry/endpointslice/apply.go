@@ -18,28 +18,28 @@ import (
 // reads first. It writes each changed slice as a whole, with the version it read as a
 // precondition, so that all changes to a slice go into one write.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	return registry.Rounds(changes, func(changes []registry.Change) (again []registry.Change, refused []error, err error) {
+	return registry.Rounds(changes, func(changes []registry.Change) (again []registry.Change, err error) {
 		list, err := r.slices(ctx, service)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		l := r.layout(service, list)
 		outdated := l.change(changes)
-		refused, stale, err := r.write(ctx, l.writes())
-		refused = append(refused, outdated...)
-		if err != nil || !stale {
-			return nil, refused, err
+		stale, err := r.write(ctx, l.writes())
+		err = errors.Join(outdated, err)
+		if !stale {
+			return nil, err
 		}
 		// What was written is done, as the next round finds.
-		byID, _ := registry.ChangeErrors(errors.Join(refused...))
-		again = slices.DeleteFunc(slices.Clone(changes), func(c registry.Change) bool { return byID[c.Entry.ID] != nil })
-		return again, refused, nil
+		refused, _ := registry.ChangeErrors(err)
+		return slices.DeleteFunc(slices.Clone(changes), func(c registry.Change) bool { return refused[c.Entry.ID] != nil }), err
 	})
 }
 
 // write writes the slices, and reports whether one of them had changed since it was
 // read.
-func (r *Registry) write(ctx context.Context, shelves []*shelf) (refused []error, stale bool, err error) {
+func (r *Registry) write(ctx context.Context, shelves []*shelf) (stale bool, err error) {
+	var refused []error
 	for _, s := range shelves {
 		err := r.writeOne(ctx, s)
 		switch {
@@ -51,15 +51,15 @@ func (r *Registry) write(ctx context.Context, shelves []*shelf) (refused []error
 				refused = append(refused, &registry.ChangeError{ID: id, Err: Typed(ctx, err)})
 			}
 		default:
-			return refused, stale, Typed(ctx, err)
+			return false, errors.Join(append(refused, Typed(ctx, err))...)
 		}
 		if err != nil && s.gains {
 			// An entry that was to move here may be about to leave another slice. It
 			// must never be in neither.
-			return refused, true, nil
+			return true, errors.Join(refused...)
 		}
 	}
-	return refused, stale, nil
+	return stale, errors.Join(refused...)
 }
 
 // outdated reports whether the slice changed since it was read.

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -183,4 +185,21 @@ func TestTyped(t *testing.T) {
 		registrytest.Check(t, name, Typed(t.Context(), fmt.Errorf("list: %w", test.err)), test.want)
 	}
 	registrytest.CheckOptions(t, New, map[string]Options{"no client": {}})
+}
+
+// FuzzDecode decodes the annotation of a slice, and writes it again.
+func FuzzDecode(f *testing.F) {
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		s := discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Labels: map[string]string{discoveryv1.LabelManagedBy: Manager}, Annotations: map[string]string{AnnotationEntries: text},
+		}}
+		for _, uid := range []types.UID{"a", "b", "b", ""} {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{TargetRef: &corev1.ObjectReference{UID: uid}})
+		}
+		l := newLayout(discoveryv1.EndpointSlice{}, []discoveryv1.EndpointSlice{s})
+		if _, err := l.shelves[0].render(); err != nil {
+			panic(err)
+		}
+		return l.entries()
+	}, `[{"id":"x","weight":1,"metadata":{"portName":"y"},"owner":{"cluster":"c","uid":"a"}},{"owner":{"uid":"b"}},null]`, `{"id":1}`, "null")
 }

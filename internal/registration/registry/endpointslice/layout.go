@@ -85,10 +85,10 @@ func (l *layout) entries() []registry.Entry {
 }
 
 // change makes the changes, and returns the errors of those it does not make.
-func (l *layout) change(changes []registry.Change) (refused []error) {
+func (l *layout) change(changes []registry.Change) (refused error) {
 	var puts []placement
 	// Removals make room first.
-	refused = registry.Decide(l.entries(), changes, func(c registry.Change) (err error) {
+	refused = registry.Decide(l.entries(), registry.Itself, changes, func(c registry.Change, _ *registry.Entry) (err error) {
 		if c.Op == registry.Remove {
 			l.take(c.Entry.ID)
 			return nil

@@ -19,13 +19,6 @@ import (
 // transaction (--max-txn-ops).
 const maxTxnOps = 128
 
-// operation is a change on its way to etcd.
-type operation struct {
-	change registry.Change
-	key    string
-	value  string
-}
-
 // Apply implements registry.Connector. A transaction is all or nothing. If a change is
 // outdated, Apply reads the current entries and continues without that change.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
@@ -35,7 +28,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	}
 	var errs []error
 	for batch := range slices.Chunk(changes, maxTxnOps) {
-		err := registry.Rounds(batch, func(changes []registry.Change) ([]registry.Change, []error, error) {
+		err := registry.Rounds(batch, func(changes []registry.Change) ([]registry.Change, error) {
 			return r.round(ctx, client, service, changes)
 		})
 		errs = append(errs, err)
@@ -46,83 +39,60 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	return errors.Join(errs...)
 }
 
-// round sends one transaction, and returns the remaining changes if it was not applied.
+// round sends one transaction. If it was not applied, because an entry is not as it was
+// listed, round returns the changes that remain.
 func (r *Registry) round(
 	ctx context.Context, client *clientv3.Client, service string, changes []registry.Change,
-) (again []registry.Change, refused []error, err error) {
-	var batch []operation
+) (again []registry.Change, err error) {
+	var refused []error
 	var sent []registry.Change
-	for _, change := range changes {
-		op, err := r.operation(service, change)
-		if err != nil {
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
-			continue
-		}
-		batch, sent = append(batch, op), append(sent, change)
-	}
-	if len(batch) == 0 {
-		return nil, refused, nil
-	}
-	applied, current, err := commit(ctx, client, r.root(service), batch)
-	if err != nil || applied {
-		return nil, refused, err
-	}
-	no := registry.Decide(current, sent, func(change registry.Change) error {
-		again = append(again, change)
-		return nil
-	})
-	return again, append(refused, no...), nil
-}
-
-func (r *Registry) operation(service string, change registry.Change) (operation, error) {
-	op := operation{change: change, key: r.root(service) + change.Entry.ID}
-	if change.Op == registry.Remove {
-		return op, nil
-	}
-	var err error
-	op.value, err = encode(change.Entry)
-	return op, err
-}
-
-// commit sends one transaction. If a comparison fails, it returns the current entries.
-func commit(
-	ctx context.Context, client *clientv3.Client, root string, batch []operation,
-) (applied bool, current []registry.Entry, err error) {
 	var compares []clientv3.Cmp
 	var writes, reads []clientv3.Op
-	for _, op := range batch {
-		// A key that does not exist has the modification revision 0.
-		revision, err := seen(op.change.Entry.Version)
+	for _, change := range changes {
+		key := r.root(service) + change.Entry.ID
+		write, unchanged, err := operation(key, change)
 		if err != nil {
-			return false, nil, err
+			refused = append(refused, change.Refused(err))
+			continue
 		}
-		compares = append(compares, clientv3.Compare(clientv3.ModRevision(op.key), "=", revision))
-		reads = append(reads, clientv3.OpGet(op.key))
-		if op.change.Op == registry.Remove {
-			writes = append(writes, clientv3.OpDelete(op.key))
-		} else {
-			writes = append(writes, clientv3.OpPut(op.key, op.value))
-		}
+		sent, compares = append(sent, change), append(compares, unchanged)
+		writes, reads = append(writes, write), append(reads, clientv3.OpGet(key))
+	}
+	if len(sent) == 0 {
+		return nil, errors.Join(refused...)
 	}
 	answer, err := client.Txn(ctx).If(compares...).Then(writes...).Else(reads...).Commit()
 	if err != nil || answer.Succeeded {
-		return err == nil, nil, typed(err)
+		return nil, errors.Join(append(refused, typed(err))...)
 	}
+	var current []registry.Entry
 	for _, read := range answer.Responses {
 		for _, kv := range read.GetResponseRange().Kvs {
-			current = append(current, decode(strings.TrimPrefix(string(kv.Key), root), kv))
+			current = append(current, decode(strings.TrimPrefix(string(kv.Key), r.root(service)), kv))
 		}
 	}
-	return false, current, nil
+	err = registry.Decide(current, registry.Itself, sent, func(change registry.Change, _ *registry.Entry) error {
+		again = append(again, change)
+		return nil
+	})
+	return again, errors.Join(append(refused, err)...)
 }
 
-func seen(version string) (int64, error) {
-	if version == "" {
-		return 0, nil
+// operation returns what makes a change, and the comparison with what was listed.
+func operation(key string, change registry.Change) (write clientv3.Op, unchanged clientv3.Cmp, err error) {
+	revision := int64(0) // As that of a key that does not exist.
+	if version := change.Entry.Version; version != "" {
+		if revision, err = strconv.ParseInt(version, 10, 64); err != nil {
+			return write, unchanged, registry.Permanent(fmt.Errorf("version %q is not one that List returned: %w", version, err))
+		}
 	}
-	revision, err := strconv.ParseInt(version, 10, 64)
-	if err != nil {
-		return 0, registry.Permanent(fmt.Errorf("version %q is not one that List returned: %w", version, err))
+	write = clientv3.OpDelete(key)
+	if change.Op == registry.Put {
+		value, err := encode(change.Entry)
+		if err != nil {
+			return write, unchanged, err
+		}
+		write = clientv3.OpPut(key, value)
 	}
-	return revision, nil
+	return write, clientv3.Compare(clientv3.ModRevision(key), "=", revision), nil
 }

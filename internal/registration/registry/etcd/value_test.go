@@ -70,3 +70,13 @@ func TestReservedMetadataIsRefused(t *testing.T) {
 func TestOptionsNeedEndpoints(t *testing.T) {
 	registrytest.CheckOptions(t, New, map[string]Options{"none": {}})
 }
+
+func FuzzDecode(f *testing.F) {
+	own, err := encode(registrytest.Entry("a"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		return []registry.Entry{decode("a", &mvccpb.KeyValue{Value: []byte(text)})}
+	}, own, "10.0.0.1:80", `{"Addr":"[::1]:99999999999","Metadata":{"usher":{"cluster":1},"weight":1e99,"a":null}}`)
+}

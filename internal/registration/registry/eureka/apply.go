@@ -24,7 +24,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 		case errors.Is(err, rest.ErrDenied), errors.Is(err, registry.ErrTransient):
 			other = cmp.Or(other, err)
 		default:
-			refused = append(refused, &registry.ChangeError{ID: changes[n].Entry.ID, Err: err})
+			refused = append(refused, changes[n].Refused(err))
 		}
 	}
 	return errors.Join(append(refused, other)...)

@@ -222,3 +222,14 @@ func TestRenewals(t *testing.T) {
 		t.Errorf("%v are due though nobody lists them", due)
 	}
 }
+
+func FuzzDecode(f *testing.F) {
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		var list several
+		if json.Unmarshal([]byte(text), &list) != nil {
+			return nil
+		}
+		return registry.Entries(list, instance.entry)
+	}, `{"instanceId":"a","ipAddr":"10.0.0.1","status":"UP","port":{"$":"80","@enabled":"true"},"lastDirtyTimestamp":"7",`+
+		`"metadata":{"@class":"x","usher-id":"a","usher-uid":"u","weight":"-1"}}`, `[null,{"port":{"$":1e9}},{"port":{"$":null}}]`)
+}

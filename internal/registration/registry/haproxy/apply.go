@@ -40,21 +40,16 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 			})
 		})
 	}
-	return errors.Join(append(slices.Concat(append(said, refused)...), err)...)
+	return errors.Join(append(slices.Concat(said...), refused, err)...)
 }
 
 // jobs checks the changes against the current servers.
-func (r *Registry) jobs(views []view, changes []registry.Change) (jobs []job, refused []error) {
-	byID := make(map[string]view, len(views))
-	for _, v := range views {
-		byID[v.entry.ID] = v
-	}
-	refused = registry.Decide(entries(views), changes, func(change registry.Change) (err error) {
-		v, exists := byID[change.Entry.ID]
-		if !exists {
-			v.servers = make([][]server, len(r.targets))
+func (r *Registry) jobs(views []view, changes []registry.Change) (jobs []job, refused error) {
+	refused = registry.Decide(views, view.asEntry, changes, func(change registry.Change, there *view) (err error) {
+		j := job{change: change, servers: make([][]server, len(r.targets))}
+		if there != nil {
+			j.servers = there.servers
 		}
-		j := job{change: change, servers: v.servers}
 		if change.Op == registry.Put {
 			if change.Entry.Weight > maxWeight {
 				return registry.Permanent(fmt.Errorf("weight %d is above HAProxy's limit of %d: set a smaller one", change.Entry.Weight, maxWeight))

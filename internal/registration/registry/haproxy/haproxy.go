@@ -163,7 +163,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	return entries(views), nil
+	return registry.Entries(views, view.asEntry), nil
 }
 
 // Close implements registry.Connector. There is nothing to free.

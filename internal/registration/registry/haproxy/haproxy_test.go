@@ -3,6 +3,7 @@
 package haproxy
 
 import (
+	"bufio"
 	"strings"
 	"testing"
 
@@ -200,4 +201,24 @@ func TestStrangers(t *testing.T) {
 		_, err := r.List(t.Context(), "web")
 		registrytest.Check(t, test.name, err, test.want)
 	}
+}
+
+// FuzzDecode decodes the servers of a process and, after a prompt, their sessions.
+func FuzzDecode(f *testing.F) {
+	r := &Registry{targets: []target{{address: "a"}}}
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		s := &session{reader: bufio.NewReader(strings.NewReader(text))}
+		state, _ := s.answer()
+		stat, _ := s.answer()
+		servers, err := parseServers(state)
+		if err != nil {
+			return nil
+		}
+		sessions, _ := parseSessions("web", stat)
+		for i := range servers {
+			servers[i].sessions = sessions[servers[i].name]
+		}
+		return registry.Entries(r.merge([][]server{servers}), view.asEntry)
+	}, "1\n"+columns+"3 web 1 a:usher:5e0c:web:u 10.0.0.1 2 8 10 8080\n3 web 2 theirs 192.0.2.1 0 5 1 80"+prompt+
+		"# pxname,svname,qcur,qmax,scur\nweb,a:usher:5e0c:web:u,1,9,2\n"+prompt, "1\n# srv_name\nx > y"+prompt, "\n>"+prompt)
 }

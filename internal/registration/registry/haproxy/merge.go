@@ -18,6 +18,8 @@ type view struct {
 	servers [][]server
 }
 
+func (v view) asEntry() registry.Entry { return v.entry }
+
 // merge makes one entry of each ID: in service if every process says so, and gone if no
 // process has it.
 func (r *Registry) merge(found [][]server) []view {
@@ -109,8 +111,4 @@ func (s server) wait(t target) string {
 		return fmt.Sprintf("it waits for 1 session on %s", t)
 	}
 	return fmt.Sprintf("it waits for %d sessions on %s", s.sessions, t)
-}
-
-func entries(views []view) []registry.Entry {
-	return registry.Entries(views, func(v view) registry.Entry { return v.entry })
 }

@@ -107,7 +107,11 @@ func Connect(in Cluster) func(r *usherv1alpha1.Registry, root string, secret map
 		if kind.Name == "" {
 			return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set one of %s", r.Name, fields(rows)))
 		}
-		return settings.Connect(root, only(secret, kind.Keys))
+		connector, err := settings.Connect(root, only(secret, kind.Keys))
+		if err != nil || settings.Obeyed == nil {
+			return connector, err
+		}
+		return cautious{connector, settings.Obeyed, r.Spec.AllowedMetadata}, nil
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 
 // step is a change with what it writes.
 type step struct {
-	id string
+	change registry.Change
 	// put is the wanted instance, nil to remove.
 	put *instance
 	// covered means that the address had an instance before, and someone may have set
@@ -77,7 +77,7 @@ func (r *Registry) each(ctx context.Context, service string, p *plan, removals b
 		case errors.Is(err, registry.ErrTransient), errors.Is(err, rest.ErrDenied):
 			return err
 		default:
-			p.refuse(p.steps[n].id, err)
+			p.refused = append(p.refused, p.steps[n].change.Refused(err))
 		}
 	}
 	p.steps = kept
@@ -165,7 +165,7 @@ func (r *Registry) settle(ctx context.Context, service string, steps []step) err
 		select {
 		case <-ctx.Done():
 			return registry.Transient(fmt.Errorf("the list does not show %d changes, such as that of %s: %w",
-				len(missing), missing[0].id, context.Cause(ctx)))
+				len(missing), missing[0].change.Entry.ID, context.Cause(ctx)))
 		case <-tick.C:
 		}
 	}

@@ -41,6 +41,8 @@ type listed struct {
 	entry    registry.Entry
 }
 
+func (l listed) asEntry() registry.Entry { return l.entry }
+
 func (i instance) at() string { return net.JoinHostPort(i.IP, strconv.Itoa(int(i.Port))) }
 
 // claims reports whether the metadata was written for this instance.

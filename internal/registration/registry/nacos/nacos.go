@@ -80,6 +80,8 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 	}
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Root: Root{Namespace: s.NamespaceID, Group: s.Group, Cluster: s.Cluster}.String(),
+		// Nacos itself and its clients obey these keys.
+		Obeyed: func(key, _ string) bool { return strings.HasPrefix(key, "preserved.") },
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{Address: s.Address, Root: ParseRoot(root), Secret: secret})
 		},
@@ -142,7 +144,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	return registry.Entries(identify(instances), func(l listed) registry.Entry { return l.entry }), nil
+	return registry.Entries(identify(instances), listed.asEntry), nil
 }
 
 // Close implements registry.Connector.

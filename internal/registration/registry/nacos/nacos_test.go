@@ -3,6 +3,7 @@
 package nacos
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -215,4 +216,15 @@ func TestLogins(t *testing.T) {
 	now = now.Add(91 * time.Second)
 	valid.Store(3)
 	list("about to end", 3)
+}
+
+func FuzzDecode(f *testing.F) {
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		var list []instance
+		if json.Unmarshal([]byte(text), &list) != nil {
+			return nil
+		}
+		return registry.Entries(identify(list), listed.asEntry)
+	}, `[{"ip":"10.0.0.1","port":80,"weight":1e300,"healthy":true,"enabled":true,"metadata":{"usher-id":"a","usher-address":"10.0.0.1:80"}}]`,
+		`[null,{"ip":"::1","weight":-0.5},{"metadata":{"usher-id":":0","usher-address":":0"}}]`)
 }

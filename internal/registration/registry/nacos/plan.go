@@ -17,20 +17,17 @@ var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos re
 
 // plan compares changes with a list.
 type plan struct {
-	listed  []registry.Entry
-	current map[string]listed
-	// taken maps each address to the ID of its entry.
-	taken   map[string]string
+	listed []listed
+	// taken maps each address to the entry that has it.
+	taken   map[string]registry.Entry
 	steps   []step
 	refused []error
 }
 
 func newPlan(instances []instance) *plan {
-	p := &plan{current: map[string]listed{}, taken: map[string]string{}}
-	for _, l := range identify(instances) {
-		p.listed = append(p.listed, l.entry)
-		p.current[l.entry.ID] = l
-		p.taken[l.instance.at()] = l.entry.ID
+	p := &plan{listed: identify(instances), taken: map[string]registry.Entry{}}
+	for _, l := range p.listed {
+		p.taken[l.instance.at()] = l.entry
 	}
 	return p
 }
@@ -39,33 +36,29 @@ func newPlan(instances []instance) *plan {
 // another.
 func (p *plan) add(changes []registry.Change) {
 	removals := func(a, b registry.Change) int { return strings.Compare(string(b.Op), string(a.Op)) }
-	p.refused = registry.Decide(p.listed, slices.SortedStableFunc(slices.Values(changes), removals), p.one)
-}
-
-func (p *plan) refuse(id string, err error) {
-	p.refused = append(p.refused, &registry.ChangeError{ID: id, Err: err})
+	sorted := slices.SortedStableFunc(slices.Values(changes), removals)
+	p.refused = append(p.refused, registry.Decide(p.listed, listed.asEntry, sorted, p.one))
 }
 
 // one plans a change that is left to make.
-func (p *plan) one(c registry.Change) error {
-	there, found := p.current[c.Entry.ID]
+func (p *plan) one(c registry.Change, there *listed) error {
 	if c.Op == registry.Remove {
 		delete(p.taken, there.instance.at())
-		p.steps = append(p.steps, step{id: c.Entry.ID, gone: []instance{there.instance}})
+		p.steps = append(p.steps, step{change: c, gone: []instance{there.instance}})
 		return nil
 	}
 	want, err := encode(c.Entry)
 	if err != nil {
 		return err
 	}
-	if found && there.instance.shows(want) {
+	if there != nil && there.instance.shows(want) {
 		return registry.Transient(errHeldBack)
 	}
 	if err := p.take(c.Entry, want.at()); err != nil {
 		return err
 	}
-	s := step{id: c.Entry.ID, put: &want, covered: found}
-	if found && there.instance.at() != want.at() {
+	s := step{change: c, put: &want, covered: there != nil}
+	if there != nil && there.instance.at() != want.at() {
 		s.gone = []instance{there.instance}
 	}
 	p.steps = append(p.steps, s)
@@ -75,13 +68,13 @@ func (p *plan) one(c registry.Change) error {
 // take refuses an address that another entry has: Nacos identifies instances only by
 // their address.
 func (p *plan) take(e registry.Entry, at string) error {
-	id, taken := p.taken[at]
-	if !taken || id == e.ID {
-		p.taken[at] = e.ID
+	other, taken := p.taken[at]
+	switch {
+	case !taken || other.ID == e.ID:
+		p.taken[at] = e
 		return nil
+	case other.Owner.Cluster != e.Owner.Cluster:
+		return fmt.Errorf("its address %s is that of %s, which belongs to %s: %w", at, other.ID, other.Owner, registry.ErrForeign)
 	}
-	if other, listed := p.current[id]; listed && other.entry.Owner.Cluster != e.Owner.Cluster {
-		return fmt.Errorf("its address %s is that of %s, which belongs to %s: %w", at, id, other.entry.Owner, registry.ErrForeign)
-	}
-	return fmt.Errorf("its address %s is that of %s: %w", at, id, registry.ErrConflict)
+	return fmt.Errorf("its address %s is that of %s: %w", at, other.ID, registry.ErrConflict)
 }

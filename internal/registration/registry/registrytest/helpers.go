@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -219,6 +220,20 @@ func Same(t *testing.T, what string, want, have any) {
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("%s differs (-want +have):\n%s", what, diff)
 	}
+}
+
+// FuzzDecode decodes whatever a registry may answer: decode must not panic, and must return the
+// same entries each time.
+func FuzzDecode(f *testing.F, decode func(text string) []registry.Entry, seeds ...string) {
+	f.Helper()
+	for _, seed := range seeds {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if first, second := decode(text), decode(text); !reflect.DeepEqual(first, second) {
+			t.Errorf("%q is first %+v, and then %+v", text, first, second)
+		}
+	})
 }
 
 // CheckOptions checks that each of these options is refused permanently.

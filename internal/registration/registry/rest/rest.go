@@ -201,7 +201,7 @@ func (a *Answer) Refusal(hidden ...string) error {
 // Decode decodes the body. server is what should have answered.
 func (a *Answer) Decode(server string, into any) error {
 	if err := json.Unmarshal(a.Body, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s did not answer like %s: check the address: %w", a.Where, server, err))
+		return registry.Permanent(fmt.Errorf("%s did not answer like %s: check %s: %w", a.Where, server, a.client.options.Field, err))
 	}
 	return nil
 }

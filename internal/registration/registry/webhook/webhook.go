@@ -130,6 +130,7 @@ var _ registry.Connector = (*Registry)(nil)
 func New(options Options) (*Registry, error) {
 	client, err := rest.New(rest.Options{
 		Field: "webhook.url", Example: "https://host/path", Address: options.URL, MaxAnswer: maxResponse,
+		Hint: "the key " + KeyHMAC + " of the credentials Secret",
 		// The protocol signs requests and uses no client certificates.
 		Secret: map[string][]byte{KeyCA: options.Secret[KeyCA]},
 	})
@@ -225,27 +226,16 @@ func (r *Registry) call(ctx context.Context, path string, question, answer any) 
 		header.Set(HeaderSignature, Sign(r.key, timestamp, path, body))
 	}
 	said, err := r.client.Send(ctx, rest.Question{Method: http.MethodPost, Path: path, Header: header, Body: body})
-	if err != nil {
-		return err
-	}
-	return read(said, answer)
-}
-
-// read converts a status code to a typed error, and decodes the body into answer.
-func read(said *rest.Answer, answer any) error {
 	switch {
-	case said.Temporary():
-		return registry.Transient(said.Failure())
+	case err != nil:
+		return err
 	case said.Code >= 300 && said.Code < 400:
 		return registry.Permanent(fmt.Errorf("%w: redirects are not followed; set webhook.url to %q",
 			said.Failure(), said.Header.Get("Location")))
 	case said.Code != http.StatusOK && said.Code != http.StatusNoContent:
-		return registry.Permanent(said.Failure())
+		return said.Refusal()
 	case answer == nil, len(said.Body) == 0:
 		return nil
 	}
-	if err := json.Unmarshal(said.Body, answer); err != nil {
-		return registry.Permanent(fmt.Errorf("%s did not answer with the protocol's JSON: check webhook.url: %w", said.Where, err))
-	}
-	return nil
+	return said.Decode("a receiver of this protocol", answer)
 }

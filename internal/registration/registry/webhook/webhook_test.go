@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -197,4 +198,20 @@ func TestOptionsAreChecked(t *testing.T) {
 		"user in address": {URL: "https://user:" + registrytest.Secret + "@example.com"},
 		"no certificate":  {URL: "https://example.com", Secret: map[string][]byte{webhook.KeyCA: []byte("no certificate")}},
 	})
+}
+
+func FuzzDecode(f *testing.F) {
+	var body atomic.Pointer[string]
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, *body.Load()) }))
+	f.Cleanup(receiver.Close)
+	r, err := webhook.New(webhook.Options{URL: receiver.URL})
+	if err != nil {
+		f.Fatal(err)
+	}
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		body.Store(&text)
+		entries, _ := r.List(context.Background(), "web")
+		return entries
+	}, `{"entries":[{"id":"b","address":"10.0.0.1","port":80,"weight":1,"version":"1","owner":{"cluster":"c"},"metadata":{"a":"b"},"unsettled":"x"},null]}`,
+		`{"entries":[]}`, `{"entries":null}`)
 }

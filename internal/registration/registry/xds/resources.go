@@ -5,13 +5,8 @@ package xds
 import (
 	"fmt"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
-	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -52,67 +47,6 @@ func encode(message proto.Message) (resource, error) {
 		return resource{}, fmt.Errorf("encode %s: %w", message.ProtoReflect().Descriptor().Name(), err)
 	}
 	return resource{data: data, version: registry.Digest(data.Value)}, nil
-}
-
-// fixed makes a resource of any type except endpoints. It follows from the name alone,
-// so a client can ask for a service before it has an instance.
-func fixed(typeURL, name string) (resource, error) {
-	switch typeURL {
-	case typeListener:
-		return listener(name)
-	case typeRoute:
-		return encode(route(name))
-	default:
-		return encode(cluster(name))
-	}
-}
-
-func ads() *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ResourceApiVersion:    corev3.ApiVersion_V3,
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-	}
-}
-
-func listener(name string) (resource, error) {
-	router, err := encode(&routerv3.Router{})
-	if err != nil {
-		return resource{}, err
-	}
-	manager, err := encode(&managerv3.HttpConnectionManager{
-		RouteSpecifier: &managerv3.HttpConnectionManager_Rds{
-			Rds: &managerv3.Rds{RouteConfigName: name, ConfigSource: ads()},
-		},
-		HttpFilters: []*managerv3.HttpFilter{{
-			Name:       "router",
-			ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: router.data},
-		}},
-	})
-	if err != nil {
-		return resource{}, err
-	}
-	return encode(&listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: manager.data}})
-}
-
-func route(name string) *routev3.RouteConfiguration {
-	return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{{
-		Name: name, Domains: []string{"*"},
-		Routes: []*routev3.Route{{
-			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: ""}},
-			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: name},
-			}},
-		}},
-	}}}
-}
-
-func cluster(name string) *clusterv3.Cluster {
-	return &clusterv3.Cluster{
-		Name:                 name,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
-		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: name},
-		LbPolicy:             clusterv3.Cluster_ROUND_ROBIN,
-	}
 }
 
 // endpoint is an entry that clients may know.

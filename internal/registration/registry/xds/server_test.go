@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -449,4 +450,32 @@ func TestServerFiles(t *testing.T) {
 	if creds, err := (TLSFiles{}).credentials(); err != nil || creds.Info().SecurityProtocol != "insecure" {
 		t.Errorf("no files: %v", err)
 	}
+}
+
+// FuzzRequest takes whatever a client may send.
+func FuzzRequest(f *testing.F) {
+	for _, request := range []*discoveryv3.DiscoveryRequest{
+		{Node: &corev3.Node{Id: "me"}, TypeUrl: typeAssignment, ResourceNames: []string{"web.demo", "web", "web.demo"}},
+		{TypeUrl: typeListener, ResponseNonce: "1", ErrorDetail: &rpcstatus.Status{Message: "no"}, ResourceNames: []string{"a.b"}},
+	} {
+		data, err := proto.Marshal(request)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var request discoveryv3.DiscoveryRequest
+		if proto.Unmarshal(data, &request) != nil {
+			return
+		}
+		store := NewStore()
+		store.handle(slice("one", "1", "10.0.0.1"), false)
+		c := newCaller(t, store)
+		for range 2 {
+			if err := c.take(&request); err != nil && status.Code(err) != codes.InvalidArgument {
+				t.Error(err)
+			}
+		}
+	})
 }

@@ -32,32 +32,32 @@ type step struct {
 // change goes unnoticed: a node that was removed and recreated in between has its old
 // version again.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, []error, error) {
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) {
 		return r.round(ctx, service, changes)
 	})
 }
 
 // round makes the changes once, and returns those that conflicted with other writes.
-func (r *Registry) round(
-	ctx context.Context, service string, changes []registry.Change,
-) (again []registry.Change, refused []error, err error) {
+func (r *Registry) round(ctx context.Context, service string, changes []registry.Change) (again []registry.Change, err error) {
+	var refused []error
 	err = r.dialer.run(ctx, func(conn *zk.Conn) error {
 		nodes, err := r.read(ctx, conn, service)
 		if err != nil {
 			return err
 		}
 		steps, no := r.steps(service, changes, nodes)
-		refused = no
+		refused = append(refused, no)
 		acl, err := r.prepare(conn, r.folder(service), steps)
 		if err != nil {
 			return err
 		}
 		results := registry.Each(ctx, len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
-		again, no, err = sortOut(steps, results)
-		refused = append(refused, no...)
+		var failed []error
+		again, failed, err = sortOut(steps, results)
+		refused = append(refused, failed...)
 		return err
 	})
-	return again, refused, err
+	return again, errors.Join(append(refused, err)...)
 }
 
 // sortOut separates the errors of single changes from those of the connection.
@@ -69,7 +69,7 @@ func sortOut(steps []step, results []error) (again []registry.Change, refused []
 		case errors.Is(result, errStale):
 			again = append(again, change)
 		case errors.Is(typed(result), registry.ErrPermanent), errors.Is(result, zk.ErrNotEmpty):
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: registry.Permanent(explain(result))})
+			refused = append(refused, change.Refused(registry.Permanent(explain(result))))
 		case err == nil:
 			err = result
 		}
@@ -78,13 +78,9 @@ func sortOut(steps []step, results []error) (again []registry.Change, refused []
 }
 
 // steps compares the changes with the current nodes.
-func (r *Registry) steps(service string, changes []registry.Change, nodes []node) (steps []step, refused []error) {
-	byID := map[string]*node{}
-	for i := range nodes {
-		byID[nodes[i].entry.ID] = &nodes[i]
-	}
-	refused = registry.Decide(entries(nodes), changes, func(change registry.Change) (err error) {
-		s := step{change: change, there: byID[change.Entry.ID]}
+func (r *Registry) steps(service string, changes []registry.Change, nodes []node) (steps []step, refused error) {
+	refused = registry.Decide(nodes, node.asEntry, changes, func(change registry.Change, there *node) (err error) {
+		s := step{change: change, there: there}
 		if change.Op == registry.Put {
 			s.name, s.data, err = r.layout.encode(service, change.Entry)
 		} else {

@@ -35,6 +35,10 @@ type serviceInstance struct {
 	Usher               json.RawMessage `json:"usher,omitempty"`
 }
 
+// obeyedByCurator reports whether a key of the payload may name a Java class, which the
+// caller's JSON library then creates: @class by default.
+func obeyedByCurator(key, _ string) bool { return !paramKey.MatchString(key) }
+
 func (curator) folder(service string) string { return service }
 
 func (curator) encode(service string, e registry.Entry) (string, []byte, error) {

@@ -40,6 +40,23 @@ var (
 	protocol = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
 )
 
+// read are the parameters that Dubbo's consumers read at most to choose among providers, or to
+// show them. They obey others: one with category=routers and a script as its rule is code.
+var read = []string{
+	"application", "application.version", "deprecated", "dubbo", "dubbo.tag", "environment", "group", "methods", "module",
+	"organization", "owner", "pid", "region", "release", "retries", "revision", registry.MetaTags, "timeout", "timestamp",
+	"version", "warmup", "zone",
+}
+
+// obeyedByDubbo reports whether a parameter makes consumers do more than call a provider over
+// one of Dubbo's own protocols.
+func obeyedByDubbo(key, value string) bool {
+	if key == paramProtocol {
+		return value != defaultProtocol && value != "tri"
+	}
+	return !slices.Contains(read, key)
+}
+
 // stored is the content of a node.
 type stored struct {
 	Usher *mark `json:"usher"`

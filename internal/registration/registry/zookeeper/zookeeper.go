@@ -69,8 +69,9 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 		return nil
 	}
 	layout := cmp.Or(Layout(s.Layout), Curator)
+	obeyed := map[Layout]func(key, value string) bool{Curator: obeyedByCurator, Dubbo: obeyedByDubbo}
 	return &registry.Settings{
-		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, DefaultPath(layout)),
+		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, DefaultPath(layout)), Obeyed: obeyed[layout],
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{Servers: s.Servers, Layout: layout, Path: root, Secret: secret})
 		},
@@ -146,11 +147,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	return entries(nodes), nil
-}
-
-func entries(nodes []node) []registry.Entry {
-	return registry.Entries(nodes, func(n node) registry.Entry { return n.entry })
+	return registry.Entries(nodes, node.asEntry), nil
 }
 
 // Close implements registry.Connector.
@@ -165,6 +162,8 @@ type node struct {
 	stat  *zk.Stat
 	entry registry.Entry
 }
+
+func (n node) asEntry() registry.Entry { return n.entry }
 
 func (r *Registry) folder(service string) string { return r.root + "/" + r.layout.folder(service) }
 

@@ -180,3 +180,40 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+// FuzzDecode decodes a node's name and, after a line break, its content.
+func FuzzDecode(f *testing.F) {
+	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
+		name, data, _ := strings.Cut(text, "\n")
+		return []registry.Entry{curator{}.decode(name, []byte(data)), dubbo{}.decode(name, []byte(data))}
+	}, "a\n"+`{"name":"web","address":"192.0.2.1","port":1,"payload":{"@class":"x","n":1},"enabled":true,"usher":{"weight":-1,"owner":{"cluster":"c"}}}`,
+		url.QueryEscape("dubbo://[::1]:20880/org.example.Web?usher=a&weight=1e9&=&a")+"\n"+`{"usher":{"owner":{"uid":"u"}}}`, "%zz\n{")
+}
+
+// bytesConn is a connection on which a server sends some bytes and hangs up.
+type bytesConn struct {
+	net.Conn
+	*strings.Reader
+}
+
+func (c bytesConn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
+
+// FuzzFrames reads from servers that may be no ZooKeeper: what the client gets is what they
+// send, up to a packet with an impossible length.
+func FuzzFrames(f *testing.F) {
+	f.Add("\x00\x00\x00\x10sixteen of them. \x00\x00\x00\x01a")
+	f.Add("HTTP/1.1 400 Bad Request\r\n\r\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		got, _ := io.ReadAll(&frames{Conn: bytesConn{Reader: strings.NewReader(text)}}) // It ends somehow.
+		if !strings.HasPrefix(text, string(got)) {
+			t.Errorf("%q was read as %q", text, got)
+		}
+		for len(got) >= headerBytes {
+			length := int(binary.BigEndian.Uint32(got))
+			if length < minPacket || length > maxAnswer {
+				t.Fatalf("the client gets a packet of %d bytes", length)
+			}
+			got = got[min(headerBytes+length, len(got)):]
+		}
+	})
+}

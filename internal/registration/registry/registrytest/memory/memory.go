@@ -131,7 +131,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	var refused []error
 	for _, change := range changes {
 		if err := r.apply(service, change); err != nil {
-			refused = append(refused, &registry.ChangeError{ID: change.Entry.ID, Err: err})
+			refused = append(refused, change.Refused(err))
 		}
 	}
 	if r.fault == Lossy {
