@@ -86,13 +86,10 @@ explore: ## Visit every state of all the explorer's models, at most STATES per m
 	$(GO) -C test test ./sim -run TestExplore -deep -states $(STATES) -timeout 12h -v
 
 .PHONY: fuzz
-FUZZTIME ?= 30s
+FUZZTIME ?= 1m
 fuzz: ## Run each fuzz target for FUZZTIME.
-	$(GO) test ./internal/cloneset/plan -run '^$$' -fuzz '^FuzzMake$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzChange$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/cloneset/inplace -run '^$$' -fuzz '^FuzzChangeRaw$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzCloneSet$$' -fuzztime $(FUZZTIME)
-	$(GO) test ./internal/cloneset -run '^$$' -fuzz '^FuzzOneRevision$$' -fuzztime $(FUZZTIME)
+	@grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z]+' internal | sort | sed 's|/[^/]*:func | |' | while read -r dir name; do \
+		$(GO) test ./$$dir -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) || exit 1; done
 
 .PHONY: bench
 bench: ## Run the benchmarks of the planners, and of a whole pass.
