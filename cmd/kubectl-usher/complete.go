@@ -12,13 +12,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -67,7 +66,7 @@ func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, c
 
 // completesTarget offers TYPE/NAME or TYPE NAME, and one list of names for each argument
 // that follows.
-func (s *session) completesTarget(kinds []schema.GroupKind, rest ...names) cobra.CompletionFunc {
+func (s *session) completesTarget(kinds []schema.GroupVersionKind, rest ...names) cobra.CompletionFunc {
 	return names(func(ctx context.Context, args []string, typed string) []string {
 		if s.connect() != nil {
 			return nil
@@ -96,7 +95,7 @@ func completesFlag(command *cobra.Command, flag string, n names) {
 }
 
 // shortName is what people type for a kind.
-func shortName(kind schema.GroupKind) string {
+func shortName(kind schema.GroupVersionKind) string {
 	if kind == kindCloneSet {
 		return "clone"
 	}
@@ -104,12 +103,11 @@ func shortName(kind schema.GroupKind) string {
 }
 
 // targets offers TYPE/NAME for those kinds: first the types that the cluster has, then names.
-func (s *session) targets(ctx context.Context, kinds []schema.GroupKind, word string) []string {
+func (s *session) targets(ctx context.Context, kinds []schema.GroupVersionKind, word string) (out []string) {
 	prefix, _, named := strings.Cut(word, "/")
-	var out []string
 	if !named && len(kinds) > 1 {
 		for _, kind := range kinds {
-			if _, err := s.mapper.RESTMapping(kind); err == nil {
+			if _, err := s.mapper.RESTMapping(kind.GroupKind()); err == nil {
 				out = append(out, shortName(kind)+"/")
 			}
 		}
@@ -128,37 +126,26 @@ func (s *session) targets(ctx context.Context, kinds []schema.GroupKind, word st
 }
 
 // kindOf is the one of the kinds that somebody has typed; none if it is another one.
-func (s *session) kindOf(word string, kinds []schema.GroupKind) schema.GroupKind {
-	found, err := s.mapper.KindFor(schema.ParseGroupResource(word).WithVersion(""))
-	if err != nil || !slices.Contains(kinds, found.GroupKind()) {
-		return schema.GroupKind{}
+func (s *session) kindOf(word string, kinds []schema.GroupVersionKind) (kind schema.GroupVersionKind) {
+	if found, err := s.mapper.KindFor(schema.ParseGroupResource(word).WithVersion("")); err == nil {
+		if at := indexOf(kinds, found); at >= 0 {
+			kind = kinds[at]
+		}
 	}
-	return found.GroupKind()
+	return kind
 }
 
-// namesOf are the names of all objects of a kind in the namespace.
-func (s *session) namesOf(ctx context.Context, kind schema.GroupKind) []string {
-	if s.connect() != nil {
-		return nil
-	}
-	mapping, err := s.mapper.RESTMapping(kind)
-	if err != nil {
-		return nil
-	}
+// namesOf are the names of all objects of a kind, in the namespace if they have one.
+func (s *session) namesOf(ctx context.Context, kind schema.GroupVersionKind) (names []string) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(mapping.GroupVersionKind)
-	var where []client.ListOption
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		where = append(where, client.InNamespace(s.namespace))
-	}
-	if s.client.List(ctx, list, where...) != nil {
+	list.SetGroupVersionKind(kind)
+	if s.connect() != nil || s.client.List(ctx, list, client.InNamespace(s.namespace)) != nil {
 		return nil
 	}
-	out := make([]string, 0, len(list.Items))
 	for i := range list.Items {
-		out = append(out, list.Items[i].Name)
+		names = append(names, list.Items[i].Name)
 	}
-	return out
+	return names
 }
 
 // registryNames offers a Registry for the only argument.
@@ -177,21 +164,23 @@ func subject(args []string) []string {
 	return args
 }
 
-// revisionNumbers are those of the CloneSet that the first argument names, the newest first,
-// with their images.
-func (s *session) revisionNumbers(ctx context.Context, args []string, _ string) []string {
-	if len(args) == 0 {
-		return nil
+// ofCloneSet offers what there is to say of the CloneSet that the first argument names.
+func (s *session) ofCloneSet(offer func(context.Context, *apps.CloneSet) []string) names {
+	return func(ctx context.Context, args []string, _ string) []string {
+		if len(args) == 0 {
+			return nil
+		}
+		set, err := s.cloneSet(ctx, subject(args))
+		if err != nil {
+			return nil
+		}
+		return offer(ctx, set)
 	}
-	set, err := s.cloneSet(ctx, subject(args))
-	if err != nil {
-		return nil
-	}
-	objects, err := s.revisions(ctx, set)
-	if err != nil {
-		return nil
-	}
-	var out []string
+}
+
+// revisionNumbers are those of a CloneSet, the newest first, with their images.
+func (s *session) revisionNumbers(ctx context.Context, set *apps.CloneSet) (out []string) {
+	objects, _ := s.revisions(ctx, set) // none if they cannot be read
 	for _, object := range slices.Backward(objects) {
 		if !revision.Same(object.Name, set.Status.UpdateRevision) {
 			out = append(out, strconv.FormatInt(object.Revision, 10)+"\t"+strings.Join(view.RevisionOf(set, object).Images, " "))
@@ -200,21 +189,12 @@ func (s *session) revisionNumbers(ctx context.Context, args []string, _ string) 
 	return out
 }
 
-// images are the containers of the CloneSet that the first argument names, with their
-// repositories.
-func (s *session) images(ctx context.Context, args []string, _ string) []string {
-	if len(args) == 0 {
-		return nil
-	}
-	set, err := s.cloneSet(ctx, subject(args))
-	if err != nil {
-		return nil
-	}
+// images are the containers of a CloneSet, with their repositories.
+func images(_ context.Context, set *apps.CloneSet) (out []string) {
 	template, err := set.Spec.Template.Decode()
 	if err != nil {
 		return nil
 	}
-	var out []string
 	for i := range template.Spec.Containers {
 		repository, _, _ := strings.Cut(template.Spec.Containers[i].Image, "@")
 		if at := strings.LastIndex(repository, ":"); at > strings.LastIndex(repository, "/") {
@@ -234,10 +214,7 @@ func (s *session) keys(ctx context.Context, args []string, _ string) []string {
 	if err != nil {
 		return nil
 	}
-	w, err := s.load(ctx, t)
-	if err != nil {
-		return nil
-	}
+	w, _ := s.load(ctx, t) // nothing if it cannot be read
 	found := map[string]bool{}
 	for i := range w.Members {
 		for j := range w.Members[i].Waits {
@@ -256,7 +233,7 @@ func percentages(context.Context, []string, string) []string {
 // completeFlags offers values for kubectl's own flags.
 func (s *session) completeFlags(root *cobra.Command) {
 	completesFlag(root, "namespace", func(ctx context.Context, _ []string, _ string) []string {
-		return s.namesOf(ctx, corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind())
+		return s.namesOf(ctx, kindNamespace)
 	})
 	for flag, names := range map[string]func(*clientcmdapi.Config) []string{
 		"context": func(c *clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(c.Contexts)) },

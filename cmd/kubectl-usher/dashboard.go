@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	lanes "github.com/usher-dev/usher/internal/page"
-	"github.com/usher-dev/usher/internal/view"
 )
 
 const (
@@ -80,7 +78,7 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 	}
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return server.Serve(ctx, listener) })
-	both.Go(func() error { return s.report(ctx, cluster, server) })
+	both.Go(func() error { return cluster.report(ctx, server) })
 	err = both.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -89,24 +87,24 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 }
 
 // report tells the page of changes, and of what time alone changes.
-func (s *session) report(ctx context.Context, cluster *cluster, server *lanes.Server) error {
+func (c *cluster) report(ctx context.Context, server *lanes.Server) error {
 	for {
 		now := time.Now()
-		all, err := cluster.workloads(ctx, now)
+		all, err := c.workloads(ctx, now)
 		if err != nil {
 			return err
 		}
 		seen := make([]lanes.Seen, len(all))
 		for i := range all {
 			seen[i].Workload = all[i]
-			if cluster.mayChange {
+			if c.mayChange {
 				seen[i].Actions = lanes.Actions(&all[i])
 			}
 		}
-		if err := server.Observe(now, cluster.note(now), seen); err != nil {
+		if err := server.Observe(now, c.note(now), seen); err != nil {
 			return err
 		}
-		if err := pause(ctx, max(tellEvery, min(tellRest*time.Since(now), clockEvery)), cluster.changed); err != nil {
+		if err := pause(ctx, max(tellEvery, min(tellRest*time.Since(now), clockEvery)), c.changed); err != nil {
 			return err
 		}
 	}
@@ -159,9 +157,4 @@ func opener(ctx context.Context, file string) *exec.Cmd {
 		return exec.CommandContext(ctx, "rundll32", "url.dll,FileProtocolHandler", file)
 	}
 	return exec.CommandContext(ctx, "xdg-open", file)
-}
-
-// shown reports whether the page shows a workload: Usher has to do with it.
-func shown(w *view.Workload) bool {
-	return w.Kind == kindCloneSet.Kind || slices.ContainsFunc(w.Members, func(p view.Pod) bool { return len(p.Entries) > 0 })
 }

@@ -6,21 +6,15 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -78,55 +72,32 @@ func (p *page) findings(found []view.Finding, unread []string) {
 
 // cluster reads what an examination looks at. unread is what the caller may not read.
 func (s *session) cluster(ctx context.Context) (c *view.Cluster, unread []string, err error) {
-	var (
-		deployments   appsv1.DeploymentList
-		leases        coordinationv1.LeaseList
-		guards        admissionregistrationv1.ValidatingWebhookConfigurationList
-		sets          apps.CloneSetList
-		registrations usherv1alpha1.RegistrationList
-		registries    usherv1alpha1.RegistryList
-		pods          corev1.PodList
-	)
-	for _, list := range []struct {
-		what    string
-		into    client.ObjectList
-		options []client.ListOption
-	}{
-		{"Deployments", &deployments, []client.ListOption{usherLabels}},
-		{"Leases", &leases, nil},
-		{"ValidatingWebhookConfigurations", &guards, []client.ListOption{usherLabels}},
-		{"CloneSets", &sets, nil}, {"Registrations", &registrations, nil}, {"Registries", &registries, nil}, {"Pods", &pods, nil},
+	var all []metav1.Object
+	for _, kind := range []schema.GroupVersionKind{
+		kindDeployment, kindLease, kindWebhooks, kindCloneSet, kindRegistration, kindRegistry, kindPod,
 	} {
-		switch err := s.client.List(ctx, list.into, list.options...); {
+		var options []client.ListOption
+		if kind == kindDeployment || kind == kindWebhooks {
+			options = append(options, usherLabels)
+		}
+		some, err := s.list(ctx, kind, options...)
+		switch {
 		case apierrors.IsForbidden(err):
-			unread = append(unread, list.what+" (forbidden)")
-		case meta.IsNoMatchError(err), withdrawn(err), err == nil:
-		default:
-			return nil, nil, failed(err, "list %s", list.what)
+			unread = append(unread, plural(kind)+" (forbidden)")
+		case err != nil && !meta.IsNoMatchError(err) && !withdrawn(err):
+			return nil, nil, failed(err, "list %s", plural(kind))
 		}
+		all = append(all, some...)
 	}
-	c = &view.Cluster{
-		Now: time.Now(), Kinds: s.kinds(), Deployments: pointers(deployments.Items), Guards: pointers(guards.Items),
-		CloneSets: pointers(sets.Items), Registrations: pointers(registrations.Items), Registries: pointers(registries.Items), Pods: pointers(pods.Items),
-	}
-	for _, lease := range pointers(leases.Items) {
-		if strings.HasSuffix(lease.Name, "usher.dev") {
-			c.Leases = append(c.Leases, lease)
-		}
-	}
-	return c, unread, nil
+	return view.ClusterOf(time.Now(), s.kinds(), all), unread, nil
 }
 
 // kinds are those of Usher's API that the API server knows.
 func (s *session) kinds() []string {
 	var known []string
-	for _, kind := range view.Kinds {
-		group := usherv1alpha1.GroupVersion.Group
-		if kind == apps.KindCloneSet.Kind {
-			group = apps.GroupVersion.Group
-		}
-		if _, err := s.mapper.RESTMapping(schema.GroupKind{Group: group, Kind: kind}); err == nil {
-			known = append(known, kind)
+	for _, kind := range []schema.GroupVersionKind{kindCloneSet, kindRegistration, kindRegistry} {
+		if _, err := s.mapper.RESTMapping(kind.GroupKind()); err == nil {
+			known = append(known, kind.Kind)
 		}
 	}
 	return known

@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,9 +25,8 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/view"
 )
-
-var kindNode = schema.GroupKind{Kind: "Node"}
 
 const (
 	// askAgain is how often a Pod's deletion is asked for anew, so that Usher does not take
@@ -46,10 +44,8 @@ type drainOptions struct {
 
 func drainCommand(s *session) *cobra.Command {
 	var o drainOptions
-	command := &cobra.Command{
-		Use: "drain pod/NAME | node/NAME", Args: takesTarget,
-		ValidArgsFunction: s.completesTarget(drainable),
-		Short:             "Take a Pod, or all Pods of a node, out of its registries and then away",
+	command := s.on(drainable, &cobra.Command{
+		Use: "drain pod/NAME | node/NAME", Short: "Take a Pod, or all Pods of a node, out of its registries and then away",
 		Long: `Take a Pod, or all Pods of a node, out of its registries and then away.
 
 A Pod of a CloneSet is named for deletion: the set replaces it with its hooks and budgets.
@@ -60,27 +56,22 @@ This needs no guard.`,
 		Example: `  kubectl usher drain pod/web-x7k2p
   kubectl usher drain node/n1 --dry-run
   kubectl usher drain node/n1 --pod-selector=app=web --timeout=10m`,
-		RunE: func(c *cobra.Command, args []string) error {
-			t, err := s.target(args, drainable...)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(c.Context(), o.timeout)
-			defer cancel()
-			if t.kind == kindNode {
-				return s.drainNode(ctx, t, &o)
-			}
-			pod := &corev1.Pod{}
-			if err := s.get(ctx, t, pod); err != nil {
-				return err
-			}
-			if o.dryRun {
-				tell(s.Out, "%s drained (dry run)\n", t)
-				return nil
-			}
-			return s.drain(ctx, pod, false)
-		},
-	}
+	}, func(ctx context.Context, t target) error {
+		ctx, cancel := context.WithTimeout(ctx, o.timeout)
+		defer cancel()
+		if t.kind == kindNode {
+			return s.drainNode(ctx, t, &o)
+		}
+		pod := &corev1.Pod{}
+		if err := s.get(ctx, t, pod); err != nil {
+			return err
+		}
+		if o.dryRun {
+			tell(s.Out, "%s drained (dry run)\n", t)
+			return nil
+		}
+		return s.drain(ctx, pod, false)
+	})
 	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "say which Pods would go, and change nothing")
 	command.Flags().StringVar(&o.selector, "pod-selector", "", "of a node, only Pods with these `labels`")
 	command.Flags().DurationVar(&o.timeout, "timeout", drainWithin, "how long to wait for the Pods to go")
@@ -101,14 +92,12 @@ func (s *session) drainNode(ctx context.Context, t target, o *drainOptions) erro
 		return failed(err, "cordon %s", t)
 	}
 	tell(s.Out, "%s cordoned%s\n", t, told)
-	var pods corev1.PodList
-	err = s.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.name}, client.MatchingLabelsSelector{Selector: selector})
+	all, err := s.list(ctx, kindPod, client.MatchingFields{"spec.nodeName": t.name}, client.MatchingLabelsSelector{Selector: selector})
 	if err != nil {
 		return failed(err, "list the Pods of %s", t)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for _, pod := range view.Each[*corev1.Pod](all) {
 		switch {
 		case stays(pod):
 		case o.dryRun:
@@ -176,13 +165,6 @@ func (d *draining) why(ctx context.Context) {
 	}
 }
 
-// in is the session in another namespace.
-func (s *session) in(namespace string) *session {
-	other := *s
-	other.namespace = namespace
-	return &other
-}
-
 // draining is a Pod on its way out.
 type draining struct {
 	*session
@@ -226,12 +208,11 @@ func (d *draining) step(ctx context.Context, pod *corev1.Pod) (gone bool, err er
 		return true, nil
 	}
 	d.report(pod)
-	owner := metav1.GetControllerOf(pod)
-	switch {
+	switch owner := cloneSetOf(pod); {
 	case pod.DeletionTimestamp != nil:
 		return false, nil
-	case owner != nil && owner.Kind == apps.KindCloneSet.Kind:
-		return false, d.name(ctx, pod, owner.Name)
+	case owner != "":
+		return false, d.name(ctx, pod, owner)
 	case slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer):
 		return false, d.request(ctx, pod)
 	}

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -14,22 +12,21 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -116,10 +113,7 @@ func compare(t *testing.T, file, got string) {
 // TestDoctor examines an installation in which everything is wrong, and one that is well.
 func TestDoctor(t *testing.T) {
 	const file = "testdata/doctor/broken.yaml"
-	c := &view.Cluster{Now: noon, Kinds: []string{"CloneSet", "Registration"}}
-	for _, document := range documents(t, file) {
-		examined(t, c, document)
-	}
+	c := view.ClusterOf(noon, []string{"CloneSet", "Registration"}, read(t, file))
 	var out bytes.Buffer
 	p := &page{out: &out}
 	p.findings(view.Examine(c), []string{"Leases (forbidden)"})
@@ -133,12 +127,9 @@ func TestDoctor(t *testing.T) {
 // TestRegistry compares what a registry lists with what it should list.
 func TestRegistry(t *testing.T) {
 	const file = "testdata/registry/diff.yaml"
-	c := &view.Cluster{}
-	for _, document := range documents(t, file) {
-		examined(t, c, document)
-	}
-	v := view.OfRegistry(noon, c.Registries[0], []view.Namespace{
-		{Name: "shop", Registrations: c.Registrations, Pods: c.Pods}, {Name: "other", Unread: "not looked at: forbidden"},
+	all := read(t, file)
+	v := view.OfRegistry(noon, view.Each[*usherv1alpha1.Registry](all)[0], []view.Namespace{
+		{Name: "shop", Objects: all}, {Name: "other", Unread: "not looked at: forbidden"},
 	})
 	var out bytes.Buffer
 	p := &page{out: &out}
@@ -150,95 +141,39 @@ func TestRegistry(t *testing.T) {
 	compare(t, file, out.String())
 }
 
-func examined(t *testing.T, c *view.Cluster, document []byte) {
-	t.Helper()
-	switch kind := kindOf(t, document); kind {
-	case "Deployment":
-		c.Deployments = append(c.Deployments, decode[appsv1.Deployment](t, document))
-	case "Lease":
-		c.Leases = append(c.Leases, decode[coordinationv1.Lease](t, document))
-	case "ValidatingWebhookConfiguration":
-		c.Guards = append(c.Guards, decode[admissionregistrationv1.ValidatingWebhookConfiguration](t, document))
-	case "Registry":
-		c.Registries = append(c.Registries, decode[usherv1alpha1.Registry](t, document))
-	case "Registration":
-		c.Registrations = append(c.Registrations, decode[usherv1alpha1.Registration](t, document))
-	case "CloneSet":
-		c.CloneSets = append(c.CloneSets, decode[apps.CloneSet](t, document))
-	case "Pod":
-		c.Pods = append(c.Pods, decode[corev1.Pod](t, document))
-	default:
-		t.Fatalf("%q in %s", kind, document)
-	}
-}
-
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// objects reads what belongs to one workload.
-func objects(t testing.TB, file string) view.Objects {
-	t.Helper()
-	o := view.Objects{Now: noon}
-	for _, document := range documents(t, file) {
-		add(t, &o, document)
-	}
-	return o
-}
-
-func documents(t testing.TB, file string) (all [][]byte) {
+// read reads a file's objects.
+func read(t testing.TB, file string) (all []metav1.Object) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return all
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	for _, document := range strings.Split(string(text), "\n---\n") {
+		var object runtime.Object
+		if err == nil {
+			object, _, err = decoder.Decode([]byte(document), nil, nil)
 		}
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v in %s", file, err, document)
 		}
-		all = append(all, document)
+		all = append(all, object.(metav1.Object))
 	}
+	return all
 }
 
-func kindOf(t testing.TB, document []byte) string {
+// objects reads what belongs to the one workload of a file.
+func objects(t testing.TB, file string) view.Objects {
 	t.Helper()
-	var kind metav1.TypeMeta
-	if err := yaml.Unmarshal(document, &kind); err != nil {
-		t.Fatal(err)
+	all := read(t, file)
+	o := view.Objects{
+		Now: noon, Pods: view.Each[*corev1.Pod](all), Revisions: view.Each[*appsv1.ControllerRevision](all),
+		Registrations: view.Each[*usherv1alpha1.Registration](all),
 	}
-	return kind.Kind
-}
-
-func add(t testing.TB, o *view.Objects, document []byte) {
-	t.Helper()
-	switch kind := kindOf(t, document); kind {
-	case "CloneSet":
-		o.Set = decode[apps.CloneSet](t, document)
-	case "ControllerRevision":
-		o.Revisions = append(o.Revisions, decode[appsv1.ControllerRevision](t, document))
-	case "Registration":
-		o.Registrations = append(o.Registrations, decode[usherv1alpha1.Registration](t, document))
-	case "Pod":
-		o.Pods = append(o.Pods, decode[corev1.Pod](t, document))
-	case "Deployment":
-		o.Other = view.SummaryOf(decode[appsv1.Deployment](t, document))
-	case "StatefulSet":
-		o.Other = view.SummaryOf(decode[appsv1.StatefulSet](t, document))
-	default:
-		t.Fatalf("%q in %s", kind, document)
+	if i := slices.IndexFunc(all, isWorkload); i >= 0 {
+		of := view.Gather(noon, all[i], nil)
+		o.Set, o.Other = of.Set, of.Other
 	}
-}
-
-func decode[T any](t testing.TB, document []byte) *T {
-	t.Helper()
-	var out T
-	if err := yaml.UnmarshalStrict(document, &out); err != nil {
-		t.Fatalf("%v in %s", err, document)
-	}
-	return &out
+	return o
 }
 
 // TestPlan prints what changes of what is in testdata/*.yaml would do.

@@ -11,37 +11,35 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// workloads are the kinds that a view can be made of.
-var workloads = []schema.GroupKind{kindCloneSet, kindDeployment, kindStatefulSet, kindDaemonSet, kindReplicaSet, kindPod}
-
-// What some commands are for.
-var (
-	onlyCloneSets = []schema.GroupKind{kindCloneSet}
-	onlyPods      = []schema.GroupKind{kindPod}
-	drainable     = []schema.GroupKind{kindPod, kindNode}
-)
-
-// load reads a workload and what belongs to it.
+// load reads a workload and what belongs to it. A Pod comes with its CloneSet, which says what
+// holds it.
 func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
-	o, err := s.registrations(ctx)
+	object, err := scheme.New(t.kind)
 	if err != nil {
 		return view.Workload{}, err
 	}
-	switch t.kind {
-	case kindCloneSet:
-		err = s.loadCloneSet(ctx, t, &o)
-	case kindPod:
-		err = s.loadPod(ctx, t, &o)
-	default:
-		err = s.loadOther(ctx, t, &o)
+	workload := object.(client.Object)
+	if err := s.get(ctx, t, workload); err != nil {
+		return view.Workload{}, err
+	}
+	pod, _ := workload.(*corev1.Pod)
+	if owner := cloneSetOf(workload); pod != nil && owner != "" {
+		workload = &apps.CloneSet{}
+		if err := s.get(ctx, target{kindCloneSet, owner}, workload); err != nil {
+			return view.Workload{}, err
+		}
+	}
+	o, err := s.gather(ctx, workload, append(kindsBelow(workload), kindRegistration)...)
+	if pod != nil {
+		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
 	}
 	if err != nil {
 		return view.Workload{}, err
@@ -49,89 +47,64 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	return view.Of(o), nil
 }
 
-// registrations begins to read a workload.
-func (s *session) registrations(ctx context.Context) (view.Objects, error) {
-	o := view.Objects{Now: time.Now()}
-	var registrations usherv1alpha1.RegistrationList
-	// Without the hook operator there are none.
-	if err := s.reader.List(ctx, &registrations, client.InNamespace(s.namespace)); err != nil && !meta.IsNoMatchError(err) {
-		return o, failed(err, "list Registrations")
+// kindsBelow are the kinds of what a workload controls.
+func kindsBelow(workload client.Object) []schema.GroupVersionKind {
+	switch workload.(type) {
+	case *apps.CloneSet:
+		return []schema.GroupVersionKind{kindRevision, kindPod}
+	case *appsv1.Deployment:
+		return []schema.GroupVersionKind{kindReplicaSet, kindPod}
+	case *corev1.Pod:
+		return nil
 	}
-	o.Registrations = pointers(registrations.Items)
-	return o, nil
+	return onlyPods
 }
 
-func (s *session) loadCloneSet(ctx context.Context, t target, o *view.Objects) error {
-	o.Set = &apps.CloneSet{}
-	if err := s.get(ctx, t, o.Set); err != nil {
-		return err
+// cloneSetOf is the name of the CloneSet that controls an object; "" if none does.
+func cloneSetOf(object client.Object) string {
+	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == apps.KindCloneSet.Kind {
+		return owner.Name
 	}
-	return s.loadOwned(ctx, o)
+	return ""
 }
 
-// loadOwned reads what a CloneSet owns.
-func (s *session) loadOwned(ctx context.Context, o *view.Objects) (err error) {
-	if o.Revisions, err = s.revisions(ctx, o.Set); err != nil {
-		return err
-	}
-	o.Pods, err = s.podsOf(ctx, o.Set)
-	return err
+// gather reads the objects of those kinds, and chooses what belongs to a workload.
+func (s *session) gather(ctx context.Context, workload client.Object, kinds ...schema.GroupVersionKind) (view.Objects, error) {
+	all, err := s.read(ctx, kinds...)
+	return view.Gather(time.Now(), workload, all), err
 }
 
 // revisions are the CloneSet's ControllerRevisions, the oldest first.
 func (s *session) revisions(ctx context.Context, set *apps.CloneSet) ([]*appsv1.ControllerRevision, error) {
-	var all appsv1.ControllerRevisionList
-	if err := s.reader.List(ctx, &all, client.InNamespace(s.namespace)); err != nil {
-		return nil, failed(err, "list ControllerRevisions")
-	}
-	found := owned(pointers(all.Items), client.Object(set))
-	slices.SortFunc(found, func(a, b *appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
-	return found, nil
+	o, err := s.gather(ctx, set, kindRevision)
+	return o.Revisions, err
 }
 
-// loadPod reads a Pod together with its CloneSet, which says what holds it.
-func (s *session) loadPod(ctx context.Context, t target, o *view.Objects) error {
-	pod := &corev1.Pod{}
-	if err := s.get(ctx, t, pod); err != nil {
-		return err
-	}
-	o.Pods = []*corev1.Pod{pod}
-	owner := metav1.GetControllerOf(pod)
-	if owner != nil && owner.Kind == apps.KindCloneSet.Kind {
-		if err := s.loadCloneSet(ctx, target{kindCloneSet, owner.Name}, o); err != nil {
-			return err
+// read lists the namespace's objects of those kinds. A cluster may have no such kind, as one
+// without the hook operator.
+func (s *session) read(ctx context.Context, kinds ...schema.GroupVersionKind) (all []metav1.Object, err error) {
+	for _, kind := range kinds {
+		some, err := s.list(ctx, kind, client.InNamespace(s.namespace))
+		if err != nil && !meta.IsNoMatchError(err) {
+			return nil, failed(err, "list %s", plural(kind))
 		}
-		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// list lists objects of a kind, in all namespaces unless the options name one.
+func (s *session) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) (all []metav1.Object, err error) {
+	made, err := scheme.New(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.reader.List(ctx, made.(client.ObjectList), options...); err != nil {
+		return nil, err
+	}
+	err = meta.EachListItem(made, func(item runtime.Object) error {
+		all = append(all, item.(metav1.Object))
 		return nil
-	}
-	o.Other = view.Summary{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, Desired: 1, Pods: 1}
-	return nil
-}
-
-// loadOther reads a workload of Kubernetes' own kinds.
-func (s *session) loadOther(ctx context.Context, t target, o *view.Objects) error {
-	object := t.object()
-	if err := s.get(ctx, t, object); err != nil {
-		return err
-	}
-	o.Other = view.SummaryOf(object)
-	var err error
-	o.Pods, err = s.podsBelow(ctx, t, object)
-	return err
-}
-
-// podsBelow are the workload's Pods; those of a Deployment belong to its ReplicaSets.
-func (s *session) podsBelow(ctx context.Context, t target, object client.Object) ([]*corev1.Pod, error) {
-	if t.kind != kindDeployment {
-		return s.podsOf(ctx, object)
-	}
-	var sets appsv1.ReplicaSetList
-	if err := s.reader.List(ctx, &sets, client.InNamespace(s.namespace)); err != nil {
-		return nil, failed(err, "list ReplicaSets")
-	}
-	var pods corev1.PodList
-	if err := s.reader.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
-		return nil, failed(err, "list Pods")
-	}
-	return byOwner(pointers(pods.Items), controllers(sets.Items))[object.GetUID()], nil
+	})
+	return all, err
 }

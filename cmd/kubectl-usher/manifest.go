@@ -54,7 +54,7 @@ func (s *session) fromFile(ctx context.Context, filename string) ([]proposal, er
 }
 
 // readSets are the CloneSets of a file; other objects in it are left out.
-func (s *session) readSets(filename string) ([]*unstructured.Unstructured, error) {
+func (s *session) readSets(filename string) (sets []*unstructured.Unstructured, err error) {
 	in := s.In
 	if filename != "-" {
 		text, err := os.ReadFile(filename)
@@ -63,7 +63,6 @@ func (s *session) readSets(filename string) ([]*unstructured.Unstructured, error
 		}
 		in = bytes.NewReader(text)
 	}
-	var sets []*unstructured.Unstructured
 	var others []string
 	for decoder := utilyaml.NewYAMLOrJSONDecoder(bufio.NewReader(in), 4096); ; {
 		object := &unstructured.Unstructured{}
@@ -75,7 +74,7 @@ func (s *session) readSets(filename string) ([]*unstructured.Unstructured, error
 			return nil, fmt.Errorf("%s holds no CloneSet (%s); there are plans for nothing else", filename, cmp.Or(strings.Join(others, ", "), "it is empty"))
 		case err != nil:
 			return nil, fmt.Errorf("read %s: %w", filename, err)
-		case object.GroupVersionKind().GroupKind() == kindCloneSet:
+		case object.GroupVersionKind().GroupKind() == kindCloneSet.GroupKind():
 			sets = append(sets, object)
 		case len(object.Object) > 0:
 			others = append(others, object.GetKind())

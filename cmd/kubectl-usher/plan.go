@@ -4,12 +4,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,7 +59,7 @@ Exit code 0: nothing would change. 2: something would. 1: it is refused, or the 
 	flags.StringArrayVar(&o.images, "image", nil, "`container=image` to change to; may be repeated")
 	flags.Int32Var(&o.replicas, "replicas", -1, "`number` of Pods to scale to")
 	flags.StringVar(&o.partition, "partition", "", "`count` or percentage of Pods that keep the old revision")
-	completesFlag(command, "image", s.images)
+	completesFlag(command, "image", s.ofCloneSet(images))
 	completesFlag(command, "partition", percentages)
 	return outputs(command, &o.output, "json", "yaml")
 }
@@ -142,13 +143,13 @@ func (s *session) proposals(ctx context.Context, args []string, o *planOptions) 
 	if err != nil {
 		return nil, err
 	}
-	body, err := json.Marshal(map[string]any{"spec": spec})
+	patch, err := patchOf(types.MergePatchType, map[string]any{"spec": spec})
 	if err != nil {
-		return nil, fmt.Errorf("encode the change: %w", err)
+		return nil, err
 	}
 	to := live.DeepCopy()
 	strict := client.FieldValidation(metav1.FieldValidationStrict)
-	if err := s.client.Patch(ctx, to, client.RawPatch(types.MergePatchType, body), client.DryRunAll, strict); err != nil {
+	if err := s.client.Patch(ctx, to, patch, client.DryRunAll, strict); err != nil {
 		return nil, refused(live.Name, err)
 	}
 	return []proposal{{live, to}}, nil
@@ -233,15 +234,23 @@ func partitionOf(text string) (any, error) {
 // foresee plays a change on the live objects.
 func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast, error) {
 	s.namespace = one.to.Namespace
-	o, err := s.registrations(ctx)
-	if o.Set = one.live; o.Set != nil && err == nil {
-		err = s.loadOwned(ctx, &o)
+	kinds := []schema.GroupVersionKind{kindRegistration, kindRevision, kindPod, kindQuota}
+	if len(one.to.Spec.VolumeClaimTemplates) > 0 {
+		kinds = append(kinds, kindClaim)
 	}
+	all, err := s.read(ctx, kinds...)
 	if err != nil {
 		return forecast.Forecast{}, err
 	}
-	c := forecast.Change{Objects: o, To: one.to}
-	if err := s.surroundings(ctx, &c); err != nil {
+	c := forecast.Change{Objects: view.Gather(time.Now(), one.to, all), To: one.to, Quotas: view.Each[*corev1.ResourceQuota](all)}
+	c.Set = one.live
+	c.Claims = slices.DeleteFunc(view.Each[*corev1.PersistentVolumeClaim](all), func(claim *corev1.PersistentVolumeClaim) bool {
+		return !metav1.IsControlledBy(claim, one.to)
+	})
+	if c.Nodes, err = s.domains(ctx, one.to); err != nil {
+		return forecast.Forecast{}, err
+	}
+	if c.NoResize, err = s.noResize(); err != nil {
 		return forecast.Forecast{}, err
 	}
 	if err := s.tryPod(ctx, &c); err != nil {
@@ -257,39 +266,18 @@ func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast,
 	return forecast.Of(c)
 }
 
-// surroundings reads what a change meets besides the set's own Pods.
-func (s *session) surroundings(ctx context.Context, c *forecast.Change) (err error) {
-	if len(c.To.Spec.VolumeClaimTemplates) > 0 {
-		var claims corev1.PersistentVolumeClaimList
-		if err := s.client.List(ctx, &claims, client.InNamespace(s.namespace)); err != nil {
-			return fmt.Errorf("list PersistentVolumeClaims: %w", err)
-		}
-		c.Claims = owned(pointers(claims.Items), client.Object(c.To))
-	}
-	var quotas corev1.ResourceQuotaList
-	if err := s.client.List(ctx, &quotas, client.InNamespace(s.namespace)); err != nil {
-		return failed(err, "list ResourceQuotas")
-	}
-	c.Quotas = pointers(quotas.Items)
-	if c.Nodes, err = s.domains(ctx, c.To); err != nil {
-		return err
-	}
-	c.NoResize, err = s.noResize()
-	return err
-}
-
 // domains are the labels of nodes, which order Pods only if the template spreads them.
 func (s *session) domains(ctx context.Context, set *apps.CloneSet) (map[string]map[string]string, error) {
 	if !strings.Contains(string(set.Spec.Template.Raw()), `"topologySpreadConstraints"`) {
 		return nil, nil
 	}
-	var nodes corev1.NodeList
-	if err := s.client.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list nodes, which the template's topologySpreadConstraints need: %w", err)
+	nodes, err := s.list(ctx, kindNode)
+	if err != nil {
+		return nil, failed(err, "list nodes, which the template's topologySpreadConstraints need")
 	}
 	out := map[string]map[string]string{}
-	for i := range nodes.Items {
-		out[nodes.Items[i].Name] = nodes.Items[i].Labels
+	for _, node := range nodes {
+		out[node.GetName()] = node.GetLabels()
 	}
 	return out, nil
 }

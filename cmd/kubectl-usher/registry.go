@@ -7,25 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/view"
 )
-
-var kindRegistry = schema.GroupKind{Group: usherv1alpha1.GroupVersion.Group, Kind: "Registry"}
 
 type registryOptions struct {
 	output string
@@ -67,8 +60,8 @@ It looks at all namespaces that use the registry, or at the one of --namespace.`
 }
 
 func (s *session) allRegistries(ctx context.Context, o *registryOptions) error {
-	var list usherv1alpha1.RegistryList
-	if err := s.client.List(ctx, &list); err != nil {
+	found, err := s.list(ctx, kindRegistry)
+	if err != nil {
 		return failed(err, "list Registries")
 	}
 	var (
@@ -76,13 +69,11 @@ func (s *session) allRegistries(ctx context.Context, o *registryOptions) error {
 		names []string
 		rows  []row
 	)
-	for i := range list.Items {
-		r := view.OfRegistry(time.Now(), &list.Items[i], nil)
+	for _, one := range view.Each[*usherv1alpha1.Registry](found) {
+		r := view.OfRegistry(time.Now(), one, nil)
 		state, colour := answers(&r)
 		all, names = append(all, r), append(names, "registry/"+r.Name)
-		rows = append(rows, row{colour, []string{
-			r.Name, cmp.Or(r.Kind, "-"), state, strconv.Itoa(len(list.Items[i].Status.Users)), outage(&r, time.Now()),
-		}})
+		rows = append(rows, row{colour, []string{r.Name, cmp.Or(r.Kind, "-"), state, strconv.Itoa(len(one.Status.Users)), outage(&r, time.Now())}})
 	}
 	return s.answer(o.output, all, func(p *page) {
 		if len(all) == 0 {
@@ -128,7 +119,7 @@ func (s *session) registry(ctx context.Context, name string, o *registryOptions)
 }
 
 // users reads the namespaces that use a registry: all of them, or the one of --namespace.
-func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) ([]view.Namespace, error) {
+func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) (all []view.Namespace, err error) {
 	var names []string
 	for i := range r.Status.Users {
 		names = append(names, r.Status.Users[i].Namespace)
@@ -136,37 +127,22 @@ func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods boo
 	if *s.flags.Namespace != "" {
 		names = []string{s.namespace}
 	}
+	kinds := []schema.GroupVersionKind{kindRegistration}
+	if pods {
+		kinds = append(kinds, kindCloneSet, kindPod)
+	}
 	slices.Sort(names)
-	var all []view.Namespace
 	for _, name := range slices.Compact(names) {
 		n := view.Namespace{Name: name}
-		switch err := s.readNamespace(ctx, &n, pods); {
+		switch n.Objects, err = s.in(name).read(ctx, kinds...); {
 		case apierrors.IsForbidden(err):
-			n.Unread = failed(err, "not looked at").Error()
+			n.Unread = "not looked at: " + err.Error()
 		case err != nil:
 			return nil, err
 		}
 		all = append(all, n)
 	}
 	return all, nil
-}
-
-func (s *session) readNamespace(ctx context.Context, n *view.Namespace, withPods bool) error {
-	var registrations usherv1alpha1.RegistrationList
-	var sets apps.CloneSetList
-	var pods corev1.PodList
-	lists := map[string]client.ObjectList{"Registrations": &registrations}
-	if withPods {
-		lists["Pods"], lists["CloneSets"] = &pods, &sets
-	}
-	for _, what := range slices.Sorted(maps.Keys(lists)) {
-		err := s.client.List(ctx, lists[what], client.InNamespace(n.Name))
-		if without := what == "CloneSets" && meta.IsNoMatchError(err); err != nil && !without {
-			return failed(err, "list %s", what)
-		}
-	}
-	n.Registrations, n.CloneSets, n.Pods = pointers(registrations.Items), pointers(sets.Items), pointers(pods.Items)
-	return nil
 }
 
 // registry prints a registry for people.

@@ -28,38 +28,31 @@ const reasonReleased = "HookReleasedByHand"
 func releaseCommand(s *session) *cobra.Command {
 	var hook, reason string
 	var yes, dryRun bool
-	command := &cobra.Command{
-		Use: "release pod/NAME --hook=KEY --reason=TEXT", Args: takesTarget,
-		ValidArgsFunction: s.completesTarget(onlyPods),
-		Short:             "Break the glass: let a Pod pass a hook that nobody answers",
+	command := s.on(onlyPods, &cobra.Command{
+		Use: "release pod/NAME --hook=KEY --reason=TEXT", Short: "Break the glass: let a Pod pass a hook that nobody answers",
 		Long: `Break the glass: let a Pod pass a hook that nobody answers.
 
 It does to the Pod what the hook's owner would have done: it flips the label, or adds or
 removes the finalizer. Registries that still list the Pod are not asked, so requests may be
 lost. An event on the Pod says who did it, and why.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if hook == "" || reason == "" {
-				return errors.New("--hook and --reason are needed; kubectl usher why pod/NAME names the hook")
-			}
-			t, err := s.target(args, kindPod)
-			if err != nil {
-				return err
-			}
-			pod := &corev1.Pod{}
-			if err := s.get(c.Context(), t, pod); err != nil {
-				return err
-			}
-			metadata, does, err := s.releases(c.Context(), pod, hook)
-			if err != nil {
-				return err
-			}
-			tell(s.ErrOut, "This %s Pod %s. Registries that still list the Pod are not asked: requests may be lost.\n", does, pod.Name)
-			if !yes && !dryRun && !s.confirm("Release the hook?") {
-				return errors.New("nothing was changed")
-			}
-			return s.release(c.Context(), pod, hook, reason, metadata, dryRun)
-		},
-	}
+	}, func(ctx context.Context, t target) error {
+		if hook == "" || reason == "" {
+			return errors.New("--hook and --reason are needed; kubectl usher why pod/NAME names the hook")
+		}
+		pod := &corev1.Pod{}
+		if err := s.get(ctx, t, pod); err != nil {
+			return err
+		}
+		metadata, does, err := s.releases(ctx, pod, hook)
+		if err != nil {
+			return err
+		}
+		tell(s.ErrOut, "This %s Pod %s. Registries that still list the Pod are not asked: requests may be lost.\n", does, pod.Name)
+		if !yes && !dryRun && !s.confirm("Release the hook?") {
+			return errors.New("nothing was changed")
+		}
+		return s.release(ctx, pod, hook, reason, metadata, dryRun)
+	})
 	command.Flags().StringVar(&hook, "hook", "", "`key` of the label, or the finalizer, that holds the Pod")
 	command.Flags().StringVar(&reason, "reason", "", "why; it goes into an event")
 	completesFlag(command, "hook", s.keys)
@@ -126,12 +119,12 @@ func finalizers(pod *corev1.Pod, list []string) map[string]any {
 // hook returns the value with which the label of the Pod's CloneSet holds it, and whether
 // the key is a finalizer of the set.
 func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (label string, finalizer bool, err error) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || owner.Kind != apps.KindCloneSet.Kind {
+	owner := cloneSetOf(pod)
+	if owner == "" {
 		return "", false, nil
 	}
 	set := &apps.CloneSet{}
-	if err := s.get(ctx, target{kindCloneSet, owner.Name}, set); err != nil {
+	if err := s.get(ctx, target{kindCloneSet, owner}, set); err != nil {
 		return "", false, err
 	}
 	for _, hook := range lifecycle.FromSpec(set.Spec.Lifecycle).All() {
@@ -177,27 +170,25 @@ func (s *session) whoAmI(ctx context.Context) string {
 
 func restartCommand(s *session) *cobra.Command {
 	var how change
-	return how.bind(&cobra.Command{
-		Use: "restart clone/NAME", Args: takesTarget,
-		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		Short:             "Replace every Pod, within the budgets of the set",
+	command := &cobra.Command{
+		Use: "restart clone/NAME", Short: "Replace every Pod, within the budgets of the set",
 		Long: `Replace every Pod, within the budgets of the set.
 
 Each Pod is named for deletion (apps.kruise.io/specified-delete): the set drains, deletes
 and replaces as many at a time as spec.updateStrategy.maxUnavailable and maxSurge allow.
 Kubernetes cannot restart the containers of a running Pod without changing them.`,
-		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error { return s.restart(ctx, set, &how) }),
-	})
+	}
+	return how.bind(s.onCloneSet(command, func(ctx context.Context, set *apps.CloneSet) error { return s.restart(ctx, set, &how) }))
 }
 
 func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) error {
-	pods, err := s.podsOf(ctx, set)
+	o, err := s.gather(ctx, set, kindPod)
 	if err != nil {
 		return err
 	}
 	_, told := patchOptions(how.dryRun)
 	named := 0
-	for _, pod := range pods {
+	for _, pod := range o.Pods {
 		if pod.DeletionTimestamp != nil || pod.Labels[apps.LabelSpecifiedDelete] == "true" {
 			continue
 		}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,34 +39,30 @@ func (c *change) bind(command *cobra.Command) *cobra.Command {
 	return command
 }
 
-// merge changes fields of a CloneSet's spec.
-func (s *session) merge(ctx context.Context, set *apps.CloneSet, how *change, told string, spec map[string]any) error {
-	text, err := json.Marshal(map[string]any{"spec": spec})
+// patchOf is a patch with that content.
+func patchOf(kind types.PatchType, content any) (client.Patch, error) {
+	text, err := json.Marshal(content)
 	if err != nil {
-		return fmt.Errorf("encode the change: %w", err)
+		return nil, fmt.Errorf("encode the change: %w", err)
 	}
-	return s.patch(ctx, set, how, told, client.RawPatch(types.MergePatchType, text))
+	return client.RawPatch(kind, text), nil
 }
 
-// replaceTemplate changes the template of a CloneSet that still is as it was read. A merge
-// would keep what only the newer template has.
-func (s *session) replaceTemplate(ctx context.Context, set *apps.CloneSet, how *change, told string, template map[string]any) error {
-	text, err := json.Marshal([]map[string]any{
-		{"op": "test", "path": "/metadata/generation", "value": set.Generation},
-		{"op": "replace", "path": "/spec/template", "value": template},
-	})
-	if err != nil {
-		return fmt.Errorf("encode the change: %w", err)
-	}
-	return s.patch(ctx, set, how, told, client.RawPatch(types.JSONPatchType, text))
+// merge changes fields of a CloneSet's spec.
+func (s *session) merge(ctx context.Context, set *apps.CloneSet, how *change, told string, spec map[string]any) error {
+	return s.patch(ctx, set, how, told, types.MergePatchType, map[string]any{"spec": spec})
 }
 
 // patch sends a change, tells what it did, and shows what follows if it was asked to.
-func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, told string, patch client.Patch) error {
+func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, told string, kind types.PatchType, content any) error {
+	patch, err := patchOf(kind, content)
+	if err != nil {
+		return err
+	}
 	options, dry := patchOptions(how.dryRun)
 	// A field that the API server does not know would be dropped, and nothing would change.
 	options = append(options, client.FieldValidation(metav1.FieldValidationStrict))
-	err := s.client.Patch(ctx, set, patch, options...)
+	err = s.client.Patch(ctx, set, patch, options...)
 	switch {
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):
 		return fmt.Errorf("clone/%s has changed meanwhile; run the command again", set.Name)
@@ -79,12 +76,12 @@ func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, to
 // patchPod changes a Pod's metadata.
 func (s *session) patchPod(ctx context.Context, pod *corev1.Pod, dryRun bool, metadata map[string]any) error {
 	metadata["uid"] = pod.UID
-	text, err := json.Marshal(map[string]any{"metadata": metadata})
+	patch, err := patchOf(types.MergePatchType, map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("encode the change: %w", err)
+		return err
 	}
 	options, _ := patchOptions(dryRun)
-	return s.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, text), options...)
+	return s.client.Patch(ctx, pod, patch, options...)
 }
 
 // patchOptions are those of every change, and what the user is told of a dry run.
@@ -113,13 +110,10 @@ func pauseCommand(s *session, pause bool) *cobra.Command {
 		name, short = "pause", "Stop a rollout: no further Pod is updated"
 	}
 	var how change
-	return how.bind(&cobra.Command{
-		Use: name + " clone/NAME", Args: takesTarget, Short: short,
-		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error {
-			return s.pause(ctx, set, &how, pause)
-		}),
-	})
+	command := &cobra.Command{Use: name + " clone/NAME", Short: short}
+	return how.bind(s.onCloneSet(command, func(ctx context.Context, set *apps.CloneSet) error {
+		return s.pause(ctx, set, &how, pause)
+	}))
 }
 
 func (s *session) pause(ctx context.Context, set *apps.CloneSet, how *change, pause bool) error {
@@ -162,21 +156,18 @@ func partitionCommand(s *session) *cobra.Command {
 
 func historyCommand(s *session) *cobra.Command {
 	var output string
-	command := &cobra.Command{
-		Use: "history clone/NAME", Args: takesTarget, Short: "The revisions of a CloneSet",
-		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error {
-			objects, err := s.revisions(ctx, set)
-			if err != nil {
-				return err
-			}
-			var all []view.Revision
-			for _, object := range objects {
-				all = append(all, view.RevisionOf(set, object))
-			}
-			return s.answer(output, all, func(p *page) { p.history(all, time.Now()) })
-		}),
-	}
+	command := &cobra.Command{Use: "history clone/NAME", Short: "The revisions of a CloneSet"}
+	s.onCloneSet(command, func(ctx context.Context, set *apps.CloneSet) error {
+		objects, err := s.revisions(ctx, set)
+		if err != nil {
+			return err
+		}
+		var all []view.Revision
+		for _, object := range objects {
+			all = append(all, view.RevisionOf(set, object))
+		}
+		return s.answer(output, all, func(p *page) { p.history(all, time.Now()) })
+	})
 	return outputs(command, &output, "json", "yaml")
 }
 
@@ -218,15 +209,10 @@ func find(set *apps.CloneSet, all []*appsv1.ControllerRevision, wanted string) (
 func undoCommand(s *session) *cobra.Command {
 	var how change
 	var to string
-	command := how.bind(&cobra.Command{
-		Use: "undo clone/NAME", Args: takesTarget, Short: "Roll back to the revision before, or to the one given",
-		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		RunE: s.onCloneSet(func(ctx context.Context, set *apps.CloneSet) error {
-			return s.undo(ctx, set, &how, to)
-		}),
-	})
+	command := how.bind(&cobra.Command{Use: "undo clone/NAME", Short: "Roll back to the revision before, or to the one given"})
+	s.onCloneSet(command, func(ctx context.Context, set *apps.CloneSet) error { return s.undo(ctx, set, &how, to) })
 	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
-	completesFlag(command, "to-revision", s.revisionNumbers)
+	completesFlag(command, "to-revision", s.ofCloneSet(s.revisionNumbers))
 	return command
 }
 
@@ -250,13 +236,18 @@ func (s *session) undo(ctx context.Context, set *apps.CloneSet, how *change, to 
 	if revision.Same(chosen.Name, set.Status.UpdateRevision) {
 		return fmt.Errorf("clone/%s has revision %d already", set.Name, chosen.Revision)
 	}
-	return s.replaceTemplate(ctx, set, how, fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name), template)
+	// The set still is as it was read. A merge would keep what only the newer template has.
+	told := fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name)
+	return s.patch(ctx, set, how, told, types.JSONPatchType, []map[string]any{
+		{"op": "test", "path": "/metadata/generation", "value": set.Generation},
+		{"op": "replace", "path": "/spec/template", "value": template},
+	})
 }
 
 func diffCommand(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "diff clone/NAME [REVISION] [REVISION]", Args: cobra.RangeArgs(1, 3),
-		ValidArgsFunction: s.completesTarget(onlyCloneSets, s.revisionNumbers, s.revisionNumbers),
+		ValidArgsFunction: s.completesTarget(onlyCloneSets, s.ofCloneSet(s.revisionNumbers), s.ofCloneSet(s.revisionNumbers)),
 		Short:             "What differs between two revisions; by default between the one before and the present one",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !strings.Contains(args[0], "/") {
@@ -270,15 +261,12 @@ func diffCommand(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			wanted := append(args[1:], "", "")[:2]
+			wanted := append(args[1:], "", "")
 			from, err := find(set, all, wanted[0])
 			if err != nil {
 				return err
 			}
-			if wanted[1] == "" {
-				wanted[1] = set.Status.UpdateRevision
-			}
-			to, err := find(set, all, wanted[1])
+			to, err := find(set, all, cmp.Or(wanted[1], set.Status.UpdateRevision))
 			if err != nil {
 				return err
 			}
@@ -291,10 +279,10 @@ func (p *page) diff(from, to *appsv1.ControllerRevision) error {
 	texts := [2]string{}
 	for i, object := range []*appsv1.ControllerRevision{from, to} {
 		template, err := revision.Template(object.Data.Raw)
-		if err != nil {
-			return fmt.Errorf("revision %s: %w", object.Name, err)
+		var text []byte
+		if err == nil {
+			text, err = yaml.Marshal(revision.Normalize(template))
 		}
-		text, err := yaml.Marshal(revision.Normalize(template))
 		if err != nil {
 			return fmt.Errorf("revision %s: %w", object.Name, err)
 		}

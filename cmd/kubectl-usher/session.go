@@ -10,14 +10,16 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -66,11 +68,6 @@ func (s *session) connect() error {
 }
 
 func (s *session) makeClient() error {
-	scheme := runtime.NewScheme()
-	types := runtime.SchemeBuilder{clientgoscheme.AddToScheme, apps.AddToScheme, usherv1alpha1.AddToScheme}
-	if err := types.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("register API types: %w", err)
-	}
 	made, err := client.NewWithWatch(s.config, client.Options{Scheme: scheme, Mapper: s.mapper})
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
@@ -79,33 +76,57 @@ func (s *session) makeClient() error {
 	return nil
 }
 
-// target names an object in the session's namespace.
-type target struct {
-	kind schema.GroupKind
-	name string
+// in is the session in another namespace; "" is all.
+func (s *session) in(namespace string) *session {
+	other := *s
+	other.namespace = namespace
+	return &other
 }
 
-// object is an empty object of the target's kind.
-func (t target) object() client.Object {
-	return map[schema.GroupKind]client.Object{
-		kindCloneSet: &apps.CloneSet{}, kindPod: &corev1.Pod{}, kindDeployment: &appsv1.Deployment{},
-		kindStatefulSet: &appsv1.StatefulSet{}, kindDaemonSet: &appsv1.DaemonSet{}, kindReplicaSet: &appsv1.ReplicaSet{},
-	}[t.kind]
+var scheme = runtime.NewScheme()
+
+func init() {
+	types := runtime.SchemeBuilder{clientgoscheme.AddToScheme, apps.AddToScheme, usherv1alpha1.AddToScheme}
+	utilruntime.Must(types.AddToScheme(scheme))
+}
+
+// The kinds that commands read.
+var (
+	kindCloneSet     = apps.KindCloneSet
+	kindRegistration = usherv1alpha1.GroupVersion.WithKind("Registration")
+	kindRegistry     = usherv1alpha1.GroupVersion.WithKind("Registry")
+	kindPod          = corev1.SchemeGroupVersion.WithKind("Pod")
+	kindNode         = corev1.SchemeGroupVersion.WithKind("Node")
+	kindNamespace    = corev1.SchemeGroupVersion.WithKind("Namespace")
+	kindClaim        = corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")
+	kindQuota        = corev1.SchemeGroupVersion.WithKind("ResourceQuota")
+	kindDeployment   = appsv1.SchemeGroupVersion.WithKind("Deployment")
+	kindReplicaSet   = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+	kindStatefulSet  = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+	kindDaemonSet    = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
+	kindRevision     = appsv1.SchemeGroupVersion.WithKind("ControllerRevision")
+	kindLease        = coordinationv1.SchemeGroupVersion.WithKind("Lease")
+	kindWebhooks     = admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration")
+)
+
+// What commands are for.
+var (
+	workloads     = []schema.GroupVersionKind{kindCloneSet, kindDeployment, kindStatefulSet, kindDaemonSet, kindReplicaSet, kindPod}
+	onlyCloneSets = []schema.GroupVersionKind{kindCloneSet}
+	onlyPods      = []schema.GroupVersionKind{kindPod}
+	drainable     = []schema.GroupVersionKind{kindPod, kindNode}
+)
+
+// target names an object in the session's namespace.
+type target struct {
+	kind schema.GroupVersionKind
+	name string
 }
 
 func (t target) String() string { return strings.ToLower(t.kind.Kind) + "/" + t.name }
 
-var (
-	kindCloneSet    = apps.KindCloneSet.GroupKind()
-	kindPod         = schema.GroupKind{Kind: "Pod"}
-	kindDeployment  = schema.GroupKind{Group: "apps", Kind: "Deployment"}
-	kindReplicaSet  = schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}
-	kindStatefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
-	kindDaemonSet   = schema.GroupKind{Group: "apps", Kind: "DaemonSet"}
-)
-
 // target reads TYPE/NAME or TYPE NAME, and refuses other kinds than those.
-func (s *session) target(args []string, kinds ...schema.GroupKind) (target, error) {
+func (s *session) target(args []string, kinds ...schema.GroupVersionKind) (target, error) {
 	kind, name, ok := strings.Cut(args[0], "/")
 	switch {
 	case ok && len(args) == 1:
@@ -127,10 +148,16 @@ func (s *session) target(args []string, kinds ...schema.GroupKind) (target, erro
 	if err != nil {
 		return target{}, failed(err, "ask which types the cluster has")
 	}
-	if !slices.Contains(kinds, found.GroupKind()) {
+	at := indexOf(kinds, found)
+	if at < 0 {
 		return target{}, fmt.Errorf("this command works for %s, not for %s", list(kinds), found.Kind)
 	}
-	return target{found.GroupKind(), name}, nil
+	return target{kinds[at], name}, nil
+}
+
+// indexOf finds a kind, in whichever version the cluster prefers; -1 if it is none of them.
+func indexOf(kinds []schema.GroupVersionKind, found schema.GroupVersionKind) int {
+	return slices.IndexFunc(kinds, func(kind schema.GroupVersionKind) bool { return kind.GroupKind() == found.GroupKind() })
 }
 
 var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as docs/install.md says")
@@ -138,19 +165,27 @@ var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's 
 // aliases are names of CloneSets that somebody may type where none are installed.
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
 
-func example(kinds []schema.GroupKind) string {
+func example(kinds []schema.GroupVersionKind) string {
 	if slices.Contains(kinds, kindCloneSet) {
 		return "clone/web"
 	}
 	return strings.ToLower(kinds[0].Kind) + "/web"
 }
 
-func list(kinds []schema.GroupKind) string {
+func list(kinds []schema.GroupVersionKind) string {
 	names := make([]string, len(kinds))
 	for i, kind := range kinds {
-		names[i] = kind.Kind + "s"
+		names[i] = plural(kind)
 	}
 	return strings.Join(names, ", ")
+}
+
+// plural is what people call objects of a kind.
+func plural(kind schema.GroupVersionKind) string {
+	if stem, ok := strings.CutSuffix(kind.Kind, "y"); ok {
+		return stem + "ies"
+	}
+	return kind.Kind + "s"
 }
 
 // get reads an object, and says what to do if it is not there.
@@ -160,7 +195,7 @@ func (s *session) get(ctx context.Context, t target, object client.Object) error
 		return failed(err, "read %s", t)
 	}
 	where, list := " in namespace "+s.namespace, strings.ToLower(t.kind.Kind)+"s -A"
-	if mapping, err := s.mapper.RESTMapping(t.kind); err == nil && mapping.Scope.Name() == meta.RESTScopeNameRoot {
+	if mapping, err := s.mapper.RESTMapping(t.kind.GroupKind()); err == nil && mapping.Scope.Name() == meta.RESTScopeNameRoot {
 		where, list = "", mapping.Resource.Resource
 	}
 	return fmt.Errorf("there is no %s%s; kubectl get %s shows those that exist", t, where, list)
@@ -206,15 +241,28 @@ func unknown(err error) string {
 	return fields + ": misspelt, or newer than this cluster's CustomResourceDefinitions: docs/install.md says how to install those of this version"
 }
 
-// onCloneSet runs a command that is about one CloneSet.
-func (s *session) onCloneSet(do func(ctx context.Context, set *apps.CloneSet) error) func(*cobra.Command, []string) error {
-	return func(c *cobra.Command, args []string) error {
-		set, err := s.cloneSet(c.Context(), args)
+// on makes a command of one object of those kinds, as TYPE/NAME or TYPE NAME.
+func (s *session) on(kinds []schema.GroupVersionKind, command *cobra.Command, do func(ctx context.Context, t target) error) *cobra.Command {
+	command.Args, command.ValidArgsFunction = cobra.RangeArgs(1, 2), s.completesTarget(kinds)
+	command.RunE = func(c *cobra.Command, args []string) error {
+		t, err := s.target(args, kinds...)
 		if err != nil {
 			return err
 		}
-		return do(c.Context(), set)
+		return do(c.Context(), t)
 	}
+	return command
+}
+
+// onCloneSet makes a command of one CloneSet.
+func (s *session) onCloneSet(command *cobra.Command, do func(ctx context.Context, set *apps.CloneSet) error) *cobra.Command {
+	return s.on(onlyCloneSets, command, func(ctx context.Context, t target) error {
+		set := &apps.CloneSet{}
+		if err := s.get(ctx, t, set); err != nil {
+			return err
+		}
+		return do(ctx, set)
+	})
 }
 
 func (s *session) cloneSet(ctx context.Context, args []string) (*apps.CloneSet, error) {
@@ -225,28 +273,3 @@ func (s *session) cloneSet(ctx context.Context, args []string) (*apps.CloneSet, 
 	set := &apps.CloneSet{}
 	return set, s.get(ctx, t, set)
 }
-
-// owned lists the objects whose controller is the owner.
-func owned[T client.Object](all []T, owner client.Object) []T {
-	return slices.DeleteFunc(all, func(one T) bool { return !metav1.IsControlledBy(one, owner) })
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
-	}
-	return out
-}
-
-// podsOf are the Pods that the owner controls.
-func (s *session) podsOf(ctx context.Context, owner client.Object) ([]*corev1.Pod, error) {
-	var pods corev1.PodList
-	if err := s.reader.List(ctx, &pods, client.InNamespace(s.namespace)); err != nil {
-		return nil, failed(err, "list Pods")
-	}
-	return owned(pointers(pods.Items), owner), nil
-}
-
-// takes one object's name, as TYPE/NAME or TYPE NAME.
-var takesTarget = cobra.RangeArgs(1, 2)

@@ -24,35 +24,23 @@ type statusOptions struct {
 
 func statusCommand(s *session) *cobra.Command {
 	var o statusOptions
-	command := &cobra.Command{
-		Use: "status TYPE/NAME", Args: takesTarget,
-		ValidArgsFunction: s.completesTarget(workloads),
-		Short:             "One screen: the rollout, revisions, and Pods with what they wait for",
+	command := s.on(workloads, &cobra.Command{
+		Use: "status TYPE/NAME", Short: "One screen: the rollout, revisions, and Pods with what they wait for",
 		Example: `  kubectl usher status clone/web
   kubectl usher status deployment/web -w
   kubectl usher status clone/web -o json`,
-		RunE: func(c *cobra.Command, args []string) error {
-			t, err := s.target(args, workloads...)
-			if err != nil {
-				return err
-			}
-			if o.watch {
-				return s.watch(c.Context(), t, &o)
-			}
-			return s.status(c.Context(), t, &o)
-		},
-	}
+	}, func(ctx context.Context, t target) error {
+		if o.watch {
+			return s.watch(ctx, t, &o)
+		}
+		w, err := s.load(ctx, t)
+		if err != nil {
+			return err
+		}
+		return s.page().print(&w, &o)
+	})
 	command.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it anew at each change until it is interrupted")
 	return outputs(command, &o.output, "json", "yaml", "wide", "name")
-}
-
-// status prints a workload once.
-func (s *session) status(ctx context.Context, t target, o *statusOptions) error {
-	w, err := s.load(ctx, t)
-	if err != nil {
-		return err
-	}
-	return s.page().print(&w, o)
 }
 
 // print prints a workload in the format that was asked for.

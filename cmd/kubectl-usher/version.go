@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
 )
 
 // version is that of a release; the linker sets it.
@@ -63,13 +62,11 @@ func (s *session) versions(ctx context.Context) versions {
 			v.Kubernetes = server.GitVersion
 		}
 	}
-	var deployments appsv1.DeploymentList
-	if err := s.client.List(ctx, &deployments, usherLabels); err == nil {
-		for i := range deployments.Items {
-			v.Usher = append(v.Usher, deployments.Items[i].Labels["app.kubernetes.io/version"])
-		}
-		slices.Sort(v.Usher)
-		v.Usher = slices.Compact(v.Usher)
+	deployments, _ := s.list(ctx, kindDeployment, usherLabels) // none if the user may not see them
+	for _, d := range deployments {
+		v.Usher = append(v.Usher, d.GetLabels()["app.kubernetes.io/version"])
 	}
+	slices.Sort(v.Usher)
+	v.Usher = slices.Compact(v.Usher)
 	return v
 }

@@ -12,12 +12,11 @@ import (
 	"time"
 
 	"golang.org/x/term"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -45,21 +44,35 @@ func (s *session) watch(ctx context.Context, t target, o *statusOptions) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	live, changed, err := s.follow(ctx, cancel, &t)
-	if err != nil {
-		return err
-	}
+	live, changed := (*session)(nil), make(chan struct{}, 1)
 	for {
 		if err := s.show(&w, o); err != nil || o.until != nil && o.until(&w) {
 			return err
 		}
-		if err := pause(ctx, max(redrawEvery, min(restFactor*time.Since(began), clockEvery)), changed); err != nil {
+		rest := max(redrawEvery, min(restFactor*time.Since(began), clockEvery))
+		if live == nil {
+			if live, err = s.live(ctx, ends(cancel), changed, kindPod, t.kind); err != nil {
+				return err
+			}
+		}
+		if err := pause(ctx, rest, changed); err != nil {
 			return err
 		}
 		began = time.Now()
 		if w, err = live.load(ctx, t); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
+	}
+}
+
+// ends handles errors of watches: without the right to watch there is no use in trying again.
+func ends(end context.CancelCauseFunc) toolscache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, r *toolscache.Reflector, err error) {
+		if apierrors.IsForbidden(err) {
+			end(failed(err, "watch %s", r.TypeDescription()))
+			return
+		}
+		toolscache.DefaultWatchErrorHandler(ctx, r, err)
 	}
 }
 
@@ -82,50 +95,35 @@ func pause(ctx context.Context, least time.Duration, changed <-chan struct{}) er
 	return nil
 }
 
-// follow returns a session that reads what watches have brought, and tells of changes. It
-// ends ctx if the user may not watch.
-func (s *session) follow(ctx context.Context, end context.CancelCauseFunc, t *target) (*session, <-chan struct{}, error) {
-	objects, err := s.newCache(func(ctx context.Context, r *toolscache.Reflector, err error) {
-		if apierrors.IsForbidden(err) {
-			end(failed(err, "watch %s", r.TypeDescription()))
-			return
-		}
-		toolscache.DefaultWatchErrorHandler(ctx, r, err)
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	changed := make(chan struct{}, 1)
-	for _, object := range []client.Object{&corev1.Pod{}, t.object()} {
-		informer, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-		if err != nil {
-			return nil, nil, failed(err, "watch %s", t)
-		}
-		if _, err := informer.AddEventHandler(telling(changed)); err != nil {
-			return nil, nil, fmt.Errorf("watch %s: %w", t, err)
-		}
-	}
-	go func() {
-		if err := objects.Start(ctx); err != nil {
-			end(fmt.Errorf("watch %s: %w", t, err))
-		}
-	}()
-	live := *s
-	live.reader = objects
-	return &live, changed, nil
-}
-
-// newCache is of what watches bring of the session's namespace.
-func (s *session) newCache(onError toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+// live returns a session that reads what watches bring of the namespace, and tells of changes
+// of those kinds.
+func (s *session) live(
+	ctx context.Context, onError toolscache.WatchErrorHandlerWithContext, changed chan<- struct{}, kinds ...schema.GroupVersionKind,
+) (*session, error) {
 	objects, err := cache.New(s.config, cache.Options{
-		Scheme: s.client.Scheme(), Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
+		Scheme: scheme, Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
 		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: ptr.To(true),
 		DefaultWatchErrorHandler: onError,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch namespace %s: %w", s.namespace, err)
+		return nil, failed(err, "watch namespace %s", s.namespace)
 	}
-	return objects, nil
+	for _, kind := range kinds {
+		informer, err := objects.GetInformerForKind(ctx, kind, cache.BlockUntilSynced(false))
+		if err == nil {
+			_, err = informer.AddEventHandler(telling(changed))
+		}
+		if err != nil {
+			return nil, failed(err, "watch %s", plural(kind))
+		}
+	}
+	go func() { _ = objects.Start(ctx) }() // it ends with ctx, and retries by itself before
+	if !objects.WaitForCacheSync(ctx) {
+		return nil, fmt.Errorf("watch namespace %s: %w", s.namespace, context.Cause(ctx))
+	}
+	live := *s
+	live.reader = objects
+	return &live, nil
 }
 
 // telling tells of events, several of them as one.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -14,24 +15,17 @@ import (
 
 func whyCommand(s *session) *cobra.Command {
 	var output string
-	command := &cobra.Command{
-		Use: "why TYPE/NAME", Args: takesTarget,
-		ValidArgsFunction: s.completesTarget(workloads),
-		Short:             "Why a Pod or a workload waits, who has to answer, and what to do next",
+	command := s.on(workloads, &cobra.Command{
+		Use: "why TYPE/NAME", Short: "Why a Pod or a workload waits, who has to answer, and what to do next",
 		Example: `  kubectl usher why pod/web-x7k2p
   kubectl usher why clone/web`,
-		RunE: func(c *cobra.Command, args []string) error {
-			t, err := s.target(args, workloads...)
-			if err != nil {
-				return err
-			}
-			w, err := s.load(c.Context(), t)
-			if err != nil {
-				return err
-			}
-			return s.answer(output, w, func(p *page) { p.why(&w, t, time.Now()) })
-		},
-	}
+	}, func(ctx context.Context, t target) error {
+		w, err := s.load(ctx, t)
+		if err != nil {
+			return err
+		}
+		return s.answer(output, w, func(p *page) { p.why(&w, t, time.Now()) })
+	})
 	return outputs(command, &output, "json", "yaml")
 }
 

@@ -29,7 +29,7 @@ type Cluster struct {
 	Now time.Time
 	// Kinds are those of Usher's API that the API server knows.
 	Kinds []string
-	// Deployments and Leases are Usher's own; Guards are its webhooks.
+	// Deployments and Guards, its webhooks, are Usher's own; Leases are also others'.
 	Deployments   []*appsv1.Deployment
 	Leases        []*coordinationv1.Lease
 	Guards        []*admissionregistrationv1.ValidatingWebhookConfiguration
@@ -37,6 +37,15 @@ type Cluster struct {
 	Registrations []*usherv1alpha1.Registration
 	Registries    []*usherv1alpha1.Registry
 	Pods          []*corev1.Pod
+}
+
+// ClusterOf sorts what was read, by type.
+func ClusterOf(now time.Time, kinds []string, all []metav1.Object) *Cluster {
+	return &Cluster{
+		Now: now, Kinds: kinds, Deployments: Each[*appsv1.Deployment](all), Leases: Each[*coordinationv1.Lease](all),
+		Guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all), CloneSets: Each[*apps.CloneSet](all),
+		Registrations: Each[*usherv1alpha1.Registration](all), Registries: Each[*usherv1alpha1.Registry](all), Pods: Each[*corev1.Pod](all),
+	}
 }
 
 // Finding is something that is wrong with an installation, or may be.
@@ -129,8 +138,8 @@ func (c *Cluster) usher() (all []Finding) {
 // leases checks that somebody leads, and that its clock agrees with ours.
 func (c *Cluster) leases() (all []Finding) {
 	for _, l := range c.Leases {
-		if l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
-			continue // nobody leads for the moment, as just after a leader has stopped
+		if !strings.HasSuffix(l.Name, usherv1alpha1.GroupVersion.Group) || l.Spec.RenewTime == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" {
+			continue // it is somebody else's; or nobody leads for the moment, as just after a leader has stopped
 		}
 		length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
 		switch age := c.Now.Sub(l.Spec.RenewTime.Time); {

@@ -26,10 +26,9 @@ import (
 type Namespace struct {
 	Name string
 	// Unread is why it could not be read; empty if it was.
-	Unread        string
-	Registrations []*usherv1alpha1.Registration
-	CloneSets     []*apps.CloneSet
-	Pods          []*corev1.Pod
+	Unread string
+	// Objects are its Registrations, CloneSets and Pods.
+	Objects []metav1.Object
 }
 
 // Registry is a registry with what it lists, as the hook operator last read it back, beside
@@ -120,7 +119,8 @@ func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace
 // use is what a registry lists for one Registration, and should.
 func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *usherv1alpha1.RegistryUser) Use {
 	u := Use{Namespace: user.Namespace, Registration: user.Registration, Service: user.Service, Problem: n.Unread}
-	at := slices.IndexFunc(n.Registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == user.Registration })
+	registrations, pods := Each[*usherv1alpha1.Registration](n.Objects), Each[*corev1.Pod](n.Objects)
+	at := slices.IndexFunc(registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == user.Registration })
 	switch {
 	case u.Problem != "":
 		return u
@@ -128,7 +128,7 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 		u.Problem = "the Registration is gone, and its entries may be left"
 		return u
 	}
-	r := n.Registrations[at]
+	r := registrations[at]
 	if r.Spec.Instance.Service != user.Service || !slices.Contains(r.Spec.Registries, registry.Name) {
 		u.Problem = "the Registration does not use this service any more, and its entries may be left"
 		return u
@@ -144,10 +144,12 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 	u.Listed, u.Differing = int(ptr.Deref(known.Entries, 0)), int(known.Differing)
 	u.Draining, u.Waiting = int(known.Draining), int(known.Waiting)
 	c := comparison{registry: registry.Name, registration: r, known: &known, pods: map[string]*corev1.Pod{}}
-	for _, pod := range n.Pods {
+	for _, pod := range pods {
 		c.pods[pod.Name] = pod
 	}
-	snapshot := regplan.Snapshot{Now: now, Namespace: n.Name, Registrations: []*usherv1alpha1.Registration{r}, CloneSets: n.CloneSets, Pods: n.Pods}
+	snapshot := regplan.Snapshot{
+		Now: now, Namespace: n.Name, Registrations: []*usherv1alpha1.Registration{r}, CloneSets: Each[*apps.CloneSet](n.Objects), Pods: pods,
+	}
 	for _, e := range regplan.Expect(snapshot) {
 		c.expected(&e)
 		if e.Listed {

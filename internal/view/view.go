@@ -3,10 +3,14 @@
 package view
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -26,6 +30,47 @@ type Objects struct {
 	Revisions []*appsv1.ControllerRevision
 	// Registrations are all of the namespace.
 	Registrations []*usherv1alpha1.Registration
+}
+
+// Each are the objects of one type.
+func Each[T metav1.Object](all []metav1.Object) (found []T) {
+	for _, object := range all {
+		if one, ok := object.(T); ok {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// Gather chooses what belongs to a workload from the objects of its namespace. The Pods of a
+// Deployment belong to its ReplicaSets.
+func Gather(now time.Time, workload metav1.Object, all []metav1.Object) Objects {
+	o := Objects{Now: now, Registrations: Each[*usherv1alpha1.Registration](all)}
+	switch w := workload.(type) {
+	case *apps.CloneSet:
+		o.Set = w
+	case *corev1.Pod:
+		o.Pods = append(o.Pods, w)
+	}
+	if o.Set == nil {
+		o.Other = SummaryOf(workload)
+	}
+	above := []types.UID{workload.GetUID()}
+	for _, set := range owned(Each[*appsv1.ReplicaSet](all), above) {
+		above = append(above, set.UID)
+	}
+	o.Pods = append(o.Pods, owned(Each[*corev1.Pod](all), above)...)
+	o.Revisions = owned(Each[*appsv1.ControllerRevision](all), above)
+	slices.SortFunc(o.Revisions, func(a, b *appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
+	return o
+}
+
+// owned are those that one of the owners controls.
+func owned[T metav1.Object](all []T, owners []types.UID) []T {
+	return slices.DeleteFunc(all, func(one T) bool {
+		owner := metav1.GetControllerOfNoCopy(one)
+		return owner == nil || !slices.Contains(owners, owner.UID)
+	})
 }
 
 // Summary is a workload as a whole.

@@ -403,7 +403,7 @@ func (p *plugin) rights() {
 	p.refuses("doctor", "not looked at: Registries (forbidden)")
 	p.kubeconfig, err = plane.UserKubeconfig("stranger")
 	p.Must(err)
-	p.refuses("status clone/web", `User "stranger" cannot list resource`)
+	p.refuses("status clone/web", `User "stranger" cannot get resource "clonesets"`)
 	p.refuses("dashboard", "you may not list and watch Pods in namespace "+p.Namespace)
 	p.refuses("plan clone/web --replicas 1", "forbidden")
 }
