@@ -63,7 +63,7 @@ func (p *page) status(w *view.Workload, now time.Time, wide bool) {
 		p.line(plain, "Pods      %d of %d, %d ready, %d available, %d of %d updated", w.Pods, w.Desired, w.Ready, w.Available, w.Updated, w.ToUpdate)
 	}
 	if b := w.Budget; b != nil {
-		p.line(plain, "Budget    %d of %d unavailable%s; %s", b.Unavailable, b.MaxUnavailable, extra(b), b.Method)
+		p.line(plain, "Budget    %s; %s", b, b.Method)
 	}
 	for i := range w.Revisions {
 		p.line(plain, "%s", revisionLine(&w.Revisions[i]))
@@ -82,17 +82,6 @@ func phase(w *view.Workload, now time.Time) string {
 	text := string(w.Phase)
 	if !w.Deadline.IsZero() {
 		text += fmt.Sprintf(", stalls in %s", ago(w.Deadline, now))
-	}
-	return text
-}
-
-func extra(b *view.Budget) string {
-	text := ""
-	if b.MaxSurge > 0 {
-		text += fmt.Sprintf(", surge %d", b.MaxSurge)
-	}
-	if b.Partition > 0 {
-		text += fmt.Sprintf(", partition %d", b.Partition)
 	}
 	return text
 }

@@ -4,19 +4,21 @@
 // while something happens (Server) or afterwards, as one file (WriteFile).
 //
 // It shows one format, a Recording. Times in it are milliseconds since the start of their
-// run; a Recording has one run, or several that the page shows beside each other. What is not
-// there counts as empty.
+// run, but those of view.Summary and view.Pod, of which sets and lanes have all fields, are as
+// in the API; a Recording has one run, or several that the page shows beside each other. What is
+// not there counts as empty.
 //
 //	{"title": "…", "live": true, "keep": 3600000, "runs": [{
 //	  "start": 1795435200000,                      since 1970; the other times count from here
 //	  "now": 61000,                                how far the run is
 //	  "marks": [{"at": 20000, "kind": "phase", "text": "update"}],
 //	  "sets": [{
-//	    "id": "CloneSet/shop/web", "phase": "Updating", "desired": 5, "available": 4, …,
+//	    "id": "CloneSet/shop/web",
+//	    "phase": "Updating", "desired": 5, "available": 4, …,      view.Summary
 //	    "registries": ["discovery"],               the lines below a lane, from the top
 //	    "lanes": [{
-//	      "name": "web-a", "state": "Normal", "rank": 1,
-//	      "waits": [{"what": "leaves discovery", "since": 58000, "deadline": 358000}],
+//	      "name": "web-a", "state": "Normal", "available": true, …,  view.Pod
+//	      "waits": [{"what": "leaves discovery", "since": "2026-11-23T12:00:58Z"}],
 //	      "segments": [
 //	        {"at": 0, "state": "Normal", "ready": true, "in": ["discovery"]},
 //	        {"at": 58000, "state": "PreparingUpdate", "ready": true, "in": ["discovery"]},

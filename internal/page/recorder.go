@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/view"
-	"k8s.io/utils/ptr"
 )
 
 // Recorder makes a Recording of one run out of views that follow each other. It asks for no
@@ -96,12 +95,8 @@ func (r *Recorder) setOf(w *view.Workload) *Set {
 func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed bool) {
 	w := &seen.Workload
 	next := Set{
-		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Phase: string(w.Phase), Desired: w.Desired,
-		Available: w.Available, Updated: w.Updated, ToUpdate: w.ToUpdate, Actions: seen.Actions, Registries: slices.Clone(known.Registries),
-	}
-	next.Deadline = ptr.Deref(r.moment(w.Deadline), 0)
-	for _, problem := range w.Problems {
-		next.Problems = append(next.Problems, problem.Reason+": "+problem.Message)
+		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Summary: w.Summary,
+		Actions: seen.Actions, Registries: slices.Clone(known.Registries),
 	}
 	lanes, there := map[string]*Lane{}, map[string]bool{}
 	for i := range known.Lanes {
@@ -177,27 +172,10 @@ func (l *Lane) ended() bool { return len(l.Segments) > 0 && l.Segments[len(l.Seg
 
 func (r *Recorder) now() int64 { return r.recording.Runs[0].Now }
 
-// moment is a time of a view; nil if it has none.
-func (r *Recorder) moment(at time.Time) *int64 {
-	if at.IsZero() {
-		return nil
-	}
-	ms := r.Since(at)
-	return &ms
-}
-
 // lane returns what is new of a Pod.
 func (r *Recorder) lane(known *Lane, pod *view.Pod, first bool) (delta Lane, changed bool) {
-	next := Lane{
-		Name: pod.Name, State: pod.State, Revision: pod.Revision, Node: pod.Node, Images: pod.Images, Restarts: pod.Restarts, Rank: pod.Rank(),
-	}
-	for i := range pod.Waits {
-		w := &pod.Waits[i]
-		next.Waits = append(next.Waits, Wait{What: w.What, Since: r.moment(w.Since), Until: r.moment(w.Until), Deadline: r.moment(w.Deadline), Next: w.Next})
-	}
-	before := *known
-	before.Segments, before.Marks = nil, nil
-	changed = !reflect.DeepEqual(before, next)
+	next := Lane{Pod: *pod}
+	changed = !reflect.DeepEqual(known.Pod, next.Pod)
 	segment := SegmentOf(r.now(), pod)
 	switch last := len(known.Segments) - 1; {
 	case last < 0 && first:
@@ -238,18 +216,10 @@ func (s *Segment) same(other *Segment) bool {
 
 // text is what a view says of a workload besides its numbers.
 func text(w *view.Workload) string {
-	b := w.Budget
-	if b == nil {
+	if w.Budget == nil {
 		return ""
 	}
-	out := fmt.Sprintf("%d of %d unavailable", b.Unavailable, b.MaxUnavailable)
-	if b.MaxSurge > 0 {
-		out += fmt.Sprintf(", surge %d", b.MaxSurge)
-	}
-	if b.Partition > 0 {
-		out += fmt.Sprintf(", %d keep the old revision", b.Partition)
-	}
-	return out + " · " + b.Method
+	return w.Budget.String() + " · " + w.Budget.Method
 }
 
 // forget drops what ended long ago, as the page does.

@@ -46,18 +46,9 @@ type Set struct {
 	// Title is its name for people, Text what else there is to say, such as the budget.
 	Title string `json:"title,omitempty"`
 	Text  string `json:"text,omitempty"`
-	// Phase is that of its rollout; see view.Phase.
-	Phase     string `json:"phase,omitempty"`
-	Desired   int    `json:"desired"`
-	Available int    `json:"available"`
-	Updated   int    `json:"updated"`
-	ToUpdate  int    `json:"toUpdate"`
-	// Deadline is when the rollout has stalled for too long; 0 without one.
-	Deadline int64 `json:"deadline,omitempty"`
+	view.Summary
 	// Registries are the lines below each lane, from the top.
 	Registries []string `json:"registries,omitempty"`
-	// Problems need somebody.
-	Problems []string `json:"problems,omitempty"`
 	// Actions are what the reader may do with it.
 	Actions []Action `json:"actions,omitempty"`
 	Gone    bool     `json:"gone,omitempty"`
@@ -76,31 +67,12 @@ type Action struct {
 	To string `json:"to,omitempty"`
 }
 
-// Lane is a Pod in time.
+// Lane is a Pod in time. Its name is unique within a set.
 type Lane struct {
-	// Name is unique within a set.
-	Name     string   `json:"name"`
-	State    string   `json:"state,omitempty"`
-	Revision string   `json:"revision,omitempty"`
-	Node     string   `json:"node,omitempty"`
-	Images   []string `json:"images,omitempty"`
-	Restarts int      `json:"restarts,omitempty"`
-	// Rank puts the worst first on a live page.
-	Rank  view.Rank `json:"rank"`
-	Waits []Wait    `json:"waits,omitempty"`
+	view.Pod
 	// Segments are in the order of time.
 	Segments []Segment `json:"segments,omitempty"`
 	Marks    []Mark    `json:"marks,omitempty"`
-}
-
-// Wait is one thing that a Pod waits for; see view.Wait.
-type Wait struct {
-	What     string `json:"what"`
-	Since    *int64 `json:"since,omitempty"`
-	Until    *int64 `json:"until,omitempty"`
-	Deadline *int64 `json:"deadline,omitempty"`
-	// Next is a command that helps.
-	Next string `json:"next,omitempty"`
 }
 
 // Segment is how a Pod is from a moment on, until the next segment.

@@ -4,6 +4,7 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -124,6 +125,18 @@ type Budget struct {
 	MaxSurge       int    `json:"maxSurge"`
 	// Unavailable is how many of the desired Pods do not serve.
 	Unavailable int `json:"unavailable"`
+}
+
+// String says how much of the budget is in use.
+func (b *Budget) String() string {
+	text := fmt.Sprintf("%d of %d unavailable", b.Unavailable, b.MaxUnavailable)
+	if b.MaxSurge > 0 {
+		text += fmt.Sprintf(", surge %d", b.MaxSurge)
+	}
+	if b.Partition > 0 {
+		text += fmt.Sprintf(", partition %d", b.Partition)
+	}
+	return text
 }
 
 // Problem is something that somebody has to act on.

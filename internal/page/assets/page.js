@@ -74,7 +74,6 @@ function mergeSet(run, change) {
   run.sets.set(change.id, fold(one, change, "marks"));
   one.lost = lost + requests(change.marks);
   for (const lane of change.lanes ?? []) {
-
     one.lanes.set(lane.name, fold(one.lanes.get(lane.name) ?? {}, lane, "segments", "marks"));
     one.lost += requests(lane.marks);
   }
@@ -130,14 +129,21 @@ function at(run, ms, fine = true) {
   return new Date(run.start + ms).toLocaleTimeString("en-GB", {hour: "2-digit", minute: "2-digit", second: fine ? "2-digit" : undefined});
 }
 
+// moment is a time of the API in a run's time; NaN if there is none.
+const moment = (run, time) => Date.parse(time) - run.start;
+
 function waitText(run, wait) {
-  const now = present(run);
+  const now = present(run), since = moment(run, wait.since), until = moment(run, wait.until), deadline = moment(run, wait.deadline);
   let text = wait.what;
-  if (wait.since !== undefined) text += `, since ${length(now - wait.since)}`;
-  if (wait.until > now) text += `, ${length(wait.until - now)} to go`;
-  else if (wait.deadline !== undefined) text += now > wait.deadline ? ", past its deadline" : `, deadline in ${length(wait.deadline - now)}`;
+  if (wait.since) text += `, since ${length(now - since)}`;
+  if (until > now) text += `, ${length(until - now)} to go`;
+  else if (wait.deadline) text += now > deadline ? ", past its deadline" : `, deadline in ${length(deadline - now)}`;
   return text;
 }
+
+// rank puts the worst first: who is in trouble, waits, is not available, serves, has ended.
+const rank = lane => ended(lane) ? 9 : lane.trouble ? 0 : lane.waits?.length ? 1 : lane.available ? 3 : 2;
+const problems = one => (one.problems ?? []).map(p => `${p.reason}: ${p.message}`);
 
 // ---- How it is drawn -----------------------------------------------------------------
 
@@ -222,14 +228,13 @@ class SetView {
     this.bar.value = Math.min(d.updated, d.toUpdate);
     set(this.bar, "aria-label", `${d.updated} of ${d.toUpdate} updated`);
     const numbers = d.desired ? [`${d.updated} of ${d.toUpdate} updated`, `${d.available} of ${d.desired} available`] : [];
-    if (d.deadline) numbers.push(`stalls in ${length(d.deadline - present(this.run))}`);
+    if (d.deadline) numbers.push(`stalls in ${length(moment(this.run, d.deadline) - present(this.run))}`);
     say(this.text, [...numbers, d.text].filter(Boolean).join(" · "));
     say(this.lost, d.lost ? count(d.lost, "request") + " lost" : "");
-    this.problems.replaceChildren(...(d.problems ?? []).map(text => make("li", "bad", text)));
+    this.problems.replaceChildren(...problems(d).map(text => make("li", "bad", text)));
     this.offer(d.actions ?? []);
     const active = this.order[this.active]?.name;
     this.order = [...d.lanes.values()].filter(lane => matches(lane));
-    const rank = lane => ended(lane) ? 9 : lane.rank;
     this.order.sort(known.live
       ? (a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1)
       : (a, b) => (a.segments[0]?.at ?? 0) - (b.segments[0]?.at ?? 0) || (a.name < b.name ? -1 : 1));
@@ -287,7 +292,7 @@ class SetView {
 
   label(row, lane, index) {
     const [name, state, history, waits] = row.children, s = lane.segments.at(-1);
-    const gone = ended(lane), trouble = !gone && lane.rank === 0 && known.live;
+    const gone = ended(lane), trouble = known.live && rank(lane) === 0;
     say(name, lane.name);
     say(state, gone ? "gone" : lane.state ?? s?.state ?? "");
     const parts = gone ? [] : [s?.ready ? "ready" : "not ready", s?.in?.length ? "listed by " + s.in.join(", ") : "not listed"];
@@ -426,7 +431,7 @@ class RunView {
       view.root.remove();
       this.sets.delete(id);
     }
-    const worst = one => Math.min(one.problems?.length ? 0 : one.phase === "Done" ? 3 : 2, ...[...one.lanes.values()].map(l => ended(l) ? 3 : l.rank));
+    const worst = one => Math.min(one.problems?.length ? 0 : one.phase === "Done" ? 3 : 2, ...[...one.lanes.values()].map(rank));
     const order = [...this.run.sets.values()];
     if (known.live) order.sort((a, b) => worst(a) - worst(b) || (a.id < b.id ? -1 : 1));
     order.forEach((one, i) => {
@@ -470,9 +475,9 @@ function trouble() {
   for (const run of known.live ? known.runs : []) {
     for (const one of run.sets.values()) {
       const title = one.title ?? one.id;
-      for (const text of one.problems ?? []) list.push([title, text, ""]);
+      for (const text of problems(one)) list.push([title, text, ""]);
       for (const lane of one.lanes.values()) {
-        if (lane.rank === 0 && !ended(lane) && lane.waits?.length) list.push([`${title}: ${lane.name}`, lane.waits[0].what, lane.waits[0].next ?? ""]);
+        if (rank(lane) === 0 && lane.waits?.length) list.push([`${title}: ${lane.name}`, lane.waits[0].what, lane.waits[0].next ?? ""]);
       }
     }
   }
