@@ -3,15 +3,10 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -20,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/cli-runtime/pkg/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -53,33 +49,27 @@ func (s *session) fromFile(ctx context.Context, filename string) ([]proposal, er
 	return all, nil
 }
 
-// readSets are the CloneSets of a file; other objects in it are left out.
+// readSets are the CloneSets of a file, or of what else kubectl takes for one; other objects in
+// it are left out.
 func (s *session) readSets(filename string) (sets []*unstructured.Unstructured, err error) {
-	in := s.In
-	if filename != "-" {
-		text, err := os.ReadFile(filename)
-		if err != nil {
-			return nil, err
-		}
-		in = bytes.NewReader(text)
+	infos, err := resource.NewBuilder(s.flags).Unstructured().Local().Flatten().
+		FilenameParam(false, &resource.FilenameOptions{Filenames: []string{filename}}).Do().Infos()
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", filename, err)
 	}
 	var others []string
-	for decoder := utilyaml.NewYAMLOrJSONDecoder(bufio.NewReader(in), 4096); ; {
-		object := &unstructured.Unstructured{}
-		err := decoder.Decode(&object.Object)
-		switch {
-		case errors.Is(err, io.EOF) && len(sets) > 0:
-			return sets, nil
-		case errors.Is(err, io.EOF):
-			return nil, fmt.Errorf("%s holds no CloneSet (%s); there are plans for nothing else", filename, cmp.Or(strings.Join(others, ", "), "it is empty"))
-		case err != nil:
-			return nil, fmt.Errorf("read %s: %w", filename, err)
-		case object.GroupVersionKind().GroupKind() == kindCloneSet.GroupKind():
+	for _, info := range infos {
+		object := info.Object.(*unstructured.Unstructured)
+		if object.GroupVersionKind().GroupKind() == kindCloneSet.GroupKind() {
 			sets = append(sets, object)
-		case len(object.Object) > 0:
-			others = append(others, object.GetKind())
+			continue
 		}
+		others = append(others, object.GetKind())
 	}
+	if len(sets) == 0 {
+		return nil, fmt.Errorf("%s holds no CloneSet (%s); there are plans for nothing else", filename, cmp.Or(strings.Join(others, ", "), "it is empty"))
+	}
+	return sets, nil
 }
 
 // apply is what kubectl apply would make of a CloneSet.
@@ -143,12 +133,8 @@ func applied(set, live *unstructured.Unstructured) (client.Patch, []client.Patch
 
 // typed reads a CloneSet. Its template stays as it was written.
 func typed(object *unstructured.Unstructured) (*apps.CloneSet, error) {
-	text, err := json.Marshal(object)
-	if err != nil {
-		return nil, fmt.Errorf("encode clone/%s: %w", object.GetName(), err)
-	}
 	set := &apps.CloneSet{}
-	if err := json.Unmarshal(text, set); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, set); err != nil {
 		return nil, fmt.Errorf("read clone/%s: %w", object.GetName(), err)
 	}
 	return set, nil

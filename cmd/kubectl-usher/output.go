@@ -105,35 +105,30 @@ func outputs(command *cobra.Command, output *string, formats ...string) *cobra.C
 
 // answer prints a value in the format that was asked for.
 func (s *session) answer(format string, value any, forPeople func(*page), names ...string) error {
-	p := s.page()
-	done, err := p.encode(format, value, names...)
-	if !done && err == nil {
-		forPeople(p)
-	}
-	return err
+	return s.page().answer(format, value, forPeople, names...)
 }
 
-// encode prints a value for programs, which may want names alone; false if the format is for
-// people.
-func (p *page) encode(format string, value any, names ...string) (bool, error) {
+// answer prints a value for people, or for programs, which may want names alone.
+func (p *page) answer(format string, value any, forPeople func(*page), names ...string) error {
 	switch format {
 	case "name":
 		for _, name := range names {
 			p.line(plain, "%s", name)
 		}
-		return true, nil
 	case "json":
 		e := json.NewEncoder(p.out)
 		e.SetIndent("", "  ")
-		return true, e.Encode(value)
+		return e.Encode(value)
 	case "yaml":
 		text, err := yaml.Marshal(value)
 		if err == nil {
 			_, err = p.out.Write(text)
 		}
-		return true, err
+		return err
+	default:
+		forPeople(p)
 	}
-	return false, nil
+	return nil
 }
 
 // ago is how long ago something was, as kubectl writes it.

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,21 +85,16 @@ func (s *session) plan(ctx context.Context, args []string, o *planOptions) error
 		}
 		all = append(all, f)
 	}
-	p := s.page()
 	var result any = all
 	if len(all) == 1 {
 		result = all[0]
 	}
-	done, err := p.encode(o.output, result)
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if !done {
+	err = s.answer(o.output, result, func(p *page) {
+		for i := range all {
 			p.forecast(&all[i])
 		}
-	}
-	return verdict(all)
+	})
+	return cmp.Or(err, verdict(all))
 }
 
 // verdict is the exit code of plans.
@@ -189,15 +186,13 @@ func (o *planOptions) spec(live *apps.CloneSet) (map[string]any, error) {
 			return nil, fmt.Errorf("clone/%s: %w", live.Name, err)
 		}
 	}
-	changed := map[string]any{}
-	for _, field := range []string{"containers", "initContainers"} {
-		if podSpec[field] != nil {
-			changed[field] = podSpec[field]
-		}
-	}
+	changed := maps.Clone(podSpec)
+	maps.DeleteFunc(changed, func(field string, _ any) bool { return !slices.Contains(containerFields, field) })
 	spec["template"] = map[string]any{"spec": changed}
 	return spec, nil
 }
+
+var containerFields = []string{"containers", "initContainers"}
 
 // setImage gives a container of a template another image.
 func setImage(podSpec map[string]any, change string) error {
@@ -206,7 +201,7 @@ func setImage(podSpec map[string]any, change string) error {
 		return fmt.Errorf("--image %q: write container=image", change)
 	}
 	var names []string
-	for _, field := range []string{"containers", "initContainers"} {
+	for _, field := range containerFields {
 		list, _ := podSpec[field].([]any)
 		for _, one := range list {
 			c, _ := one.(map[string]any)
@@ -232,7 +227,7 @@ func partitionOf(text string) (any, error) {
 }
 
 // foresee plays a change on the live objects.
-func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast, error) {
+func (s *session) foresee(ctx context.Context, one proposal) (f forecast.Forecast, err error) {
 	s.namespace = one.to.Namespace
 	kinds := []schema.GroupVersionKind{kindRegistration, kindRevision, kindPod, kindQuota}
 	if len(one.to.Spec.VolumeClaimTemplates) > 0 {
@@ -240,7 +235,7 @@ func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast,
 	}
 	all, err := s.read(ctx, kinds...)
 	if err != nil {
-		return forecast.Forecast{}, err
+		return f, err
 	}
 	c := forecast.Change{Objects: view.Gather(time.Now(), one.to, all), To: one.to, Quotas: view.Each[*corev1.ResourceQuota](all)}
 	c.Set = one.live
@@ -248,16 +243,15 @@ func (s *session) foresee(ctx context.Context, one proposal) (forecast.Forecast,
 		return !metav1.IsControlledBy(claim, one.to)
 	})
 	if c.Nodes, err = s.domains(ctx, one.to); err != nil {
-		return forecast.Forecast{}, err
+		return f, err
 	}
 	if c.NoResize, err = s.noResize(); err != nil {
-		return forecast.Forecast{}, err
+		return f, err
 	}
 	if err := s.tryPod(ctx, &c); err != nil {
-		return forecast.Forecast{}, err
+		return f, err
 	}
-	f, err := forecast.Of(c)
-	if err != nil || !f.Creates() {
+	if f, err = forecast.Of(c); err != nil || !f.Creates() {
 		return f, err
 	}
 	if err := s.tryClaims(ctx, &c); err != nil || c.ClaimsRefused == "" && c.Exceeded == "" {
@@ -396,7 +390,7 @@ func takes(f *forecast.Forecast) string {
 	if f.Takes == nil {
 		return "unknown: " + f.Unknown
 	}
-	return "about " + f.Takes.String() + ", going by what the Pods took so far"
+	return "about " + f.Takes.Duration.String() + ", going by what the Pods took so far"
 }
 
 // doings are what happens to Pods, in the order in which a wave tells it.
@@ -431,7 +425,7 @@ func after(w *forecast.Wave) string {
 	if w.After == nil {
 		return "-"
 	}
-	return w.After.String()
+	return w.After.Duration.String()
 }
 
 // waveText names the Pods by what happens to them, in their order.

@@ -49,11 +49,7 @@ func (p *page) print(w *view.Workload, o *statusOptions) error {
 	for i := range w.Members {
 		names = append(names, "pod/"+w.Members[i].Name)
 	}
-	if done, err := p.encode(o.output, w, names...); done || err != nil {
-		return err
-	}
-	p.status(w, time.Now(), o.output == "wide")
-	return nil
+	return p.answer(o.output, w, func(p *page) { p.status(w, time.Now(), o.output == "wide") }, names...)
 }
 
 // status prints a workload for people.

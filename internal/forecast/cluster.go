@@ -53,52 +53,34 @@ func (p *player) perform(a *plan.Action) error {
 }
 
 // written is the Pod after the writes of an action, in the executor's order.
-func (p *player) written(pod *corev1.Pod, a *plan.Action) (*corev1.Pod, error) {
-	before := pod
-	for _, next := range []func(*corev1.Pod) (types.PatchType, []byte, error){
-		func(pod *corev1.Pod) (types.PatchType, []byte, error) {
-			if len(a.Conditions) == 0 {
-				return "", nil, nil
-			}
-			return write.Status(pod, a, p.Now)
-		},
-		func(pod *corev1.Pod) (types.PatchType, []byte, error) {
-			if a.Verb == plan.Move && len(a.Conditions) > 0 { // with the status
-				return "", nil, nil
-			}
-			data, err := write.Pod(pod, a, true, p.Now)
-			return types.JSONPatchType, data, err
-		},
-		func(pod *corev1.Pod) (types.PatchType, []byte, error) {
-			if a.Verb == plan.Move {
-				return "", nil, nil
-			}
-			data, err := write.Resize(pod, a)
-			return types.JSONPatchType, data, err
-		},
-	} {
-		kind, data, err := next(pod)
-		if err == nil {
-			pod, err = patched(pod, kind, data)
-		}
-		if err != nil {
-			return nil, err
-		}
+func (p *player) written(before *corev1.Pod, a *plan.Action) (*corev1.Pod, error) {
+	pod, err := before, error(nil)
+	if len(a.Conditions) > 0 {
+		kind, data, refused := write.Status(pod, a, p.Now)
+		pod, err = patched(pod, kind, data, refused)
 	}
-	if !equality.Semantic.DeepEqual(before.Spec, pod.Spec) {
+	if err == nil && (a.Verb != plan.Move || len(a.Conditions) == 0) { // otherwise the state came with the conditions
+		data, refused := write.Pod(pod, a, true, p.Now)
+		pod, err = patched(pod, types.JSONPatchType, data, refused)
+	}
+	if err == nil && a.Verb != plan.Move {
+		data, refused := write.Resize(pod, a)
+		pod, err = patched(pod, types.JSONPatchType, data, refused)
+	}
+	if err == nil && !equality.Semantic.DeepEqual(before.Spec, pod.Spec) {
 		if pod.Generation > 0 {
 			pod.Generation++
 		}
 		p.behind[pod.Name] = pod.Spec.NodeName != ""
 		delete(p.broken, pod.Name)
 	}
-	return pod, nil
+	return pod, err
 }
 
-// patched is a Pod after a patch; without one, it is the Pod itself.
-func patched(pod *corev1.Pod, kind types.PatchType, data []byte) (*corev1.Pod, error) {
-	if data == nil {
-		return pod, nil
+// patched is a Pod after a patch, if the patch could be made; without one, it is the Pod itself.
+func patched(pod *corev1.Pod, kind types.PatchType, data []byte, err error) (*corev1.Pod, error) {
+	if data == nil || err != nil {
+		return pod, err
 	}
 	before, err := json.Marshal(pod)
 	if err != nil {
@@ -192,7 +174,7 @@ func (p *player) next(pod *corev1.Pod) (step, time.Duration) {
 		return stepStart, p.pace.start.takes()
 	case p.behind[pod.Name]:
 		return stepRestart, p.pace.restart.takes()
-	case ready(pod) != isTrue(pod, corev1.PodReady):
+	case ready(pod) != inplace.IsTrue(pod, corev1.PodReady):
 		return stepReady, 0
 	}
 	if after, answered := p.answers(pod); answered {
@@ -275,7 +257,7 @@ const patience = 2 * time.Minute
 
 // stuck reports whether the Pod has no node, or a container that cannot start.
 func stuck(pod *corev1.Pod) bool {
-	if at := write.IndexOf(pod, corev1.PodScheduled); at >= 0 && pod.Status.Conditions[at].Status == corev1.ConditionFalse {
+	if scheduled := inplace.ConditionOf(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
 		return true
 	}
 	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
@@ -284,8 +266,8 @@ func stuck(pod *corev1.Pod) bool {
 }
 
 func notReadySince(pod *corev1.Pod) time.Time {
-	if at := write.IndexOf(pod, corev1.PodReady); at >= 0 {
-		return pod.Status.Conditions[at].LastTransitionTime.Time
+	if ready := inplace.ConditionOf(pod, corev1.PodReady); ready != nil {
+		return ready.LastTransitionTime.Time
 	}
 	return pod.CreationTimestamp.Time
 }
@@ -297,12 +279,7 @@ func containersReady(pod *corev1.Pod) bool {
 // ready reports whether the Pod counts as ready: its containers are, and its gates are open.
 func ready(pod *corev1.Pod) bool {
 	return containersReady(pod) &&
-		!slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !isTrue(pod, g.ConditionType) })
-}
-
-func isTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	i := write.IndexOf(pod, kind)
-	return i >= 0 && pod.Status.Conditions[i].Status == corev1.ConditionTrue
+		!slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !inplace.IsTrue(pod, g.ConditionType) })
 }
 
 func setReady(pod *corev1.Pod, now time.Time) {
@@ -314,12 +291,12 @@ func setReady(pod *corev1.Pod, now time.Time) {
 }
 
 func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus, now time.Time) {
-	at := write.IndexOf(pod, kind)
-	if at < 0 {
+	c := inplace.ConditionOf(pod, kind)
+	if c == nil {
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind})
-		at = len(pod.Status.Conditions) - 1
+		c = &pod.Status.Conditions[len(pod.Status.Conditions)-1]
 	}
-	if c := &pod.Status.Conditions[at]; c.Status != status {
+	if c.Status != status {
 		c.Status, c.LastTransitionTime = status, metav1.Time{Time: now.Truncate(time.Second)}
 	}
 }
@@ -346,10 +323,11 @@ func joins(pod *corev1.Pod) bool {
 // answers reports whether somebody answers the hook that holds a Pod, and after how long.
 func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
 	keys, _ := p.waiting(pod)
-	if len(keys) == 0 || joins(pod) && !isTrue(pod, corev1.PodReady) {
+	if len(keys) == 0 || joins(pod) && !inplace.IsTrue(pod, corev1.PodReady) {
 		return 0, false
 	}
-	return p.asked(pod, keys)
+	g := p.gateOf(pod, keys)
+	return g.takes, g.answered
 }
 
 func (p *player) answer(pod *corev1.Pod) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -80,8 +81,8 @@ type Forecast struct {
 	// Stops are the reasons why Pods stay as they are.
 	Stops []string `json:"stops,omitempty"`
 	// Takes is how long it takes; nil if nothing shows that, as Unknown says.
-	Takes   *Duration `json:"takes,omitempty"`
-	Unknown string    `json:"unknown,omitempty"`
+	Takes   *metav1.Duration `json:"takes,omitempty"`
+	Unknown string           `json:"unknown,omitempty"`
 }
 
 // Count is how many Pods there are, have the revision, and serve.
@@ -91,26 +92,10 @@ type Count struct {
 	Available int `json:"available"`
 }
 
-// Duration is a duration that people can read in JSON too.
-type Duration time.Duration
-
-// MarshalText writes it as Go does.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads it.
-func (d *Duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	*d = Duration(parsed)
-	return err
-}
-
-// String is in whole seconds.
-func (d Duration) String() string { return time.Duration(d).Round(time.Second).String() }
-
 // Wave is a number of Pods that leave before one of them is back.
 type Wave struct {
 	// After is when it begins, absent where Takes is.
-	After *Duration `json:"after,omitempty"`
+	After *metav1.Duration `json:"after,omitempty"`
 	// Pods are in the order in which they are touched.
 	Pods []Step `json:"pods,omitempty"`
 	// Created is how many Pods are created meanwhile.
@@ -210,7 +195,7 @@ func (c *Change) snapshot(spec plan.Spec) (*plan.Snapshot, error) {
 		Now: c.Now, Set: c.To.Name, Spec: spec, Pods: slices.Clone(c.Pods), Claims: slices.Clone(c.Claims), Nodes: c.Nodes,
 		ExcludePreparingDelete: c.To.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		UpdateRefused:          c.Refused, ClaimsRefused: c.ClaimsRefused, NoResize: c.NoResize, Starts: cmp.Or(c.Starts, plan.DefaultStarts),
-		Revisions: c.known(),
+		Revisions: c.Known(),
 	}
 	slices.SortFunc(s.Pods, byName)
 	var err error
@@ -225,15 +210,6 @@ func (c *Change) snapshot(spec plan.Spec) (*plan.Snapshot, error) {
 	return s, nil
 }
 
-// known are the set's revisions by hash.
-func (c *Change) known() map[string]*revision.Revision {
-	all := map[string]*revision.Revision{}
-	for _, object := range c.Revisions {
-		all[revision.Short(object.Name)] = revision.Of(object.Name, object.Revision, object.Data.Raw)
-	}
-	return all
-}
-
 // Update is the revision of the template that the set would have, and whether there is a
 // Pod of it already.
 func (c *Change) Update() (update *revision.Revision, present bool, err error) {
@@ -241,7 +217,7 @@ func (c *Change) Update() (update *revision.Revision, present bool, err error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("spec.template: %w", err)
 	}
-	update, last := revision.Newest(c.known(), template)
+	update, last := revision.Newest(c.Known(), template)
 	if update == nil {
 		hash, err := revision.Hash(template, 0)
 		if err != nil {
@@ -310,11 +286,14 @@ func (p *player) time(f *Forecast) {
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		f.Unknown = "no Pod shows " + strings.Join(slices.Compact(missing), ", or ")
-		for i := range f.Waves {
-			f.Waves[i].After = nil
-		}
-		return
+	} else {
+		f.Takes = &metav1.Duration{Duration: p.ends.Sub(p.begun).Round(time.Second)}
 	}
-	takes := Duration(p.ends.Sub(p.begun))
-	f.Takes = &takes
+	for i := range f.Waves {
+		w := &f.Waves[i]
+		w.After.Duration = w.After.Round(time.Second)
+		if f.Takes == nil {
+			w.After = nil
+		}
+	}
 }

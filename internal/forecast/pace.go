@@ -10,7 +10,6 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
-	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 const (
@@ -56,11 +55,10 @@ func (m *measure) add(from, to time.Time) {
 func paceOf(pods []*corev1.Pod) pace {
 	var p pace
 	for _, pod := range pods {
-		at := write.IndexOf(pod, corev1.PodReady)
-		if at < 0 || pod.Status.Conditions[at].Status != corev1.ConditionTrue {
+		if !inplace.IsTrue(pod, corev1.PodReady) {
 			continue
 		}
-		ready := pod.Status.Conditions[at].LastTransitionTime.Time
+		ready := inplace.ConditionOf(pod, corev1.PodReady).LastTransitionTime.Time
 		record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 		switch {
 		case err != nil:

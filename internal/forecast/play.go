@@ -146,7 +146,7 @@ func (p *player) replace(old, pod *corev1.Pod) {
 		delete(p.due, old.Name)
 		return
 	}
-	if isTrue(pod, corev1.PodReady) && !ready(pod) {
+	if inplace.IsTrue(pod, corev1.PodReady) && !ready(pod) {
 		setReady(pod, p.Now) // a kubelet sees at once that a gate was closed
 	}
 	p.Pods[at] = pod

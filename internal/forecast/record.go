@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -75,9 +76,9 @@ func (p place) begun() bool { return p.wave > 0 }
 // wave is the one that a Pod leaves with: a new one if another Pod has come into service
 // since the last.
 func (p *player) wave(leaves bool) *Wave {
-	now := Duration(p.Now.Sub(p.begun))
-	if len(p.waves) == 0 || p.returned && leaves && now > *p.waves[len(p.waves)-1].After {
-		p.waves = append(p.waves, Wave{After: &now})
+	now := p.Now.Sub(p.begun)
+	if len(p.waves) == 0 || p.returned && leaves && now > p.waves[len(p.waves)-1].After.Duration {
+		p.waves = append(p.waves, Wave{After: &metav1.Duration{Duration: now}})
 		p.returned = false
 	}
 	return &p.waves[len(p.waves)-1]
@@ -118,12 +119,7 @@ func (p *player) look() {
 	p.lowest = min(p.lowest, serving)
 }
 
-// asked reports whether somebody answers the keys that hold a Pod, and after how long.
-func (p *player) asked(pod *corev1.Pod, keys []string) (time.Duration, bool) {
-	g := p.gateOf(pod, keys)
-	return g.takes, g.answered
-}
-
+// gateOf finds out who answers the keys that hold a Pod.
 func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
 	state := regplan.StateOf(pod)
 	name := string(state) + " " + strings.Join(keys, " ")

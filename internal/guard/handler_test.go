@@ -46,13 +46,6 @@ func deletion(t *testing.T, p *corev1.Pod) admission.Request {
 	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: p.Namespace, OldObject: raw(t, p)}}
 }
 
-func evictionOf(t *testing.T, p *corev1.Pod, options *metav1.DeleteOptions) admission.Request {
-	t.Helper()
-	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Namespace: p.Namespace, Name: p.Name, SubResource: "eviction", Object: raw(t, policyv1.Eviction{DeleteOptions: options}),
-	}}
-}
-
 // server is an API server that fails patches and refuses evictions, and notes whether the
 // last eviction was a dry run.
 func server(broken, refusal error, dry *bool) client.Client {
@@ -74,33 +67,21 @@ func server(broken, refusal error, dry *bool) client.Client {
 // TestHandle: what the guard answers, and whether it asks for a drain. The guard's own
 // trouble never keeps a Pod.
 func TestHandle(t *testing.T) {
-	none, yes := int64(0), true
+	none := int64(0)
+	evict := &metav1.DeleteOptions{}
 	refusal := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 	for name, c := range map[string]handleCase{
-		"a deletion": {request: deletion, code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
-		"a dry run": {request: func(t *testing.T, p *corev1.Pod) admission.Request {
-			r := deletion(t, p)
-			r.DryRun = &yes
-			return r
-		}, allowed: true},
-		"an eviction": {request: func(t *testing.T, p *corev1.Pod) admission.Request { return evictionOf(t, p, nil) },
-			code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
-		"an eviction that a budget refuses": {request: func(t *testing.T, p *corev1.Pod) admission.Request { return evictionOf(t, p, nil) },
-			refusal: refusal, code: http.StatusTooManyRequests, message: "disruption budget"},
-		"an eviction by force": {request: func(t *testing.T, p *corev1.Pod) admission.Request {
-			return evictionOf(t, p, &metav1.DeleteOptions{GracePeriodSeconds: &none})
-		}, allowed: true},
-		"a dry run of an eviction": {request: func(t *testing.T, p *corev1.Pod) admission.Request {
-			return evictionOf(t, p, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
-		}, allowed: true},
-		"an eviction of a Pod that is gone": {request: func(t *testing.T, p *corev1.Pod) admission.Request { return evictionOf(t, p, nil) },
-			gone: true, allowed: true},
-		"a Pod that goes meanwhile": {request: deletion, gone: true, code: http.StatusTooManyRequests, message: "leaves its registries"},
-		"the API server does not take the request for a drain": {request: deletion, broken: errors.New("no"),
+		"a deletion":                        {code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
+		"a dry run":                         {dry: true, allowed: true},
+		"an eviction":                       {evict: evict, code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
+		"an eviction by force":              {evict: &metav1.DeleteOptions{GracePeriodSeconds: &none}, allowed: true},
+		"an eviction's dry run":             {evict: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, allowed: true},
+		"an eviction that a budget refuses": {evict: evict, refusal: refusal, code: http.StatusTooManyRequests, message: "disruption budget"},
+		"an eviction of a Pod that is gone": {evict: evict, gone: true, allowed: true},
+		"a Pod that goes meanwhile":         {gone: true, code: http.StatusTooManyRequests, message: "leaves its registries"},
+		"the API server does not take the request for a drain": {broken: errors.New("no"),
 			allowed: true, warnings: "deleted without a drain: ask for a drain: no"},
-		"an unreadable Pod": {request: func(*testing.T, *corev1.Pod) admission.Request {
-			return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{OldObject: runtime.RawExtension{Raw: []byte("{")}}}
-		}, allowed: true, warnings: "deleted without a drain"},
+		"an unreadable Pod": {unreadable: true, allowed: true, warnings: "deleted without a drain"},
 	} {
 		t.Run(name, func(t *testing.T) { c.run(t) })
 	}
@@ -108,15 +89,29 @@ func TestHandle(t *testing.T) {
 
 // handleCase is a request, what the API server does meanwhile, and the answer.
 type handleCase struct {
-	request  func(*testing.T, *corev1.Pod) admission.Request
-	refusal  error
-	broken   error
-	gone     bool
-	allowed  bool
-	code     int32
-	message  string
-	warnings string
-	asked    bool
+	// evict are the options of an eviction; a deletion has none.
+	evict           *metav1.DeleteOptions
+	dry, unreadable bool
+	refusal, broken error
+	gone            bool
+	allowed         bool
+	code            int32
+	message         string
+	warnings        string
+	asked           bool
+}
+
+func (c handleCase) request(t *testing.T, p *corev1.Pod) admission.Request {
+	t.Helper()
+	r := deletion(t, p)
+	r.DryRun = &c.dry
+	switch {
+	case c.unreadable:
+		r.OldObject.Raw = []byte("{")
+	case c.evict != nil:
+		r.Name, r.SubResource, r.Object = p.Name, "eviction", raw(t, policyv1.Eviction{DeleteOptions: c.evict})
+	}
+	return r
 }
 
 func (c handleCase) run(t *testing.T) {
@@ -128,8 +123,7 @@ func (c handleCase) run(t *testing.T) {
 		}
 	}
 	h := &handler{reader: api, writer: api, recorder: events.NewFakeRecorder(10), clock: clocktesting.NewFakePassiveClock(now)}
-	request := c.request(t, p)
-	got := h.Handle(t.Context(), request)
+	got := h.Handle(t.Context(), c.request(t, p))
 	have := fmt.Sprintf("%t %d %s %q", got.Allowed, got.Result.Code, got.Result.Message, got.Warnings)
 	want := regexp.MustCompile(fmt.Sprintf("^%t %d .*%s.*%s", c.allowed, cmp.Or(c.code, http.StatusOK), c.message, c.warnings))
 	if !want.MatchString(have) {
@@ -138,7 +132,7 @@ func (c handleCase) run(t *testing.T) {
 	if details := got.Result.Details; c.asked && details.RetryAfterSeconds != 1 {
 		t.Errorf("retry after %d s", details.RetryAfterSeconds)
 	}
-	if request.SubResource != "" && c.asked && !dry {
+	if c.evict != nil && c.asked && !dry {
 		t.Error("the eviction was tried for good, not as a dry run")
 	}
 	if asked := asksForDrain(t, api, p); asked != c.asked {

@@ -129,29 +129,15 @@ func (o *Options) keepCertificate(mgr ctrl.Manager, own cache.Cache) error {
 	// same one is no mistake. controller-runtime's priority queue can block for ever when it
 	// is shut down (kubernetes-sigs/controller-runtime#3538).
 	again, priorities, inLeader := true, false, false
-	keeper, err := controller.New("guard-certificate", mgr, controller.Options{
-		Reconciler: &keeper{
-			client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: o.Clock,
-			object: o.Service, host: o.Host,
-		},
-		SkipNameValidation: &again, UsePriorityQueue: &priorities, NeedLeaderElection: &inLeader,
-	})
-	if err == nil {
-		err = keeper.Watch(source.Kind(own, &corev1.Secret{}, enqueueOne[*corev1.Secret]()))
-	}
-	if err == nil {
-		err = keeper.Watch(source.Kind(own, &admissionregistrationv1.ValidatingWebhookConfiguration{},
-			enqueueOne[*admissionregistrationv1.ValidatingWebhookConfiguration]()))
-	}
+	// There is one certificate, whatever has changed.
+	keep := crhandler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
+	err := ctrl.NewControllerManagedBy(mgr).Named("guard-certificate").
+		WithOptions(controller.Options{SkipNameValidation: &again, UsePriorityQueue: &priorities, NeedLeaderElection: &inLeader}).
+		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep)).
+		WatchesRawSource(source.Kind[client.Object](own, &admissionregistrationv1.ValidatingWebhookConfiguration{}, keep)).
+		Complete(&keeper{client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: o.Clock, object: o.Service, host: o.Host})
 	if err != nil {
 		return fmt.Errorf("set up the guard's certificate: %w", err)
 	}
 	return nil
-}
-
-// enqueueOne makes one request of every event: there is one certificate.
-func enqueueOne[T client.Object]() crhandler.TypedEventHandler[T, reconcile.Request] {
-	return crhandler.TypedEnqueueRequestsFromMapFunc(func(context.Context, T) []reconcile.Request {
-		return []reconcile.Request{{}}
-	})
 }

@@ -108,15 +108,20 @@ func Previous(set *apps.CloneSet, all []*appsv1.ControllerRevision) (newest *app
 func (o *Objects) planner(spec setplan.Spec) *setplan.Snapshot {
 	how, _ := setplan.DeletionOf(o.Set)
 	s := &setplan.Snapshot{
-		Now: o.Now, Set: o.Set.Name, Deletion: how, Spec: spec, Pods: o.Pods,
-		Revisions: map[string]*revision.Revision{},
-	}
-	for _, object := range o.Revisions {
-		s.Revisions[revision.Short(object.Name)] = revision.Of(object.Name, object.Revision, object.Data.Raw)
+		Now: o.Now, Set: o.Set.Name, Deletion: how, Spec: spec, Pods: o.Pods, Revisions: o.Known(),
 	}
 	s.Update = revisionOf(s, o.Set.Status.UpdateRevision)
 	s.Current = revisionOf(s, o.Set.Status.CurrentRevision)
 	return s
+}
+
+// Known are the CloneSet's revisions by hash.
+func (o *Objects) Known() map[string]*revision.Revision {
+	all := map[string]*revision.Revision{}
+	for _, object := range o.Revisions {
+		all[revision.Short(object.Name)] = revision.Of(object.Name, object.Revision, object.Data.Raw)
+	}
+	return all
 }
 
 // revisionOf is a revision of the status, also where the object is gone.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // dashboard shows a set that is paused in a page, which resumes it, undoes the change, and
@@ -74,13 +75,7 @@ func (p *plugin) ask(ctx context.Context, address, token, path, body string) io.
 func (p *plugin) hears(events *bufio.Scanner, texts ...string) string {
 	p.Helper()
 	for events.Scan() {
-		missing := ""
-		for _, text := range texts {
-			if !strings.Contains(events.Text(), text) {
-				missing = text
-			}
-		}
-		if missing == "" {
+		if scene.Contains(events.Text(), texts) {
 			return events.Text()
 		}
 	}

@@ -362,9 +362,11 @@ apiVersion: apps.kruise.io/v1alpha1
 kind: CloneSet
 metadata: {name: web}
 spec:
+  replicas: 3
   selector: {matchLabels: {app: web}}
+  updateStrategy: {type: InPlaceIfPossible}
   lifecycle:
-    preNormal: {labelsHandler: {web.usher.dev/online: "true"}}
+    inPlaceUpdate: {labelsHandler: {web.usher.dev/drained: "true"}}
     preDelete: {labelsHandler: {web.usher.dev/drained: "true"}}
   template:
     metadata: {labels: {app: web, web.usher.dev/drained: "true"}}
@@ -374,7 +376,8 @@ spec:
 // cloneSet creates a CloneSet, whose Pods are available when they are registered.
 func (s *story) cloneSet(replicas int, patch string) client.Object {
 	s.Helper()
-	set := s.Object(cloneSet, fmt.Sprintf("spec: {replicas: %d}", replicas), patch)
+	const online = `spec: {replicas: %d, lifecycle: {preNormal: {labelsHandler: {web.usher.dev/online: "true"}}}}`
+	set := s.Object(cloneSet, fmt.Sprintf(online, replicas), patch)
 	s.Make(set)
 	s.inService(replicas)
 	return set

@@ -3,7 +3,6 @@
 package guard_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -48,56 +48,50 @@ spec:
 type plugin struct {
 	*story
 	program, kubeconfig string
-	// code is the exit code of the last run.
-	code int
 }
 
-// run returns what the plugin prints; fails means that its exit code is not 0.
-func (p *plugin) run(args ...string) (printed string, fails bool) {
+// run returns what the plugin prints, and its exit code.
+func (p *plugin) run(args string) (printed string, code int) {
 	p.Helper()
-	command := exec.CommandContext(p.Context(), p.program, append([]string{"-n", p.Namespace, "--kubeconfig", p.kubeconfig}, args...)...)
+	all := append([]string{"-n", p.Namespace, "--kubeconfig", p.kubeconfig}, strings.Fields(args)...)
+	command := exec.CommandContext(p.Context(), p.program, all...)
 	command.Env = append(os.Environ(), "HOME="+filepath.Dir(p.program))
-	var out bytes.Buffer
-	command.Stdout, command.Stderr = &out, &out
-	err := command.Run()
-	p.code = command.ProcessState.ExitCode()
+	out, err := command.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		p.Fatal(err)
 	}
-	return out.String(), err != nil
+	return string(out), command.ProcessState.ExitCode()
 }
 
-// says runs the plugin, which succeeds and prints all of the texts.
+// says runs the plugin until it succeeds and prints all of the texts.
 func (p *plugin) says(args string, texts ...string) {
 	p.Helper()
 	p.Until("kubectl usher "+args, func() string {
-		printed, fails := p.run(strings.Fields(args)...)
-		for _, text := range texts {
-			if fails || !strings.Contains(printed, text) {
-				return "it does not say " + text + ", but:\n" + printed
-			}
-		}
-		return ""
+		printed, code := p.run(args)
+		return registrytest.Unless(code == 0 && scene.Contains(printed, texts), fmt.Sprintf("it ends with %d, want %q in\n%s", code, texts, printed))
 	})
+}
+
+// ends runs the plugin once, which ends with the code and prints all of the texts.
+func (p *plugin) ends(code int, args string, texts ...string) (printed string) {
+	p.Helper()
+	printed, got := p.run(args)
+	if got != code || !scene.Contains(printed, texts) {
+		p.Errorf("kubectl usher %s ends with %d; want %d and %q in\n%s", args, got, code, texts, printed)
+	}
+	return printed
 }
 
 // does runs the plugin once, which succeeds and prints all of the texts.
 func (p *plugin) does(args string, texts ...string) {
 	p.Helper()
-	printed, fails := p.run(strings.Fields(args)...)
-	for _, text := range texts {
-		if fails || !strings.Contains(printed, text) {
-			p.Errorf("kubectl usher %s fails: %v; want %q in\n%s", args, fails, text, printed)
-		}
-	}
+	p.ends(0, args, texts...)
 }
 
 // refuses runs the plugin once, which fails with the text.
 func (p *plugin) refuses(args, text string) {
 	p.Helper()
-	if printed, fails := p.run(strings.Fields(args)...); !fails || !strings.Contains(printed, "error: ") || !strings.Contains(printed, text) {
-		p.Errorf("kubectl usher %s fails: %v; want %q in\n%s", args, fails, text, printed)
-	}
+	p.ends(1, args, "error: ", text)
 }
 
 // TestPlugin plays the commands of the kubectl plugin.
@@ -135,32 +129,20 @@ func (p *plugin) looks(set *appsv1alpha1.CloneSet) {
 	p.says("status clone/web", "Done", "example.test/web:v2")
 }
 
-// planned runs the plugin once, which ends with the code and prints all of the texts.
-func (p *plugin) planned(args string, code int, texts ...string) (printed string) {
-	p.Helper()
-	printed, _ = p.run(strings.Fields("plan " + args)...)
-	for _, text := range texts {
-		if p.code != code || !strings.Contains(printed, text) {
-			p.Errorf("kubectl usher plan %s ends with %d; want %d and %q in\n%s", args, p.code, code, text, printed)
-		}
-	}
-	return printed
-}
-
 // plans foresees a change, makes it, and compares what happens.
 func (p *plugin) plans(set *appsv1alpha1.CloneSet) {
-	p.planned("clone/web --replicas 2", 0, "would not change")
-	p.planned("clone/web --partition 1", 2, "would change, and no Pod with it")
-	p.planned("clone/web --image other=x", 1, "error: ", `there is no container "other"; there are main`)
-	p.planned("clone/none --replicas 1", 1, "there is no cloneset/none")
-	p.planned("clone/web", 1, "say what is to change")
-	p.planned("deployment/web --replicas 1", 1, "works for CloneSets")
-	p.planned("clone/web --image main=in:va:lid:", 2, "would change")
+	p.ends(0, "plan clone/web --replicas 2", "would not change")
+	p.ends(2, "plan clone/web --partition 1", "would change, and no Pod with it")
+	p.ends(1, "plan clone/web --image other=x", "error: ", `there is no container "other"; there are main`)
+	p.ends(1, "plan clone/none --replicas 1", "there is no cloneset/none")
+	p.ends(1, "plan clone/web", "say what is to change")
+	p.ends(1, "plan deployment/web --replicas 1", "works for CloneSets")
+	p.ends(2, "plan clone/web --image main=in:va:lid:", "would change")
 	p.files(set)
 	p.quota()
-	p.planned("clone/web --image main=example.test/web:v3", 2, "at least 1 of 2 Pods, 2 now", "web.usher.dev/drained", "Registration web, when Registry memory confirms")
+	p.ends(2, "plan clone/web --image main=example.test/web:v3", "at least 1 of 2 Pods, 2 now", "web.usher.dev/drained", "Registration web, when Registry memory confirms")
 	var f forecast.Forecast
-	p.Must(json.Unmarshal([]byte(p.planned("clone/web --image main=example.test/web:v3 -o json", 2, "waves")), &f))
+	p.Must(json.Unmarshal([]byte(p.ends(2, "plan clone/web --image main=example.test/web:v3 -o json", "waves")), &f))
 	p.Change(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v3"}]}}}}`)
 	p.says("status clone/web", "Done", "2 of 2 updated", "example.test/web:v3")
 	var foreseen, happened []string
@@ -196,9 +178,9 @@ func (p *plugin) files(set *appsv1alpha1.CloneSet) {
 		{strings.Replace(hooked, "CloneSet", "Deployment", 1), 1, []string{"holds no CloneSet (Deployment)"}},
 	} {
 		p.Must(os.WriteFile(file, []byte(test.text), 0o600))
-		p.planned("-f "+file, test.code, test.texts...)
+		p.ends(test.code, "plan -f "+file, test.texts...)
 	}
-	p.planned("-f "+file+"x", 1, "no such file")
+	p.ends(1, "plan -f "+file+"x", "does not exist")
 	p.Read(set)
 }
 
@@ -210,13 +192,10 @@ func (p *plugin) quota() {
 	p.Until("the quota to be counted", func() string {
 		p.Read(quota)
 		used := quota.Status.Used[corev1.ResourcePods]
-		if used.Value() == 2 {
-			return ""
-		}
-		return used.String() + " are"
+		return registrytest.Unless(used.Value() == 2, used.String()+" are")
 	})
-	p.planned("clone/web --replicas 4", 1, "is refused", "error: quota few: pods 2 more wanted, 0 left; raise it or ask for fewer")
-	p.planned("clone/web --image main=example.test/web:v9", 2, "would change", "in place")
+	p.ends(1, "plan clone/web --replicas 4", "is refused", "error: quota few: pods 2 more wanted, 0 left; raise it or ask for fewer")
+	p.ends(2, "plan clone/web --image main=example.test/web:v9", "would change", "in place")
 	p.Must(p.Delete(p.Context(), quota))
 	p.Gone(quota)
 }
@@ -336,8 +315,8 @@ func (p *plugin) completes() {
 		"history clone/": "clone/web", "registry mem": "memory", "plan clone/web --image m": "main=example.test/web:", "status -n " + p.Namespace[:6]: p.Namespace, "status clone/web -o j": "json",
 		"partition clone/web 5": "50%", "pause deploy": ":4", "status clone/web x": ":4",
 	} {
-		printed, fails := p.run(append([]string{"__complete"}, strings.Fields(typed)...)...)
-		if lines := strings.Split(printed, "\n"); fails || !slices.Contains(lines, want) || want == ":4" && lines[0] != want {
+		printed, code := p.run("__complete " + typed)
+		if lines := strings.Split(printed, "\n"); code != 0 || !slices.Contains(lines, want) || want == ":4" && lines[0] != want {
 			p.Errorf("kubectl usher %s: want %q in %q", typed, want, printed)
 		}
 	}

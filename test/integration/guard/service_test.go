@@ -23,7 +23,7 @@ func beginService(t *testing.T) *story {
 	s := begin(t, `spec: {registries: [service], instance: {service: web, port: null}}`)
 	s.wantGates("enabled")
 	s.Until("the policy knows of the namespace and the Registration", func() string {
-		probe := s.Object("{apiVersion: v1, kind: Pod, metadata: {name: probe, labels: {app: web}}, "+podSpec+"}", podGate())
+		probe := s.Object("{apiVersion: v1, kind: Pod, metadata: {name: probe, labels: {app: web}}, "+podSpec+"}", unlessAdded(podGate))
 		s.Must(s.Create(t.Context(), probe, client.DryRunAll))
 		gates, _, err := unstructured.NestedSlice(probe.Object, "spec", "readinessGates")
 		s.Must(err)
@@ -49,23 +49,18 @@ func (s *story) service() {
 	s.Make(s.Object(`{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: None, selector: {app: web}, ports: [{port: 80}]}}`))
 }
 
-// readinessGate is a patch of a workload.
-const readinessGate = `spec: {template: {spec: {readinessGates: [{conditionType: usher.dev/registered}]}}}`
+// podGate is a patch of a Pod, readinessGate of a workload.
+const (
+	podGate       = `spec: {readinessGates: [{conditionType: usher.dev/registered}]}`
+	readinessGate = `spec: {template: {` + podGate + `}}`
+)
 
-// gate is readinessGate unless the API server adds it.
-func gate() string {
+// unlessAdded is a patch that makes a gate, unless the API server adds it.
+func unlessAdded(patch string) string {
 	if policies {
 		return "{}"
 	}
-	return readinessGate
-}
-
-// podGate is gate for a Pod.
-func podGate() string {
-	if policies {
-		return "{}"
-	}
-	return `spec: {readinessGates: [{conditionType: usher.dev/registered}]}`
+	return patch
 }
 
 // served waits until there are just so many Pods, all with the gate, and the Service lists
@@ -85,7 +80,7 @@ func (s *story) served(n int) {
 func TestServiceDeployment(t *testing.T) {
 	s := beginService(t)
 	s.service()
-	d := s.workload("Deployment", 6, gate())
+	d := s.workload("Deployment", 6, unlessAdded(readinessGate))
 	s.served(6)
 	s.rollOut(d)
 	s.served(6)
@@ -100,7 +95,7 @@ func TestServiceDeployment(t *testing.T) {
 func TestServiceStatefulSet(t *testing.T) {
 	s := beginService(t)
 	s.service()
-	set := s.workload("StatefulSet", 2, gate(), `spec: {serviceName: web}`)
+	set := s.workload("StatefulSet", 2, unlessAdded(readinessGate), `spec: {serviceName: web}`)
 	s.served(2)
 	s.rollOut(set)
 	s.served(2)
@@ -112,7 +107,7 @@ func TestServiceStatefulSet(t *testing.T) {
 func TestServiceTakenBack(t *testing.T) {
 	s := beginService(t)
 	s.service()
-	pod := s.bare("web", podGate())
+	pod := s.bare("web", unlessAdded(podGate))
 	s.served(1)
 	if err := s.evict(pod); err == nil {
 		t.Fatal("evicted without a drain")
@@ -133,7 +128,7 @@ func TestServiceTakenBack(t *testing.T) {
 // for it, and drains do.
 func TestServiceMissing(t *testing.T) {
 	s := beginService(t)
-	pod := s.bare("web", podGate())
+	pod := s.bare("web", unlessAdded(podGate))
 	s.Condition(s.registration(), "Ready", "", "there is no Service web")
 	s.Condition(pod, string(corev1.PodReady), metav1.ConditionTrue)
 	if err := s.evict(pod); err == nil {
@@ -150,7 +145,7 @@ func TestServiceMissing(t *testing.T) {
 func TestServiceWithoutGate(t *testing.T) {
 	s := beginService(t)
 	s.service()
-	s.bare("with", podGate())
+	s.bare("with", unlessAdded(podGate))
 	s.served(1)
 	s.wantGates("disabled")
 	without := &corev1.Pod{}
@@ -180,27 +175,11 @@ func TestServiceWithoutGate(t *testing.T) {
 	callers.forget(s.Namespace)
 }
 
-const updatedCloneSet = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: web}}
-  updateStrategy: {type: InPlaceIfPossible}
-  lifecycle:
-    inPlaceUpdate: {labelsHandler: {web.usher.dev/serving: "true"}}
-    preDelete: {labelsHandler: {web.usher.dev/serving: "true"}}
-  template:
-    metadata: {labels: {app: web, web.usher.dev/serving: "true"}}
-    spec: {containers: [{name: web, image: "example.test/web:v1"}]}
-`
-
 // TestServiceCloneSet: Pods are updated in place, and a set is scaled in, out of the Service.
 func TestServiceCloneSet(t *testing.T) {
 	s := beginService(t)
 	s.service()
-	set := s.Object(updatedCloneSet, gate())
+	set := s.Object(cloneSet, unlessAdded(readinessGate))
 	s.Make(set)
 	s.served(3)
 	before := callers.inServices(s.Namespace)
