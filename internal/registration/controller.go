@@ -49,14 +49,12 @@ const (
 	retryMax = 30 * time.Second
 	// clusterNamespace is the namespace whose UID names the cluster.
 	clusterNamespace = "kube-system"
-	// defaultPasses is how many namespaces are reconciled at a time.
-	defaultPasses = 4
+	// passes is how many namespaces, or Registries, are reconciled at a time.
+	passes = 4
 )
 
 // Options tune the operator.
 type Options struct {
-	// MaxConcurrentPasses is how many namespaces are reconciled at a time. Default: 4.
-	MaxConcurrentPasses int
 	// Workers bounds the requests about Pods that one pass has in flight. Default: 32.
 	Workers int
 	// XDS is what this process serves over xDS. Default: nothing.
@@ -144,12 +142,11 @@ func Setup(mgr ctrl.Manager, options Options) error {
 func (o Options) withDefaults() Options {
 	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
 	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, ctrlmetrics.Registry)
-	o.MaxConcurrentPasses = cmp.Or(o.MaxConcurrentPasses, defaultPasses)
 	o.Workers = cmp.Or(o.Workers, defaultWorkers)
 	return o
 }
 
-func controllerOptions(passes int) controller.Options {
+func controllerOptions() controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: passes,
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](retryMin, retryMax),

@@ -20,7 +20,6 @@ const quiet = 10 * time.Minute
 
 // Reasons and actions of events.
 const (
-	eventForced    = "HookReleasedAtDeadline"
 	eventTakenBack = "DeletionTakenBack"
 	eventOverdue   = plan.ReasonDeadlineExceeded
 	actionRelease  = "ReleaseHook"
@@ -59,6 +58,11 @@ func (p *pass) announce(decided plan.Plan) {
 				p.announcer.warn(o.Registration, string(w.Reason), actionRegister, w.Message)
 			}
 		}
+		if o.Released && len(o.Forced) > 0 {
+			p.announcer.warn(o.Registration, plan.ReasonForced, actionRelease, fmt.Sprintf(
+				"The deadline has passed and onDeadline is Proceed: the Registration goes before %s confirmed that nothing "+
+					"of it is listed. Usher removes the rest when it can.", strings.Join(o.Forced, ", ")))
+		}
 	}
 	for _, f := range decided.Findings {
 		p.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
@@ -79,7 +83,7 @@ func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
 	for _, release := range patch.Released {
 		p.metrics.released(release)
 		if len(release.Forced) > 0 {
-			p.announcer.warn(patch.Pod, eventForced, actionRelease, fmt.Sprintf(
+			p.announcer.warn(patch.Pod, plan.ReasonForced, actionRelease, fmt.Sprintf(
 				"The deadline has passed and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+
 					"Requests may be lost.", release.Gate, release.Key, strings.Join(release.Forced, ", ")))
 		}

@@ -4,7 +4,6 @@ package registration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,13 +25,9 @@ import (
 const (
 	// defaultWorkers bounds the requests about Pods that one pass has in flight.
 	defaultWorkers = 32
-	// maxCalls bounds the calls to registries that one pass has in flight.
-	maxCalls = 16
 	// soon is when the next pass follows one during which somebody changed an object. The
 	// event of that change may already be behind us.
 	soon = time.Second
-	// refusedRetry is when a change that a registry refused is tried again.
-	refusedRetry = 10 * time.Second
 )
 
 // noEntries is an empty listing, in contrast to none.
@@ -284,61 +279,4 @@ func (p *pass) noteSweeps(changes []plan.Changes) {
 	for name, entries := range left {
 		p.metrics.orphans.WithLabelValues(p.snapshot.Namespace, name).Set(float64(entries))
 	}
-}
-
-// apply sends one batch to each target.
-func (p *pass) apply(ctx context.Context, changes []plan.Changes) {
-	later := make([]map[string]error, len(changes))
-	for i, c := range changes { // before the first call: both touch the pass
-		changes[i], later[i] = p.inTurn(c)
-		p.notes.dirty[c.Target] = true
-	}
-	failures := registry.Each(ctx, len(changes), min(p.options.Workers, maxCalls), func(i int) error {
-		if changes[i].Empty() {
-			return nil
-		}
-		return p.applyOne(ctx, changes[i])
-	})
-	for i, c := range changes {
-		failed, rest := registry.ChangeErrors(failures[i])
-		p.countRefused(c.Target.Registry, failed, rest)
-		if rest != nil {
-			failed[""] = rest
-		} else {
-			p.metrics.removed.WithLabelValues(c.Target.Registry).Add(float64(len(c.Orphans)))
-		}
-		if len(failed) > 0 {
-			p.again(refusedRetry)
-		}
-		maps.Copy(failed, later[i])
-		if len(failed) > 0 {
-			p.snapshot.Failed[c.Target] = failed
-		}
-	}
-}
-
-// countRefused counts what a registry refused. Conflicts are no errors, and outages are
-// counted where they are noticed.
-func (p *pass) countRefused(name string, refused map[string]error, rest error) {
-	if errors.Is(rest, registry.ErrPermanent) {
-		p.metrics.failed(name, rest)
-	}
-	for _, err := range refused {
-		if errors.Is(err, registry.ErrPermanent) || errors.Is(err, registry.ErrForeign) {
-			p.metrics.failed(name, registry.Permanent(err))
-		}
-	}
-}
-
-// registryFailed begins a back-off: other passes do not wait for the registry, and the probe
-// finds out when it is back.
-func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) {
-	if !isOutage(ctx, err) {
-		return
-	}
-	back := p.backOff(ctx, object, err)
-	enqueueRegistry(p.probes, object)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.again(back + timeoutOf(object) + probeSlack)
 }

@@ -81,12 +81,26 @@ func (p *pass) readObjects(ctx context.Context) (err error) {
 	return err
 }
 
-// listed returns the objects of a list, sorted by name. They are the cache's own: nobody
-// modifies them.
-func listed[T any, P interface {
+// object is a pointer to an API object.
+type object[T any] interface {
 	*T
 	client.Object
-}](ctx context.Context, c client.Reader, what string, list client.ObjectList, items *[]T, options ...client.ListOption) ([]P, error) {
+}
+
+// read reads an object; nil if there is none.
+func read[T any, P object[T]](ctx context.Context, from client.Reader, what string, name types.NamespacedName) (P, error) {
+	found := P(new(T))
+	if err := from.Get(ctx, name, found); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", what, name.Name, err)
+	}
+	return found, nil
+}
+
+// listed returns the objects of a list, sorted by name. They are the cache's own: nobody
+// modifies them.
+func listed[T any, P object[T]](ctx context.Context, c client.Reader, what string, list client.ObjectList, items *[]T, options ...client.ListOption) ([]P, error) {
 	if err := c.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil, fmt.Errorf("list %s: %w", what, err)
 	}

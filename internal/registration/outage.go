@@ -6,10 +6,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,18 +80,14 @@ func (r *Reconciler) recall(ctx context.Context, name string) error {
 	if known {
 		return nil
 	}
-	var live usherv1alpha1.Registry
-	err := r.reader.Get(ctx, types.NamespacedName{Name: name}, &live)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the last outage of Registry %s: %w", name, err)
+	live, err := read[usherv1alpha1.Registry](ctx, r.reader, "the last outage of Registry", types.NamespacedName{Name: name})
+	if err != nil || live == nil {
+		return err
 	}
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
 	if s := r.pool.state(name); !s.recalled {
-		s.reachability = reachabilityOf(&live)
+		s.reachability = reachabilityOf(live)
 	}
 	return nil
 }

@@ -99,14 +99,8 @@ func (p *pass) holdRegistry(ctx context.Context, name string) error {
 // write patches an object or its status, unless somebody else has changed it since, and
 // shows the answer to the rest of the pass and to the next ones.
 func (p *pass) write(ctx context.Context, what string, old, next client.Object, status bool) error {
-	patch, write := client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}), p.client.Patch
-	if status {
-		write = func(ctx context.Context, o client.Object, patch client.Patch, _ ...client.PatchOption) error {
-			return p.client.Status().Patch(ctx, o, patch)
-		}
-	}
-	if err := write(ctx, next, patch); err != nil {
-		return fmt.Errorf("%s %s: %w", what, old.GetName(), err)
+	if err := p.patch(ctx, what, old, next, status); err != nil {
+		return err
 	}
 	p.written++
 	switch next := next.(type) {
@@ -120,6 +114,21 @@ func (p *pass) write(ctx context.Context, what string, old, next client.Object, 
 				p.snapshot.Registrations[i] = next
 			}
 		}
+	}
+	return nil
+}
+
+// patch writes what is new in an object, or in its status, unless somebody else has changed it
+// since.
+func (r *Reconciler) patch(ctx context.Context, what string, old, next client.Object, status bool) (err error) {
+	patch := client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})
+	if status {
+		err = r.client.Status().Patch(ctx, next, patch)
+	} else {
+		err = r.client.Patch(ctx, next, patch)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", what, old.GetName(), err)
 	}
 	return nil
 }
@@ -240,17 +249,9 @@ func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) 
 }
 
 // findRegistration reads from the API server: a Registration that the cache does not show may
-// be new.
+// be new. It returns nil if there is none.
 func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha1.Registration, error) {
-	var live usherv1alpha1.Registration
-	err := p.reader.Get(ctx, types.NamespacedName{Namespace: p.snapshot.Namespace, Name: name}, &live)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read Registration %s, which the cache does not show: %w", name, err)
-	}
-	return &live, nil
+	return read[usherv1alpha1.Registration](ctx, p.reader, "Registration", types.NamespacedName{Namespace: p.snapshot.Namespace, Name: name})
 }
 
 // confirmOwners reads the Registrations and Registries of new entries once from the API
@@ -265,11 +266,7 @@ func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes) (behin
 			if at < 0 || behind[name] {
 				continue
 			}
-			r := p.snapshot.Registrations[at]
-			confirmed, err := p.confirmRegistration(ctx, r)
-			if err == nil && confirmed {
-				confirmed, err = p.confirmRegistry(ctx, r, c.Target)
-			}
+			confirmed, err := p.confirmOwner(ctx, p.snapshot.Registrations[at], c.Target)
 			if err != nil {
 				return nil, err
 			}
@@ -282,33 +279,23 @@ func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes) (behin
 	return behind, nil
 }
 
-// confirmRegistration reports whether the Registration is there.
-func (p *pass) confirmRegistration(ctx context.Context, r *usherv1alpha1.Registration) (bool, error) {
-	if p.notes.confirmed[r.UID] {
-		return true, nil
+// confirmOwner reports whether the Registration is there, and the Registry, which has recorded
+// the Registration's target.
+func (p *pass) confirmOwner(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) (bool, error) {
+	if !p.notes.confirmed[r.UID] {
+		live, err := p.findRegistration(ctx, r.Name)
+		if err != nil || live == nil || live.UID != r.UID || (live.DeletionTimestamp == nil) != (r.DeletionTimestamp == nil) {
+			return false, err
+		}
+		p.notes.confirmed[r.UID] = true
 	}
-	live, err := p.findRegistration(ctx, r.Name)
-	if err != nil {
-		return false, err
-	}
-	p.notes.confirmed[r.UID] = live != nil && live.UID == r.UID && (live.DeletionTimestamp == nil) == (r.DeletionTimestamp == nil)
-	return p.notes.confirmed[r.UID], nil
-}
-
-// confirmRegistry reports whether the Registry is there and has recorded the Registration's
-// target.
-func (p *pass) confirmRegistry(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) (bool, error) {
 	object := p.objects[t.Registry]
 	if object == nil || p.notes.confirmed[object.UID] {
 		return true, nil
 	}
-	live := &usherv1alpha1.Registry{}
-	err := p.reader.Get(ctx, types.NamespacedName{Name: t.Registry}, live)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read Registry %s before its first entry: %w", t.Registry, err)
+	live, err := read[usherv1alpha1.Registry](ctx, p.reader, "Registry", types.NamespacedName{Name: t.Registry})
+	if err != nil || live == nil {
+		return false, err
 	}
 	p.notes.registries.wrote(live)
 	p.notes.confirmed[live.UID] = true

@@ -46,7 +46,7 @@ const (
 func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registry").
-		WithOptions(controllerOptions(defaultPasses)).
+		WithOptions(controllerOptions()).
 		WithLogConstructor(logConstructor(mgr, keyRegistry)).
 		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged)).
 		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
@@ -84,15 +84,15 @@ func (r *Reconciler) leavingRegistries(ctx context.Context, _ client.Object) []c
 
 // ReconcileRegistry probes one Registry, and writes into its status whether it answers.
 func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	var object usherv1alpha1.Registry
-	if err := r.client.Get(ctx, request.NamespacedName, &object); err != nil {
-		if apierrors.IsNotFound(err) {
-			return ctrl.Result{}, r.forgetRegistry(ctx, request.Name)
-		}
-		return ctrl.Result{}, fmt.Errorf("read Registry %s: %w", request.Name, err)
+	object, err := read[usherv1alpha1.Registry](ctx, r.client, "Registry", request.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if object == nil {
+		return ctrl.Result{}, r.forgetRegistry(ctx, request.Name)
 	}
 	if object.DeletionTimestamp != nil {
-		free, err := r.free(ctx, &object)
+		free, err := r.free(ctx, object)
 		if err != nil || free {
 			return ctrl.Result{}, err
 		}
@@ -102,18 +102,18 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 	}
 	// The next probe follows when the back-off is over, otherwise with the next comparison of
 	// entries.
-	next := repairOf(&object)
-	err := r.ping(ctx, &object)
+	next := repairOf(object)
+	err = r.ping(ctx, object)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctrl.Result{}, ctx.Err()
 		}
-		next = r.backOff(ctx, &object, err)
+		next = r.backOff(ctx, object, err)
 	} else if r.pool.recovered(object.Name) {
 		log.FromContext(ctx).Info("Registry answers again", keyRegistry, object.Name)
-		enqueueRegistry(r.back, &object)
+		enqueueRegistry(r.back, object)
 	}
-	err = r.writeStatus(ctx, &object, err)
+	err = r.writeStatus(ctx, object, err)
 	if apierrors.IsConflict(err) {
 		// The cache does not show the last write yet, perhaps one of a pass.
 		return ctrl.Result{RequeueAfter: min(next, soon)}, nil
@@ -169,11 +169,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, object *usherv1alpha1.Regi
 	if equality.Semantic.DeepEqual(next.Status, object.Status) {
 		return nil
 	}
-	err := r.client.Status().Patch(ctx, next, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}))
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write the status of Registry %s: %w", object.Name, err)
-	}
-	return nil
+	return client.IgnoreNotFound(r.patch(ctx, "write the status of Registry", object, next, true))
 }
 
 // free removes the finalizer of a Registry that is being deleted, unless a Registration has
@@ -203,8 +199,6 @@ func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (
 			strings.Join(users, ", ")))
 		return false, nil
 	}
-	if err := r.client.Patch(ctx, next, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("remove the finalizer from Registry %s: %w", object.Name, err)
-	}
-	return true, nil
+	err = client.IgnoreNotFound(r.patch(ctx, "remove the finalizer from Registry", object, next, false))
+	return err == nil, err
 }

@@ -5,6 +5,7 @@ package registration
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -69,33 +70,23 @@ func onlyService(object any) (any, error) {
 // ofService lets through what concerns a Service that a Registration of its namespace follows.
 func (r *Reconciler) ofService(name func(client.Object) string) handler.EventHandler {
 	return each(func(ctx context.Context, object client.Object, q queue) {
-		if r.follows(ctx, object.GetNamespace(), name(object)) {
-			gather(q, object.GetNamespace())
+		namespace, service := object.GetNamespace(), name(object)
+		if r.concerns(ctx, namespace, func(registration *usherv1alpha1.Registration) bool {
+			return registration.Spec.Instance.Service == service && slices.ContainsFunc(registration.Spec.Registries, func(name string) bool {
+				var registry usherv1alpha1.Registry // one that appears causes a pass itself
+				err := r.client.Get(ctx, types.NamespacedName{Name: name}, &registry)
+				return err == nil && isGated(&registry)
+			})
+		}) {
+			gather(q, namespace)
 		}
 	})
 }
 
-// follows reports whether a Registration of the namespace follows the Service.
-func (r *Reconciler) follows(ctx context.Context, namespace, service string) bool {
-	registrations, err := r.registrations(ctx, client.InNamespace(namespace))
-	if err != nil {
-		return true // A pass too many is harmless.
-	}
-	for _, registration := range registrations {
-		if registration.Spec.Instance.Service != service {
-			continue
-		}
-		for _, name := range registration.Spec.Registries {
-			var object usherv1alpha1.Registry
-			if err := r.client.Get(ctx, types.NamespacedName{Name: name}, &object); err != nil {
-				continue // A Registry that appears causes a pass itself.
-			}
-			if kind, _ := kinds.Of(&object, namespace); kind.Gated {
-				return true
-			}
-		}
-	}
-	return false
+// isGated reports whether the Registry is of the kind service.
+func isGated(object *usherv1alpha1.Registry) bool {
+	kind, _ := kinds.Of(object, "")
+	return kind.Gated
 }
 
 // makeBuiltIn makes the Registry of the kind service once in the life of a process, unless
@@ -108,11 +99,7 @@ func (r *Reconciler) makeBuiltIn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, object := range objects {
-		kind, _ := kinds.Of(object, "")
-		r.builtIn = r.builtIn || kind.Gated
-	}
-	if r.builtIn {
+	if r.builtIn = slices.ContainsFunc(objects, isGated); r.builtIn {
 		return nil
 	}
 	made := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: BuiltIn}}

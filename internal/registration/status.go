@@ -69,7 +69,7 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
 	r := o.Registration
 	if o.Released {
-		if err := p.dropUsers(ctx, r.Name, nil); err != nil {
+		if err := p.dropUsers(ctx, r.Name, o.Kept); err != nil {
 			return err
 		}
 		next := r.DeepCopy()

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -36,17 +36,18 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
+	inNamespace := each(func(_ context.Context, object client.Object, q queue) { gather(q, object.GetNamespace()) })
 	controller := ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
-		WithOptions(controllerOptions(r.options.MaxConcurrentPasses)).
+		WithOptions(controllerOptions()).
 		WithLogConstructor(logConstructor(mgr, keyNamespace)).
-		Watches(&usherv1alpha1.Registration{}, inNamespace(), builder.WithPredicates(specChanged)).
-		Watches(&appsv1alpha1.CloneSet{}, inNamespace(), builder.WithPredicates(specChanged)).
-		Watches(&corev1.Pod{}, r.ofPods()).
-		Watches(&policyv1.PodDisruptionBudget{}, inNamespace(), builder.WithPredicates(moreAllowed())).
-		Watches(&usherv1alpha1.Registry{}, r.ofRegistries(), builder.WithPredicates(reachabilityChanged())).
-		WatchesRawSource(source.Channel(r.back, r.ofRegistries())).
-		WatchesMetadata(&corev1.Namespace{}, r.ofNamespaces(), builder.WithPredicates(predicate.LabelChangedPredicate{}))
+		Watches(&usherv1alpha1.Registration{}, inNamespace, builder.WithPredicates(specChanged)).
+		Watches(&appsv1alpha1.CloneSet{}, inNamespace, builder.WithPredicates(specChanged)).
+		Watches(&corev1.Pod{}, each(r.ofPod), builder.WithPredicates(updates(plan.Matters))).
+		Watches(&policyv1.PodDisruptionBudget{}, inNamespace, builder.WithPredicates(predicate.Or(specChanged, updates(allowsMore)))).
+		Watches(&usherv1alpha1.Registry{}, each(r.ofRegistry), builder.WithPredicates(predicate.Or(specChanged, updates(comesOrGoes)))).
+		WatchesRawSource(source.Channel(r.back, each(r.ofRegistry))).
+		WatchesMetadata(&corev1.Namespace{}, each(r.ofNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{}))
 	for _, events := range services {
 		controller.WatchesRawSource(events)
 	}
@@ -57,133 +58,88 @@ func gather(q queue, namespace string) {
 	q.AddAfter(ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}, batchDelay)
 }
 
-// each handles every event of an object alike.
+// each handles every event of an object alike. An update concerns both versions: with other
+// labels, also the Registrations that deselect a Pod.
 func each(do func(context.Context, client.Object, queue)) handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc:  func(ctx context.Context, e event.CreateEvent, q queue) { do(ctx, e.Object, q) },
-		UpdateFunc:  func(ctx context.Context, e event.UpdateEvent, q queue) { do(ctx, e.ObjectNew, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { do(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			do(ctx, e.ObjectOld, q)
+			do(ctx, e.ObjectNew, q)
+		},
 		DeleteFunc:  func(ctx context.Context, e event.DeleteEvent, q queue) { do(ctx, e.Object, q) },
 		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { do(ctx, e.Object, q) },
 	}
 }
 
-func inNamespace() handler.EventHandler {
-	return each(func(_ context.Context, object client.Object, q queue) { gather(q, object.GetNamespace()) })
-}
-
 // specChanged ignores status writes, including our own.
-var specChanged = predicate.GenerationChangedPredicate{}
+var specChanged predicate.Predicate = predicate.GenerationChangedPredicate{}
 
-// moreAllowed also lets through a PodDisruptionBudget that allows more evictions than before.
-func moreAllowed() predicate.Predicate {
-	return predicate.Or(specChanged, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		older, ok := e.ObjectOld.(*policyv1.PodDisruptionBudget)
-		newer, okToo := e.ObjectNew.(*policyv1.PodDisruptionBudget)
-		return ok && okToo && older.Status.DisruptionsAllowed < newer.Status.DisruptionsAllowed
-	}})
+// updates lets through those updates that change something.
+func updates[T client.Object](changes func(older, newer T) bool) predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		older, ok := e.ObjectOld.(T)
+		newer, okToo := e.ObjectNew.(T)
+		return ok && okToo && changes(older, newer)
+	}}
 }
 
-// reachabilityChanged also lets through a registry that came back or went away.
-func reachabilityChanged() predicate.Predicate {
-	return predicate.Or(specChanged, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return reachable(e.ObjectOld) != reachable(e.ObjectNew)
-	}})
+// allowsMore reports whether a PodDisruptionBudget allows more evictions than before.
+func allowsMore(older, newer *policyv1.PodDisruptionBudget) bool {
+	return older.Status.DisruptionsAllowed < newer.Status.DisruptionsAllowed
 }
 
-func reachable(object client.Object) metav1.ConditionStatus {
-	r, ok := object.(*usherv1alpha1.Registry)
-	if !ok {
-		return ""
+// comesOrGoes reports whether a registry came back or went away.
+func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
+	reachable := func(r *usherv1alpha1.Registry) metav1.ConditionStatus {
+		c := meta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReachable)
+		return ptr.Deref(c, metav1.Condition{}).Status
 	}
-	if c := meta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReachable); c != nil {
-		return c.Status
-	}
-	return ""
+	return reachable(older) != reachable(newer)
 }
 
-// ofPods lets through changes of Pods that a Registration selects or that have our finalizer.
-func (r *Reconciler) ofPods() handler.EventHandler {
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueuePod(ctx, q, e.Object) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { r.enqueuePod(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			older, isPod := e.ObjectOld.(*corev1.Pod)
-			newer, isPodToo := e.ObjectNew.(*corev1.Pod)
-			if isPod && isPodToo && plan.Matters(older, newer) {
-				// Other labels also concern the Registrations that deselect the Pod.
-				r.enqueuePod(ctx, q, older, newer)
-			}
-		},
-	}
-}
-
-func (r *Reconciler) enqueuePod(ctx context.Context, q queue, pods ...client.Object) {
-	for _, pod := range pods {
-		if controllerutil.ContainsFinalizer(pod, usherv1alpha1.Finalizer) || r.matched(ctx, pod) {
-			gather(q, pod.GetNamespace())
-			return
-		}
-	}
-}
-
-// matched reports whether a Registration selects the Pod.
-func (r *Reconciler) matched(ctx context.Context, pod client.Object) bool {
-	registrations, err := r.registrations(ctx, client.InNamespace(pod.GetNamespace()))
-	if err != nil {
-		return true // A pass too many is harmless.
-	}
-	return slices.ContainsFunc(registrations, func(registration *usherv1alpha1.Registration) bool {
+// ofPod lets through Pods that a Registration selects, or that have our finalizer.
+func (r *Reconciler) ofPod(ctx context.Context, pod client.Object, q queue) {
+	if hasFinalizer(pod) || r.concerns(ctx, pod.GetNamespace(), func(registration *usherv1alpha1.Registration) bool {
 		selector, err := metav1.LabelSelectorAsSelector(&registration.Spec.Selector)
 		return err == nil && selector.Matches(labels.Set(pod.GetLabels()))
-	})
-}
-
-// ofRegistries maps a Registry to the namespaces of Registrations that name it, have entries
-// there, or had when they vanished.
-func (r *Reconciler) ofRegistries() handler.EventHandler {
-	users := func(registration *usherv1alpha1.Registration, object client.Object) bool {
-		return uses(registration, object.GetName())
+	}) {
+		gather(q, pod.GetNamespace())
 	}
-	return r.toNamespaces(users, func(object client.Object, q queue) {
-		if registry, ok := object.(*usherv1alpha1.Registry); ok {
-			for _, u := range registry.Status.Users {
-				gather(q, u.Namespace)
-			}
+}
+
+// ofNamespace lets through namespaces with Registrations.
+func (r *Reconciler) ofNamespace(ctx context.Context, namespace client.Object, q queue) {
+	if r.concerns(ctx, namespace.GetName(), func(*usherv1alpha1.Registration) bool { return true }) {
+		gather(q, namespace.GetName())
+	}
+}
+
+// concerns reports whether something concerns a Registration of the namespace.
+func (r *Reconciler) concerns(ctx context.Context, namespace string, one func(*usherv1alpha1.Registration) bool) bool {
+	registrations, err := r.registrations(ctx, client.InNamespace(namespace))
+	return err != nil || slices.ContainsFunc(registrations, one) // a pass too many is harmless
+}
+
+// ofRegistry maps a Registry to the namespaces of Registrations that name it, have entries
+// there, or had when they vanished.
+func (r *Reconciler) ofRegistry(ctx context.Context, object client.Object, q queue) {
+	if registry, ok := object.(*usherv1alpha1.Registry); ok {
+		for _, u := range registry.Status.Users {
+			gather(q, u.Namespace)
 		}
-	})
-}
-
-// ofNamespaces maps a namespace to itself.
-func (r *Reconciler) ofNamespaces() handler.EventHandler {
-	return r.toNamespaces(func(registration *usherv1alpha1.Registration, object client.Object) bool {
-		return registration.Namespace == object.GetName()
-	}, func(client.Object, queue) {})
-}
-
-func uses(registration *usherv1alpha1.Registration, registry string) bool {
-	return slices.Contains(registration.Spec.Registries, registry) || recordedAt(registration, registry)
+	}
+	registrations, err := r.registrations(ctx)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot list Registrations: their next repair follows")
+	}
+	for _, registration := range registrations {
+		if slices.Contains(registration.Spec.Registries, object.GetName()) || recordedAt(registration, object.GetName()) {
+			gather(q, registration.Namespace)
+		}
+	}
 }
 
 func recordedAt(registration *usherv1alpha1.Registration, registry string) bool {
-	return slices.ContainsFunc(registration.Status.Targets, func(t plan.Target) bool {
-		return t.Registry == registry
-	})
-}
-
-// toNamespaces maps an object to the namespaces of the Registrations that it concerns, and to
-// those that more adds.
-func (r *Reconciler) toNamespaces(concerns func(*usherv1alpha1.Registration, client.Object) bool, more func(client.Object, queue)) handler.EventHandler {
-	return each(func(ctx context.Context, object client.Object, q queue) {
-		more(object, q)
-		registrations, err := r.registrations(ctx)
-		if err != nil {
-			log.FromContext(ctx).Error(err, "Cannot list Registrations: their next repair follows")
-			return
-		}
-		for _, registration := range registrations {
-			if concerns(registration, object) {
-				gather(q, registration.Namespace)
-			}
-		}
-	})
+	return slices.ContainsFunc(registration.Status.Targets, func(t plan.Target) bool { return t.Registry == registry })
 }

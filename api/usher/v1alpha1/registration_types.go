@@ -193,7 +193,7 @@ type Deadlines struct {
 	// +optional
 	InPlaceUpdate *HookDeadline `json:"inPlaceUpdate,omitempty"`
 	// PreDelete counts from the start of the drain, or from when someone other than its
-	// controller deleted the Pod. Default: as in spec.drain.
+	// controller deleted the Pod, or somebody the Registration. Default: as in spec.drain.
 	// +optional
 	PreDelete *HookDeadline `json:"preDelete,omitempty"`
 }
@@ -209,8 +209,7 @@ type HookDeadline struct {
 	After metav1.Duration `json:"after"`
 	// OnDeadline decides what happens at the deadline. Block keeps waiting and reports
 	// it. Proceed releases the hook with a warning, and requests may be lost. Default:
-	// Block.
-	// +kubebuilder:default=Block
+	// Proceed at preDelete, Block at the others.
 	// +optional
 	OnDeadline DeadlinePolicy `json:"onDeadline,omitempty"`
 }
@@ -253,10 +252,11 @@ type Drain struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10000h')",message="a duration is a number with a unit, as in 30s, 5m or 1h30m, and at most 10000h"
 	// +optional
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
-	// OnDeadline decides what happens at the deadline. Block keeps waiting and reports
-	// it. Proceed releases the hook with a warning, and requests may be lost. Default:
-	// Block.
-	// +kubebuilder:default=Block
+	// OnDeadline decides what happens at the deadline of every drain. Block keeps waiting
+	// and reports it. Proceed lets the Pod go with a warning, and requests may be lost.
+	// Default: Block for updates in place; Proceed for Pods, and Registrations, that are
+	// being deleted, so that a registry that never comes back keeps no node and no
+	// namespace from going.
 	// +optional
 	OnDeadline DeadlinePolicy `json:"onDeadline,omitempty"`
 }

@@ -37,6 +37,8 @@ func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 		if sameStatus(now, &next) && now.Reason == next.Reason && strings.HasPrefix(now.Message, summary.head) {
 			return
 		}
+	case patch.forced() != "":
+		next.Reason, next.Message = ReasonForced, fmt.Sprintf("Released at its deadline, before %s confirmed: requests may be lost.", patch.forced())
 	case p.upToDate(now, &next):
 		return
 	}

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"time"
@@ -121,51 +122,42 @@ func afterOutage(r *usherv1alpha1.Registration) time.Duration {
 	return min(durationOf(r.Spec.Drain.AfterOutage, DefaultAfterOutage), maxAfterOutage)
 }
 
-// limit is how long registries may keep a Pod waiting at a gate.
+// limit is how long registries may keep a Pod waiting at a gate, and what happens then. The zero
+// value is none.
 type limit struct {
-	none bool
-	// proceed means that the Pod passes after that time.
-	after   time.Duration
-	proceed bool
+	after  time.Duration
+	policy usherv1alpha1.DeadlinePolicy
 }
 
-// limitOf finds the Registration's limit for a gate.
+// limitOf finds the Registration's limit for a gate. A registry that is away delays an update that
+// nobody needs at once, but must not keep Pods, nodes and namespaces from going for ever.
 func limitOf(r *usherv1alpha1.Registration, gate Gate) limit {
-	own, drains := ownDeadline(r, gate)
-	switch {
-	case own != nil:
-		return limit{after: own.After.Duration, proceed: own.OnDeadline == usherv1alpha1.DeadlineProceed}
-	case !drains:
-		return limit{none: true}
-	}
-	return limit{
-		after:   durationOf(r.Spec.Drain.Deadline, DefaultDeadline),
-		proceed: r.Spec.Drain.OnDeadline == usherv1alpha1.DeadlineProceed,
-	}
-}
-
-// ownDeadline is the gate's own deadline; drains reports whether that of drains applies
-// where there is none.
-func ownDeadline(r *usherv1alpha1.Registration, gate Gate) (own *usherv1alpha1.HookDeadline, drains bool) {
-	deadlines := r.Spec.Deadlines
+	var own *usherv1alpha1.HookDeadline
+	drains, policy := gate.leaves(), usherv1alpha1.DeadlineBlock
 	switch gate {
 	case GateCreated:
-		return deadlines.Created, false
+		own = r.Spec.Deadlines.Created
 	case GatePreNormal:
-		return deadlines.PreNormal, false
-	case GateUpdated:
-		return deadlines.InPlaceUpdate, false
-	case GateInPlaceUpdate:
-		return deadlines.InPlaceUpdate, true
+		own = r.Spec.Deadlines.PreNormal
+	case GateInPlaceUpdate, GateUpdated:
+		own = r.Spec.Deadlines.InPlaceUpdate
 	case GatePreDelete, GateRequested, GateDeletion:
-		return deadlines.PreDelete, true
+		own, policy = r.Spec.Deadlines.PreDelete, usherv1alpha1.DeadlineProceed
+	case GateLeaving:
+		drains = false
 	}
-	return nil, false
+	switch {
+	case own != nil:
+		return limit{own.After.Duration, cmp.Or(own.OnDeadline, policy)}
+	case drains:
+		return limit{durationOf(r.Spec.Drain.Deadline, DefaultDeadline), cmp.Or(r.Spec.Drain.OnDeadline, policy)}
+	}
+	return limit{}
 }
 
 // end is when a wait that began at since exceeds the limit; zero if it never does.
 func (l limit) end(since time.Time) time.Time {
-	if l.none || since.IsZero() {
+	if l.policy == "" || since.IsZero() {
 		return time.Time{}
 	}
 	return since.Add(l.after)

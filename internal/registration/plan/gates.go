@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +59,7 @@ func (v *verdict) changesAt(t time.Time) { v.next = Earlier(v.next, t) }
 
 // wait adds a wait, or gives the registry up if the deadline has passed.
 func (v *verdict) wait(wait Waiting, limit limit) {
-	if wait.Overdue && limit.proceed {
+	if wait.Overdue && limit.policy == usherv1alpha1.DeadlineProceed {
 		v.forced = append(v.forced, wait.Registry)
 		return
 	}
@@ -153,7 +152,7 @@ func elapsed(since, now time.Time) time.Duration {
 // its way out there, and nobody knows any more what they answered.
 func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 	var v verdict
-	before, seen := record.Until, map[string]bool{}
+	before := record.Until
 	record.Until, record.Open = time.Time{}, false
 	for _, r := range slices.Concat(h.answerers, p.deselected()) {
 		if r.staysFor(h) {
@@ -166,45 +165,32 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 				continue
 			}
 			base.Registry = t.Registry
-			seen[recordKey(r, t)] = true
 			wait, free := ix.drained(r, t, p, record, base)
 			if free == nil {
 				v.confirmed(t.Registry, elapsed(record.Began, wait.Since))
 				continue
 			}
+			r.awaited[t] = true
 			v.wait(wait, limit)
 			v.changesAt(*free)
 			record.Open = record.Open || free.IsZero()
 			record.Until = later(record.Until, *free)
 		}
 	}
-	ix.holdForVanished(p, h, record, before, seen, &v)
+	ix.holdUntil(before, p, h, record, &v)
 	return v.final()
 }
 
-// holdForVanished keeps the drain's promise for Registrations that vanished, and targets
-// that they left, after the Pod was gone there: only the record still knows them, perhaps
-// that of a drain for another gate.
-func (ix *index) holdForVanished(p *pod, h hook, record *Record, until time.Time, seen map[string]bool, v *verdict) {
-	if !ix.Now.Before(until) {
+// holdUntil keeps what the record has promised, although the Registrations that are left need
+// less time: one that has vanished, with its own propagation, or a Registry that is gone.
+func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v *verdict) {
+	if !ix.Now.Before(promised) || !record.Until.Before(promised) {
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(record.Gone)) {
-		if seen[key] {
-			continue
-		}
-		name, target, _ := strings.Cut(key, "@")
-		registry, _, _ := strings.Cut(target, "/")
-		base := Waiting{Registration: name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Registry: registry, Since: record.Began}
-		v.waiting = append(v.waiting, base.propagating(until))
-		record.Until = later(record.Until, until)
-	}
-	if record.Until.Before(until) {
-		base := Waiting{Registration: strings.Join(p.names, ","), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
-		v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+until.Format(time.RFC3339)))
-		record.Until = until
-	}
-	v.changesAt(until)
+	base := Waiting{Registration: strings.Join(p.names, ","), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
+	v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+promised.Format(time.RFC3339)))
+	v.changesAt(promised)
+	record.Until = promised
 }
 
 func later(a, b time.Time) time.Time {
@@ -246,13 +232,8 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 			"callers of Registry %s may learn of it as late as %s, because they have to reconnect first: the registry %s",
 			t.Registry, end.UTC().Format(time.RFC3339), outage)), &end
 	}
-	return base.propagating(end), &end
-}
-
-// propagating explains an entry that is gone, and that callers may still use.
-func (w Waiting) propagating(until time.Time) Waiting {
-	return w.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
-		w.Registry, until.Format(time.RFC3339)))
+	return base.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
+		t.Registry, end.Format(time.RFC3339))), &end
 }
 
 // goneSince is since when a Pod is gone that nobody saw go: since now. Its condition does not

@@ -114,10 +114,7 @@ func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
 		}
 		limit := limitOf(r.Registration, gate)
 		if end := limit.end(h.Since); !end.IsZero() && (h.Deadline.IsZero() || end.Before(h.Deadline)) {
-			h.Deadline, h.Policy = end, usherv1alpha1.DeadlineBlock
-			if limit.proceed {
-				h.Policy = usherv1alpha1.DeadlineProceed
-			}
+			h.Deadline, h.Policy = end, limit.policy
 		}
 	}
 	h.Registries = distinct(h.Registries)
@@ -132,8 +129,8 @@ func (p *pod) waitsSince(gate Gate) time.Time {
 	switch record := ReadRecord(p.Pod); {
 	case record != nil && record.Gate == gate:
 		return record.Began
-	case gate == GateDeletion && p.DeletionTimestamp != nil:
-		return p.DeletionTimestamp.Time
+	case gate == GateDeletion:
+		return deletionSince(p.Pod)
 	case gate == GateRequested && p.request != nil:
 		return p.request.Since.Time
 	case gate.leaves():

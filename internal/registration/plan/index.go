@@ -45,6 +45,8 @@ type registration struct {
 	// current are the targets where its Pods belong, former those where it may have left
 	// entries. Both are sorted.
 	current, former []Target
+	// awaited are targets that a Pod which drains has not left, or whose callers may still use it.
+	awaited map[Target]bool
 	// gated means that a current target is a Service that lists Pods while they are Ready;
 	// writes means that Usher writes entries to another one.
 	gated, writes bool

@@ -23,12 +23,14 @@ type Outcome struct {
 	Compared map[string]Comparison
 	// Targets to record before anything is written.
 	Targets []Target
-	// Kept are the recorded targets without those that were found empty.
+	// Kept are the recorded targets without those that were found empty, and whose callers know.
 	Kept []Target
 	// Protected means that the Registration must have Usher's finalizer.
 	Protected bool
-	// Released means that nothing of it is left anywhere.
+	// Released means that nothing of it is left anywhere, but perhaps in registries that did not
+	// answer until its deadline: Forced. Those remember it.
 	Released bool
+	Forced   []string
 	// HasCloneSet means that there is a CloneSet to compare hooks with.
 	HasCloneSet bool
 	// SelectorErr is why spec.selector cannot be read.
@@ -63,13 +65,15 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 	o.Targets = SortedTargets(o.Targets)
 	o.Protected = len(o.Targets) > 0
 	for _, t := range SortedTargets(r.Status.Targets) {
-		if !ix.vacated(r, t) {
+		if !ix.left(r, t) {
 			o.Kept = append(o.Kept, t)
 		}
 	}
-	o.Released = r.deleting && ix.released(r)
-	if r.deleting && !o.Released {
-		plan.Waiting = append(plan.Waiting, ix.unreachable(r)...)
+	if r.deleting {
+		v, busy := ix.release(r)
+		o.Released, o.Forced = v.passes() && !busy, v.forced
+		plan.Waiting = append(plan.Waiting, v.waiting...)
+		plan.RequeueAt = Earlier(plan.RequeueAt, v.next)
 	}
 	return o
 }
@@ -135,6 +139,11 @@ func (c counts) addTo(o *Outcome, r *registration) {
 	}
 }
 
+// left reports whether nobody needs to know any more that the Registration was in a target. An
+// outage that begins before callers know makes Pods wait longer, so the target stays known until
+// then.
+func (ix *index) left(r *registration, t Target) bool { return !r.awaited[t] && ix.vacated(r, t) }
+
 // vacated reports whether a target that the Registration has left is known to list nothing
 // of it, or can never be asked again.
 func (ix *index) vacated(r *registration, t Target) bool {
@@ -156,30 +165,25 @@ func (ix *index) vacated(r *registration, t Target) bool {
 	return true
 }
 
-// released reports whether a Registration that is being deleted can go.
-func (ix *index) released(r *registration) bool {
+// release decides whether a Registration that is being deleted can go: busy means that it has Pods
+// or entries, or that Pods wait for callers.
+func (ix *index) release(r *registration) (v verdict, busy bool) {
+	base := Waiting{Registration: r.Name, Gate: GateDeletion, Since: r.DeletionTimestamp.Time}
+	limit := ix.limit(r, &base, &v)
 	for _, t := range r.former {
-		if !ix.vacated(r, t) {
-			return false
+		if ix.left(r, t) {
+			continue
+		}
+		if _, err := ix.look(t); err != nil && !ix.gated(t) {
+			base.Registry = t.Registry
+			v.wait(base.failed(err), limit)
+		} else {
+			busy = true
 		}
 	}
 	// Its Pods are released first: afterwards nobody knows where they were.
-	for _, p := range ix.pods {
-		if len(p.selectedBy) == 0 && slices.Contains(p.former, r) && (p.hasFinalizer() || ix.holdsBack(p)) {
-			return false
-		}
-	}
-	return true
-}
-
-// unreachable is what a Registration that is being deleted waits for.
-func (ix *index) unreachable(r *registration) []Waiting {
-	var waiting []Waiting
-	for _, t := range r.former {
-		if _, err := ix.look(t); err != nil && !ix.gated(t) {
-			base := Waiting{Registration: r.Name, Gate: GateDeletion, Registry: t.Registry, Since: r.DeletionTimestamp.Time}
-			waiting = append(waiting, base.failed(err))
-		}
-	}
-	return waiting
+	busy = busy || slices.ContainsFunc(ix.pods, func(p *pod) bool {
+		return len(p.selectedBy) == 0 && slices.Contains(p.former, r) && (p.hasFinalizer() || ix.holdsBack(p))
+	})
+	return v.final(), busy
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,15 @@ type Release struct {
 type RegistryWait struct {
 	Registry string
 	Wait     time.Duration
+}
+
+// forced names the registries that the patch gives up at a deadline; empty if there are none.
+func (p *PodPatch) forced() string {
+	var names []string
+	for _, release := range p.Released {
+		names = append(names, release.Forced...)
+	}
+	return strings.Join(distinct(names), ", ")
 }
 
 // setLabel sets a label; nil removes it.

@@ -43,7 +43,7 @@ func Make(snapshot Snapshot) Plan {
 	ix.readListings()
 	ix.refuse()
 	for _, r := range ix.registrations {
-		r.sets = ix.cloneSetsOf(r)
+		r.sets, r.awaited = ix.cloneSetsOf(r), map[Target]bool{}
 		ix.keepSilent(r)
 	}
 	for _, p := range ix.pods {

@@ -97,6 +97,9 @@ const (
 	ReasonNothingWaits = "NothingWaits"
 	// ReasonDeadlineExceeded: a Pod missed a deadline, and is blocked.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
+	// ReasonForced: the Pod, or the Registration, was let go at its deadline, before a registry
+	// confirmed. It is the reason of the event as well.
+	ReasonForced = "HookReleasedAtDeadline"
 	// ReasonHooksMatched: every hook is used and answered.
 	ReasonHooksMatched = "Matched"
 	// ReasonHookUnused: no CloneSet uses a hook that the Registration names.

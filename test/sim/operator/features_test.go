@@ -32,6 +32,8 @@ const (
 	requestTimeout = time.Minute
 	// deadline is when updates in place proceed, in some runs.
 	deadline = 15 * time.Second
+	// drainDeadline is when Pods that are deleted proceed, unless a run blocks them.
+	drainDeadline = 30 * time.Second
 	// repairInterval is that of the Registries.
 	repairInterval = 30 * time.Second
 	// canary is in the Secret of both registries, which repeat it in every error.
@@ -51,8 +53,9 @@ type features struct {
 	second bool
 	// service puts Pods into a Service as well, by a readiness gate.
 	service bool
-	// proceed lets updates in place proceed at a deadline.
-	proceed bool
+	// proceed lets updates in place proceed at a deadline, and with the guard deletions at the
+	// same one; blocks holds deletions that would proceed by default.
+	proceed, blocks bool
 	// guard stands before the API server; without it, nobody waits who deletes a Pod.
 	guard bool
 	// budget is the least number of Pods in service that a PodDisruptionBudget asks for; 0 is
@@ -78,7 +81,17 @@ func drawFeatures(seed uint64) features {
 		f.budget = random.Int32N(4)
 	}
 	f.tenants = random.IntN(2) == 0
+	f.blocks = random.IntN(3) == 0
 	return f
+}
+
+// proceeds reports whether Pods that have left for so long may be deleted although a registry
+// lists them.
+func (f features) proceeds(after time.Duration) bool {
+	if f.proceed && f.guard {
+		return after >= deadline
+	}
+	return !f.blocks && after >= drainDeadline
 }
 
 // registration is a Registration, named like its service, of the Pods that have its name
@@ -91,12 +104,15 @@ func (f features) registration(name, label string) *usher.Registration {
 			Registries:      registries,
 			Instance:        usher.Instance{Service: name, Port: intstr.FromInt32(80), Weight: 10},
 			Hooks:           usher.Hooks{Created: keyCreated, PreNormal: keyPreNormal, InPlaceUpdate: keyInPlace, PreDelete: keyDelete},
-			Drain:           usher.Drain{Propagation: &metav1.Duration{Duration: propagation}, Deadline: &metav1.Duration{Duration: time.Minute}},
+			Drain:           usher.Drain{Propagation: &metav1.Duration{Duration: propagation}, Deadline: &metav1.Duration{Duration: drainDeadline}},
 			OnInPlaceUpdate: f.policy,
 		},
 	}
 	if f.service && name == service {
 		r.Spec.Registries = append(slices.Clone(registries), inServices)
+	}
+	if f.blocks {
+		r.Spec.Drain.OnDeadline = usher.DeadlineBlock
 	}
 	if f.weights {
 		r.Spec.Instance.WeightFrom = fromAnnotation()
@@ -104,7 +120,7 @@ func (f features) registration(name, label string) *usher.Registration {
 	if f.proceed {
 		r.Spec.Deadlines.InPlaceUpdate = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}, OnDeadline: usher.DeadlineProceed}
 		if f.guard {
-			r.Spec.Deadlines.PreDelete = r.Spec.Deadlines.InPlaceUpdate
+			r.Spec.Deadlines.PreDelete = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}}
 		}
 	}
 	if f.guard {

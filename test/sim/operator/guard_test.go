@@ -261,7 +261,7 @@ func (s *simulation) proceeds(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
 		since = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
 	}
-	if s.features.proceed && s.features.guard && s.clock.Now().Sub(since) >= deadline {
+	if s.features.proceeds(s.clock.Now().Sub(since)) {
 		s.guardian.proceeded[pod.UID] = true
 	}
 }

@@ -103,7 +103,11 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 	gate := pod.Name + key + pod.Annotations[apps.AnnotationLifecycleTimestamp]
 	s.released[gate]++
 	stays := key == keyInPlace && s.features.policy == usher.InPlaceUpdateStay
-	overdue := s.features.proceed && (key == keyInPlace || s.features.guard) && s.clock.Now().Sub(s.entered[pod.UID]) >= deadline
+	after := s.clock.Now().Sub(s.entered[pod.UID])
+	overdue := s.features.proceed && after >= deadline
+	if key == keyDelete {
+		overdue = s.features.proceeds(after)
+	}
 	if overdue && key == keyDelete {
 		s.guardian.proceeded[pod.UID] = true
 	}

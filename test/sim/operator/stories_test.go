@@ -79,6 +79,7 @@ type premise struct {
 var premises = map[string]func(p *premise, value string){
 	"second":  func(p *premise, _ string) { p.features.second = true },
 	"proceed": func(p *premise, _ string) { p.features.proceed = true },
+	"blocks":  func(p *premise, _ string) { p.features.blocks = true },
 	"weights": func(p *premise, _ string) { p.features.weights = true },
 	"budget": func(p *premise, value string) {
 		p.features.guard, p.features.budget = true, int32(scenariotest.Number(value))
@@ -111,9 +112,11 @@ var steps = map[string]func(s *story, value string){
 		s.kubelets()
 	},
 	"kubelets": func(s *story, _ string) { s.kubelets() },
-	"delete":   func(s *story, _ string) { s.delete(s.first()) },
-	"crash":    func(s *story, _ string) { s.crash(s.first()) },
-	"drift":    func(s *story, _ string) { s.drift(s.first()) },
+	// end deletes the Registrations, as the namespace controller does.
+	"end":    func(s *story, _ string) { s.deleteAll("Registration", actorNamespace) },
+	"delete": func(s *story, _ string) { s.delete(s.first()) },
+	"crash":  func(s *story, _ string) { s.crash(s.first()) },
+	"drift":  func(s *story, _ string) { s.drift(s.first()) },
 	"annotate": func(s *story, _ string) {
 		s.change(s.first(), "is changed by somebody", func(pod *corev1.Pod) { pod.Annotations = map[string]string{"somebody": "else"} })
 	},
@@ -265,8 +268,9 @@ var steps = map[string]func(s *story, value string){
 			}
 		}
 	},
-	"registries": func(s *story, _ string) {
-		s.notice("%d registries", len(s.server.Objects["Registry"]))
+	// left counts what holds a namespace, and what a Registry needs.
+	"left": func(s *story, _ string) {
+		s.notice("%d Pods, %d Registrations, %d Registries are left", len(s.pods()), len(s.registrations()), len(s.server.Objects["Registry"]))
 	},
 	// calls are those to a registry since the last time, writes the operator's.
 	"calls": func(s *story, name string) {
