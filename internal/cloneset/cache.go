@@ -28,24 +28,30 @@ import (
 
 // PodCache configures a manager's cache for Pods: everything except the field managers'
 // record. Of that it keeps only whether there is one to drop.
-func PodCache() cache.ByObject { return cache.ByObject{Transform: shortenRecord} }
+func PodCache() cache.ByObject { return cache.ByObject{Transform: transform(shortenRecord)} }
 
 // recordToDrop is a shortened record, shared by all Pods.
 var recordToDrop = []metav1.ManagedFieldsEntry{{
 	Manager: write.Creator, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:restartPolicy":{}}}`),
 }}
 
-func shortenRecord(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
+func shortenRecord(pod *corev1.Pod) *corev1.Pod {
+	record := recordToDrop
+	if write.KeepsRecord(pod) {
+		record = nil
+	}
+	pod.ManagedFields = record
+	return pod
+}
+
+// transform changes the objects of one type before the cache keeps them.
+func transform[T any](change func(T) T) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		if known, ok := object.(T); ok {
+			return change(known), nil
+		}
 		return object, nil
 	}
-	if write.KeepsRecord(pod) {
-		pod.ManagedFields = nil
-	} else {
-		pod.ManagedFields = recordToDrop
-	}
-	return pod, nil
 }
 
 // instanceClaims selects the claims of instances.
@@ -64,17 +70,13 @@ func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()
 // NodeCache is how the cache must keep nodes: without what nothing here reads, which is
 // nearly all of a node.
 func NodeCache() cache.ByObject {
-	return cache.ByObject{Transform: func(object any) (any, error) {
-		node, ok := object.(*corev1.Node)
-		if !ok {
-			return object, nil
-		}
+	return cache.ByObject{Transform: transform(func(node *corev1.Node) *corev1.Node {
 		return &corev1.Node{
 			TypeMeta:   node.TypeMeta,
 			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
 			Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
-		}, nil
-	}}
+		}
+	})}
 }
 
 // indexOwner indexes objects by the UID of their controller, and Pods without one under

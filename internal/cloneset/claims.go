@@ -145,11 +145,11 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 		return r.deletePod(ctx, set, a)
 	}
 	id := plan.InstanceOf(set.Name, a.Pod)
-	r.deletions.note(set.UID, id, a.Claims)
+	r.memory(keyOf(set)).noteDeletion(id, a.Claims)
 	err := r.deletePod(ctx, set, a)
 	if err != nil {
 		if !unanswered(err) {
-			r.deletions.forget(set.UID, id)
+			r.memory(keyOf(set)).forgetDeletion(id)
 		}
 		return err
 	}
@@ -165,13 +165,13 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 		return fmt.Errorf("look up the Pod of instance %s before its claims are deleted: %w", a.Instance, err)
 	}
 	if err == nil && live.DeletionTimestamp == nil {
-		r.deletions.forget(set.UID, a.Instance)
+		r.memory(keyOf(set)).forgetDeletion(a.Instance)
 		if metav1.IsControlledBy(live, set) {
 			r.pods.noteCreated(set, live, r.Clock.Now())
 		}
 		return nil
 	}
-	r.deletions.note(set.UID, a.Instance, a.Claims)
+	r.memory(keyOf(set)).noteDeletion(a.Instance, a.Claims)
 	return r.deleteClaims(ctx, set, a.Instance, a.Claims)
 }
 
@@ -185,7 +185,7 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 		}
 	}
-	r.deletions.forget(set.UID, id)
+	r.memory(keyOf(set)).forgetDeletion(id)
 	return nil
 }
 
@@ -194,7 +194,7 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 // over belongs to the next Pod.
 func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
 	for range 2 {
-		err := r.Client.Delete(ctx, named(claim), client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+		err := r.remove(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
 		}
@@ -218,16 +218,6 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 		claim = live // bound or labelled meanwhile: deleted all the same
 	}
 	return fmt.Errorf("two attempts: %w", errClaimBusy)
-}
-
-// matches reports whether a claim has the labels that the set gives its claims.
-func matches(set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) bool {
-	for key, value := range set.Spec.Selector.MatchLabels {
-		if claim.Labels[key] != string(value) {
-			return false
-		}
-	}
-	return true
 }
 
 // annotationTakenOver holds since when a claim belongs to its present Pod, if it belonged
@@ -272,10 +262,52 @@ func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name stri
 func (r *Reconciler) markTakenOver(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
 	now := r.Clock.Now()
 	mark := map[string]string{annotationTakenOver: now.UTC().Format(time.RFC3339Nano)}
-	taken, err := mergeVersion(ctx, r.Client, "", claim, map[string]any{"metadata": map[string]any{"annotations": mark}})
+	taken, err := mergeVersion(ctx, r, "", claim, map[string]any{"metadata": map[string]any{"annotations": mark}})
 	if err != nil {
 		return fmt.Errorf("take over claim %s: %w", claim.Name, err)
 	}
 	r.claims.noteCreated(set, taken, now)
 	return nil
+}
+
+// listClaims lists claims by the UID of their controller, as r.ListPods lists Pods.
+func (r *Reconciler) listClaims(ctx context.Context, namespace, owner string) ([]*corev1.PersistentVolumeClaim, error) {
+	var list corev1.PersistentVolumeClaimList
+	return listByOwner(ctx, r.Client, &list, &list.Items, namespace, owner)
+}
+
+// releasedInstances returns the instances whose Pod exists but no longer belongs to the set.
+// Without it, each pass would try to delete their claims, or to create a Pod under a
+// taken name.
+func (r *Reconciler) releasedInstances(
+	ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim,
+) (map[string]bool, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	own := make(map[string]bool, len(pods))
+	for _, pod := range pods {
+		own[pod.Name] = true
+	}
+	var out map[string]bool
+	for _, claim := range claims {
+		id := plan.InstanceOfClaim(set.Name, claim)
+		name := plan.PodName(set.Name, id)
+		if id == "" || own[name] || out[id] {
+			continue
+		}
+		cached := &corev1.Pod{}
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, cached)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("look for Pod %s of claim %s: %w", name, claim.Name, err)
+		}
+		if err != nil || metav1.IsControlledBy(r.pods.newest(set.UID, cached), set) {
+			continue // gone, or the cache does not show the deletion yet
+		}
+		if out == nil {
+			out = map[string]bool{}
+		}
+		out[id] = true
+	}
+	return out, nil
 }

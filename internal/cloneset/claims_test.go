@@ -106,15 +106,15 @@ func TestInstanceDeletions(t *testing.T) {
 		"they were made again":  {nil, []*corev1.PersistentVolumeClaim{again}, false},
 		"one is new":            {nil, []*corev1.PersistentVolumeClaim{there[0], claimOf(set, "log-web-x", "x")}, false},
 	} {
-		d := newInstanceDeletions()
-		d.note(set.UID, "x", there)
-		if got := d.of(set, c.pods, c.claims)["x"]; got != c.want {
+		m := (&Reconciler{}).memory(keyOf(set))
+		m.noteDeletion("x", there)
+		if got := m.deletedInstances(set, c.pods, c.claims)["x"]; got != c.want {
 			t.Errorf("%s: deleted = %v", name, got)
 		}
-		if got := d.of(set, ends, there)["x"]; got != c.want {
+		if got := m.deletedInstances(set, ends, there)["x"]; got != c.want {
 			t.Errorf("%s: remembered = %v", name, got)
 		}
-		if d.forget(set.UID, "x"); d.of(set, ends, there)["x"] {
+		if m.forgetDeletion("x"); m.deletedInstances(set, ends, there)["x"] {
 			t.Errorf("%s: not forgotten", name)
 		}
 	}
@@ -235,7 +235,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			set := claimed()
 			r, _ := reconcilerOn(server(t, claim))
 			seen := []*corev1.PersistentVolumeClaim{read(t, r.Client, claim)}
-			r.deletions.note(set.UID, "x", seen)
+			r.memory(keyOf(set)).noteDeletion("x", seen)
 			for _, do := range test.meanwhile {
 				do(t, r)
 			}
@@ -245,7 +245,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			if got := exists(t, r.Client, claim); got != test.stays {
 				t.Errorf("the claim stays: %t", got)
 			}
-			if left := r.deletions.of(set, nil, seen); len(left) > 0 {
+			if left := r.memory(keyOf(set)).deletedInstances(set, nil, seen); left["x"] {
 				t.Errorf("still to be deleted: %v", left)
 			}
 		})

@@ -111,26 +111,22 @@ type Reconciler struct {
 	pods      *overlay[*corev1.Pod]
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
-	deletions *instanceDeletions
-	sets      *setOverlay
 	metrics   *metrics
 	drains    *drains
-	// memories are those of the passes over each set, by name.
+	// memories are what is known of each set, by name.
 	memories sync.Map
 }
 
 // New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
 func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) *Reconciler {
 	options = options.withDefaults()
-	m := newMetrics(options.Clock.Now)
-	c = &countingClient{Client: c, writes: func() *prometheus.CounterVec { return m.writes }}
 	return &Reconciler{
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
-		revisions: newOverlay[*appsv1.ControllerRevision](), deletions: newInstanceDeletions(),
-		sets: newSetOverlay(), metrics: m, drains: newDrains(),
+		revisions: newOverlay[*appsv1.ControllerRevision](),
+		metrics:   newMetrics(options.Clock.Now), drains: newDrains(),
 	}
 }
 

@@ -69,7 +69,7 @@ func TestDeferral(t *testing.T) {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
 	status := read(t, c, set).Status
-	if len(status.Conditions) != 1 || !holdsFinding(&status, apps.ConditionBlocked, finding{ReasonDeletionDeferred,
+	if len(status.Conditions) != 1 || !holdsFinding(&status, apps.ConditionBlocked, plan.Problem{Reason: ReasonDeletionDeferred, Message: "" +
 		"Pod web-a is to be deleted, and the API server asks to wait since 2026-01-02T03:04:05Z: it drains; 1 other Pod waits too"}) {
 		t.Errorf("conditions %+v", status.Conditions)
 	}

@@ -75,9 +75,9 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 	if hold {
 		finalizers = append(finalizers, apps.FinalizerPreDelete)
 	}
-	written, err := mergeVersion(ctx, r.Client, "", set, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+	written, err := mergeVersion(ctx, r, "", set, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		r.sets.markStale(keyOf(set)) // the cache is behind
+		r.memory(keyOf(set)).stale = true // the cache is behind
 	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -85,7 +85,7 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 	if err != nil {
 		return nil, fmt.Errorf("write the finalizer %s: %w", apps.FinalizerPreDelete, err)
 	}
-	r.sets.note(written)
+	r.memory(keyOf(written)).note(written)
 	return existing(written), nil
 }
 
@@ -93,7 +93,7 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 // preDelete hook. It asks the API server first: what the cache does not show yet, such as a
 // Pod that another process created, would be deleted without the hook.
 func (r *Reconciler) endDeletion(ctx context.Context, set *apps.CloneSet, left *plan.Snapshot, decided *plan.Plan) error {
-	set = r.sets.newest(set)
+	set = r.memory(keyOf(set)).newest(set)
 	if _, hold := plan.DeletionOf(set); !hold || !left.Departed() {
 		return nil
 	}

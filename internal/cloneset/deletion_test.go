@@ -101,7 +101,7 @@ func TestDeletedSet(t *testing.T) {
 			pod, orphan := podOf(set, "web-a", held), podOf(nil, "web-b")
 			c := server(t, set, pod, orphan)
 			r, _ := reconcilerOn(c)
-			r.sets.markStale(keyOf(set)) // it asks the API server for its Pods, too
+			r.memory(keyOf(set)).stale = true // it asks the API server for its Pods, too
 			passes(t, r, set)
 			heldBy(t, c, set, test.held)
 			if drains := read(t, c, pod).Labels[apps.LabelLifecycleState] == string(apps.StatePreparingDelete); drains != test.drains {

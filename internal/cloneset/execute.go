@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -163,7 +162,7 @@ func (r *Reconciler) openGates(ctx context.Context, set *apps.CloneSet, pod *cor
 			conditions = append(conditions, plan.Condition{Type: gate.ConditionType, Status: corev1.ConditionTrue, Reason: plan.ReasonInService})
 		}
 	}
-	opened, err := r.patchStatus(ctx, set, pod, plan.Action{Conditions: conditions})
+	opened, err := r.writePod(ctx, set, pod, plan.Action{Conditions: conditions}, "status")
 	if apierrors.IsNotFound(err) {
 		// Decide again at once: if the cache never holds the Pod, no event reports its
 		// deletion.
@@ -180,7 +179,7 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	// The version is a precondition: a Pod must not be deleted if its hook has taken hold
 	// again since it was observed.
 	return r.retryUnchanged(ctx, set, a.Pod, func(pod *corev1.Pod) error {
-		err := r.Client.Delete(ctx, named(pod), client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+		err := r.remove(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 		// A Pod that someone other than the controller deleted leaves its claims behind.
 		if err == nil || (apierrors.IsNotFound(err) && len(a.Claims) == 0) {
 			r.pods.noteDeleted(set, pod, r.Clock.Now())
@@ -190,22 +189,14 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	})
 }
 
-// changePod first writes the action's conditions, with the rest of a Move in the same
-// write, and applies the update on top of that answer: a drained Pod is out of its
-// endpoints before its containers change, whatever the cache shows. Changes that need a
-// resize come last.
+// changePod writes what an action changes of a Pod, each step on top of the answer to the one
+// before, whatever the cache shows.
 func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
-	type step = func(context.Context, *apps.CloneSet, *corev1.Pod, plan.Action) (*corev1.Pod, error)
-	steps := []step{r.patchStatus, r.patchPod, r.patchResize}
-	if a.Verb == plan.Move && len(a.Conditions) > 0 {
-		steps = []step{r.patchStatus}
-	}
 	pod := a.Pod
-	for _, step := range steps {
+	for _, subresource := range write.Subresources() {
 		var written *corev1.Pod
-		err := r.retryUnchanged(ctx, set, pod, func(observed *corev1.Pod) error {
-			var err error
-			written, err = step(ctx, set, observed, a)
+		err := r.retryUnchanged(ctx, set, pod, func(observed *corev1.Pod) (err error) {
+			written, err = r.writePod(ctx, set, observed, a, subresource)
 			return err
 		})
 		if err != nil {
@@ -242,15 +233,18 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 	return write(live)
 }
 
-func (r *Reconciler) patchStatus(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
-	if len(a.Conditions) == 0 {
-		return pod, nil
+// writePod writes what an action changes in a subresource of a Pod.
+func (r *Reconciler) writePod(
+	ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action, subresource string,
+) (*corev1.Pod, error) {
+	kind, data, err := write.Patch(subresource, pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
+	if err != nil || data == nil {
+		return pod, err
 	}
-	kind, data, err := write.Status(pod, &a, r.Clock.Now())
-	if err != nil {
-		return nil, err
+	patched, err := sendPatch(ctx, r, subresource, pod, kind, data)
+	if err != nil && subresource == "resize" {
+		err = r.resizeRefused(ctx, pod, err)
 	}
-	patched, err := sendPatch(ctx, r.Client, "status", pod, kind, data)
 	if err != nil {
 		return nil, err
 	}
@@ -270,19 +264,6 @@ var errGone = errors.New("the Pod was deleted right after its creation")
 // errNotOurs means that an action on a Pod stops half way.
 var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
 
-func (r *Reconciler) patchPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
-	data, err := write.Pod(pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
-	if err != nil || data == nil {
-		return pod, err
-	}
-	patched, err := sendPatch(ctx, r.Client, "", pod, types.JSONPatchType, data)
-	if err != nil {
-		return nil, err
-	}
-	r.pods.noteLive(set, patched, r.Clock.Now())
-	return patched, nil
-}
-
 // resizeRefusal is the API server's refusal of a resize: only the user can fix it.
 type resizeRefusal struct {
 	pod        string
@@ -299,39 +280,23 @@ func (r *resizeRefusal) Error() string {
 // Unwrap returns the API server's answer.
 func (r *resizeRefusal) Unwrap() error { return r.err }
 
-// patchResize writes the cpu and memory that an update asks for, on top of the answer to
-// the write of its record. Only the subresource resize can change them.
-func (r *Reconciler) patchResize(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action) (*corev1.Pod, error) {
-	if a.Verb != plan.Update && a.Verb != plan.Continue {
-		return pod, nil
-	}
-	data, err := write.Resize(pod, &a)
-	if err != nil || data == nil {
-		return pod, err
-	}
-	patched, err := sendPatch(ctx, r.Client, "resize", pod, types.JSONPatchType, data)
-	if err == nil {
-		r.pods.noteLive(set, patched, r.Clock.Now())
-		return patched, nil
-	}
-	if err = r.unresizable(ctx, pod, err); isConflict(err) || !refusedForGood(err) {
-		return nil, err
-	}
-	return nil, &resizeRefusal{pod: pod.Name, containers: slices.Sorted(maps.Keys(inplace.Resizes(pod))), err: err}
-}
-
-func refusedForGood(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }
-
-// unresizable distinguishes an API server without resize from a Pod that is gone: both
-// answer that something was not found.
-func (r *Reconciler) unresizable(ctx context.Context, pod *corev1.Pod, err error) error {
+// resizeRefused tells a refusal of cpu and memory, which only the user can answer, from
+// other errors. An API server without the subresource resize answers that something was not
+// found, as it does for a Pod that is gone.
+func (r *Reconciler) resizeRefused(ctx context.Context, pod *corev1.Pod, err error) error {
 	if apierrors.IsNotFound(err) {
 		if _, exists, getErr := getLive(ctx, r.Reader, pod); getErr != nil || !exists {
 			return cmp.Or(getErr, err)
 		}
-	} else if !apierrors.IsMethodNotSupported(err) {
+	}
+	switch {
+	case isConflict(err):
+		return err
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		err = apierrors.NewForbidden(corev1.Resource("pods/resize"), pod.Name,
+			fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %w", err))
+	case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err):
 		return err
 	}
-	return apierrors.NewForbidden(corev1.Resource("pods/resize"), pod.Name,
-		fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %w", err))
+	return &resizeRefusal{pod: pod.Name, containers: slices.Sorted(maps.Keys(inplace.Resizes(pod))), err: err}
 }

@@ -129,16 +129,19 @@ func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")
 	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
-	data, err := write.Pod(pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
+	_, data, err := write.Patch("", pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var patch write.Patch
+	var patch write.Operations
 	if err := json.Unmarshal(data, &patch); err != nil {
 		t.Fatal(err)
 	}
+	stops(t, pod, data, map[string]func(*corev1.Pod){
+		"an owner": func(p *corev1.Pod) { p.OwnerReferences = podOf(anotherSet(), "").OwnerReferences }, // it had none
+	})
 	patch = slices.DeleteFunc(patch, func(o write.Operation) bool { return o.Op == "test" })
-	want := write.Patch{
+	want := write.Operations{
 		{Op: "add", Path: "/metadata/labels/a~1b~0c", Value: value},
 		{Op: "add", Path: "/metadata/finalizers", Value: []any{"example.com/theirs", "example.com/ours"}},
 	}
@@ -169,7 +172,7 @@ func resizing(edits ...func(*corev1.Pod)) *corev1.Pod {
 // the Pod being drained, in the update, and unchanged since it was observed.
 func TestResizePatch(t *testing.T) {
 	pod := resizing()
-	data, err := write.Resize(pod, &plan.Action{Verb: plan.Continue, Pod: pod})
+	_, data, err := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +198,7 @@ func TestResizePatch(t *testing.T) {
 		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // whoever changed it since did so on purpose
 	} {
 		pod := resizing(edit)
-		if data, err := write.Resize(pod, &plan.Action{Pod: pod}); err != nil || data != nil {
+		if _, data, err := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now); err != nil || data != nil {
 			t.Errorf("%s: patch %s, %v", name, data, err)
 		}
 	}
@@ -228,7 +231,7 @@ func TestResizeAnswers(t *testing.T) {
 				},
 			}))
 			pod := resizing()
-			_, err := r.patchResize(t.Context(), web(), pod, plan.Action{Verb: plan.Continue, Pod: pod})
+			_, err := r.writePod(t.Context(), web(), pod, plan.Action{Verb: plan.Continue, Pod: pod}, "resize")
 			var refusal *resizeRefusal
 			if errors.As(err, &refusal) != test.refused || !test.is(err) {
 				t.Fatalf("err = %v", err)
@@ -237,8 +240,8 @@ func TestResizeAnswers(t *testing.T) {
 				return
 			}
 			f := find(&plan.Plan{}, nil, []outcome{{action: plan.Action{Verb: plan.Continue}, err: err}})
-			if f.failedUpdate.reason != plan.ProblemResize || !strings.Contains(f.failedUpdate.message, "containers main of Pod web-a") {
-				t.Errorf("reported: %+v", f.failedUpdate)
+			if got := f[apps.ConditionFailedUpdate]; got.Reason != plan.ProblemResize || !strings.Contains(got.Message, "containers main of Pod web-a") {
+				t.Errorf("reported: %+v", f)
 			}
 		})
 	}
@@ -266,7 +269,7 @@ func andHere(field string, operations ...metav1.ManagedFieldsOperationType) []me
 // Pod that someone applies to or else has made, and on every Pod if records are to be kept.
 func TestRecordIsDropped(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
-	dropped := write.Patch{
+	dropped := write.Operations{
 		{Op: "test", Path: "/metadata/managedFields/0/operation", Value: string(update)},
 		{Op: "replace", Path: "/metadata/managedFields", Value: []any{map[string]any{}}},
 	}
@@ -276,7 +279,7 @@ func TestRecordIsDropped(t *testing.T) {
 		record []metav1.ManagedFieldsEntry
 		action *plan.Action
 		keep   bool
-		want   write.Patch
+		want   write.Operations
 	}{
 		{"made here, written by others", andHere("f:restartPolicy", update), move, false, dropped},
 		{"somebody applies", andHere("f:restartPolicy", apply, update), move, false, nil},
@@ -289,12 +292,8 @@ func TestRecordIsDropped(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			answered := podWithSecret("web-a")
 			answered.ManagedFields = test.record
-			cached, err := shortenRecord(answered.DeepCopy())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": cached.(*corev1.Pod)} {
-				data, err := write.Pod(pod, test.action, test.keep, now)
+			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": shortenRecord(answered.DeepCopy())} {
+				_, data, err := write.Patch("", pod, test.action, test.keep, now)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -307,12 +306,12 @@ func TestRecordIsDropped(t *testing.T) {
 }
 
 // aboutRecord returns the operations of a patch that name managed fields.
-func aboutRecord(t *testing.T, data []byte) write.Patch {
+func aboutRecord(t *testing.T, data []byte) write.Operations {
 	t.Helper()
 	if data == nil {
 		return nil
 	}
-	var patch write.Patch
+	var patch write.Operations
 	if err := json.Unmarshal(data, &patch); err != nil {
 		t.Fatal(err)
 	}
@@ -332,11 +331,11 @@ func TestCacheKeepsNoRecord(t *testing.T) {
 	for want, record := range map[int][]metav1.ManagedFieldsEntry{0: record(apply, update), 1: andHere("f:restartPolicy", update)} {
 		pod := podWithSecret("web-a")
 		pod.ManagedFields = record
-		if _, err := shortenRecord(pod); err != nil || len(pod.ManagedFields) != want || want > 0 && &pod.ManagedFields[0] != &recordToDrop[0] {
-			t.Errorf("kept %v of %v: %v", pod.ManagedFields, record, err)
+		if shortenRecord(pod); len(pod.ManagedFields) != want || want > 0 && &pod.ManagedFields[0] != &recordToDrop[0] {
+			t.Errorf("kept %v of %v", pod.ManagedFields, record)
 		}
 	}
-	if other, err := shortenRecord("other"); err != nil || other != "other" {
+	if other, err := PodCache().Transform("other"); err != nil || other != "other" {
 		t.Errorf("what is no Pod becomes %v, %v", other, err)
 	}
 }

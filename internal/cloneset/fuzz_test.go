@@ -116,8 +116,10 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 		if a.Pod == nil {
 			continue
 		}
-		if _, err := write.Pod(a.Pod, &a, false, now); err != nil {
-			return fmt.Errorf("encode the patch of %v: %w", a, err)
+		for _, subresource := range write.Subresources() {
+			if _, _, err := write.Patch(subresource, a.Pod, &a, false, now); err != nil {
+				return fmt.Errorf("encode the patch of %v: %w", a, err)
+			}
 		}
 	}
 	return nil

@@ -3,13 +3,26 @@
 package cloneset
 
 import (
-	"k8s.io/apimachinery/pkg/types"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// memory is what the passes over a set remember. Passes over one set never overlap, so a
-// pass may change it.
+// memory is what this process knows of the set with a name, beyond the cache. Passes over one
+// set never overlap, so a pass may change it; others may call the methods.
 type memory struct {
 	// refusal and claimRefusal are those of the Pod template and of the claim templates.
 	refusal, claimRefusal refusal
@@ -21,10 +34,191 @@ type memory struct {
 	podInfos []*plan.PodInfo
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
+
+	// uid is the UID of the set that the last pass read, gone that of one which the API server
+	// no longer has; "" once the cache has caught up.
+	uid, gone types.UID
+	// stale means that the cache may lack the effect of a request: one that timed out may
+	// have created a Pod, or taken one out of service.
+	stale bool
+
+	mu sync.Mutex
+	// answer is the set as the API server last returned it; nil if the cache has caught up.
+	answer *apps.CloneSet
+	// deletions are the instances whose Pod the controller asked to delete, until their
+	// claims are gone too: the answer may have been lost, or the API server too busy for the
+	// rest. They hold the claims as they were at the decision.
+	deletions map[string][]*corev1.PersistentVolumeClaim
 }
 
-// memory returns what is remembered of a set, by name.
+// memory returns what is known of a set, by name.
 func (r *Reconciler) memory(set types.NamespacedName) *memory {
-	value, _ := r.memories.LoadOrStore(set, &memory{})
+	value, known := r.memories.Load(set)
+	if !known {
+		value, _ = r.memories.LoadOrStore(set, &memory{deletions: map[string][]*corev1.PersistentVolumeClaim{}})
+	}
 	return value.(*memory)
+}
+
+// forget frees what is kept about a set that is gone, except what the cache does not show yet.
+func (r *Reconciler) forget(set types.NamespacedName) {
+	m := r.memory(set)
+	r.pods.drop(m.uid)
+	r.claims.drop(m.uid)
+	r.revisions.drop(m.uid)
+	r.metrics.sets.forget(set)
+	r.memories.Delete(set)
+	if m.gone != "" {
+		r.memory(set).gone = m.gone
+	}
+}
+
+// note keeps an answer, which must not change any more.
+func (m *memory) note(answer *apps.CloneSet) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answer = answer
+}
+
+// newest returns the later of the cached set and the answer. It keeps the answer until
+// something later appears: a caller that passes the answer itself must not make the next
+// pass believe an older cache.
+func (m *memory) newest(cached *apps.CloneSet) *apps.CloneSet {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answer == nil {
+		return cached
+	}
+	order, err := resourceversion.CompareResourceVersion(m.answer.ResourceVersion, cached.ResourceVersion)
+	if err != nil || order < 0 || m.answer.UID != cached.UID {
+		m.answer = nil
+		return cached
+	}
+	return m.answer
+}
+
+// noteDeletion keeps that the Pod of an instance is to go, and its claims after it.
+func (m *memory) noteDeletion(id string, claims []*corev1.PersistentVolumeClaim) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deletions[id] = claims
+}
+
+func (m *memory) forgetDeletion(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.deletions, id)
+}
+
+// deletedInstances returns the set's instances that are being deleted. It forgets those whose
+// Pod lives on after all, and those whose claims are gone or belong to the next Pod.
+func (m *memory) deletedInstances(set *apps.CloneSet, pods []*corev1.Pod, claims []*corev1.PersistentVolumeClaim) map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	shown := map[string]bool{}
+	for _, claim := range claims {
+		id := plan.InstanceOfClaim(set.Name, claim)
+		if m.deletions[id] == nil || claim.DeletionTimestamp != nil {
+			continue
+		}
+		lives := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
+		})
+		same := slices.ContainsFunc(m.deletions[id], func(was *corev1.PersistentVolumeClaim) bool { return sameUse(was, claim) })
+		if shown[id] = !lives && same; !shown[id] {
+			delete(m.deletions, id)
+		}
+	}
+	maps.DeleteFunc(m.deletions, func(id string, _ []*corev1.PersistentVolumeClaim) bool { return !shown[id] })
+	return shown
+}
+
+// unanswered reports whether nobody knows if a request took effect: there is an error,
+// and it is not the API server's refusal.
+func unanswered(err error) bool {
+	if err == nil || isConflict(err) {
+		return false
+	}
+	refusals := []func(error) bool{
+		apierrors.IsConflict, apierrors.IsNotFound, apierrors.IsAlreadyExists, apierrors.IsInvalid, apierrors.IsForbidden,
+		apierrors.IsBadRequest, apierrors.IsTooManyRequests, apierrors.IsUnauthorized,
+	}
+	return !slices.ContainsFunc(refusals, func(refused func(error) bool) bool { return refused(err) })
+}
+
+// anyUnanswered reports whether the answer to a write of the pass was lost.
+func anyUnanswered(outcomes []outcome) bool {
+	return slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
+}
+
+// readSet reads a CloneSet at least as new as the previous pass left it; nil if there is
+// none.
+func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*apps.CloneSet, error) {
+	set, m := &apps.CloneSet{}, r.memory(name)
+	var reader client.Reader = r.Client
+	if m.stale {
+		reader = r.Reader
+	}
+	err := reader.Get(ctx, name, set)
+	switch {
+	case apierrors.IsNotFound(err):
+		m.gone = ""
+		if m.stale {
+			m.gone = m.uid // the cache may still show it
+		}
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get CloneSet: %w", err)
+	case m.gone != "" && m.gone == set.UID:
+		return nil, nil
+	}
+	m.uid = set.UID
+	if m.stale {
+		m.note(set) // the cache may still show an older one in the next pass
+		return set, nil
+	}
+	return m.newest(set), nil
+}
+
+// relistAll asks the API server for the set's Pods and claims after an answer was lost, so
+// that the effect of the lost request is known before the next decision.
+func (r *Reconciler) relistAll(ctx context.Context, set *apps.CloneSet, now time.Time) error {
+	selector, err := selectorOf(set)
+	switch {
+	case err != nil && set.DeletionTimestamp == nil:
+		return err
+	case err != nil:
+		selector = labels.Everything() // whatever the set is, it can be deleted
+	}
+	cached, err := r.ListPods(ctx, set.Namespace, string(set.UID))
+	if err != nil {
+		return err
+	}
+	var live corev1.PodList
+	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return fmt.Errorf("list Pods after a lost answer: %w", err)
+	}
+	if err := relist(ctx, r.Reader, r.pods, set, cached, pointersTo(live.Items), now); err != nil {
+		return err
+	}
+	if err := r.relistClaims(ctx, set, now); err != nil {
+		return err
+	}
+	r.memory(keyOf(set)).stale = false
+	return nil
+}
+
+func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
+	cached, err := r.listClaims(ctx, set.Namespace, string(set.UID))
+	if err != nil {
+		return err
+	}
+	if len(cached) == 0 && len(set.Spec.VolumeClaimTemplates) == 0 {
+		return nil
+	}
+	var live corev1.PersistentVolumeClaimList
+	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: instanceClaims()}); err != nil {
+		return fmt.Errorf("list claims after a lost answer: %w", err)
+	}
+	return relist(ctx, r.Reader, r.claims, set, cached, pointersTo(live.Items), now)
 }

@@ -3,16 +3,13 @@
 package cloneset
 
 import (
-	"context"
 	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -91,13 +88,8 @@ func outOfService(o *outcome) (time.Time, bool) {
 	return recorded.Time, out
 }
 
-// countingClient counts a client's writes by verb and result. Dry runs are counted apart.
-type countingClient struct {
-	client.Client
-	writes func() *prometheus.CounterVec
-}
-
-func (c *countingClient) count(verb string, err error) error {
+// wrote counts a write by verb and result, and returns its error.
+func (m *metrics) wrote(verb string, err error) error {
 	result := "ok"
 	switch {
 	case err == nil:
@@ -108,46 +100,8 @@ func (c *countingClient) count(verb string, err error) error {
 	default:
 		result = "error"
 	}
-	c.writes().WithLabelValues(verb, result).Inc()
+	m.writes.WithLabelValues(verb, result).Inc()
 	return err
-}
-
-// Create creates an object.
-func (c *countingClient) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
-	verb, o := "create", client.CreateOptions{}
-	if slices.Contains(o.ApplyOptions(options).DryRun, metav1.DryRunAll) {
-		verb = "dry_run"
-	}
-	return c.count(verb, c.Client.Create(ctx, object, options...))
-}
-
-// Patch changes an object.
-func (c *countingClient) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-	return c.count("patch", c.Client.Patch(ctx, object, patch, options...))
-}
-
-// Delete deletes an object.
-func (c *countingClient) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
-	return c.count("delete", c.Client.Delete(ctx, object, options...))
-}
-
-// Status writes the status of objects.
-func (c *countingClient) Status() client.SubResourceWriter { return c.SubResource("status") }
-
-// SubResource writes a subresource of objects.
-func (c *countingClient) SubResource(name string) client.SubResourceClient {
-	return &countingSubResource{SubResourceClient: c.Client.SubResource(name), verb: "patch_" + name, count: c.count}
-}
-
-type countingSubResource struct {
-	client.SubResourceClient
-	verb  string
-	count func(verb string, err error) error
-}
-
-// Patch changes a subresource.
-func (s *countingSubResource) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-	return s.count(s.verb, s.SubResourceClient.Patch(ctx, object, patch, options...))
 }
 
 // setCollector reports on each set. It keeps what the last pass found and computes the

@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -15,8 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -115,39 +112,30 @@ usher_cloneset_planned_actions_total{verb="move"} 4
 	}
 }
 
-// TestWriteMetrics: writes are counted by verb and result, and their answers are passed
-// on unchanged.
+// TestWriteMetrics: every write of a pass is counted, by verb and result.
 func TestWriteMetrics(t *testing.T) {
-	m := newMetrics(func() time.Time { return now })
-	var answer error
-	c := &countingClient{writes: func() *prometheus.CounterVec { return m.writes }, Client: interceptor.NewClient(server(t), interceptor.Funcs{
-		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return answer },
-		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return answer },
-		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-			return answer
-		},
-		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
-			return answer
-		},
-	})}
-	pod := &corev1.Pod{}
-	for _, answer = range []error{nil, apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("changed")), errors.New("gone")} {
-		for _, err := range []error{
-			c.Create(t.Context(), pod), c.Create(t.Context(), pod, client.DryRunAll), c.Delete(t.Context(), pod),
-			c.Patch(t.Context(), pod, nil), c.Status().Patch(t.Context(), pod, nil),
-		} {
-			if !errors.Is(err, answer) {
-				t.Errorf("error = %v, want %v", err, answer)
-			}
-		}
+	set := claimed()
+	set.Spec.Replicas, set.Spec.RevisionHistoryLimit = new(int32(2)), new(int32(0))
+	r, _ := reconcilerOn(server(t, set, revisionObject(set, "web-old", `{}`), podOf(nil, "web-a")))
+	passes(t, r, set)
+	_ = r.metrics.wrote("patch", apierrors.NewConflict(corev1.Resource("pods"), "a", errors.New("changed")))
+	_ = r.metrics.wrote("delete", apierrors.NewTooManyRequests("it drains", 7))
+	if gone := errors.New("gone"); !errors.Is(r.metrics.wrote("delete", gone), gone) {
+		t.Error("another error comes back")
 	}
-	for _, verb := range []string{"create", "dry_run", "delete", "patch", "patch_status"} {
-		for _, result := range []string{"ok", "conflict", "error"} {
-			if got := testutil.ToFloat64(m.writes.WithLabelValues(verb, result)); got != 1 {
-				t.Errorf("%s %s: %v, want 1", verb, result, got)
-			}
-		}
-	}
+	// Created: a revision, a claim and a Pod, of which the latter two are tried before. Deleted: the
+	// old revision. Patched: the Pod without an owner, the conditions of the new one, the status.
+	compare(t, r.metrics.writes, `# HELP usher_cloneset_writes_total Write requests to the API server, by result: ok, conflict (the next pass decides again), wait (the API server asks to try again later), error.
+# TYPE usher_cloneset_writes_total counter
+usher_cloneset_writes_total{result="conflict",verb="patch"} 1
+usher_cloneset_writes_total{result="error",verb="delete"} 1
+usher_cloneset_writes_total{result="ok",verb="create"} 3
+usher_cloneset_writes_total{result="ok",verb="delete"} 1
+usher_cloneset_writes_total{result="ok",verb="dry_run"} 2
+usher_cloneset_writes_total{result="ok",verb="patch"} 1
+usher_cloneset_writes_total{result="ok",verb="patch_status"} 2
+usher_cloneset_writes_total{result="wait",verb="delete"} 1
+`)
 }
 
 // TestMetricsFollowConventions: names and units follow Prometheus, and a second

@@ -36,17 +36,30 @@ func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().
 
 // sendPatch patches an object, or a subresource of it, and returns the API server's
 // answer.
-func sendPatch[T client.Object](ctx context.Context, c client.Client, subresource string, object T, kind types.PatchType, data []byte) (T, error) {
+func sendPatch[T client.Object](
+	ctx context.Context, r *Reconciler, subresource string, object T, kind types.PatchType, data []byte,
+) (T, error) {
 	answer := named(object)
 	if subresource == "" {
-		return answer, c.Patch(ctx, answer, client.RawPatch(kind, data))
+		return answer, r.metrics.wrote("patch", r.Client.Patch(ctx, answer, client.RawPatch(kind, data)))
 	}
-	return answer, c.SubResource(subresource).Patch(ctx, answer, client.RawPatch(kind, data))
+	err := r.Client.SubResource(subresource).Patch(ctx, answer, client.RawPatch(kind, data))
+	return answer, r.metrics.wrote("patch_"+subresource, err)
+}
+
+// remove deletes an object that is still what was observed.
+func (r *Reconciler) remove(ctx context.Context, object client.Object, observed client.Preconditions) error {
+	return r.metrics.wrote("delete", r.Client.Delete(ctx, named(object), observed))
+}
+
+// dryRun asks the API server whether it would create what a manifest describes.
+func (r *Reconciler) dryRun(ctx context.Context, manifest client.Object) error {
+	return r.metrics.wrote("dry_run", r.Strict.Create(ctx, manifest, client.DryRunAll))
 }
 
 // mergeVersion merges a change into an object, or a subresource of it, that is still what
 // was observed, and returns the API server's answer.
-func mergeVersion[T client.Object](ctx context.Context, c client.Client, subresource string, object T, change map[string]any) (T, error) {
+func mergeVersion[T client.Object](ctx context.Context, r *Reconciler, subresource string, object T, change map[string]any) (T, error) {
 	metadata := map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()}
 	if more, ok := change["metadata"].(map[string]any); ok {
 		maps.Copy(metadata, more)
@@ -56,7 +69,7 @@ func mergeVersion[T client.Object](ctx context.Context, c client.Client, subreso
 	if err != nil {
 		return object, fmt.Errorf("encode: %w", err)
 	}
-	return sendPatch(ctx, c, subresource, object, types.MergePatchType, data)
+	return sendPatch(ctx, r, subresource, object, types.MergePatchType, data)
 }
 
 // getLive reads an object from the API server. It returns false if the object is gone,
@@ -78,7 +91,7 @@ func getLive[T client.Object](ctx context.Context, reader client.Reader, object 
 func create[T client.Object](
 	ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, manifest *unstructured.Unstructured, object T, options ...client.CreateOption,
 ) error {
-	if err := r.Strict.Create(ctx, manifest, options...); err != nil {
+	if err := r.metrics.wrote("create", r.Strict.Create(ctx, manifest, options...)); err != nil {
 		return err
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, object); err != nil {
@@ -199,7 +212,7 @@ func adopt[T client.Object](ctx context.Context, r *Reconciler, o *overlay[T], s
 		return adopted, err
 	}
 	owners := append(slices.Clone(object.GetOwnerReferences()), *metav1.NewControllerRef(set, apps.KindCloneSet))
-	answer, err := mergeVersion(ctx, r.Client, "", object, map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
+	answer, err := mergeVersion(ctx, r, "", object, map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
 	if apierrors.IsNotFound(err) {
 		// It may have been adopted before, and the cache may lag behind that too.
 		o.noteDeleted(set, object, r.Clock.Now())
@@ -218,6 +231,6 @@ func (r *Reconciler) liveSet(ctx context.Context, set *apps.CloneSet) (*apps.Clo
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
 		return nil, fmt.Errorf("get CloneSet: %w", err)
 	}
-	r.sets.note(live)
+	r.memory(keyOf(live)).note(live)
 	return live, nil
 }

@@ -169,20 +169,6 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 	}
 }
 
-// TestNobodysPodIsTested: a patch of an ownerless Pod tests that too: by now it may have
-// an owner.
-func TestNobodysPodIsTested(t *testing.T) {
-	for name, test := range map[string]struct {
-		live *corev1.Pod
-		want bool
-	}{"still nobody's": {podOf(nil, "web-a"), true}, "somebody's by now": {podOf(anotherSet(), "web-a"), false}} {
-		r, _ := reconcilerOn(server(t, test.live))
-		if _, err := r.patchPod(t.Context(), web(), podOf(nil, "web-a"), plan.Action{To: apps.StateNormal}); (err == nil) != test.want {
-			t.Errorf("%s: the patch is carried out: %t, want %t (%v)", name, err == nil, test.want, err)
-		}
-	}
-}
-
 // TestDrains: a drain counts from when it was known to be in effect, whatever time the
 // write gives.
 func TestDrains(t *testing.T) {

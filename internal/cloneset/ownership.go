@@ -124,11 +124,11 @@ func (r *Reconciler) releaseUnmatched(ctx context.Context, set *apps.CloneSet, p
 // known whether the Pod still holds a place before another Pod is created for it.
 func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
 	err := r.retryUnchanged(ctx, set, pod, func(pod *corev1.Pod) error {
-		data, err := releasePatch(pod, set.UID)
+		data, err := write.Release(pod, set.UID)
 		if err != nil {
 			return err
 		}
-		released, err := sendPatch(ctx, r.Client, "", pod, types.JSONPatchType, data)
+		released, err := sendPatch(ctx, r, "", pod, types.JSONPatchType, data)
 		if err == nil {
 			r.pods.noteDeleted(set, released, r.Clock.Now())
 		}
@@ -142,20 +142,6 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 	}
 	r.normal(set, "PodReleased", "Release", "Pod %s no longer matches spec.selector: it keeps running and is replaced", pod.Name)
 	return nil
-}
-
-// releasePatch removes an owner from a Pod. It tests the labels that do not match.
-func releasePatch(pod *corev1.Pod, owner types.UID) ([]byte, error) {
-	p := write.Basis(pod)
-	i := slices.IndexFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
-	switch {
-	case i < 0: // nothing to remove; the tests confirm that
-	case len(pod.OwnerReferences) == 1:
-		p.Remove("/metadata/ownerReferences")
-	default:
-		p.Remove(fmt.Sprintf("/metadata/ownerReferences/%d", i))
-	}
-	return p.Encode()
 }
 
 // adoptRevisions adopts ownerless revisions with this set's name and labels: a set of
@@ -204,12 +190,13 @@ func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods [
 	if err != nil {
 		return err
 	}
+	ours := labels.SelectorFromSet(set.Spec.Selector.AsMeta().MatchLabels) // as the set gives to its claims
 	for _, claim := range orphans {
 		id := plan.InstanceOfClaim(set.Name, claim)
 		used := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
 		})
-		if id == "" || claim.DeletionTimestamp != nil || !used || !matches(set, claim) {
+		if id == "" || claim.DeletionTimestamp != nil || !used || !ours.Matches(labels.Set(claim.Labels)) {
 			continue
 		}
 		if _, err := adopt(ctx, r, r.claims, set, claim); err != nil {

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -51,23 +54,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	result, err := r.pass(ctx, set)
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
 	if unanswered(err) {
-		r.sets.markStale(req.NamespacedName)
+		r.memory(req.NamespacedName).stale = true
 	}
 	if terminating(err) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
 	}
 	return result, err
-}
-
-// forget frees what is kept about a set that is gone.
-func (r *Reconciler) forget(set types.NamespacedName) {
-	uid := r.sets.forget(set)
-	r.pods.drop(uid)
-	r.claims.drop(uid)
-	r.revisions.drop(uid)
-	r.deletions.drop(uid)
-	r.metrics.sets.forget(set)
-	r.memories.Delete(set)
 }
 
 // terminating reports whether a write was refused because the namespace is terminating.
@@ -91,7 +83,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
 	if anyUnanswered(outcomes) {
-		r.sets.markStale(keyOf(set))
+		r.memory(keyOf(set)).stale = true
 	}
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
@@ -156,7 +148,7 @@ func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.T
 func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad *invalidError, now time.Time) error {
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
-	found := finding{bad.reason, bad.Error()}
+	found := plan.Problem{Reason: bad.reason, Message: bad.Error()}
 	if !holdsFinding(&next, apps.ConditionFailedUpdate, found) {
 		r.warn(set, bad.reason, "Validate", "%v", bad)
 	}
@@ -233,4 +225,92 @@ func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 	left.Pods = append(left.Pods, made...)
 	left.PodInfos = plan.ReadPods(left.Pods, s.PodInfos)
 	return &left
+}
+
+// observe reads everything that a plan is made from. It writes nothing.
+func (r *Reconciler) observe(
+	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
+) (*plan.Snapshot, error) {
+	read := plan.ReadPods(own.pods, r.memory(keyOf(set)).podInfos)
+	for _, pod := range read {
+		if err := r.findRevision(ctx, set, known, pod.Revision()); err != nil {
+			return nil, err
+		}
+	}
+	released, err := r.releasedInstances(ctx, set, own.pods, own.claims)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := r.nodeLabels(ctx, spec.Spread, own.pods)
+	if err != nil {
+		return nil, err
+	}
+	going, err := r.goingNodes(ctx, &spec)
+	if err != nil {
+		return nil, err
+	}
+	return &plan.Snapshot{
+		Now: now, Set: set.Name,
+		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
+		Spec:                   spec,
+		Current:                known.current, Update: known.update, Revisions: known.byHash,
+		Pods: own.pods, PodInfos: read, Nodes: nodes, GoingNodes: going, Deferred: r.memory(keyOf(set)).deferrals.observed(own.pods),
+		// What was read after the pass began counts from when it was read, not earlier.
+		Drained: r.drains.of(read, r.Clock.Now()),
+		Claims:  own.claims, DeletedInstances: r.memory(keyOf(set)).deletedInstances(set, own.pods, own.claims), ReleasedInstances: released,
+		Starts: r.Options.Parallel, NoResize: r.Options.NoResize,
+	}, nil
+}
+
+// ownPods returns the set's Pods. It relists them first if an answer was lost.
+func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
+	if r.memory(keyOf(set)).stale {
+		if err := r.relistAll(ctx, set, now); err != nil {
+			return nil, err
+		}
+	}
+	return listOwned(ctx, r.Reader, r.pods, r.ListPods, set, now)
+}
+
+// prunePodsToDelete removes the names of deleted Pods from spec.scaleStrategy.podsToDelete. A concurrent
+// edit by the user wins; the next pass prunes then.
+func (r *Reconciler) prunePodsToDelete(ctx context.Context, set *apps.CloneSet, decided *plan.Plan, outcomes []outcome) error {
+	done, err := r.doneWith(ctx, set, decided.PrunePodsToDelete, outcomes)
+	if err != nil || len(done) == 0 {
+		return err
+	}
+	set = r.memory(keyOf(set)).newest(set)
+	left := slices.DeleteFunc(slices.Clone(set.Spec.ScaleStrategy.PodsToDelete), func(name string) bool { return slices.Contains(done, name) })
+	change := map[string]any{"spec": map[string]any{"scaleStrategy": map[string]any{"podsToDelete": left}}}
+	pruned, err := mergeVersion(ctx, r, "", set, change)
+	if err != nil {
+		return fmt.Errorf("prune podsToDelete: %w", err)
+	}
+	r.memory(keyOf(pruned)).note(pruned)
+	r.normal(set, "PodsToDeleteTrimmed", "Trim", "removed the names of Pods that are gone from scaleStrategy.podsToDelete: %s", strings.Join(done, ", "))
+	return nil
+}
+
+// doneWith returns the names whose Pods are certainly gone: a delete may have failed, and
+// the cache may not show a new Pod yet.
+func (r *Reconciler) doneWith(ctx context.Context, set *apps.CloneSet, names []string, outcomes []outcome) ([]string, error) {
+	var done []string
+	for _, name := range names {
+		i := slices.IndexFunc(outcomes, func(o outcome) bool { return o.action.Pod != nil && o.action.Pod.Name == name })
+		if i >= 0 {
+			if outcomes[i].err == nil {
+				done = append(done, name)
+			}
+			continue
+		}
+		pod := &corev1.Pod{}
+		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, pod)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("look up Pod %s of podsToDelete: %w", name, err)
+		}
+		if err != nil || pod.DeletionTimestamp != nil || !metav1.IsControlledBy(pod, set) {
+			done = append(done, name)
+		}
+	}
+	return done, nil
 }

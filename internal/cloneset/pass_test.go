@@ -95,20 +95,22 @@ func TestTerminatingNamespace(t *testing.T) {
 	}
 }
 
+// memories counts the sets of which something is known.
+func memories(r *Reconciler) (count int) {
+	r.memories.Range(func(any, any) bool { count++; return true })
+	return count
+}
+
 // TestForget: nothing is kept about a deleted set, whatever a pass has seen of its end.
 func TestForget(t *testing.T) {
 	set := web()
 	r, _ := reconcilerOn(server(t))
-	r.memory(keyOf(set)).reported = "a wait"
+	r.memory(keyOf(set)).uid = set.UID
 	r.revisions.noteCreated(set, revisionObject(set, "web-6f", `{}`), now)
-	r.deletions.note(set.UID, "x", nil)
-	r.sets.markStale(keyOf(set))
-	r.sets.noteUID(set)
 	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
+	r.claims.noteCreated(set, claimOf(set, "data-web-x", "x"), now)
 	r.forget(keyOf(set))
-	left := len(r.deletions.sets) + len(r.sets.sets) + len(r.pods.sets) + len(r.revisions.sets)
-	r.memories.Range(func(any, any) bool { left++; return true })
-	if left > 0 {
+	if left := memories(r) + len(r.pods.sets) + len(r.claims.sets) + len(r.revisions.sets); left > 0 {
 		t.Errorf("%d things left: %+v", left, r)
 	}
 }
@@ -185,8 +187,8 @@ func TestGoneSet(t *testing.T) {
 	if err := cache.Delete(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || len(r.sets.sets) > 0 {
-		t.Errorf("kept %v: %v", r.sets.sets, err)
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || memories(r) > 0 {
+		t.Errorf("something is kept: %v", err)
 	}
 }
 

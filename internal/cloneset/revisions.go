@@ -122,7 +122,7 @@ func (r *Reconciler) renumber(ctx context.Context, set *apps.CloneSet, object *a
 	if live.UID != set.UID || live.Generation != set.Generation {
 		return apierrors.NewConflict(apps.GroupVersion.WithResource("clonesets").GroupResource(), set.Name, errChanged)
 	}
-	renumbered, err := sendPatch(ctx, r.Client, "", object, types.MergePatchType, fmt.Appendf(nil, `{"revision":%d}`, number))
+	renumbered, err := sendPatch(ctx, r, "", object, types.MergePatchType, fmt.Appendf(nil, `{"revision":%d}`, number))
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (r *Reconciler) tryCreateRevision(
 		},
 		Data: runtime.RawExtension{Raw: data}, Revision: number,
 	}
-	err = r.Client.Create(ctx, object)
+	err = r.metrics.wrote("create", r.Client.Create(ctx, object))
 	if apierrors.IsAlreadyExists(err) {
 		return r.takeRevision(ctx, set, template, object, collisions)
 	}
@@ -214,9 +214,7 @@ func (r *Reconciler) tryCreateRevision(
 // the revision as it finds the Pods.
 func historyLabels(set *apps.CloneSet, hash string) map[string]string {
 	labels := map[string]string{labelRevisionHash: hash}
-	for key, value := range set.Spec.Selector.MatchLabels {
-		labels[key] = string(value)
-	}
+	maps.Copy(labels, set.Spec.Selector.AsMeta().MatchLabels)
 	for _, expression := range set.Spec.Selector.MatchExpressions {
 		if value, there := set.Spec.Template.Metadata.Labels[expression.Key]; there {
 			labels[expression.Key] = string(value)
@@ -294,7 +292,7 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, kno
 		return used[revision.Short(o.Name)]
 	})
 	for _, object := range unused[:max(len(unused)-limit, 0)] {
-		err := r.Client.Delete(ctx, named(object), client.Preconditions{UID: &object.UID})
+		err := r.remove(ctx, object, client.Preconditions{UID: &object.UID})
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete revision %s: %w", object.Name, err)
 		}

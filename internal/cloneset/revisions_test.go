@@ -23,6 +23,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // revisionServer is an API server that has one CloneSet and its revisions.
@@ -285,7 +286,7 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 			if got := read(t, c, object).Revision; got != test.want {
 				t.Errorf("revision %d, want %d", got, test.want)
 			}
-			if got := r.sets.newest(cached).Generation; got != test.generation {
+			if got := r.memory(keyOf(cached)).newest(cached).Generation; got != test.generation {
 				t.Errorf("the next pass takes generation %d, want %d", got, test.generation)
 			}
 		})
@@ -442,7 +443,7 @@ func TestReleasePatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := podOf(nil, "web-a", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/f"} })
 			pod.OwnerReferences = append(others[:len(others):len(others)], owner("set"))
-			data, err := releasePatch(pod, "set")
+			data, err := write.Release(pod, "set")
 			if err != nil {
 				t.Fatal(err)
 			}

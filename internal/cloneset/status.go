@@ -38,48 +38,41 @@ const (
 	ReasonDeletionDeferred = "DeletionDeferred"
 )
 
-// finding is a condition as a pass found it; "" means False.
-type finding struct{ reason, message string }
-
-// findings are the conditions that a pass found.
-type findings struct{ failedScale, failedUpdate, blocked finding }
+// findings are the conditions that a pass found: those that are missing are False.
+type findings map[apps.CloneSetConditionType]plan.Problem
 
 // find derives the conditions from a plan, its outcomes, and the waiting Pods.
 func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
-	var f findings
+	f := findings{apps.ConditionBlocked: findBlocked(blocked)}
 	for _, problem := range p.Problems {
-		before := f.failedUpdate
-		f.failedUpdate = finding{problem.Reason, problem.Message}
-		switch problem.Reason {
-		case plan.ProblemTemplate, plan.ProblemClaims:
-			f.failedScale = f.failedUpdate
-		case plan.ProblemNoSuchPod:
-			f.failedScale, f.failedUpdate = f.failedUpdate, before
+		if problem.Reason != plan.ProblemNoSuchPod {
+			f[apps.ConditionFailedUpdate] = problem
+		}
+		if slices.Contains([]string{plan.ProblemTemplate, plan.ProblemClaims, plan.ProblemNoSuchPod}, problem.Reason) {
+			f[apps.ConditionFailedScale] = problem
 		}
 	}
 	for _, o := range outcomes {
 		if !o.failed() {
 			continue
 		}
-		failure := finding{ReasonWriteFailed, o.err.Error()}
+		kind, failure := apps.ConditionFailedUpdate, plan.Problem{Reason: ReasonWriteFailed, Message: o.err.Error()}
 		if resize, ok := errors.AsType[*resizeRefusal](o.err); ok {
-			failure = finding{plan.ProblemResize, resize.Error()}
+			failure = plan.Problem{Reason: plan.ProblemResize, Message: resize.Error()}
 		}
 		if slices.Contains([]plan.Verb{plan.Create, plan.Delete, plan.Discard, plan.Provide}, o.action.Verb) {
-			f.failedScale = failure
-		} else {
-			f.failedUpdate = failure
+			kind = apps.ConditionFailedScale
 		}
+		f[kind] = failure
 	}
-	f.blocked = findBlocked(blocked)
 	return f
 }
 
 // findBlocked names what the set waits for: the Pod that has waited longest, and how many
 // others wait too.
-func findBlocked(blocked []plan.Blocked) finding {
+func findBlocked(blocked []plan.Blocked) plan.Problem {
 	if len(blocked) == 0 {
-		return finding{}
+		return plan.Problem{}
 	}
 	message := blocked[0].String()
 	if others := len(blocked) - 1; others > 0 {
@@ -92,15 +85,16 @@ func findBlocked(blocked []plan.Blocked) finding {
 		}
 		message += fmt.Sprintf("; %s %s", who, where)
 	}
+	reason := ReasonWaitingForHook
 	switch {
 	case blocked[0].Batch != nil:
-		return finding{ReasonWaitingForContainer, message}
+		reason = ReasonWaitingForContainer
 	case blocked[0].Stuck != nil:
-		return finding{ReasonContainerStuck, message}
+		reason = ReasonContainerStuck
 	case blocked[0].Deferral != nil:
-		return finding{ReasonDeletionDeferred, message}
+		reason = ReasonDeletionDeferred
 	}
-	return finding{ReasonWaitingForHook, message}
+	return plan.Problem{Reason: reason, Message: message}
 }
 
 // nextStatus returns the status that a pass found, and when time alone changes it; zero
@@ -120,43 +114,38 @@ func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known 
 	if selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta()); err == nil {
 		next.LabelSelector = selector.String()
 	}
-	setFindings(&next, f, s.Now)
-	due := setProgress(set, s, counts, &next)
-	return next, due
+	for _, kind := range []apps.CloneSetConditionType{apps.ConditionFailedScale, apps.ConditionFailedUpdate, apps.ConditionBlocked} {
+		setCondition(&next, kind, f[kind], s.Now)
+	}
+	return next, setProgress(set, s, &next)
 }
 
 func number(count int) int32 { return int32(count) } // no set has that many Pods
 
-func setFindings(status *apps.CloneSetStatus, f findings, now time.Time) {
-	setCondition(status, apps.ConditionFailedScale, f.failedScale, now)
-	setCondition(status, apps.ConditionFailedUpdate, f.failedUpdate, now)
-	setCondition(status, apps.ConditionBlocked, f.blocked, now)
-}
-
 // setCondition is the one place where a condition changes. A condition that was never
 // True is left out; one that was becomes False.
-func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found finding, now time.Time) {
+func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found plan.Problem, now time.Time) {
 	value := corev1.ConditionTrue
-	if found.reason == "" {
+	if found.Reason == "" {
 		value = corev1.ConditionFalse
 	}
 	if status.Condition(kind) == nil && value == corev1.ConditionFalse {
 		return
 	}
 	c := conditionOf(status, kind)
-	if c.Status == value && c.Reason == found.reason && c.Message == found.message {
+	if c.Status == value && c.Reason == found.Reason && c.Message == found.Message {
 		return
 	}
 	if c.Status != value {
 		c.LastTransitionTime = metav1.NewTime(now)
 	}
-	c.Status, c.Reason, c.Message, c.LastUpdateTime = value, found.reason, found.message, metav1.NewTime(now)
+	c.Status, c.Reason, c.Message, c.LastUpdateTime = value, found.Reason, found.Message, metav1.NewTime(now)
 }
 
 // holdsFinding reports whether a condition already says this.
-func holdsFinding(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found finding) bool {
+func holdsFinding(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found plan.Problem) bool {
 	c := status.Condition(kind)
-	return c != nil && c.Reason == found.reason && c.Message == found.message
+	return c != nil && c.Reason == found.Reason && c.Message == found.Message
 }
 
 // conditionOf returns the condition to write to, new if there was none.
@@ -204,11 +193,11 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if equality.Semantic.DeepEqual(set.Status, next) {
 		return nil
 	}
-	written, err := mergeVersion(ctx, r.Client, "status", set, map[string]any{"status": next})
+	written, err := mergeVersion(ctx, r, "status", set, map[string]any{"status": next})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// The set has changed or is gone, and its own events trigger another pass; until
 		// then, do not trust the cache.
-		r.sets.markStale(keyOf(set))
+		r.memory(keyOf(set)).stale = true
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -216,14 +205,14 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}
-	r.sets.note(written)
+	r.memory(keyOf(written)).note(written)
 	return nil
 }
 
 // setProgress sets the condition Progressing, and returns when time alone changes it. A
 // set without a deadline has no such condition.
-func setProgress(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, next *apps.CloneSetStatus) time.Time {
-	progress := plan.Assess(s, lastProgress(&set.Status), markOf(&set.Status), plan.Mark{Counts: counts, Revision: next.UpdateRevision})
+func setProgress(set *apps.CloneSet, s *plan.Snapshot, next *apps.CloneSetStatus) time.Time {
+	progress := plan.Assess(s, &set.Status, next)
 	if progress.Reason == "" {
 		next.Conditions = slices.DeleteFunc(next.Conditions, func(c apps.CloneSetCondition) bool { return c.Type == apps.ConditionProgressing })
 		return time.Time{}
@@ -241,25 +230,6 @@ func setProgress(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, next 
 		c.LastUpdateTime = metav1.NewTime(progress.Since)
 	}
 	return progress.Deadline
-}
-
-// lastProgress reads the progress from the last status. The condition's update time is
-// when the rollout last moved.
-func lastProgress(status *apps.CloneSetStatus) plan.Progress {
-	if c := status.Condition(apps.ConditionProgressing); c != nil {
-		return plan.Progress{Reason: c.Reason, Since: c.LastUpdateTime.Time}
-	}
-	return plan.Progress{}
-}
-
-func markOf(status *apps.CloneSetStatus) plan.Mark {
-	return plan.Mark{
-		Revision: status.UpdateRevision,
-		Counts: plan.Counts{
-			Replicas: int(status.Replicas), Updated: int(status.UpdatedReplicas), UpdatedReady: int(status.UpdatedReadyReplicas),
-			UpdatedAvailable: int(status.UpdatedAvailableReplicas), ExpectedUpdated: int(status.ExpectedUpdatedReplicas),
-		},
-	}
 }
 
 // progressMessage is OpenKruise's text, letter for letter: scripts and dashboards compare

@@ -57,7 +57,7 @@ func TestProgressingCondition(t *testing.T) {
 	for _, step := range steps {
 		step.edit()
 		s.Now = now.Add(step.after)
-		next, due := nextStatus(set, s, tally(s), known, findings{})
+		next, due := nextStatus(set, s, tally(s), known, nil)
 		c := conditionOfType(&next, apps.ConditionProgressing)
 		if c == nil || c.Status != step.status || c.Reason != step.reason || c.Message != step.message {
 			t.Fatalf("after %v: %+v, want %s %s %q", step.after, c, step.status, step.reason, step.message)
@@ -68,7 +68,7 @@ func TestProgressingCondition(t *testing.T) {
 		set.Status = next
 	}
 	s.Spec.ProgressDeadline = 0
-	if next, _ := nextStatus(set, s, tally(s), known, findings{}); conditionOfType(&next, apps.ConditionProgressing) != nil {
+	if next, _ := nextStatus(set, s, tally(s), known, nil); conditionOfType(&next, apps.ConditionProgressing) != nil {
 		t.Error("the condition outlives its deadline")
 	}
 }
@@ -294,11 +294,11 @@ func TestManyPodsAreOneEvent(t *testing.T) {
 func TestStuckFinding(t *testing.T) {
 	hook := plan.Blocked{Pod: "web-b", Gate: "preDelete", Keys: []string{"k"}, Since: now}
 	got := findBlocked([]plan.Blocked{stuckPod("CrashLoopBackOff", time.Minute), hook})
-	if got.reason != ReasonContainerStuck || !strings.Contains(got.message, "Pod web-a") || !strings.HasSuffix(got.message, "; 1 other Pod waits too") {
+	if got.Reason != ReasonContainerStuck || !strings.Contains(got.Message, "Pod web-a") || !strings.HasSuffix(got.Message, "; 1 other Pod waits too") {
 		t.Errorf("found %+v", got)
 	}
 	for message, blocked := range map[string][]plan.Blocked{"; 1 other Pod waits at a gate": {hook, hook}, "; 2 other Pods wait at a gate": {hook, hook, hook}} {
-		if got := findBlocked(blocked); got.reason != ReasonWaitingForHook || !strings.HasSuffix(got.message, message) {
+		if got := findBlocked(blocked); got.Reason != ReasonWaitingForHook || !strings.HasSuffix(got.Message, message) {
 			t.Errorf("found %+v", got)
 		}
 	}

@@ -35,27 +35,21 @@ func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	if !okBefore || !okAfter || was.ResourceVersion == is.ResourceVersion {
 		return true
 	}
-	answered := r.sets.newest(is) != is
+	answered := r.memory(keyOf(is)).newest(is) != is
 	return !answered || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
 }
 
-// setReading is what a pass reads of a set.
-type setReading struct {
-	UID                             types.UID
-	Generation                      int64
-	Deletion                        *metav1.Time
-	Labels, Annotations             map[string]string
-	Finalizers                      []string
-	CurrentRevision, UpdateRevision string
-	CollisionCount                  *int32
-}
-
-func readingOf(set *apps.CloneSet) setReading {
-	return setReading{
-		UID: set.UID, Generation: set.Generation, Deletion: set.DeletionTimestamp,
-		Labels: set.Labels, Annotations: set.Annotations, Finalizers: set.Finalizers,
-		CurrentRevision: set.Status.CurrentRevision, UpdateRevision: set.Status.UpdateRevision,
-		CollisionCount: set.Status.CollisionCount,
+// readingOf is what a pass reads of a set, and nothing else of it.
+func readingOf(set *apps.CloneSet) *apps.CloneSet {
+	return &apps.CloneSet{
+		ObjectMeta: metav1.ObjectMeta{
+			UID: set.UID, Generation: set.Generation, DeletionTimestamp: set.DeletionTimestamp,
+			Labels: set.Labels, Annotations: set.Annotations, Finalizers: set.Finalizers,
+		},
+		Status: apps.CloneSetStatus{
+			CurrentRevision: set.Status.CurrentRevision, UpdateRevision: set.Status.UpdateRevision,
+			CollisionCount: set.Status.CollisionCount,
+		},
 	}
 }
 
@@ -171,13 +165,7 @@ func (r *Reconciler) ClaimEvents() handler.EventHandler {
 // claimChanged reports whether something changed that the planner reads. It does not read
 // whether a claim is bound, or to what.
 func claimChanged(before, after client.Object) bool {
-	owner := func(o client.Object) types.UID {
-		if ref := metav1.GetControllerOf(o); ref != nil {
-			return ref.UID
-		}
-		return ""
-	}
-	return before.GetUID() != after.GetUID() || owner(before) != owner(after) ||
+	return before.GetUID() != after.GetUID() || !slices.Equal(ownerOf(before), ownerOf(after)) ||
 		(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
 		before.GetLabels()[apps.LabelInstanceID] != after.GetLabels()[apps.LabelInstanceID]
 }

@@ -54,7 +54,7 @@ func TestSetChanged(t *testing.T) {
 			if test.answered != "" {
 				own := before.DeepCopy()
 				own.ResourceVersion = test.answered
-				r.sets.note(own)
+				r.memory(keyOf(own)).note(own)
 			}
 			test.change(after)
 			if got := r.SetChanged(before, after); got != test.want {

@@ -55,17 +55,11 @@ func (p *player) perform(a *plan.Action) error {
 // written is the Pod after the writes of an action, in the executor's order.
 func (p *player) written(before *corev1.Pod, a *plan.Action) (*corev1.Pod, error) {
 	pod, err := before, error(nil)
-	if len(a.Conditions) > 0 {
-		kind, data, refused := write.Status(pod, a, p.Now)
-		pod, err = patched(pod, kind, data, refused)
-	}
-	if err == nil && (a.Verb != plan.Move || len(a.Conditions) == 0) { // otherwise the state came with the conditions
-		data, refused := write.Pod(pod, a, true, p.Now)
-		pod, err = patched(pod, types.JSONPatchType, data, refused)
-	}
-	if err == nil && a.Verb != plan.Move {
-		data, refused := write.Resize(pod, a)
-		pod, err = patched(pod, types.JSONPatchType, data, refused)
+	for _, subresource := range write.Subresources() {
+		if err == nil {
+			kind, data, refused := write.Patch(subresource, pod, a, true, p.Now)
+			pod, err = patched(pod, kind, data, refused)
+		}
 	}
 	if err == nil && !equality.Semantic.DeepEqual(before.Spec, pod.Spec) {
 		if pod.Generation > 0 {

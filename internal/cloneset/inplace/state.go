@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,22 +94,20 @@ func ParseState(annotation string) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("annotation %s: %w", apps.AnnotationInPlaceUpdateState, err)
 	}
-	for _, name := range knownMembers() {
-		delete(state.others, name)
-	}
+	maps.DeleteFunc(state.others, func(name string, _ json.RawMessage) bool { return knownMembers()[name] })
 	return state, nil
 }
 
 // knownMembers are the names of State's members.
-func knownMembers() []string {
-	var names []string
+var knownMembers = sync.OnceValue(func() map[string]bool {
+	names := map[string]bool{}
 	for field := range reflect.TypeFor[State]().Fields() {
 		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
-			names = append(names, name)
+			names[name] = true
 		}
 	}
 	return names
-}
+})
 
 // String encodes the record for the annotation.
 func (s State) String() string {

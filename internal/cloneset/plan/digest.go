@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"hash/maphash"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -16,44 +17,43 @@ import (
 func Digest(pod *corev1.Pod) uint64 {
 	var f PodInfo
 	f.read(pod)
-	d := newDigest()
-	d.text(string(pod.UID), string(f.phase))
-	d.flag(f.terminate)
+	var d digest
+	d.SetSeed(digestSeed)
+	add(&d, string(pod.UID), string(f.phase))
+	add(&d, f.terminate)
 	labels := uint64(0) // a sum, so that map order does not matter
 	for key, value := range pod.Labels {
-		one := newDigest()
-		one.text(key, value)
-		labels += uint64(one)
+		labels += maphash.Comparable(digestSeed, [2]string{key, value})
 	}
-	d.number(int64(labels), int64(len(pod.Labels))) // overflow is harmless in a hash
+	add(&d, labels)
 	for i := range pod.OwnerReferences {
-		d.text(string(pod.OwnerReferences[i].UID))
+		add(&d, pod.OwnerReferences[i].UID)
 	}
 	if !f.terminate {
 		d.life(pod, &f)
 	}
-	return uint64(d)
+	return d.Sum64()
 }
 
 // life hashes what is read of a Pod that is not terminating.
 func (d *digest) life(pod *corev1.Pod, f *PodInfo) {
-	d.text(f.node)
-	d.flag(f.ready)
-	d.number(f.readySince.Unix(), int64(f.restarts))
+	add(d, f.node)
+	add(d, f.ready)
+	add(d, f.readySince.Unix(), int64(f.restarts))
 	for _, c := range []*corev1.PodCondition{f.inPlaceReady, f.podReady} {
-		d.text(string(c.Status), c.Message)
-		d.number(c.LastTransitionTime.Unix())
+		add(d, string(c.Status), c.Message)
+		add(d, c.LastTransitionTime.Unix())
 	}
 	for _, key := range []string{
 		apps.AnnotationLifecycleTimestamp, apps.AnnotationInPlaceUpdateState, apps.AnnotationInPlaceUpdateGrace, corev1.PodDeletionCost,
 	} {
-		d.text(pod.Annotations[key])
+		add(d, pod.Annotations[key])
 	}
-	d.number(int64(len(pod.Finalizers)), int64(len(pod.Spec.Tolerations))) // tolerations can only be added
-	d.text(pod.Finalizers...)
+	add(d, int64(len(pod.Finalizers)), int64(len(pod.Spec.Tolerations))) // tolerations can only be added
+	add(d, pod.Finalizers...)
 	if f.stuckOn != nil {
 		// Without the reason: a kubelet alternates between reasons.
-		d.text(f.stuckOn.Name)
+		add(d, f.stuckOn.Name)
 	}
 	if f.inUpdate() {
 		d.progress(pod)
@@ -62,22 +62,22 @@ func (d *digest) life(pod *corev1.Pod, f *PodInfo) {
 
 // progress hashes what shows how far the kubelet is with an update.
 func (d *digest) progress(pod *corev1.Pod) {
-	d.number(pod.Generation, pod.Status.ObservedGeneration)
+	add(d, pod.Generation, pod.Status.ObservedGeneration)
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
-		d.number(int64(len(list)))
+		add(d, int64(len(list)))
 		for i := range list {
 			c := &list[i]
-			d.text(c.Name, c.ImageID, c.ContainerID, c.Image)
-			d.flag(c.Ready, c.State.Running != nil, c.State.Waiting != nil, c.Resources != nil)
+			add(d, c.Name, c.ImageID, c.ContainerID, c.Image)
+			add(d, c.Ready, c.State.Running != nil, c.State.Waiting != nil, c.Resources != nil)
 			if c.State.Waiting != nil {
-				d.text(cmp.Or(persistentReason(c.State.Waiting.Reason), c.State.Waiting.Reason))
+				add(d, cmp.Or(persistentReason(c.State.Waiting.Reason), c.State.Waiting.Reason))
 			}
 			d.resources(c)
 		}
 	}
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
-			d.text(string(c.Type), string(c.Status), c.Reason, c.Message)
+			add(d, string(c.Type), string(c.Status), c.Reason, c.Message)
 		}
 	}
 }
@@ -91,43 +91,19 @@ func (d *digest) resources(c *corev1.ContainerStatus) {
 	for _, list := range lists {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			q := list[name]
-			d.number(q.MilliValue())
+			add(d, q.MilliValue())
 		}
 	}
 }
 
-// digest is an FNV-1a hash; that of hash/fnv would cost an allocation for each event.
-type digest uint64
+// digest is a hash that differs from process to process.
+type digest struct{ maphash.Hash }
 
-const (
-	fnvOffset digest = 14695981039346656037
-	fnvPrime  digest = 1099511628211
-)
+var digestSeed = maphash.MakeSeed()
 
-func newDigest() digest { return fnvOffset }
-
-func (d *digest) octet(b byte) { *d = (*d ^ digest(b)) * fnvPrime }
-
-// text ends each value with a byte that occurs in no UTF-8 text.
-func (d *digest) text(values ...string) {
+// add hashes values of one type.
+func add[T comparable](d *digest, values ...T) {
 	for _, value := range values {
-		for i := range len(value) {
-			d.octet(value[i])
-		}
-		d.octet(0xff)
-	}
-}
-
-func (d *digest) number(values ...int64) {
-	for _, value := range values {
-		for shift := 0; shift < 64; shift += 8 {
-			d.octet(byte(value >> shift)) // one octet of eight
-		}
-	}
-}
-
-func (d *digest) flag(values ...bool) {
-	for _, value := range values {
-		d.octet(byte(one(value)))
+		maphash.WriteComparable(&d.Hash, value)
 	}
 }

@@ -5,8 +5,9 @@ package plan
 import (
 	"time"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // ledger counts, through the steps of one pass, what the budgets allow. Every step that

@@ -93,7 +93,7 @@ func (p *podState) begun() bool {
 
 func (s *Snapshot) weight(p *podState) int {
 	sum := 0
-	for _, term := range s.Spec.Priority.Weights {
+	for _, term := range s.Spec.Weights {
 		if term.Selector.Matches(labels.Set(p.labels)) {
 			sum += term.Weight
 		}
@@ -104,9 +104,9 @@ func (s *Snapshot) weight(p *podState) int {
 // compareOrderKeys compares the trailing numbers of the first listed label that either
 // Pod carries; a Pod without it comes last.
 func (s *Snapshot) compareOrderKeys(a, b *podState) int {
-	for _, key := range s.Spec.Priority.OrderKeys {
-		valueA, okA := a.labels[key]
-		valueB, okB := b.labels[key]
+	for _, term := range s.Spec.OrderKeys {
+		valueA, okA := a.labels[term.OrderedKey]
+		valueB, okB := b.labels[term.OrderedKey]
 		if !okA && !okB {
 			continue
 		}
@@ -130,10 +130,10 @@ func trailingNumber(text string) int {
 // scatter spreads the Pods with a label evenly over the rollout, from its first place to
 // its last. Pods that are already updated have had its first places: without counting
 // them, the next one with the label would come first in every pass.
-func (s *Snapshot) scatter(pods []*podState, term ScatterTerm) []*podState {
+func (s *Snapshot) scatter(pods []*podState, term apps.UpdateScatterTerm) []*podState {
 	var matching, rest []*podState
 	for _, p := range pods {
-		if term.matches(p.pod) {
+		if matches(term, p.pod) {
 			matching = append(matching, p)
 		} else {
 			rest = append(rest, p)
@@ -155,18 +155,18 @@ func (s *Snapshot) scatter(pods []*podState, term ScatterTerm) []*podState {
 	return append(out, rest...)
 }
 
-func (t ScatterTerm) matches(pod *corev1.Pod) bool {
-	value, ok := pod.Labels[t.Key]
-	return ok && value == t.Value
+func matches(term apps.UpdateScatterTerm, pod *corev1.Pod) bool {
+	value, ok := pod.Labels[term.Key]
+	return ok && value == term.Value
 }
 
 // updated counts the Pods that have the update revision, and those of them that a term
 // matches.
-func (s *Snapshot) updated(term ScatterTerm) (all, matching int) {
+func (s *Snapshot) updated(term apps.UpdateScatterTerm) (all, matching int) {
 	for _, pod := range s.Pods {
 		if pod.DeletionTimestamp == nil && revision.Same(podRevision(pod), s.Update.Name) {
 			all++
-			matching += one(term.matches(pod))
+			matching += one(matches(term, pod))
 		}
 	}
 	return all, matching

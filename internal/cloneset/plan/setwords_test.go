@@ -177,9 +177,13 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"deleted":          func(s *Snapshot, id string) { s.DeletedInstances = map[string]bool{id: true} },
 	"released":         func(s *Snapshot, id string) { s.ReleasedInstances = map[string]bool{id: true} },
 	"hooks":            func(s *Snapshot, value string) { s.Spec.Hooks = hookSets(value) },
-	"orderKeys":        func(s *Snapshot, value string) { s.Spec.Priority.OrderKeys = strings.Fields(value) },
-	"matchLabelKeys":   func(s *Snapshot, value string) { s.Spec.Spread[0].MatchLabelKeys = strings.Fields(value) },
-	"spreadSelector":   func(s *Snapshot, value string) { s.Spec.Spread[0].Selector = selectorOf(value) },
+	"orderKeys": func(s *Snapshot, keys string) {
+		for key := range strings.FieldsSeq(keys) {
+			s.Spec.OrderKeys = append(s.Spec.OrderKeys, apps.UpdatePriorityOrderTerm{OrderedKey: key})
+		}
+	},
+	"matchLabelKeys": func(s *Snapshot, value string) { s.Spec.Spread[0].MatchLabelKeys = strings.Fields(value) },
+	"spreadSelector": func(s *Snapshot, value string) { s.Spec.Spread[0].Selector = selectorOf(value) },
 	// claims gives the set the template data and one claim of it for each id.
 	"claims": func(s *Snapshot, ids string) {
 		s.Spec.ClaimTemplates = []string{"data"}
@@ -221,13 +225,13 @@ var setWords = map[string]func(s *Snapshot, value string){
 	},
 	"scatter": func(s *Snapshot, value string) {
 		key, value, _ := strings.Cut(value, "=")
-		s.Spec.Scatter = []ScatterTerm{{Key: key, Value: value}}
+		s.Spec.Scatter = []apps.UpdateScatterTerm{{Key: key, Value: value}}
 	},
 	// weights are such as "class=gold 10, class=silver 5".
 	"weights": func(s *Snapshot, value string) {
 		for term := range strings.SplitSeq(value, ", ") {
 			selector, weight, _ := strings.Cut(term, " ")
-			s.Spec.Priority.Weights = append(s.Spec.Priority.Weights, WeightTerm{Weight: scenariotest.Number(weight), Selector: selectorOf(selector)})
+			s.Spec.Weights = append(s.Spec.Weights, WeightTerm{Weight: scenariotest.Number(weight), Selector: selectorOf(selector)})
 		}
 	},
 	"r1": func(s *Snapshot, changes string) { roll(s, 1, changes) },

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
@@ -106,9 +107,10 @@ type Spec struct {
 	MaxUnavailable Count
 	MaxSurge       Count
 	Paused         bool
-	// Priority and Scatter order the update.
-	Priority Priority
-	Scatter  []ScatterTerm
+	// Weights, or the trailing numbers of the labels OrderKeys, and Scatter order the update.
+	Weights   []WeightTerm
+	OrderKeys []apps.UpdatePriorityOrderTerm
+	Scatter   []apps.UpdateScatterTerm
 	// Grace is how long a Pod is not ready before its containers change.
 	Grace time.Duration
 	// MinReady is how long a Pod must be ready to be available.
@@ -120,17 +122,8 @@ type Spec struct {
 	Hooks  lifecycle.Hooks
 }
 
-// Priority orders the update by weights or by a label's trailing number.
-type Priority struct {
-	Weights   []WeightTerm
-	OrderKeys []string
-}
-
 // WeightTerm gives matching Pods a weight.
 type WeightTerm struct {
 	Weight   int
 	Selector labels.Selector
 }
-
-// ScatterTerm names Pods to spread by a label.
-type ScatterTerm struct{ Key, Value string }

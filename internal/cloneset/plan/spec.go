@@ -32,6 +32,7 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
 		Spread:       readSpread(&in.Template),
+		Scatter:      in.UpdateStrategy.ScatterStrategy,
 
 		DisableClaimReuse: in.ScaleStrategy.DisablePVCReuse,
 	}
@@ -44,9 +45,6 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 	}
 	if in.UpdateStrategy.InPlaceUpdateStrategy != nil {
 		spec.Grace = time.Duration(in.UpdateStrategy.InPlaceUpdateStrategy.GracePeriodSeconds) * time.Second
-	}
-	for _, term := range in.UpdateStrategy.ScatterStrategy {
-		spec.Scatter = append(spec.Scatter, ScatterTerm{Key: term.Key, Value: term.Value})
 	}
 	if err := readCounts(in, &spec); err != nil {
 		return Spec{}, err
@@ -97,15 +95,13 @@ func readPriority(in *apps.UpdatePriorityStrategy, spec *Spec) error {
 	if in == nil {
 		return nil
 	}
-	for _, term := range in.OrderPriority {
-		spec.Priority.OrderKeys = append(spec.Priority.OrderKeys, term.OrderedKey)
-	}
+	spec.OrderKeys = in.OrderPriority
 	for i := range in.WeightPriority {
 		selector, err := metav1.LabelSelectorAsSelector(in.WeightPriority[i].MatchSelector.AsMeta())
 		if err != nil {
 			return fmt.Errorf("spec.updateStrategy.priorityStrategy.weightPriority[%d].matchSelector: %w", i, err)
 		}
-		spec.Priority.Weights = append(spec.Priority.Weights, WeightTerm{
+		spec.Weights = append(spec.Weights, WeightTerm{
 			Weight: int(in.WeightPriority[i].Weight), Selector: selector,
 		})
 	}

@@ -5,8 +5,11 @@ package plan
 import (
 	"iter"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // Counts are the numbers of a set's status.
@@ -63,8 +66,9 @@ type PodStatus struct {
 // PodStatuses yields what Review counts, Pod by Pod, in name order.
 func PodStatuses(s *Snapshot) iter.Seq[PodStatus] {
 	return func(yield func(PodStatus) bool) {
+		var v podState // one for all Pods: it is large
 		for i := range s.Pods {
-			var v podState
+			v = podState{}
 			s.read(&v, s.at(i))
 			if !yield(PodStatus{
 				Pod: v.pod, Active: v.active(), Updated: v.isUpdated, Ready: v.ready, Available: v.available, Waits: s.blocked(&v),
@@ -101,4 +105,87 @@ func one(yes bool) int {
 		return 1
 	}
 	return 0
+}
+
+// Reasons of the condition Progressing, as OpenKruise spells them.
+const (
+	// ProgressUpdated: the rollout is under way, or Pods have failed after one.
+	ProgressUpdated = "CloneSetUpdated"
+	// ProgressAvailable: every Pod has the update revision and serves.
+	ProgressAvailable = "CloneSetAvailable"
+	// ProgressPaused: updates are paused, and so is the deadline's clock.
+	ProgressPaused = "CloneSetPaused"
+	// ProgressPartitionAvailable: as many Pods as the partition leaves have the update
+	// revision and serve.
+	ProgressPartitionAvailable = "ProgressPartitionAvailable"
+	// ProgressDeadlineExceeded: nothing moved for spec.progressDeadlineSeconds. It stays
+	// so until one of the three above holds, or another rollout begins.
+	ProgressDeadlineExceeded = "ProgressDeadlineExceeded"
+)
+
+// Progress is how far a rollout is. The zero Progress is not tracked.
+type Progress struct {
+	// Reason is one of the reasons above.
+	Reason string
+	// Since is when the rollout last moved.
+	Since time.Time
+	// Deadline is when it will have stalled for too long; zero if no clock runs.
+	Deadline time.Time
+}
+
+// Assess derives a rollout's progress from the last status and the present state. The
+// rollout continues whatever the answer.
+func Assess(s *Snapshot, before, after *apps.CloneSetStatus) Progress {
+	if s.Spec.ProgressDeadline == 0 {
+		return Progress{}
+	}
+	last := LastProgress(before)
+	if reason := s.standing(after); reason != "" {
+		if reason == last.Reason {
+			return Progress{Reason: reason, Since: last.Since}
+		}
+		return Progress{Reason: reason, Since: s.Now}
+	}
+	if last.Reason == ProgressDeadlineExceeded && after.UpdateRevision == before.UpdateRevision {
+		return Progress{Reason: last.Reason, Since: last.Since} // a late move does not revoke it
+	}
+	if last.Reason != ProgressUpdated || moved(before, after) {
+		return Progress{Reason: ProgressUpdated, Since: s.Now, Deadline: s.Now.Add(s.Spec.ProgressDeadline)}
+	}
+	deadline := last.Since.Add(s.Spec.ProgressDeadline)
+	if !s.Now.Before(deadline) {
+		return Progress{Reason: ProgressDeadlineExceeded, Since: last.Since}
+	}
+	return Progress{Reason: ProgressUpdated, Since: last.Since, Deadline: deadline}
+}
+
+// LastProgress reads the progress from a status. The condition's update time is when the
+// rollout last moved.
+func LastProgress(status *apps.CloneSetStatus) Progress {
+	if c := status.Condition(apps.ConditionProgressing); c != nil {
+		return Progress{Reason: c.Reason, Since: c.LastUpdateTime.Time}
+	}
+	return Progress{}
+}
+
+// standing is the reason that follows from the set's Pods and spec alone.
+func (s *Snapshot) standing(is *apps.CloneSetStatus) string {
+	whole := int(is.Replicas) == s.Spec.Replicas
+	switch {
+	case whole && is.UpdatedAvailableReplicas == is.Replicas:
+		return ProgressAvailable
+	case s.Spec.Paused:
+		return ProgressPaused
+	case whole && s.Spec.partition() > 0 && is.UpdatedAvailableReplicas >= is.ExpectedUpdatedReplicas:
+		return ProgressPartitionAvailable
+	}
+	return ""
+}
+
+// moved reports whether the rollout has moved, or is another one.
+func moved(was, is *apps.CloneSetStatus) bool {
+	return is.UpdateRevision != was.UpdateRevision || is.ExpectedUpdatedReplicas != was.ExpectedUpdatedReplicas ||
+		is.UpdatedReplicas > was.UpdatedReplicas || is.UpdatedReadyReplicas > was.UpdatedReadyReplicas ||
+		is.UpdatedAvailableReplicas > was.UpdatedAvailableReplicas ||
+		is.Replicas-is.UpdatedReplicas < was.Replicas-was.UpdatedReplicas
 }

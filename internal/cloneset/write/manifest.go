@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package write encodes what the planner decided: the manifests of new Pods and claims,
+// and the patches of a Pod. It is pure; package cloneset sends them.
 package write
 
 import (
@@ -74,9 +76,7 @@ func ClaimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) 
 		return nil, err
 	}
 	labels := revision.Strings(content, "labels")
-	for key, value := range set.Spec.Selector.MatchLabels {
-		labels[key] = string(value)
-	}
+	maps.Copy(labels, set.Spec.Selector.AsMeta().MatchLabels)
 	labels[apps.LabelInstanceID] = id
 	name := plan.ClaimName(template.Metadata.Name, set.Name, id)
 	return manifest(set, "PersistentVolumeClaim", name, content["spec"], labels, revision.Strings(content, "annotations")), nil

@@ -20,29 +20,25 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// Patch is an RFC 6902 patch. Patches of Pods use it because its tests state exactly
+// Operations are an RFC 6902 patch. Patches of Pods use it because its tests state exactly
 // what a decision depends on: a kubelet that writes the Pod's status at the same moment
 // is no conflict, a hook that takes hold is one.
-type Patch []Operation
+type Operations []Operation
 
-// Operation is one of a Patch.
+// Operation is one of them.
 type Operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-func (p *Patch) test(path string, value any) { *p = append(*p, Operation{"test", path, value}) }
-func (p *Patch) add(path string, value any)  { *p = append(*p, Operation{"add", path, value}) }
-func (p *Patch) replace(path string, value any) {
+func (p *Operations) test(path string, value any) { *p = append(*p, Operation{"test", path, value}) }
+func (p *Operations) add(path string, value any)  { *p = append(*p, Operation{"add", path, value}) }
+func (p *Operations) replace(path string, value any) {
 	*p = append(*p, Operation{"replace", path, value})
 }
 
-// Remove removes what is at the path.
-func (p *Patch) Remove(path string) { *p = append(*p, Operation{Op: "remove", Path: path}) }
-
-// Encode returns the patch as it is sent.
-func (p *Patch) Encode() ([]byte, error) { return json.Marshal(*p) }
+func (p *Operations) remove(path string) { *p = append(*p, Operation{Op: "remove", Path: path}) }
 
 // pointer returns the RFC 6901 path of its parts.
 func pointer(parts ...string) string {
@@ -55,11 +51,11 @@ func pointer(parts ...string) string {
 	return b.String()
 }
 
-// Basis begins a patch with what every decision about a Pod depends on: it is this Pod
+// basis begins a patch with what every decision about a Pod depends on: it is this Pod
 // and still belongs to the set, its labels and finalizers are unchanged, nobody has
 // deleted it, and no other update of it has begun.
-func Basis(pod *corev1.Pod) Patch {
-	var p Patch
+func basis(pod *corev1.Pod) Operations {
+	var p Operations
 	p.test("/metadata/uid", pod.UID)
 	p.test("/metadata/ownerReferences", orNull(pod.OwnerReferences))
 	p.test("/metadata/labels", orNull(pod.Labels))
@@ -86,12 +82,34 @@ func valueOrNull(m map[string]string, key string) any {
 	return nil
 }
 
-// Status sets an action's conditions and, in the same write, the metadata that a
+// Subresources are what an action writes of a Pod, in this order: its conditions, what else
+// there is ("" stands for the Pod itself), and its cpu and memory. So a drained Pod is out of
+// its endpoints before its containers change.
+func Subresources() []string { return []string{"status", "", "resize"} }
+
+// Patch is what an action writes to a subresource of a Pod; no data if it changes nothing
+// there. It touches only the controller's own fields, and drops the field managers' record
+// of the Pod unless keepRecord is set.
+func Patch(
+	subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time,
+) (kind types.PatchType, data []byte, err error) {
+	switch {
+	case subresource == "status" && len(a.Conditions) > 0:
+		return status(pod, a, now)
+	case subresource == "" && (a.Verb != plan.Move || len(a.Conditions) == 0): // else it went with the status
+		data, err = whole(pod, a, keepRecord, now)
+	case subresource == "resize" && (a.Verb == plan.Update || a.Verb == plan.Continue):
+		data, err = resize(pod, a)
+	}
+	return types.JSONPatchType, data, err
+}
+
+// status sets an action's conditions and, in the same write, the metadata that a
 // Move changes: the subresource status takes both, so that nobody sees a state without
 // its conditions. A condition that takes the Pod out of service also has the observed
 // version as its precondition: a drain is only ever decided on the Pod as it is.
-func Status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte, error) {
-	p := Basis(pod)
+func status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte, error) {
+	p := basis(pod)
 	p.conditions(pod, a.Conditions, now)
 	with := len(p)
 	if a.Verb == plan.Move {
@@ -102,13 +120,13 @@ func Status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []
 		data, err := mergeConditions(pod, a.Conditions, now)
 		return types.StrategicMergePatchType, data, err
 	}
-	data, err := p.Encode()
+	data, err := json.Marshal(p)
 	return types.JSONPatchType, data, err
 }
 
 // conditions sets conditions. For one that the Pod lacks, the patch depends on the
 // observed version: a list cannot be tested for what it does not hold.
-func (p *Patch) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
+func (p *Operations) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
 	count := len(pod.Status.Conditions)
 	for _, c := range conditions {
 		i := IndexOf(pod, c.Type)
@@ -158,16 +176,14 @@ func IndexOf(pod *corev1.Pod, kind corev1.PodConditionType) int {
 }
 
 // testCondition tests that a condition is at its index with its status.
-func (p *Patch) testCondition(i int, pod *corev1.Pod) {
+func (p *Operations) testCondition(i int, pod *corev1.Pod) {
 	p.test(fmt.Sprintf("/status/conditions/%d/type", i), pod.Status.Conditions[i].Type)
 	p.test(fmt.Sprintf("/status/conditions/%d/status", i), pod.Status.Conditions[i].Status)
 }
 
-// Pod returns the patch of an action without its conditions; nil if it changes
-// nothing else. It touches only the controller's own fields, and drops the field
-// managers' record unless keepRecord is set.
-func Pod(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byte, error) {
-	p := Basis(pod)
+// whole is the patch of an action without its conditions; nil if it changes nothing else.
+func whole(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byte, error) {
+	p := basis(pod)
 	tests := len(p)
 	switch a.Verb {
 	case plan.Update:
@@ -184,11 +200,11 @@ func Pod(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byt
 	if !keepRecord {
 		p.dropRecord(pod)
 	}
-	return p.Encode()
+	return json.Marshal(p)
 }
 
 // move changes the state, and the labels, annotations and finalizers of hooks.
-func (p *Patch) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
+func (p *Operations) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	if a.LeavesService() {
 		p.testReady(pod)
 	}
@@ -209,7 +225,7 @@ func state(a *plan.Action, now time.Time) (labels, annotations map[string]*strin
 	return labels, annotations
 }
 
-func (p *Patch) metadata(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string) {
+func (p *Operations) metadata(pod *corev1.Pod, a *plan.Action, labels, annotations map[string]*string) {
 	p.merge("labels", pod.Labels, labels)
 	p.merge("annotations", pod.Annotations, annotations)
 	p.finalizers(pod, a)
@@ -217,7 +233,7 @@ func (p *Patch) metadata(pod *corev1.Pod, a *plan.Action, labels, annotations ma
 
 // testReady makes the patch depend on the Pod's readiness as observed: a Pod that seemed
 // unavailable cost no budget, and may serve by now.
-func (p *Patch) testReady(pod *corev1.Pod) {
+func (p *Operations) testReady(pod *corev1.Pod) {
 	if i := IndexOf(pod, corev1.PodReady); i >= 0 {
 		p.testCondition(i, pod)
 		return
@@ -226,7 +242,7 @@ func (p *Patch) testReady(pod *corev1.Pod) {
 }
 
 // merge sets and removes members of a string map in the metadata.
-func (p *Patch) merge(field string, have map[string]string, change map[string]*string) {
+func (p *Operations) merge(field string, have map[string]string, change map[string]*string) {
 	if have == nil && len(change) > 0 {
 		p.test("/metadata/"+field, nil)
 		p.add("/metadata/"+field, map[string]string{})
@@ -235,16 +251,16 @@ func (p *Patch) merge(field string, have map[string]string, change map[string]*s
 		old, there := have[key]
 		switch value := change[key]; {
 		case value == nil && there:
-			p.Remove(pointer("metadata", field, key))
+			p.remove(pointer("metadata", field, key))
 		case value != nil && (!there || old != *value):
 			p.add(pointer("metadata", field, key), *value)
 		}
 	}
 }
 
-// finalizers rewrites the list; Basis has tested the old one. controllerutil changes an
+// finalizers rewrites the list; basis has tested the old one. controllerutil changes an
 // object in memory, which says nothing of what a patch may depend on.
-func (p *Patch) finalizers(pod *corev1.Pod, a *plan.Action) {
+func (p *Operations) finalizers(pod *corev1.Pod, a *plan.Action) {
 	next := slices.DeleteFunc(slices.Clone(pod.Finalizers), func(f string) bool { return slices.Contains(a.RemoveFinalizers, f) })
 	for _, f := range a.AddFinalizers {
 		if !slices.Contains(next, f) {
@@ -255,7 +271,7 @@ func (p *Patch) finalizers(pod *corev1.Pod, a *plan.Action) {
 		return
 	}
 	if len(next) == 0 {
-		p.Remove("/metadata/finalizers")
+		p.remove("/metadata/finalizers")
 		return
 	}
 	p.add("/metadata/finalizers", next)
@@ -263,7 +279,7 @@ func (p *Patch) finalizers(pod *corev1.Pod, a *plan.Action) {
 
 // update changes containers and metadata to another revision. If a container restarts,
 // the patch depends on the Pod being out of service.
-func (p *Patch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
+func (p *Operations) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	labels, annotations := state(a, now)
 	maps.Copy(labels, a.Change.Labels)
 	maps.Copy(annotations, a.Change.Annotations)
@@ -274,7 +290,7 @@ func (p *Patch) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
 }
 
 // step writes the record of an update and the images that are due with it.
-func (p *Patch) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, annotations map[string]*string) {
+func (p *Operations) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, annotations map[string]*string) {
 	state := step.State.String()
 	annotations[apps.AnnotationInPlaceUpdateState] = &state
 	if len(step.Images)+len(step.State.Resources) > 0 {
@@ -287,7 +303,7 @@ func (p *Patch) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, annotat
 
 // testSpec makes the patch depend on the Pod's spec as observed: an update leaves out
 // what the spec already has, and that must not be missing in the end.
-func (p *Patch) testSpec(pod *corev1.Pod) {
+func (p *Operations) testSpec(pod *corev1.Pod) {
 	if pod.Generation > 0 { // before Kubernetes 1.33, Pods have no generation
 		p.test("/metadata/generation", pod.Generation)
 	}
@@ -297,7 +313,7 @@ func (p *Patch) testSpec(pod *corev1.Pod) {
 // observed time: another leader may have put it back and out again, and then the grace
 // period starts over. A Pod that had no kubelet when that was decided must still have
 // none: the write of its conditions may have returned a Pod that has one by now.
-func (p *Patch) testDrained(pod *corev1.Pod, a *plan.Action) {
+func (p *Operations) testDrained(pod *corev1.Pod, a *plan.Action) {
 	if a.Pod.Spec.NodeName == "" {
 		p.test("/spec/nodeName", nil)
 		return
@@ -309,7 +325,7 @@ func (p *Patch) testDrained(pod *corev1.Pod, a *plan.Action) {
 	}
 }
 
-func (p *Patch) images(field string, containers []corev1.Container, images map[string]string) {
+func (p *Operations) images(field string, containers []corev1.Container, images map[string]string) {
 	for i := range containers {
 		if image, ok := images[containers[i].Name]; ok {
 			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
@@ -338,7 +354,7 @@ func created(e metav1.ManagedFieldsEntry) bool {
 
 // dropRecord removes the field managers' record of a Pod, unless it is to stay; the patch
 // tests that nobody has begun to apply to the Pod, which the API server would list first.
-func (p *Patch) dropRecord(pod *corev1.Pod) {
+func (p *Operations) dropRecord(pod *corev1.Pod) {
 	if KeepsRecord(pod) {
 		return
 	}
@@ -349,7 +365,7 @@ func (p *Patch) dropRecord(pod *corev1.Pod) {
 
 // continueUpdate adds the next step of an update to a patch, if it is due for the Pod as it is. The
 // patch depends on the previous containers being ready.
-func (p *Patch) continueUpdate(pod *corev1.Pod, a *plan.Action, now time.Time) {
+func (p *Operations) continueUpdate(pod *corev1.Pod, a *plan.Action, now time.Time) {
 	labels, annotations := state(a, now)
 	step, ok := inplace.Next(pod, now)
 	if !ok {
@@ -365,7 +381,7 @@ func (p *Patch) continueUpdate(pod *corev1.Pod, a *plan.Action, now time.Time) {
 }
 
 // testContainersReady tests that the containers that were observed ready still are.
-func (p *Patch) testContainersReady(field string, statuses []corev1.ContainerStatus) {
+func (p *Operations) testContainersReady(field string, statuses []corev1.ContainerStatus) {
 	for i := range statuses {
 		if statuses[i].Ready {
 			p.test(fmt.Sprintf("/status/%s/%d/name", field, i), statuses[i].Name)
@@ -374,27 +390,40 @@ func (p *Patch) testContainersReady(field string, statuses []corev1.ContainerSta
 	}
 }
 
-// Resize returns the patch of a Pod's subresource resize; nil if its containers have
-// the cpu and memory that the update's record asks for. The patch depends on that record,
-// and on the Pod being out of service.
-func Resize(pod *corev1.Pod, a *plan.Action) ([]byte, error) {
+// resize sets the cpu and memory that the update's record asks for; nil if the containers
+// have them. The patch depends on that record, and on the Pod being out of service.
+func resize(pod *corev1.Pod, a *plan.Action) ([]byte, error) {
 	wanted := inplace.Resizes(pod)
 	if len(wanted) == 0 || apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
 		return nil, nil
 	}
-	p := Basis(pod)
+	p := basis(pod)
 	p.testDrained(pod, a)
 	p.testSpec(pod)
 	p.resources("containers", pod.Spec.Containers, wanted)
 	p.resources("initContainers", pod.Spec.InitContainers, wanted)
-	return p.Encode()
+	return json.Marshal(p)
 }
 
-func (p *Patch) resources(field string, containers []corev1.Container, wanted map[string]corev1.ResourceRequirements) {
+func (p *Operations) resources(field string, containers []corev1.Container, wanted map[string]corev1.ResourceRequirements) {
 	for i := range containers {
 		if resources, ok := wanted[containers[i].Name]; ok {
 			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
 			p.add(fmt.Sprintf("/spec/%s/%d/resources", field, i), resources)
 		}
 	}
+}
+
+// Release removes an owner from a Pod. It tests the labels that do not match.
+func Release(pod *corev1.Pod, owner types.UID) ([]byte, error) {
+	p := basis(pod)
+	i := slices.IndexFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
+	switch {
+	case i < 0: // nothing to remove; the tests confirm that
+	case len(pod.OwnerReferences) == 1:
+		p.remove("/metadata/ownerReferences")
+	default:
+		p.remove(fmt.Sprintf("/metadata/ownerReferences/%d", i))
+	}
+	return json.Marshal(p)
 }

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
+)
+
+// desired is how many Pods there should be now: the replicas, plus a surge while Pods are
+// to be updated or replaced.
+func (p *pass) desired() int {
+	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(len(p.queue), p.shortfall()))
+}
+
+// shortfall is how many of the Pods named for deletion maxUnavailable does not cover. Those
+// that leave their nodes all count: a node is drained fastest if all replacements start at
+// once.
+func (p *pass) shortfall() int {
+	waiting, unavailable, going := 0, 0, 0
+	for _, v := range p.pods {
+		switch {
+		case v.awaitsRemoval():
+			waiting++
+			going += one(v.leavesNode != "")
+		case !v.available && p.counted(v) && (v.leaving || !v.removed):
+			unavailable++
+		}
+	}
+	return max(going, min(unavailable+waiting-p.ledger.maxUnavailable, waiting))
+}
+
+// create creates the missing Pods, starting with those that the partition keeps at the
+// current revision.
+func (p *pass) create() {
+	missing := p.desired() - p.ledger.pods
+	if missing <= 0 {
+		return
+	}
+	if limit := p.Spec.ScaleMaxUnavailable; limit != nil {
+		room := max(limit.up(p.Spec.Replicas)-(p.ledger.pods-p.ledger.available), 0)
+		p.plan.ScaleUpLimited = max(missing-room, 0)
+		missing = min(missing, room)
+	}
+	current := p.Spec.partition() - p.old
+	ids, missing := p.instancesFor(missing)
+	taken := p.taken()
+	for n := range missing {
+		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update, Taken: taken}
+		if n < len(ids) {
+			a.Instance = ids[n]
+		}
+		if current > 0 || p.refused(a.Revision) {
+			current--
+			a.Revision = p.Current
+		}
+		if p.refused(a.Revision) {
+			return
+		}
+		if !p.ledger.start() {
+			p.plan.More = true
+			return
+		}
+		p.ledger.pods++
+		p.ledger.underway++
+		p.plan.Actions = append(p.plan.Actions, a)
+	}
+}
+
+// scaleIn removes surplus Pods. While a named Pod still waits for its removal, no other
+// Pod has to go. One that leaves its node goes first too, but others need not wait for it:
+// it may stay.
+func (p *pass) scaleIn() {
+	if slices.ContainsFunc(p.pods, func(v *podState) bool { return v.awaitsRemoval() && v.leavesNode == "" }) {
+		return
+	}
+	surplus := p.ledger.pods - p.desired()
+	for _, v := range p.pods {
+		surplus -= one(v.leaving)
+	}
+	if surplus <= 0 {
+		return
+	}
+	for _, v := range p.victims(surplus) {
+		if v.fixed {
+			continue // the next pass handles it; no other Pod goes instead
+		}
+		if v.available && !p.ledger.spare() {
+			return
+		}
+		if !v.deferred && !p.ledger.start() {
+			p.plan.More = true
+			return
+		}
+		p.remove(v, ReasonScaleIn)
+	}
+}
+
+// victims picks the Pods to remove: old ones that the partition does not keep, then new
+// ones, then the rest; in each group the least useful first.
+func (p *pass) victims(count int) []*podState {
+	stays := func(v *podState) bool { return !v.toBeDeleted() && !v.leaving }
+	old, updated := byRevision(slices.DeleteFunc(slices.Clone(p.pods), func(v *podState) bool { return !stays(v) }))
+	counts := p.countDomains(stays)
+	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
+	out := counts.pick(old, surplusOld)
+	out = append(out, counts.pick(updated, count-len(out))...)
+	gone := make(map[*podState]bool, len(out))
+	for _, v := range out {
+		gone[v] = true
+	}
+	kept := slices.DeleteFunc(old, func(v *podState) bool { return gone[v] })
+	return append(out, counts.pick(kept, count-len(out))...)
+}
+
+// byRevision separates the Pods that have the update revision from the others.
+func byRevision(pods []*podState) (old, updated []*podState) {
+	for _, v := range pods {
+		if v.isUpdated {
+			updated = append(updated, v)
+		} else {
+			old = append(old, v)
+		}
+	}
+	return old, updated
+}
+
+// cancelScaleIn returns Pods from PreparingDelete that a scale-in had chosen and that are needed
+// again, the best ones first.
+func (p *pass) cancelScaleIn() {
+	var planned []*podState
+	others := 0
+	for _, v := range p.pods {
+		switch {
+		case v.state == apps.StatePreparingDelete && !v.specified:
+			planned = append(planned, v)
+		case p.counted(v):
+			others++
+		}
+	}
+	short := min(p.Spec.Replicas-others, len(planned))
+	if short <= 0 {
+		return
+	}
+	for _, v := range p.bestOf(planned, short) {
+		p.act(v, p.restoreAction(v))
+		// Until that is written, the Pod is still under way: it may have changed since,
+		// and be deleted.
+		v.state, v.fixed = apps.StatePreparingNormal, true
+	}
+}
+
+// bestOf returns that many of the Pods, those that would be removed last: new ones before
+// old ones.
+func (p *pass) bestOf(planned []*podState, count int) []*podState {
+	old, updated := byRevision(planned)
+	counts := p.countDomains(func(v *podState) bool { return !v.specified })
+	order := append(counts.pick(old, len(old)), counts.pick(updated, len(updated))...)
+	return order[len(order)-count:]
+}
+
+// restoreAction leads a Pod back to the start of its life: the hooks that were released
+// for its removal protect it again. It must pass preNormal again, because whoever
+// released preDelete has taken it out of service. A key that preNormal shares with
+// another hook is left for preNormal to wait for.
+func (p *pass) restoreAction(v *podState) Action {
+	hooks := p.Spec.Hooks
+	a := Action{
+		Verb: Move, Reason: ReasonScaleInCancelled, To: apps.StatePreparingNormal,
+		Conditions:       p.conditions(v, apps.StatePreparingNormal),
+		Labels:           inplace.Values(hooks.InPlaceUpdate.Labels),
+		RemoveFinalizers: hooks.PreNormal.Finalizers,
+	}
+	maps.Copy(a.Labels, inplace.Values(hooks.PreDelete.Labels))
+	for key := range hooks.PreNormal.Labels {
+		a.Labels[key] = p.templateLabel(v, key)
+	}
+	for _, finalizer := range slices.Concat(hooks.InPlaceUpdate.Finalizers, hooks.PreDelete.Finalizers) {
+		if !slices.Contains(hooks.PreNormal.Finalizers, finalizer) && !slices.Contains(a.AddFinalizers, finalizer) {
+			a.AddFinalizers = append(a.AddFinalizers, finalizer)
+		}
+	}
+	return a
+}
+
+// templateLabel is the label's value in the template that the Pod was created from; nil
+// if there is none.
+func (p *pass) templateLabel(v *podState, key string) *string {
+	r := p.Revisions[revision.Short(v.revision)]
+	if r == nil {
+		return nil
+	}
+	if value, ok := revision.Strings(r.Template, "labels")[key]; ok {
+		return &value
+	}
+	return nil
+}
+
+// release deletes the Pods that their preDelete hook no longer holds.
+func (p *pass) release() {
+	for _, v := range p.pods {
+		if v.fixed || !v.preparesDelete() || v.holds(p.Spec.Hooks.PreDelete) {
+			continue
+		}
+		if p.counted(v) {
+			p.ledger.drop(v)
+		}
+		v.leaving = false
+		p.delete(v, Action{Reason: ReasonHookReleased, Claims: p.claimsOf(v)})
+	}
+}
+
+// replace removes the Pods that are named for deletion or leave their nodes, the least useful
+// first, as far as the budget allows.
+func (p *pass) replace() {
+	var waiting []*podState
+	for _, v := range p.pods {
+		if v.awaitsRemoval() {
+			waiting = append(waiting, v)
+		}
+	}
+	if len(waiting) == 0 {
+		return
+	}
+	inFlight := p.countReplacements()
+	p.replacing = inFlight
+	stays := func(v *podState) bool { return !v.leaving && !v.removed }
+	for _, v := range p.countDomains(stays).pick(waiting, len(waiting)) {
+		if v.fixed {
+			continue
+		}
+		if !p.ledger.takeDown(v, inFlight.roomFor(v, &p.ledger)) {
+			if p.outOfStarts() {
+				return
+			}
+			continue
+		}
+		p.remove(v, v.replaceReason())
+		inFlight.oldest = Earlier(inFlight.oldest, v.created)
+		if v.leaving {
+			inFlight.taken++ // one that is deleted outright is missing from the surplus instead
+		}
+	}
+}
+
+// replaceReason is why a Pod is replaced.
+func (p *podState) replaceReason() string {
+	if p.leavesNode != "" {
+		return ReasonNodeGoes
+	}
+	return ReasonSpecified
+}
+
+// replacements counts the Pods that are being created or removed, so that Pods which are
+// unavailable anyway are replaced in small batches, each after the replacements of the
+// previous batch. Pods that are merely broken, and older than the one to be replaced, do
+// not block others.
+type replacements struct {
+	// created are the sorted creation times of unavailable Pods.
+	created []time.Time
+	// taken counts those that are at the gate, or were created in this pass.
+	taken int
+	// oldest is the creation time of the oldest Pod that this pass replaces.
+	oldest time.Time
+}
+
+func (p *pass) countReplacements() *replacements {
+	m := &replacements{}
+	for _, v := range p.pods {
+		switch {
+		case v.leaving:
+			m.taken++
+		case v.underway && p.counted(v):
+			m.created = append(m.created, v.created)
+		}
+	}
+	for i := range p.plan.Actions {
+		if p.plan.Actions[i].Verb == Create {
+			m.taken++
+		}
+	}
+	slices.SortFunc(m.created, time.Time.Compare)
+	return m
+}
+
+// roomFor reports whether one more unavailable Pod may be replaced. The room must also
+// suffice for those that this pass already replaces: their order of deletion is unknown.
+func (m *replacements) roomFor(v *podState, l *ledger) bool {
+	return m.room(Earlier(m.oldest, v.created), l)
+}
+
+// roomBeside reports whether a Pod whose update has begun may be recreated in a pass that
+// replaces others. As an older Pod it blocked none of them; while being removed it would,
+// and their order of deletion is unknown.
+func (m *replacements) roomBeside(v *podState, l *ledger) bool {
+	if m == nil || m.oldest.IsZero() || !v.underway || v.created.After(m.oldest) {
+		return true
+	}
+	return m.room(m.oldest, l)
+}
+
+// room reports whether one more Pod may be created while one of that age is replaced.
+func (m *replacements) room(oldest time.Time, l *ledger) bool {
+	notLater, _ := slices.BinarySearchFunc(m.created, oldest, func(at, limit time.Time) int {
+		if at.After(limit) {
+			return 1
+		}
+		return -1
+	})
+	return m.taken+len(m.created)-notLater < max(l.maxUnavailable, 1)+l.surplus()
+}
+
+// instanceIDLength is the length of the random part of a Pod's name.
+const instanceIDLength = 5
+
+// prunePodsToDelete sorts the names in podsToDelete: some are finished, some wait, and some never
+// named a Pod.
+func (p *pass) prunePodsToDelete() {
+	if len(p.named) == 0 {
+		return
+	}
+	var unknown []string
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(p.Spec.PodsToDelete))) {
+		switch v := p.byName(name); {
+		case v != nil:
+			if v.terminate || p.deletes(v) {
+				p.plan.PrunePodsToDelete = append(p.plan.PrunePodsToDelete, name)
+			}
+		case p.madeHere(name):
+			p.plan.PrunePodsToDelete = append(p.plan.PrunePodsToDelete, name)
+		default:
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		p.problem(ProblemNoSuchPod, "scaleStrategy.podsToDelete names %s, which is not a Pod of this CloneSet: remove or correct the name",
+			strings.Join(unknown, ", "))
+	}
+}
+
+// byName finds a Pod of the snapshot, which is sorted by name; nil if there is none.
+func (p *pass) byName(name string) *podState {
+	i, found := slices.BinarySearchFunc(p.states, name, func(v podState, name string) int { return strings.Compare(v.pod.Name, name) })
+	if !found {
+		return nil
+	}
+	return &p.states[i]
+}
+
+func (p *pass) deletes(v *podState) bool {
+	return v.acted && p.plan.Actions[v.action].Verb == Delete
+}
+
+// madeHere reports whether a name has the form that this set gives its Pods: then it is
+// taken for a deleted Pod.
+func (p *pass) madeHere(name string) bool {
+	id, ok := strings.CutPrefix(name, p.Set+"-")
+	return ok && len(id) == instanceIDLength && !strings.Contains(id, "-")
+}
