@@ -59,6 +59,13 @@ func (m *measurement) requests() []request {
 		return []request{{name: "put", send: m.server.Put}, {name: "remove", send: m.server.Remove}}
 	}
 	const touch = "measure.usher.dev/touched"
+	if m.options.Restart > 0 {
+		return []request{
+			{hidden: true, image: image(1), send: m.createPods()},
+			{name: requestImage, image: image(2), send: m.patch(types.StrategicMergePatchType, imagePatch(image(2)))},
+			{hidden: true, gone: true, send: m.removePod},
+		}
+	}
 	v1, v2, merge := image(1), image(2), types.StrategicMergePatchType
 	return []request{
 		{name: "create", image: v1, send: m.createPods()},

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -23,6 +24,8 @@ const (
 	// outLimit is how many times longer a Pod may be out of service in the largest size
 	// than in the smallest, by p99.
 	outLimit = 3.0
+	// outBeyond is how much longer than its restart a Pod may be out of service, by p99.
+	outBeyond = time.Second
 	// linearLimit is how many times longer per Pod a step may take in the largest size
 	// than in the smallest. It leaves a tenth for chance.
 	linearLimit = 1.1
@@ -70,12 +73,26 @@ func judgeRate(results []*result) []goal {
 	}
 	step, ceiling := find(stepInPlace), find(requestImage)
 	limit := ceiling.perSecond() / writesInPlace
-	return []goal{{
-		met:  step.perSecond() >= ceilingShare*limit,
-		what: fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*ceilingShare, writesInPlace),
-		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f", 100*step.perSecond()/limit,
-			stage.Thousands(step.size), step.perSecond(), ceiling.perSecond(), writesInPlace, limit),
+	goals := []goal{{
+		what:  fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*ceilingShare, writesInPlace),
+		found: fmt.Sprintf("%.0f ÷ %d = %.1f", ceiling.perSecond(), writesInPlace, limit),
 	}}
+	if step.restart > 0 {
+		// The budget is the other bound, and the last Pods leave one restart before the end.
+		budget := float64(step.size-readyFloor(step.size)) / step.restart.Seconds()
+		limit = float64(step.size) / (float64(step.size)/min(limit, budget) + step.restart.Seconds())
+		goals[0].what += ", or of maxUnavailable ÷ restart"
+		goals[0].found = fmt.Sprintf("min(%s, %.1f) and a last restart = %.1f", goals[0].found, budget, limit)
+		p99 := step.out.Percentile(99)
+		goals = append(goals, goal{
+			met: p99 <= step.restart+outBeyond, what: fmt.Sprintf("in place: p99 out of service at most %s more than the restart takes", outBeyond),
+			found: stage.Milliseconds(p99),
+		})
+	}
+	goals[0].met = step.perSecond() >= ceilingShare*limit
+	goals[0].found = fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %s", 100*step.perSecond()/limit,
+		stage.Thousands(step.size), step.perSecond(), goals[0].found)
+	return goals
 }
 
 // worst is the result with the largest value.

@@ -15,6 +15,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -39,6 +40,9 @@ type Options struct {
 	// Guard measures instead what the guard costs deletions of so many Pods that it does not
 	// know.
 	Guard bool
+	// Restart is how long containers take to restart, default 50 ms. If it is set, only
+	// updates in place are measured.
+	Restart time.Duration
 	// Repair is how often the operator compares a registry's entries with the desired
 	// ones; default 30 s, as for a Registry.
 	Repair time.Duration
@@ -104,7 +108,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	var results []*result
 	err := stage.Run{Name: "usher-measure", Out: o.Out, Getenv: o.Getenv, Setup: []stage.Step{
 		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, auditFile(s), s.Usher()) },
-		func(ctx context.Context, s *stage.Stage) error { return startNodes(ctx, s, nodes) },
+		func(ctx context.Context, s *stage.Stage) error {
+			return startNodes(ctx, s, nodes, cmp.Or(o.Restart, containerDelay))
+		},
 		func(ctx context.Context, s *stage.Stage) error { return s.Install(ctx, namespace) },
 	}, Play: func(ctx context.Context, s *stage.Stage) (err error) {
 		version = s.Cluster.Version()
@@ -125,9 +131,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 func auditFile(s *stage.Stage) string { return s.Path("audit.log") }
 
-func startNodes(ctx context.Context, s *stage.Stage, nodes int) error {
+func startNodes(ctx context.Context, s *stage.Stage, nodes int, restart time.Duration) error {
 	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{
-		ReadyDelay: containerDelay, UpdateDelay: containerDelay, DeleteDelay: containerDelay,
+		ReadyDelay: containerDelay, UpdateDelay: restart, DeleteDelay: containerDelay,
 	})
 	if err != nil {
 		return err
@@ -155,7 +161,11 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 		turns = guardTurns(m.options.Sizes)
 	}
 	for _, t := range turns {
-		done, err := m.size(ctx, cloneSetScenario(t.size), "", t)
+		steps := cloneSetScenario(t.size)
+		if m.options.Restart > 0 {
+			steps = restartScenario(t.size)
+		}
+		done, err := m.size(ctx, steps, "", t)
 		if err != nil {
 			return all, err
 		}

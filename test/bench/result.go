@@ -39,6 +39,8 @@ type result struct {
 	pods, rounds int
 	// bounded means that maxUnavailable bounds the step.
 	bounded bool
+	// restart is how long containers were made to take to restart; 0 if that was not the point.
+	restart time.Duration
 	// wall is until all Pods and entries have reached the result. done is until the
 	// CloneSet's status reports that too or, without a controller, until the nodes have
 	// done their part.
@@ -54,7 +56,7 @@ type result struct {
 }
 
 func (m *measurement) result(name string) *result {
-	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, own: newRequests()}
+	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, restart: m.options.Restart, own: newRequests()}
 	if m.server != nil {
 		r.server = m.server.Name()
 	}

@@ -86,6 +86,14 @@ func cloneSetScenario(n int) []step {
 	}
 }
 
+// restartScenario is what depends on how long containers take to restart.
+func restartScenario(n int) []step {
+	return []step{
+		{name: "scale out", replicas: n, version: 1, hidden: true},
+		{name: stepInPlace, replicas: n, version: 2, bounded: true},
+	}
+}
+
 // fifth divides the Pods: that share changes in the steps in which Usher is killed.
 const fifth = 5
 

@@ -14,6 +14,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/usher-dev/usher/test/bench"
 	"github.com/usher-dev/usher/test/stage"
@@ -25,16 +26,18 @@ func main() {
 
 func run(ctx context.Context, args []string, out *os.File, getenv func(string) string) error {
 	sizes, registries, markdown, guard, check := "", "", "", false, false
+	restart := time.Duration(0)
 	flags := flag.NewFlagSet("measure", flag.ContinueOnError)
-	flags.StringVar(&sizes, "sizes", "", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard 2000")
+	flags.StringVar(&sizes, "sizes", "", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard or -restart 2000")
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
 	flags.BoolVar(&guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know")
+	flags.DurationVar(&restart, "restart", 0, "measure only updates in place, of containers that take that long to restart")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
 	flags.BoolVar(&check, "check", false, "end with exit code 1 if a goal is missed")
 	if err := stage.Parse(flags, args); err != nil {
 		return err
 	}
-	o, err := options(sizes, registries, guard)
+	o, err := options(sizes, registries, guard, restart)
 	if err != nil {
 		return err
 	}
@@ -56,11 +59,15 @@ func run(ctx context.Context, args []string, out *os.File, getenv func(string) s
 }
 
 // options are what is measured, and with how many Pods.
-func options(sizes, registries string, guard bool) (o bench.Options, err error) {
+func options(sizes, registries string, guard bool, restart time.Duration) (o bench.Options, err error) {
 	usual := "100,2000"
 	switch {
+	case restart < 0 || (restart > 0 && (guard || registries != "")):
+		return o, fmt.Errorf("%w: -restart=%s: give a duration such as 5s, and neither -guard nor -registries", stage.ErrUsage, restart)
 	case guard && registries != "":
 		return o, fmt.Errorf("%w: give -guard or -registries", stage.ErrUsage)
+	case restart > 0:
+		usual, o.Restart = "2000", restart
 	case guard:
 		usual, o.Guard = "2000", true
 	case registries != "":
