@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,6 +30,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/access"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/registration"
@@ -50,8 +52,12 @@ type settings struct {
 	leaderNamespace string
 	leaderID        string
 	metricsAddress  string
+	metricsInsecure bool
+	metricsCerts    string
 	probeAddress    string
 	xds             xds.ServerOptions
+	xdsInsecure     bool
+	xdsAuthorize    bool
 	guard           guardSettings
 	qps             float64
 	parallel        int
@@ -69,11 +75,15 @@ func parse(args []string) (*settings, error) {
 	flags.StringVar(&s.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
 	flags.StringVar(&s.leaderID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
 	flags.StringVar(&s.metricsAddress, "metrics-bind-address", "0", "`address` that serves /metrics, such as :8080; 0 serves none")
+	flags.BoolVar(&s.metricsInsecure, "metrics-insecure", false, "serve metrics to everybody, as plain HTTP; default: over TLS, to whom the API server lets get the path /metrics")
+	flags.StringVar(&s.metricsCerts, "metrics-cert-dir", "", "`folder` with tls.crt and tls.key for metrics; default: a certificate that Usher makes when it starts")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", "0", "`address` that serves /healthz and /readyz, such as :8081; 0 serves none")
 	flags.StringVar(&s.xds.Address, "xds-bind-address", "0", "`address` that serves xDS, for Registries of the kind xds, such as :18000; 0 serves none")
-	flags.StringVar(&s.xds.TLS.Certificate, "xds-tls-cert", "", "PEM `file` with the xDS server's certificate; default: plain text")
+	flags.StringVar(&s.xds.TLS.Certificate, "xds-tls-cert", "", "PEM `file` with the xDS server's certificate")
 	flags.StringVar(&s.xds.TLS.Key, "xds-tls-key", "", "PEM `file` with that certificate's key")
 	flags.StringVar(&s.xds.TLS.ClientCA, "xds-client-ca", "", "PEM `file` with the CAs that xDS clients' certificates are checked with; default: clients need none")
+	flags.BoolVar(&s.xdsInsecure, "xds-insecure", false, "serve xDS as plain text, to everybody")
+	flags.BoolVar(&s.xdsAuthorize, "xds-authorize", false, "serve xDS clients only services of namespaces where the user of their certificate may get endpointslices.discovery.k8s.io")
 	s.guard.bind(flags)
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.parallel, "parallel", 32, "how many Pods of one set are written at a time")
@@ -96,11 +106,8 @@ func (s *settings) check() error {
 			return fmt.Errorf("--controllers: %q is none of %s, %s, %s", part, halfCloneSet, halfRegistration, partGuard)
 		}
 	}
-	if s.servesXDS() && !s.runs(halfRegistration) {
-		return fmt.Errorf("--xds-bind-address needs %s among --controllers", halfRegistration)
-	}
-	if !s.servesXDS() && s.xds.TLS != (xds.TLSFiles{}) {
-		return errors.New("--xds-tls-cert, --xds-tls-key and --xds-client-ca need --xds-bind-address")
+	if err := s.checkXDS(); err != nil {
+		return err
 	}
 	if s.parallel < 1 {
 		return fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
@@ -109,6 +116,24 @@ func (s *settings) check() error {
 		return err
 	}
 	return s.guard.check(s.runs(partGuard))
+}
+
+// checkXDS refuses to serve plain text by mistake.
+func (s *settings) checkXDS() error {
+	secured := s.xds.TLS != (xds.TLSFiles{})
+	switch {
+	case !s.servesXDS() && (secured || s.xdsAuthorize):
+		return errors.New("--xds-tls-cert, --xds-tls-key, --xds-client-ca and --xds-authorize need --xds-bind-address")
+	case !s.servesXDS():
+		return nil
+	case !s.runs(halfRegistration):
+		return fmt.Errorf("--xds-bind-address needs %s among --controllers", halfRegistration)
+	case !secured && !s.xdsInsecure:
+		return errors.New("--xds-bind-address needs --xds-tls-cert and --xds-tls-key, or --xds-insecure for plain text that everybody may read")
+	case s.xdsAuthorize && s.xds.TLS.ClientCA == "":
+		return errors.New("--xds-authorize needs --xds-client-ca: it is for users that certificates name")
+	}
+	return nil
 }
 
 func checkLeaveNodes(leave plan.LeaveNodes) error {
@@ -176,6 +201,13 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 // registration adds the hook operator, and what it serves.
 func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 	var options registration.Options
+	if s.xdsAuthorize {
+		reviewer, err := access.New(mgr.GetConfig())
+		if err != nil {
+			return err
+		}
+		s.xds.MayRead = reviewer.MayReadServices
+	}
 	if s.servesXDS() {
 		served, err := xds.Setup(ctx, mgr, s.xds)
 		if err != nil {
@@ -198,6 +230,17 @@ func (s *settings) restConfig() (*rest.Config, error) {
 	return rest.AddUserAgent(config, "usher"), nil
 }
 
+// metrics says who is served metrics, and how.
+func (s *settings) metrics() server.Options {
+	if s.metricsInsecure {
+		return server.Options{BindAddress: s.metricsAddress}
+	}
+	return server.Options{
+		BindAddress: s.metricsAddress, SecureServing: true, CertDir: s.metricsCerts, FilterProvider: access.Metrics,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }},
+	}
+}
+
 func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	types := runtime.SchemeBuilder{clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme}
@@ -208,7 +251,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		Scheme: scheme, Logger: logger,
 		LeaderElection: s.leaderElect, LeaderElectionID: s.leaderID, LeaderElectionNamespace: s.leaderNamespace,
 		LeaderElectionReleaseOnCancel: true,
-		Metrics:                       server.Options{BindAddress: s.metricsAddress},
+		Metrics:                       s.metrics(),
 		HealthProbeBindAddress:        s.probeAddress,
 		Cache: cache.Options{
 			// Nothing here reads managed fields, and they are a third of a Pod.

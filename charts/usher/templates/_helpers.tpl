@@ -57,8 +57,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.xds.enabled -}}
 {{- if not .Values.halves.registration }}{{ fail "xds.enabled: xDS is served by the hook operator; turn on halves.registration too" }}{{ end -}}
 {{- if and .Values.xds.clientCA (not .Values.xds.tlsSecret) }}{{ fail "xds.clientCA: clients show certificates over TLS only; set xds.tlsSecret too" }}{{ end -}}
+{{- if not (or .Values.xds.tlsSecret .Values.xds.insecure) }}{{ fail "xds.enabled: set xds.tlsSecret to a Secret with a certificate, or xds.insecure to true for plain text that everybody may read" }}{{ end -}}
+{{- if and .Values.xds.authorize (not .Values.xds.clientCA) }}{{ fail "xds.authorize: users are those that clients' certificates name; set xds.clientCA too" }}{{ end -}}
 true
 {{- end -}}
+{{- end -}}
+
+{{/* "true" if metrics are for those who may read them, else empty. */}}
+{{- define "usher.secureMetrics" -}}
+{{- if and .Values.metrics.enabled (not .Values.metrics.insecure) }}true{{ end -}}
+{{- end -}}
+
+{{/* The cluster roles of a part, as a list: (list $ $part). */}}
+{{- define "usher.roles" -}}
+{{- $root := index . 0 -}}{{- $part := index . 1 -}}
+{{- $roles := $part.halves -}}
+{{- $xds := and (include "usher.xds" $root) (has "registration" $part.halves) -}}
+{{- if or $xds (and $root.Values.rbac.endpointSlices (has "registration" $part.halves)) }}{{ $roles = append $roles "endpointslices" }}{{ end -}}
+{{- if or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize) }}{{ $roles = append $roles "access" }}{{ end -}}
+{{- toYaml $roles -}}
 {{- end -}}
 
 {{/* The service account of a part: (list $ $part). */}}

@@ -91,14 +91,20 @@ func (s *story) eachPod(command string) {
 	s.sh("kubectl get pods -l app=web -o name | while read -r pod; do %s; done", command)
 }
 
-// An uninstall that skips the hook operator. After a reinstall everything is in its place:
+// An uninstall that skips the hook operator, which Helm is told to do. After a reinstall everything is in its place:
 // nothing is registered twice, and a Pod that was deleted meanwhile is drained and released.
 // Without one, deleted Pods stay until somebody removes the finalizers by hand; the entries
 // stay for the next installation.
 func TestLeavingInAHurry(t *testing.T) {
 	s, etcd, running := registered(t)
 	running.stop()
-	s.follow("install.md", "helm uninstall")
+	if out, err := s.try("helm uninstall usher --namespace usher-system --wait"); err == nil || !strings.Contains(out, "Registry discovery is in use") || !strings.Contains(out, "--no-hooks") {
+		t.Errorf("an uninstall while a registry is in use was to be refused: %v\n%s", err, out)
+	}
+	if left := s.sh("kubectl -n usher-system get deployments,configmaps -l app.kubernetes.io/name=usher -o name"); left != "deployment.apps/usher" {
+		t.Errorf("after an uninstall that was refused there are %q, want the Deployment", left)
+	}
+	s.follow("install.md", "uninstall anyway")
 	name := s.sh("kubectl get pods -l app=web -o jsonpath='{.items[0].metadata.name}'")
 	s.sh("kubectl delete pod %s --wait=false", name)
 	s.follow("install.md", "helm install")
@@ -109,7 +115,7 @@ func TestLeavingInAHurry(t *testing.T) {
 
 	before := s.pods()
 	running.stop()
-	s.follow("install.md", "helm uninstall")
+	s.follow("install.md", "uninstall anyway")
 	s.same(before, "after an uninstall")
 	if left := strings.Fields(s.protected()); len(left) != 6 {
 		t.Errorf("finalizers are on %v, want three Pods, a CloneSet, a Registration and a Registry", left)

@@ -27,13 +27,13 @@ type usher struct {
 }
 
 // run does what a kubelet would: it starts Usher with the arguments of the Deployment
-// and the token of its service account. Usher ends with the test, or with stop.
-func (s *story) run(deployment string) *usher {
+// and the token of its service account, and more arguments. Usher ends with the test, or with stop.
+func (s *story) run(deployment string, more ...string) *usher {
 	s.Helper()
 	account, args := s.container(deployment)
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
 	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
-	args = append(args, s.reachGuard(args)...)
+	args = append(append(args, s.reachGuard(args)...), more...)
 	log, err := os.CreateTemp(s.TempDir(), deployment)
 	s.Must(err)
 	u := &usher{story: s, log: log.Name()}

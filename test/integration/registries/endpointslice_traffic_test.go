@@ -113,7 +113,7 @@ func (k *kube) user() *rest.Config {
 // grant gives that user the operator's rights.
 func (k *kube) grant() {
 	k.Helper()
-	role, err := os.ReadFile(scene.Root + "/config/rbac/registration/role.yaml")
+	role, err := os.ReadFile(scene.Root + "/config/rbac/endpointslices/role.yaml")
 	k.Must(err)
 	for _, object := range []client.Object{
 		k.Object(string(role), "metadata: {name: "+k.Namespace+"}"),

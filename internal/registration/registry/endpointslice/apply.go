@@ -68,7 +68,17 @@ func outdated(err error, s *shelf) bool {
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) && s.object.UID != ""
 }
 
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
+
 func (r *Registry) writeOne(ctx context.Context, s *shelf) error {
+	err := r.send(ctx, s)
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w: if the chart has installed Usher, set its rbac.endpointSlices to true", err)
+	}
+	return err
+}
+
+func (r *Registry) send(ctx context.Context, s *shelf) error {
 	if len(s.items) == 0 {
 		version := s.object.ResourceVersion
 		return r.writer.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &version})

@@ -50,6 +50,9 @@ type ServerOptions struct {
 	Address string
 	// TLS secures connections. Without it they are plain text.
 	TLS TLSFiles
+	// MayRead reports whether a client with the certificate may ask for services of a
+	// namespace. Default: every client may.
+	MayRead func(ctx context.Context, client *x509.Certificate, namespace string) (bool, error)
 	// Registerer registers the metrics. Default: that of controller-runtime.
 	Registerer prometheus.Registerer
 }
@@ -105,7 +108,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options ServerOptions) (*Store
 	log := mgr.GetLogger().WithName("xds")
 	s := &server{
 		address: options.Address, creds: creds, synced: handle.HasSynced, log: log,
-		ads: &adsServer{store: store, metrics: m, log: log},
+		ads: &adsServer{store: store, metrics: m, log: log, mayRead: options.MayRead},
 	}
 	if err := errors.Join(mgr.Add(s), mgr.AddReadyzCheck("xds", s.ready)); err != nil {
 		return nil, fmt.Errorf("set up the xDS server: %w", err)

@@ -4,6 +4,9 @@ package xds
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net"
@@ -22,7 +25,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -225,7 +230,9 @@ func newCaller(t *testing.T, store *Store) *caller {
 	registrytest.NoError(t, err)
 	c := &caller{T: t}
 	log := funcr.New(func(_, args string) { c.logs.WriteString(args + "\n") }, funcr.Options{})
-	c.stream = &stream{adsServer: &adsServer{store: store, metrics: m, log: log}, wants: map[string]*want{}}
+	c.stream = &stream{
+		adsServer: &adsServer{store: store, metrics: m, log: log}, ctx: t.Context(), wants: map[string]*want{}, allowed: map[string]bool{},
+	}
 	c.send = func(r *discoveryv3.DiscoveryResponse) error {
 		c.answers = append(c.answers, r)
 		return nil
@@ -350,6 +357,30 @@ func TestStreamNames(t *testing.T) {
 	err := c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: make([]string, maxNames+1)})
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("too many names: %v", err)
+	}
+}
+
+// TestStreamAccess checks that a client gets the names that its certificate allows, and no
+// answer for others; without an answer of the API server it is to come back.
+func TestStreamAccess(t *testing.T) {
+	c := newCaller(t, NewStore())
+	c.mayRead = func(_ context.Context, client *x509.Certificate, namespace string) (bool, error) {
+		if namespace == "down" {
+			return false, errors.New("no answer")
+		}
+		return client.Subject.CommonName == "web" && namespace == "demo", nil
+	}
+	c.ask(typeListener, "", "web.demo")
+	c.silence("a client without a certificate")
+	certificate := &x509.Certificate{Subject: pkix.Name{CommonName: "web"}}
+	c.ctx = peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}})
+	c.ask(typeListener, "", "web.demo", "web.other")
+	c.receives(typeListener, 1)
+	if !strings.Contains(c.logs.String(), "no certificate") || !strings.Contains(c.logs.String(), "CN=web may not get endpointslices.discovery.k8s.io in namespace other") {
+		t.Errorf("the log says %s", c.logs.String())
+	}
+	if err := c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: []string{"web.down"}}); status.Code(err) != codes.Unavailable {
+		t.Errorf("no answer of the API server: %v", err)
 	}
 }
 

@@ -3,6 +3,9 @@
 package xds
 
 import (
+	"context"
+	"crypto/x509"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +14,8 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -26,6 +31,7 @@ type adsServer struct {
 	store   *Store
 	metrics *metrics
 	log     logr.Logger
+	mayRead func(ctx context.Context, client *x509.Certificate, namespace string) (bool, error)
 }
 
 // StreamAggregatedResources implements discoveryv3.AggregatedDiscoveryServiceServer.
@@ -36,7 +42,7 @@ func (a *adsServer) StreamAggregatedResources(
 	defer a.metrics.streams.Dec()
 	changed, stop := a.store.watch()
 	defer stop()
-	s := &stream{adsServer: a, send: server.Send, wants: map[string]*want{}}
+	s := &stream{adsServer: a, ctx: server.Context(), send: server.Send, wants: map[string]*want{}, allowed: map[string]bool{}}
 	requests := receive(server)
 	for {
 		select {
@@ -80,11 +86,14 @@ func receive(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResou
 // stream is one client's stream.
 type stream struct {
 	*adsServer
+	ctx    context.Context
 	send   func(*discoveryv3.DiscoveryResponse) error
 	node   string
 	nonces int
 	// wants holds what the client requests, by type.
 	wants map[string]*want
+	// allowed are the namespaces that the client may read, as far as it has asked for them.
+	allowed map[string]bool
 }
 
 // want is what a client requests of one type.
@@ -124,22 +133,27 @@ func (s *stream) take(request *discoveryv3.DiscoveryRequest) error {
 		s.log.Info("A client refuses what it was sent, and goes on with what it had", "node", s.node,
 			"type", typeURL, "says", registry.Excerpt(refusal.GetMessage()))
 	}
-	s.rename(w, request.GetResourceNames())
+	if err := s.rename(w, request.GetResourceNames()); err != nil {
+		return err
+	}
 	return s.push(typeURL)
 }
 
 // rename records the requested names. A name that is dropped and requested again is
-// sent again, because clients forget it in between.
-func (s *stream) rename(w *want, names []string) {
+// sent again, because clients forget it in between. There is no answer for a name that the
+// client may not read.
+func (s *stream) rename(w *want, names []string) error {
 	before := w.names
 	w.names = nil
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		wrong, err := s.wrong(name)
 		switch {
-		case validName(name):
+		case err != nil:
+			return status.Error(codes.Unavailable, err.Error())
+		case wrong == "":
 			w.names = append(w.names, name)
 		case len(before) == 0:
-			s.log.Info("A client requests a name that no service can have: use <service>.<namespace>",
-				"node", s.node, "name", registry.Excerpt(name))
+			s.log.Info("A client requests a name that it does not get: "+wrong, "node", s.node, "name", registry.Excerpt(name))
 		}
 	}
 	for name := range w.sent {
@@ -147,6 +161,41 @@ func (s *stream) rename(w *want, names []string) {
 			delete(w.sent, name)
 		}
 	}
+	return nil
+}
+
+// wrong says why the client does not get a name; empty if it does.
+func (s *stream) wrong(name string) (string, error) {
+	if !validName(name) {
+		return "no service can have it, use <service>.<namespace>", nil
+	}
+	_, namespace, _ := strings.Cut(name, ".")
+	if s.mayRead == nil || s.allowed[namespace] {
+		return "", nil
+	}
+	client := certificateOf(s.ctx)
+	if client == nil {
+		return "it shows no certificate", nil
+	}
+	allowed, err := s.mayRead(s.ctx, client, namespace)
+	if err != nil || !allowed {
+		return fmt.Sprintf("%s may not get endpointslices.discovery.k8s.io in namespace %s", client.Subject, namespace), err
+	}
+	s.allowed[namespace] = true
+	return "", nil
+}
+
+// certificateOf is the certificate of a stream's client; nil if it has shown none.
+func certificateOf(ctx context.Context) *x509.Certificate {
+	caller, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	secured, ok := caller.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(secured.State.PeerCertificates) == 0 {
+		return nil
+	}
+	return secured.State.PeerCertificates[0]
 }
 
 // push sends everything that the client requests of a type, if any of it differs from
