@@ -41,13 +41,12 @@ type Program struct {
 // Compile builds the program with the go command. The error contains the compiler's
 // output; it is the cause of ctx if that ended.
 func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
-	tell.Tell(progress.Event{Task: p.Name, State: progress.Compiling})
-	if _, err := fetch.Run(ctx, p.Module, "go", "build", "-o", p.Out, p.Pkg); err != nil {
-		tell.Tell(progress.Event{Task: p.Name, State: progress.Failed})
-		return fmt.Errorf("%s: %w", p.Name, err)
-	}
-	tell.Tell(progress.Event{Task: p.Name, State: progress.Done, Detail: "built"})
-	return nil
+	return tell.Task(p.Name, func() (string, error) {
+		if _, err := fetch.Run(ctx, p.Module, "go", "build", "-o", p.Out, p.Pkg); err != nil {
+			return "", fmt.Errorf("%s: %w", p.Name, err)
+		}
+		return "built", nil
+	})
 }
 
 // LinkTools links helm and kubectl, which the documents' commands need, into a directory. They

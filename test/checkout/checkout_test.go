@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 func TestCompile(t *testing.T) {
@@ -23,12 +22,11 @@ func TestCompile(t *testing.T) {
 	write("go.mod", "module example.test/tiny\n\ngo 1.26\n")
 	write("main.go", "package main\n\nfunc main() { missing() }\n")
 	program := Program{Name: "build tiny", Module: module, Pkg: ".", Out: filepath.Join(module, "tiny")}
-	quiet := func(progress.Event) {}
-	if err := program.Compile(t.Context(), quiet); err == nil || !strings.Contains(err.Error(), "undefined: missing") {
+	if err := program.Compile(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "undefined: missing") {
 		t.Errorf("a program that is wrong: %v", err)
 	}
 	write("main.go", "package main\n\nfunc main() {}\n")
-	if err := program.Compile(t.Context(), quiet); err != nil {
+	if err := program.Compile(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(program.Out); err != nil {
@@ -37,7 +35,7 @@ func TestCompile(t *testing.T) {
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stop)
-	if err := program.Compile(ctx, quiet); !errors.Is(err, stop) {
+	if err := program.Compile(ctx, nil); !errors.Is(err, stop) {
 		t.Errorf("interrupted: %v, want the cause", err)
 	}
 }

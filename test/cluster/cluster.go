@@ -14,7 +14,6 @@ import (
 
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // stopGrace is how long a component may take to end before it is killed. As long as the
@@ -29,34 +28,35 @@ type Cluster struct {
 	binaries *build.Binaries
 	identity *identity
 	lock     *flock.Flock
-	ports    ports
-	client   *http.Client // the administrator's
-	done     chan struct{}
+	values   map[string]string // of the components' flags
+	client   *http.Client      // the administrator's
+
+	// well ends when a component ends unexpectedly, or when the cluster is stopped.
+	well context.Context
+	fail context.CancelCauseFunc
 
 	// life serialises starting and ending components.
-	life    sync.Mutex
-	spawner *process.Spawner
+	life sync.Mutex
 
 	mu      sync.Mutex
 	running map[string]*process.Process
-	err     error
-	stopped bool
 }
 
 // Done is closed when a component ends unexpectedly or the cluster is stopped; Err
 // distinguishes the two.
-func (c *Cluster) Done() <-chan struct{} { return c.done }
+func (c *Cluster) Done() <-chan struct{} { return c.well.Done() }
 
 // Err is nil while all is well and after a Stop. If a component has ended on its own,
 // Err is that component's *process.ExitError, with the end of its log.
 func (c *Cluster) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
+	if cause := context.Cause(c.well); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
 }
 
 // Server is the API server's URL.
-func (c *Cluster) Server() string { return "https://" + hostPort(c.ports.api) }
+func (c *Cluster) Server() string { return Fill("https://127.0.0.1:$API", c.values) }
 
 // Version is the version of Kubernetes, for instance "v1.36.3".
 func (c *Cluster) Version() string { return c.binaries.Kubernetes }
@@ -87,21 +87,11 @@ func (c *Cluster) Logs() []string {
 func (c *Cluster) Stop(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
-	c.mu.Lock()
-	already := c.stopped
-	c.stopped = true
-	c.mu.Unlock()
-	if already {
-		return nil
-	}
 	errs := []error{}
 	for _, name := range slices.Backward(build.All()) {
-		c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Stopping})
 		errs = append(errs, c.end(name, func(p *process.Process) error { return p.Stop(ctx, stopGrace) }))
-		c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Done, Detail: "stopped"})
 	}
-	c.spawner.Close()
-	c.finish(nil)
+	c.fail(nil)
 	return errors.Join(append(errs, c.lock.Close())...)
 }
 
@@ -119,35 +109,27 @@ func (c *Cluster) KillAPIServer() error {
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
-	c.mu.Lock()
-	running := c.running[build.APIServer] != nil
-	c.mu.Unlock()
-	if running {
+	if c.process(build.APIServer) != nil {
 		return nil
 	}
-	return c.startStage(ctx, build.APIServer)
+	return c.startComponent(ctx, build.APIServer)
+}
+
+// process is the process of a component; nil if it does not run.
+func (c *Cluster) process(name string) *process.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running[name]
 }
 
 // end ends a component if it runs.
 func (c *Cluster) end(name string, how func(*process.Process) error) error {
-	c.mu.Lock()
-	p := c.running[name]
-	delete(c.running, name)
-	c.mu.Unlock()
+	p := c.process(name)
 	if p == nil {
 		return nil
 	}
-	return how(p)
-}
-
-// finish closes Done once; the first error wins.
-func (c *Cluster) finish(err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	select {
-	case <-c.done:
-	default:
-		c.err = err
-		close(c.done)
-	}
+	delete(c.running, name)
+	c.mu.Unlock()
+	return how(p)
 }

@@ -18,7 +18,7 @@ import (
 // A component that does not start, a directory with others' files, and one that is in use.
 func TestFailedStart(t *testing.T) {
 	dir := t.TempDir()
-	_, err := cluster.Start(t.Context(), cluster.Options{Dir: dir, ExtraArgs: cluster.ExtraArgs{APIServer: []string{"--no-such-flag"}}})
+	_, err := cluster.Start(t.Context(), cluster.Options{Dir: dir, ExtraArgs: cluster.ExtraArgs{build.APIServer: {"--no-such-flag"}}})
 	var exit *process.ExitError
 	if !errors.As(err, &exit) || exit.Name != build.APIServer || !strings.Contains(err.Error(), "no-such-flag") {
 		t.Fatalf("error is %v, want the API server's with its last lines", err)

@@ -48,14 +48,9 @@ func writePair(l layout, name string, pair pki.Pair) error {
 	return errors.Join(writeFile(l.pki(name+".crt"), pair.Cert, 0o644), writeFile(l.pki(name+".key"), pair.Key, 0o600))
 }
 
-// writeConfigs writes what the components read apart from keys. It needs the API
-// server's address and therefore runs again when the port changes.
-func (id *identity) writeConfigs(l layout, server string, now time.Time) error {
-	errs := []error{
-		id.writeKubeconfig(l.adminKubeconfig(), server, "admin", id.admin),
-		writeFile(l.config("kube-scheduler.yaml"), []byte(fmt.Sprintf(schedulerConfig, l.config("kube-scheduler.kubeconfig"))), 0o600),
-		writeFile(l.config("audit-policy.yaml"), []byte(auditPolicy), 0o644),
-	}
+// writeKubeconfigs writes those of the administrator and of the components.
+func (id *identity) writeKubeconfigs(l layout, server string, now time.Time) error {
+	errs := []error{id.writeKubeconfig(l.adminKubeconfig(), server, "admin", id.admin)}
 	for _, component := range []string{"kube-controller-manager", "kube-scheduler"} {
 		errs = append(errs, id.writeUser(l.config(component+".kubeconfig"), server, "system:"+component, now))
 	}

@@ -4,8 +4,10 @@ package cluster
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/servers/run"
@@ -46,10 +48,12 @@ func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error)
 	if opts.Port != 0 {
 		free[0] = opts.Port
 	}
-	e := &Etcd{endpoint: "http://" + hostPort(free[0])}
+	client := strconv.Itoa(free[0])
+	values := map[string]string{"DATA": filepath.Join(dir, "data"), "CLIENT": client, "PEER": strconv.Itoa(free[1])}
+	e := &Etcd{endpoint: "http://" + net.JoinHostPort(loopback, client)}
 	e.Process, err = run.Start(ctx, run.Spec{
 		Name: build.Etcd, Path: binaries.Path(build.Etcd), Log: filepath.Join(dir, "etcd.log"),
-		Args:  etcdArgs(filepath.Join(dir, "data"), free[0], free[1], opts.ExtraArgs),
+		Args:  flags(etcdFlags, values, opts.ExtraArgs),
 		Ready: func(ctx context.Context) error { return get(ctx, http.DefaultClient, e.Endpoint()+"/health") },
 	})
 	return e, err

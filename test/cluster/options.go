@@ -44,14 +44,9 @@ type Options struct {
 	Tell progress.Sink
 }
 
-// ExtraArgs are additional arguments for components, for instance
-// "--node-monitor-grace-period=10s" for the controller manager.
-type ExtraArgs struct {
-	// APIServer is for kube-apiserver.
-	APIServer []string
-	// ControllerManager is for kube-controller-manager.
-	ControllerManager []string
-}
+// ExtraArgs are additional arguments by component, for instance
+// "--node-monitor-grace-period=10s" for build.ControllerManager.
+type ExtraArgs map[string][]string
 
 // marker is the file that identifies a directory as ours, so that a start never deletes
 // anybody else's files.

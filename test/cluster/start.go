@@ -3,20 +3,22 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/gofrs/flock"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/servers/run"
 )
 
@@ -52,16 +54,14 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 }
 
 func startLocked(ctx context.Context, opts Options, l layout, binaries *build.Binaries, lock *flock.Flock) (*Cluster, error) {
-	opts.Tell.Tell(progress.Event{Detail: "Starting Kubernetes " + binaries.Kubernetes + " on " + loopback + " in " + l.dir + "."})
+	opts.Tell.Tell("Starting Kubernetes %s on %s in %s.", binaries.Kubernetes, loopback, l.dir)
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the start took longer than %s", startTimeout))
 	defer cancel()
 	if err := l.reset(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{
-		opts: opts, layout: l, binaries: binaries, lock: lock,
-		spawner: process.NewSpawner(), done: make(chan struct{}), running: map[string]*process.Process{},
-	}
+	c := &Cluster{opts: opts, layout: l, binaries: binaries, lock: lock, running: map[string]*process.Process{}}
+	c.well, c.fail = context.WithCancelCause(context.WithoutCancel(ctx))
 	err := c.start(ctx)
 	if err == nil {
 		return c, nil
@@ -69,93 +69,66 @@ func startLocked(ctx context.Context, opts Options, l layout, binaries *build.Bi
 	for name := range c.PIDs() {
 		err = errors.Join(err, c.end(name, (*process.Process).Kill))
 	}
-	c.spawner.Close()
 	return nil, err
 }
 
 // start runs the components in the order of their dependencies.
 func (c *Cluster) start(ctx context.Context) (err error) {
-	free, err := run.FreePorts(ctx, 5)
-	if err != nil {
-		return err
-	}
-	c.ports = ports{etcd: free[0], etcdPeer: free[1], controllers: free[2], scheduler: free[3], api: free[4]}
-	if c.opts.Port != 0 {
-		c.ports.api = c.opts.Port
-	}
-	now := time.Now()
-	if c.identity, err = newIdentity(c.layout, now); err != nil {
-		return err
-	}
-	if err := c.identity.writeConfigs(c.layout, c.Server(), now); err != nil {
-		return err
-	}
-	if c.client, err = rest.HTTPClientFor(c.RESTConfig()); err != nil {
+	if err := c.configure(ctx); err != nil {
 		return err
 	}
 	// If a component ends while another one starts, the start fails.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() {
-		select {
-		case <-c.done:
-			cancel(c.Err())
-		case <-ctx.Done():
-		}
-	}()
+	defer context.AfterFunc(c.well, func() { cancel(c.Err()) })() //nolint:contextcheck // two contexts are what it is about
 	// Each stage starts its components at once and waits until all are ready. The API
 	// server's clients start only when it is ready: a client that is refused once,
 	// because RBAC is not there yet, would back off for longer than it gained.
 	for _, stage := range [][]string{{build.Etcd}, {build.APIServer}, {build.ControllerManager, build.Scheduler}} {
-		if err := c.startStage(ctx, stage...); err != nil {
+		var starting errgroup.Group
+		for _, name := range stage {
+			starting.Go(func() error {
+				return c.opts.Tell.Task(name, func() (string, error) { return "ready", c.startComponent(ctx, name) })
+			})
+		}
+		if err := starting.Wait(); err != nil {
 			return err
 		}
 	}
 	// Until then, no Pod can be created in the default namespace.
-	return c.running[build.ControllerManager].WaitReady(ctx, func(ctx context.Context) error {
+	return c.process(build.ControllerManager).WaitReady(ctx, func(ctx context.Context) error {
 		return get(ctx, c.client, c.Server()+"/api/v1/namespaces/default/serviceaccounts/default")
 	})
 }
 
-// startStage starts components and waits until they are healthy.
-func (c *Cluster) startStage(ctx context.Context, names ...string) error {
-	for _, name := range names {
-		c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Starting})
-		if err := c.spawn(name); err != nil {
-			return err
-		}
+// configure chooses ports, and writes what the components read.
+func (c *Cluster) configure(ctx context.Context) error {
+	free, err := run.FreePorts(ctx, 5)
+	if err != nil {
+		return err
 	}
-	for _, name := range names {
-		_, health := c.component(name)
-		err := c.running[name].WaitReady(ctx, func(ctx context.Context) error { return get(ctx, c.client, health) })
-		if err != nil {
-			c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Failed})
-			return err
-		}
-		c.opts.Tell.Tell(progress.Event{Task: name, State: progress.Done, Detail: "ready"})
+	c.values = map[string]string{
+		"DIR": c.layout.dir, "DATA": c.layout.path("etcd"), "AUDIT": c.opts.AuditLog, "SERVICES": ServiceRange,
+		"CLIENT": strconv.Itoa(free[0]), "PEER": strconv.Itoa(free[1]), "API": strconv.Itoa(cmp.Or(c.opts.Port, free[2])),
+		"CONTROLLERS": strconv.Itoa(free[3]), "SCHEDULER": strconv.Itoa(free[4]),
 	}
-	return nil
+	now := time.Now()
+	if c.identity, err = newIdentity(c.layout, now); err != nil {
+		return err
+	}
+	if err := c.identity.writeKubeconfigs(c.layout, c.Server(), now); err != nil {
+		return err
+	}
+	c.client, err = rest.HTTPClientFor(c.RESTConfig())
+	return errors.Join(err,
+		writeFile(c.layout.config("kube-scheduler.yaml"), []byte(Fill(schedulerConfig, c.values)), 0o644),
+		writeFile(c.layout.config("audit-policy.yaml"), []byte(auditPolicy), 0o644))
 }
 
-// component returns the arguments of a component and the URL of its health.
-func (c *Cluster) component(name string) (args []string, health string) {
-	switch name {
-	case build.Etcd:
-		return etcdArgs(c.layout.path("etcd"), c.ports.etcd, c.ports.etcdPeer, nil), "http://" + hostPort(c.ports.etcd) + "/health"
-	case build.APIServer:
-		return apiServerArgs(c.layout, c.ports, c.opts.AuditLog, c.opts.ExtraArgs.APIServer), c.Server() + "/readyz"
-	case build.ControllerManager:
-		return controllerManagerArgs(c.layout, c.ports, c.opts.ExtraArgs.ControllerManager), "https://" + hostPort(c.ports.controllers) + "/healthz"
-	default:
-		return schedulerArgs(c.layout, c.ports), "https://" + hostPort(c.ports.scheduler) + "/readyz"
-	}
-}
-
-// spawn starts one component and watches it.
-func (c *Cluster) spawn(name string) error {
-	args, _ := c.component(name)
-	p, err := c.spawner.Start(process.Spec{
-		Name: name, Path: c.binaries.Path(name), Args: args, Dir: c.layout.dir, Log: c.layout.log(name),
+// startComponent starts one component, watches it, and waits until it is healthy.
+func (c *Cluster) startComponent(ctx context.Context, name string) error {
+	p, err := process.Start(process.Spec{
+		Name: name, Path: c.binaries.Path(name), Args: c.args(name), Dir: c.layout.dir, Log: c.layout.log(name), Failed: c.fail,
 	})
 	if err != nil {
 		return err
@@ -163,13 +136,8 @@ func (c *Cluster) spawn(name string) error {
 	c.mu.Lock()
 	c.running[name] = p
 	c.mu.Unlock()
-	go func() {
-		<-p.Done()
-		if !p.Asked() {
-			c.finish(p.ExitError())
-		}
-	}()
-	return nil
+	health := Fill(components[name].health, c.values)
+	return p.WaitReady(ctx, func(ctx context.Context) error { return get(ctx, c.client, health) })
 }
 
 const (

@@ -138,7 +138,7 @@ func startNodes(ctx context.Context, s *stage.Stage) error {
 
 // install starts the registry and Usher.
 func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
-	err := stage.Task(s.Tell, "etcd (registry)", func() (_ string, err error) {
+	err := s.Tell.Task("etcd (registry)", func() (_ string, err error) {
 		if d.registry, err = s.StartEtcd(ctx, "registry", cluster.EtcdOptions{}); err != nil {
 			return "", err
 		}
@@ -157,7 +157,7 @@ func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
 	if _, err := stage.Apply(ctx, s.Kube, registry); err != nil {
 		return err
 	}
-	return stage.Task(s.Tell, "usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })
+	return s.Tell.Task("usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })
 }
 
 // onlyDeployments keeps the guard away from CloneSets, so that these show what hooks do alone.

@@ -224,7 +224,7 @@ func (s *session) shell(ctx context.Context, o Options) error {
 	}
 	_, _ = fmt.Fprintf(o.Out, "A shell on the node; KUBECONFIG is set. Its end takes everything down.\n\n")
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.node.Kubeconfig())
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	var exit *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {

@@ -21,8 +21,6 @@ import (
 )
 
 const (
-	// playing is the state of a story on the display.
-	playing progress.State = "playing"
 	// parallel is how many stories play at once, except those that play alone.
 	parallel = 6
 	// restoreTime bounds a restore.
@@ -62,9 +60,8 @@ func (s *session) playMeasured(ctx context.Context, o Options) ([]outcome, error
 // of the others alone. The outcomes are in the order of the stories.
 func (s *session) playAll(ctx context.Context, tell progress.Sink) []outcome {
 	outcomes, order := make([]outcome, len(s.stories)), []int{}
-	for i, story := range s.stories {
+	for i := range s.stories {
 		order = append(order, i)
-		tell.Tell(progress.Event{Task: story.Name, State: progress.Waiting})
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return int(s.stories[b].Takes - s.stories[a].Takes) })
 	var sharing errgroup.Group
@@ -92,9 +89,7 @@ func (s *session) play(ctx context.Context, story Story, tell progress.Sink) out
 		return outcomeOf(story, traffic.Report{}, 0, cause)
 	}
 	began := time.Now()
-	scene := &Scene{ctx: ctx, session: s, story: story, tell: func(step string) {
-		tell.Tell(progress.Event{Task: story.Name, State: playing, Detail: step})
-	}}
+	scene := &Scene{ctx: ctx, session: s, story: story}
 	failure := scene.perform()
 	o := outcomeOf(story, scene.report, time.Since(began), failure)
 	o.notes = scene.notes
@@ -106,11 +101,7 @@ func (s *session) play(ctx context.Context, story Story, tell progress.Sink) out
 		}
 	}
 	s.leaving.Go(func() { s.leave(ctx, scene) })
-	event := progress.Event{Task: story.Name, State: progress.Done, Detail: o.line()}
-	if o.failure != "" {
-		event.State = progress.Failed
-	}
-	tell.Tell(event)
+	tell.Tell("%s: %s, %s", story.Name, o.line(), stage.Seconds(o.took))
 	return o
 }
 

@@ -96,7 +96,7 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = stopGrace
-	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), stage.Task(tell, "image usher", func() (string, error) {
+	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), tell.Task("image usher", func() (string, error) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("make Usher's image: %w\n%s", err, out)
 		}
@@ -106,7 +106,7 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 
 // fetchTools builds the programs that the documents' commands need.
 func fetchTools(ctx context.Context, root, dir string, tell progress.Sink) error {
-	return stage.Task(tell, "helm, kubectl", func() (string, error) { return "built", checkout.LinkTools(ctx, root, toolsIn(dir)) })
+	return tell.Task("helm, kubectl", func() (string, error) { return "built", checkout.LinkTools(ctx, root, toolsIn(dir)) })
 }
 
 func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
@@ -114,7 +114,7 @@ func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
 // fetchRegistries gets the registry servers that the stories need.
 func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story, tell progress.Sink) error {
 	if uses(stories, Consul) {
-		err := stage.Task(tell, "consul", func() (_ string, err error) {
+		err := tell.Task("consul", func() (_ string, err error) {
 			k.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(root, "test", "registries", "consul", "server"),
 				"github.com/hashicorp/consul", "about ten minutes on two cores")
 			return "built", err
@@ -126,7 +126,7 @@ func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story,
 	if !uses(stories, HAProxy) {
 		return nil
 	}
-	return stage.Task(tell, "haproxy", func() (_ string, err error) {
+	return tell.Task("haproxy", func() (_ string, err error) {
 		k.HAProxy, err = fetch.DebianProgram(ctx, "haproxy")
 		return "unpacked", err
 	})

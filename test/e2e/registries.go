@@ -11,11 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/usher-dev/usher/test/cluster"
-	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/servers/run"
@@ -25,10 +23,8 @@ import (
 
 const (
 	// frontPort is the first port of HAProxy's frontends, one per story.
-	frontPort = 9000
-	// registryTime bounds the start of a registry.
-	registryTime = time.Minute
-	etcdPrefix   = "services"
+	frontPort  = 9000
+	etcdPrefix = "services"
 )
 
 // ports are the ports of the registries on the node.
@@ -84,7 +80,7 @@ func (s *session) registries() []Registry {
 // and callers reach them.
 func (s *session) startRegistries(ctx context.Context, _ *stage.Stage) error {
 	for _, kind := range s.registries() {
-		err := stage.Task(s.Tell, "registry "+string(kind), func() (_ string, err error) {
+		err := s.Tell.Task("registry "+string(kind), func() (_ string, err error) {
 			switch kind {
 			case Consul:
 				err = s.startConsul(ctx)
@@ -114,11 +110,12 @@ func (s *session) startConsul(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.spawn(ctx, process.Spec{
+	return s.serve(ctx, run.Spec{
 		Name: string(Consul), Path: s.kit.Consul,
+		Ready: func(ctx context.Context) error { return run.ConsulReady(ctx, run.HTTP{Address: address(Consul)}) },
 		Args: []string{"agent", "-server", "-bootstrap-expect=1", "-node=server", "-bind=" + realnode.NodeAddress,
 			"-client=0.0.0.0", "-data-dir=" + s.Path("consul"), "-hcl=" + string(config)},
-	}, func(ctx context.Context) error { return run.ConsulReady(ctx, run.HTTP{Address: address(Consul)}) })
+	})
 }
 
 // haproxyConfig disables HAProxy's retries, which would hide losses, and keeps open the
@@ -151,12 +148,12 @@ func (s *session) startHAProxy(ctx context.Context) error {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}
-	_, libraries, _ := strings.Cut(fetch.LibraryPath(s.kit.HAProxy), "=")
-	return s.spawn(ctx, process.Spec{
+	return s.serve(ctx, run.Spec{
 		Name: string(HAProxy), Path: filepath.Join(s.kit.HAProxy, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
-		Env: append([]string{"LD_LIBRARY_PATH=" + libraries}, os.Environ()...),
-	}, func(ctx context.Context) error {
-		return dial(ctx, net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[HAProxy])))
+		Env: []string{fetch.LibraryPath(s.kit.HAProxy)},
+		Ready: func(ctx context.Context) error {
+			return dial(ctx, net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[HAProxy])))
+		},
 	})
 }
 
@@ -169,19 +166,12 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// spawn starts a server that lives as long as the stage.
-func (s *session) spawn(ctx context.Context, spec process.Spec, ready func(context.Context) error) error {
+// serve starts a server that lives as long as the stage.
+func (s *session) serve(ctx context.Context, spec run.Spec) error {
 	spec.Log = s.Path("logs", spec.Name+".log")
-	p, err := s.Spawn(spec)
-	if err != nil {
-		return err
+	server, err := run.Start(ctx, spec)
+	if err == nil {
+		s.AtEnd(func(context.Context) error { return server.Close() })
 	}
-	return stage.Poll(ctx, registryTime, spec.Name+", whose log is "+spec.Log, func(ctx context.Context) (bool, error) {
-		select {
-		case <-p.Done():
-			return false, p.ExitError()
-		default:
-			return ready(ctx) == nil, nil
-		}
-	})
+	return err
 }

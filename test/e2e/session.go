@@ -57,17 +57,10 @@ func (s *session) startNode(ctx context.Context, on *stage.Stage) (err error) {
 	if err != nil {
 		return err
 	}
-	go func() {
-		select {
-		case <-ctx.Done():
-		case err := <-s.node.Failed():
-			s.Fail(err)
-		}
-	}()
-	if s.clients, err = kubernetes.NewForConfig(s.node.RESTConfig()); err != nil {
+	if s.clients, err = kubernetes.NewForConfig(s.Cluster.RESTConfig()); err != nil {
 		return err
 	}
-	s.Kube, err = checkout.NewClient(s.node.RESTConfig())
+	s.Kube, err = checkout.NewClient(s.Cluster.RESTConfig())
 	return err
 }
 
@@ -84,7 +77,7 @@ func (s *session) addRegistries(ctx context.Context, _ *stage.Stage) error {
 	}
 	wake := func(client.Object) { s.changes.Change(func() {}) }
 	var err error
-	s.objects, err = stage.Watch(ctx, s.node.RESTConfig(), s.Kube, "", stage.On[client.Object](&corev1.Pod{}, wake, wake),
+	s.objects, err = stage.Watch(ctx, s.Cluster.RESTConfig(), s.Kube, "", stage.On[client.Object](&corev1.Pod{}, wake, wake),
 		stage.On[client.Object](&corev1.Node{}, wake, wake), stage.On[client.Object](&appsv1alpha1.CloneSet{}, wake, wake),
 		stage.On[client.Object](&usherv1alpha1.Registration{}, wake, wake))
 	return err

@@ -63,7 +63,7 @@ func (s *session) installUsher(ctx context.Context, _ *stage.Stage) error {
 // install follows a step of the document and waits until Usher is ready.
 func (s *session) install(ctx context.Context, way string) error {
 	began := time.Now()
-	err := stage.Task(s.Tell, "Usher, "+way, func() (string, error) {
+	err := s.Tell.Task("Usher, "+way, func() (string, error) {
 		if err := s.follow(ctx, "install.md", way); err != nil {
 			return "", err
 		}
@@ -114,7 +114,7 @@ func (s *session) tool(ctx context.Context, program string, args ...string) *exe
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.WaitDelay = s.Root, stopGrace
-	cmd.Env = checkout.ToolEnv(toolsIn(s.Dir), s.node.Kubeconfig(), s.Path("home"))
+	cmd.Env = checkout.ToolEnv(toolsIn(s.Dir), s.Cluster.Kubeconfig(), s.Path("home"))
 	return cmd
 }
 

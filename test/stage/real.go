@@ -21,6 +21,7 @@ const imageRegistry = "127.0.0.1:5000"
 // of the first one.
 func (s *Stage) StartRealNode(ctx context.Context, place *sandbox.Place, options realnode.Options) (*realnode.Node, error) {
 	options.Dir, options.Cgroup, options.Tell = filepath.Join(place.Dir, "node"), place.Cgroup, s.Tell
+	options.Failed = s.fail
 	options.Mirrors = map[string]string{images.PulledHost: "http://" + imageRegistry}
 	node, err := realnode.Start(ctx, options)
 	if err != nil {

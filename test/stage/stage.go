@@ -46,7 +46,6 @@ type Stage struct {
 	Kube    client.WithWatch
 
 	fail    context.CancelCauseFunc
-	spawner *process.Spawner
 	usher   *process.Process // nil before its first start
 	closers []func(context.Context) error
 }
@@ -85,7 +84,7 @@ func (r Run) Run(ctx context.Context) error {
 	}
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &Stage{Dir: dir, Root: root, fail: cancel, spawner: process.NewSpawner()}
+	s := &Stage{Dir: dir, Root: root, fail: cancel}
 	if err = s.setUp(playing, r); err == nil {
 		err = r.Play(playing, s)
 	}
@@ -127,18 +126,6 @@ var quiet = sync.OnceFunc(func() {
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 })
-
-// Task shows the progress of a task; do returns what is known when it is done.
-func Task(tell progress.Sink, name string, do func() (detail string, err error)) error {
-	tell.Tell(progress.Event{Task: name, State: progress.Starting})
-	event := progress.Event{Task: name, State: progress.Done}
-	var err error
-	if event.Detail, err = do(); err != nil {
-		event.State = progress.Failed
-	}
-	tell.Tell(event)
-	return err
-}
 
 // Path is a path below the stage's directory.
 func (s *Stage) Path(parts ...string) string {
@@ -195,15 +182,16 @@ func (s *Stage) StartWebNodes(ctx context.Context, nodes int, versions ...string
 // StartNodes starts nodes that run Pods in a runtime.
 func (s *Stage) StartNodes(ctx context.Context, runtime node.Runtime, nodes, podsPerNode int) error {
 	// They live until the end, not only during the setup.
-	agent, err := node.Start(context.WithoutCancel(ctx), node.Options{
-		RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes, PodsPerNode: podsPerNode,
+	return s.Tell.Task("nodes", func() (string, error) {
+		agent, err := node.Start(context.WithoutCancel(ctx), node.Options{
+			RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes, PodsPerNode: podsPerNode,
+		})
+		if err != nil {
+			return "", errors.Join(err, runtime.Close(ctx))
+		}
+		s.AtEnd(agent.Stop)
+		return fmt.Sprintf("%d ready", nodes), nil
 	})
-	if err != nil {
-		return errors.Join(err, runtime.Close(ctx))
-	}
-	s.AtEnd(agent.Stop)
-	s.Tell.Tell(progress.Event{Task: "nodes", State: progress.Done, Detail: fmt.Sprintf("%d ready", nodes)})
-	return nil
 }
 
 // Install creates Usher's API, its rights and a namespace. From then on, the end of the
@@ -213,7 +201,7 @@ func (s *Stage) Install(ctx context.Context, namespace string) error {
 		<-s.Cluster.Done()
 		s.fail(fmt.Errorf("the control plane ended: %w", s.Cluster.Err()))
 	}()
-	return Task(s.Tell, "Usher's API", func() (_ string, err error) {
+	return s.Tell.Task("Usher's API", func() (_ string, err error) {
 		if s.Kube, err = checkout.NewClient(s.Cluster.RESTConfig()); err != nil {
 			return "", err
 		}
@@ -230,24 +218,12 @@ func (s *Stage) StartUsher(args ...string) error {
 	if err != nil {
 		return err
 	}
-	usher, err := s.spawner.Start(process.Spec{
+	s.usher, err = process.Start(process.Spec{
 		Name: "usher", Path: s.Path("bin", "usher"), Log: s.UsherLog(), Args: append([]string{"--kubeconfig", kubeconfig}, args...),
+		Failed: s.fail,
 	})
-	if err != nil {
-		return err
-	}
-	s.usher = usher
-	go func() {
-		<-usher.Done()
-		if !usher.Asked() {
-			s.fail(usher.ExitError())
-		}
-	}()
-	return nil
+	return err
 }
-
-// Spawn starts another process that lives as long as the stage.
-func (s *Stage) Spawn(spec process.Spec) (*process.Process, error) { return s.spawner.Start(spec) }
 
 // UsherLog is the path of Usher's log.
 func (s *Stage) UsherLog() string { return s.Path("logs", "usher.log") }
@@ -272,6 +248,5 @@ func (s *Stage) close(ctx context.Context) error {
 	for _, end := range slices.Backward(s.closers) {
 		errs = append(errs, end(ctx))
 	}
-	s.spawner.Close()
 	return errors.Join(errs...)
 }

@@ -9,13 +9,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"k8s.io/apimachinery/pkg/types"
@@ -60,10 +58,10 @@ func ProgramDir(dir string, tags ...string) ImageLookup {
 type processRuntime struct {
 	options   ProcessOptions
 	addresses *addressPool
-	spawner   *process.Spawner
 
 	mu      sync.Mutex
-	running map[*processInstance]struct{}
+	closed  bool
+	started []*process.Process
 }
 
 // NewProcessRuntime creates the runtime in which every container is a process. No
@@ -72,10 +70,7 @@ func NewProcessRuntime(options ProcessOptions) (Runtime, error) {
 	if options.Images == nil || options.LogDir == "" {
 		return nil, errors.New("ProcessOptions.Images or LogDir is not set")
 	}
-	return &processRuntime{
-		options: options, addresses: newAddressPool(hash32(options.LogDir)), spawner: process.NewSpawner(),
-		running: map[*processInstance]struct{}{},
-	}, nil
+	return &processRuntime{options: options, addresses: newAddressPool(hash32(options.LogDir))}, nil
 }
 
 func (r *processRuntime) Traits() Traits { return Traits{Name: "process", Real: true} }
@@ -98,15 +93,6 @@ func (r *processRuntime) Start(cfg ContainerConfig) (Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(r.options.LogDir, fmt.Sprintf("%s_%s_%s", cfg.Pod.Namespace, cfg.Pod.Name, cfg.Pod.UID), cfg.Container.Name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("log directory: %w", err)
-	}
-	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("%d.log", cfg.Attempt)))
-	if err != nil {
-		return nil, fmt.Errorf("log file: %w", err)
-	}
-	defer func() { _ = log.Close() }() // the process has its own descriptor
 	argv := append(slices.Clone(cfg.Container.Command), cfg.Container.Args...)
 	if len(cfg.Container.Command) == 0 {
 		argv = append([]string{program}, argv...)
@@ -116,19 +102,26 @@ func (r *processRuntime) Start(cfg ContainerConfig) (Instance, error) {
 	if filepath.Base(path) == filepath.Base(program) {
 		path = program
 	}
-	command := exec.Command(path, argv[1:]...) //nolint:noctx // it outlives the call; its Pod ends it
-	command.Dir, command.Env, command.Stdout, command.Stderr = dir, containerEnv(&cfg, env), log, log
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	dir := filepath.Join(r.options.LogDir, fmt.Sprintf("%s_%s_%s", cfg.Pod.Namespace, cfg.Pod.Name, cfg.Pod.UID), cfg.Container.Name)
 	// Under the lock, so that Close sees every process.
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.spawner.Do(command.Start); err != nil {
-		return nil, fmt.Errorf("start %s: %w", argv[0], err)
+	if r.closed {
+		return nil, errors.New("the runtime is closed")
 	}
-	i := &processInstance{runtime: r, id: newContainerID(r), process: command.Process}
-	r.running[i] = struct{}{}
-	go i.wait(command, cfg.Exited)
-	return i, nil
+	p, err := process.Start(process.Spec{
+		Name: cfg.Container.Name, Path: path, Args: argv[1:], Dir: dir, Env: containerEnv(&cfg, env),
+		Log: filepath.Join(dir, fmt.Sprintf("%d.log", cfg.Attempt)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.started = append(r.started, p)
+	go func() {
+		<-p.Done()
+		cfg.Exited()
+	}()
+	return &processInstance{id: newContainerID(r), process: p}, nil
 }
 
 // containerEnv is the environment of a container. Of a repeated variable, the last one
@@ -152,20 +145,18 @@ func containerEnv(cfg *ContainerConfig, image []string) []string {
 // Close kills all processes and waits until they are gone.
 func (r *processRuntime) Close(ctx context.Context) error {
 	r.mu.Lock()
-	r.spawner.Close()
-	var left []*processInstance
-	for i := range r.running {
-		i.Kill()
-		left = append(left, i)
+	defer r.mu.Unlock()
+	r.closed = true
+	for _, p := range r.started {
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			return err
+		}
 	}
-	r.mu.Unlock()
-	for _, i := range left {
-		for i.Exit() == nil {
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("process %d has not ended: %w", i.process.Pid, context.Cause(ctx))
-			case <-time.After(time.Millisecond):
-			}
+	for _, p := range r.started {
+		select {
+		case <-p.Done():
+		case <-ctx.Done():
+			return fmt.Errorf("process %d has not ended: %w", p.PID(), context.Cause(ctx))
 		}
 	}
 	return nil
@@ -173,49 +164,28 @@ func (r *processRuntime) Close(ctx context.Context) error {
 
 // processInstance is a container's process and its descendants.
 type processInstance struct {
-	runtime *processRuntime
 	id      string
-	process *os.Process
-
-	mu   sync.Mutex // also prevents signals to a group that is no longer ours
-	exit *Exit
-}
-
-// wait waits for the end of the process.
-func (i *processInstance) wait(command *exec.Cmd, exited func()) {
-	_ = command.Wait() // its error adds nothing to the state
-	code := int32(command.ProcessState.ExitCode())
-	if status, ok := command.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		code = 128 + int32(status.Signal())
-	}
-	i.mu.Lock()
-	_ = syscall.Kill(-i.process.Pid, syscall.SIGKILL) // what it left behind, if anything
-	i.exit = &Exit{Code: code, At: time.Now()}
-	i.mu.Unlock()
-	i.runtime.mu.Lock()
-	delete(i.runtime.running, i)
-	i.runtime.mu.Unlock()
-	exited()
+	process *process.Process
 }
 
 func (i *processInstance) ID() string { return i.id }
 
 func (i *processInstance) Exit() *Exit {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.exit
+	state, at := i.process.Ended()
+	if state == nil {
+		return nil
+	}
+	code := int32(state.ExitCode())
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = 128 + int32(status.Signal())
+	}
+	return &Exit{Code: code, At: at}
 }
 
 // Terminate signals only the container's first process, as a container runtime does.
 func (i *processInstance) Terminate() { _ = i.process.Signal(syscall.SIGTERM) } // it may have ended just now
 
-func (i *processInstance) Kill() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.exit == nil {
-		_ = syscall.Kill(-i.process.Pid, syscall.SIGKILL) // it may have ended just now
-	}
-}
+func (i *processInstance) Kill() { _ = i.process.Signal(syscall.SIGKILL) } // it may have ended just now
 
 const (
 	// reservationPort is the UDP port whose open socket reserves a loopback address

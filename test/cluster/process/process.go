@@ -27,7 +27,8 @@ type Process struct {
 	cmd       *exec.Cmd
 	logOffset int64
 	done      chan struct{}
-	asked     atomic.Bool // Stop or Kill requested the end
+	endedAt   time.Time   // valid once done is closed
+	asked     atomic.Bool // somebody has sent a signal
 }
 
 // ExitError reports that a process ended, how, and its last output.
@@ -51,9 +52,6 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s ended (%s)%s\n  whole log: %s", e.Name, e.Status, said, e.Log)
 }
 
-// Name is the name given in the Spec.
-func (p *Process) Name() string { return p.spec.Name }
-
 // PID is the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
@@ -63,14 +61,19 @@ func (p *Process) Log() string { return p.spec.Log }
 // Done is closed when the process has ended and was reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Asked reports whether Stop or Kill requested the end.
-func (p *Process) Asked() bool { return p.asked.Load() }
+// Ended is how and when the process ended; nil while it runs.
+func (p *Process) Ended() (*os.ProcessState, time.Time) {
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState, p.endedAt
+	default:
+		return nil, time.Time{}
+	}
+}
 
 // ExitError describes the end of the process; nil while it runs.
 func (p *Process) ExitError() *ExitError {
-	select {
-	case <-p.done:
-	default:
+	if state, _ := p.Ended(); state == nil {
 		return nil
 	}
 	return &ExitError{Name: p.spec.Name, Status: p.cmd.ProcessState.String(), Log: p.spec.Log, Tail: p.Tail(tailLines)}
@@ -85,7 +88,7 @@ func (p *Process) Tail(n int) []string {
 // ends earlier. It returns when the process is gone; stopping an ended process is not
 // an error.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
-	if err := p.signal(syscall.SIGTERM); err != nil {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	timer := time.NewTimer(grace)
@@ -101,7 +104,7 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 
 // Kill ends the process with SIGKILL and returns when it is gone.
 func (p *Process) Kill() error {
-	if err := p.signal(syscall.SIGKILL); err != nil {
+	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
 	}
 	<-p.done
@@ -124,12 +127,13 @@ func (p *Process) WaitReady(ctx context.Context, ready func(context.Context) err
 		return answer == nil, nil
 	})
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%s is not ready: %w; its last answer was: %w\n  log: %s", p.Name(), context.Cause(ctx), answer, p.Log())
+		return fmt.Errorf("%s is not ready: %w; its last answer was: %w\n  log: %s", p.spec.Name, context.Cause(ctx), answer, p.Log())
 	}
 	return err
 }
 
-func (p *Process) signal(sig syscall.Signal) error {
+// Signal sends a signal to the process itself. It is not an error if that has ended.
+func (p *Process) Signal(sig syscall.Signal) error {
 	p.asked.Store(true)
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("send %s to %s (pid %d): %w", sig, p.spec.Name, p.PID(), err)

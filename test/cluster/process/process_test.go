@@ -20,9 +20,10 @@ func TestStop(t *testing.T) {
 		"stubborn": {"trap '' TERM; echo ready; while :; do sleep 1; done", "signal: killed", time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewSpawner()
-			t.Cleanup(s.Close)
-			p, err := s.Start(Spec{Name: name, Path: "/bin/sh", Args: []string{"-c", test.script}, Log: filepath.Join(t.TempDir(), "logs", name)})
+			p, err := Start(Spec{
+				Name: name, Path: "/bin/sh", Args: []string{"-c", test.script}, Log: filepath.Join(t.TempDir(), "logs", name),
+				Failed: func(err error) { t.Error(err) },
+			})
 			registrytest.NoError(t, err)
 			registrytest.Until(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
 			if p.ExitError() != nil {
@@ -31,8 +32,8 @@ func TestStop(t *testing.T) {
 			for range 2 { // the second finds it ended
 				registrytest.NoError(t, p.Stop(t.Context(), test.grace))
 			}
-			if !p.Asked() || p.ExitError().Status != test.status {
-				t.Errorf("asked %t, %v; want %s", p.Asked(), p.ExitError(), test.status)
+			if p.ExitError().Status != test.status {
+				t.Errorf("%v; want %s", p.ExitError(), test.status)
 			}
 		})
 	}

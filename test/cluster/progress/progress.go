@@ -5,73 +5,44 @@
 package progress
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"sync"
 	"time"
 )
 
-// State is what a task does now. People read its text.
-type State string
+// Sink takes lines. It must be quick and safe for concurrent use. A nil Sink is allowed
+// everywhere and drops them.
+type Sink func(line string)
 
-// The states of a task, in the usual order.
-const (
-	Waiting   State = "waiting"
-	Checking  State = "checking what to get"
-	Compiling State = "compiling"
-	Starting  State = "starting"
-	Stopping  State = "stopping"
-	Done      State = "done"
-	Failed    State = "failed"
-)
-
-// Event reports the state of a task. An event without a Task is a general remark.
-type Event struct {
-	// Task is a component or a binary, for instance "kube-apiserver".
-	Task string
-	// State is the new state of the task.
-	State State
-	// Detail is text for people: a remark, a port, the reason for a wait.
-	Detail string
-	// At is when it happened.
-	At time.Time
+// Tell shows a line.
+func (s Sink) Tell(format string, args ...any) {
+	if s != nil {
+		s(fmt.Sprintf(format, args...))
+	}
 }
 
-// Sink takes events. It must be quick and safe for concurrent use. A nil Sink is
-// allowed everywhere and drops events.
-type Sink func(Event)
-
-// Tell sends an event; a nil Sink drops it.
-func (s Sink) Tell(e Event) {
-	if s == nil {
-		return
+// Task does a task, and then tells what do returns of it, and how long it took.
+func (s Sink) Task(name string, do func() (detail string, err error)) error {
+	began := time.Now()
+	detail, err := do()
+	if err != nil {
+		detail = "failed"
 	}
-	if e.At.IsZero() {
-		e.At = time.Now()
-	}
-	s(e)
+	s.Tell("%s: %s, %s", name, detail, time.Since(began).Round(100*time.Millisecond))
+	return err
 }
 
 // Show returns a sink that writes lines to out, until end is called.
 func Show(out io.Writer) (tell Sink, end func()) {
 	var mu sync.Mutex
-	began, ended := map[string]time.Time{}, false
-	take := func(e Event) {
+	ended := false
+	take := func(line string) {
 		mu.Lock()
 		defer mu.Unlock()
-		if _, known := began[e.Task]; !known && e.State != Waiting {
-			began[e.Task] = e.At
+		if !ended {
+			_, _ = fmt.Fprintln(out, line) // A screen that is gone must not stop the work that it shows.
 		}
-		if ended || e.Task != "" && e.State != Done && e.State != Failed {
-			return
-		}
-		line := e.Detail
-		if e.Task != "" {
-			line = fmt.Sprintf("%s: %s, %s", e.Task, cmp.Or(e.Detail, string(e.State)), e.At.Sub(began[e.Task]).Round(100*time.Millisecond))
-			delete(began, e.Task)
-		}
-		_, _ = fmt.Fprintln(out, line) // A screen that is gone must not stop the work that it shows.
 	}
 	return take, func() {
 		mu.Lock()

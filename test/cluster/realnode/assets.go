@@ -36,15 +36,15 @@ func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 	if err != nil {
 		return Assets{}, err
 	}
-	const task = "containerd, runc, CNI"
-	tell.Tell(progress.Event{Task: task, State: progress.Checking})
-	folder, err := fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins", "nftables")
+	assets := Assets{Kubelet: bins.Path(build.Kubelet), KubeProxy: bins.Path(build.KubeProxy)}
+	err = tell.Task("containerd, runc, CNI", func() (_ string, err error) {
+		assets.Packages, err = fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins", "nftables")
+		return "unpacked", err
+	})
 	if err != nil {
-		tell.Tell(progress.Event{Task: task, State: progress.Failed})
-		return Assets{}, fmt.Errorf("get the node's programs: %w", err)
+		err = fmt.Errorf("get the node's programs: %w", err)
 	}
-	tell.Tell(progress.Event{Task: task, State: progress.Done, Detail: "unpacked"})
-	return Assets{Packages: folder, Kubelet: bins.Path(build.Kubelet), KubeProxy: bins.Path(build.KubeProxy)}, nil
+	return assets, err
 }
 
 func (a Assets) containerd() string { return filepath.Join(a.Packages, "usr/bin/containerd") }

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/cluster/progress"
 )
 
 // machine is one node: containerd and a kubelet. All machines share the network of the
@@ -61,13 +60,14 @@ func (m *machine) path(parts ...string) string {
 // socket is containerd's; the sandbox has its own /run.
 func (p *place) socket() string { return "/run/containerd" + p.suffix + "/containerd.sock" }
 
-func (m *machine) startContainerd(ctx context.Context) (err error) {
-	m.tell("containerd"+m.suffix, progress.Starting, "")
-	m.containerd, err = m.spawn("containerd"+m.suffix, m.options.Assets.containerd(), "--config", m.path("containerd.toml"))
-	if err != nil {
-		return err
-	}
-	return m.await(ctx, m.containerd, "ready", func(ctx context.Context) error { return m.ctr(ctx, "version") })
+func (m *machine) startContainerd(ctx context.Context) error {
+	return m.options.Tell.Task("containerd"+m.suffix, func() (_ string, err error) {
+		m.containerd, err = m.spawn("containerd"+m.suffix, m.options.Assets.containerd(), "--config", m.path("containerd.toml"))
+		if err != nil {
+			return "", err
+		}
+		return "ready", await(ctx, m.containerd, func(ctx context.Context) error { return m.ctr(ctx, "version") })
+	})
 }
 
 func (m *machine) startKubelet() error {
@@ -99,8 +99,9 @@ func (m *machine) stopKubelet(ctx context.Context) error {
 }
 
 func (m *machine) awaitNode(ctx context.Context) error {
-	m.tell(m.kubelet.Name(), progress.Starting, "")
-	return m.await(ctx, m.kubelet, "node "+m.name+" is ready", m.ready)
+	return m.options.Tell.Task("kubelet"+m.suffix, func() (string, error) {
+		return "node " + m.name + " is ready", await(ctx, m.kubelet, m.ready)
+	})
 }
 
 // ready returns nil if the node is ready and accepts Pods.

@@ -19,9 +19,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/cluster/progress"
 )
@@ -50,6 +50,8 @@ type Options struct {
 	// NodeGone is how long the control plane waits before it considers a silent node
 	// lost; default 8 s.
 	NodeGone time.Duration
+	// Failed is called with the error of a part that ended unexpectedly.
+	Failed func(error)
 	// Tell receives the progress; nil is allowed.
 	Tell progress.Sink
 }
@@ -60,12 +62,10 @@ const defaultNodeGone = 8 * time.Second
 type Node struct {
 	options Options
 	plane   *cluster.Cluster
-	spawner *process.Spawner
 	clients kubernetes.Interface
 	// machines are the first node and, if it is wanted, the second.
 	machines []*machine
 	proxy    *process.Process
-	failed   chan error
 }
 
 // Start starts everything and returns when the node is ready and accepts Pods.
@@ -73,7 +73,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	if o.NodeGone == 0 {
 		o.NodeGone = defaultNodeGone
 	}
-	n := &Node{options: o, spawner: process.NewSpawner(), failed: make(chan error, 1)}
+	n := &Node{options: o}
 	for i, p := range places() {
 		if i == 0 || o.Second {
 			n.machines = append(n.machines, &machine{Node: n, place: p})
@@ -114,21 +114,8 @@ func (n *Node) path(parts ...string) string {
 	return filepath.Join(append([]string{n.options.Dir}, parts...)...)
 }
 
-func (n *Node) tell(task string, state progress.State, detail string) {
-	n.options.Tell.Tell(progress.Event{Task: task, State: state, Detail: detail})
-}
-
 // Plane is the control plane.
 func (n *Node) Plane() *cluster.Cluster { return n.plane }
-
-// RESTConfig is an administrator client configuration, for use inside.
-func (n *Node) RESTConfig() *rest.Config { return n.plane.RESTConfig() }
-
-// Kubeconfig is the path of the administrator's kubeconfig, for use inside.
-func (n *Node) Kubeconfig() string { return n.plane.Kubeconfig() }
-
-// Failed receives the error of a part that ended unexpectedly.
-func (n *Node) Failed() <-chan error { return n.failed }
 
 // Stop ends the nodes and the control plane. Containers keep running until the sandbox
 // ends.
@@ -143,55 +130,32 @@ func (n *Node) Stop(ctx context.Context) error {
 	if n.plane != nil {
 		errs = append(errs, n.plane.Stop(ctx))
 	}
-	n.spawner.Close()
 	return errors.Join(errs...)
 }
 
 // spawn starts a part of the node and watches it.
 func (n *Node) spawn(name, path string, args ...string) (*process.Process, error) {
-	p, err := n.spawner.Start(process.Spec{
+	return process.Start(process.Spec{
 		Name: name, Path: path, Args: args, Dir: n.options.Dir, Log: n.path("logs", name+".log"),
-		Env: n.options.Assets.env(),
+		Env: n.options.Assets.env(), Failed: n.options.Failed,
 	})
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		<-p.Done()
-		if !p.Asked() {
-			n.fail(p.ExitError())
-		}
-	}()
-	return p, nil
-}
-
-func (n *Node) fail(err error) {
-	select {
-	case n.failed <- err:
-	default: // One failure is enough.
-	}
 }
 
 // await waits until a part is ready.
-func (n *Node) await(ctx context.Context, p *process.Process, detail string, ready func(context.Context) error) error {
+func await(ctx context.Context, p *process.Process, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("after %s", startTime))
 	defer cancel()
-	if err := p.WaitReady(ctx, ready); err != nil {
-		n.tell(p.Name(), progress.Failed, "")
-		return err
-	}
-	n.tell(p.Name(), progress.Done, detail)
-	return nil
+	return p.WaitReady(ctx, ready)
 }
 
 func (n *Node) startPlane(ctx context.Context) error {
 	// Of a repeated flag, the last one wins.
 	extra := cluster.ExtraArgs{
-		APIServer: []string{
+		build.APIServer: {
 			"--bind-address=0.0.0.0", "--advertise-address=" + NodeAddress, "--kubelet-preferred-address-types=InternalIP",
 			"--endpoint-reconciler-type=lease", // kube-proxy rejects requests to Services without endpoints.
 		},
-		ControllerManager: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String()},
+		build.ControllerManager: {"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String()},
 	}
 	plane, err := cluster.Start(ctx, cluster.Options{
 		Dir: n.path("cluster"), Port: apiPort, ExtraArgs: extra, Tell: n.options.Tell,
@@ -203,7 +167,7 @@ func (n *Node) startPlane(ctx context.Context) error {
 	go func() {
 		<-plane.Done()
 		if err := plane.Err(); err != nil {
-			n.fail(err)
+			n.options.Failed(err)
 		}
 	}()
 	n.clients, err = kubernetes.NewForConfig(plane.RESTConfig())

@@ -21,6 +21,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/integration/openkruise"
 )
@@ -37,7 +38,7 @@ var takenOver = map[string]struct{ state, patch string }{
 // that OpenKruise leaves are on a node without an agent.
 func keepingPods() clustertest.Option {
 	return clustertest.WithExtraArgs(cluster.ExtraArgs{
-		ControllerManager: []string{"--controllers=*,-pod-garbage-collector-controller"},
+		build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"},
 	})
 }
 

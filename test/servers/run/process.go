@@ -44,13 +44,12 @@ type Spec struct {
 type Process struct {
 	*process.Process
 
-	spec    Spec
-	spawner *process.Spawner
+	spec Spec
 }
 
 // Start starts a server and waits until it is ready. Close it at the end.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
-	p := &Process{spec: spec, spawner: process.NewSpawner()}
+	p := &Process{spec: spec}
 	if err := p.Restart(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -66,7 +65,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Process, err = p.spawner.Start(process.Spec{
+	p.Process, err = process.Start(process.Spec{
 		Name: p.spec.Name, Path: path, Args: p.spec.Args, Dir: p.spec.Dir, Log: p.spec.Log,
 		Env: append(os.Environ(), p.spec.Env...),
 	})
@@ -84,22 +83,11 @@ func (p *Process) Kill() error {
 	if p.Process == nil {
 		return nil
 	}
-	if err := syscall.Kill(-p.PID(), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("kill %s (pid %d): %w", p.spec.Name, p.PID(), err)
-	}
-	<-p.Done()
-	return nil
+	return p.Process.Kill()
 }
 
 // Close kills the process for good.
-func (p *Process) Close() error {
-	err := p.Kill()
-	p.spawner.Close()
-	return err
-}
-
-// Signal sends a signal only to the process itself.
-func (p *Process) Signal(signal syscall.Signal) error { return syscall.Kill(p.PID(), signal) }
+func (p *Process) Close() error { return p.Kill() }
 
 // Hang suspends the process until Resume, and returns when all its threads have stopped:
 // the signal itself is only a request, and a server might still answer a call made right

@@ -6,11 +6,11 @@
 // No child outlives its parent: every child asks the kernel for SIGKILL when its parent
 // dies (Pdeathsig), even if the parent is itself killed with SIGKILL and cannot clean
 // up. Every child leads its own process group, so that Ctrl-C in a terminal reaches
-// only the parent, which then ends its children in the order it chooses.
+// only the parent, which then ends its children in the order it chooses. What is left of the
+// group ends with the child.
 package process
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,10 +19,8 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 )
-
-// ErrClosed is returned by Spawner.Start after Spawner.Close.
-var ErrClosed = errors.New("the process spawner is closed")
 
 // Spec describes the program to run and where its output goes.
 type Spec struct {
@@ -39,48 +37,35 @@ type Spec struct {
 	// Log is the file that stdout and stderr are appended to. Its directory is created
 	// if missing.
 	Log string
+	// Failed is called with the *ExitError if the process ends although nobody has asked it
+	// to; nil is allowed.
+	Failed func(error)
 }
 
-// Spawner forks children from one operating-system thread that lives as long as the
-// Spawner: Pdeathsig fires when the forking *thread* ends, and the Go runtime may end
-// threads at any time.
-type Spawner struct {
-	forks  chan func()
-	closed chan struct{}
-	once   sync.Once
-}
-
-// NewSpawner starts the forking thread. Close it when all its children have ended.
-func NewSpawner() *Spawner {
-	s := &Spawner{forks: make(chan func()), closed: make(chan struct{})}
+// forks takes what the forking thread does. There is one for the whole program, because
+// Pdeathsig fires when the forking *thread* ends, and the Go runtime may end threads at any
+// time.
+var forks = sync.OnceValue(func() chan<- func() {
+	forks := make(chan func())
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		for {
-			select {
-			case fork := <-s.forks:
-				fork()
-			case <-s.closed:
-				return
-			}
+		runtime.LockOSThread()
+		for fork := range forks {
+			fork()
 		}
 	}()
-	return s
-}
+	return forks
+})
 
-// Do runs fork on the forking thread. It fails with ErrClosed after Close.
-func (s *Spawner) Do(fork func() error) error {
+// Fork calls fork, which starts a child, on a thread that lives as long as the program.
+func Fork(fork func() error) error {
 	result := make(chan error, 1)
-	select {
-	case s.forks <- func() { result <- fork() }:
-		return <-result
-	case <-s.closed:
-		return ErrClosed
-	}
+	forks() <- func() { result <- fork() }
+	return <-result
 }
 
 // Start runs a program. The error names the program that could not be started and the
-// cause; it is ErrClosed after Close.
-func (s *Spawner) Start(spec Spec) (*Process, error) {
+// cause.
+func Start(spec Spec) (*Process, error) {
 	log, offset, err := openLog(spec.Log)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
@@ -89,19 +74,21 @@ func (s *Spawner) Start(spec Spec) (*Process, error) {
 	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx // it outlives the call; Stop and Kill end it
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, spec.Env, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := s.Do(cmd.Start); err != nil {
+	if err := Fork(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 	p := &Process{spec: spec, cmd: cmd, logOffset: offset, done: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // its state says how it ended
+		_ = cmd.Wait()                              // its state says how it ended
+		_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // what it left behind, if anything
+		p.endedAt = time.Now()
 		close(p.done)
+		if spec.Failed != nil && !p.asked.Load() {
+			spec.Failed(p.ExitError())
+		}
 	}()
 	return p, nil
 }
-
-// Close ends the forking thread. The kernel kills children that still run.
-func (s *Spawner) Close() { s.once.Do(func() { close(s.closed) }) }
 
 // openLog opens a log for appending and returns where this run's part begins.
 func openLog(path string) (*os.File, int64, error) {
