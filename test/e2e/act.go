@@ -26,74 +26,56 @@ import (
 
 // apply creates or changes an object and returns its generation.
 func (s *Scene) apply(object *unstructured.Unstructured) int64 {
-	generation, err := stage.Apply(s.ctx, s.Kube(), object)
-	s.Check(err)
+	generation, err := stage.Apply(s.ctx, s.session.Kube, object)
+	s.check(err)
 	return generation
 }
 
-// Change merges a YAML document into the workload. Containers and variables are matched
+// change merges a YAML document into the workload. Containers and variables are matched
 // by name; null removes a field.
-func (s *Scene) Change(document string) {
+func (s *Scene) change(document string) {
 	changed, err := stage.Merge(s.object, s.schema, document)
-	s.Check(err)
+	s.check(err)
 	s.object = changed
 	s.generation = s.apply(s.object)
 }
 
-// Image sets the image of the container main to a version of the web service: v1, v2,
-// v3, or one that does not exist.
-func (s *Scene) Image(version string) {
-	s.Step("image %s", version)
-	s.Change(fmt.Sprintf("spec: {template: {spec: {containers: [{name: main, image: %s:%s}]}}}", images.Web, version))
+// image sets the image of the container main: to a version of the web service (v1, v2, v3,
+// or one that does not exist), or to any image.
+func (s *Scene) image(name string) {
+	if !strings.Contains(name, ":") {
+		name = images.Web + ":" + name
+	}
+	s.change(fmt.Sprintf("spec: {template: {spec: {containers: [{name: main, image: %q}]}}}", name))
 }
 
-// Scale writes the scale subresource, as "kubectl scale" and autoscalers do.
-func (s *Scene) Scale(pods int) {
-	s.Step("scale to %d", pods)
+// scale writes the scale subresource, as "kubectl scale" and autoscalers do.
+func (s *Scene) scale(pods int) {
 	var err error
-	s.generation, err = stage.Scale(s.ctx, s.Kube(), s.object.DeepCopy(), pods)
-	s.Check(err)
-	// A later Change must not revert it.
-	s.Check(unstructured.SetNestedField(s.object.Object, int64(pods), "spec", "replicas"))
+	s.generation, err = stage.Scale(s.ctx, s.session.Kube, s.object.DeepCopy(), pods)
+	s.check(err)
+	// A later change must not revert it.
+	s.check(unstructured.SetNestedField(s.object.Object, int64(pods), "spec", "replicas"))
 }
 
-// Kubectl runs kubectl in the story's namespace, and returns what it writes.
-func (s *Scene) Kubectl(args ...string) string {
-	s.Step("kubectl %s", strings.Join(args, " "))
+// kubectl runs kubectl in the story's namespace.
+func (s *Scene) kubectl(args ...string) {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, fmt.Errorf("after %s", patience))
 	defer cancel()
-	cmd := s.session.tool(ctx, "kubectl", append([]string{"--namespace", s.Namespace()}, args...)...)
-	out, err := cmd.CombinedOutput()
+	out, err := s.session.tool(ctx, "kubectl", append([]string{"--namespace", s.story.Name}, args...)...).CombinedOutput()
 	if err != nil {
-		s.Check(fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, out))
+		s.check(fmt.Errorf("%w\n%s", err, out))
 	}
-	return string(out)
 }
 
-// DeletePod deletes a Pod as "kubectl delete pod" does.
-func (s *Scene) DeletePod(name string) {
-	s.Step("delete %s", name)
-	s.Check(s.Kube().Delete(s.ctx, s.pod(name)))
+// evict evicts a Pod as "kubectl drain" does; it returns why that is refused.
+func (s *Scene) evict(name string) error {
+	return s.session.Kube.SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{})
 }
 
-// ForceDeletePod deletes a Pod as "kubectl delete pod --grace-period=0 --force" does.
-func (s *Scene) ForceDeletePod(name string) {
-	s.Step("delete %s by force", name)
-	s.Check(s.Kube().Delete(s.ctx, s.pod(name), client.GracePeriodSeconds(0)))
-}
-
-// Evict evicts a Pod as "kubectl drain" does.
-func (s *Scene) Evict(name string) { s.Check(s.TryEvict(name)) }
-
-// TryEvict is Evict; it returns why it is refused.
-func (s *Scene) TryEvict(name string) error {
-	s.Step("evict %s", name)
-	return s.Kube().SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{})
-}
-
-// TimeDelete deletes a Pod with kubectl. It returns how long its drain took, and how much
+// timeDelete deletes a Pod with kubectl. It returns how long its drain took, and how much
 // later the API server accepted the deletion.
-func (s *Scene) TimeDelete(name string) (drain, later time.Duration) {
+func (s *Scene) timeDelete(name string) (drain, later time.Duration) {
 	began, watching := time.Now(), make(chan [2]time.Duration, 1)
 	go func() {
 		var drain time.Duration
@@ -107,27 +89,26 @@ func (s *Scene) TimeDelete(name string) (drain, later time.Duration) {
 		})
 		watching <- [2]time.Duration{drain, time.Since(began) - drain}
 	}()
-	s.Kubectl("delete", "pod", name, "--wait=false")
+	s.kubectl("delete", "pod", name, "--wait=false")
 	found := <-watching
 	return found[0], found[1]
 }
 
-// Budget protects the story's Pods with a PodDisruptionBudget, and waits until it counts.
-func (s *Scene) Budget(spec string) {
-	s.Step("a budget %s", spec)
+// budget protects the story's Pods with a PodDisruptionBudget, and waits until it counts.
+func (s *Scene) budget(spec string) {
 	budget, err := build(policyv1.PodDisruptionBudget{}, fmt.Sprintf(
-		"{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {namespace: %s, name: web}, spec: {selector: {matchLabels: {app: web}}, %s}}", s.Namespace(), spec))
-	s.Check(err)
+		"{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {namespace: %s, name: web}, spec: {selector: {matchLabels: {app: web}}, %s}}", s.story.Name, spec))
+	s.check(err)
 	s.apply(budget)
-	s.Await("the budget to count", func(now State) string {
+	s.await("the budget to count", func(now State) string {
 		found := &policyv1.PodDisruptionBudget{}
-		s.Check(s.Kube().Get(s.ctx, client.ObjectKeyFromObject(budget), found))
+		s.check(s.session.Kube.Get(s.ctx, client.ObjectKeyFromObject(budget), found))
 		if meta.IsStatusConditionFalse(found.Status.Conditions, policyv1.DisruptionAllowedCondition) {
 			// The controller manager learns of a kind that is younger than itself within 30 s,
 			// and does not look again by itself at a budget that it failed to count before. A
 			// stamp makes it do so, once a second: the same stamp again changes nothing.
 			stamp := fmt.Sprintf(`{"metadata": {"annotations": {"stamp": %q}}}`, time.Now().Format(time.RFC3339))
-			s.Check(s.Kube().Patch(s.ctx, found.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(stamp))))
+			s.check(s.session.Kube.Patch(s.ctx, found.DeepCopy(), mergePatch(stamp)))
 		}
 		if n := int(found.Status.CurrentHealthy); n != len(now.Pods) {
 			return fmt.Sprintf("it has counted %d Pods", n)
@@ -136,47 +117,36 @@ func (s *Scene) Budget(spec string) {
 	})
 }
 
-// Found adds a row to what is known of Usher's footprint, and tells it in the story's line.
-func (s *Scene) Found(what, found, how string) {
+// found adds a row to what is known of Usher's footprint, and tells it in the story's line.
+func (s *Scene) found(what, found, how string) {
 	s.session.found(what, found, how)
 	s.notes = append(s.notes, what+" "+found)
 }
 
-func (s *Scene) pod(name string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: name}}
+func mergePatch(text string) client.Patch {
+	return client.RawPatch(types.MergePatchType, []byte(text))
 }
 
-// StorageClass is the class of the story's volumes.
-func (s *Scene) StorageClass() string { return s.story.Name }
+func (s *Scene) pod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.story.Name, Name: name}}
+}
 
-// LocalVolumes creates volumes from directories on the node. As there is no
-// provisioner, these are the only ones.
-func (s *Scene) LocalVolumes(n int) {
+// localVolumes creates volumes from directories on the node, of a class with the story's name.
+// As there is no provisioner, these are the only ones.
+func (s *Scene) localVolumes(n int) {
 	kind := corev1.HostPathDirectoryOrCreate
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", s.story.Name, i)
-		s.Check(s.Kube().Create(s.ctx, &corev1.PersistentVolume{
+		s.check(s.session.Kube.Create(s.ctx, &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeSpec{
 				Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
 				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				StorageClassName: s.StorageClass(),
+				StorageClassName: s.story.Name,
 				PersistentVolumeSource: corev1.PersistentVolumeSource{
 					HostPath: &corev1.HostPathVolumeSource{Path: s.session.Path("volumes", name), Type: &kind},
 				},
 			},
 		}))
 	}
-}
-
-// KillEtcd kills the story's own etcd; StartEtcd restarts it with its data.
-func (s *Scene) KillEtcd() {
-	s.Step("kill etcd")
-	s.Check(s.session.etcds[OwnEtcd].Kill())
-}
-
-// StartEtcd undoes KillEtcd.
-func (s *Scene) StartEtcd() {
-	s.Step("etcd is back")
-	s.Check(s.session.etcds[OwnEtcd].Restart(s.ctx))
 }

@@ -24,7 +24,7 @@ type callers struct {
 // call starts the callers.
 func (s *Scene) call() {
 	// A drain has to be longer than this delay and the longest request together.
-	part := s.story.Propagation / 8
+	part := s.story.Propagation.Duration / 8
 	if part < 0 {
 		part = defaultPropagation / 8
 	}
@@ -37,7 +37,7 @@ func (s *Scene) call() {
 			// kube-proxy chooses a Pod for each connection.
 			NewConnections: kind == KubeProxy,
 		})
-		s.Check(err)
+		s.check(err)
 		s.callers.clients = append(s.callers.clients, client)
 		s.callers.flowing.Go(func() error {
 			if err := client.Run(ctx); !errors.Is(err, context.Canceled) {
@@ -65,24 +65,21 @@ func (s *Scene) hangUp() error {
 	return nil
 }
 
-// EndService tells callers that the service ends, and calls end. When its Pods are gone,
+// endService tells callers that the service ends, and calls end. When its Pods are gone,
 // the callers stop.
-func (s *Scene) EndService(end func()) {
+func (s *Scene) endService(end func()) {
 	for _, client := range s.callers.clients {
 		client.EndWhenGone()
 	}
 	end()
-	s.Await("all Pods to be gone", func(now State) string {
+	s.await("all Pods to be gone", func(now State) string {
 		if len(now.Pods) > 0 {
 			return fmt.Sprintf("%d are there", len(now.Pods))
 		}
 		return ""
 	})
-	s.Check(s.hangUp())
+	s.check(s.hangUp())
 }
-
-// Callers are those that use the story's first registry.
-func (s *Scene) Callers() *traffic.Client { return s.callers.clients[0] }
 
 // unsettled returns why the last change of a registry can still cause losses.
 func (c *callers) unsettled() string {

@@ -6,8 +6,9 @@
 //
 // The program runs twice: outside, prepare.go gets everything that needs a network and a
 // compiler; inside a sandbox, session.go starts the node, and play.go plays the stories.
-// A story (package stories) acts through a Scene: scene.go and act.go. The state to reach
-// is in state.go, the outcome in report.go.
+// The stories are in stories.yaml. What their steps do is in script.go and act.go, what they
+// look at in facts.go and state.go. A Scene (scene.go) is where one plays; its outcome is in
+// report.go.
 package e2e
 
 import (
@@ -20,6 +21,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
@@ -60,16 +63,16 @@ type Story struct {
 	Alone bool
 	// Takes is roughly how long it plays, for long stories: the longest start first, so
 	// that none runs alone at the end for long.
-	Takes time.Duration
+	Takes metav1.Duration
 	// MayLose means that something ends without asking Usher, so that lost requests are
 	// measured. Otherwise a lost request is a failure.
 	MayLose bool
 	// Propagation is the drain time of its Registration; default 2 s, negative for
 	// none at all.
-	Propagation time.Duration
-	// Play plays it. It returns when its end is reached, or fails through the Scene.
-	// Requests flow until it returns.
-	Play func(s *Scene)
+	Propagation metav1.Duration
+	// Play are its steps, one on a line. Requests flow until the last one is done.
+	Play  string
+	steps []step
 }
 
 // uses reports whether callers look into any of the registries.
@@ -126,8 +129,8 @@ func (o Options) chosen() []Story {
 		if story.Registries == nil {
 			story.Registries = []Registry{Etcd}
 		}
-		if story.Propagation == 0 {
-			story.Propagation = defaultPropagation
+		if story.Propagation.Duration == 0 {
+			story.Propagation.Duration = defaultPropagation
 		}
 		list = append(list, story)
 	}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,85 +16,25 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-// SetName is the name of a story's CloneSet and of its Registration.
-const SetName = "web"
+// setName is the name of a story's workload and of its Registration.
+const setName = "web"
 
-// The hooks of a story's CloneSet, unless it sets others.
-const (
-	HookCreated   = "example.com/newly-create"
-	HookInPlace   = "example.com/unready-blocker-inplace"
-	HookPreDelete = "example.com/unready-blocker-delete"
+// The manifests that stories merge their documents into.
+var (
+	//go:embed manifests/cloneset.yaml
+	cloneSet string
+	//go:embed manifests/workload.yaml
+	workload string
+	//go:embed manifests/registration.yaml
+	registration string
+	//go:embed manifests/hooks.yaml
+	hooks string
 )
 
-// cloneSet is the start of every story: three Pods, updated in place one after the
-// other, with a hook before each update and each deletion.
-const cloneSet = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web}
-spec:
-  replicas: 3
-  lifecycle:
-    inPlaceUpdate: {labelsHandler: {example.com/unready-blocker-inplace: "true"}}
-    preDelete: {labelsHandler: {example.com/unready-blocker-delete: "true"}}
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata:
-      labels:
-        app: web
-        example.com/newly-create: "true"
-        example.com/unready-blocker-inplace: "true"
-        example.com/unready-blocker-delete: "true"
-    spec:
-      containers:
-      - name: main
-        image: usher.test/web:v1
-        readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
-        resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
-  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
-`
-
-// plain is the start of every story with a workload of Kubernetes' own kinds: it knows
-// nothing of Usher.
-const plain = `
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: main
-        image: usher.test/web:v1
-        readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
-        resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}
-`
-
-// workloadOf returns the type and the manifest of a workload.
-func workloadOf(kind string) (schema any, manifest string) {
-	schema = map[string]any{
-		"Deployment": appsv1.Deployment{}, "StatefulSet": appsv1.StatefulSet{}, "DaemonSet": appsv1.DaemonSet{},
-	}[kind]
-	return schema, fmt.Sprintf("apiVersion: apps/v1\nkind: %s%s", kind, plain)
+// schemas are the types of workloads of Kubernetes' own kinds.
+var schemas = map[string]any{
+	"Deployment": appsv1.Deployment{}, "StatefulSet": appsv1.StatefulSet{}, "DaemonSet": appsv1.DaemonSet{},
 }
-
-const registration = `
-apiVersion: usher.dev/v1alpha1
-kind: Registration
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  instance: {port: 8080}
-  drain: {deadline: 5m, onDeadline: Block}
-`
-
-const hooks = `
-spec:
-  hooks:
-    created: example.com/newly-create
-    inPlaceUpdate: example.com/unready-blocker-inplace
-    preDelete: example.com/unready-blocker-delete
-`
 
 // build merges documents into a new object.
 func build(kind any, documents ...string) (*unstructured.Unstructured, error) {
@@ -102,14 +43,14 @@ func build(kind any, documents ...string) (*unstructured.Unstructured, error) {
 
 // newWorkload merges documents, the first of which is a manifest.
 func newWorkload(story Story, schema any, documents []string) (*unstructured.Unstructured, error) {
-	return build(schema, append(slices.Clone(documents), names(story))...)
+	return build(schema, append(slices.Clone(documents), metadata(story))...)
 }
 
 // newRegistration merges documents, the first of which is a manifest.
 func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
-	return build(usherv1alpha1.Registration{}, append(slices.Clone(documents), names(story),
+	return build(usherv1alpha1.Registration{}, append(slices.Clone(documents), metadata(story),
 		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
-			strings.ReplaceAll(story.registries(), string(KubeProxy), string(Service)), story.Name, max(story.Propagation, 0)))...)
+			strings.ReplaceAll(story.registries(), string(KubeProxy), string(Service)), story.Name, max(story.Propagation.Duration, 0)))...)
 }
 
 // The address of the Service of the story whose callers use it, one of those that the API
@@ -129,8 +70,8 @@ func newService(story Story) (*unstructured.Unstructured, error) {
 		"spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}], clusterIP: %[2]q}}", story.Name, address))
 }
 
-func names(story Story) string {
-	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, SetName)
+func metadata(story Story) string {
+	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, setName)
 }
 
 // registryObject is the Registry of a kind.

@@ -63,7 +63,7 @@ func (s *session) playAll(ctx context.Context, tell progress.Sink) []outcome {
 	for i := range s.stories {
 		order = append(order, i)
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return int(s.stories[b].Takes - s.stories[a].Takes) })
+	slices.SortStableFunc(order, func(a, b int) int { return int(s.stories[b].Takes.Duration - s.stories[a].Takes.Duration) })
 	var sharing errgroup.Group
 	sharing.SetLimit(parallel)
 	for _, alone := range []bool{false, true} {
@@ -120,7 +120,7 @@ func (s *session) restore(ctx context.Context, story Story) error {
 // namespace that is deleted with Pods in it is checked again only after half of their
 // grace period. Whatever remains at the end fails the run.
 func (s *session) leave(ctx context.Context, scene *Scene) {
-	name := scene.Namespace()
+	name := scene.story.Name
 	if scene.object != nil {
 		_ = s.Kube.Delete(ctx, scene.object.DeepCopy())
 	}

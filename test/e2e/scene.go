@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -38,7 +36,7 @@ type Scene struct {
 	ctx     context.Context
 	session *session
 	story   Story
-	tell    func(step string)
+	step    string // what it does now
 
 	object     *unstructured.Unstructured // the workload as last requested
 	schema     any                        // its type, which tells how documents are merged into it
@@ -47,6 +45,11 @@ type Scene struct {
 	report     traffic.Report
 	notes      []string // of what the story measures, for its line
 	failure    error
+
+	over          string    // a document that is merged into the Registration
+	before, noted State     // at the last "open" or "remember", and at the last "note"
+	claimed       []string  // the claims before
+	asked         time.Time // when it last did something to Usher
 }
 
 // perform plays a story to its end and returns why it failed.
@@ -54,7 +57,7 @@ func (s *Scene) perform() error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.story.Play(s)
+		s.play()
 	}()
 	<-done
 	if err := s.hangUp(); err != nil && s.failure == nil {
@@ -63,61 +66,43 @@ func (s *Scene) perform() error {
 	return s.failure
 }
 
-// Fatalf ends the story.
-func (s *Scene) Fatalf(format string, args ...any) {
-	s.failure = fmt.Errorf(format, args...)
+// fatalf ends the story.
+func (s *Scene) fatalf(format string, args ...any) {
+	s.failure = fmt.Errorf("%s: %w", s.step, fmt.Errorf(format, args...))
 	runtime.Goexit()
 }
 
-// Check ends the story if err is not nil.
-func (s *Scene) Check(err error) {
+// check ends the story if err is not nil.
+func (s *Scene) check(err error) {
 	if err == nil {
 		return
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
 		err = cause // It says more than what was interrupted.
 	}
-	s.Fatalf("%w", err)
+	s.fatalf("%w", err)
 }
 
-// Step announces the next step.
-func (s *Scene) Step(format string, args ...any) { s.tell(fmt.Sprintf(format, args...)) }
-
-// Context ends when the run is interrupted.
-func (s *Scene) Context() context.Context { return s.ctx }
-
-// Namespace is the story's own namespace.
-func (s *Scene) Namespace() string { return s.story.Name }
-
-// Kube is the administrator's client.
-func (s *Scene) Kube() client.Client { return s.session.Kube }
-
-// Node is the node.
-func (s *Scene) Node() *realnode.Node { return s.session.node }
-
-// Generation is the workload's generation after the story's last change.
-func (s *Scene) Generation() int64 { return s.generation }
-
-// State returns the present state.
-func (s *Scene) State() State {
-	now, err := s.session.state(s.ctx, s.Namespace())
-	s.Check(err)
+// state returns the present state.
+func (s *Scene) state() State {
+	now, err := s.session.state(s.ctx, s.story.Name)
+	s.check(err)
 	if s.object != nil && now.Set == nil {
 		now.Workload, err = s.session.workload(s.ctx, s.object)
-		s.Check(err)
+		s.check(err)
 	}
 	return now
 }
 
-// Await waits until look returns "", that is, reports no obstacle.
-func (s *Scene) Await(what string, look func(State) string) State {
+// await waits until look returns "", that is, reports no obstacle.
+func (s *Scene) await(what string, look func(State) string) State {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
 		changed := s.session.changes.Next()
-		now := s.State()
+		now := s.state()
 		wrong := look(now)
 		if wrong == "" {
 			return now
@@ -126,19 +111,19 @@ func (s *Scene) Await(what string, look func(State) string) State {
 		case <-changed:
 		case <-tick.C:
 		case <-s.ctx.Done():
-			s.Check(context.Cause(s.ctx))
+			s.check(context.Cause(s.ctx))
 		case <-deadline.C:
-			s.Fatalf("waited %s for %s: %s", patience, what, wrong)
+			s.fatalf("waited %s for %s: %s", patience, what, wrong)
 		}
 	}
 }
 
-// Hold checks for some time that look finds nothing wrong.
-func (s *Scene) Hold(what string, during time.Duration, look func(State) string) {
+// hold checks for some time that look finds nothing wrong.
+func (s *Scene) hold(what string, during time.Duration, look func(State) string) {
 	end := time.Now().Add(during)
-	s.Await(what, func(now State) string {
+	s.await(what, func(now State) string {
 		if wrong := look(now); wrong != "" {
-			s.Fatalf("%s: %s", what, wrong)
+			s.fatalf("%s: %s", what, wrong)
 		}
 		if time.Now().Before(end) {
 			return "its time is not over"
@@ -147,10 +132,10 @@ func (s *Scene) Hold(what string, during time.Duration, look func(State) string)
 	})
 }
 
-// Settle waits until nothing is in progress, neither with Pods nor with requests sent
+// settle waits until nothing is in progress, neither with Pods nor with requests sent
 // to Pods that have left.
-func (s *Scene) Settle() State {
-	return s.Await("everything to settle", func(now State) string {
+func (s *Scene) settle() {
+	s.await("everything to settle", func(now State) string {
 		if wrong := now.Unsettled(s.generation); wrong != "" {
 			return wrong
 		}
@@ -158,52 +143,29 @@ func (s *Scene) Settle() State {
 	})
 }
 
-// Open creates the namespace, the usual Registration and the usual CloneSet, with YAML
-// documents merged into it, and returns when its Pods answer requests.
-func (s *Scene) Open(documents ...string) { s.OpenWith("", documents...) }
-
-// OpenWith is Open with a YAML document merged into the usual Registration too.
-func (s *Scene) OpenWith(over string, documents ...string) {
-	s.open(stage.CloneSet{}, append([]string{cloneSet}, documents...), registration, hooks, over)
-}
-
-// OpenWorkload is Open with a workload of Kubernetes' own kinds: a Deployment, a
-// StatefulSet or a DaemonSet.
-func (s *Scene) OpenWorkload(kind string, documents ...string) {
-	schema, manifest := workloadOf(kind)
-	s.open(schema, append([]string{manifest}, documents...), registration)
-}
-
-// OpenManifest is Open with other manifests. The story replaces the names of objects,
-// service and registry, and the drain time.
-func (s *Scene) OpenManifest(set, registration string, documents ...string) {
-	s.open(stage.CloneSet{}, append([]string{set}, documents...), registration)
-}
-
 // open creates what a story needs, unless it is there.
 func (s *Scene) open(schema any, documents []string, registration ...string) {
-	s.Step("open")
 	if s.object == nil {
-		s.Check(stage.OpenNamespace(s.ctx, s.Kube(), s.Namespace()))
+		s.check(stage.OpenNamespace(s.ctx, s.session.Kube, s.story.Name))
 	}
 	if s.story.uses(Service, KubeProxy) {
 		made, err := newService(s.story)
-		s.Check(err)
+		s.check(err)
 		s.apply(made)
 	}
 	made, err := newRegistration(s.story, registration)
-	s.Check(err)
+	s.check(err)
 	s.apply(made)
 	s.schema = schema
 	s.object, err = newWorkload(s.story, schema, documents)
-	s.Check(err)
+	s.check(err)
 	s.generation = s.apply(s.object)
 	if s.story.uses(HAProxy, KubeProxy) {
 		// A load balancer accepts requests before it has any instance for them.
-		s.Await("the first Pods", func(now State) string { return now.Unsettled(s.generation) })
+		s.await("the first Pods", func(now State) string { return now.Unsettled(s.generation) })
 	}
 	if s.story.uses(KubeProxy) {
-		s.Await("kube-proxy's rules for the first Pods", func(State) string {
+		s.await("kube-proxy's rules for the first Pods", func(State) string {
 			if err := dial(s.ctx, serviceAddress); err != nil {
 				return err.Error()
 			}
@@ -211,9 +173,6 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 		})
 	}
 	s.call()
-	s.Settle()
-	s.Await("the first requests", func(State) string { return s.callers.silent() })
+	s.settle()
+	s.await("the first requests", func(State) string { return s.callers.silent() })
 }
-
-// Pause waits for a time that is part of the story.
-func (s *Scene) Pause(d time.Duration) { s.Check(stage.Pause(s.ctx, d)) }

@@ -31,7 +31,7 @@ type State struct {
 
 // state returns the present state of a namespace.
 func (s *session) state(ctx context.Context, namespace string) (now State, err error) {
-	key := client.ObjectKey{Namespace: namespace, Name: SetName}
+	key := client.ObjectKey{Namespace: namespace, Name: setName}
 	set, registration, pods := &appsv1alpha1.CloneSet{}, &usherv1alpha1.Registration{}, &corev1.PodList{}
 	if err = s.objects.Get(ctx, key, set); err == nil {
 		now.Set = set
@@ -70,17 +70,6 @@ func (s State) Pod(name string) *corev1.Pod {
 		}
 	}
 	return nil
-}
-
-// In counts the Pods in a lifecycle state.
-func (s State) In(state appsv1alpha1.LifecycleState) int {
-	n := 0
-	for _, pod := range s.Pods {
-		if pod.Labels[appsv1alpha1.LabelLifecycleState] == string(state) {
-			n++
-		}
-	}
-	return n
 }
 
 // Condition returns one of the set's conditions; an empty one if absent.
@@ -156,12 +145,11 @@ func (s State) unsettledPods(want int32) string {
 }
 
 func unsettledPod(pod *corev1.Pod, inSet bool) string {
-	state := pod.Labels[appsv1alpha1.LabelLifecycleState]
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return "being deleted"
-	case inSet && state != string(appsv1alpha1.StateNormal):
-		return state
+	case inSet && lifecycle(pod) != appsv1alpha1.StateNormal:
+		return string(lifecycle(pod))
 	case !stage.Ready(pod):
 		return "not ready"
 	}

@@ -12,6 +12,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 // settled is a set of two Pods with nothing in progress.
@@ -64,5 +65,52 @@ func TestUnsettled(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// Every step of every story can be played.
+func TestStories(t *testing.T) {
+	stories, err := Stories()
+	if err != nil || len(stories) < 43 {
+		t.Errorf("%d stories, %v", len(stories), err)
+	}
+	for _, wrong := range []string{"dance", "want joy", "await 3 registered", "hold 5s the same Pods and joy"} {
+		if _, err := parse("open\n" + wrong + "\n"); err == nil {
+			t.Errorf("a story can %q", wrong)
+		}
+	}
+}
+
+// The first facts are not true of two Pods, and true when others run v2; of the second ones
+// it is the other way round.
+func TestFacts(t *testing.T) {
+	later := settled()
+	for i := range later.Pods {
+		later.Pods[i].Spec.NodeName = "node-2"
+		later.Pods[i].Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "main", Image: "usher.test/web:v2", RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}
+	}
+	later.Pods[0].Name = "c"
+	later.Registration.Status.Registered = 3
+	later.Set.Status.Conditions = []appsv1alpha1.CloneSetCondition{{Type: "Blocked", Status: "True", Reason: "Stuck", Message: "main is"}}
+	s := &Scene{before: settled(), noted: settled()}
+	for i, facts := range [][]string{
+		{
+			"all run v2", "a gone", "a replaced", "Pods on node-2", "2 Pods that serve v2", "at least 3 registered",
+			"Blocked=True, Stuck: main", "at least 2 registered and a gone",
+		},
+		{
+			"v2 in side alone", "the same names", "the same Pods", "the same Pods, restarted 0 times", "at most 2 registered",
+			"at most 1 restarted since noted", "at most 1 more than noted that serve v2",
+		},
+	} {
+		for _, text := range facts {
+			wrong, err := look(text)
+			registrytest.NoError(t, err)
+			if now, then := wrong(s, settled()), wrong(s, later); (now == "") != (i == 1) || (then == "") != (i == 0) {
+				t.Errorf("%s: %q, and later %q", text, now, then)
+			}
+		}
 	}
 }

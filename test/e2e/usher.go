@@ -19,7 +19,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -164,39 +163,33 @@ func usherProcesses() (found []int, err error) {
 	return found, err
 }
 
-// KillUsher kills all replicas of Usher with SIGKILL. The kubelet restarts them, and
-// one leads when the dead leader's lease has expired, after 15 seconds.
-func (s *Scene) KillUsher() {
-	s.Step("kill Usher")
-	s.SignalUsher(syscall.SIGKILL)
-}
-
-// SignalUsher sends a signal to all replicas of Usher.
-func (s *Scene) SignalUsher(signal syscall.Signal) {
+// signalUsher sends a signal to all replicas of Usher. The kubelet restarts those that it
+// kills, and one leads when the dead leader's lease has expired, after 15 seconds.
+func (s *Scene) signalUsher(signal syscall.Signal) {
+	s.asked = time.Now()
 	found, err := usherProcesses()
-	s.Check(err)
+	s.check(err)
 	if len(found) == 0 {
-		s.Fatalf("send %s to Usher: it does not run", signal)
+		s.fatalf("send %s to Usher: it does not run", signal)
 	}
 	for _, pid := range found {
-		s.Check(syscall.Kill(pid, signal))
+		s.check(syscall.Kill(pid, signal))
 	}
 }
 
-// StopUsher ends all of Usher's replicas. It returns when the node knows: until kube-proxy
+// stopUsher ends all of Usher's replicas. It returns when the node knows: until kube-proxy
 // has written its rules, API servers call replicas that are gone. A Pod that is still there
 // refuses connections, too, when its process has ended.
-func (s *Scene) StopUsher() {
-	s.Step("stop Usher")
-	s.Check(s.session.scaleUsher(s.ctx, 0))
-	s.Await("the end of Usher", func(State) string {
+func (s *Scene) stopUsher() {
+	s.check(s.session.scaleUsher(s.ctx, 0))
+	s.await("the end of Usher", func(State) string {
 		pods := &corev1.PodList{}
-		s.Check(s.Kube().List(s.ctx, pods, client.InNamespace(usherNamespace)))
+		s.check(s.session.Kube.List(s.ctx, pods, client.InNamespace(usherNamespace)))
 		if len(pods.Items) > 0 {
 			return fmt.Sprintf("%d Pods are there", len(pods.Items))
 		}
 		service := &corev1.Service{}
-		s.Check(s.Kube().Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: guardName}, service))
+		s.check(s.session.Kube.Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: guardName}, service))
 		if err := dial(s.ctx, net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))); !errors.Is(err, syscall.ECONNREFUSED) {
 			return fmt.Sprintf("the guard's address is not refused: %v", err)
 		}
@@ -204,42 +197,38 @@ func (s *Scene) StopUsher() {
 	})
 }
 
-// StartUsher starts Usher's replicas again.
-func (s *Scene) StartUsher() {
-	s.Step("start Usher")
-	s.Check(s.session.scaleUsher(s.ctx, usherReplicas))
+// startUsher starts Usher's replicas again.
+func (s *Scene) startUsher() {
+	s.asked = time.Now()
+	s.check(s.session.scaleUsher(s.ctx, usherReplicas))
 }
 
 func (s *session) scaleUsher(ctx context.Context, replicas int) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
-	return s.Kube.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)))
+	return s.Kube.Patch(ctx, deployment, mergePatch(fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)))
 }
 
-// RestartUsher replaces Usher's replicas with new ones, as an upgrade does.
-func (s *Scene) RestartUsher() {
-	s.Step("restart Usher")
+// restartUsher replaces Usher's replicas with new ones, as an upgrade does.
+func (s *Scene) restartUsher() {
+	s.asked = time.Now()
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
-	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
-	s.Check(s.Kube().Patch(s.ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))))
+	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, s.asked.Format(time.RFC3339Nano))
+	s.check(s.session.Kube.Patch(s.ctx, deployment, mergePatch(patch)))
 }
 
-// AwaitUsher waits until all replicas of Usher are ready again, and one has become
-// leader since a time.
-func (s *Scene) AwaitUsher(since time.Time) {
-	s.Step("await Usher")
-	s.Check(s.session.awaitUsher(s.ctx, since, patience))
-}
+// awaitUsher waits until all replicas of Usher are ready again, and one has become
+// leader since the story last did something to Usher.
+func (s *Scene) awaitUsher() { s.check(s.session.awaitUsher(s.ctx, s.asked, patience)) }
 
-// DeposeUsher gives the lease of Usher's leader to an inactive holder, and returns when
-// the leader has noticed: its replica restarts, and nobody leads until ElectUsher.
-func (s *Scene) DeposeUsher() {
-	s.Step("Usher has no leader")
+// deposeUsher gives the lease of Usher's leader to an inactive holder, and returns when
+// the leader has noticed: its replica restarts, and nobody leads until electUsher.
+func (s *Scene) deposeUsher() {
 	before := s.usherRestarts()
 	now := metav1.NowMicro()
-	s.Check(s.session.writeLease(s.ctx, coordinationv1.LeaseSpec{
+	s.check(s.session.writeLease(s.ctx, coordinationv1.LeaseSpec{
 		HolderIdentity: ptr.To(stranger), LeaseDurationSeconds: ptr.To(strangerSeconds), AcquireTime: &now, RenewTime: &now,
 	}))
-	s.Await("the leader to restart", func(State) string {
+	s.await("the leader to restart", func(State) string {
 		if now := s.usherRestarts(); now <= before {
 			return "no replica of Usher has"
 		}
@@ -247,11 +236,11 @@ func (s *Scene) DeposeUsher() {
 	})
 }
 
-// ElectUsher frees the lease and waits until Usher has a leader.
-func (s *Scene) ElectUsher() {
-	began := time.Now()
-	s.Check(s.session.freeLease(s.ctx))
-	s.AwaitUsher(began)
+// electUsher frees the lease and waits until Usher has a leader.
+func (s *Scene) electUsher() {
+	s.asked = time.Now()
+	s.check(s.session.freeLease(s.ctx))
+	s.awaitUsher()
 }
 
 func leaseKey() client.ObjectKey {
@@ -283,7 +272,7 @@ func (s *session) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec)
 // usherRestarts counts the restarts of all of Usher's replicas.
 func (s *Scene) usherRestarts() (n int) {
 	pods := &corev1.PodList{}
-	s.Check(s.Kube().List(s.ctx, pods, client.InNamespace(usherNamespace)))
+	s.check(s.session.Kube.List(s.ctx, pods, client.InNamespace(usherNamespace)))
 	for _, pod := range pods.Items {
 		n += stage.Restarts(&pod)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/e2e"
-	"github.com/usher-dev/usher/test/e2e/stories"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -24,7 +23,11 @@ func main() {
 }
 
 func run(ctx context.Context, place *sandbox.Place, args []string) error {
-	o, list := e2e.Options{Stories: stories.All(), Args: args, Out: os.Stdout, Getenv: os.Getenv}, false
+	stories, err := e2e.Stories()
+	if err != nil {
+		return err
+	}
+	o, list := e2e.Options{Stories: stories, Args: args, Out: os.Stdout, Getenv: os.Getenv}, false
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	flags.Func("run", "play only the stories whose names match this `expression`", func(text string) (err error) {
 		o.Run, err = regexp.Compile(text)

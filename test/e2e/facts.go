@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+// fact returns what is wrong as long as something is not a fact. is are the groups of its
+// pattern.
+type fact func(s *Scene, now State, is []string) string
+
+// facts are what a story can want, await or hold, by patterns of their words.
+var facts = map[string]fact{
+	`all run (\S+)`: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
+		version := stage.Version(pod)
+		return "it runs " + version, version == is[0][strings.LastIndexByte(is[0], ':')+1:]
+	}),
+	`label (\S+)=(\S+), annotation (\S+)=(\S+)`: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
+		return "it has others", pod.Labels[is[0]] == is[1] && pod.Annotations[is[2]] == is[3]
+	}),
+	`(\S+) requested, (\S+) allowed`: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
+		given := pod.Status.ContainerStatuses[0].Resources
+		return fmt.Sprintf("it is given %+v", given),
+			given != nil && given.Requests.Cpu().String() == is[0] && given.Limits.Memory().String() == is[1]
+	}),
+	`v2 in (.*) alone`: each(aloneV2),
+
+	`the same names`: func(s *Scene, now State, _ []string) string {
+		if names(now) != names(s.before) {
+			return fmt.Sprintf("%s were %s", names(now), names(s.before))
+		}
+		return ""
+	},
+	`the same Pods`: same,
+	`the same Pods, restarted (\d+) times?`: func(s *Scene, now State, is []string) string {
+		if wrong := same(s, now, nil); wrong != "" {
+			return wrong
+		}
+		for _, pod := range now.Pods {
+			if more := stage.Restarts(&pod) - stage.Restarts(s.before.Pod(pod.Name)); strconv.Itoa(more) != is[0] {
+				return fmt.Sprintf("%s was restarted %d times", pod.Name, more)
+			}
+		}
+		return ""
+	},
+	`only new Pods`: func(s *Scene, now State, _ []string) string {
+		return replaced(s, now, func(corev1.Pod) bool { return true })
+	},
+	`others for the Pods of (\S+) alone`: func(s *Scene, now State, is []string) string {
+		return replaced(s, now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] })
+	},
+	`Pods on (\S+)`: func(_ *Scene, now State, is []string) string {
+		return atLeast("1", count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] }))
+	},
+	`(\S+) gone`: func(_ *Scene, now State, is []string) string {
+		if now.Pod(is[0]) != nil {
+			return "it is there"
+		}
+		return ""
+	},
+	`(\S+) replaced`: func(s *Scene, now State, is []string) string {
+		if now.Pod(is[0]) != nil || len(now.Pods) != len(s.before.Pods) {
+			return "there are " + names(now)
+		}
+		return ""
+	},
+	`another Pod named (\S+)`: func(s *Scene, now State, is []string) string {
+		if pod := now.Pod(is[0]); pod == nil || pod.UID == s.before.Pod(is[0]).UID {
+			return "it is not there"
+		}
+		return ""
+	},
+	`(\d+) of the same claims`: func(s *Scene, _ State, is []string) string {
+		claims := s.claims()
+		strange := slices.ContainsFunc(claims, func(claim string) bool { return !slices.Contains(s.claimed, claim) })
+		if strange || strconv.Itoa(len(claims)) != is[0] {
+			return fmt.Sprintf("%v of %v are left", claims, s.claimed)
+		}
+		return ""
+	},
+
+	`(\d+) Pods that serve (\S+)`: func(_ *Scene, now State, is []string) string {
+		if n := serving(now, is[1]); strconv.Itoa(n) != is[0] {
+			return fmt.Sprintf("%d do", n)
+		}
+		return ""
+	},
+	`midway to (\S+)`: func(_ *Scene, now State, is []string) string {
+		if done := serving(now, is[0]); done == 0 || done == len(now.Pods) {
+			return fmt.Sprintf("%d of %d Pods serve it", done, len(now.Pods))
+		}
+		return ""
+	},
+	`at most (\d+) more than noted that serve (\S+)`: func(s *Scene, now State, is []string) string {
+		return atMost(is[0], serving(now, is[1])-serving(s.noted, is[1]))
+	},
+	`at most (\d+) restarted since noted`: func(s *Scene, now State, is []string) string {
+		more := 0
+		for _, pod := range now.Pods {
+			more += stage.Restarts(&pod)
+		}
+		for _, pod := range s.noted.Pods {
+			more -= stage.Restarts(&pod)
+		}
+		return atMost(is[0], more)
+	},
+	`at most (\d+) restarted of those noted at (\S+)`: func(s *Scene, now State, is []string) string {
+		return atMost(is[0], count(s.noted, func(pod corev1.Pod) bool {
+			return pod.Spec.Containers[0].Image == images.Web+":"+is[1] && stage.Restarts(now.Pod(pod.Name)) > 0
+		}))
+	},
+	`at most (\d+) not ready`: func(_ *Scene, now State, is []string) string {
+		return atMost(is[0], count(now, func(pod corev1.Pod) bool { return !stage.Ready(&pod) }))
+	},
+	`at most (\d+) registered`: func(_ *Scene, now State, is []string) string {
+		return atMost(is[0], int(now.Registration.Status.Registered))
+	},
+	`at least (\d+) registered`: func(_ *Scene, now State, is []string) string {
+		return atLeast(is[0], int(now.Registration.Status.Registered))
+	},
+
+	`a Pod that waits: (.*)`: func(_ *Scene, now State, is []string) string {
+		if count(now, func(pod corev1.Pod) bool { return slices.Contains(strings.Split(is[0], ", "), waitingFor(&pod)) }) == 0 {
+			return "none waits for any of these"
+		}
+		return ""
+	},
+	`(\w+)=(\w+)(?:, (\w+): (.*))?`: func(_ *Scene, now State, is []string) string {
+		c := now.Condition(appsv1alpha1.CloneSetConditionType(is[0]))
+		if string(c.Status) != is[1] || !strings.Contains(c.Reason, is[2]) || !strings.Contains(c.Message, is[3]) {
+			return fmt.Sprintf("it is %+v", c)
+		}
+		return ""
+	},
+	`a Registration that is not Ready`: func(_ *Scene, now State, _ []string) string {
+		c := meta.FindStatusCondition(now.Registration.Status.Conditions, usherv1alpha1.ConditionReady)
+		if c == nil || c.Status != metav1.ConditionFalse {
+			return fmt.Sprintf("its condition Ready is %+v", c)
+		}
+		return ""
+	},
+	`(\S+) not asked to go`: func(_ *Scene, now State, is []string) string {
+		return now.Pod(is[0]).Annotations[usherv1alpha1.AnnotationDeletionRequest]
+	},
+	`nobody who has seen the last change`: func(s *Scene, now State, _ []string) string {
+		if seen := now.Set.Status.ObservedGeneration; seen >= s.generation {
+			return fmt.Sprintf("somebody leads, and has seen generation %d", seen)
+		}
+		return ""
+	},
+	`callers that always knew a Pod`: func(s *Scene, _ State, _ []string) string {
+		for _, lost := range s.callers.clients[0].Report().Reasons {
+			if lost.Reason == noInstance {
+				return fmt.Sprintf("%d requests met none", lost.Count)
+			}
+		}
+		return ""
+	},
+}
+
+// noInstance is why a request is lost while nothing is registered.
+const noInstance = "the caller knew no instance"
+
+// look is what is wrong as long as these are not facts, which "and" joins.
+func look(text string) (func(*Scene, State) string, error) {
+	var all []func(*Scene, State) string
+	for one := range strings.SplitSeq(text, " and ") {
+		known := false
+		for pattern, wrong := range facts {
+			if is := regexp.MustCompile("^" + pattern + "$").FindStringSubmatch(one); is != nil {
+				known = true
+				all = append(all, func(s *Scene, now State) string { return wrong(s, now, is[1:]) })
+			}
+		}
+		if !known {
+			return nil, fmt.Errorf("%q is no fact that can be looked at", one)
+		}
+	}
+	return func(s *Scene, now State) string {
+		for _, wrong := range all {
+			if text := wrong(s, now); text != "" {
+				return text
+			}
+		}
+		return ""
+	}, nil
+}
+
+func (s *Scene) look(text string) func(State) string {
+	wrong, err := look(text)
+	s.check(err)
+	return func(now State) string { return wrong(s, now) }
+}
+
+// each is a fact about every Pod.
+func each(holds func(*Scene, *corev1.Pod, []string) (have string, ok bool)) fact {
+	return func(s *Scene, now State, is []string) string {
+		for _, pod := range now.Pods {
+			if have, ok := holds(s, &pod, is); !ok {
+				return pod.Name + ": " + have
+			}
+		}
+		return ""
+	}
+}
+
+// aloneV2 means that these containers run v2 after one restart, and that all others run v1
+// without a restart.
+func aloneV2(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		restarts, image := int32(0), images.Web+":v1"
+		if slices.Contains(strings.Split(is[0], ", "), c.Name) {
+			restarts, image = 1, images.Web+":v2"
+		}
+		if c.State.Running == nil || c.RestartCount != restarts || c.Image != image {
+			return fmt.Sprintf("%s runs %s after %d restarts, want %s after %d", c.Name, c.Image, c.RestartCount, image, restarts), false
+		}
+	}
+	return "", true
+}
+
+// same means that the Pods are the same as before, with the same addresses.
+func same(s *Scene, now State, _ []string) string {
+	if names(now) != names(s.before) {
+		return fmt.Sprintf("%s were %s", names(now), names(s.before))
+	}
+	for _, pod := range now.Pods {
+		if old := s.before.Pod(pod.Name); pod.UID != old.UID || pod.Status.PodIP != old.Status.PodIP {
+			return pod.Name + " has another UID or address"
+		}
+	}
+	return ""
+}
+
+// replaced means that of the Pods before, these are gone and all others are there.
+func replaced(s *Scene, now State, these func(corev1.Pod) bool) string {
+	for _, pod := range s.before.Pods {
+		if gone := now.Pod(pod.Name) == nil; gone != these(pod) {
+			return fmt.Sprintf("%s of %s is gone: %t", pod.Name, pod.Spec.NodeName, gone)
+		}
+	}
+	return ""
+}
+
+func atMost(limit string, n int) string {
+	if most, err := strconv.Atoi(limit); err != nil || n > most {
+		return fmt.Sprintf("there are %d", n)
+	}
+	return ""
+}
+
+func atLeast(limit string, n int) string {
+	if least, err := strconv.Atoi(limit); err != nil || n < least {
+		return fmt.Sprintf("there are %d", n)
+	}
+	return ""
+}
+
+func count(now State, is func(corev1.Pod) bool) (n int) {
+	for _, pod := range now.Pods {
+		if is(pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// serving counts the Pods that are ready and run a version.
+func serving(now State, version string) int {
+	return count(now, func(pod corev1.Pod) bool { return stage.Ready(&pod) && stage.Version(&pod) == version })
+}
+
+// names lists the Pods' names.
+func names(now State) string {
+	list := []string{}
+	for _, pod := range now.Pods {
+		list = append(list, pod.Name)
+	}
+	return fmt.Sprint(list)
+}
+
+// waitingFor is why a Pod's container main waits; empty if it does not.
+func waitingFor(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.Name == "main" && c.State.Waiting != nil {
+			return c.State.Waiting.Reason
+		}
+	}
+	return ""
+}
+
+// claims lists the claims that are not being deleted, with UID and volume.
+func (s *Scene) claims() (found []string) {
+	list := &corev1.PersistentVolumeClaimList{}
+	s.check(s.session.Kube.List(s.ctx, list, client.InNamespace(s.story.Name)))
+	for _, c := range list.Items {
+		if c.DeletionTimestamp == nil {
+			found = append(found, fmt.Sprintf("%s (%s) on %s", c.Name, c.UID, c.Spec.VolumeName))
+		}
+	}
+	return found
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/demo/manifests"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+//go:embed stories.yaml
+var storiesYAML []byte
+
+// Stories are the stories of stories.yaml, in the order of the report.
+func Stories() (list []Story, err error) {
+	if err := yaml.UnmarshalStrict(storiesYAML, &list); err != nil {
+		return nil, fmt.Errorf("stories.yaml: %w", err)
+	}
+	for i := range list {
+		if list[i].steps, err = parse(list[i].Play); err != nil {
+			return nil, fmt.Errorf("stories.yaml: %s: %w", list[i].Name, err)
+		}
+	}
+	return list, nil
+}
+
+// step is a line of a story: a verb, what follows it, and the document below it.
+type step struct {
+	verb, about, document string
+	do                    func(s *Scene, about, document string)
+}
+
+// parse reads the steps of a story. Lines with # are comments.
+func parse(play string) (steps []step, err error) {
+	for line := range strings.Lines(play) {
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, " ") && len(steps) > 0:
+			steps[len(steps)-1].document += line
+		default:
+			next, err := parseStep(strings.TrimSpace(line))
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, next)
+		}
+	}
+	return steps, nil
+}
+
+func parseStep(line string) (step, error) {
+	// Verbs have up to four words; the longest one counts.
+	for verb := line; ; verb = verb[:strings.LastIndexByte(verb, ' ')] {
+		if do, known := verbs[verb]; known {
+			about := strings.TrimSpace(strings.TrimPrefix(line, verb))
+			var err error
+			switch _, facts, _ := strings.Cut(about, " "); verb {
+			case "want", "await":
+				_, err = look(about)
+			case "hold":
+				_, err = look(facts)
+			}
+			return step{verb: verb, about: about, do: do}, err
+		}
+		if !strings.Contains(verb, " ") {
+			return step{}, fmt.Errorf("nobody knows how to %q", line)
+		}
+	}
+}
+
+// play plays the steps of the story.
+func (s *Scene) play() {
+	for _, step := range s.story.steps {
+		s.step = step.verb + " " + step.about
+		step.do(s, os.Expand(step.about, s.podName), step.document)
+	}
+}
+
+// podName is the name of the Pod with a number.
+func (s *Scene) podName(number string) string {
+	i, err := strconv.Atoi(number)
+	s.check(err)
+	if i >= len(s.before.Pods) {
+		s.fatalf("there were %d Pods", len(s.before.Pods))
+	}
+	return s.before.Pods[i].Name
+}
+
+// verbs are what can happen in a story.
+var verbs = map[string]func(s *Scene, about, document string){
+	"registration": func(s *Scene, _, document string) { s.over = document },
+	"open":         (*Scene).openStory,
+	"remember":     func(s *Scene, _, _ string) { s.remember() },
+	"note":         func(s *Scene, _, _ string) { s.noted = s.state() },
+	"pause":        func(s *Scene, about, _ string) { s.check(stage.Pause(s.ctx, s.duration(about))) },
+
+	"want":  func(s *Scene, about, _ string) { s.want(about) },
+	"await": func(s *Scene, about, _ string) { s.await(about, s.look(about)) },
+	"hold": func(s *Scene, about, _ string) {
+		during, facts, _ := strings.Cut(about, " ")
+		s.hold(facts, s.duration(during), s.look(facts))
+	},
+	"settle": func(s *Scene, _, _ string) { s.settle() },
+
+	"change": func(s *Scene, _, document string) { s.change(document) },
+	"image":  func(s *Scene, about, _ string) { s.image(about) },
+	"update": func(s *Scene, about, _ string) {
+		s.image(about)
+		s.settle()
+		s.want("all run " + about)
+	},
+	"scale":          func(s *Scene, about, _ string) { s.scale(s.number(about)) },
+	"warm a new Pod": func(s *Scene, _, _ string) { s.warm() },
+
+	"volumes": func(s *Scene, about, _ string) { s.localVolumes(s.number(about)) },
+	"budget":  func(s *Scene, about, _ string) { s.budget(about) },
+
+	"kubectl": func(s *Scene, about, _ string) { s.kubectl(strings.Fields(about)...) },
+	"end by kubectl": func(s *Scene, about, _ string) {
+		s.endService(func() { s.kubectl(strings.Fields(about)...) })
+	},
+	"delete":         func(s *Scene, about, _ string) { s.check(s.session.Kube.Delete(s.ctx, s.pod(about))) },
+	"delete in time": (*Scene).deleteInTime,
+	"delete within":  (*Scene).deleteWithin,
+	"force": func(s *Scene, about, _ string) {
+		s.check(s.session.Kube.Delete(s.ctx, s.pod(about), client.GracePeriodSeconds(0)))
+	},
+	"evict": func(s *Scene, about, _ string) { s.check(s.evict(about)) },
+	"refused eviction of": func(s *Scene, about, _ string) {
+		if err := s.evict(about); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
+			s.fatalf("want the budget to refuse, not %v", err)
+		}
+	},
+
+	"kill Usher":    func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGKILL) },
+	"freeze Usher":  func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGSTOP) },
+	"thaw Usher":    func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGCONT) },
+	"stop Usher":    func(s *Scene, _, _ string) { s.stopUsher() },
+	"start Usher":   func(s *Scene, _, _ string) { s.startUsher() },
+	"restart Usher": func(s *Scene, _, _ string) { s.restartUsher() },
+	"await Usher":   func(s *Scene, _, _ string) { s.awaitUsher() },
+	"depose Usher":  func(s *Scene, _, _ string) { s.deposeUsher() },
+	"elect Usher":   func(s *Scene, _, _ string) { s.electUsher() },
+
+	"stop the kubelet":     func(s *Scene, _, _ string) { s.check(s.session.node.StopKubelet(s.ctx)) },
+	"start the kubelet":    func(s *Scene, _, _ string) { s.check(s.session.node.StartKubelet(s.ctx)) },
+	"kill the API server":  func(s *Scene, _, _ string) { s.check(s.session.Cluster.KillAPIServer()) },
+	"start the API server": func(s *Scene, _, _ string) { s.check(s.session.Cluster.StartAPIServer(s.ctx)) },
+	"kill etcd":            func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Kill()) },
+	"start etcd":           func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Restart(s.ctx)) },
+}
+
+// want ends the story if something is not a fact.
+func (s *Scene) want(facts string) {
+	if wrong := s.look(facts)(s.state()); wrong != "" {
+		s.fatalf("not %s: %s", facts, wrong)
+	}
+}
+
+func (s *Scene) number(text string) int {
+	n, err := strconv.Atoi(text)
+	s.check(err)
+	return n
+}
+
+func (s *Scene) duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	s.check(err)
+	return d
+}
+
+// openStory opens the story with the usual CloneSet, with a workload of one of Kubernetes'
+// own kinds, or with a CloneSet and a Registration as their author published them.
+func (s *Scene) openStory(what, document string) {
+	switch {
+	case what == "":
+		s.open(stage.CloneSet{}, []string{cloneSet, document}, registration, hooks, s.over)
+	case strings.HasSuffix(what, ".yaml"):
+		set, err := manifests.Read(what)
+		s.check(err)
+		registration, err := manifests.Read(strings.TrimSuffix(what, ".yaml") + "-registration.yaml")
+		s.check(err)
+		s.open(stage.CloneSet{}, []string{set, published}, registration)
+	default:
+		s.open(schemas[what], []string{workload, "kind: " + what, document}, registration)
+	}
+	s.remember()
+}
+
+// remember remembers the Pods and their claims, for steps that compare or name Pods.
+func (s *Scene) remember() { s.before, s.claimed = s.state(), s.claims() }
+
+// published changes the CloneSets that others published: their image is pulled from an image
+// registry, and without a readiness probe, a Pod would be ready as soon as its container has
+// started, even if it does not listen yet.
+const published = `spec: {template: {spec: {containers: [{name: main, image: "` + images.PulledWeb + `:v1",
+	readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`
+
+// laterLimit is how much later than its drain a Pod's deletion may be accepted: clients
+// come back in whole seconds. The other second is for a busy machine.
+const laterLimit = 2 * time.Second
+
+// deleteInTime deletes a Pod, and measures how much later than the end of its drain that is
+// accepted.
+func (s *Scene) deleteInTime(about, _ string) {
+	pod, where, _ := strings.Cut(about, " ")
+	drain, later := s.timeDelete(pod)
+	s.found("`kubectl delete pod` of a Pod "+where, stage.Seconds(later),
+		fmt.Sprintf("from the end of its drain, which took %s with `propagation: 2s`, until the deletion is accepted", stage.Seconds(drain)))
+	if later >= laterLimit {
+		s.fatalf("want the deletion accepted within %s of the drain, not %s", laterLimit, later)
+	}
+}
+
+// deleteWithin deletes a Pod while Usher cannot help.
+func (s *Scene) deleteWithin(about, _ string) {
+	words := strings.SplitN(about, " ", 3)
+	limit, began := s.duration(words[0]), time.Now()
+	s.kubectl("delete", "pod", words[1], "--wait=false")
+	took := time.Since(began)
+	s.found("`kubectl delete pod` "+words[2], stage.Seconds(took), "until the deletion is accepted")
+	if took >= limit {
+		s.fatalf("want the deletion accepted within %s, not %s", limit, took)
+	}
+}
+
+// The labels of the hook preNormal of a story: Usher answers one, the story the other.
+const labelRegistered, labelWarm = "example.com/registered", "example.com/warm"
+
+// coldTime is how long each new Pod is kept waiting.
+const coldTime = 2 * time.Second
+
+// warm awaits a new Pod that waits for the story's label alone, keeps it waiting, and then
+// lets it proceed. All the while, callers know as many Pods as before.
+func (s *Scene) warm() {
+	var cold *corev1.Pod
+	waiting := s.await("a new Pod that waits for the story alone", func(now State) (wrong string) {
+		if n := len(s.callers.clients[0].Known()); n < len(s.before.Pods) {
+			s.fatalf("callers know %d Pods, want at least %d", n, len(s.before.Pods))
+		}
+		cold, wrong = s.coldPod(now)
+		return wrong
+	})
+	s.hold("a new Pod that waits", coldTime, func(now State) string { return changed(waiting, now) })
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, labelWarm)
+	s.check(s.session.Kube.Patch(s.ctx, s.pod(cold.Name), mergePatch(patch)))
+	s.await(cold.Name+" to be Normal", func(now State) string {
+		if pod := now.Pod(cold.Name); pod == nil || lifecycle(pod) != appsv1alpha1.StateNormal {
+			return "it is not"
+		}
+		return ""
+	})
+}
+
+// coldPod returns the one Pod beside those before, all Normal, that callers already find and
+// that lacks the story's label; otherwise what is wrong.
+func (s *Scene) coldPod(now State) (cold *corev1.Pod, wrong string) {
+	normal := 0
+	for i := range now.Pods {
+		switch pod := &now.Pods[i]; lifecycle(pod) {
+		case appsv1alpha1.StateNormal:
+			normal++
+		case appsv1alpha1.StatePreparingNormal:
+			if pod.Labels[labelWarm] == "" {
+				cold = pod
+			}
+		}
+	}
+	switch {
+	case cold == nil:
+		return nil, "there is none"
+	case len(now.Pods) != len(s.before.Pods)+1 || normal != len(s.before.Pods):
+		return nil, fmt.Sprintf("%d Pods, %d of them Normal", len(now.Pods), normal)
+	case !stage.Ready(cold) || cold.Labels[labelRegistered] != "true" || !slices.Contains(s.callers.clients[0].Known(), cold.Status.PodIP+":8080"):
+		return nil, "it is not registered yet"
+	}
+	return cold, ""
+}
+
+// changed reports Pods that came, went or changed their lifecycle state.
+func changed(before, now State) string {
+	if names(before) != names(now) {
+		return fmt.Sprintf("want the Pods %s, have %s", names(before), names(now))
+	}
+	for _, pod := range now.Pods {
+		if was, is := lifecycle(before.Pod(pod.Name)), lifecycle(&pod); is != was {
+			return fmt.Sprintf("%s was %s and is %s", pod.Name, was, is)
+		}
+	}
+	return ""
+}
+
+func lifecycle(pod *corev1.Pod) appsv1alpha1.LifecycleState {
+	return appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState])
+}
