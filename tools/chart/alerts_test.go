@@ -100,47 +100,26 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// TestAlertsFire evaluates each alert on series that mean trouble, and on series that do not.
+// TestAlertsFire evaluates each alert on the series of testdata/alerts.yaml.
 func TestAlertsFire(t *testing.T) {
 	rules := alerts(t)
-	for name, series := range map[string]struct{ trouble, well string }{
-		"UsherDown":                {`up{container="other"} 1x20`, `up{container="usher"} 1x20`},
-		"UsherHasNoLeader":         {`leader_election_master_status{container="usher", name="a"} 0x20`, "leader_election_master_status{container=\"usher\", name=\"a\", pod=\"1\"} 0x20\nleader_election_master_status{container=\"usher\", name=\"a\", pod=\"2\"} 1x20"},
-		"UsherHookBlocked":         {`usher_cloneset_blocked_seconds{gate="preDelete"} 601x20`, `usher_cloneset_blocked_seconds{gate="container"} 601x20`},
-		"UsherVersionCannotStart":  {`usher_cloneset_blocked_seconds{gate="container"} 301x20`, `usher_cloneset_blocked_seconds{gate="preDelete"} 301x20`},
-		"UsherWritesRefused":       {`usher_cloneset_writes_total{result="error"} 0+1x20`, `usher_cloneset_writes_total{result="conflict"} 0+1x20`},
-		"UsherRegistryUnavailable": {`usher_registry_errors_total{reason="unavailable"} 0+1x20`, `usher_registry_errors_total{reason="refused"} 0+1x20`},
-		"UsherRegistryRefuses":     {`usher_registry_errors_total{reason="refused"} 0+1x20`, `usher_registry_errors_total{reason="refused"} 5x20`},
-		"UsherRegistryHoldsPods":   {`usher_hook_waiting_since_timestamp_seconds{gate="preDelete"} 0x20`, `usher_hook_waiting_since_timestamp_seconds{gate="preDelete"} 1100x20`},
-		"UsherPodsNotListed": {
-			listed(2, 0), // of three Pods, all ready
-			listed(2, 1),
-		},
-		"UsherOrphans":    {`usher_registry_orphans 1x20`, `usher_registry_orphans 0x20`},
-		"UsherXDSRefused": {`usher_xds_refusals_total 0+1x20`, `usher_xds_refusals_total 1x20`},
-	} {
+	text := string(must(os.ReadFile("testdata/alerts.yaml"))(t))
+	for name, series := range parse[map[string]struct{ Trouble, Well string }](t, text) {
 		rule, ok := rules[name]
 		if !ok {
 			t.Errorf("there is no alert %s", name)
 		}
 		delete(rules, name)
-		if !fires(t, rule.Expr, series.trouble) {
-			t.Errorf("%s does not fire on %s", name, series.trouble)
+		if !fires(t, rule.Expr, series.Trouble) {
+			t.Errorf("%s does not fire on %s", name, series.Trouble)
 		}
-		if fires(t, rule.Expr, series.well) {
-			t.Errorf("%s fires on %s", name, series.well)
+		if fires(t, rule.Expr, series.Well) {
+			t.Errorf("%s fires on %s", name, series.Well)
 		}
 	}
 	if len(rules) > 0 {
 		t.Errorf("not tried: %v", rules)
 	}
-}
-
-// listed are the series of a Registration of three Pods.
-func listed(registered, notReady int) string {
-	return fmt.Sprintf(`usher_registration_registry_pods{registry="a", state="registered"} %dx20
-usher_registration_pods{state="matched"} 3x20
-usher_registration_pods{state="notReady"} %dx20`, registered, notReady)
 }
 
 // fires evaluates an expression at 20 minutes on series of one sample a minute.
