@@ -145,53 +145,42 @@ func (p *player) discard(claims []*corev1.PersistentVolumeClaim) {
 	})
 }
 
-// step is something that somebody other than the controller does with a Pod.
-type step string
+// step is something that somebody other than the controller does with a Pod; does is nil if
+// that removes it.
+type step struct {
+	name string
+	does func(*player, *corev1.Pod)
+}
 
-const (
-	stepEnd     step = "end"
-	stepStart   step = "start"
-	stepRestart step = "restart"
-	stepReady   step = "ready"
-	stepAnswer  step = "answer"
-)
-
-// next is what happens to a Pod next, and how long it takes; "" if nothing does.
+// next is what happens to a Pod next, and how long it takes; no step if nothing does.
 func (p *player) next(pod *corev1.Pod) (step, time.Duration) {
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return stepEnd, stopTakes
+		return step{name: "end"}, stopTakes
 	case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
-		return "", 0
+		return step{}, 0
 	case p.broken[pod.Name]:
 	case !started(pod):
-		return stepStart, p.pace.start.takes()
+		return step{"start", (*player).run}, p.pace.start.takes()
 	case p.behind[pod.Name]:
-		return stepRestart, p.pace.restart.takes()
+		return step{"restart", (*player).run}, p.pace.restart.takes()
 	case ready(pod) != inplace.IsTrue(pod, corev1.PodReady):
-		return stepReady, 0
+		return step{"ready", func(p *player, pod *corev1.Pod) { setReady(pod, p.Now) }}, 0
 	}
 	if after, answered := p.answers(pod); answered {
-		return stepAnswer, after
+		return step{"answer", (*player).answer}, after
 	}
-	return "", 0
+	return step{}, 0
 }
 
 // take takes a step.
 func (p *player) take(s step, old *corev1.Pod) {
-	if s == stepEnd {
+	if s.does == nil {
 		p.replace(old, nil)
 		return
 	}
 	pod := old.DeepCopy()
-	switch s {
-	case stepStart, stepRestart:
-		p.run(pod)
-	case stepReady:
-		setReady(pod, p.Now)
-	case stepAnswer:
-		p.answer(pod)
-	}
+	s.does(p, pod)
 	p.replace(old, pod)
 }
 

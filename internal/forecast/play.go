@@ -128,9 +128,9 @@ func (p *player) meet() {
 func (p *player) expect(pod *corev1.Pod) {
 	next, after := p.next(pod)
 	switch known, ok := p.due[pod.Name]; {
-	case next == "":
+	case next.name == "":
 		delete(p.due, pod.Name)
-	case !ok || known.step != next:
+	case !ok || known.step.name != next.name:
 		p.steps++
 		p.due[pod.Name] = due{pod: pod.Name, step: next, at: p.Now.Add(after), number: p.steps}
 	}

@@ -14,16 +14,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // Usher makes its certificate with client-go's cert package. open-policy-agent's
@@ -38,7 +36,7 @@ const (
 	checkEvery = time.Hour
 )
 
-// certificate is what a replica serves. It follows the Secret, and needs no restart.
+// certificate is what a replica serves, from the Secret as the keeper last saw it.
 type certificate struct {
 	current atomic.Pointer[tls.Certificate]
 }
@@ -53,28 +51,7 @@ func (c *certificate) configure(config *tls.Config) {
 	}
 }
 
-// follow takes over the certificate at each change of the Secret, which is the only one
-// in the cache.
-func (c *certificate) follow(ctx context.Context, own cache.Cache, logger logr.Logger) error {
-	load := func(object any) {
-		if secret, ok := object.(*corev1.Secret); ok {
-			if err := c.load(secret); err != nil {
-				logger.Error(err, "The guard keeps its previous certificate")
-			}
-		}
-	}
-	informer, err := own.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
-	if err == nil {
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: load, UpdateFunc: func(_, object any) { load(object) },
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("watch the guard's certificate: %w", err)
-	}
-	return nil
-}
-
+// load takes over the certificate of a Secret, if there is one.
 func (c *certificate) load(secret *corev1.Secret) error {
 	if len(secret.Data[corev1.TLSCertKey]) == 0 {
 		return nil
@@ -87,24 +64,34 @@ func (c *certificate) load(secret *corev1.Secret) error {
 	return nil
 }
 
-// keeper keeps the certificate in the Secret valid, and the webhook's caBundle so that
-// API servers trust it. It runs in every replica; of several that make one, the first wins.
+// keeper serves the certificate in the Secret. Unless it is somebody else's, it keeps it valid,
+// and the webhook's caBundle so that API servers trust it. It runs in every replica; of several
+// that make a certificate, the first wins.
 type keeper struct {
-	client client.Client
-	reader client.Reader
-	clock  clock.PassiveClock
+	served *certificate
+	// external leaves the Secret and the caBundle to somebody else.
+	external bool
+	client   client.Client
+	reader   client.Reader
+	clock    clock.PassiveClock
 	// object names the Secret, and the webhook's configuration.
 	object types.NamespacedName
 	// host is the name that API servers call the guard by.
 	host string
 }
 
-// Reconcile makes the certificate if it is missing, of another host or old. API servers
-// trust the new one before any replica serves it.
+// Reconcile serves what is in the Secret, and makes the certificate if it is missing, of another
+// host or old. API servers trust the new one before any replica serves it.
 func (k *keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.reader.Get(ctx, k.object, secret); err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the Secret for the guard's certificate: %w; install the chart again, it makes the Secret", err)
+	}
+	if err := k.served.load(secret); err != nil {
+		log.FromContext(ctx).Error(err, "The guard keeps its previous certificate")
+	}
+	if k.external {
+		return ctrl.Result{}, nil
 	}
 	chain := secret.Data[corev1.TLSCertKey]
 	fresh := k.fresh(chain)

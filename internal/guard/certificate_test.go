@@ -33,31 +33,30 @@ func TestKeeper(t *testing.T) {
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "delete"}, {Name: "evict"}}},
 	).Build()
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	k := &keeper{client: api, reader: api, clock: clock, object: name, host: "usher-guard.usher-system.svc"}
-	served := &certificate{}
+	k := &keeper{client: api, reader: api, clock: clock, object: name, host: "usher-guard.usher-system.svc", served: &certificate{}}
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
-	served.configure(config)
+	k.served.configure(config)
 	if _, err := config.GetCertificate(nil); err == nil {
 		t.Error("a certificate is served before there is one")
 	}
 	var chains [][]byte
-	// pass reconciles, and returns the number of CAs that API servers trust.
+	// pass reconciles, and then once more for the changed Secret, as if that were somebody
+	// else's. It returns the number of CAs that API servers trust.
 	pass := func() int {
 		t.Helper()
-		if _, err := k.Reconcile(t.Context(), ctrl.Request{}); err != nil {
-			t.Fatal(err)
-		}
+		k.external = false
+		_, made := k.Reconcile(t.Context(), ctrl.Request{})
+		k.external = true
+		_, seen := k.Reconcile(t.Context(), ctrl.Request{})
 		var secret corev1.Secret
 		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-		err := errors.Join(api.Get(t.Context(), name, &secret), api.Get(t.Context(), client.ObjectKey{Name: name.Name}, &configuration),
-			served.load(&secret))
-		found, servedErr := config.GetCertificate(nil)
-		if err := errors.Join(err, servedErr); err != nil {
+		read := errors.Join(api.Get(t.Context(), name, &secret), api.Get(t.Context(), client.ObjectKey{Name: name.Name}, &configuration))
+		found, served := config.GetCertificate(nil)
+		if err := errors.Join(made, seen, read, served); err != nil {
 			t.Fatal(err)
 		}
 		chains = append(chains, secret.Data[corev1.TLSCertKey])
-		n := trusted(t, &configuration, found.Leaf, k.host)
-		return n
+		return trusted(t, &configuration, found.Leaf, k.host)
 	}
 	same := func() bool { return slices.Equal(chains[len(chains)-1], chains[len(chains)-2]) }
 	if n := pass(); n != 1 {

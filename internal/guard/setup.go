@@ -71,9 +71,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	served := &certificate{}
-	if err := served.follow(ctx, own, mgr.GetLogger().WithName("guard")); err != nil {
-		return err
-	}
 	server := webhook.NewServer(webhook.Options{Port: o.Port, TLSOpts: []func(*tls.Config){served.configure}})
 	server.Register(Path, &admission.Webhook{
 		Handler: NewHandler(mgr.GetAPIReader(), mgr.GetClient(), recorder, o.Clock, append(slices.Clone(o.CloneSetUsers), self)),
@@ -82,10 +79,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := errors.Join(mgr.Add(server), mgr.AddReadyzCheck("guard", server.StartedChecker())); err != nil {
 		return fmt.Errorf("serve the guard with the manager: %w", err)
 	}
-	if o.ExternalCertificate {
-		return nil
-	}
-	return o.keepCertificate(mgr, own)
+	return o.keepCertificate(mgr, own, served)
 }
 
 // whoAmI asks the API server as whom this process acts, as everybody may (system:basic-user).
@@ -123,19 +117,24 @@ type inEveryReplica struct{ cache.Cache }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (inEveryReplica) NeedLeaderElection() bool { return false }
 
-// keepCertificate adds the controller that makes and renews the certificate.
-func (o *Options) keepCertificate(mgr ctrl.Manager, own cache.Cache) error {
+// keepCertificate adds the controller that serves, makes and renews the certificate.
+func (o *Options) keepCertificate(mgr ctrl.Manager, own cache.Cache, served *certificate) error {
 	// Names of controllers are unique in a process; a manager that is started again in the
 	// same one is no mistake. controller-runtime's priority queue can block for ever when it
 	// is shut down (kubernetes-sigs/controller-runtime#3538).
 	again, priorities, inLeader := true, false, false
 	// There is one certificate, whatever has changed.
 	keep := crhandler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
-	err := ctrl.NewControllerManagedBy(mgr).Named("guard-certificate").
+	build := ctrl.NewControllerManagedBy(mgr).Named("guard-certificate").
 		WithOptions(controller.Options{SkipNameValidation: &again, UsePriorityQueue: &priorities, NeedLeaderElection: &inLeader}).
-		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep)).
-		WatchesRawSource(source.Kind[client.Object](own, &admissionregistrationv1.ValidatingWebhookConfiguration{}, keep)).
-		Complete(&keeper{client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: o.Clock, object: o.Service, host: o.Host})
+		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep))
+	if !o.ExternalCertificate {
+		build.WatchesRawSource(source.Kind[client.Object](own, &admissionregistrationv1.ValidatingWebhookConfiguration{}, keep))
+	}
+	err := build.Complete(&keeper{
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: o.Clock, object: o.Service, host: o.Host,
+		served: served, external: o.ExternalCertificate,
+	})
 	if err != nil {
 		return fmt.Errorf("set up the guard's certificate: %w", err)
 	}

@@ -222,16 +222,11 @@ func (c *comparison) confirmed(pod string) bool {
 
 // found is how an entry is that the operator found wrong.
 func (c *comparison) found(d *usherv1alpha1.EntryDifference, should bool) string {
-	switch regplan.Reason(d.Reason) {
-	case regplan.ReasonOrphan, regplan.ReasonStillListed, regplan.ReasonDraining:
-		return EntryListed
-	case regplan.ReasonDifferent, regplan.ReasonForeignEntry, regplan.ReasonDuplicate:
-		return EntryDiffers
-	}
-	if should {
+	is := reasons[regplan.Reason(d.Reason)].is
+	if is == "" && should {
 		return EntryMissing
 	}
-	return EntryListed
+	return cmp.Or(is, EntryListed)
 }
 
 // others adds entries that belong to no Pod of the Registration.
@@ -244,18 +239,19 @@ func (c *comparison) others() {
 	}
 }
 
-// reasons say what the words of the status mean.
-var reasons = map[regplan.Reason]string{
-	regplan.ReasonOrphan:          "its Pod or Registration is gone: the hook operator removes it",
-	regplan.ReasonStillListed:     "it is on its way out",
-	regplan.ReasonDraining:        "it waits for its last requests",
-	regplan.ReasonNotListed:       "it is on its way in",
-	regplan.ReasonDifferent:       "address, weight or metadata are older than the Pod's",
-	regplan.ReasonForeignEntry:    "somebody else's entry has its id",
-	regplan.ReasonDuplicate:       "another Registration registers the Pod there already",
-	regplan.ReasonRateLimited:     "spec.rateLimit of the Registry puts it off",
-	regplan.ReasonPortNotFound:    "no container of the Pod has the port of spec.instance.port",
-	regplan.ReasonRegistryRefuses: "the registry refuses it",
+// reasons say what the words of the status mean: how the entry is, if that does not follow from
+// how it should be, and why.
+var reasons = map[regplan.Reason]struct{ is, why string }{
+	regplan.ReasonOrphan:          {EntryListed, "its Pod or Registration is gone: the hook operator removes it"},
+	regplan.ReasonStillListed:     {EntryListed, "it is on its way out"},
+	regplan.ReasonDraining:        {EntryListed, "it waits for its last requests"},
+	regplan.ReasonNotListed:       {"", "it is on its way in"},
+	regplan.ReasonDifferent:       {EntryDiffers, "address, weight or metadata are older than the Pod's"},
+	regplan.ReasonForeignEntry:    {EntryDiffers, "somebody else's entry has its id"},
+	regplan.ReasonDuplicate:       {EntryDiffers, "another Registration registers the Pod there already"},
+	regplan.ReasonRateLimited:     {"", "spec.rateLimit of the Registry puts it off"},
+	regplan.ReasonPortNotFound:    {"", "no container of the Pod has the port of spec.instance.port"},
+	regplan.ReasonRegistryRefuses: {"", "the registry refuses it"},
 }
 
 // why says why an entry is not as it should be; what the registry answered, if the Pod's
@@ -269,5 +265,5 @@ func (c *comparison) why(d *usherv1alpha1.EntryDifference) string {
 			}
 		}
 	}
-	return cmp.Or(reasons[regplan.Reason(d.Reason)], d.Reason)
+	return cmp.Or(reasons[regplan.Reason(d.Reason)].why, d.Reason)
 }

@@ -51,9 +51,8 @@ func Gather(now time.Time, workload metav1.Object, all []metav1.Object) Objects 
 	case *apps.CloneSet:
 		o.Set = w
 	case *corev1.Pod:
-		o.Pods = append(o.Pods, w)
-	}
-	if o.Set == nil {
+		o.Pods, o.Other = append(o.Pods, w), Summary{Kind: "Pod", Namespace: w.Namespace, Name: w.Name, Desired: 1, Pods: 1}
+	default:
 		o.Other = SummaryOf(workload)
 	}
 	above := []types.UID{workload.GetUID()}

@@ -206,7 +206,7 @@ func Images(template map[string]any) []string {
 	return out
 }
 
-// SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet, DaemonSet or Pod.
+// SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
 func SummaryOf(object metav1.Object) Summary {
 	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Phase: PhaseUpdating}
 	seen, paused := false, false
@@ -216,8 +216,6 @@ func SummaryOf(object metav1.Object) Summary {
 		seen = observed >= object.GetGeneration()
 	}
 	switch o := object.(type) {
-	case *corev1.Pod:
-		return Summary{Kind: "Pod", Namespace: o.Namespace, Name: o.Name, Desired: 1, Pods: 1}
 	case *appsv1.Deployment:
 		t := o.Status
 		count("Deployment", t.ObservedGeneration, ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
