@@ -94,7 +94,7 @@ func (r *Recorder) setOf(w *view.Workload) *Set {
 // set brings what is known of a workload up to date, and returns the difference.
 func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed bool) {
 	w := &seen.Workload
-	next := Set{
+	delta = Set{
 		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Summary: w.Summary,
 		Actions: seen.Actions, Registries: slices.Clone(known.Registries),
 	}
@@ -102,70 +102,62 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 	for i := range known.Lanes {
 		lanes[known.Lanes[i].Name] = &known.Lanes[i]
 	}
-	var news []Lane
 	for i := range w.Members {
 		pod := &w.Members[i]
 		there[pod.Name] = true
 		for _, e := range pod.Entries {
-			next.Registries = append(next.Registries, e.Registry)
+			delta.Registries = append(delta.Registries, e.Registry)
 		}
-		if change, changed := r.lane(cmp.Or(lanes[pod.Name], &Lane{}), pod, first); changed {
-			news = append(news, change)
+		if change, changed := r.lane(cmp.Or(lanes[pod.Name], &Lane{}), pod, seen.Marks[pod.Name], first); changed {
+			delta.Lanes = append(delta.Lanes, change)
 		}
 	}
 	for _, lane := range known.Lanes {
-		if !there[lane.Name] && !lane.ended() {
-			lane.Segments, lane.Marks = []Segment{{At: r.now()}}, nil
-			news = append(news, lane)
+		if change, changed := r.left(lane, seen.Marks[lane.Name]); changed && !there[lane.Name] {
+			delta.Lanes = append(delta.Lanes, change)
 		}
 	}
-	news = known.mark(news, seen.Marks)
-	slices.Sort(next.Registries)
-	next.Registries = slices.Compact(next.Registries)
-	before := *known
-	before.Lanes, before.Marks = nil, nil
-	changed = len(news)+len(seen.Marks) > 0 || !reflect.DeepEqual(before, next)
-	delta, next.Lanes, next.Marks = next, known.Lanes, append(known.Marks, seen.Marks[""]...)
-	delta.Lanes, delta.Marks = news, seen.Marks[""]
-	*known = next
-	known.take(news)
+	slices.Sort(delta.Registries)
+	delta.Registries, delta.Marks = slices.Compact(delta.Registries), seen.Marks[""]
+	changed = len(delta.Lanes)+len(delta.Marks) > 0 || !reflect.DeepEqual(known.head(), delta.head())
+	known.take(delta)
 	return delta, changed
 }
 
-// mark adds what happened to Pods to what is new of their lanes, which may have ended.
-func (s *Set) mark(news []Lane, marks map[string][]Mark) []Lane {
-	if len(marks) == 0 {
-		return news
-	}
-	for i := range news {
-		news[i].Marks = append(news[i].Marks, marks[news[i].Name]...)
-	}
-	for _, lane := range s.Lanes {
-		known := slices.ContainsFunc(news, func(l Lane) bool { return l.Name == lane.Name })
-		if !known && len(marks[lane.Name]) > 0 {
-			lane.Segments, lane.Marks = nil, marks[lane.Name]
-			news = append(news, lane)
-		}
-	}
-	return news
+// head is a set without what a delta adds to.
+func (s *Set) head() Set {
+	head := *s
+	head.Lanes, head.Marks = nil, nil
+	return head
 }
 
-// take adds what is new to the lanes.
-func (s *Set) take(news []Lane) {
-	at := map[string]int{}
-	for i := range s.Lanes {
-		at[s.Lanes[i].Name] = i
+// take adds what is new.
+func (s *Set) take(delta Set) {
+	lanes, at := s.Lanes, map[string]int{}
+	for i := range lanes {
+		at[lanes[i].Name] = i
 	}
-	for _, lane := range news {
+	for _, lane := range delta.Lanes {
 		i, there := at[lane.Name]
 		if !there {
-			s.Lanes = append(s.Lanes, lane)
+			lanes = append(lanes, lane)
 			continue
 		}
-		lane.Segments = append(s.Lanes[i].Segments, lane.Segments...)
-		lane.Marks = append(s.Lanes[i].Marks, lane.Marks...)
-		s.Lanes[i] = lane
+		lane.Segments = append(lanes[i].Segments, lane.Segments...)
+		lane.Marks = append(lanes[i].Marks, lane.Marks...)
+		lanes[i] = lane
 	}
+	delta.Lanes, delta.Marks = lanes, append(s.Marks, delta.Marks...)
+	*s = delta
+}
+
+// left returns what is new of a Pod that is not there any more.
+func (r *Recorder) left(lane Lane, marks []Mark) (delta Lane, changed bool) {
+	delta.Pod, delta.Marks = lane.Pod, marks
+	if !lane.ended() {
+		delta.Segments = []Segment{{At: r.now()}}
+	}
+	return delta, len(delta.Segments)+len(delta.Marks) > 0
 }
 
 func (l *Lane) ended() bool { return len(l.Segments) > 0 && l.Segments[len(l.Segments)-1].State == "" }
@@ -173,20 +165,20 @@ func (l *Lane) ended() bool { return len(l.Segments) > 0 && l.Segments[len(l.Seg
 func (r *Recorder) now() int64 { return r.recording.Runs[0].Now }
 
 // lane returns what is new of a Pod.
-func (r *Recorder) lane(known *Lane, pod *view.Pod, first bool) (delta Lane, changed bool) {
-	next := Lane{Pod: *pod}
-	changed = !reflect.DeepEqual(known.Pod, next.Pod)
-	segment := SegmentOf(r.now(), pod)
+func (r *Recorder) lane(known *Lane, pod *view.Pod, marks []Mark, first bool) (delta Lane, changed bool) {
+	delta.Pod = *pod
+	segment := segmentOf(r.now(), pod)
 	switch last := len(known.Segments) - 1; {
 	case last < 0 && first:
-		next.Segments = r.earlier(segment, pod)
+		delta.Segments = r.earlier(segment, pod)
 	case last < 0 || !segment.same(&known.Segments[last]):
-		next.Segments = []Segment{segment}
+		delta.Segments = []Segment{segment}
 	}
 	if more := pod.Restarts - known.Restarts; more > 0 && len(known.Segments) > 0 {
-		next.Marks = []Mark{{At: r.now(), Kind: MarkRestart, Count: more}}
+		delta.Marks = []Mark{{At: r.now(), Kind: MarkRestart, Count: more}}
 	}
-	return next, changed || len(next.Segments)+len(next.Marks) > 0
+	delta.Marks = append(delta.Marks, marks...)
+	return delta, len(delta.Segments)+len(delta.Marks) > 0 || !reflect.DeepEqual(known.Pod, delta.Pod)
 }
 
 // earlier is what a Pod that was there before the recording shows of its past.
@@ -199,8 +191,8 @@ func (r *Recorder) earlier(present Segment, pod *view.Pod) []Segment {
 	return []Segment{{At: created, State: "Unknown"}, present}
 }
 
-// SegmentOf is how a Pod is.
-func SegmentOf(at int64, pod *view.Pod) Segment {
+// segmentOf is how a Pod is.
+func segmentOf(at int64, pod *view.Pod) Segment {
 	s := Segment{At: at, State: pod.State, Ready: pod.Ready}
 	for _, e := range pod.Entries {
 		if e.Listed == "True" {

@@ -202,7 +202,7 @@ func runs() *page.Recording {
 
 // life is a Pod's, from its creation to a scale in.
 func life(i int, hooks bool) page.Lane {
-	lane, later, in := page.Lane{Name: fmt.Sprintf("web-%c7k2p", 'a'+i)}, int64(i)*1500, []string{"etcd"}
+	lane, later, in := page.Lane{Pod: view.Pod{Name: fmt.Sprintf("web-%c7k2p", 'a'+i)}}, int64(i)*1500, []string{"etcd"}
 	for _, s := range []page.Segment{
 		{At: 500, State: "PreparingNormal"}, {At: 2500, State: "PreparingNormal", Ready: true}, {At: 3500, State: "Normal", Ready: true, In: in},
 		{At: 20_000, State: "PreparingUpdate", Ready: true, In: in}, {At: 21_000, State: "PreparingUpdate", Ready: true}, {At: 24_000, State: "Updating"},
