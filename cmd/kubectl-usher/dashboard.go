@@ -36,20 +36,13 @@ const (
 func dashboardCommand(s *session) *cobra.Command {
 	var port int
 	var noOpen bool
-	command := &cobra.Command{
-		Use: "dashboard", Args: cobra.NoArgs, Short: "A page in the browser: the sets of a namespace, their Pods as lanes in time",
-		Long: `A page in the browser: the sets of a namespace, their Pods as lanes in time.
-
-It shows CloneSets, and other workloads whose Pods have a Registration. It is served on this
-machine's loopback alone, with your own rights in the cluster, until you interrupt the command.
-Whoever has the address that is printed can see what you may see, and pause, resume and undo
-rollouts if you may.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := s.connect(); err != nil {
-				return err
-			}
-			return s.dashboard(c.Context(), port, !noOpen && isTerminal(s.Out))
-		},
+	command := described("dashboard")
+	command.Args = cobra.NoArgs
+	command.RunE = func(c *cobra.Command, _ []string) error {
+		if err := s.connect(); err != nil {
+			return err
+		}
+		return s.dashboard(c.Context(), port, !noOpen && isTerminal(s.Out))
 	}
 	command.Flags().IntVar(&port, "port", 0, "`port` on loopback; 0 is any that is free")
 	command.Flags().BoolVar(&noOpen, "no-open", false, "do not open a browser; without a terminal none is opened")

@@ -23,32 +23,27 @@ var usherLabels = client.MatchingLabels{"app.kubernetes.io/name": "usher"}
 
 func doctorCommand(s *session) *cobra.Command {
 	var output string
-	command := &cobra.Command{
-		Use: "doctor", Args: cobra.NoArgs,
-		Short: "What is wrong with this installation of Usher, and what to do",
-		Long: `What is wrong with this installation of Usher, and what to do.
-
-It looks at all namespaces that you may read. The exit code is 1 if something does not work.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := s.connect(); err != nil {
-				return err
-			}
-			if known, err := s.flags.ToDiscoveryClient(); err == nil {
-				known.Invalidate() // kubectl remembers for hours which kinds there are
-			}
-			cluster, unread, err := s.cluster(c.Context())
-			if err != nil {
-				return err
-			}
-			found := view.Examine(cluster)
-			if err := s.answer(output, found, func(p *page) { p.findings(found, unread) }); err != nil {
-				return err
-			}
-			if slices.ContainsFunc(found, func(f view.Finding) bool { return f.Wrong }) {
-				return errors.New("something does not work")
-			}
-			return nil
-		},
+	command := described("doctor")
+	command.Args = cobra.NoArgs
+	command.RunE = func(c *cobra.Command, _ []string) error {
+		if err := s.connect(); err != nil {
+			return err
+		}
+		if known, err := s.flags.ToDiscoveryClient(); err == nil {
+			known.Invalidate() // kubectl remembers for hours which kinds there are
+		}
+		cluster, unread, err := s.cluster(c.Context())
+		if err != nil {
+			return err
+		}
+		found := view.Examine(cluster)
+		if err := s.answer(output, found, func(p *page) { p.findings(found, unread) }); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(found, func(f view.Finding) bool { return f.Wrong }) {
+			return errors.New("something does not work")
+		}
+		return nil
 	}
 	return outputs(command, &output, "json", "yaml")
 }

@@ -44,19 +44,7 @@ type drainOptions struct {
 
 func drainCommand(s *session) *cobra.Command {
 	var o drainOptions
-	command := s.on(drainable, &cobra.Command{
-		Use: "drain pod/NAME | node/NAME", Short: "Take a Pod, or all Pods of a node, out of its registries and then away",
-		Long: `Take a Pod, or all Pods of a node, out of its registries and then away.
-
-A Pod of a CloneSet is named for deletion: the set replaces it with its hooks and budgets.
-Any other Pod leaves its registries first and is deleted when callers have had time to
-notice. A node is cordoned, and its Pods are evicted side by side, as many at a time as
-PodDisruptionBudgets allow; those of DaemonSets stay. A line says when each registry lets go.
-This needs no guard.`,
-		Example: `  kubectl usher drain pod/web-x7k2p
-  kubectl usher drain node/n1 --dry-run
-  kubectl usher drain node/n1 --pod-selector=app=web --timeout=10m`,
-	}, func(ctx context.Context, t target) error {
+	command := s.on(drainable, "drain", func(ctx context.Context, t target) error {
 		ctx, cancel := context.WithTimeout(ctx, o.timeout)
 		defer cancel()
 		if t.kind == kindNode {
@@ -241,7 +229,7 @@ func (d *draining) name(ctx context.Context, pod *corev1.Pod, set string) error 
 		return nil
 	}
 	d.tell("is named for deletion: clone/%s replaces it within its budgets", set)
-	return client.IgnoreNotFound(d.patchPod(ctx, pod, false, map[string]any{"labels": map[string]any{apps.LabelSpecifiedDelete: "true"}}))
+	return d.nameForDeletion(ctx, pod, false)
 }
 
 // request asks the hook operator for a drain, as the guard does.

@@ -38,11 +38,11 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 		}
 	}
 	o, err := s.gather(ctx, workload, append(kindsBelow(workload), kindRegistration)...)
-	if pod != nil {
-		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
-	}
 	if err != nil {
 		return view.Workload{}, err
+	}
+	if pod != nil {
+		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
 	}
 	return view.Of(o), nil
 }

@@ -6,10 +6,12 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -44,18 +46,35 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
+// help says of each command how it is used, and what it is for.
+//
+//go:embed help.txt
+var help string
+
+// described makes a command with what the help says of it: in a line, in more words, and with
+// examples.
+func described(name string) *cobra.Command {
+	_, text, found := strings.Cut(help, "# "+name)
+	if !found {
+		panic("help.txt says nothing of " + name)
+	}
+	text, _, _ = strings.Cut(text, "\n# ")
+	use, text, _ := strings.Cut(text, "\n")
+	text, examples, _ := strings.Cut(strings.TrimSpace(text), "\n\nExamples:\n")
+	short, more, _ := strings.Cut(text, "\n")
+	command := &cobra.Command{Use: name + use, Short: strings.TrimSuffix(short, "."), Example: examples}
+	if more != "" {
+		command.Long = text
+	}
+	return command
+}
+
 // newCommand returns kubectl usher with all that is below it.
 func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	s := &session{flags: genericclioptions.NewConfigFlags(true), IOStreams: streams}
-	root := &cobra.Command{
-		Use:   "kubectl-usher",
-		Short: "See what Usher is doing and why, and take hold of a rollout",
-		Long: `See what Usher is doing and why, and take hold of a rollout.
-
-A workload is named as in kubectl: clone/web, deployment/web, sts/db, pod/web-x.`,
-		SilenceUsage: true, SilenceErrors: true,
-		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl usher"},
-	}
+	root := described("kubectl-usher")
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl usher"}
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
@@ -68,7 +87,7 @@ A workload is named as in kubectl: clone/web, deployment/web, sts/db, pod/web-x.
 		root.AddCommand(command)
 	}
 	for _, command := range []*cobra.Command{
-		undoCommand(s), pauseCommand(s, true), pauseCommand(s, false), partitionCommand(s), restartCommand(s), drainCommand(s), releaseCommand(s),
+		undoCommand(s), pauseCommand(s, "pause"), pauseCommand(s, "resume"), partitionCommand(s), restartCommand(s), drainCommand(s), releaseCommand(s),
 	} {
 		command.GroupID = "act"
 		root.AddCommand(command)

@@ -42,20 +42,9 @@ const changesCode = 2
 
 func planCommand(s *session) *cobra.Command {
 	var o planOptions
-	command := &cobra.Command{
-		Use: "plan clone/NAME | -f FILE", Args: cobra.MaximumNArgs(2),
-		Short: "What a change would do: which Pods, in which order, in place or not, how many serve meanwhile",
-		Long: `What a change of a CloneSet would do, and nothing is changed: the API server is asked in a dry
-run whether it accepts it, and Usher's own planner is played on the live Pods to the end.
-
-Exit code 0: nothing would change. 2: something would. 1: it is refused, or the plan failed.`,
-		Example: `  kubectl usher plan clone/web --image main=web:v2
-  kubectl usher plan clone/web --replicas 3 -o json
-  kubectl usher plan -f web.yaml
-  kustomize build . | kubectl usher plan -f -`,
-		ValidArgsFunction: s.completesTarget(onlyCloneSets),
-		RunE:              func(c *cobra.Command, args []string) error { return s.plan(c.Context(), args, &o) },
-	}
+	command := described("plan")
+	command.Args, command.ValidArgsFunction = cobra.MaximumNArgs(2), s.completesTarget(onlyCloneSets)
+	command.RunE = func(c *cobra.Command, args []string) error { return s.plan(c.Context(), args, &o) }
 	flags := command.Flags()
 	flags.StringVarP(&o.filename, "filename", "f", "", "`file` with CloneSets as kubectl apply would get it; - reads standard input")
 	flags.StringArrayVar(&o.images, "image", nil, "`container=image` to change to; may be repeated")

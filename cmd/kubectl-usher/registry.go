@@ -27,33 +27,19 @@ type registryOptions struct {
 
 func registryCommand(s *session) *cobra.Command {
 	var o registryOptions
-	command := &cobra.Command{
-		Use: "registry [NAME]", Args: cobra.MaximumNArgs(1),
-		Short: "The registries, whether they answer, and whose Pods they list",
-		Long: `The registries, whether they answer, and whose Pods they list.
-
-What a registry lists is what the hook operator last read back from it: this command asks no
-registry itself, and needs neither its credentials nor its network. With NAME, each
-Registration that uses it, what it refuses, and the last outage. With --diff, the entries that
-differ from what the Pods ask for, orphans among them; with -o wide as well, all entries.
-
-It looks at all namespaces that use the registry, or at the one of --namespace.`,
-		Example: `  kubectl usher registry
-  kubectl usher registry discovery --diff
-  kubectl usher registry discovery --diff -n shop -o wide`,
-		ValidArgsFunction: names(s.registryNames).offer,
-		RunE: func(c *cobra.Command, args []string) error {
-			if o.diff && len(args) == 0 {
-				return errors.New("--diff needs the name of a Registry: kubectl usher registry lists them")
-			}
-			if err := s.connect(); err != nil {
-				return err
-			}
-			if len(args) == 1 {
-				return s.registry(c.Context(), args[0], &o)
-			}
-			return s.allRegistries(c.Context(), &o)
-		},
+	command := described("registry")
+	command.Args, command.ValidArgsFunction = cobra.MaximumNArgs(1), names(s.registryNames).offer
+	command.RunE = func(c *cobra.Command, args []string) error {
+		if o.diff && len(args) == 0 {
+			return errors.New("--diff needs the name of a Registry: kubectl usher registry lists them")
+		}
+		if err := s.connect(); err != nil {
+			return err
+		}
+		if len(args) == 1 {
+			return s.registry(c.Context(), args[0], &o)
+		}
+		return s.allRegistries(c.Context(), &o)
 	}
 	command.Flags().BoolVar(&o.diff, "diff", false, "compare the entries with what the Pods ask for")
 	return outputs(command, &o.output, "json", "yaml", "wide", "name")

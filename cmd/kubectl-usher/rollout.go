@@ -104,15 +104,10 @@ func (s *session) after(ctx context.Context, set *apps.CloneSet, how *change) er
 // done reports whether a rollout is over, one way or another.
 func done(w *view.Workload) bool { return w.Phase == view.PhaseDone || w.Phase == view.PhasePaused }
 
-func pauseCommand(s *session, pause bool) *cobra.Command {
-	name, short := "resume", "Go on with a paused rollout"
-	if pause {
-		name, short = "pause", "Stop a rollout: no further Pod is updated"
-	}
+func pauseCommand(s *session, name string) *cobra.Command {
 	var how change
-	command := &cobra.Command{Use: name + " clone/NAME", Short: short}
-	return how.bind(s.onCloneSet(command, func(ctx context.Context, set *apps.CloneSet) error {
-		return s.pause(ctx, set, &how, pause)
+	return how.bind(s.onCloneSet(name, func(ctx context.Context, set *apps.CloneSet) error {
+		return s.pause(ctx, set, &how, name == "pause")
 	}))
 }
 
@@ -133,31 +128,26 @@ func strategy(field string, value any) map[string]any {
 
 func partitionCommand(s *session) *cobra.Command {
 	var how change
-	return how.bind(&cobra.Command{
-		Use: "partition clone/NAME COUNT|PERCENT", Args: cobra.RangeArgs(2, 3),
-		ValidArgsFunction: s.completesTarget(onlyCloneSets, percentages),
-		Short:             "Set how many Pods keep the old revision",
-		Example: `  kubectl usher partition clone/web 50%
-  kubectl usher partition clone/web 0 -w`,
-		RunE: func(c *cobra.Command, args []string) error {
-			last := len(args) - 1
-			set, err := s.cloneSet(c.Context(), args[:last])
-			if err != nil {
-				return err
-			}
-			value, err := partitionOf(args[last])
-			if err != nil {
-				return err
-			}
-			return s.merge(c.Context(), set, &how, "keeps "+args[last]+" at the old revision", strategy("partition", value))
-		},
-	})
+	command := how.bind(described("partition"))
+	command.Args, command.ValidArgsFunction = cobra.RangeArgs(2, 3), s.completesTarget(onlyCloneSets, percentages)
+	command.RunE = func(c *cobra.Command, args []string) error {
+		last := len(args) - 1
+		set, err := s.cloneSet(c.Context(), args[:last])
+		if err != nil {
+			return err
+		}
+		value, err := partitionOf(args[last])
+		if err != nil {
+			return err
+		}
+		return s.merge(c.Context(), set, &how, "keeps "+args[last]+" at the old revision", strategy("partition", value))
+	}
+	return command
 }
 
 func historyCommand(s *session) *cobra.Command {
 	var output string
-	command := &cobra.Command{Use: "history clone/NAME", Short: "The revisions of a CloneSet"}
-	s.onCloneSet(command, func(ctx context.Context, set *apps.CloneSet) error {
+	command := s.onCloneSet("history", func(ctx context.Context, set *apps.CloneSet) error {
 		objects, err := s.revisions(ctx, set)
 		if err != nil {
 			return err
@@ -209,8 +199,9 @@ func find(set *apps.CloneSet, all []*appsv1.ControllerRevision, wanted string) (
 func undoCommand(s *session) *cobra.Command {
 	var how change
 	var to string
-	command := how.bind(&cobra.Command{Use: "undo clone/NAME", Short: "Roll back to the revision before, or to the one given"})
-	s.onCloneSet(command, func(ctx context.Context, set *apps.CloneSet) error { return s.undo(ctx, set, &how, to) })
+	command := how.bind(s.onCloneSet("undo", func(ctx context.Context, set *apps.CloneSet) error {
+		return s.undo(ctx, set, &how, to)
+	}))
 	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
 	completesFlag(command, "to-revision", s.ofCloneSet(s.revisionNumbers))
 	return command
@@ -245,34 +236,32 @@ func (s *session) undo(ctx context.Context, set *apps.CloneSet, how *change, to 
 }
 
 func diffCommand(s *session) *cobra.Command {
-	return &cobra.Command{
-		Use: "diff clone/NAME [REVISION] [REVISION]", Args: cobra.RangeArgs(1, 3),
-		ValidArgsFunction: s.completesTarget(onlyCloneSets, s.ofCloneSet(s.revisionNumbers), s.ofCloneSet(s.revisionNumbers)),
-		Short:             "What differs between two revisions; by default between the one before and the present one",
-		RunE: func(c *cobra.Command, args []string) error {
-			if !strings.Contains(args[0], "/") {
-				return errors.New("write the CloneSet as clone/NAME")
-			}
-			set, err := s.cloneSet(c.Context(), args[:1])
-			if err != nil {
-				return err
-			}
-			all, err := s.revisions(c.Context(), set)
-			if err != nil {
-				return err
-			}
-			wanted := append(args[1:], "", "")
-			from, err := find(set, all, wanted[0])
-			if err != nil {
-				return err
-			}
-			to, err := find(set, all, cmp.Or(wanted[1], set.Status.UpdateRevision))
-			if err != nil {
-				return err
-			}
-			return s.page().diff(from, to)
-		},
+	command, revisions := described("diff"), s.ofCloneSet(s.revisionNumbers)
+	command.Args, command.ValidArgsFunction = cobra.RangeArgs(1, 3), s.completesTarget(onlyCloneSets, revisions, revisions)
+	command.RunE = func(c *cobra.Command, args []string) error {
+		if !strings.Contains(args[0], "/") {
+			return errors.New("write the CloneSet as clone/NAME")
+		}
+		set, err := s.cloneSet(c.Context(), args[:1])
+		if err != nil {
+			return err
+		}
+		all, err := s.revisions(c.Context(), set)
+		if err != nil {
+			return err
+		}
+		wanted := append(args[1:], "", "")
+		from, err := find(set, all, wanted[0])
+		if err != nil {
+			return err
+		}
+		to, err := find(set, all, cmp.Or(wanted[1], set.Status.UpdateRevision))
+		if err != nil {
+			return err
+		}
+		return s.page().diff(from, to)
 	}
+	return command
 }
 
 func (p *page) diff(from, to *appsv1.ControllerRevision) error {

@@ -242,7 +242,8 @@ func unknown(err error) string {
 }
 
 // on makes a command of one object of those kinds, as TYPE/NAME or TYPE NAME.
-func (s *session) on(kinds []schema.GroupVersionKind, command *cobra.Command, do func(ctx context.Context, t target) error) *cobra.Command {
+func (s *session) on(kinds []schema.GroupVersionKind, name string, do func(ctx context.Context, t target) error) *cobra.Command {
+	command := described(name)
 	command.Args, command.ValidArgsFunction = cobra.RangeArgs(1, 2), s.completesTarget(kinds)
 	command.RunE = func(c *cobra.Command, args []string) error {
 		t, err := s.target(args, kinds...)
@@ -255,8 +256,8 @@ func (s *session) on(kinds []schema.GroupVersionKind, command *cobra.Command, do
 }
 
 // onCloneSet makes a command of one CloneSet.
-func (s *session) onCloneSet(command *cobra.Command, do func(ctx context.Context, set *apps.CloneSet) error) *cobra.Command {
-	return s.on(onlyCloneSets, command, func(ctx context.Context, t target) error {
+func (s *session) onCloneSet(name string, do func(ctx context.Context, set *apps.CloneSet) error) *cobra.Command {
+	return s.on(onlyCloneSets, name, func(ctx context.Context, t target) error {
 		set := &apps.CloneSet{}
 		if err := s.get(ctx, t, set); err != nil {
 			return err

@@ -24,12 +24,7 @@ type statusOptions struct {
 
 func statusCommand(s *session) *cobra.Command {
 	var o statusOptions
-	command := s.on(workloads, &cobra.Command{
-		Use: "status TYPE/NAME", Short: "One screen: the rollout, revisions, and Pods with what they wait for",
-		Example: `  kubectl usher status clone/web
-  kubectl usher status deployment/web -w
-  kubectl usher status clone/web -o json`,
-	}, func(ctx context.Context, t target) error {
+	command := s.on(workloads, "status", func(ctx context.Context, t target) error {
 		if o.watch {
 			return s.watch(ctx, t, &o)
 		}

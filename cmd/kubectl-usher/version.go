@@ -29,17 +29,15 @@ type versions struct {
 
 func versionCommand(s *session) *cobra.Command {
 	var output string
-	command := &cobra.Command{
-		Use: "version", Args: cobra.NoArgs,
-		Short: "The versions of the plugin, of Usher in the cluster, and of Kubernetes",
-		RunE: func(c *cobra.Command, _ []string) error {
-			v := s.versions(c.Context())
-			return s.answer(output, v, func(p *page) {
-				p.line(plain, "kubectl usher  %s (%s, %s)", strings.TrimSpace(v.Plugin+" "+v.Revision), v.Platform, v.Go)
-				p.line(plain, "Usher          %s", cmp.Or(strings.Join(v.Usher, ", "), "not seen in the cluster"))
-				p.line(plain, "Kubernetes     %s", cmp.Or(v.Kubernetes, "does not answer"))
-			})
-		},
+	command := described("version")
+	command.Args = cobra.NoArgs
+	command.RunE = func(c *cobra.Command, _ []string) error {
+		v := s.versions(c.Context())
+		return s.answer(output, v, func(p *page) {
+			p.line(plain, "kubectl usher  %s (%s, %s)", strings.TrimSpace(v.Plugin+" "+v.Revision), v.Platform, v.Go)
+			p.line(plain, "Usher          %s", cmp.Or(strings.Join(v.Usher, ", "), "not seen in the cluster"))
+			p.line(plain, "Kubernetes     %s", cmp.Or(v.Kubernetes, "does not answer"))
+		})
 	}
 	return outputs(command, &output, "json", "yaml")
 }

@@ -15,11 +15,7 @@ import (
 
 func whyCommand(s *session) *cobra.Command {
 	var output string
-	command := s.on(workloads, &cobra.Command{
-		Use: "why TYPE/NAME", Short: "Why a Pod or a workload waits, who has to answer, and what to do next",
-		Example: `  kubectl usher why pod/web-x7k2p
-  kubectl usher why clone/web`,
-	}, func(ctx context.Context, t target) error {
+	command := s.on(workloads, "why", func(ctx context.Context, t target) error {
 		w, err := s.load(ctx, t)
 		if err != nil {
 			return err

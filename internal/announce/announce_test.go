@@ -14,21 +14,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // server answers every request with err, and counts them.
 type server struct {
+	events.EventSink
 	err      error
 	requests int
 }
 
 func (s *server) Create(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	s.requests++
-	return e, s.err
-}
-
-func (s *server) Update(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
 	s.requests++
 	return e, s.err
 }

@@ -3,7 +3,6 @@
 package view
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,33 +69,28 @@ const (
 // Kinds are those of Usher's API.
 var Kinds = []string{"CloneSet", "Registration", "Registry"}
 
+// examination collects findings.
+type examination struct {
+	*Cluster
+	wrongs, risks []Finding
+}
+
 // Examine finds what is wrong with an installation: what does not work before what is a
 // risk, each in the order of the objects.
 func Examine(c *Cluster) []Finding {
-	var all []Finding
-	for _, check := range []func(*Cluster) []Finding{
-		(*Cluster).kinds, (*Cluster).usher, (*Cluster).leases, (*Cluster).guards, (*Cluster).registries, (*Cluster).registrations,
-		(*Cluster).hooks, (*Cluster).stuck, (*Cluster).probes,
-	} {
-		all = append(all, check(c)...)
+	e := &examination{Cluster: c}
+	for _, check := range []func(){e.kinds, e.usher, e.leases, e.guards, e.registries, e.registrations, e.hooks, e.stuck, e.probes} {
+		check()
 	}
-	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(one(b.Wrong), one(a.Wrong)) })
-	return all
+	return slices.Concat(e.wrongs, e.risks)
 }
 
-func one(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
+func (e *examination) wrong(object, format string, args ...any) {
+	e.wrongs = append(e.wrongs, Finding{Wrong: true, Object: object, Message: fmt.Sprintf(format, args...)})
 }
 
-func wrong(object, format string, args ...any) Finding {
-	return Finding{Wrong: true, Object: object, Message: fmt.Sprintf(format, args...)}
-}
-
-func risk(object, format string, args ...any) Finding {
-	return Finding{Object: object, Message: fmt.Sprintf(format, args...)}
+func (e *examination) risk(object, format string, args ...any) {
+	e.risks = append(e.risks, Finding{Object: object, Message: fmt.Sprintf(format, args...)})
 }
 
 func named(kind string, object metav1.Object) string {
@@ -106,111 +100,106 @@ func named(kind string, object metav1.Object) string {
 	return kind + " " + object.GetNamespace() + "/" + object.GetName()
 }
 
-func (c *Cluster) kinds() (all []Finding) {
+func (e *examination) kinds() {
 	for _, kind := range Kinds {
-		if !slices.Contains(c.Kinds, kind) {
-			all = append(all, wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind))
+		if !slices.Contains(e.Kinds, kind) {
+			e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 		}
 	}
-	return all
 }
 
 // usher checks that Usher runs, in one version.
-func (c *Cluster) usher() (all []Finding) {
-	if len(c.Deployments) == 0 {
-		return []Finding{wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher, or look with the right to see its namespace")}
+func (e *examination) usher() {
+	if len(e.Deployments) == 0 {
+		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher, or look with the right to see its namespace")
+		return
 	}
 	versions := map[string]bool{}
-	for _, d := range c.Deployments {
+	for _, d := range e.Deployments {
 		if d.Status.AvailableReplicas == 0 {
-			all = append(all, wrong(named("deployment", d), "none of its replicas is available: kubectl -n %s describe pods -l app.kubernetes.io/name=usher", d.Namespace))
+			e.wrong(named("deployment", d), "none of its replicas is available: kubectl -n %s describe pods -l app.kubernetes.io/name=usher", d.Namespace)
 		}
 		if v := d.Labels["app.kubernetes.io/version"]; v != "" {
 			versions[v] = true
 		}
 	}
 	if len(versions) > 1 {
-		all = append(all, risk("cluster", "Usher runs in %d versions: update all its Deployments", len(versions)))
+		e.risk("cluster", "Usher runs in %d versions: update all its Deployments", len(versions))
 	}
-	return all
 }
 
 // leases checks that somebody leads, and that its clock agrees with ours.
-func (c *Cluster) leases() (all []Finding) {
-	for _, l := range c.Leases {
+func (e *examination) leases() {
+	for _, l := range e.Leases {
 		if !strings.HasSuffix(l.Name, usherv1alpha1.GroupVersion.Group) || l.Spec.RenewTime == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" {
 			continue // it is somebody else's; or nobody leads for the moment, as just after a leader has stopped
 		}
 		length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
-		switch age := c.Now.Sub(l.Spec.RenewTime.Time); {
+		switch age := e.Now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
-			all = append(all, risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second)))
+			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second))
 		case age > silentAfter*length:
-			all = append(all, wrong(named("lease", l), "its holder %s last renewed it %s ago: nobody leads", *l.Spec.HolderIdentity, age.Round(time.Second)))
+			e.wrong(named("lease", l), "its holder %s last renewed it %s ago: nobody leads", *l.Spec.HolderIdentity, age.Round(time.Second))
 		}
 	}
-	return all
 }
 
-func (c *Cluster) guards() (all []Finding) {
-	if len(c.Guards) == 0 {
-		return []Finding{risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (docs/guard.md)")}
+func (e *examination) guards() {
+	if len(e.Guards) == 0 {
+		e.risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (docs/guard.md)")
+		return
 	}
-	for _, g := range c.Guards {
+	for _, g := range e.Guards {
 		for i := range g.Webhooks {
 			if len(g.Webhooks[i].ClientConfig.CABundle) == 0 {
-				all = append(all, wrong(named("validatingwebhookconfiguration", g), "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; see the log of Usher", g.Webhooks[i].Name))
+				e.wrong(named("validatingwebhookconfiguration", g), "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; see the log of Usher", g.Webhooks[i].Name)
 			}
 		}
 	}
-	return all
 }
 
-func (c *Cluster) registries() (all []Finding) {
-	for _, r := range c.Registries {
+func (e *examination) registries() {
+	for _, r := range e.Registries {
 		for _, condition := range r.Status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
-				all = append(all, wrong(named("registry", r), "%s", condition.Message))
+				e.wrong(named("registry", r), "%s", condition.Message)
 			}
 		}
 	}
-	return all
 }
 
 // registrations checks what the hook operator says of each, and that it has Pods.
-func (c *Cluster) registrations() (all []Finding) {
-	for _, r := range c.Registrations {
+func (e *examination) registrations() {
+	for _, r := range e.Registrations {
 		for _, kind := range []string{usherv1alpha1.ConditionReady, usherv1alpha1.ConditionHooksMatched, usherv1alpha1.ConditionInstancesValid} {
 			if found := meta.FindStatusCondition(r.Status.Conditions, kind); found != nil && found.Status == metav1.ConditionFalse {
-				all = append(all, wrong(named("registration", r), "%s", found.Message))
+				e.wrong(named("registration", r), "%s", found.Message)
 			}
 		}
 		switch {
 		case len(r.Status.Conditions) == 0:
-			all = append(all, wrong(named("registration", r), "nobody has looked at it: does the hook operator run (--controllers=registration)?"))
+			e.wrong(named("registration", r), "nobody has looked at it: does the hook operator run (--controllers=registration)?")
 		case r.Status.Pods == 0:
-			all = append(all, risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace))
+			e.risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace)
 		}
 	}
-	return all
 }
 
 // hooks checks that a key in Usher's domain has a Registration of its name.
-func (c *Cluster) hooks() (all []Finding) {
-	for _, set := range c.CloneSets {
+func (e *examination) hooks() {
+	for _, set := range e.CloneSets {
 		for _, key := range keysOf(set.Spec.Lifecycle) {
 			name, _, usher := strings.Cut(key, usherv1alpha1.HookDomain)
-			there := slices.ContainsFunc(c.Registrations, func(r *usherv1alpha1.Registration) bool {
+			there := slices.ContainsFunc(e.Registrations, func(r *usherv1alpha1.Registration) bool {
 				return r.Namespace == set.Namespace && (r.Name == name || slices.Contains([]string{
 					r.Spec.Hooks.PreNormal, r.Spec.Hooks.InPlaceUpdate, r.Spec.Hooks.PreDelete,
 				}, key))
 			})
 			if usher && !there {
-				all = append(all, wrong(named("cloneset", set), "nobody answers its hook %s: create Registration %s in namespace %s", key, name, set.Namespace))
+				e.wrong(named("cloneset", set), "nobody answers its hook %s: create Registration %s in namespace %s", key, name, set.Namespace)
 			}
 		}
 	}
-	return all
 }
 
 func keysOf(l *apps.Lifecycle) []string {
@@ -224,38 +213,36 @@ func keysOf(l *apps.Lifecycle) []string {
 
 // stuck finds Pods that wait behind Usher's finalizer for long, and those that have it and
 // would be deleted all the same.
-func (c *Cluster) stuck() (all []Finding) {
-	for _, pod := range c.Pods {
-		if regplan.Unguarded(pod) && len(c.Guards) > 0 {
-			all = append(all, wrong(named("pod", pod), "it has Usher's finalizer, but not the label %s by which API servers know that they have to ask the guard: Usher puts that there at once; if not, see its log", usherv1alpha1.LabelGuarded))
+func (e *examination) stuck() {
+	for _, pod := range e.Pods {
+		if regplan.Unguarded(pod) && len(e.Guards) > 0 {
+			e.wrong(named("pod", pod), "it has Usher's finalizer, but not the label %s by which API servers know that they have to ask the guard: Usher puts that there at once; if not, see its log", usherv1alpha1.LabelGuarded)
 		}
 		if pod.DeletionTimestamp == nil || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
 			continue
 		}
-		if age := c.Now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
-			all = append(all, wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
-				age.Round(time.Minute), pod.Name, pod.Namespace))
+		if age := e.Now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
+			e.wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
+				age.Round(time.Minute), pod.Name, pod.Namespace)
 		}
 	}
-	return all
 }
 
 // probes finds workloads whose Pods count as ready before they serve. One Pod speaks for
 // those of the same owner.
-func (c *Cluster) probes() (all []Finding) {
+func (e *examination) probes() {
 	known := map[string]bool{}
-	for _, pod := range c.Pods {
+	for _, pod := range e.Pods {
 		owner := named("pod", pod)
 		if ref := metav1.GetControllerOf(pod); ref != nil {
 			owner = strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
 		}
-		if known[owner] || !c.registered(pod) || probed(pod) {
+		if known[owner] || !e.registered(pod) || probed(pod) {
 			continue
 		}
 		known[owner] = true
-		all = append(all, risk(owner, "its Pods are registered and no container has a readinessProbe: callers are sent to them before they serve"))
+		e.risk(owner, "its Pods are registered and no container has a readinessProbe: callers are sent to them before they serve")
 	}
-	return all
 }
 
 func probed(pod *corev1.Pod) bool {
@@ -263,8 +250,8 @@ func probed(pod *corev1.Pod) bool {
 }
 
 // registered reports whether a Registration selects the Pod.
-func (c *Cluster) registered(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(c.Registrations, func(r *usherv1alpha1.Registration) bool {
+func (e *examination) registered(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(e.Registrations, func(r *usherv1alpha1.Registration) bool {
 		selector, err := metav1.LabelSelectorAsSelector(&r.Spec.Selector)
 		return err == nil && r.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -74,12 +75,14 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 		}
 		// A key of Usher's domain has no other who could answer it.
 		w.trouble = w.trouble || strings.Contains(key, usherv1alpha1.HookDomain)
-		w.out = append(w.out, Wait{
-			What: fmt.Sprintf("waits at %s for somebody to answer the hook %s", b.Gate, key),
-			Gate: b.Gate, Key: key, Since: b.Since,
-			Next: w.command("usher release pod/%s --hook=%s --reason=…", w.pod.Name, key),
-		})
+		w.unanswered(fmt.Sprintf("waits at %s for somebody to answer the hook %s", b.Gate, key), b.Gate, key, b.Since)
 	}
+}
+
+// unanswered is what holds the Pod and is nobody's that this view knows.
+func (w *waiter) unanswered(what, gate, key string, since time.Time) {
+	next := w.command("usher release pod/%s --hook=%s --reason=…", w.pod.Name, key)
+	w.out = append(w.out, Wait{What: what, Gate: gate, Key: key, Since: since, Next: next})
 }
 
 // held is a hook that Registrations answer.
@@ -125,10 +128,7 @@ func (w *waiter) foreignFinalizers() {
 	}
 	for _, key := range w.pod.Finalizers {
 		if !w.told(key) {
-			w.out = append(w.out, Wait{
-				What: "is deleted, and stays until somebody removes the finalizer " + key, Key: key, Since: w.pod.DeletionTimestamp.Time,
-				Next: w.command("usher release pod/%s --hook=%s --reason=…", w.pod.Name, key),
-			})
+			w.unanswered("is deleted, and stays until somebody removes the finalizer "+key, "", key, w.pod.DeletionTimestamp.Time)
 		}
 	}
 }
