@@ -48,21 +48,11 @@ func startXDS(s *scene.Scene, config *rest.Config, o xds.ServerOptions) *replica
 		r.store, err = xds.Setup(ctx, mgr, o)
 		return err
 	})
-	registrytest.Eventually(s.T, "readiness", func() string { return get(s.T, "http://"+probes+"/readyz") })
+	registrytest.Until(s.T, "readiness", func() bool {
+		_, err := run.HTTP{Address: "http://" + probes}.Do(s.Context(), http.MethodGet, "/readyz", nil, nil)
+		return err == nil
+	})
 	return r
-}
-
-// get returns what is wrong with the answer.
-func get(t *testing.T, url string) string {
-	t.Helper()
-	request, err := http.NewRequestWithContext(registrytest.Bounded(t), http.MethodGet, url, http.NoBody)
-	registrytest.NoError(t, err)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err.Error()
-	}
-	defer func() { _ = response.Body.Close() }()
-	return registrytest.Unless(response.StatusCode == http.StatusOK, response.Status)
 }
 
 // mesh is a namespace whose entries a replica serves.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,17 +103,17 @@ func TestXDSTraffic(t *testing.T) {
 		m.leave(t, old, heed)
 	}
 	all[0].AwaitMore(t, 1)
-	calls.noneLost(t)
+	calls.StopWithoutLoss(t)
 
 	// Without the wait, calls must be lost, or the traffic proves nothing.
 	calls = c.talk(t)
-	for n := 0; n < 10 && calls.lost() == 0; n++ {
+	for n := 0; n < 10 && calls.Lost() == 0; n++ {
 		next := m.join(t, 31+n, 0)
 		m.leave(t, all[0], 0)
 		all[0] = next
 	}
-	calls.stop()
-	if calls.lost() == 0 {
+	calls.Stop()
+	if calls.Lost() == 0 {
 		t.Error("no call was lost without a wait")
 	}
 }
@@ -142,7 +143,7 @@ func TestXDSRestart(t *testing.T) {
 	}
 	m.leave(t, all[1], heed)
 	all[0].AwaitMore(t, 1)
-	calls.noneLost(t)
+	calls.StopWithoutLoss(t)
 }
 
 // TestXDSWithoutAPIServer keeps serving while the API server is down.
@@ -157,7 +158,7 @@ func TestXDSWithoutAPIServer(t *testing.T) {
 	registrytest.NoError(t, server.StartAPIServer(registrytest.Bounded(t)))
 	m.leave(t, all[2], heed)
 	c.reaches(t, all[:2]...)
-	calls.noneLost(t)
+	calls.StopWithoutLoss(t)
 }
 
 // TestXDSReplicas gives clients two replicas.
@@ -283,39 +284,15 @@ func dialXDS(t *testing.T, bootstrap, target string) *grpcClient {
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }
 
-// talk makes calls until they are stopped, from several goroutines, of which some make
-// slow calls. None waits for an endpoint, so a call that finds none is lost.
-func (c *grpcClient) talk(t *testing.T) calls {
+// talk makes calls until they are stopped, every fifth of them a slow one. None waits for an
+// endpoint, so a call that finds none is lost.
+func (c *grpcClient) talk(t *testing.T) *registrytest.Callers {
 	t.Helper()
-	return calls{
-		registrytest.Call(t, 4, 0, func(ctx context.Context) error { return c.call(ctx, false) }),
-		registrytest.Call(t, 1, 0, func(ctx context.Context) error {
-			return c.call(metadata.AppendToOutgoingContext(ctx, slow, "yes"), false)
-		}),
-	}
-}
-
-// calls are fast and slow ones.
-type calls []*registrytest.Callers
-
-func (c calls) stop() {
-	for _, callers := range c {
-		callers.Stop()
-	}
-}
-
-// noneLost stops the calls and checks them.
-func (c calls) noneLost(t *testing.T) {
-	t.Helper()
-	c.stop()
-	for _, callers := range c {
-		callers.CheckNoneLost(t)
-	}
-}
-
-func (c calls) lost() (n int64) {
-	for _, callers := range c {
-		n += callers.Lost()
-	}
-	return n
+	var turn atomic.Int64
+	return registrytest.Call(t, 5, 0, func(ctx context.Context) error {
+		if turn.Add(1)%5 == 0 {
+			ctx = metadata.AppendToOutgoingContext(ctx, slow, "yes")
+		}
+		return c.call(ctx, false)
+	})
 }

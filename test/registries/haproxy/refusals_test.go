@@ -50,14 +50,6 @@ func TestLevel(t *testing.T) {
 	registrytest.CheckRefused(t, "apply", registrytest.TryPut(t, c, registrytest.Entry("one")), "one", registry.ErrPermanent)
 }
 
-// TestNoHAProxy finds something else at the address: the frontend.
-func TestNoHAProxy(t *testing.T) {
-	p := startProxy(t)
-	c := connect(t, fmt.Sprintf("tcp://127.0.0.1:%d", p.front))
-	_, err := c.List(registrytest.Bounded(t), "web")
-	registrytest.Check(t, "a list from a frontend", err, registry.ErrPermanent)
-}
-
 // TestConfiguredServersAreForeign also covers one that has the name of an entry.
 func TestConfiguredServersAreForeign(t *testing.T) {
 	p := startProxy(t)

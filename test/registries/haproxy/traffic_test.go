@@ -89,7 +89,8 @@ func TestTraffic(t *testing.T) {
 		waited += len(leave(t, c, old))
 		old = next
 	}
-	noneLost(t, fast, slow)
+	fast.StopWithoutLoss(t)
+	slow.StopWithoutLoss(t)
 	if answers := fast.Answers() + slow.Answers(); answers < 400 || waited == 0 {
 		t.Errorf("%d answers, %d times a drain had to wait", answers, waited)
 	}
@@ -100,14 +101,6 @@ func (p *proxy) callers(t *testing.T, n int) (fast, slow *registrytest.Callers) 
 	t.Helper()
 	keeping := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: n}}
 	return registrytest.Call(t, n, 0, p.send(keeping, "")), registrytest.Call(t, n, 0, p.send(client(), "?slow=150ms"))
-}
-
-func noneLost(t *testing.T, all ...*registrytest.Callers) {
-	t.Helper()
-	for _, c := range all {
-		c.Stop()
-		c.CheckNoneLost(t)
-	}
 }
 
 // TestDrainWaitsForSessions keeps an entry listed while requests are in flight, sends
@@ -167,7 +160,8 @@ func TestHoldBack(t *testing.T) {
 	waited += p.holdBack(t, c, held.Entry)
 	held.Kill()
 	other.AwaitMore(t, 20)
-	noneLost(t, fast, slow)
+	fast.StopWithoutLoss(t)
+	slow.StopWithoutLoss(t)
 	if waited == 0 {
 		t.Error("no hold had to wait for a request")
 	}

@@ -48,11 +48,11 @@ func TestServer(t *testing.T) {
 
 func testConformance(t *testing.T, s *server) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
-		root, r := s.connect(t)
+		namespace, r := s.connect(t)
 		return registrytest.Fixture{
 			Connector: r, AddressIsIdentity: true, HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
-				s.write(t, http.MethodPost, foreign(root, service, id, 1))
+				s.write(t, http.MethodPost, foreign(namespace, service, id, 1))
 				registrytest.Eventually(t, "the foreign entry", func() string {
 					return registrytest.Unless(len(registrytest.List(t, r)) == 1, "it is not listed")
 				})
@@ -73,11 +73,11 @@ func awaitHeld(t *testing.T, what string, r registry.Connector) {
 // testConsole changes an entry as Nacos's console does. The console stores its settings
 // separately from the instance, and they override what is registered later.
 func testConsole(t *testing.T, s *server) {
-	root, r := s.connect(t)
+	namespace, r := s.connect(t)
 	want := registrytest.Entry("a")
 	registrytest.Put(t, r, want)
 	s.write(t, http.MethodPut, url.Values{
-		"namespaceId": {root.Namespace}, "serviceName": {"web"}, "ip": {"10.0.0.1"}, "port": {"8080"}, "ephemeral": {"false"}, "weight": {"3"},
+		"namespaceId": {namespace}, "serviceName": {"web"}, "ip": {"10.0.0.1"}, "port": {"8080"}, "ephemeral": {"false"}, "weight": {"3"},
 		"enabled": {"false"}, "metadata": {`{"zone":"z","more":"x"}`},
 	})
 	awaitHeld(t, "the console's change", r)
@@ -95,8 +95,8 @@ func testConsole(t *testing.T, s *server) {
 
 // testAddressOfAnother refuses to overwrite an existing entry of Nacos at that address.
 func testAddressOfAnother(t *testing.T, s *server) {
-	root, r := s.connect(t)
-	s.write(t, http.MethodPost, foreign(root, "web", "theirs", 1))
+	namespace, r := s.connect(t)
+	s.write(t, http.MethodPost, foreign(namespace, "web", "theirs", 1))
 	ours := registrytest.Entry("a")
 	registrytest.Put(t, r, ours)
 	registrytest.Eventually(t, "both entries", func() string {
@@ -117,8 +117,8 @@ func testAddressOfAnother(t *testing.T, s *server) {
 
 // testEphemeralService reports that applications register themselves.
 func testEphemeralService(t *testing.T, s *server) {
-	root, r := s.connect(t)
-	theirs := foreign(root, "web", "theirs", 1)
+	namespace, r := s.connect(t)
+	theirs := foreign(namespace, "web", "theirs", 1)
 	theirs.Set("ephemeral", "true")
 	s.write(t, http.MethodPost, theirs)
 	err := registrytest.TryPut(t, r, registrytest.Entry("a"))
@@ -187,7 +187,7 @@ func testMany(t *testing.T, s *server) {
 // without a subscription do.
 func testTraffic(t *testing.T, s *server) {
 	const period = 500 * time.Millisecond
-	root, r := s.connect(t)
+	namespace, r := s.connect(t)
 	registrytest.Rollout{Connector: r, Propagation: 2 * period}.Run(t, func(t *testing.T) func() []string {
 		return registrytest.Follow(t, period, func(ctx context.Context) (addresses []string, err error) {
 			var said struct {
@@ -197,7 +197,7 @@ func testTraffic(t *testing.T, s *server) {
 				}
 			}
 			_, err = s.Do(ctx, http.MethodGet, "/nacos/v3/client/ns/instance/list?"+url.Values{
-				"namespaceId": {root.Namespace}, "serviceName": {"web"}, "healthyOnly": {"true"}}.Encode(), nil, &said)
+				"namespaceId": {namespace}, "serviceName": {"web"}, "healthyOnly": {"true"}}.Encode(), nil, &said)
 			for _, i := range said.Data {
 				addresses = append(addresses, fmt.Sprintf("%s:%d", i.IP, i.Port))
 			}
@@ -292,20 +292,20 @@ func (s *server) write(t *testing.T, method string, form url.Values) {
 }
 
 // foreign is an instance as other clients register it.
-func foreign(root nacos.Root, service, id string, port int) url.Values {
+func foreign(namespace string, service, id string, port int) url.Values {
 	metadata, _ := json.Marshal(map[string]string{"usher-id": id, "usher-address": fmt.Sprintf("192.0.2.1:%d", port)})
 	return url.Values{
-		"namespaceId": {root.Namespace}, "serviceName": {service}, "ip": {"192.0.2.1"}, "port": {strconv.Itoa(port)},
+		"namespaceId": {namespace}, "serviceName": {service}, "ip": {"192.0.2.1"}, "port": {strconv.Itoa(port)},
 		"weight": {"1"}, "ephemeral": {"false"}, "metadata": {string(metadata)},
 	}
 }
 
 // connect returns a connector to a namespace that nobody has used.
-func (s *server) connect(t *testing.T) (nacos.Root, *nacos.Registry) {
+func (s *server) connect(t *testing.T) (namespace string, r *nacos.Registry) {
 	t.Helper()
 	s.roots++
-	root := nacos.Root{Namespace: fmt.Sprintf("test-%d", s.roots)}
-	return root, s.connectWith(t, nacos.Options{Root: root})
+	namespace = fmt.Sprintf("test-%d", s.roots)
+	return namespace, s.connectWith(t, nacos.Options{Root: namespace + "/DEFAULT_GROUP/DEFAULT"})
 }
 
 func (s *server) connectWith(t *testing.T, options nacos.Options) *nacos.Registry {

@@ -64,8 +64,6 @@ type Registry struct {
 	client     *rest.Client
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // New checks the options but does not connect. Errors are permanent and name the field
 // or the Secret's key.
 func New(options Options) (*Registry, error) {

@@ -140,7 +140,7 @@ func (r *Registry) update(ctx context.Context, ready []*operation) (again []regi
 			}
 			batch := ready[:count]
 			ready = ready[count:]
-			_, err := send(message)
+			_, _, err := send(message)
 			if errors.Is(err, errPrerequisite) {
 				for _, op := range batch {
 					again = append(again, op.change)

@@ -114,8 +114,6 @@ type Registry struct {
 	now          func() time.Time
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // key is a TSIG key. Without a name, nothing is signed.
 type key struct {
 	name, algorithm string

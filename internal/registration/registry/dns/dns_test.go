@@ -3,6 +3,7 @@
 package dns
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -172,12 +173,30 @@ func TestServersThatAnswerWrong(t *testing.T) {
 	}
 }
 
+// TestAnswersAreBounded: many answers of 60 KiB are too much together.
+func TestAnswersAreBounded(t *testing.T) {
+	fill := make([]string, 230)
+	for n := range fill {
+		fill[n] = strings.Repeat("x", maxText)
+	}
+	r := testRegistry(t, Options{Server: serve(t, func(m *dns.Msg) {
+		name := m.Question[0].Name
+		m.Extra = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: fill}}
+		for n := 0; n < 400 && m.Question[0].Qtype == dns.TypeSRV; n++ {
+			m.Answer = append(m.Answer, &dns.SRV{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeSRV, Class: dns.ClassINET}, Target: fmt.Sprintf("a%d.web.%s.", n, zone)})
+			m.Extra = nil
+		}
+	})})
+	_, err := r.List(t.Context(), "web")
+	registrytest.Check(t, "a long list", err, registry.ErrPermanent, "spread the instances over several services")
+}
+
 // serve answers every request after change has modified the answer.
 func serve(t *testing.T, change func(*dns.Msg)) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	registrytest.NoError(t, err)
-	server := &dns.Server{Listener: listener, MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
+	server := &dns.Server{Listener: listener, MaxTCPQueries: -1, MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
 		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, request *dns.Msg) {
 			answer := new(dns.Msg)
 			answer.SetReply(request)

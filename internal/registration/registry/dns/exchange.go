@@ -31,7 +31,7 @@ const (
 var errPrerequisite = errors.New("a prerequisite is not fulfilled")
 
 // exchange sends one request on an open connection.
-type exchange func(*dns.Msg) (*dns.Msg, error)
+type exchange func(*dns.Msg) (answer *dns.Msg, data []byte, err error)
 
 // connect opens a connection for consecutive requests. Errors are typed.
 func (r *Registry) connect(ctx context.Context, call func(exchange) error) error {
@@ -43,31 +43,30 @@ func (r *Registry) connect(ctx context.Context, call func(exchange) error) error
 	defer func() { _ = conn.Close() }() // Every answer was read, or the call failed.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	return call(func(request *dns.Msg) (*dns.Msg, error) { return r.send(ctx, conn, request) })
+	return call(func(request *dns.Msg) (*dns.Msg, []byte, error) { return r.send(ctx, conn, request) })
 }
 
 // send signs a request and checks the answer. The library's own signing chains the
 // requests of a connection, which is correct only for zone transfers.
-func (r *Registry) send(ctx context.Context, conn *dns.Conn, request *dns.Msg) (*dns.Msg, error) {
+func (r *Registry) send(ctx context.Context, conn *dns.Conn, request *dns.Msg) (answer *dns.Msg, data []byte, err error) {
 	packed, mac, err := r.sign(request)
 	if err != nil {
-		return nil, registry.Permanent(fmt.Errorf("pack the request for %s: %w", r.server, err))
+		return nil, nil, registry.Permanent(fmt.Errorf("pack the request for %s: %w", r.server, err))
 	}
 	if _, err := conn.Write(packed); err != nil {
-		return nil, r.typed(ctx, err)
+		return nil, nil, r.typed(ctx, err)
 	}
-	data, err := conn.ReadMsgHeader(nil)
-	if err != nil {
-		return nil, r.typed(ctx, err)
+	if data, err = conn.ReadMsgHeader(nil); err != nil {
+		return nil, nil, r.typed(ctx, err)
 	}
-	answer := new(dns.Msg)
+	answer = new(dns.Msg)
 	if err := answer.Unpack(data); err != nil {
-		return nil, registry.Permanent(fmt.Errorf("%s does not answer with DNS messages: check dns.server: %w", r.server, err))
+		return nil, nil, registry.Permanent(fmt.Errorf("%s does not answer with DNS messages: check dns.server: %w", r.server, err))
 	}
 	if r.key.name != "" && answer.IsTsig() != nil {
 		err = dns.TsigVerify(data, r.key.secret, mac, false)
 	}
-	return answer, r.check(request, answer, err)
+	return answer, data, r.check(request, answer, err)
 }
 
 func (r *Registry) sign(request *dns.Msg) (packed []byte, mac string, err error) {
@@ -170,14 +169,15 @@ func (r *Registry) code(request, answer *dns.Msg) error {
 func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Msg, error) {
 	answers := make([]*dns.Msg, len(questions))
 	share := max(perConn, (len(questions)+maxConns-1)/maxConns)
+	var taken registry.Taken
 	shares := slices.Collect(slices.Chunk(questions, share))
 	errs := registry.Each(ctx, len(shares), maxConns, func(n int) error {
 		return r.connect(ctx, func(send exchange) error {
 			for i, question := range shares[n] {
 				request := &dns.Msg{Question: []dns.Question{question}}
 				request.Id = dns.Id()
-				answer, err := send(request)
-				if err != nil {
+				answer, data, err := send(request)
+				if err = cmp.Or(err, taken.Add(data)); err != nil {
 					return err
 				}
 				answers[n*share+i] = answer

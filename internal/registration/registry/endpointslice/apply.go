@@ -81,16 +81,16 @@ func (r *Registry) writeOne(ctx context.Context, s *shelf) error {
 func (r *Registry) send(ctx context.Context, s *shelf) error {
 	if len(s.items) == 0 {
 		version := s.object.ResourceVersion
-		return r.writer.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &version})
+		return r.options.Writer.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &version})
 	}
 	next, err := s.render()
 	if err != nil {
 		return err
 	}
 	if s.object.UID != "" {
-		return r.writer.Update(ctx, next)
+		return r.options.Writer.Update(ctx, next)
 	}
-	err = r.writer.Create(ctx, next)
+	err = r.options.Writer.Create(ctx, next)
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: create the namespace, or correct endpointSlice.namespace", err)
 	}

@@ -53,7 +53,7 @@ type Options struct {
 	// ServiceLabel is the label that names a slice's service. Default: Kubernetes' own
 	// label. With another label, no Kubernetes component follows the slices.
 	ServiceLabel string
-	// Heard returns when the slices that callers know are as new as the list, or an
+	// AwaitServed returns when the slices that callers know are as new as the list, or an
 	// error that tells why they are not. It is nil if callers follow the API server
 	// themselves.
 	AwaitServed func(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error
@@ -78,33 +78,22 @@ func FromSpec(reader client.Reader, writer client.Writer) func(*usherv1alpha1.Re
 }
 
 // Registry implements registry.Connector.
-type Registry struct {
-	reader      client.Reader
-	writer      client.Writer
-	namespace   string
-	label       string
-	awaitServed func(context.Context, string, string, *discoveryv1.EndpointSliceList) error
-}
-
-var _ registry.Connector = (*Registry)(nil)
+type Registry struct{ options Options }
 
 // New returns a connector. Errors are permanent.
 func New(options Options) (*Registry, error) {
 	if options.Reader == nil || options.Writer == nil {
 		return nil, registry.Permanent(errors.New("endpointSlice needs a client of the cluster's API server"))
 	}
-	return &Registry{
-		reader: options.Reader, writer: options.Writer, namespace: options.Namespace,
-		label:       cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName),
-		awaitServed: options.AwaitServed,
-	}, nil
+	options.ServiceLabel = cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName)
+	return &Registry{options}, nil
 }
 
 // Ping implements registry.Connector. Without a namespace it asks for any slice in the
 // cluster.
 func (r *Registry) Ping(ctx context.Context) error {
 	var list discoveryv1.EndpointSliceList
-	return Typed(ctx, r.reader.List(ctx, &list, client.InNamespace(r.namespace), client.Limit(1)))
+	return Typed(ctx, r.options.Reader.List(ctx, &list, client.InNamespace(r.options.Namespace), client.Limit(1)))
 }
 
 // List implements registry.Connector. The read is consistent. An endpoint that is not
@@ -116,8 +105,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	if r.awaitServed != nil {
-		if err := r.awaitServed(ctx, r.namespace, service, list); err != nil {
+	if r.options.AwaitServed != nil {
+		if err := r.options.AwaitServed(ctx, r.options.Namespace, service, list); err != nil {
 			return nil, Typed(ctx, err)
 		}
 	}
@@ -126,8 +115,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 
 func (r *Registry) layout(service string, list *discoveryv1.EndpointSliceList) *layout {
 	return newLayout(discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-		Namespace: r.namespace, GenerateName: service + "-usher-",
-		Labels: map[string]string{r.label: service, discoveryv1.LabelManagedBy: Manager},
+		Namespace: r.options.Namespace, GenerateName: service + "-usher-",
+		Labels: map[string]string{r.options.ServiceLabel: service, discoveryv1.LabelManagedBy: Manager},
 	}}, list.Items)
 }
 
@@ -136,13 +125,13 @@ func (r *Registry) Close() error { return nil }
 
 // slices returns the service's slices.
 func (r *Registry) slices(ctx context.Context, service string) (*discoveryv1.EndpointSliceList, error) {
-	if why := validation.IsDNS1123Label(service); len(why) > 0 || r.namespace == "" {
+	if why := validation.IsDNS1123Label(service); len(why) > 0 || r.options.Namespace == "" {
 		return nil, registry.Permanent(fmt.Errorf(
-			"service %q in namespace %q cannot be a Service: set instance.service to the name of one in an existing namespace", service, r.namespace))
+			"service %q in namespace %q cannot be a Service: set instance.service to the name of one in an existing namespace", service, r.options.Namespace))
 	}
 	var list discoveryv1.EndpointSliceList
-	err := r.reader.List(ctx, &list, client.InNamespace(r.namespace),
-		client.MatchingLabels{r.label: service})
+	err := r.options.Reader.List(ctx, &list, client.InNamespace(r.options.Namespace),
+		client.MatchingLabels{r.options.ServiceLabel: service})
 	if err != nil {
 		return nil, Typed(ctx, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,9 +44,6 @@ const (
 	// retries and retryPause let a call survive a change of leader.
 	retries    = 5
 	retryPause = 100 * time.Millisecond
-	// maxAnswer limits an answer, in bytes: enough for more than 30,000 entries. The client
-	// would take 2 GiB.
-	maxAnswer = 64 << 20
 )
 
 // Options locate etcd.
@@ -95,8 +93,6 @@ type decoded struct {
 	entry registry.Entry
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // New checks the options but does not connect: the first call reports an etcd that is
 // down. Errors are permanent and name the Secret's key.
 func New(options Options) (*Registry, error) {
@@ -112,12 +108,12 @@ func New(options Options) (*Registry, error) {
 		Password:             string(options.Secret[credentials.KeyPassword]),
 		MaxUnaryRetries:      retries,
 		BackoffWaitBetween:   retryPause,
-		MaxCallRecvMsgSize:   maxAnswer,
+		MaxCallRecvMsgSize:   registry.MaxAnswer, // The client would take 2 GiB.
 		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 		// Errors are returned; the client's own log would repeat them.
 		Logger: zap.NewNop(),
 	}
-	if secure(options.Endpoints) {
+	if slices.ContainsFunc(options.Endpoints, func(url string) bool { return strings.HasPrefix(url, "https://") }) {
 		var err error
 		if config.TLS, err = credentials.TLS(options.Secret); err != nil {
 			return nil, registry.Permanent(err)
@@ -133,15 +129,6 @@ func failFast(
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption,
 ) error {
 	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false))...)
-}
-
-func secure(endpoints []string) bool {
-	for _, endpoint := range endpoints {
-		if strings.HasPrefix(endpoint, "https://") {
-			return true
-		}
-	}
-	return false
 }
 
 // connected returns the client, made on first use: with a user name, making a client
@@ -238,7 +225,7 @@ func typed(err error) error {
 		return nil
 	}
 	if code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
-		return registry.Permanent(fmt.Errorf("etcd answered with more than %d bytes: spread the instances over several services: %w", maxAnswer, plain(err)))
+		return fmt.Errorf("%w: %w", registry.TooMuch("etcd"), plain(err))
 	}
 	switch code(err) {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,

@@ -22,14 +22,14 @@ type endless struct {
 }
 
 func (*endless) Range(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-	return &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Key: []byte("services/web/a"), Value: make([]byte, maxAnswer)}}}, nil
+	return &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Key: []byte("services/web/a"), Value: make([]byte, registry.MaxAnswer)}}}, nil
 }
 
 // TestAnswersAreBounded: no registry can take the process's memory.
 func TestAnswersAreBounded(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	registrytest.NoError(t, err)
-	server := grpc.NewServer(grpc.MaxSendMsgSize(2 * maxAnswer))
+	server := grpc.NewServer(grpc.MaxSendMsgSize(2 * registry.MaxAnswer))
 	etcdserverpb.RegisterKVServer(server, &endless{})
 	go func() { _ = server.Serve(listener) }() // It ends with Stop.
 	t.Cleanup(server.Stop)

@@ -60,29 +60,19 @@ func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
 	}
 	entry.SetHostPort(stored.Addr)
 	for key, raw := range stored.Metadata {
-		entry = decodeMetadata(entry, key, raw)
+		// What Usher would not write counts as absent.
+		text, weight, owner := "", int32(0), registry.Owner{}
+		switch {
+		case key == metaWeight && json.Unmarshal(raw, &weight) == nil:
+			entry.Weight = weight
+		case key == metaOwner && json.Unmarshal(raw, &owner) == nil:
+			entry.Owner = owner
+		case key != metaWeight && key != metaOwner && json.Unmarshal(raw, &text) == nil:
+			entry.SetMetadata(key, text)
+		}
 	}
 	return entry
 }
 
 // version returns what a write compares.
 func version(kv *mvccpb.KeyValue) string { return strconv.FormatInt(kv.ModRevision, 10) }
-
-func decodeMetadata(entry registry.Entry, key string, raw json.RawMessage) registry.Entry {
-	var err error
-	switch key {
-	case metaWeight:
-		err = json.Unmarshal(raw, &entry.Weight)
-	case metaOwner:
-		err = json.Unmarshal(raw, &entry.Owner)
-	default:
-		text := ""
-		if err = json.Unmarshal(raw, &text); err == nil {
-			entry.SetMetadata(key, text)
-		}
-	}
-	if err != nil && key == metaOwner {
-		entry.Owner = registry.Owner{}
-	}
-	return entry
-}

@@ -26,7 +26,7 @@ func pathOf(parts ...string) string {
 
 // get reads the path into into. found is false if nothing is there.
 func (r *Registry) get(ctx context.Context, path string, into any) (found bool, err error) {
-	answer, err := r.send(ctx, http.MethodGet, path, nil)
+	answer, err := r.client.Send(ctx, rest.Question{Method: http.MethodGet, Path: path})
 	switch {
 	case err != nil:
 		return false, err
@@ -41,7 +41,7 @@ func (r *Registry) get(ctx context.Context, path string, into any) (found bool, 
 
 // write changes something. It is no error if that no longer exists.
 func (r *Registry) write(ctx context.Context, method, path string, body any) error {
-	answer, err := r.send(ctx, method, path, body)
+	answer, err := r.client.Send(ctx, rest.Question{Method: method, Path: path, JSON: body})
 	switch {
 	case err != nil:
 		return err
@@ -51,9 +51,4 @@ func (r *Registry) write(ctx context.Context, method, path string, body any) err
 		return nil
 	}
 	return answer.Refusal()
-}
-
-// send makes one request.
-func (r *Registry) send(ctx context.Context, method, path string, question any) (*rest.Answer, error) {
-	return r.client.Send(ctx, rest.Question{Method: method, Path: path, JSON: question})
 }

@@ -96,8 +96,6 @@ type Registry struct {
 	renewed map[string]renewal
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // New checks the options but does not connect. It starts to renew what will be listed,
 // until Close. Errors are permanent and name the field or the Secret's key.
 func New(options Options) (*Registry, error) {

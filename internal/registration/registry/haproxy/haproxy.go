@@ -77,8 +77,6 @@ type Registry struct {
 	options string
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // target is the runtime API of one process.
 type target struct {
 	network, address string

@@ -23,8 +23,6 @@ const (
 	// pipelined is how many commands are sent before their answers are read. HAProxy
 	// stops reading if nobody reads its answers.
 	pipelined = 16
-	// maxAnswer limits one answer, in bytes: about 100,000 servers.
-	maxAnswer = 64 << 20
 )
 
 // session is one connection to a process, in interactive mode.
@@ -127,8 +125,8 @@ func (s *session) answer() (string, error) {
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			return "", fmt.Errorf("in the middle of an answer: %w", err)
 		}
-		if len(text) > maxAnswer {
-			return "", registry.Permanent(fmt.Errorf("it answered with more than %d bytes", maxAnswer))
+		if len(text) > registry.MaxAnswer {
+			return "", registry.TooMuch("it")
 		}
 		if err != nil || !endsLine(text) {
 			continue

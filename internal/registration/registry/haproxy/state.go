@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -97,20 +98,14 @@ func (s *session) servers(backend string) ([]server, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range servers {
-		if !servers[i].idle() || servers[i].foreign() {
-			continue
-		}
-		sessions, err := s.sessions(backend)
-		if err != nil {
-			return nil, err
-		}
-		for j := range servers {
-			servers[j].sessions = sessions[servers[j].name]
-		}
-		break
+	if !slices.ContainsFunc(servers, func(one server) bool { return one.idle() && !one.foreign() }) {
+		return servers, nil
 	}
-	return servers, nil
+	sessions, err := s.sessions(backend)
+	for i := range servers {
+		servers[i].sessions = sessions[servers[i].name]
+	}
+	return servers, err
 }
 
 // parseServers parses "show servers state": a version, the column names, then one

@@ -25,51 +25,21 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// Defaults of a Root.
-const (
-	DefaultNamespace = "public"
-	DefaultGroup     = "DEFAULT_GROUP"
-	DefaultCluster   = "DEFAULT"
-)
-
-// Root is where services are kept in Nacos. Empty fields mean the defaults.
-type Root struct {
-	// Namespace is the id of the Nacos namespace.
-	Namespace string
-	// Group is the group of the services.
-	Group string
-	// Cluster is the cluster of the instances. Nacos lists one cluster at a time.
-	Cluster string
-}
-
-// String returns namespace/group/cluster.
-func (r Root) String() string {
-	r = r.filled()
-	return r.Namespace + "/" + r.Group + "/" + r.Cluster
-}
-
-// ParseRoot is the inverse of Root.String. Missing parts get the defaults.
-func ParseRoot(text string) Root {
-	namespace, rest, _ := strings.Cut(text, "/")
-	group, cluster, _ := strings.Cut(rest, "/")
-	return Root{Namespace: namespace, Group: group, Cluster: cluster}.filled()
-}
-
-func (r Root) filled() Root {
-	return Root{Namespace: cmp.Or(r.Namespace, DefaultNamespace), Group: cmp.Or(r.Group, DefaultGroup),
-		Cluster: cmp.Or(r.Cluster, DefaultCluster)}
-}
-
 // Options locate Nacos.
 type Options struct {
 	// Address is the URL of a server, without a path; /nacos is appended.
 	Address string
-	// Root is where entries are kept.
-	Root Root
+	// Root is where entries are kept, as namespace/group/cluster. Nacos lists one cluster at a
+	// time. Default: public/DEFAULT_GROUP/DEFAULT.
+	Root string
 	// Secret holds the keys of package credentials, all optional. It may be nil.
 	Secret map[string][]byte
 	// Now is the clock that measures the end of a login. Default: time.Now.
 	Now func() time.Time
+}
+
+func rootOf(namespace, group, cluster string) string {
+	return cmp.Or(namespace, "public") + "/" + cmp.Or(group, "DEFAULT_GROUP") + "/" + cmp.Or(cluster, "DEFAULT")
 }
 
 // FromSpec reads the kind's field from a Registry's spec.
@@ -79,18 +49,18 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 		return nil
 	}
 	return &registry.Settings{
-		Secret: s.CredentialsSecret, Root: Root{Namespace: s.NamespaceID, Group: s.Group, Cluster: s.Cluster}.String(),
+		Secret: s.CredentialsSecret, Root: rootOf(s.NamespaceID, s.Group, s.Cluster),
 		// Nacos itself and its clients obey these keys.
 		Obeyed: func(key, _ string) bool { return strings.HasPrefix(key, "preserved.") },
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{Address: s.Address, Root: ParseRoot(root), Secret: secret})
+			return New(Options{Address: s.Address, Root: root, Secret: secret})
 		},
 	}
 }
 
 // Registry implements registry.Connector.
 type Registry struct {
-	root     Root
+	root     []string // namespace, group and cluster
 	username string
 	password string
 	now      func() time.Time
@@ -99,8 +69,6 @@ type Registry struct {
 	mu    sync.Mutex
 	login login
 }
-
-var _ registry.Connector = (*Registry)(nil)
 
 // New checks the options but does not connect. Errors are permanent and name the field
 // or the Secret's key.
@@ -119,11 +87,15 @@ func New(options Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
+	root := strings.Split(cmp.Or(options.Root, rootOf("", "", "")), "/")
+	if len(root) != 3 {
+		return nil, registry.Permanent(fmt.Errorf("%q is none of namespace/group/cluster", options.Root))
+	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}
 	return &Registry{
-		client: client, root: options.Root.filled(), username: username, password: password, now: options.Now,
+		client: client, root: root, username: username, password: password, now: options.Now,
 	}, nil
 }
 
@@ -185,7 +157,7 @@ func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) 
 // where identifies the service.
 func (r *Registry) where(service string) url.Values {
 	return url.Values{
-		"namespaceId": {r.root.Namespace}, "groupName": {r.root.Group}, "clusterName": {r.root.Cluster},
+		"namespaceId": {r.root[0]}, "groupName": {r.root[1]}, "clusterName": {r.root[2]},
 		"serviceName": {service},
 	}
 }

@@ -114,20 +114,11 @@ func TestAddressChange(t *testing.T) {
 	}
 }
 
-func TestRoots(t *testing.T) {
-	for text, want := range map[string]string{
-		"": "public/DEFAULT_GROUP/DEFAULT", "mine": "mine/DEFAULT_GROUP/DEFAULT", "a/b/c": "a/b/c",
-	} {
-		if have := ParseRoot(text).String(); have != want {
-			t.Errorf("%q became %q, want %q", text, have, want)
-		}
-	}
-}
-
 func TestOptions(t *testing.T) {
 	registrytest.CheckOptions(t, New, map[string]Options{
 		"no address":      {},
 		"no scheme":       {Address: "localhost:8848"},
+		"no cluster":      {Address: "http://localhost:8848", Root: "public/DEFAULT_GROUP"},
 		"user in address": {Address: "http://me:s3cret@localhost:8848"},
 		"half a login":    {Address: "http://localhost", Secret: map[string][]byte{credentials.KeyPassword: []byte("s3cret")}},
 		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},

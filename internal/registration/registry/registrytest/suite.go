@@ -131,6 +131,27 @@ func (h *harness) apply(changes []registry.Change) {
 	}
 }
 
+// put registers entries, or changes them, as a pass does: it starts from a list.
+func (h *harness) put(entries ...registry.Entry) {
+	h.Helper()
+	h.change(put(entries...))
+}
+
+// remove is put for entries that leave.
+func (h *harness) remove(entries ...registry.Entry) {
+	h.Helper()
+	h.change(remove(entries...))
+}
+
+func (h *harness) change(changes []registry.Change) {
+	h.Helper()
+	_, versions := h.list(service)
+	for i := range changes {
+		changes[i].Entry.Version = versions[changes[i].Entry.ID]
+	}
+	h.apply(changes)
+}
+
 // list returns the entries without their versions, and the versions by ID.
 func (h *harness) list(service string) ([]registry.Entry, map[string]string) {
 	h.Helper()
@@ -185,16 +206,15 @@ func testEmpty(h *harness) { h.shows() }
 func testRoundTrip(h *harness) {
 	a, b := entry("here", 1), entry("here", 2)
 	b.Address, b.Metadata = "fd00::2", nil
-	h.apply(put(a, b))
-	versions := h.shows(a, b)
-	a.Version = versions[a.ID]
-	h.apply(remove(a))
+	h.put(a, b)
+	h.shows(a, b)
+	h.remove(a)
 	h.shows(b)
 }
 
 func testIdempotent(h *harness) {
 	a := entry("here", 1)
-	h.apply(put(a))
+	h.put(a)
 	before := h.shows(a)
 	h.apply(put(a))
 	if after := h.shows(a); after[a.ID] != before[a.ID] {
@@ -204,7 +224,7 @@ func testIdempotent(h *harness) {
 
 func testDeregisterTwice(h *harness) {
 	a := entry("here", 1)
-	h.apply(put(a))
+	h.put(a)
 	a.Version = h.shows(a)[a.ID]
 	h.apply(remove(a))
 	h.apply(remove(a))
@@ -213,13 +233,11 @@ func testDeregisterTwice(h *harness) {
 
 func testUpdate(h *harness) {
 	a := entry("here", 1)
-	h.apply(put(a))
-	a.Version = h.shows(a)[a.ID]
+	h.put(a)
+	before := h.shows(a)
 	a.Weight, a.Address, a.Metadata = 20, "10.9.9.9", map[string]string{"zone": "b", "version": "2", "tags": "blue,canary"}
-	h.apply(put(a))
-	old := a.Version
-	a.Version = ""
-	if after := h.shows(a); after[a.ID] == old {
+	h.put(a)
+	if after := h.shows(a); after[a.ID] == before[a.ID] {
 		h.Error("the version of a changed entry is the same as before")
 	}
 }
@@ -230,44 +248,38 @@ func testHoldBack(h *harness) {
 		return
 	}
 	a := entry("here", 1)
-	h.apply(put(a))
 	held := a
-	held.Weight, held.Version = 0, h.shows(a)[a.ID]
-	version := held.Version
-	h.apply(put(held))
-	held.Version = ""
-	held.Version = h.shows(held)[a.ID]
-	if held.Version == version {
+	held.Weight = 0
+	h.put(a)
+	before := h.shows(a)
+	h.put(held)
+	if after := h.shows(held); after[a.ID] == before[a.ID] {
 		h.Error("the version of an entry that is held back is the same as before")
 	}
-	h.apply(put(held))
-	a.Version = held.Version
-	h.apply(put(a))
-	a.Version, held.Version = "", ""
-	held.Version = h.shows(a)[a.ID]
-	h.apply(put(held))
-	held.Version = ""
-	a.Version = h.shows(held)[a.ID]
-	h.apply(remove(a))
+	for _, next := range []registry.Entry{held, a, held} {
+		h.put(next)
+		before = h.shows(next)
+	}
+	h.remove(a)
 	h.shows()
 	// A removed entry cannot be held back.
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a)), a.ID, registry.ErrConflict)
+	held.Version = before[a.ID]
+	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(held)), a.ID, registry.ErrConflict)
 	h.shows()
 	// The next Pod with that address must not be held back with it.
 	next := entry("here", 2)
 	next.Address = a.Address
-	h.apply(put(next))
+	h.put(next)
 	h.shows(next)
 }
 
 func testConflict(h *harness) {
 	a := entry("here", 1)
-	h.apply(put(a))
+	h.put(a)
 	old := h.shows(a)[a.ID]
 	b := a
-	b.Weight, b.Version = 20, old
-	h.apply(put(b))
-	b.Version = ""
+	b.Weight = 20
+	h.put(b)
 
 	late := a
 	late.Weight, late.Version = 30, old
@@ -297,8 +309,8 @@ func testTwoClusters(h *harness) {
 	if h.AddressIsIdentity {
 		there.Address = "10.0.8.1"
 	}
-	h.apply(put(here))
-	h.apply(put(there))
+	h.put(here)
+	h.put(there)
 	h.shows(here, there)
 
 	thief := entry("there", 2)
@@ -306,23 +318,22 @@ func testTwoClusters(h *harness) {
 	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(thief)), here.ID, registry.ErrForeign)
 	h.refused(h.Connector.Apply(h.context(callTimeout), service, remove(thief)), here.ID, registry.ErrForeign)
 
-	here.Version = h.shows(here, there)[here.ID]
-	h.apply(remove(here))
+	h.shows(here, there)
+	h.remove(here)
 	h.shows(there)
 }
 
 func testSameName(h *harness) {
 	first, second := entry("here", 1), entry("here", 1)
 	second.ID, second.Owner.PodUID, second.Address = first.ID+".2", "uid-new", "10.0.0.77"
-	h.apply(put(first, second))
-	first.Version = h.shows(first, second)[first.ID]
-	h.apply(remove(first))
+	h.put(first, second)
+	h.shows(first, second)
+	h.remove(first)
 	h.shows(second)
 }
 
 func testServices(h *harness) {
-	a := entry("here", 1)
-	h.apply(put(a))
+	h.put(entry("here", 1))
 	for _, other := range []string{service + "-2", service[:len(service)-1]} {
 		if have, _ := h.list(other); len(have) != 0 {
 			h.Errorf("service %s lists %v of service %s", other, ids(have), service)
@@ -332,10 +343,9 @@ func testServices(h *harness) {
 
 func testPartial(h *harness) {
 	a, b, c := entry("here", 1), entry("here", 2), entry("here", 3)
-	h.apply(put(b))
-	old := h.shows(b)[b.ID]
+	h.put(b)
 	late := b
-	late.Weight, late.Version = 99, old+"9"
+	late.Weight, late.Version = 99, h.shows(b)[b.ID]+"9"
 	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a, late, c)), b.ID, registry.ErrConflict)
 	h.shows(a, b, c)
 }
@@ -345,19 +355,15 @@ func testBatch(h *harness) {
 	for n := range 300 {
 		all = append(all, entry("here", n))
 	}
-	h.apply(put(all...))
-	versions := h.shows(all...)
-	for i := range all {
-		all[i].Version = versions[all[i].ID]
-	}
-	h.apply(remove(all[:299]...))
-	all[299].Version = ""
+	h.put(all...)
+	h.shows(all...)
+	h.remove(all[:299]...)
 	h.shows(all[299])
 }
 
 func testDown(h *harness) {
 	a := entry("here", 1)
-	h.apply(put(a))
+	h.put(a)
 	h.must(h.Break())
 	began := time.Now()
 	for name, call := range h.calls(entry("here", 2)) {
@@ -370,7 +376,7 @@ func testDown(h *harness) {
 	h.recovers()
 	if h.Forgets {
 		h.shows()
-		h.apply(put(a))
+		h.put(a)
 	}
 	h.shows(a)
 }

@@ -3,6 +3,7 @@
 package registrytest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,18 +97,25 @@ func Call(t *testing.T, n int, pause time.Duration, send func(ctx context.Contex
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			for ctx.Err() == nil {
+			repeat(ctx, pause, func() bool {
 				c.count(once(ctx, send))
-				select {
-				case <-ctx.Done():
-				case <-time.After(pause):
-				}
-			}
+				return true
+			})
 		})
 	}
 	c.stop = func() { cancel(); all.Wait() }
 	t.Cleanup(c.stop)
 	return c
+}
+
+// repeat does something again and again, with a pause in between, until it does not go on.
+func repeat(ctx context.Context, pause time.Duration, again func() bool) {
+	for ctx.Err() == nil && again() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 }
 
 // once gives a request its own timeout, so that it is not lost when the callers stop.
@@ -139,6 +147,13 @@ func (c *Callers) Lost() int64 {
 
 // Stop ends the callers.
 func (c *Callers) Stop() { c.stop() }
+
+// StopWithoutLoss ends the callers, and checks that no request has been lost.
+func (c *Callers) StopWithoutLoss(t *testing.T) {
+	t.Helper()
+	c.stop()
+	c.CheckNoneLost(t)
+}
 
 // CheckNoneLost checks that no request has been lost so far.
 func (c *Callers) CheckNoneLost(t *testing.T) {
@@ -206,21 +221,15 @@ func Follow(t *testing.T, pause time.Duration, list func(ctx context.Context) ([
 	ctx, cancel := context.WithCancel(t.Context())
 	var following sync.WaitGroup
 	following.Go(func() {
-		for ctx.Err() == nil {
+		repeat(ctx, pause, func() bool {
 			addresses, err := list(ctx)
-			switch {
-			case ctx.Err() != nil:
-				return
-			case err != nil:
+			if err == nil {
+				known.Store(&addresses)
+			} else if ctx.Err() == nil {
 				t.Errorf("a caller cannot list the instances: %v", err)
-				return
 			}
-			known.Store(&addresses)
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-		}
+			return err == nil
+		})
 	})
 	t.Cleanup(func() { cancel(); following.Wait() })
 	return func() []string { return *known.Load() }
@@ -252,6 +261,10 @@ type Rollout struct {
 // addresses that a caller sees at the moment of each request.
 func (r Rollout) Run(t *testing.T, follow func(t *testing.T) func() []string) {
 	t.Helper()
+	r.Service = cmp.Or(r.Service, service)
+	if r.Start == nil {
+		r.Start = func(n int) *Instance { return Start(t, fmt.Sprintf("web-%d", n)) }
+	}
 	var instances []*Instance
 	for n := range 3 {
 		instances = append(instances, r.join(t, n))
@@ -279,23 +292,11 @@ func (r Rollout) Run(t *testing.T, follow func(t *testing.T) func() []string) {
 	callers.AwaitLoss(t)
 }
 
-func (r Rollout) service() string {
-	if r.Service == "" {
-		return service
-	}
-	return r.Service
-}
-
 func (r Rollout) join(t *testing.T, n int) *Instance {
 	t.Helper()
-	var i *Instance
-	if r.Start == nil {
-		i = Start(t, fmt.Sprintf("web-%d", n))
-	} else {
-		i = r.Start(n)
-	}
+	i := r.Start(n)
 	i.Entry.Metadata = r.Metadata
-	if Find(change(t, r.Connector, r.service(), put(i.Entry)), i.Entry.ID) == nil {
+	if Find(change(t, r.Connector, r.Service, put(i.Entry)), i.Entry.ID) == nil {
 		t.Fatalf("%s is not listed", i.Entry.ID)
 	}
 	return i
@@ -303,7 +304,7 @@ func (r Rollout) join(t *testing.T, n int) *Instance {
 
 func (r Rollout) leave(t *testing.T, i *Instance) {
 	t.Helper()
-	if Find(change(t, r.Connector, r.service(), remove(i.Entry)), i.Entry.ID) != nil {
+	if Find(change(t, r.Connector, r.Service, remove(i.Entry)), i.Entry.ID) != nil {
 		t.Fatalf("%s is still listed", i.Entry.ID)
 	}
 	// This delay is under test; it does not wait for a condition.

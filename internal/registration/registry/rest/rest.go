@@ -23,9 +23,6 @@ import (
 )
 
 const (
-	// defaultMaxAnswer limits how much of an answer is read, in bytes: enough for more
-	// than 30,000 entries.
-	defaultMaxAnswer = 64 << 20
 	// defaultIdle is the number of idle connections to keep open.
 	defaultIdle = 4
 	// idleTime is how long to keep an idle connection.
@@ -50,8 +47,6 @@ type Options struct {
 	Hidden []string
 	// Idle is the number of idle connections to keep open. Default: 4.
 	Idle int
-	// MaxAnswer limits how much of an answer is read, in bytes. Default: 64 MiB.
-	MaxAnswer int64
 }
 
 // Client talks to one server. It is safe for concurrent use.
@@ -76,7 +71,6 @@ func New(options Options) (*Client, error) {
 		return nil, registry.Permanent(err)
 	}
 	options.Address = strings.TrimRight(options.Address, "/")
-	options.MaxAnswer = cmp.Or(options.MaxAnswer, defaultMaxAnswer)
 	return &Client{
 		options: options,
 		http: &http.Client{
@@ -154,12 +148,12 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		return nil, registry.Transient(withoutQuery(err, where))
 	}
 	defer func() { _ = response.Body.Close() }() // The body was read or is not needed.
-	data, err := io.ReadAll(io.LimitReader(response.Body, c.options.MaxAnswer+1))
+	data, err := io.ReadAll(io.LimitReader(response.Body, registry.MaxAnswer+1))
 	if err != nil {
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
 	}
-	if int64(len(data)) > c.options.MaxAnswer {
-		return nil, registry.Permanent(fmt.Errorf("%s answered with more than %d bytes: spread the instances over several services", where, c.options.MaxAnswer))
+	if len(data) > registry.MaxAnswer {
+		return nil, registry.TooMuch(where)
 	}
 	return &Answer{client: c, Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
 }

@@ -48,8 +48,6 @@ type Registry struct {
 	namespace string
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // New returns a connector for the Services of a namespace. Without a namespace only Ping
 // works.
 func New(reader client.Reader, namespace string) (*Registry, error) {

@@ -46,11 +46,6 @@ const (
 	PathApply = "/v1/apply"
 )
 
-const (
-	// maxResponse limits how much of an answer is read, in bytes: about 50,000 entries.
-	maxResponse = 32 << 20
-)
-
 // ListRequest asks for the entries of a service.
 type ListRequest struct {
 	Service string `json:"service"`
@@ -124,12 +119,10 @@ type Registry struct {
 	client *rest.Client
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // New checks the options. Errors are permanent and name the field.
 func New(options Options) (*Registry, error) {
 	client, err := rest.New(rest.Options{
-		Field: "webhook.url", Example: "https://host/path", Address: options.URL, MaxAnswer: maxResponse,
+		Field: "webhook.url", Example: "https://host/path", Address: options.URL,
 		Hint: "the key " + KeyHMAC + " of the credentials Secret",
 		// The protocol signs requests and uses no client certificates.
 		Secret: map[string][]byte{KeyCA: options.Secret[KeyCA]},

@@ -3,6 +3,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 // round makes the changes once, and returns those that conflicted with other writes.
 func (r *Registry) round(ctx context.Context, service string, changes []registry.Change) (again []registry.Change, err error) {
 	var refused []error
-	err = r.dialer.run(ctx, func(conn *zk.Conn) error {
+	err = r.dialer.run(ctx, func(conn *zk.Conn) (failed error) {
 		nodes, err := r.read(ctx, conn, service)
 		if err != nil {
 			return err
@@ -51,30 +52,20 @@ func (r *Registry) round(ctx context.Context, service string, changes []registry
 		if err != nil {
 			return err
 		}
-		results := registry.Each(ctx, len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
-		var failed []error
-		again, failed, err = sortOut(steps, results)
-		refused = append(refused, failed...)
-		return err
+		errs := registry.Each(ctx, len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
+		for i, err := range errs {
+			switch change := steps[i].change; {
+			case errors.Is(err, errStale):
+				again = append(again, change)
+			case err != nil && (errors.Is(typed(err), registry.ErrPermanent) || errors.Is(err, zk.ErrNotEmpty)):
+				refused = append(refused, change.Refused(registry.Permanent(explain(err))))
+			default:
+				failed = cmp.Or(failed, err) // One stands for all: it concerns the connection.
+			}
+		}
+		return failed
 	})
 	return again, errors.Join(append(refused, err)...)
-}
-
-// sortOut separates the errors of single changes from those of the connection.
-func sortOut(steps []step, results []error) (again []registry.Change, refused []error, err error) {
-	for i, result := range results {
-		change := steps[i].change
-		switch {
-		case result == nil:
-		case errors.Is(result, errStale):
-			again = append(again, change)
-		case errors.Is(typed(result), registry.ErrPermanent), errors.Is(result, zk.ErrNotEmpty):
-			refused = append(refused, change.Refused(registry.Permanent(explain(result))))
-		case err == nil:
-			err = result
-		}
-	}
-	return again, refused, err
 }
 
 // steps compares the changes with the current nodes.

@@ -16,13 +16,9 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
-const (
-	// sessionTimeout is how long a server keeps our session, which holds nothing. A
-	// connection that is silent for two thirds of it is closed.
-	sessionTimeout = 10 * time.Second
-	// maxAnswer limits an answer, in bytes: about 100,000 names.
-	maxAnswer = 32 << 20
-)
+// sessionTimeout is how long a server keeps our session, which holds nothing. A
+// connection that is silent for two thirds of it is closed.
+const sessionTimeout = 10 * time.Second
 
 var errClosed = errors.New("the connection was closed")
 
@@ -249,7 +245,7 @@ func (silent) Printf(string, ...any) {}
 // needless retry is the safer mistake.
 func typed(err error) error {
 	for _, permanent := range []error{
-		zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrAPIError,
+		registry.ErrPermanent, zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrAPIError,
 	} {
 		if errors.Is(err, permanent) {
 			return registry.Permanent(explain(err))

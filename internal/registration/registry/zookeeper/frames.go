@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 const (
@@ -33,7 +35,7 @@ func (f *frames) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		length := binary.BigEndian.Uint32(header)
-		if length < minPacket || length > maxAnswer {
+		if length < minPacket || length > registry.MaxAnswer {
 			return 0, fmt.Errorf("a packet of %d bytes: this is no ZooKeeper, or the service has too many entries", length)
 		}
 		f.header, f.body = header, int(length)

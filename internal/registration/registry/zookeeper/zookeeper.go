@@ -85,8 +85,6 @@ type Registry struct {
 	dialer *dialer
 }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // layout translates between entries and nodes.
 type layout interface {
 	// folder returns the folder of a service's nodes, relative to the root.
@@ -181,6 +179,7 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 		return nil, fmt.Errorf("list %s: %w", folder, err)
 	}
 	found := make([]*node, len(names))
+	var taken registry.Taken
 	errs := registry.Each(ctx, len(names), parallel, func(i int) error {
 		data, stat, err := conn.Get(folder + "/" + names[i])
 		if errors.Is(err, zk.ErrNoNode) {
@@ -190,7 +189,7 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 			return fmt.Errorf("read an entry of %s: %w", folder, err)
 		}
 		found[i] = &node{name: names[i], stat: stat, entry: r.layout.decode(names[i], data)}
-		return nil
+		return taken.Add(data)
 	})
 	if err := cmp.Or(errs...); err != nil { // One stands for all.
 		return nil, err

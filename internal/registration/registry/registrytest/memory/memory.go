@@ -49,8 +49,6 @@ type Registry struct {
 // Calls counts the calls to the registry.
 type Calls struct{ List, Apply, Ping int }
 
-var _ registry.Connector = (*Registry)(nil)
-
 // New returns an empty registry.
 func New() *Registry {
 	return &Registry{services: map[string]map[string]registry.Entry{}}
