@@ -284,13 +284,14 @@ func dialXDS(t *testing.T, bootstrap, target string) *grpcClient {
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }
 
-// talk makes calls until they are stopped, every fifth of them a slow one. None waits for an
-// endpoint, so a call that finds none is lost.
+// talk makes calls until they are stopped, five at a time, one of them a slow one. None waits
+// for an endpoint, so a call that finds none is lost.
 func (c *grpcClient) talk(t *testing.T) *registrytest.Callers {
 	t.Helper()
-	var turn atomic.Int64
+	var slowly atomic.Bool
 	return registrytest.Call(t, 5, 0, func(ctx context.Context) error {
-		if turn.Add(1)%5 == 0 {
+		if slowly.CompareAndSwap(false, true) {
+			defer slowly.Store(false)
 			ctx = metadata.AppendToOutgoingContext(ctx, slow, "yes")
 		}
 		return c.call(ctx, false)
