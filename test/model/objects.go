@@ -4,6 +4,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -104,7 +105,7 @@ func Get[T client.Object](o Objects, at types.NamespacedName) T {
 // Sorted lists objects by name.
 func Sorted(objects map[types.NamespacedName]client.Object) []client.Object {
 	return slices.SortedFunc(maps.Values(objects), func(a, b client.Object) int {
-		return strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
 	})
 }
 

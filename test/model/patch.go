@@ -14,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -30,15 +32,11 @@ func (s *Server) Patch(
 	actor string, kind Kind, at types.NamespacedName, subresource string, patchType types.PatchType, data []byte,
 ) (client.Object, error) {
 	return s.Update(actor, kind, at, subresource, func(object client.Object) error {
-		before, err := json.Marshal(object)
-		if err != nil {
-			return apierrors.NewInternalError(err)
+		apply := mergePatch
+		if patchType == types.JSONPatchType {
+			apply = jsonPatch
 		}
-		after, err := applyPatch(kind, object, before, patchType, data)
-		if err == nil {
-			Clear(object)
-			err = json.Unmarshal(after, object)
-		}
+		err := apply(object, patchType, data)
 		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 			err = apierrors.NewBadRequest(err.Error())
 		}
@@ -46,31 +44,67 @@ func (s *Server) Patch(
 	})
 }
 
-func applyPatch(kind Kind, object client.Object, before []byte, patchType types.PatchType, data []byte) ([]byte, error) {
-	switch {
-	case patchType == types.MergePatchType:
-		return jsonpatch.MergePatch(before, data)
-	case patchType == types.JSONPatchType:
-		return jsonPatch(before, data)
-	case patchType == types.StrategicMergePatchType && kind != CloneSets:
-		return strategicpatch.StrategicMergePatch(before, data, object)
-	}
-	return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", kind.Resource(), object.GetName(),
-		fmt.Sprintf("the body of the request was in an unknown format: %s", patchType), 0, true)
-}
-
 // jsonPatch is RFC 6902. Like the real server it answers 422 when a test does
 // not hold or a path does not exist.
-func jsonPatch(document, data []byte) ([]byte, error) {
+func jsonPatch(object client.Object, _ types.PatchType, data []byte) error {
 	operations, err := jsonpatch.DecodePatch(data)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	document, err := json.Marshal(object)
+	if err != nil {
+		return err
 	}
 	after, err := operations.Apply(document)
 	if err != nil {
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 	}
-	return after, nil
+	Clear(object)
+	return json.Unmarshal(after, object)
+}
+
+// mergePatch is a merge patch, RFC 7386, or a strategic one. It works on maps, which takes about
+// half as long as on texts.
+func mergePatch(object client.Object, patchType types.PatchType, data []byte) error {
+	kind := KindOf(object)
+	if patchType != types.MergePatchType && (patchType != types.StrategicMergePatchType || kind == CloneSets) {
+		return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", kind.Resource(), object.GetName(),
+			fmt.Sprintf("the body of the request was in an unknown format: %s", patchType), 0, true)
+	}
+	var patch map[string]any
+	if err := utiljson.Unmarshal(data, &patch); err != nil {
+		return err
+	}
+	document, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return err
+	}
+	if patchType == types.MergePatchType {
+		merge(document, patch)
+	} else if document, err = strategicpatch.StrategicMergeMapPatch(document, patch, object); err != nil {
+		return err
+	}
+	Clear(object)
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(document, object)
+}
+
+func merge(document, patch map[string]any) {
+	for key, value := range patch {
+		part, nested := value.(map[string]any)
+		switch {
+		case value == nil:
+			delete(document, key)
+		case nested:
+			old, ok := document[key].(map[string]any)
+			if !ok {
+				old = map[string]any{}
+			}
+			merge(old, part)
+			document[key] = old
+		default:
+			document[key] = value
+		}
+	}
 }
 
 // confine restores what the subresource cannot change, and refuses what nobody can

@@ -72,6 +72,11 @@ func NewServer(now func() time.Time) *Server {
 	return &Server{now: now, Version: 100, Objects: Objects{}, Log: map[Kind][]*Commit{}}
 }
 
+// History are the commits of one object.
+func (s *Server) History(kind Kind, uid types.UID) []*Commit {
+	return slices.DeleteFunc(slices.Clone(s.Log[kind]), func(c *Commit) bool { return c.Object().GetUID() != uid })
+}
+
 // Get reads an object.
 func (s *Server) Get(kind Kind, at types.NamespacedName) (client.Object, error) {
 	if object, ok := s.Objects[kind][at]; ok {
