@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -28,13 +27,14 @@ var claimRules = []struct {
 
 // claimWrite is one write of a controller process to a claim.
 type claimWrite struct {
+	*model.Commit
 	set      *apps.CloneSet
 	old, new *corev1.PersistentVolumeClaim
 	id       string
 }
 
 func (s *Simulation) judgeClaim(p *Process, c *model.Commit) {
-	w := &claimWrite{set: p.pass.set, id: c.Object().GetLabels()[apps.LabelInstanceID]}
+	w := &claimWrite{Commit: c, set: p.pass.set, id: c.Object().GetLabels()[apps.LabelInstanceID]}
 	w.old, _ = c.Old.(*corev1.PersistentVolumeClaim)
 	w.new, _ = c.New.(*corev1.PersistentVolumeClaim)
 	for _, r := range claimRules {
@@ -45,15 +45,11 @@ func (s *Simulation) judgeClaim(p *Process, c *model.Commit) {
 	}
 }
 
-func (w *claimWrite) deletes() bool {
-	return w.old != nil && w.old.DeletionTimestamp == nil && (w.new == nil || w.new.DeletionTimestamp != nil)
-}
-
 func foreignClaim(_ *Simulation, p *Process, w *claimWrite) string {
 	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
 		return ""
 	}
-	used := p.known(w.set, nil).count(func(pod *corev1.Pod) bool { return pod.Name == w.set.Name+"-"+w.id }) > 0
+	used := p.knew(w.set).count(func(pod *corev1.Pod) bool { return pod.Name == w.set.Name+"-"+w.id }) > 0
 	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) && used {
 		return "" // it is adopted together with its Pod
 	}
@@ -64,7 +60,7 @@ func foreignClaim(_ *Simulation, p *Process, w *claimWrite) string {
 // process that deletes a Pod and then its claims cannot know of the next Pod, but finds
 // its mark.
 func claimFirst(s *Simulation, _ *Process, w *claimWrite) string {
-	if !w.deletes() {
+	if !w.Deletes() {
 		return ""
 	}
 	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil {
@@ -76,16 +72,21 @@ func claimFirst(s *Simulation, _ *Process, w *claimWrite) string {
 // claimLost: a Pod keeps its claims unless the controller wanted the Pod deleted or the
 // user disabled reuse.
 func claimLost(s *Simulation, p *Process, w *claimWrite) string {
-	if !w.deletes() || s.reuseDisabled || p.rivals() {
+	if !w.Deletes() || s.reuseDisabled || p.rivals(model.Pods, model.Claims) {
 		return ""
 	}
 	end := s.endOf(w.set.Name + "-" + w.id)
 	if end == nil {
 		return "" // there was no Pod: its name was taken
 	}
-	pod := s.latest(end.Old.GetUID())
+	history := s.Server.History(model.Pods, end.Old.GetUID())
+	pod, _ := history[len(history)-1].Object().(*corev1.Pod) // its last version
 	asked := slices.ContainsFunc(s.processes, func(p *Process) bool { return p.deleted[pod.UID] })
-	wanted := s.namedAtEnd(end) || slices.Contains(s.listed, pod.Name)
+	// The controller may have acted before it learned that the user took the name back.
+	named := slices.ContainsFunc(history, func(c *model.Commit) bool {
+		return c.Version >= end.Version && c.Object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
+	})
+	wanted := named || slices.Contains(s.listed, pod.Name)
 	if ended := pod.Status.Phase == corev1.PodFailed; !ended {
 		wanted = wanted || asked || model.State(pod) == apps.StatePreparingDelete
 	}
@@ -97,9 +98,7 @@ func claimLost(s *Simulation, p *Process, w *claimWrite) string {
 
 // endOf finds the commit that deleted the latest Pod of a name.
 func (s *Simulation) endOf(name string) *model.Commit {
-	log := s.Server.Log[model.Pods]
-	for i := len(log) - 1; i >= 0; i-- {
-		c := log[i]
+	for _, c := range slices.Backward(s.Server.Log[model.Pods]) {
 		if c.Object().GetName() == name && c.Deletes() {
 			return c
 		}
@@ -107,30 +106,9 @@ func (s *Simulation) endOf(name string) *model.Commit {
 	return nil
 }
 
-// namedAtEnd reports whether a Pod was named for deletion when it was deleted, or at
-// some time while it terminated: the controller may have acted before it learned that
-// the user took the name back.
-func (s *Simulation) namedAtEnd(end *model.Commit) bool {
-	log := s.Server.Log[model.Pods]
-	return slices.ContainsFunc(log[slices.Index(log, end):], func(c *model.Commit) bool {
-		return c.Object().GetUID() == end.Old.GetUID() && c.Object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
-	})
-}
-
-// latest is the last version of a Pod before it was removed.
-func (s *Simulation) latest(uid types.UID) *corev1.Pod {
-	var last *corev1.Pod
-	for _, c := range s.Server.Log[model.Pods] {
-		if pod, ok := c.Object().(*corev1.Pod); ok && pod.UID == uid {
-			last = pod
-		}
-	}
-	return last
-}
-
 // withoutClaims: a Pod is created after its claims, and mounts them.
 func withoutClaims(w *podWrite) string {
-	if w.old != nil || w.process.rivals() {
+	if w.old != nil || w.process.rivals(model.Pods, model.Claims) {
 		return ""
 	}
 	id := strings.TrimPrefix(w.new.Name, w.set.Name+"-")
@@ -139,8 +117,8 @@ func withoutClaims(w *podWrite) string {
 		if !slices.Contains(claimsOf(w.new), name) {
 			return fmt.Sprintf("Pod %s does not mount %s", w.new.Name, name)
 		}
-		object, err := w.process.server.Get(model.Claims, key(w.new.Namespace, name))
-		if (err != nil || model.OwnerOf(object) != string(w.set.UID)) && !wroteClaim(w.process.server, name) {
+		object, err := w.process.Server.Get(model.Claims, key(w.new.Namespace, name))
+		if (err != nil || model.OwnerOf(object) != string(w.set.UID)) && !wroteClaim(w.process.Server, name) {
 			return fmt.Sprintf("Pod %s is created without its claim %s", w.new.Name, name)
 		}
 	}
@@ -180,12 +158,13 @@ func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) boo
 	return !going && !held && !s.DeletedInstances[id] && !s.ReleasedInstances[id] && slices.Contains(s.Spec.ClaimTemplates, template)
 }
 
-// rivals reports whether another process has written something this one cannot know
-// yet.
-func (p *Process) rivals() bool {
+// rivals reports whether another process has written objects of some kinds that this one
+// cannot know yet.
+func (p *Process) rivals(of ...model.Kind) bool {
 	others := func(c *model.Commit) bool { return c.Actor != p.name && isProcess(c.Actor) }
-	return slices.ContainsFunc(p.server.Log[model.Pods][p.pass.upTo:], others) ||
-		slices.ContainsFunc(p.server.Log[model.Claims][p.pass.claimsUpTo:], others)
+	return slices.ContainsFunc(of, func(kind model.Kind) bool {
+		return slices.ContainsFunc(p.Server.Log[kind][p.pass.upTo[kind]:], others)
+	})
 }
 
 // missingClaims describes what is wrong with the claims once it has settled.
@@ -226,7 +205,7 @@ func (p *Process) asked(r *model.Request) {
 	if r.Kind != model.Pods {
 		return
 	}
-	for _, c := range slices.Backward(p.server.Log[model.Pods]) {
+	for _, c := range slices.Backward(p.Server.Log[model.Pods]) {
 		if object := c.Object(); client.ObjectKeyFromObject(object) == r.At {
 			p.deleted[object.GetUID()] = true
 			return

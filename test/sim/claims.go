@@ -20,17 +20,9 @@ import (
 
 // protector lets a deleted claim go once no scheduled Pod uses it, as
 // kube-controller-manager does.
-type protector struct {
-	world  *World
-	server *model.Server
-}
+type protector struct{ *Simulation }
 
-func newProtector(w *World, s *model.Server) {
-	p := &protector{world: w, server: s}
-	s.Observers = append(s.Observers, p.observe)
-}
-
-func (p *protector) observe(c *model.Commit) {
+func (p protector) observe(c *model.Commit) {
 	switch object := c.Object().(type) {
 	case *corev1.PersistentVolumeClaim:
 		if c.New != nil && object.DeletionTimestamp != nil {
@@ -45,16 +37,15 @@ func (p *protector) observe(c *model.Commit) {
 	}
 }
 
-func (p *protector) look(at types.NamespacedName) {
-	p.world.after(p.world.between(time.Millisecond, 100*time.Millisecond), func() {
-		if usedBy(p.server, at.Name, scheduled) != nil {
+func (p protector) look(at types.NamespacedName) {
+	p.World.after(p.World.between(time.Millisecond, 100*time.Millisecond), func() {
+		if usedBy(p.Server, at.Name, scheduled) != nil {
 			return
 		}
-		_, _ = p.server.Update("protection", model.Claims, at, "", func(object client.Object) error {
-			if object.GetDeletionTimestamp() != nil {
-				object.SetFinalizers(nil)
+		model.Change(p.Server, "protection", at, "", func(claim *corev1.PersistentVolumeClaim) {
+			if claim.DeletionTimestamp != nil {
+				claim.Finalizers = nil
 			}
-			return nil
 		})
 	})
 }
@@ -150,20 +141,17 @@ func (s *Simulation) strangers() {
 
 // claimActions are the user's actions in a set with claims.
 var claimActions = []func(*Simulation){
-	func(s *Simulation) { s.deleteByHand() },
-	func(s *Simulation) { s.deleteByHand() },
+	(*Simulation).deleteByHand,
+	(*Simulation).deleteByHand,
 	func(s *Simulation) { s.eachOf(1, s.nodes.evict) },
 	func(s *Simulation) {
 		s.Edit("changes whether claims are reused", func(set *apps.CloneSet) {
 			set.Spec.ScaleStrategy.DisablePVCReuse = !set.Spec.ScaleStrategy.DisablePVCReuse
 		})
 	},
-	func(s *Simulation) {
-		names := pick(s.World, []string{"data"}, []string{"data", "log"}, []string{"log"})
-		s.Edit("changes the claim templates", func(set *apps.CloneSet) { set.Spec.VolumeClaimTemplates = claimTemplates(names...) })
-	},
-	func(s *Simulation) { s.loseClaim() },
-	func(s *Simulation) { s.freeClaim() },
+	draws("claims", "data", "data log", "log"),
+	(*Simulation).loseClaim,
+	(*Simulation).freeClaim,
 }
 
 // loseClaim deletes a claim that no scheduled Pod uses.
@@ -178,15 +166,10 @@ func (s *Simulation) loseClaim() {
 
 // freeClaim removes a claim from the set; the set takes it back if a Pod uses it.
 func (s *Simulation) freeClaim() {
-	claims := s.Claims()
-	if len(claims) == 0 {
-		return
+	if claims := s.Claims(); len(claims) > 0 {
+		at := client.ObjectKeyFromObject(pick(s.World, claims...))
+		model.Change(s.Server, "user", at, "", func(claim *corev1.PersistentVolumeClaim) { claim.OwnerReferences = nil })
 	}
-	at := client.ObjectKeyFromObject(claims[s.World.chance.IntN(len(claims))])
-	_, _ = s.Server.Update("user", model.Claims, at, "", func(object client.Object) error {
-		object.SetOwnerReferences(nil)
-		return nil
-	})
 }
 
 // randomClaims gives some of the sets claims. It has its own random source, so that the
@@ -196,7 +179,7 @@ func randomClaims(seed uint64, set *apps.CloneSet) {
 	if !w.roll(0.35) {
 		return
 	}
-	set.Spec.VolumeClaimTemplates = claimTemplates(pick(w, []string{"data"}, []string{"data", "log"})...)
+	to("claims " + pick(w, "data", "data log"))(set)
 	set.Spec.ScaleStrategy.DisablePVCReuse = w.roll(0.3)
 }
 

@@ -42,9 +42,9 @@ var errDead = errors.New("the process is gone")
 // clients are the client of a process, which reads from its caches, and the one that
 // reads from the server. send carries their requests.
 func (p *Process) clients(send func(*model.Request, func() error) error) (cached, live *model.Client) {
-	live = &model.Client{Server: p.server, Actor: p.name, Send: send}
+	live = &model.Client{Server: p.Server, Actor: p.name, Send: send}
 	cached = &model.Client{
-		Server: p.server, Actor: p.name, Send: send,
+		Server: p.Server, Actor: p.name, Send: send,
 		Cache: func(kind model.Kind) map[types.NamespacedName]client.Object { return p.caches[kind].Objects },
 		Index: indexes,
 	}
@@ -102,11 +102,11 @@ func (p *Process) readCached(r *model.Request, do func() error) error {
 }
 
 func (p *Process) readLive(r *model.Request, do func() error) error {
-	p.world.pass(p.latency())
+	p.travel()
 	switch {
 	case p.dead:
 		return errDead
-	case p.world.roll(p.config.Faults.Lost):
+	case p.World.roll(p.config.Faults.Lost):
 		return apierrors.NewServerTimeout(model.Pods.Resource(), "get", 1)
 	}
 	err := do()
@@ -123,7 +123,7 @@ func (p *Process) readLive(r *model.Request, do func() error) error {
 func (p *Process) learn(object client.Object) {
 	switch o := object.(type) {
 	case *corev1.Pod:
-		p.learned[o.UID] = o
+		p.known.learned[o.UID] = o
 	case *apps.CloneSet:
 		p.learnedSet = o
 		if p.pass.set == nil { // what the pass starts from; what is read later counts for the next one
@@ -142,12 +142,12 @@ func (p *Process) write(r *model.Request, do func() error) error {
 	if err := p.refused(lose && !p.config.LoseBlind); err != nil {
 		return err
 	}
-	if r.Kind == model.Pods && r.Verb == model.VerbDelete && p.world.roll(p.config.Faults.Later) {
-		p.world.say(p.name, "Pod %s may not be deleted yet", r.At.Name)
-		return apierrors.NewTooManyRequests("the Pod is drained first", 1+p.world.chance.IntN(10))
+	if r.Kind == model.Pods && r.Verb == model.VerbDelete && p.World.roll(p.config.Faults.Later) {
+		p.World.say(p.name, "Pod %s may not be deleted yet", r.At.Name)
+		return apierrors.NewTooManyRequests("the Pod is drained first", 1+p.World.chance.IntN(10))
 	}
 	if err := do(); err != nil {
-		p.world.say(p.name, "a write is refused: %v", err)
+		p.World.say(p.name, "a write is refused: %v", err)
 		return err
 	}
 	if r.DryRun {
@@ -159,13 +159,13 @@ func (p *Process) write(r *model.Request, do func() error) error {
 // answer carries the answer to a successful write back to the process.
 func (p *Process) answer(r *model.Request, lose bool) error {
 	p.writes++
-	if p.config.CrashAt == p.writes || p.world.roll(p.config.Faults.Crash) {
+	if p.config.CrashAt == p.writes || p.World.roll(p.config.Faults.Crash) {
 		p.crash()
 		return errDead
 	}
-	if p.world.roll(p.config.Faults.Blind) || lose {
-		p.world.say(p.name, "that write times out, although it took effect")
-		return pick(p.world, error(apierrors.NewTimeoutError("request timed out", 1)), context.DeadlineExceeded)
+	if p.World.roll(p.config.Faults.Blind) || lose {
+		p.World.say(p.name, "that write times out, although it took effect")
+		return pick(p.World, error(apierrors.NewTimeoutError("request timed out", 1)), context.DeadlineExceeded)
 	}
 	if p.travel(); p.dead {
 		return errDead
@@ -181,14 +181,14 @@ func (p *Process) answer(r *model.Request, lose bool) error {
 // refused draws whether a request fails before it has any effect.
 func (p *Process) refused(lose bool) error {
 	switch {
-	case p.world.roll(p.config.Faults.Lost), lose:
-		p.world.say(p.name, "a write times out and does nothing")
+	case p.World.roll(p.config.Faults.Lost), lose:
+		p.World.say(p.name, "a write times out and does nothing")
 		return apierrors.NewServerTimeout(model.Pods.Resource(), "write", 1)
-	case p.world.roll(p.config.Faults.Busy):
-		p.world.say(p.name, "the server is too busy for a write")
-		return pick(p.world, apierrors.NewTooManyRequests("try again", 1), apierrors.NewInternalError(errors.New("etcd leader changed")))
-	case p.world.roll(p.config.Faults.Conflict):
-		p.world.say(p.name, "a write meets a conflict")
+	case p.World.roll(p.config.Faults.Busy):
+		p.World.say(p.name, "the server is too busy for a write")
+		return pick(p.World, apierrors.NewTooManyRequests("try again", 1), apierrors.NewInternalError(errors.New("etcd leader changed")))
+	case p.World.roll(p.config.Faults.Conflict):
+		p.World.say(p.name, "a write meets a conflict")
 		return apierrors.NewConflict(model.Pods.Resource(), "", errors.New("the object has been modified"))
 	}
 	return nil
@@ -197,13 +197,8 @@ func (p *Process) refused(lose bool) error {
 // travel waits while a request or its answer is in transit.
 func (p *Process) travel() {
 	if !p.dead {
-		p.world.pass(p.latency())
+		p.World.pass(p.World.between(p.config.Speed/2, p.config.Speed*3/2))
 	}
-}
-
-// latency is how long a request or its answer is in transit.
-func (p *Process) latency() time.Duration {
-	return p.world.between(p.config.Speed/2, p.config.Speed*3/2)
 }
 
 // missed notes which Pods, of those that the process knows of and that a request was
@@ -213,19 +208,19 @@ func (p *Process) missed(r *model.Request) {
 		return
 	}
 	known := slices.Concat(model.Sorted(p.caches[model.Pods].Objects), model.Sorted(p.pass.base)) // the cache may have seen it go since
-	for _, pod := range p.learned {
+	for _, pod := range p.known.learned {
 		known = append(known, pod)
 	}
-	for _, c := range p.server.Log[model.Pods][p.pass.upTo:] {
+	for _, c := range p.Server.Log[model.Pods][p.pass.upTo[model.Pods]:] {
 		if c.Actor == p.name {
 			known = append(known, c.Object())
 		}
 	}
 	for _, pod := range known {
 		at := client.ObjectKeyFromObject(pod)
-		live := p.server.Objects[model.Pods][at]
+		live := p.Server.Objects[model.Pods][at]
 		if (r.Verb == model.VerbList || r.At == at) && (live == nil || live.GetUID() != pod.GetUID()) {
-			p.absent[pod.GetUID()] = true
+			p.known.absent[pod.GetUID()] = true
 		}
 	}
 }
@@ -233,23 +228,16 @@ func (p *Process) missed(r *model.Request) {
 // withoutVersion removes the preconditions about the object from a patch.
 func withoutVersion(patch []byte) []byte {
 	var operations []map[string]any
-	var body map[string]any
-	var out any
 	if json.Unmarshal(patch, &operations) == nil {
-		out = slices.DeleteFunc(operations, func(o map[string]any) bool {
+		return must(json.Marshal(slices.DeleteFunc(operations, func(o map[string]any) bool {
 			return o["op"] == "test" || o["path"] == "/metadata/resourceVersion"
-		})
-	} else if json.Unmarshal(patch, &body) == nil {
-		if metadata, ok := body["metadata"].(map[string]any); ok {
-			delete(metadata, "resourceVersion")
-		}
-		out = body
+		})))
 	}
-	data, err := json.Marshal(out)
-	if err != nil {
-		panic(err) // what was JSON always encodes
+	body := decode[map[string]any](patch)
+	if metadata, ok := body["metadata"].(map[string]any); ok {
+		delete(metadata, "resourceVersion")
 	}
-	return data
+	return must(json.Marshal(body))
 }
 
 // Lag is how long a watch takes to deliver an event, drawn separately for each event.
@@ -279,17 +267,12 @@ func (c *watch) plan(upTo int) {
 	if c.stopped {
 		return
 	}
-	at := c.world.now().Add(c.world.between(c.lag.Least, c.lag.Most))
-	relist := false
+	delay, relist := c.world.between(c.lag.Least, c.lag.Most), false
 	if c.world.roll(c.lag.Stall) {
-		at = at.Add(c.world.between(0, c.lag.StallFor))
+		delay += c.world.between(0, c.lag.StallFor)
 		relist = c.world.roll(0.5)
 	}
-	if at.Before(c.due) {
-		at = c.due
-	}
-	c.due = at
-	c.world.after(at.Sub(c.world.now()), func() {
+	c.world.inOrder(&c.due, delay, func() {
 		switch {
 		case c.stopped:
 		case relist:
@@ -302,15 +285,17 @@ func (c *watch) plan(upTo int) {
 
 // later passes an event from a cache to its handler, which runs on its own.
 func (p *Process) later(kind model.Kind, before, after client.Object) {
-	c := p.caches[kind]
-	at := p.world.now().Add(p.world.between(0, time.Millisecond))
-	if at.Before(c.handlerDue) {
-		at = c.handlerDue
-	}
-	c.handlerDue = at
-	p.world.after(at.Sub(p.world.now()), func() {
+	p.World.inOrder(&p.caches[kind].handlerDue, p.World.between(0, time.Millisecond), func() {
 		if !p.dead {
 			p.handle(kind, before, after)
 		}
 	})
+}
+
+// inOrder plans an event, but not before the last one of its kind.
+func (w *World) inOrder(last *time.Time, delay time.Duration, do func()) {
+	if at := w.now().Add(delay); at.After(*last) {
+		*last = at
+	}
+	w.after(last.Sub(w.now()), do)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,50 +14,23 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// rollResources requests other resources, which the nodes may not have, and sometimes
-// another image too.
-func (s *Simulation) rollResources() {
-	cpu := pick(s.World, "100m", "200m", "300m", "700m", "950m")
-	image := pick(s.World, "", "", "app:1", "app:3")
-	about := "cpu " + cpu
-	if image != "" {
-		about += "; images " + image
-	}
-	s.Edit("asks for cpu "+cpu+" "+image, to(about))
-}
-
-func (s *Simulation) rollAll() {
-	image := pick(s.World, "app:1", "app:2", "app:3", "app:4")
-	s.Edit("rolls out "+image+" in all containers", to("images "+image))
-}
-
-// forbidResizes makes the API server refuse resizes for some time.
-func (s *Simulation) forbidResizes() {
-	s.World.say("story", "the API server refuses resizes")
-	s.Server.RefuseResizes = true
-	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.RefuseResizes = false })
-}
-
 // resourcesOf describes the resources of all containers.
-func resourcesOf(pod *corev1.Pod) string {
-	all := make([]string, 0, len(pod.Spec.Containers))
-	for i := range pod.Spec.Containers {
-		all = append(all, model.ResourcesText(pod.Spec.Containers[i].Resources))
+func resourcesOf(spec *corev1.PodSpec) string {
+	var all []string
+	for i := range spec.Containers {
+		all = append(all, model.ResourcesText(spec.Containers[i].Resources))
 	}
 	return strings.Trim(strings.Join(all, "+"), "+")
 }
 
 // priorityOf is the launch priority of a container.
-func priorityOf(c *corev1.Container) int {
+func priorityOf(c *corev1.Container) (priority int) {
 	for _, variable := range c.Env {
 		if variable.Name == apps.EnvContainerPriority {
-			value, err := strconv.Atoi(variable.Value)
-			if err == nil {
-				return value
-			}
+			priority, _ = strconv.Atoi(variable.Value) // 0 if it is no number
 		}
 	}
-	return 0
+	return priority
 }
 
 // orderBroken: no container changes while one of a higher priority still has to change
@@ -89,7 +61,7 @@ func orderBroken(w *podWrite) string {
 // notYet describes what a container that precedes another one still lacks; "" if
 // nothing.
 func (w *podWrite) notYet(c *corev1.Container, index int, other string) string {
-	if t := templateOfPod(w.process.server, w.new); t != nil && index < len(t.Spec.Containers) {
+	if t := templateOfPod(w.process.Server, w.new); t != nil && index < len(t.Spec.Containers) {
 		if want := &t.Spec.Containers[index]; c.Image != want.Image || !model.SameResources(c.Resources, want.Resources) {
 			return "is not of the revision yet"
 		}

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -24,34 +23,26 @@ func (n *nodes) cordon(node int, yes bool) {
 	if n.cordoned(at.Name) == yes {
 		return
 	}
-	n.world.say("nodes", "%s is cordoned: %t", at.Name, yes)
-	if n.server.Objects[model.Nodes][at] == nil {
+	n.World.say("nodes", "%s is cordoned: %t", at.Name, yes)
+	if n.Server.Objects[model.Nodes][at] == nil {
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: at.Name}, Spec: corev1.NodeSpec{Unschedulable: yes}}
-		if _, err := n.server.Create("nodes", object, false); err != nil {
-			n.world.fail("setup", "create a node: %v", err)
+		if _, err := n.Server.Create("nodes", object, false); err != nil {
+			n.World.fail("setup", "create a node: %v", err)
 		}
 		return
 	}
-	_, err := n.server.Update("nodes", model.Nodes, at, "", func(object client.Object) error {
-		if node, ok := object.(*corev1.Node); ok {
-			node.Spec.Unschedulable = yes
-		}
-		return nil
-	})
-	if err != nil {
-		n.world.fail("setup", "change a node: %v", err)
-	}
+	model.Change(n.Server, "nodes", at, "", func(node *corev1.Node) { node.Spec.Unschedulable = yes })
 }
 
 func (n *nodes) cordoned(name string) bool {
-	node := model.Get[*corev1.Node](n.server.Objects, key("", name))
+	node := model.Get[*corev1.Node](n.Server.Objects, key("", name))
 	return node != nil && node.Spec.Unschedulable
 }
 
 // place is the place of the next Pod, on a node that is not cordoned; false if there is
 // none.
 func (n *nodes) place() (int, bool) {
-	all := max(n.config.Nodes, 1)
+	all := max(n.config.Nodes.Nodes, 1)
 	for place := n.placed + 1; place <= n.placed+all; place++ {
 		if !n.cordoned(nodeName(place % all)) {
 			return place, true

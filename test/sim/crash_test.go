@@ -22,7 +22,7 @@ import (
 func TestCrashAnywhere(t *testing.T) {
 	eachScenario(t, func(t *testing.T, c scenario, calm *Simulation) {
 		for n := range calm.processes[0].writes {
-			c.endsLike(t, calm, fmt.Sprintf("crash after write %d", n+1), func(p *ProcessConfig) { p.CrashAt = n + 1 })
+			c.endsLike(t, calm, func(p *ProcessConfig) { p.CrashAt = n + 1 })
 		}
 	})
 }
@@ -33,7 +33,7 @@ func TestLostAnswerAnywhere(t *testing.T) {
 	eachScenario(t, func(t *testing.T, c scenario, calm *Simulation) {
 		for n := range calm.processes[0].requests {
 			for _, blind := range []bool{true, false} {
-				c.endsLike(t, calm, fmt.Sprintf("answer %d lost, done %t", n+1, blind), func(p *ProcessConfig) { p.LoseAt, p.LoseBlind = n+1, blind })
+				c.endsLike(t, calm, func(p *ProcessConfig) { p.LoseAt, p.LoseBlind = n+1, blind })
 			}
 		}
 	})
@@ -44,26 +44,19 @@ func eachScenario(t *testing.T, test func(*testing.T, scenario, *Simulation)) {
 	for _, c := range scenarios(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s, v := c.play(steady())
-			if v != nil {
-				t.Fatalf("%v\n%s", v, s.World.Story())
-			}
-			test(t, c, s)
+			test(t, c, c.play(t, Calm()))
 		})
 	}
 }
 
 // endsLike plays a scenario with a fault; it has to end like another run.
-func (c scenario) endsLike(t *testing.T, calm *Simulation, fault string, change func(*ProcessConfig)) {
+func (c scenario) endsLike(t *testing.T, calm *Simulation, change func(*ProcessConfig)) {
 	t.Helper()
-	config := steady()
+	config := Calm()
 	change(&config.Process)
-	s, v := c.play(config)
-	if v != nil {
-		t.Fatalf("%s: %v\n%s", fault, v, s.World.Story())
-	}
+	s := c.play(t, config)
 	if got, want := s.end(), calm.end(); got != want {
-		t.Fatalf("%s: another end:\n%s\nwithout:\n%s\n%s", fault, got, want, s.World.Story())
+		t.Fatalf("%s: another end:\n%s\nwithout:\n%s\n%s", s.fault(), got, want, s.World.Story())
 	}
 }
 
@@ -81,7 +74,7 @@ func (s *Simulation) end() string {
 				labels = append(labels, key+"="+pod.Labels[key])
 			}
 		}
-		pods = append(pods, fmt.Sprint(imagesOf(pod), labels, pod.Finalizers, gates))
+		pods = append(pods, fmt.Sprint(imagesOf(&pod.Spec), labels, pod.Finalizers, gates))
 	}
 	slices.Sort(pods)
 	var status apps.CloneSetStatus
@@ -95,7 +88,7 @@ func (s *Simulation) end() string {
 // TestPodThatNoWatchShows: a Pod that is created and removed while the watch is
 // interrupted produces no event; its absence is noticed all the same.
 func TestPodThatNoWatchShows(t *testing.T) {
-	s := New(steady(), NewSet(""))
+	s := New(Calm(), NewSet(""))
 	watch := s.processes[0].caches[model.Pods]
 	watch.stopped = true
 	s.World.runUntil(epoch.Add(time.Second))
@@ -108,9 +101,7 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	}
 	watch.stopped = false
 	watch.Relist()
-	if v := s.Settle(); v != nil {
-		t.Errorf("%s%v", s.World.Story(), v)
-	}
+	s.settles(t)
 }
 
 // TestCrashBetweenAPodAndItsClaims ends the process after each single write of a
@@ -126,13 +117,9 @@ func TestCrashBetweenAPodAndItsClaims(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			play := func(crashAt int) *Simulation {
-				config := steady()
+				config := Calm()
 				config.Process.CrashAt, config.Restart, config.Nodes.Stop = crashAt, 50*time.Millisecond, 20*time.Second
-				s, v := c.play(config)
-				if v != nil {
-					t.Fatalf("crash after write %d: %v\n%s", crashAt, v, s.World.Story())
-				}
-				return s
+				return c.play(t, config)
 			}
 			for n := range play(0).processes[0].writes + 1 {
 				s := play(n)

@@ -18,10 +18,7 @@ import (
 )
 
 // collector is the garbage collector of kube-controller-manager, for what a CloneSet owns.
-type collector struct {
-	world  *World
-	server *model.Server
-}
+type collector struct{ *Simulation }
 
 // collectorName is its actor.
 const collectorName = "collector"
@@ -29,13 +26,8 @@ const collectorName = "collector"
 // dependents are the kinds of objects that a CloneSet owns.
 var dependents = []model.Kind{model.Pods, model.Claims, model.Revisions}
 
-func newCollector(w *World, s *model.Server) {
-	c := &collector{world: w, server: s}
-	s.Observers = append(s.Observers, c.observe)
-}
-
 // observe receives every commit: of sets that go, and of objects whose set is gone.
-func (c *collector) observe(commit *model.Commit) {
+func (c collector) observe(commit *model.Commit) {
 	object := commit.Object()
 	if set, ok := object.(*apps.CloneSet); ok {
 		if commit.New == nil || set.DeletionTimestamp != nil {
@@ -48,31 +40,31 @@ func (c *collector) observe(commit *model.Commit) {
 		return
 	}
 	at := key(object.GetNamespace(), owner.Name)
-	if set := model.Get[*apps.CloneSet](c.server.Objects, at); set == nil || set.DeletionTimestamp != nil {
+	if set := model.Get[*apps.CloneSet](c.Server.Objects, at); set == nil || set.DeletionTimestamp != nil {
 		c.later(func() { c.collect(at, owner.UID) })
 	}
 }
 
-func (c *collector) later(do func()) {
-	c.world.after(c.world.between(time.Millisecond, time.Second), do)
+func (c collector) later(do func()) {
+	c.World.after(c.World.between(time.Millisecond, time.Second), do)
 }
 
 // collect does what is due for the dependents of a set.
-func (c *collector) collect(at types.NamespacedName, owner types.UID) {
-	set := model.Get[*apps.CloneSet](c.server.Objects, at)
+func (c collector) collect(at types.NamespacedName, owner types.UID) {
+	set := model.Get[*apps.CloneSet](c.Server.Objects, at)
 	has := func(finalizer string) bool { return set != nil && slices.Contains(set.Finalizers, finalizer) }
 	owned := c.owned(owner)
 	switch {
 	case set == nil || set.UID != owner || has(metav1.FinalizerDeleteDependents):
 		for _, object := range owned {
-			_ = c.server.Delete(collectorName, model.KindOf(object), client.ObjectKeyFromObject(object), model.Deletion{UID: object.GetUID()})
+			_ = c.Server.Delete(collectorName, model.KindOf(object), client.ObjectKeyFromObject(object), model.Deletion{UID: object.GetUID()})
 		}
 		if len(owned) == 0 && has(metav1.FinalizerDeleteDependents) {
 			c.finish(at, metav1.FinalizerDeleteDependents)
 		}
 	case has(metav1.FinalizerOrphanDependents):
 		for _, object := range owned {
-			_, _ = c.server.Update(collectorName, model.KindOf(object), client.ObjectKeyFromObject(object), "", func(object client.Object) error {
+			_, _ = c.Server.Update(collectorName, model.KindOf(object), client.ObjectKeyFromObject(object), "", func(object client.Object) error {
 				object.SetOwnerReferences(nil)
 				return nil
 			})
@@ -81,10 +73,10 @@ func (c *collector) collect(at types.NamespacedName, owner types.UID) {
 	}
 }
 
-func (c *collector) owned(owner types.UID) []client.Object {
+func (c collector) owned(owner types.UID) []client.Object {
 	var out []client.Object
 	for _, kind := range dependents {
-		for _, object := range model.Sorted(c.server.Objects[kind]) {
+		for _, object := range model.Sorted(c.Server.Objects[kind]) {
 			if model.OwnerOf(object) == string(owner) {
 				out = append(out, object)
 			}
@@ -93,8 +85,8 @@ func (c *collector) owned(owner types.UID) []client.Object {
 	return out
 }
 
-func (c *collector) finish(at types.NamespacedName, finalizer string) {
-	model.Change(c.server, collectorName, at, "", func(set *apps.CloneSet) {
+func (c collector) finish(at types.NamespacedName, finalizer string) {
+	model.Change(c.Server, collectorName, at, "", func(set *apps.CloneSet) {
 		set.Finalizers = slices.DeleteFunc(set.Finalizers, func(f string) bool { return f == finalizer })
 	})
 }
@@ -138,7 +130,7 @@ const (
 
 // withoutFinalizer: a set with a preDelete hook has its finalizer before it has Pods.
 func withoutFinalizer(w *podWrite) string {
-	set := model.Get[*apps.CloneSet](w.process.server.Objects, client.ObjectKeyFromObject(w.set))
+	set := model.Get[*apps.CloneSet](w.process.Server.Objects, client.ObjectKeyFromObject(w.set))
 	switch {
 	case w.old != nil || w.hooks.PreDelete.Empty() || set == nil || set.UID != w.set.UID || set.DeletionTimestamp != nil:
 	case set.Spec.Lifecycle != nil && set.Spec.Lifecycle.PreDelete != nil && !slices.Contains(set.Finalizers, apps.FinalizerPreDelete) &&
@@ -185,9 +177,8 @@ func (s *Simulation) lateComer(pod *corev1.Pod, process string) bool {
 	log := s.Server.Log[model.CloneSets]
 	deleted := log[slices.IndexFunc(log, (*model.Commit).Deletes)].Version
 	late := false
-	for _, c := range s.Server.Log[model.Pods] {
-		old, next := c.Pods()
-		if next != nil && next.UID == pod.UID && (old == nil || model.OwnerOf(old) != model.OwnerOf(next)) {
+	for _, c := range s.Server.History(model.Pods, pod.UID) {
+		if old, next := c.Pods(); next != nil && (old == nil || model.OwnerOf(old) != model.OwnerOf(next)) {
 			late = c.Version > deleted && c.Actor != process
 		}
 	}

@@ -14,7 +14,6 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
-	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -28,7 +27,7 @@ type Model struct {
 	// Edits are made in their order, at any time.
 	Edits []string
 	// Faults happen once each, in any order, at any time.
-	Faults []Fault
+	Faults []string
 	// Interfere limits how much others do during one pass; below 0 is no limit.
 	Interfere int
 	// Slow makes the kubelet read, stop, start and report one after the other.
@@ -72,12 +71,12 @@ const noOp = -1
 
 type node struct {
 	key    string
+	state  *cluster
 	parent int32
 	depth  int32
 	// op is the state that the next request of the pass leads to.
 	op   int32
 	done bool
-	idle bool
 	// quiet reports whether a pass does nothing, goal that nothing is missing either.
 	quiet, goal bool
 	// asks reports whether the pass that did nothing requests a later one.
@@ -95,21 +94,15 @@ type edge struct {
 type explorer struct {
 	*interner
 	model  Model
-	config Config
 	sim    *Simulation
 	server *model.Server
 	acting *Process
 	uid    types.UID // of the CloneSet
 
-	// The fields below belong to the state in progress.
+	// state is the state in progress, whose objects are on the server, and commits are those
+	// that have been made in it.
+	state   cluster
 	commits []*model.Commit
-	running map[types.UID]*model.Run
-	edits   uint8
-	faults  uint16
-	pass    *passInProgress
-	note    string
-	// describing reports whether events are to be described in words.
-	describing bool
 
 	nodes   []node
 	index   map[string]int32
@@ -119,29 +112,21 @@ type explorer struct {
 	found     *Violation
 	foundAt   int32
 	foundWith int32
-	// revisions maps templates to the names of their revisions.
-	revisions map[string]string
 }
 
 func newExplorer(m Model) *explorer {
-	set := NewSet(m.Set)
-	w := newWorld(0)
-	x := &explorer{
-		interner: newInterner(), model: m, config: Calm(), server: model.NewServer(w.now), index: map[string]int32{},
-		revisions: map[string]string{}, running: map[types.UID]*model.Run{},
-	}
-	x.config.Process.Planner = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
+	config := Calm()
 	if m.Change != nil {
-		m.Change(&x.config)
+		m.Change(&config)
+	}
+	x := &explorer{
+		interner: newInterner(), model: m, index: map[string]int32{},
+		sim: empty(config, client.ObjectKeyFromObject(NewSet(m.Set))),
 	}
 	if m.NamesFirst {
 		x.offset = downFrom
 	}
-	x.sim = &Simulation{
-		World: w, Server: x.server, config: x.config, key: client.ObjectKeyFromObject(set), unprotected: m.Lossy,
-		nodes:    &nodes{world: w, server: x.server},
-		operator: &operator{world: w, server: x.server, set: client.ObjectKeyFromObject(set)},
-	}
+	x.server, x.sim.unprotected = x.sim.Server, m.Lossy
 	x.server.Observers = []func(*model.Commit){x.committed}
 	return x
 }
@@ -149,6 +134,7 @@ func newExplorer(m Model) *explorer {
 // committed receives every commit.
 func (x *explorer) committed(c *model.Commit) {
 	x.commits = append(x.commits, c)
+	x.sim.World.record(c)
 	if x.acting != nil && c.Actor == x.acting.name {
 		x.sim.judge(x.acting, c)
 		x.judgeEnd(c)
@@ -172,26 +158,30 @@ func (x *explorer) judgeEnd(c *model.Commit) {
 
 // load makes a state current.
 func (x *explorer) load(c *cluster) {
+	x.state = *c
+	x.state.running = maps.Clone(c.running)
 	x.server.Objects = c.objects.Clone()
 	x.server.Version = 100
 	x.server.Log = map[model.Kind][]*model.Commit{}
-	x.running, x.edits, x.faults, x.pass = maps.Clone(c.running), c.edits, c.faults, c.pass
-	x.commits, x.note, x.acting = nil, "", nil
+	x.commits, x.acting = nil, nil
 	x.sim.edited = 1 + int64(c.edits)
 	x.sim.World.story.lines, x.sim.World.failure, x.sim.templates = nil, nil, nil
 	x.sim.nodes.pods = map[types.UID]*running{}
 	for uid, run := range c.running {
 		x.sim.nodes.pods[uid] = &running{Run: *run}
 	}
-	x.sim.revisionNames = map[int64]string{}
-	x.nameRevision(c.objects)
-	if c.pass == nil {
-		return
+	if c.pass != nil {
+		for _, r := range c.pass.results {
+			x.remember(r)
+		}
 	}
-	x.nameRevision(c.pass.base)
-	for i := range c.pass.results {
-		x.remember(&c.pass.results[i])
-	}
+}
+
+// now is the state that has come of the one in progress, with a pass or none.
+func (x *explorer) now(pass *passInProgress) *cluster {
+	out := x.state.during(pass)
+	out.objects, out.running = x.server.Objects.Clone(), maps.Clone(x.state.running)
+	return out
 }
 
 // remember adds a write of the current pass to the server's log.
@@ -207,32 +197,11 @@ func (x *explorer) remember(r *result) {
 	x.server.Log[model.Pods] = append(x.server.Log[model.Pods], c)
 }
 
-// nameRevision notes which revision holds the template of the CloneSet.
-func (x *explorer) nameRevision(o model.Objects) {
-	set := setOf(o)
-	if set == nil {
-		return
-	}
-	raw := string(set.Spec.Template.Raw())
-	name, ok := x.revisions[raw]
-	if !ok {
-		if name = x.sim.updateRevision(set); name == "" {
-			return
-		}
-		x.revisions[raw] = name
-	}
-	x.sim.revisionNames[set.Generation] = name
-}
-
-// number makes the next object get the UID that belongs to its name.
+// number makes the next object get the UID that belongs to its name, if it is a Pod.
 func (x *explorer) number(kind model.Kind, name string) {
-	switch kind {
-	case model.Pods:
+	x.server.UIDs = 5000
+	if kind == model.Pods {
 		x.server.UIDs = numberOf(name) - 1
-	case model.Claims:
-		x.server.UIDs = 6000 + numberOf(name)
-	default:
-		x.server.UIDs = 5000
 	}
 }
 
@@ -247,8 +216,12 @@ func Explore(m Model, most int) Exploration {
 	complete := x.visit(most)
 	out := Exploration{States: len(x.nodes), Transitions: len(x.edges), Complete: complete}
 	for i := range x.nodes {
-		out.Idle += oneIf(x.nodes[i].idle)
-		out.Goals += oneIf(x.nodes[i].goal)
+		if x.nodes[i].state.pass == nil {
+			out.Idle++
+		}
+		if x.nodes[i].goal {
+			out.Goals++
+		}
 	}
 	if x.found == nil && complete {
 		x.checkGraph()
@@ -259,13 +232,6 @@ func Explore(m Model, most int) Exploration {
 	return out
 }
 
-func oneIf(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
 // start is the first state of the exploration.
 func (x *explorer) start() (*cluster, *Violation) {
 	x.server.UIDs = 9000
@@ -274,38 +240,42 @@ func (x *explorer) start() (*cluster, *Violation) {
 		return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
 	}
 	x.uid = made.GetUID()
-	c := &cluster{objects: x.server.Objects.Clone(), running: map[types.UID]*model.Run{}}
-	c.objects[model.CloneSets][x.sim.key] = made
-	c = x.decode(x.encode(c))
+	c := x.now(nil)
 	for range 1000 {
+		key, state := x.canonical(c)
 		if x.model.Fresh {
-			return c, nil
+			return state, nil
 		}
-		next, v := x.advance(c)
+		next, v := x.advance(key, state)
 		if v != nil || next == nil {
-			return c, v
+			return state, v
 		}
-		c = x.decode(x.encode(next))
+		c = next
 	}
 	return nil, &Violation{Rule: ruleConverge, What: "the set is not brought up in 1000 steps", At: epoch}
 }
 
 // advance takes one step of a cluster that settles; nil if there is none.
-func (x *explorer) advance(c *cluster) (*cluster, *Violation) {
-	r := x.runPass(begin(c))
+func (x *explorer) advance(key string, c *cluster) (*cluster, *Violation) {
+	r := x.runPass(c.begin())
 	if r.end == nil {
 		return nil, x.sim.World.failure
 	}
-	state := x.encode(c)
-	if x.encode(r.end) != state {
+	if !x.is(r.end, key) {
 		return r.end, nil
 	}
 	for _, h := range x.transitions(c) {
-		if h.actor.fair() && x.encode(h.next) != state {
+		if h.actor.fair() && !x.is(h.next, key) {
 			return h.next, nil
 		}
 	}
 	return nil, nil
+}
+
+// is reports whether a state is the one with the key.
+func (x *explorer) is(c *cluster, key string) bool {
+	its, _ := x.canonical(c)
+	return its == key
 }
 
 // visit visits the states by their distance from the first one.
@@ -331,12 +301,12 @@ func (x *explorer) visit(most int) bool {
 
 // add finds a state, or adds it as new, reached from another one.
 func (x *explorer) add(c *cluster, parent, depth int32) int32 {
-	state := x.encode(c)
-	id, ok := x.index[state]
+	key, state := x.canonical(c)
+	id, ok := x.index[key]
 	if !ok {
 		id = int32(len(x.nodes)) // memory runs out long before
-		x.index[state] = id
-		x.nodes = append(x.nodes, node{key: state, parent: parent, depth: depth, op: noOp, idle: c.pass == nil})
+		x.index[key] = id
+		x.nodes = append(x.nodes, node{key: key, state: state, parent: parent, depth: depth, op: noOp})
 	} else if n := &x.nodes[id]; n.done || n.depth <= depth {
 		return id
 	} else {
@@ -349,44 +319,44 @@ func (x *explorer) add(c *cluster, parent, depth int32) int32 {
 	return id
 }
 
-func (x *explorer) join(from, to int32, by actor, noEvent bool) {
-	if from != to {
-		x.edges = append(x.edges, edge{from, to, by, noEvent})
+// lead adds the state that one leads to, and the transition.
+func (x *explorer) lead(from int32, to *cluster, by actor, noEvent bool) int32 {
+	id := x.add(to, from, x.nodes[from].depth+1)
+	if from != id {
+		x.edges = append(x.edges, edge{from, id, by, noEvent})
 	}
+	return id
 }
 
 // expand finds all transitions from a state.
 func (x *explorer) expand(id int32) {
 	n := &x.nodes[id]
 	n.done = true
-	depth := n.depth
-	c := x.decode(n.key)
+	c := n.state
 	switch {
-	case n.idle:
+	case c.pass == nil:
 		x.beginPass(id, c)
 	case n.op == noOp:
 		x.follow(id, x.runPass(c))
 	}
 	if c.pass != nil && len(c.pass.results) > 0 {
-		down := &cluster{objects: c.objects, running: c.running, edits: c.edits, faults: c.faults}
-		x.join(id, x.add(down, id, depth+1), byCrash, false)
+		x.lead(id, c.during(nil), byCrash, false)
 	}
 	for _, h := range x.transitions(c) {
-		x.join(id, x.add(h.next, id, depth+1), h.actor, !h.woken)
+		x.lead(id, h.next, h.actor, !h.woken)
 	}
 }
 
 // beginPass starts a pass in a state without one.
 func (x *explorer) beginPass(id int32, c *cluster) {
-	r := x.runPass(begin(c))
-	if r.end != nil && !r.touched && x.encode(r.end) == x.nodes[id].key {
+	r := x.runPass(c.begin())
+	if r.end != nil && !r.touched && x.is(r.end, x.nodes[id].key) {
 		n := &x.nodes[id]
 		n.quiet, n.asks = true, r.result.RequeueAfter > 0
 		x.checkQuiet(id, r)
 		return
 	}
-	begun := x.add(begin(c), id, x.nodes[id].depth+1)
-	x.join(id, begun, byPass, false)
+	begun := x.lead(id, c.begin(), byPass, false)
 	if x.nodes[begun].op == noOp {
 		x.follow(begun, r)
 	}
@@ -394,22 +364,18 @@ func (x *explorer) beginPass(id int32, c *cluster) {
 
 // follow adds the states of a pass that nobody interferes with.
 func (x *explorer) follow(id int32, r *passRun) {
-	failure := x.sim.World.failure
-	depth := x.nodes[id].depth
-	steps := r.steps()
+	failure, steps := x.sim.World.failure, r.steps()
 	if failure != nil && len(steps) == 0 {
-		x.violate(failure, id, depth)
+		x.violate(failure, id, x.nodes[id].depth)
 		return
 	}
 	for i, c := range steps {
-		depth++
 		if failure != nil && i == len(steps)-1 {
-			x.violate(failure, id, depth)
+			x.violate(failure, id, x.nodes[id].depth+1)
 			return
 		}
-		next := x.add(c, id, depth)
+		next := x.lead(id, c, byPass, false)
 		x.nodes[id].op = next
-		x.join(id, next, byPass, false)
 		if c.pass == nil {
 			break
 		}
@@ -418,10 +384,9 @@ func (x *explorer) follow(id int32, r *passRun) {
 		}
 	}
 	if x.model.Stale && r.end != nil && !r.start.pass.second {
-		f := *r.start.pass
-		f.results, f.second = r.results, true
-		again := &cluster{objects: r.end.objects, running: r.end.running, edits: r.end.edits, faults: r.end.faults, pass: &f}
-		x.join(id, x.add(again, id, depth), byPass, false)
+		again := *r.start.pass
+		again.results, again.second = r.results, true
+		x.lead(id, r.end.during(&again), byPass, false)
 	}
 }
 

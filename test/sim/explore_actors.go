@@ -4,7 +4,6 @@ package sim
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,19 +16,13 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// Fault happens to any one of the Pods, at most once.
-type Fault struct {
-	Name, What string
-	do         func(*explorer, *corev1.Pod)
-}
-
-// The faults.
-var faults = []Fault{
-	{"Restarts", "the container of a Pod ends", (*explorer).restarts}, // and the kubelet starts it again
-	{"Evicted", "a Pod is evicted", (*explorer).evicted},
-	{"DeletedByHand", "somebody deletes a Pod", (*explorer).deletedByHand},
-	{"Orphaned", "somebody takes a Pod from its set", (*explorer).orphaned},
-	{"Touched", "somebody annotates a Pod", (*explorer).touched}, // about something else
+// faults happen to any one of the Pods, each at most once.
+var faults = map[string]func(*explorer, *corev1.Pod){
+	"Restarts":      (*explorer).restarts, // its container ends, and the kubelet starts it again
+	"Evicted":       (*explorer).evicted,
+	"DeletedByHand": (*explorer).deletedByHand,
+	"Orphaned":      (*explorer).orphaned,
+	"Touched":       (*explorer).touched, // somebody annotates it, about something else
 }
 
 // actor is who makes a transition.
@@ -61,13 +54,19 @@ type transition struct {
 	next  *cluster
 	// woken reports whether the controller gets an event.
 	woken bool
-	lines []string
+	story story
 }
 
 // transitions lists what others than the controller can do in a state.
 func (x *explorer) transitions(c *cluster) []transition {
-	if c.pass != nil && x.model.Interfere >= 0 && int(c.pass.events) >= x.model.Interfere {
-		return nil
+	pass, limited := c.pass, c.pass != nil && x.model.Interfere >= 0
+	if limited {
+		if int(pass.events) >= x.model.Interfere {
+			return nil
+		}
+		disturbed := *pass
+		disturbed.events++
+		pass = &disturbed
 	}
 	var out []transition
 	x.load(c)
@@ -76,32 +75,7 @@ func (x *explorer) transitions(c *cluster) []transition {
 		if e.do(); e.actor == byCollector && len(x.commits) == 0 {
 			continue // it has done what is due
 		}
-		h := transition{actor: e.actor, woken: x.woken(), next: &cluster{
-			objects: x.server.Objects.Clone(), running: maps.Clone(x.running), edits: x.edits, faults: x.faults, pass: c.pass,
-		}}
-		if c.pass != nil && x.model.Interfere >= 0 {
-			f := *c.pass
-			f.events++
-			h.next.pass = &f
-		}
-		h.lines = x.describeAction()
-		out = append(out, h)
-	}
-	return out
-}
-
-func (x *explorer) describeAction() []string {
-	var out []string
-	if !x.describing {
-		return nil
-	}
-	for _, c := range x.commits {
-		if text := describe(c); text != "" {
-			out = append(out, text)
-		}
-	}
-	if len(out) == 0 && x.note != "" {
-		out = append(out, x.note)
+		out = append(out, transition{actor: e.actor, next: x.now(pass), woken: x.woken(), story: x.sim.World.story})
 	}
 	return out
 }
@@ -109,28 +83,25 @@ func (x *explorer) describeAction() []string {
 // woken reports whether one of the latest commits triggers a pass.
 func (x *explorer) woken() bool {
 	return slices.ContainsFunc(x.commits, func(c *model.Commit) bool {
-		old, okOld := c.Old.(*corev1.Pod)
-		pod, okNew := c.New.(*corev1.Pod)
-		if !okOld || !okNew { // the CloneSet, or a Pod that is created or removed
-			return true
-		}
-		return plan.Digest(old) != plan.Digest(pod)
+		old, pod := c.Pods() // neither of the CloneSet; one of a Pod that is created or removed
+		return old == nil || pod == nil || plan.Digest(old) != plan.Digest(pod)
 	})
 }
 
 func (x *explorer) actions(c *cluster) []action {
 	var out []action
+	o := operator{x.sim}
 	for _, pod := range model.List[*corev1.Pod](x.server.Objects) {
 		out = append(out, x.kubeletActions(pod)...)
-		if change := x.sim.operator.answer(pod); change != nil {
-			out = append(out, action{byOperator, func() { x.sim.operator.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
+		if change := o.answer(pod); change != nil {
+			out = append(out, action{byOperator, func() { o.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
 		}
 	}
 	if x.model.Timed && c.pass == nil {
 		out = append(out, action{byTime, x.tick})
 	}
 	if goes(x.sim.Set()) {
-		out = append(out, action{byCollector, func() { (&collector{server: x.server}).collect(x.sim.key, x.uid) }})
+		out = append(out, action{byCollector, func() { collector{x.sim}.collect(x.sim.key, x.uid) }})
 	}
 	out = append(out, x.editActions()...)
 	return append(out, x.faultActions()...)
@@ -149,7 +120,7 @@ func (x *explorer) kubeletActions(pod *corev1.Pod) []action {
 	case x.model.Slow:
 		return x.slowActions(pod, step)
 	}
-	if run := runOf(x.running, pod); run.Generation == pod.Generation && run.Containers[0].Up && x.reported(pod) {
+	if run := runOf(x.state.running, pod); run.Generation == pod.Generation && run.Containers[0].Up && x.reported(pod) {
 		return nil
 	}
 	return step(func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
@@ -158,7 +129,7 @@ func (x *explorer) kubeletActions(pod *corev1.Pod) []action {
 // slowActions are the steps of a kubelet that does one thing at a time.
 func (x *explorer) slowActions(pod *corev1.Pod, step func(func(*corev1.Pod)) []action) []action {
 	var out []action
-	run := runOf(x.running, pod)
+	run := runOf(x.state.running, pod)
 	if run.Generation != pod.Generation {
 		out = append(out, step(x.syncs)...)
 	}
@@ -184,15 +155,15 @@ func (x *explorer) scheduled(pod *corev1.Pod) {
 
 // running returns what runs of a Pod, to change it.
 func (x *explorer) run(pod *corev1.Pod) *model.Run {
-	run := runOf(x.running, pod).Clone()
-	x.running[pod.UID] = run
+	run := runOf(x.state.running, pod).Clone()
+	x.state.running[pod.UID] = run
 	return run
 }
 
 // syncs makes the kubelet read the spec; it stops a container with another image.
 func (x *explorer) syncs(pod *corev1.Pod) {
 	x.run(pod).Sync(pod, model.Node{})
-	x.note = fmt.Sprintf("the kubelet reads the spec of Pod %s", pod.Name)
+	x.sim.World.say("kubelet", "reads the spec of Pod %s", pod.Name)
 }
 
 // starts completes the start of the container.
@@ -204,18 +175,18 @@ func (x *explorer) starts(pod *corev1.Pod) {
 	}
 	run.Start(0, x.freshID(pod), epoch)
 	c.Restarts = 0 // their number makes no difference
-	x.note = fmt.Sprintf("the kubelet starts %s in Pod %s", c.Image, pod.Name)
+	x.sim.World.say("kubelet", "starts %s in Pod %s", c.Image, pod.Name)
 }
 
 // freshID returns a container ID that nobody knows yet.
 func (x *explorer) freshID(pod *corev1.Pod) string {
-	known := fmt.Sprint(runOf(x.running, pod).Containers, pod.Status.ContainerStatuses, pod.Annotations)
-	if x.pass != nil {
-		for _, pod := range model.List[*corev1.Pod](x.pass.base) {
+	known := fmt.Sprint(runOf(x.state.running, pod).Containers, pod.Status.ContainerStatuses, pod.Annotations)
+	if pass := x.state.pass; pass != nil {
+		for _, pod := range model.List[*corev1.Pod](pass.base) {
 			known += fmt.Sprint(pod.Status.ContainerStatuses)
 		}
-		for i := range x.pass.results {
-			for _, object := range x.pass.results[i].all() {
+		for _, r := range pass.results {
+			for _, object := range r.all() {
 				if pod, ok := object.(*corev1.Pod); ok {
 					known += fmt.Sprint(pod.Status.ContainerStatuses, pod.Annotations)
 				}
@@ -231,13 +202,13 @@ func (x *explorer) freshID(pod *corev1.Pod) string {
 
 func (x *explorer) reported(pod *corev1.Pod) bool {
 	after := pod.DeepCopy()
-	runOf(x.running, pod).Report(pod, model.Node{})(after, epoch)
+	runOf(x.state.running, pod).Report(pod, model.Node{})(after, epoch)
 	return equality.Semantic.DeepEqual(pod.Status, after.Status)
 }
 
 func (x *explorer) reports(pod *corev1.Pod) {
 	x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
-		runOf(x.running, pod).Report(pod, model.Node{})(pod, epoch)
+		runOf(x.state.running, pod).Report(pod, model.Node{})(pod, epoch)
 	})
 }
 
@@ -252,7 +223,7 @@ var past = epoch.Add(-time.Hour)
 
 // tick lets more time pass than any timeout in the set.
 func (x *explorer) tick() {
-	x.note = "time goes by"
+	x.sim.World.say("time", "goes by")
 	older := func(text string) string {
 		return strings.ReplaceAll(text, epoch.Format(time.RFC3339), past.Format(time.RFC3339))
 	}
@@ -263,23 +234,23 @@ func (x *explorer) tick() {
 	}
 	for _, pod := range x.sim.Pods() {
 		for i := range x.run(pod).Containers {
-			x.running[pod.UID].Containers[i].Since = past
+			x.state.running[pod.UID].Containers[i].Since = past
 		}
 	}
 }
 
 func (x *explorer) editActions() []action {
-	if int(x.edits) >= len(x.model.Edits) {
+	if int(x.state.edits) >= len(x.model.Edits) {
 		return nil
 	}
-	edit := x.model.Edits[x.edits]
+	edit := x.model.Edits[x.state.edits]
 	do := podDeeds[edit]
 	if do == nil {
-		return []action{{byUser, func() { x.edits++; x.sim.happen("", edit) }}}
+		return []action{{byUser, func() { x.state.edits++; x.sim.happen("", edit) }}}
 	}
 	var out []action
 	for _, pod := range x.sim.Pods() {
-		out = append(out, action{byUser, func() { x.edits++; do(x.sim, pod) }})
+		out = append(out, action{byUser, func() { x.state.edits++; do(x.sim, pod) }})
 	}
 	return out
 }
@@ -287,14 +258,14 @@ func (x *explorer) editActions() []action {
 func (x *explorer) faultActions() []action {
 	var out []action
 	for i, fault := range x.model.Faults {
-		if x.faults&(1<<i) != 0 {
+		if x.state.faults&(1<<i) != 0 {
 			continue
 		}
 		for _, pod := range x.sim.Pods() {
 			out = append(out, action{byFault, func() {
-				x.faults |= 1 << i
-				x.note = fault.What + ": " + pod.Name
-				fault.do(x, pod)
+				x.state.faults |= 1 << i
+				x.sim.World.say("fate", "%s: %s", fault, pod.Name)
+				faults[fault](x, pod)
 			}})
 		}
 	}

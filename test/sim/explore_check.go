@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +33,7 @@ func (x *explorer) checkQuiet(id int32, r *passRun) {
 	if !n.goal {
 		return
 	}
-	again := x.runPass(begin(r.end))
+	again := x.runPass(r.end.begin())
 	if len(again.chain) > 0 {
 		x.violate(&Violation{Rule: ruleNothing, What: fmt.Sprintf("the second pass at the goal makes %d requests", len(again.chain)), At: epoch}, id, n.depth+1)
 	}
@@ -49,75 +50,66 @@ func (x *explorer) checkGraph() {
 
 // shallowest notes a violation in the state, of several, that is reached first.
 func (x *explorer) shallowest(bad func(int32) bool, rule string, what func(int32) string) {
-	worst := int32(noOp)
+	if all := x.those(bad); len(all) > 0 {
+		worst := slices.MinFunc(all, func(a, b int32) int { return cmp.Compare(x.nodes[a].depth, x.nodes[b].depth) })
+		x.violate(&Violation{Rule: rule, What: what(worst), At: epoch}, worst, x.nodes[worst].depth)
+	}
+}
+
+// links are the fair transitions: for each state those that it leads to, or backwards those
+// that lead to it.
+func (x *explorer) links(backwards bool) [][]int32 {
+	out := make([][]int32, len(x.nodes))
+	for i := range x.edges {
+		from, to := x.edges[i].from, x.edges[i].to
+		if backwards {
+			from, to = to, from
+		}
+		if x.edges[i].actor.fair() {
+			out[from] = append(out[from], to)
+		}
+	}
+	return out
+}
+
+// spread goes from some states along links, on from those that it may enter.
+func spread(queue []int32, links [][]int32, enter func(int32) bool) {
+	for len(queue) > 0 {
+		id := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for _, next := range links[id] {
+			if enter(next) {
+				queue = append(queue, next)
+			}
+		}
+	}
+}
+
+// those lists the states that satisfy has.
+func (x *explorer) those(has func(int32) bool) []int32 {
+	var out []int32
 	for id := range int32(len(x.nodes)) { // memory runs out long before
-		if bad(id) && (worst == noOp || x.nodes[id].depth < x.nodes[worst].depth) {
-			worst = id
+		if has(id) {
+			out = append(out, id)
 		}
 	}
-	if worst == noOp {
-		return
-	}
-	x.violate(&Violation{Rule: rule, What: what(worst), At: epoch}, worst, x.nodes[worst].depth)
+	return out
 }
-
-// links are the fair transitions, by the state that they lead from or to.
-type links struct {
-	first []int32
-	to    []int32
-}
-
-func (x *explorer) links(from, to func(*edge) int32) links {
-	l := links{first: make([]int32, len(x.nodes)+1)}
-	for i := range x.edges {
-		if x.edges[i].actor.fair() {
-			l.first[from(&x.edges[i])+1]++
-		}
-	}
-	for i := range x.nodes {
-		l.first[i+1] += l.first[i]
-	}
-	l.to = make([]int32, l.first[len(x.nodes)])
-	next := slices.Clone(l.first)
-	for i := range x.edges {
-		if x.edges[i].actor.fair() {
-			at := from(&x.edges[i])
-			l.to[next[at]] = to(&x.edges[i])
-			next[at]++
-		}
-	}
-	return l
-}
-
-func (l *links) of(id int32) []int32 { return l.to[l.first[id]:l.first[id+1]] }
-
-func fromOf(e *edge) int32 { return e.from }
-func toOf(e *edge) int32   { return e.to }
 
 // checkStuck goes backwards from the goals along the transitions of passes, kubelets,
 // the operator and time: it must reach every state.
 func (x *explorer) checkStuck() {
-	before := x.links(toOf, fromOf)
-	reaches := make([]bool, len(x.nodes))
-	var queue []int32
+	stuck := make([]bool, len(x.nodes))
 	for i := range x.nodes {
-		if x.nodes[i].goal {
-			reaches[i] = true
-			queue = append(queue, int32(i)) // memory runs out long before
-		}
+		stuck[i] = !x.nodes[i].goal
 	}
-	for len(queue) > 0 {
-		id := queue[len(queue)-1]
-		queue = queue[:len(queue)-1]
-		for _, from := range before.of(id) {
-			if !reaches[from] {
-				reaches[from] = true
-				queue = append(queue, from)
-			}
-		}
-	}
-	x.shallowest(func(id int32) bool { return !reaches[id] }, ruleStuck, func(id int32) string {
-		c := x.decode(x.nodes[id].key)
+	spread(x.those(func(id int32) bool { return !stuck[id] }), x.links(true), func(id int32) bool {
+		was := stuck[id]
+		stuck[id] = false
+		return was
+	})
+	x.shallowest(func(id int32) bool { return stuck[id] }, ruleStuck, func(id int32) string {
+		c := x.nodes[id].state
 		x.load(c)
 		return "from here it cannot; " + x.sim.missing() + "\n    " + strings.Join(x.picture(c), "\n    ")
 	})
@@ -126,30 +118,21 @@ func (x *explorer) checkStuck() {
 // checkEnds looks for a cycle in the transitions of passes, kubelets, the operator and
 // time: such a cycle writes forever.
 func (x *explorer) checkEnds() {
-	after, before := x.links(fromOf, toOf), x.links(toOf, fromOf)
-	open := make([]int32, len(x.nodes))
-	var queue []int32
-	for id := range int32(len(x.nodes)) { // memory runs out long before
-		if open[id] = int32(len(before.of(id))); open[id] == 0 { // memory runs out long before
-			queue = append(queue, id)
-		}
+	before, open := x.links(true), make([]int, len(x.nodes))
+	for id := range before {
+		open[id] = len(before[id])
 	}
-	for len(queue) > 0 {
-		id := queue[len(queue)-1]
-		queue = queue[:len(queue)-1]
-		for _, to := range after.of(id) {
-			if open[to]--; open[to] == 0 {
-				queue = append(queue, to)
-			}
-		}
-	}
+	spread(x.those(func(id int32) bool { return open[id] == 0 }), x.links(false), func(id int32) bool {
+		open[id]--
+		return open[id] == 0
+	})
 	x.shallowest(func(id int32) bool { return open[id] > 0 }, ruleEnds, func(id int32) string {
-		return "what follows goes round: " + strings.Join(x.round(id, &before, open), "; ")
+		return "what follows goes round: " + strings.Join(x.round(id, before, open), "; ")
 	})
 }
 
 // round describes a cycle near a state.
-func (x *explorer) round(id int32, before *links, open []int32) []string {
+func (x *explorer) round(id int32, before [][]int32, open []int) []string {
 	seen := map[int32]int{}
 	var way []int32
 	for {
@@ -159,7 +142,7 @@ func (x *explorer) round(id int32, before *links, open []int32) []string {
 		}
 		seen[id] = len(way)
 		way = append(way, id)
-		for _, from := range before.of(id) {
+		for _, from := range before[id] {
 			if open[from] > 0 {
 				id = from
 				break
@@ -196,14 +179,11 @@ func (x *explorer) checkEvents() {
 	for i := range x.edges {
 		e := &x.edges[i]
 		from, to := &x.nodes[e.from], &x.nodes[e.to]
-		if e.noEvent && e.actor != byTime && from.quiet && to.idle && !to.quiet {
+		if e.noEvent && e.actor != byTime && from.quiet && to.state.pass == nil && !to.quiet {
 			x.violate(&Violation{Rule: ruleEvents, What: "the last step requires a pass, and causes no event", At: epoch}, e.to, to.depth)
 		}
 	}
 }
-
-// decides starts the lines that describe the decisions of a pass.
-const decides = "decides to "
 
 // path describes the path to the violation.
 func (x *explorer) path() []string {
@@ -212,7 +192,7 @@ func (x *explorer) path() []string {
 		way = append(way, id)
 	}
 	slices.Reverse(way)
-	out := x.picture(x.decode(x.nodes[way[0]].key))
+	out := x.picture(x.nodes[way[0]].state)
 	for i := range way[1:] {
 		out = append(out, x.step(way[i], way[i+1])...)
 	}
@@ -224,71 +204,41 @@ func (x *explorer) path() []string {
 
 // lastStep describes the step that broke a rule.
 func (x *explorer) lastStep() []string {
-	c := x.decode(x.nodes[x.foundAt].key)
+	c := x.nodes[x.foundAt].state
 	if c.pass == nil {
-		c = begin(c)
+		c = c.begin()
 	}
-	x.describing = true
-	defer func() { x.describing = false }()
-	r := x.runPass(c)
-	return linesOf("usher", r.lines)
-}
-
-func linesOf(who string, lines []string) []string {
-	out := make([]string, len(lines))
-	for i, line := range lines {
-		out[i] = fmt.Sprintf("%-9s %s", who, line)
-	}
-	return out
+	x.runPass(c)
+	return x.sim.World.story.text()
 }
 
 // step describes how one state leads to another.
 func (x *explorer) step(from, to int32) []string {
-	x.describing = true
-	defer func() { x.describing = false }()
-	c := x.decode(x.nodes[from].key)
-	goal := x.nodes[to].key
-	if c.pass == nil && x.encode(begin(c)) == goal {
-		return linesOf("usher", []string{"begins a pass"})
+	c, goal := x.nodes[from].state, &x.nodes[to]
+	if c.pass == nil && x.is(c.begin(), goal.key) {
+		return []string{"usher begins a pass"}
 	}
 	for _, h := range x.transitions(c) {
-		if x.encode(h.next) == goal {
-			return linesOf(h.actor.String(), h.lines)
+		if x.is(h.next, goal.key) {
+			return h.story.text()
 		}
 	}
-	if x.nodes[from].op == to {
+	switch {
+	case x.nodes[from].op == to:
 		r := x.runPass(c)
-		lines := r.lines
-		if len(c.pass.results) > 0 {
-			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, decides) })
+		story := x.sim.World.story
+		if len(r.chain) > 1 {
+			story.lines = story.lines[:r.first]
 		}
-		if x.nodes[to].idle {
-			lines = append(lines, "ends the pass")
+		lines := story.text()
+		if goal.state.pass == nil {
+			lines = append(lines, "usher ends the pass")
 		}
-		return linesOf("usher", x.untilFirst(lines, len(r.chain) > 1))
-	}
-	if c.pass != nil && x.nodes[to].idle {
-		return linesOf("usher", []string{"dies"})
-	}
-	return linesOf("usher", []string{"begins another pass on the caches of the first"})
-}
-
-// untilFirst keeps the lines of a pass that belong to its first request.
-func (x *explorer) untilFirst(lines []string, more bool) []string {
-	if !more {
 		return lines
+	case c.pass != nil && goal.state.pass == nil:
+		return []string{"usher dies"}
 	}
-	for i, line := range lines {
-		if !strings.HasPrefix(line, decides) {
-			return lines[:i+1]
-		}
-	}
-	return lines
-}
-
-// String names the actor.
-func (a actor) String() string {
-	return [...]string{"usher", "kubelet", "operator", "collector", "time", "user", "fate", "crash"}[a]
+	return []string{"usher begins another pass on the caches of the first"}
 }
 
 // picture describes a state.
@@ -299,7 +249,7 @@ func (x *explorer) picture(c *cluster) []string {
 	}
 	for _, object := range model.Sorted(c.objects[model.Pods]) {
 		pod, _ := object.(*corev1.Pod)
-		facts := []string{string(model.State(pod)), "of " + hash(pod.Labels[apps.LabelRevision]), imagesOf(pod)}
+		facts := []string{string(model.State(pod)), "of " + hash(pod.Labels[apps.LabelRevision]), imagesOf(&pod.Spec)}
 		for _, kind := range []corev1.PodConditionType{corev1.PodReady, apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
 			if status := model.Condition(pod, kind).Status; status != "" {
 				facts = append(facts, fmt.Sprintf("%s=%s", kind, status))

@@ -4,19 +4,13 @@ package sim
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -27,33 +21,25 @@ type passRun struct {
 	x       *explorer
 	start   *cluster
 	process *Process
-	// requests counts the requests so far.
-	requests int
-	results  []result
+	// requests counts the requests so far, and first the lines of the story up to the first
+	// new one.
+	requests, first int
+	results         []*result
 	// chain holds the state after each new request.
 	chain []*cluster
 	// touched reports whether a new request was about anything other than the CloneSet.
 	touched bool
-	// lines describe the decisions and new requests, if somebody asked.
-	lines []string
 	// end is the state after the pass; nil if it broke a rule.
 	end    *cluster
 	result reconcile.Result
-}
-
-// begin is the state at the start of a pass.
-func begin(c *cluster) *cluster {
-	return &cluster{
-		objects: c.objects, running: c.running, edits: c.edits, faults: c.faults, pass: &passInProgress{base: c.objects},
-	}
 }
 
 // runPass runs a pass from where it is to its end without interference.
 func (x *explorer) runPass(c *cluster) *passRun {
 	x.load(c)
 	r := &passRun{x: x, start: c, results: c.pass.results}
-	r.process = x.process(c.pass)
-	reconciler := x.reconciler(r)
+	r.prepare()
+	x.acting = r.process
 	passes := 1
 	if c.pass.second {
 		passes = 2
@@ -61,58 +47,42 @@ func (x *explorer) runPass(c *cluster) *passRun {
 	for range passes {
 		r.process.pass = pass{}
 		// The next pass, which is another transition, retries failures.
-		r.result, _ = reconciler.Reconcile(context.Background(), reconcile.Request{NamespacedName: x.sim.key})
+		r.result, _ = r.process.reconciler.Reconcile(context.Background(), reconcile.Request{NamespacedName: x.sim.key})
 	}
 	if x.sim.World.failure == nil {
-		r.end = &cluster{objects: x.server.Objects.Clone(), running: c.running, edits: c.edits, faults: c.faults}
+		r.end = x.now(nil)
 	}
 	return r
 }
 
-// process is a controller process whose caches show the state at the start of a pass.
-func (x *explorer) process(f *passInProgress) *Process {
-	p := &Process{
-		world: x.sim.World, server: x.server, name: actorUsher, nodes: x.sim.nodes, config: ProcessConfig{Careless: x.config.Process.Careless},
-		caches: map[model.Kind]*watch{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
-	}
-	for _, kind := range kinds {
-		p.caches[kind] = &watch{Cache: &model.Cache{Objects: f.base[kind]}}
-	}
-	x.acting = p
-	return p
-}
-
 const actorUsher = "usher-a"
 
-func (x *explorer) reconciler(r *passRun) *cloneset.Reconciler {
-	p := r.process
-	cached, live := p.clients(r.send)
-	out := cloneset.New(cached, live, silent{}, cloneset.Options{Parallel: 1, Clock: x.sim.World.Clock})
-	p.reconciler = out
+// prepare makes a controller process whose caches show the state at the start of the pass.
+func (r *passRun) prepare() {
+	x, is := r.x, r.x.sim.config.Process
+	config := ProcessConfig{Starts: is.Starts, Planner: is.Planner, Careless: is.Careless} // its requests take no time
+	p := x.sim.assemble(actorUsher, config, func(*Process) func(*model.Request, func() error) error { return r.send })
+	for _, kind := range kinds {
+		p.caches[kind] = &watch{Cache: &model.Cache{Objects: r.start.pass.base[kind]}}
+	}
 	used, step, last := r.taken(), 1, 0
 	if x.model.NamesFirst {
 		step, last = -1, x.offset+1
 	}
-	out.NewID = func() string {
+	p.reconciler.NewID = func() string {
 		for last += step; used[last]; last += step {
 		}
 		return podID(last)
 	}
-	out.Plan = func(s *plan.Snapshot) plan.Plan {
-		s.Starts = x.config.Process.Starts
-		p.pass.learned, p.pass.absent, p.pass.going = maps.Clone(p.learned), maps.Clone(p.absent), p.going()
-		p.pass.plan = x.config.Process.Planner(p, s)
+	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
+		decided := p.decide(s)
+		p.pass.decidedAt = 0 // the log has the writes of the pass from its beginning
 		if x.model.Reverse {
-			reverse(p.pass.plan.Actions)
+			reverse(decided.Actions)
 		}
-		if x.describing {
-			for i := range p.pass.plan.Actions {
-				r.lines = append(r.lines, decides+p.pass.plan.Actions[i].String())
-			}
-		}
-		return p.pass.plan
+		return decided
 	}
-	return out
+	r.process = p
 }
 
 // reverse reverses what a pass runs in parallel: the creates among themselves, and the
@@ -145,14 +115,9 @@ func (r *passRun) taken() map[int]bool {
 	return out
 }
 
-// silent records no events.
-type silent struct{}
-
-// Eventf does nothing.
-func (silent) Eventf(_, _ runtime.Object, _, _, _, _ string, _ ...any) {}
-
 // send answers a request as before, or sends it now. A dry run does not matter here.
 func (r *passRun) send(request *model.Request, do func() error) error {
+	x := r.x
 	if request.Cached {
 		return r.process.send(request, do)
 	}
@@ -161,56 +126,49 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	}
 	r.requests++
 	if known := r.start.pass.results; r.requests <= len(known) {
-		return r.again(&known[r.requests-1], request)
+		x.sim.World.story.lines = nil // it belongs to an earlier step
+		return r.again(known[r.requests-1], request)
 	}
-	if r.x.sim.World.failure != nil {
+	if x.sim.World.failure != nil {
 		return errDead
 	}
-	commits := len(r.x.commits)
+	commits := len(x.commits)
 	if request.Verb == model.VerbCreate {
-		r.x.number(request.Kind, request.At.Name)
+		x.number(request.Kind, request.At.Name)
 	}
+	absent := maps.Clone(r.process.known.absent)
 	err := r.process.send(request, do)
 	r.touched = r.touched || request.Kind != model.CloneSets
-	answer := result{kind: request.Kind, err: err, seen: request.Answer}
-	if len(r.x.commits) > commits {
-		c := r.x.commits[commits]
+	answer := &result{kind: request.Kind, err: err, seen: request.Answer}
+	for uid := range r.process.known.absent {
+		if !absent[uid] {
+			answer.absent = append(answer.absent, uid)
+		}
+	}
+	if len(x.commits) > commits {
+		c := x.commits[commits]
 		answer.written, answer.gone = c.Object(), c.New == nil
+	} else if err == nil {
+		x.sim.World.say(actorUsher, "reads %s %s from the server", request.Kind, request.At.Name)
 	}
-	r.record(request, commits, err)
-	r.results = append(slices.Clip(slices.Clone(r.results)), answer)
-	f := *r.start.pass
-	f.results = r.results
-	r.chain = append(r.chain, &cluster{
-		objects: r.x.server.Objects.Clone(), running: r.start.running, edits: r.start.edits, faults: r.start.faults, pass: &f,
-	})
+	r.results = append(slices.Clip(r.results), answer)
+	pass := *r.start.pass
+	pass.results = r.results
+	r.chain = append(r.chain, x.now(&pass))
+	if len(r.chain) == 1 {
+		r.first = len(x.sim.World.story.lines)
+	}
 	return err
-}
-
-// record describes a request, if somebody asked.
-func (r *passRun) record(request *model.Request, commits int, err error) {
-	if !r.x.describing {
-		return
-	}
-	for _, c := range r.x.commits[commits:] {
-		r.lines = append(r.lines, describe(c))
-	}
-	switch {
-	case err != nil:
-		r.lines = append(r.lines, fmt.Sprintf("asks for %s %s and is refused: %v", request.Kind, request.At.Name, err))
-	case len(r.x.commits) == commits:
-		r.lines = append(r.lines, fmt.Sprintf("reads %s %s from the server", request.Kind, request.At.Name))
-	}
 }
 
 // again repeats an earlier answer and notes what the process learns from it.
 func (r *passRun) again(answer *result, request *model.Request) error {
 	if request.Kind != answer.kind || (answer.written != nil && answer.written.GetName() != request.At.Name) {
-		r.process.world.fail(ruleSame, "request %d is about %s %s now, and was about %s", r.requests, request.Kind, request.At.Name, answer.kind)
+		r.process.World.fail(ruleSame, "request %d is about %s %s now, and was about %s", r.requests, request.Kind, request.At.Name, answer.kind)
 		return errDead
 	}
-	if apierrors.IsNotFound(answer.err) || (request.Verb == model.VerbList && answer.err == nil) {
-		r.missing(request, answer)
+	for _, uid := range answer.absent {
+		r.process.known.absent[uid] = true
 	}
 	if answer.err != nil {
 		return answer.err
@@ -230,24 +188,5 @@ func (p *Process) learnAgain(object client.Object, request *model.Request) {
 		p.learn(object)
 	} else if set, ok := object.(*apps.CloneSet); ok {
 		p.learnedSet = set
-	}
-}
-
-// missing notes which Pods were absent from an answer.
-func (r *passRun) missing(request *model.Request, answer *result) {
-	if request.Kind != model.Pods {
-		return
-	}
-	known := model.Sorted(r.start.pass.base[model.Pods])
-	for i := range r.start.pass.results[:r.requests-1] {
-		if object := r.start.pass.results[i].written; object != nil {
-			known = append(known, object)
-		}
-	}
-	for _, object := range known {
-		shown := slices.ContainsFunc(answer.seen, func(o client.Object) bool { return o.GetUID() == object.GetUID() })
-		if !shown && (request.Verb == model.VerbList || request.At == client.ObjectKeyFromObject(object)) {
-			r.process.absent[object.GetUID()] = true
-		}
 	}
 }

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fxamacker/cbor/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,8 +27,7 @@ func setOf(o model.Objects) *apps.CloneSet {
 	return nil
 }
 
-// cluster is one state of an exploration. It never changes, except for the maps of one
-// under construction.
+// cluster is one state of an exploration. It never changes.
 type cluster struct {
 	objects model.Objects
 	running map[types.UID]*model.Run
@@ -46,7 +45,7 @@ type passInProgress struct {
 	// base is what its caches show.
 	base model.Objects
 	// results are the answers to its requests, in their order.
-	results []result
+	results []*result
 	// events counts what others have done since it began, if that is limited.
 	events uint8
 	// second reports whether it is a process's second pass on the same caches: the
@@ -61,56 +60,59 @@ type result struct {
 	err  error
 	// seen are the objects in the answer.
 	seen []client.Object
+	// absent are the Pods that the answer shows to be gone.
+	absent []types.UID
 	// written is the object that the request changed; nil if none.
 	written client.Object
 	// gone reports whether the object has been removed since.
 	gone bool
 }
 
+// during is the state with another pass in progress, or with none.
+func (c *cluster) during(pass *passInProgress) *cluster {
+	out := *c
+	out.pass = pass
+	return &out
+}
+
+// begin is the state at the start of a pass.
+func (c *cluster) begin() *cluster { return c.during(&passInProgress{base: c.objects}) }
+
 // interned is what an object contains, regardless of its version.
 type interned struct {
-	kind model.Kind
+	id   int
 	name string
 	// versions are copies of the object, by version.
 	versions []client.Object
 	// normalized is the content in a state without a pass, by the generation that the
 	// kubelet acts on.
 	normalized map[int64]normalized
-	renamed    map[string]uint32
+	renamed    map[string]*interned
 }
 
 type normalized struct {
-	id         uint32
+	*interned
 	generation int64
 }
 
-// table numbers items by their keys.
-type table[T any] struct {
-	items []T
-	ids   map[string]uint32
+// table numbers equal items by their keys, and keeps the first of them.
+type table[T any] map[string]numbered[T]
+
+type numbered[T any] struct {
+	id   int
+	item T
 }
 
-// id is the number of a key; make makes its item if the key is new.
-func (t *table[T]) id(key string, make func() T) uint32 {
-	id, ok := t.ids[key]
-	if !ok {
-		id = uint32(len(t.items)) // memory runs out long before
-		t.ids[key], t.items = id, append(t.items, make())
-	}
-	return id
-}
-
-func newTable[T any]() table[T] { return table[T]{ids: map[string]uint32{}} }
-
-// interner holds every object, every error and every run of an exploration.
+// interner holds all that states consist of.
 type interner struct {
-	objects table[*interned]
-	errors  table[error]
-	runs    table[*model.Run]
+	contents map[[sha256.Size]byte]*interned
+	objects  table[model.Objects]
+	running  table[map[types.UID]*model.Run]
+	results  table[*result]
 	// known are the objects in the interner.
-	known map[client.Object]uint32
+	known map[client.Object]*interned
 	// fresh are other objects of the state in progress.
-	fresh map[client.Object]uint32
+	fresh map[client.Object]*interned
 	// offset precedes the number of the first Pod of a state without a pass.
 	offset int
 }
@@ -120,156 +122,99 @@ const downFrom = 100
 
 func newInterner() *interner {
 	return &interner{
-		objects: newTable[*interned](), errors: newTable[error](), runs: newTable[*model.Run](),
-		known: map[client.Object]uint32{}, fresh: map[client.Object]uint32{},
+		contents: map[[sha256.Size]byte]*interned{}, objects: table[model.Objects]{}, running: table[map[types.UID]*model.Run]{},
+		results: table[*result]{}, known: map[client.Object]*interned{}, fresh: map[client.Object]*interned{},
 	}
 }
 
-// intern numbers the content of an object.
-func (l *interner) intern(object client.Object) uint32 {
-	if id, ok := l.known[object]; ok {
-		return id
-	}
-	if id, ok := l.fresh[object]; ok {
-		return id
+// intern finds the content of an object.
+func (l *interner) intern(object client.Object) *interned {
+	if found := cmp.Or(l.known[object], l.fresh[object]); found != nil {
+		return found
 	}
 	kind := model.KindOf(object)
 	versionless := model.WithVersion(object, "")
-	data, err := json.Marshal(versionless)
-	if err != nil { // the server holds what it has read from JSON
-		panic(fmt.Sprintf("encode %s %s: %v", kind, object.GetName(), err))
-	}
-	sum := sha256.Sum256(append([]byte(kind), data...))
-	id := l.objects.id(string(sum[:16]), func() *interned {
-		return &interned{
-			kind: kind, name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
-			normalized: map[int64]normalized{}, renamed: map[string]uint32{},
+	sum := sha256.Sum256(append([]byte(kind), must(json.Marshal(versionless))...))
+	found := l.contents[sum]
+	if found == nil {
+		found = &interned{
+			id: len(l.contents), name: string(kind) + " " + object.GetName(), versions: []client.Object{versionless},
+			normalized: map[int64]normalized{}, renamed: map[string]*interned{},
 		}
-	})
-	l.fresh[object] = id
-	return id
+		l.contents[sum] = found
+	}
+	l.fresh[object] = found
+	return found
 }
 
 // at returns a version of a content, always the same object. The lowest version is 1.
-func (l *interner) at(id uint32, version int) client.Object {
-	c := l.objects.items[id]
+func (l *interner) at(c *interned, version int) client.Object {
 	for len(c.versions) <= version {
 		object := model.WithVersion(c.versions[0], strconv.Itoa(len(c.versions)))
 		c.versions = append(c.versions, object)
-		l.known[object] = id
+		l.known[object] = c
 	}
 	return c.versions[version]
 }
 
-func (l *interner) errorID(err error) uint32 {
-	return l.errors.id(fmt.Sprintf("%T %v", err, err), func() error { return err })
-}
-
-func (l *interner) runID(r *model.Run) uint32 {
-	text := fmt.Sprint(r.Generation)
-	for i := range r.Containers {
-		c := &r.Containers[i]
-		text = fmt.Sprint(text, c.Image, " ", c.ID, c.Up, c.Starting, c.Since.Unix())
-	}
-	return l.runs.id(text, func() *model.Run { return r })
-}
-
-// stateRecord is a state in numbers: two states with one record behave alike. For
-// versions, only equality and order matter, and only among those of one object.
-type stateRecord struct {
-	_       struct{} `cbor:",toarray"`
-	Edits   uint8
-	Faults  uint16
-	Objects []reference
-	Runs    []uint32
-	Pass    *passRecord
-}
-
-type passRecord struct {
-	_       struct{} `cbor:",toarray"`
-	Base    []reference
-	Results []resultRecord
-	Events  uint8
-	Second  bool
-}
-
-type resultRecord struct {
-	_             struct{} `cbor:",toarray"`
-	Kind          model.Kind
-	Error         uint32
-	Seen, Written []reference
-	Gone          bool
-}
-
-// reference is an interned object and the rank of its version.
-type reference struct {
-	_    struct{} `cbor:",toarray"`
-	ID   uint32
-	Rank int
-}
-
-// encode returns the record of a state as text.
-func (l *interner) encode(c *cluster) string {
-	w := &writer{interner: l, ranks: map[string][]int64{}}
+// canonical returns a state that behaves like the given one, the same for all that do, and
+// its key. For versions, only equality and order matter, and only among those of one object.
+func (l *interner) canonical(c *cluster) (string, *cluster) {
+	w := &writer{interner: l}
 	if c.pass == nil {
 		c = l.normalize(c)
 	} else {
 		w.rank(c)
 	}
-	r := stateRecord{Edits: c.edits, Faults: c.faults, Objects: w.all(c.objects)}
-	for _, pod := range model.Sorted(c.objects[model.Pods]) {
-		r.Runs = append(r.Runs, l.runID(runOf(c.running, pod)))
-	}
+	out := *c
+	w.key = fmt.Appendf(nil, "%d %d", c.edits, c.faults)
+	out.objects, out.running = w.all(c.objects), w.runs(c)
 	if p := c.pass; p != nil {
-		r.Pass = &passRecord{Base: w.all(p.base), Events: p.events, Second: p.second}
-		for _, a := range p.results {
-			out := resultRecord{Kind: a.kind, Error: l.errorID(a.err), Seen: w.references(a.seen), Gone: a.gone}
-			if a.written != nil {
-				out.Written = w.references([]client.Object{a.written})
-			}
-			r.Pass.Results = append(r.Pass.Results, out)
+		w.key = fmt.Appendf(w.key, " %d %t", p.events, p.second)
+		out.pass = &passInProgress{base: w.all(p.base), events: p.events, second: p.second}
+		for _, r := range p.results {
+			out.pass.results = append(out.pass.results, w.answer(r))
 		}
 	}
 	clear(l.fresh)
-	data, err := cbor.Marshal(r)
-	if err != nil {
-		panic(err) // numbers always encode
-	}
-	return string(data)
+	return string(w.key), &out
 }
 
-// writer writes a record; ranks are the versions of each object, in order.
+// writer writes the key of a state, and replaces the parts of the state by equal ones that
+// the interner holds.
 type writer struct {
-	interner *interner
-	ranks    map[string][]int64
+	*interner
+	// ranks are the versions of each object, in order.
+	ranks map[string][]int64
+	key   []byte
+}
+
+// keep adds a part, by its own key, to the key of the state.
+func keep[T any](w *writer, t table[T], key string, part T) T {
+	found, ok := t[key]
+	if !ok {
+		found = numbered[T]{len(t), part}
+		t[key] = found
+	}
+	w.key = fmt.Appendf(w.key, " %d", found.id)
+	return found.item
 }
 
 // rank orders the versions of each object.
 func (w *writer) rank(c *cluster) {
-	w.rankAll(c.objects)
-	w.rankAll(c.pass.base)
-	for i := range c.pass.results {
-		for _, object := range c.pass.results[i].all() {
-			w.rankOne(object)
-		}
+	w.ranks = map[string][]int64{}
+	all := slices.Concat(inOrder(c.objects), inOrder(c.pass.base))
+	for _, r := range c.pass.results {
+		all = append(all, r.all()...)
+	}
+	for _, object := range all {
+		name := w.intern(object).name
+		w.ranks[name] = append(w.ranks[name], versionOf(object))
 	}
 	for name, versions := range w.ranks {
 		slices.Sort(versions)
 		w.ranks[name] = slices.Compact(versions)
 	}
-}
-
-func (w *writer) rankAll(o model.Objects) {
-	for _, kind := range kinds {
-		for _, object := range o[kind] {
-			w.rankOne(object)
-		}
-	}
-}
-
-func (w *writer) rankOne(object client.Object) {
-	name := w.interner.objects.items[w.interner.intern(object)].name
-	w.ranks[name] = append(w.ranks[name], versionOf(object))
 }
 
 func (r *result) all() []client.Object {
@@ -279,61 +224,61 @@ func (r *result) all() []client.Object {
 	return append(slices.Clone(r.seen), r.written)
 }
 
-func (w *writer) all(o model.Objects) []reference {
-	var out []reference
+// refer describes objects, and returns the interner's own.
+func (w *writer) refer(objects ...client.Object) (string, []client.Object) {
+	var key []byte
+	out := make([]client.Object, len(objects))
+	for i, object := range objects {
+		content := w.intern(object)
+		rank := max(slices.Index(w.ranks[content.name], versionOf(object)), 0) + 1
+		key, out[i] = fmt.Appendf(key, "%d:%d ", content.id, rank), w.at(content, rank)
+	}
+	return string(key), out
+}
+
+func inOrder(o model.Objects) []client.Object {
+	var all []client.Object
 	for _, kind := range kinds {
-		out = append(out, w.references(model.Sorted(o[kind]))...)
+		all = append(all, model.Sorted(o[kind])...)
 	}
-	return out
+	return all
 }
 
-func (w *writer) references(objects []client.Object) []reference {
-	var out []reference
-	for _, object := range objects {
-		id := w.interner.intern(object)
-		rank := slices.Index(w.ranks[w.interner.objects.items[id].name], versionOf(object))
-		out = append(out, reference{ID: id, Rank: max(rank, 0) + 1})
-	}
-	return out
-}
-
-// decode returns the state of a record.
-func (l *interner) decode(state string) *cluster {
-	var r stateRecord
-	if err := cbor.Unmarshal([]byte(state), &r); err != nil {
-		panic(err) // encode has written it
-	}
-	c := &cluster{edits: r.Edits, faults: r.Faults, objects: l.stored(r.Objects), running: map[types.UID]*model.Run{}}
-	for i, pod := range model.Sorted(c.objects[model.Pods]) {
-		c.running[pod.GetUID()] = l.runs.items[r.Runs[i]]
-	}
-	if p := r.Pass; p != nil {
-		c.pass = &passInProgress{base: l.stored(p.Base), events: p.Events, second: p.Second}
-		for _, a := range p.Results {
-			out := result{kind: a.Kind, err: l.errors.items[a.Error], seen: l.list(a.Seen), gone: a.Gone}
-			for _, written := range l.list(a.Written) {
-				out.written = written
-			}
-			c.pass.results = append(c.pass.results, out)
-		}
-	}
-	return c
-}
-
-func (l *interner) stored(references []reference) model.Objects {
+func (w *writer) all(o model.Objects) model.Objects {
+	key, objects := w.refer(inOrder(o)...)
 	out := model.Objects{}
-	for _, object := range l.list(references) {
+	for _, object := range objects {
 		out.Put(model.KindOf(object), object)
 	}
-	return out
+	return keep(w, w.objects, key, out)
 }
 
-func (l *interner) list(references []reference) []client.Object {
-	var out []client.Object
-	for _, r := range references {
-		out = append(out, l.at(r.ID, r.Rank))
+// runs are what runs of each Pod.
+func (w *writer) runs(c *cluster) map[types.UID]*model.Run {
+	key, out := "", map[types.UID]*model.Run{}
+	for _, pod := range model.Sorted(c.objects[model.Pods]) {
+		run := runOf(c.running, pod)
+		out[pod.GetUID()] = run
+		key += fmt.Sprint(pod.GetUID(), " ", run.Generation)
+		for i := range run.Containers {
+			c := &run.Containers[i]
+			key += fmt.Sprint(" ", c.Image, " ", c.ID, c.Up, c.Starting, c.Since.Unix())
+		}
 	}
-	return out
+	return keep(w, w.running, key, out)
+}
+
+// answer is the answer to a request.
+func (w *writer) answer(r *result) *result {
+	out := *r
+	seen, objects := w.refer(r.seen...)
+	out.seen = objects
+	key := fmt.Sprintf("%s %T %v %t %s", r.kind, r.err, r.err, r.gone, seen)
+	if r.written != nil {
+		written, objects := w.refer(r.written)
+		key, out.written = key+"/ "+written, objects[0]
+	}
+	return keep(w, w.results, key, &out)
 }
 
 // runOf is what runs of a Pod.
@@ -351,13 +296,13 @@ func (l *interner) normalize(c *cluster) *cluster {
 	out := &cluster{objects: model.Objects{}, running: map[types.UID]*model.Run{}, edits: c.edits, faults: c.faults}
 	renaming, replacer := l.renaming(c.objects[model.Pods])
 	for _, kind := range kinds {
-		for _, object := range model.Sorted(c.objects[kind]) {
+		for _, object := range c.objects[kind] {
 			run := runOf(c.running, object)
 			found := l.normalizeObject(l.intern(object), run.Generation)
 			if replacer != nil && kind != model.Revisions {
-				found.id = l.rename(found.id, renaming, replacer)
+				found.interned = l.rename(found.interned, renaming, replacer)
 			}
-			plain := l.at(found.id, 1)
+			plain := l.at(found.interned, 1)
 			out.objects.Put(kind, plain)
 			if kind == model.Pods {
 				run = run.Clone()
@@ -369,21 +314,20 @@ func (l *interner) normalize(c *cluster) *cluster {
 	return out
 }
 
-func (l *interner) normalizeObject(id uint32, generation int64) normalized {
-	c := l.objects.items[id]
+func (l *interner) normalizeObject(c *interned, generation int64) normalized {
 	if found, ok := c.normalized[generation]; ok {
 		return found
 	}
-	found := normalized{id: id, generation: generation}
+	found := normalized{c, generation}
 	switch o := model.WithVersion(c.versions[0], "").(type) {
 	case *apps.CloneSet:
 		o.Status = apps.CloneSetStatus{CurrentRevision: o.Status.CurrentRevision}
 		o.Generation = 1
-		found.id = l.intern(o)
+		found.interned = l.intern(o)
 	case *corev1.Pod:
 		place := places(o.Generation, o.Status.ObservedGeneration, generation)
 		o.Generation, o.Status.ObservedGeneration, found.generation = place[0], place[1], place[2]
-		found.id = l.intern(o)
+		found.interned = l.intern(o)
 	}
 	c.normalized[generation] = found
 	return found
@@ -424,25 +368,20 @@ func numberOf(name string) int {
 	return n
 }
 
-func (l *interner) rename(id uint32, renaming string, replacer *strings.Replacer) uint32 {
-	c := l.objects.items[id]
-	if found, ok := c.renamed[renaming]; ok {
-		return found
+func (l *interner) rename(c *interned, renaming string, replacer *strings.Replacer) *interned {
+	found := c.renamed[renaming]
+	if found == nil {
+		found = l.intern(rewrite(c.versions[0], replacer.Replace))
+		c.renamed[renaming] = found
 	}
-	found := l.intern(rewrite(c.versions[0], replacer.Replace))
-	c.renamed[renaming] = found
 	return found
 }
 
 // rewrite changes the text of an object.
 func rewrite(object client.Object, change func(string) string) client.Object {
-	data, err := json.Marshal(object)
-	if err != nil { // the server holds what it has read from JSON
-		panic(fmt.Sprintf("encode %s: %v", object.GetName(), err))
-	}
 	out := model.Clone(object)
 	model.Clear(out)
-	if err := json.Unmarshal([]byte(change(string(data))), out); err != nil {
+	if err := json.Unmarshal([]byte(change(string(must(json.Marshal(object))))), out); err != nil {
 		panic(fmt.Sprintf("decode %s: %v", object.GetName(), err))
 	}
 	return out

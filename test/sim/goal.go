@@ -5,10 +5,12 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,8 +23,6 @@ import (
 )
 
 // truth describes how a Pod's status differs from what really runs; "" if it does not.
-func (p *Process) truth(pod *corev1.Pod) string { return p.nodes.truth(pod) }
-
 func (n *nodes) truth(pod *corev1.Pod) string {
 	r := n.pods[pod.UID]
 	if r == nil {
@@ -37,14 +37,9 @@ func (n *nodes) truth(pod *corev1.Pod) string {
 	return ""
 }
 
-// knows reports whether the process's cache has a revision.
-func (p *Process) knows(name string) bool {
-	for _, object := range p.caches[model.Revisions].Objects {
-		if object.GetName() == name {
-			return true
-		}
-	}
-	return false
+// shows reports whether the process's cache has a revision.
+func (p *Process) shows(name string) bool {
+	return p.caches[model.Revisions].Objects[key(p.key.Namespace, name)] != nil
 }
 
 // Settle ends the faults and lets the cluster settle. It fails the run if that
@@ -53,10 +48,6 @@ func (p *Process) knows(name string) bool {
 func (s *Simulation) Settle() *Violation {
 	s.closing = true
 	s.endFaults()
-	patience := s.config.Patience
-	if patience == 0 {
-		patience = time.Hour
-	}
 	deadline, most := s.World.now().Add(patience), s.World.steps+mostSteps
 	for !s.World.idle() && s.World.failure == nil {
 		if s.World.now().After(deadline) || s.World.steps > most {
@@ -77,7 +68,7 @@ func (s *Simulation) endFaults() {
 	s.World.say("story", "from here on nothing goes wrong any more")
 	s.nodes.heal()
 	s.removeObstacles()
-	s.operator.finish()
+	operator{s}.finish()
 	for _, p := range s.processes {
 		p.config.Faults = Faults{}
 		for _, cache := range p.caches {
@@ -86,8 +77,9 @@ func (s *Simulation) endFaults() {
 	}
 }
 
-// mostSteps limits the steps until a set settles; a run takes some hundreds.
-const mostSteps = 20000
+// mostSteps limits the steps until a set settles, of which a run takes some hundreds, and
+// patience the time.
+const mostSteps, patience = 20000, time.Hour
 
 func (s *Simulation) checkSettled() {
 	if what := s.missing(); what != "" {
@@ -121,25 +113,19 @@ func (s *Simulation) missing() string {
 		return s.leftOver(set)
 	}
 	update := s.updateRevision(set)
-	var live []*corev1.Pod
-	for _, pod := range s.Pods() {
+	live := knowledge(s.Pods())
+	for _, pod := range live {
 		if !model.Active(pod) {
 			return fmt.Sprintf("Pod %s has ended and is not cleaned up", pod.Name)
 		}
 		if what := s.missingOf(pod, set); what != "" {
 			return fmt.Sprintf("Pod %s %s", pod.Name, what)
 		}
-		live = append(live, pod)
 	}
 	if len(live) != replicas(set) {
 		return fmt.Sprintf("there are %d Pods of %d", len(live), replicas(set))
 	}
-	old := 0
-	for _, pod := range live {
-		if !of(pod, update) {
-			old++
-		}
-	}
+	old := live.count(func(pod *corev1.Pod) bool { return !of(pod, update) })
 	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
@@ -171,7 +157,7 @@ func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 func (s *Simulation) unprotectedBy(pod *corev1.Pod, set *apps.CloneSet) string {
 	hooks := lifecycle.FromSpec(set.Spec.Lifecycle)
 	switch {
-	case s.lossy():
+	case s.unprotected:
 	case !hooks.PreDelete.Complete(pod.Labels, pod.Finalizers):
 		return "is not protected by its preDelete hook"
 	case !hooks.InPlaceUpdate.Complete(pod.Labels, pod.Finalizers):
@@ -179,10 +165,6 @@ func (s *Simulation) unprotectedBy(pod *corev1.Pod, set *apps.CloneSet) string {
 	}
 	return ""
 }
-
-// lossy reports whether Pods may have lost a hook through the fault of the operator or
-// the user alone.
-func (s *Simulation) lossy() bool { return s.config.Operator.Careless || s.unprotected }
 
 // torn reports that a Pod carries the label of a revision but does not match it.
 func (s *Simulation) torn(pod *corev1.Pod) string {
@@ -193,7 +175,7 @@ func (s *Simulation) torn(pod *corev1.Pod) string {
 	}
 	for i, want := range template.Spec.Containers {
 		if i >= len(pod.Spec.Containers) || pod.Spec.Containers[i].Image != want.Image {
-			return fmt.Sprintf("is of revision %s and runs %s", name, imagesOf(pod))
+			return fmt.Sprintf("is of revision %s and runs %s", name, imagesOf(&pod.Spec))
 		}
 		if have := pod.Spec.Containers[i].Resources; !model.SameResources(have, want.Resources) {
 			return fmt.Sprintf("is of revision %s and has %s", name, model.ResourcesText(have))
@@ -225,32 +207,22 @@ func templateOfPod(s *model.Server, pod *corev1.Pod) *corev1.PodTemplateSpec {
 }
 
 func (s *Simulation) missingStatus(set *apps.CloneSet, live, old int, update string) string {
-	got := &set.Status
+	got := set.Status
 	for _, c := range got.Conditions {
 		if c.Status == corev1.ConditionTrue && c.Type != apps.ConditionProgressing {
 			return fmt.Sprintf("condition %s is True: %s", c.Type, c.Message)
 		}
 	}
-	want := []int{live, live, live, live - old, live - old, live - old, replicas(set) - partitionOf(set)}
-	is := []int32{
-		got.Replicas, got.ReadyReplicas, got.AvailableReplicas, got.UpdatedReplicas, got.UpdatedReadyReplicas,
-		got.UpdatedAvailableReplicas, got.ExpectedUpdatedReplicas,
+	want, all, updated := got, int32(live), int32(live-old) // of a few Pods
+	want.Replicas, want.ReadyReplicas, want.AvailableReplicas = all, all, all
+	want.UpdatedReplicas, want.UpdatedReadyReplicas, want.UpdatedAvailableReplicas = updated, updated, updated
+	want.ExpectedUpdatedReplicas = int32(replicas(set) - partitionOf(set))
+	want.ObservedGeneration, want.UpdateRevision = set.Generation, update
+	if old == 0 {
+		want.CurrentRevision = update
 	}
-	for i, name := range []string{
-		"replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "updatedReadyReplicas",
-		"updatedAvailableReplicas", "expectedUpdatedReplicas",
-	} {
-		if int(is[i]) != want[i] {
-			return fmt.Sprintf("status.%s is %d and should be %d", name, is[i], want[i])
-		}
-	}
-	switch {
-	case got.ObservedGeneration != set.Generation:
-		return "status.observedGeneration is behind"
-	case got.UpdateRevision != update:
-		return fmt.Sprintf("status.updateRevision is %s and should be %s", got.UpdateRevision, update)
-	case old == 0 && got.CurrentRevision != update:
-		return fmt.Sprintf("status.currentRevision is %s although all Pods are of %s", got.CurrentRevision, update)
+	if !reflect.DeepEqual(want, got) {
+		return "the status is not what it should be (-want +got):\n" + gocmp.Diff(want, got)
 	}
 	return ""
 }

@@ -27,12 +27,7 @@ var update = flag.Bool("update", false, "rewrite the golden stories; read every 
 func TestGolden(t *testing.T) {
 	for _, c := range scenarios(t) {
 		t.Run(c.name, func(t *testing.T) {
-			s, v := c.play(steady())
-			story := s.goldenStory()
-			if v != nil {
-				t.Fatalf("%v\n%s", v, story)
-			}
-			golden(t, c.name, story)
+			golden(t, c.name, c.play(t, Calm()).goldenStory())
 		})
 	}
 }
@@ -59,17 +54,13 @@ func golden(t *testing.T, name, text string) {
 // created and rolled out: it is enough to follow the rollout.
 func TestLogOfARollout(t *testing.T) {
 	var lines strings.Builder
-	config := steady()
+	config := Calm()
 	config.Process.Logger = funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{})
 	for _, c := range scenarios(t) {
 		if c.name != "update in place with hooks" {
 			continue
 		}
-		s, v := c.play(config)
-		if v != nil {
-			t.Fatalf("%v\n%s", v, s.World.Story())
-		}
-		golden(t, "log of a rollout", s.numberRevisions(lines.String()))
+		golden(t, "log of a rollout", c.play(t, config).numberRevisions(lines.String()))
 	}
 }
 
@@ -104,10 +95,7 @@ func TestFrugal(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			s, v := c.play(steady())
-			if v != nil {
-				t.Fatalf("%v\n%s", v, s.World.Story())
-			}
+			s := c.play(t, Calm())
 			from, writes := epoch.Add(c.steps[0].after), 0
 			for _, commit := range s.Server.Log[model.Pods] {
 				if isProcess(commit.Actor) && !commit.At.Before(from) {
@@ -164,16 +152,9 @@ func scenarios(t testing.TB) []scenario {
 	return out
 }
 
-// steady is a cluster without faults in which everything always takes the same time, so
-// that a story changes only if somebody's behaviour changes.
-func steady() Config {
-	config := Calm()
-	config.Steady = true
-	return config
-}
-
 // play runs a scenario to its end.
-func (c scenario) play(config Config) (*Simulation, *Violation) {
+func (c scenario) play(t *testing.T, config Config) *Simulation {
+	t.Helper()
 	s := New(config, NewSet(c.set))
 	at := epoch
 	for _, step := range c.steps {
@@ -183,5 +164,20 @@ func (c scenario) play(config Config) (*Simulation, *Violation) {
 			s.happen(step.what, step.about)
 		}
 	}
-	return s, s.Settle()
+	s.settles(t)
+	return s
+}
+
+// settles lets the cluster settle.
+func (s *Simulation) settles(t *testing.T) {
+	t.Helper()
+	if v := s.Settle(); v != nil {
+		t.Fatalf("%s: %v\n%s", s.fault(), v, s.World.Story())
+	}
+}
+
+// fault describes the fault that a run is to have; 0 is none.
+func (s *Simulation) fault() string {
+	p := &s.config.Process
+	return fmt.Sprintf("crash after write %d, answer %d lost (done: %t)", p.CrashAt, p.LoseAt, p.LoseBlind)
 }

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,6 +34,7 @@ func (v *Violation) Error() string {
 
 // podWrite is one write of a controller process to a Pod, with the facts to judge it by.
 type podWrite struct {
+	*model.Commit
 	process *Process
 	// set is the CloneSet as the pass read it, and hooks are its hooks.
 	set   *apps.CloneSet
@@ -96,11 +98,10 @@ func (s *Simulation) judge(p *Process, c *model.Commit) {
 	if set == nil {
 		return
 	}
-	if c.Kind == model.CloneSets {
+	switch c.Kind {
+	case model.CloneSets:
 		s.judgeStatus(p, c)
 		return
-	}
-	switch c.Kind {
 	case model.Claims:
 		s.judgeClaim(p, c)
 		return
@@ -108,7 +109,7 @@ func (s *Simulation) judge(p *Process, c *model.Commit) {
 		s.judgeRevision(c)
 		return
 	}
-	w := &podWrite{process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
+	w := &podWrite{Commit: c, process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
 	w.old, w.new = c.Pods()
 	w.before, w.after = p.decided(set, c), p.decided(set, nil)
 	for _, r := range rules {
@@ -131,16 +132,17 @@ func (w *World) fail(rule, format string, args ...any) {
 
 // updateRevision names the revision of a set's template.
 func (s *Simulation) updateRevision(set *apps.CloneSet) string {
-	if name, ok := s.revisionNames[set.Generation]; ok {
+	raw := set.Spec.Template.Raw()
+	if name, ok := s.revisions[string(raw)]; ok {
 		return name
 	}
-	template, err := templateOf(set)
+	template, err := revision.Decode(raw)
 	if err != nil {
 		return ""
 	}
 	for _, r := range owned[*appsv1.ControllerRevision](s) {
 		if found, err := revision.Template(r.Data.Raw); err == nil && revision.Equal(found, template) {
-			s.revisionNames[set.Generation] = r.Name
+			s.revisions[string(raw)] = r.Name
 			return r.Name
 		}
 	}
@@ -157,9 +159,9 @@ func (s *Simulation) judgeStatus(p *Process, c *model.Commit) {
 	// The pass may have created Pods since it counted; none of them has another
 	// revision if all Pods had this one. A Pod that was already gone when it was to be
 	// deleted is known by now.
-	k := p.knownByNow(p.pass.set)
+	k := p.knows(p.pass.set)
 	behind := k.count(func(pod *corev1.Pod) bool { return model.Active(pod) && !of(pod, set.Status.CurrentRevision) })
-	if behind > 0 && !(&podWrite{process: p}).rivals() {
+	if behind > 0 && !p.rivals(model.Pods) {
 		s.World.fail("the current revision does not advance early", "%s becomes current while %d Pods are not of it",
 			set.Status.CurrentRevision, behind)
 	}
@@ -172,9 +174,10 @@ func (s *Simulation) judgeRevision(c *model.Commit) {
 	if c.Old != nil || c.New == nil || set == nil {
 		return
 	}
-	made, err := revision.Template(revisionData(c.New))
+	fresh, _ := c.New.(*appsv1.ControllerRevision)
+	made, err := revision.Template(fresh.Data.Raw)
 	if err != nil {
-		s.World.fail(ruleRevisions, "%s cannot be read: %v", c.New.GetName(), err)
+		s.World.fail(ruleRevisions, "%s cannot be read: %v", fresh.Name, err)
 		return
 	}
 	count := int64(1)
@@ -195,12 +198,7 @@ func (s *Simulation) judgeRevision(c *model.Commit) {
 // ruleRevisions names what judgeRevision checks.
 const ruleRevisions = "a generation gets one revision at most"
 
-func (w *podWrite) name() string {
-	if w.new != nil {
-		return w.new.Name
-	}
-	return w.old.Name
-}
+func (w *podWrite) name() string { return cmp.Or(w.new, w.old).Name }
 
 // updates reports whether the write changes a Pod to another revision.
 func (w *podWrite) updates() bool {
@@ -213,13 +211,9 @@ func (w *podWrite) goesOn() bool {
 	return w.updates() && model.State(w.old) == apps.StateUpdating && w.old.Labels[apps.LabelRevision] == w.new.Labels[apps.LabelRevision]
 }
 
-func (w *podWrite) deletes() bool {
-	return w.old != nil && w.old.DeletionTimestamp == nil && (w.new == nil || w.new.DeletionTimestamp != nil)
-}
-
 // changesContainers reports whether the write changes what the kubelet has to run.
 func (w *podWrite) changesContainers() bool {
-	return w.old != nil && w.new != nil && (imagesOf(w.old) != imagesOf(w.new) || resourcesOf(w.old) != resourcesOf(w.new))
+	return w.old != nil && w.new != nil && (imagesOf(&w.old.Spec) != imagesOf(&w.new.Spec) || resourcesOf(&w.old.Spec) != resourcesOf(&w.new.Spec))
 }
 
 // moves reports whether the write changes the state of a Pod.
@@ -236,7 +230,7 @@ func heldUpdate(w *podWrite) string {
 }
 
 func heldDelete(w *podWrite) string {
-	if w.deletes() && w.hooks.PreDelete.Holds(w.old.Labels, w.old.Finalizers) {
+	if w.Deletes() && w.hooks.PreDelete.Holds(w.old.Labels, w.old.Finalizers) {
 		return fmt.Sprintf("Pod %s is deleted, and the preDelete hook holds it", w.name())
 	}
 	return ""
@@ -259,8 +253,8 @@ func drainSkipped(w *podWrite) string {
 		return ""
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
-	at, ran := drainedAt(w.process.server, w.old)
-	if gone := w.process.world.now().Sub(at); ran && gone < grace {
+	at, ran := drainedAt(w.process.Server, w.old)
+	if gone := w.process.World.now().Sub(at); ran && gone < grace {
 		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", w.name(), gone, grace)
 	}
 	return ""
@@ -269,15 +263,11 @@ func drainSkipped(w *podWrite) string {
 // drainedAt is exactly when a Pod last left its endpoints for an update (its condition
 // has whole seconds only), and whether one of its containers ran then.
 func drainedAt(s *model.Server, pod *corev1.Pod) (at time.Time, ran bool) {
-	for _, c := range s.Log[model.Pods] {
-		old, next := c.Pods()
-		if old == nil || next == nil || next.UID != pod.UID {
-			continue
-		}
-		out := func(pod *corev1.Pod) bool {
-			return model.Condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
-		}
-		if out(next) && !out(old) {
+	out := func(pod *corev1.Pod) bool {
+		return model.Condition(pod, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse
+	}
+	for _, c := range s.History(model.Pods, pod.UID) {
+		if old, next := c.Pods(); old != nil && next != nil && out(next) && !out(old) {
 			at, ran = c.At, anyRunning(old)
 		}
 	}

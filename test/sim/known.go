@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -21,65 +22,56 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// knowledge is what a process can know of its Pods at some point in a pass: what its
-// cache showed when the pass looked, what it read from the server, and what it wrote
+// knowledge is what a process can know of its Pods at some point in a pass, by name: what
+// its cache showed when the pass looked, what it read from the server, and what it wrote
 // itself, even if the answer to a write was lost. Budgets are judged by it: the process
 // is not responsible for what others did in the meantime.
-type knowledge struct {
-	pods []*corev1.Pod
+type knowledge []*corev1.Pod
+
+// knew returns what the process based its decision on and has written since.
+func (p *Process) knew(set *apps.CloneSet) knowledge {
+	return p.own(set, p.upTo(len(p.Server.Log[model.Pods]), nil, p.decidedOn()))
 }
 
-// known returns what the process based its decision on and has written since,
-// optionally without one commit.
-func (p *Process) known(set *apps.CloneSet, without *model.Commit) knowledge {
-	newest, gone := p.upTo(len(p.server.Log[model.Pods]), without)
-	return p.own(set, newest, gone)
-}
-
-// knownByNow is what the process knows, including everything its writes revealed.
-func (p *Process) knownByNow(set *apps.CloneSet) knowledge {
-	newest, gone := p.knownBy(len(p.server.Log[model.Pods]), nil, p.learned, p.absent)
-	return p.own(set, newest, gone)
+// knows is what the process knows, including everything its writes revealed.
+func (p *Process) knows(set *apps.CloneSet) knowledge {
+	return p.own(set, p.upTo(len(p.Server.Log[model.Pods]), nil, &p.known))
 }
 
 // decided returns what the process knew when it decided, and what it has done since,
 // optionally without one commit. The answers to its writes show what others did to a
 // Pod in the meantime; that came too late for the decision and is left out.
 func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
-	from := p.pass.decidedAt
+	log, from := p.Server.Log[model.Pods], p.pass.decidedAt
 	if from == 0 {
-		return p.known(set, without)
+		from = len(log)
 	}
-	newest, gone := p.upTo(from, without)
-	for _, c := range p.server.Log[model.Pods][from:] {
+	pods := p.upTo(from, without, p.decidedOn())
+	for _, c := range log[from:] {
 		pod, ok := c.Object().(*corev1.Pod)
 		if !ok || c.Actor != p.name || c == without {
 			continue
 		}
-		if was := newest[pod.UID]; was != nil && c.New != nil && !model.Same(was, c.Old) {
+		if was := pods.learned[pod.UID]; was != nil && c.New != nil && !model.Same(was, c.Old) {
 			pod = redone(was, c)
 		}
-		newest[pod.UID], gone[pod.UID] = pod, c.New == nil
+		pods.learned[pod.UID], pods.absent[pod.UID] = pod, c.New == nil
 	}
-	return p.own(set, newest, gone)
+	return p.own(set, pods)
 }
 
-// upTo returns the Pods as the process knew them at a position in the server's log, and
-// those that it has removed.
-func (p *Process) upTo(end int, without *model.Commit) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
-	if p.pass.learned == nil { // not decided yet: a Pod or a claim is adopted, or a Pod is released
-		return p.knownBy(end, without, p.learned, p.absent)
-	}
-	return p.knownBy(end, without, p.pass.learned, p.pass.absent)
+// decidedOn is what the process had read when it decided.
+func (p *Process) decidedOn() *answers {
+	return cmp.Or(p.pass.known, &p.known) // before, it adopts Pods and claims, and releases Pods
 }
 
-func (p *Process) knownBy(
-	end int, without *model.Commit, read map[types.UID]*corev1.Pod, absent map[types.UID]bool,
-) (newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) {
-	newest, gone = map[types.UID]*corev1.Pod{}, map[types.UID]bool{}
+// upTo returns the newest versions of the Pods as the process knew them at a position in the
+// server's log, and those that are gone.
+func (p *Process) upTo(end int, without *model.Commit, read *answers) answers {
+	out := answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}
 	learn := func(pod *corev1.Pod) {
-		if old := newest[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
-			newest[pod.UID] = pod
+		if old := out.learned[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
+			out.learned[pod.UID] = pod
 		}
 	}
 	for _, object := range p.pass.base {
@@ -87,52 +79,36 @@ func (p *Process) knownBy(
 			learn(pod)
 		}
 	}
-	for _, pod := range read {
+	for _, pod := range read.learned {
 		learn(pod)
 	}
-	for _, c := range p.server.Log[model.Pods][p.pass.upTo:max(end, p.pass.upTo)] {
+	from := p.pass.upTo[model.Pods]
+	for _, c := range p.Server.Log[model.Pods][from:max(end, from)] {
 		if pod, ok := c.Object().(*corev1.Pod); ok && c.Actor == p.name && c != without {
-			gone[pod.UID] = c.New == nil
+			out.absent[pod.UID] = c.New == nil
 			learn(pod)
 		}
 	}
-	maps.Copy(gone, absent)
-	return newest, gone
+	maps.Copy(out.absent, read.absent)
+	return out
 }
 
 // redone applies what a commit did to a Pod on top of what others had done.
 func redone(pod *corev1.Pod, c *model.Commit) *corev1.Pod {
-	texts := make([][]byte, 0, 3)
-	for _, object := range []any{pod, c.Old, c.New} {
-		text, err := json.Marshal(object)
-		if err != nil {
-			panic(err) // a Pod always encodes
-		}
-		texts = append(texts, text)
-	}
-	change, err := strategicpatch.CreateTwoWayMergePatch(texts[1], texts[2], &corev1.Pod{})
-	if err == nil {
-		texts[0], err = strategicpatch.StrategicMergePatch(texts[0], change, &corev1.Pod{})
-	}
-	out := &corev1.Pod{}
-	if err == nil {
-		err = json.Unmarshal(texts[0], out)
-	}
-	if err != nil {
-		panic(err) // the change of a Pod always fits a Pod
-	}
-	return out
+	was, old, next := must(json.Marshal(pod)), must(json.Marshal(c.Old)), must(json.Marshal(c.New))
+	change := must(strategicpatch.CreateTwoWayMergePatch(old, next, &corev1.Pod{}))
+	return decode[*corev1.Pod](must(strategicpatch.StrategicMergePatch(was, change, &corev1.Pod{})))
 }
 
 // own returns the existing Pods that belong to the set, by name.
-func (p *Process) own(set *apps.CloneSet, newest map[types.UID]*corev1.Pod, gone map[types.UID]bool) knowledge {
+func (p *Process) own(set *apps.CloneSet, pods answers) knowledge {
 	var k knowledge
-	for uid, pod := range newest {
-		if !gone[uid] && model.OwnerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
-			k.pods = append(k.pods, pod)
+	for uid, pod := range pods.learned {
+		if !pods.absent[uid] && model.OwnerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
+			k = append(k, pod)
 		}
 	}
-	slices.SortFunc(k.pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(k, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return k
 }
 
@@ -144,7 +120,7 @@ func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
 	}
-	removed, ours := removal(p.server, pod.UID, p.pass.upTo, p.name)
+	removed, ours := removal(p.Server, pod.UID, p.pass.upTo[model.Pods], p.name)
 	return removed && (ours || p.caches[model.Pods].Shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
 }
 
@@ -170,11 +146,9 @@ func (p *pass) shows(set *apps.CloneSet, version int64) bool {
 	return false
 }
 
+// versionOf is the version of an object; 0 if it has none.
 func versionOf(object client.Object) int64 {
-	number, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return 0
-	}
+	number, _ := strconv.ParseInt(object.GetResourceVersion(), 10, 64) // 0 if it is no number
 	return number
 }
 
@@ -206,7 +180,7 @@ func of(pod *corev1.Pod, name string) bool {
 // count counts the Pods that satisfy has.
 func (k knowledge) count(has func(*corev1.Pod) bool) int {
 	n := 0
-	for _, pod := range k.pods {
+	for _, pod := range k {
 		if has(pod) {
 			n++
 		}
@@ -215,10 +189,8 @@ func (k knowledge) count(has func(*corev1.Pod) bool) int {
 }
 
 func (k knowledge) find(uid types.UID) *corev1.Pod {
-	for _, pod := range k.pods {
-		if pod.UID == uid {
-			return pod
-		}
+	if i := slices.IndexFunc(k, func(pod *corev1.Pod) bool { return pod.UID == uid }); i >= 0 {
+		return k[i]
 	}
 	return nil
 }

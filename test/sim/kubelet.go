@@ -34,11 +34,9 @@ type NodeConfig struct {
 // nodes are the kubelets and the scheduler: they take the steps of the model, each after
 // some time.
 type nodes struct {
+	*Simulation
 	model.Node
-	world  *World
-	server *model.Server
-	config NodeConfig
-	pods   map[types.UID]*running
+	pods map[types.UID]*running
 	// down holds the nodes whose kubelet is dead.
 	down map[string]bool
 	// containers counts all containers ever started, placed all Pods with a node.
@@ -53,14 +51,7 @@ type running struct {
 	reports, reported int
 }
 
-func newNodes(w *World, s *model.Server, config NodeConfig) *nodes {
-	n := &nodes{world: w, server: s, config: config, pods: map[types.UID]*running{}, down: map[string]bool{}}
-	n.Broken = map[string]bool{}
-	s.Observers = append(s.Observers, n.observe)
-	return n
-}
-
-func (n *nodes) span(most time.Duration) time.Duration { return n.world.between(most/10, most) }
+func (s *Simulation) span(most time.Duration) time.Duration { return s.World.between(most/10, most) }
 
 // observe receives every commit.
 func (n *nodes) observe(c *model.Commit) {
@@ -74,25 +65,25 @@ func (n *nodes) observe(c *model.Commit) {
 		n.notice(pod)
 	case old == nil:
 		at := client.ObjectKeyFromObject(pod)
-		n.world.after(n.span(n.config.Schedule), func() { n.schedule(at) })
+		n.World.after(n.span(n.config.Nodes.Schedule), func() { n.schedule(at) })
 	}
 }
 
 // schedule assigns a node to a Pod.
 func (n *nodes) schedule(at types.NamespacedName) {
-	pod := model.Get[*corev1.Pod](n.server.Objects, at)
+	pod := model.Get[*corev1.Pod](n.Server.Objects, at)
 	if pod == nil {
 		return
 	}
 	place, found := n.place()
-	if !found || !mountable(n.server, pod) {
+	if !found || !mountable(n.Server, pod) {
 		if pod.DeletionTimestamp == nil {
-			n.world.after(n.span(max(n.config.Schedule, time.Second)), func() { n.schedule(at) })
+			n.World.after(n.span(max(n.config.Nodes.Schedule, time.Second)), func() { n.schedule(at) })
 		}
 		return
 	}
 	n.placed = place
-	node := nodeName(place % max(n.config.Nodes, 1))
+	node := nodeName(place % max(n.config.Nodes.Nodes, 1))
 	n.write("scheduler", at, "", func(pod *corev1.Pod) {
 		if model.Next(pod) == model.Bind {
 			pod.Spec.NodeName = node
@@ -102,7 +93,7 @@ func (n *nodes) schedule(at types.NamespacedName) {
 
 // write changes a Pod that may already be gone.
 func (n *nodes) write(actor string, at types.NamespacedName, subresource string, change func(*corev1.Pod)) {
-	model.Change(n.server, actor, at, subresource, change)
+	model.Change(n.Server, actor, at, subresource, change)
 }
 
 // notice plans a sync of a Pod.
@@ -116,7 +107,7 @@ func (n *nodes) notice(pod *corev1.Pod) {
 		return
 	}
 	r.planned = true
-	n.later(pod, n.config.Notice, func(pod *corev1.Pod, r *running) {
+	n.later(pod, n.config.Nodes.Notice, func(pod *corev1.Pod, r *running) {
 		r.planned = false
 		if !n.down[pod.Spec.NodeName] {
 			n.sync(pod, r)
@@ -127,8 +118,8 @@ func (n *nodes) notice(pod *corev1.Pod) {
 // later does something with a Pod that is still there.
 func (n *nodes) later(pod *corev1.Pod, most time.Duration, do func(*corev1.Pod, *running)) {
 	uid, at := pod.UID, client.ObjectKeyFromObject(pod)
-	n.world.after(n.span(most), func() {
-		if pod := model.Get[*corev1.Pod](n.server.Objects, at); pod != nil && pod.UID == uid && n.pods[uid] != nil {
+	n.World.after(n.span(most), func() {
+		if pod := model.Get[*corev1.Pod](n.Server.Objects, at); pod != nil && pod.UID == uid && n.pods[uid] != nil {
 			do(pod, n.pods[uid])
 		}
 	})
@@ -149,10 +140,10 @@ func (n *nodes) sync(pod *corev1.Pod, r *running) {
 func (n *nodes) begin(pod *corev1.Pod, tasks []model.Task) {
 	for _, task := range tasks {
 		if task.Image == "" {
-			n.later(pod, n.config.Resize, func(pod *corev1.Pod, r *running) { n.resized(pod, r, task) })
+			n.later(pod, n.config.Nodes.Resize, func(pod *corev1.Pod, r *running) { n.resized(pod, r, task) })
 			continue
 		}
-		n.later(pod, n.config.Start, func(pod *corev1.Pod, r *running) { n.started(pod, r, task) })
+		n.later(pod, n.config.Nodes.Start, func(pod *corev1.Pod, r *running) { n.started(pod, r, task) })
 	}
 }
 
@@ -167,7 +158,7 @@ func (n *nodes) started(pod *corev1.Pod, r *running, task model.Task) {
 		return
 	case !n.Broken[task.Image]: // otherwise it waits for its image until that is fixed
 		n.containers++
-		r.Start(task.Container, fmt.Sprintf("containerd://%04d", n.containers), n.world.now())
+		r.Start(task.Container, fmt.Sprintf("containerd://%04d", n.containers), n.World.now())
 	}
 	n.report(pod, r)
 }
@@ -190,14 +181,14 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 	r.reports++
 	order := r.reports
 	at, uid, node := client.ObjectKeyFromObject(pod), pod.UID, pod.Spec.NodeName
-	n.world.after(n.span(n.config.Report), func() {
+	n.World.after(n.span(n.config.Nodes.Report), func() {
 		if n.down[node] || order < r.reported {
 			return
 		}
 		r.reported = order
 		n.write("kubelet", at, "status", func(pod *corev1.Pod) {
 			if pod.UID == uid && pod.Status.Phase != corev1.PodFailed {
-				report(pod, n.world.now())
+				report(pod, n.World.now())
 			}
 		})
 	})
@@ -209,19 +200,19 @@ func (n *nodes) stop(pod *corev1.Pod, r *running) {
 		return
 	}
 	r.ending = true
-	n.later(pod, n.config.Stop, func(pod *corev1.Pod, r *running) {
+	n.later(pod, n.config.Nodes.Stop, func(pod *corev1.Pod, r *running) {
 		if n.down[pod.Spec.NodeName] {
 			r.ending = false
 			return
 		}
 		r.End()
-		_ = n.server.Delete("kubelet", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{UID: pod.UID, Now: true})
+		_ = n.Server.Delete("kubelet", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{UID: pod.UID, Now: true})
 	})
 }
 
 // on lists the Pods of a node.
 func (n *nodes) on(node string) []*corev1.Pod {
-	return slices.DeleteFunc(model.List[*corev1.Pod](n.server.Objects), func(pod *corev1.Pod) bool { return pod.Spec.NodeName != node })
+	return slices.DeleteFunc(model.List[*corev1.Pod](n.Server.Objects), func(pod *corev1.Pod) bool { return pod.Spec.NodeName != node })
 }
 
 // nodeDown kills a kubelet: its Pods become not ready, and nothing happens to them
@@ -231,12 +222,12 @@ func (n *nodes) nodeDown(node int) {
 	if n.down[name] {
 		return
 	}
-	n.world.say("nodes", "%s is not ready", name)
+	n.World.say("nodes", "%s is not ready", name)
 	n.down[name] = true
 	for _, pod := range n.on(name) {
 		if pod.Status.Phase == corev1.PodRunning {
 			n.write("nodes", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
-				model.SetCondition(pod, corev1.PodReady, false, n.world.now())
+				model.SetCondition(pod, corev1.PodReady, false, n.World.now())
 			})
 		}
 	}
@@ -248,7 +239,7 @@ func (n *nodes) nodeUp(node int) {
 	if !n.down[name] {
 		return
 	}
-	n.world.say("nodes", "%s is back", name)
+	n.World.say("nodes", "%s is back", name)
 	delete(n.down, name)
 	for _, pod := range n.on(name) {
 		n.notice(pod)
@@ -261,7 +252,7 @@ func (n *nodes) restart(pod *corev1.Pod) {
 	if r == nil || len(r.Containers) == 0 || pod.DeletionTimestamp != nil || n.down[pod.Spec.NodeName] {
 		return
 	}
-	n.world.say("nodes", "the containers of Pod %s crash", pod.Name)
+	n.World.say("nodes", "the containers of Pod %s crash", pod.Name)
 	r.End()
 	n.report(pod, r)
 	n.notice(pod)
@@ -272,12 +263,12 @@ func (n *nodes) evict(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed {
 		return
 	}
-	n.world.say("nodes", "Pod %s is evicted", pod.Name)
+	n.World.say("nodes", "Pod %s is evicted", pod.Name)
 	if r := n.pods[pod.UID]; r != nil {
 		r.End()
 		r.forget()
 	}
-	n.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, n.world.now()) })
+	n.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, n.World.now()) })
 }
 
 // forget makes the kubelet resolve again the images that it waits for.
@@ -291,14 +282,14 @@ func (r *running) forget() {
 
 // heal brings all nodes back and lets all images start.
 func (n *nodes) heal() {
-	for node := range max(n.config.Nodes, 1) {
+	for node := range max(n.config.Nodes.Nodes, 1) {
 		n.nodeUp(node)
 	}
 	if _, found := n.place(); !found {
 		n.cordon(0, false)
 	}
-	n.Broken, n.Roomy, n.server.RefuseResizes = map[string]bool{}, true, false
-	for _, pod := range model.List[*corev1.Pod](n.server.Objects) {
+	n.Broken, n.Roomy, n.Server.RefuseResizes = map[string]bool{}, true, false
+	for _, pod := range model.List[*corev1.Pod](n.Server.Objects) {
 		if r := n.pods[pod.UID]; r != nil {
 			r.forget()
 			n.notice(pod)

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,34 +22,14 @@ func othersWiped(w *podWrite) string {
 	if w.old == nil || w.new == nil {
 		return ""
 	}
-	for _, key := range changed(w.old.Labels, w.new.Labels) {
-		if !w.own(key) {
-			return fmt.Sprintf("label %s of Pod %s changes", key, w.name())
-		}
-	}
-	for _, key := range changed(w.old.Annotations, w.new.Annotations) {
-		if !w.own(key) {
-			return fmt.Sprintf("annotation %s of Pod %s changes", key, w.name())
-		}
-	}
-	for _, f := range append(slices.Clone(w.old.Finalizers), w.new.Finalizers...) {
-		if slices.Contains(w.old.Finalizers, f) != slices.Contains(w.new.Finalizers, f) && !w.own(f) {
-			return fmt.Sprintf("finalizer %s of Pod %s changes", f, w.name())
-		}
+	keys := slices.Concat(
+		changed(w.old.Labels, w.new.Labels), changed(w.old.Annotations, w.new.Annotations),
+		lacking(w.old.Finalizers, w.new.Finalizers), lacking(w.new.Finalizers, w.old.Finalizers),
+	)
+	if others := slices.DeleteFunc(keys, w.own); len(others) > 0 {
+		return fmt.Sprintf("of Pod %s change %v", w.name(), others)
 	}
 	return ""
-}
-
-func changed(old, new map[string]string) []string {
-	var out []string
-	for _, key := range sortedKeys(old, new) {
-		was, had := old[key]
-		is, has := new[key]
-		if was != is || had != has {
-			out = append(out, key)
-		}
-	}
-	return out
 }
 
 // own reports whether a key belongs to the controller, a hook or a template. All other
@@ -101,7 +82,7 @@ func doneTooEarly(w *podWrite) string {
 	if !w.moves() || model.State(w.old) != apps.StateUpdating || model.State(w.new) == apps.StatePreparingDelete {
 		return ""
 	}
-	if what := w.process.truth(w.old); what != "" {
+	if what := w.process.nodes.truth(w.old); what != "" {
 		return fmt.Sprintf("Pod %s leaves Updating, but %s", w.name(), what)
 	}
 	if model.Condition(w.new, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse {
@@ -114,7 +95,7 @@ func doneTooEarly(w *podWrite) string {
 // than the partition keeps.
 func wrongRevision(w *podWrite) string {
 	current := w.set.Status.CurrentRevision
-	if w.old != nil || current == "" || !of(w.new, w.update) || revision.Same(current, w.update) || !w.process.knows(current) {
+	if w.old != nil || current == "" || !of(w.new, w.update) || revision.Same(current, w.update) || !w.process.shows(current) {
 		return ""
 	}
 	if old := w.after.count(w.countsAsOld); old < partitionOf(w.set) {
@@ -167,12 +148,7 @@ func updatedAgainstWill(w *podWrite) string {
 	return ""
 }
 
-func (w *podWrite) uid() types.UID {
-	if w.new != nil {
-		return w.new.UID
-	}
-	return w.old.UID
-}
+func (w *podWrite) uid() types.UID { return cmp.Or(w.new, w.old).UID }
 
 func (w *podWrite) serves(pod *corev1.Pod) bool { return available(pod, w.set, w.now) }
 
@@ -184,15 +160,7 @@ func (w *podWrite) counted(pod *corev1.Pod) bool {
 
 // rivals reports whether another process has written something this one cannot know
 // yet: two leaders cannot share one budget.
-func (w *podWrite) rivals() bool {
-	p := w.process
-	for _, c := range p.server.Log[model.Pods][p.pass.upTo:] {
-		if c.Actor != p.name && isProcess(c.Actor) {
-			return true
-		}
-	}
-	return false
-}
+func (w *podWrite) rivals() bool { return w.process.rivals(model.Pods) }
 
 // tooManyUnavailable allows a serving Pod to be taken down only if enough others serve.
 // Whether the Pod itself serves does not depend on what the process knew, because the
@@ -249,7 +217,7 @@ func (w *podWrite) leaves() bool {
 func (w *podWrite) staying() int {
 	const gate = apps.StatePreparingDelete
 	instead := map[types.UID]bool{}
-	for _, c := range w.process.server.Log[model.Pods][w.process.pass.upTo:] {
+	for _, c := range w.process.Server.Log[model.Pods][w.process.pass.upTo[model.Pods]:] {
 		if old, ok := c.Old.(*corev1.Pod); ok && c.Actor == w.process.name && model.State(old) != gate && begun(old) {
 			instead[old.UID] = true
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -34,83 +36,71 @@ type mutant struct {
 	after  func(*plan.Snapshot, *plan.Plan)
 	// change breaks the process in another way.
 	change func(*Config)
-	// caught lists rules; at least one of them must catch it.
+	// caught lists rules; at least one of them must catch it. seed is a schedule in which it
+	// does; 0 is unknown.
 	caught []string
+	seed   uint64
 }
 
-const (
-	ruleDrain       = "no drain is skipped"
-	ruleHooks       = "a Pod comes back with its hooks"
-	ruleDone        = "an update is done when the kubelet says so"
-	ruleGate        = "a gate opens only when its hook says so"
-	ruleUnavailable = "no more unavailable by our doing than allowed"
-	ruleAtOnce      = "unavailable Pods are not all updated or deleted at once"
-	rulePods        = "never more Pods than replicas and surge"
-	rulePartition   = "the partition is never overrun"
-	ruleNewPods     = "new Pods keep to the partition"
-	ruleCurrent     = "the current revision does not advance early"
-	ruleConverges   = "it converges"
-	ruleSettles     = "it settles"
-	ruleLeaving     = "no Pod in PreparingDelete or on its way out is updated"
-	ruleMoves       = "states follow the table"
-	rulePaused      = "nothing is updated that the strategy leaves alone"
-	ruleSpins       = "it does not spin"
-	ruleOrder       = "containers are updated by their priority"
-	ruleClaimFirst  = "no claim goes while its Pod stays"
-	ruleClaimLost   = "claims outlive a Pod that others deleted"
-	ruleClaimsLeft  = "claims that wait are used first"
-	ruleWithClaims  = "a Pod is made after its claims"
-	ruleNamed       = "no Pod is named for deletion for nothing"
-)
+// mutants are those of a file in testdata, which says which rules catch them.
+func mutants(t *testing.T, file string, from ...map[string]mutant) []mutant {
+	all := map[string]mutant{}
+	for _, some := range from {
+		maps.Copy(all, some)
+	}
+	var out []mutant
+	for _, sc := range scenariotest.Read(t, "testdata/"+file) {
+		m := all[sc.Name]
+		m.name, m.caught = sc.Name, sc.Given
+		if seed, ok := strings.CutPrefix(sc.Given[0], "Seed: "); ok {
+			m.seed, m.caught = uint64(scenariotest.Number(seed)), sc.Given[1:]
+		}
+		out = append(out, m)
+		delete(all, sc.Name)
+	}
+	if left := slices.Sorted(maps.Keys(all)); len(left) > 0 {
+		t.Fatalf("%s does not say which rules catch %q", file, left)
+	}
+	return out
+}
 
-func mutants() []mutant {
-	return slices.Concat(planMutants(), snapshotMutants(), containerMutants(), claimMutants(), deletionMutants())
+func simMutants(t *testing.T) []mutant {
+	return mutants(t, "mutants.txt", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants)
+}
+
+// misreads is a mutant that changes what the planner sees.
+func misreads(what func(*plan.Snapshot)) mutant {
+	return mutant{before: func(_ *Process, s *plan.Snapshot) { what(s) }}
 }
 
 // snapshotMutants misread the world.
-func snapshotMutants() []mutant {
-	return []mutant{
-		{name: "ignores maxUnavailable", caught: []string{ruleUnavailable},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.MaxUnavailable = plan.Count{Value: 100, Percent: true} }},
-		{name: "ignores the surge limit", caught: []string{rulePods},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.MaxSurge = plan.Count{Value: 5} }},
-		{name: "overruns the partition", caught: []string{rulePartition, ruleNewPods},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Partition = plan.Count{} }},
-		{name: "forgets what it wrote", caught: []string{rulePods, ruleUnavailable, rulePartition},
-			before: forgetWrites},
-		{name: "ignores the grace period", caught: []string{ruleDrain},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Grace = 0 }},
-		{name: "ignores the inPlaceUpdate hook", caught: []string{ruleHeldUpdate, ruleMoves, ruleGate},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.InPlaceUpdate = lifecycle.Hook{} }},
-		{name: "ignores the preNormal hook", caught: []string{ruleGate},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.PreNormal = lifecycle.Hook{} }},
-		{name: "ignores the preDelete hook", caught: []string{ruleHeldDelete},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Hooks.PreDelete = lifecycle.Hook{} }},
-		{name: "ignores cordons", caught: []string{ruleConverges},
-			before: func(_ *Process, s *plan.Snapshot) { s.GoingNodes = nil }},
-		{name: "takes a node for cordoned that is not", caught: []string{ruleNamed},
-			before: func(_ *Process, s *plan.Snapshot) { s.GoingNodes = cordonedNode() }},
-		{name: "ignores the pause", caught: []string{rulePaused},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.Paused = false }},
-		{name: "updates what is to be updated by hand", caught: []string{rulePaused},
-			before: func(_ *Process, s *plan.Snapshot) {
-				if s.Spec.Method == plan.OnDelete {
-					s.Spec.Method = plan.InPlaceIfPossible
-				}
-			}},
-		{name: "ignores minReadySeconds", caught: []string{ruleUnavailable, ruleConverges},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.MinReady = 0 }},
-		{name: "makes every new Pod of the update revision", caught: []string{ruleNewPods},
-			before: func(_ *Process, s *plan.Snapshot) { s.Current = s.Update }},
-		{name: "advances the current revision early", caught: []string{ruleCurrent},
-			after: func(s *plan.Snapshot, _ *plan.Plan) {
-				s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod *corev1.Pod) bool { return !of(pod, s.Update.Name) })
-				s.Spec.Replicas = len(s.Pods)
-			}},
-		{name: "makes revisions that are there", caught: []string{ruleRevisions}, before: oneMoreRevision},
-		{name: "writes without preconditions", caught: []string{ruleHeldUpdate, ruleHeldDelete, ruleDrain, ruleUnavailable, ruleGate, ruleDone, ruleMoves, ruleLeaving},
-			change: func(c *Config) { c.Process.Careless = true }},
-	}
+var snapshotMutants = map[string]mutant{
+	"ignores maxUnavailable": misreads(func(s *plan.Snapshot) {
+		s.Spec.MaxUnavailable = plan.Count{Value: 100, Percent: true}
+	}),
+	"ignores the surge limit":               misreads(func(s *plan.Snapshot) { s.Spec.MaxSurge = plan.Count{Value: 5} }),
+	"overruns the partition":                misreads(func(s *plan.Snapshot) { s.Spec.Partition = plan.Count{} }),
+	"forgets what it wrote":                 {before: forgetWrites},
+	"ignores the grace period":              misreads(func(s *plan.Snapshot) { s.Spec.Grace = 0 }),
+	"ignores the inPlaceUpdate hook":        misreads(func(s *plan.Snapshot) { s.Spec.Hooks.InPlaceUpdate = lifecycle.Hook{} }),
+	"ignores the preNormal hook":            misreads(func(s *plan.Snapshot) { s.Spec.Hooks.PreNormal = lifecycle.Hook{} }),
+	"ignores the preDelete hook":            misreads(func(s *plan.Snapshot) { s.Spec.Hooks.PreDelete = lifecycle.Hook{} }),
+	"ignores cordons":                       misreads(func(s *plan.Snapshot) { s.GoingNodes = nil }),
+	"takes a node for cordoned that is not": misreads(func(s *plan.Snapshot) { s.GoingNodes = cordonedNode() }),
+	"ignores the pause":                     misreads(func(s *plan.Snapshot) { s.Spec.Paused = false }),
+	"updates what is to be updated by hand": misreads(func(s *plan.Snapshot) {
+		if s.Spec.Method == plan.OnDelete {
+			s.Spec.Method = plan.InPlaceIfPossible
+		}
+	}),
+	"ignores minReadySeconds":                    misreads(func(s *plan.Snapshot) { s.Spec.MinReady = 0 }),
+	"makes every new Pod of the update revision": misreads(func(s *plan.Snapshot) { s.Current = s.Update }),
+	"advances the current revision early": {after: func(s *plan.Snapshot, _ *plan.Plan) {
+		s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod *corev1.Pod) bool { return !of(pod, s.Update.Name) })
+		s.Spec.Replicas = len(s.Pods)
+	}},
+	"makes revisions that are there": {before: oneMoreRevision},
+	"writes without preconditions":   careless(mutant{}),
 }
 
 // oneMoreRevision makes another revision of the template in each pass.
@@ -131,32 +121,43 @@ func oneMoreRevision(p *Process, s *plan.Snapshot) {
 }
 
 func forgetWrites(p *Process, s *plan.Snapshot) {
-	s.Pods = nil
-	for _, object := range model.Sorted(p.pass.base) {
-		if pod, ok := object.(*corev1.Pod); ok && model.OwnerOf(pod) == string(p.pass.set.UID) {
-			s.Pods = append(s.Pods, pod)
-		}
-	}
+	s.Pods = slices.DeleteFunc(model.List[*corev1.Pod](model.Objects{model.Pods: p.pass.base}), func(pod *corev1.Pod) bool {
+		return model.OwnerOf(pod) != string(p.pass.set.UID)
+	})
 }
 
-// eachAction lets a function change or drop every action.
-func eachAction(change func(*plan.Action) bool) func(*plan.Snapshot, *plan.Plan) {
-	return func(_ *plan.Snapshot, p *plan.Plan) {
-		var kept []plan.Action
-		for _, a := range p.Actions {
-			if change(&a) {
-				kept = append(kept, a)
-			}
+// misdecides is a mutant that changes actions.
+func misdecides(change func(*plan.Action)) mutant {
+	return mutant{after: func(_ *plan.Snapshot, p *plan.Plan) {
+		for i := range p.Actions {
+			change(&p.Actions[i])
 		}
-		p.Actions = kept
-	}
+	}}
 }
 
-func without(kind corev1.PodConditionType, status corev1.ConditionStatus) func(*plan.Action) bool {
-	return func(a *plan.Action) bool {
-		a.Conditions = slices.DeleteFunc(slices.Clone(a.Conditions), func(c plan.Condition) bool { return c.Type == kind && c.Status == status })
-		return true
-	}
+// omits is a mutant that leaves out some actions.
+func omits(which func(plan.Action) bool) mutant {
+	return mutant{after: func(_ *plan.Snapshot, p *plan.Plan) { p.Actions = slices.DeleteFunc(p.Actions, which) }}
+}
+
+// never leaves out the actions for a reason.
+func never(reason string) mutant {
+	return omits(func(a plan.Action) bool { return a.Reason == reason })
+}
+
+// keeps is a mutant that leaves a condition of Pods as it is.
+func keeps(kind corev1.PodConditionType, status corev1.ConditionStatus) mutant {
+	return misdecides(func(a *plan.Action) {
+		a.Conditions = slices.DeleteFunc(slices.Clone(a.Conditions), func(c plan.Condition) bool {
+			return c.Type == kind && c.Status == status
+		})
+	})
+}
+
+// careless is a mutant that also writes without preconditions.
+func careless(m mutant) mutant {
+	m.change = func(c *Config) { c.Process.Careless = true }
+	return m
 }
 
 // cordonedNode is the first node, cordoned.
@@ -166,53 +167,34 @@ func cordonedNode() map[string][]corev1.Taint {
 }
 
 // planMutants decide wrongly.
-func planMutants() []mutant {
-	careless := func(c *Config) { c.Process.Careless = true }
-	return []mutant{
-		{name: "drops the drain", change: careless, caught: []string{ruleDrain},
-			after: eachAction(without(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse))},
-		{name: "never brings a drained Pod back", caught: []string{ruleConverges, ruleDone, ruleSettles},
-			after: eachAction(func(a *plan.Action) bool {
-				return a.Verb == plan.Create || without(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue)(a)
-			})},
-		{name: "never lifts the mark", caught: []string{ruleConverges, ruleSettles},
-			after: eachAction(without(apps.ConditionPodReady, corev1.ConditionTrue))},
-		{name: "deletes held Pods", caught: []string{ruleHeldDelete},
-			after: eachAction(func(a *plan.Action) bool {
-				if a.To == apps.StatePreparingDelete {
-					*a = plan.Action{Verb: plan.Delete, Reason: a.Reason, Pod: a.Pod}
-				}
-				return true
-			})},
-		{name: "restores Pods without their hooks", caught: []string{ruleHooks},
-			after: eachAction(func(a *plan.Action) bool {
-				if a.Reason == plan.ReasonScaleInCancelled {
-					a.Labels, a.AddFinalizers, a.RemoveFinalizers = nil, nil, nil
-				}
-				return true
-			})},
-		{name: "leaves the gate open before a second update", caught: []string{ruleHooks},
-			after: eachAction(func(a *plan.Action) bool {
-				if a.To == apps.StatePreparingUpdate {
-					a.Labels, a.AddFinalizers = nil, nil
-				}
-				return true
-			})},
-		{name: "never leaves Updated", caught: []string{ruleConverges},
-			after: eachAction(func(a *plan.Action) bool { return a.Pod == nil || model.State(a.Pod) != apps.StateUpdated })},
-		{name: "never cleans up", caught: []string{ruleConverges},
-			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonCleanUp })},
-		{name: "never restores", caught: []string{ruleConverges, ruleSettles, rulePods},
-			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonScaleInCancelled })},
-		{name: "never wakes up by itself", caught: []string{ruleConverges},
-			after: func(_ *plan.Snapshot, p *plan.Plan) { p.RequeueAt = time.Time{} }},
-		{name: "believes an update done at once", caught: []string{ruleDone},
-			after: finishAll},
-		{name: "replaces all that is not ready at once", caught: []string{ruleAtOnce, ruleHeldDelete, rulePaused, rulePartition},
-			after: replaceUnready},
-		{name: "always has something to write", caught: []string{ruleSpins},
-			after: func(_ *plan.Snapshot, p *plan.Plan) { p.More = true }},
-	}
+var planMutants = map[string]mutant{
+	"drops the drain":                 careless(keeps(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse)),
+	"never brings a drained Pod back": keeps(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue),
+	"never lifts the mark":            keeps(apps.ConditionPodReady, corev1.ConditionTrue),
+	"deletes held Pods": misdecides(func(a *plan.Action) {
+		if a.To == apps.StatePreparingDelete {
+			*a = plan.Action{Verb: plan.Delete, Reason: a.Reason, Pod: a.Pod}
+		}
+	}),
+	"restores Pods without their hooks": misdecides(func(a *plan.Action) {
+		if a.Reason == plan.ReasonScaleInCancelled {
+			a.Labels, a.AddFinalizers, a.RemoveFinalizers = nil, nil, nil
+		}
+	}),
+	"leaves the gate open before a second update": misdecides(func(a *plan.Action) {
+		if a.To == apps.StatePreparingUpdate {
+			a.Labels, a.AddFinalizers = nil, nil
+		}
+	}),
+	"never leaves Updated": omits(func(a plan.Action) bool {
+		return a.Pod != nil && model.State(a.Pod) == apps.StateUpdated
+	}),
+	"never cleans up":                        never(plan.ReasonCleanUp),
+	"never restores":                         never(plan.ReasonScaleInCancelled),
+	"never wakes up by itself":               {after: func(_ *plan.Snapshot, p *plan.Plan) { p.RequeueAt = time.Time{} }},
+	"believes an update done at once":        {after: finishAll},
+	"replaces all that is not ready at once": {after: replaceUnready},
+	"always has something to write":          {after: func(_ *plan.Snapshot, p *plan.Plan) { p.More = true }},
 }
 
 // finishAll takes every Pod out of Updating.
@@ -259,101 +241,85 @@ func (m mutant) sabotage(c *Config) {
 const mutantSeeds = 1500
 
 func TestMutantsAreCaught(t *testing.T) {
-	for _, m := range mutants() {
+	for _, m := range simMutants(t) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			found := map[string]int{}
-			for seed := uint64(1); seed <= mutantSeeds; seed++ {
-				v := Random(seed, m.sabotage).Run()
-				if v == nil {
-					continue
+			found := map[string]bool{}
+			for seed := range uint64(mutantSeeds) {
+				if seed == 0 {
+					seed = m.seed
 				}
-				found[v.Rule]++
-				if slices.Contains(m.caught, v.Rule) {
+				v := Random(seed, m.sabotage).Run()
+				if v != nil && slices.Contains(m.caught, v.Rule) {
 					t.Logf("seed %d: %v", seed, v)
 					return
 				}
+				if v != nil {
+					found[v.Rule] = true
+				}
 			}
-			t.Errorf("not caught in %d schedules; other rules that it broke: %s", mutantSeeds, fmt.Sprint(slices.Sorted(maps.Keys(found))))
+			t.Errorf("not caught in %d schedules; other rules that it broke: %q", mutantSeeds, slices.Sorted(maps.Keys(found)))
 		})
 	}
 }
 
 // containerMutants break the steps between the writes of one update.
-func containerMutants() []mutant {
-	careless := func(c *Config) { c.Process.Careless = true }
-	return []mutant{
-		{name: "believes a resize done at once", change: careless, caught: []string{ruleDone},
-			before: eachRecord(func(record map[string]any) { delete(record, "containerResources") })},
-		{name: "never resizes", caught: []string{ruleConverges, ruleSettles},
-			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonResize && !resizes(a) })},
-		{name: "resizes what is in service", change: careless, caught: []string{ruleDrain},
-			after: eachAction(func(a *plan.Action) bool {
-				if resizes(a) {
-					a.Conditions = nil
-				}
-				return true
-			})},
-		{name: "does not wait for the first containers", change: careless, caught: []string{ruleOrder},
-			before: eachRecord(func(record map[string]any) { record["preCheckBeforeNext"] = map[string]any{} })},
-		{name: "never comes to the next containers", caught: []string{ruleConverges, ruleSettles},
-			after: eachAction(func(a *plan.Action) bool { return a.Reason != plan.ReasonNextContainers })},
-		{name: "forgets the next containers", change: careless, caught: []string{ruleDone, ruleConverges},
-			before: eachRecord(func(record map[string]any) { delete(record, "nextContainerImages") })},
-	}
+var containerMutants = map[string]mutant{
+	"believes a resize done at once": careless(eachRecord(func(record map[string]any) { delete(record, "containerResources") })),
+	"never resizes":                  omits(func(a plan.Action) bool { return a.Reason == plan.ReasonResize || resizes(a) }),
+	"resizes what is in service": careless(misdecides(func(a *plan.Action) {
+		if resizes(*a) {
+			a.Conditions = nil
+		}
+	})),
+	"does not wait for the first containers": careless(eachRecord(func(record map[string]any) { record["preCheckBeforeNext"] = map[string]any{} })),
+	"never comes to the next containers":     never(plan.ReasonNextContainers),
+	"forgets the next containers":            careless(eachRecord(func(record map[string]any) { delete(record, "nextContainerImages") })),
 }
 
-func resizes(a *plan.Action) bool { return a.Change != nil && len(a.Change.Resources) > 0 }
+func resizes(a plan.Action) bool { return a.Change != nil && len(a.Change.Resources) > 0 }
 
 // eachRecord changes the record of every Pod that the planner sees.
-func eachRecord(change func(map[string]any)) func(*Process, *plan.Snapshot) {
-	return func(_ *Process, s *plan.Snapshot) {
+func eachRecord(change func(map[string]any)) mutant {
+	return misreads(func(s *plan.Snapshot) {
 		pods := make([]*corev1.Pod, 0, len(s.Pods))
 		for _, pod := range s.Pods {
 			var record map[string]any
 			if json.Unmarshal([]byte(pod.Annotations[apps.AnnotationInPlaceUpdateState]), &record) == nil {
 				change(record)
-				if data, err := json.Marshal(record); err == nil {
-					pod = pod.DeepCopy()
-					pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(data)
-				}
+				data, _ := json.Marshal(record) // what was JSON always encodes
+				pod = pod.DeepCopy()
+				pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(data)
 			}
 			pods = append(pods, pod)
 		}
 		s.Pods = pods
-	}
+	})
 }
 
 // claimMutants handle claims wrongly.
-func claimMutants() []mutant {
-	return []mutant{
-		{name: "deletes claims before their Pod", caught: []string{ruleClaimFirst},
-			change: func(c *Config) { c.Process.Planner = claimsFirst }},
-		{name: "leaves claims that wait", caught: []string{ruleClaimsLeft},
-			after: eachAction(func(a *plan.Action) bool {
-				if a.Verb == plan.Create {
-					a.Instance = ""
-				}
-				return true
-			})},
-		{name: "deletes the claims of Pods that failed", caught: []string{ruleClaimLost},
-			after: func(s *plan.Snapshot, p *plan.Plan) {
-				for i := range p.Actions {
-					if a := &p.Actions[i]; a.Reason == plan.ReasonCleanUp && a.Verb == plan.Delete {
-						a.Claims = held(s, a.Pod.Name)
-					}
-				}
-			}},
-		{name: "takes every claim that no Pod has for unwanted", caught: []string{ruleClaimLost},
-			before: func(_ *Process, s *plan.Snapshot) { s.Spec.DisableClaimReuse = true }},
-		{name: "forgets the claims of deleted Pods", caught: []string{ruleConverges},
-			after: eachAction(func(a *plan.Action) bool {
-				a.Claims = nil
-				return a.Verb != plan.Discard
-			})},
-		{name: "never makes a claim that was lost", caught: []string{ruleSettles},
-			after: eachAction(func(a *plan.Action) bool { return a.Verb != plan.Provide })},
-	}
+var claimMutants = map[string]mutant{
+	"deletes claims before their Pod": {change: func(c *Config) { c.Process.Planner = claimsFirst }},
+	"leaves claims that wait": misdecides(func(a *plan.Action) {
+		if a.Verb == plan.Create {
+			a.Instance = ""
+		}
+	}),
+	"deletes the claims of Pods that failed": {after: func(s *plan.Snapshot, p *plan.Plan) {
+		for i := range p.Actions {
+			if a := &p.Actions[i]; a.Reason == plan.ReasonCleanUp && a.Verb == plan.Delete {
+				a.Claims = held(s, a.Pod.Name)
+			}
+		}
+	}},
+	"takes every claim that no Pod has for unwanted": misreads(func(s *plan.Snapshot) { s.Spec.DisableClaimReuse = true }),
+	"forgets the claims of deleted Pods": {after: func(_ *plan.Snapshot, p *plan.Plan) {
+		p.Actions = slices.DeleteFunc(p.Actions, func(a plan.Action) bool { return a.Verb == plan.Discard })
+		for i := range p.Actions {
+			p.Actions[i].Claims = nil
+		}
+	}},
+	"never makes a claim that was lost": omits(func(a plan.Action) bool { return a.Verb == plan.Provide }),
 }
 
 // claimsFirst deletes the claims of a Pod before the Pod.
@@ -362,7 +328,7 @@ func claimsFirst(p *Process, s *plan.Snapshot) plan.Plan {
 	for i := range decided.Actions {
 		if a := &decided.Actions[i]; a.Verb == plan.Delete {
 			for _, claim := range a.Claims {
-				_ = p.server.Delete(p.name, model.Claims, client.ObjectKeyFromObject(claim), model.Deletion{})
+				_ = p.Server.Delete(p.name, model.Claims, client.ObjectKeyFromObject(claim), model.Deletion{})
 			}
 		}
 	}
@@ -371,43 +337,33 @@ func claimsFirst(p *Process, s *plan.Snapshot) plan.Plan {
 
 // held lists the claims that carry the instance ID of a Pod.
 func held(s *plan.Snapshot, pod string) []*corev1.PersistentVolumeClaim {
-	var out []*corev1.PersistentVolumeClaim
-	for _, claim := range s.Claims {
-		if s.Set+"-"+claim.Labels[apps.LabelInstanceID] == pod && claim.DeletionTimestamp == nil {
-			out = append(out, claim)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(s.Claims), func(claim *corev1.PersistentVolumeClaim) bool {
+		return s.Set+"-"+claim.Labels[apps.LabelInstanceID] != pod || claim.DeletionTimestamp != nil
+	})
 }
 
 // deletionMutants part with the Pods of a deleted set in the wrong way.
-func deletionMutants() []mutant {
-	return []mutant{
-		{name: "never lets a deleted set go", caught: []string{ruleConverges},
-			before: func(_ *Process, s *plan.Snapshot) {
-				if s.Deletion == plan.Drain {
-					s.Deletion = plan.LetGo
-				}
-			}},
-		{name: "lets a deleted set go before its Pods", caught: []string{ruleCollected},
-			before: func(p *Process, s *plan.Snapshot) {
-				if s.Deletion == plan.Drain {
-					removeFinalizers(p)
-				}
-			}},
-		{name: "drains orphans", caught: []string{ruleDeletedSet},
-			before: func(_ *Process, s *plan.Snapshot) {
-				if s.Deletion == plan.LetGo {
-					s.Deletion = plan.Drain
-				}
-			}},
-		{name: "creates Pods before the finalizer holds the set", caught: []string{ruleHeldSet},
-			before: func(p *Process, s *plan.Snapshot) {
-				if s.Deletion == plan.NotDeleted {
-					removeFinalizers(p)
-				}
-			}},
-	}
+var deletionMutants = map[string]mutant{
+	"never lets a deleted set go": misreads(func(s *plan.Snapshot) {
+		if s.Deletion == plan.Drain {
+			s.Deletion = plan.LetGo
+		}
+	}),
+	"lets a deleted set go before its Pods": {before: func(p *Process, s *plan.Snapshot) {
+		if s.Deletion == plan.Drain {
+			removeFinalizers(p)
+		}
+	}},
+	"drains orphans": misreads(func(s *plan.Snapshot) {
+		if s.Deletion == plan.LetGo {
+			s.Deletion = plan.Drain
+		}
+	}),
+	"creates Pods before the finalizer holds the set": {before: func(p *Process, s *plan.Snapshot) {
+		if s.Deletion == plan.NotDeleted {
+			removeFinalizers(p)
+		}
+	}},
 }
 
 // removeFinalizers takes all finalizers off the set.

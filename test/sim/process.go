@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -25,9 +25,6 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
-
-// Planner is plan.Make or a broken variant.
-type Planner func(*plan.Snapshot) plan.Plan
 
 // ProcessConfig configures a controller process.
 type ProcessConfig struct {
@@ -56,14 +53,11 @@ type ProcessConfig struct {
 
 // Process is a controller process: the real Reconciler, its caches and its queue.
 type Process struct {
-	world    *World
-	server   *model.Server
-	name     string
-	caches   map[model.Kind]*watch
-	queue    *queue
-	handlers map[model.Kind]handler.EventHandler
-
-	nodes      *nodes
+	*Simulation
+	name       string
+	caches     map[model.Kind]*watch
+	queue      *queue
+	handlers   map[model.Kind]handler.EventHandler
 	reconciler *cloneset.Reconciler
 	config     ProcessConfig
 	dead       bool
@@ -74,30 +68,32 @@ type Process struct {
 	vain, lastSeen int
 
 	pass pass
-	// learned are the Pods that the process read from the server.
-	learned map[types.UID]*corev1.Pod
-	// absent are the Pods that the server did not return when asked.
-	absent map[types.UID]bool
+	// known is what the process has read from the server.
+	known answers
 	// deleted are the Pods that the process asked to delete.
 	deleted map[types.UID]bool
 	// learnedSet is the CloneSet in the server's latest answer.
 	learnedSet *apps.CloneSet
 }
 
+// answers are what a process has read of Pods from the server.
+type answers struct {
+	// learned are the Pods that it read, absent those that the server did not return when
+	// asked.
+	learned map[types.UID]*corev1.Pod
+	absent  map[types.UID]bool
+}
+
 // pass is what a process knows in its current pass.
 type pass struct {
 	set *apps.CloneSet
 	now time.Time
-	// base are the Pods as the cache showed them, and upTo is the cache's position in
+	// base are the Pods as the cache showed them, and upTo is the position of each cache in
 	// the server's log.
 	base map[types.NamespacedName]client.Object
-	upTo int
-	// claimsUpTo is upTo for the claims.
-	claimsUpTo int
-	// learned and absent are what the process had read from the server when it
-	// decided.
-	learned map[types.UID]*corev1.Pod
-	absent  map[types.UID]bool
+	upTo map[model.Kind]int
+	// known is what the process had read from the server when it decided.
+	known *answers
 	// decidedAt is the position in the server's log at that time; 0 before that.
 	decidedAt int
 	// going are the nodes that were cordoned then.
@@ -107,45 +103,53 @@ type pass struct {
 	plan     plan.Plan
 }
 
-// newProcess starts a process, which lists all objects and then watches them.
-func newProcess(w *World, s *model.Server, name string, config ProcessConfig) *Process {
+// assemble makes a process without caches. send carries its requests.
+func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Process) func(*model.Request, func() error) error) *Process {
 	p := &Process{
-		world: w, server: s, name: name, config: config,
-		caches: map[model.Kind]*watch{}, learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}, deleted: map[types.UID]bool{},
+		Simulation: s, name: name, config: config, caches: map[model.Kind]*watch{},
+		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}, deleted: map[types.UID]bool{},
 	}
-	cached, live := p.clients(p.send)
-	p.reconciler = cloneset.New(cached, live, recorder{p}, cloneset.Options{Parallel: 1, Clock: w.Clock})
+	cached, live := p.clients(send(p))
+	p.reconciler = cloneset.New(cached, live, recorder{p}, cloneset.Options{Parallel: 1, Clock: s.World.Clock})
+	p.reconciler.Plan = p.decide
+	return p
+}
+
+// newProcess starts a process, which lists all objects and then watches them.
+func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
+	p := s.assemble(name, config, func(p *Process) func(*model.Request, func() error) error { return p.send })
 	ids := 0
 	p.reconciler.NewID = func() string { ids++; return fmt.Sprintf("%s%02d", short(name), ids) }
-	planner := config.Planner
-	if planner == nil {
-		planner = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
+	p.handlers = map[model.Kind]handler.EventHandler{
+		model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents(), model.Nodes: p.reconciler.NodeEvents(),
 	}
-	p.reconciler.Plan = func(s *plan.Snapshot) plan.Plan {
-		s.Starts = config.Starts
-		p.pass.learned, p.pass.absent = maps.Clone(p.learned), maps.Clone(p.absent)
-		p.pass.decidedAt, p.pass.going = len(p.server.Log[model.Pods]), p.going()
-		p.pass.snapshot, p.pass.plan = s, planner(p, s)
-		w.decided(p, &p.pass.plan)
-		return p.pass.plan
-	}
-	p.handlers = map[model.Kind]handler.EventHandler{model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents(), model.Nodes: p.reconciler.NodeEvents()}
-	p.queue = &queue{
-		world: w, work: p.work, failures: map[reconcile.Request]int{}, due: map[reconcile.Request]time.Time{},
-		pause: func() time.Duration { return w.between(0, time.Millisecond) },
-	}
+	p.queue = &queue{world: s.World, work: p.work}
 	for _, kind := range kinds {
 		lag, ok := config.Lags[kind]
 		if !ok {
 			lag = config.Lag
 		}
 		changed := func(before, after client.Object) { p.later(kind, before, after) }
-		p.caches[kind] = &watch{Cache: model.NewCache(s, kind, changed), world: w, lag: lag}
-	}
-	for _, kind := range kinds {
+		p.caches[kind] = &watch{Cache: model.NewCache(s.Server, kind, changed), world: s.World, lag: lag}
 		p.caches[kind].Report()
 	}
 	return p
+}
+
+// decide plans, and notes what the process knows.
+func (p *Process) decide(s *plan.Snapshot) plan.Plan {
+	s.Starts = p.config.Starts
+	p.pass.known = &answers{maps.Clone(p.known.learned), maps.Clone(p.known.absent)}
+	p.pass.decidedAt, p.pass.going = len(p.Server.Log[model.Pods]), p.going()
+	decide := p.config.Planner
+	if decide == nil {
+		decide = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
+	}
+	p.pass.snapshot, p.pass.plan = s, decide(p, s)
+	for i := range p.pass.plan.Actions {
+		p.World.say(p.name, "decides to %s", p.pass.plan.Actions[i])
+	}
+	return p.pass.plan
 }
 
 // short is the first letter of the IDs of a process's Pods: "a" for the first process.
@@ -153,36 +157,23 @@ func short(name string) string { return name[len(name)-1:] }
 
 // handle does what the controller's event handlers do.
 func (p *Process) handle(kind model.Kind, before, after client.Object) {
-	ctx := context.Background()
-	object := after
-	if object == nil {
-		object = before
-	}
-	switch handlers := p.handlers[kind]; {
-	case kind == model.CloneSets:
-		p.handleSet(before, after)
-	case handlers != nil && before == nil:
-		handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
-	case handlers != nil && after == nil:
-		handlers.Delete(ctx, event.DeleteEvent{Object: before}, p.queue)
-	case handlers != nil:
-		handlers.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, p.queue)
-	default:
-		if owner := metav1.GetControllerOf(object); owner != nil {
-			p.queue.Add(reconcile.Request{NamespacedName: key(object.GetNamespace(), owner.Name)})
-		}
-	}
-}
-
-func (p *Process) handleSet(before, after client.Object) {
-	object := after
+	ctx, handlers, request := context.Background(), p.handlers[kind], reconcile.Request{NamespacedName: p.key}
 	switch {
+	case kind == model.CloneSets:
+		if before == nil || after == nil || p.reconciler.SetChanged(before, after) {
+			p.queue.Add(request)
+		}
+	case kind == model.Revisions:
+		if model.OwnerOf(cmp.Or(after, before)) != model.Orphan {
+			p.queue.Add(request)
+		}
+	case before == nil:
+		handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
 	case after == nil:
-		object = before
-	case before != nil && !p.reconciler.SetChanged(before, after):
-		return
+		handlers.Delete(ctx, event.DeleteEvent{Object: before}, p.queue)
+	default:
+		handlers.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, p.queue)
 	}
-	p.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 }
 
 // mostVain is how many passes in a row may change nothing.
@@ -190,16 +181,16 @@ const mostVain = 300
 
 // work runs one pass.
 func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
-	if seen := len(p.server.Log[model.Pods]) + len(p.server.Log[model.CloneSets]) + len(p.server.Log[model.Claims]); seen != p.lastSeen {
+	if seen := len(p.Server.Log[model.Pods]) + len(p.Server.Log[model.CloneSets]) + len(p.Server.Log[model.Claims]); seen != p.lastSeen {
 		p.lastSeen, p.vain = seen, 0
 	}
 	if p.vain++; p.vain > mostVain {
-		p.world.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
+		p.World.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
 	}
 	p.pass = pass{}
 	result, err := p.reconciler.Reconcile(log.IntoContext(context.Background(), p.config.Logger), request)
 	if err != nil && !p.dead {
-		p.world.say(p.name, "the pass fails: %v", err)
+		p.World.say(p.name, "the pass fails: %v", err)
 	}
 	return result, err
 }
@@ -209,19 +200,19 @@ func (p *Process) began(set *apps.CloneSet) {
 	if p.learnedSet != nil && p.learnedSet.UID == set.UID && versionOf(p.learnedSet) > versionOf(set) {
 		set = p.learnedSet
 	}
-	p.pass.set, p.pass.now = set, p.world.now()
+	p.pass.set, p.pass.now = set, p.World.now()
 }
 
 // looked notes what the cache shows of the Pods.
 func (p *Process) looked() {
 	cache := p.caches[model.Pods]
-	p.pass.upTo, p.pass.claimsUpTo = cache.Applied, p.caches[model.Claims].Applied
+	p.pass.upTo = map[model.Kind]int{model.Pods: cache.Applied, model.Claims: p.caches[model.Claims].Applied}
 	p.pass.base = maps.Clone(cache.Objects)
 }
 
 // crash ends the process: what it wrote stays, what it knew is lost.
 func (p *Process) crash() {
-	p.world.say(p.name, "the process dies")
+	p.World.say(p.name, "the process dies")
 	p.stop()
 	if p.onCrash != nil {
 		p.onCrash()
@@ -243,96 +234,83 @@ func (r recorder) Eventf(_, _ runtime.Object, _, reason, _, note string, args ..
 	if r.process.dead {
 		return
 	}
-	r.process.world.say(r.process.name, "event "+reason+": "+note, args...)
+	r.process.World.say(r.process.name, "event "+reason+": "+note, args...)
 }
 
-// queue is a work queue with one worker: a request that arrives while another one of
-// the same name is processed waits until that is done, and duplicates are merged.
+// queue is a work queue with one worker, and the one request that there is, for the one set:
+// while that is processed, it waits if it is added.
 type queue struct {
 	// The methods below are all that event handlers use of a work queue.
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-	world   *World
-	work    func(reconcile.Request) (reconcile.Result, error)
-	busy    bool
-	waiting []reconcile.Request
-	// due is when a delayed request is added.
-	due map[reconcile.Request]time.Time
+	world         *World
+	work          func(reconcile.Request) (reconcile.Result, error)
+	request       reconcile.Request
+	busy, waiting bool
+	// due is when a delayed request is added; zero if there is none.
+	due time.Time
 	// failures counts consecutive failures, for the backoff.
-	failures map[reconcile.Request]int
-	// pause is how long the worker takes to pick up a request.
-	pause   func() time.Duration
-	stopped bool
-	planned bool
+	failures         int
+	stopped, planned bool
 }
 
 // Add adds a request unless it is already queued.
 func (q *queue) Add(r reconcile.Request) {
-	if q.stopped {
-		return
+	if !q.stopped && !q.waiting {
+		q.request, q.waiting = r, true
+		q.wake()
 	}
-	for _, other := range q.waiting {
-		if other == r {
-			return
-		}
-	}
-	q.waiting = append(q.waiting, r)
-	q.wake()
 }
 
-// AddAfter adds a request later. Of several times for one request only the earliest
-// counts, as in a real queue.
+// AddAfter adds a request later. Of several times only the earliest counts, as in a real
+// queue.
 func (q *queue) AddAfter(r reconcile.Request, delay time.Duration) {
 	at := q.world.now().Add(delay)
-	if due, ok := q.due[r]; ok && !due.After(at) {
+	if !q.due.IsZero() && !q.due.After(at) {
 		return
 	}
-	q.due[r] = at
+	q.due = at
 	q.world.after(delay, func() {
-		if q.due[r].Equal(at) {
-			delete(q.due, r)
+		if q.due.Equal(at) {
+			q.due = time.Time{}
 			q.Add(r)
 		}
 	})
 }
 
 func (q *queue) wake() {
-	if q.busy || q.planned || q.stopped || len(q.waiting) == 0 {
+	if q.busy || q.planned || q.stopped || !q.waiting {
 		return
 	}
 	q.planned = true
-	q.world.after(q.pause(), q.run)
+	q.world.after(q.world.between(0, time.Millisecond), q.run)
 }
 
-// run processes the first waiting request.
+// run processes the request that waits.
 func (q *queue) run() {
 	q.planned = false
-	if q.stopped || q.busy || len(q.waiting) == 0 {
-		return
-	}
-	request := q.waiting[0]
-	q.waiting = q.waiting[1:]
-	q.busy = true
-	result, err := q.work(request)
-	q.busy = false
 	if q.stopped {
 		return
 	}
-	q.finish(request, result, err)
-	q.wake()
+	q.waiting, q.busy = false, true
+	result, err := q.work(q.request)
+	q.busy = false
+	if !q.stopped {
+		q.finish(result, err)
+		q.wake()
+	}
 }
 
 // finish handles the result of a pass as controller-runtime does.
-func (q *queue) finish(request reconcile.Request, result reconcile.Result, err error) {
-	switch {
-	case err != nil:
-		delay := 5 * time.Millisecond << min(q.failures[request], 17)
-		q.failures[request]++
-		q.AddAfter(request, min(delay, 1000*time.Second))
-	case result.RequeueAfter > 0:
-		delete(q.failures, request)
-		q.AddAfter(request, result.RequeueAfter)
-	default:
-		delete(q.failures, request)
+func (q *queue) finish(result reconcile.Result, err error) {
+	if err != nil {
+		delay := 5 * time.Millisecond << min(q.failures, 17)
+		q.failures++
+		q.AddAfter(q.request, min(delay, 1000*time.Second))
+		return
+	}
+	q.failures = 0
+	if result.RequeueAfter > 0 {
+		q.AddAfter(q.request, result.RequeueAfter)
 	}
 }

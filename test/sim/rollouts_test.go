@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,14 +29,8 @@ func TestStatusOncePerStep(t *testing.T) {
 		{"with hooks", "replicas 10; inPlace; hooks label", 6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := New(steady(), NewSet(test.set))
-			s.World.runUntil(epoch.Add(time.Minute))
-			before := len(s.statuses(t))
-			s.Edit("rolls out app:2", to("image app:2"))
-			if v := s.Settle(); v != nil {
-				t.Fatalf("%v\n%s", v, s.World.Story())
-			}
-			writes := len(s.statuses(t)) - before
+			s, writes := rollOut(t, test.set)
+			s.checkStatuses(t)
 			if writes > 10*test.most {
 				t.Errorf("%d writes of the status for 10 Pods, %d are enough\n%s", writes, 10*test.most, s.World.Story())
 			}
@@ -49,19 +44,7 @@ func TestStatusOncePerStep(t *testing.T) {
 func TestStatusOfALargeSet(t *testing.T) {
 	// A status after each pass that changed it would cost 146 writes.
 	const pods, most = 150, 120
-	s := New(steady(), NewSet(fmt.Sprintf("replicas %d; inPlace; unavailable 20%%", pods)))
-	s.World.runUntil(epoch.Add(10 * time.Minute))
-	s.Edit("rolls out app:2", to("image app:2"))
-	edited := s.Server.Version
-	if v := s.Settle(); v != nil {
-		t.Fatalf("%v\n%s", v, s.World.Story())
-	}
-	writes := 0
-	for _, c := range s.Server.Log[model.CloneSets] {
-		if c.Version > edited && isProcess(c.Actor) {
-			writes++
-		}
-	}
+	s, writes := rollOut(t, fmt.Sprintf("replicas %d; inPlace; unavailable 20%%", pods))
 	if writes > most {
 		t.Errorf("%d writes of the status for %d Pods, %d are enough\n%s", writes, pods, most, s.World.Story())
 	}
@@ -71,22 +54,32 @@ func TestStatusOfALargeSet(t *testing.T) {
 	}
 }
 
-// statuses lists the status writes, and fails the test if nothing happened between two
-// of them.
-func (s *Simulation) statuses(t *testing.T) []*model.Commit {
+// rollOut rolls out another image, and counts the status writes.
+func rollOut(t *testing.T, about string) (s *Simulation, writes int) {
 	t.Helper()
-	var out []*model.Commit
-	for _, c := range s.Server.Log[model.CloneSets] {
-		if !isProcess(c.Actor) {
-			continue
-		}
-		if len(out) > 0 && !s.happened(out[len(out)-1].Version, c.Version) {
+	s = New(Calm(), NewSet(about))
+	s.World.runUntil(epoch.Add(10 * time.Minute))
+	before := len(s.statuses())
+	s.change("image app:2")
+	s.settles(t)
+	return s, len(s.statuses()) - before
+}
+
+// statuses are the status writes.
+func (s *Simulation) statuses() []*model.Commit {
+	return slices.DeleteFunc(slices.Clone(s.Server.Log[model.CloneSets]), func(c *model.Commit) bool { return !isProcess(c.Actor) })
+}
+
+// checkStatuses fails the test if nothing happened between two status writes.
+func (s *Simulation) checkStatuses(t *testing.T) {
+	t.Helper()
+	all := s.statuses()
+	for i, c := range all[1:] {
+		if !s.happened(all[i].Version, c.Version) {
 			t.Errorf("two statuses in a row, at %s and %s, and nothing happens in between\n%s",
-				out[len(out)-1].At.Sub(epoch), c.At.Sub(epoch), s.World.Story())
+				all[i].At.Sub(epoch), c.At.Sub(epoch), s.World.Story())
 		}
-		out = append(out, c)
 	}
-	return out
 }
 
 // happened reports whether a Pod or the spec changed between two versions.
@@ -104,7 +97,7 @@ func (s *Simulation) happened(from, to int64) bool {
 // cordoned lets Pods of a set come into service and cordons one of the nodes. It returns when
 // the last Pod left that node, and how few Pods were available since, within two minutes.
 func cordoned(nodes int, about string) (s *Simulation, last time.Duration, fewest int) {
-	config := steady()
+	config := Calm()
 	config.Nodes.Nodes = nodes
 	s = New(config, NewSet(about))
 	begin := epoch.Add(2 * time.Minute)
@@ -123,8 +116,7 @@ func cordoned(nodes int, about string) (s *Simulation, last time.Duration, fewes
 }
 
 func (s *Simulation) available() int {
-	k := knowledge{s.Pods()}
-	return k.count(func(pod *corev1.Pod) bool { return available(pod, s.Set(), s.World.now()) })
+	return knowledge(s.Pods()).count(func(pod *corev1.Pod) bool { return available(pod, s.Set(), s.World.now()) })
 }
 
 // TestNodeDrains: a node with many Pods drains about as fast as one with a single Pod, and
@@ -153,9 +145,7 @@ func TestSingleNodeStays(t *testing.T) {
 			t.Errorf("%s: %d Pods are left on the node, at least %d served, want 7", name, len(stay), fewest)
 		}
 		s.nodes.cordon(0, false)
-		if v := s.Settle(); v != nil {
-			t.Errorf("%s, uncordoned: %v\n%s", name, v, s.World.Story())
-		}
+		s.settles(t)
 		for _, pod := range stay {
 			if _, err := s.Server.Get(model.Pods, key(pod.Namespace, pod.Name)); err != nil {
 				t.Errorf("%s: Pod %s left after all", name, pod.Name)

@@ -83,7 +83,7 @@ func randomSet(w *World) *apps.CloneSet {
 	}
 	set := NewSet(about)
 	hook(set, hooks)
-	budgets(w, set)
+	to(budgets(w, set.Spec.UpdateStrategy.Type))(set)
 	return set
 }
 
@@ -121,25 +121,18 @@ func (s *Simulation) Run() *Violation {
 func (s *Simulation) removeObstacles() {
 	if set := s.Set(); set != nil {
 		if u := set.Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(set.Spec.ScaleStrategy.PodsToDelete) > 0 {
-			s.letGoOn()
+			s.Edit("lets the rollout go on", func(set *apps.CloneSet) {
+				set.Spec.UpdateStrategy.Paused, set.Spec.ScaleStrategy.PodsToDelete = false, nil
+				if set.Spec.UpdateStrategy.Type == apps.UpdateInPlaceOnly {
+					set.Spec.UpdateStrategy.Type = apps.UpdateInPlaceIfPossible
+				}
+			})
 		}
 	}
 	s.giveUpPods()
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
-		if slices.Contains(pod.Finalizers, "other/finalizer") {
-			s.changePod(pod, func(pod *corev1.Pod) {
-				pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(f string) bool { return f == "other/finalizer" })
-			})
-		}
+		s.changePod(pod, func(pod *corev1.Pod) {
+			pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(f string) bool { return f == "other/finalizer" })
+		})
 	}
-}
-
-func (s *Simulation) letGoOn() {
-	s.Edit("lets the rollout go on", func(set *apps.CloneSet) {
-		set.Spec.UpdateStrategy.Paused = false
-		set.Spec.ScaleStrategy.PodsToDelete = nil
-		if set.Spec.UpdateStrategy.Type == apps.UpdateInPlaceOnly {
-			set.Spec.UpdateStrategy.Type = apps.UpdateInPlaceIfPossible
-		}
-	})
 }

@@ -4,20 +4,17 @@ package sim
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -31,14 +28,13 @@ type Config struct {
 	Steady bool
 	// Restart is how long it takes until another process replaces a crashed one.
 	Restart time.Duration
-	// Patience is how long the set may take to settle after the last
-	// fault. Default: 4 hours of virtual time.
-	Patience time.Duration
 }
 
-// Calm is a cluster without faults, with round numbers.
+// Calm is a cluster without faults, with round numbers, in which everything always takes the
+// same time, so that a story changes only if somebody's behaviour changes.
 func Calm() Config {
 	return Config{
+		Steady:  true,
 		Process: ProcessConfig{Lag: Lag{Least: time.Millisecond, Most: 20 * time.Millisecond}, Speed: 4 * time.Millisecond, Starts: 32},
 		Nodes: NodeConfig{
 			Nodes: 2, Notice: 50 * time.Millisecond, Start: 2 * time.Second, Stop: time.Second,
@@ -56,7 +52,6 @@ type Simulation struct {
 	config Config
 
 	nodes     *nodes
-	operator  *operator
 	processes []*Process
 	key       types.NamespacedName
 	// closing reports whether the faults are over.
@@ -68,10 +63,11 @@ type Simulation struct {
 	// wished is how many generations of the set its user has requested, where the
 	// explorer folds their numbers; else 0.
 	edited int64
-	// unprotected reports whether the user may have left Pods without their hooks.
+	// unprotected reports whether Pods may have lost a hook through the fault of the operator
+	// or the user alone.
 	unprotected bool
-	// revisionNames maps generations of the set to update revisions.
-	revisionNames map[int64]string
+	// revisions maps templates to the names of their revisions.
+	revisions map[string]string
 	// reuseDisabled reports whether the user ever disabled the reuse of claims, and
 	// listed holds all names that were ever in podsToDelete.
 	reuseDisabled bool
@@ -86,33 +82,36 @@ func key(namespace, name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-var errOutdated = errors.New("the object has changed")
-
-// New creates a cluster with one CloneSet and one controller process.
-func New(config Config, set *apps.CloneSet) *Simulation {
+// empty is a cluster in which nobody acts yet.
+func empty(config Config, set types.NamespacedName) *Simulation {
 	w := newWorld(config.Seed)
 	w.steady = config.Steady
 	s := &Simulation{
-		World: w, Server: model.NewServer(w.now), config: config, revisionNames: map[int64]string{},
-		key: client.ObjectKeyFromObject(set),
+		World: w, Server: model.NewServer(w.now), config: config, key: set, revisions: map[string]string{},
+		unprotected: config.Operator.Careless,
 	}
-	s.Server.Observers = append(s.Server.Observers, s.observe)
-	newProtector(w, s.Server)
-	newCollector(w, s.Server)
-	s.nodes = newNodes(w, s.Server, config.Nodes)
-	s.operator = newOperator(w, s.Server, s.key, config.Operator)
+	s.nodes = &nodes{Simulation: s, Node: model.Node{Broken: map[string]bool{}}, pods: map[types.UID]*running{}, down: map[string]bool{}}
+	return s
+}
+
+// New creates a cluster with one CloneSet and one controller process.
+func New(config Config, set *apps.CloneSet) *Simulation {
+	s := empty(config, client.ObjectKeyFromObject(set))
+	s.Server.Observers = []func(*model.Commit){
+		s.observe, protector{s}.observe, collector{s}.observe, s.nodes.observe, operator{s}.observe,
+	}
 	s.launch(config.Process)
 	if _, err := s.Server.Create("user", set, false); err != nil {
-		w.fail("setup", "create the CloneSet: %v", err)
+		s.World.fail("setup", "create the CloneSet: %v", err)
 	}
 	return s
 }
 
 // launch starts a controller process; when it crashes, another one follows.
 func (s *Simulation) launch(config ProcessConfig) *Process {
-	name := fmt.Sprintf("usher-%s", letters(len(s.processes)))
-	p := newProcess(s.World, s.Server, name, config)
-	p.nodes = s.nodes
+	n := len(s.processes)
+	name := "usher-" + strings.Repeat(string(rune('a'+n%26)), 1+n/26)
+	p := newProcess(s, name, config)
 	p.onCrash = func() {
 		s.World.after(s.config.Restart, func() { s.launch(s.successor()) })
 	}
@@ -136,17 +135,6 @@ func quiet(config ProcessConfig) ProcessConfig {
 	config.Lags = nil
 	config.Lag = Lag{Least: time.Millisecond, Most: 10 * time.Millisecond}
 	return config
-}
-
-func letters(n int) string {
-	out := ""
-	for {
-		out = string(rune('a'+n%26)) + out
-		n = n/26 - 1
-		if n < 0 {
-			return out
-		}
-	}
 }
 
 func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
@@ -207,14 +195,8 @@ func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
 		if h == nil {
 			continue
 		}
-		for key, value := range h.LabelsHandler {
-			template.Labels[key] = value
-		}
-		for _, f := range h.FinalizersHandler {
-			if !slices.Contains(template.Finalizers, f) {
-				template.Finalizers = append(template.Finalizers, f)
-			}
-		}
+		maps.Copy(template.Labels, h.LabelsHandler)
+		template.Finalizers = append(template.Finalizers, lacking(h.FinalizersHandler, template.Finalizers)...)
 	}
 	if n := hooks.PreNormal; n != nil {
 		for key := range n.LabelsHandler {
@@ -223,32 +205,33 @@ func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
 	}
 }
 
+// must is for what cannot fail.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// decode reads JSON that is known to fit.
+func decode[T any](data []byte) (out T) {
+	if err := json.Unmarshal(data, &out); err != nil {
+		panic(err)
+	}
+	return out
+}
+
 // rawTemplate encodes a template with sorted keys, so that a patch of the CloneSet
 // leaves it unchanged byte for byte.
 func rawTemplate(template corev1.PodTemplateSpec) apps.PodTemplate {
-	out := apps.NewPodTemplate(template)
-	var value any
-	if err := json.Unmarshal(out.Raw(), &value); err != nil {
-		return out
-	}
-	data, err := json.Marshal(value)
-	if err != nil {
-		return out
-	}
-	var ordered apps.PodTemplate
-	if err := json.Unmarshal(data, &ordered); err != nil {
-		return out
-	}
-	return ordered
+	raw := apps.NewPodTemplate(template)
+	return decode[apps.PodTemplate](must(json.Marshal(decode[any](raw.Raw()))))
 }
 
 // Retemplate changes the template of a CloneSet.
 func Retemplate(change func(*corev1.PodTemplateSpec)) func(*apps.CloneSet) {
 	return func(set *apps.CloneSet) {
-		template, err := set.Spec.Template.Decode()
-		if err != nil {
-			return
-		}
+		template := must(set.Spec.Template.Decode())
 		change(template)
 		set.Spec.Template = rawTemplate(*template)
 	}
@@ -257,30 +240,10 @@ func Retemplate(change func(*corev1.PodTemplateSpec)) func(*apps.CloneSet) {
 // Undo merges the data of a revision into the CloneSet, including its directive.
 func Undo(data []byte) func(*apps.CloneSet) {
 	return func(set *apps.CloneSet) {
-		was, err := json.Marshal(map[string]any{"spec": map[string]any{"template": set.Spec.Template}})
-		if err != nil {
-			return
-		}
-		merged, err := jsonpatch.MergePatch(was, data)
-		if err != nil {
-			return
-		}
-		var is struct {
+		was := must(json.Marshal(map[string]any{"spec": map[string]any{"template": set.Spec.Template}}))
+		is := decode[struct {
 			Spec struct{ Template apps.PodTemplate }
-		}
-		if err := json.Unmarshal(merged, &is); err == nil {
-			set.Spec.Template = is.Spec.Template
-		}
+		}](must(jsonpatch.MergePatch(was, data)))
+		set.Spec.Template = is.Spec.Template
 	}
-}
-
-func templateOf(set *apps.CloneSet) (map[string]any, error) {
-	return revision.Decode(set.Spec.Template.Raw())
-}
-
-func revisionData(object client.Object) []byte {
-	if r, ok := object.(*appsv1.ControllerRevision); ok {
-		return r.Data.Raw
-	}
-	return nil
 }

@@ -3,7 +3,9 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,21 +38,38 @@ func (w *World) record(c *model.Commit) {
 	w.story.lines = append(w.story.lines, line{at: c.At, actor: c.Actor, commit: c})
 }
 
+// String describes an event; "" if nobody needs to know.
+func (l *line) String() string {
+	text := fmt.Sprintf(l.format, l.args...)
+	if l.commit != nil {
+		text = describe(l.commit)
+	}
+	if text == "" {
+		return ""
+	}
+	return fmt.Sprintf("%-10s %s", l.actor, text)
+}
+
 // Story describes the run, one line per event.
 func (w *World) Story() string {
 	var b strings.Builder
-	for _, l := range w.story.lines {
-		text := ""
-		if l.commit != nil {
-			text = describe(l.commit)
-		} else {
-			text = fmt.Sprintf(l.format, l.args...)
-		}
-		if text != "" {
-			fmt.Fprintf(&b, "%9.3fs %-10s %s\n", l.at.Sub(epoch).Seconds(), l.actor, text)
+	for i := range w.story.lines {
+		if text := w.story.lines[i].String(); text != "" {
+			fmt.Fprintf(&b, "%9.3fs %s\n", w.story.lines[i].at.Sub(epoch).Seconds(), text)
 		}
 	}
 	return b.String()
+}
+
+// text describes the events without their times.
+func (s story) text() []string {
+	var out []string
+	for i := range s.lines {
+		if text := s.lines[i].String(); text != "" {
+			out = append(out, text)
+		}
+	}
+	return out
 }
 
 // describe describes a commit; "" if nobody needs to know.
@@ -70,28 +89,19 @@ func describe(c *model.Commit) string {
 	case c.Old.GetDeletionTimestamp() == nil && c.New.GetDeletionTimestamp() != nil:
 		return fmt.Sprintf("changes %s %s: to be deleted", c.Kind, name)
 	}
-	for _, key := range sortedKeys(c.Old.GetAnnotations(), c.New.GetAnnotations()) {
-		if c.Old.GetAnnotations()[key] != c.New.GetAnnotations()[key] {
-			return fmt.Sprintf("changes %s %s: annotation %s", c.Kind, name, key)
-		}
+	if keys := changed(c.Old.GetAnnotations(), c.New.GetAnnotations()); len(keys) > 0 {
+		return fmt.Sprintf("changes %s %s: annotation %s", c.Kind, name, keys[0])
 	}
 	return fmt.Sprintf("changes %s %s", c.Kind, name)
 }
 
 func describePod(c *model.Commit) string {
-	pod, ok := c.Object().(*corev1.Pod)
-	if !ok {
-		return ""
-	}
+	old, pod := c.Pods()
 	switch {
-	case c.Old == nil:
-		return fmt.Sprintf("creates Pod %s of revision %s with %s", pod.Name, pod.Labels[apps.LabelTemplateHash], imagesOf(pod))
-	case c.New == nil:
-		return fmt.Sprintf("removes Pod %s for good", pod.Name)
-	}
-	old, ok := c.Old.(*corev1.Pod)
-	if !ok {
-		return ""
+	case old == nil:
+		return fmt.Sprintf("creates Pod %s of revision %s with %s", pod.Name, pod.Labels[apps.LabelTemplateHash], imagesOf(&pod.Spec))
+	case pod == nil:
+		return fmt.Sprintf("removes Pod %s for good", old.Name)
 	}
 	changes := podChanges(old, pod)
 	if len(changes) == 0 {
@@ -102,82 +112,71 @@ func describePod(c *model.Commit) string {
 
 func podChanges(old, pod *corev1.Pod) []string {
 	var out []string
-	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	if old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
-		add("to be deleted")
-	}
-	for _, of := range []func(*corev1.Pod) string{imagesOf, resourcesOf} {
-		if a, b := of(old), of(pod); a != b {
-			add("%s instead of %s", b, a)
+	add := func(changed bool, format string, args ...any) {
+		if changed {
+			out = append(out, fmt.Sprintf(format, args...))
 		}
 	}
-	if old.Spec.NodeName != pod.Spec.NodeName {
-		add("on %s", pod.Spec.NodeName)
+	add(old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil, "to be deleted")
+	for _, of := range []func(*corev1.PodSpec) string{imagesOf, resourcesOf} {
+		was, is := of(&old.Spec), of(&pod.Spec)
+		add(was != is, "%s instead of %s", is, was)
 	}
-	if old.Status.Phase != pod.Status.Phase {
-		add("%s", pod.Status.Phase)
-	}
+	add(old.Spec.NodeName != pod.Spec.NodeName, "on %s", pod.Spec.NodeName)
+	add(old.Status.Phase != pod.Status.Phase, "%s", pod.Status.Phase)
 	out = append(out, labelChanges(old.Labels, pod.Labels)...)
 	out = append(out, finalizerChanges(old.Finalizers, pod.Finalizers)...)
-	if a, b := len(old.OwnerReferences), len(pod.OwnerReferences); a != b {
-		add("%d owners instead of %d", b, a)
-	}
+	owned, owns := len(old.OwnerReferences), len(pod.OwnerReferences)
+	add(owned != owns, "%d owners instead of %d", owns, owned)
 	return append(out, statusChanges(old, pod)...)
 }
 
 func finalizerChanges(old, finalizers []string) []string {
 	var out []string
-	for _, f := range finalizers {
-		if !slices.Contains(old, f) {
-			out = append(out, fmt.Sprintf("finalizer %s added", f))
-		}
+	for _, f := range lacking(finalizers, old) {
+		out = append(out, fmt.Sprintf("finalizer %s added", f))
 	}
-	for _, f := range old {
-		if !slices.Contains(finalizers, f) {
-			out = append(out, fmt.Sprintf("finalizer %s removed", f))
-		}
+	for _, f := range lacking(old, finalizers) {
+		out = append(out, fmt.Sprintf("finalizer %s removed", f))
 	}
 	return out
 }
 
+// lacking are those of some strings that others lack.
+func lacking(some, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(some), func(s string) bool { return slices.Contains(others, s) })
+}
+
 func labelChanges(old, labels map[string]string) []string {
 	var out []string
-	for _, key := range sortedKeys(old, labels) {
-		was, had := old[key]
+	for _, key := range changed(old, labels) {
 		is, has := labels[key]
 		name := key[strings.LastIndex(key, "/")+1:]
 		switch {
 		case key == apps.LabelRevision: // already covered by pod-template-hash
-		case had && !has:
+		case !has:
 			out = append(out, fmt.Sprintf("label %s removed", name))
-		case was != is && key == apps.LabelLifecycleState:
-			out = append(out, fmt.Sprintf("%s → %s", orNone(was), is))
-		case was != is || had != has:
+		case key == apps.LabelLifecycleState:
+			out = append(out, fmt.Sprintf("%s → %s", cmp.Or(old[key], "(no state)"), is))
+		default:
 			out = append(out, fmt.Sprintf("label %s=%s", name, is))
 		}
 	}
 	return out
 }
 
-func orNone(text string) string {
-	if text == "" {
-		return "(no state)"
-	}
-	return text
+// changed are the keys of which two maps hold different values, in order.
+func changed(old, new map[string]string) []string {
+	return slices.DeleteFunc(sortedKeys(old, new), func(key string) bool {
+		was, had := old[key]
+		is, has := new[key]
+		return was == is && had == has
+	})
 }
 
+// sortedKeys are the keys of two maps.
 func sortedKeys(a, b map[string]string) []string {
-	var keys []string
-	for key := range a {
-		keys = append(keys, key)
-	}
-	for key := range b {
-		if _, ok := a[key]; !ok {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(a)), slices.Collect(maps.Keys(b))))))
 }
 
 func statusChanges(old, pod *corev1.Pod) []string {
@@ -239,10 +238,10 @@ func describeSet(c *model.Commit) string {
 
 func hash(revision string) string { return revision[strings.LastIndex(revision, "-")+1:] }
 
-func imagesOf(pod *corev1.Pod) string {
-	images := make([]string, 0, len(pod.Spec.Containers))
-	for i := range pod.Spec.Containers {
-		images = append(images, pod.Spec.Containers[i].Image)
+func imagesOf(spec *corev1.PodSpec) string {
+	var images []string
+	for i := range spec.Containers {
+		images = append(images, spec.Containers[i].Image)
 	}
 	return strings.Join(images, "+")
 }
@@ -286,11 +285,7 @@ func templateText(set *apps.CloneSet) string {
 	if err != nil || len(template.Spec.Containers) == 0 {
 		return "no template"
 	}
-	var images []string
-	for i := range template.Spec.Containers {
-		images = append(images, template.Spec.Containers[i].Image)
-	}
-	text := strings.Join(images, "+")
+	text := imagesOf(&template.Spec)
 	if tier := template.Labels["tier"]; tier != "" {
 		text += " tier=" + tier
 	}

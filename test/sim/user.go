@@ -11,48 +11,68 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
 )
 
-// userDeeds are what a random schedule lets the user do, with the weight of each.
-var userActions = []struct {
-	weight int
-	do     func(*Simulation)
-}{
-	{10, func(s *Simulation) { s.roll() }},
-	{3, func(s *Simulation) { s.rollBack() }},
-	{2, func(s *Simulation) { s.undo() }},
-	{2, func(s *Simulation) { s.relabel() }},
-	{2, func(s *Simulation) { s.recreate() }},
-	{8, func(s *Simulation) { s.scale() }},
-	{3, func(s *Simulation) { s.thinkAgain(s.scale, s.scaleBack) }},
-	{3, func(s *Simulation) { s.thinkAgain(s.roll, s.roll) }},
-	{4, func(s *Simulation) { s.move("partition") }},
-	{2, func(s *Simulation) { s.move("budget") }},
-	{2, func(s *Simulation) { s.pause() }},
-	{2, func(s *Simulation) { s.retype() }},
-	{3, func(s *Simulation) { s.rehook() }},
-	{1, func(s *Simulation) { s.retime() }},
-	{4, func(s *Simulation) { s.nameForDeletion() }},
-	{3, func(s *Simulation) { s.listForDeletion() }},
-	{3, func(s *Simulation) { s.deleteByHand() }},
-	{2, func(s *Simulation) { s.touchByHand() }},
-	{1, func(s *Simulation) { s.exclude() }},
-	{2, func(s *Simulation) { s.eachOf(1, s.nodes.restart) }},
-	{2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }},
-	{3, func(s *Simulation) { s.losesNode() }},
-	{4, func(s *Simulation) { s.cordonsNode() }},
-	{1, func(s *Simulation) { s.orphanByHand() }},
-	{2, func(s *Simulation) { s.takeOutByHand() }},
-	{2, func(s *Simulation) { s.breakImage() }},
-	{5, func(s *Simulation) { s.rollResources() }},
-	{4, func(s *Simulation) { s.rollAll() }},
-	{3, func(s *Simulation) { s.thinkAgain(s.rollAll, pick(s.World, s.rollAll, s.rollBack, s.rollResources)) }},
-	{1, func(s *Simulation) { s.forbidResizes() }},
+// draws lets the user give a word about the set one of several values.
+func draws(word string, values ...string) func(*Simulation) {
+	return func(s *Simulation) { s.change(word + " " + pick(s.World, values...)) }
+}
+
+// change lets the user change the CloneSet as words say.
+func (s *Simulation) change(about string) { s.Edit(about, to(about)) }
+
+var (
+	roll          = draws("image", "app:1", "app:2", "app:2-alias", "app:3", "app:4")
+	rollAll       = draws("images", "app:1", "app:2", "app:3", "app:4")
+	relabel       = draws("tier", "a", "b")
+	recreate      = draws("env", "x", "y") // which cannot change in place
+	scale         = draws("replicas", "0", "1", "2", "3", "4", "5")
+	movePartition = draws("partition", "0", "1", "2", "50%", "100%")
+	exclude       = draws("excluded", "true", "false")
+)
+
+// userActions are what a random schedule lets the user do, each as often as it is likely.
+var userActions = slices.Concat(
+	times(10, roll),
+	times(3, (*Simulation).rollBack),
+	times(2, (*Simulation).undo),
+	times(2, relabel),
+	times(2, recreate),
+	times(8, scale),
+	times(3, func(s *Simulation) { s.thinkAgain(scale, (*Simulation).scaleBack) }),
+	times(3, func(s *Simulation) { s.thinkAgain(roll, roll) }),
+	times(4, movePartition),
+	times(2, (*Simulation).rebudget),
+	times(2, (*Simulation).pause),
+	times(2, (*Simulation).retype),
+	times(3, (*Simulation).rehook),
+	times(1, (*Simulation).retime),
+	times(4, (*Simulation).nameForDeletion),
+	times(3, (*Simulation).listForDeletion),
+	times(3, (*Simulation).deleteByHand),
+	times(2, (*Simulation).touchByHand),
+	times(1, exclude),
+	times(2, func(s *Simulation) { s.eachOf(1, s.nodes.restart) }),
+	times(2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }),
+	times(3, (*Simulation).losesNode),
+	times(4, (*Simulation).cordonsNode),
+	times(1, (*Simulation).orphanByHand),
+	times(2, (*Simulation).takeOutByHand),
+	times(2, (*Simulation).breakImage),
+	times(5, (*Simulation).rollResources),
+	times(4, rollAll),
+	times(3, func(s *Simulation) {
+		s.thinkAgain(rollAll, pick(s.World, rollAll, (*Simulation).rollBack, (*Simulation).rollResources))
+	}),
+	times(1, (*Simulation).forbidResizes),
+)
+
+func times(n int, do func(*Simulation)) []func(*Simulation) {
+	return slices.Repeat([]func(*Simulation){do}, n)
 }
 
 // act lets the user, or fate, do something.
@@ -60,43 +80,25 @@ func (s *Simulation) act() {
 	if s.closing || s.Set() == nil {
 		return
 	}
+	actions := userActions
 	if len(s.Set().Spec.VolumeClaimTemplates) > 0 && s.World.roll(0.3) {
-		pick(s.World, claimActions...)(s)
-		return
+		actions = claimActions
 	}
-	total := 0
-	for _, d := range userActions {
-		total += d.weight
-	}
-	n := s.World.chance.IntN(total)
-	for _, d := range userActions {
-		if n -= d.weight; n < 0 {
-			d.do(s)
-			return
-		}
-	}
-}
-
-func (s *Simulation) roll() {
-	image := pick(s.World, "app:1", "app:2", "app:2-alias", "app:3", "app:4")
-	s.Edit("rolls out "+image, to("image "+image))
+	pick(s.World, actions...)(s)
 }
 
 // thinkAgain does something, and soon something else.
-func (s *Simulation) thinkAgain(first, then func()) {
-	first()
+func (s *Simulation) thinkAgain(first, then func(*Simulation)) {
+	first(s)
 	s.World.after(s.World.between(0, pick(s.World, time.Second, 20*time.Second, time.Minute)), func() {
 		if !s.closing {
-			then()
+			then(s)
 		}
 	})
 }
 
 // scaleBack scales to the present number of Pods, or to a few more.
-func (s *Simulation) scaleBack() {
-	n := min(len(s.Pods()), 6)
-	s.Edit(fmt.Sprintf("scales back to %d", n), to(fmt.Sprint("replicas ", n)))
-}
+func (s *Simulation) scaleBack() { s.change(fmt.Sprint("replicas ", min(len(s.Pods()), 6))) }
 
 func (s *Simulation) breakImage() {
 	image := pick(s.World, "app:3", "app:4")
@@ -106,78 +108,54 @@ func (s *Simulation) breakImage() {
 
 // rollBack returns to an earlier template.
 func (s *Simulation) rollBack() {
-	if len(s.templates) == 0 {
-		return
+	if len(s.templates) > 0 {
+		template := pick(s.World, s.templates...)
+		s.Edit("rolls back", func(set *apps.CloneSet) { set.Spec.Template = template })
 	}
-	template := s.templates[s.World.chance.IntN(len(s.templates))]
-	s.Edit("rolls back", func(set *apps.CloneSet) { set.Spec.Template = template })
 }
 
 // undo rolls back as a client does that merges the data of a revision into the set.
 func (s *Simulation) undo() {
-	list := model.List[*appsv1.ControllerRevision](s.Server.Objects)
-	if len(list) == 0 {
-		return
+	if list := model.List[*appsv1.ControllerRevision](s.Server.Objects); len(list) > 0 {
+		r := pick(s.World, list...)
+		s.Edit("merges revision "+r.Name+" into the set", Undo(r.Data.Raw))
 	}
-	object := list[s.World.chance.IntN(len(list))]
-	s.Edit("merges revision "+object.GetName()+" into the set", Undo(object.Data.Raw))
 }
 
-func (s *Simulation) relabel() {
-	tier := pick(s.World, "a", "b")
-	s.Edit("changes a label of the template", to("tier "+tier))
+// rollResources requests other resources, which the nodes may not have, and sometimes
+// another image too.
+func (s *Simulation) rollResources() {
+	s.change("cpu " + pick(s.World, "100m", "200m", "300m", "700m", "950m") + pick(s.World, "", "", "; images app:1", "; images app:3"))
 }
 
-// recreate changes what cannot change in place.
-func (s *Simulation) recreate() {
-	value := pick(s.World, "x", "y")
-	s.Edit("changes the environment of the container", to("env "+value))
-}
-
-func (s *Simulation) scale() {
-	n := s.World.chance.IntN(6)
-	s.Edit(fmt.Sprintf("scales to %d", n), to(fmt.Sprint("replicas ", n)))
-}
-
-func (s *Simulation) move(what string) {
-	s.Edit("moves the "+what, func(set *apps.CloneSet) {
-		if what == "partition" {
-			set.Spec.UpdateStrategy.Partition = s.count(intstr.FromInt32(0), intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromString("100%"))
-			return
-		}
-		budgets(s.World, set)
-	})
-}
-
-func (s *Simulation) count(from ...intstr.IntOrString) *apps.Count {
-	value := pick(s.World, from...)
-	return (*apps.Count)(&value)
+// forbidResizes makes the API server refuse resizes for some time.
+func (s *Simulation) forbidResizes() {
+	s.World.say("story", "the API server refuses resizes")
+	s.Server.RefuseResizes = true
+	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.RefuseResizes = false })
 }
 
 // budgets draws maxUnavailable and maxSurge, which cannot both be 0.
-func budgets(w *World, set *apps.CloneSet) {
-	unavailable := pick(w, intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromInt32(0))
-	surge := pick(w, intstr.FromInt32(0), intstr.FromInt32(0), intstr.FromInt32(1), intstr.FromString("30%"))
-	if set.Spec.UpdateStrategy.Type == apps.UpdateInPlaceOnly {
-		surge = intstr.FromInt32(0)
+func budgets(w *World, kind apps.UpdateStrategyType) string {
+	unavailable, surge := pick(w, "1", "2", "50%", "0"), pick(w, "0", "0", "1", "30%")
+	if kind == apps.UpdateInPlaceOnly {
+		surge = "0"
 	}
-	if surge == intstr.FromInt32(0) && unavailable == intstr.FromInt32(0) {
-		unavailable = intstr.FromInt32(1)
+	if surge == "0" && unavailable == "0" {
+		unavailable = "1"
 	}
-	set.Spec.UpdateStrategy.MaxUnavailable = (*apps.Count)(&unavailable)
-	set.Spec.UpdateStrategy.MaxSurge = (*apps.Count)(&surge)
+	return "unavailable " + unavailable + "; surge " + surge
 }
 
+func (s *Simulation) rebudget() { s.change(budgets(s.World, s.Set().Spec.UpdateStrategy.Type)) }
+
 func (s *Simulation) pause() {
-	s.Edit("pauses or goes on", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.Paused = !set.Spec.UpdateStrategy.Paused })
+	s.change(fmt.Sprint("paused ", !s.Set().Spec.UpdateStrategy.Paused))
 }
 
 func (s *Simulation) retype() {
 	kind := pick(s.World, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)
-	s.Edit("sets the type to "+string(kind), func(set *apps.CloneSet) {
-		set.Spec.UpdateStrategy.Type = kind
-		budgets(s.World, set)
-	})
+	s.change("type " + string(kind) + "; " + budgets(s.World, kind))
 }
 
 // rehook changes the lifecycle, sometimes without changing the template.
@@ -185,20 +163,14 @@ func (s *Simulation) rehook() {
 	hooks := someHooks(s.World)
 	s.unprotected = true
 	if s.World.roll(0.3) {
-		s.Edit("changes the hooks and the template's labels for them", func(set *apps.CloneSet) {
-			hook(set, hooks)
-		})
+		s.Edit("changes the hooks and the template's labels for them", func(set *apps.CloneSet) { hook(set, hooks) })
 		return
 	}
 	s.Edit("changes the hooks", func(set *apps.CloneSet) { set.Spec.Lifecycle = hooks })
 }
 
 func (s *Simulation) retime() {
-	grace, ready := pick(s.World, int32(0), 3, 20), pick(s.World, int32(0), 5, 30)
-	s.Edit("changes the grace period and minReadySeconds", func(set *apps.CloneSet) {
-		set.Spec.UpdateStrategy.InPlaceUpdateStrategy = &apps.InPlaceUpdateStrategy{GracePeriodSeconds: grace}
-		set.Spec.MinReadySeconds = ready
-	})
+	s.change(fmt.Sprintf("grace %d; minReady %d", pick(s.World, 0, 3, 20), pick(s.World, 0, 5, 30)))
 }
 
 // eachOf does something to n of the set's Pods.
@@ -229,8 +201,7 @@ func (s *Simulation) listForDeletion() {
 	s.Edit("lists Pods to delete", func(set *apps.CloneSet) {
 		set.Spec.ScaleStrategy.PodsToDelete = names
 		if s.World.roll(0.5) && *set.Spec.Replicas > 0 {
-			n := *set.Spec.Replicas - 1
-			set.Spec.Replicas = &n
+			set.Spec.Replicas = new(*set.Spec.Replicas - 1)
 		}
 	})
 }
@@ -253,13 +224,6 @@ func (s *Simulation) touchByHand() {
 	})
 }
 
-func (s *Simulation) exclude() {
-	s.Edit("changes whether PreparingDelete counts", func(set *apps.CloneSet) {
-		value := pick(s.World, "true", "false")
-		set.Labels = map[string]string{apps.LabelScalingExcludePreparingDelete: value}
-	})
-}
-
 func (s *Simulation) losesNode() {
 	node := s.World.chance.IntN(max(s.config.Nodes.Nodes, 1))
 	s.nodes.nodeDown(node)
@@ -275,30 +239,17 @@ func (s *Simulation) orphanByHand() {
 
 // someHooks draws a lifecycle.
 func someHooks(w *World) *apps.Lifecycle {
-	mark := func(h *apps.LifecycleHook) *apps.LifecycleHook {
-		h.MarkPodNotReady = w.roll(0.4)
-		return h
-	}
-	switch w.chance.IntN(7) {
-	case 0:
+	hooks := hooksNamed(pick(w,
+		"none", "preDelete", "inPlaceUpdate", "finalizer", "one label", "label and finalizer", "label",
+	))
+	if hooks == nil {
 		return nil
-	case 1:
-		return &apps.Lifecycle{PreDelete: mark(labelHook("hook/block-delete"))}
-	case 2:
-		return &apps.Lifecycle{InPlaceUpdate: mark(labelHook("hook/block-update"))}
-	case 3: // one finalizer for both ways out of service
-		return &apps.Lifecycle{InPlaceUpdate: mark(registeredHook()), PreDelete: mark(registeredHook())}
-	case 4: // one label for being in service
-		return &apps.Lifecycle{
-			PreNormal: labelHook("hook/online"), InPlaceUpdate: mark(labelHook("hook/online")), PreDelete: mark(labelHook("hook/online")),
-		}
-	case 5:
-		both := labelHook("hook/block-delete")
-		both.FinalizersHandler = []string{"hook/registered"}
-		return &apps.Lifecycle{PreNormal: labelHook("hook/online"), PreDelete: mark(both)}
 	}
-	hooks := hooksNamed("label")
-	hooks.InPlaceUpdate, hooks.PreDelete = mark(hooks.InPlaceUpdate), mark(hooks.PreDelete)
+	for _, h := range []*apps.LifecycleHook{hooks.InPlaceUpdate, hooks.PreDelete} {
+		if h != nil {
+			h.MarkPodNotReady = w.roll(0.4)
+		}
+	}
 	return hooks
 }
 

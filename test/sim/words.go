@@ -3,6 +3,7 @@
 package sim
 
 import (
+	_ "embed" // hooks.yaml
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -65,8 +67,8 @@ var setWords = map[string]func(set *apps.CloneSet, value string){
 		set.Spec.UpdateStrategy.InPlaceUpdateStrategy = &apps.InPlaceUpdateStrategy{GracePeriodSeconds: number(seconds)}
 	},
 	"minReady": func(set *apps.CloneSet, seconds string) { set.Spec.MinReadySeconds = number(seconds) },
-	"excluded": func(set *apps.CloneSet, _ string) {
-		set.Labels = map[string]string{apps.LabelScalingExcludePreparingDelete: "true"}
+	"excluded": func(set *apps.CloneSet, yes string) {
+		set.Labels = map[string]string{apps.LabelScalingExcludePreparingDelete: yes}
 	},
 	"claims": func(set *apps.CloneSet, names string) {
 		set.Spec.VolumeClaimTemplates = claimTemplates(strings.Fields(names)...)
@@ -107,11 +109,7 @@ var setWords = map[string]func(set *apps.CloneSet, value string){
 	"undo": func(set *apps.CloneSet, image string) {
 		before := set.DeepCopy()
 		setImage(before, image)
-		if template, err := templateOf(before); err == nil {
-			if data, err := revision.Data(template); err == nil {
-				Undo(data)(set)
-			}
-		}
+		Undo(must(revision.Data(must(revision.Decode(before.Spec.Template.Raw())))))(set)
 	},
 }
 
@@ -141,34 +139,23 @@ func hook(set *apps.CloneSet, hooks *apps.Lifecycle) {
 	}
 }
 
-func labelHook(key string) *apps.LifecycleHook {
-	return &apps.LifecycleHook{LabelsHandler: map[string]string{key: "true"}}
-}
+//go:embed testdata/hooks.yaml
+var hooksFile []byte
 
-func registeredHook() *apps.LifecycleHook {
-	return &apps.LifecycleHook{FinalizersHandler: []string{"hook/registered"}}
-}
+var allHooks = func() (all map[string]*apps.Lifecycle) {
+	if err := yaml.UnmarshalStrict(hooksFile, &all); err != nil {
+		panic(err)
+	}
+	return all
+}()
 
-// hooksNamed are hooks by what holds Pods: "label" is one for each of the three, as most
-// operators use them; "marked" ones mark Pods not ready while they hold them.
+// hooksNamed are hooks by what holds Pods.
 func hooksNamed(name string) *apps.Lifecycle {
-	hooks := &apps.Lifecycle{
-		PreNormal: labelHook("hook/online"), InPlaceUpdate: labelHook("hook/block-update"), PreDelete: labelHook("hook/block-delete"),
+	hooks, known := allHooks[name]
+	if !known {
+		panic("no hooks are named " + name)
 	}
-	switch name {
-	case "none":
-		return nil
-	case "preDelete":
-		return &apps.Lifecycle{PreDelete: hooks.PreDelete}
-	case "finalizer": // one for both ways out of service
-		return &apps.Lifecycle{InPlaceUpdate: registeredHook(), PreDelete: registeredHook()}
-	case "one label": // for being in service
-		return &apps.Lifecycle{PreNormal: labelHook("hook/online"), InPlaceUpdate: labelHook("hook/online"), PreDelete: labelHook("hook/online")}
-	case "both":
-		hooks.InPlaceUpdate.FinalizersHandler, hooks.PreDelete.FinalizersHandler = []string{"hook/update"}, []string{"hook/delete"}
-	}
-	hooks.InPlaceUpdate.MarkPodNotReady, hooks.PreDelete.MarkPodNotReady = name != "label", name != "label"
-	return hooks
+	return hooks.DeepCopy()
 }
 
 // deeds are what else can happen, besides changes of the set.

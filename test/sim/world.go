@@ -9,8 +9,6 @@ import (
 	"time"
 
 	testclock "k8s.io/utils/clock/testing"
-
-	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // epoch is when every run starts.
@@ -99,11 +97,4 @@ func pick[T any](w *World, from ...T) T { return from[w.chance.IntN(len(from))] 
 type planned struct {
 	at time.Time
 	do func()
-}
-
-// decided receives every plan before it is carried out.
-func (w *World) decided(p *Process, decided *plan.Plan) {
-	for i := range decided.Actions {
-		w.say(p.name, "decides to %s", decided.Actions[i])
-	}
 }
