@@ -86,7 +86,7 @@ func parse(args []string) (*settings, error) {
 	flags.BoolVar(&s.xdsAuthorize, "xds-authorize", false, "serve xDS clients only services of namespaces where the user of their certificate may get endpointslices.discovery.k8s.io")
 	s.guard.bind(flags)
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
-	flags.IntVar(&s.parallel, "parallel", 32, "how many Pods of one set are written at a time")
+	flags.IntVar(&s.parallel, "parallel", 128, "how many Pods of one set are written at a time at most; fewer while the API server is busy")
 	flags.BoolVar(&s.keepManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
 	flags.StringVar((*string)(&s.leaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
 	s.log.BindFlags(flags)

@@ -31,6 +31,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/width"
 )
 
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch;patch
@@ -51,9 +52,8 @@ const (
 
 // Options tune the controller.
 type Options struct {
-	// Parallel is how many Pods of one set are written at a time. One pass creates or
-	// removes that many, and updates half as many: the other half are Pods that return to
-	// service. Default: 32.
+	// Parallel is how many Pods of one set are written at a time at most. How many the API
+	// server takes is found out from how long it takes to answer (package width). Default: 128.
 	Parallel int
 	// KeepFieldManagers preserves metadata.managedFields of Pods. Default: the controller
 	// drops it from Pods that it has made and nobody applies to server-side, which halves
@@ -71,9 +71,12 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
+// defaultParallel suffices for 1,000 writes a second over a connection of 100 ms.
+const defaultParallel = 128
+
 func (o Options) withDefaults() Options {
 	if o.Parallel == 0 {
-		o.Parallel = plan.DefaultStarts
+		o.Parallel = defaultParallel
 	}
 	if o.LeaveNodes == "" {
 		o.LeaveNodes = plan.LeaveCordoned
@@ -112,6 +115,7 @@ type Reconciler struct {
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
 	metrics   *metrics
+	width     *width.Width
 	drains    *drains
 	// memories are what is known of each set, by name.
 	memories sync.Map
@@ -126,7 +130,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
 		revisions: newOverlay[*appsv1.ControllerRevision](),
-		metrics:   newMetrics(options.Clock.Now), drains: newDrains(),
+		width:     width.New(options.Parallel), metrics: newMetrics(options.Clock.Now), drains: newDrains(),
 	}
 }
 

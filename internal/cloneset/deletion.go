@@ -45,7 +45,7 @@ func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, no
 		},
 		Current: known.current, Update: known.update,
 		Pods: pods, PodInfos: plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), Deferred: r.memory(keyOf(set)).deferrals.observed(pods),
-		Starts: r.Options.Parallel,
+		Starts: r.starts(),
 	}, known, nil
 }
 

@@ -87,10 +87,15 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []
 	return outcomes
 }
 
+// starts is how many Pods a pass may begin with: it lasts as long as two or three writes.
+func (r *Reconciler) starts() int { return 2 * r.width.Now() }
+
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
 	outcomes := make([]outcome, len(actions))
 	var group errgroup.Group
-	group.SetLimit(r.Options.Parallel)
+	parallel := r.width.Now()
+	r.metrics.parallel.Set(float64(parallel))
+	group.SetLimit(parallel)
 	for i := range actions {
 		group.Go(func() error {
 			outcomes[i] = r.perform(ctx, set, actions[i])

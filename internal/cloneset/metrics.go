@@ -25,8 +25,10 @@ type metrics struct {
 	sets    *setCollector
 	writes  *prometheus.CounterVec
 	actions *prometheus.CounterVec
-	updates prometheus.Histogram
-	passes  prometheus.Histogram
+	// parallel is how many Pods of a set are written at a time.
+	parallel prometheus.Gauge
+	updates  prometheus.Histogram
+	passes   prometheus.Histogram
 }
 
 func newMetrics(now func() time.Time) *metrics {
@@ -40,6 +42,10 @@ func newMetrics(now func() time.Time) *metrics {
 			Name: "usher_cloneset_planned_actions_total",
 			Help: "Planned actions by verb. Each one concerns one Pod.",
 		}, []string{"verb"}),
+		parallel: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "usher_cloneset_parallel_writes",
+			Help: "How many Pods of one CloneSet are written at a time, as found out from how long the API server takes to answer.",
+		}),
 		updates: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "usher_cloneset_inplace_update_duration_seconds",
 			Help:    "How long an in-place update kept a Pod out of service, from its drain until its return.",
@@ -58,7 +64,7 @@ func newMetrics(now func() time.Time) *metrics {
 func (m *metrics) register(registerer prometheus.Registerer) error {
 	return errors.Join(
 		collectors.Register(registerer, &m.sets), collectors.Register(registerer, &m.writes), collectors.Register(registerer, &m.actions),
-		collectors.Register(registerer, &m.updates), collectors.Register(registerer, &m.passes))
+		collectors.Register(registerer, &m.parallel), collectors.Register(registerer, &m.updates), collectors.Register(registerer, &m.passes))
 }
 
 // passed records what a pass decided and how it left the set.

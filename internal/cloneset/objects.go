@@ -34,6 +34,16 @@ func named[T client.Object](object T) T {
 
 func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
 
+// send sends a write, counts it, and learns from it how many the API server takes at a time.
+func (r *Reconciler) send(verb string, request func() error) error {
+	r.width.Begin()
+	sent := r.Clock.Now()
+	err := request()
+	// A deletion that is answered with 429 has to wait for a Pod, not for the server.
+	r.width.Done(verb, r.Clock.Now().Sub(sent), verb != "delete" && apierrors.IsTooManyRequests(err))
+	return r.metrics.wrote(verb, err)
+}
+
 // sendPatch patches an object, or a subresource of it, and returns the API server's
 // answer.
 func sendPatch[T client.Object](
@@ -41,20 +51,21 @@ func sendPatch[T client.Object](
 ) (T, error) {
 	answer := named(object)
 	if subresource == "" {
-		return answer, r.metrics.wrote("patch", r.Client.Patch(ctx, answer, client.RawPatch(kind, data)))
+		return answer, r.send("patch", func() error { return r.Client.Patch(ctx, answer, client.RawPatch(kind, data)) })
 	}
-	err := r.Client.SubResource(subresource).Patch(ctx, answer, client.RawPatch(kind, data))
-	return answer, r.metrics.wrote("patch_"+subresource, err)
+	return answer, r.send("patch_"+subresource, func() error {
+		return r.Client.SubResource(subresource).Patch(ctx, answer, client.RawPatch(kind, data))
+	})
 }
 
 // remove deletes an object that is still what was observed.
 func (r *Reconciler) remove(ctx context.Context, object client.Object, observed client.Preconditions) error {
-	return r.metrics.wrote("delete", r.Client.Delete(ctx, named(object), observed))
+	return r.send("delete", func() error { return r.Client.Delete(ctx, named(object), observed) })
 }
 
 // dryRun asks the API server whether it would create what a manifest describes.
 func (r *Reconciler) dryRun(ctx context.Context, manifest client.Object) error {
-	return r.metrics.wrote("dry_run", r.Strict.Create(ctx, manifest, client.DryRunAll))
+	return r.send("dry_run", func() error { return r.Strict.Create(ctx, manifest, client.DryRunAll) })
 }
 
 // mergeVersion merges a change into an object, or a subresource of it, that is still what
@@ -91,7 +102,8 @@ func getLive[T client.Object](ctx context.Context, reader client.Reader, object 
 func create[T client.Object](
 	ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, manifest *unstructured.Unstructured, object T, options ...client.CreateOption,
 ) error {
-	if err := r.metrics.wrote("create", r.Strict.Create(ctx, manifest, options...)); err != nil {
+	err := r.send("create", func() error { return r.Strict.Create(ctx, manifest, options...) })
+	if err != nil {
 		return err
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifest.Object, object); err != nil {

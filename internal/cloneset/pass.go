@@ -258,7 +258,7 @@ func (r *Reconciler) observe(
 		// What was read after the pass began counts from when it was read, not earlier.
 		Drained: r.drains.of(read, r.Clock.Now()),
 		Claims:  own.claims, DeletedInstances: r.memory(keyOf(set)).deletedInstances(set, own.pods, own.claims), ReleasedInstances: released,
-		Starts: r.Options.Parallel, NoResize: r.Options.NoResize,
+		Starts: r.starts(), NoResize: r.Options.NoResize,
 	}, nil
 }
 

@@ -197,7 +197,7 @@ func (r *Reconciler) tryCreateRevision(
 		},
 		Data: runtime.RawExtension{Raw: data}, Revision: number,
 	}
-	err = r.metrics.wrote("create", r.Client.Create(ctx, object))
+	err = r.send("create", func() error { return r.Client.Create(ctx, object) })
 	if apierrors.IsAlreadyExists(err) {
 		return r.takeRevision(ctx, set, template, object, collisions)
 	}

@@ -3,10 +3,6 @@
 package plan
 
 import (
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
-
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
@@ -26,24 +22,6 @@ type ledger struct {
 	// starts counts how many Pods may still be taken out of service or created in this
 	// pass; below 0 means no bound.
 	starts int
-	// draining counts the Pods that left service for an update in place a moment ago, and
-	// drainedUntil is when the first of them is no longer counted. A Pod that restarts fast is
-	// back by then; a slow restart does not block other Pods.
-	draining     int
-	drainedUntil time.Time
-}
-
-// returnWithin is how long others wait for a Pod to return before they follow it.
-const returnWithin = time.Second
-
-// leave counts a Pod that has been out of service since then.
-func (l *ledger) leave(since, now time.Time) {
-	end := since.Add(returnWithin)
-	if since.IsZero() || !now.Before(end) {
-		return
-	}
-	l.draining++
-	l.drainedUntil = Earlier(l.drainedUntil, end)
 }
 
 // start takes one of the pass's starts.
@@ -116,9 +94,6 @@ func (p *pass) openLedger() {
 			continue
 		}
 		v.leaving = leaving
-		if v.inPlaceReady.Status == corev1.ConditionFalse {
-			p.ledger.leave(v.drained, p.Now)
-		}
 		p.ledger.pods++
 		if v.available {
 			p.ledger.available++

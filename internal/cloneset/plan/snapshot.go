@@ -69,12 +69,11 @@ type Snapshot struct {
 	ClaimsRefusedUntil time.Time
 	// Starts bounds how many Pods one pass takes out of service or creates, so that
 	// finished Pods never wait behind a long queue of new starts. Half as many may be
-	// updates, and as many may be out for an in-place update that began within the last
-	// second. 0 means no bound.
+	// updates. 0 means no bound.
 	Starts int
 }
 
-// DefaultStarts is Snapshot.Starts of a controller without --parallel.
+// DefaultStarts is Snapshot.Starts of a controller that does not know its API server yet.
 const DefaultStarts = 32
 
 // Method is how Pods change to a new revision.

@@ -39,22 +39,8 @@ func (p *pass) recreate(v *podState) {
 	}
 }
 
-// rateLimited reports whether a serving Pod must stay until those that left before it are
-// back, or are slow: the budget is a bound, not a target to fill at once.
-func (p *pass) rateLimited(v *podState) bool {
-	if p.Starts == 0 || !v.available {
-		return false
-	}
-	if p.ledger.draining >= p.Starts {
-		p.wakeAt(p.ledger.drainedUntil)
-		return true
-	}
-	p.ledger.draining++
-	return false
-}
-
-// takeDown pays for the update of a Pod. Updates may use half of the pass's starts: the
-// other half of the parallel writes is for bringing back finished Pods.
+// takeDown pays for the update of a Pod. An update is at least two writes, and so costs two
+// starts: finished Pods come back in the next pass, which must not be far.
 func (p *pass) takeDown(v *podState) bool {
 	if p.Starts > 0 && !v.deferred && p.begun >= max(p.Starts/2, 1) {
 		p.plan.More = true
@@ -136,7 +122,7 @@ func (p *pass) restart(v *podState, change *inplace.Change) {
 		p.wakeAt(at)
 		return
 	}
-	if p.rateLimited(v) || !p.takeDown(v) {
+	if !p.takeDown(v) {
 		return
 	}
 	p.act(v, p.restartOf(change, drained || v.changing()))

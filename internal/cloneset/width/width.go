@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package width finds out how many writes the API server takes at a time.
+//
+// It follows TCP Vegas as Netflix's concurrency-limits adapted it to requests. The least
+// latency seen lately is that of a write that did not wait. With w writes under way, a
+// latency of twice the least means that about half of the w writes wait in a queue. The
+// width grows while the queue is short and shrinks when it is long, so the server always has
+// work, and nobody else's write, a kubelet's for instance, waits behind more than a few of
+// ours. The libraries that do this measure by the machine's clock, which no simulation can
+// set; it is also little code.
+package width
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+const (
+	// least is the smallest width: with fewer writes under way, round trips would bound a
+	// rollout and not the API server.
+	least = 4
+	// first is the width before anything is known.
+	first = 16
+	// refused is what remains of the width after an answer that asks for fewer requests.
+	refused = 0.7
+	// stalled is how long a write takes at least that client-go has repeated after such an
+	// answer: Retry-After has whole seconds.
+	stalled = time.Second
+	// memory is how many writes of a kind pass until the least latency before them is
+	// forgotten: the network, or the server, may have changed.
+	memory = 1000
+)
+
+// Width is how many writes may be under way at a time. It is safe for concurrent use.
+type Width struct {
+	mu       sync.Mutex
+	most     float64
+	value    float64
+	underway int
+	floors   map[string]*floor
+	// rested counts the writes since the last refusal that counted: those that were under
+	// way with it say the same.
+	rested int
+}
+
+// floor is the least latency of a kind of write, of the last memory writes at least.
+type floor struct {
+	before, now time.Duration
+	count       int
+}
+
+// New returns a Width of at most that many writes; below 4 it is constant.
+func New(most int) *Width {
+	w := &Width{most: float64(max(most, 1)), floors: map[string]*floor{}}
+	w.value = min(first, w.most)
+	return w
+}
+
+// Now is how many writes may be under way.
+func (w *Width) Now() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return int(w.value)
+}
+
+// Begin counts a write that is sent. Its end is told to Done.
+func (w *Width) Begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.underway++
+}
+
+// Done learns from a write: its kind (writes of one kind cost about the same), how long it
+// took, and whether the server asked for fewer requests.
+func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	busy := float64(w.underway) > w.value/2
+	w.underway--
+	w.rested++
+	if w.floors[kind] == nil {
+		w.floors[kind] = &floor{before: math.MaxInt64, now: math.MaxInt64}
+	}
+	waited := w.floors[kind].share(took)
+	tooMany = tooMany || (took >= stalled && waited > 0.9)
+	change := 0.0
+	switch {
+	case tooMany && w.rested >= int(w.value):
+		w.rested = 0
+		change = (refused - 1) * w.value
+	case tooMany || !busy: // a width that is not used proves nothing
+	default:
+		change = step(w.value, math.Ceil(w.value*waited)) / w.value
+	}
+	w.value = max(min(least, w.most), min(w.most, w.value+change))
+}
+
+// step is Vegas's decision, for as many writes as the width.
+func step(width, queue float64) float64 {
+	unit := max(1, math.Log10(width))
+	switch {
+	case queue <= unit:
+		return 6 * unit
+	case queue < 3*unit:
+		return unit
+	case queue > 6*unit:
+		return -unit
+	}
+	return 0
+}
+
+// share is which part of a write's time was spent waiting, from 0 to below 1.
+func (f *floor) share(took time.Duration) float64 {
+	f.now = min(f.now, took)
+	shortest := min(f.before, f.now)
+	if f.count++; f.count == memory {
+		f.before, f.now, f.count = f.now, math.MaxInt64, 0
+	}
+	if took <= 0 {
+		return 0
+	}
+	return 1 - float64(shortest)/float64(took)
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package width
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// control is what decides how many writes are under way: a Width, or something worse.
+type control interface {
+	Now() int
+	Begin()
+	Done(kind string, took time.Duration, tooMany bool)
+}
+
+// A rollout plays an in-place update of a set on an API server with two workers and a queue
+// that it shares with the nodes, in the way the controller works: pass by pass, Pods that come
+// back first, then as many starts as the width allows.
+type rollout struct {
+	events   events
+	now      time.Duration
+	random   *rand.Rand
+	control  control
+	latency  time.Duration // of a round trip
+	restart  time.Duration
+	service  time.Duration // of a write on the server
+	workers  int           // of the server, that are idle
+	waiting  []func()      // for the server
+	budget   int
+	left     int // Pods to update
+	out      int
+	mostOut  int
+	ready    []*pod // are to be put back into service
+	jobs     []job  // of the pass, that nobody does
+	unjoined int    // jobs of the pass that are not done
+	doing    int
+	outFor   []time.Duration
+	// tooMany makes the server refuse writes.
+	tooMany func() bool
+}
+
+type pod struct{ since time.Duration }
+
+// job is a sequence of writes, and what happens after each.
+type job []func()
+
+type event struct {
+	at time.Duration
+	do func()
+}
+
+type events []event
+
+func (e events) Len() int           { return len(e) }
+func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
+func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	x := (*e)[last]
+	*e = (*e)[:last]
+	return x
+}
+
+func (r *rollout) after(d time.Duration, do func()) { heap.Push(&r.events, event{r.now + d, do}) }
+
+// write sends a request that somebody waits for.
+func (r *rollout) write(done func()) {
+	r.after(r.latency/2, func() {
+		r.waiting = append(r.waiting, done)
+		r.serve()
+	})
+}
+
+func (r *rollout) serve() {
+	for r.workers > 0 && len(r.waiting) > 0 {
+		done := r.waiting[0]
+		r.waiting = r.waiting[1:]
+		r.workers--
+		r.after(r.service/2+time.Duration(r.random.Int64N(int64(r.service))), func() {
+			r.workers++
+			r.serve()
+			r.after(r.latency/2, done)
+		})
+	}
+}
+
+// pass is one of the controller.
+func (r *rollout) pass() {
+	if r.unjoined > 0 {
+		return
+	}
+	for _, p := range r.ready {
+		r.jobs = append(r.jobs, job{func() {
+			r.outFor = append(r.outFor, r.now-p.since)
+			r.out--
+		}})
+	}
+	r.ready = nil
+	for starts := r.control.Now(); starts > 0 && r.left > 0 && r.out < r.budget; starts-- {
+		p := &pod{}
+		r.left--
+		r.out++
+		r.mostOut = max(r.mostOut, r.out)
+		r.jobs = append(r.jobs, job{func() { p.since = r.now }, func() { r.kubelet(p) }})
+	}
+	r.unjoined = len(r.jobs)
+	r.work()
+}
+
+func (r *rollout) work() {
+	for len(r.jobs) > 0 && r.doing < r.control.Now() {
+		j := r.jobs[0]
+		r.jobs = r.jobs[1:]
+		r.doing++
+		r.do(j)
+	}
+}
+
+func (r *rollout) do(j job) {
+	sent := r.now
+	r.control.Begin()
+	r.write(func() {
+		if r.tooMany != nil && r.tooMany() {
+			r.control.Done("patch", r.now-sent, true)
+			r.after(time.Second, func() { r.do(j) })
+			return
+		}
+		r.control.Done("patch", r.now-sent, false)
+		j[0]()
+		if len(j) > 1 {
+			r.do(j[1:])
+			return
+		}
+		r.doing--
+		if r.unjoined--; r.unjoined == 0 {
+			r.after(8*time.Millisecond, r.pass) // until the cache shows it
+			return
+		}
+		r.work()
+	})
+}
+
+// kubelet restarts a Pod and writes its status: not ready, started, ready.
+func (r *rollout) kubelet(p *pod) {
+	r.after(20*time.Millisecond, func() {
+		r.write(func() {})
+		r.after(r.restart, func() {
+			r.write(func() {
+				r.write(func() {
+					r.ready = append(r.ready, p)
+					r.after(5*time.Millisecond, r.pass)
+				})
+			})
+		})
+	})
+}
+
+const (
+	pods = 2000
+	// usual is the service time with which two workers do as many writes as two processors.
+	usual = 5500 * time.Microsecond
+)
+
+// play runs a rollout to its end, and returns Pods per second and the 99th percentile of the
+// time that Pods are out of service.
+func (r *rollout) play() (speed float64, out time.Duration) {
+	r.workers, r.random, r.left, r.budget = 2, rand.New(rand.NewPCG(1, 2)), pods, pods/5
+	r.pass()
+	for len(r.outFor) < pods {
+		e := heap.Pop(&r.events).(event)
+		r.now = e.at
+		e.do()
+	}
+	slices.Sort(r.outFor)
+	return pods / r.now.Seconds(), r.outFor[pods*99/100]
+}
+
+// possible is what the API server or the budget allows, up to the last Pod's return.
+func (r *rollout) possible() float64 {
+	cycle := r.restart + 20*time.Millisecond + 4*(r.latency+r.service)
+	api := time.Duration(float64(r.service) * 6 / 2)
+	return pods / (pods*max(api, cycle/time.Duration(r.budget)) + cycle).Seconds()
+}
+
+// shortfall is what is wrong with a rollout.
+func shortfall(latency, restart time.Duration) error {
+	r := &rollout{control: New(128), latency: latency, restart: restart, service: usual}
+	speed, out := r.play()
+	if possible := r.possible(); speed < 0.88*possible {
+		return fmt.Errorf("slow: %.1f Pods/s, of %.1f possible", speed, possible)
+	}
+	// The protocol itself has five round trips while a Pod is out of service.
+	if most := restart + 5*latency + 1200*time.Millisecond; out > most {
+		return fmt.Errorf("out of service too long: %v at p99, more than %v", out, most)
+	}
+	if r.mostOut > r.budget {
+		return fmt.Errorf("over the budget: %d Pods out, more than %d", r.mostOut, r.budget)
+	}
+	return nil
+}
+
+func TestRollouts(t *testing.T) {
+	for _, latency := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond} {
+		for _, restart := range []time.Duration{50 * time.Millisecond, time.Second, 5 * time.Second, 20 * time.Second} {
+			if err := shortfall(latency, restart); err != nil {
+				t.Errorf("latency %v, restart %v: %v", latency, restart, err)
+			}
+		}
+	}
+}
+
+type constant int
+
+func (c constant) Now() int                       { return int(c) }
+func (constant) Begin()                           {}
+func (constant) Done(string, time.Duration, bool) {}
+
+// TestConstants shows that no constant does: one that is large enough far from a fast server
+// floods a slow one near by.
+func TestConstants(t *testing.T) {
+	far := func(c control) float64 {
+		speed, _ := (&rollout{control: c, latency: 100 * time.Millisecond, restart: time.Second, service: time.Millisecond}).play()
+		return speed
+	}
+	near := func(c control) time.Duration {
+		_, out := (&rollout{control: c, restart: 50 * time.Millisecond, service: 4 * usual}).play()
+		return out
+	}
+	speed, out := far(New(256)), near(New(256))
+	for c := constant(4); c <= 256; c *= 2 {
+		if far(c) > 0.7*speed && near(c) < 2*out {
+			t.Errorf("%d writes at a time: %.0f Pods/s far away, out of service for %v near by; a Width: %.0f, %v", c, far(c), near(c), speed, out)
+		}
+	}
+}
+
+// TestRefusals has a server that answers every second write with 429 for two seconds.
+func TestRefusals(t *testing.T) {
+	w := New(128)
+	r := &rollout{control: w, latency: 20 * time.Millisecond, restart: time.Second, service: usual}
+	before, during := 0, 0
+	count := 0
+	r.tooMany = func() bool {
+		switch {
+		case r.now < 5*time.Second:
+			before = w.Now()
+		case r.now < 7*time.Second:
+			during = w.Now()
+			count++
+			return count%2 == 0
+		}
+		return false
+	}
+	r.play()
+	if during > before/2 || w.Now() <= during {
+		t.Errorf("the width is %d before, %d while the server refuses, %d at the end", before, during, w.Now())
+	}
+}
+
+// feed tells a Width of writes that all took that long, as many as it allows at a time.
+func feed(w *Width, writes int, took time.Duration) {
+	for writes > 0 {
+		round := w.Now()
+		for range round {
+			w.Begin()
+		}
+		for range round {
+			w.Done("patch", took, false)
+		}
+		writes -= round
+	}
+}
+
+func TestAdapts(t *testing.T) {
+	w := New(64)
+	feed(w, 500, 10*time.Millisecond)
+	if w.Now() != 64 {
+		t.Errorf("nothing waits, and the width is %d of 64", w.Now())
+	}
+	feed(w, 128, 100*time.Millisecond)
+	if w.Now() >= 64 {
+		t.Errorf("the server has become slow, and the width is still %d", w.Now())
+	}
+	feed(w, 3000, 100*time.Millisecond)
+	if w.Now() != 64 {
+		t.Errorf("the connection has become slow for good, and the width is %d of 64", w.Now())
+	}
+	w.Begin()
+	w.Done("patch", 2*time.Second, false) // one write alone, which client-go has repeated
+	if w.Now() >= 64 {
+		t.Errorf("a write was stalled, and the width is %d", w.Now())
+	}
+	idle := New(64)
+	for range 500 {
+		idle.Begin()
+		idle.Done("patch", 10*time.Millisecond, false)
+	}
+	if idle.Now() != 16 {
+		t.Errorf("one write at a time proves nothing, and the width is %d", idle.Now())
+	}
+}
