@@ -43,7 +43,7 @@ func Close(t *testing.T, p *run.Process) {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("the end of what %s wrote:\n%s", p.Name(), strings.Join(p.Tail(shownLines), "\n"))
+			t.Logf("the end of %s:\n%s", p.Log(), strings.Join(p.Tail(shownLines), "\n"))
 		}
 	})
 }
