@@ -5,7 +5,8 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=0.1.0 -t example.com/usher:0.1.0 .
 #
 # `make image` is what releases and tests use: it needs no engine, and its bytes are
-# the same every time. This file is not built by the project's own tests.
+# the same every time. This file is not built by the project's own tests, and its base images have
+# tags here, not digests: pin them before you rely on what you build.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS TARGETARCH
 WORKDIR /src
