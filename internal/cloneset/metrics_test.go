@@ -4,7 +4,7 @@ package cloneset
 
 import (
 	"errors"
-	"strings"
+	"os"
 	"testing"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -24,10 +23,15 @@ func inState(state apps.LifecycleState) *corev1.Pod {
 	return podOf(nil, "", func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = string(state) })
 }
 
-// compare compares metrics with their text form.
-func compare(t *testing.T, c prometheus.Collector, want string) {
+// compare compares metrics with their text form in testdata.
+func compare(t *testing.T, c prometheus.Collector, name string) {
 	t.Helper()
-	if err := testutil.CollectAndCompare(c, strings.NewReader(want)); err != nil {
+	want, err := os.Open("testdata/metrics-" + name + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = want.Close() }() // it was only read
+	if err := testutil.CollectAndCompare(c, want); err != nil {
 		t.Error(err)
 	}
 }
@@ -47,28 +51,13 @@ func TestSetMetrics(t *testing.T) {
 		{Pod: "a", Gate: "preDelete", Keys: []string{"x", "y"}, Since: now.Add(-time.Minute)},
 		{Pod: "b", Gate: "preDelete", Keys: []string{"x"}, Since: now},
 		{Pod: "c", Gate: "preNormal", Keys: []string{"x"}},
+		stuckPod("ImagePullBackOff", time.Minute), // a stuck container stands for a gate
 	}
 	m.passed(set, nil, blocked, nil, left)
 	at = now.Add(time.Second)
-	compare(t, m.sets, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.
-# TYPE usher_cloneset_blocked_pods gauge
-usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="x",namespace="shop"} 2
-usher_cloneset_blocked_pods{cloneset="web",gate="preDelete",key="y",namespace="shop"} 1
-usher_cloneset_blocked_pods{cloneset="web",gate="preNormal",key="x",namespace="shop"} 1
-# HELP usher_cloneset_blocked_seconds How long the longest-waiting Pod has been at a gate.
-# TYPE usher_cloneset_blocked_seconds gauge
-usher_cloneset_blocked_seconds{cloneset="web",gate="preDelete",namespace="shop"} 61
-# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, without terminating Pods.
-# TYPE usher_cloneset_pods gauge
-usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 2
-usher_cloneset_pods{cloneset="web",namespace="shop",state="PreparingDelete"} 1
-usher_cloneset_pods{cloneset="web",namespace="shop",state="other"} 1
-`)
+	compare(t, m.sets, "set")
 	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, PodInfos: left.PodInfos[:1]})
-	compare(t, m.sets, `# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, without terminating Pods.
-# TYPE usher_cloneset_pods gauge
-usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
-`)
+	compare(t, m.sets, "set-alone")
 	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deletion: plan.LetGo})
 	if n := testutil.CollectAndCount(m.sets); n != 0 {
 		t.Errorf("%d series of a set that is gone", n)
@@ -96,11 +85,7 @@ func TestPassMetrics(t *testing.T) {
 		actions = append(actions, o.action)
 	}
 	m.passed(&apps.CloneSet{}, actions, nil, outcomes, &plan.Snapshot{Now: now})
-	compare(t, m.actions, `# HELP usher_cloneset_planned_actions_total Planned actions by verb. Each one concerns one Pod.
-# TYPE usher_cloneset_planned_actions_total counter
-usher_cloneset_planned_actions_total{verb="create"} 1
-usher_cloneset_planned_actions_total{verb="move"} 4
-`)
+	compare(t, m.actions, "actions")
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(m.updates)
 	families, err := registry.Gather()
@@ -125,17 +110,7 @@ func TestWriteMetrics(t *testing.T) {
 	}
 	// Created: a revision, a claim and a Pod, of which the latter two are tried before. Deleted: the
 	// old revision. Patched: the Pod without an owner, the conditions of the new one, the status.
-	compare(t, r.metrics.writes, `# HELP usher_cloneset_writes_total Write requests to the API server, by result: ok, conflict (the next pass decides again), wait (the API server asks to try again later), error.
-# TYPE usher_cloneset_writes_total counter
-usher_cloneset_writes_total{result="conflict",verb="patch"} 1
-usher_cloneset_writes_total{result="error",verb="delete"} 1
-usher_cloneset_writes_total{result="ok",verb="create"} 3
-usher_cloneset_writes_total{result="ok",verb="delete"} 1
-usher_cloneset_writes_total{result="ok",verb="dry_run"} 2
-usher_cloneset_writes_total{result="ok",verb="patch"} 1
-usher_cloneset_writes_total{result="ok",verb="patch_status"} 2
-usher_cloneset_writes_total{result="wait",verb="delete"} 1
-`)
+	compare(t, r.metrics.writes, "writes")
 }
 
 // TestMetricsFollowConventions: names and units follow Prometheus, and a second
@@ -156,21 +131,4 @@ func TestMetricsFollowConventions(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("problems: %v, %v", problems, err)
 	}
-}
-
-// TestStuckMetrics: a stuck container stands for a gate.
-func TestStuckMetrics(t *testing.T) {
-	c := newSetCollector(func() time.Time { return now })
-	c.put(types.NamespacedName{Namespace: "shop", Name: "web"},
-		[]plan.Blocked{stuckPod("ImagePullBackOff", time.Minute)}, plan.ReadPods([]*corev1.Pod{inState("")}, nil))
-	compare(t, c, `# HELP usher_cloneset_blocked_pods Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.
-# TYPE usher_cloneset_blocked_pods gauge
-usher_cloneset_blocked_pods{cloneset="web",gate="container",key="ImagePullBackOff",namespace="shop"} 1
-# HELP usher_cloneset_blocked_seconds How long the longest-waiting Pod has been at a gate.
-# TYPE usher_cloneset_blocked_seconds gauge
-usher_cloneset_blocked_seconds{cloneset="web",gate="container",namespace="shop"} 60
-# HELP usher_cloneset_pods Pods of a CloneSet by lifecycle state, without terminating Pods.
-# TYPE usher_cloneset_pods gauge
-usher_cloneset_pods{cloneset="web",namespace="shop",state="Normal"} 1
-`)
 }

@@ -213,7 +213,7 @@ func TestAlteredRevision(t *testing.T) {
 			t.Fatalf("error %v, so that it is not tried again", err)
 		}
 	}
-	c := conditionOfType(&set.Status, apps.ConditionFailedUpdate)
+	c := set.Status.Condition(apps.ConditionFailedUpdate)
 	if c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonRevisionUnusable {
 		t.Errorf("FailedUpdate = %+v", c)
 	}

@@ -21,15 +21,6 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-func conditionOfType(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *apps.CloneSetCondition {
-	for i := range status.Conditions {
-		if status.Conditions[i].Type == kind {
-			return &status.Conditions[i]
-		}
-	}
-	return nil
-}
-
 // TestProgressingCondition follows the condition from pass to pass; each pass knows only
 // the status that the previous one wrote.
 func TestProgressingCondition(t *testing.T) {
@@ -58,7 +49,7 @@ func TestProgressingCondition(t *testing.T) {
 		step.edit()
 		s.Now = now.Add(step.after)
 		next, due := nextStatus(set, s, tally(s), known, nil)
-		c := conditionOfType(&next, apps.ConditionProgressing)
+		c := next.Condition(apps.ConditionProgressing)
 		if c == nil || c.Status != step.status || c.Reason != step.reason || c.Message != step.message {
 			t.Fatalf("after %v: %+v, want %s %s %q", step.after, c, step.status, step.reason, step.message)
 		}
@@ -68,7 +59,7 @@ func TestProgressingCondition(t *testing.T) {
 		set.Status = next
 	}
 	s.Spec.ProgressDeadline = 0
-	if next, _ := nextStatus(set, s, tally(s), known, nil); conditionOfType(&next, apps.ConditionProgressing) != nil {
+	if next, _ := nextStatus(set, s, tally(s), known, nil); next.Condition(apps.ConditionProgressing) != nil {
 		t.Error("the condition outlives its deadline")
 	}
 }
@@ -113,14 +104,14 @@ func TestFailureConditionsClear(t *testing.T) {
 	s := &plan.Snapshot{Now: now, Current: r, Update: r}
 	unknown := &plan.Plan{Problems: []plan.Problem{{Reason: plan.ProblemNoSuchPod, Message: "no Pod x"}}}
 	set.Status, _ = nextStatus(set, s, tally(s), known, find(unknown, nil, nil))
-	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionTrue || c.Message != "no Pod x" {
+	if c := set.Status.Condition(apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionTrue || c.Message != "no Pod x" {
 		t.Errorf("FailedScale = %+v", c)
 	}
-	if c := conditionOfType(&set.Status, apps.ConditionFailedUpdate); c != nil {
+	if c := set.Status.Condition(apps.ConditionFailedUpdate); c != nil {
 		t.Errorf("FailedUpdate = %+v, but nothing fails to update", c)
 	}
 	set.Status, _ = nextStatus(set, s, tally(s), known, find(&plan.Plan{}, nil, nil))
-	if c := conditionOfType(&set.Status, apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionFalse || c.Message != "" {
+	if c := set.Status.Condition(apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionFalse || c.Message != "" {
 		t.Errorf("FailedScale = %+v, want it cleared", c)
 	}
 }

@@ -3,120 +3,60 @@
 package lifecycle
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-const (
-	keyNormal = "example.com/registered"
-	keyUpdate = "example.com/drained"
-	keyDelete = "example.com/unlisted"
-)
-
-// hooks asks for one label and one finalizer at each gate.
-func hooks() Hooks {
+// hooks ask for a label and a finalizer at each gate.
+func hooks(marking bool) Hooks {
 	gate := func(key string) Hook {
-		return Hook{Labels: map[string]string{key: "yes"}, Finalizers: []string{key + "-f"}}
+		return Hook{Labels: map[string]string{key: "yes"}, Finalizers: []string{key + "-f"}, MarkNotReady: marking}
 	}
-	return Hooks{PreNormal: gate(keyNormal), InPlaceUpdate: gate(keyUpdate), PreDelete: gate(keyDelete)}
+	return Hooks{PreNormal: gate("normal"), InPlaceUpdate: gate("update"), PreDelete: gate("delete")}
 }
 
-func marked() Hooks {
-	h := hooks()
-	h.InPlaceUpdate.MarkNotReady, h.PreDelete.MarkNotReady = true, true
-	return h
-}
-
-type podOption func(*Pod)
-
-func pod(state apps.LifecycleState, options ...podOption) Pod {
-	p := Pod{State: state, Labels: map[string]string{}, Scheduled: true}
-	for _, option := range options {
-		option(&p)
-	}
-	return p
-}
-
-func unscheduled(p *Pod) { p.Scheduled = false }
-func done(p *Pod)        { p.UpdateDone = true }
-func wanted(p *Pod)      { p.UpdateWanted = true }
-
-func label(key, value string) podOption {
-	return func(p *Pod) { p.Labels[key] = value }
-}
-
-func finalizer(key string) podOption {
-	return func(p *Pod) { p.Finalizers = append(p.Finalizers, key+"-f") }
-}
-
-// all adds everything that a gate asks for to the Pod.
-func all(keys ...string) podOption {
-	return func(p *Pod) {
-		for _, key := range keys {
-			label(key, "yes")(p)
-			finalizer(key)(p)
+// podWords are what can be said about a Pod.
+var podWords = map[string]func(*Pod, string){
+	"unscheduled": func(p *Pod, _ string) { p.Scheduled = false },
+	"done":        func(p *Pod, _ string) { p.UpdateDone = true },
+	"wanted":      func(p *Pod, _ string) { p.UpdateWanted = true },
+	"label": func(p *Pod, about string) {
+		key, value, _ := strings.Cut(about, " ")
+		p.Labels[key] = value
+	},
+	"finalizer": func(p *Pod, key string) { p.Finalizers = append(p.Finalizers, key+"-f") },
+	// all is everything that gates ask for.
+	"all": func(p *Pod, keys string) {
+		for key := range strings.FieldsSeq(keys) {
+			p.Labels[key], p.Finalizers = "yes", append(p.Finalizers, key+"-f")
 		}
-	}
+	},
 }
 
 // TestNext covers the rows of the transition table that a Pod takes by itself, and every
 // wait.
 func TestNext(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		pod    Pod
-		hooks  Hooks
-		want   apps.LifecycleState
-		reason string
-	}{
-		// PreparingNormal
-		{"new, no hook, no node", pod(apps.StatePreparingNormal, unscheduled), Hooks{}, apps.StatePreparingNormal, ""},
-		{"new, no hook, scheduled", pod(apps.StatePreparingNormal), Hooks{}, apps.StateNormal, ReasonScheduled},
-		{"new, only other hooks, scheduled", pod(apps.StatePreparingNormal), Hooks{PreDelete: hooks().PreDelete}, apps.StateNormal, ReasonScheduled},
-		{"new, hook, nothing set", pod(apps.StatePreparingNormal), hooks(), apps.StatePreparingNormal, ""},
-		{"new, hook, only the label", pod(apps.StatePreparingNormal, label(keyNormal, "yes")), hooks(), apps.StatePreparingNormal, ""},
-		{"new, hook, only the finalizer", pod(apps.StatePreparingNormal, finalizer(keyNormal)), hooks(), apps.StatePreparingNormal, ""},
-		{"new, hook, another value", pod(apps.StatePreparingNormal, all(keyNormal), label(keyNormal, "no")), hooks(), apps.StatePreparingNormal, ""},
-		{"new, hook, all set", pod(apps.StatePreparingNormal, all(keyNormal)), hooks(), apps.StateNormal, ReasonPreNormalDone},
-		// PreparingUpdate
-		{"before the update", pod(apps.StatePreparingUpdate, wanted), hooks(), apps.StatePreparingUpdate, ""},
-		{"before the update, hook removed", pod(apps.StatePreparingUpdate, wanted), Hooks{}, apps.StatePreparingUpdate, ""},
-		{"rolled back, hook released", pod(apps.StatePreparingUpdate, all(keyNormal)), hooks(), apps.StateUpdated, ReasonUpdateDropped},
-		{"rolled back, hook half released", pod(apps.StatePreparingUpdate, all(keyNormal), finalizer(keyUpdate)), hooks(), apps.StateUpdated, ReasonUpdateDropped},
-		{"rolled back, hook still holds", pod(apps.StatePreparingUpdate, all(keyNormal, keyUpdate)), hooks(), apps.StateNormal, ReasonUpdateDropped},
-		{"rolled back, lifecycle removed", pod(apps.StatePreparingUpdate), Hooks{}, apps.StateNormal, ReasonUpdateDropped},
-		// Updating
-		{"the kubelet works", pod(apps.StateUpdating), hooks(), apps.StateUpdating, ""},
-		{"the kubelet works, lifecycle removed", pod(apps.StateUpdating), Hooks{}, apps.StateUpdating, ""},
-		{"updated, hook released", pod(apps.StateUpdating, done, all(keyNormal)), hooks(), apps.StateUpdated, ReasonUpdateDone},
-		{"updated, hook holds", pod(apps.StateUpdating, done, all(keyNormal, keyUpdate)), hooks(), apps.StateNormal, ReasonUpdateDone},
-		{"updated, no hook", pod(apps.StateUpdating, done), Hooks{}, apps.StateNormal, ReasonUpdateDone},
-		// Updated
-		{"hook not back", pod(apps.StateUpdated), hooks(), apps.StateUpdated, ""},
-		{"hook half back", pod(apps.StateUpdated, label(keyUpdate, "yes")), hooks(), apps.StateUpdated, ""},
-		{"hook back", pod(apps.StateUpdated, all(keyNormal, keyUpdate)), hooks(), apps.StateNormal, ReasonHookRestored},
-		{"hook gone", pod(apps.StateUpdated), Hooks{}, apps.StateNormal, ReasonHookRestored},
-		// An update does not bypass preNormal.
-		{"new and updated", pod(apps.StateUpdating, done, all(keyUpdate)), hooks(), apps.StatePreparingNormal, ReasonUpdateDone},
-		{"new and rolled back", pod(apps.StatePreparingUpdate, all(keyUpdate)), hooks(), apps.StatePreparingNormal, ReasonUpdateDropped},
-		{"new, updated and back", pod(apps.StateUpdated, all(keyUpdate)), hooks(), apps.StatePreparingNormal, ReasonHookRestored},
-		// Moves that only the planner chooses
-		{"Normal stays", pod(apps.StateNormal), hooks(), apps.StateNormal, ""},
-		{"no state stays", pod(""), hooks(), "", ""},
-		{"PreparingDelete stays", pod(apps.StatePreparingDelete), Hooks{}, apps.StatePreparingDelete, ""},
-		// A Pod can leave an unknown state.
-		{"unknown", pod("Paused"), Hooks{}, apps.StateNormal, ReasonUnknownState},
-		{"unknown, not registered", pod("Paused"), hooks(), apps.StatePreparingNormal, ReasonUnknownState},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			got, reason := Next(test.pod, test.hooks)
-			if got != test.want || reason != test.reason {
-				t.Errorf("Next = %q, %q; want %q, %q", got, reason, test.want, test.reason)
-			}
-		})
-	}
+	scenariotest.Run(t, "testdata/next.txt", func(t *testing.T, lines []string) []string {
+		all := hooks(false)
+		asked := map[string]Hooks{"Hooks all": all, "Hooks preDelete": {PreDelete: all.PreDelete}}[lines[0]]
+		state, about, _ := strings.Cut(strings.TrimPrefix(lines[1], "Pod "), ": ")
+		pod := Pod{State: apps.LifecycleState(strings.TrimPrefix(state, "(none)")), Labels: map[string]string{}, Scheduled: true}
+		if err := scenariotest.Say(podWords, &pod, about); err != nil {
+			t.Fatal(err)
+		}
+		next, reason := Next(pod, asked)
+		comes := strings.TrimSpace(cmp.Or(string(next), "(none)") + " " + reason)
+		if keys := Waiting(pod, asked); reason == "" && len(keys) > 0 {
+			return []string{comes, fmt.Sprintf("waits at %s for %s", Gate(pod.State), strings.Join(keys, ", "))}
+		}
+		return []string{comes}
+	})
 }
 
 // TestHookPredicates: one key is enough to hold, all are needed to be complete.
@@ -160,37 +100,16 @@ func TestMarkOf(t *testing.T) {
 		"": MarkLifted, apps.StateNormal: MarkLifted, apps.StatePreparingNormal: MarkLifted, apps.StateUpdated: MarkLifted,
 		apps.StatePreparingUpdate: MarkSet, apps.StatePreparingDelete: MarkSet, apps.StateUpdating: MarkKept,
 	} {
-		if got := MarkOf(state, marked()); got != want {
+		if got := MarkOf(state, hooks(true)); got != want {
 			t.Errorf("MarkOf(%q) = %v, want %v", state, got, want)
 		}
-		if got := MarkOf(state, hooks()); got == MarkSet {
+		if got := MarkOf(state, hooks(false)); got == MarkSet {
 			t.Errorf("MarkOf(%q) marks without markPodNotReady", state)
 		}
 	}
-}
-
-// TestWaiting names what a Pod waits for at each gate.
-func TestWaiting(t *testing.T) {
-	both := func(key string) []string { return []string{key, key + "-f"} }
-	for _, test := range []struct {
-		pod  Pod
-		gate string
-		want []string
-	}{
-		{pod(apps.StatePreparingNormal), "preNormal", both(keyNormal)},
-		{pod(apps.StatePreparingNormal, finalizer(keyNormal)), "preNormal", []string{keyNormal}},
-		{pod(apps.StatePreparingUpdate, all(keyUpdate)), "inPlaceUpdate", both(keyUpdate)},
-		{pod(apps.StatePreparingUpdate), "inPlaceUpdate", nil},
-		{pod(apps.StateUpdated), "inPlaceUpdate", both(keyUpdate)},
-		{pod(apps.StatePreparingDelete, label(keyDelete, "yes")), "preDelete", []string{keyDelete}},
-		{pod(apps.StateNormal, all(keyDelete)), "", nil},
-		{pod(apps.StateUpdating, all(keyUpdate)), "", nil},
-	} {
-		if got := Waiting(test.pod, hooks()); !slices.Equal(got, test.want) {
-			t.Errorf("Waiting in %q = %v, want %v", test.pod.State, got, test.want)
-		}
-		if got := Gate(test.pod.State); got != test.gate {
-			t.Errorf("Gate(%q) = %q, want %q", test.pod.State, got, test.gate)
+	for _, state := range []apps.LifecycleState{"", apps.StateNormal, apps.StateUpdating} {
+		if gate := Gate(state); gate != "" {
+			t.Errorf("a Pod in %q is at gate %s", state, gate)
 		}
 	}
 }

@@ -15,23 +15,28 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
-// TestLargePercentages: more than all Pods is read as more than all, however many digits
-// it has. What is no percentage stays an error.
-func TestLargePercentages(t *testing.T) {
+// TestPercentages: more than all Pods is read as more than all, however many digits it has.
+// What is no percentage is an error that names the field, and never 0.
+func TestPercentages(t *testing.T) {
 	set := &apps.CloneSet{}
-	for text, want := range map[string]int{
-		"150%": 150, "9999%": 9999, "10000%": 9999, "99999999999999999999%": 9999, "0000000%": 0, "000020%": 20,
-	} {
+	read := func(text string) (Count, error) {
 		set.Spec.UpdateStrategy.Partition = (*apps.Count)(&intstr.IntOrString{Type: intstr.String, StrVal: text})
 		spec, err := SpecOf(set)
-		if err != nil || spec.Partition != (Count{Value: want, Percent: true}) {
-			t.Errorf("partition %q is read as %+v, %v", text, spec.Partition, err)
+		return spec.Partition, err
+	}
+	for text, want := range map[string]int{
+		"0%": 0, "20%": 20, "100%": 100, "007%": 7, "150%": 150, "9999%": 9999, "10000%": 9999,
+		"99999999999999999999%": 9999, "0000000%": 0, "000020%": 20,
+	} {
+		if got, err := read(text); err != nil || got != (Count{Value: want, Percent: true}) {
+			t.Errorf("partition %q is read as %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"1.5%", "10000", "-10000%", "10 000%", "10000%%"} {
-		set.Spec.UpdateStrategy.Partition = (*apps.Count)(&intstr.IntOrString{Type: intstr.String, StrVal: text})
-		if spec, err := SpecOf(set); err == nil || !strings.HasPrefix(err.Error(), "spec.updateStrategy.partition: ") {
-			t.Errorf("partition %q is read as %+v, %v", text, spec.Partition, err)
+	for _, text := range []string{
+		"", "%", "5", "-1%", "+1%", "1.5%", "20 %", "20%%", "abc%", "９%", "10000", "-10000%", "10 000%",
+	} {
+		if got, err := read(text); err == nil || !strings.HasPrefix(err.Error(), "spec.updateStrategy.partition: ") {
+			t.Errorf("partition %q is read as %+v, %v", text, got, err)
 		}
 	}
 }
@@ -77,64 +82,10 @@ func TestReadSpread(t *testing.T) {
 	}
 }
 
-// TestParsePercent: an illegal value is an error, and never 0.
-func TestParsePercent(t *testing.T) {
-	for text, want := range map[string]int{"0%": 0, "20%": 20, "100%": 100, "007%": 7, "9999%": 9999} {
-		if got, err := parsePercent(text); err != nil || got != (Count{Value: want, Percent: true}) {
-			t.Errorf("parsePercent(%q) = %+v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"", "%", "5", "-1%", "+1%", "1.5%", "20 %", "20%%", "abc%", "９%"} {
-		if got, err := parsePercent(text); err == nil {
-			t.Errorf("parsePercent(%q) = %+v, want an error", text, got)
-		}
-	}
-}
-
-func percent(n int) Count { return Count{Value: n, Percent: true} }
-
-// TestPartition: percentages round up, but leave one Pod to update.
-func TestPartition(t *testing.T) {
-	for _, test := range []struct {
-		replicas int
-		value    Count
-		want     int
-	}{
-		{10, Count{}, 0}, {10, Count{Value: 3}, 3}, {10, Count{Value: 12}, 10}, {0, Count{Value: 3}, 0},
-		{10, percent(0), 0}, {10, percent(30), 3}, {10, percent(31), 4}, {10, percent(91), 9}, {10, percent(99), 9}, {10, percent(100), 10},
-		{10, percent(200), 10}, {3, percent(99), 2}, {2, percent(51), 1}, {1, percent(50), 1}, {1, percent(0), 0}, {0, percent(50), 0},
-	} {
-		spec := Spec{Replicas: test.replicas, Partition: test.value}
-		if got := spec.partition(); got != test.want {
-			t.Errorf("partition %+v of %d = %d, want %d", test.value, test.replicas, got, test.want)
-		}
-	}
-}
-
-// TestBudgets: maxSurge rounds up and does not count while paused; maxUnavailable rounds
-// up without a surge and down with one.
+// TestBudgets: what an update may do to a set's Pods.
 func TestBudgets(t *testing.T) {
-	for _, test := range []struct {
-		name               string
-		spec               Spec
-		surge, unavailable int
-	}{
-		{"default", Spec{Replicas: 3, MaxUnavailable: percent(20)}, 0, 1},
-		{"no replicas", Spec{MaxUnavailable: percent(20)}, 0, 0},
-		{"numbers", Spec{Replicas: 10, MaxUnavailable: Count{Value: 2}, MaxSurge: Count{Value: 3}}, 3, 2},
-		{"rounded down with a surge", Spec{Replicas: 9, MaxUnavailable: percent(20), MaxSurge: Count{Value: 1}}, 1, 1},
-		{"rounded up without", Spec{Replicas: 9, MaxUnavailable: percent(20)}, 0, 2},
-		{"surge rounded up", Spec{Replicas: 9, MaxUnavailable: percent(20), MaxSurge: percent(10)}, 1, 1},
-		{"paused: no surge, so rounded up", Spec{Replicas: 9, MaxUnavailable: percent(20), MaxSurge: percent(10), Paused: true}, 0, 2},
-		{"InPlaceOnly: no surge", Spec{Replicas: 9, MaxUnavailable: percent(20), MaxSurge: percent(10), Method: InPlaceOnly}, 0, 2},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			if got := test.spec.maxSurge(); got != test.surge {
-				t.Errorf("maxSurge = %d, want %d", got, test.surge)
-			}
-			if got := test.spec.maxUnavailable(); got != test.unavailable {
-				t.Errorf("maxUnavailable = %d, want %d", got, test.unavailable)
-			}
-		})
-	}
+	observe(t, "testdata/budgets.txt", func(_ *testing.T, s *Snapshot) []string {
+		b := s.Spec.Budget()
+		return []string{fmt.Sprintf("partition %d, unavailable %d, surge %d", b.Partition, b.MaxUnavailable, b.MaxSurge)}
+	})
 }
