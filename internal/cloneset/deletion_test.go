@@ -3,12 +3,25 @@
 package cloneset
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -161,5 +174,118 @@ func TestUnseenPodOfADeletedSet(t *testing.T) {
 	passes(t, r, set)
 	if got := read(t, live, pod).Labels[apps.LabelLifecycleState]; got != string(apps.StatePreparingDelete) || !exists(t, live, set) {
 		t.Errorf("the Pod is in %q, and the set exists: %t", got, exists(t, live, set))
+	}
+}
+
+// deferring is an API server that defers the deletion of Pods without the label drained, and
+// counts how often it is asked.
+func deferring(c client.WithWatch) (client.Client, map[string]int) {
+	asked := map[string]int{}
+	var mu sync.Mutex // deletions run side by side
+	return interceptor.NewClient(c, interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			pod := &corev1.Pod{}
+			if err := c.Get(ctx, client.ObjectKeyFromObject(object), pod); err != nil {
+				return err
+			}
+			if pod.Labels["drained"] == "" {
+				mu.Lock()
+				defer mu.Unlock()
+				asked[object.GetName()]++
+				return apierrors.NewTooManyRequests("it drains", 7)
+			}
+			return c.Delete(ctx, object, options...)
+		},
+	}), asked
+}
+
+// TestDeferral: a deletion that the API server defers is a wait and not a failure. The
+// condition shows it, and the API server is asked again when its time has come or the Pod
+// has changed.
+func TestDeferral(t *testing.T) {
+	set := web()
+	set.Spec.Replicas = new(int32)
+	pod, other := podOf(set, "web-a"), podOf(set, "web-b")
+	c := server(t, set, pod, other)
+	waits, asked := deferring(c)
+	r, events := reconcilerOn(waits)
+	for range 3 {
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
+		if err != nil || result.RequeueAfter != 7*time.Second {
+			t.Errorf("the next pass comes in %s: %v", result.RequeueAfter, err)
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"web-a": 1, "web-b": 1}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	status := read(t, c, set).Status
+	if len(status.Conditions) != 1 || !holdsFinding(&status, apps.ConditionBlocked, plan.Problem{Reason: ReasonDeletionDeferred, Message: "" +
+		"Pod web-a is to be deleted, and the API server asks to wait since 2026-01-02T03:04:05Z: it drains; 1 other Pod waits too"}) {
+		t.Errorf("conditions %+v", status.Conditions)
+	}
+	if text := strings.Join(events.reasons, ", "); strings.Contains(text, "Warning") {
+		t.Errorf("events %s", text)
+	}
+	change(t, c, pod, func(pod *corev1.Pod) { pod.Labels["drained"] = "yes" })
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil {
+		t.Fatal(err)
+	}
+	if exists(t, c, pod) {
+		t.Error("the Pod is drained and still there")
+	}
+}
+
+// TestDeferralsOfAPass: what a pass was told counts from the first time; what was neither
+// asked nor has to wait any longer is forgotten.
+func TestDeferralsOfAPass(t *testing.T) {
+	pod := podOf(nil, "web-a", at("1"))
+	refused := []outcome{{action: plan.Action{Verb: plan.Delete, Pod: pod}, err: deferral(apierrors.NewTooManyRequests("", 0))}}
+	d := deferrals{}.after(&plan.Snapshot{Now: now}, refused, now)
+	if got := d[pod.UID]; !got.Since.Equal(now) || !got.Until.Equal(now.Add(time.Second)) {
+		t.Fatalf("first %+v", got)
+	}
+	later := now.Add(time.Second)
+	s := &plan.Snapshot{Now: later}
+	s.Deferred = d.observed([]*corev1.Pod{pod})
+	if again := d.after(s, refused, later)[pod.UID]; !again.Since.Equal(now) || !again.Until.After(later) {
+		t.Errorf("again %+v", again)
+	}
+	if left := d.after(s, nil, later); len(left) > 0 {
+		t.Errorf("not asked again: %v", left)
+	}
+	changed := pod.DeepCopy()
+	changed.Finalizers = []string{"example.com/f"}
+	if got := d.observed([]*corev1.Pod{changed})[pod.UID]; !got.Until.IsZero() || !got.Since.Equal(now) {
+		t.Errorf("a changed Pod has to wait: %+v", got)
+	}
+}
+
+// TestPromptDeletes: a deletion of a Pod returns with the first answer.
+func TestPromptDeletes(t *testing.T) {
+	requests := 0
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":7}}`))
+	}))
+	defer answers.Close()
+	mapper := apimeta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), apimeta.RESTScopeNamespace)
+	mgr, err := ctrl.NewManager(&rest.Config{Host: answers.URL}, ctrl.Options{
+		Scheme:         scheme.Scheme,
+		MapperProvider: func(*rest.Config, *http.Client) (apimeta.RESTMapper, error) { return mapper, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := withPromptDeletes(mgr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = deferral(c.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-a"}}))
+	if wait := (outcome{err: err}).deferred(); requests != 1 || wait == nil || wait.after != 7*time.Second {
+		t.Errorf("%d requests, then %v", requests, err)
 	}
 }
