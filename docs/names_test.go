@@ -113,11 +113,14 @@ func TestCompatibilityNamesTestsThatExist(t *testing.T) {
 
 // TestCompatibilityNamesScenariosThatExist: the files of scenarios that it names are there.
 func TestCompatibilityNamesScenariosThatExist(t *testing.T) {
-	folders := map[string]string{"TestPlans": "plan/testdata/plans/", "inplace.TestUpdates": "inplace/testdata/updates/"}
+	folders := map[string]string{
+		"TestPlans": "internal/cloneset/plan/testdata/plans/", "inplace.TestUpdates": "internal/cloneset/inplace/testdata/updates/",
+		"stories.TestStories": "test/integration/cloneset/testdata/stories/", "install.TestStories": "test/integration/install/testdata/stories/",
+	}
 	for _, found := range regexp.MustCompile("`([A-Za-z.]+)` \\(([a-z, -]+)\\)").FindAllStringSubmatch(read(t, "compatibility.md"), -1) {
 		for name := range strings.SplitSeq(found[2], ", ") {
 			if folder := folders[found[1]]; folder != "" {
-				read(t, "../internal/cloneset/"+folder+name+".txt")
+				read(t, "../"+folder+name+".txt")
 			}
 		}
 	}

@@ -13,6 +13,7 @@
 package scenariotest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -23,7 +24,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 // Scenario is one scenario of a file.
@@ -75,13 +76,74 @@ func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) [
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			for _, s := range Read(t, file) {
 				t.Run(s.Name, func(t *testing.T) {
-					if diff := cmp.Diff(s.Want, play(t, s.Given)); diff != "" {
+					if diff := gocmp.Diff(s.Want, play(t, s.Given)); diff != "" {
 						t.Errorf("what comes of it differs (-want +got):\n%s", diff)
 					}
 				})
 			}
 		})
 	}
+}
+
+// Names are what a story calls something: {a} in a step stands for what is called a.
+type Names struct{ pairs []string }
+
+// Call names something, or something else than before.
+func (n *Names) Call(name, what string) {
+	n.pairs = append([]string{"{" + name + "}", what}, n.pairs...)
+}
+
+// Expand replaces names.
+func (n *Names) Expand(text string) string { return strings.NewReplacer(n.pairs...).Replace(text) }
+
+// Named is what has a name, and whether anything has.
+func (n *Names) Named(name string) (what string, ok bool) {
+	text := "{" + name + "}"
+	what = n.Expand(text)
+	return what, what != text
+}
+
+// Tell plays the scenarios of the files that match a pattern as stories: step by step, up to the
+// first that fails. A step begins with the longest of the words that fits, which does what the rest
+// of it says; deeper lines belong to it.
+func Tell[T interface{ Expand(string) string }](t *testing.T, pattern string, words map[string]func(T, string), begin func(*testing.T) T) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no stories in %s: %v", pattern, err)
+	}
+	for _, file := range files {
+		for _, told := range Read(t, file) {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+told.Name, func(t *testing.T) {
+				story := begin(t)
+				for lines := told.Given; len(lines) > 0 && !t.Failed(); {
+					end := 1
+					for end < len(lines) && strings.HasPrefix(lines[end], " ") {
+						end++
+					}
+					step(t, story, words, strings.Join(lines[:end], "\n"))
+					lines = lines[end:]
+				}
+			})
+		}
+	}
+}
+
+func step[T interface{ Expand(string) string }](t *testing.T, story T, words map[string]func(T, string), text string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("that was in the step\n%s", text)
+		}
+	}()
+	known := slices.SortedFunc(maps.Keys(words), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	for _, word := range known {
+		if rest, ok := strings.CutPrefix(text, word); ok && (rest == "" || rest[0] == ' ' || rest[0] == '\n') {
+			words[word](story, story.Expand(strings.TrimLeft(rest, " ")))
+			return
+		}
+	}
+	t.Fatalf("the step begins with none of %q", known)
 }
 
 // Say makes words about something true, such as "unready; cost 5". Each begins with its name.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -52,10 +53,15 @@ func startNodes(ctx context.Context, c *cluster.Cluster) error {
 // the story says otherwise.
 type story struct {
 	*scene.Scene
+	scenariotest.Names
 	name    string
 	options cloneset.Options
 	// created is how many revisions the controller has asked for.
 	created atomic.Int32
+	// stop stops the controller.
+	stop func()
+	// noted is what there was before.
+	noted noted
 	// intercept sends the controller's requests; nil for the usual way.
 	intercept func(request *http.Request, next http.RoundTripper) (*http.Response, error)
 }
@@ -89,9 +95,8 @@ func running(t *testing.T, set string, patches ...string) *story {
 	return s
 }
 
-// startController runs a controller for the story's namespace. The returned function
-// stops it like a crash.
-func (s *story) startController() (stop func()) {
+// startController runs a controller for the story's namespace. stop stops it like a crash.
+func (s *story) startController() {
 	s.Helper()
 	config := rest.CopyConfig(s.RESTConfig())
 	config.UserAgent = manager // so that a story can tell who wrote a field
@@ -106,11 +111,18 @@ func (s *story) startController() (stop func()) {
 			return next.RoundTrip(request)
 		})
 	})
-	return s.Manage(config, ctrl.Options{Cache: cache.Options{
+	s.stop = s.Manage(config, ctrl.Options{Cache: cache.Options{
 		DefaultNamespaces: map[string]cache.Config{s.Namespace: {}},
 		DefaultTransform:  cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: cloneset.PodCache(), &corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
 		},
 	}}, func(ctx context.Context, mgr ctrl.Manager) error { return cloneset.Setup(ctx, mgr, s.options) })
+}
+
+// crash stops the controller and starts another one.
+func (s *story) crash() {
+	s.Helper()
+	s.stop()
+	s.startController()
 }

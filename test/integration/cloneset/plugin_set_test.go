@@ -10,7 +10,6 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,45 +23,36 @@ import (
 // `set image`, `set env` and `set resources`, as a patch of the containers and as an
 // update of the whole object, change only the container that they name.
 func TestPluginSet(t *testing.T) {
-	type change = func(*corev1.PodTemplateSpec)
-	ways := map[string]func(*story, change){"patched": (*story).setContainers, "written back": (*story).writeBack}
-	main := func(do func(c *corev1.Container)) change {
-		return func(t *corev1.PodTemplateSpec) { do(&t.Spec.Containers[0]) }
-	}
 	for _, test := range []struct {
-		name      string
-		change    change
-		restarts  string
-		recreated bool
+		name, patch, restarts string
+		recreated             bool
 		// untouched Pods are not written at all.
 		untouched int
 		revisions int32
 	}{
-		{"nothing", main(func(*corev1.Container) {}), "0+0 0+0 0+0", false, 3, 1},
-		{"image", main(func(c *corev1.Container) { c.Image = "example.test/web:v2" }), "1+0 1+0 1+0", false, 0, 2},
-		{"resources", main(func(c *corev1.Container) {
-			c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("20m")
-		}), "0+0 0+0 0+0", false, 0, 2},
-		{"env", main(func(c *corev1.Container) { c.Env[0].Value = "green" }), "0+0 0+0 0+0", true, 0, 2},
-		// What early versions of `set image` sent: the name and image of each
-		// container.
-		{"image without the rest", main(func(c *corev1.Container) {
-			*c = corev1.Container{Name: c.Name, Image: "example.test/web:v2"}
-		}), "0+0 0+0 0+0", true, 0, 2},
+		{"nothing", `{}`, "0+0 0+0 0+0", false, 3, 1},
+		{"image", `spec: {containers: [{name: main, image: "example.test/web:v2"}]}`, "1+0 1+0 1+0", false, 0, 2},
+		{"resources", `spec: {containers: [{name: main, resources: {requests: {cpu: 20m}}}]}`, "0+0 0+0 0+0", false, 0, 2},
+		{"env", `spec: {containers: [{name: main, env: [{name: COLOR, value: green}]}]}`, "0+0 0+0 0+0", true, 0, 2},
+		// What early versions of `set image` sent: the name and image of each container.
+		{"image without the rest", `spec: {containers: [{$patch: replace}, {name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/side:v1"}]}`,
+			"0+0 0+0 0+0", true, 0, 2},
 	} {
-		for way, request := range ways {
+		for way, send := range map[string]func(*story, string){"patched": (*story).setContainers, "written back": (*story).writeBack} {
 			t.Run(test.name+" "+way, func(t *testing.T) {
 				s := running(t, "tooled")
 				pods, before := s.identities(), s.podVersions()
-				request(s, test.change)
-				if says := s.rolloutStatus(); says != "successfully rolled out" {
-					t.Error(says)
-				}
+				send(s, test.patch)
+				s.is("rollout", s.rolloutStatus(), "successfully rolled out")
 				s.settled(3)
-				if got := s.restarts(); got != test.restarts || s.created.Load() != test.revisions {
-					t.Errorf("restarts %s, %d revisions asked for", got, s.created.Load())
+				if got := s.restarts(); got != test.restarts || s.created.Load() != test.revisions || s.unwritten(before) != test.untouched {
+					t.Errorf("restarts %s, %d revisions asked for, %d Pods not written", got, s.created.Load(), s.unwritten(before))
 				}
-				s.ranOn(pods, before, test.untouched, test.recreated)
+				if test.recreated {
+					s.newPods(pods)
+				} else {
+					s.samePods(pods)
+				}
 				s.carryTemplate()
 				s.unchanged()
 			})

@@ -11,18 +11,20 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// The stories in plugin*_test.go send what OpenKruise's kubectl plugin sends, according
+// These stories send what OpenKruise's kubectl plugin sends, according
 // to the documentation of its commands and of the corresponding kubectl commands.
 
 // typed is what clients with their own types read of a set.
@@ -56,13 +58,25 @@ func (s *story) template() *corev1.PodTemplateSpec {
 	return &out.Spec.Template
 }
 
-// setContainers changes the containers as `set image`, `set env` and `set resources`
-// do: the patch holds the whole list.
-func (s *story) setContainers(change func(*corev1.PodTemplateSpec)) {
+// merged is the template with a strategic merge patch.
+func (s *story) merged(patch string) *corev1.PodTemplateSpec {
 	s.Helper()
-	template := s.template()
-	change(template)
-	containers, err := json.Marshal(template.Spec.Containers)
+	now, err := json.Marshal(s.template())
+	s.Must(err)
+	change, err := yaml.YAMLToJSON([]byte(patch))
+	s.Must(err)
+	then, err := strategicpatch.StrategicMergePatch(now, change, corev1.PodTemplateSpec{})
+	s.Must(err)
+	out := &corev1.PodTemplateSpec{}
+	s.Must(json.Unmarshal(then, out))
+	return out
+}
+
+// setContainers changes the containers as `set image`, `set env` and `set resources`
+// do: what is sent holds the whole list.
+func (s *story) setContainers(patch string) {
+	s.Helper()
+	containers, err := json.Marshal(s.merged(patch).Spec.Containers)
 	s.Must(err)
 	s.patch("spec: {template: {spec: {containers: %s}}}", containers)
 }
@@ -70,17 +84,16 @@ func (s *story) setContainers(change func(*corev1.PodTemplateSpec)) {
 // setImage is `set image cloneset/web main=image`.
 func (s *story) setImage(image string) {
 	s.Helper()
-	s.setContainers(func(t *corev1.PodTemplateSpec) { t.Spec.Containers[0].Image = "example.test/" + image })
+	s.setContainers(fmt.Sprintf(`spec: {containers: [{name: main, image: "example.test/%s"}]}`, image))
 }
 
 // writeBack changes the template as a client with its own types does: it writes back
 // the whole object, with the nulls and zeros of its types.
-func (s *story) writeBack(change func(*corev1.PodTemplateSpec)) {
+func (s *story) writeBack(patch string) {
 	s.Helper()
 	s.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		set, template := s.raw(), s.template() // the update conflicts if they differ
-		change(template)
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
+		set := s.raw() // the update conflicts if the template is another one
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.merged(patch))
 		if err != nil {
 			return err
 		}
@@ -158,24 +171,6 @@ func (s *story) unchanged() {
 	}
 }
 
-// ranOn checks which Pods are the same, and how many of them have not been written
-// since.
-func (s *story) ranOn(pods map[string]types.UID, versions map[string]string, untouched int, recreated bool) {
-	s.Helper()
-	same := 0
-	for _, pod := range s.pods() {
-		if (pods[pod.Name] != pod.UID) != recreated {
-			s.Errorf("Pod %s is new: %v, want %v", pod.Name, pods[pod.Name] != pod.UID, recreated)
-		}
-		if versions[pod.Name] == pod.ResourceVersion {
-			same++
-		}
-	}
-	if same != untouched {
-		s.Errorf("%d Pods were not written, want %d\n%s", same, untouched, s.Picture())
-	}
-}
-
 // rollout is the output of `rollout status` for a set, and whether it is final.
 func rollout(set *apps.CloneSet) (says string, over bool) {
 	status, replicas := &set.Status, *set.Spec.Replicas
@@ -208,4 +203,60 @@ func (s *story) rolloutStatus() (says string) {
 		return over
 	})
 	return says
+}
+
+// undo is `rollout undo --to-revision=number`; "" is the revision before the newest.
+func (s *story) undo(number string) {
+	s.Helper()
+	history := s.history()
+	if len(history) < 2 {
+		s.Fatalf("no rollout history found: %v", s.chronicle())
+	}
+	i := len(history) - 2
+	if number != "" {
+		i = slices.IndexFunc(history, func(r appsv1.ControllerRevision) bool { return fmt.Sprint(r.Revision) == number })
+	}
+	if i < 0 {
+		s.Fatalf("unable to find the revision %s: %v", number, s.chronicle())
+	}
+	s.patch("%s", history[i].Data.Raw)
+}
+
+// fewEvents checks that the set got no more than that many events, as in "13 events".
+func (s *story) fewEvents(most string) {
+	s.Helper()
+	count, notes := 0, ""
+	for _, e := range s.Events(s.set(), "") {
+		times := max(1, int(e.DeprecatedCount))
+		if e.Series != nil {
+			times = max(times, int(e.Series.Count))
+		}
+		count += times
+		notes += fmt.Sprintf("%d × %s: %s\n", times, e.Reason, e.Note)
+	}
+	if count > scenariotest.Number(strings.TrimSuffix(most, " events")) {
+		s.Errorf("%d events, want %s at most:\n%s", count, most, notes)
+	}
+}
+
+// causes tells why each revision was created, as `rollout history` does.
+func (s *story) causes() string {
+	s.Helper()
+	var out []string
+	for _, r := range s.history() {
+		out = append(out, fmt.Sprint(r.Revision, " ", r.Annotations["kubernetes.io/change-cause"]))
+		if text, there := r.Annotations[corev1.LastAppliedConfigAnnotation]; there {
+			s.Errorf("revision %d carries what was last applied to the set: %s", r.Revision, text)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// showsNewest checks that the plugin would see that the set is at its newest revision already.
+func (s *story) showsNewest() {
+	s.Helper()
+	history := s.history()
+	if newest := history[len(history)-1]; !equality.Semantic.DeepEqual(s.templateAt(&newest), s.template()) {
+		s.Errorf("the newest revision is not the template: %s", newest.Data.Raw)
+	}
 }

@@ -67,14 +67,6 @@ func (s *story) label(pod, key, value string) {
 	s.Change(s.pod(pod), `metadata: {labels: {%q: %q}}`, key, value)
 }
 
-// confirm answers the hook before and after a Pod's update.
-func (s *story) confirm(pod string) {
-	s.Helper()
-	s.label(pod, inPlaceKey, "false")
-	s.one(apps.StateUpdated)
-	s.label(pod, inPlaceKey, "true")
-}
-
 // pod is the key of a Pod.
 func (s *story) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
@@ -141,9 +133,6 @@ func (s *story) newPods(before map[string]types.UID) {
 	}
 }
 
-// includes reports whether a map has all entries of another.
-func includes(whole, part labels.Set) bool { return part.AsSelector().Matches(whole) }
-
 // carryTemplate checks that the Pods are what the template says.
 func (s *story) carryTemplate() {
 	s.Helper()
@@ -155,7 +144,8 @@ func (s *story) carryTemplate() {
 			!got.Resources.Requests.Cpu().Equal(*want.Resources.Requests.Cpu()) {
 			s.Errorf("Pod %s has %+v, the template %+v", pod.Name, got, want)
 		}
-		if !includes(pod.Labels, template.Labels) || !includes(pod.Annotations, template.Annotations) {
+		if !labels.Set(template.Labels).AsSelector().Matches(labels.Set(pod.Labels)) ||
+			!labels.Set(template.Annotations).AsSelector().Matches(labels.Set(pod.Annotations)) {
 			s.Errorf("Pod %s has the labels %v and the annotations %v, the template %v and %v", pod.Name, pod.Labels, pod.Annotations, template.Labels, template.Annotations)
 		}
 	}

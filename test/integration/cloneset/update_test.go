@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
@@ -73,45 +72,6 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestResizeRefused: a refused resize costs one Pod its service, and no Pod its life. It
-// is reported, whoever refuses it, and there are ways out.
-func TestResizeRefused(t *testing.T) {
-	const before, double, tooMuch = `{requests: {cpu: 100m, memory: 64Mi}}`, `{requests: {cpu: 200m, memory: 64Mi}}`, `{requests: {cpu: "5", memory: 64Mi}}`
-	for _, test := range []struct {
-		name, request, says, out string
-		forbidden, unknown       bool
-	}{
-		{name: "by the node, then rolled back", request: tooMuch, says: "Infeasible: Node didn't have enough capacity", out: before},
-		{name: "by the node, then lowered", request: tooMuch, says: "Infeasible: Node didn't have enough capacity", out: `{requests: {cpu: "2", memory: 64Mi}}`},
-		{name: "by an admission policy", request: double, forbidden: true, says: "nothing is resized here", out: before},
-		// The controller does not consider the Pod gone.
-		{name: "as not found", request: double, unknown: true, says: "no subresource pods/resize, which Kubernetes has since 1.33", out: before},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := withoutController(t)
-			if test.unknown {
-				s.intercept = withoutResize
-			}
-			s.startController()
-			s.create("sized")
-			s.settled(2)
-			if test.forbidden {
-				s.forbidResizes()
-			}
-			pods := s.identities()
-			s.patch("%s", resized("v1", test.request))
-			s.isTrue(apps.ConditionFailedUpdate, "ResizeRefused: ", s.one(apps.StateUpdating).Name, test.says)
-			if n := len(s.in(apps.StateUpdating)); n != 1 || s.set().Status.AvailableReplicas != 1 {
-				t.Errorf("%d Pods are being updated, and %d are available", n, s.set().Status.AvailableReplicas)
-			}
-			s.patch("%s", resized("v1", test.out))
-			s.settled(2)
-			s.isFalse(apps.ConditionFailedUpdate)
-			s.samePods(pods)
-		})
-	}
-}
-
 // withoutResize requests a subresource that the API server does not know.
 func withoutResize(request *http.Request, next http.RoundTripper) (*http.Response, error) {
 	if path, ok := strings.CutSuffix(request.URL.Path, "/resize"); ok {
@@ -135,28 +95,4 @@ func (s *story) forbidResizes() {
 		err := s.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "nothing is resized here")
 	})
-}
-
-// TestResizeWithoutTheSubresource: what API servers before Kubernetes 1.33 cannot do
-// creates new Pods or is reported; changes that need no resize are done in place.
-func TestResizeWithoutTheSubresource(t *testing.T) {
-	s := withoutController(t)
-	s.options.NoResize = true
-	s.startController()
-	s.create("sized")
-	s.settled(2)
-	before := s.identities()
-	s.patch("%s", resized("v1", `{requests: {cpu: 200m, memory: 64Mi}}`))
-	s.settled(2)
-	s.newPods(before)
-	after := s.identities()
-	s.patch("%s", resized("v2", `{requests: {cpu: 200m, memory: 64Mi}}`))
-	s.settled(2)
-	s.patch(`spec: {updateStrategy: {type: InPlaceOnly}}`)
-	s.patch("%s", resized("v2", `{requests: {cpu: 300m, memory: 64Mi}}`))
-	s.isTrue(apps.ConditionFailedUpdate, "the API server has no subresource pods/resize")
-	if n := s.set().Status.AvailableReplicas; n != 2 {
-		t.Errorf("%d Pods are available", n)
-	}
-	s.samePods(after)
 }

@@ -21,6 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
@@ -61,8 +62,14 @@ func run(m *testing.M) int {
 // story is one test's cluster, without Usher's API.
 type story struct {
 	*scene.Scene
+	scenariotest.Names
 	// env is the environment of its commands.
 	env []string
+	// usher is the one that was started last, said what the last command printed, and noted
+	// the Pods that there were.
+	usher       *usher
+	said, noted string
+	deletions   deletions
 }
 
 // begin starts a cluster with two nodes. A story waits more than it works, so stories run
@@ -72,7 +79,7 @@ func begin(t *testing.T, options ...clustertest.Option) *story {
 	t.Parallel()
 	c := clustertest.Start(t, options...)
 	api, err := client.NewWithWatch(c.RESTConfig(), client.Options{})
-	s := &story{&scene.Scene{T: t, Plane: &scene.Plane{Cluster: c, WithWatch: api}}, checkout.ToolEnv(tools, c.Kubeconfig(), t.TempDir())}
+	s := &story{Scene: &scene.Scene{T: t, Plane: &scene.Plane{Cluster: c, WithWatch: api}}, env: checkout.ToolEnv(tools, c.Kubeconfig(), t.TempDir())}
 	s.Must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -105,17 +112,14 @@ func (s *story) sh(format string, args ...any) string {
 	return out
 }
 
-// follow runs the commands of a step of a document, the block after
-// <!-- story: NAME -->. They must succeed.
-func (s *story) follow(document, name string) string {
+// follow runs the commands of a step of a document, the block after <!-- story: NAME --> in
+// "DOCUMENT NAME", with etcd's address and a propagation that fits a test. They must succeed.
+func (s *story) follow(step string) string {
 	s.Helper()
+	document, name, _ := strings.Cut(step, " ")
 	script, err := checkout.DocumentedStep(root, document, name)
 	s.Must(err)
-	out, err := s.try(script)
-	if err != nil {
-		s.Fatalf("%s, step %q\n$ %s\n%s\n%v", document, name, script, out, err)
-	}
-	return out
+	return s.sh("%s", strings.NewReplacer("http://etcd.example.com:2379", s.Expand("{etcd}"), "propagation: 5s", "propagation: 1s").Replace(script))
 }
 
 // until waits for something that must happen.

@@ -98,7 +98,7 @@ func (s *story) removed() {
 	s.sh("kubectl annotate crd clonesets.apps.kruise.io --overwrite meta.helm.sh/release-name=kruise meta.helm.sh/release-namespace=default")
 	all := "kubectl get clonesets,pods -A --no-headers -o custom-columns=KIND:.kind,NS:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,DELETED:.metadata.deletionTimestamp | grep -v kruise-"
 	before := s.sh("%s", all)
-	if out := s.follow("migrate.md", "remove OpenKruise"); !strings.Contains(out, "usher.dev/protected") {
+	if out := s.follow("migrate.md remove OpenKruise"); !strings.Contains(out, "usher.dev/protected") {
 		s.Errorf("nothing was refused, so that this test does not show what protects the CRD: %s", out)
 	}
 	if after := s.sh("%s", all); after != before {
@@ -118,7 +118,7 @@ func (s *story) removed() {
 func (s *story) moved(kruise *manager) *usher {
 	s.Helper()
 	for _, step := range []string{"which kinds", "check the sets", "keep a copy"} {
-		s.follow("migrate.md", step)
+		s.follow("migrate.md " + step)
 	}
 	if strings.Contains(s.sh("kubectl get crd -o name"), "check.usher.dev") {
 		s.Error("the check has left its CRD behind")
@@ -127,14 +127,14 @@ func (s *story) moved(kruise *manager) *usher {
 	if out, err := s.try("kubectl apply --server-side --force-conflicts -f dist/crds.yaml"); err == nil || !strings.Contains(out, "storedVersions") {
 		s.Errorf("a CRD without the stored version was taken: %s", out)
 	}
-	s.follow("migrate.md", "store v1alpha1")
-	s.follow("migrate.md", "stop OpenKruise")
+	s.follow("migrate.md store v1alpha1")
+	s.follow("migrate.md stop OpenKruise")
 	kruise.server.Close()
 	asked := kruise.requests.Load()
-	s.follow("migrate.md", "install Usher")
+	s.follow("migrate.md install Usher")
 	running := s.run("usher")
 	s.observed()
-	if out := s.follow("migrate.md", "compare"); out != "" {
+	if out := s.follow("migrate.md compare"); out != "" {
 		s.Errorf("the Pods are not the same: %s", out)
 	}
 	if after := s.unwritten(); after != before {
@@ -153,15 +153,15 @@ func TestMigrationAndBack(t *testing.T) {
 	running := s.moved(kruise)
 	before := s.unwritten()
 	running.stop()
-	s.follow("migrate.md", "stop Usher")
+	s.follow("migrate.md stop Usher")
 	if held := s.protected(); held != "CloneSet CloneSet CloneSet" {
 		t.Errorf("finalizers are on %q, want three CloneSets", held)
 	}
-	s.follow("migrate.md", "take the finalizer off")
+	s.follow("migrate.md take the finalizer off")
 	if held := s.protected(); held != "" {
 		t.Errorf("finalizers are left on %s", held)
 	}
-	s.follow("migrate.md", "start OpenKruise")
+	s.follow("migrate.md start OpenKruise")
 	if after := s.unwritten(); after != before {
 		t.Errorf("Pods and revisions were\n%s\nand are\n%s", before, after)
 	}

@@ -107,31 +107,12 @@ func (s *story) kubeconfigOf(account string) string {
 	return file
 }
 
-// web is a CloneSet of three Pods.
-// stranger is a Registry with a Secret that Usher may not read.
-const stranger = `
-apiVersion: usher.dev/v1alpha1
-kind: Registry
-metadata: {name: stranger}
-spec: {etcd: {endpoints: ["http://127.0.0.1:1"], credentialsSecret: {namespace: default, name: etcd}}}
-`
-
-const web = `
-apiVersion: apps.kruise.io/v1alpha1
-kind: CloneSet
-metadata: {name: web, namespace: default}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: "example.test/web:v1", ports: [{containerPort: 80}]}]}
-  updateStrategy: {type: InPlaceIfPossible}
-`
-
-func (s *story) apply(manifest string) {
+// apply applies a manifest of testdata/manifests.
+func (s *story) apply(name string) {
 	s.Helper()
-	s.sh("kubectl apply -f - <<'END'\n%s\nEND", manifest)
+	text, err := os.ReadFile(filepath.Join("testdata", "manifests", name+".yaml"))
+	s.Must(err)
+	s.sh("kubectl apply -f - <<'END'\n%s\nEND", s.Expand(string(text)))
 }
 
 // available waits until the set has that many Pods in service.
@@ -151,10 +132,31 @@ func (s *story) pods() string {
 	return s.sh(`kubectl get pods -l app=web --sort-by=.metadata.name -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.uid} restarts={.status.containerStatuses[0].restartCount} deleted={.metadata.deletionTimestamp} revision={.metadata.labels.controller-revision-hash}{"\n"}{end}'`)
 }
 
-// same fails if anything happened to the Pods.
-func (s *story) same(before, when string) {
+// same fails if anything happened to the Pods since the note.
+func (s *story) same() {
 	s.Helper()
-	if after := s.pods(); after != before {
-		s.Errorf("%s, the Pods were\n%s\nand are\n%s", when, before, after)
+	if after := s.pods(); after != s.noted {
+		s.Errorf("the Pods were\n%s\nand are\n%s", s.noted, after)
+	}
+}
+
+// remains checks that the CRDs and the CloneSet are unchanged without Usher.
+func (s *story) remains() {
+	s.Helper()
+	if crds := s.sh("kubectl get crd -l usher.dev/protected -o name"); len(strings.Fields(crds)) != 3 {
+		s.Errorf("there are the CRDs %q, want three", crds)
+	}
+	if set := s.sh("kubectl get cloneset web -o jsonpath='{.spec.replicas} {.metadata.finalizers} {.metadata.deletionTimestamp}'"); strings.TrimSpace(set) != "3" {
+		s.Errorf("the CloneSet is %q", set)
+	}
+}
+
+// within checks that all lines of a text are in another one.
+func (s *story) within(text, lines string) {
+	s.Helper()
+	for line := range strings.Lines(lines) {
+		if !strings.Contains(text, strings.TrimSpace(line)) {
+			s.Errorf("%s is not in\n%s", line, text)
+		}
 	}
 }

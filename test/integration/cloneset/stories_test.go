@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
+)
+
+// TestStories plays the stories in testdata/stories, each in a namespace of its own.
+func TestStories(t *testing.T) {
+	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
+		t.Helper()
+		s := begin(t)
+		s.Call("namespace", s.Namespace)
+		return s
+	})
+}
+
+// words are what a step can begin with. What is to happen is awaited.
+var words = map[string]func(s *story, rest string){
+	// What the controller does.
+	"controller crashes":              func(s *story, _ string) { s.crash() },
+	"controller keeps field managers": func(s *story, _ string) { s.options.KeepFieldManagers = true; s.crash() },
+	"resizes are unknown":             func(s *story, _ string) { s.options.NoResize = true; s.crash() },
+	"resizes are not found":           func(s *story, _ string) { s.intercept = withoutResize; s.crash() },
+	"resizes are forbidden":           func(s *story, _ string) { s.forbidResizes() },
+	"another pass writes nothing":     func(s *story, _ string) { s.unchanged() },
+	"handed back":                     func(s *story, _ string) { s.handedBack() },
+
+	// What users do, with kubectl, and with OpenKruise's plugin.
+	"create":            (*story).createFrom,
+	"running":           func(s *story, rest string) { s.createFrom(rest); s.settled(s.replicas()); s.note() },
+	"patch":             func(s *story, rest string) { s.patch("%s", rest) },
+	"image":             (*story).image,
+	"delete":            (*story).delete,
+	"volumes":           func(s *story, n string) { s.offerVolumes(scenariotest.Number(n), s.Namespace) },
+	"template":          (*story).setContainers,
+	"plugin sets image": (*story).setImage,
+	"write back":        (*story).writeBack,
+	"undo":              (*story).undo,
+
+	// What becomes of the set.
+	"settled":          func(s *story, n string) { s.settled(int32(scenariotest.Number(n))) },
+	"status":           (*story).reports,
+	"set has":          func(s *story, want string) { s.has(s.key(), want) },
+	"set is gone":      func(s *story, _ string) { s.Gone(s.key()) },
+	"nothing is left":  func(s *story, _ string) { s.nothingLeft() },
+	"both at the gate": func(s *story, _ string) { s.atTheGate() },
+	"condition":        (*story).condition,
+	"event":            func(s *story, reason string) { s.Event(s.set(), reason) },
+	"at most":          (*story).fewEvents,
+	"rollout":          func(s *story, want string) { s.is("rollout", s.rolloutStatus(), want) },
+
+	// Its revisions.
+	"revision":               func(s *story, name string) { s.observed(); s.Call(name, s.set().Status.UpdateRevision) },
+	"revisions":              (*story).keepsRevisions,
+	"history":                func(s *story, want string) { s.is("history", s.chronicle(), want) },
+	"causes":                 func(s *story, want string) { s.is("causes", s.causes(), want) },
+	"asked for":              func(s *story, want string) { s.is("asked for", fmt.Sprint(s.created.Load(), " revisions"), want) },
+	"at its newest revision": func(s *story, _ string) { s.showsNewest() },
+
+	// Its Pods and claims. A note is what they are compared with later.
+	"note":        func(s *story, _ string) { s.note() },
+	"same Pods":   func(s *story, _ string) { s.samePods(s.noted.pods) },
+	"same labels": func(s *story, _ string) { s.is("labels", fmt.Sprint(s.podLabels()), fmt.Sprint(s.noted.labels)) },
+	"new Pods":    func(s *story, _ string) { s.newPods(s.noted.pods) },
+	"same claims": func(s *story, _ string) { s.is("claims", fmt.Sprint(s.claims()), fmt.Sprint(s.noted.claims)) },
+	"same revisions": func(s *story, _ string) {
+		s.is("revisions", fmt.Sprint(s.revisionNames()), fmt.Sprint(s.noted.revisions))
+	},
+	"restarts":       func(s *story, want string) { s.is("restarts", s.restarts(), want) },
+	"Pods unwritten": func(s *story, want string) { s.is("Pods unwritten", fmt.Sprint(s.unwritten(s.noted.versions)), want) },
+	"Pods ready":     (*story).podsReady,
+	"Pods at":        (*story).labelAll,
+	"Pods are":       (*story).namePods,
+	"all Pods have":  (*story).allPodsHave,
+	"Pod":            (*story).aboutPod,
+	"claims":         (*story).paired,
+	"claim of":       (*story).aboutClaim,
+}
+
+// named is what has a name; the name itself if nothing has it.
+func (s *story) named(name string) string {
+	if what, ok := s.Named(name); ok {
+		return what
+	}
+	return name
+}
+
+// is compares what there is with what a step says.
+func (s *story) is(what, have, want string) {
+	s.Helper()
+	if have != want {
+		s.Errorf("%s: %q, want %q\n%s", what, have, want, s.Picture())
+	}
+}
+
+// createFrom creates a set of testdata/sets, whose name a patch follows.
+func (s *story) createFrom(rest string) {
+	s.Helper()
+	at := strings.IndexAny(rest+" ", " \n")
+	set := s.object(rest[:at], cmp.Or(rest[at:], "{}"))
+	s.name = set.GetName()
+	s.Make(set)
+}
+
+func (s *story) delete(how string) {
+	s.Helper()
+	s.Must(s.Delete(s.Context(), s.key(), client.PropagationPolicy(how)))
+}
+
+// reports waits until the status of the present generation has these fields.
+func (s *story) reports(fields string) {
+	s.Helper()
+	s.observed()
+	s.has(s.key(), "status: "+fields)
+	s.observed()
+}
+
+// has waits until an object has the fields of a YAML document.
+func (s *story) has(object client.Object, document string) {
+	s.Helper()
+	var want map[string]any
+	s.Must(yaml.Unmarshal([]byte(document), &want))
+	s.Until(fmt.Sprintf("%T %s to have %s", object, object.GetName(), document), func() string {
+		s.Read(object)
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		s.Must(err)
+		return registrytest.Unless(includes(fields, want), fmt.Sprintf("it is %v", fields))
+	})
+}
+
+// includes reports whether fields have these values: of lists of objects some may be missing.
+func includes(whole, part any) bool {
+	switch part := part.(type) {
+	case map[string]any:
+		fields, _ := whole.(map[string]any)
+		for name, want := range part {
+			if !includes(fields[name], want) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		items, _ := whole.([]any)
+		return len(items) >= len(part) && !slices.ContainsFunc(part, func(want any) bool {
+			return !slices.ContainsFunc(items, func(item any) bool { return includes(item, want) })
+		}) && (len(items) == len(part) || slices.ContainsFunc(items, func(item any) bool { _, object := item.(map[string]any); return object }))
+	}
+	return fmt.Sprint(whole) == fmt.Sprint(part)
+}
+
+func (s *story) nothingLeft() {
+	s.Helper()
+	s.until("its Pods and revisions to be gone", func() bool { return len(s.pods()) == 0 && len(s.revisions()) == 0 })
+}
+
+// condition waits for a condition, its status, and texts in it.
+func (s *story) condition(rest string) {
+	s.Helper()
+	kind, rest, _ := strings.Cut(rest, " ")
+	status, texts, _ := strings.Cut(rest, " ")
+	s.Condition(s.key(), kind, metav1.ConditionStatus(status), strings.Split(texts, " | ")...)
+}
+
+// keepsRevisions waits until these revisions alone are there.
+func (s *story) keepsRevisions(names string) {
+	s.Helper()
+	var want []string
+	for name := range strings.FieldsSeq(names) {
+		want = append(want, s.named(name))
+	}
+	s.until("the revisions "+names+" alone", func() bool { return slices.Equal(s.revisionNames(), want) })
+}
+
+// noted is what there was before.
+type noted struct {
+	pods      map[string]types.UID
+	versions  map[string]string
+	claims    map[string]types.UID
+	revisions []string
+	labels    []string
+}
+
+func (s *story) note() {
+	s.Helper()
+	s.noted = noted{s.identities(), s.podVersions(), s.claims(), s.revisionNames(), s.podLabels()}
+}
+
+// podLabels are the labels of each Pod.
+func (s *story) podLabels() (out []string) {
+	s.Helper()
+	for _, pod := range s.pods() {
+		out = append(out, pod.Name+" "+metav1.FormatLabelSelector(metav1.SetAsLabelSelector(pod.Labels)))
+	}
+	return out
+}
+
+// unwritten counts Pods that still have these versions.
+func (s *story) unwritten(versions map[string]string) (n int) {
+	s.Helper()
+	for name, version := range s.podVersions() {
+		if versions[name] == version {
+			n++
+		}
+	}
+	return n
+}
+
+// podsReady is "3 with IMAGE": so many Pods with the image are ready.
+func (s *story) podsReady(want string) {
+	s.Helper()
+	_, image, _ := strings.Cut(want, " with ")
+	ready := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool {
+		return p.Spec.Containers[0].Image != "example.test/"+image || conditionOf(&p, corev1.PodReady).Status != corev1.ConditionTrue
+	})
+	s.is("Pods ready", fmt.Sprint(len(ready), " with ", image), want)
+}
+
+// labelAll is "STATE get KEY=VALUE".
+func (s *story) labelAll(rest string) {
+	s.Helper()
+	state, label, _ := strings.Cut(rest, " get ")
+	key, value, _ := strings.Cut(label, "=")
+	for _, pod := range s.in(apps.LifecycleState(state)) {
+		s.label(pod.Name, key, value)
+	}
+}
+
+// namePods names the Pods in their order.
+func (s *story) namePods(names string) {
+	s.Helper()
+	for i, pod := range s.pods() {
+		s.Call(strings.Fields(names)[i], pod.Name)
+	}
+}
+
+func (s *story) allPodsHave(document string) {
+	s.Helper()
+	for _, pod := range s.pods() {
+		s.has(&pod, document)
+	}
+}
+
+func (s *story) aboutClaim(rest string) {
+	s.Helper()
+	pod, document, _ := strings.Cut(rest, " has")
+	name := plan.ClaimName("data", "web", s.Pod(s.named(pod)).Labels[apps.LabelInstanceID])
+	s.has(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}, document)
+}
+
+// aboutPod is what a Pod is, has or gets.
+func (s *story) aboutPod(rest string) {
+	s.Helper()
+	name, rest, _ := strings.Cut(rest, " ")
+	verb, what, _ := strings.Cut(rest, " ")
+	noun, more, _ := strings.Cut(what, " ")
+	switch {
+	case verb == "is" && what == "gone":
+		s.gone(s.named(name))
+	case verb == "is":
+		s.podIs(name, what)
+	case verb == "has" && noun == "image":
+		s.is("image", s.Pod(s.named(name)).Spec.Containers[0].Image, "example.test/"+more)
+	case verb == "has":
+		s.has(s.pod(s.named(name)), what)
+	case noun == "finalizers":
+		s.withFinalizers(s.named(name), more)
+	default:
+		key, value, _ := strings.Cut(what, "=")
+		s.label(s.named(name), key, value)
+	}
+}
+
+// withFinalizers sets the finalizers of a Pod, in this order; that may remove a Pod that is being
+// deleted.
+func (s *story) withFinalizers(name, list string) {
+	s.Helper()
+	var want []string
+	for finalizer := range strings.FieldsSeq(list) {
+		want = append(want, "example.com/"+finalizer)
+	}
+	s.until("the finalizers to be written", func() bool {
+		pod := s.pod(name)
+		if err := s.Get(s.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || slices.Equal(pod.Finalizers, want) {
+			s.Must(client.IgnoreNotFound(err))
+			return true
+		}
+		s.finalizers(pod, want...)
+		return false
+	})
+}
+
+// podIs waits until one Pod is in a state, and ready or not if that is said. If it has no name
+// yet, it gets that name.
+func (s *story) podIs(name, what string) {
+	s.Helper()
+	state, ready, _ := strings.Cut(what, ", ")
+	s.until("one Pod that is "+what, func() bool {
+		found := s.in(apps.LifecycleState(state))
+		if known, ok := s.Named(name); len(found) != 1 || ok && known != found[0].Name {
+			return false
+		}
+		isReady := conditionOf(&found[0], corev1.PodReady).Status == corev1.ConditionTrue
+		if ready == "ready" && !isReady || ready == "not ready" && isReady {
+			return false
+		}
+		s.Call(name, found[0].Name)
+		return true
+	})
+}
+
+// atTheGate waits until the deleted set says that it waits for both of its Pods.
+func (s *story) atTheGate() {
+	s.Helper()
+	s.until("both Pods at their gate", func() bool { return len(s.in(apps.StatePreparingDelete)) == 2 })
+	s.isTrue(apps.ConditionBlocked, deleteKey+" since ", ", before the CloneSet is deleted", "1 other Pod waits")
+	if got := s.set().Finalizers; !slices.Contains(got, apps.FinalizerPreDelete) {
+		s.Errorf("nothing but %q holds the set", got)
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	servers "github.com/usher-dev/usher/test/servers/run"
+)
+
+// Each half runs alone in its own process, with the rights of its own role.
+func TestHalvesApart(t *testing.T) {
+	s := begin(t)
+	s.follow("install.md halves apart")
+	ports, err := servers.FreePorts(t.Context(), 1)
+	s.Must(err)
+	metrics := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	s.run("usher-cloneset")
+	s.run("usher-registration", "--metrics-bind-address="+metrics)
+	s.apply("web")
+	s.available("3")
+	if leases := s.sh("kubectl -n usher-system get leases -o name"); len(strings.Fields(leases)) != 2 {
+		t.Errorf("leases %q, want one for each half", leases)
+	}
+	for what, may := range map[string]string{
+		"get secrets -n usher-system --as " + account("cloneset"):                           "no",
+		"get secrets -n usher-system --as " + account("registration"):                       "yes",
+		"get secrets -n default --as " + account("registration"):                            "no",
+		"create pods -n default --as " + account("registration"):                            "no",
+		"list endpointslices.discovery.k8s.io -n default --as " + account("registration"):   "yes",
+		"create endpointslices.discovery.k8s.io -n default --as " + account("registration"): "no",
+	} {
+		if got, _ := s.try("kubectl auth can-i " + what); got != may {
+			t.Errorf("%s: %s, want %s", what, got, may)
+		}
+	}
+	s.apply("stranger")
+	s.until("the Registry to say why its Secret is not read", func() bool {
+		return strings.Contains(s.sh("kubectl get registry stranger -o jsonpath={.status.conditions}"), "rbac.secretNamespaces")
+	})
+	s.stolenAccount()
+	s.scrapes(metrics)
+}
+
+// account is the service account of a half that is apart.
+func account(half string) string { return "system:serviceaccount:usher-system:usher-" + half }
+
+// stolenAccount does with the accounts of the hook operator and the guard what an attacker would,
+// and what they themselves do.
+func (s *story) stolenAccount() {
+	s.Helper()
+	var pods corev1.PodList
+	s.Must(s.List(s.Context(), &pods, client.MatchingLabels{"app": "web"}))
+	for _, test := range []struct{ subresource, patch, refusal string }{
+		{"", `{"spec": {"containers": [{"name": "main", "image": "attacker.test/miner"}]}}`, "never change the spec"},
+		{"status", `{"status": {"phase": "Failed"}}`, "nothing in the status of a Pod but a condition"},
+		{"status", `{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "no condition of a Pod but usher.dev/registered"},
+		{"", `{"metadata": {"ownerReferences": null}}`, "never change the owners"},
+		{"", `{"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}`, "Kubernetes' own finalizers"},
+		{"", `{"metadata": {"labels": {"app.kubernetes.io/name": "shop"}}}`, "Kubernetes' own labels"},
+		{"status", `{"metadata": {"labels": {"controller-revision-hash": null}}}`, "Kubernetes' own labels"},
+		{"", `{"metadata": {"annotations": {"sidecar.istio.io/inject": "false"}}}`, "no annotations of a Pod but those of usher.dev"},
+		{"", `{"metadata": {"labels": {"example.com/drained": "false"}, "finalizers": ["usher.dev/registration", "example.com/drained"],
+			"annotations": {"usher.dev/registrations": "a", "controller.kubernetes.io/pod-deletion-cost": "-1"}}}`, ""},
+		{"status", `{"status": {"conditions": [{"type": "usher.dev/registered", "status": "True"}]}}`, ""},
+	} {
+		for _, half := range []string{"registration", "guard"} {
+			refusal := test.refusal
+			if half == "guard" && test.subresource == "status" {
+				refusal = `cannot patch resource "pods/status"`
+			}
+			err := s.patchAs(account(half), &pods.Items[0], test.subresource, test.patch)
+			if (err == nil) != (refusal == "") || err != nil && !strings.Contains(err.Error(), refusal) {
+				s.Errorf("%s patches %s with %s: %v, want %q", half, test.subresource, test.patch, err, refusal)
+			}
+		}
+	}
+}
+
+// patchAs tries a strategic merge patch as somebody else.
+func (s *story) patchAs(user string, pod *corev1.Pod, subresource, patch string) error {
+	s.Helper()
+	config := rest.CopyConfig(s.RESTConfig())
+	config.Impersonate.UserName = user
+	api, err := client.New(config, client.Options{})
+	s.Must(err)
+	change := client.RawPatch(types.StrategicMergePatchType, []byte(patch))
+	if subresource != "" {
+		return api.SubResource(subresource).Patch(s.Context(), pod.DeepCopy(), change, client.DryRunAll)
+	}
+	return api.Patch(s.Context(), pod.DeepCopy(), change, client.DryRunAll)
+}
+
+// scrapes reads metrics as strangers, and as somebody who may.
+func (s *story) scrapes(address string) {
+	s.Helper()
+	s.sh("kubectl create namespace monitoring && kubectl -n monitoring create serviceaccount prometheus")
+	s.follow("metrics.md reader")
+	plain := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // The certificate is one that nobody can check.
+	defer plain.CloseIdleConnections()
+	for _, test := range []struct {
+		url, token string
+		code       int
+	}{
+		{"http://" + address, "", http.StatusBadRequest},
+		{"https://" + address, "", http.StatusUnauthorized},
+		{"https://" + address, "made-up", http.StatusUnauthorized},
+		{"https://" + address, s.sh("kubectl -n default create token default"), http.StatusForbidden},
+		{"https://" + address, s.sh("kubectl -n monitoring create token prometheus"), http.StatusOK},
+	} {
+		request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, test.url+"/metrics", nil)
+		s.Must(err)
+		request.Header.Set("Authorization", "Bearer "+test.token)
+		answer, err := (&http.Client{Transport: plain}).Do(request)
+		s.Must(err)
+		body, err := io.ReadAll(answer.Body)
+		s.Must(errors.Join(err, answer.Body.Close()))
+		if answer.StatusCode != test.code || strings.Contains(string(body), "usher_") != (test.code == http.StatusOK) {
+			s.Errorf("%s with the token %.10q: %s, want %d", test.url, test.token, answer.Status, test.code)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/test/cluster/clustertest"
+)
+
+// TestStories plays the stories in testdata/stories, each on a cluster of its own.
+func TestStories(t *testing.T) {
+	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
+		t.Helper()
+		s := begin(t)
+		s.Call("dir", t.TempDir())
+		return s
+	})
+}
+
+// words are what a step can begin with.
+var words = map[string]func(s *story, rest string){
+	// What people do.
+	"follow": func(s *story, step string) { s.follow(step) },
+	"apply":  (*story).apply,
+	"$":      func(s *story, script string) { s.said = s.sh("%s", script) },
+	"fails":  (*story).fails,
+	"plays":  (*story).plays,
+	"call":   func(s *story, name string) { s.Call(name, s.said) },
+	"until":  (*story).untilSaid,
+	"says":   (*story).says,
+	"prints": func(s *story, want string) { s.is("what is printed", s.said, want) },
+
+	// Usher, and the registry.
+	"run":        func(s *story, deployment string) { s.usher = s.run(deployment) },
+	"stop":       func(s *story, _ string) { s.usher.stop() },
+	"etcd":       func(s *story, _ string) { s.Call("etcd", clustertest.StartEtcd(s.T).Endpoint()) },
+	"entries":    func(s *story, n string) { s.is("entries in etcd", s.entries(), n) },
+	"in service": func(s *story, n string) { s.until(n+" entries in etcd", func() bool { return s.entries() == n }) },
+
+	// Pods, and what holds them. A note is what they are compared with later.
+	"available":       (*story).available,
+	"note":            func(s *story, _ string) { s.noted = s.pods() },
+	"same Pods":       func(s *story, _ string) { s.same() },
+	"keeps Pods":      func(s *story, _ string) { s.within(s.pods(), s.noted) },
+	"only noted Pods": func(s *story, _ string) { s.within(s.noted, s.pods()) },
+	"all remains":     func(s *story, _ string) { s.remains() },
+	"held":            func(s *story, want string) { s.is("what finalizers hold", s.protected(), want) },
+	"free":            func(s *story, _ string) { s.until("nothing to be held", func() bool { return s.protected() == "" }) },
+	"watch deletions": func(s *story, _ string) { s.watchDeletions() },
+	"deletes":         (*story).deletes,
+	"deleted":         (*story).deleted,
+}
+
+func (s *story) is(what, have, want string) {
+	s.Helper()
+	if have != want {
+		s.Errorf("%s: %q, want %q", what, have, want)
+	}
+}
+
+// fails runs a script that must fail.
+func (s *story) fails(script string) {
+	s.Helper()
+	out, err := s.try(script)
+	if s.said = out; err == nil {
+		s.Errorf("it was to fail, and said\n%s", out)
+	}
+}
+
+// untilSaid is "TEXT $ SCRIPT": it runs the script until it says the text.
+func (s *story) untilSaid(rest string) {
+	s.Helper()
+	text, script, _ := strings.Cut(rest, " $ ")
+	s.until(rest, func() bool { return strings.Contains(s.sh("%s", script), text) })
+}
+
+// says checks that the last script has said texts, one after the other.
+func (s *story) says(texts string) {
+	s.Helper()
+	rest := s.said
+	for text := range strings.SplitSeq(texts, " | ") {
+		_, after, ok := strings.Cut(rest, text)
+		if rest = after; !ok {
+			s.Fatalf("it has not said %s, but\n%s", texts, s.said)
+		}
+	}
+}
+
+// entries is the number of keys under services/ in etcd.
+func (s *story) entries() string {
+	s.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Expand("{etcd}")}, Logger: zap.NewNop()})
+	s.Must(err)
+	defer func() { _ = client.Close() }() // Everything was read.
+	answer, err := client.Get(s.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	s.Must(err)
+	return fmt.Sprint(answer.Count)
+}
+
+// protected lists the objects with Usher's finalizers.
+func (s *story) protected() string {
+	s.Helper()
+	return s.sh(`kubectl get pods,clonesets,registrations.usher.dev,registries.usher.dev -A -o go-template='{{range .items}}{{$o := .}}{{range .metadata.finalizers}}{{if eq . "usher.dev/registration" "usher.dev/pre-delete"}}{{$o.kind}} {{end}}{{end}}{{end}}'`)
+}
