@@ -55,29 +55,26 @@ func (r *RunResult) sum(of func(Outcome) int) int {
 	return sum
 }
 
-// sumHooked sums up the workloads with every hook, or with none. One without a hook
+// hooked joins the requests to workloads with every hook, or with none. One without a hook
 // before deletion is reported separately: per phase and reason, it is unknown whether a
 // request was lost because a Pod joined or because it left.
-func (r *RunResult) sumHooked(of func(traffic.Report) int) int {
-	return r.sum(func(o Outcome) int {
-		if o.joinsOnly {
-			return 0
+func (r *RunResult) hooked() (all traffic.Report) {
+	for _, o := range r.Outcomes {
+		if !o.joinsOnly {
+			all = all.Add(o.Report)
 		}
-		return of(o.Report)
-	})
+	}
+	return all
 }
 
 // lostIn counts the lost requests of a phase.
-func (r *RunResult) lostIn(name phase) int {
-	return r.sumHooked(func(report traffic.Report) int {
-		lost := 0
-		for _, section := range report.Sections {
-			if section.Name == string(name) {
-				lost += section.Lost
-			}
+func (r *RunResult) lostIn(name phase) (lost int) {
+	for _, section := range r.hooked().Sections {
+		if section.Name == string(name) {
+			lost += section.Lost
 		}
-		return lost
-	})
+	}
+	return lost
 }
 
 // Result is the outcome of a demonstration: the run with hooks, and then the one without.
@@ -199,31 +196,22 @@ func (r Result) notes() []string {
 					o.name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.name))
 			}
 		}
-		if reasons := run.reasons(); reasons != "-" {
-			notes = append(notes, fmt.Sprintf("Lost with %s: %s.", title(run.Hooks), reasons))
+		var reasons []string
+		for _, r := range run.hooked().Reasons {
+			reasons = append(reasons, stage.Thousands(r.Count)+" × "+r.Reason)
+		}
+		if len(reasons) > 0 {
+			notes = append(notes, fmt.Sprintf("Lost with %s: %s.", title(run.Hooks), strings.Join(reasons, ", ")))
 		}
 	}
 	return notes
-}
-
-// reasons lists why requests were lost, the most common reason first.
-func (r *RunResult) reasons() string {
-	counts := map[string]int{}
-	r.sumHooked(func(report traffic.Report) int {
-		for _, reason := range report.Reasons {
-			counts[reason.Reason] += reason.Count
-		}
-		return 0
-	})
-	return stage.Counts(counts)
 }
 
 // verdict is the last line.
 func (r Result) verdict(style stage.Style) string {
 	parts := []string{}
 	for _, run := range r.Runs {
-		sent := run.sumHooked(func(report traffic.Report) int { return report.Total().Sent })
-		text := fmt.Sprintf("%s: %s requests, %s lost", title(run.Hooks), stage.Thousands(sent), stage.Thousands(run.Lost()))
+		text := fmt.Sprintf("%s: %s requests, %s lost", title(run.Hooks), stage.Thousands(run.hooked().Total().Sent), stage.Thousands(run.Lost()))
 		if run.Hooks && run.DrainedSlow() > 0 {
 			text += fmt.Sprintf(", %s slow ones drained", stage.Thousands(run.DrainedSlow()))
 		}

@@ -87,10 +87,10 @@ func begin(t *testing.T) *story {
 }
 
 // running begins with a set of testdata/sets whose Pods are all available.
-func running(t *testing.T, set string, patches ...string) *story {
+func running(t *testing.T, set string) *story {
 	t.Helper()
 	s := begin(t)
-	s.create(set, patches...)
+	s.create(set)
 	s.settled(s.replicas())
 	return s
 }

@@ -219,19 +219,6 @@ func (s *story) settled(replicas int32) {
 	})
 }
 
-// one waits for exactly one Pod in a state.
-func (s *story) one(want apps.LifecycleState) (pod corev1.Pod) {
-	s.Helper()
-	s.until("one Pod in "+string(want), func() bool {
-		found := s.in(want)
-		if len(found) == 1 {
-			pod = found[0]
-		}
-		return len(found) == 1
-	})
-	return pod
-}
-
 // gone waits until a Pod is being deleted.
 func (s *story) gone(pod string) {
 	s.Helper()

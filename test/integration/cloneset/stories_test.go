@@ -41,6 +41,7 @@ var words = map[string]func(s *story, rest string){
 	"resizes are not found":           func(s *story, _ string) { s.intercept = withoutResize; s.crash() },
 	"resizes are forbidden":           func(s *story, _ string) { s.forbidResizes() },
 	"another pass writes nothing":     func(s *story, _ string) { s.unchanged() },
+	"OpenKruise leaves":               (*story).takeOver,
 	"handed back":                     func(s *story, _ string) { s.handedBack() },
 
 	// What users do, with kubectl, and with OpenKruise's plugin.
@@ -76,11 +77,17 @@ var words = map[string]func(s *story, rest string){
 	"at its newest revision": func(s *story, _ string) { s.showsNewest() },
 
 	// Its Pods and claims. A note is what they are compared with later.
-	"note":        func(s *story, _ string) { s.note() },
-	"same Pods":   func(s *story, _ string) { s.samePods(s.noted.pods) },
-	"same labels": func(s *story, _ string) { s.is("labels", fmt.Sprint(s.podLabels()), fmt.Sprint(s.noted.labels)) },
-	"new Pods":    func(s *story, _ string) { s.newPods(s.noted.pods) },
-	"same claims": func(s *story, _ string) { s.is("claims", fmt.Sprint(s.claims()), fmt.Sprint(s.noted.claims)) },
+	"nothing is written": func(s *story, _ string) {
+		s.is("what is written", fmt.Sprint(s.versions()), fmt.Sprint(s.noted.versions))
+	},
+	"the Pod":            (*story).ends,
+	"run":                (*story).run,
+	"as in the template": func(s *story, _ string) { s.carryTemplate() },
+	"note":               func(s *story, _ string) { s.note() },
+	"same Pods":          func(s *story, _ string) { s.samePods(s.noted.pods) },
+	"same labels":        func(s *story, _ string) { s.is("labels", fmt.Sprint(s.podLabels()), fmt.Sprint(s.noted.labels)) },
+	"new Pods":           func(s *story, _ string) { s.newPods(s.noted.pods) },
+	"same claims":        func(s *story, _ string) { s.is("claims", fmt.Sprint(s.claims()), fmt.Sprint(s.noted.claims)) },
 	"same revisions": func(s *story, _ string) {
 		s.is("revisions", fmt.Sprint(s.revisionNames()), fmt.Sprint(s.noted.revisions))
 	},
@@ -200,7 +207,7 @@ type noted struct {
 
 func (s *story) note() {
 	s.Helper()
-	s.noted = noted{s.identities(), s.podVersions(), s.claims(), s.revisionNames(), s.podLabels()}
+	s.noted = noted{s.identities(), s.versions(), s.claims(), s.revisionNames(), s.podLabels()}
 }
 
 // podLabels are the labels of each Pod.
@@ -240,6 +247,16 @@ func (s *story) labelAll(rest string) {
 	key, value, _ := strings.Cut(label, "=")
 	for _, pod := range s.in(apps.LifecycleState(state)) {
 		s.label(pod.Name, key, value)
+	}
+}
+
+// run is "v2 200m 64Mi": the image's tag, cpu and memory of every Pod.
+func (s *story) run(want string) {
+	s.Helper()
+	for _, pod := range s.pods() {
+		c := pod.Status.ContainerStatuses[0]
+		requests := c.Resources.Requests
+		s.is(pod.Name, fmt.Sprint(strings.TrimPrefix(c.Image, "example.test/web:"), " ", requests.Cpu(), " ", requests.Memory()), want)
 	}
 }
 

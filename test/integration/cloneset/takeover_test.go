@@ -5,15 +5,14 @@ package cloneset
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
@@ -81,82 +80,42 @@ func (s *story) kubelet(pod corev1.Pod) {
 // goldenRevisions are the names from OpenKruise; Usher would choose others.
 var goldenRevisions = []string{"web-5c5f7d6f8d", "web-7f9d8c5b64"}
 
-// What OpenKruise leaves, in every state, ends in the same result: no unnecessary
-// write, no unnecessary restart, no lost hook.
-func TestTakeover(t *testing.T) {
-	const keepOld, marking = `spec: {updateStrategy: {partition: 1}}`, `spec: {lifecycle: {inPlaceUpdate: {markPodNotReady: true}}}`
-	tests := []struct {
-		state string
-		// patch changes the set that OpenKruise leaves.
-		patch string
-		// still reports whether there is nothing to write until somebody acts.
-		still bool
-		// then is what the user does.
-		then string
-		// restarts is how often the Pod's container is restarted; -1 if the Pod is
-		// deleted.
-		restarts int32
-	}{
-		{state: "Normal", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
-		{state: "no state", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: "0%"}}`, restarts: 1},
-		{state: "short revision", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
-		{state: "PreparingNormal", patch: keepOld, still: true, then: `spec: {updateStrategy: {partition: 0}}`, restarts: 1},
-		{state: "PreparingUpdate", still: true, restarts: 1},
-		{state: "marked PreparingUpdate", patch: marking, still: true, restarts: 1},
-		{state: "grace period", restarts: 1},
-		{state: "Updating", still: true, restarts: 1},
-		{state: "Updating and done", restarts: 1},
-		{state: "Updated", still: true, restarts: 1},
-		{state: "PreparingDelete", patch: `spec: {replicas: 0}`, still: true, restarts: -1},
-		{state: "PreparingDelete", patch: `spec: {replicas: 0, updateStrategy: {paused: true}}`, still: true, then: `spec: {replicas: 1, updateStrategy: {paused: false}}`, restarts: 1},
-		{state: "specified PreparingDelete", still: true, restarts: -1},
-		{state: "specified-delete", restarts: -1},
-	}
-	for _, test := range tests {
-		t.Run(test.state, func(t *testing.T) {
-			s := withoutController(t)
-			s.Must(openkruise.Leave(t.Context(), s, s.Namespace, test.state, test.patch))
-			before, pods := s.versions(), s.identities()
-			s.patch(`spec: {revisionHistoryLimit: 9}`) // so that a pass has something to write
-			s.startController()
-			s.observed()
-			if after := s.versions(); test.still && !maps.Equal(before, after) {
-				t.Errorf("written for nothing: %v, then %v\n%s", before, after, s.Picture())
-			}
-			if test.then != "" {
-				s.patch("%s", test.then)
-			}
-			s.ends(pods, test.restarts)
-			if names := s.revisionNames(); !slices.Equal(names, goldenRevisions) {
-				t.Errorf("revisions %v, want those that were there", names)
-			}
-		})
-	}
+// takeOver has OpenKruise leave a set with one Pod in a state, which a patch of the set may follow, and
+// starts the controller.
+func (s *story) takeOver(rest string) {
+	s.Helper()
+	s.stop()
+	state, patch, _ := strings.Cut(rest, "\n")
+	s.Must(openkruise.Leave(s.Context(), s, s.Namespace, state, patch))
+	s.note()
+	s.patch(`spec: {revisionHistoryLimit: 9}`) // so that a pass has something to write
+	s.startController()
+	s.observed()
 }
 
-// ends brings the set to its end, and checks what became of its only Pod.
-func (s *story) ends(pods map[string]types.UID, restarts int32) {
+// ends brings the set to its end: its Pod is "kept with 1 restarts", or "goes".
+func (s *story) ends(how string) {
 	s.Helper()
+	restarts, kept := strings.CutPrefix(how, "is kept with ")
 	s.until("the set to be as the user wants it", func() bool {
 		s.operate()
 		set := s.set()
 		status, want := &set.Status, *set.Spec.Replicas
 		done := status.ObservedGeneration == set.Generation && status.UpdatedAvailableReplicas == want && status.Replicas == want
-		return done && len(s.pods()) == int(want) && (restarts >= 0 || !maps.Equal(pods, s.identities()))
+		return done && len(s.pods()) == int(want) && (kept || !maps.Equal(s.noted.pods, s.identities()))
 	})
-	if restarts >= 0 {
-		s.kept(pods, restarts)
+	if kept {
+		s.kept(restarts)
 	}
+	s.is("revisions", fmt.Sprint(s.revisionNames()), fmt.Sprint(goldenRevisions))
 }
 
 // kept checks that the only Pod is the same, protected, and up to date.
-func (s *story) kept(pods map[string]types.UID, restarts int32) {
+func (s *story) kept(restarts string) {
 	s.Helper()
-	s.samePods(pods)
+	s.samePods(s.noted.pods)
 	pod := s.pods()[0]
-	if got := pod.Status.ContainerStatuses[0].RestartCount; got != restarts {
-		s.Errorf("%d restarts, want %d", got, restarts)
-	}
+	s.is("the Pod", s.restarts()+" restarts", restarts)
 	if pod.Labels[inPlaceKey] != "true" || !slices.Contains(pod.Finalizers, registeredKey) {
 		s.Errorf("a hook is lost: labels %v, finalizers %v", pod.Labels, pod.Finalizers)
 	}
