@@ -106,7 +106,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)), ""
 	var results []*result
-	err := stage.Run{Name: "usher-measure", Out: o.Out, Getenv: o.Getenv, Setup: []stage.Step{
+	err := stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
 		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, auditFile(s), s.Usher()) },
 		func(ctx context.Context, s *stage.Stage) error {
 			return startNodes(ctx, s, nodes, cmp.Or(o.Restart, containerDelay))

@@ -18,8 +18,8 @@ import (
 )
 
 // Find returns the root of the checkout that contains the working directory.
-func Find(getenv func(string) string) (string, error) {
-	source, err := build.FindSource("", getenv)
+func Find() (string, error) {
+	source, err := build.FindSource("")
 	if err != nil {
 		return "", err
 	}

@@ -37,7 +37,7 @@ func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error)
 	if err != nil {
 		return nil, err
 	}
-	binaries, err := build.Ensure(ctx, build.Options{Only: []string{build.Etcd}})
+	binaries, err := build.Ensure(ctx, build.Etcd)
 	if err != nil {
 		return nil, err
 	}

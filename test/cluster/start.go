@@ -38,7 +38,7 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	binaries, err := build.Ensure(ctx, build.Options{})
+	binaries, err := build.Ensure(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	}
 	defer end()
 	err = stage.Run{
-		Name: "usher-demo", Out: o.Out, Getenv: o.Getenv, Setup: []stage.Step{startCluster, startNodes, d.install},
+		Name: "usher-demo", Out: o.Out, Setup: []stage.Step{startCluster, startNodes, d.install},
 		Play: func(ctx context.Context, s *stage.Stage) (err error) {
 			d.Stage = s
 			result, err = d.play(ctx)

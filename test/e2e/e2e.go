@@ -12,6 +12,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,8 +104,6 @@ type Options struct {
 	Args []string
 	// Out receives all output.
 	Out *os.File
-	// Getenv reads the environment.
-	Getenv func(string) string
 }
 
 func (o Options) check() error {
@@ -169,7 +168,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 			if !o.Report {
 				return nil
 			}
-			return writeReports(dir, load, o.Getenv)
+			return writeReports(dir, load)
 		},
 	}.Run(ctx)
 }
@@ -179,7 +178,7 @@ func inside(ctx context.Context, place *sandbox.Place, o Options) error {
 	s := &session{place: place, stories: o.chosen(), etcds: map[Registry]*stage.Etcd{}}
 	began := time.Now()
 	return stage.Run{
-		Dir: place.Dir, Out: o.Out, Getenv: o.Getenv,
+		Dir: place.Dir, Out: o.Out,
 		Setup: []stage.Step{s.startNode, s.startRegistries, s.installUsher, s.addRegistries},
 		Play: func(ctx context.Context, _ *stage.Stage) error {
 			_, _ = fmt.Fprintf(o.Out, "The node and Usher are up after %s.\n\n", stage.Seconds(time.Since(began)))
@@ -203,7 +202,7 @@ func (s *session) playAndReport(ctx context.Context, o Options) error {
 	if err := stage.Save(reports{played.Markdown(), footprint.Markdown()}, s.Dir, reportsFile); err != nil {
 		return err
 	}
-	style := stage.StyleOf(o.Out, o.Getenv)
+	style := stage.StyleOf(o.Out, os.Getenv)
 	// What failed comes last: the end of a log is read first, and kept longest.
 	lines := slices.Concat([]string{""}, played.Lines(style), []string{""}, footprint.Lines(style), failures(outcomes, style), []string{""})
 	_, _ = fmt.Fprintln(o.Out, strings.Join(lines, "\n"))
@@ -221,12 +220,8 @@ func (s *session) playAndReport(ctx context.Context, o Options) error {
 
 // shell lets a person explore.
 func (s *session) shell(ctx context.Context, o Options) error {
-	program := o.Getenv("SHELL")
-	if program == "" {
-		program = "/bin/sh"
-	}
 	_, _ = fmt.Fprintf(o.Out, "A shell on the node; KUBECONFIG is set. Its end takes everything down.\n\n")
-	cmd := exec.CommandContext(ctx, program)
+	cmd := exec.CommandContext(ctx, cmp.Or(os.Getenv("SHELL"), "/bin/sh"))
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	var exit *exec.ExitError

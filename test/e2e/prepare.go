@@ -43,7 +43,7 @@ const (
 
 // prepare builds and downloads everything into the caches and dir.
 func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) error {
-	root, err := checkout.Find(o.Getenv)
+	root, err := checkout.Find()
 	if err != nil {
 		return err
 	}

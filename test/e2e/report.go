@@ -117,12 +117,12 @@ const (
 	footprintEnd   = "<!-- e2e: end of the footprint -->"
 )
 
-func writeReports(dir, load string, getenv func(string) string) error {
+func writeReports(dir, load string) error {
 	var r reports
 	if err := stage.Load(&r, dir, reportsFile); err != nil {
 		return err
 	}
-	root, err := checkout.Find(getenv)
+	root, err := checkout.Find()
 	if err != nil {
 		return err
 	}

@@ -58,9 +58,8 @@ type Run struct {
 	// Name starts the name of the temporary directory of the run. If Dir is set, that is
 	// used instead, and left to who made it.
 	Name, Dir string
-	// Out receives the output, Getenv reads the environment.
-	Out    *os.File
-	Getenv func(string) string
+	// Out receives the output.
+	Out *os.File
 	// Setup are the steps before Play. Everything that Play starts has ended when it
 	// returns.
 	Setup []Step
@@ -74,7 +73,7 @@ type Run struct {
 // the unexpected end of Usher.
 func (r Run) Run(ctx context.Context) error {
 	quiet()
-	root, err := checkout.Find(r.Getenv)
+	root, err := checkout.Find()
 	if err != nil {
 		return err
 	}
@@ -105,7 +104,7 @@ func (r Run) directory() (string, error) {
 	if r.Dir != "" {
 		return r.Dir, nil
 	}
-	return os.MkdirTemp(r.Getenv("TMPDIR"), r.Name+"-")
+	return os.MkdirTemp("", r.Name+"-")
 }
 
 func (s *Stage) setUp(ctx context.Context, r Run) error {

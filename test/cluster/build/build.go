@@ -35,30 +35,22 @@ func packagePath(binary string) string {
 	return "k8s.io/kubernetes/cmd/" + binary
 }
 
-// Options configures Ensure. The zero value builds a control plane.
-type Options struct {
-	// Dir is where the search for test/cluster/controlplane starts; empty means the
-	// working directory.
-	Dir string
-	// Only names the wanted binaries; empty means those of All.
-	Only []string
-}
-
 // Binaries is a directory of built binaries.
 type Binaries struct {
 	// Dir is the directory.
 	Dir string
-	// Kubernetes and Etcd are the versions, for instance "v1.36.3" and "v3.6.8".
-	Kubernetes, Etcd string
+	// Kubernetes is the version, for instance "v1.36.3".
+	Kubernetes string
 }
 
 // Path is the path of one binary.
 func (b *Binaries) Path(name string) string { return filepath.Join(b.Dir, name) }
 
-// Ensure builds what is missing and returns the directory. It needs the go command only
-// if something is missing. The error contains what the go command wrote.
-func Ensure(ctx context.Context, o Options) (*Binaries, error) {
-	source, err := FindSource(o.Dir, os.Getenv)
+// Ensure builds what is missing of these binaries, or of a control plane's if none is named,
+// and returns the directory. It needs the go command only if something is missing. The error
+// contains what the go command wrote.
+func Ensure(ctx context.Context, names ...string) (*Binaries, error) {
+	source, err := FindSource(os.Getenv(VersionEnv))
 	if err != nil {
 		return nil, err
 	}
@@ -66,14 +58,11 @@ func Ensure(ctx context.Context, o Options) (*Binaries, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Binaries{
-		Dir:        filepath.Join(root, "controlplane", source.Key(runtime.Version())),
-		Kubernetes: source.Kubernetes, Etcd: source.Etcd,
+	b := &Binaries{Dir: filepath.Join(root, "controlplane", source.Key(runtime.Version())), Kubernetes: source.Kubernetes}
+	if len(names) == 0 {
+		names = All()
 	}
-	if len(o.Only) == 0 {
-		o.Only = All()
-	}
-	for _, name := range o.Only {
+	for _, name := range names {
 		what := fmt.Sprintf("Building %s of Kubernetes %s from source (all of them take about five minutes on two cores)", name, b.Kubernetes)
 		err := fetch.Once(ctx, b.Path(name), what, func(ctx context.Context, temp string) error {
 			_, err := fetch.Run(ctx, source.Dir, "go", "build", "-modfile="+source.ModFile, "-ldflags", source.ldflags(name), "-o", temp, packagePath(name))

@@ -11,18 +11,15 @@ import (
 
 // The environment selects one of the versions that this checkout pins, and no other.
 func TestFindSource(t *testing.T) {
-	find := func(minor string) (*Source, error) {
-		return FindSource("", func(string) string { return minor })
-	}
-	usual, err := find("")
+	usual, err := FindSource("")
 	registrytest.NoError(t, err)
-	other, err := find("v1.33")
+	other, err := FindSource("v1.33")
 	registrytest.NoError(t, err)
 	if !strings.HasPrefix(other.Kubernetes, "v1.33.") || other.Etcd == "" || other.Kubernetes == usual.Kubernetes || other.Key("go1") == usual.Key("go1") {
 		t.Errorf("got %+v and %+v", usual, other)
 	}
 	for _, minor := range []string{"v1.30", "1.33", "../v1.33"} {
-		if _, err := find(minor); err == nil || !strings.Contains(err.Error(), "pins v1.33, ") {
+		if _, err := FindSource(minor); err == nil || !strings.Contains(err.Error(), "pins v1.33, ") {
 			t.Errorf("%q: error is %v, want one that lists the versions", minor, err)
 		}
 	}

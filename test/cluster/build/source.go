@@ -50,15 +50,15 @@ type Source struct {
 // Root is the root of the checkout.
 func (s *Source) Root() string { return filepath.Join(s.Dir, "..", "..", "..") }
 
-// FindSource finds and reads the pinning module in the checkout that contains dir; empty
-// means the working directory. $USHER_KUBERNETES selects the version.
-func FindSource(dir string, getenv func(string) string) (*Source, error) {
-	from, err := filepath.Abs(dir)
+// FindSource finds and reads what pins a minor version ("" is that of go.mod) in the checkout
+// that contains the working directory.
+func FindSource(minor string) (*Source, error) {
+	from, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
 	for at := from; ; at = filepath.Dir(at) {
-		source, err := readSource(filepath.Join(at, "test", "cluster", "controlplane"), getenv(VersionEnv))
+		source, err := readSource(filepath.Join(at, "test", "cluster", "controlplane"), minor)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return source, err
 		}

@@ -35,7 +35,6 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/test/cluster"
-	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
@@ -88,9 +87,6 @@ func Start(t *testing.T, opts ...Option) *cluster.Cluster {
 // of the test.
 func StartEtcd(t *testing.T) *cluster.Etcd {
 	t.Helper()
-	if err := ensure(t.Context(), build.Etcd); err != nil {
-		t.Fatal(err)
-	}
 	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{})
 	if err != nil {
 		t.Fatalf("start etcd: %v", err)
@@ -144,9 +140,6 @@ func tail(log string) string {
 }
 
 func start(ctx context.Context, dir string, opts []Option) (*cluster.Cluster, error) {
-	if err := ensure(ctx); err != nil {
-		return nil, err
-	}
 	for name, value := range heap {
 		if os.Getenv(name) == "" {
 			_ = os.Setenv(name, value) // The defaults of Go work too.
@@ -157,11 +150,4 @@ func start(ctx context.Context, dir string, opts []Option) (*cluster.Cluster, er
 		opt(&options)
 	}
 	return cluster.Start(ctx, options)
-}
-
-// ensure builds what is missing and shows the progress on stderr, because a test that
-// takes minutes should say why.
-func ensure(ctx context.Context, only ...string) error {
-	_, err := build.Ensure(ctx, build.Options{Only: only})
-	return err
 }

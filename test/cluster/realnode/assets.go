@@ -32,7 +32,7 @@ func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return Assets{}, fmt.Errorf("a real node needs packages of Debian or one of its relatives: run this on Debian, in a virtual machine for instance: %w", err)
 	}
-	bins, err := build.Ensure(ctx, build.Options{Only: append(build.All(), build.Kubelet, build.KubeProxy)})
+	bins, err := build.Ensure(ctx, append(build.All(), build.Kubelet, build.KubeProxy)...)
 	if err != nil {
 		return Assets{}, err
 	}

@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if buildOnly {
-		_, err := build.Ensure(ctx, build.Options{})
+		_, err := build.Ensure(ctx)
 		return err
 	}
 	cache, err := os.UserCacheDir()
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("find the cache directory (or set %s): %w", dirEnv, err)
 	}
 	return stage.Run{
-		Dir: dir, Out: os.Stdout, Getenv: os.Getenv,
+		Dir: dir, Out: os.Stdout,
 		Setup: []stage.Step{
 			func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, "", s.Web()) },
 			func(ctx context.Context, s *stage.Stage) error { return startNodes(ctx, s, nodes, simulate) },

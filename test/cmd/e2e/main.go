@@ -27,7 +27,7 @@ func run(ctx context.Context, place *sandbox.Place, args []string) error {
 	if err != nil {
 		return err
 	}
-	o, list := e2e.Options{Stories: stories, Args: args, Out: os.Stdout, Getenv: os.Getenv}, false
+	o, list := e2e.Options{Stories: stories, Args: args, Out: os.Stdout}, false
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
 	flags.Func("run", "play only the stories whose names match this `expression`", func(text string) (err error) {
 		o.Run, err = regexp.Compile(text)
