@@ -57,20 +57,15 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	return p, nil
 }
 
-func (p *pass) readObjects(ctx context.Context) (err error) {
+func (p *pass) readObjects(ctx context.Context) error {
 	var pods corev1.PodList
 	var sets appsv1alpha1.CloneSetList
 	var budgets policyv1.PodDisruptionBudgetList
 	here := client.InNamespace(p.snapshot.Namespace)
-	if p.snapshot.Pods, err = listed(ctx, p.client, "Pods", &pods, &pods.Items, here); err != nil {
-		return err
-	}
-	if p.snapshot.CloneSets, err = listed(ctx, p.client, "CloneSets", &sets, &sets.Items, here); err != nil {
-		return err
-	}
-	if p.snapshot.Budgets, err = listed(ctx, p.client, "PodDisruptionBudgets", &budgets, &budgets.Items, here); err != nil {
-		return err
-	}
+	var noPods, noSets, noBudgets error
+	p.snapshot.Pods, noPods = listed(ctx, p.client, "Pods", &pods, &pods.Items, here)
+	p.snapshot.CloneSets, noSets = listed(ctx, p.client, "CloneSets", &sets, &sets.Items, here)
+	p.snapshot.Budgets, noBudgets = listed(ctx, p.client, "PodDisruptionBudgets", &budgets, &budgets.Items, here)
 	registrations, err := p.registrations(ctx)
 	for _, r := range registrations {
 		p.snapshot.Known[r.Namespace+"/"+r.Name] = true
@@ -78,7 +73,7 @@ func (p *pass) readObjects(ctx context.Context) (err error) {
 			p.snapshot.Registrations = append(p.snapshot.Registrations, r)
 		}
 	}
-	return err
+	return errors.Join(noPods, noSets, noBudgets, err)
 }
 
 // object is a pointer to an API object.

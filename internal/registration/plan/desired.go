@@ -77,21 +77,16 @@ func (p *pod) misplaced(r *registration) string {
 
 // wanted reports whether any registry should list the Pod.
 func (p *pod) wanted() bool {
-	for _, r := range p.selectedBy {
-		if serves, _ := p.serves(r); serves && r.operates(p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
+		serves, _ := p.serves(r)
+		return serves && r.operates(p)
+	})
 }
 
 // updating reports whether an in-place update is under way, until the updated Pod is ready.
 func (p *pod) updating() bool {
-	switch p.state {
-	case appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating, appsv1alpha1.StateUpdated:
-		return true
-	}
-	return false
+	return slices.Contains([]appsv1alpha1.LifecycleState{
+		appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating, appsv1alpha1.StateUpdated}, p.state)
 }
 
 // staysFor reports whether the Pod stays in the Registration's registries at this gate.

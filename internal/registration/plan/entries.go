@@ -188,12 +188,8 @@ func (ix *index) deliberate(t Target, e registry.Entry) bool {
 	if e.Owner.Namespace != ix.Namespace {
 		return false
 	}
-	at := slices.IndexFunc(ix.registrations, func(r *registration) bool { return r.Name == e.Owner.Registration })
-	if at < 0 {
-		return false
-	}
-	r := ix.registrations[at]
-	return r.deleting || slices.Contains(r.former, t) || ix.byUID[types.UID(e.Owner.PodUID)] != nil
+	r := named(ix.registrations, e.Owner.Registration)
+	return r != nil && (r.deleting || slices.Contains(r.former, t) || ix.byUID[types.UID(e.Owner.PodUID)] != nil)
 }
 
 // whyRemoved is why a deliberate removal is one.
@@ -202,11 +198,11 @@ func (ix *index) whyRemoved(e registry.Entry) string {
 	if p == nil {
 		return "its Pod is gone"
 	}
-	at := slices.IndexFunc(p.selectedBy, func(r *registration) bool { return r.Name == e.Owner.Registration })
-	if at < 0 {
+	r := named(p.selectedBy, e.Owner.Registration)
+	if r == nil {
 		return "the Registration does not select the Pod any more"
 	}
-	if serves, why := p.serves(p.selectedBy[at]); !serves {
+	if serves, why := p.serves(r); !serves {
 		return why
 	}
 	return "the Registration does not use this service any more"

@@ -95,37 +95,33 @@ func templateLabels(set *appsv1alpha1.CloneSet) labels.Set {
 }
 
 // unused finds the keys that the Registration names and none of the CloneSets uses.
-func unused(r *registration, sets []*appsv1alpha1.CloneSet) []Finding {
+func unused(r *registration, sets []*appsv1alpha1.CloneSet) (found []Finding) {
 	if len(sets) == 0 {
 		return nil
 	}
-	var found []Finding
-	names := make([]string, 0, len(sets))
-	used := map[Gate]bool{}
-	created := false
-	for _, set := range sets {
-		names = append(names, set.Name)
-		for _, g := range gatesOf(r, set) {
-			used[g.gate] = used[g.gate] || keyIn(g.hook, g.named).used()
-		}
-		_, has := templateLabels(set)[r.Spec.Hooks.Created]
-		created = created || has
+	names := make([]string, len(sets))
+	for i, set := range sets {
+		names[i] = set.Name
 	}
-	add := func(gate Gate, key, remedy string) {
+	add := func(gate Gate, key, remedy string, uses func(*appsv1alpha1.CloneSet) bool) {
+		if key == "" || slices.ContainsFunc(sets, uses) {
+			return
+		}
 		found = append(found, Finding{
 			Registration: r.Name, CloneSet: sets[0], Reason: ReasonHookUnused, Key: key,
 			Message: fmt.Sprintf("hooks.%s names %s, which CloneSet %s does not use: %s, or take it out of hooks.%s",
 				gate, key, strings.Join(names, ", "), remedy, gate),
 		})
 	}
-	for _, g := range gatesOf(r, sets[0]) {
-		if g.named != "" && !used[g.gate] {
-			add(g.gate, g.named, fmt.Sprintf("add it to spec.lifecycle.%s of the CloneSet", g.gate))
-		}
+	for i, g := range gatesOf(r, sets[0]) {
+		add(g.gate, g.named, fmt.Sprintf("add it to spec.lifecycle.%s of the CloneSet", g.gate), func(set *appsv1alpha1.CloneSet) bool {
+			return keyIn(gatesOf(r, set)[i].hook, g.named).used()
+		})
 	}
-	if key := r.Spec.Hooks.Created; key != "" && !created {
-		add(GateCreated, key, fmt.Sprintf("add the label %s: %q to its Pod template", key, createdPending))
-	}
+	created := r.Spec.Hooks.Created
+	add(GateCreated, created, fmt.Sprintf("add the label %s: %q to its Pod template", created, createdPending), func(set *appsv1alpha1.CloneSet) bool {
+		return templateLabels(set).Has(created)
+	})
 	return found
 }
 
@@ -156,15 +152,9 @@ func keysOf(hook *appsv1alpha1.LifecycleHook) []string {
 }
 
 func (ix *index) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {
-	for _, r := range ix.registrations {
-		if r.deleting || !slices.Contains(r.sets, set) {
-			continue
-		}
-		for _, g := range gatesOf(r, set) {
-			if g.gate == gate && slices.Contains(g.answered, key) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(ix.registrations, func(r *registration) bool {
+		return !r.deleting && slices.Contains(r.sets, set) && slices.ContainsFunc(gatesOf(r, set), func(g gateKeys) bool {
+			return g.gate == gate && slices.Contains(g.answered, key)
+		})
+	})
 }

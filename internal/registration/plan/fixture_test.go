@@ -237,14 +237,6 @@ func (b *podBuilder) named(names string) {
 	b.annotation(usherv1alpha1.AnnotationRegistrations, names)
 }
 
-// since says when the Pod became ready, and entered its state.
-func (b *podBuilder) since(ready, state time.Duration) {
-	for i := range b.pod.Status.Conditions {
-		b.pod.Status.Conditions[i].LastTransitionTime = metav1.NewTime(epoch.Add(-ready))
-	}
-	b.annotation(appsv1alpha1.AnnotationLifecycleTimestamp, epoch.Add(-state).Format(time.RFC3339))
-}
-
 // lost is a Pod whose node fell silent some time ago.
 func (b *podBuilder) lost(ago time.Duration) {
 	b.condition(corev1.PodReady, corev1.ConditionFalse)
@@ -257,34 +249,6 @@ func (b *podBuilder) terminating(ago time.Duration) {
 	grace := int64(30)
 	at := metav1.NewTime(epoch.Add(-ago + 30*time.Second))
 	b.pod.DeletionTimestamp, b.pod.DeletionGracePeriodSeconds = &at, &grace
-}
-
-// drained gives the Pod a record of a drain that began and ended some time ago: in a
-// registry, such as "discovery", for nginx, or for another Registration, as "second@mesh".
-// "until" is when the drain ends; without it, after the default propagation.
-func (b *podBuilder) drained(gate Gate, began time.Duration, ago map[string]time.Duration) *podBuilder {
-	record := Record{Gate: gate, Began: epoch.Add(-began), Gone: map[string]time.Time{}}
-	for name, ago := range ago {
-		registration, registry, other := strings.Cut(name, "@")
-		switch {
-		case name == "until":
-			record.Until = epoch.Add(-ago)
-		case other:
-			record.Gone[registration+"@"+nameOf(target(registry))] = epoch.Add(-ago)
-		default:
-			record.Gone["nginx@"+nameOf(target(name))] = epoch.Add(-ago)
-		}
-	}
-	if _, set := ago["until"]; !set {
-		for _, gone := range record.Gone {
-			record.Until = later(record.Until, gone.Add(DefaultPropagation))
-		}
-	}
-	text, err := record.encode()
-	if err != nil {
-		panic(err) // A record of times always encodes.
-	}
-	return b.annotation(usherv1alpha1.AnnotationDrain, text)
 }
 
 // requested gives the Pod a request for its deletion that was made so long ago.
@@ -354,19 +318,6 @@ func (b *podBuilder) gate(turn string) {
 		b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 	}
 	condition(b.condition(corev1.PodReady, corev1.ConditionFalse).pod, corev1.PodReady).Reason = reasonGates
-}
-
-// endpoint adds what the Service lists for the Pod.
-func (b *podBuilder) endpoint(ready bool) {
-	e := registry.Entry{
-		ID:      fmt.Sprint("web-x7k2p.", len(b.f.Listings[target("service")].Entries)),
-		Address: b.pod.Status.PodIP, NoMetadata: true,
-		Owner: registry.Owner{Namespace: namespace, Pod: b.pod.Name, PodUID: string(b.pod.UID)},
-	}
-	if ready {
-		e.Weight = 1
-	}
-	b.f.seed("service", e)
 }
 
 // render tells a plan in lines that read as prose.

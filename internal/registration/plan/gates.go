@@ -37,8 +37,9 @@ type Waiting struct {
 	Message string
 	// Since is when the wait began; zero if the Pod does not show it.
 	Since time.Time
-	// Overdue means that the deadline has passed and the policy is Block.
-	Overdue bool
+	// Overdue means that the deadline has passed and the policy is Block; lapsed, that it is
+	// Proceed.
+	Overdue, lapsed bool
 }
 
 // verdict is whether a Pod may pass a gate, or what it waits for.
@@ -58,8 +59,8 @@ func (v verdict) passes() bool { return len(v.waiting) == 0 }
 func (v *verdict) changesAt(t time.Time) { v.next = Earlier(v.next, t) }
 
 // wait adds a wait, or gives the registry up if the deadline has passed.
-func (v *verdict) wait(wait Waiting, limit limit) {
-	if wait.Overdue && limit.policy == usherv1alpha1.DeadlineProceed {
+func (v *verdict) wait(wait Waiting) {
+	if wait.lapsed {
 		v.forced = append(v.forced, wait.Registry)
 		return
 	}
@@ -97,32 +98,34 @@ func (ix *index) join(p *pod, h hook) verdict {
 			v.waiting = append(v.waiting, base.because(ReasonPodNotReady, why))
 			continue
 		}
-		limit := ix.limit(r, &base, &v)
+		ix.limit(r, &base, &v)
 		for _, missing := range r.missing {
-			base.Registry = missing.name
-			v.wait(base.because(missing.reason, missing.message(ix.Namespace)), limit)
+			base.Registry = missing.Registry
+			v.wait(base.because(missing.Reason, missing.Message))
 		}
 		for _, t := range r.current {
 			base.Registry = t.Registry
 			if wait, listed := ix.joined(r, t, p, base); listed {
 				v.confirmed(t.Registry, elapsed(since, ix.Now))
 			} else {
-				v.wait(wait, limit)
+				v.wait(wait)
 			}
 		}
 	}
 	return v.final()
 }
 
-// limit returns the Registration's limit for a wait, and notes whether it has passed.
-func (ix *index) limit(r *registration, base *Waiting, v *verdict) limit {
-	limit := limitOf(r.Registration, base.Gate)
-	end := limit.end(base.Since)
-	base.Overdue = !end.IsZero() && !ix.Now.Before(end)
-	if !base.Overdue {
+// limit notes whether the wait for a Registration has reached its deadline, or when it will.
+func (ix *index) limit(r *registration, wait *Waiting, v *verdict) {
+	limit := limitOf(r.Registration, wait.Gate)
+	switch end := limit.end(wait.Since); {
+	case end.IsZero():
+	case ix.Now.Before(end):
 		v.changesAt(end)
+	default:
+		wait.Overdue = limit.policy == usherv1alpha1.DeadlineBlock
+		wait.lapsed = !wait.Overdue
 	}
-	return limit
 }
 
 // joined explains a target that does not list the Pod, or may not.
@@ -159,7 +162,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 			continue
 		}
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
-		limit := ix.limit(r, &base, &v)
+		ix.limit(r, &base, &v)
 		for _, t := range r.targets() {
 			if !ix.holds(r, t, p, h) {
 				continue
@@ -171,7 +174,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 				continue
 			}
 			r.awaited[t] = true
-			v.wait(wait, limit)
+			v.wait(wait)
 			v.changesAt(*free)
 			record.Open = record.Open || free.IsZero()
 			record.Until = later(record.Until, *free)
@@ -260,7 +263,7 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 	}
 	for _, r := range registrations {
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: gate, Since: since}
-		limit := ix.limit(r, &base, &v)
+		ix.limit(r, &base, &v)
 		for _, t := range r.targets() {
 			if ix.gated(t) {
 				continue
@@ -269,7 +272,7 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 			if wait, gone := base.unlessGone(ix.presence(r, t, p), t); gone {
 				v.confirmed(t.Registry, elapsed(since, ix.Now))
 			} else {
-				v.wait(wait, limit)
+				v.wait(wait)
 			}
 		}
 	}
@@ -339,17 +342,6 @@ func (w Waiting) stillListed(found presence) Waiting {
 	return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it", w.Registry))
 }
 
-func (m missingRegistry) message(namespace string) string {
-	if m.reason == ReasonRegistryNotAllowed {
-		return fmt.Sprintf("Registry %s is not for namespace %s: widen its spec.namespaces, or take it out of spec.registries",
-			m.name, namespace)
-	}
-	if m.leaving {
-		return fmt.Sprintf("Registry %s is being deleted: take it out of spec.registries", m.name)
-	}
-	return fmt.Sprintf("there is no Registry %q: create it, or take it out of spec.registries", m.name)
-}
-
 func joinMessage(found presence, t Target, p *pod, r *registration) string {
 	switch found.reason {
 	case ReasonServiceTaken, ReasonServiceNotAllowed:
@@ -380,8 +372,4 @@ func CompareWaiting(a, b Waiting) int {
 	return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(string(a.Gate), string(b.Gate)),
 		strings.Compare(a.Key, b.Key), strings.Compare(a.Registration, b.Registration),
 		strings.Compare(a.Registry, b.Registry))
-}
-
-func sortWaits(waits []RegistryWait) {
-	slices.SortFunc(waits, func(a, b RegistryWait) int { return strings.Compare(a.Registry, b.Registry) })
 }

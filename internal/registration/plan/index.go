@@ -52,8 +52,8 @@ type registration struct {
 	gated, writes bool
 	// refused are current targets to which no new entry may be written, and why.
 	refused map[Target]*refusal
-	// missing are registries that it names and cannot use.
-	missing []missingRegistry
+	// missing are registries that it names and cannot use, as waits of nobody yet.
+	missing []Waiting
 	pods    []*pod
 	// sets are the CloneSets that create Pods for it, or own some, by name.
 	sets []*appsv1alpha1.CloneSet
@@ -67,11 +67,14 @@ type registration struct {
 	failing  bool
 }
 
-type missingRegistry struct {
-	name   string
-	reason Reason
-	// leaving means that there is one, which is being deleted.
-	leaving bool
+// named finds the Registration of a name; nil if there is none.
+func named(registrations []*registration, name string) *registration {
+	for _, r := range registrations {
+		if r.Name == name {
+			return r
+		}
+	}
+	return nil
 }
 
 // targets are all where the Registration may have entries.
@@ -222,12 +225,16 @@ func (ix *index) findCurrent(r *registration) {
 	for _, name := range slices.Sorted(slices.Values(r.Spec.Registries)) {
 		state, exists := ix.Registries[name]
 		target := Target{Registry: name, Prefix: state.Prefix, Service: r.Spec.Instance.Service}
-		recorded := slices.Contains(r.Status.Targets, target)
+		missing := Waiting{Registration: r.Name, Registry: name}
 		switch {
-		case !exists, state.Leaving && !recorded:
-			r.missing = append(r.missing, missingRegistry{name, ReasonRegistryNotFound, state.Leaving})
+		case !exists:
+			r.missing = append(r.missing, missing.because(ReasonRegistryNotFound, noRegistry(name)))
+		case state.Leaving && !slices.Contains(r.Status.Targets, target):
+			r.missing = append(r.missing, missing.because(ReasonRegistryNotFound,
+				fmt.Sprintf("Registry %s is being deleted: take it out of spec.registries", name)))
 		case state.Denied:
-			r.missing = append(r.missing, missingRegistry{name, ReasonRegistryNotAllowed, false})
+			r.missing = append(r.missing, missing.because(ReasonRegistryNotAllowed, fmt.Sprintf(
+				"Registry %s is not for namespace %s: widen its spec.namespaces, or take it out of spec.registries", name, ix.Namespace)))
 		default:
 			r.current = append(r.current, target)
 		}
@@ -321,6 +328,10 @@ func (p *pod) stateSince() time.Time {
 	return at
 }
 
+func noRegistry(name string) string {
+	return fmt.Sprintf("there is no Registry %q: create it, or take it out of spec.registries", name)
+}
+
 var errNotListed = errors.New("it was not listed in this pass")
 
 // look returns what a target lists, or why that is not known.
@@ -329,7 +340,7 @@ func (ix *index) look(t Target) (*listing, error) {
 	state, exists := ix.Registries[t.Registry]
 	switch {
 	case !exists:
-		return nil, fmt.Errorf("there is no Registry %q: create it, or take it out of spec.registries", t.Registry)
+		return nil, errors.New(noRegistry(t.Registry))
 	case !ok && state.Err != nil:
 		return nil, state.Err
 	case !ok:

@@ -47,11 +47,9 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 		o.PerRegistry[t.Registry] += 0
 	}
 	for _, missing := range r.missing {
-		o.PerRegistry[missing.name] += 0
-		o.Missing = append(o.Missing, Waiting{Registration: r.Name, Registry: missing.name}.
-			because(missing.reason, missing.message(ix.Namespace)))
+		o.PerRegistry[missing.Registry] += 0
 	}
-	o.Missing = append(o.Missing, ix.unusable(r)...)
+	o.Missing = slices.Concat(r.missing, ix.unusable(r))
 	joining := false
 	for _, p := range r.pods {
 		serves, _ := p.serves(r)
@@ -169,14 +167,14 @@ func (ix *index) vacated(r *registration, t Target) bool {
 // or entries, or that Pods wait for callers.
 func (ix *index) release(r *registration) (v verdict, busy bool) {
 	base := Waiting{Registration: r.Name, Gate: GateDeletion, Since: r.DeletionTimestamp.Time}
-	limit := ix.limit(r, &base, &v)
+	ix.limit(r, &base, &v)
 	for _, t := range r.former {
 		if ix.left(r, t) {
 			continue
 		}
 		if _, err := ix.look(t); err != nil && !ix.gated(t) {
 			base.Registry = t.Registry
-			v.wait(base.failed(err), limit)
+			v.wait(base.failed(err))
 		} else {
 			busy = true
 		}

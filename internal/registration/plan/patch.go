@@ -49,7 +49,7 @@ type Release struct {
 	Key  string
 	// Forced names the registries that had not confirmed at the deadline.
 	Forced []string
-	// Waits are how long each registry held the hook, sorted by name.
+	// Waits are how long each registry held the hook.
 	Waits []RegistryWait
 }
 

@@ -128,7 +128,6 @@ func (ix *index) planTerminating(p *pod, patch *PodPatch, plan *Plan) time.Time 
 		return v.next
 	}
 	patch.RemoveFinalizers = own
-	sortWaits(v.waits)
 	patch.Released = []Release{{Gate: GateDeletion, Key: own[0], Forced: v.forced, Waits: v.waits}}
 	return time.Time{}
 }
@@ -190,7 +189,6 @@ func (h hook) answer(v verdict, patch *PodPatch) {
 	if h.gate == GateLeaving {
 		return // nobody waits for it
 	}
-	sortWaits(v.waits)
 	patch.Released = append(patch.Released, Release{Gate: h.gate, Key: h.key.name, Forced: v.forced, Waits: v.waits})
 }
 

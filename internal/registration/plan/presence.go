@@ -69,7 +69,7 @@ func (ix *index) obstacle(r *registration, t Target, p *pod, have *registry.Entr
 	case have == nil:
 	case ix.foreign(p.UID, have):
 		return ReasonForeignEntry
-	case p.claimedByAnother(r, have.Owner.Registration):
+	case have.Owner.Registration != r.Name && named(p.selectedBy, have.Owner.Registration) != nil:
 		return ReasonDuplicate
 	}
 	return ReasonNotListed
@@ -88,17 +88,7 @@ func (ix *index) failure(t Target, id string) error {
 
 // refused reports whether a change of one of the Pod's entries failed in this pass.
 func (ix *index) refused(p *pod) bool {
-	for _, r := range p.selectedBy {
-		for _, t := range r.current {
-			if ix.failure(t, p.id) != nil {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// claimedByAnother reports whether the name is that of another Registration of the Pod.
-func (p *pod) claimedByAnother(r *registration, name string) bool {
-	return name != r.Name && slices.ContainsFunc(p.selectedBy, func(other *registration) bool { return other.Name == name })
+	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
+		return slices.ContainsFunc(r.current, func(t Target) bool { return ix.failure(t, p.id) != nil })
+	})
 }

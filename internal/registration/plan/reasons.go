@@ -2,6 +2,8 @@
 
 package plan
 
+import "slices"
+
 // Gate is where a Pod waits.
 type Gate string
 
@@ -29,11 +31,7 @@ const (
 
 // leaves reports whether a Pod at the gate waits to leave a registry.
 func (g Gate) leaves() bool {
-	switch g {
-	case GateInPlaceUpdate, GatePreDelete, GateRequested, GateLeaving, GateDeletion:
-		return true
-	}
-	return false
+	return slices.Contains([]Gate{GateInPlaceUpdate, GatePreDelete, GateRequested, GateLeaving, GateDeletion}, g)
 }
 
 // Reason is why a Pod waits, in status and events.

@@ -257,27 +257,59 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"terminating":  func(b *podBuilder, value string) { b.terminating(scenariotest.Duration(value)) },
 	"names":        func(b *podBuilder, value string) { b.named(value) },
 	"gate":         func(b *podBuilder, value string) { b.gate(value) },
-	"endpoint":     func(b *podBuilder, value string) { b.endpoint(value == "ready") },
+	// endpoint is what the Service lists for the Pod.
+	"endpoint": func(b *podBuilder, value string) {
+		e := registry.Entry{
+			ID:      fmt.Sprint("web-x7k2p.", len(b.f.Listings[target("service")].Entries)),
+			Address: b.pod.Status.PodIP, NoMetadata: true, Weight: map[string]int32{"ready": 1}[value],
+			Owner: registry.Owner{Namespace: namespace, Pod: b.pod.Name, PodUID: string(b.pod.UID)},
+		}
+		b.f.seed("service", e)
+	},
 	"kubelet": func(b *podBuilder, value string) {
 		b.condition(corev1.PodReady, map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[value == "ready"])
 	},
-	"turned": func(b *podBuilder, ago string) {
-		condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(epoch.Add(-scenariotest.Duration(ago)))
+	"turned": func(b *podBuilder, span string) {
+		condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(ago(span))
 	},
+	// since says when the Pod became ready, and entered its state.
 	"since": func(b *podBuilder, value string) {
 		ready, entered, _ := strings.Cut(value, "/")
-		b.since(scenariotest.Duration(ready), scenariotest.Duration(entered))
-	},
-	"drain": func(b *podBuilder, value string) {
-		words, times := strings.Fields(value), map[string]time.Duration{}
-		for pair := range slices.Chunk(words[2:], 2) {
-			times[pair[0]] = scenariotest.Duration(pair[1])
+		for i := range b.pod.Status.Conditions {
+			b.pod.Status.Conditions[i].LastTransitionTime = metav1.NewTime(ago(ready))
 		}
-		b.drained(Gate(words[0]), scenariotest.Duration(words[1]), times)
+		b.annotation(appsv1alpha1.AnnotationLifecycleTimestamp, ago(entered).Format(time.RFC3339))
+	},
+	// drain gives the Pod a record of a drain that began and ended some time ago: in a registry,
+	// such as "discovery", for nginx, or for another Registration, as "second@mesh". "until" is
+	// when the drain ends; without it, after the default propagation.
+	"drain": func(b *podBuilder, value string) {
+		words := strings.Fields(value)
+		record := Record{Gate: Gate(words[0]), Began: ago(words[1]), Gone: map[string]time.Time{}}
+		for pair := range slices.Chunk(words[2:], 2) {
+			switch registration, registry, other := strings.Cut(pair[0], "@"); {
+			case pair[0] == "until":
+				record.Until = ago(pair[1])
+			case other:
+				record.Gone[registration+"@"+nameOf(target(registry))] = ago(pair[1])
+			default:
+				record.Gone["nginx@"+nameOf(target(pair[0]))] = ago(pair[1])
+			}
+		}
+		for _, gone := range record.Gone {
+			if !slices.Contains(words, "until") {
+				record.Until = later(record.Until, gone.Add(DefaultPropagation))
+			}
+		}
+		text, err := record.encode()
+		if err != nil {
+			panic(err) // A record of times always encodes.
+		}
+		b.annotation(usherv1alpha1.AnnotationDrain, text)
 	},
 	"requested": func(b *podBuilder, value string) {
-		ago, kind, _ := strings.Cut(value, " ")
-		b.requested(scenariotest.Duration(ago), func(r *usherv1alpha1.DeletionRequest) {
+		span, kind, _ := strings.Cut(value, " ")
+		b.requested(scenariotest.Duration(span), func(r *usherv1alpha1.DeletionRequest) {
 			r.Eviction, r.Named = strings.Contains(kind, "eviction"), strings.Contains(kind, "named")
 			if _, cost, kept := strings.Cut(kind, "cost="); kept {
 				r.DeletionCost = &cost
@@ -285,6 +317,9 @@ var podWords = map[string]func(b *podBuilder, value string){
 		})
 	},
 }
+
+// ago is so long before the epoch.
+func ago(span string) time.Time { return epoch.Add(-scenariotest.Duration(span)) }
 
 // keyOf is the key of a hook of the fixture that ends so, or any other label's.
 func keyOf(short string) string {
@@ -351,7 +386,7 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"outage": func(b registryBuilder, value string) {
 		began, ended, _ := strings.Cut(value, " ")
 		b.state(func(s *RegistryState) {
-			s.Outage = Outage{From: epoch.Add(-scenariotest.Duration(began)), To: epoch.Add(-scenariotest.Duration(ended))}
+			s.Outage = Outage{From: ago(began), To: ago(ended)}
 		})
 	},
 	// lists nothing, or fails with an error of this text.

@@ -102,6 +102,10 @@ func countWaits(one *usherv1alpha1.RegistryPods, registration string, waits []Wa
 	}
 }
 
+func conditionOf(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
 func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condition {
 	problems := slices.Clone(o.Missing)
 	for _, name := range o.Registration.Spec.Registries {
@@ -109,17 +113,15 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 			problems = append(problems, Waiting{Registry: name}.failed(err))
 		}
 	}
-	c := metav1.Condition{Type: usherv1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	switch {
 	case o.SelectorErr != nil:
-		c.Reason, c.Message = ReasonInvalidSelector, fmt.Sprintf("spec.selector: %v: correct it", o.SelectorErr)
+		return conditionOf(usherv1alpha1.ConditionReady, metav1.ConditionFalse, ReasonInvalidSelector,
+			fmt.Sprintf("spec.selector: %v: correct it", o.SelectorErr))
 	case len(problems) > 0:
-		c.Reason = string(problems[0].Reason)
-		c.Message = joinMessages(problems, func(w Waiting) string { return w.Message })
-	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonReady, "Every registry can be used."
+		return conditionOf(usherv1alpha1.ConditionReady, metav1.ConditionFalse, string(problems[0].Reason),
+			joinMessages(problems, func(w Waiting) string { return w.Message }))
 	}
-	return c
+	return conditionOf(usherv1alpha1.ConditionReady, metav1.ConditionTrue, ReasonReady, "Every registry can be used.")
 }
 
 // waitingCondition names Pods that wait for a registry. A Pod that waits until it is ready,
@@ -128,15 +130,14 @@ func waitingCondition(o Outcome, p Plan) metav1.Condition {
 	waits := only(p.Waiting, func(w Waiting) bool {
 		return w.Registration == o.Registration.Name && (w.Overdue || !w.Reason.onItsWay())
 	})
-	c := metav1.Condition{Type: usherv1alpha1.ConditionWaiting, Status: metav1.ConditionFalse,
-		Reason: ReasonNothingWaits, Message: "No Pod waits for a registry."}
-	if len(waits) > 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonWaiting, joinMessages(waits, Waiting.String)
+	if len(waits) == 0 {
+		return conditionOf(usherv1alpha1.ConditionWaiting, metav1.ConditionFalse, ReasonNothingWaits, "No Pod waits for a registry.")
 	}
+	reason := ReasonWaiting
 	if slices.ContainsFunc(waits, func(w Waiting) bool { return w.Overdue }) {
-		c.Reason = ReasonDeadlineExceeded
+		reason = ReasonDeadlineExceeded
 	}
-	return c
+	return conditionOf(usherv1alpha1.ConditionWaiting, metav1.ConditionTrue, reason, joinMessages(waits, Waiting.String))
 }
 
 // only returns those to keep.
@@ -146,11 +147,8 @@ func only[T any](all []T, keep func(T) bool) []T {
 
 // onItsWay reports whether the Pod makes progress without anybody's attention.
 func (r Reason) onItsWay() bool {
-	switch r {
-	case ReasonPodNotReady, ReasonPropagation, ReasonReconnecting, ReasonNotListed, ReasonNotAsked, ReasonRateLimited:
-		return true
-	}
-	return false
+	return slices.Contains([]Reason{
+		ReasonPodNotReady, ReasonPropagation, ReasonReconnecting, ReasonNotListed, ReasonNotAsked, ReasonRateLimited}, r)
 }
 
 // String describes the wait for people.
@@ -179,29 +177,25 @@ func (w Waiting) head(registry bool) string {
 
 func matchedCondition(o Outcome, p Plan) metav1.Condition {
 	found := only(p.Findings, func(f Finding) bool { return f.Registration == o.Registration.Name })
-	c := metav1.Condition{Type: usherv1alpha1.ConditionHooksMatched, Status: metav1.ConditionTrue,
-		Reason: ReasonHooksMatched, Message: "Every hook is used and answered."}
 	switch {
 	case len(found) > 0:
-		c.Status, c.Reason = metav1.ConditionFalse, found[0].Reason
-		c.Message = joinMessages(found, func(f Finding) string { return f.Message })
+		return conditionOf(usherv1alpha1.ConditionHooksMatched, metav1.ConditionFalse, found[0].Reason,
+			joinMessages(found, func(f Finding) string { return f.Message }))
 	case !o.HasCloneSet && o.Registration.Spec.Hooks != usherv1alpha1.Hooks{}:
-		c.Status, c.Reason = metav1.ConditionUnknown, ReasonNoCloneSet
-		c.Message = "No CloneSet makes Pods that spec.selector matches: nothing to compare spec.hooks with."
+		return conditionOf(usherv1alpha1.ConditionHooksMatched, metav1.ConditionUnknown, ReasonNoCloneSet,
+			"No CloneSet makes Pods that spec.selector matches: nothing to compare spec.hooks with.")
 	}
-	return c
+	return conditionOf(usherv1alpha1.ConditionHooksMatched, metav1.ConditionTrue, ReasonHooksMatched, "Every hook is used and answered.")
 }
 
 // validCondition names values of Pods that cannot be used.
 func validCondition(o Outcome, p Plan) metav1.Condition {
 	found := only(p.InvalidValues, func(v InvalidValue) bool { return v.Registration == o.Registration.Name })
-	c := metav1.Condition{Type: usherv1alpha1.ConditionInstancesValid, Status: metav1.ConditionTrue,
-		Reason: ReasonValid, Message: "All values that are taken from Pods can be used."}
 	if len(found) > 0 {
-		c.Status, c.Reason = metav1.ConditionFalse, ReasonInstanceInvalid
-		c.Message = joinMessages(found, func(v InvalidValue) string { return "Pod " + v.Pod.Name + ": " + v.Message })
+		return conditionOf(usherv1alpha1.ConditionInstancesValid, metav1.ConditionFalse, ReasonInstanceInvalid,
+			joinMessages(found, func(v InvalidValue) string { return "Pod " + v.Pod.Name + ": " + v.Message }))
 	}
-	return c
+	return conditionOf(usherv1alpha1.ConditionInstancesValid, metav1.ConditionTrue, ReasonValid, "All values that are taken from Pods can be used.")
 }
 
 func joinMessages[T any](all []T, message func(T) string) string {

@@ -97,11 +97,6 @@ type simulation struct {
 	foreign  registry.Entry
 }
 
-func newSimulation(t *testing.T) *simulation {
-	t.Helper()
-	return simulate(t, 1, features{}, defects{})
-}
-
 func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulation {
 	t.Helper()
 	clock := clocktesting.NewFakePassiveClock(epoch)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -148,7 +149,17 @@ var steps = map[string]func(s *story, value string){
 		edit(s.simulation, "", name, func(r *usher.Registry) { r.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Millisecond} })
 		s.breaks(name, memory.Hang)
 	},
-	"up": func(s *story, name string) { s.breaks(name, memory.None) },
+	"up":       func(s *story, name string) { s.breaks(name, memory.None) },
+	"readOnly": func(s *story, name string) { s.breaks(name, memory.ReadOnly) },
+	// orphans adds entries of Pods that nobody knows; the invariants expect none without its Pod.
+	"orphans": func(s *story, count string) {
+		for n := range scenariotest.Number(count) {
+			name := fmt.Sprintf("lost-%d", n)
+			s.guardian.proceeded[types.UID(name)] = true
+			s.stores["discovery"].Seed(service, registry.Entry{ID: name, Address: "10.9.9.9", Port: 80, Weight: 10,
+				Owner: registry.Owner{Cluster: here, Namespace: namespace, Registration: "nginx", Pod: name, PodUID: name}})
+		}
+	},
 	// limit is how many changes discovery takes in a second, and how many at once.
 	"limit": func(s *story, value string) {
 		rate, burst, limited := strings.Cut(value, " ")
@@ -301,7 +312,30 @@ var steps = map[string]func(s *story, value string){
 		s.noticed = append(s.noticed, s.lines[s.read:]...)
 		s.read = len(s.lines)
 	},
+	// metrics are those of a name, with the help that Prometheus shows.
+	"metrics": func(s *story, name string) {
+		families, err := s.gatherer.Gather()
+		check(s.T, name, err)
+		for _, f := range families {
+			if f.GetName() == name {
+				s.notice("%s %s: %s", name, strings.ToLower(f.GetType().String()), f.GetHelp())
+				for _, m := range f.GetMetric() {
+					s.notice("%s", series(m))
+				}
+			}
+		}
+	},
 	"broken": func(s *story, _ string) { s.notice("broken: %s", cmp.Or(s.broken, "nothing")) },
+}
+
+// series is what a metric has: the labels, and its value or how often it was observed.
+func series(m *dto.Metric) string {
+	line := ""
+	for _, label := range m.GetLabel() {
+		line += label.GetName() + "=" + label.GetValue() + " "
+	}
+	value := m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	return line + strconv.FormatFloat(value, 'f', -1, 64)
 }
 
 func (s *story) notice(format string, args ...any) {
