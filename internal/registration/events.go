@@ -52,17 +52,8 @@ func (p *pass) announce(decided plan.Plan) {
 				"The deadline of Registration %s has passed and onDeadline is Block: %s", w.Registration, w))
 		}
 	}
-	for _, o := range decided.Outcomes {
-		for _, w := range o.Missing {
-			if w.Reason == plan.ReasonServiceTaken || w.Reason == plan.ReasonServiceNotAllowed {
-				p.announcer.warn(o.Registration, string(w.Reason), actionRegister, w.Message)
-			}
-		}
-		if o.Released && len(o.Forced) > 0 {
-			p.announcer.warn(o.Registration, plan.ReasonForced, actionRelease, fmt.Sprintf(
-				"The deadline has passed and onDeadline is Proceed: the Registration goes before %s confirmed that nothing "+
-					"of it is listed. Usher removes the rest when it can.", strings.Join(o.Forced, ", ")))
-		}
+	for i := range decided.Outcomes {
+		p.announceOutcome(&decided.Outcomes[i])
 	}
 	for _, f := range decided.Findings {
 		p.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
@@ -70,6 +61,19 @@ func (p *pass) announce(decided plan.Plan) {
 	for _, v := range decided.InvalidValues {
 		p.announcer.warn(v.Pod, plan.ReasonInstanceInvalid, actionRegister,
 			fmt.Sprintf("Registration %s: %s", v.Registration, v.Message))
+	}
+}
+
+func (p *pass) announceOutcome(o *plan.Outcome) {
+	for _, w := range o.Missing {
+		if w.Reason == plan.ReasonServiceTaken || w.Reason == plan.ReasonServiceNotAllowed {
+			p.announcer.warn(o.Registration, string(w.Reason), actionRegister, w.Message)
+		}
+	}
+	if o.Released && len(o.Forced) > 0 {
+		p.announcer.warn(o.Registration, plan.ReasonForced, actionRelease, fmt.Sprintf(
+			"The deadline has passed and onDeadline is Proceed: the Registration goes before %s confirmed that nothing "+
+				"of it is listed. Usher removes the rest when it can.", strings.Join(o.Forced, ", ")))
 	}
 }
 

@@ -284,10 +284,10 @@ func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes) (behin
 func (p *pass) confirmOwner(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) (bool, error) {
 	if !p.notes.confirmed[r.UID] {
 		live, err := p.findRegistration(ctx, r.Name)
-		if err != nil || live == nil || live.UID != r.UID || (live.DeletionTimestamp == nil) != (r.DeletionTimestamp == nil) {
+		p.notes.confirmed[r.UID] = live != nil && live.UID == r.UID && (live.DeletionTimestamp == nil) == (r.DeletionTimestamp == nil)
+		if !p.notes.confirmed[r.UID] {
 			return false, err
 		}
-		p.notes.confirmed[r.UID] = true
 	}
 	object := p.objects[t.Registry]
 	if object == nil || p.notes.confirmed[object.UID] {

@@ -227,9 +227,8 @@ func (b *podBuilder) listed() *registry.Entry {
 }
 
 // annotation gives the Pod one more.
-func (b *podBuilder) annotation(key, value string) *podBuilder {
+func (b *podBuilder) annotation(key, value string) {
 	metav1.SetMetaDataAnnotation(&b.pod.ObjectMeta, key, value)
-	return b
 }
 
 // named makes the Pod say which Registrations may have entries of it.

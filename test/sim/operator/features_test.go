@@ -34,8 +34,6 @@ const (
 	deadline = 15 * time.Second
 	// drainDeadline is when Pods that are deleted proceed, unless a run blocks them.
 	drainDeadline = 30 * time.Second
-	// repairInterval is that of the Registries.
-	repairInterval = 30 * time.Second
 	// canary is in the Secret of both registries, which repeat it in every error.
 	canary = "s3cr3t-canary"
 	// weightAnnotation is where weights come from.
