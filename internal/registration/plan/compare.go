@@ -23,48 +23,52 @@ const (
 	ReasonDifferent Reason = "Different"
 )
 
-// Comparison is what a registry lists for a Registration, beside what it should list.
-type Comparison struct {
-	// Entries is how many entries of the Registration are there.
-	Entries int32
-	// Differences are entries that are not as they should be, sorted by Pod.
-	Differences []usherv1alpha1.EntryDifference
+// comparison is what a registry lists for a Registration, beside what it should list.
+type comparison struct {
+	// entries is how many entries of the Registration are there.
+	entries int32
+	// differences are entries that are not as they should be.
+	differences []usherv1alpha1.EntryDifference
+	// unknown means that not all of the registry's services were listed.
+	unknown bool
 }
 
-// compare compares what the Registration's registries list with what they should list, by
-// the registry's name. One whose services were not all listed in this pass is missing.
-func (ix *index) compare(r *registration) map[string]Comparison {
-	all, unknown := map[string]Comparison{}, map[string]bool{}
+// compare compares what the Registration's registries list with what they should list. Of one
+// whose services were not all listed in this pass, the status says what it said.
+func (ix *index) compare(r *registration, registries map[string]*usherv1alpha1.RegistryPods) {
+	all := map[string]*comparison{}
 	for _, t := range r.targets() {
+		c := all[t.Registry]
+		if c == nil {
+			c = &comparison{}
+			all[t.Registry] = c
+		}
 		listed, err := ix.look(t)
 		if err != nil {
-			unknown[t.Registry] = true
+			c.unknown = true
 			continue
 		}
-		c := all[t.Registry]
 		if !ix.gated(t) {
-			ix.compareEntries(r, t, listed, &c)
+			ix.compareEntries(r, t, listed, c)
 		}
 		if slices.Contains(r.current, t) {
-			ix.comparePods(r, t, &c)
+			ix.comparePods(r, t, c)
 		}
-		all[t.Registry] = c
 	}
 	for name, c := range all {
-		if unknown[name] {
-			delete(all, name)
-			continue
+		if one := registries[name]; !c.unknown {
+			slices.SortFunc(c.differences, func(a, b usherv1alpha1.EntryDifference) int {
+				return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Reason, b.Reason))
+			})
+			one.Entries, one.Differing = &c.entries, int32(len(c.differences))
+			one.Differences = c.differences[:min(len(c.differences), maxDifferences)]
 		}
-		slices.SortFunc(c.Differences, func(a, b usherv1alpha1.EntryDifference) int {
-			return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Reason, b.Reason))
-		})
 	}
-	return all
 }
 
 // compareEntries counts the Registration's entries in a target, and finds those whose Pod it
 // does not select: comparePods finds the others.
-func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *Comparison) {
+func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *comparison) {
 	for i := range listed.entries {
 		e := &listed.entries[i]
 		if e.Owner.Cluster != ix.Cluster {
@@ -72,7 +76,7 @@ func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *C
 		}
 		mine := e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
 		if mine {
-			c.Entries++
+			c.entries++
 		}
 		switch {
 		case ix.orphaned(*e):
@@ -83,8 +87,8 @@ func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *C
 	}
 }
 
-func (c *Comparison) differs(pod, entry string, reason Reason) {
-	c.Differences = append(c.Differences, usherv1alpha1.EntryDifference{Pod: pod, Entry: entry, Reason: string(reason)})
+func (c *comparison) differs(pod, entry string, reason Reason) {
+	c.differences = append(c.differences, usherv1alpha1.EntryDifference{Pod: pod, Entry: entry, Reason: string(reason)})
 }
 
 // selects reports whether the entry's Pod belongs to the Registration, and in this target.
@@ -95,10 +99,10 @@ func (ix *index) selects(r *registration, t Target, e *registry.Entry) bool {
 
 // comparePods finds the Pods that a current target lists otherwise than it should, and counts
 // those of a Service.
-func (ix *index) comparePods(r *registration, t Target, c *Comparison) {
+func (ix *index) comparePods(r *registration, t Target, c *comparison) {
 	for _, p := range r.pods {
 		if ix.gated(t) && ix.presence(r, t, p).serving {
-			c.Entries++
+			c.entries++
 		}
 		if p.idle != nil {
 			continue

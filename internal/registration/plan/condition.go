@@ -38,7 +38,7 @@ func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 			return
 		}
 	case patch.forced() != "":
-		next.Reason, next.Message = ReasonForced, fmt.Sprintf("Released at its deadline, before %s confirmed: requests may be lost.", patch.forced())
+		next.Reason, next.Message = ReasonForced, fmt.Sprintf("Released at its deadline before %s confirmed; requests may be lost.", patch.forced())
 	case p.upToDate(now, &next):
 		return
 	}

@@ -112,10 +112,7 @@ func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
 }
 
 func propagation(r *usherv1alpha1.Registration) time.Duration {
-	if r.Spec.Drain.Propagation == nil {
-		return DefaultPropagation
-	}
-	return max(r.Spec.Drain.Propagation.Duration, 0)
+	return durationOf(r.Spec.Drain.Propagation, DefaultPropagation)
 }
 
 func afterOutage(r *usherv1alpha1.Registration) time.Duration {

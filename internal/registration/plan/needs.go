@@ -22,13 +22,11 @@ func Needs(snapshot Snapshot) []Target {
 		}
 	}
 	for _, p := range ix.pods {
-		for _, r := range p.former {
-			all = append(all, r.targets()...)
+		asked := p.former
+		if !p.settled {
+			asked = p.all()
 		}
-		if p.settled {
-			continue
-		}
-		for _, r := range p.selectedBy {
+		for _, r := range asked {
 			all = append(all, r.targets()...)
 		}
 	}
@@ -59,12 +57,9 @@ func SortedTargets(targets []Target) []Target { return sorted(slices.Clone(targe
 // of settled Pods are listed only when they are due.
 func (p *pod) isSettled() bool {
 	registered := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered)
-	for _, h := range p.hooks {
-		if h.leaving() || p.wanted() {
-			return false
-		}
-	}
 	switch {
+	case slices.ContainsFunc(p.hooks, func(h hook) bool { return h.leaving() || p.wanted() }):
+		return false
 	case len(p.selectedBy) == 0, p.DeletionTimestamp != nil:
 		return !p.hasFinalizer() && len(p.ownFinalizers()) == 0
 	case p.wanted():

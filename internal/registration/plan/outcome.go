@@ -17,10 +17,9 @@ type Outcome struct {
 	Registration *usherv1alpha1.Registration
 	// Counts for the status.
 	Pods, Registered, Draining, NotReady int32
-	// PerRegistry has the Pods that callers find, by registry.
-	PerRegistry map[string]int32
-	// Compared has what each registry lists beside what it should, if this pass has listed it.
-	Compared map[string]Comparison
+	// Registries are its registries by name: the Pods that callers find there, and what is
+	// listed beside what should be, as this or an earlier pass has seen it.
+	Registries map[string]*usherv1alpha1.RegistryPods
 	// Targets to record before anything is written.
 	Targets []Target
 	// Kept are the recorded targets without those that were found empty, and whose callers know.
@@ -42,14 +41,7 @@ type Outcome struct {
 // outcome sums up what the plan says of one Registration.
 func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 	o := Outcome{Registration: r.Registration, SelectorErr: r.selectorErr, Pods: int32(len(r.pods)),
-		HasCloneSet: len(r.sets) > 0, PerRegistry: map[string]int32{}, Compared: ix.compare(r)}
-	for _, t := range r.targets() {
-		o.PerRegistry[t.Registry] += 0
-	}
-	for _, missing := range r.missing {
-		o.PerRegistry[missing.Registry] += 0
-	}
-	o.Missing = slices.Concat(r.missing, ix.unusable(r))
+		HasCloneSet: len(r.sets) > 0, Registries: ix.registriesOf(r), Missing: slices.Concat(r.missing, ix.unusable(r))}
 	joining := false
 	for _, p := range r.pods {
 		serves, _ := p.serves(r)
@@ -74,6 +66,24 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 		plan.RequeueAt = Earlier(plan.RequeueAt, v.next)
 	}
 	return o
+}
+
+// registriesOf are the Registration's registries, without its Pods.
+func (ix *index) registriesOf(r *registration) map[string]*usherv1alpha1.RegistryPods {
+	all := map[string]*usherv1alpha1.RegistryPods{}
+	for _, t := range r.targets() {
+		all[t.Registry] = &usherv1alpha1.RegistryPods{Name: t.Registry}
+	}
+	for _, missing := range r.missing {
+		all[missing.Registry] = &usherv1alpha1.RegistryPods{Name: missing.Registry}
+	}
+	for _, known := range r.Status.Registries {
+		if one := all[known.Name]; one != nil {
+			one.Entries, one.Differing, one.Differences = known.Entries, known.Differing, known.Differences
+		}
+	}
+	ix.compare(r, all)
+	return all
 }
 
 // unusable are the services of the Registration that cannot be listed, or that it must not
@@ -133,7 +143,7 @@ func (c counts) addTo(o *Outcome, r *registration) {
 	o.NotReady += c.notReady
 	o.Draining += c.draining
 	for i, serving := range c.serving {
-		o.PerRegistry[r.current[i].Registry] += serving
+		o.Registries[r.current[i].Registry].Registered += serving
 	}
 }
 

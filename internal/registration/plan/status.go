@@ -44,9 +44,9 @@ func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Tim
 
 // registryPods sums up the Pods of each of the Registration's registries.
 func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []usherv1alpha1.RegistryPods {
-	all := make([]usherv1alpha1.RegistryPods, 0, len(o.PerRegistry))
-	for _, name := range slices.Sorted(maps.Keys(o.PerRegistry)) {
-		one := usherv1alpha1.RegistryPods{Name: name, Registered: o.PerRegistry[name]}
+	all := make([]usherv1alpha1.RegistryPods, 0, len(o.Registries))
+	for _, name := range slices.Sorted(maps.Keys(o.Registries)) {
+		one := *o.Registries[name]
 		if err := registries[name].Err; err != nil {
 			one.Error = err.Error()
 		}
@@ -55,31 +55,11 @@ func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []ushe
 				one.Error = missing.Message
 			}
 		}
-		o.differences(&one)
 		countWaits(&one, o.Registration.Name, p.Waiting)
 		one.Error = Shorten(one.Error, maxError)
 		all = append(all, one)
 	}
 	return all
-}
-
-// differences adds what the registry lists beside what it should; what was known of it if this
-// pass has not listed it.
-func (o *Outcome) differences(one *usherv1alpha1.RegistryPods) {
-	c, listed := o.Compared[one.Name]
-	if !listed {
-		for _, known := range o.Registration.Status.Registries {
-			if known.Name == one.Name {
-				one.Entries, one.Differing, one.Differences = known.Entries, known.Differing, known.Differences
-			}
-		}
-		return
-	}
-	one.Entries, one.Differing = &c.Entries, int32(len(c.Differences))
-	one.Differences = c.Differences[:min(len(c.Differences), maxDifferences)]
-	if one.Differing == 0 {
-		one.Differences = nil
-	}
 }
 
 // countWaits adds the Pods of a Registration that wait for the registry.
