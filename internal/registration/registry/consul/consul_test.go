@@ -278,14 +278,15 @@ func TestManyChanges(t *testing.T) {
 func TestHiddenIsNotGone(t *testing.T) {
 	for _, listed := range []string{"[]", `[{"Node": {"Node": "agent-1"}, "Service": {"ID": "theirs", "Weights": {"Passing": 1}}}]`} {
 		asked := http.StatusUnauthorized
-		r := registrytest.Connect(t, New, Options{Address: registrytest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server := registrytest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasPrefix(r.URL.Path, "/v1/acl/") {
 				w.WriteHeader(asked)
 				_, _ = w.Write([]byte("ACL support disabled"))
 				return
 			}
 			_, _ = w.Write([]byte(listed))
-		}))})
+		}))
+		r := registrytest.Connect(t, New, Options{Address: server})
 		registrytest.List(t, r)
 		asked = http.StatusForbidden
 		for range 2 {

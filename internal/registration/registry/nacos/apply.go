@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -185,13 +186,7 @@ func unseen(steps []step, instances []instance) []step {
 	for _, i := range instances {
 		have[i.at()] = i
 	}
-	var missing []step
-	for _, s := range steps {
-		if !s.seen(have) {
-			missing = append(missing, s)
-		}
-	}
-	return missing
+	return slices.DeleteFunc(slices.Clone(steps), func(s step) bool { return s.seen(have) })
 }
 
 func (s step) seen(have map[string]instance) bool {

@@ -87,26 +87,10 @@ func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-l.ready:
-	case <-l.spent:
-		go conn.Close()
-		return nil, l.reason()
-	case <-ctx.Done():
-		go conn.Close()
-		return nil, fmt.Errorf("%w: %w", context.Cause(ctx), l.reason())
-	}
-	if err := d.login(ctx, conn); err != nil {
+	if err := d.begin(ctx, conn, l); err != nil {
 		go conn.Close()
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		go conn.Close()
-		return nil, errClosed
-	}
-	d.conn = conn
 	go func() {
 		<-l.lost
 		d.drop(conn)
@@ -114,15 +98,29 @@ func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 	return conn, nil
 }
 
-func (d *dialer) login(ctx context.Context, conn *zk.Conn) error {
-	if len(d.auth) == 0 {
-		return nil
+// begin waits for a session, logs in, and keeps the connection.
+func (d *dialer) begin(ctx context.Context, conn *zk.Conn, l *link) error {
+	select {
+	case <-l.ready:
+	case <-l.spent:
+		return l.reason()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", context.Cause(ctx), l.reason())
 	}
-	stop := context.AfterFunc(ctx, conn.Close)
-	defer stop()
-	if err := conn.AddAuth("digest", d.auth); err != nil {
-		return fmt.Errorf("log in: %w", errors.Join(context.Cause(ctx), err))
+	if len(d.auth) > 0 {
+		stop := context.AfterFunc(ctx, conn.Close)
+		err := conn.AddAuth("digest", d.auth)
+		stop()
+		if err != nil {
+			return fmt.Errorf("log in: %w", errors.Join(context.Cause(ctx), err))
+		}
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errClosed
+	}
+	d.conn = conn
 	return nil
 }
 
