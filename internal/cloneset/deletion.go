@@ -8,12 +8,9 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -97,16 +94,12 @@ func (r *Reconciler) endDeletion(ctx context.Context, set *apps.CloneSet, left *
 	if _, hold := plan.DeletionOf(set); !hold || !left.Departed() {
 		return nil
 	}
-	selector, err := selectorOf(set)
+	live, err := r.livePods(ctx, set)
 	if err != nil {
-		selector = labels.Everything()
+		return err
 	}
-	var live corev1.PodList
-	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return fmt.Errorf("list Pods before the CloneSet goes: %w", err)
-	}
-	for i := range live.Items {
-		if pod := &live.Items[i]; pod.DeletionTimestamp == nil && metav1.IsControlledBy(pod, set) {
+	for _, pod := range live {
+		if pod.DeletionTimestamp == nil && metav1.IsControlledBy(pod, set) {
 			r.pods.noteCreated(set, pod, r.Clock.Now())
 			decided.More = true
 		}

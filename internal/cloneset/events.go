@@ -76,27 +76,28 @@ func longWaitAt(blocked []plan.Blocked, now time.Time) time.Time {
 	return blocked[0].Since.Add(longWait)
 }
 
-// eventNames are the events of an action, for success and for failure.
+// eventNames are the events of an action, for success and for failure. Success without an
+// event is not reported.
 type eventNames struct{ done, failed, verb string }
 
-func eventOf(a plan.Action) (eventNames, bool) {
+func eventOf(a plan.Action) eventNames {
 	switch {
 	case a.Verb == plan.Create:
-		return eventNames{"SuccessfulCreate", "FailedCreate", "create"}, true
+		return eventNames{"SuccessfulCreate", "FailedCreate", "create"}
 	case a.Reason == plan.ReasonNodeGoes && a.Verb == plan.Move:
-		return eventNames{"PodLeavesNode", "FailedUpdatePod", "replace"}, true
+		return eventNames{"PodLeavesNode", "FailedUpdatePod", "replace"}
 	case a.Reason == plan.ReasonRecreate:
-		return eventNames{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}, true
+		return eventNames{"SuccessfulUpdatePodReCreate", "FailedUpdatePodReCreate", "recreate"}
 	case a.Verb == plan.Discard:
-		return eventNames{"", "FailedDelete", "delete"}, false
+		return eventNames{"", "FailedDelete", "delete"}
 	case a.Verb == plan.Provide:
-		return eventNames{"", "FailedCreate", "create"}, false
+		return eventNames{"", "FailedCreate", "create"}
 	case a.Verb == plan.Delete:
-		return eventNames{"SuccessfulDelete", "FailedDelete", "delete"}, true
+		return eventNames{"SuccessfulDelete", "FailedDelete", "delete"}
 	case a.Verb == plan.Update || a.Verb == plan.Continue:
-		return eventNames{"SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "update in place"}, true
+		return eventNames{"SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "update in place"}
 	}
-	return eventNames{"", "FailedUpdatePod", "change"}, false
+	return eventNames{"", "FailedUpdatePod", "change"}
 }
 
 // eventGroup groups the outcomes of one pass that share an event.
@@ -113,11 +114,11 @@ type eventGroup struct {
 func (r *Reconciler) recordOutcomes(set *apps.CloneSet, outcomes []outcome) {
 	var all []*eventGroup
 	for _, o := range outcomes {
-		event, wanted := eventOf(o.action)
+		event := eventOf(o.action)
 		switch {
 		case o.failed():
 			r.warn(set, event.failed, string(o.action.Verb), "%s %s: %v", event.verb, nameOf(o), o.err)
-		case o.err != nil || !wanted || o.pod == nil:
+		case o.err != nil || event.done == "" || o.pod == nil:
 		default:
 			why := cmp.Or(o.action.Because, o.action.Reason)
 			i := slices.IndexFunc(all, func(n *eventGroup) bool { return n.eventNames == event && n.reason == why })

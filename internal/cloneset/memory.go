@@ -12,12 +12,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
@@ -183,22 +185,15 @@ func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*a
 // relistAll asks the API server for the set's Pods and claims after an answer was lost, so
 // that the effect of the lost request is known before the next decision.
 func (r *Reconciler) relistAll(ctx context.Context, set *apps.CloneSet, now time.Time) error {
-	selector, err := selectorOf(set)
-	switch {
-	case err != nil && set.DeletionTimestamp == nil:
-		return err
-	case err != nil:
-		selector = labels.Everything() // whatever the set is, it can be deleted
-	}
 	cached, err := r.ListPods(ctx, set.Namespace, string(set.UID))
 	if err != nil {
 		return err
 	}
-	var live corev1.PodList
-	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return fmt.Errorf("list Pods after a lost answer: %w", err)
+	live, err := r.livePods(ctx, set)
+	if err != nil {
+		return err
 	}
-	if err := relist(ctx, r.Reader, r.pods, set, cached, pointersTo(live.Items), now); err != nil {
+	if err := relist(ctx, r.Reader, r.pods, set, cached, live, now); err != nil {
 		return err
 	}
 	if err := r.relistClaims(ctx, set, now); err != nil {
@@ -206,6 +201,23 @@ func (r *Reconciler) relistAll(ctx context.Context, set *apps.CloneSet, now time
 	}
 	r.memory(keyOf(set)).stale = false
 	return nil
+}
+
+// livePods lists the Pods that a set selects, its own and others, as the API server has them. Of
+// a set that is being deleted the selector may be unreadable: whatever it is, it can be deleted.
+func (r *Reconciler) livePods(ctx context.Context, set *apps.CloneSet) ([]*corev1.Pod, error) {
+	selector, err := selectorOf(set)
+	switch {
+	case err != nil && set.DeletionTimestamp == nil:
+		return nil, err
+	case err != nil:
+		selector = labels.Everything()
+	}
+	var live corev1.PodList
+	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, fmt.Errorf("list the set's Pods at the API server: %w", err)
+	}
+	return pointersTo(live.Items), nil
 }
 
 func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
@@ -221,4 +233,82 @@ func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now t
 		return fmt.Errorf("list claims after a lost answer: %w", err)
 	}
 	return relist(ctx, r.Reader, r.claims, set, cached, pointersTo(live.Items), now)
+}
+
+// maxFlight bounds how long a request can be in flight before it takes effect: the API
+// server gives up after a minute, its default --request-timeout.
+const maxFlight = time.Minute
+
+// drains remembers since when Pods are known to be out of service for an update. The time
+// in their condition is when the write was sent; a slow API server may have applied it
+// much later, and the grace period counts from then.
+type drains struct {
+	mu    sync.Mutex
+	known map[types.UID]drain
+}
+
+type drain struct {
+	// recorded is the time in the condition; it distinguishes drains.
+	recorded metav1.Time
+	since    time.Time
+}
+
+func newDrains() *drains { return &drains{known: map[types.UID]drain{}} }
+
+// note looks at the answer to a write, or at a cached Pod, and keeps when the drain was
+// first known. A drain that another process began counts, at the latest, from when its
+// request must have ended.
+func (d *drains) note(pod *corev1.Pod, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keep(pod, now)
+}
+
+func (d *drains) keep(pod *corev1.Pod, now time.Time) {
+	recorded, out := drainOf(pod)
+	if !out {
+		delete(d.known, pod.UID)
+		return
+	}
+	if have, ok := d.known[pod.UID]; ok && have.recorded.Equal(&recorded) {
+		return
+	}
+	since := now
+	if latest := recorded.Add(maxFlight); latest.Before(since) {
+		since = latest
+	}
+	d.known[pod.UID] = drain{recorded: recorded, since: since}
+}
+
+// of returns since when each Pod is known to be drained; it leaves out Pods in service.
+func (d *drains) of(pods []*plan.PodInfo, now time.Time) map[types.UID]time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := map[types.UID]time.Time{}
+	for _, info := range pods {
+		if len(d.known) == 0 && !info.Drained() {
+			continue // nothing to forget
+		}
+		pod := info.Pod()
+		d.keep(pod, now)
+		if have, ok := d.known[pod.UID]; ok {
+			out[pod.UID] = have.since
+		}
+	}
+	return out
+}
+
+// forget drops a Pod that is gone.
+func (d *drains) forget(pod types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.known, pod)
+}
+
+func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {
+	c := inplace.ConditionOf(pod, apps.ConditionInPlaceUpdateReady)
+	if c == nil {
+		return metav1.Time{}, false
+	}
+	return c.LastTransitionTime, c.Status == corev1.ConditionFalse
 }

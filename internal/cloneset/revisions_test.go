@@ -44,7 +44,9 @@ func newRevisionServer(t testing.TB, set *apps.CloneSet) (*revisionServer, *Reco
 				s.alter(made)
 			}
 			err := c.Create(ctx, object, options...)
-			s.made += one(err == nil)
+			if err == nil {
+				s.made++
+			}
 			return err
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, out client.Object, options ...client.GetOption) error {
@@ -62,13 +64,6 @@ func newRevisionServer(t testing.TB, set *apps.CloneSet) (*revisionServer, *Reco
 	})
 	r, events := reconcilerOn(s)
 	return s, r, events
-}
-
-func one(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
 }
 
 // retemplate gives the set another template; false if admission would refuse it.

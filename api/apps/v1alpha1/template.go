@@ -212,15 +212,6 @@ func (t *PodTemplate) DeepCopyInto(out *PodTemplate) {
 // Raw returns the claim template's JSON. The caller must not modify it.
 func (t *ClaimTemplate) Raw() []byte { return t.raw }
 
-// Decode returns the typed claim.
-func (t *ClaimTemplate) Decode() (*corev1.PersistentVolumeClaim, error) {
-	var out corev1.PersistentVolumeClaim
-	if err := json.Unmarshal(t.raw, &out); err != nil {
-		return nil, fmt.Errorf("spec.volumeClaimTemplates: %w", err)
-	}
-	return &out, nil
-}
-
 // MarshalJSON returns the raw claim.
 func (t ClaimTemplate) MarshalJSON() ([]byte, error) { return rawOrEmpty(t.raw), nil }
 
