@@ -9,7 +9,8 @@
 //	  = update a (InPlaceUpdate) to Updating revision web-r2
 //
 // Scenarios are separated by empty lines, and lines with # are comments. What is below
-// "always" also belongs to the scenarios that follow.
+// "always" also belongs to the scenarios that follow. A story is a scenario of steps that check
+// what they say themselves.
 package scenariotest
 
 import (
