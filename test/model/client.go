@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -201,11 +202,8 @@ func (c *Client) Delete(_ context.Context, object client.Object, options ...clie
 	var o client.DeleteOptions
 	o.ApplyOptions(options)
 	r := &Request{Verb: VerbDelete, Kind: KindOf(object), At: client.ObjectKeyFromObject(object)}
-	if p := o.Preconditions; p != nil && p.UID != nil {
-		r.Deletion.UID = *p.UID
-	}
-	if p := o.Preconditions; p != nil && p.ResourceVersion != nil {
-		r.Deletion.Version = *p.ResourceVersion
+	if p := o.Preconditions; p != nil {
+		r.Deletion.UID, r.Deletion.Version = ptr.Deref(p.UID, ""), ptr.Deref(p.ResourceVersion, "")
 	}
 	return c.send(r, func() ([]client.Object, error) { return nil, c.Server.Delete(c.Actor, r.Kind, r.At, r.Deletion) })
 }

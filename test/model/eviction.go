@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -58,8 +59,8 @@ func (s *Server) Evict(actor string, at types.NamespacedName, eviction *policyv1
 		return err
 	}
 	pod, _ := object.(*corev1.Pod) // objects are kept by their kind
-	if o := eviction.DeleteOptions; o != nil && o.Preconditions != nil && o.Preconditions.UID != nil {
-		if err := preconditions(Pods, pod, *o.Preconditions.UID, ""); err != nil {
+	if o := eviction.DeleteOptions; o != nil && o.Preconditions != nil {
+		if err := preconditions(Pods, pod, ptr.Deref(o.Preconditions.UID, ""), ""); err != nil {
 			return err
 		}
 	}

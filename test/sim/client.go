@@ -89,6 +89,9 @@ func (p *Process) send(r *model.Request, do func() error) error {
 }
 
 func (p *Process) readCached(r *model.Request, do func() error) error {
+	if p.handling {
+		return do() // the pass in progress does not see it
+	}
 	if r.Kind == model.Pods && r.Verb == model.VerbList {
 		p.looked()
 	}

@@ -295,9 +295,9 @@ func (x *explorer) deletedByHand(pod *corev1.Pod) {
 }
 
 func (x *explorer) orphaned(pod *corev1.Pod) {
-	x.sim.nodes.write("user", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.OwnerReferences = nil })
+	x.sim.changePod(pod, func(pod *corev1.Pod) { pod.OwnerReferences = nil })
 }
 
 func (x *explorer) touched(pod *corev1.Pod) {
-	x.sim.nodes.write("user", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Annotations["other/note"] = "x" })
+	x.sim.changePod(pod, func(pod *corev1.Pod) { pod.Annotations["other/note"] = "x" })
 }

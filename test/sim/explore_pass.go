@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -140,11 +141,8 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	err := r.process.send(request, do)
 	r.touched = r.touched || request.Kind != model.CloneSets
 	answer := &result{kind: request.Kind, err: err, seen: request.Answer}
-	for uid := range r.process.known.absent {
-		if !absent[uid] {
-			answer.absent = append(answer.absent, uid)
-		}
-	}
+	gone := slices.Collect(maps.Keys(r.process.known.absent))
+	answer.absent = slices.DeleteFunc(gone, func(uid types.UID) bool { return absent[uid] })
 	if len(x.commits) > commits {
 		c := x.commits[commits]
 		answer.written, answer.gone = c.Object(), c.New == nil

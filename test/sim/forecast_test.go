@@ -250,14 +250,8 @@ func told(f *forecast.Forecast) (out []string) {
 			if strings.HasPrefix(step.Pod, "demo-new") {
 				continue // a surplus one goes again
 			}
-			does := "goes"
-			switch step.Does {
-			case forecast.InPlace:
-				does = "changes in place"
-			case forecast.Relabel:
-				does = "is relabelled"
-			}
-			out = append(out, fmt.Sprintf("Pod %s %s", step.Pod, does))
+			does := map[forecast.Doing]string{forecast.InPlace: "changes in place", forecast.Relabel: "is relabelled"}
+			out = append(out, fmt.Sprintf("Pod %s %s", step.Pod, cmp.Or(does[step.Does], "goes")))
 		}
 		created += wave.Created
 	}

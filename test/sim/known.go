@@ -138,12 +138,9 @@ func removal(s *model.Server, uid types.UID, end int, by string) (removed, his b
 // shows reports whether the cache showed anything of the set's Pods later than a
 // version.
 func (p *pass) shows(set *apps.CloneSet, version int64) bool {
-	for _, pod := range p.base {
-		if model.OwnerOf(pod) == string(set.UID) && versionOf(pod) > version {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Values(p.base)), func(pod client.Object) bool {
+		return model.OwnerOf(pod) == string(set.UID) && versionOf(pod) > version
+	})
 }
 
 // versionOf is the version of an object; 0 if it has none.

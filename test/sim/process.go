@@ -61,6 +61,8 @@ type Process struct {
 	reconciler *cloneset.Reconciler
 	config     ProcessConfig
 	dead       bool
+	// handling reports whether an event is being handled.
+	handling bool
 	// writes counts the writes that took effect, requests the write requests.
 	writes, requests int
 	onCrash          func()
@@ -157,6 +159,8 @@ func short(name string) string { return name[len(name)-1:] }
 
 // handle does what the controller's event handlers do.
 func (p *Process) handle(kind model.Kind, before, after client.Object) {
+	p.handling = true
+	defer func() { p.handling = false }()
 	ctx, handlers, request := context.Background(), p.handlers[kind], reconcile.Request{NamespacedName: p.key}
 	switch {
 	case kind == model.CloneSets:
