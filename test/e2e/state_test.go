@@ -81,6 +81,16 @@ func TestStories(t *testing.T) {
 	}
 }
 
+// A story that fails says at which step.
+func TestFailure(t *testing.T) {
+	steps, err := parse("pause 1ms\npause long\n")
+	registrytest.NoError(t, err)
+	scene := &Scene{ctx: t.Context(), story: Story{steps: steps}}
+	if err := scene.perform(); err == nil || !strings.HasPrefix(err.Error(), "pause long: ") {
+		t.Errorf("it fails with %v", err)
+	}
+}
+
 // The first facts are not true of two Pods, and true when others run v2; of the second ones
 // it is the other way round.
 func TestFacts(t *testing.T) {
