@@ -52,6 +52,9 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 			return decided, err
 		}
 		if changed {
+			if err := p.takeOver(ctx); err != nil {
+				return decided, err
+			}
 			decided = p.decide()
 		}
 	}

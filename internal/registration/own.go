@@ -201,8 +201,40 @@ func (p *pass) takeOver(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := p.addNamed(ctx); err != nil {
+		return err
+	}
 	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
 	return nil
+}
+
+// addNamed adds the Registrations that Pods name and the cache does not show yet: nobody else
+// tells where these Pods are listed.
+func (p *pass) addNamed(ctx context.Context) error {
+	known := map[string]bool{"": true}
+	for _, r := range p.snapshot.Registrations {
+		known[r.Name] = true
+	}
+	for _, pod := range p.snapshot.Pods {
+		for _, name := range plan.Names(pod) {
+			if known[name] {
+				continue
+			}
+			known[name] = true
+			if live, err := p.findRegistration(ctx, name); err != nil {
+				return err
+			} else if live != nil {
+				p.add(live)
+			}
+		}
+	}
+	return nil
+}
+
+// add adds a Registration that the API server has.
+func (p *pass) add(live *usherv1alpha1.Registration) {
+	p.snapshot.Registrations = append(p.snapshot.Registrations, live)
+	p.snapshot.Known[live.Namespace+"/"+live.Name] = true
 }
 
 // users are the Registrations of the namespace that Registries have recorded, by name.
@@ -240,8 +272,7 @@ func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) 
 			p.vanished[known.Name] = true
 			return nil
 		}
-		p.snapshot.Registrations = append(p.snapshot.Registrations, live)
-		p.snapshot.Known[live.Namespace+"/"+live.Name] = true
+		p.add(live)
 		r = live
 	}
 	all := plan.SortedTargets(slices.Concat(r.Status.Targets, known.Status.Targets))

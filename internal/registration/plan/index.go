@@ -265,9 +265,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 			p.lifecycle = *set.Spec.Lifecycle
 		}
 	}
-	if names, ok := object.Annotations[usherv1alpha1.AnnotationRegistrations]; ok {
-		p.names = strings.Split(names, ",")
-	}
+	p.names = Names(object)
 	for _, r := range ix.registrations {
 		switch selects := r.selector.Matches(labels.Set(object.Labels)); {
 		case selects && !r.deleting:
@@ -279,6 +277,14 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	p.hooks = hooksAt(p)
 	p.settled = p.isSettled()
 	return p
+}
+
+// Names are the Registrations that the Pod's annotation names; nil without one.
+func Names(pod *corev1.Pod) []string {
+	if names, ok := pod.Annotations[usherv1alpha1.AnnotationRegistrations]; ok {
+		return strings.Split(names, ",")
+	}
+	return nil
 }
 
 // StateOf is the Pod's lifecycle state. Pods of other controllers have none and are
