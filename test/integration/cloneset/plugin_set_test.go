@@ -23,6 +23,7 @@ import (
 // `set image`, `set env` and `set resources`, as a patch of the containers and as an
 // update of the whole object, change only the container that they name.
 func TestPluginSet(t *testing.T) {
+	ways := map[string]func(*story, string){"patched": (*story).setContainers, "written back": (*story).writeBack}
 	for _, test := range []struct {
 		name, patch, restarts string
 		recreated             bool
@@ -35,23 +36,23 @@ func TestPluginSet(t *testing.T) {
 		{"resources", `spec: {containers: [{name: main, resources: {requests: {cpu: 20m}}}]}`, "0+0 0+0 0+0", false, 0, 2},
 		{"env", `spec: {containers: [{name: main, env: [{name: COLOR, value: green}]}]}`, "0+0 0+0 0+0", true, 0, 2},
 		// What early versions of `set image` sent: the name and image of each container.
-		{"image without the rest", `spec: {containers: [{$patch: replace}, {name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/side:v1"}]}`,
-			"0+0 0+0 0+0", true, 0, 2},
+		{"image without the rest", `spec: {containers: [{$patch: replace}, ` +
+			`{name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/side:v1"}]}`, "0+0 0+0 0+0", true, 0, 2},
 	} {
-		for way, send := range map[string]func(*story, string){"patched": (*story).setContainers, "written back": (*story).writeBack} {
+		for way, send := range ways {
 			t.Run(test.name+" "+way, func(t *testing.T) {
 				s := running(t, "tooled")
-				pods, before := s.identities(), s.podVersions()
+				s.note()
 				send(s, test.patch)
 				s.is("rollout", s.rolloutStatus(), "successfully rolled out")
 				s.settled(3)
-				if got := s.restarts(); got != test.restarts || s.created.Load() != test.revisions || s.unwritten(before) != test.untouched {
-					t.Errorf("restarts %s, %d revisions asked for, %d Pods not written", got, s.created.Load(), s.unwritten(before))
-				}
+				s.is("restarts", s.restarts(), test.restarts)
+				s.same("revisions asked for", s.created.Load(), test.revisions)
+				s.is("unwritten", s.unwritten(), fmt.Sprint(test.untouched))
 				if test.recreated {
-					s.newPods(pods)
+					s.newPods(s.noted.pods)
 				} else {
-					s.samePods(pods)
+					s.samePods(s.noted.pods)
 				}
 				s.carryTemplate()
 				s.unchanged()

@@ -144,8 +144,9 @@ func (s *story) carryTemplate() {
 			!got.Resources.Requests.Cpu().Equal(*want.Resources.Requests.Cpu()) {
 			s.Errorf("Pod %s has %+v, the template %+v", pod.Name, got, want)
 		}
-		if !labels.Set(template.Labels).AsSelector().Matches(labels.Set(pod.Labels)) ||
-			!labels.Set(template.Annotations).AsSelector().Matches(labels.Set(pod.Annotations)) {
+		carries := labels.Set(template.Labels).AsSelector().Matches(labels.Set(pod.Labels)) &&
+			labels.Set(template.Annotations).AsSelector().Matches(labels.Set(pod.Annotations))
+		if !carries {
 			s.Errorf("Pod %s has the labels %v and the annotations %v, the template %v and %v", pod.Name, pod.Labels, pod.Annotations, template.Labels, template.Annotations)
 		}
 	}

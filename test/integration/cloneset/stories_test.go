@@ -35,18 +35,31 @@ func TestStories(t *testing.T) {
 // words are what a step can begin with. What is to happen is awaited.
 var words = map[string]func(s *story, rest string){
 	// What the controller does.
-	"controller crashes":              func(s *story, _ string) { s.crash() },
-	"controller keeps field managers": func(s *story, _ string) { s.options.KeepFieldManagers = true; s.crash() },
-	"resizes are unknown":             func(s *story, _ string) { s.options.NoResize = true; s.crash() },
-	"resizes are not found":           func(s *story, _ string) { s.intercept = withoutResize; s.crash() },
-	"resizes are forbidden":           func(s *story, _ string) { s.forbidResizes() },
-	"another pass writes nothing":     func(s *story, _ string) { s.unchanged() },
-	"OpenKruise leaves":               (*story).takeOver,
-	"handed back":                     func(s *story, _ string) { s.handedBack() },
+	"controller crashes": func(s *story, _ string) { s.crash() },
+	"controller keeps field managers": func(s *story, _ string) {
+		s.options.KeepFieldManagers = true
+		s.crash()
+	},
+	"resizes are unknown": func(s *story, _ string) {
+		s.options.NoResize = true
+		s.crash()
+	},
+	"resizes are not found": func(s *story, _ string) {
+		s.intercept = withoutResize
+		s.crash()
+	},
+	"resizes are forbidden":       func(s *story, _ string) { s.forbidResizes() },
+	"another pass writes nothing": func(s *story, _ string) { s.unchanged() },
+	"OpenKruise leaves":           (*story).takeOver,
+	"handed back":                 func(s *story, _ string) { s.handedBack() },
 
 	// What users do, with kubectl, and with OpenKruise's plugin.
-	"create":            (*story).createFrom,
-	"running":           func(s *story, rest string) { s.createFrom(rest); s.settled(s.replicas()); s.note() },
+	"create": (*story).createFrom,
+	"running": func(s *story, rest string) {
+		s.createFrom(rest)
+		s.settled(s.replicas())
+		s.note()
+	},
 	"patch":             func(s *story, rest string) { s.patch("%s", rest) },
 	"image":             (*story).image,
 	"delete":            (*story).delete,
@@ -69,7 +82,10 @@ var words = map[string]func(s *story, rest string){
 	"rollout":          func(s *story, want string) { s.is("rollout", s.rolloutStatus(), want) },
 
 	// Its revisions.
-	"revision":               func(s *story, name string) { s.observed(); s.Call(name, s.set().Status.UpdateRevision) },
+	"revision": func(s *story, name string) {
+		s.observed()
+		s.Call(name, s.set().Status.UpdateRevision)
+	},
 	"revisions":              (*story).keepsRevisions,
 	"history":                func(s *story, want string) { s.is("history", s.chronicle(), want) },
 	"causes":                 func(s *story, want string) { s.is("causes", s.causes(), want) },
@@ -77,29 +93,25 @@ var words = map[string]func(s *story, rest string){
 	"at its newest revision": func(s *story, _ string) { s.showsNewest() },
 
 	// Its Pods and claims. A note is what they are compared with later.
-	"nothing is written": func(s *story, _ string) {
-		s.is("what is written", fmt.Sprint(s.versions()), fmt.Sprint(s.noted.versions))
-	},
+	"nothing is written": func(s *story, _ string) { s.same("versions", s.versions(), s.noted.versions) },
 	"the Pod":            (*story).ends,
 	"run":                (*story).run,
 	"as in the template": func(s *story, _ string) { s.carryTemplate() },
 	"note":               func(s *story, _ string) { s.note() },
 	"same Pods":          func(s *story, _ string) { s.samePods(s.noted.pods) },
-	"same labels":        func(s *story, _ string) { s.is("labels", fmt.Sprint(s.podLabels()), fmt.Sprint(s.noted.labels)) },
+	"same labels":        func(s *story, _ string) { s.same("labels", s.podLabels(), s.noted.labels) },
 	"new Pods":           func(s *story, _ string) { s.newPods(s.noted.pods) },
-	"same claims":        func(s *story, _ string) { s.is("claims", fmt.Sprint(s.claims()), fmt.Sprint(s.noted.claims)) },
-	"same revisions": func(s *story, _ string) {
-		s.is("revisions", fmt.Sprint(s.revisionNames()), fmt.Sprint(s.noted.revisions))
-	},
-	"restarts":       func(s *story, want string) { s.is("restarts", s.restarts(), want) },
-	"Pods unwritten": func(s *story, want string) { s.is("Pods unwritten", fmt.Sprint(s.unwritten(s.noted.versions)), want) },
-	"Pods ready":     (*story).podsReady,
-	"Pods at":        (*story).labelAll,
-	"Pods are":       (*story).namePods,
-	"all Pods have":  (*story).allPodsHave,
-	"Pod":            (*story).aboutPod,
-	"claims":         (*story).paired,
-	"claim of":       (*story).aboutClaim,
+	"same claims":        func(s *story, _ string) { s.same("claims", s.claims(), s.noted.claims) },
+	"same revisions":     func(s *story, _ string) { s.same("revisions", s.revisionNames(), s.noted.revisions) },
+	"restarts":           func(s *story, want string) { s.is("restarts", s.restarts(), want) },
+	"Pods unwritten":     func(s *story, want string) { s.is("unwritten", s.unwritten(), want) },
+	"Pods ready":         (*story).podsReady,
+	"Pods at":            (*story).labelAll,
+	"Pods are":           (*story).namePods,
+	"all Pods have":      (*story).allPodsHave,
+	"Pod":                (*story).aboutPod,
+	"claims":             (*story).paired,
+	"claim of":           (*story).aboutClaim,
 }
 
 // named is what has a name; the name itself if nothing has it.
@@ -116,6 +128,12 @@ func (s *story) is(what, have, want string) {
 	if have != want {
 		s.Errorf("%s: %q, want %q\n%s", what, have, want, s.Picture())
 	}
+}
+
+// same compares what there is with what was noted.
+func (s *story) same(what string, have, noted any) {
+	s.Helper()
+	s.is(what, fmt.Sprint(have), fmt.Sprint(noted))
 }
 
 // createFrom creates a set of testdata/sets, whose name a patch follows.
@@ -168,14 +186,21 @@ func includes(whole, part any) bool {
 		items, _ := whole.([]any)
 		return len(items) >= len(part) && !slices.ContainsFunc(part, func(want any) bool {
 			return !slices.ContainsFunc(items, func(item any) bool { return includes(item, want) })
-		}) && (len(items) == len(part) || slices.ContainsFunc(items, func(item any) bool { _, object := item.(map[string]any); return object }))
+		}) && (len(items) == len(part) || slices.ContainsFunc(items, isObject))
 	}
 	return fmt.Sprint(whole) == fmt.Sprint(part)
 }
 
+func isObject(item any) bool {
+	_, ok := item.(map[string]any)
+	return ok
+}
+
 func (s *story) nothingLeft() {
 	s.Helper()
-	s.until("its Pods and revisions to be gone", func() bool { return len(s.pods()) == 0 && len(s.revisions()) == 0 })
+	s.until("its Pods and revisions to be gone", func() bool {
+		return len(s.pods()) == 0 && len(s.revisions()) == 0
+	})
 }
 
 // condition waits for a condition, its status, and texts in it.
@@ -207,7 +232,9 @@ type noted struct {
 
 func (s *story) note() {
 	s.Helper()
-	s.noted = noted{s.identities(), s.versions(), s.claims(), s.revisionNames(), s.podLabels()}
+	s.noted = noted{
+		pods: s.identities(), versions: s.versions(), claims: s.claims(), revisions: s.revisionNames(), labels: s.podLabels(),
+	}
 }
 
 // podLabels are the labels of each Pod.
@@ -219,15 +246,16 @@ func (s *story) podLabels() (out []string) {
 	return out
 }
 
-// unwritten counts Pods that still have these versions.
-func (s *story) unwritten(versions map[string]string) (n int) {
+// unwritten counts Pods that still have the versions that were noted.
+func (s *story) unwritten() string {
 	s.Helper()
+	n := 0
 	for name, version := range s.podVersions() {
-		if versions[name] == version {
+		if s.noted.versions[name] == version {
 			n++
 		}
 	}
-	return n
+	return fmt.Sprint(n)
 }
 
 // podsReady is "3 with IMAGE": so many Pods with the image are ready.
@@ -235,7 +263,8 @@ func (s *story) podsReady(want string) {
 	s.Helper()
 	_, image, _ := strings.Cut(want, " with ")
 	ready := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool {
-		return p.Spec.Containers[0].Image != "example.test/"+image || conditionOf(&p, corev1.PodReady).Status != corev1.ConditionTrue
+		ready := conditionOf(&p, corev1.PodReady).Status == corev1.ConditionTrue
+		return !ready || p.Spec.Containers[0].Image != "example.test/"+image
 	})
 	s.is("Pods ready", fmt.Sprint(len(ready), " with ", image), want)
 }
