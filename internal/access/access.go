@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package access asks the API server who a caller of Usher's own servers is, and what it may
-// read. controller-runtime has a filter for metrics that does this too, for 24 more modules.
+// read. controller-runtime has a filter for metrics that does this too, for 23 more modules.
 package access
 
 import (

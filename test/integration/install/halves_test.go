@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/test/cluster/clustertest"
 	servers "github.com/usher-dev/usher/test/servers/run"
 )
 
@@ -28,8 +29,11 @@ func TestHalvesApart(t *testing.T) {
 	metrics := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	s.run("usher-cloneset")
 	s.run("usher-registration", "--metrics-bind-address="+metrics)
-	s.apply("web")
+	s.Call("etcd", clustertest.StartEtcd(t).Endpoint())
+	s.apply("registration")
+	s.apply("hooked")
 	s.available("3")
+	s.until("three entries in etcd", func() bool { return s.entries() == "3" })
 	if leases := s.sh("kubectl -n usher-system get leases -o name"); len(strings.Fields(leases)) != 2 {
 		t.Errorf("leases %q, want one for each half", leases)
 	}
@@ -51,6 +55,10 @@ func TestHalvesApart(t *testing.T) {
 	})
 	s.stolenAccount()
 	s.scrapes(metrics)
+	// What is refused to a thief is nothing that a drain needs.
+	s.sh("kubectl scale cloneset web --replicas 2")
+	s.available("2")
+	s.until("two entries in etcd", func() bool { return s.entries() == "2" })
 }
 
 // account is the service account of a half that is apart.
@@ -71,7 +79,7 @@ func (s *story) stolenAccount() {
 		{"", `{"metadata": {"labels": {"app.kubernetes.io/name": "shop"}}}`, "Kubernetes' own labels"},
 		{"status", `{"metadata": {"labels": {"controller-revision-hash": null}}}`, "Kubernetes' own labels"},
 		{"", `{"metadata": {"annotations": {"sidecar.istio.io/inject": "false"}}}`, "no annotations of a Pod but those of usher.dev"},
-		{"", `{"metadata": {"labels": {"example.com/drained": "false"}, "finalizers": ["usher.dev/registration", "example.com/drained"],
+		{"", `{"metadata": {"labels": {"example.com/drained": "false"}, "finalizers": ["usher.dev/registration", "example.com/other"],
 			"annotations": {"usher.dev/registrations": "a", "controller.kubernetes.io/pod-deletion-cost": "-1"}}}`, ""},
 		{"status", `{"status": {"conditions": [{"type": "usher.dev/registered", "status": "True"}]}}`, ""},
 	} {
