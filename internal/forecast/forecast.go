@@ -173,7 +173,8 @@ func Of(c Change) (Forecast, error) {
 	}
 	f := c.describe(s)
 	f.Available, f.Lowest = counts.Available, p.lowest
-	f.Waves, f.Hooks, f.Stops = p.waves, p.hooks(), p.stops(&last)
+	slices.SortFunc(p.hooks, func(a, b Hook) int { return strings.Compare(a.Gate+a.Key, b.Gate+b.Key) })
+	f.Waves, f.Hooks, f.Stops = p.waves, p.hooks, p.stops(&last)
 	counts, _ = plan.Review(s)
 	if over := c.exceeds(p.usage); len(over) > 0 {
 		f.Refused, f.Stops = cmp.Or(f.Refused, strings.Join(over, "; ")), append(f.Stops, over...)

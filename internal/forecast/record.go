@@ -28,8 +28,9 @@ type record struct {
 	returned bool
 	// lowest is how few Pods served, available how many do now.
 	lowest, available int
-	// gates are the hooks that were asked, by gate and keys.
+	// gates are those at which a hook was asked, by state and keys; hooks what was asked.
 	gates map[string]*gate
+	hooks []Hook
 	// containers counts those that were started.
 	containers    int
 	registrations []*usherv1alpha1.Registration
@@ -37,9 +38,8 @@ type record struct {
 	foreign []string
 }
 
-// gate is a hook in a state, with those who answer its keys.
+// gate is where keys of a hook hold a Pod, and whether they are answered.
 type gate struct {
-	hooks    []Hook
 	takes    time.Duration
 	answered bool
 }
@@ -142,24 +142,12 @@ func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
 		default:
 			p.foreign = append(p.foreign, key)
 		}
-		g.hooks = append(g.hooks, h)
+		if !slices.ContainsFunc(p.hooks, func(o Hook) bool { return o.Gate == h.Gate && o.Key == h.Key }) {
+			p.hooks = append(p.hooks, h)
+		}
 	}
 	p.gates[name] = g
 	return g
-}
-
-// hooks are those that were asked, each once.
-func (p *player) hooks() []Hook {
-	var out []Hook
-	for _, g := range p.gates {
-		for _, h := range g.hooks {
-			if !slices.ContainsFunc(out, func(o Hook) bool { return o.Gate == h.Gate && o.Key == h.Key }) {
-				out = append(out, h)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b Hook) int { return strings.Compare(a.Gate+a.Key, b.Gate+b.Key) })
-	return out
 }
 
 // stops says why Pods stay as they are.

@@ -406,7 +406,7 @@ func TestCloneSet(t *testing.T) {
 	pod := s.Pods()[0]
 	s.Must(client.IgnoreNotFound(s.Delete(t.Context(), &pod)))
 	s.inService(3)
-	if left := callers.leavers(s.Namespace); len(left) != 1 || left[0] != s.Namespace+"/"+pod.Name {
+	if left := callers.leavers(s.Namespace); len(left) != 1 || left[0] != pod.Name {
 		t.Errorf("left the registry: %v, want %s alone", left, pod.Name)
 	}
 }

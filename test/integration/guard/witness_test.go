@@ -5,8 +5,8 @@ package guard_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,21 +37,23 @@ type witness struct {
 	ready map[types.NamespacedName][]types.UID
 	// left is when each Pod left the registry or its slice; a Pod that is listed has none.
 	left map[types.UID]time.Time
-	// everLeft are the Pods that have left the registry at least once, with their names.
-	everLeft map[types.UID]string
+	// everLeft are the names of the Pods that have left the registry at least once, by namespace.
+	everLeft map[string]map[types.UID]string
 	deleted  map[types.UID]bool
 	// held are the Pods with Usher's finalizer.
 	held map[types.UID]bool
 	// fewest are the fewest entries that a service has had since somebody asked to count.
 	fewest map[string]int
-	// early are Pods whose containers ended too early, or might have, as namespace/name and why.
-	early []string
+	// early are Pods whose containers ended too early, or might have, with the reason, by
+	// namespace.
+	early map[string][]string
 }
 
 func newWitness() *witness {
 	return &witness{
 		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
-		everLeft: map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{}, fewest: map[string]int{},
+		everLeft: map[string]map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{},
+		fewest: map[string]int{}, early: map[string][]string{},
 	}
 }
 
@@ -79,13 +81,17 @@ func (c *watched) Apply(ctx context.Context, service string, changes []registry.
 		c.witness.fewest[service] = min(fewest, len(c.Entries(service)))
 	}
 	for _, change := range changes {
-		uid := types.UID(change.Entry.Owner.PodUID)
+		owner := change.Entry.Owner
+		uid := types.UID(owner.PodUID)
 		if change.Op == registry.Put {
 			delete(c.witness.left, uid)
 			continue
 		}
 		c.witness.left[uid] = time.Now()
-		c.witness.everLeft[uid] = change.Entry.Owner.Namespace + "/" + change.Entry.Owner.Pod
+		if c.witness.everLeft[owner.Namespace] == nil {
+			c.witness.everLeft[owner.Namespace] = map[types.UID]string{}
+		}
+		c.witness.everLeft[owner.Namespace][uid] = owner.Pod
 	}
 	return nil
 }
@@ -135,7 +141,7 @@ func (w *witness) sawSlice(slice *discoveryv1.EndpointSlice) {
 func (w *witness) sawPod(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	early := func(why string) { w.early = append(w.early, pod.Namespace+"/"+pod.Name+": "+why) }
+	early := func(why string) { w.early[pod.Namespace] = append(w.early[pod.Namespace], pod.Name+": "+why) }
 	held := controllerutil.ContainsFinalizer(pod, usherv1alpha1.Finalizer)
 	if _, labelled := pod.Labels[usherv1alpha1.LabelGuarded]; held != w.held[pod.UID] && held != labelled {
 		early("the finalizer and the guard's label are not written together")
@@ -179,24 +185,14 @@ func (w *witness) inServices(namespace string) []types.UID {
 func (w *witness) tooEarly(namespace string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(w.early), func(line string) bool { return !within(line, namespace) })
+	return slices.Clone(w.early[namespace])
 }
 
 // leavers are the names of a namespace's Pods that have left the registry at least once.
 func (w *witness) leavers(namespace string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var names []string
-	for _, name := range w.everLeft {
-		if within(name, namespace) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-func within(name, namespace string) bool {
-	return strings.HasPrefix(name, namespace+"/")
+	return slices.Collect(maps.Values(w.everLeft[namespace]))
 }
 
 // count begins to count a service's entries; the returned function says how few there were.
@@ -215,5 +211,5 @@ func (w *witness) count(service string) (fewest func() int) {
 func (w *witness) forget(namespace string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.early = slices.DeleteFunc(w.early, func(line string) bool { return within(line, namespace) })
+	delete(w.early, namespace)
 }
