@@ -52,7 +52,7 @@ test-stories: # the longest first
 test-demo: # by itself: it counts requests that are lost, and starved callers lose some
 	cd test && $(RACE) ./demo
 test-sim: # some seeds with the race detector; all of them and the mutants would take five times as long with it
-	cd test && $(TEST) ./sim/...
+	cd test && GOGC=400 $(TEST) ./sim/...
 	cd test && $(RACE) ./sim/... -seeds 20 -skip 'Mutants|Explore|Anywhere|Losing'
 
 .PHONY: browser
