@@ -59,25 +59,23 @@ func (m *measurement) requests() []request {
 		return []request{{name: "put", send: m.server.Put}, {name: "remove", send: m.server.Remove}}
 	}
 	const touch = "measure.usher.dev/touched"
-	if m.options.Restart > 0 {
-		return []request{
-			{hidden: true, image: image(1), send: m.createPods()},
-			{name: requestImage, image: image(2), send: m.patch(types.StrategicMergePatchType, imagePatch(image(2)))},
-			{hidden: true, gone: true, send: m.removePod},
-		}
-	}
 	v1, v2, merge := image(1), image(2), types.StrategicMergePatchType
-	return []request{
+	requests := []request{
 		{name: "create", image: v1, send: m.createPods()},
 		{name: "patch metadata", image: v1, send: m.patch(types.MergePatchType, labelPatch(touch, `"true"`))},
 		{name: "patch status", image: v1, send: m.patchStatus(`{"status":{"conditions":[{"type":"` + touch + `","status":"True"}]}}`)},
 		{name: requestImage, image: v2, send: m.patch(merge, imagePatch(v2))},
 		{name: "delete", gone: true, send: m.removePod},
+	}
+	if m.options.Restart > 0 { // by hand, 32 Pods at a time would take long to restart
+		return requests
+	}
+	return append(requests, []request{
 		{hidden: true, send: m.createPods(corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})},
 		{hidden: true, image: v1, send: m.patchStatus(gatePatch("True", apps.StateNormal))},
 		{name: "in place by hand", image: v2, workers: handWorkers, send: m.updateByHand(v2)},
 		{hidden: true, gone: true, send: m.removePod},
-	}
+	}...)
 }
 
 // createPods returns what creates Pods with readiness gates.
