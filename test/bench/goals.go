@@ -19,6 +19,9 @@ const (
 	writesInPlace = 4
 	// ceilingShare is the required share of what the API server allows.
 	ceilingShare = 0.80
+	// restartShare is the required share of what the API server, at ceilingShare, and the
+	// budget allow where containers take long to restart.
+	restartShare = 0.90
 	// rejectedLimit limits the share of rejected writes, in each step.
 	rejectedLimit = 0.01
 	// outLimit is how many times longer a Pod may be out of service in the largest size
@@ -72,27 +75,35 @@ func judgeRate(results []*result) []goal {
 		return slices.MaxFunc(named, func(a, b *result) int { return a.size - b.size })
 	}
 	step, ceiling := find(stepInPlace), find(requestImage)
-	limit := ceiling.perSecond() / writesInPlace
-	goals := []goal{{
-		what:  fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*ceilingShare, writesInPlace),
-		found: fmt.Sprintf("%.0f ÷ %d = %.1f", ceiling.perSecond(), writesInPlace, limit),
-	}}
+	limit, share := ceiling.perSecond()/writesInPlace, ceilingShare
 	if step.restart > 0 {
-		// The budget is the other bound, and the last Pods leave one restart before the end.
-		budget := float64(step.size-readyFloor(step.size)) / step.restart.Seconds()
-		limit = float64(step.size) / (float64(step.size)/min(limit, budget) + step.restart.Seconds())
-		goals[0].what += ", or of maxUnavailable ÷ restart"
-		goals[0].found = fmt.Sprintf("min(%s, %.1f) and a last restart = %.1f", goals[0].found, budget, limit)
-		p99 := step.out.Percentile(99)
-		goals = append(goals, goal{
-			met: p99 <= step.restart+outBeyond, what: fmt.Sprintf("in place: p99 out of service at most %s more than the restart takes", outBeyond),
-			found: stage.Milliseconds(p99),
-		})
+		return judgeRestart(step, share*limit)
 	}
-	goals[0].met = step.perSecond() >= ceilingShare*limit
-	goals[0].found = fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %s", 100*step.perSecond()/limit,
-		stage.Thousands(step.size), step.perSecond(), goals[0].found)
-	return goals
+	return []goal{{
+		met:  step.perSecond() >= share*limit,
+		what: fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*share, writesInPlace),
+		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f", 100*step.perSecond()/limit,
+			stage.Thousands(step.size), step.perSecond(), ceiling.perSecond(), writesInPlace, limit),
+	}}
+}
+
+// judgeRestart judges an update of containers that take long to restart. Either the API server
+// bounds it, and the last Pods begin one restart before its end, or maxUnavailable does.
+func judgeRestart(step *result, server float64) []goal {
+	pods, restart := float64(step.size), step.restart.Seconds()
+	budget := (pods - float64(readyFloor(step.size))) / restart
+	possible := min(pods/(pods/server+restart), budget)
+	p99 := step.out.Percentile(99)
+	return []goal{{
+		met:  step.perSecond() >= restartShare*possible,
+		what: fmt.Sprintf("in place, restart %s: at least %.0f %% of what is possible", step.restart, 100*restartShare),
+		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server takes %.1f, maxUnavailable allows %.1f",
+			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget),
+	}, {
+		met:   p99 <= step.restart+outBeyond,
+		what:  fmt.Sprintf("in place, restart %s: p99 out of service at most %s more", step.restart, outBeyond),
+		found: stage.Milliseconds(p99),
+	}}
 }
 
 // worst is the result with the largest value.
