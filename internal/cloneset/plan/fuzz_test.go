@@ -144,7 +144,8 @@ func check(s *Snapshot, p Plan) error {
 			taken += one(v.available && v.active())
 		}
 	}
-	if left := tally(s).Available - taken; taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
+	// Of a set that is deleted all Pods go.
+	if left := tally(s).Available - taken; s.Deletion != Drain && taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
 		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
 	}
 	if c := tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
