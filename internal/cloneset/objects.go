@@ -40,7 +40,12 @@ func (r *Reconciler) send(verb string, request func() error) error {
 	sent := r.Clock.Now()
 	err := request()
 	// A deletion that is answered with 429 has to wait for a Pod, not for the server.
-	r.width.Done(verb, r.Clock.Now().Sub(sent), verb != "delete" && apierrors.IsTooManyRequests(err))
+	tooMany := verb != "delete" && apierrors.IsTooManyRequests(err)
+	if err == nil || tooMany {
+		r.width.Done(verb, r.Clock.Now().Sub(sent), tooMany)
+	} else {
+		r.width.Failed()
+	}
 	return r.metrics.wrote(verb, err)
 }
 

@@ -65,11 +65,19 @@ func (w *Width) Now() int {
 	return int(w.value)
 }
 
-// Begin counts a write that is sent. Its end is told to Done.
+// Begin counts a write that is sent. Its end is told to Done or to Failed.
 func (w *Width) Begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.underway++
+}
+
+// Failed ends a write that was not carried out. Nothing is learned from it: an error that
+// comes at once, while the API server restarts for instance, would pass for its best latency.
+func (w *Width) Failed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.underway--
 }
 
 // Done learns from a write: its kind (writes of one kind cost about the same), how long it
@@ -83,8 +91,11 @@ func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 	if w.floors[kind] == nil {
 		w.floors[kind] = &floor{before: math.MaxInt64, now: math.MaxInt64}
 	}
-	waited := w.floors[kind].share(took)
-	tooMany = tooMany || (took >= stalled && waited > 0.9)
+	waited := 0.0
+	if !tooMany { // a refusal is fast
+		waited = w.floors[kind].share(took)
+		tooMany = took >= stalled && waited > 0.9
+	}
 	change := 0.0
 	switch {
 	case tooMany && w.rested >= int(w.value):

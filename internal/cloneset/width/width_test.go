@@ -297,6 +297,16 @@ func TestAdapts(t *testing.T) {
 	if w.Now() >= 64 {
 		t.Errorf("a write was stalled, and the width is %d", w.Now())
 	}
+	restarted := New(64)
+	feed(restarted, 500, 10*time.Millisecond)
+	for range 64 {
+		restarted.Begin()
+		restarted.Failed() // at once
+	}
+	feed(restarted, 500, 10*time.Millisecond)
+	if restarted.Now() != 64 {
+		t.Errorf("writes failed at once, and then the width is %d of 64", restarted.Now())
+	}
 	idle := New(64)
 	for range 500 {
 		idle.Begin()
