@@ -24,6 +24,11 @@ demo: ## Bring up a real API server and take CloneSets and a Deployment through 
 	@echo "Compiling the demo: a minute the first time."
 	@$(GO) -C test run ./cmd/demo -page $(CURDIR)/demo.html $(ARGS)
 
+.PHONY: soak
+soak: ## Send a million requests in an hour while workloads change and faults happen (ARGS='-requests 50000 -for 4m -seed 1').
+	@echo "Compiling the soak: a minute the first time."
+	@$(GO) -C test run ./cmd/soak $(ARGS)
+
 .PHONY: e2e
 e2e: ## Play stories with real containers on a real node; needs root on Debian (docs/reliability.md).
 	@echo "Compiling the stories: a minute the first time."

@@ -23,29 +23,26 @@ var usherLabels = client.MatchingLabels{"app.kubernetes.io/name": "usher"}
 
 func doctorCommand(s *session) *cobra.Command {
 	var output string
-	command := described("doctor")
-	command.Args = cobra.NoArgs
-	command.RunE = func(c *cobra.Command, _ []string) error {
+	return outputs(command("doctor", cobra.NoArgs, nil, func(ctx context.Context, _ []string) error {
 		if err := s.connect(); err != nil {
 			return err
 		}
 		if known, err := s.flags.ToDiscoveryClient(); err == nil {
 			known.Invalidate() // kubectl remembers for hours which kinds there are
 		}
-		cluster, unread, err := s.cluster(c.Context())
+		cluster, unread, err := s.cluster(ctx)
 		if err != nil {
 			return err
 		}
 		found := view.Examine(cluster)
-		if err := s.answer(output, found, func(p *page) { p.findings(found, unread) }); err != nil {
+		if err := s.page().answer(output, found, func(p *page) { p.findings(found, unread) }); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(found, func(f view.Finding) bool { return f.Wrong }) {
 			return errors.New("something does not work")
 		}
 		return nil
-	}
-	return outputs(command, &output, "json", "yaml")
+	}), &output, "json", "yaml")
 }
 
 // findings prints what was found, and what could not be looked at.

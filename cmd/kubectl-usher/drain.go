@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,6 +23,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -240,16 +240,12 @@ func (d *draining) request(ctx context.Context, pod *corev1.Pod) error {
 	d.asked = time.Now()
 	now := metav1.NowMicro()
 	request := usherv1alpha1.DeletionRequest{Since: now, At: now, By: d.by, Eviction: d.evict}
-	if before, err := usherv1alpha1.DeletionRequestOf(pod); err == nil && before != nil {
+	if before, _ := usherv1alpha1.DeletionRequestOf(pod); before != nil {
 		request = *before
 		request.At = now
 	}
-	text, err := json.Marshal(request)
-	if err != nil {
-		return fmt.Errorf("encode the request: %w", err)
-	}
 	d.tell("leaves its registries")
-	annotations := map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(text)}
+	annotations := map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(encode.JSON(request))}
 	return client.IgnoreNotFound(d.patchPod(ctx, pod, false, map[string]any{"annotations": annotations}))
 }
 

@@ -5,12 +5,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -70,6 +74,14 @@ func described(name string) *cobra.Command {
 }
 
 // newCommand returns kubectl usher with all that is below it.
+// command is a command with its help.
+func command(name string, args cobra.PositionalArgs, complete cobra.CompletionFunc, run func(ctx context.Context, args []string) error) *cobra.Command {
+	c := described(name)
+	c.Args, c.ValidArgsFunction = args, complete
+	c.RunE = func(c *cobra.Command, args []string) error { return run(c.Context(), args) }
+	return c
+}
+
 func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	s := &session{flags: genericclioptions.NewConfigFlags(true), IOStreams: streams}
 	root := described("kubectl-usher")
@@ -95,4 +107,57 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root.AddCommand(versionCommand(s))
 	s.completeFlags(root)
 	return root
+}
+
+// version is that of a release; the linker sets it.
+var version = "dev"
+
+// versions are those of the plugin and of what it talks to.
+type versions struct {
+	Plugin   string `json:"plugin"`
+	Revision string `json:"revision,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	// Usher and Kubernetes are those of the cluster; empty if the user may not see them.
+	Usher      []string `json:"usher,omitempty"`
+	Kubernetes string   `json:"kubernetes,omitempty"`
+}
+
+func versionCommand(s *session) *cobra.Command {
+	var output string
+	return outputs(command("version", cobra.NoArgs, nil, func(ctx context.Context, _ []string) error {
+		v := s.versions(ctx)
+		return s.page().answer(output, v, func(p *page) {
+			p.line(plain, "kubectl usher  %s (%s, %s)", strings.TrimSpace(v.Plugin+" "+v.Revision), v.Platform, v.Go)
+			p.line(plain, "Usher          %s", cmp.Or(strings.Join(v.Usher, ", "), "not seen in the cluster"))
+			p.line(plain, "Kubernetes     %s", cmp.Or(v.Kubernetes, "does not answer"))
+		})
+	}), &output, "json", "yaml")
+}
+
+// versions asks the cluster as far as the user may; the plugin's own need nobody.
+func (s *session) versions(ctx context.Context) versions {
+	v := versions{Plugin: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, setting := range info.Settings {
+			if setting.Key == "vcs.revision" {
+				v.Revision = setting.Value[:min(12, len(setting.Value))]
+			}
+		}
+	}
+	if s.connect() != nil {
+		return v
+	}
+	if discovery, err := s.flags.ToDiscoveryClient(); err == nil {
+		if server, err := discovery.ServerVersion(); err == nil {
+			v.Kubernetes = server.GitVersion
+		}
+	}
+	deployments, _ := s.list(ctx, kindDeployment, usherLabels) // none if the user may not see them
+	for _, d := range deployments {
+		v.Usher = append(v.Usher, d.GetLabels()["app.kubernetes.io/version"])
+	}
+	slices.Sort(v.Usher)
+	v.Usher = slices.Compact(v.Usher)
+	return v
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 )
 
 // fromFile reads CloneSets from a file, and asks the API server in a dry run what applying
@@ -109,20 +109,13 @@ func (s *session) apply(ctx context.Context, set *unstructured.Unstructured) (pr
 // applied is the patch that kubectl apply sends: on the server's side where it was used
 // before, otherwise made of what was applied last, what is to be and what is.
 func applied(set, live *unstructured.Unstructured) (client.Patch, []client.PatchOption, error) {
-	to, err := json.Marshal(set)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode clone/%s: %w", set.GetName(), err)
-	}
+	to, is := encode.JSON(set.Object), encode.JSON(live.Object)
 	last := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]
 	byServer := func(m metav1.ManagedFieldsEntry) bool {
 		return m.Manager == "kubectl" && m.Operation == metav1.ManagedFieldsOperationApply
 	}
 	if last == "" && slices.ContainsFunc(live.GetManagedFields(), byServer) {
 		return client.RawPatch(types.ApplyPatchType, to), []client.PatchOption{client.FieldOwner("kubectl"), client.ForceOwnership}, nil
-	}
-	is, err := json.Marshal(live)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode clone/%s: %w", set.GetName(), err)
 	}
 	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(last), to, is)
 	if err != nil {

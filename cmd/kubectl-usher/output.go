@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,9 +16,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/internal/view"
 )
 
 // The quiet colours: red is for trouble alone.
@@ -103,11 +112,6 @@ func outputs(command *cobra.Command, output *string, formats ...string) *cobra.C
 	return command
 }
 
-// answer prints a value in the format that was asked for.
-func (s *session) answer(format string, value any, forPeople func(*page), names ...string) error {
-	return s.page().answer(format, value, forPeople, names...)
-}
-
 // answer prints a value for people, or for programs, which may want names alone.
 func (p *page) answer(format string, value any, forPeople func(*page), names ...string) error {
 	switch format {
@@ -137,4 +141,145 @@ func ago(now, at time.Time) string {
 		return "-"
 	}
 	return duration.HumanDuration(now.Sub(at))
+}
+
+const (
+	// redrawEvery bounds how often a screen is drawn: people do not read faster.
+	redrawEvery = 500 * time.Millisecond
+	// clockEvery redraws a screen on which nothing but the time changes.
+	clockEvery = 5 * time.Second
+	// restFactor is how many times longer than drawing a screen the pause after it is, so
+	// that 2,000 Pods cost no more of a processor than 20.
+	restFactor = 50
+	// A screen replaces the one before without flicker: each line clears the rest of the
+	// old one, and the last line what follows.
+	home, lineEnd, below = "\x1b[H", "\x1b[K\n", "\x1b[J"
+)
+
+// watch shows the status at each change. Off a terminal, one screen follows the other.
+func (s *session) watch(ctx context.Context, t target, o *statusOptions) error {
+	// The first screen comes from the API server itself, whose answer says what is missing.
+	began := time.Now()
+	w, err := s.load(ctx, t)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	live, changed := (*session)(nil), make(chan struct{}, 1)
+	for {
+		if err := s.show(&w, o); err != nil || o.until != nil && o.until(&w) {
+			return err
+		}
+		rest := max(redrawEvery, min(restFactor*time.Since(began), clockEvery))
+		if live == nil {
+			if live, err = s.live(ctx, ends(cancel), changed, kindPod, t.kind); err != nil {
+				return err
+			}
+		}
+		if err := pause(ctx, rest, changed); err != nil {
+			return err
+		}
+		began = time.Now()
+		if w, err = live.load(ctx, t); err != nil {
+			return cmp.Or(context.Cause(ctx), err)
+		}
+	}
+}
+
+// ends handles errors of watches: without the right to watch there is no use in trying again.
+func ends(end context.CancelCauseFunc) toolscache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, r *toolscache.Reflector, err error) {
+		if apierrors.IsForbidden(err) {
+			end(failed(err, "watch %s", r.TypeDescription()))
+			return
+		}
+		toolscache.DefaultWatchErrorHandler(ctx, r, err)
+	}
+}
+
+// pause waits that long, and then for a change or the clock.
+func pause(ctx context.Context, least time.Duration, changed <-chan struct{}) error {
+	clock := time.NewTimer(least)
+	defer clock.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-clock.C:
+	}
+	clock.Reset(clockEvery)
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-clock.C:
+	case <-changed:
+	}
+	return nil
+}
+
+// live returns a session that reads what watches bring of the namespace, and tells of changes
+// of those kinds.
+func (s *session) live(
+	ctx context.Context, onError toolscache.WatchErrorHandlerWithContext, changed chan<- struct{}, kinds ...schema.GroupVersionKind,
+) (*session, error) {
+	objects, err := cache.New(s.config, cache.Options{
+		Scheme: scheme, Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
+		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: ptr.To(true),
+		DefaultWatchErrorHandler: onError,
+	})
+	if err != nil {
+		return nil, failed(err, "watch namespace %s", s.namespace)
+	}
+	for _, kind := range kinds {
+		informer, err := objects.GetInformerForKind(ctx, kind, cache.BlockUntilSynced(false))
+		if err == nil {
+			_, err = informer.AddEventHandler(telling(changed))
+		}
+		if err != nil {
+			return nil, failed(err, "watch %s", plural(kind))
+		}
+	}
+	go func() { _ = objects.Start(ctx) }() // it ends with ctx, and retries by itself before
+	if !objects.WaitForCacheSync(ctx) {
+		return nil, fmt.Errorf("watch namespace %s: %w", s.namespace, context.Cause(ctx))
+	}
+	live := *s
+	live.reader = objects
+	return &live, nil
+}
+
+// telling tells of events, several of them as one.
+func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
+	tell := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { tell() }, UpdateFunc: func(any, any) { tell() }, DeleteFunc: func(any) { tell() },
+	}
+}
+
+// show draws a screen over the one before; off a terminal, and for programs, below it.
+func (s *session) show(w *view.Workload, o *statusOptions) error {
+	var screen bytes.Buffer
+	p := s.page()
+	p.out = &screen
+	file, terminal := s.Out.(*os.File)
+	terminal = terminal && isTerminal(file) && (o.output == "" || o.output == "wide")
+	if terminal {
+		if width, height, err := term.GetSize(int(file.Fd())); err == nil {
+			p.width, p.height = width, height
+		}
+	}
+	if err := p.print(w, o); err != nil {
+		return err
+	}
+	text := screen.String()
+	if terminal {
+		text = home + strings.ReplaceAll(text, "\n", lineEnd) + below
+	}
+	tell(s.Out, "%s", text)
+	return nil
 }

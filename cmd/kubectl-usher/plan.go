@@ -42,9 +42,9 @@ const changesCode = 2
 
 func planCommand(s *session) *cobra.Command {
 	var o planOptions
-	command := described("plan")
-	command.Args, command.ValidArgsFunction = cobra.MaximumNArgs(2), s.completesTarget(onlyCloneSets)
-	command.RunE = func(c *cobra.Command, args []string) error { return s.plan(c.Context(), args, &o) }
+	command := command("plan", cobra.MaximumNArgs(2), s.completesTarget(onlyCloneSets), func(ctx context.Context, args []string) error {
+		return s.plan(ctx, args, &o)
+	})
 	flags := command.Flags()
 	flags.StringVarP(&o.filename, "filename", "f", "", "`file` with CloneSets as kubectl apply would get it; - reads standard input")
 	flags.StringArrayVar(&o.images, "image", nil, "`container=image` to change to; may be repeated")
@@ -78,7 +78,7 @@ func (s *session) plan(ctx context.Context, args []string, o *planOptions) error
 	if len(all) == 1 {
 		result = all[0]
 	}
-	err = s.answer(o.output, result, func(p *page) {
+	err = s.page().answer(o.output, result, func(p *page) {
 		for i := range all {
 			p.forecast(&all[i])
 		}
@@ -129,10 +129,7 @@ func (s *session) proposals(ctx context.Context, args []string, o *planOptions) 
 	if err != nil {
 		return nil, err
 	}
-	patch, err := patchOf(types.MergePatchType, map[string]any{"spec": spec})
-	if err != nil {
-		return nil, err
-	}
+	patch := patchOf(types.MergePatchType, map[string]any{"spec": spec})
 	to := live.DeepCopy()
 	strict := client.FieldValidation(metav1.FieldValidationStrict)
 	if err := s.client.Patch(ctx, to, patch, client.DryRunAll, strict); err != nil {

@@ -27,9 +27,7 @@ type registryOptions struct {
 
 func registryCommand(s *session) *cobra.Command {
 	var o registryOptions
-	command := described("registry")
-	command.Args, command.ValidArgsFunction = cobra.MaximumNArgs(1), names(s.registryNames).offer
-	command.RunE = func(c *cobra.Command, args []string) error {
+	command := command("registry", cobra.MaximumNArgs(1), names(s.registryNames).offer, func(ctx context.Context, args []string) error {
 		if o.diff && len(args) == 0 {
 			return errors.New("--diff needs the name of a Registry: kubectl usher registry lists them")
 		}
@@ -37,10 +35,10 @@ func registryCommand(s *session) *cobra.Command {
 			return err
 		}
 		if len(args) == 1 {
-			return s.registry(c.Context(), args[0], &o)
+			return s.registry(ctx, args[0], &o)
 		}
-		return s.allRegistries(c.Context(), &o)
-	}
+		return s.allRegistries(ctx, &o)
+	})
 	command.Flags().BoolVar(&o.diff, "diff", false, "compare the entries with what the Pods ask for")
 	return outputs(command, &o.output, "json", "yaml", "wide", "name")
 }
@@ -61,7 +59,7 @@ func (s *session) allRegistries(ctx context.Context, o *registryOptions) error {
 		all, names = append(all, r), append(names, "registry/"+r.Name)
 		rows = append(rows, row{colour, []string{r.Name, cmp.Or(r.Kind, "-"), state, strconv.Itoa(len(one.Status.Users)), outage(&r, time.Now())}})
 	}
-	return s.answer(o.output, all, func(p *page) {
+	return s.page().answer(o.output, all, func(p *page) {
 		if len(all) == 0 {
 			tell(s.ErrOut, "There are no Registries; docs/registration.md shows how to make one.\n")
 			return
@@ -101,7 +99,7 @@ func (s *session) registry(ctx context.Context, name string, o *registryOptions)
 		return err
 	}
 	v := view.OfRegistry(time.Now(), r, namespaces)
-	return s.answer(o.output, v, func(p *page) { p.registry(&v, time.Now(), o.diff, o.output == "wide") }, "registry/"+v.Name)
+	return s.page().answer(o.output, v, func(p *page) { p.registry(&v, time.Now(), o.diff, o.output == "wide") }, "registry/"+v.Name)
 }
 
 // users reads the namespaces that use a registry: all of them, or the one of --namespace.

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -24,6 +23,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -40,12 +40,8 @@ func (c *change) bind(command *cobra.Command) *cobra.Command {
 }
 
 // patchOf is a patch with that content.
-func patchOf(kind types.PatchType, content any) (client.Patch, error) {
-	text, err := json.Marshal(content)
-	if err != nil {
-		return nil, fmt.Errorf("encode the change: %w", err)
-	}
-	return client.RawPatch(kind, text), nil
+func patchOf(kind types.PatchType, content any) client.Patch {
+	return client.RawPatch(kind, encode.JSON(content))
 }
 
 // merge changes fields of a CloneSet's spec.
@@ -55,14 +51,10 @@ func (s *session) merge(ctx context.Context, set *apps.CloneSet, how *change, to
 
 // patch sends a change, tells what it did, and shows what follows if it was asked to.
 func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, told string, kind types.PatchType, content any) error {
-	patch, err := patchOf(kind, content)
-	if err != nil {
-		return err
-	}
 	options, dry := patchOptions(how.dryRun)
 	// A field that the API server does not know would be dropped, and nothing would change.
 	options = append(options, client.FieldValidation(metav1.FieldValidationStrict))
-	err = s.client.Patch(ctx, set, patch, options...)
+	err := s.client.Patch(ctx, set, patchOf(kind, content), options...)
 	switch {
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):
 		return fmt.Errorf("clone/%s has changed meanwhile; run the command again", set.Name)
@@ -76,12 +68,8 @@ func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, to
 // patchPod changes a Pod's metadata.
 func (s *session) patchPod(ctx context.Context, pod *corev1.Pod, dryRun bool, metadata map[string]any) error {
 	metadata["uid"] = pod.UID
-	patch, err := patchOf(types.MergePatchType, map[string]any{"metadata": metadata})
-	if err != nil {
-		return err
-	}
 	options, _ := patchOptions(dryRun)
-	return s.client.Patch(ctx, pod, patch, options...)
+	return s.client.Patch(ctx, pod, patchOf(types.MergePatchType, map[string]any{"metadata": metadata}), options...)
 }
 
 // patchOptions are those of every change, and what the user is told of a dry run.
@@ -128,11 +116,10 @@ func strategy(field string, value any) map[string]any {
 
 func partitionCommand(s *session) *cobra.Command {
 	var how change
-	command := how.bind(described("partition"))
-	command.Args, command.ValidArgsFunction = cobra.RangeArgs(2, 3), s.completesTarget(onlyCloneSets, percentages)
-	command.RunE = func(c *cobra.Command, args []string) error {
+	complete := s.completesTarget(onlyCloneSets, percentages)
+	return how.bind(command("partition", cobra.RangeArgs(2, 3), complete, func(ctx context.Context, args []string) error {
 		last := len(args) - 1
-		set, err := s.cloneSet(c.Context(), args[:last])
+		set, err := s.cloneSet(ctx, args[:last])
 		if err != nil {
 			return err
 		}
@@ -140,9 +127,8 @@ func partitionCommand(s *session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.merge(c.Context(), set, &how, "keeps "+args[last]+" at the old revision", strategy("partition", value))
-	}
-	return command
+		return s.merge(ctx, set, &how, "keeps "+args[last]+" at the old revision", strategy("partition", value))
+	}))
 }
 
 func historyCommand(s *session) *cobra.Command {
@@ -156,7 +142,7 @@ func historyCommand(s *session) *cobra.Command {
 		for _, object := range objects {
 			all = append(all, view.RevisionOf(set, object))
 		}
-		return s.answer(output, all, func(p *page) { p.history(all, time.Now()) })
+		return s.page().answer(output, all, func(p *page) { p.history(all, time.Now()) })
 	})
 	return outputs(command, &output, "json", "yaml")
 }
@@ -236,17 +222,17 @@ func (s *session) undo(ctx context.Context, set *apps.CloneSet, how *change, to 
 }
 
 func diffCommand(s *session) *cobra.Command {
-	command, revisions := described("diff"), s.ofCloneSet(s.revisionNumbers)
-	command.Args, command.ValidArgsFunction = cobra.RangeArgs(1, 3), s.completesTarget(onlyCloneSets, revisions, revisions)
-	command.RunE = func(c *cobra.Command, args []string) error {
+	revisions := s.ofCloneSet(s.revisionNumbers)
+	complete := s.completesTarget(onlyCloneSets, revisions, revisions)
+	return command("diff", cobra.RangeArgs(1, 3), complete, func(ctx context.Context, args []string) error {
 		if !strings.Contains(args[0], "/") {
 			return errors.New("write the CloneSet as clone/NAME")
 		}
-		set, err := s.cloneSet(c.Context(), args[:1])
+		set, err := s.cloneSet(ctx, args[:1])
 		if err != nil {
 			return err
 		}
-		all, err := s.revisions(c.Context(), set)
+		all, err := s.revisions(ctx, set)
 		if err != nil {
 			return err
 		}
@@ -260,8 +246,7 @@ func diffCommand(s *session) *cobra.Command {
 			return err
 		}
 		return s.page().diff(from, to)
-	}
-	return command
+	})
 }
 
 func (p *page) diff(from, to *appsv1.ControllerRevision) error {

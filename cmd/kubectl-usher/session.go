@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -28,6 +30,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/view"
 )
 
 // session is what every command needs: kubectl's flags, and a client made from them.
@@ -243,23 +246,20 @@ func unknown(err error) string {
 
 // on makes a command of one object of those kinds, as TYPE/NAME or TYPE NAME.
 func (s *session) on(kinds []schema.GroupVersionKind, name string, do func(ctx context.Context, t target) error) *cobra.Command {
-	command := described(name)
-	command.Args, command.ValidArgsFunction = cobra.RangeArgs(1, 2), s.completesTarget(kinds)
-	command.RunE = func(c *cobra.Command, args []string) error {
+	return command(name, cobra.RangeArgs(1, 2), s.completesTarget(kinds), func(ctx context.Context, args []string) error {
 		t, err := s.target(args, kinds...)
 		if err != nil {
 			return err
 		}
-		return do(c.Context(), t)
-	}
-	return command
+		return do(ctx, t)
+	})
 }
 
 // onCloneSet makes a command of one CloneSet.
 func (s *session) onCloneSet(name string, do func(ctx context.Context, set *apps.CloneSet) error) *cobra.Command {
-	return s.on(onlyCloneSets, name, func(ctx context.Context, t target) error {
-		set := &apps.CloneSet{}
-		if err := s.get(ctx, t, set); err != nil {
+	return command(name, cobra.RangeArgs(1, 2), s.completesTarget(onlyCloneSets), func(ctx context.Context, args []string) error {
+		set, err := s.cloneSet(ctx, args)
+		if err != nil {
 			return err
 		}
 		return do(ctx, set)
@@ -273,4 +273,94 @@ func (s *session) cloneSet(ctx context.Context, args []string) (*apps.CloneSet, 
 	}
 	set := &apps.CloneSet{}
 	return set, s.get(ctx, t, set)
+}
+
+// load reads a workload and what belongs to it. A Pod comes with its CloneSet, which says what
+// holds it.
+func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
+	object, err := scheme.New(t.kind)
+	if err != nil {
+		return view.Workload{}, err
+	}
+	workload := object.(client.Object)
+	if err := s.get(ctx, t, workload); err != nil {
+		return view.Workload{}, err
+	}
+	pod, _ := workload.(*corev1.Pod)
+	if owner := cloneSetOf(workload); pod != nil && owner != "" {
+		workload = &apps.CloneSet{}
+		if err := s.get(ctx, target{kindCloneSet, owner}, workload); err != nil {
+			return view.Workload{}, err
+		}
+	}
+	o, err := s.gather(ctx, workload, append(kindsBelow(workload), kindRegistration)...)
+	if err != nil {
+		return view.Workload{}, err
+	}
+	if pod != nil {
+		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
+	}
+	return view.Of(o), nil
+}
+
+// kindsBelow are the kinds of what a workload controls.
+func kindsBelow(workload client.Object) []schema.GroupVersionKind {
+	switch workload.(type) {
+	case *apps.CloneSet:
+		return []schema.GroupVersionKind{kindRevision, kindPod}
+	case *appsv1.Deployment:
+		return []schema.GroupVersionKind{kindReplicaSet, kindPod}
+	case *corev1.Pod:
+		return nil
+	}
+	return onlyPods
+}
+
+// cloneSetOf is the name of the CloneSet that controls an object; "" if none does.
+func cloneSetOf(object client.Object) string {
+	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == apps.KindCloneSet.Kind {
+		return owner.Name
+	}
+	return ""
+}
+
+// gather reads the objects of those kinds, and chooses what belongs to a workload.
+func (s *session) gather(ctx context.Context, workload client.Object, kinds ...schema.GroupVersionKind) (view.Objects, error) {
+	all, err := s.read(ctx, kinds...)
+	return view.Gather(time.Now(), workload, all), err
+}
+
+// revisions are the CloneSet's ControllerRevisions, the oldest first.
+func (s *session) revisions(ctx context.Context, set *apps.CloneSet) ([]*appsv1.ControllerRevision, error) {
+	o, err := s.gather(ctx, set, kindRevision)
+	return o.Revisions, err
+}
+
+// read lists the namespace's objects of those kinds. A cluster may have no such kind, as one
+// without the hook operator.
+func (s *session) read(ctx context.Context, kinds ...schema.GroupVersionKind) (all []metav1.Object, err error) {
+	for _, kind := range kinds {
+		some, err := s.list(ctx, kind, client.InNamespace(s.namespace))
+		if err != nil && !meta.IsNoMatchError(err) {
+			return nil, failed(err, "list %s", plural(kind))
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// list lists objects of a kind, in all namespaces unless the options name one.
+func (s *session) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) (all []metav1.Object, err error) {
+	made, err := scheme.New(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.reader.List(ctx, made.(client.ObjectList), options...); err != nil {
+		return nil, err
+	}
+	err = meta.EachListItem(made, func(item runtime.Object) error {
+		all = append(all, item.(metav1.Object))
+		return nil
+	})
+	return all, err
 }

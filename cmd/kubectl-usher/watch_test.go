@@ -105,8 +105,8 @@ func newPodServer(b *testing.B) *podServer {
 	s := &podServer{events: make(chan []byte, eventsPerSecond), following: make(chan struct{})}
 	replicas := int32(watched)
 	set := appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "set", ResourceVersion: "1"}, Spec: appsv1.StatefulSetSpec{Replicas: &replicas}}
-	s.set = encode(b, &set)
-	s.sets = encode(b, &appsv1.StatefulSetList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []appsv1.StatefulSet{set}})
+	s.set = encoded(b, &set)
+	s.sets = encoded(b, &appsv1.StatefulSetList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []appsv1.StatefulSet{set}})
 	o := objects(b, "testdata/large/rollout.yaml")
 	list := corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
 	yes := true
@@ -118,7 +118,7 @@ func newPodServer(b *testing.B) *podServer {
 		}
 		list.Items = append(list.Items, *pod)
 	}
-	s.pods = encode(b, &list)
+	s.pods = encoded(b, &list)
 	for _, ready := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
 		for i := range list.Items {
 			pod := list.Items[i].DeepCopy()
@@ -136,7 +136,7 @@ func newPodServer(b *testing.B) *podServer {
 
 var protobuf, _ = runtime.SerializerInfoForMediaType(clientgoscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 
-func encode(b *testing.B, object runtime.Object) []byte {
+func encoded(b *testing.B, object runtime.Object) []byte {
 	b.Helper()
 	var out bytes.Buffer
 	kinds, _, err := clientgoscheme.Scheme.ObjectKinds(object)
@@ -153,7 +153,7 @@ func encode(b *testing.B, object runtime.Object) []byte {
 func frame(b *testing.B, pod *corev1.Pod) []byte {
 	b.Helper()
 	var out bytes.Buffer
-	event := &metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: encode(b, pod)}}
+	event := &metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: encoded(b, pod)}}
 	encoder := clientgoscheme.Codecs.EncoderForVersion(protobuf.StreamSerializer.Serializer, corev1.SchemeGroupVersion)
 	if err := encoder.Encode(event, protobuf.StreamSerializer.NewFrameWriter(&out)); err != nil {
 		b.Fatal(err)

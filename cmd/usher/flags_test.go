@@ -5,7 +5,27 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection"
 )
+
+// TestRenewal: by default a leader that is killed is followed within 5 s, and one that cannot
+// renew its lease has ended before another one leads.
+func TestRenewal(t *testing.T) {
+	s, err := parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline, retry := s.renewal()
+	longestWait := time.Duration((1 + leaderelection.JitterFactor) * float64(retry))
+	if followed := s.lease + 2*longestWait; followed > 5*time.Second {
+		t.Errorf("followed after %s", followed)
+	}
+	if ended := retry + deadline; ended >= s.lease {
+		t.Errorf("ends %s after its last renewal, with a lease of %s", ended, s.lease)
+	}
+}
 
 // TestFlags: flags that do not fit together, or have no meaning, are refused by name. Those
 // of the xDS server are accepted together or not at all.
@@ -14,13 +34,17 @@ func TestFlags(t *testing.T) {
 		"":                                     "",
 		"--xds-bind-address=:0":                "--xds-insecure for plain text",
 		"--xds-insecure --xds-bind-address=:0": "",
-		"--xds-insecure --xds-bind-address=:0 --controllers=registration":                          "",
-		"--xds-insecure --xds-bind-address=:0 --controllers=cloneset":                              "--controllers",
-		"--xds-bind-address=0 --controllers=cloneset":                                              "",
-		"--leave-nodes=tainted":                                                                    "",
-		"--leave-nodes=drained":                                                                    `"drained" is none of [cordoned tainted never]`,
-		"--xds-tls-cert=a --xds-tls-key=b":                                                         "need --xds-bind-address",
-		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b":                                   "",
+		"--xds-insecure --xds-bind-address=:0 --controllers=registration": "",
+		"--xds-insecure --xds-bind-address=:0 --controllers=cloneset":     "--controllers",
+		"--xds-bind-address=0 --controllers=cloneset":                     "",
+		"--lease-duration=2s":                                    "",
+		"--lease-duration=1s":                                    "at least 2s",
+		"--lease-duration=2500ms":                                "whole seconds",
+		"--registry-workers=0":                                   "--registry-workers must be at least 1",
+		"--leave-nodes=tainted":                                  "",
+		"--leave-nodes=drained":                                  `"drained" is none of [cordoned tainted never]`,
+		"--xds-tls-cert=a --xds-tls-key=b":                       "need --xds-bind-address",
+		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b": "",
 		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b --xds-authorize":                   "--xds-client-ca",
 		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b --xds-client-ca=c --xds-authorize": "",
 	} {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,7 @@ import (
 	"github.com/usher-dev/usher/internal/access"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
@@ -51,6 +53,7 @@ type settings struct {
 	leaderElect     bool
 	leaderNamespace string
 	leaderID        string
+	lease           time.Duration
 	metricsAddress  string
 	metricsInsecure bool
 	metricsCerts    string
@@ -61,8 +64,10 @@ type settings struct {
 	guard           guardSettings
 	qps             float64
 	parallel        int
+	registryWorkers int
 	keepManagers    bool
 	leaveNodes      plan.LeaveNodes
+	pullImage       string
 	log             zap.Options
 }
 
@@ -74,6 +79,7 @@ func parse(args []string) (*settings, error) {
 	flags.BoolVar(&s.leaderElect, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
 	flags.StringVar(&s.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
 	flags.StringVar(&s.leaderID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
+	flags.DurationVar(&s.lease, "lease-duration", 4*time.Second, "how long a leader that is gone keeps that lease, in whole seconds; one that cannot renew it for three quarters of that ends")
 	flags.StringVar(&s.metricsAddress, "metrics-bind-address", "0", "`address` that serves /metrics, such as :8080; 0 serves none")
 	flags.BoolVar(&s.metricsInsecure, "metrics-insecure", false, "serve metrics to everybody, as plain HTTP; default: over TLS, to whom the API server lets get the path /metrics")
 	flags.StringVar(&s.metricsCerts, "metrics-cert-dir", "", "`folder` with tls.crt and tls.key for metrics; default: a certificate that Usher makes when it starts")
@@ -87,8 +93,10 @@ func parse(args []string) (*settings, error) {
 	s.guard.bind(flags)
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.parallel, "parallel", 128, "how many Pods of one set are written at a time at most; fewer while the API server is busy")
+	flags.IntVar(&s.registryWorkers, "registry-workers", 32, "how many calls to one registry are in flight at most; a slow one holds up only the namespaces that use it")
 	flags.BoolVar(&s.keepManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
 	flags.StringVar((*string)(&s.leaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
+	flags.StringVar(&s.pullImage, "pull-image", "", "Usher's own `image`: before Pods of CloneSets leave service for an update in place, a short-lived Pod of it has their nodes pull the new image, on Kubernetes 1.35 and newer; default: Pods leave service first")
 	s.log.BindFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -109,8 +117,14 @@ func (s *settings) check() error {
 	if err := s.checkXDS(); err != nil {
 		return err
 	}
+	if s.lease < 2*time.Second || s.lease%time.Second != 0 {
+		return fmt.Errorf("--lease-duration must be whole seconds, at least 2s, not %s", s.lease)
+	}
 	if s.parallel < 1 {
 		return fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
+	}
+	if s.registryWorkers < 1 {
+		return fmt.Errorf("--registry-workers must be at least 1, not %d", s.registryWorkers)
 	}
 	if err := checkLeaveNodes(s.leaveNodes); err != nil {
 		return err
@@ -181,9 +195,13 @@ func run(ctx context.Context, args []string) error {
 // setUp adds what --controllers names.
 func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer) error {
 	if s.runs(halfCloneSet) {
-		if err := cloneset.Setup(ctx, mgr, cloneset.Options{
+		options := cloneset.Options{
 			Parallel: s.parallel, KeepFieldManagers: s.keepManagers, NoResize: found.noResize, LeaveNodes: s.leaveNodes,
-		}); err != nil {
+		}
+		if found.imageVolumes() {
+			options.PullImage = s.pullImage
+		}
+		if err := cloneset.Setup(ctx, mgr, options); err != nil {
 			return err
 		}
 	}
@@ -200,7 +218,7 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 
 // registration adds the hook operator, and what it serves.
 func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
-	var options registration.Options
+	options := registration.Options{RegistryWorkers: s.registryWorkers}
 	if s.xdsAuthorize {
 		reviewer, err := access.New(mgr.GetConfig())
 		if err != nil {
@@ -215,7 +233,7 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 		}
 		options.XDS = served
 	}
-	return registration.Setup(mgr, options)
+	return registration.Setup(ctx, mgr, options)
 }
 
 func (s *settings) restConfig() (*rest.Config, error) {
@@ -241,24 +259,32 @@ func (s *settings) metrics() server.Options {
 	}
 }
 
+// renewal is how long a leader tries to renew its lease before it ends, and how often it, and
+// those who wait for the lease, ask. client-go draws each wait out to 2.2 times that, and who
+// waits may have seen the last renewal one wait late and look again one wait after the end: so
+// somebody leads within 1.22 leases.
+func (s *settings) renewal() (deadline, retry time.Duration) { return s.lease * 3 / 4, s.lease / 20 }
+
 func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	types := runtime.SchemeBuilder{clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme}
 	if err := types.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register API types: %w", err)
 	}
+	deadline, retry := s.renewal()
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Logger: logger,
 		LeaderElection: s.leaderElect, LeaderElectionID: s.leaderID, LeaderElectionNamespace: s.leaderNamespace,
 		LeaderElectionReleaseOnCancel: true,
-		Metrics:                       s.metrics(),
-		HealthProbeBindAddress:        s.probeAddress,
+		LeaseDuration:                 &s.lease, RenewDeadline: &deadline, RetryPeriod: &retry,
+		Metrics:                s.metrics(),
+		HealthProbeBindAddress: s.probeAddress,
 		Cache: cache.Options{
 			// Nothing here reads managed fields, and they are a third of a Pod.
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}:                  cloneset.NodeCache(),
-				&corev1.Pod{}:                   cloneset.PodCache(),
+				&corev1.Pod{}:                   podcache.Options(),
 				&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
 				&discoveryv1.EndpointSlice{}:    xds.Cache(),
 			},

@@ -61,6 +61,12 @@ func askServer(config *rest.Config) (apiServer, error) {
 	return apiServer{version: info.GitVersion, noResize: !resizes}, nil
 }
 
+// imageVolumes reports whether Pods can mount images: by default since Kubernetes 1.35.
+func (s apiServer) imageVolumes() bool {
+	found, err := version.ParseGeneric(s.version)
+	return err == nil && !found.LessThan(version.MustParseGeneric("1.35"))
+}
+
 // warnings explain what will not work, and what to do.
 func (s apiServer) warnings(cloneSets bool) []string {
 	var list []string

@@ -4,7 +4,10 @@ package cloneset
 
 import (
 	"context"
-	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,34 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
 // This file is what a manager's cache holds for the controller, and how it is indexed.
-
-// For each write of a Pod, the kubelet's included, the API server spends more than half
-// its time on the record of who wrote which field (metadata.managedFields), which only
-// server-side apply reads. Once dropped, the record stays away until someone applies to
-// the Pod. So the controller drops it with the first patch that it sends anyway, from Pods
-// that it has made itself, unless someone has applied to the Pod.
-
-// PodCache configures a manager's cache for Pods: everything except the field managers'
-// record. Of that it keeps only whether there is one to drop.
-func PodCache() cache.ByObject { return cache.ByObject{Transform: transform(shortenRecord)} }
-
-// recordToDrop is a shortened record, shared by all Pods.
-var recordToDrop = []metav1.ManagedFieldsEntry{{
-	Manager: write.Creator, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:restartPolicy":{}}}`),
-}}
-
-func shortenRecord(pod *corev1.Pod) *corev1.Pod {
-	record := recordToDrop
-	if write.KeepsRecord(pod) {
-		record = nil
-	}
-	pod.ManagedFields = record
-	return pod
-}
 
 // transform changes the objects of one type before the cache keeps them.
 func transform[T any](change func(T) T) toolscache.TransformFunc {
@@ -68,33 +46,43 @@ func instanceClaims() labels.Selector {
 func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()} }
 
 // NodeCache is how the cache must keep nodes: without what nothing here reads, which is
-// nearly all of a node.
+// nearly all of a node. Nodes have mostly the same images, so they share the names.
 func NodeCache() cache.ByObject {
 	return cache.ByObject{Transform: transform(func(node *corev1.Node) *corev1.Node {
+		var images []string
+		for _, image := range node.Status.Images {
+			for _, name := range image.Names {
+				images = append(images, unique.Make(name).Value())
+			}
+		}
 		return &corev1.Node{
 			TypeMeta:   node.TypeMeta,
 			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
 			Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
+			Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: images}}},
 		}
 	})}
 }
 
 // indexOwner indexes objects by the UID of their controller, and Pods without one under
-// orphanKey.
+// orphanKey; pull Pods under pullsKey, so that nobody takes them for the set's own.
 const (
 	indexOwner = "usher.dev/owner"
 	orphanKey  = "orphan"
 )
 
 func ownerOf(object client.Object) []string {
-	if owner := metav1.GetControllerOf(object); owner != nil {
+	if set := pullsFor(object); set != "" {
+		return []string{pullsKey(set)}
+	}
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		return []string{string(owner.UID)}
 	}
 	return []string{orphanKey}
 }
 
-// PodLister lists Pods of a namespace by the UID of their controller; "orphan" lists
-// those without a controller.
+// PodLister lists Pods of a namespace by the UID of their controller, in name order; "orphan"
+// lists those without a controller.
 type PodLister func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error)
 
 // byClient lists through a client whose cache has the index.
@@ -105,54 +93,84 @@ func byClient(c client.Reader) PodLister {
 	}
 }
 
-// byIndex lists from an informer's index. A client's list copies each Pod's outermost
-// struct: two megabytes for 2,000 Pods, in every pass.
-func byIndex(indexer toolscache.Indexer) PodLister {
-	return func(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
-		objects, err := indexer.ByIndex(indexOwner, namespace+"/"+owner)
-		if err != nil {
-			return nil, fmt.Errorf("list Pods: %w", err)
-		}
-		pods := make([]*corev1.Pod, 0, len(objects))
-		for _, object := range objects {
-			pod, ok := object.(*corev1.Pod)
-			if !ok {
-				return nil, fmt.Errorf("list Pods: the cache holds a %T", object)
-			}
-			pods = append(pods, pod)
-		}
-		return pods, nil
+// roster holds the Pods that may concern a CloneSet as the watch has shown them, by namespace and
+// controller, in name order. So a pass neither copies nor sorts the Pods of its set.
+type roster struct {
+	mu    sync.Mutex
+	lists map[rosterKey]*rosterList
+}
+
+// rosterKey names a namespace and the UID of a controller; orphanKey stands for none.
+type rosterKey struct{ namespace, owner string }
+
+type rosterList struct {
+	pods []*corev1.Pod
+	// lent means that a pass may read the slice, so that it must not change.
+	lent bool
+}
+
+func newRoster() *roster { return &roster{lists: map[rosterKey]*rosterList{}} }
+
+// keyOfRoster is where a Pod is listed; the zero key if there is none, or it concerns no CloneSet.
+func keyOfRoster(pod *corev1.Pod) rosterKey {
+	if pod == nil || foreign(pod) {
+		return rosterKey{}
+	}
+	return rosterKey{pod.Namespace, ownerOf(pod)[0]}
+}
+
+// foreign reports whether another controller than a CloneSet has the Pod.
+func foreign(pod client.Object) bool {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	return owner != nil && owner.Kind != apps.KindCloneSet.Kind
+}
+
+// changed notes an event; either version may be nil.
+func (r *roster) changed(before, after *corev1.Pod) {
+	was, is := keyOfRoster(before), keyOfRoster(after)
+	if was != is {
+		r.put(was, before, nil)
+	}
+	r.put(is, after, after)
+}
+
+// put replaces the Pod of a name by another version of it; nil removes it.
+func (r *roster) put(key rosterKey, name, pod *corev1.Pod) {
+	if key == (rosterKey{}) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.lists[key]
+	if list == nil {
+		list = &rosterList{}
+		r.lists[key] = list
+	}
+	if list.lent {
+		list.pods, list.lent = slices.Clone(list.pods), false
+	}
+	at, found := slices.BinarySearchFunc(list.pods, name.Name, func(p *corev1.Pod, name string) int { return strings.Compare(p.Name, name) })
+	switch {
+	case found && pod != nil:
+		list.pods[at] = pod
+	case found:
+		list.pods = slices.Delete(list.pods, at, at+1)
+	case pod != nil:
+		list.pods = slices.Insert(list.pods, at, pod)
+	}
+	if len(list.pods) == 0 {
+		delete(r.lists, key)
 	}
 }
 
-// indexPods creates the index of Pods, and the lister that reads it.
-func indexPods(ctx context.Context, c cache.Cache, reader client.Reader) (PodLister, error) {
-	informer, err := c.GetInformer(ctx, &corev1.Pod{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, fmt.Errorf("watch Pods: %w", err)
-	}
-	shared, ok := informer.(toolscache.SharedIndexInformer)
-	if !ok { // a cache of some namespaces has one informer per namespace
-		if err := c.IndexField(ctx, &corev1.Pod{}, indexOwner, ownerOf); err != nil {
-			return nil, fmt.Errorf("index Pods by owner: %w", err)
-		}
-		return byClient(reader), nil
-	}
-	if err := shared.AddIndexers(toolscache.Indexers{indexOwner: ownerInNamespace}); err != nil {
-		return nil, fmt.Errorf("index Pods by owner: %w", err)
-	}
-	return byIndex(shared.GetIndexer()), nil
-}
-
-// ownerInNamespace prefixes the key of ownerOf with the namespace.
-func ownerInNamespace(object any) ([]string, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
+// WatchedPods lists Pods as the events have shown them that PodEvents handled.
+func (r *Reconciler) WatchedPods(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
+	r.roster.mu.Lock()
+	defer r.roster.mu.Unlock()
+	list := r.roster.lists[rosterKey{namespace, owner}]
+	if list == nil {
 		return nil, nil
 	}
-	keys := ownerOf(pod)
-	for i := range keys {
-		keys[i] = pod.Namespace + "/" + keys[i]
-	}
-	return keys, nil
+	list.lent = true
+	return list.pods, nil
 }

@@ -65,6 +65,9 @@ type Options struct {
 	// LeaveNodes is which nodes Pods leave before somebody evicts them. Default:
 	// plan.LeaveCordoned.
 	LeaveNodes plan.LeaveNodes
+	// PullImage is Usher's own image, for the Pods that have nodes pull images before Pods
+	// leave service. Default: Pods leave service without that.
+	PullImage string
 	// Clock is the time source. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
@@ -105,18 +108,19 @@ type Reconciler struct {
 	// Plan decides what a set needs. Default: plan.Make.
 	Plan func(*plan.Snapshot) plan.Plan
 	// ListPods lists Pods of a namespace by their controller's UID, or those without a
-	// controller, as the cache shows them. It returns the cache's own objects: do not
-	// change them. Default: list by Client, which copies.
+	// controller, in name order, as the cache shows them. It returns the cache's own objects
+	// and list: do not change them. Default: list by Client, which copies and sorts; Setup
+	// sets WatchedPods.
 	ListPods PodLister
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 
+	roster    *roster
 	pods      *overlay[*corev1.Pod]
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
 	metrics   *metrics
 	width     *width.Width
-	drains    *drains
 	// memories are what is known of each set, by name.
 	memories sync.Map
 }
@@ -128,9 +132,9 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
-		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
+		roster: newRoster(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
 		revisions: newOverlay[*appsv1.ControllerRevision](),
-		width:     width.New(options.Parallel), metrics: newMetrics(options.Clock.Now), drains: newDrains(),
+		width:     width.New(options.Parallel), metrics: newMetrics(options.Clock.Now),
 	}
 }
 
@@ -148,9 +152,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := r.metrics.register(r.Options.Registerer); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	if r.ListPods, err = indexPods(ctx, mgr.GetCache(), mgr.GetClient()); err != nil {
-		return err
-	}
+	r.ListPods = r.WatchedPods
 	for _, object := range []client.Object{&corev1.PersistentVolumeClaim{}, &appsv1.ControllerRevision{}} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, object, indexOwner, ownerOf); err != nil {
 			return fmt.Errorf("index %T by owner: %w", object, err)
@@ -179,8 +181,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-// sets is how many CloneSets are reconciled at a time.
-const sets = 8
+// sets is how many CloneSets are reconciled at a time: as many as keep an API server busy if each
+// of them may have only one Pod out of service.
+const sets = 64
 
 func controllerOptions() controller.Options {
 	// controller-runtime's priority queue can block forever at shutdown

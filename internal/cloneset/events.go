@@ -54,6 +54,10 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	if stuck := first.Stuck; stuck != nil {
 		// Leave out the reason: a kubelet may alternate between reasons.
 		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
+	} else if image := first.Image; image != nil {
+		if wait = fmt.Sprint(first.Pod, *image, first.Since); image.Fails() {
+			record = r.warn
+		}
 	} else if first.Deferral != nil {
 		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the API server's message changes with time
 	}
@@ -309,6 +313,8 @@ func waitOf(b *plan.Blocked) []any {
 		return append(about, "container", b.Stuck.Container, "image", b.Stuck.Image, "reason", b.Stuck.Reason)
 	case b.Deferral != nil:
 		return append(about, "gate", b.Gate, "message", b.Deferral.Message)
+	case b.Image != nil:
+		return append(about, "image", b.Image.Image, "node", b.Image.Node, "reason", b.Image.Reason, "message", b.Image.Message)
 	}
 	return append(about, "gate", b.Gate, "keys", b.Keys)
 }

@@ -242,9 +242,9 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 func (r *Reconciler) writePod(
 	ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action, subresource string,
 ) (*corev1.Pod, error) {
-	kind, data, err := write.Patch(subresource, pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
-	if err != nil || data == nil {
-		return pod, err
+	kind, data := write.Patch(subresource, pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
+	if data == nil {
+		return pod, nil
 	}
 	patched, err := sendPatch(ctx, r, subresource, pod, kind, data)
 	if err != nil && subresource == "resize" {
@@ -253,7 +253,7 @@ func (r *Reconciler) writePod(
 	if err != nil {
 		return nil, err
 	}
-	r.drains.note(patched, r.Clock.Now())
+	r.memory(keyOf(set)).drains.note(patched, r.Clock.Now())
 	r.pods.noteLive(set, patched, r.Clock.Now())
 	if !metav1.IsControlledBy(patched, set) {
 		// A merge cannot test who owns the Pod. Someone has taken it from the set since

@@ -20,12 +20,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/podcache"
 )
 
 // TestTakenName: if a name is taken, by a terminating Pod or by anyone else's, another
@@ -129,10 +131,7 @@ func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")
 	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
-	_, data, err := write.Patch("", pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, data := write.Patch("", pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
 	var patch write.Operations
 	if err := json.Unmarshal(data, &patch); err != nil {
 		t.Fatal(err)
@@ -172,10 +171,7 @@ func resizing(edits ...func(*corev1.Pod)) *corev1.Pod {
 // the Pod being drained, in the update, and unchanged since it was observed.
 func TestResizePatch(t *testing.T) {
 	pod := resizing()
-	_, data, err := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, data := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now)
 	after, err := patched(t, pod, data)
 	if err != nil {
 		t.Fatal(err)
@@ -198,8 +194,8 @@ func TestResizePatch(t *testing.T) {
 		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // whoever changed it since did so on purpose
 	} {
 		pod := resizing(edit)
-		if _, data, err := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now); err != nil || data != nil {
-			t.Errorf("%s: patch %s, %v", name, data, err)
+		if _, data := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now); data != nil {
+			t.Errorf("%s: patch %s", name, data)
 		}
 	}
 }
@@ -292,11 +288,12 @@ func TestRecordIsDropped(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			answered := podWithSecret("web-a")
 			answered.ManagedFields = test.record
-			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": shortenRecord(answered.DeepCopy())} {
-				_, data, err := write.Patch("", pod, test.action, test.keep, now)
-				if err != nil {
-					t.Fatal(err)
-				}
+			kept, err := podcache.Options().Transform(answered.DeepCopy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": kept.(*corev1.Pod)} {
+				_, data := write.Patch("", pod, test.action, test.keep, now)
 				if diff := cmp.Diff(test.want, aboutRecord(t, data)); diff != "" {
 					t.Errorf("from %s (-want +got):\n%s", from, diff)
 				}
@@ -324,18 +321,50 @@ func aboutRecord(t *testing.T, data []byte) write.Operations {
 	return patch
 }
 
-// TestCacheKeepsNoRecord: the cache keeps only what a patch needs of a record, and Pods
-// share that.
-func TestCacheKeepsNoRecord(t *testing.T) {
-	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
-	for want, record := range map[int][]metav1.ManagedFieldsEntry{0: record(apply, update), 1: andHere("f:restartPolicy", update)} {
-		pod := podWithSecret("web-a")
-		pod.ManagedFields = record
-		if shortenRecord(pod); len(pod.ManagedFields) != want || want > 0 && &pod.ManagedFields[0] != &recordToDrop[0] {
-			t.Errorf("kept %v of %v", pod.ManagedFields, record)
+// TestBeside: while a large set has as many writes under way as the API server takes, none of
+// them answered yet, a small one gets its own done.
+func TestBeside(t *testing.T) {
+	large, small := web(), anotherSet()
+	small.Name = "small"
+	large.Spec.Replicas, small.Spec.Replicas = new(int32(200)), new(int32(3))
+	objects := []client.Object{large, small}
+	for _, set := range []*apps.CloneSet{large, small} {
+		for n := range *set.Spec.Replicas {
+			objects = append(objects, podOf(set, fmt.Sprintf("%s-%03d", set.Name, n), func(pod *corev1.Pod) {
+				pod.Labels[apps.LabelLifecycleState], pod.Spec.NodeName = string(apps.StatePreparingNormal), "n1"
+			}))
 		}
 	}
-	if other, err := PodCache().Transform("other"); err != nil || other != "other" {
-		t.Errorf("what is no Pod becomes %v, %v", other, err)
+	sent, release := make(chan struct{}, 200), make(chan struct{})
+	c := server(t, objects...)
+	r, _ := reconcilerOn(interceptor.NewClient(c, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if strings.HasPrefix(object.GetName(), large.Name+"-") {
+				sent <- struct{}{}
+				<-release
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	}))
+	done := make(chan error)
+	go func() {
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(large)})
+		done <- err
+	}()
+	for range r.width.Now() {
+		<-sent
+	}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(small)}); err != nil {
+		t.Error(err)
+	}
+	for n := range *small.Spec.Replicas {
+		pod := read(t, c, podOf(small, fmt.Sprintf("%s-%03d", small.Name, n)))
+		if state := pod.Labels[apps.LabelLifecycleState]; state != string(apps.StateNormal) {
+			t.Errorf("Pod %s is in %s", pod.Name, state)
+		}
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

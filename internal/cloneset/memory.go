@@ -31,11 +31,16 @@ type memory struct {
 	// reported is the wait of the last event.
 	reported string
 	rollout  rolloutLog
+	// pullsRefused is until when no pull Pod is created, pullsSkipped what the last event said
+	// of those that nobody waits for.
+	pullsRefused time.Time
+	pullsSkipped string
 	// podInfos are what the last pass read of the Pods, as it left them, so that the next
 	// pass reads only Pods that have changed. An idle set has none.
 	podInfos []*plan.PodInfo
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
+	drains    *drains
 
 	// uid is the UID of the set that the last pass read, gone that of one which the API server
 	// no longer has; "" once the cache has caught up.
@@ -57,7 +62,7 @@ type memory struct {
 func (r *Reconciler) memory(set types.NamespacedName) *memory {
 	value, known := r.memories.Load(set)
 	if !known {
-		value, _ = r.memories.LoadOrStore(set, &memory{deletions: map[string][]*corev1.PersistentVolumeClaim{}})
+		value, _ = r.memories.LoadOrStore(set, &memory{deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: newDrains()})
 	}
 	return value.(*memory)
 }
@@ -239,7 +244,7 @@ func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now t
 // server gives up after a minute, its default --request-timeout.
 const maxFlight = time.Minute
 
-// drains remembers since when Pods are known to be out of service for an update. The time
+// drains remembers since when Pods of a set are known to be out of service for an update. The time
 // in their condition is when the write was sent; a slow API server may have applied it
 // much later, and the grace period counts from then.
 type drains struct {
@@ -280,29 +285,25 @@ func (d *drains) keep(pod *corev1.Pod, now time.Time) {
 	d.known[pod.UID] = drain{recorded: recorded, since: since}
 }
 
-// of returns since when each Pod is known to be drained; it leaves out Pods in service.
+// of returns since when each of the set's Pods is known to be drained. It leaves out Pods in
+// service, and forgets them and those that are gone.
 func (d *drains) of(pods []*plan.PodInfo, now time.Time) map[types.UID]time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := map[types.UID]time.Time{}
+	before, out := d.known, map[types.UID]time.Time{}
+	d.known = map[types.UID]drain{}
 	for _, info := range pods {
-		if len(d.known) == 0 && !info.Drained() {
-			continue // nothing to forget
+		if !info.Drained() {
+			continue
 		}
 		pod := info.Pod()
-		d.keep(pod, now)
-		if have, ok := d.known[pod.UID]; ok {
-			out[pod.UID] = have.since
+		if have, ok := before[pod.UID]; ok {
+			d.known[pod.UID] = have
 		}
+		d.keep(pod, now)
+		out[pod.UID] = d.known[pod.UID].since
 	}
 	return out
-}
-
-// forget drops a Pod that is gone.
-func (d *drains) forget(pod types.UID) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.known, pod)
 }
 
 func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -119,17 +120,27 @@ func create[T client.Object](
 }
 
 // listByOwner lists the objects with that controller, or those without one, from the
-// cache. They are the cache's own: do not change them.
-func listByOwner[T any](ctx context.Context, c client.Reader, list client.ObjectList, items *[]T, namespace, owner string) ([]*T, error) {
+// cache, in name order. They are the cache's own: do not change them.
+func listByOwner[T any, P objectOf[T]](ctx context.Context, c client.Reader, list client.ObjectList, items *[]T, namespace, owner string) ([]P, error) {
 	err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("list %ss: %w", reflect.TypeFor[T]().Name(), err)
 	}
-	return pointersTo(*items), nil
+	objects := pointersTo[T, P](*items)
+	slices.SortFunc(objects, byName[P])
+	return objects, nil
 }
 
-func pointersTo[T any](items []T) []*T {
-	out := make([]*T, 0, len(items))
+// objectOf is a pointer to an API object.
+type objectOf[T any] interface {
+	*T
+	client.Object
+}
+
+func byName[T client.Object](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
+
+func pointersTo[T any, P objectOf[T]](items []T) []P {
+	out := make([]P, 0, len(items))
 	for i := range items {
 		out = append(out, &items[i])
 	}

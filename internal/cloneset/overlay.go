@@ -3,9 +3,9 @@
 package cloneset
 
 import (
+	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -58,7 +58,7 @@ func (w *overlay[T]) all(set types.UID) []T {
 	for _, entry := range w.sets[set] {
 		objects = append(objects, entry.object)
 	}
-	slices.SortFunc(objects, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
+	slices.SortFunc(objects, byName[T])
 	return objects
 }
 
@@ -128,24 +128,31 @@ func (w *overlay[T]) drop(set types.UID) {
 	delete(w.sets, set)
 }
 
-// merge overlays the cache with the answers. Unverified entries must be looked up: the
-// cache has contradicted them for too long.
+// merge overlays the cache, which is in name order, with the answers. Unverified entries must
+// be looked up: the cache has contradicted them for too long.
 func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []T, unverified []overlayEntry[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	entries := w.sets[set]
-	objects = make([]T, 0, len(cached)+len(entries))
-	unseen := maps.Clone(entries)
-	for _, object := range cached {
-		uid := object.GetUID()
-		entry, ok := entries[uid]
-		if !ok {
-			objects = append(objects, object)
+	if len(entries) == 0 {
+		return cached, nil
+	}
+	objects = slices.Clone(cached)
+	var hidden []int
+	var unseen []overlayEntry[T]
+	for _, entry := range slices.SortedFunc(maps.Values(entries), byObject[T]) {
+		uid := entry.object.GetUID()
+		at, found := slices.BinarySearchFunc(cached, entry.object, byName[T])
+		if !found || cached[at].GetUID() != uid {
+			unseen = append(unseen, entry)
 			continue
 		}
-		delete(unseen, uid)
-		shown, caughtUp := entry.over(object)
-		objects = append(objects, shown...)
+		shown, caughtUp := entry.over(cached[at])
+		if len(shown) == 0 {
+			hidden = append(hidden, at)
+		} else {
+			objects[at] = shown[0]
+		}
 		entry.created = false
 		entries[uid] = entry
 		if caughtUp {
@@ -154,24 +161,44 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 			unverified = append(unverified, entry)
 		}
 	}
-	for uid, entry := range unseen {
-		if !entry.created {
-			delete(entries, uid) // the cache has seen the object, and its deletion
-			continue
-		}
-		if entry.deleted { // deleted before the cache showed it, which it still may
-			if now.Sub(entry.at) > forgetAfter {
-				delete(entries, uid)
+	objects, late := addUnseen(entries, without(objects, hidden), unseen, cached, now)
+	return objects, append(unverified, late...)
+}
+
+// addUnseen adds the answers about objects that the cache does not show; it returns those that
+// must be looked up.
+func addUnseen[T client.Object](
+	entries map[types.UID]overlayEntry[T], objects []T, unseen []overlayEntry[T], cached []T, now time.Time,
+) (all []T, unverified []overlayEntry[T]) {
+	latest := sync.OnceValue(func() string { return latestVersion(cached) })
+	for _, entry := range unseen {
+		switch {
+		case !entry.created, // the cache has seen the object, and its deletion
+			entry.deleted && now.Sub(entry.at) > forgetAfter:
+			delete(entries, entry.object.GetUID())
+		case entry.deleted: // deleted before the cache showed it, which it still may
+		default:
+			at, _ := slices.BinarySearchFunc(objects, entry.object, byName[T])
+			objects = slices.Insert(objects, at, entry.object)
+			if now.Sub(entry.at) >= verifyAfter || later(latest(), entry.object.GetResourceVersion()) {
+				unverified = append(unverified, entry)
 			}
-			continue
-		}
-		objects = append(objects, entry.object)
-		if now.Sub(entry.at) >= verifyAfter || beyond(cached, entry.object) {
-			unverified = append(unverified, entry)
 		}
 	}
-	slices.SortFunc(objects, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return objects, unverified
+}
+
+func byObject[T client.Object](a, b overlayEntry[T]) int {
+	return cmp.Or(byName(a.object, b.object), cmp.Compare(a.object.GetUID(), b.object.GetUID()))
+}
+
+// without removes the objects at some places, which are in order.
+func without[T any](objects []T, places []int) []T {
+	left, from := objects[:0], 0
+	for _, at := range places {
+		left, from = append(left, objects[from:at]...), at+1
+	}
+	return append(left, objects[from:]...)
 }
 
 // verifyAt returns when the first answer that the cache has not confirmed must be looked
@@ -190,13 +217,17 @@ func (w *overlay[T]) verifyAt(set types.UID) time.Time {
 	return first
 }
 
-// beyond reports whether the cache shows something later than a version of an object. A
-// watch reports one kind in version order, so an object that is missing there is gone,
-// even if the cache never had it: it was created and deleted while the watch was
-// interrupted. Look such an object up rather than trust this: an informer may put a new
-// list into its store object by object.
-func beyond[T client.Object](cached []T, version client.Object) bool {
-	return slices.ContainsFunc(cached, func(object T) bool { return newer(object, version) })
+// latestVersion is the latest version that the cache shows. A watch reports one kind in version
+// order, so an object that is missing there and is older is gone, even if the cache never had
+// it: it was created and deleted while the watch was interrupted. Look such an object up rather
+// than trust this: an informer may put a new list into its store object by object.
+func latestVersion[T client.Object](cached []T) (latest string) {
+	for _, object := range cached {
+		if version := object.GetResourceVersion(); latest == "" || later(version, latest) {
+			latest = version
+		}
+	}
+	return latest
 }
 
 // over lays an entry over the cached object. It returns what a pass sees of it, nothing
@@ -219,7 +250,9 @@ func (e overlayEntry[T]) cameBack(cached T) bool {
 }
 
 // newer reports whether a is a later version of the object than b.
-func newer(a, b client.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+func newer(a, b client.Object) bool { return later(a.GetResourceVersion(), b.GetResourceVersion()) }
+
+func later(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
 }

@@ -24,6 +24,7 @@ import (
 // owned are the Pods and claims of a set.
 type owned struct {
 	pods   []*corev1.Pod
+	read   []*plan.PodInfo // by the Pods' index
 	claims []*corev1.PersistentVolumeClaim
 }
 
@@ -40,14 +41,15 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 	if err != nil {
 		return owned{}, err
 	}
-	if pods, err = r.releaseUnmatched(ctx, set, pods); err != nil {
+	pods, read, err := r.releaseUnmatched(ctx, set, pods)
+	if err != nil {
 		return owned{}, err
 	}
 	if err := r.adoptClaims(ctx, set, pods); err != nil {
 		return owned{}, err
 	}
 	claims, err := listOwned(ctx, r.Reader, r.claims, r.listClaims, set, now)
-	return owned{pods, claims}, err
+	return owned{pods, read, claims}, err
 }
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
@@ -102,33 +104,33 @@ func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector 
 // releaseUnmatched releases the set's Pods that its selector no longer matches, and returns
 // the others. Someone took the Pods out to inspect them: they are left running and are
 // replaced. A terminating Pod is deleted with its set.
-func (r *Reconciler) releaseUnmatched(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+func (r *Reconciler) releaseUnmatched(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, []*plan.PodInfo, error) {
 	selector, err := selectorOf(set)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	kept := make([]*corev1.Pod, 0, len(pods))
-	for _, pod := range pods {
-		if pod.DeletionTimestamp != nil || selector.Matches(labels.Set(pod.Labels)) {
-			kept = append(kept, pod)
+	read, text := plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), selector.String()
+	var released []int
+	for i, info := range read {
+		if info.Terminating() || info.Matches(selector, text) {
 			continue
 		}
-		if err := r.release(ctx, set, pod); err != nil {
-			return nil, err
+		if err := r.release(ctx, set, info.Pod()); err != nil {
+			return nil, nil, err
 		}
+		released = append(released, i)
 	}
-	return kept, nil
+	if len(released) > 0 {
+		pods, read = without(slices.Clone(pods), released), without(read, released)
+	}
+	return pods, read, nil
 }
 
 // release removes the set from the Pod's owners. A conflict fails the pass: it must be
 // known whether the Pod still holds a place before another Pod is created for it.
 func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
 	err := r.retryUnchanged(ctx, set, pod, func(pod *corev1.Pod) error {
-		data, err := write.Release(pod, set.UID)
-		if err != nil {
-			return err
-		}
-		released, err := sendPatch(ctx, r, "", pod, types.JSONPatchType, data)
+		released, err := sendPatch(ctx, r, "", pod, types.JSONPatchType, write.Release(pod, set.UID))
 		if err == nil {
 			r.pods.noteDeleted(set, released, r.Clock.Now())
 		}

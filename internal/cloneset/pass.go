@@ -70,7 +70,7 @@ func terminating(err error) bool {
 // pass makes one pass over a set that has been read.
 func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
 	now := r.Clock.Now()
-	snapshot, known, err := r.prepare(ctx, set, now)
+	snapshot, known, err := r.prepareAll(ctx, set, now)
 	if bad, ok := errors.AsType[*invalidError](err); ok {
 		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
 	}
@@ -82,13 +82,14 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	}
 	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
+	pulled := r.pullImages(ctx, set, &decided)
 	if anyUnanswered(outcomes) {
 		r.memory(keyOf(set)).stale = true
 	}
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
 	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
-	counts, blocked := plan.Review(left)
+	counts, blocked := plan.Review(left, decided.Waits...)
 	r.memory(keyOf(set)).podInfos = left.PodInfos
 	if isIdle(counts, &decided, left) {
 		r.memory(keyOf(set)).podInfos = nil // they would retain Pod versions that the cache no longer holds
@@ -109,7 +110,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		r.recordProgress(set, &next)
 	}
 	ended := r.endDeletion(ctx, set, left, &decided)
-	return after(&decided, outcomes, now, errors.Join(revisionsPruned, written, namesPruned, ended))
+	return after(&decided, outcomes, now, errors.Join(pulled, revisionsPruned, written, namesPruned, ended))
 }
 
 // isIdle reports whether a pass had nothing to do and nothing is outstanding: no Pod is
@@ -231,9 +232,13 @@ func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 func (r *Reconciler) observe(
 	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
 ) (*plan.Snapshot, error) {
-	read := plan.ReadPods(own.pods, r.memory(keyOf(set)).podInfos)
-	for _, pod := range read {
-		if err := r.findRevision(ctx, set, known, pod.Revision()); err != nil {
+	last := ""
+	for _, pod := range own.read {
+		if pod.Revision() == last {
+			continue
+		}
+		last = pod.Revision()
+		if err := r.findRevision(ctx, set, known, last); err != nil {
 			return nil, err
 		}
 	}
@@ -254,9 +259,9 @@ func (r *Reconciler) observe(
 		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
 		Spec:                   spec,
 		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		Pods: own.pods, PodInfos: read, Nodes: nodes, GoingNodes: going, Deferred: r.memory(keyOf(set)).deferrals.observed(own.pods),
+		Pods: own.pods, PodInfos: own.read, Nodes: nodes, GoingNodes: going, Deferred: r.memory(keyOf(set)).deferrals.observed(own.pods),
 		// What was read after the pass began counts from when it was read, not earlier.
-		Drained: r.drains.of(read, r.Clock.Now()),
+		Drained: r.memory(keyOf(set)).drains.of(own.read, r.Clock.Now()),
 		Claims:  own.claims, DeletedInstances: r.memory(keyOf(set)).deletedInstances(set, own.pods, own.claims), ReleasedInstances: released,
 		Starts: r.starts(), NoResize: r.Options.NoResize,
 	}, nil

@@ -182,10 +182,7 @@ func (r *Reconciler) createRevision(ctx context.Context, set *apps.CloneSet, kno
 func (r *Reconciler) tryCreateRevision(
 	ctx context.Context, set *apps.CloneSet, template map[string]any, number int64, collisions int32,
 ) (*appsv1.ControllerRevision, error) {
-	hash, err := revision.Hash(template, collisions)
-	if err != nil {
-		return nil, unusable(fmt.Errorf("spec.template: %w", err))
-	}
+	hash := revision.Hash(template, collisions)
 	data, err := revision.Data(template)
 	if err != nil {
 		return nil, unusable(fmt.Errorf("spec.template: %w", err))
@@ -270,7 +267,7 @@ func collides(existing, wanted *appsv1.ControllerRevision, collisions int32) boo
 		return false
 	}
 	for count := range collisions + 1 {
-		if hash, err := revision.Hash(template, count); err == nil && hash == wanted.Labels[labelRevisionHash] {
+		if revision.Hash(template, count) == wanted.Labels[labelRevisionHash] {
 			return true
 		}
 	}
@@ -284,6 +281,9 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, kno
 		return nil
 	}
 	used := map[string]bool{revision.Short(known.current.Name): true, revision.Short(known.update.Name): true}
+	if len(known.objects)-len(used) <= limit {
+		return nil // whatever the Pods have
+	}
 	for _, pod := range pods {
 		used[revision.Short(pod.Labels[apps.LabelRevision])] = true
 		used[pod.Labels[apps.LabelTemplateHash]] = true

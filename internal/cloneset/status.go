@@ -34,6 +34,8 @@ const (
 	// ReasonContainerStuck: containers of the update revision cannot start, or exit again
 	// and again.
 	ReasonContainerStuck = "ContainerStuck"
+	// ReasonWaitingForImage: Pods stay in service until their node has the new image.
+	ReasonWaitingForImage = "WaitingForImage"
 	// ReasonDeletionDeferred: the API server asks to wait before Pods are deleted.
 	ReasonDeletionDeferred = "DeletionDeferred"
 )
@@ -80,21 +82,28 @@ func findBlocked(blocked []plan.Blocked) plan.Problem {
 		if others > 1 {
 			who = fmt.Sprintf("%d other Pods wait", others)
 		}
-		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool { return b.Stuck != nil || b.Deferral != nil }) {
+		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool { return b.Stuck != nil || b.Deferral != nil || b.Image != nil }) {
 			where = "too"
 		}
 		message += fmt.Sprintf("; %s %s", who, where)
 	}
-	reason := ReasonWaitingForHook
+	return plan.Problem{Reason: blockedReason(&blocked[0]), Message: message}
+}
+
+func blockedReason(b *plan.Blocked) string {
 	switch {
-	case blocked[0].Batch != nil:
-		reason = ReasonWaitingForContainer
-	case blocked[0].Stuck != nil:
-		reason = ReasonContainerStuck
-	case blocked[0].Deferral != nil:
-		reason = ReasonDeletionDeferred
+	case b.Batch != nil:
+		return ReasonWaitingForContainer
+	case b.Stuck != nil:
+		return ReasonContainerStuck
+	case b.Deferral != nil:
+		return ReasonDeletionDeferred
+	case b.Image != nil && b.Image.Fails():
+		return plan.ReasonImagePullFails
+	case b.Image != nil:
+		return ReasonWaitingForImage
 	}
-	return plan.Problem{Reason: reason, Message: message}
+	return ReasonWaitingForHook
 }
 
 // nextStatus returns the status that a pass found, and when time alone changes it; zero

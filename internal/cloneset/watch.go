@@ -58,7 +58,12 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // PodEvents returns the handler that maps Pod events to the sets that they concern.
 func (r *Reconciler) PodEvents() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueue(ctx, e.Object, q.Add) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if pod, ok := e.Object.(*corev1.Pod); ok {
+				r.roster.changed(nil, pod)
+				r.enqueue(ctx, pod, q.Add)
+			}
+		},
 		UpdateFunc: r.podChanged,
 		DeleteFunc: r.podGone,
 	}
@@ -71,12 +76,12 @@ const deletionDelay = 100 * time.Millisecond
 
 // podGone wakes the set of a deleted Pod.
 func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) {
-	r.pods.forget(e.Object.GetUID())
-	r.drains.forget(e.Object.GetUID())
 	pod, ok := e.Object.(*corev1.Pod)
 	if !ok {
 		return
 	}
+	r.roster.changed(pod, nil)
+	r.pods.forget(pod.UID)
 	if pod.DeletionTimestamp != nil && !keepsClaims(pod) {
 		r.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, deletionDelay) })
 		return
@@ -107,11 +112,18 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 	if !okBefore || !okAfter {
 		return
 	}
-	ownerBefore, ownerAfter := metav1.GetControllerOf(before), metav1.GetControllerOf(after)
+	r.roster.changed(before, after)
+	ownerBefore, ownerAfter := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(after)
 	if ownerBefore != nil && (ownerAfter == nil || ownerAfter.UID != ownerBefore.UID) {
 		r.enqueue(ctx, before, q.Add)
 	}
-	if ownerAfter != nil && ownerAfter.Kind != apps.KindCloneSet.Kind {
+	if foreign(after) {
+		return
+	}
+	if pullsFor(after) != "" {
+		if pullChanged(before, after) {
+			r.enqueue(ctx, after, q.Add)
+		}
 		return
 	}
 	if plan.Digest(before) != plan.Digest(after) {
@@ -121,7 +133,10 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 
 // enqueue adds the sets that a Pod or claim concerns.
 func (r *Reconciler) enqueue(ctx context.Context, pod client.Object, add func(reconcile.Request)) {
-	owner := metav1.GetControllerOf(pod)
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if pullsFor(pod) != "" && len(pod.GetOwnerReferences()) > 0 {
+		owner = &pod.GetOwnerReferences()[0]
+	}
 	if owner == nil {
 		r.enqueueAdopters(ctx, pod, add)
 		return

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -72,28 +71,59 @@ func TestSetChanged(t *testing.T) {
 	}
 }
 
-// TestPodsByIndex: the index returns a set's Pods and the orphans, of one namespace, and
-// the cache's own objects.
-func TestPodsByIndex(t *testing.T) {
-	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{indexOwner: ownerInNamespace})
-	pod := func(namespace, name string, owner *apps.CloneSet) *corev1.Pod {
-		p := podOf(owner, name)
-		if p.Namespace = namespace; indexer.Add(p) != nil {
-			t.Fatal("the Pod cannot be indexed")
+// TestWatchedPods: the events make a list of a set's Pods and one of the orphans, of each
+// namespace, in name order; a list that was returned does not change. Pods of others are in none.
+func TestWatchedPods(t *testing.T) {
+	r, _ := reconcilerOn(server(t))
+	events, q := r.PodEvents(), &queued{}
+	another := []metav1.OwnerReference{{Kind: "ReplicaSet", UID: "other", Controller: new(true)}}
+	pod := func(name string, owner *apps.CloneSet) *corev1.Pod { return podOf(owner, name, at(name)) }
+	expect := func(owner string, want ...*corev1.Pod) []*corev1.Pod {
+		t.Helper()
+		got, err := r.WatchedPods(t.Context(), "default", owner)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("Pods of %s: %v, %v", owner, got, err)
 		}
-		return p
+		return got
 	}
-	ours, orphan := pod("here", "a", web()), pod("here", "b", nil)
-	pod("there", "a", web())
-	list := byIndex(indexer)
-	for key, want := range map[string]*corev1.Pod{"set": ours, orphanKey: orphan} {
-		got, err := list(t.Context(), "here", key)
-		if err != nil || len(got) != 1 || got[0] != want {
-			t.Errorf("Pods of %s: %v, %v", key, got, err)
-		}
+	a, b, c := pod("a", web()), pod("b", web()), pod("c", nil)
+	for _, one := range []*corev1.Pod{b, c, a} {
+		events.Create(t.Context(), event.CreateEvent{Object: one}, q)
 	}
-	if got, err := list(t.Context(), "here", "uid-2"); err != nil || len(got) != 0 {
-		t.Errorf("Pods of nobody: %v, %v", got, err)
+	lent := expect("set", a, b)
+	expect(orphanKey, c)
+	expect("uid-2")
+	adopted, next, lost := pod("c", web()), pod("a", web()), b.DeepCopy()
+	lost.OwnerReferences = another
+	for before, after := range map[*corev1.Pod]*corev1.Pod{a: next, b: lost, c: adopted} {
+		events.Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, q)
+	}
+	expect("set", next, adopted)
+	expect(orphanKey)
+	expect("other")
+	events.Delete(t.Context(), event.DeleteEvent{Object: lost}, q)
+	events.Delete(t.Context(), event.DeleteEvent{Object: next}, q)
+	events.Delete(t.Context(), event.DeleteEvent{Object: adopted}, q)
+	if expect("set"); !slices.Equal(lent, []*corev1.Pod{a, b}) || len(r.roster.lists) > 0 {
+		t.Errorf("the first list became %v; %d lists are left", lent, len(r.roster.lists))
+	}
+}
+
+// TestForeignPods: events of Pods of other controllers cause no pass, and cost nothing.
+func TestForeignPods(t *testing.T) {
+	r, _ := reconcilerOn(server(t))
+	events, q := r.PodEvents(), &queued{}
+	before := podOf(nil, "a", at("1"))
+	before.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", UID: "other", Controller: new(true)}}
+	after := before.DeepCopy()
+	after.Status.Phase, after.ResourceVersion = corev1.PodRunning, "2"
+	allocations := testing.AllocsPerRun(100, func() {
+		events.Create(t.Context(), event.CreateEvent{Object: before}, q)
+		events.Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, q)
+		events.Delete(t.Context(), event.DeleteEvent{Object: after}, q)
+	})
+	if allocations > 0 || len(q.requests) > 0 {
+		t.Errorf("%v allocations, passes over %v", allocations, q.requests)
 	}
 }
 
@@ -195,10 +225,12 @@ func TestNodeCache(t *testing.T) {
 	kept := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1", Labels: map[string]string{"zone": "a"}},
 		Spec:       corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "k"}}},
+		Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"a@sha256:1", "a:1", "b:1"}}}},
 	}
 	whole := kept.DeepCopy()
 	whole.Annotations, whole.ManagedFields = map[string]string{"note": "long"}, []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
-	whole.Spec.PodCIDR, whole.Status.Images = "10.0.0.0/24", []corev1.ContainerImage{{Names: []string{"a"}}}
+	whole.Spec.PodCIDR = "10.0.0.0/24"
+	whole.Status.Images = []corev1.ContainerImage{{Names: []string{"a@sha256:1", "a:1"}, SizeBytes: 5}, {Names: []string{"b:1"}}}
 	got, err := transform(whole)
 	if diff := cmp.Diff(any(kept), got); err != nil || diff != "" {
 		t.Errorf("kept (-want +got):\n%s, %v", diff, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/encode"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -57,8 +58,8 @@ func (p *player) written(before *corev1.Pod, a *plan.Action) (*corev1.Pod, error
 	pod, err := before, error(nil)
 	for _, subresource := range write.Subresources() {
 		if err == nil {
-			kind, data, refused := write.Patch(subresource, pod, a, true, p.Now)
-			pod, err = patched(pod, kind, data, refused)
+			kind, data := write.Patch(subresource, pod, a, true, p.Now)
+			pod, err = patched(pod, kind, data)
 		}
 	}
 	if err == nil && !equality.Semantic.DeepEqual(before.Spec, pod.Spec) {
@@ -71,16 +72,13 @@ func (p *player) written(before *corev1.Pod, a *plan.Action) (*corev1.Pod, error
 	return pod, err
 }
 
-// patched is a Pod after a patch, if the patch could be made; without one, it is the Pod itself.
-func patched(pod *corev1.Pod, kind types.PatchType, data []byte, err error) (*corev1.Pod, error) {
-	if data == nil || err != nil {
-		return pod, err
-	}
-	before, err := json.Marshal(pod)
-	if err != nil {
-		return nil, err
+// patched is a Pod after a patch; without one, it is the Pod itself.
+func patched(pod *corev1.Pod, kind types.PatchType, data []byte) (*corev1.Pod, error) {
+	if data == nil {
+		return pod, nil
 	}
 	var after []byte
+	before, err := encode.JSON(pod), error(nil)
 	if kind == types.StrategicMergePatchType {
 		after, err = strategicpatch.StrategicMergePatch(before, data, pod)
 	} else {

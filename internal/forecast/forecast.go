@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package forecast says what a change of a CloneSet would do, before it is made. It plays
+// the controller's own planner on the live objects to the end: the planner decides, what it
+// writes is applied to copies of the Pods, and kubelets and hook operators answer as they do
+// when nothing goes wrong. It is pure.
+//
+//	play.go      the loop: decide, apply, let the next thing happen; how long things take, as
+//	             earlier updates of the same Pods show; and what is told of it: waves, hooks,
+//	             the lowest availability, where it stops
+//	cluster.go   what happens: kubelets, hooks, and what the API server makes of a write
+//	quota.go     which quotas its Pods exceed
 package forecast
 
 import (
@@ -220,11 +230,7 @@ func (c *Change) Update() (update *revision.Revision, present bool, err error) {
 	}
 	update, last := revision.Newest(c.Known(), template)
 	if update == nil {
-		hash, err := revision.Hash(template, 0)
-		if err != nil {
-			return nil, false, fmt.Errorf("spec.template: %w", err)
-		}
-		return &revision.Revision{Name: c.To.Name + "-" + hash, Number: last + 1, Template: template}, false, nil
+		return &revision.Revision{Name: c.To.Name + "-" + revision.Hash(template, 0), Number: last + 1, Template: template}, false, nil
 	}
 	return update, slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return revision.Same(revisionOf(pod), update.Name) }), nil
 }

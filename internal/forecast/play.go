@@ -4,14 +4,20 @@ package forecast
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -158,4 +164,267 @@ func (p *player) add(pod *corev1.Pod) {
 	at, _ := slices.BinarySearchFunc(p.Pods, pod, byName)
 	p.Pods = slices.Insert(slices.Clone(p.Pods), at, pod)
 	p.expect(pod)
+}
+
+const (
+	// unknownTakes stands for what no Pod shows. Only the order of events depends on it.
+	unknownTakes = 10 * time.Second
+	// stopTakes is how long a Pod takes to end. Nothing waits for that but its claims.
+	stopTakes = time.Second
+	// answerTakes is how long it takes to answer a hook, apart from propagation.
+	answerTakes = time.Second
+	// mostTakes is more than a Pod takes that nobody had to mend.
+	mostTakes = time.Hour
+)
+
+// pace is how long things take.
+type pace struct {
+	// start is a new Pod's way until it is ready, restart that of one updated in place.
+	start, restart measure
+}
+
+// measure is what earlier cases took.
+type measure struct {
+	all  []time.Duration
+	used bool
+}
+
+// takes is the median.
+func (m *measure) takes() time.Duration {
+	m.used = true
+	if len(m.all) == 0 {
+		return unknownTakes
+	}
+	return m.all[len(m.all)/2]
+}
+
+func (m *measure) add(from, to time.Time) {
+	if took := to.Sub(from); !from.IsZero() && took >= 0 && took < mostTakes {
+		m.all = append(m.all, took)
+		slices.Sort(m.all)
+	}
+}
+
+// paceOf measures how long the set's Pods took to get ready.
+func paceOf(pods []*corev1.Pod) pace {
+	var p pace
+	for _, pod := range pods {
+		if !inplace.IsTrue(pod, corev1.PodReady) {
+			continue
+		}
+		ready := inplace.ConditionOf(pod, corev1.PodReady).LastTransitionTime.Time
+		record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+		switch {
+		case err != nil:
+		case !record.UpdateTimestamp.IsZero():
+			p.restart.add(record.UpdateTimestamp.Time, ready)
+		default:
+			p.start.add(pod.CreationTimestamp.Time, ready)
+		}
+	}
+	return p
+}
+
+// record is what is told of a play.
+type record struct {
+	waves []Wave
+	// told are the Pods that a wave names.
+	told map[string]place
+	// returned reports whether a Pod came into service after the last one left.
+	returned bool
+	// lowest is how few Pods served, available how many do now.
+	lowest, available int
+	// gates are those at which a hook was asked, by state and keys; hooks what was asked.
+	gates map[string]*gate
+	hooks []Hook
+	// containers counts those that were started.
+	containers    int
+	registrations []*usherv1alpha1.Registration
+	// foreign are the keys that somebody other than Usher answers.
+	foreign []string
+}
+
+// gate is where keys of a hook hold a Pod, and whether they are answered.
+type gate struct {
+	takes    time.Duration
+	answered bool
+}
+
+// decided notes what a decision begins to do to Pods.
+func (p *player) decided(d *plan.Plan) {
+	if len(d.Actions) > 0 {
+		p.ends = p.Now
+	}
+	for i := range d.Actions {
+		a := &d.Actions[i]
+		p.returned = p.returned || a.To == apps.StateNormal
+		does := p.doing(a)
+		switch {
+		case does == "":
+		case does == Create:
+			p.wave(false).Created++
+		case !p.told[a.Pod.Name].begun():
+			w := p.wave(true)
+			w.Pods = append(w.Pods, Step{Pod: a.Pod.Name, Does: does})
+			p.told[a.Pod.Name] = place{len(p.waves), len(w.Pods) - 1}
+		case !does.stays(): // what began in place ends otherwise
+			at := p.told[a.Pod.Name]
+			p.waves[at.wave-1].Pods[at.index].Does = does
+		}
+	}
+}
+
+// place is where a Pod is told: in a wave, counted from 1.
+type place struct{ wave, index int }
+
+func (p place) begun() bool { return p.wave > 0 }
+
+// wave is the one that a Pod leaves with: a new one if another Pod has come into service
+// since the last.
+func (p *player) wave(leaves bool) *Wave {
+	now := p.Now.Sub(p.begun)
+	if len(p.waves) == 0 || p.returned && leaves && now > p.waves[len(p.waves)-1].After.Duration {
+		p.waves = append(p.waves, Wave{After: &metav1.Duration{Duration: now}})
+		p.returned = false
+	}
+	return &p.waves[len(p.waves)-1]
+}
+
+// doing is what an action begins to do to a Pod; "" if it only goes on with something.
+func (p *player) doing(a *plan.Action) Doing {
+	switch a.Reason {
+	case plan.ReasonPrepareUpdate, plan.ReasonStartInPlace, plan.ReasonInPlace:
+		if change, err := p.Change(revision.Short(revisionOf(a.Pod))); err == nil && !change.Drains() {
+			return Relabel
+		}
+		return InPlace
+	case plan.ReasonRecreate:
+		return Recreate
+	case plan.ReasonScaleIn:
+		return ScaleIn
+	case plan.ReasonSpecified, plan.ReasonNodeGoes:
+		return Replace
+	case plan.ReasonScaleOut:
+		return Create
+	case plan.ReasonCleanUp:
+		return CleanUp
+	}
+	return ""
+}
+
+// look counts who serves, and what the Pods hold.
+func (p *player) look() {
+	if p.usage != nil {
+		p.usage.note(p.Pods)
+	}
+	serving := p.Serving()
+	p.returned = p.returned || serving > p.available
+	if serving != p.available {
+		p.available, p.ends = serving, p.Now
+	}
+	p.lowest = min(p.lowest, serving)
+}
+
+// gateOf finds out who answers the keys that hold a Pod.
+func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
+	state := regplan.StateOf(pod)
+	name := string(state) + " " + strings.Join(keys, " ")
+	if known := p.gates[name]; known != nil {
+		return known
+	}
+	g := &gate{answered: true, takes: answerTakes}
+	holds := regplan.Show(regplan.Snapshot{
+		Now: p.Now, Pods: []*corev1.Pod{pod}, Registrations: p.registrations, CloneSets: []*apps.CloneSet{p.set},
+	})[pod.Name].Holds
+	for _, key := range keys {
+		h := Hook{Gate: lifecycle.Gate(state), Key: key}
+		at := slices.IndexFunc(holds, func(hold regplan.Hold) bool { return hold.Key == key })
+		switch {
+		case at >= 0:
+			h.Registrations, h.Registries = holds[at].Registrations, holds[at].Registries
+			g.takes = max(g.takes, answerTakes+holds[at].Propagation)
+		case strings.Contains(key, usherv1alpha1.HookDomain):
+			h.Unanswered, g.answered = true, false
+		default:
+			p.foreign = append(p.foreign, key)
+		}
+		if !slices.ContainsFunc(p.hooks, func(o Hook) bool { return o.Gate == h.Gate && o.Key == h.Key }) {
+			p.hooks = append(p.hooks, h)
+		}
+	}
+	p.gates[name] = g
+	return g
+}
+
+// stops says why Pods stay as they are.
+func (p *player) stops(last *plan.Plan) []string {
+	var out []string
+	for _, problem := range last.Problems {
+		out = append(out, problem.Message)
+	}
+	counts, blocked := plan.Review(p.Snapshot)
+	for i, b := range blocked {
+		if i == mostNamed {
+			out = append(out, fmt.Sprintf("%d more Pods wait like that", len(blocked)-i))
+			break
+		}
+		out = append(out, b.String())
+	}
+	out = append(out, p.old(counts, len(out) > 0)...)
+	if last.ScaleUpLimited > 0 {
+		out = append(out, fmt.Sprintf("scaleStrategy.maxUnavailable: %s missing until others are available", pods(last.ScaleUpLimited, "stays", "stay")))
+	}
+	return out
+}
+
+// old says why Pods keep an old revision; told means that something else says so already.
+func (p *player) old(counts plan.Counts, told bool) []string {
+	old, kept := counts.Replicas-counts.Updated, p.Spec.Budget().Partition
+	left := old - kept
+	var out []string
+	switch {
+	case old == 0:
+		return nil
+	case p.Spec.Method == plan.OnDelete:
+		return []string{"updateStrategy.type is OnDelete: " + pods(old, "gets", "get") + " the revision when somebody deletes them"}
+	case left <= 0:
+	case p.Spec.Paused:
+		out = append(out, fmt.Sprintf("updateStrategy.paused: %s the old revision until the rollout is resumed", pods(left, "keeps", "keep")))
+	case !told:
+		out = append(out, p.stuck(left, counts.Available))
+	}
+	if kept > 0 {
+		out = append(out, fmt.Sprintf("updateStrategy.partition: %s the old revision", pods(min(old, kept), "keeps", "keep")))
+	}
+	return out
+}
+
+// stuck says which Pods hold the budget of an update.
+func (p *player) stuck(old, available int) string {
+	var down []string
+	for status := range plan.PodStatuses(p.Snapshot) {
+		if status.Active && !status.Available {
+			down = append(down, status.Pod.Name)
+		}
+	}
+	return fmt.Sprintf("updateStrategy.maxUnavailable: %s the old revision; %d of %d Pods serve, and these are expected to stay out of service: %s",
+		pods(old, "keeps", "keep"), available, p.Spec.Replicas, Names(down))
+}
+
+// mostNamed is how many Pods a sentence names.
+const mostNamed = 5
+
+// Names lists names, the first few of many.
+func Names(all []string) string {
+	if len(all) > mostNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), len(all)-mostNamed)
+	}
+	return strings.Join(all, ", ")
+}
+
+func pods(n int, one, many string) string {
+	if n == 1 {
+		return "1 Pod " + one
+	}
+	return fmt.Sprintf("%d Pods %s", n, many)
 }

@@ -3,7 +3,6 @@
 package guard
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -98,19 +98,15 @@ type Decision struct {
 // Decide answers a request. direct are the users whose deletions of a CloneSet's Pods
 // are not turned into named deletions: CloneSet controllers, and those who delete the
 // Pods of owners and namespaces that are gone.
-func Decide(r Request, direct []string) (Decision, error) {
+func Decide(r Request, direct []string) Decision {
 	pod := r.Pod
 	switch {
 	case !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer), pod.DeletionTimestamp != nil:
-		return Decision{Allowed: true}, nil
+		return Decision{Allowed: true}
 	case pod.Annotations[usherv1alpha1.AnnotationSkipDrain] == "true":
-		return Decision{Allowed: true, Skipped: true}, nil
+		return Decision{Allowed: true, Skipped: true}
 	}
-	// A request that cannot be read is replaced.
-	stored, err := usherv1alpha1.DeletionRequestOf(pod)
-	if err != nil {
-		stored = nil
-	}
+	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // one that cannot be read is replaced
 	named := cloneSetOf(pod) != "" && !keepsClaims(pod) && !slices.Contains(direct, r.User)
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
@@ -122,12 +118,10 @@ func Decide(r Request, direct []string) (Decision, error) {
 		if r.drained() {
 			d = Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s, which is out of them, is replaced", pod.Name, r.After.Name), Evict: r.After}
 		}
-		return d, nil
-	case r.asked(stored, named):
-		return d, nil
+	case !r.asked(stored, named):
+		d.Patch = r.patch(stored, named)
 	}
-	d.Patch, err = r.patch(stored, named)
-	return d, err
+	return d
 }
 
 // takesTurns reports whether the Pods of the request's owner drain one after the other, and
@@ -259,7 +253,7 @@ func (r Request) message(named bool) string {
 }
 
 // patch asks for a named deletion, or for a drain.
-func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) ([]byte, error) {
+func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) []byte {
 	now := metav1.NewMicroTime(r.Now.UTC())
 	next := usherv1alpha1.DeletionRequest{Since: now, By: r.User}
 	if stored != nil {
@@ -279,13 +273,9 @@ func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) ([]byt
 			next.DeletionCost = &cost
 		}
 	}
-	text, err := json.Marshal(next)
-	if err != nil {
-		return nil, err
-	}
-	annotations[usherv1alpha1.AnnotationDeletionRequest] = string(text)
+	annotations[usherv1alpha1.AnnotationDeletionRequest] = string(encode.JSON(next))
 	metadata["annotations"] = annotations
-	return json.Marshal(map[string]any{"metadata": metadata})
+	return encode.JSON(map[string]any{"metadata": metadata})
 }
 
 func ownedByReplicaSet(pod *corev1.Pod) bool {

@@ -108,7 +108,7 @@ func (h *handler) decide(ctx context.Context, r Request) (Decision, error) {
 		}
 		r.After = r.turn(pods.Items)
 	}
-	return Decide(r, h.direct)
+	return Decide(r, h.direct), nil
 }
 
 // podOf returns the Pod that a request is about, and the eviction if it is one.

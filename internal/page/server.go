@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/usher-dev/usher/internal/encode"
 )
 
 const (
@@ -52,19 +54,16 @@ func NewServer(recorder *Recorder, do Do) *Server {
 
 // Observe records the workloads as they are, and tells the readers. The note is what they
 // have to know of the whole.
-func (s *Server) Observe(now time.Time, note string, all []Seen) error {
+func (s *Server) Observe(now time.Time, note string, all []Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	noted := s.recorder.Recording().Note != note
 	s.recorder.Live(note)
 	delta := s.recorder.Observe(now, all)
 	if len(s.readers) == 0 || len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
-		return nil
+		return
 	}
-	text, err := json.Marshal(delta)
-	if err != nil {
-		return fmt.Errorf("encode what is new: %w", err)
-	}
+	text := encode.JSON(delta)
 	for reader := range s.readers {
 		select {
 		case reader <- text:
@@ -73,7 +72,6 @@ func (s *Server) Observe(now time.Time, note string, all []Seen) error {
 			close(reader)
 		}
 	}
-	return nil
 }
 
 // Mark adds something that happened to the whole run, for the next observation.
@@ -96,18 +94,14 @@ func (s *Server) Follow(recorder *Recorder) {
 }
 
 // join returns everything so far, and a channel for what follows.
-func (s *Server) join() ([]byte, chan []byte, error) {
+func (s *Server) join() ([]byte, chan []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	whole := *s.recorder.Recording()
 	whole.Reset = true
-	text, err := json.Marshal(whole)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode the recording: %w", err)
-	}
 	reader := make(chan []byte, behind)
 	s.readers[reader] = true
-	return text, reader, nil
+	return encode.JSON(whole), reader
 }
 
 func (s *Server) leave(reader chan []byte) {
@@ -199,11 +193,7 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 
 // events sends everything, and then what is new, until either side ends it.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	whole, news, err := s.join()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
+	whole, news := s.join()
 	defer s.leave(news)
 	w.Header().Set("Content-Type", "text/event-stream")
 	send := func(text []byte) bool {

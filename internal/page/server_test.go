@@ -25,9 +25,7 @@ func served(t *testing.T, do Do) *Server {
 	s := NewServer(NewRecorder(noon, "", 0), do)
 	seen := web(pod("a", "Normal", 0))
 	seen.Actions = Actions(&seen.Workload)
-	if err := s.Observe(noon, "", []Seen{seen}); err != nil {
-		t.Fatal(err)
-	}
+	s.Observe(noon, "", []Seen{seen})
 	return s
 }
 
@@ -129,16 +127,13 @@ func TestActions(t *testing.T) {
 // TestFollow: readers of another recording come back.
 func TestFollow(t *testing.T) {
 	s := served(t, nil)
-	_, news, err := s.join()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, news := s.join()
 	s.Follow(NewRecorder(at(3), "another", 0))
 	if _, open := <-news; open {
 		t.Error("a reader is told of two recordings")
 	}
-	if whole, _, err := s.join(); err != nil || !strings.Contains(string(whole), "another") {
-		t.Errorf("a new reader gets %s, %v", whole, err)
+	if whole, _ := s.join(); !strings.Contains(string(whole), "another") {
+		t.Errorf("a new reader gets %s", whole)
 	}
 }
 
@@ -150,16 +145,12 @@ func TestEvents(t *testing.T) {
 	if whole := event(t, lines); !whole.Reset || len(whole.Runs[0].Sets[0].Lanes) != 1 {
 		t.Errorf("at first %+v", whole)
 	}
-	if err := s.Observe(at(1), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))}); err != nil {
-		t.Fatal(err)
-	}
+	s.Observe(at(1), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))})
 	if delta := event(t, lines); delta.Reset || len(delta.Runs[0].Sets[0].Lanes) != 1 || delta.Runs[0].Sets[0].Lanes[0].Name != "b" {
 		t.Errorf("then %+v", delta)
 	}
 	s.Mark(Mark{At: 2000, Kind: MarkPhase})
-	if err := s.Observe(at(2), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))}); err != nil {
-		t.Fatal(err)
-	}
+	s.Observe(at(2), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))})
 	if delta := event(t, lines); len(delta.Runs[0].Marks) != 1 || len(delta.Runs[0].Sets) != 0 {
 		t.Errorf("with a mark %+v", delta)
 	}
@@ -223,14 +214,9 @@ func event(t *testing.T, lines *bufio.Scanner) (r Recording) {
 // TestLateReader: a reader who does not keep up is let go, and holds up nobody.
 func TestLateReader(t *testing.T) {
 	s := served(t, nil)
-	_, news, err := s.join()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, news := s.join()
 	for i := range behind + 2 {
-		if err := s.Observe(at(i), "", []Seen{web(pod("a", "Normal", i))}); err != nil {
-			t.Fatal(err)
-		}
+		s.Observe(at(i), "", []Seen{web(pod("a", "Normal", i))})
 	}
 	got := 0
 	for range news {

@@ -97,7 +97,7 @@ func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
 		err := conn.Apply(ctx, c.Target.Service, batch)
 		errs = append(errs, err)
 		_, rest := registry.ChangeErrors(err)
-		if errors.Is(rest, registry.ErrTransient) {
+		if errors.Is(rest, registry.ErrTransient) && !errors.Is(rest, registry.ErrOneService) {
 			p.registryFailed(ctx, object, rest)
 		}
 		if rest != nil {

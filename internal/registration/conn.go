@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -32,6 +34,8 @@ type conn struct {
 	version connVersion
 	timeout time.Duration
 	secrets *strings.Replacer
+	// workers bounds the calls to the registry at a time, except for probes.
+	workers *semaphore.Weighted
 	// holdsBack means that an entry of weight 0 stays and gets no callers.
 	holdsBack bool
 }
@@ -54,12 +58,24 @@ func (c *conn) Apply(ctx context.Context, service string, changes []registry.Cha
 }
 
 // Ping implements registry.Connector.
-func (c *conn) Ping(ctx context.Context) error { return c.call(ctx, c.Connector.Ping) }
+func (c *conn) Ping(ctx context.Context) error { return c.bounded(ctx, c.Connector.Ping) }
 
+// call waits in line for the registry. The line is first come, first served, and a pass has a few
+// calls there at a time: so none keeps others from the registry for long.
 func (c *conn) call(ctx context.Context, do func(context.Context) error) error {
+	if err := c.workers.Acquire(ctx, 1); err != nil {
+		return registry.Transient(err)
+	}
+	defer c.workers.Release(1)
+	return c.bounded(ctx, do)
+}
+
+func (c *conn) bounded(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+	ctx, done := registry.Counted(ctx)
 	byID, rest := registry.ChangeErrors(recovering(ctx, do))
+	done(rest)
 	errs := []error{cleaned(rest, c.secrets)}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		errs = append(errs, &registry.ChangeError{ID: id, Err: cleaned(byID[id], c.secrets)})

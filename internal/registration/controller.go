@@ -5,7 +5,10 @@ package registration
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
+	"math"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -13,10 +16,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -24,6 +29,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/usher-dev/usher/internal/announce"
+	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
@@ -32,7 +38,7 @@ import (
 // +kubebuilder:rbac:groups=usher.dev,resources=registries,verbs=get;list;watch;patch;create
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations/status;registries/status,verbs=patch
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch
@@ -49,14 +55,27 @@ const (
 	retryMax = 30 * time.Second
 	// clusterNamespace is the namespace whose UID names the cluster.
 	clusterNamespace = "kube-system"
-	// passes is how many namespaces, or Registries, are reconciled at a time.
-	passes = 4
+	// passes and probes are how many namespaces, and Registries, are reconciled at a time. Most of
+	// them wait for a registry: they are so many that a slow one keeps nobody from another.
+	passes = 1000
+	probes = 100
+	// memoryPart is which part of its memory Usher holds of registries' answers at most.
+	// defaultAnswers is what it holds where the memory has no limit, minAnswers where it has
+	// next to none, in bytes.
+	memoryPart     = 8
+	defaultAnswers = 64 << 20
+	minAnswers     = 4 << 20
+	// defaultRegistryWorkers is twice maxCalls, so that no namespace alone has a registry to
+	// itself.
+	defaultRegistryWorkers = 32
 )
 
 // Options tune the operator.
 type Options struct {
 	// Workers bounds the requests about Pods that one pass has in flight. Default: 32.
 	Workers int
+	// RegistryWorkers bounds the calls to each registry in flight. Default: 32.
+	RegistryWorkers int
 	// XDS is what this process serves over xDS. Default: nothing.
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.
@@ -73,9 +92,12 @@ type Options struct {
 type Reconciler struct {
 	client    client.Client
 	reader    client.Reader
+	listPods  podLister
 	options   Options
 	clock     clock.PassiveClock
+	process   string // names the clock in drain records
 	pool      *pool
+	answers   *registry.Answers
 	metrics   *metrics
 	announcer *announcer
 	// probes are Registries that passes want probed; back are those that answered a probe
@@ -104,16 +126,27 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
 	}
 	return &Reconciler{
-		client: c, reader: reader, options: options, clock: options.Clock,
-		pool: newPool(reader, options.Connect, options.Clock), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
+		client: c, reader: reader, listPods: byClient(c), options: options, clock: options.Clock, process: rand.Text()[:8],
+		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
+		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
 		notes: map[string]*notes{},
 	}, nil
 }
 
+// answersOf is how much of registries' answers a process may hold that has so much memory, in
+// bytes: entries that are decoded from an answer take several times as much. By default there is
+// no limit.
+func answersOf(memory int64) int64 {
+	if memory == math.MaxInt64 {
+		return defaultAnswers
+	}
+	return max(memory/memoryPart, minAnswers)
+}
+
 // Setup adds the controllers of Registrations and Registries to the manager, whose
 // scheme has to know both of Usher's groups.
-func Setup(mgr ctrl.Manager, options Options) error {
+func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	recorder, err := announce.Recorder(mgr, "usher")
 	if err != nil {
 		return err
@@ -121,6 +154,13 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	r, err := New(mgr.GetClient(), mgr.GetAPIReader(), recorder, options)
 	if err != nil {
 		return err
+	}
+	pods, err := mgr.GetCache().GetInformer(ctx, &corev1.Pod{}, ctrlcache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch Pods: %w", err)
+	}
+	if shared, ok := pods.(toolscache.SharedIndexInformer); ok { // a cache of some namespaces has several
+		r.listPods = byIndex(shared.GetIndexer())
 	}
 	closer := manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
@@ -143,12 +183,13 @@ func (o Options) withDefaults() Options {
 	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
 	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, ctrlmetrics.Registry)
 	o.Workers = cmp.Or(o.Workers, defaultWorkers)
+	o.RegistryWorkers = cmp.Or(o.RegistryWorkers, defaultRegistryWorkers)
 	return o
 }
 
-func controllerOptions() controller.Options {
+func controllerOptions(concurrent int) controller.Options {
 	return controller.Options{
-		MaxConcurrentReconciles: passes,
+		MaxConcurrentReconciles: concurrent,
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](retryMin, retryMax),
 		// Controller names are unique in a process, but tests start several managers in one.
 		SkipNameValidation: new(true),

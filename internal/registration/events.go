@@ -5,6 +5,7 @@ package registration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,12 +37,13 @@ type announcer struct {
 }
 
 func (a *announcer) warn(about client.Object, reason, action, message string) {
+	message = plan.Shorten(message, maxEventLength)
 	key := string(about.GetUID()) + "\n" + reason + "\n" + message
 	if _, again := a.sent.Get(key); again {
 		return
 	}
 	a.sent.Set(key, nil, quiet)
-	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", plan.Shorten(message, maxEventLength))
+	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", message)
 }
 
 // announce sends the events of a pass whose writes are done.
@@ -66,7 +68,7 @@ func (p *pass) announce(decided plan.Plan) {
 
 func (p *pass) announceOutcome(o *plan.Outcome) {
 	for _, w := range o.Missing {
-		if w.Reason == plan.ReasonServiceTaken || w.Reason == plan.ReasonServiceNotAllowed {
+		if slices.Contains([]plan.Reason{plan.ReasonServiceTaken, plan.ReasonServiceNotAllowed, plan.ReasonRegistryFull}, w.Reason) {
 			p.announcer.warn(o.Registration, string(w.Reason), actionRegister, w.Message)
 		}
 	}

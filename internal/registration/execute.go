@@ -25,6 +25,8 @@ import (
 const (
 	// defaultWorkers bounds the requests about Pods that one pass has in flight.
 	defaultWorkers = 32
+	// patchTime is how long a pass begins patches of Pods, before and after the registries change.
+	patchTime = 200 * time.Millisecond
 	// soon is when the next pass follows one during which somebody changed an object. The
 	// event of that change may already be behind us.
 	soon = time.Second
@@ -112,65 +114,49 @@ func (p *pass) find(name string) (at int, found bool) {
 	})
 }
 
-// patchPods sends patches and returns the patched Pods.
+// patchPods sends patches and returns the patched Pods. What it has not begun in time is left to
+// the next pass, which begins with it: a Pod that is to leave its registries meanwhile must not wait
+// until the API server has taken all others.
 func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1.Pod {
-	patched := make([]*corev1.Pod, len(patches))
+	turn, _ := slices.BinarySearchFunc(patches, p.notes.turn, func(patch plan.PodPatch, name string) int { return strings.Compare(patch.Pod.Name, name) })
+	patches = slices.Concat(patches[turn:], patches[:turn])
+	patched, late := make([]*corev1.Pod, len(patches)), make([]bool, len(patches))
+	end := p.clock.Now().Add(patchTime)
 	var group errgroup.Group
 	group.SetLimit(p.options.Workers)
 	for i := range patches {
 		group.Go(func() error {
-			patched[i] = p.patchPod(ctx, &patches[i])
+			if late[i] = !p.clock.Now().Before(end); !late[i] {
+				patched[i] = p.patchPod(ctx, &patches[i])
+			}
 			return nil
 		})
 	}
 	_ = group.Wait() // Each failure asks for another pass itself.
+	if first := slices.Index(late, true); first >= 0 {
+		p.notes.turn, p.postponed, p.unpatched = patches[first].Pod.Name, true, true
+		p.again(batchDelay)
+	}
 	return slices.DeleteFunc(patched, func(pod *corev1.Pod) bool { return pod == nil })
 }
 
 // patchPod returns nil if the Pod could not be patched as planned.
 func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
-	pod := patch.Pod
-	if patch.ChangesMetadata() {
-		data, err := patch.Metadata()
-		if err == nil {
-			pod, err = p.send(pod, func(pod *corev1.Pod) error {
-				return p.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, data))
-			})
-		}
-		if err != nil {
-			p.podFailed(ctx, patch, err)
-			return nil
-		}
-		p.reportReleases(ctx, patch)
-	}
-	gone := pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0
-	if patch.Condition == nil || gone {
-		return pod
-	}
-	data, err := patch.Status(pod)
+	next := &corev1.Pod{}
+	next.Namespace, next.Name = patch.Pod.Namespace, patch.Pod.Name
+	data, err := patch.Encode()
 	if err == nil {
-		pod, err = p.send(pod, func(pod *corev1.Pod) error {
-			return p.client.Status().Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, data))
-		})
+		err = p.client.Status().Patch(ctx, next, client.RawPatch(types.StrategicMergePatchType, data))
 	}
 	if err != nil {
 		p.podFailed(ctx, patch, err)
 		return nil
 	}
-	return pod
-}
-
-// send patches a copy and keeps the answer.
-func (p *pass) send(old *corev1.Pod, do func(*corev1.Pod) error) (*corev1.Pod, error) {
-	next := &corev1.Pod{}
-	next.Namespace, next.Name = old.Namespace, old.Name
-	if err := do(next); err != nil {
-		return nil, err
-	}
+	p.reportReleases(ctx, patch)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.notes.pods.wrote(next)
-	return next, nil
+	return next
 }
 
 // podFailed asks for another pass. It is no error if the Pod is gone or has changed: the next

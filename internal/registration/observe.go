@@ -14,9 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -35,7 +34,7 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		return nil, err
 	}
 	p.snapshot = plan.Snapshot{
-		Cluster: cluster, Namespace: namespace,
+		Process: p.process, Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects, Memory: p.notes.plans,
@@ -58,12 +57,11 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 }
 
 func (p *pass) readObjects(ctx context.Context) error {
-	var pods corev1.PodList
 	var sets appsv1alpha1.CloneSetList
 	var budgets policyv1.PodDisruptionBudgetList
 	here := client.InNamespace(p.snapshot.Namespace)
 	var noPods, noSets, noBudgets error
-	p.snapshot.Pods, noPods = listed(ctx, p.client, "Pods", &pods, &pods.Items, here)
+	p.snapshot.Pods, noPods = p.listPods(ctx, p.snapshot.Namespace)
 	p.snapshot.CloneSets, noSets = listed(ctx, p.client, "CloneSets", &sets, &sets.Items, here)
 	p.snapshot.Budgets, noBudgets = listed(ctx, p.client, "PodDisruptionBudgets", &budgets, &budgets.Items, here)
 	registrations, err := p.registrations(ctx)
@@ -105,6 +103,34 @@ func listed[T any, P object[T]](ctx context.Context, c client.Reader, what strin
 	}
 	slices.SortFunc(objects, byName[P])
 	return objects, nil
+}
+
+// podLister lists the Pods of a namespace, sorted by name. They are the cache's own.
+type podLister func(ctx context.Context, namespace string) ([]*corev1.Pod, error)
+
+// byClient lists through a client.
+func byClient(c client.Reader) podLister {
+	return func(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
+		var pods corev1.PodList
+		return listed(ctx, c, "Pods", &pods, &pods.Items, client.InNamespace(namespace))
+	}
+}
+
+// byIndex lists from an informer's index. A client's list copies each Pod's outermost struct: six
+// megabytes for 5,000 Pods, in every pass.
+func byIndex(indexer toolscache.Indexer) podLister {
+	return func(_ context.Context, namespace string) ([]*corev1.Pod, error) {
+		objects, err := indexer.ByIndex(toolscache.NamespaceIndex, namespace)
+		if err != nil {
+			return nil, fmt.Errorf("list Pods: %w", err)
+		}
+		pods := make([]*corev1.Pod, len(objects))
+		for i, object := range objects {
+			pods[i], _ = object.(*corev1.Pod) // an informer of Pods holds nothing else
+		}
+		slices.SortFunc(pods, byName[*corev1.Pod])
+		return pods, nil
+	}
 }
 
 func (r *Reconciler) registrations(ctx context.Context, options ...client.ListOption) ([]*usherv1alpha1.Registration, error) {
@@ -166,23 +192,19 @@ func (p *pass) rules(ctx context.Context, r *usherv1alpha1.Registry) ([]plan.Ser
 }
 
 // selected reports whether a Registry's selector matches this namespace; without one, all do.
-func (p *pass) selected(ctx context.Context, namespaces *metav1.LabelSelector) (bool, error) {
+func (p *pass) selected(ctx context.Context, namespaces *usherv1alpha1.LabelSelector) (bool, error) {
 	if namespaces == nil {
 		return true, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(namespaces)
-	if err != nil {
-		return false, nil // The Registry's own condition says so.
-	}
 	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	err = p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, namespace)
+	err := p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, namespace)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read namespace %s: %w", p.snapshot.Namespace, err)
 	}
-	return selector.Matches(labels.Set(namespace.Labels)), nil
+	return namespaces.Matches(namespace.Labels), nil
 }
 
 // sweepDue sets which targets are swept now, and returns when the next one is due.
@@ -262,5 +284,8 @@ func (p *pass) unlistable(ctx context.Context, name string, target plan.Target, 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.notes.dirty[target] = true
+	if errors.Is(err, registry.ErrTransient) { // as where other lists take all the memory
+		p.again(soon)
+	}
 	return plan.Listing{Err: err}
 }

@@ -33,7 +33,7 @@ func (s *reachability) away() bool { return s.outage != (plan.Outage{}) && s.out
 func reachabilityOf(object *usherv1alpha1.Registry) reachability {
 	s, status := reachability{recalled: true, answered: object.CreationTimestamp.Time}, object.Status
 	if o := status.LastOutage; o != nil {
-		s.outage.From, s.answered = o.From.Time, o.From.Time
+		s.outage, s.answered = plan.Outage{From: o.From.Time, Recalled: true}, o.From.Time
 		if o.To != nil {
 			s.outage.To, s.answered = o.To.Time, o.To.Time
 		}
@@ -42,6 +42,7 @@ func reachabilityOf(object *usherv1alpha1.Registry) reachability {
 	if c != nil && c.Status == metav1.ConditionTrue && c.LastTransitionTime.After(s.answered) {
 		s.answered = c.LastTransitionTime.Time
 	}
+	s.answered = s.answered.Add(-plan.MaxSkew) // by another clock
 	return s
 }
 
@@ -55,7 +56,7 @@ func (p *pool) noteCall(ctx context.Context, name string, err error) {
 	switch {
 	case err == nil:
 		if s.away() {
-			s.outage.To = now
+			s.outage = s.outage.Ended(now)
 		}
 		s.answered = now
 	case s.away() || errors.Is(err, registry.ErrPermanent) || !isOutage(ctx, err):

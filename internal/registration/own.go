@@ -3,12 +3,13 @@
 package registration
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,26 +29,30 @@ import (
 // Registration get Usher's finalizer, and both name the target. Nothing is registered for
 // the Registrations that it returns: for them that failed.
 func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map[string]bool, changed bool) {
-	failed = map[string]bool{}
+	failed, before := map[string]bool{}, p.written
+	unrecorded := p.recordUsers(ctx, outcomes)
 	for _, o := range outcomes {
 		r := o.Registration
 		if !o.Protected || r.DeletionTimestamp != nil {
 			continue
 		}
-		before := p.written
-		err := p.prepareOne(ctx, r, o.Targets)
-		changed = changed || p.written > before
+		err := unrecorded[r.Name]
+		if err == nil {
+			err = p.prepareOne(ctx, r, o.Targets)
+		}
 		if err == nil {
 			continue
 		}
 		failed[r.Name] = true
 		p.again(soon)
-		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !errors.Is(err, errFull) {
 			p.errs = append(p.errs, err)
 		}
 	}
-	return failed, changed
+	return failed, p.written > before
 }
+
+var errFull = errors.New("the Registry has no room for it")
 
 func hasFinalizer(o client.Object) bool {
 	return controllerutil.ContainsFinalizer(o, usherv1alpha1.Finalizer)
@@ -57,9 +62,6 @@ func hasFinalizer(o client.Object) bool {
 func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
 	for _, target := range targets {
 		if err := p.holdRegistry(ctx, target.Registry); err != nil {
-			return err
-		}
-		if err := p.recordUser(ctx, r, target); err != nil {
 			return err
 		}
 	}
@@ -133,49 +135,72 @@ func (r *Reconciler) patch(ctx context.Context, what string, old, next client.Ob
 	return nil
 }
 
-// userOf is what a Registry records of a Registration's target.
-func userOf(r *usherv1alpha1.Registration, t plan.Target) usherv1alpha1.RegistryUser {
-	return usherv1alpha1.RegistryUser{
-		Namespace: r.Namespace, Registration: r.Name, Selector: *r.Spec.Selector.DeepCopy(), Prefix: t.Prefix, Service: t.Service,
-	}
-}
-
 func targetOf(registry string, u usherv1alpha1.RegistryUser) plan.Target {
 	return plan.Target{Registry: registry, Prefix: u.Prefix, Service: u.Service}
 }
 
-// recorded reports whether the Registry has recorded the Registration's target, with its
-// present selector.
+// recorded reports whether the Registry has recorded the Registration's target.
 func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t plan.Target) bool {
-	want := userOf(r, t)
-	return slices.ContainsFunc(object.Status.Users, func(u usherv1alpha1.RegistryUser) bool {
-		return equality.Semantic.DeepEqual(u, want)
-	})
+	return slices.Contains(object.Status.Users, plan.UserOf(r, t))
 }
 
-// recordUser records in the Registry that the Registration may have entries there.
-func (p *pass) recordUser(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) error {
-	object := p.objects[t.Registry]
-	if object == nil || recorded(object, r, t) {
-		return nil
+// recordUsers records in each Registry who may have entries there, in one write, and returns the
+// Registrations that could not be recorded.
+func (p *pass) recordUsers(ctx context.Context, outcomes []plan.Outcome) (failed map[string]error) {
+	users, failed := p.nextUsers(outcomes)
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		known := len(p.objects[name].Status.Users)
+		if len(users[name]) == known {
+			continue
+		}
+		err := p.holdRegistry(ctx, name)
+		if err == nil {
+			err = p.setUsers(ctx, p.objects[name], users[name])
+		}
+		for _, u := range users[name][known:] {
+			failed[u.Registration] = cmp.Or(failed[u.Registration], err)
+		}
 	}
-	users := slices.DeleteFunc(slices.Clone(object.Status.Users), func(u usherv1alpha1.RegistryUser) bool {
-		return u.Namespace == r.Namespace && u.Registration == r.Name && targetOf(object.Name, u) == t
-	})
-	return p.setUsers(ctx, object, append(users, userOf(r, t)))
+	return failed
+}
+
+// nextUsers are those of Registries that have to record more, and the Registrations for which
+// they have no room.
+func (p *pass) nextUsers(outcomes []plan.Outcome) (users map[string][]usherv1alpha1.RegistryUser, failed map[string]error) {
+	users, failed = map[string][]usherv1alpha1.RegistryUser{}, map[string]error{}
+	for _, o := range outcomes {
+		if !o.Protected || o.Registration.DeletionTimestamp != nil {
+			continue
+		}
+		for _, t := range o.Targets {
+			object := p.objects[t.Registry]
+			if object == nil || recorded(object, o.Registration, t) {
+				continue
+			}
+			if users[t.Registry] == nil {
+				users[t.Registry] = slices.Clone(object.Status.Users)
+			}
+			if u := plan.UserOf(o.Registration, t); plan.HasRoom(users[t.Registry], u) {
+				users[t.Registry] = append(users[t.Registry], u)
+			} else {
+				failed[o.Registration.Name] = errFull // The next plan says so.
+			}
+		}
+	}
+	return users, failed
 }
 
 // dropUsers removes the targets that the Registration has left from the Registries.
 func (p *pass) dropUsers(ctx context.Context, name string, kept []plan.Target) error {
 	for _, registry := range slices.Sorted(maps.Keys(p.objects)) {
 		object := p.objects[registry]
-		left := slices.DeleteFunc(slices.Clone(object.Status.Users), func(u usherv1alpha1.RegistryUser) bool {
+		gone := func(u usherv1alpha1.RegistryUser) bool {
 			return u.Namespace == p.snapshot.Namespace && u.Registration == name && !slices.Contains(kept, targetOf(registry, u))
-		})
-		if len(left) == len(object.Status.Users) {
+		}
+		if !slices.ContainsFunc(object.Status.Users, gone) {
 			continue
 		}
-		if err := p.setUsers(ctx, object, left); err != nil {
+		if err := p.setUsers(ctx, object, slices.DeleteFunc(slices.Clone(object.Status.Users), gone)); err != nil {
 			return err
 		}
 	}
@@ -216,6 +241,9 @@ func (p *pass) addNamed(ctx context.Context) error {
 		known[r.Name] = true
 	}
 	for _, pod := range p.snapshot.Pods {
+		if names := pod.Annotations[usherv1alpha1.AnnotationRegistrations]; known[names] { // as nearly all name one
+			continue
+		}
 		for _, name := range plan.Names(pod) {
 			if known[name] {
 				continue
@@ -249,7 +277,6 @@ func (p *pass) users() map[string]*usherv1alpha1.Registration {
 			if known[u.Registration] == nil {
 				known[u.Registration] = &usherv1alpha1.Registration{
 					ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Registration, DeletionTimestamp: &now},
-					Spec:       usherv1alpha1.RegistrationSpec{Selector: u.Selector},
 				}
 			}
 			targets := &known[u.Registration].Status.Targets

@@ -105,7 +105,7 @@ func applied(t *testing.T, b *batches) (*pass, error) {
 		t.Fatal(err)
 	}
 	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
-	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock)
+	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock, 1)
 	p := &pass{Reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
 	c := plan.Changes{Target: plan.Target{Registry: object.Name, Prefix: "services", Service: "nginx"}}
 	for n := range 600 {

@@ -19,8 +19,8 @@ const (
 	// restFactor is how many times longer than its own work the pause after a pass is, so
 	// that passes over one namespace take at most a quarter of a processor.
 	restFactor = 3
-	// maxPause bounds the pause.
-	maxPause = time.Second
+	// maxPause bounds the pause, and so how much later a Pod that is to leave is noticed.
+	maxPause = time.Second / 2
 )
 
 // pass is one pass over a namespace.
@@ -38,9 +38,9 @@ type pass struct {
 	written int
 	// errs fail the pass once it is over.
 	errs []error
-	// unpatched means that the patch of a Pod failed, so that its condition may wrongly say
-	// that nothing is left to do.
-	unpatched bool
+	// unpatched means that the patch of a Pod failed or was postponed, so that its condition may
+	// wrongly say that nothing is left to do.
+	unpatched, postponed bool
 	// spent is how long listing and planning have taken.
 	spent time.Duration
 	// retry is when to try again what failed, zero if nothing did.
@@ -65,8 +65,9 @@ type notes struct {
 	registries    overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
-	// next is when the next pass may begin.
+	// next is when the next pass may begin, turn the Pod whose patch was postponed.
 	next time.Time
+	turn string
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
 	// plans is the memory of the planner.
@@ -97,6 +98,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if wait := r.pauseLeft(request.Name); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
+	ctx, release := r.answers.Share(ctx)
+	defer release()
 	p, err := r.observe(ctx, request.Name)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -148,9 +151,9 @@ func (p *pass) timed(step func()) {
 // pause postpones the next pass. To list a large service takes long, whether one Pod has
 // changed or a thousand: without a pause, passes would follow each other, each with next to
 // nothing to do. So a pass that took long is followed by a longer pause, in which changes
-// gather.
+// gather, unless it has left something to the next.
 func (p *pass) pause() {
-	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay {
+	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay && !p.postponed {
 		p.notes.next = p.clock.Now().Add(rest)
 	}
 }

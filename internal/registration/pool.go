@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -59,6 +60,8 @@ type pool struct {
 	reader  client.Reader
 	connect Connect
 	clock   clock.PassiveClock
+	// workers is how many calls to each registry are in flight at most.
+	workers int
 
 	mu    sync.Mutex
 	conns map[connKey]*conn
@@ -72,12 +75,14 @@ type registryState struct {
 	backOff
 	// turns are the changes that it takes now; nil if it has no limit.
 	turns *rate.Limiter
+	// workers has room for the calls that may be in flight.
+	workers *semaphore.Weighted
 }
 
 // state returns what is known of a registry. The caller holds the lock.
 func (p *pool) state(name string) *registryState {
 	if p.known[name] == nil {
-		p.known[name] = &registryState{}
+		p.known[name] = &registryState{workers: semaphore.NewWeighted(int64(p.workers))}
 	}
 	return p.known[name]
 }
@@ -100,8 +105,8 @@ type backOff struct {
 	failures int
 }
 
-func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock) *pool {
-	return &pool{reader: reader, connect: connect, clock: clock,
+func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock, workers int) *pool {
+	return &pool{reader: reader, connect: connect, clock: clock, workers: workers,
 		conns: map[connKey]*conn{}, known: map[string]*registryState{}}
 }
 
@@ -137,6 +142,7 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 		return nil, cleaned(err, next.secrets)
 	}
 	p.mu.Lock()
+	next.workers = p.state(r.Name).workers
 	old := p.conns[key]
 	p.conns[key] = next
 	p.mu.Unlock()

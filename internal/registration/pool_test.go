@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +29,7 @@ import (
 
 func TestBackOff(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	p := newPool(nil, nil, clock)
+	p := newPool(nil, nil, clock, defaultRegistryWorkers)
 	broken := errors.New("broken")
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
 		if have, _ := p.failed("discovery", broken, time.Second); have != want*time.Second {
@@ -66,7 +68,7 @@ func secured() (object *usherv1alpha1.Registry, poolOf func(api client.Client) *
 		return newPool(api, func(_ *usherv1alpha1.Registry, _ string, secret map[string][]byte) (registry.Connector, error) {
 			*seen = append(*seen, string(secret["password"]))
 			return memory.New(), nil
-		}, clocktesting.NewFakePassiveClock(epoch))
+		}, clocktesting.NewFakePassiveClock(epoch), 1)
 	}, seen
 }
 
@@ -133,15 +135,15 @@ func TestOutagesAreNoticed(t *testing.T) {
 		"from the last answer to the next":      {calls: []call{{1, nil}, {5, broken}, {6, broken}, {9, nil}, {12, nil}}, want: away(1, 9)},
 		"it goes on":                            {calls: []call{{1, nil}, {5, broken}}, want: plan.Outage{From: at(1)}},
 		"refusing is no answer":                 {calls: []call{{1, nil}, {5, broken}, {6, refused}}, want: plan.Outage{From: at(1)}},
-		"no process has written when it went":   {calls: []call{{5, broken}, {9, nil}}, want: away(0, 9)},
-		"another process saw it go":             {status(plan.Outage{From: at(1)}, 0), []call{{9, nil}}, away(1, 9)},
-		"another process saw it all":            {status(away(1, 9), 9), []call{{20, nil}}, away(1, 9)},
-		"another process saw it work, long ago": {status(plan.Outage{}, 3), []call{{20, broken}, {21, nil}}, away(3, 21)},
-		"it is gone again soon":                 {status(away(1, 9), 9), []call{{10, nil}, {11, broken}, {12, nil}}, away(1, 12)},
+		"no process has written when it went":   {calls: []call{{5, broken}, {9, nil}}, want: away(-10, 9)},
+		"another process saw it go":             {status(plan.Outage{From: at(1)}, 0), []call{{9, nil}}, away(-9, 9)},
+		"another process saw it all":            {status(away(1, 9), 9), []call{{20, nil}}, plan.Outage{From: at(1), To: at(9), Recalled: true}},
+		"another process saw it work, long ago": {status(plan.Outage{}, 3), []call{{20, broken}, {21, nil}}, away(-7, 21)},
+		"it is gone again soon":                 {status(away(1, 9), 9), []call{{10, nil}, {11, broken}, {12, nil}}, away(-9, 12)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(epoch)
-			p := newPool(nil, nil, clock)
+			p := newPool(nil, nil, clock, defaultRegistryWorkers)
 			p.state("a").reachability = reachabilityOf(&usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch)}, Status: c.known})
 			for _, call := range c.calls {
 				clock.SetTime(at(call.at))
@@ -166,7 +168,7 @@ func status(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
 }
 
 func TestACancelledCallIsNoOutage(t *testing.T) {
-	p := newPool(nil, nil, clocktesting.NewFakePassiveClock(epoch))
+	p := newPool(nil, nil, clocktesting.NewFakePassiveClock(epoch), 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p.noteCall(ctx, "a", registry.Transient(context.Canceled))
@@ -200,7 +202,7 @@ func TestSecretsAreHidden(t *testing.T) {
 	for _, said := range []string{
 		"p/ss word", "p/ss word\n", "p/ss word and more", "p%2Fss+word", "p%2Fss%20word", "cC9zcyB3b3Jk",
 	} {
-		c := &conn{Connector: chatterbox{said}, timeout: time.Minute, secrets: hiding(secret)}
+		c := &conn{workers: semaphore.NewWeighted(1), Connector: chatterbox{said}, timeout: time.Minute, secrets: hiding(secret)}
 		_, err := c.List(t.Context(), "web")
 		apply := c.Apply(t.Context(), "web", nil)
 		byID, rest := registry.ChangeErrors(apply)
@@ -218,7 +220,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestHiddenErrorsKeepTheirMarks(t *testing.T) {
-	c := &conn{Connector: chatterbox{"s3cret"}, timeout: time.Minute, secrets: hiding(map[string][]byte{"token": []byte("s3cret")})}
+	c := &conn{workers: semaphore.NewWeighted(1), Connector: chatterbox{"s3cret"}, timeout: time.Minute, secrets: hiding(map[string][]byte{"token": []byte("s3cret")})}
 	_, list := c.List(t.Context(), "web")
 	byID, rest := registry.ChangeErrors(c.Apply(t.Context(), "web", nil))
 	for _, test := range []struct {
@@ -260,12 +262,12 @@ func TestBatchesAreValidated(t *testing.T) {
 		"no change":  {{Op: "turn", Entry: entryOf("a")}},
 	} {
 		store := memory.New()
-		c := &conn{Connector: store, timeout: time.Minute}
+		c := &conn{workers: semaphore.NewWeighted(1), Connector: store, timeout: time.Minute}
 		if err := c.Apply(t.Context(), "web", batch); !errors.Is(err, registry.ErrPermanent) || store.Calls().Apply > 0 {
 			t.Errorf("%s: %v, after %d calls", name, err, store.Calls().Apply)
 		}
 	}
-	c := &conn{Connector: memory.New(), timeout: time.Minute, holdsBack: true}
+	c := &conn{workers: semaphore.NewWeighted(1), Connector: memory.New(), timeout: time.Minute, holdsBack: true}
 	if err := c.Apply(t.Context(), "web", []registry.Change{held}); err != nil {
 		t.Errorf("a connector that holds back: %v", err)
 	}
@@ -285,7 +287,7 @@ func TestPanicsAreErrors(t *testing.T) {
 			panic("no such prefix")
 		}
 		return careless{}, nil
-	}, clocktesting.NewFakePassiveClock(epoch))
+	}, clocktesting.NewFakePassiveClock(epoch), 1)
 	_, connect := p.get(t.Context(), object, "bad", false)
 	c, err := p.get(t.Context(), object, "good", false)
 	if err != nil {
@@ -299,5 +301,58 @@ func TestPanicsAreErrors(t *testing.T) {
 		if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "bug in Usher") {
 			t.Errorf("%s: the error is %v", where, err)
 		}
+	}
+}
+
+// patient is a connector whose calls wait until the test lets them go on.
+type patient struct {
+	registry.Connector
+	begun, goOn chan struct{}
+}
+
+func (p patient) List(context.Context, string) ([]registry.Entry, error) {
+	p.begun <- struct{}{}
+	<-p.goOn
+	return nil, nil
+}
+
+func (p patient) Ping(context.Context) error { return nil }
+
+// TestCallsWaitInLine: a registry has as many calls at a time as it has workers, a probe more, and
+// another registry has its own.
+func TestCallsWaitInLine(t *testing.T) {
+	calls := map[string]patient{"slow": {begun: make(chan struct{}, 9), goOn: make(chan struct{})}, "fast": {begun: make(chan struct{}, 9), goOn: make(chan struct{})}}
+	p := newPool(nil, func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
+		return calls[r.Name], nil
+	},
+		clocktesting.NewFakePassiveClock(epoch), 2)
+	conn := func(name, prefix string) *conn {
+		c, err := p.get(t.Context(), &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}, prefix, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	var all errgroup.Group
+	for _, prefix := range []string{"a", "b", "c", "a"} {
+		c := conn("slow", prefix)
+		all.Go(func() error { _, err := c.List(t.Context(), "web"); return err })
+	}
+	<-calls["slow"].begun
+	<-calls["slow"].begun
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := conn("slow", "a").List(ended, "web"); !errors.Is(err, registry.ErrTransient) || len(calls["slow"].begun) > 0 {
+		t.Errorf("a third call: %v, and %d begun", err, len(calls["slow"].begun))
+	}
+	if err := conn("slow", "a").Ping(t.Context()); err != nil {
+		t.Errorf("a probe: %v", err)
+	}
+	all.Go(func() error { _, err := conn("fast", "").List(t.Context(), "web"); return err })
+	<-calls["fast"].begun
+	close(calls["fast"].goOn)
+	close(calls["slow"].goOn)
+	if err := all.Wait(); err != nil || len(calls["slow"].begun) != 2 {
+		t.Errorf("the others: %v, and %d begun", err, len(calls["slow"].begun))
 	}
 }

@@ -46,7 +46,7 @@ const (
 func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registry").
-		WithOptions(controllerOptions()).
+		WithOptions(controllerOptions(probes)).
 		WithLogConstructor(logConstructor(mgr, keyRegistry)).
 		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged)).
 		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
@@ -132,20 +132,14 @@ func (r *Reconciler) forgetRegistry(ctx context.Context, name string) error {
 }
 
 func (r *Reconciler) ping(ctx context.Context, object *usherv1alpha1.Registry) error {
-	if _, err := metav1.LabelSelectorAsSelector(object.Spec.Namespaces); err != nil {
-		return fmt.Errorf("spec.namespaces: %w: correct it", err)
-	}
-	for i, rule := range object.Spec.Services {
-		if _, err := metav1.LabelSelectorAsSelector(rule.Namespaces); err != nil {
-			return fmt.Errorf("spec.services[%d].namespaces: %w: correct it", i, err)
-		}
-	}
 	// A probe belongs to no Registration; Ping needs no namespace.
 	_, settings := kinds.Of(object, "")
 	c, err := r.pool.get(ctx, object, settings.Root, true)
 	if err != nil {
 		return err
 	}
+	ctx, release := r.answers.Share(ctx)
+	defer release()
 	err = c.Ping(ctx)
 	r.pool.noteCall(ctx, object.Name, err)
 	return err
@@ -162,7 +156,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, object *usherv1alpha1.Regi
 		LastTransitionTime: metav1.NewTime(r.clock.Now()),
 	}
 	if failure != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(plan.ReasonOf(failure)), failure.Error()
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(plan.ReasonOf(failure)), plan.Shorten(failure.Error(), plan.MaxCondition)
 	}
 	meta.SetStatusCondition(&next.Status.Conditions, c)
 	next.Status.LastOutage = r.pool.outage(object.Name).Status()

@@ -10,7 +10,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -39,7 +38,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	inNamespace := each(func(_ context.Context, object client.Object, q queue) { gather(q, object.GetNamespace()) })
 	controller := ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
-		WithOptions(controllerOptions()).
+		WithOptions(controllerOptions(passes)).
 		WithLogConstructor(logConstructor(mgr, keyNamespace)).
 		Watches(&usherv1alpha1.Registration{}, inNamespace, builder.WithPredicates(specChanged)).
 		Watches(&appsv1alpha1.CloneSet{}, inNamespace, builder.WithPredicates(specChanged)).
@@ -101,8 +100,7 @@ func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
 // ofPod lets through Pods that a Registration selects, or that have our finalizer.
 func (r *Reconciler) ofPod(ctx context.Context, pod client.Object, q queue) {
 	if hasFinalizer(pod) || r.concerns(ctx, pod.GetNamespace(), func(registration *usherv1alpha1.Registration) bool {
-		selector, err := metav1.LabelSelectorAsSelector(&registration.Spec.Selector)
-		return err == nil && selector.Matches(labels.Set(pod.GetLabels()))
+		return registration.Selects(pod.GetLabels())
 	}) {
 		gather(q, pod.GetNamespace())
 	}

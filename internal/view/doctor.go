@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -138,7 +137,7 @@ func (e *examination) leases() {
 		switch age := e.Now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
 			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second))
-		case age > silentAfter*length:
+		case age > max(silentAfter*length, skew):
 			e.wrong(named("lease", l), "its holder %s last renewed it %s ago: nobody leads", *l.Spec.HolderIdentity, age.Round(time.Second))
 		}
 	}
@@ -252,7 +251,6 @@ func probed(pod *corev1.Pod) bool {
 // registered reports whether a Registration selects the Pod.
 func (e *examination) registered(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(e.Registrations, func(r *usherv1alpha1.Registration) bool {
-		selector, err := metav1.LabelSelectorAsSelector(&r.Spec.Selector)
-		return err == nil && r.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))
+		return r.Namespace == pod.Namespace && r.Selects(pod.Labels)
 	})
 }

@@ -185,7 +185,7 @@ func (w *waiter) condition() {
 	w.out[0].What = strings.TrimPrefix(w.out[0].What+": "+detail, ": ")
 	switch regplan.Reason(c.Reason) {
 	case regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
-		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed,
+		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonDuplicate:
 		w.trouble = true
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -148,13 +150,13 @@ func (o *Objects) phase(spec *setplan.Spec, counts setplan.Counts) Phase {
 	return PhaseUpdating
 }
 
-// problems are the conditions that say that something is wrong. Blocked is not among them:
-// the Pods say it themselves.
+// problems are the conditions that say that something is wrong. Blocked is not among them,
+// unless Pods in service wait: the others say it themselves.
 func (o *Objects) problems() []Problem {
 	var out []Problem
 	for i := range o.Set.Status.Conditions {
 		c := &o.Set.Status.Conditions[i]
-		failed := c.Type == apps.ConditionFailedScale || c.Type == apps.ConditionFailedUpdate
+		failed := c.Type == apps.ConditionFailedScale || c.Type == apps.ConditionFailedUpdate || c.Reason == setplan.ReasonImagePullFails
 		if failed && c.Status == corev1.ConditionTrue && !slices.ContainsFunc(out, func(p Problem) bool { return p.Message == c.Message }) {
 			out = append(out, Problem{Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time})
 		}
@@ -248,4 +250,101 @@ func SummaryOf(object metav1.Object) Summary {
 // settled reports whether the counts are as they should be.
 func (s *Summary) settled() bool {
 	return s.Available == s.Desired && s.Pods == s.Desired && s.Updated >= s.ToUpdate
+}
+
+func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Blocked) Pod {
+	p := Pod{
+		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod, shown.Holds), Created: pod.CreationTimestamp.Time,
+		Revision: cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]),
+	}
+	if c := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
+		p.Registered = string(c.Status)
+	}
+	for _, one := range shown.Entries {
+		p.Entries = append(p.Entries, Entry{one.Registry, string(one.Listed)})
+	}
+	p.Changed = changed(pod)
+	for i := range pod.Spec.Containers {
+		p.Images = append(p.Images, pod.Spec.Containers[i].Name+"="+pod.Spec.Containers[i].Image)
+	}
+	for _, c := range containerStatuses(pod) {
+		p.Restarts += int(c.RestartCount)
+	}
+	w := waiter{Objects: o, pod: pod, holds: shown.Holds}
+	p.Waits, p.Trouble = w.waits(waits)
+	return p
+}
+
+// StateDraining is the state of a Pod that leaves its registries because somebody wants to
+// delete it; "Normal" in its lifecycle.
+const StateDraining = "Draining"
+
+// changed is the latest of the times that the Pod itself shows.
+func changed(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	if since, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]); err == nil && since.After(at) {
+		at = since
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodReady, usherv1alpha1.ConditionRegistered} {
+		if c := inplace.ConditionOf(pod, kind); c != nil && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
+}
+
+// drainedFor is the deletion that a Pod has been drained for; nil if there is none.
+func drainedFor(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
+	c := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered)
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	if err != nil || c == nil || c.Status != corev1.ConditionFalse || pod.DeletionTimestamp != nil || slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+		return nil
+	}
+	return request
+}
+
+// stateOf is what people call the Pod's state.
+func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {
+	state := regplan.StateOf(pod)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return "Terminating"
+	case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
+		return string(pod.Status.Phase)
+	case state == apps.StateNormal && (drainedFor(pod) != nil || slices.ContainsFunc(holds, func(h regplan.Hold) bool { return h.Gate == regplan.GateRequested })):
+		return StateDraining
+	}
+	return string(state)
+}
+
+func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+}
+
+// Rank is how much a Pod asks for the reader's eye.
+type Rank int
+
+// The ranks.
+const (
+	// RankTrouble: the wait does not end by itself.
+	RankTrouble Rank = iota
+	// RankWaits: it waits for somebody.
+	RankWaits
+	// RankUnavailable: it does not serve.
+	RankUnavailable
+	// RankServes: it waits for nothing.
+	RankServes
+)
+
+// Rank is that of the Pod.
+func (p *Pod) Rank() Rank {
+	switch {
+	case p.Trouble:
+		return RankTrouble
+	case len(p.Waits) > 0:
+		return RankWaits
+	case !p.Available:
+		return RankUnavailable
+	}
+	return RankServes
 }

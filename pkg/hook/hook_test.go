@@ -5,6 +5,8 @@ package hook
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 const (
@@ -28,14 +31,13 @@ const (
 	blocked  = "example.com/unready-blocker-delete"
 	guard    = "example.com/traffic"
 	reported = corev1.PodConditionType("example.com/hooks")
-	deadline = time.Minute
 )
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // pod carries the labels of the operator's keys, and became Ready a second ago.
-func pod(state appsv1alpha1.LifecycleState, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{
+func pod(state appsv1alpha1.LifecycleState) *corev1.Pod {
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "demo", Name: "nginx-aaaaa", UID: "uid",
 			Labels: map[string]string{
@@ -49,23 +51,6 @@ func pod(state appsv1alpha1.LifecycleState, change ...func(*corev1.Pod)) *corev1
 			Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(epoch.Add(-time.Second)),
 		}}},
 	}
-	for _, do := range change {
-		do(p)
-	}
-	return p
-}
-
-func label(key, value string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Labels[key] = value } }
-
-func notReady(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }
-
-func finalizer(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Finalizers = append(p.Finalizers, name) }
-}
-
-func deleted(p *corev1.Pod) {
-	grace := int64(30)
-	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: epoch.Add(20 * time.Second)}, &grace
 }
 
 // journal records which Handlers were called, and answers with err.
@@ -134,104 +119,123 @@ func (b *bench) live() *corev1.Pod {
 	return &p
 }
 
-// TestGates follows a Pod's life: which Handler is called where, and what lets the Pod
-// continue.
-func TestGates(t *testing.T) {
-	tests := []struct {
-		name       string
-		pod        *corev1.Pod
-		call       string
-		key, value string
-	}{
-		{"new and not ready", pod(appsv1alpha1.StatePreparingNormal, notReady), "", "example.com/registered", ""},
-		{"new and ready", pod(appsv1alpha1.StatePreparingNormal), "preNormal", "example.com/registered", "true"},
-		{"new, answered", pod(appsv1alpha1.StatePreparingNormal, label("example.com/registered", "true")), "", created, "true"},
-		{"Normal and not ready", pod(appsv1alpha1.StateNormal, notReady), "", created, "true"},
-		{"Normal and ready", pod(appsv1alpha1.StateNormal), "register", created, "false"},
-		{"Normal, answered", pod(appsv1alpha1.StateNormal, label(created, "false")), "", created, "false"},
-		{"before the update", pod(appsv1alpha1.StatePreparingUpdate, notReady), "fail over", inPlace, "false"},
-		{"before the update, answered", pod(appsv1alpha1.StatePreparingUpdate, label(inPlace, "false")), "", inPlace, "false"},
-		{"while the kubelet works", pod(appsv1alpha1.StateUpdating, label(inPlace, "false")), "", inPlace, "false"},
-		{"updated, not ready", pod(appsv1alpha1.StateUpdated, label(inPlace, "false"), notReady), "", inPlace, "false"},
-		{"updated and ready", pod(appsv1alpha1.StateUpdated, label(inPlace, "false")), "register again", inPlace, "true"},
-		{"before the end", pod(appsv1alpha1.StatePreparingDelete, notReady), "deregister", blocked, "false"},
-		{"before the end, answered", pod(appsv1alpha1.StatePreparingDelete, label(blocked, "false")), "", blocked, "false"},
-		{"of another controller", pod(""), "", created, "true"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			j := &journal{}
-			b := newBench(t, seed(j), test.pod)
-			for range 2 { // The second pass finds nothing left to do.
-				if _, err := b.reconcile(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var want []string
-			if test.call != "" {
-				want = []string{test.call + " nginx-aaaaa"}
-			}
-			if !slices.Equal(j.calls, want) {
-				t.Errorf("calls %v, want %v", j.calls, want)
-			}
-			if have := b.live().Labels[test.key]; have != test.value {
-				t.Errorf("label %s is %q, want %q", test.key, have, test.value)
-			}
-		})
-	}
+// scenario is an operator, a Pod, and what passes make of it.
+type scenario struct {
+	*bench
+	journal journal
+	options []Option
+	build   func(*Operator) *Operator
+	faults  []interceptor.Funcs
+	after   time.Duration
+	lines   []string
 }
 
-// TestFinalizersAndGuard: whoever deletes the Pod, the Handler is called.
-func TestFinalizersAndGuard(t *testing.T) {
-	const hold = "example.com/unregister"
-	guarded := func(j *journal) *Operator { return seed(j).Guard(guard) }
-	held := func(j *journal) *Operator { return New("traffic").OnPreDelete(Finalizer(hold), j.note("deregister")) }
-	tests := []struct {
-		name     string
-		operator func(*journal) *Operator
-		pod      *corev1.Pod
-		calls    int
-		want     []string
-		gone     bool
-	}{
-		{"a finalizer holds at the gate", held, pod(appsv1alpha1.StatePreparingDelete, finalizer(hold), finalizer("other/one")), 1, []string{"other/one"}, false},
-		{"deleted by somebody", held, pod(appsv1alpha1.StateNormal, finalizer(hold), deleted), 1, nil, true},
-		{"deleted, nothing of ours", held, pod(appsv1alpha1.StateNormal, finalizer("other/one"), deleted), 0, []string{"other/one"}, false},
-		{"guarded before it is registered", guarded, pod(appsv1alpha1.StateNormal), 1, []string{guard}, false},
-		{"guarded and deleted by somebody", guarded, pod(appsv1alpha1.StateNormal, finalizer(guard), finalizer("other/one"), deleted), 1, []string{"other/one"}, false},
-		{"guarded, at the gate", guarded, pod(appsv1alpha1.StatePreparingDelete, finalizer(guard)), 1, []string{guard}, false},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			j := &journal{}
-			b := newBench(t, test.operator(j), test.pod)
-			if _, err := b.reconcile(); err != nil {
-				t.Fatal(err)
+// operatorWords are what can be said about the operator, podWords about the Pod.
+var (
+	operatorWords = map[string]func(s *scenario, value string){
+		"guarded": func(s *scenario, _ string) { s.build = func(o *Operator) *Operator { return o.Guard(guard) } },
+		"holds": func(s *scenario, name string) {
+			s.build = func(*Operator) *Operator {
+				return New("traffic").OnPreDelete(Finalizer(name), s.journal.note("deregister"))
 			}
-			live := b.live()
-			if (live == nil) != test.gone {
-				t.Fatalf("the Pod is gone: %t, want %t", live == nil, test.gone)
-			}
-			if live != nil && !slices.Equal(live.Finalizers, test.want) {
-				t.Errorf("finalizers %v, want %v", live.Finalizers, test.want)
-			}
-			if len(j.calls) != test.calls {
-				t.Errorf("calls %v, want %d", j.calls, test.calls)
-			}
-		})
-	}
-}
-
-// TestNothingIsMadeForAPodThatCannotBeGuarded: the finalizer comes first.
-func TestNothingIsMadeForAPodThatCannotBeGuarded(t *testing.T) {
-	j := &journal{}
-	b := newBench(t, seed(j).Guard(guard), pod(appsv1alpha1.StateNormal), interceptor.Funcs{
-		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-			return errors.New("forbidden")
 		},
+		"reports": func(s *scenario, _ string) {
+			s.build = func(o *Operator) *Operator { o.Condition = reported; return o }
+		},
+		"fails": func(s *scenario, why string) { s.journal.err = errors.New(why) },
+		"waits": func(s *scenario, why string) { s.journal.err = Wait(5*time.Second, why) },
+		"deadline": func(s *scenario, value string) {
+			span, policy, _ := strings.Cut(value, " ")
+			s.options = append(s.options, Deadline(scenariotest.Duration(span), AtDeadline(policy)))
+		},
+		"after": func(s *scenario, span string) { s.after = scenariotest.Duration(span) },
+		"refused": func(s *scenario, why string) {
+			s.faults = append(s.faults, interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return errors.New(why)
+				},
+			})
+		},
+	}
+	podWords = map[string]func(p *corev1.Pod, value string){
+		"unready":   func(p *corev1.Pod, _ string) { p.Status.Conditions[0].Status = corev1.ConditionFalse },
+		"label":     func(p *corev1.Pod, value string) { key, value, _ := strings.Cut(value, "="); p.Labels[key] = value },
+		"finalizer": func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, name) },
+		"deleted": func(p *corev1.Pod, _ string) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: epoch.Add(20 * time.Second)}, new(int64(30))
+		},
+	}
+)
+
+// TestPasses plays the scenarios in testdata/passes.txt: which Handler is called where, what lets
+// the Pod continue, and what is said of one that waits.
+func TestPasses(t *testing.T) {
+	scenariotest.Run(t, "testdata/passes.txt", func(t *testing.T, lines []string) []string {
+		s := &scenario{build: func(o *Operator) *Operator { return o }}
+		for _, line := range lines {
+			head, about, _ := strings.Cut(line, ": ")
+			what, state, _ := strings.Cut(head, " ")
+			var err error
+			switch what {
+			case "Operator":
+				err = scenariotest.Say(operatorWords, s, about)
+			case "Pod":
+				p := pod(appsv1alpha1.LifecycleState(state))
+				err = scenariotest.Say(podWords, p, about)
+				s.bench = newBench(t, s.build(seed(&s.journal, s.options...)), p, s.faults...)
+				s.clock.SetTime(epoch.Add(s.after))
+			case "recovers":
+				s.journal.err = nil
+			default:
+				s.pass()
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+		}
+		return s.lines
 	})
-	if _, err := b.reconcile(); err == nil || len(j.calls) > 0 {
-		t.Errorf("error %v, calls %v; want an error and no call", err, j.calls)
+}
+
+// pass tells what one makes of the Pod.
+func (s *scenario) pass() {
+	s.Helper()
+	before := s.live()
+	result, err := s.reconcile()
+	tell := func(format string, args ...any) {
+		s.lines = append(s.lines, strings.TrimSpace(fmt.Sprintf(format, args...)))
+	}
+	for _, call := range s.journal.calls {
+		tell("calls %s", call)
+	}
+	s.journal.calls = nil
+	if err != nil {
+		tell("error: %v", err)
+	}
+	if result.RequeueAfter > 0 {
+		tell("again in %s", result.RequeueAfter)
+	}
+	for len(s.events.Events) > 0 {
+		tell("event %s", <-s.events.Events)
+	}
+	live := s.live()
+	if live == nil {
+		tell("gone")
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(live.Labels)) {
+		if before.Labels[key] != live.Labels[key] {
+			tell("%s=%s", key, live.Labels[key])
+		}
+	}
+	if !slices.Equal(before.Finalizers, live.Finalizers) {
+		tell("finalizers %v", live.Finalizers)
+	}
+	if c := condition(live, reported); c != nil {
+		tell("%s %s: %s", c.Status, c.Reason, c.Message)
+	}
+	if s.operator.concerns(live) {
+		tell("more passes")
 	}
 }
 
@@ -251,102 +255,6 @@ func TestAPodThatChangedIsReadAgain(t *testing.T) {
 	}
 	if have := b.live().Labels[blocked]; have != "true" {
 		t.Errorf("the hook of a Pod that is in service again was released: %s", have)
-	}
-}
-
-// TestFailures: what a Pod waits for is reported, once per change, and what happens at
-// the deadline is as configured.
-func TestFailures(t *testing.T) {
-	tests := []struct {
-		name    string
-		err     error
-		options []Option
-		after   time.Duration
-		reason  string
-		passes  bool
-		event   string
-	}{
-		{"an error", errors.New("registry down"), nil, 0, ReasonFailed, false, ReasonFailed},
-		{"too early", Wait(5*time.Second, "callers may still use it"), nil, 0, ReasonWaiting, false, ""},
-		{"late, block", errors.New("registry down"), []Option{Deadline(deadline, Block)}, deadline, ReasonOverdue, false, ReasonOverdue},
-		{"not yet late", errors.New("registry down"), []Option{Deadline(3*deadline, Proceed)}, deadline, ReasonFailed, false, ReasonFailed},
-		{"late, proceed", errors.New("registry down"), []Option{Deadline(deadline, Proceed)}, deadline, ReasonPassed, true, ReasonForced},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			j := &journal{err: test.err}
-			o := seed(j, test.options...)
-			o.Condition = reported
-			b := newBench(t, o, pod(appsv1alpha1.StatePreparingDelete))
-			b.clock.SetTime(epoch.Add(test.after))
-			result, err := b.reconcile()
-			if early := errors.As(test.err, new(*wait)); early != (result.RequeueAfter == 5*time.Second) {
-				t.Errorf("the next run is after %s", result.RequeueAfter)
-			}
-			if wantErr := !test.passes && test.reason != ReasonWaiting; wantErr != (err != nil) {
-				t.Errorf("error: %v", err)
-			}
-			b.shows(test.passes, test.reason, test.err)
-			b.event(test.event)
-		})
-	}
-}
-
-// shows checks the label and the condition.
-func (b *bench) shows(passes bool, reason string, failure error) {
-	b.Helper()
-	live := b.live()
-	if released := live.Labels[blocked] == "false"; released != passes {
-		b.Errorf("released: %t, want %t", released, passes)
-	}
-	c := condition(live, reported)
-	switch {
-	case passes && c != nil:
-		b.Errorf("a Pod that never waited has %+v", c)
-	case passes:
-	case c == nil || c.Status != corev1.ConditionFalse || c.Reason != reason:
-		b.Errorf("the condition is %+v, want reason %s", c, reason)
-	case !strings.Contains(c.Message, failure.Error()) || !strings.Contains(c.Message, blocked) || !strings.Contains(c.Message, "2026-03-01T11:59:00Z"):
-		b.Errorf("the message lacks why, what or since when: %s", c.Message)
-	}
-}
-
-// event checks the one event, or that there is none.
-func (b *bench) event(reason string) {
-	b.Helper()
-	select {
-	case event := <-b.events.Events:
-		if reason == "" || !strings.Contains(event, reason) {
-			b.Errorf("event %q, want %q", event, reason)
-		}
-	default:
-		if reason != "" {
-			b.Errorf("no event %s", reason)
-		}
-	}
-}
-
-// TestTheConditionFollows: it returns to True when the Pod has passed.
-func TestTheConditionFollows(t *testing.T) {
-	j := &journal{err: errors.New("registry down")}
-	o := seed(j)
-	o.Condition = reported
-	b := newBench(t, o, pod(appsv1alpha1.StatePreparingDelete))
-	if _, err := b.reconcile(); err == nil {
-		t.Fatal("the failure was swallowed")
-	}
-	if !o.concerns(b.live()) {
-		t.Error("a Pod that waits causes no run")
-	}
-	j.err = nil
-	if _, err := b.reconcile(); err != nil {
-		t.Fatal(err)
-	}
-	if c := condition(b.live(), reported); c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonPassed {
-		t.Errorf("the condition is %+v", c)
-	}
-	if o.concerns(b.live()) {
-		t.Error("a Pod that has passed still causes runs")
 	}
 }
 

@@ -27,6 +27,14 @@ const (
 	// outLimit is how many times longer a Pod may be out of service in the largest size
 	// than in the smallest, by p99.
 	outLimit = 3.0
+	// roundTrips is how many a Pod needs for its place in the budget: out of service, the new
+	// image, and in service together with the next Pod's way out.
+	roundTrips = 3
+	// setsShare is the required share of one set's speed where many sets are updated. It
+	// leaves a tenth for chance.
+	setsShare = 0.90
+	// besideLimit is how much longer a small set may take while a large one is updated.
+	besideLimit = 2 * time.Second
 	// outBeyond is how much longer than its restart a Pod may be out of service, by p99.
 	outBeyond = time.Second
 	// linearLimit is how many times longer per Pod a step may take in the largest size
@@ -63,18 +71,13 @@ func judge(results []*result) []goal {
 	case steps[0].server != "":
 		return judgeOperator(steps)
 	}
-	goals := append(judgeRate(results), judgeWorst(steps)...)
-	return append(goals, judgeSizes(steps)...)
+	return slices.Concat(judgeRate(results), judgeSets(steps), judgeWorst(steps), judgeSizes(steps))
 }
 
 // judgeRate compares the rate of updates in place with what the API server allows, both
 // in the largest size.
 func judgeRate(results []*result) []goal {
-	find := func(name string) *result {
-		named := slices.DeleteFunc(slices.Clone(results), func(r *result) bool { return r.name != name })
-		return slices.MaxFunc(named, func(a, b *result) int { return a.size - b.size })
-	}
-	step, ceiling := find(stepInPlace), find(requestImage)
+	step, ceiling := largest(results, stepInPlace), largest(results, requestImage)
 	limit, share := ceiling.perSecond()/writesInPlace, ceilingShare
 	if step.restart > 0 {
 		return judgeRestart(step, share*limit)
@@ -87,21 +90,53 @@ func judgeRate(results []*result) []goal {
 	}}
 }
 
-// judgeRestart judges an update of containers that take long to restart. Either the API server
-// bounds it, and the last Pods begin one restart before its end, or maxUnavailable does.
+// largest is the result with that name in the largest size; nil if there is none.
+func largest(results []*result, name string) (found *result) {
+	for _, r := range results {
+		if r.name == name && (found == nil || r.size > found.size) {
+			found = r
+		}
+	}
+	return found
+}
+
+// judgeSets judges updates of many CloneSets, and of a small one beside a large one; there are
+// none in other measurements.
+func judgeSets(steps []*result) []goal {
+	one, many, small := largest(steps, stepInPlace), largest(steps, stepSets), largest(steps, stepSmall)
+	if many == nil || small == nil {
+		return nil
+	}
+	share := many.perSecond() / one.perSecond()
+	return []goal{{
+		met:  share >= setsShare,
+		what: fmt.Sprintf("many sets of %d Pods, in place: at least %.0f %% of the Pods/s of one set", PodsPerSet, 100*setsShare),
+		found: fmt.Sprintf("%.0f %% with %s sets: %.1f of %.1f Pods/s", 100*share, stage.Thousands(many.size/PodsPerSet),
+			many.perSecond(), one.perSecond()),
+	}, {
+		met:   one.beside <= small.wall+besideLimit,
+		what:  fmt.Sprintf("a set of %d Pods beside one of %s, in place: at most %s longer than alone", smallPods, stage.Thousands(one.size), besideLimit),
+		found: fmt.Sprintf("%s; alone %s", stage.Seconds(one.beside), stage.Seconds(small.wall)),
+	}}
+}
+
+// judgeRestart judges an update of containers that take long to restart, or by an Usher that is
+// far from the API server. Either that bounds it, and the last Pods begin one restart before its
+// end, or maxUnavailable does.
 func judgeRestart(step *result, server float64) []goal {
-	pods, restart := float64(step.size), step.restart.Seconds()
-	budget := (pods - float64(readyFloor(step.size))) / restart
-	possible := min(pods/(pods/server+restart), budget)
+	pods, out := float64(step.size), (step.restart + roundTrips*step.distance).Seconds()
+	budget := (pods - float64(readyFloor(step.size))) / out
+	possible := min(pods/(pods/server+out), budget)
+	where := fmt.Sprintf("in place, restart %s, API server %s away: ", step.restart, step.distance)
 	p99 := step.out.Percentile(99)
 	return []goal{{
 		met:  step.perSecond() >= restartShare*possible,
-		what: fmt.Sprintf("in place, restart %s: at least %.0f %% of what is possible", step.restart, 100*restartShare),
+		what: fmt.Sprintf("%sat least %.0f %% of what is possible", where, 100*restartShare),
 		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server takes %.1f, maxUnavailable allows %.1f",
 			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget),
 	}, {
 		met:   p99 <= step.restart+outBeyond,
-		what:  fmt.Sprintf("in place, restart %s: p99 out of service at most %s more", step.restart, outBeyond),
+		what:  fmt.Sprintf("%sp99 out of service at most %s more than the restart", where, outBeyond),
 		found: stage.Milliseconds(p99),
 	}}
 }

@@ -57,6 +57,16 @@ func operatorResults(pods int, changes ...func([]*result)) []*result {
 	return all
 }
 
+// setsResults meet all goals: 2,000 Pods take 200 s in one set, and in 400.
+func setsResults(change func(one, small, many *result)) []*result {
+	all := cloneSetResults(2000)
+	one, small, many := *all[1], *all[1], *all[1]
+	small.name, small.pods, small.bounded, small.wall, one.beside = stepSmall, smallPods, false, times(3), times(4)
+	many.name = stepSets
+	change(&one, &small, &many)
+	return []*result{all[0], &one, &small, &many}
+}
+
 // guardResults meet the goal.
 func guardResults(p99 float64) []*result {
 	one := func(name string, p99 float64) *result {
@@ -109,6 +119,12 @@ func TestGoals(t *testing.T) {
 		"restarts, met": {cloneSetResults(2000, func(_, u, _ *result) { u.restart = 5 * time.Second }), ""},
 		"restarts, budget not used": {cloneSetResults(2000, func(_, u, _ *result) { u.restart, u.wall = time.Minute, times(500) }),
 			"62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server takes 8.0, maxUnavailable allows 6.7"},
+		"far away, budget not used": {cloneSetResults(2000, func(_, u, _ *result) {
+			u.restart, u.distance, u.wall = 59700*time.Millisecond, 100*time.Millisecond, times(500)
+		}), "62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server takes 8.0, maxUnavailable allows 6.7"},
+		"sets, met":                   {setsResults(func(_, _, _ *result) {}), ""},
+		"sets, slow":                  {setsResults(func(_, _, m *result) { m.wall = times(223) }), "90 % with 400 sets: 9.0 of 10.0 Pods/s"},
+		"a small set waits":           {setsResults(func(o, _, _ *result) { o.beside = times(5.1) }), "5.10 s; alone 3.00 s"},
 		"restarts, back late":         {cloneSetResults(2000, func(_, u, _ *result) { u.restart, u.out[1] = 5*time.Second, times(6.1) }), "6100 ms"},
 		"a fifth, killed, costs more": {operator(func(r []*result) { r[3].cpu[usher] = times(20) }), ""},
 	} {

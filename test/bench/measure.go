@@ -43,6 +43,13 @@ type Options struct {
 	// Restart is how long containers take to restart, default 50 ms. If it is set, only
 	// updates in place are measured.
 	Restart time.Duration
+	// Latency is how far Usher is from the API server: how much longer a round trip takes. If it
+	// is set, only updates in place are measured.
+	Latency time.Duration
+	// Sets is a number of CloneSets of PodsPerSet Pods. If it is set, Sizes is the number of their
+	// Pods, and only updates in place are measured: of one CloneSet of as many Pods, of a
+	// small one, alone and meanwhile, and of all those.
+	Sets int
 	// Repair is how often the operator compares a registry's entries with the desired
 	// ones; default 30 s, as for a Registry.
 	Repair time.Duration
@@ -101,8 +108,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	if o.Repair == 0 {
-		o.Repair = defaultRepair
+	o.Repair = cmp.Or(o.Repair, defaultRepair)
+	if o.Latency > 0 {
+		o.Restart = cmp.Or(o.Restart, containerDelay)
 	}
 	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)), ""
 	var results []*result
@@ -115,6 +123,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}, Play: func(ctx context.Context, s *stage.Stage) (err error) {
 		version = s.Cluster.Version()
 		m := &measurement{Stage: s, options: o, audit: &auditLog{path: auditFile(s)}, began: time.Now()}
+		if o.Latency > 0 {
+			if m.kubeconfig, err = moveAway(ctx, s, o.Latency); err != nil {
+				return err
+			}
+		}
 		results, err = m.all(ctx)
 		return err
 	}}.Run(ctx)
@@ -162,7 +175,10 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 	}
 	for _, t := range turns {
 		steps := cloneSetScenario(t.size)
-		if m.options.Restart > 0 {
+		switch {
+		case m.options.Sets > 0:
+			steps = setsScenario(t.size)
+		case m.options.Restart > 0:
 			steps = restartScenario(t.size)
 		}
 		done, err := m.size(ctx, steps, "", t)

@@ -5,6 +5,7 @@ package bench
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,6 +61,32 @@ func TestMeasure(t *testing.T) {
 	}
 	if requests != 6 || len(report.results) != requests+len(want) || len(report.goals) == 0 {
 		t.Errorf("%d results, %d of them without a controller, and %d goals", len(report.results), requests, len(report.goals))
+	}
+}
+
+// Usher is 100 ms away: a Pod that leaves service gets its image a round trip later, and is back
+// another one after that.
+func TestSetsFarAway(t *testing.T) {
+	const distance = 100 * time.Millisecond
+	o := options(t)
+	o.Sets, o.Latency = fewPods/PodsPerSet, distance
+	report := measure(t, o)
+	got := []string{}
+	for _, r := range report.results {
+		if r.alone {
+			continue
+		}
+		got = append(got, r.name)
+		once(t, r.name+", times out of service", len(r.out), r.pods)
+		if least := containerDelay + 2*distance; r.out.Percentile(0) < least {
+			t.Errorf("%s: a Pod was out of service for %s, less than %s", r.name, r.out.Percentile(0), least)
+		}
+	}
+	if want := []string{stepSmall, stepInPlace, stepSets}; !slices.Equal(got, want) {
+		t.Errorf("measured were %q, want %q", got, want)
+	}
+	if one := largest(report.results, stepInPlace); one.beside <= 0 {
+		t.Error("no small set was updated beside the large one")
 	}
 }
 

@@ -41,6 +41,10 @@ type result struct {
 	bounded bool
 	// restart is how long containers were made to take to restart; 0 if that was not the point.
 	restart time.Duration
+	// distance is how much longer Usher's round trips to the API server were made to take.
+	distance time.Duration
+	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
+	beside time.Duration
 	// wall is until all Pods and entries have reached the result. done is until the
 	// CloneSet's status reports that too or, without a controller, until the nodes have
 	// done their part.
@@ -56,7 +60,7 @@ type result struct {
 }
 
 func (m *measurement) result(name string) *result {
-	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, restart: m.options.Restart, own: newRequests()}
+	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, restart: m.options.Restart, distance: m.options.Latency, own: newRequests()}
 	if m.server != nil {
 		r.server = m.server.Name()
 	}

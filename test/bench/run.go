@@ -40,6 +40,8 @@ type measurement struct {
 	options Options
 	audit   *auditLog
 	began   time.Time
+	// kubeconfig is Usher's, if it is not the usual one.
+	kubeconfig string
 
 	turn    turn
 	server  servers.Server // nil: no registry
@@ -48,6 +50,7 @@ type measurement struct {
 	set     *setWatch
 	running bool          // Usher
 	past    time.Duration // CPU time of killed Ushers
+	beside  time.Duration // what the step's result gets
 	peak    float64       // MiB
 }
 
@@ -116,7 +119,7 @@ func (m *measurement) watch(ctx context.Context, watches *sync.WaitGroup, regist
 	} else if err := m.startRegistry(ctx, registry); err != nil {
 		return err
 	}
-	m.pods, m.set = newPodWatch(time.Now, saw), &setWatch{}
+	m.pods, m.set = newPodWatch(time.Now, saw), &setWatch{sets: map[string]apps.CloneSetStatus{}}
 	_, err := stage.Watch(ctx, m.Cluster.RESTConfig(), m.Kube, namespace,
 		stage.On(&corev1.Pod{}, m.pods.is, m.pods.gone), stage.On(&apps.CloneSet{}, m.set.is, func(*apps.CloneSet) {}))
 	if err != nil {
@@ -171,7 +174,7 @@ func (m *measurement) begin(ctx context.Context) error {
 	if err := m.startUsher(); err != nil {
 		return err
 	}
-	if err := m.set.await(ctx, objects[0].GetGeneration(), step{}); err != nil {
+	if err := m.set.await(ctx, []int64{objects[0].GetGeneration()}, step{}); err != nil {
 		return err
 	}
 	_, _, err = m.audit.untilQuiet(ctx)
@@ -182,6 +185,9 @@ func (m *measurement) startUsher() error {
 	var args []string
 	if m.server == nil {
 		args = []string{"--controllers", "cloneset"}
+	}
+	if m.kubeconfig != "" {
+		args = append(args, "--kubeconfig", m.kubeconfig) // The last one counts.
 	}
 	m.running = true
 	return m.StartUsher(args...)
@@ -253,10 +259,10 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 		return nil, err
 	}
 	began := time.Now()
-	generation, err := m.perform(ctx, p)
-	r.wall = time.Since(began)
+	generations, err := m.perform(ctx, p)
+	r.wall, r.beside = time.Since(began), m.beside
 	if err == nil {
-		err = m.set.await(ctx, generation, p)
+		err = m.set.await(ctx, generations, p)
 	}
 	r.done = time.Since(began)
 	if err != nil {
@@ -270,25 +276,27 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 
 // perform makes the change, and returns when the Pods and the registry have reached its
 // result.
-func (m *measurement) perform(ctx context.Context, p step) (generation int64, err error) {
+func (m *measurement) perform(ctx context.Context, p step) (generations []int64, err error) {
+	m.beside = 0
 	if p.do != nil {
-		return 0, p.do(ctx, m, p)
+		return nil, p.do(ctx, m, p)
 	}
-	if generation, err = p.apply(ctx, m.Kube); err != nil {
-		return 0, err
+	if generations, err = p.apply(ctx, m.Kube); err != nil {
+		return nil, err
 	}
 	if p.during != nil {
 		if err := p.during(ctx, m, p); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
-	if err := m.pods.await(ctx, p.replicas, map[string]int{image(p.version): p.replicas - p.old, image(p.version - 1): p.old}); err != nil {
-		return 0, err
+	all := p.replicas * len(p.names())
+	if err := m.pods.await(ctx, all+p.others, map[string]int{image(p.version): all - p.old, image(p.version - 1): p.old}); err != nil {
+		return nil, err
 	}
 	if m.server == nil {
-		return generation, nil
+		return generations, nil
 	}
-	return generation, m.entries.await(ctx, p.replicas)
+	return generations, m.entries.await(ctx, all)
 }
 
 // killTwice kills Usher when a third and when two thirds of a step are done.
@@ -302,6 +310,19 @@ func killTwice(ctx context.Context, m *measurement, p step) error {
 		}
 	}
 	return nil
+}
+
+// updateBeside updates another CloneSet when a third of a step is done.
+func updateBeside(other step) func(context.Context, *measurement, step) error {
+	return func(ctx context.Context, m *measurement, p step) error {
+		if err := m.pods.await(ctx, p.replicas+p.others, map[string]int{image(p.version): p.replicas / 3}); err != nil {
+			return err
+		}
+		began := time.Now()
+		_, err := m.perform(ctx, other)
+		m.beside = time.Since(began)
+		return err
+	}
 }
 
 // killIdle kills Usher while there is nothing to do, and waits until it has compared the

@@ -3,11 +3,13 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -52,6 +54,13 @@ func image(version int) string { return fmt.Sprintf("example.test/web:v%d", vers
 type step struct {
 	name string
 	pods int // how many it changes
+	// sets is how many CloneSets it changes at once, each in the same way; 0 means one: set,
+	// which is setName by default. create means that they do not exist yet. others is how many
+	// Pods other CloneSets have.
+	sets   int
+	set    string
+	create bool
+	others int
 	// replicas, version and old are what the CloneSet then asks for: old is the number
 	// of Pods that keep the previous version.
 	replicas, version, old int
@@ -68,6 +77,8 @@ type step struct {
 // Names that goals refer to.
 const (
 	stepInPlace = "in place"
+	stepSmall   = "in place, a small set alone"
+	stepSets    = "in place, many sets at once"
 	stepIdle    = "killed while idle"
 	stepControl = "control: one entry taken out by hand"
 )
@@ -94,6 +105,33 @@ func restartScenario(n int) []step {
 	}
 }
 
+// The sets of setsScenario.
+const (
+	// PodsPerSet is how many Pods each of many CloneSets has.
+	PodsPerSet = 5
+	smallSet   = "small"
+	smallPods  = 3
+)
+
+// setsScenario updates one CloneSet of n Pods, a small one before that and meanwhile, and many
+// with n Pods together. Each has versions of its own.
+func setsScenario(n int) []step {
+	small := func(version int) step {
+		return step{name: stepSmall, set: smallSet, pods: smallPods, replicas: smallPods, version: version, others: n}
+	}
+	first, sets := small(11), step{name: stepSets, sets: n / PodsPerSet, replicas: PodsPerSet, others: smallPods, version: 21}
+	first.create, sets.create, first.hidden, sets.hidden = true, true, true, true
+	updated := sets
+	updated.version, updated.create, updated.hidden, updated.bounded = 22, false, false, true
+	return []step{
+		{name: "scale out", replicas: n, version: 1, hidden: true},
+		first, small(12),
+		{name: stepInPlace, replicas: n, version: 2, others: smallPods, bounded: true, during: updateBeside(small(13))},
+		{name: "scale in", version: 2, others: smallPods, hidden: true},
+		sets, updated,
+	}
+}
+
 // fifth divides the Pods: that share changes in the steps in which Usher is killed.
 const fifth = 5
 
@@ -116,8 +154,63 @@ func operatorScenario(n int) []step {
 	return steps
 }
 
-// apply changes the CloneSet and returns the resulting generation.
-func (p step) apply(ctx context.Context, kube client.Client) (int64, error) {
+// names are those of the CloneSets that it changes.
+func (p step) names() []string {
+	if p.sets == 0 {
+		return []string{cmp.Or(p.set, setName)}
+	}
+	names := make([]string, p.sets)
+	for i := range names {
+		names[i] = fmt.Sprintf("many-%04d", i)
+	}
+	return names
+}
+
+// apply changes the CloneSets and returns the resulting generations.
+func (p step) apply(ctx context.Context, kube client.Client) ([]int64, error) {
+	patch, err := p.patch()
+	if err != nil {
+		return nil, fmt.Errorf("encode the change of a CloneSet: %w", err)
+	}
+	names := p.names()
+	generations := make([]int64, len(names))
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(plainWorkers)
+	for i, name := range names {
+		all.Go(func() error {
+			if p.create {
+				if err := createSet(ctx, kube, name); err != nil {
+					return err
+				}
+			}
+			set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+			if err := kube.Patch(ctx, set, client.RawPatch(types.MergePatchType, patch)); err != nil {
+				return fmt.Errorf("change CloneSet %s: %w", name, err)
+			}
+			generations[i] = set.Generation
+			return nil
+		})
+	}
+	return generations, all.Wait()
+}
+
+// createSet creates another CloneSet like the measured one.
+func createSet(ctx context.Context, kube client.Client, name string) error {
+	set, err := object("cloneset")
+	if err != nil {
+		return err
+	}
+	set.SetName(name)
+	for _, labels := range [][]string{{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"}} {
+		if err := unstructured.SetNestedField(set.Object, name, append(labels, "app")...); err != nil {
+			return err
+		}
+	}
+	return kube.Create(ctx, set)
+}
+
+// patch is the change of a CloneSet.
+func (p step) patch() ([]byte, error) {
 	kind := apps.UpdateInPlaceIfPossible
 	if p.recreate {
 		kind = apps.UpdateReCreate
@@ -130,20 +223,12 @@ func (p step) apply(ctx context.Context, kube client.Client) (int64, error) {
 	for _, gate := range p.hooks {
 		lifecycle[gate] = map[string]any{"labelsHandler": map[string]string{labels[gate]: hooked}}
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
+	return json.Marshal(map[string]any{"spec": map[string]any{
 		"replicas":       p.replicas,
 		"updateStrategy": map[string]any{"type": kind, "partition": p.old},
 		"lifecycle":      lifecycle,
 		"template":       map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": image(p.version)}}}},
 	}})
-	if err != nil {
-		return 0, fmt.Errorf("encode the change of the CloneSet: %w", err)
-	}
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: setName}}
-	if err := kube.Patch(ctx, set, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return 0, fmt.Errorf("change the CloneSet: %w", err)
-	}
-	return set.Generation, nil
 }
 
 // answerWorkers is how many hooks are answered concurrently.

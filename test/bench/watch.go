@@ -163,19 +163,33 @@ func (w *podWatch) awaitRunning(ctx context.Context, name, image string) error {
 	})
 }
 
-// setWatch is what a watch of the CloneSet has reported.
+// setWatch is what a watch of the CloneSets has reported: their status, by name.
 type setWatch struct {
 	stage.Watched
-	set apps.CloneSet
+	sets map[string]apps.CloneSetStatus
 }
 
-func (w *setWatch) is(set *apps.CloneSet) { w.Change(func() { w.set = *set }) }
+func (w *setWatch) is(set *apps.CloneSet) { w.Change(func() { w.sets[set.Name] = set.Status }) }
 
-// await waits until the status reports that the Pods match a step of a generation.
-func (w *setWatch) await(ctx context.Context, generation int64, p step) error {
+// await waits until each status reports that the Pods match a step of a generation; no
+// generations mean any.
+func (w *setWatch) await(ctx context.Context, generations []int64, p step) error {
+	for i, name := range p.names() {
+		generation := int64(0)
+		if generations != nil {
+			generation = generations[i]
+		}
+		if err := w.awaitOne(ctx, name, generation, p); err != nil {
+			return fmt.Errorf("CloneSet %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (w *setWatch) awaitOne(ctx context.Context, name string, generation int64, p step) error {
 	all, updated := int32(p.replicas), int32(p.replicas-p.old)
 	return w.Await(ctx, func() string {
-		s := w.set.Status
+		s := w.sets[name]
 		if s.ObservedGeneration >= generation && s.Replicas == all && s.ReadyReplicas == all && s.AvailableReplicas == all &&
 			s.UpdatedReplicas == updated && s.UpdatedReadyReplicas == updated && s.UpdatedAvailableReplicas == updated {
 			return ""

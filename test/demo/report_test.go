@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -132,5 +135,208 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	}
 	if got, want := recorded(t, path), map[string]int{runOn: 0, runOff: 3}; !maps.Equal(got, want) {
 		t.Errorf("the page has lost requests %v, want %v", got, want)
+	}
+}
+
+const addrA = "127.9.0.3:8080"
+
+// aPod is a running, ready Pod that belongs to CloneSet web.
+func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	yes := true
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, OwnerReferences: []metav1.OwnerReference{{Name: "web", UID: "web", Controller: &yes}},
+			Labels: map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal), appsv1alpha1.LabelTemplateHash: "new"},
+		},
+		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main", Image: "example.com/web:v1"}}},
+		Status: corev1.PodStatus{
+			PodIP:             "127.9.0.3",
+			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{RestartCount: 2}},
+		},
+	}
+	for _, c := range change {
+		c(pod)
+	}
+	return pod
+}
+
+func unready(pod *corev1.Pod)  { pod.Status.Conditions = pod.Status.Conditions[1:] }
+func deleted(pod *corev1.Pod)  { pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(50, 0)} }
+func draining(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelLifecycleState] = "PreparingUpdate" }
+
+func outdated(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelTemplateHash] = "old" }
+
+// aSet is CloneSet web when all is done.
+func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
+	one := int32(1)
+	set := &appsv1alpha1.CloneSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "web", Generation: 2},
+		Spec:       appsv1alpha1.CloneSetSpec{Replicas: &one},
+		Status:     appsv1alpha1.CloneSetStatus{ObservedGeneration: 2, UpdateRevision: "web-new"},
+	}
+	for _, c := range change {
+		c(set)
+	}
+	return set
+}
+
+func newQuietBoard() *board {
+	return newBoard(time.Now, func(...string) {}, page.NewServer(page.NewRecorder(time.Now(), "", 0), nil))
+}
+
+func (b *board) joins(joined bool) { b.registryChanged(addrA, joined) }
+
+func TestSettledAt(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*board)
+		want   bool
+	}{
+		"done":           {func(*board) {}, true},
+		"no set":         {func(b *board) { b.isGone(aSet()) }, false},
+		"not changed":    {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Generation = 1 })) }, false},
+		"not observed":   {func(b *board) { b.is(aSet(func(s *appsv1alpha1.CloneSet) { s.Status.ObservedGeneration = 1 })) }, false},
+		"not registered": {func(b *board) { b.joins(false) }, false},
+		"a Pod too many": {func(b *board) { b.is(aPod("web-b")) }, false},
+		"a Pod too few":  {func(b *board) { b.isGone(aPod("web-a")) }, false},
+		"not ready":      {func(b *board) { b.is(aPod("web-a", unready)) }, false},
+		"at a gate":      {func(b *board) { b.is(aPod("web-a", draining)) }, false},
+		"being deleted":  {func(b *board) { b.is(aPod("web-a", deleted)) }, false},
+		"not updated":    {func(b *board) { b.is(aPod("web-a", outdated)) }, false},
+	} {
+		b := newQuietBoard()
+		b.is(aSet())
+		b.is(aPod("web-a"))
+		b.joins(true)
+		c.change(b)
+		if got := b.settledAt(aSet(), 1, 2); got != c.want {
+			t.Errorf("%s: settledAt = %t, want %t; %v", name, got, c.want, b.waitingFor())
+		}
+	}
+}
+
+func TestFingerprintChangesWithWhatMustNotHappen(t *testing.T) {
+	print := func(pod *corev1.Pod) string {
+		b := newQuietBoard()
+		b.is(pod)
+		return strings.Join(b.fingerprint(), "\n")
+	}
+	still := print(aPod("web-a"))
+	for name, change := range map[string]func(*corev1.Pod){
+		"a new image":  func(p *corev1.Pod) { p.Spec.Containers[0].Image = "example.com/web:v2" },
+		"a restart":    func(p *corev1.Pod) { p.Status.ContainerStatuses[0].RestartCount++ },
+		"a deletion":   deleted,
+		"another Pod":  func(p *corev1.Pod) { p.UID = "other" },
+		"another name": func(p *corev1.Pod) { p.Name = "web-b" },
+	} {
+		if print(aPod("web-a", change)) == still {
+			t.Errorf("%s does not change the fingerprint", name)
+		}
+	}
+	if print(aPod("web-a", draining, unready)) != still {
+		t.Error("a drain changes the fingerprint")
+	}
+}
+
+func TestAnAddressThatIsUsedAgain(t *testing.T) {
+	b, now := newQuietBoard(), time.Unix(60, 0)
+	b.now = func() time.Time { now = now.Add(time.Second); return now }
+	if _, lane := b.at(addrA, now); lane.lost(now) {
+		t.Error("a request is lost because an unknown Pod left")
+	}
+	b.is(aPod("web-a"))
+	b.is(aPod("web-a", deleted))
+	if name, lane := b.at(addrA, now); name != "web-a" || !lane.lost(now) {
+		t.Error("the Pod of the address is being deleted, but it has not left")
+	}
+	b.is(aPod("web-b"))
+	if name, lane := b.at(addrA, now); name != "web-b" || lane.lost(now) {
+		t.Error("the address has a new Pod, but it has left")
+	}
+}
+
+// short is a demo with hooks that takes seconds. The tests wait more than they work, so they
+// run side by side.
+func short(t *testing.T) Options {
+	t.Helper()
+	t.Parallel()
+	out, err := os.Create(filepath.Join(t.TempDir(), "out.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = out.Close()
+		if text, err := os.ReadFile(out.Name()); err == nil && t.Failed() {
+			t.Logf("what the demo showed:\n%s", text)
+		}
+	})
+	return Options{Out: out, Getenv: os.Getenv, hooksOnly: true, pace: pace{
+		rate: 100, cacheDelay: 200 * time.Millisecond, slowMin: 200 * time.Millisecond, slowMax: 500 * time.Millisecond,
+		propagation: 1500 * time.Millisecond, outage: 8 * time.Second, bound: 90 * time.Second,
+	}}
+}
+
+// play plays a demo, which must lose nothing with hooks, and returns what it showed.
+func play(t *testing.T, options Options) (Result, string) {
+	t.Helper()
+	result, err := Run(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := result.Runs[0]
+	if !on.Hooks || len(on.Took) != len(options.phases()) {
+		t.Fatalf("the first run, with hooks %t, has the phases %v", on.Hooks, on.Took)
+	}
+	for _, o := range on.Outcomes {
+		if sent := o.Report.Total().Sent; sent < 300 || o.Charged() != 0 {
+			t.Errorf("%s: of %d requests %d were lost: %v", o.name, sent, o.Charged(), o.Report.Reasons)
+		}
+	}
+	if on.DrainedSlow() == 0 {
+		t.Error("no slow request was drained: the run has not shown that they are not cut")
+	}
+	text, err := os.ReadFile(options.Out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result, string(text)
+}
+
+// The whole life of all CloneSets: with hooks nothing is lost, without them something
+// is.
+func TestHooksLoseNothing(t *testing.T) {
+	options := short(t)
+	options.hooksOnly, options.Page = false, filepath.Join(t.TempDir(), "demo.html")
+	result, shown := play(t, options)
+	off := result.Runs[1].sum(func(o Outcome) int { return o.Report.Total().Lost })
+	if lost := recorded(t, options.Page); lost[runOn] != 0 || lost[runOff] != off {
+		t.Errorf("the page has lost requests %v, want none with hooks, and %d without", lost, off)
+	}
+	if len(result.Runs) != 2 || result.Runs[1].Hooks || result.Runs[1].Lost() == 0 {
+		t.Error("nothing was lost without hooks: the run has not shown what hooks are for")
+	}
+	for _, want := range []string{
+		"PreparingUpdate → Updating  (left etcd", "runs v2", "Updated → Normal", "PreparingDelete", "has left discovery; callers may still use it",
+		"is deleted  (left etcd", "is gone", "Draining", " is drained of ", "hooks and guard on: ", "hooks and guard off: ",
+	} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("the output does not say %q", want)
+		}
+	}
+}
+
+// Usher is killed in every phase, and in one of them the registry is stopped as well.
+func TestTroubleLosesNothing(t *testing.T) {
+	options := short(t)
+	options.KillUsher, options.StopRegistry = true, true
+	result, shown := play(t, options)
+	if kills := strings.Count(shown, "Usher is killed"); kills != len(options.phases()) {
+		t.Errorf("Usher was killed %d times in %d phases", kills, len(options.phases()))
+	}
+	waited := strings.Join(result.Runs[0].Waited, "\n")
+	for _, want := range []string{"Pod web-", "inPlaceUpdate", "Registry discovery"} {
+		if !strings.Contains(waited, want) {
+			t.Errorf("during the outage the objects do not say %q; they say:\n%s", want, waited)
+		}
 	}
 }

@@ -147,7 +147,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 	if place != nil {
 		return inside(ctx, place, o)
 	}
-	used, err := newLoad()
+	used, err := stage.NewUsage()
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 		},
 		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "own-etcd/etcd.log", "varlog/pods"},
 		Done: func(dir string) error {
-			load, err := used.text()
+			load, err := used.Text()
 			if err != nil {
 				return err
 			}

@@ -124,6 +124,21 @@ var facts = map[string]fact{
 			return pod.Spec.Containers[0].Image == images.Web+":"+is[1] && stage.Restarts(now.Pod(pod.Name)) > 0
 		}))
 	},
+	`out of service (at most|at least) (\S+) longer than before`: func(s *Scene, _ State, is []string) string {
+		last := len(s.out) - 1
+		longer, limit := s.out[last]-s.out[last-1], s.duration(is[1])
+		if (is[0] == "at most") != (longer <= limit) {
+			return fmt.Sprintf("%s, and %s before", s.out[last], s.out[last-1])
+		}
+		return ""
+	},
+	`(\d+) Pods that pull`: func(_ *Scene, now State, is []string) string {
+		if strconv.Itoa(now.Pulling) != is[0] {
+			return fmt.Sprintf("there are %d", now.Pulling)
+		}
+		return ""
+	},
+
 	`at most (\d+) not ready`: func(_ *Scene, now State, is []string) string {
 		return atMost(is[0], count(now, func(pod corev1.Pod) bool { return !stage.Ready(&pod) }))
 	},

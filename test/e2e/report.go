@@ -5,15 +5,11 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/usher-dev/usher/test/checkout"
-	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -128,45 +124,6 @@ func writeReports(dir, load string) error {
 	}
 	today := time.Now().UTC().Format(time.DateOnly)
 	return errors.Join(
-		splice(filepath.Join(root, storiesFile), storiesBegin, storiesEnd, fmt.Sprintf("Played on %s. %s\n\n%s", today, load, r.Stories)),
-		splice(filepath.Join(root, footprintFile), footprintBegin, footprintEnd, fmt.Sprintf("Measured on %s.\n\n%s", today, r.Footprint)))
-}
-
-// splice writes a text between the marks of a document.
-func splice(path, begin, end, report string) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		return fmt.Errorf("write the report %s: put %s and %s where the table belongs", path, begin, end)
-	}
-	return os.WriteFile(path, []byte(before+begin+"\n"+report+end+after), 0o644)
-}
-
-// load is the CPU time that a run and the machine had used at its start: latencies
-// measured on a machine that is busy with other work mean little.
-type load struct {
-	began         time.Time
-	ours, machine time.Duration
-}
-
-func newLoad() (load, error) {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &used); err != nil {
-		return load{}, fmt.Errorf("read the CPU time of the run: %w", err)
-	}
-	machine, err := process.Table{}.MachineCPU()
-	return load{began: time.Now(), ours: time.Duration(used.Utime.Nano() + used.Stime.Nano()), machine: machine}, err
-}
-
-// text tells what was used since, once everything that the run started has ended.
-func (l load) text() (string, error) {
-	now, err := newLoad()
-	took := now.began.Sub(l.began)
-	others := (now.machine - l.machine) - (now.ours - l.ours)
-	return fmt.Sprintf("It took %s; of the %d processors other programs took %.0f %% meanwhile.", took.Round(time.Second),
-		runtime.NumCPU(), max(0, 100*others.Seconds()/took.Seconds()/float64(runtime.NumCPU()))), err
+		stage.Splice(filepath.Join(root, storiesFile), storiesBegin, storiesEnd, fmt.Sprintf("Played on %s. %s\n\n%s", today, load, r.Stories)),
+		stage.Splice(filepath.Join(root, footprintFile), footprintBegin, footprintEnd, fmt.Sprintf("Measured on %s.\n\n%s", today, r.Footprint)))
 }

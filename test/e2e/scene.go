@@ -50,6 +50,8 @@ type Scene struct {
 	before, noted State     // at the last "open" or "remember", and at the last "note"
 	claimed       []string  // the claims before
 	asked         time.Time // when it last did something to Usher
+	// out is how long a Pod was out of service at most in each timed update.
+	out []time.Duration
 }
 
 // perform plays a story to its end and returns why it failed.

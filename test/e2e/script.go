@@ -124,6 +124,10 @@ var verbs = map[string]func(s *Scene, about, document string){
 		s.settle()
 		s.want("all run " + about)
 	},
+	"cold image": func(s *Scene, about, _ string) {
+		s.check(images.PushCold(s.ctx, s.session.kit.Programs, stage.ImageRegistry, about))
+	},
+	"time":           func(s *Scene, about, _ string) { s.timeUpdate(about) },
 	"scale":          func(s *Scene, about, _ string) { s.scale(s.number(about)) },
 	"warm a new Pod": func(s *Scene, _, _ string) { s.warm() },
 
@@ -210,6 +214,28 @@ func (s *Scene) remember() { s.before, s.claimed = s.state(), s.claims() }
 // started, even if it does not listen yet.
 const published = `spec: {template: {spec: {containers: [{name: main, image: "` + images.PulledWeb + `:v1",
 	readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`
+
+// timeUpdate updates the image, and measures how long a Pod is out of service at most.
+func (s *Scene) timeUpdate(image string) {
+	since, longest := map[string]time.Time{}, time.Duration(0)
+	s.image(image)
+	s.await("everything to settle", func(now State) string {
+		for i := range now.Pods {
+			pod := &now.Pods[i]
+			switch left, out := since[pod.Name]; {
+			case stage.Ready(pod) && out:
+				longest = max(longest, time.Since(left))
+				delete(since, pod.Name)
+			case !stage.Ready(pod) && !out:
+				since[pod.Name] = time.Now()
+			}
+		}
+		return now.Unsettled(s.generation)
+	})
+	s.out = append(s.out, longest)
+	s.notes = append(s.notes, fmt.Sprintf("%s: out of service for %s at most", image, stage.Seconds(longest)))
+	s.want("all run " + image)
+}
 
 // laterLimit is how much later than its drain a Pod's deletion may be accepted: clients
 // come back in whole seconds. The other second is for a busy machine.

@@ -25,8 +25,10 @@ type State struct {
 	Registration *usherv1alpha1.Registration
 	// Workload is the story's workload if that is no CloneSet; nil if it does not exist.
 	Workload *unstructured.Unstructured
-	// Pods are those of the namespace, by name, including those being deleted.
+	// Pods are the workload's Pods in the namespace, by name, including those being deleted.
 	Pods []corev1.Pod
+	// Pulling is how many others there are, which pull an image.
+	Pulling int
 }
 
 // state returns the present state of a namespace.
@@ -46,7 +48,10 @@ func (s *session) state(ctx context.Context, namespace string) (now State, err e
 	if err := s.objects.List(ctx, pods, client.InNamespace(namespace)); err != nil {
 		return now, err
 	}
-	now.Pods = pods.Items
+	now.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Image != nil })
+	})
+	now.Pulling = len(pods.Items) - len(now.Pods)
 	slices.SortFunc(now.Pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return now, nil
 }

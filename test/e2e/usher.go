@@ -164,7 +164,7 @@ func usherProcesses() (found []int, err error) {
 }
 
 // signalUsher sends a signal to all replicas of Usher. The kubelet restarts those that it
-// kills, and one leads when the dead leader's lease has expired, after 15 seconds.
+// kills, and one leads when the dead leader's lease has expired.
 func (s *Scene) signalUsher(signal syscall.Signal) {
 	s.asked = time.Now()
 	found, err := usherProcesses()
@@ -256,8 +256,8 @@ func (s *session) freeLease(ctx context.Context) error {
 	return s.writeLease(ctx, coordinationv1.LeaseSpec{HolderIdentity: ptr.To(""), LeaseDurationSeconds: ptr.To[int32](1)})
 }
 
-// writeLease writes the lease regardless of concurrent writes: a leader renews it every
-// two seconds.
+// writeLease writes the lease regardless of concurrent writes: a leader renews it
+// several times a second.
 func (s *session) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec) error {
 	lease := &coordinationv1.Lease{}
 	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil {

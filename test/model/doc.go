@@ -5,7 +5,7 @@
 //
 //   - server.go, patch.go: an API server, with versions, preconditions, subresources,
 //     finalizers and graceful deletion;
-//   - client.go, cache.go: a controller's client, and a cache that is behind the server;
-//   - kubelet.go, resize.go, pod.go: what a kubelet does with a Pod, given the Pod and
+//   - client.go: a controller's client, and a cache that is behind the server;
+//   - kubelet.go: what a kubelet does with a Pod, given the Pod and
 //     what it runs of it.
 package model

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -199,6 +200,204 @@ func (s *Simulation) giveUpPods() {
 		if waits {
 			s.World.say("user", "gives Pod %s up", pod.Name)
 			_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
+		}
+	}
+}
+
+// claimRules must hold whenever the controller writes to a claim.
+var claimRules = []struct {
+	name string
+	find func(*Simulation, *Process, *claimWrite) string
+}{
+	{"no claim of another owner is touched", foreignClaim},
+	{"no claim goes while its Pod stays", claimFirst},
+	{"claims outlive a Pod that others deleted", claimLost},
+}
+
+// claimWrite is one write of a controller process to a claim.
+type claimWrite struct {
+	*model.Commit
+	set      *apps.CloneSet
+	old, new *corev1.PersistentVolumeClaim
+	id       string
+}
+
+func (s *Simulation) judgeClaim(p *Process, c *model.Commit) {
+	w := &claimWrite{Commit: c, set: p.pass.set, id: c.Object().GetLabels()[apps.LabelInstanceID]}
+	w.old, _ = c.Old.(*corev1.PersistentVolumeClaim)
+	w.new, _ = c.New.(*corev1.PersistentVolumeClaim)
+	for _, r := range claimRules {
+		if what := r.find(s, p, w); what != "" {
+			s.World.fail(r.name, "%s", what)
+			return
+		}
+	}
+}
+
+func foreignClaim(_ *Simulation, p *Process, w *claimWrite) string {
+	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
+		return ""
+	}
+	used := p.knew(w.set).count(func(pod *corev1.Pod) bool { return pod.Name == w.set.Name+"-"+w.id }) > 0
+	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) && used {
+		return "" // it is adopted together with its Pod
+	}
+	return fmt.Sprintf("claim %s belongs to %s", w.old.Name, model.OwnerOf(w.old))
+}
+
+// claimFirst also applies if another process has created the Pod in the meantime. A
+// process that deletes a Pod and then its claims cannot know of the next Pod, but finds
+// its mark.
+func claimFirst(s *Simulation, _ *Process, w *claimWrite) string {
+	if !w.Deletes() {
+		return ""
+	}
+	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil {
+		return fmt.Sprintf("claim %s is deleted, and Pod %s stays", w.old.Name, pod.Name)
+	}
+	return ""
+}
+
+// claimLost: a Pod keeps its claims unless the controller wanted the Pod deleted or the
+// user disabled reuse.
+func claimLost(s *Simulation, p *Process, w *claimWrite) string {
+	if !w.Deletes() || s.reuseDisabled || p.rivals(model.Pods, model.Claims) {
+		return ""
+	}
+	end := s.endOf(w.set.Name + "-" + w.id)
+	if end == nil {
+		return "" // there was no Pod: its name was taken
+	}
+	history := s.Server.History(model.Pods, end.Old.GetUID())
+	pod, _ := history[len(history)-1].Object().(*corev1.Pod) // its last version
+	asked := slices.ContainsFunc(s.processes, func(p *Process) bool { return p.deleted[pod.UID] })
+	// The controller may have acted before it learned that the user took the name back.
+	named := slices.ContainsFunc(history, func(c *model.Commit) bool {
+		return c.Version >= end.Version && c.Object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
+	})
+	wanted := named || slices.Contains(s.listed, pod.Name)
+	if ended := pod.Status.Phase == corev1.PodFailed; !ended {
+		wanted = wanted || asked || model.State(pod) == apps.StatePreparingDelete
+	}
+	if !wanted {
+		return fmt.Sprintf("claim %s is deleted, and Pod %s was deleted by %s in phase %s", w.old.Name, pod.Name, end.Actor, pod.Status.Phase)
+	}
+	return ""
+}
+
+// endOf finds the commit that deleted the latest Pod of a name.
+func (s *Simulation) endOf(name string) *model.Commit {
+	for _, c := range slices.Backward(s.Server.Log[model.Pods]) {
+		if c.Object().GetName() == name && c.Deletes() {
+			return c
+		}
+	}
+	return nil
+}
+
+// withoutClaims: a Pod is created after its claims, and mounts them.
+func withoutClaims(w *podWrite) string {
+	if w.old != nil || w.process.rivals(model.Pods, model.Claims) {
+		return ""
+	}
+	id := strings.TrimPrefix(w.new.Name, w.set.Name+"-")
+	for _, template := range templateNames(w.set) {
+		name := template + "-" + w.set.Name + "-" + id
+		if !slices.Contains(claimsOf(w.new), name) {
+			return fmt.Sprintf("Pod %s does not mount %s", w.new.Name, name)
+		}
+		object, err := w.process.Server.Get(model.Claims, key(w.new.Namespace, name))
+		if (err != nil || model.OwnerOf(object) != string(w.set.UID)) && !wroteClaim(w.process.Server, name) {
+			return fmt.Sprintf("Pod %s is created without its claim %s", w.new.Name, name)
+		}
+	}
+	return ""
+}
+
+// wroteClaim reports whether the user has changed a claim of that name.
+func wroteClaim(s *model.Server, name string) bool {
+	return slices.ContainsFunc(s.Log[model.Claims], func(c *model.Commit) bool { return c.Actor == "user" && c.Object().GetName() == name })
+}
+
+// claimsLeft: new claims are created only if none wait for a Pod.
+func claimsLeft(w *podWrite) string {
+	s := w.process.pass.snapshot
+	if w.old != nil || s == nil || s.Spec.DisableClaimReuse || len(s.Spec.ClaimTemplates) == 0 {
+		return ""
+	}
+	actions := w.process.pass.plan.Actions
+	fresh := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == "" })
+	for _, claim := range s.Claims {
+		id := claim.Labels[apps.LabelInstanceID]
+		used := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == id })
+		if fresh && !used && waits(s, claim, id) {
+			return fmt.Sprintf("Pod %s is created with new claims while %s waits for a Pod", w.new.Name, claim.Name)
+		}
+	}
+	return ""
+}
+
+// waits reports whether the planner could see a claim waiting for a Pod.
+func waits(s *plan.Snapshot, claim *corev1.PersistentVolumeClaim, id string) bool {
+	going := slices.ContainsFunc(s.Claims, func(c *corev1.PersistentVolumeClaim) bool {
+		return c.Labels[apps.LabelInstanceID] == id && c.DeletionTimestamp != nil
+	})
+	held := slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return pod.Name == s.Set+"-"+id })
+	template := strings.TrimSuffix(claim.Name, "-"+s.Set+"-"+id)
+	return !going && !held && !s.DeletedInstances[id] && !s.ReleasedInstances[id] && slices.Contains(s.Spec.ClaimTemplates, template)
+}
+
+// rivals reports whether another process has written objects of some kinds that this one
+// cannot know yet.
+func (p *Process) rivals(of ...model.Kind) bool {
+	others := func(c *model.Commit) bool { return c.Actor != p.name && isProcess(c.Actor) }
+	return slices.ContainsFunc(of, func(kind model.Kind) bool {
+		return slices.ContainsFunc(p.Server.Log[kind][p.pass.upTo[kind]:], others)
+	})
+}
+
+// missingClaims describes what is wrong with the claims once it has settled.
+func (s *Simulation) missingClaims(set *apps.CloneSet) string {
+	for _, pod := range s.Pods() {
+		for _, name := range claimsOf(pod) {
+			claim, err := s.Server.Get(model.Claims, key(pod.Namespace, name))
+			if err != nil || claim.GetDeletionTimestamp() != nil || model.OwnerOf(claim) != string(set.UID) {
+				return fmt.Sprintf("Pod %s lacks its claim %s", pod.Name, name)
+			}
+		}
+	}
+	for _, claim := range s.Claims() {
+		id := claim.Labels[apps.LabelInstanceID]
+		// A Pod that was released keeps its claims until it is gone.
+		_, err := s.Server.Get(model.Pods, key(set.Namespace, set.Name+"-"+id))
+		switch {
+		case claim.DeletionTimestamp != nil:
+			return fmt.Sprintf("claim %s is still going", claim.Name)
+		case err != nil && set.Spec.ScaleStrategy.DisablePVCReuse:
+			return fmt.Sprintf("claim %s belongs to no Pod and waits for none", claim.Name)
+		}
+	}
+	return ""
+}
+
+// remember keeps what the user once wanted; later actions are judged by it.
+func (s *Simulation) remember(object client.Object) {
+	if set, ok := object.(*apps.CloneSet); ok {
+		s.reuseDisabled = s.reuseDisabled || set.Spec.ScaleStrategy.DisablePVCReuse
+		s.listed = append(s.listed, set.Spec.ScaleStrategy.PodsToDelete...)
+	}
+}
+
+// asked notes that a process asked to delete a Pod, even if the Pod is already gone: if
+// the answer is lost, nobody can tell who deleted it.
+func (p *Process) asked(r *model.Request) {
+	if r.Kind != model.Pods {
+		return
+	}
+	for _, c := range slices.Backward(p.Server.Log[model.Pods]) {
+		if object := c.Object(); client.ObjectKeyFromObject(object) == r.At {
+			p.deleted[object.GetUID()] = true
+			return
 		}
 	}
 }

@@ -53,7 +53,7 @@ func (p *Process) clients(send func(*model.Request, func() error) error) (cached
 
 // indexes are the controller's, which a real cache maintains by the same rules.
 func indexes(object client.Object) fields.Set {
-	out := fields.Set{"usher.dev/owner": model.OwnerOf(object)}
+	out := fields.Set{"usher.dev/owner": ownerOf(object)}
 	switch o := object.(type) {
 	case *corev1.Pod:
 		out["usher.dev/node"] = o.Spec.NodeName
@@ -145,9 +145,8 @@ func (p *Process) write(r *model.Request, do func() error) error {
 	if err := p.refused(lose && !p.config.LoseBlind); err != nil {
 		return err
 	}
-	if r.Kind == model.Pods && r.Verb == model.VerbDelete && p.World.roll(p.config.Faults.Later) {
-		p.World.say(p.name, "Pod %s may not be deleted yet", r.At.Name)
-		return apierrors.NewTooManyRequests("the Pod is drained first", 1+p.World.chance.IntN(10))
+	if err := p.notAdmitted(r); err != nil {
+		return err
 	}
 	if err := do(); err != nil {
 		p.World.say(p.name, "a write is refused: %v", err)
@@ -157,6 +156,19 @@ func (p *Process) write(r *model.Request, do func() error) error {
 		return nil
 	}
 	return p.answer(r, lose)
+}
+
+// notAdmitted is why admission refuses a write: a guard delays a deletion, or a quota is used up.
+func (p *Process) notAdmitted(r *model.Request) error {
+	switch {
+	case r.Kind != model.Pods:
+	case r.Verb == model.VerbDelete && p.World.roll(p.config.Faults.Later):
+		p.World.say(p.name, "Pod %s may not be deleted yet", r.At.Name)
+		return apierrors.NewTooManyRequests("the Pod is drained first", 1+p.World.chance.IntN(10))
+	case r.Verb == model.VerbCreate && pulling(r) && p.refusePull():
+		return apierrors.NewForbidden(r.Kind.Resource(), r.At.Name, errors.New("exceeded quota"))
+	}
+	return nil
 }
 
 // answer carries the answer to a successful write back to the process.

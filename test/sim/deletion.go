@@ -36,6 +36,9 @@ func (c collector) observe(commit *model.Commit) {
 		return
 	}
 	owner := metav1.GetControllerOf(object)
+	if pulls(object) && len(object.GetOwnerReferences()) > 0 {
+		owner = &object.GetOwnerReferences()[0]
+	}
 	if owner == nil || owner.Kind != apps.KindCloneSet.Kind {
 		return
 	}
@@ -77,7 +80,7 @@ func (c collector) owned(owner types.UID) []client.Object {
 	var out []client.Object
 	for _, kind := range dependents {
 		for _, object := range model.Sorted(c.Server.Objects[kind]) {
-			if model.OwnerOf(object) == string(owner) {
+			if model.OwnerOf(object) == string(owner) || ownerOf(object) == "pulls/"+string(owner) {
 				out = append(out, object)
 			}
 		}

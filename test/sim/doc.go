@@ -11,8 +11,8 @@
 //
 //   - client.go, process.go: a controller process, that is
 //     the real cloneset.Reconciler on a delayed copy of the server's objects;
-//   - kubelet.go, operator.go, user.go, claims.go, deletion.go: everybody else who writes;
-//   - known.go, invariants.go, moves.go, claimrules.go, goal.go: what must hold;
+//   - kubelet.go, operator.go, user.go, deletion.go: everybody else who writes;
+//   - known.go, invariants.go, moves.go, claims.go, goal.go: what must hold;
 //   - explore*.go: all schedules of a small cluster instead of random ones;
 //   - world.go, setup.go, words.go, story.go: time, randomness, sets in words, and the story of
 //     a run.

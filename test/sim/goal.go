@@ -129,6 +129,11 @@ func (s *Simulation) missing() string {
 	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
+	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
+		if pulls(pod) {
+			return fmt.Sprintf("Pod %s still pulls an image", pod.Name)
+		}
+	}
 	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 

@@ -80,6 +80,7 @@ var rules = []rule{
 	{"claims that wait are used first", claimsLeft},
 	{ruleHeldSet, withoutFinalizer},
 	{ruleDeletedSet, afterDeletion},
+	{ruleImages, withoutImage},
 }
 
 // lastingRules hold also for a set that is gone or deleted without the process knowing.
@@ -110,7 +111,9 @@ func (s *Simulation) judge(p *Process, c *model.Commit) {
 		return
 	}
 	w := &podWrite{Commit: c, process: p, set: set, hooks: lifecycle.FromSpec(set.Spec.Lifecycle), update: s.updateRevision(set), now: p.pass.now}
-	w.old, w.new = c.Pods()
+	if w.old, w.new = c.Pods(); pulls(c.Object()) {
+		return
+	}
 	w.before, w.after = p.decided(set, c), p.decided(set, nil)
 	for _, r := range rules {
 		if s.overtaken(set) && !slices.Contains(lastingRules, r.name) {

@@ -5,12 +5,17 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -29,6 +34,9 @@ type NodeConfig struct {
 	Schedule time.Duration
 	// Resize is how long it takes to change a container's resources.
 	Resize time.Duration
+	// Pull is how long a node takes to pull an image. 0: every node has every image, and the
+	// controller has none pulled first.
+	Pull time.Duration
 }
 
 // nodes are the kubelets and the scheduler: they take the steps of the model, each after
@@ -46,7 +54,7 @@ type nodes struct {
 // running is what a kubelet runs of a Pod, and what it is about to do with it.
 type running struct {
 	model.Run
-	planned, ending bool
+	planned, ending, pulling bool
 	// reports counts the reports; reported is the last one that arrived.
 	reports, reported int
 }
@@ -127,6 +135,10 @@ func (n *nodes) later(pod *corev1.Pod, most time.Duration, do func(*corev1.Pod, 
 
 // sync is one sync of a Pod by its kubelet.
 func (n *nodes) sync(pod *corev1.Pod, r *running) {
+	if pulls(pod) {
+		n.pull(pod, r)
+		return
+	}
 	switch model.Next(pod) {
 	case model.Stop:
 		n.stop(pod, r)
@@ -143,7 +155,8 @@ func (n *nodes) begin(pod *corev1.Pod, tasks []model.Task) {
 			n.later(pod, n.config.Nodes.Resize, func(pod *corev1.Pod, r *running) { n.resized(pod, r, task) })
 			continue
 		}
-		n.later(pod, n.config.Nodes.Start, func(pod *corev1.Pod, r *running) { n.started(pod, r, task) })
+		fetch := n.fetch(plan.ImageOnNode{Node: pod.Spec.NodeName, Image: task.Image})
+		n.later(pod, n.config.Nodes.Start+fetch, func(pod *corev1.Pod, r *running) { n.started(pod, r, task) })
 	}
 }
 
@@ -158,6 +171,7 @@ func (n *nodes) started(pod *corev1.Pod, r *running, task model.Task) {
 		return
 	case !n.Broken[task.Image]: // otherwise it waits for its image until that is fixed
 		n.containers++
+		n.fetched(plan.ImageOnNode{Node: pod.Spec.NodeName, Image: task.Image})
 		r.Start(task.Container, fmt.Sprintf("containerd://%04d", n.containers), n.World.now())
 	}
 	n.report(pod, r)
@@ -295,4 +309,76 @@ func (n *nodes) heal() {
 			n.notice(pod)
 		}
 	}
+}
+
+// resourcesOf describes the resources of all containers.
+func resourcesOf(spec *corev1.PodSpec) string {
+	var all []string
+	for i := range spec.Containers {
+		all = append(all, model.ResourcesText(spec.Containers[i].Resources))
+	}
+	return strings.Trim(strings.Join(all, "+"), "+")
+}
+
+// priorityOf is the launch priority of a container.
+func priorityOf(c *corev1.Container) (priority int) {
+	for _, variable := range c.Env {
+		if variable.Name == apps.EnvContainerPriority {
+			priority, _ = strconv.Atoi(variable.Value) // 0 if it is no number
+		}
+	}
+	return priority
+}
+
+// orderBroken: no container changes while one of a higher priority still has to change
+// for the same revision, or has not reached its target; within one update, also not
+// while that container is not ready.
+func orderBroken(w *podWrite) string {
+	if !w.changesContainers() || w.old.Spec.NodeName == "" {
+		return ""
+	}
+	for i := range w.new.Spec.Containers {
+		changed := &w.new.Spec.Containers[i]
+		if same := &w.old.Spec.Containers[i]; same.Image == changed.Image && model.SameResources(same.Resources, changed.Resources) {
+			continue
+		}
+		for j := range w.old.Spec.Containers {
+			first := &w.old.Spec.Containers[j]
+			if priorityOf(first) <= priorityOf(changed) {
+				continue
+			}
+			if what := w.notYet(first, j, changed.Name); what != "" {
+				return fmt.Sprintf("container %s of Pod %s changes, but %s, which goes before it, %s", changed.Name, w.name(), first.Name, what)
+			}
+		}
+	}
+	return ""
+}
+
+// notYet describes what a container that precedes another one still lacks; "" if
+// nothing.
+func (w *podWrite) notYet(c *corev1.Container, index int, other string) string {
+	if t := templateOfPod(w.process.Server, w.new); t != nil && index < len(t.Spec.Containers) {
+		if want := &t.Spec.Containers[index]; c.Image != want.Image || !model.SameResources(c.Resources, want.Resources) {
+			return "is not of the revision yet"
+		}
+	}
+	if r := w.process.nodes.pods[w.old.UID]; r != nil && r.Lacks(index, c) != "" {
+		return r.Lacks(index, c)
+	}
+	if w.goesOn() && w.begun(c.Name) && !w.begun(other) && !model.ContainerStatus(w.old, c.Name).Ready {
+		return "is not ready"
+	}
+	return ""
+}
+
+// begun reports whether, by the update's record, a container's turn has come.
+func (w *podWrite) begun(name string) bool {
+	state, err := inplace.ParseState(w.old.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil {
+		return false
+	}
+	_, image := state.LastContainerStatuses[name]
+	_, resources := state.Resources[name]
+	return image || resources
 }

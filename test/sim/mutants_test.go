@@ -65,7 +65,7 @@ func mutants(t *testing.T, file string, from ...map[string]mutant) []mutant {
 }
 
 func simMutants(t *testing.T) []mutant {
-	return mutants(t, "mutants.txt", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants)
+	return mutants(t, "mutants.txt", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants, imageMutants)
 }
 
 // misreads is a mutant that changes what the planner sees.
@@ -370,4 +370,25 @@ var deletionMutants = map[string]mutant{
 func removeFinalizers(p *Process) {
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.pass.set.Namespace, Name: p.pass.set.Name}}
 	_ = p.reconciler.Client.Patch(context.Background(), set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))) // a fault does not matter
+}
+
+// imageMutants have images pulled in the wrong way.
+var imageMutants = map[string]mutant{
+	"does not wait for images": misreads(func(s *plan.Snapshot) { s.Pulls.RefusedUntil = s.Now.Add(time.Hour) }),
+	"takes every pull for done": misreads(func(s *plan.Snapshot) {
+		for i, pod := range s.Pulls.Pods {
+			s.Pulls.Pods[i] = pod.DeepCopy()
+			s.Pulls.Pods[i].Status.Phase = corev1.PodSucceeded
+		}
+	}),
+	"takes an image for another node's": misreads(func(s *plan.Snapshot) {
+		var all []corev1.ContainerImage
+		for _, images := range s.Pulls.Listed {
+			all = append(all, images...)
+		}
+		for node := range s.Pulls.Listed {
+			s.Pulls.Listed[node] = all
+		}
+	}),
+	"never ends a pull": {after: func(_ *plan.Snapshot, p *plan.Plan) { p.EndPulls = nil }},
 }

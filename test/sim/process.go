@@ -112,7 +112,11 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}, deleted: map[types.UID]bool{},
 	}
 	cached, live := p.clients(send(p))
-	p.reconciler = cloneset.New(cached, live, recorder{p}, cloneset.Options{Parallel: 1, Clock: s.World.Clock})
+	options := cloneset.Options{Parallel: 1, Clock: s.World.Clock}
+	if s.config.Nodes.Pull > 0 {
+		options.PullImage = "usher"
+	}
+	p.reconciler = cloneset.New(cached, live, recorder{p}, options)
 	p.reconciler.Plan = p.decide
 	return p
 }
@@ -126,12 +130,22 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents(), model.Nodes: p.reconciler.NodeEvents(),
 	}
 	p.queue = &queue{world: s.World, work: p.work}
+	watched := cloneset.New(p.reconciler.Client, nil, nil, cloneset.Options{})
+	p.reconciler.ListPods = func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
+		p.looked()
+		return watched.WatchedPods(ctx, namespace, owner)
+	}
 	for _, kind := range kinds {
 		lag, ok := config.Lags[kind]
 		if !ok {
 			lag = config.Lag
 		}
-		changed := func(before, after client.Object) { p.later(kind, before, after) }
+		changed := func(before, after client.Object) {
+			if kind == model.Pods {
+				dispatch(watched.PodEvents(), before, after, nobody{})
+			}
+			p.later(kind, before, after)
+		}
 		p.caches[kind] = &watch{Cache: model.NewCache(s.Server, kind, changed), world: s.World, lag: lag}
 		p.caches[kind].Report()
 	}
@@ -161,24 +175,40 @@ func short(name string) string { return name[len(name)-1:] }
 func (p *Process) handle(kind model.Kind, before, after client.Object) {
 	p.handling = true
 	defer func() { p.handling = false }()
-	ctx, handlers, request := context.Background(), p.handlers[kind], reconcile.Request{NamespacedName: p.key}
-	switch {
-	case kind == model.CloneSets:
+	handlers, request := p.handlers[kind], reconcile.Request{NamespacedName: p.key}
+	switch kind {
+	case model.CloneSets:
 		if before == nil || after == nil || p.reconciler.SetChanged(before, after) {
 			p.queue.Add(request)
 		}
-	case kind == model.Revisions:
+	case model.Revisions:
 		if model.OwnerOf(cmp.Or(after, before)) != model.Orphan {
 			p.queue.Add(request)
 		}
-	case before == nil:
-		handlers.Create(ctx, event.CreateEvent{Object: after}, p.queue)
-	case after == nil:
-		handlers.Delete(ctx, event.DeleteEvent{Object: before}, p.queue)
 	default:
-		handlers.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, p.queue)
+		dispatch(handlers, before, after, p.queue)
 	}
 }
+
+func dispatch(to handler.EventHandler, before, after client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	ctx := context.Background()
+	switch {
+	case before == nil:
+		to.Create(ctx, event.CreateEvent{Object: after}, queue)
+	case after == nil:
+		to.Delete(ctx, event.DeleteEvent{Object: before}, queue)
+	default:
+		to.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
+	}
+}
+
+// nobody is a queue that nobody works off.
+type nobody struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+func (nobody) Add(reconcile.Request)                     {}
+func (nobody) AddAfter(reconcile.Request, time.Duration) {}
 
 // mostVain is how many passes in a row may change nothing.
 const mostVain = 300

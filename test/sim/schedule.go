@@ -25,6 +25,9 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 	if later := newWorld(seed ^ 0x429); later.roll(0.3) { // its own random source, as in randomEnd
 		config.Process.Faults.Later = 0.5
 	}
+	if first := newWorld(seed ^ 0x13a6e); first.roll(0.3) { // its own random source, as in randomEnd
+		config.Nodes.Pull = pick(first, time.Second, 30*time.Second, 5*time.Minute)
+	}
 	set := randomSet(w)
 	randomClaims(seed, set)
 	s := New(config, set)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -52,6 +53,7 @@ type Simulation struct {
 	config Config
 
 	nodes     *nodes
+	images    images
 	processes []*Process
 	key       types.NamespacedName
 	// closing reports whether the faults are over.
@@ -89,6 +91,7 @@ func empty(config Config, set types.NamespacedName) *Simulation {
 	s := &Simulation{
 		World: w, Server: model.NewServer(w.now), config: config, key: set, revisions: map[string]string{},
 		unprotected: config.Operator.Careless,
+		images:      images{has: map[plan.ImageOnNode]bool{}, rejected: map[plan.ImageOnNode]bool{}},
 	}
 	s.nodes = &nodes{Simulation: s, Node: model.Node{Broken: map[string]bool{}}, pods: map[types.UID]*running{}, down: map[string]bool{}}
 	return s

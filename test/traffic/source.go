@@ -4,9 +4,24 @@ package traffic
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/naming/endpoints"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/usher-dev/usher/test/servers/run"
 )
@@ -72,4 +87,204 @@ func (f Fixed) Follow(ctx context.Context, tell func(addresses []string)) error 
 	tell([]string{string(f)})
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// Service is a Kubernetes Service as gateways, meshes and load balancers follow it: the ready
+// endpoints of its EndpointSlices, at the first port of each slice.
+type Service struct {
+	Client    kubernetes.Interface
+	Namespace string
+	Name      string
+}
+
+// Follow implements Source with a watch.
+func (s Service) Follow(ctx context.Context, tell func(addresses []string)) error {
+	api := s.Client.DiscoveryV1().EndpointSlices(s.Namespace)
+	options := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + s.Name}
+	list, err := api.List(ctx, options)
+	if err != nil {
+		return fmt.Errorf("list the EndpointSlices of Service %s: %w", s.Name, err)
+	}
+	known := map[types.UID]*discoveryv1.EndpointSlice{}
+	for i := range list.Items {
+		known[list.Items[i].UID] = &list.Items[i]
+	}
+	tell(ready(known))
+	options.ResourceVersion = list.ResourceVersion
+	changes, err := api.Watch(ctx, options)
+	if err != nil {
+		return fmt.Errorf("watch the EndpointSlices of Service %s: %w", s.Name, err)
+	}
+	defer changes.Stop()
+	defer context.AfterFunc(ctx, changes.Stop)()
+	for event := range changes.ResultChan() {
+		slice, ok := event.Object.(*discoveryv1.EndpointSlice)
+		switch {
+		case !ok:
+			return fmt.Errorf("watch the EndpointSlices of Service %s: %w", s.Name, apierrors.FromObject(event.Object))
+		case event.Type == watch.Deleted:
+			delete(known, slice.UID)
+		default:
+			known[slice.UID] = slice
+		}
+		tell(ready(known))
+	}
+	return ctx.Err()
+}
+
+// ready are the endpoints that callers use. Those that are serving and terminating are for
+// callers whom nothing else is left, and no caller here goes that far.
+func ready(slices map[types.UID]*discoveryv1.EndpointSlice) (addresses []string) {
+	for _, slice := range slices {
+		if len(slice.Ports) == 0 || slice.Ports[0].Port == nil {
+			continue
+		}
+		port := strconv.Itoa(int(*slice.Ports[0].Port))
+		for _, endpoint := range slice.Endpoints {
+			if yes := endpoint.Conditions.Ready; yes == nil || *yes {
+				addresses = append(addresses, net.JoinHostPort(endpoint.Addresses[0], port))
+			}
+		}
+	}
+	return addresses
+}
+
+// listTimeout bounds one listing, which waits for as long as etcd is away.
+const listTimeout = 5 * time.Second
+
+// Etcd is a service in etcd in the layout of
+// go.etcd.io/etcd/client/v3/naming/endpoints: keys below <prefix>/<service>/.
+type Etcd struct {
+	Client  *clientv3.Client
+	Prefix  string
+	Service string
+}
+
+// Follow implements Source. The etcd client reconnects by itself after an outage and
+// resumes the watch; Follow returns an error if etcd has compacted the history or
+// cannot be listed.
+func (e Etcd) Follow(ctx context.Context, tell func(addresses []string)) error {
+	prefix := strings.Trim(e.Prefix, "/") + "/" + e.Service + "/"
+	listCtx, cancel := context.WithTimeout(ctx, listTimeout)
+	listed, err := e.Client.Get(listCtx, prefix, clientv3.WithPrefix())
+	cancel()
+	if err != nil {
+		return fmt.Errorf("list etcd keys below %s: %w", prefix, err)
+	}
+	addresses := map[string]string{} // by key
+	for _, kv := range listed.Kvs {
+		if addresses[string(kv.Key)], err = decode(kv.Key, kv.Value); err != nil {
+			return err
+		}
+	}
+	tell(slices.Collect(maps.Values(addresses)))
+	// The channel is closed only with the context: without a separate one, the watch of
+	// an abandoned Follow would live on.
+	watchCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	for response := range e.Client.Watch(watchCtx, prefix, clientv3.WithPrefix(), clientv3.WithRev(listed.Header.Revision+1)) {
+		if err := apply(addresses, response); err != nil {
+			return fmt.Errorf("watch etcd keys below %s: %w", prefix, err)
+		}
+		tell(slices.Collect(maps.Values(addresses))) // Callers never see part of a transaction.
+	}
+	return ctx.Err()
+}
+
+func apply(addresses map[string]string, response clientv3.WatchResponse) (err error) {
+	for _, event := range response.Events {
+		key := string(event.Kv.Key)
+		if event.Type == clientv3.EventTypeDelete {
+			delete(addresses, key)
+		} else if addresses[key], err = decode(event.Kv.Key, event.Kv.Value); err != nil {
+			return err
+		}
+	}
+	return response.Err()
+}
+
+// decode is the address of an entry. It is stored as an endpoint, whose other fields do
+// not matter to a caller.
+func decode(key, value []byte) (address string, err error) {
+	var endpoint endpoints.Endpoint
+	if err := json.Unmarshal(value, &endpoint); err != nil {
+		return "", fmt.Errorf("etcd key %s: its value is no endpoint: %w", key, err)
+	}
+	if endpoint.Addr == "" {
+		return "", fmt.Errorf("etcd key %s: its value has no Addr", key)
+	}
+	return endpoint.Addr, nil
+}
+
+// directory is the history of a service's addresses, as long as the slowest caller needs
+// it. What a caller knows is what the registry knew some time ago, so one history
+// serves callers with any lag, and an unreachable registry leaves everyone with the
+// last list.
+type directory struct {
+	keep     time.Duration // how far the slowest caller lags behind
+	versions []version     // oldest first; never empty after the first list
+}
+
+type version struct {
+	at        time.Time
+	addresses []string // in order; never changed once stored
+}
+
+// replace stores what the registry lists now, and returns what has left and joined.
+func (d *directory) replace(now time.Time, addresses []string) (left, joined []string) {
+	next := slices.Compact(slices.Sorted(slices.Values(addresses)))
+	before := d.current()
+	left, joined = missing(before, next), missing(next, before)
+	if len(left)+len(joined) > 0 || len(d.versions) == 0 {
+		d.versions = append(d.versions, version{at: now, addresses: next})
+		d.forget(now)
+	}
+	return left, joined
+}
+
+// current is what the registry lists now, as far as known.
+func (d *directory) current() []string {
+	if len(d.versions) == 0 {
+		return nil
+	}
+	return d.versions[len(d.versions)-1].addresses
+}
+
+// view is what a caller with this lag behind the registry knows.
+func (d *directory) view(now time.Time, lag time.Duration) []string {
+	seen := now.Add(-lag)
+	for _, v := range slices.Backward(d.versions) {
+		if !v.at.After(seen) {
+			return v.addresses
+		}
+	}
+	return nil
+}
+
+// lists reports whether the registry lists an address now.
+func (d *directory) lists(address string) bool { return slices.Contains(d.current(), address) }
+
+// caughtUp reports whether every caller knows what the registry knows.
+func (d *directory) caughtUp(now time.Time) bool {
+	d.forget(now)
+	return len(d.versions) <= 1
+}
+
+// usable reports whether any caller may still know an address.
+func (d *directory) usable(now time.Time, address string) bool {
+	d.forget(now)
+	return slices.ContainsFunc(d.versions, func(v version) bool { return slices.Contains(v.addresses, address) })
+}
+
+// forget drops the versions that no caller can see any more.
+func (d *directory) forget(now time.Time) {
+	oldest := now.Add(-d.keep)
+	for len(d.versions) > 1 && !d.versions[1].at.After(oldest) {
+		d.versions = d.versions[1:]
+	}
+}
+
+// missing lists what one list has and the other lacks.
+func missing(have, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(have), func(address string) bool { return slices.Contains(other, address) })
 }

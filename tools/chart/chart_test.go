@@ -114,6 +114,7 @@ func TestValuesRefused(t *testing.T) {
 		{"halves: {cloneset: false, registration: false}", "turn on cloneset, registration, or both"},
 		{"log: {level: loud}", "level"},
 		{"parallel: 0", "parallel"},
+		{"leaseDuration: 1s", "leaseDuration"},
 		{"extraArgs: [leader-elect]", "extraArgs"},
 		{"metrics: {port: 70000}", "port"},
 		{"serviceAccount: {create: false}", "serviceAccount.name"},

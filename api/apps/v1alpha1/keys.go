@@ -33,6 +33,13 @@ const (
 	// AnnotationInPlaceUpdateGrace holds the in-place update that is waiting for its
 	// grace period, as JSON.
 	AnnotationInPlaceUpdateGrace = "apps.kruise.io/inplace-update-grace"
+	// AnnotationPullParallelism, AnnotationPullMinUpdatedReady and AnnotationPullTimeout are a
+	// CloneSet's: how many nodes pull a new image at a time (a number, or a percentage of the
+	// replicas), how many Pods must be updated and ready before they do so for more Pods than
+	// that, and how many seconds a pull may take.
+	AnnotationPullParallelism     = "apps.kruise.io/image-predownload-parallelism"
+	AnnotationPullMinUpdatedReady = "apps.kruise.io/image-predownload-min-updated-ready-pods"
+	AnnotationPullTimeout         = "apps.kruise.io/image-predownload-timeout-seconds"
 	// EnvContainerPriority names the environment variable that orders containers at
 	// launch and during an in-place update, highest first.
 	EnvContainerPriority = "KRUISE_CONTAINER_PRIORITY"
@@ -42,6 +49,14 @@ const (
 // until its Pods have passed that hook. It is Usher's own: another controller of CloneSets
 // does not remove it.
 const FinalizerPreDelete = "usher.dev/pre-delete"
+
+// AnnotationImagesFirst, set to "false" on a CloneSet, has Pods leave service before their
+// nodes have the new image. LabelPullsFor, on a Pod that pulls an image, holds the UID of the
+// CloneSet. Both are Usher's own.
+const (
+	AnnotationImagesFirst = "usher.dev/images-first"
+	LabelPullsFor         = "usher.dev/pulls-for"
+)
 
 // Pod conditions that CloneSet Pods have as readiness gates.
 const (

@@ -193,13 +193,8 @@ func (t PodTemplate) MarshalJSON() ([]byte, error) { return rawOrEmpty(t.raw), n
 // UnmarshalJSON keeps data and reads the declared fields from it.
 func (t *PodTemplate) UnmarshalJSON(data []byte) error {
 	type declared PodTemplate
-	var fields declared
-	if err := json.Unmarshal(data, &fields); err != nil {
-		return err
-	}
-	*t = PodTemplate(fields)
-	t.raw = bytes.Clone(data)
-	return nil
+	*t = PodTemplate{raw: bytes.Clone(data)}
+	return json.Unmarshal(data, (*declared)(t))
 }
 
 // DeepCopyInto copies the template. The raw JSON is immutable and shared.
@@ -218,13 +213,8 @@ func (t ClaimTemplate) MarshalJSON() ([]byte, error) { return rawOrEmpty(t.raw),
 // UnmarshalJSON keeps data and reads the declared fields from it.
 func (t *ClaimTemplate) UnmarshalJSON(data []byte) error {
 	type declared ClaimTemplate
-	var fields declared
-	if err := json.Unmarshal(data, &fields); err != nil {
-		return err
-	}
-	*t = ClaimTemplate(fields)
-	t.raw = bytes.Clone(data)
-	return nil
+	*t = ClaimTemplate{raw: bytes.Clone(data)}
+	return json.Unmarshal(data, (*declared)(t))
 }
 
 // DeepCopyInto copies the claim. The raw JSON is immutable and shared.

@@ -37,30 +37,37 @@ type Instance struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
-	// +kubebuilder:validation:items:Pattern=`^[^,\x00-\x20\x7f]+$`
+	// +kubebuilder:validation:items:Pattern=`^[!-+\--~]+$`
 	// +listType=set
 	// +optional
 	Tags []string `json:"tags,omitempty"`
 	// TagsFrom adds tags from each Pod. A value with commas is several tags; an empty
 	// value is none.
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
 	TagsFrom []PodSource `json:"tagsFrom,omitempty"`
 	// Metadata is published with the entry if the registry supports it. The keys
-	// weight, tags and usher are reserved for Usher.
-	// +kubebuilder:validation:MaxProperties=64
+	// weight, tags and usher are reserved for Usher. A key has at most 128 bytes, a value 512.
+	// +kubebuilder:validation:MaxProperties=24
+	// +kubebuilder:validation:XValidation:rule="self.all(key, size(bytes(key)) <= 128)",message="a metadata key has at most 128 bytes"
 	// +kubebuilder:validation:XValidation:rule="!('weight' in self) && !('tags' in self) && !('usher' in self)",message="the metadata keys weight, tags and usher are written by Usher itself: use instance.weight, instance.tags, or another key"
 	// +optional
-	Metadata map[string]string `json:"metadata,omitempty"`
+	Metadata map[string]MetadataValue `json:"metadata,omitempty"`
 	// MetadataFrom adds metadata from each Pod. A Pod without the field gets the key's
 	// value in instance.metadata, or nothing.
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=key
 	// +optional
 	MetadataFrom []MetadataSource `json:"metadataFrom,omitempty"`
 }
+
+// MetadataValue is a value that is published with an entry.
+//
+// +kubebuilder:validation:MaxLength=512
+// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 512",message="a metadata value has at most 512 bytes"
+type MetadataValue string
 
 // PodSource is the source of a value.
 type PodSource struct {
@@ -72,7 +79,8 @@ type PodSource struct {
 type MetadataSource struct {
 	// Key is the metadata key.
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 128",message="a metadata key has at most 128 bytes"
 	// +kubebuilder:validation:XValidation:rule="!(self in ['weight', 'tags', 'usher'])",message="the metadata keys weight, tags and usher are written by Usher itself: use instance.weightFrom, instance.tagsFrom, or another key"
 	Key string `json:"key"`
 	// FieldRef names a field of the Pod. A value longer than 512 bytes, or with control
@@ -85,7 +93,7 @@ type FieldRef struct {
 	// FieldPath is metadata.name, metadata.namespace, metadata.uid,
 	// metadata.labels['<key>'], metadata.annotations['<key>'], spec.nodeName,
 	// spec.serviceAccountName, status.podIP or status.hostIP.
-	// +kubebuilder:validation:MaxLength=400
+	// +kubebuilder:validation:MaxLength=345
 	// +kubebuilder:validation:XValidation:rule=`self.matches("^(metadata[.](name|namespace|uid|(labels|annotations)[[]'[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?'[]])|spec[.](nodeName|serviceAccountName)|status[.](podIP|hostIP))$")`,message="fieldPath is metadata.name, metadata.namespace, metadata.uid, metadata.labels['<key>'], metadata.annotations['<key>'], spec.nodeName, spec.serviceAccountName, status.podIP or status.hostIP"
 	FieldPath string `json:"fieldPath"`
 }

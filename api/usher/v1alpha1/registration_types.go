@@ -45,11 +45,13 @@ type RegistrationList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",message="selector cannot be empty: it would register every Pod of the namespace; set selector.matchLabels",fieldPath=".selector"
 type RegistrationSpec struct {
 	// Selector matches Pods in the Registration's namespace.
-	Selector metav1.LabelSelector `json:"selector"`
+	Selector LabelSelector `json:"selector"`
 	// Registries names the Registries. A hook is released when all of them have
 	// confirmed.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	// +listType=set
 	Registries []string `json:"registries"`
 	// Instance describes the entry that callers find.
@@ -279,6 +281,7 @@ type RegistrationStatus struct {
 	Draining int32 `json:"draining"`
 	// Registries shows the same for each registry, sorted by name: those in the spec,
 	// and others that may still have entries.
+	// +kubebuilder:validation:MaxItems=128
 	// +listType=map
 	// +listMapKey=name
 	// +optional
@@ -286,6 +289,7 @@ type RegistrationStatus struct {
 	// Targets are the services in which the Registration may have entries. Each is
 	// recorded before its first entry is written, so that a change of service, prefix
 	// or registries leaves no entry behind.
+	// +kubebuilder:validation:MaxItems=128
 	// +listType=atomic
 	// +optional
 	Targets []Target `json:"targets,omitempty"`
@@ -293,6 +297,7 @@ type RegistrationStatus struct {
 	// and for what (Waiting), whether its hooks match those of the CloneSets
 	// (HooksMatched), and whether the values it takes from Pods are usable
 	// (InstancesValid).
+	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -301,6 +306,7 @@ type RegistrationStatus struct {
 // RegistryPods is the last observed state of the Pods in one registry.
 type RegistryPods struct {
 	// Name is the name of the Registry.
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 	// Registered is the number of Pods that callers find in this registry.
 	// +kubebuilder:default=0
@@ -317,6 +323,7 @@ type RegistryPods struct {
 	Waiting int32 `json:"waiting"`
 	// Error is why the registry cannot be used, or why it refuses a Pod. Empty if there
 	// is no error.
+	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Error string `json:"error,omitempty"`
 	// Entries is how many entries of the Registration the registry listed when it was last
@@ -327,6 +334,7 @@ type RegistryPods struct {
 	// +optional
 	Differing int32 `json:"differing,omitempty"`
 	// Differences are the first ten of them, sorted by Pod.
+	// +kubebuilder:validation:MaxItems=10
 	// +listType=atomic
 	// +optional
 	Differences []EntryDifference `json:"differences,omitempty"`
@@ -335,25 +343,31 @@ type RegistryPods struct {
 // EntryDifference is an entry that a registry does not list as it should be.
 type EntryDifference struct {
 	// Pod is the name of the entry's Pod.
+	// +kubebuilder:validation:MaxLength=253
 	Pod string `json:"pod"`
 	// Entry is the id of the entry in the registry.
+	// +kubebuilder:validation:MaxLength=512
 	Entry string `json:"entry"`
 	// Reason is why: Orphan, if the entry's Pod or Registration is gone; otherwise the reason
 	// for which the Pod waits, such as NotListedYet, StillListed or RegistryRefuses.
+	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
 }
 
 // Target is a service in a registry.
 type Target struct {
 	// Registry is the name of the Registry.
+	// +kubebuilder:validation:MaxLength=253
 	Registry string `json:"registry"`
 	// Prefix is where the Registry kept its services when the target was recorded: the
 	// prefix in etcd, the datacenter in Consul, the zone in DNS, the path in ZooKeeper,
 	// the namespace of EndpointSlices or Services, or the namespace, group and cluster in
 	// Nacos.
+	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// Service is the service name that callers look up.
+	// +kubebuilder:validation:MaxLength=253
 	Service string `json:"service"`
 }
 

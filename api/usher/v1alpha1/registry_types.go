@@ -77,7 +77,7 @@ type RegistrySpec struct {
 	// Namespaces selects, by labels, the namespaces whose Registrations may use this
 	// registry. Default: all namespaces.
 	// +optional
-	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
+	Namespaces *LabelSelector `json:"namespaces,omitempty"`
 	// Services says which namespaces may register in which services. The first rule with
 	// the name of a service decides. Without one, a service belongs to the namespace that
 	// has entries there, and to no namespace if there are entries that Usher did not write.
@@ -134,7 +134,7 @@ type ServiceRule struct {
 	// Namespaces selects, by labels, the namespaces whose Registrations may register there;
 	// every namespace has the label kubernetes.io/metadata.name. Default: all namespaces.
 	// +optional
-	Namespaces *metav1.LabelSelector `json:"namespaces,omitempty"`
+	Namespaces *LabelSelector `json:"namespaces,omitempty"`
 	// Shared lets several of these namespaces have entries in one service, beside each
 	// other and beside entries that Usher did not write. Default: false, the first of them
 	// keeps the others out until its Registrations and entries are gone.
@@ -401,9 +401,11 @@ type ZooKeeperRegistry struct {
 type SecretReference struct {
 	// Namespace is the namespace of the Secret.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
 	// Name is the name of the Secret.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 }
 
@@ -412,8 +414,10 @@ type RegistryStatus struct {
 	// ObservedGeneration is the spec's generation that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Kind is the kind that the spec sets, for display.
+	// +kubebuilder:validation:MaxLength=32
 	Kind string `json:"kind,omitempty"`
 	// Conditions show whether the last call to the registry succeeded (Reachable).
+	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -423,7 +427,9 @@ type RegistryStatus struct {
 	LastOutage *Outage `json:"lastOutage,omitempty"`
 	// Users are the Registrations that may have entries in this registry, one item per
 	// service. Each is recorded before its first entry is written. If someone removes a
-	// Registration's finalizer and it disappears, Users shows what to clean up.
+	// Registration's finalizer and it disappears, Users shows what to clean up. All together
+	// have at most 1 MiB, and those of one namespace 128 KiB.
+	// +kubebuilder:validation:MaxItems=32768
 	// +listType=atomic
 	// +optional
 	Users []RegistryUser `json:"users,omitempty"`
@@ -432,16 +438,18 @@ type RegistryStatus struct {
 // RegistryUser is a Registration that may have entries in a service.
 type RegistryUser struct {
 	// Namespace is the namespace of the Registration.
+	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
 	// Registration is the name of the Registration.
+	// +kubebuilder:validation:MaxLength=253
 	Registration string `json:"registration"`
-	// Selector is what matched the Registration's Pods when this was recorded.
-	Selector metav1.LabelSelector `json:"selector"`
 	// Prefix is where the Registry kept its services, as in status.targets of a
 	// Registration.
+	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// Service is the service name that callers look up.
+	// +kubebuilder:validation:MaxLength=253
 	Service string `json:"service"`
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 )
 
 // State is the record of a Pod's latest in-place update, kept in the annotation
@@ -111,17 +112,13 @@ var knownMembers = sync.OnceValue(func() map[string]bool {
 
 // String encodes the record for the annotation.
 func (s State) String() string {
-	data, err := json.Marshal(s)
-	if err == nil && len(s.others) > 0 {
-		members := maps.Clone(s.others)
-		if err = json.Unmarshal(data, &members); err == nil {
-			data, err = json.Marshal(members)
-		}
+	data := encode.JSON(s)
+	if len(s.others) == 0 {
+		return string(data)
 	}
-	if err != nil { // strings, times, quantities and parsed JSON always encode
-		return "{}"
-	}
-	return string(data)
+	members := maps.Clone(s.others)
+	_ = json.Unmarshal(data, &members) // it is what was encoded just now
+	return string(encode.JSON(members))
 }
 
 // stableAfter is how long a container must keep running, beyond the time that it may take to

@@ -29,6 +29,13 @@ type Plan struct {
 	// terminating or gone. A name with a Delete in Actions is finished only if that
 	// succeeds.
 	PrunePodsToDelete []string
+	// Pulls are the pull Pods to create, EndPulls those to delete. PullsSkipped say where Pods
+	// do not wait for an image, and why.
+	Pulls        []Pull
+	EndPulls     []*corev1.Pod
+	PullsSkipped []string
+	// Waits are the Pods that stay in service because of an image.
+	Waits []Blocked
 	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from being
 	// created now.
 	ScaleUpLimited int

@@ -16,15 +16,16 @@ import (
 )
 
 // Blocked is a Pod that waits at a gate for someone outside, in an update for its
-// containers, for a container that is stuck, or for the API server to let it be deleted.
+// containers, for a container that is stuck, for the API server to let it be deleted, or,
+// in service, for an image.
 type Blocked struct {
 	Pod string
-	// Gate is the hook in spec.lifecycle, GateContainer or GateDeletion.
+	// Gate is the hook in spec.lifecycle, GateContainer, GateDeletion or GateImage.
 	Gate string
 	// State is the Pod's lifecycle state.
 	State apps.LifecycleState
 	// Keys are the labels and finalizers that hold it, or that are missing; with
-	// GateContainer, the kubelet's reason; with GateDeletion, the API server's.
+	// GateContainer and GateImage, the kubelet's reason; with GateDeletion, the API server's.
 	Keys []string
 	// Since is when it reached the gate, or stopped being ready; zero if unknown.
 	Since time.Time
@@ -35,6 +36,8 @@ type Blocked struct {
 	Stuck *Stuck
 	// Deferral is why the API server does not let it be deleted yet; nil if it does.
 	Deferral *Deferral
+	// Image is the image that its node lacks; nil if it waits for none.
+	Image *ImageWait
 	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
 	SetDeleted bool
 }
@@ -59,6 +62,9 @@ func (b Blocked) String() string {
 	}
 	if b.Deferral != nil {
 		return b.Deferral.text(b.Pod)
+	}
+	if b.Image != nil {
+		return b.Image.text(b.Pod, b.Since)
 	}
 	what := "to let go of"
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
@@ -91,7 +97,7 @@ func since(comma string, at time.Time) string {
 // blocked returns what a Pod waits for after a pass.
 func (s *Snapshot) blocked(v *podState) []Blocked {
 	switch {
-	case v.terminate || s.Deletion == LetGo:
+	case v.terminate || s.Deletion == LetGo, v.quiet && v.stuckOn == nil && len(s.Deferred) == 0:
 		return nil
 	case !s.Deferred[v.pod.UID].Since.IsZero():
 		return s.deferred(v)

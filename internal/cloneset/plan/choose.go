@@ -8,7 +8,6 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // choose selects the Pods that should have the update revision: at most the old Pods above
@@ -104,11 +103,10 @@ func (p *pass) change(v *podState) (*inplace.Change, error) {
 	if v.pending {
 		return inplace.Pending(v.pod, p.Update.Template), nil
 	}
-	hash := revision.Short(v.revision)
-	if p.changes[hash] == nil {
-		p.changes[hash] = sync.OnceValues(func() (*inplace.Change, error) { return p.Change(hash) })
+	if p.changes[v.hash] == nil {
+		p.changes[v.hash] = sync.OnceValues(func() (*inplace.Change, error) { return p.Change(v.hash) })
 	}
-	return p.changes[hash]()
+	return p.changes[v.hash]()
 }
 
 // Change is how a Pod of the revision with that hash reaches the update revision in place,

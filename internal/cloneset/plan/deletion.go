@@ -47,6 +47,7 @@ func DeletionOf(set *apps.CloneSet) (how Deletion, hold bool) {
 // depart plans for a CloneSet that is being deleted: nothing is created or updated. If its
 // Pods leave through the hook, they all go to that gate at once.
 func (p *pass) depart() {
+	p.plan.EndPulls = p.Pulls.Pods
 	if p.Deletion != Drain {
 		return
 	}

@@ -38,7 +38,7 @@ func Digest(pod *corev1.Pod) uint64 {
 // life hashes what is read of a Pod that is not terminating.
 func (d *digest) life(pod *corev1.Pod, f *PodInfo) {
 	add(d, f.node)
-	add(d, f.ready)
+	add(d, f.ready, f.able && f.Drained())
 	add(d, f.readySince.Unix(), int64(f.restarts))
 	for _, c := range []*corev1.PodCondition{f.inPlaceReady, f.podReady} {
 		add(d, string(c.Status), c.Message)

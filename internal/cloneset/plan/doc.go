@@ -11,6 +11,8 @@
 //	                  is cancelled
 //	choose            which Pods get the update revision, by partition    nothing
 //	                  and order
+//	awaitImages       which of them stay in service until their node has the        nothing
+//	                  new image
 //	openLedger        how many Pods serve, and how many are under way     -
 //	refresh           which Pods pass their gate, which conditions are    nothing: these Pods
 //	                  wrong, which ended Pods are deleted                 return, or are gone

@@ -4,11 +4,13 @@ package plan
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -187,6 +189,106 @@ func FuzzMake(f *testing.F) {
 		}
 		if diff := cmp.Diff(describe(Make(again)), describe(p)); diff != "" {
 			t.Errorf("the same snapshot, another plan: %s", diff)
+		}
+	})
+}
+
+// TestShortcuts: what a pass skips of Pods that serve, and the order that it does not sort,
+// change neither the plan nor the status.
+func TestShortcuts(t *testing.T) {
+	random := rand.NewChaCha8([32]byte{})
+	quiet, waits := 0, 0
+	for range 1_000 {
+		data := make([]byte, 600)
+		_, _ = random.Read(data) // never fails
+		fast, slow := anySnapshot(&dice{data}), anySnapshot(&dice{data})
+		fast.PodInfos, slow.PodInfos = ReadPods(fast.Pods, nil), ReadPods(slow.Pods, nil)
+		for _, info := range slow.PodInfos {
+			quiet += one(info.quiet)
+			info.quiet = false
+		}
+		slow.Spec.Weights = []WeightTerm{{Selector: labels.Everything()}} // sorts all Pods
+		planned, all := Make(fast), Make(slow)
+		if diff := cmp.Diff([]any{describe(all), all.More, all.RequeueAt, all.Problems}, []any{describe(planned), planned.More, planned.RequeueAt, planned.Problems}); diff != "" {
+			t.Fatalf("the plan is another (-all +skipping):\n%s", diff)
+		}
+		counts, blocked := Review(fast)
+		allCounts, allBlocked := Review(slow)
+		if diff := cmp.Diff([]any{allCounts, allBlocked}, []any{counts, blocked}); diff != "" {
+			t.Fatalf("the status is another (-all +skipping):\n%s", diff)
+		}
+		waits += len(blocked)
+	}
+	if quiet < 100 || waits < 100 {
+		t.Errorf("only %d Pods were skipped, and %d waited", quiet, waits)
+	}
+}
+
+// busySet is a set with everything happening at once: a rollout with priorities and
+// scattering, Pods at every gate, and some to be replaced.
+func busySet(n int, about string) *Snapshot {
+	pods := make([]*corev1.Pod, n)
+	for i := range pods {
+		revision, at := 1, map[int]string{
+			1: "state PreparingNormal; unready", 2: "state PreparingUpdate", 3: "updating r2", 4: "state PreparingDelete", 5: "specified",
+		}[i%20]
+		if i%20 > 3 || i%20 < 2 {
+			revision = 1 + i%2
+		}
+		pods[i] = pod(fmt.Sprintf("web-%05d", i), revision, fmt.Sprintf("registered; on node-%d; label zone=z-%d", i%500, i%3), at)
+	}
+	s := snap("InPlaceIfPossible; r2; hooks all, marking; weights zone=z-1 5; scatter zone=z-2; "+about, pods...)
+	s.PodInfos = ReadPods(s.Pods, nil)
+	return s
+}
+
+// BenchmarkMake plans one pass of a set in the middle of a rollout: with a limit of starts, and
+// as much as the budgets allow, with half of the Pods to go.
+func BenchmarkMake(b *testing.B) {
+	for _, n := range []int{100, 1_000, 5_000, 20_000} {
+		for _, about := range []string{"starts 32", fmt.Sprint("replicas ", n/2)} {
+			s := busySet(n, about)
+			measure(b, fmt.Sprintf("pods=%d %s", n, about), func() { Make(s) })
+		}
+	}
+}
+
+// BenchmarkRollout plans the next step of a rollout in place that is half done, and counts for the
+// status, as every pass of a large set does.
+func BenchmarkRollout(b *testing.B) {
+	for _, n := range []int{2_000, 20_000} {
+		pods := make([]*corev1.Pod, n)
+		for i := range pods {
+			revision, state := 1, ""
+			switch {
+			case i < n/2-16:
+				revision = 2
+			case i < n/2:
+				state = "updating r2"
+			}
+			pods[i] = pod(fmt.Sprintf("web-%05d", i), revision, fmt.Sprintf("on node-%d", i%500), state)
+		}
+		s := snap("InPlaceIfPossible; r2; starts 32; maxUnavailable 20%", pods...)
+		s.PodInfos = ReadPods(s.Pods, nil)
+		measure(b, fmt.Sprintf("pods=%d plan", n), func() { Make(s) })
+		measure(b, fmt.Sprintf("pods=%d review", n), func() { Review(s) })
+	}
+}
+
+// BenchmarkReading is what the first pass over a set does (later ones read what has changed),
+// what the status is made from, and what every Pod event costs.
+func BenchmarkReading(b *testing.B) {
+	s := busySet(5_000, "")
+	measure(b, "all Pods", func() { ReadPods(s.Pods, nil) })
+	measure(b, "review", func() { Review(s) })
+	measure(b, "digest", func() { Digest(s.Pods[0]) })
+}
+
+func measure(b *testing.B, name string, do func()) {
+	b.Run(name, func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			do()
 		}
 	})
 }

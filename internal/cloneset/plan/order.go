@@ -66,6 +66,12 @@ func phaseRank(phase corev1.PodPhase) int {
 // orderForUpdate sorts Pods as spec.updateStrategy asks. Pods whose update has begun stay
 // first whatever else changes: they are already out of service.
 func (s *Snapshot) orderForUpdate(pods []*podState) []*podState {
+	var rest []*podState
+	if len(s.Spec.Weights)+len(s.Spec.OrderKeys)+len(s.Spec.Scatter) == 0 {
+		// Nearly all Pods of a large set differ only in their names, which are in order.
+		serving := &podState{PodInfo: &PodInfo{scheduled: true, phase: corev1.PodRunning, ready: true}}
+		pods, rest = split(pods, func(p *podState) bool { return p.begun() || byUpdate(p, serving) < 0 })
+	}
 	for _, p := range pods {
 		p.weight = s.weight(p)
 	}
@@ -82,13 +88,25 @@ func (s *Snapshot) orderForUpdate(pods []*podState) []*podState {
 		pods = s.scatter(pods, term)
 	}
 	slices.SortStableFunc(pods, func(a, b *podState) int { return falseFirst(!a.begun(), !b.begun()) })
-	return pods
+	return append(pods, rest...)
+}
+
+// split separates Pods, and keeps their order.
+func split(pods []*podState, of func(*podState) bool) (are, others []*podState) {
+	for _, v := range pods {
+		if of(v) {
+			are = append(are, v)
+		} else {
+			others = append(others, v)
+		}
+	}
+	return are, others
 }
 
 // begun reports whether the Pod's update has begun.
 func (p *podState) begun() bool {
 	return p.state == apps.StatePreparingUpdate || p.state == apps.StateUpdating ||
-		p.inPlaceReady.Status == corev1.ConditionFalse
+		p.out
 }
 
 func (s *Snapshot) weight(p *podState) int {

@@ -53,6 +53,7 @@ func Make(s *Snapshot) Plan {
 	}
 	p.cancelScaleIn()
 	p.choose()
+	p.awaitImages()
 	p.openLedger()
 	p.refresh()
 	p.create()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -21,20 +22,29 @@ import (
 // scattered over the memory.
 type PodInfo struct {
 	pod        *corev1.Pod
-	labels     map[string]string
-	finalizers []string
 	state      apps.LifecycleState
 	revision   string
-	specified  bool
-	cost       int
+	hash       string // of the revision
 	phase      corev1.PodPhase
 	terminate  bool
+	specified  bool
 	scheduled  bool
-	node       string
 	ready      bool
 	readySince time.Time // zero unless ready
+	// able means that all containers are ready, whatever the readiness gates say.
+	able bool
+	// out means that its condition takes the Pod out of service for an update; quiet that the
+	// Pod is Normal, and its conditions are as they are to be then.
+	out, quiet bool
+	cost       int
+	node       string
 	restarts   int32
 	created    time.Time
+	labels     map[string]string
+	finalizers []string
+	// selector is the last one that Matches was asked about, and matched its answer.
+	selector string
+	matched  bool
 	// inPlaceReady and podReady are the conditions that the controller owns, never nil.
 	// The gates mean that the Pod needs them to be ready.
 	inPlaceReady, podReady         *corev1.PodCondition
@@ -90,7 +100,16 @@ func (f *PodInfo) Terminating() bool { return f.terminate }
 
 // Drained reports whether the Pod's condition says that it is out of service for an
 // update.
-func (f *PodInfo) Drained() bool { return f.inPlaceReady.Status == corev1.ConditionFalse }
+func (f *PodInfo) Drained() bool { return f.out }
+
+// Matches reports whether a selector, whose text is given too, matches the Pod's labels. It
+// remembers the last answer.
+func (f *PodInfo) Matches(selector labels.Selector, text string) bool {
+	if f.selector != text {
+		f.selector, f.matched = text, selector.Matches(labels.Set(f.labels))
+	}
+	return f.matched
+}
 
 // noCondition stands for a missing condition.
 var noCondition corev1.PodCondition
@@ -100,6 +119,7 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 	f.labels, f.finalizers = pod.Labels, pod.Finalizers
 	f.state = apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
 	f.revision = podRevision(pod)
+	f.hash = revision.Short(f.revision)
 	f.specified = pod.Labels[apps.LabelSpecifiedDelete] == "true"
 	f.phase = pod.Status.Phase
 	f.terminate = pod.DeletionTimestamp != nil
@@ -124,11 +144,20 @@ func (f *PodInfo) readConditions(pod *corev1.Pod) {
 	if c := inplace.ConditionOf(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
 		f.ready, f.readySince = true, c.LastTransitionTime.Time
 	}
+	containers := inplace.ConditionOf(pod, corev1.ContainersReady)
+	f.able = containers != nil && containers.Status == corev1.ConditionTrue
 	f.inPlaceReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionInPlaceUpdateReady), &noCondition)
 	f.podReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionPodReady), &noCondition)
 	gates := pod.Spec.ReadinessGates
 	f.inPlaceReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})
 	f.podReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionPodReady})
+	f.out = f.inPlaceReady.Status == corev1.ConditionFalse
+	f.quiet = f.state == apps.StateNormal && isOn(f.inPlaceReady, f.inPlaceReadyGate) && isOn(f.podReady, f.podReadyGate)
+}
+
+// isOn reports whether a condition is True, or missing where no readiness gate asks for it.
+func isOn(c *corev1.PodCondition, gate bool) bool {
+	return c.Status == corev1.ConditionTrue || c.Status == "" && !gate
 }
 
 func podRevision(pod *corev1.Pod) string {
@@ -150,9 +179,12 @@ func (f *PodInfo) readRecord() {
 	f.record = &record
 }
 
-// podState is one Pod as a pass sees it. Steps write only the last block.
+// podState is one Pod as a pass sees it. Steps write only the last block, and the state.
 type podState struct {
-	PodInfo
+	*PodInfo
+	// state and specified are the PodInfo's, until a step knows better.
+	state     apps.LifecycleState
+	specified bool
 	// wakeAt is when time alone changes what is true of the Pod; zero if never.
 	wakeAt time.Time
 
@@ -198,7 +230,7 @@ func (f *PodInfo) active() bool { return !f.terminate && !f.ended() }
 func (f *PodInfo) ended() bool { return f.phase == corev1.PodFailed || f.phase == corev1.PodSucceeded }
 
 // preparesDelete reports whether the Pod is at the gate before its deletion.
-func (f *PodInfo) preparesDelete() bool { return f.state == apps.StatePreparingDelete }
+func (p *podState) preparesDelete() bool { return p.state == apps.StatePreparingDelete }
 
 // at returns the PodInfo of the Pod at that index.
 func (s *Snapshot) at(index int) *PodInfo {
@@ -211,14 +243,16 @@ func (s *Snapshot) at(index int) *PodInfo {
 // read reads a Pod for one pass.
 func (s *Snapshot) read(v *podState, info *PodInfo) {
 	pod := info.pod
-	v.PodInfo = *info
-	v.deferred = s.Now.Before(s.Deferred[pod.UID].Until)
-	if v.inPlaceReady.Status == corev1.ConditionFalse {
+	v.PodInfo, v.state, v.specified = info, info.state, info.specified
+	if len(s.Deferred) > 0 {
+		v.deferred = s.Now.Before(s.Deferred[pod.UID].Until)
+	}
+	if v.out {
 		v.drained = s.Drained[pod.UID]
 	}
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
-	v.isUpdated = revision.Same(v.revision, s.Update.Name) && !v.pending
-	v.available, v.wakeAt = s.availability(&v.PodInfo)
+	v.isUpdated = info.revision != "" && info.hash == revision.Short(s.Update.Name) && !v.pending
+	v.available, v.wakeAt = s.availability(info)
 	if v.inUpdate() {
 		done, at := v.finished(s.Now)
 		v.restarting = !done || v.pending
@@ -230,13 +264,13 @@ func (s *Snapshot) read(v *podState, info *PodInfo) {
 
 // inUpdate reports whether an update may be changing the Pod's containers.
 func (f *PodInfo) inUpdate() bool {
-	return f.state == apps.StateUpdating || f.inPlaceReady.Status == corev1.ConditionFalse
+	return f.state == apps.StateUpdating || f.out
 }
 
 // availability reports whether a Pod serves and, if it is ready but not for long enough,
 // when it will.
 func (s *Snapshot) availability(f *PodInfo) (bool, time.Time) {
-	inService := f.ready && f.state == apps.StateNormal && f.inPlaceReady.Status != corev1.ConditionFalse
+	inService := f.ready && f.state == apps.StateNormal && !f.out
 	if !inService {
 		return false, time.Time{}
 	}
@@ -268,14 +302,14 @@ func (p *podState) lifecycle() lifecycle.Pod {
 // changing reports whether the Pod's containers are changing and it left service for
 // that. A Pod that only drains for an update has changed nothing yet.
 func (p *podState) changing() bool {
-	return p.restarting && p.inPlaceReady.Status == corev1.ConditionFalse &&
+	return p.restarting && p.out &&
 		(p.state == apps.StateUpdating || (p.record != nil && p.record.UnderWay(p.pod)))
 }
 
 // graceOver returns when the grace period of a begun in-place update to a revision is
 // over; ok is false if none has begun.
 func (p *podState) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
-	begun := p.inPlaceReady.Status == corev1.ConditionFalse && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
+	begun := p.out && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
 	at = graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace)
 	if known := p.drained.Add(grace); known.After(at) {
 		at = known

@@ -40,7 +40,7 @@ func pod(name string, n int, about ...string) *corev1.Pod {
 			Phase: corev1.PodRunning, ObservedGeneration: 1, ContainerStatuses: []corev1.ContainerStatus{running("main", image, "c1")},
 		},
 	}
-	for _, kind := range []corev1.PodConditionType{corev1.PodReady, apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
+	for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
 		turn(p, kind, corev1.ConditionTrue, "", time.Hour)
 	}
 	return said(podWords, p, about...)
@@ -106,16 +106,22 @@ func request(p *corev1.Pod, cpu string) {
 	}
 }
 
+// unready has the containers fail their probes since then.
+func unready(p *corev1.Pod, since time.Duration) {
+	turn(p, corev1.PodReady, corev1.ConditionFalse, "", since)
+	turn(p, corev1.ContainersReady, corev1.ConditionFalse, "", since)
+}
+
 // pend takes node and containers away.
 func pend(p *corev1.Pod) {
-	turn(p, corev1.PodReady, corev1.ConditionFalse, "", time.Hour)
+	unready(p, time.Hour)
 	p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses = "", corev1.PodPending, nil
 }
 
 // unstarted is container main in a Pod that has not been ready for ten minutes. If it was
 // started before, that ended with an exit code: "c0 1".
 func unstarted(p *corev1.Pod, before string) *corev1.ContainerStatus {
-	turn(p, corev1.PodReady, corev1.ConditionFalse, "", 10*time.Minute)
+	unready(p, 10*time.Minute)
 	c := &p.Status.ContainerStatuses[0]
 	c.Ready, c.State = false, corev1.ContainerState{}
 	if id, code, ended := strings.Cut(before, " "); ended {
@@ -175,7 +181,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 
 	// Of conditions: mark is the one of hooks that mark Pods not ready, with its message.
-	"unready": func(p *corev1.Pod, _ string) { turn(p, corev1.PodReady, corev1.ConditionFalse, "", time.Hour) },
+	"unready": func(p *corev1.Pod, _ string) { unready(p, time.Hour) },
 	"ready": func(p *corev1.Pod, since string) {
 		turn(p, corev1.PodReady, corev1.ConditionTrue, "", scenariotest.Duration(since))
 	},
@@ -235,6 +241,20 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"sidecarWaits": func(p *corev1.Pod, reason string) {
 		yamlInto(p, `{spec: {initContainers: [{name: side, image: "side:1"}]}, status: {initContainerStatuses: [{name: side, state: {waiting: {reason: `+reason+`}}}]}}`)
 	},
+
+	// Of pull Pods: pullWaits is the container's state, as in "ErrImagePull not found"; over is why
+	// the Pod failed.
+	"pullWaits": func(p *corev1.Pod, value string) {
+		reason, message, _ := strings.Cut(value, " ")
+		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	},
+	"pullRuns": func(p *corev1.Pod, _ string) {
+		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	},
+	"over": func(p *corev1.Pod, reason string) {
+		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, reason, "it says"
+	},
+	"pullPolicy": func(p *corev1.Pod, policy string) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullPolicy(policy) },
 
 	// Of updates: updating is on its way to rN in place, and the kubelet has done nothing yet.
 	"updating": func(p *corev1.Pod, revision string) {

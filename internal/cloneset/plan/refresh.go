@@ -9,6 +9,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/encode"
 )
 
 // refresh advances Pods whose gate is open and corrects conditions. It does so for every
@@ -16,7 +17,7 @@ import (
 // forgotten.
 func (p *pass) refresh() {
 	for _, v := range p.pods {
-		if !v.acted {
+		if !v.acted && !v.quiet {
 			p.refreshPod(v)
 		}
 	}
@@ -54,7 +55,7 @@ func (p *pass) conditions(v *podState, next apps.LifecycleState) []Condition {
 	var out []Condition
 	switch {
 	case next == apps.StatePreparingDelete: // leaves service in any case
-	case v.inPlaceReady.Status == corev1.ConditionFalse:
+	case v.out:
 		if !p.keptOut(v, next) {
 			out = append(out, Condition{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: ReasonInPlaceDone})
 		}
@@ -96,11 +97,7 @@ func notReadyMessage(state apps.LifecycleState) string {
 	if state == apps.StatePreparingDelete {
 		key = "preDeleteHook"
 	}
-	data, err := json.Marshal([]notReady{{UserAgent: ourAgent, Key: key}})
-	if err != nil { // two strings always encode
-		return ""
-	}
-	return string(data)
+	return string(encode.JSON([]notReady{{UserAgent: ourAgent, Key: key}}))
 }
 
 // markedByOthers reports whether someone else keeps the Pod out of service too, for

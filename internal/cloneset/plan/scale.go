@@ -121,14 +121,7 @@ func (p *pass) victims(count int) []*podState {
 
 // byRevision separates the Pods that have the update revision from the others.
 func byRevision(pods []*podState) (old, updated []*podState) {
-	for _, v := range pods {
-		if v.isUpdated {
-			updated = append(updated, v)
-		} else {
-			old = append(old, v)
-		}
-	}
-	return old, updated
+	return split(pods, func(v *podState) bool { return !v.isUpdated })
 }
 
 // cancelScaleIn returns Pods from PreparingDelete that a scale-in had chosen and that are needed
@@ -192,7 +185,7 @@ func (p *pass) restoreAction(v *podState) Action {
 // templateLabel is the label's value in the template that the Pod was created from; nil
 // if there is none.
 func (p *pass) templateLabel(v *podState, key string) *string {
-	r := p.Revisions[revision.Short(v.revision)]
+	r := p.Revisions[v.hash]
 	if r == nil {
 		return nil
 	}

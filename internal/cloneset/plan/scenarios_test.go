@@ -87,6 +87,12 @@ func given(s *Snapshot, line string) error {
 	case "Instance":
 		s.Pods = append(s.Pods, owner(args[1], about))
 		return nil
+	case "Pull": // "Pull n1 app:2" is its pull Pod, created a minute ago
+		s.Pulls.Pods = append(s.Pulls.Pods, said(podWords, pullPod(args[1], args[2]), about))
+		return nil
+	case "Node":
+		s.Pulls.Listed = map[string][]corev1.ContainerImage{args[1]: {{Names: []string{"x@sha256:1"}}, {Names: strings.Fields(about)}}}
+		return nil
 	case "Claim":
 		s.Claims = append(s.Claims, claim(args[1], args[2], about))
 		return nil
@@ -117,6 +123,7 @@ func render(s *Snapshot, p Plan) []string {
 		}
 		lines = append(lines, fmt.Sprintf("%s waits at %s for %s", b.Pod, b.Gate, strings.Join(b.Keys, ", ")))
 	}
+	lines = append(lines, renderPulls(p)...)
 	if p.ScaleUpLimited > 0 {
 		lines = append(lines, fmt.Sprintf("%d more wait", p.ScaleUpLimited))
 	}

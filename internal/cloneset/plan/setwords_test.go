@@ -227,6 +227,14 @@ var setWords = map[string]func(s *Snapshot, value string){
 		key, value, _ := strings.Cut(value, "=")
 		s.Spec.Scatter = []apps.UpdateScatterTerm{{Key: key, Value: value}}
 	},
+	// pulls has nodes pull images first.
+	"pulls": func(s *Snapshot, _ string) {
+		s.Pulls.Possible, s.Spec.Pull.Timeout = true, DefaultPullTimeout
+	},
+	"pullsOff":      func(s *Snapshot, _ string) { s.Spec.Pull.Off = true },
+	"pullsRefused":  func(s *Snapshot, until string) { s.Pulls.RefusedUntil = now.Add(scenariotest.Duration(until)) },
+	"pullsParallel": func(s *Snapshot, value string) { s.Spec.Pull.Parallel = new(countOf(value)) },
+	"pullsReady":    func(s *Snapshot, value string) { s.Spec.Pull.Ready = scenariotest.Number(value) },
 	// weights are such as "class=gold 10, class=silver 5".
 	"weights": func(s *Snapshot, value string) {
 		for term := range strings.SplitSeq(value, ", ") {

@@ -54,6 +54,8 @@ type Snapshot struct {
 	Nodes map[string]map[string]string
 	// GoingNodes are the nodes that Pods are to leave, and the taints that say so.
 	GoingNodes map[string][]corev1.Taint
+	// Pulls are the images that nodes pull before Pods leave service.
+	Pulls Pulls
 	// Claims are the set's own claims in name order.
 	Claims []*corev1.PersistentVolumeClaim
 	// DeletedInstances are the ids of instances whose Pod this controller has deleted, or may
@@ -118,6 +120,7 @@ type Spec struct {
 	ProgressDeadline time.Duration
 	// Spread decides which Pods share a domain; without it, a node is one.
 	Spread []SpreadTerm
+	Pull   PullSpec
 	Hooks  lifecycle.Hooks
 }
 

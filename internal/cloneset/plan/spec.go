@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,7 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
 		Spread:       readSpread(&in.Template),
 		Scatter:      in.UpdateStrategy.ScatterStrategy,
+		Pull:         readPull(set.Annotations),
 
 		DisableClaimReuse: in.ScaleStrategy.DisablePVCReuse,
 	}
@@ -106,6 +108,25 @@ func readPriority(in *apps.UpdatePriorityStrategy, spec *Spec) error {
 		})
 	}
 	return nil
+}
+
+// readPull reads what annotations say of images. An unreadable one counts as missing: what it
+// asks for is no reason to stop.
+func readPull(annotations map[string]string) PullSpec {
+	pull := PullSpec{Off: annotations[apps.AnnotationImagesFirst] == "false", Timeout: DefaultPullTimeout}
+	if text := annotations[apps.AnnotationPullParallelism]; text != "" {
+		value := apps.Count(intstr.Parse(text))
+		if count, err := readCount(&value, Count{}); err == nil {
+			pull.Parallel = &count
+		}
+	}
+	if ready, err := strconv.Atoi(annotations[apps.AnnotationPullMinUpdatedReady]); err == nil {
+		pull.Ready = ready
+	}
+	if seconds, err := strconv.Atoi(annotations[apps.AnnotationPullTimeout]); err == nil && seconds > 0 {
+		pull.Timeout = time.Duration(seconds) * time.Second
+	}
+	return pull
 }
 
 // readSpread reads the template's topologySpreadConstraints. It skips what cannot be

@@ -23,10 +23,11 @@ type Counts struct {
 }
 
 // Review examines a set as a pass left it: it counts the Pods, and lists those that wait
-// at a gate, in an update for a container, or for a stuck container, longest first.
-func Review(s *Snapshot) (Counts, []Blocked) {
+// at a gate, in an update for a container, or for a stuck container, longest first, among
+// the waits that the pass's plan has found.
+func Review(s *Snapshot, found ...Blocked) (Counts, []Blocked) {
 	var c Counts
-	var waiting []Blocked
+	waiting := slices.Clone(found)
 	for status := range PodStatuses(s) {
 		waiting = append(waiting, status.Waits...)
 		if status.Active {

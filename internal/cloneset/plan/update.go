@@ -3,8 +3,6 @@
 package plan
 
 import (
-	corev1 "k8s.io/api/core/v1"
-
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -14,7 +12,7 @@ import (
 // whose update has begun come first.
 func (p *pass) update() {
 	for _, v := range p.queue {
-		if v.fixed || v.moved || v.removed {
+		if v.fixed || v.moved || v.removed || !v.chosen {
 			continue
 		}
 		change, err := p.change(v)
@@ -117,7 +115,7 @@ func (p *pass) prepareUpdate(v *podState) {
 // endpoints.
 func (p *pass) restart(v *podState, change *inplace.Change) {
 	at, drained := v.graceOver(p.Update.Name, p.Spec.Grace)
-	drained = drained || (v.pending && v.inPlaceReady.Status == corev1.ConditionFalse)
+	drained = drained || (v.pending && v.out)
 	if drained && p.Now.Before(at) {
 		p.wakeAt(at)
 		return

@@ -3,7 +3,6 @@
 package write
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -18,6 +17,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/encode"
 )
 
 // Operations are an RFC 6902 patch. Patches of Pods use it because its tests state exactly
@@ -92,23 +92,23 @@ func Subresources() []string { return []string{"status", "", "resize"} }
 // of the Pod unless keepRecord is set.
 func Patch(
 	subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time,
-) (kind types.PatchType, data []byte, err error) {
+) (kind types.PatchType, data []byte) {
 	switch {
 	case subresource == "status" && len(a.Conditions) > 0:
 		return status(pod, a, now)
 	case subresource == "" && (a.Verb != plan.Move || len(a.Conditions) == 0): // else it went with the status
-		data, err = whole(pod, a, keepRecord, now)
+		data = whole(pod, a, keepRecord, now)
 	case subresource == "resize" && (a.Verb == plan.Update || a.Verb == plan.Continue):
-		data, err = resize(pod, a)
+		data = resize(pod, a)
 	}
-	return types.JSONPatchType, data, err
+	return types.JSONPatchType, data
 }
 
 // status sets an action's conditions and, in the same write, the metadata that a
 // Move changes: the subresource status takes both, so that nobody sees a state without
 // its conditions. A condition that takes the Pod out of service also has the observed
 // version as its precondition: a drain is only ever decided on the Pod as it is.
-func status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte, error) {
+func status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte) {
 	p := basis(pod)
 	p.conditions(pod, a.Conditions, now)
 	with := len(p)
@@ -117,11 +117,9 @@ func status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []
 	}
 	merges := func(c plan.Condition) bool { return IndexOf(pod, c.Type) < 0 || c.Status == corev1.ConditionFalse }
 	if len(p) == with && slices.ContainsFunc(a.Conditions, merges) {
-		data, err := mergeConditions(pod, a.Conditions, now)
-		return types.StrategicMergePatchType, data, err
+		return types.StrategicMergePatchType, mergeConditions(pod, a.Conditions, now)
 	}
-	data, err := json.Marshal(p)
-	return types.JSONPatchType, data, err
+	return types.JSONPatchType, encode.JSON(p)
 }
 
 // conditions sets conditions. For one that the Pod lacks, the patch depends on the
@@ -158,7 +156,7 @@ func condition(c plan.Condition, now time.Time) corev1.PodCondition {
 // and the scheduler and the kubelet write to a new Pod all the time. A Pod that leaves
 // service has the observed version as its precondition; that covers every test, and a
 // merge costs the API server less.
-func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) ([]byte, error) {
+func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) []byte {
 	metadata := map[string]any{"uid": pod.UID}
 	list := make([]corev1.PodCondition, 0, len(conditions))
 	for _, c := range conditions {
@@ -167,7 +165,7 @@ func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time
 		}
 		list = append(list, condition(c, now))
 	}
-	return json.Marshal(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": list}})
+	return encode.JSON(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": list}})
 }
 
 // IndexOf is where the Pod has a condition; below 0 if it lacks it.
@@ -182,7 +180,7 @@ func (p *Operations) testCondition(i int, pod *corev1.Pod) {
 }
 
 // whole is the patch of an action without its conditions; nil if it changes nothing else.
-func whole(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]byte, error) {
+func whole(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) []byte {
 	p := basis(pod)
 	tests := len(p)
 	switch a.Verb {
@@ -195,12 +193,12 @@ func whole(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) ([]b
 		p.move(pod, a, now)
 	}
 	if len(p) == tests {
-		return nil, nil
+		return nil
 	}
 	if !keepRecord {
 		p.dropRecord(pod)
 	}
-	return json.Marshal(p)
+	return encode.JSON(p)
 }
 
 // move changes the state, and the labels, annotations and finalizers of hooks.
@@ -392,17 +390,17 @@ func (p *Operations) testContainersReady(field string, statuses []corev1.Contain
 
 // resize sets the cpu and memory that the update's record asks for; nil if the containers
 // have them. The patch depends on that record, and on the Pod being out of service.
-func resize(pod *corev1.Pod, a *plan.Action) ([]byte, error) {
+func resize(pod *corev1.Pod, a *plan.Action) []byte {
 	wanted := inplace.Resizes(pod)
 	if len(wanted) == 0 || apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) != apps.StateUpdating {
-		return nil, nil
+		return nil
 	}
 	p := basis(pod)
 	p.testDrained(pod, a)
 	p.testSpec(pod)
 	p.resources("containers", pod.Spec.Containers, wanted)
 	p.resources("initContainers", pod.Spec.InitContainers, wanted)
-	return json.Marshal(p)
+	return encode.JSON(p)
 }
 
 func (p *Operations) resources(field string, containers []corev1.Container, wanted map[string]corev1.ResourceRequirements) {
@@ -415,7 +413,7 @@ func (p *Operations) resources(field string, containers []corev1.Container, want
 }
 
 // Release removes an owner from a Pod. It tests the labels that do not match.
-func Release(pod *corev1.Pod, owner types.UID) ([]byte, error) {
+func Release(pod *corev1.Pod, owner types.UID) []byte {
 	p := basis(pod)
 	i := slices.IndexFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
 	switch {
@@ -425,5 +423,5 @@ func Release(pod *corev1.Pod, owner types.UID) ([]byte, error) {
 	default:
 		p.remove(fmt.Sprintf("/metadata/ownerReferences/%d", i))
 	}
-	return json.Marshal(p)
+	return encode.JSON(p)
 }

@@ -15,6 +15,9 @@ import (
 // maxDifferences bounds how many entries a status names.
 const maxDifferences = 10
 
+// maxName bounds the name of a Pod that an entry names, in bytes: a registry may list anything.
+const maxName = 253
+
 // Reasons of differences that no Pod waits for.
 const (
 	// ReasonOrphan: the entry's Pod or Registration is gone.
@@ -69,8 +72,7 @@ func (ix *index) compare(r *registration, registries map[string]*usherv1alpha1.R
 // compareEntries counts the Registration's entries in a target, and finds those whose Pod it
 // does not select: comparePods finds the others.
 func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *comparison) {
-	for i := range listed.entries {
-		e := &listed.entries[i]
+	for _, e := range listed.entries {
 		if e.Owner.Cluster != ix.Cluster {
 			continue
 		}
@@ -79,7 +81,7 @@ func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *c
 			c.entries++
 		}
 		switch {
-		case ix.orphaned(*e):
+		case ix.orphaned(e):
 			c.differs(e.Owner.Pod, e.ID, ReasonOrphan)
 		case mine && !ix.selects(r, t, e):
 			c.differs(e.Owner.Pod, e.ID, ReasonStillListed)
@@ -88,7 +90,8 @@ func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *c
 }
 
 func (c *comparison) differs(pod, entry string, reason Reason) {
-	c.differences = append(c.differences, usherv1alpha1.EntryDifference{Pod: pod, Entry: entry, Reason: string(reason)})
+	c.differences = append(c.differences, usherv1alpha1.EntryDifference{
+		Pod: Shorten(pod, maxName), Entry: Shorten(entry, maxError), Reason: string(reason)})
 }
 
 // selects reports whether the entry's Pod belongs to the Registration, and in this target.

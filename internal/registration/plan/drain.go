@@ -24,7 +24,7 @@ const (
 )
 
 // Record is the annotation usher.dev/drain: the progress of a Pod's drain. It outlives the
-// process, so that the wait for propagation is neither repeated nor shortened.
+// process: the next one waits what was left when it was written.
 type Record struct {
 	// Gate that the drain is for.
 	Gate Gate `json:"gate"`
@@ -42,6 +42,28 @@ type Record struct {
 	// Open means that another registry lists the Pod, or does not answer. A change of it
 	// alone is not written.
 	Open bool `json:"open,omitempty"`
+	// Process is by whose clock these times are, and At when it wrote them.
+	Process string    `json:"process,omitempty"`
+	At      time.Time `json:"at,omitzero"`
+}
+
+// adopt moves the times of another process to our clock. However far the two are apart, what was
+// left to wait when the record was written is left now. Began bounds the whole drain, and stays
+// unless it is yet to come.
+func (r *Record) adopt(process string, now time.Time) {
+	if r.Process == process || r.At.IsZero() {
+		return
+	}
+	ahead := now.UTC().Sub(r.At)
+	for key, gone := range r.Gone {
+		r.Gone[key] = gone.Add(ahead)
+	}
+	if !r.Until.IsZero() {
+		r.Until = r.Until.Add(ahead)
+	}
+	if r.Began.After(now) {
+		r.Began = now.UTC()
+	}
 }
 
 // End is when the drain ends if nothing else happens; zero if that is not known.
@@ -76,20 +98,23 @@ func (r *Record) encode() (string, error) {
 
 // saidBy reports whether the other record says the same, and holds the Pod as long.
 func (r *Record) saidBy(other *Record) bool {
-	return other != nil && r.Gate == other.Gate && r.Entered == other.Entered && r.Began.Equal(other.Began) &&
+	return other != nil && r.Process == other.Process && r.Gate == other.Gate && r.Entered == other.Entered && r.Began.Equal(other.Began) &&
 		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal) && !r.Until.After(other.Until)
 }
 
 // continued returns the record of a drain for the gate, continued from the one on the Pod
 // or new, and the one on the Pod. A new one still holds until the other one would have.
-func continued(pod *corev1.Pod, gate Gate, now time.Time) (next, stored *Record) {
-	stored = ReadRecord(pod)
-	next = &Record{Gate: gate, Entered: pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp], Began: now.UTC()}
-	if stored != nil {
-		next.Until = stored.Until
-	}
-	if stored != nil && gate.continues(stored.Gate) && stored.Entered == next.Entered {
-		next.Began, next.Gone = stored.Began, maps.Clone(stored.Gone)
+func (ix *index) continued(pod *corev1.Pod, gate Gate) (next, stored *Record) {
+	now := ix.Now.UTC()
+	next = &Record{Gate: gate, Entered: pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp], Began: now, Process: ix.Process, At: now}
+	if stored = ReadRecord(pod); stored != nil {
+		before := *stored
+		before.Gone = maps.Clone(stored.Gone)
+		before.adopt(ix.Process, now)
+		next.Until = before.Until
+		if gate.continues(before.Gate) && before.Entered == next.Entered {
+			next.Began, next.Gone = before.Began, before.Gone
+		}
 	}
 	if next.Gone == nil {
 		next.Gone = map[string]time.Time{}

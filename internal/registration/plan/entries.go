@@ -148,15 +148,14 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 			continue
 		}
 		ours++
-		remove := registry.Change{Op: registry.Remove, Entry: e}
 		switch {
 		case claimed[e.ID], ix.ofIdlePod(c.Target, e):
 		case ix.deliberate(c.Target, e):
-			c.Leaves = append(c.Leaves, remove)
+			c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: *e})
 			c.Reasons[e.ID] = ix.whyRemoved(e)
 			c.unsettled = c.unsettled || e.Unsettled != ""
 		case ix.orphaned(e):
-			orphans = append(orphans, remove)
+			orphans = append(orphans, registry.Change{Op: registry.Remove, Entry: *e})
 			c.Reasons[e.ID] = "its Pod or Registration is gone"
 			c.Suspects[e.ID] = true
 		}
@@ -176,7 +175,7 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 }
 
 // ofIdlePod reports whether the entry is the one that an idle Pod should have there.
-func (ix *index) ofIdlePod(t Target, e registry.Entry) bool {
+func (ix *index) ofIdlePod(t Target, e *registry.Entry) bool {
 	p := ix.byUID[types.UID(e.Owner.PodUID)]
 	return p != nil && p.idle != nil && p.id == e.ID &&
 		slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return slices.Contains(r.current, t) })
@@ -184,7 +183,7 @@ func (ix *index) ofIdlePod(t Target, e registry.Entry) bool {
 
 // deliberate reports whether the cluster's objects themselves ask to remove an unclaimed
 // entry: a Pod that exists and does not belong, or a Registration that leaves the target.
-func (ix *index) deliberate(t Target, e registry.Entry) bool {
+func (ix *index) deliberate(t Target, e *registry.Entry) bool {
 	if e.Owner.Namespace != ix.Namespace {
 		return false
 	}
@@ -193,7 +192,7 @@ func (ix *index) deliberate(t Target, e registry.Entry) bool {
 }
 
 // whyRemoved is why a deliberate removal is one.
-func (ix *index) whyRemoved(e registry.Entry) string {
+func (ix *index) whyRemoved(e *registry.Entry) string {
 	p := ix.byUID[types.UID(e.Owner.PodUID)]
 	if p == nil {
 		return "its Pod is gone"
@@ -210,7 +209,7 @@ func (ix *index) whyRemoved(e registry.Entry) string {
 
 // orphaned reports whether the entry's Pod or Registration is unknown. Pods of other
 // namespaces are left to the passes over those.
-func (ix *index) orphaned(e registry.Entry) bool {
+func (ix *index) orphaned(e *registry.Entry) bool {
 	if !ix.Known[e.Owner.Namespace+"/"+e.Owner.Registration] {
 		return true
 	}

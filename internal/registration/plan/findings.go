@@ -79,7 +79,7 @@ func (ix *index) cloneSetsOf(r *registration) []*appsv1alpha1.CloneSet {
 	}
 	var sets []*appsv1alpha1.CloneSet
 	for _, set := range ix.CloneSets {
-		if owners[set.UID] || r.selector.Matches(templateLabels(set)) {
+		if owners[set.UID] || r.Selects(templateLabels(set)) {
 			sets = append(sets, set)
 		}
 	}

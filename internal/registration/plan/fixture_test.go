@@ -76,7 +76,7 @@ func (f *fixture) registration(name string, registries ...string) *usherv1alpha1
 			Finalizers: []string{usherv1alpha1.Finalizer},
 		},
 		Spec: usherv1alpha1.RegistrationSpec{
-			Selector:   metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
+			Selector:   usherv1alpha1.LabelSelector{MatchLabels: map[string]usherv1alpha1.LabelValue{"app": "nginx"}},
 			Registries: registries,
 			Instance:   usherv1alpha1.Instance{Service: service, Port: intstr.FromInt32(80), Weight: 10},
 			Hooks: usherv1alpha1.Hooks{
@@ -120,7 +120,7 @@ func (f *fixture) cloneSet() *appsv1alpha1.CloneSet {
 // mesh adds Registration second, which selects by another label.
 func (f *fixture) mesh() {
 	f.registry("mesh")
-	f.registration("second", "mesh").Spec.Selector.MatchLabels = map[string]string{"track": "edge"}
+	f.registration("second", "mesh").Spec.Selector.MatchLabels = map[string]usherv1alpha1.LabelValue{"track": "edge"}
 }
 
 // unnamed makes the Registration name no hook, and the CloneSet use keys that are named

@@ -344,7 +344,7 @@ func (w Waiting) stillListed(found presence) Waiting {
 
 func joinMessage(found presence, t Target, p *pod, r *registration) string {
 	switch found.reason {
-	case ReasonServiceTaken, ReasonServiceNotAllowed:
+	case ReasonServiceTaken, ReasonServiceNotAllowed, ReasonRegistryFull:
 		return r.refused[t].message
 	case ReasonPortNotFound:
 		if r.Spec.Instance.Port == (intstr.IntOrString{}) {

@@ -6,19 +6,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // index is a snapshot with its objects tied together: which Registration selects which
@@ -39,9 +36,7 @@ type index struct {
 // registration is a Registration with its targets and Pods.
 type registration struct {
 	*usherv1alpha1.Registration
-	selector    labels.Selector
-	selectorErr error
-	deleting    bool
+	deleting bool
 	// current are the targets where its Pods belong, former those where it may have left
 	// entries. Both are sorted.
 	current, former []Target
@@ -120,13 +115,6 @@ type pod struct {
 	counts []counts
 }
 
-// listing is what a target lists, by entry ID and by Pod.
-type listing struct {
-	entries []registry.Entry
-	byID    map[string]*registry.Entry
-	byPod   map[types.UID][]*registry.Entry
-}
-
 // newIndex ties the snapshot's objects together. It reuses what the snapshot's memory has.
 func newIndex(snapshot Snapshot) *index {
 	ix := snapshot.Memory.recall(&snapshot)
@@ -134,7 +122,9 @@ func newIndex(snapshot Snapshot) *index {
 	ix.indexRegistrations()
 	ix.indexPods()
 	ix.queueEvictions()
-	ix.keepListings()
+	if ix.listings == nil {
+		ix.listings = map[Target]*listing{}
+	}
 	return ix
 }
 
@@ -193,19 +183,8 @@ func (ix *index) selectPods() {
 	}
 }
 
-// keepListings drops listings that the snapshot does not have any more.
-func (ix *index) keepListings() {
-	maps.DeleteFunc(ix.listings, func(t Target, l *listing) bool { return !l.of(ix.Listings[t]) })
-	if ix.listings == nil {
-		ix.listings = map[Target]*listing{}
-	}
-}
-
 func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registration {
 	r := &registration{Registration: object, deleting: object.DeletionTimestamp != nil}
-	if r.selector, r.selectorErr = metav1.LabelSelectorAsSelector(&r.Spec.Selector); r.selectorErr != nil {
-		r.selector = labels.Nothing()
-	}
 	if !readsPods(&r.Spec.Instance) {
 		static := valuesOf(&r.Spec.Instance, nil)
 		r.static = &static
@@ -267,7 +246,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	}
 	p.names = Names(object)
 	for _, r := range ix.registrations {
-		switch selects := r.selector.Matches(labels.Set(object.Labels)); {
+		switch selects := r.Selects(object.Labels); {
 		case selects && !r.deleting:
 			p.selectedBy = append(p.selectedBy, r)
 		case selects, p.mayBeListedBy(r):
@@ -354,30 +333,8 @@ func (ix *index) look(t Target) (*listing, error) {
 	case listed.Err != nil:
 		return nil, listed.Err
 	}
-	if ix.listings[t] == nil {
-		ix.listings[t] = ix.newListing(listed.Entries, ix.gated(t))
+	if !ix.listings[t].of(listed) {
+		ix.listings[t] = ix.newListing(ix.listings[t], listed.Entries, ix.gated(t))
 	}
 	return ix.listings[t], nil
-}
-
-// of reports whether l was made from that listing.
-func (l *listing) of(from Listing) bool {
-	return from.Err == nil && from.Entries != nil && len(l.entries) == len(from.Entries) &&
-		(len(l.entries) == 0 || &l.entries[0] == &from.Entries[0])
-}
-
-// newListing sorts entries by Pod: those that Usher has written, and in Services all.
-func (ix *index) newListing(entries []registry.Entry, gated bool) *listing {
-	l := &listing{
-		entries: entries, byID: make(map[string]*registry.Entry, len(entries)),
-		byPod: make(map[types.UID][]*registry.Entry, len(entries)),
-	}
-	for i := range entries {
-		e := &entries[i]
-		l.byID[e.ID] = e
-		if uid := types.UID(e.Owner.PodUID); e.Owner.Cluster == ix.Cluster || gated {
-			l.byPod[uid] = append(l.byPod[uid], e)
-		}
-	}
-	return l
 }

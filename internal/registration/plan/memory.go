@@ -26,13 +26,16 @@ type Memory struct {
 }
 
 // Release drops the objects of the last snapshot, when a pass is over. What the memory knows of
-// idle Pods stays, with the entries that were listed for them.
+// idle Pods stays, with what targets list: the next listing is compared with it.
 func (m *Memory) Release() {
 	ix := m.index
 	if ix == nil {
 		return
 	}
-	ix.Snapshot, ix.listings = Snapshot{}, nil
+	ix.Snapshot = Snapshot{}
+	for _, l := range ix.listings {
+		l.from = nil
+	}
 	for _, r := range ix.registrations {
 		r.listings, r.sets = nil, nil
 	}
@@ -42,11 +45,11 @@ func (m *Memory) Release() {
 }
 
 // inputsOf is everything, apart from Pods and listings, that an idle Pod depends on. A
-// Registration that has vanished has no generation: its selector and targets are all there is.
+// Registration that has vanished has no generation: its targets are all there is.
 func inputsOf(s *Snapshot) string {
 	var b strings.Builder
 	for _, r := range s.Registrations {
-		fmt.Fprintf(&b, "%s %s %d %t %v %q\n", r.Name, r.UID, r.Generation, r.DeletionTimestamp != nil, r.Status.Targets, r.Spec.Selector.String())
+		fmt.Fprintf(&b, "%s %s %d %t %v\n", r.Name, r.UID, r.Generation, r.DeletionTimestamp != nil, r.Status.Targets)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
 		state := s.Registries[name]

@@ -284,3 +284,87 @@ func (h *history) agree(t *testing.T, what string, have, want any) {
 			cmp.Diff(want, have, cmp.Exporter(func(reflect.Type) bool { return true }), cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })))
 	}
 }
+
+// FuzzAnnotations plans for a Pod whose annotations anybody may have written who may edit Pods: as
+// long as a registry lists it, nothing lets it go.
+func FuzzAnnotations(f *testing.F) {
+	f.Add(`{"gate":"inPlaceUpdate","began":"2026-03-01T11:00:00Z","gone":{"nginx@discovery/services/nginx":"2026-03-01T11:00:00Z"},`+
+		`"until":"2026-03-01T11:00:05Z"}`, "nginx", "2026-03-01T11:59:00Z", `{"user":"me","eviction":true}`)
+	f.Add(`{"gone":null,"until":"9999-12-31T23:59:59Z"}`, ",other,", "yesterday", "{")
+	f.Fuzz(func(t *testing.T, drain, registrations, entered, request string) {
+		s := newFixture()
+		s.add("nginx-a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
+		pod := s.Pods[0]
+		pod.Annotations = map[string]string{
+			usherv1alpha1.AnnotationDrain: drain, usherv1alpha1.AnnotationRegistrations: registrations,
+			appsv1alpha1.AnnotationLifecycleTimestamp: entered, usherv1alpha1.AnnotationDeletionRequest: request,
+		}
+		s.Registrations[0].Spec.Drain.OnDeadline = usherv1alpha1.DeadlineBlock
+		for _, patch := range Make(s.Snapshot).Patches {
+			if len(patch.Released)+len(patch.RemoveFinalizers) > 0 {
+				t.Errorf("it is let go: %+v", patch)
+			}
+			if _, err := patch.Encode(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// BenchmarkDraining plans from scratch in the middle of the largest rollout.
+func BenchmarkDraining(b *testing.B) {
+	f := newFixture()
+	for n := range 5_000 {
+		f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).
+			condition(usherv1alpha1.ConditionRegistered, corev1.ConditionTrue)
+	}
+	for b.Loop() {
+		Make(f.Snapshot)
+	}
+}
+
+// manyPods are registered Pods, with weights of their own.
+func manyPods(pods int) *fixture {
+	f := newFixture()
+	f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
+	for n := range pods {
+		f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StateNormal).annotate("10").registered("discovery")
+	}
+	return f
+}
+
+// BenchmarkPass asks all that a pass over 5,000 Pods asks, of which one has changed since the
+// pass before: with and without a memory, with and without a listing, as in a rollout.
+func BenchmarkPass(b *testing.B) {
+	for _, memory := range []*Memory{nil, {}} {
+		for _, listed := range []bool{false, true} {
+			b.Run(fmt.Sprintf("memory %t, listed %t", memory != nil, listed), func(b *testing.B) {
+				f := manyPods(5_000)
+				f.Memory = memory
+				listing := f.Listings[target("discovery")]
+				for version := 2; b.Loop(); version++ {
+					next := f.Pods[2_500].DeepCopy()
+					next.ResourceVersion, next.Labels["track"] = fmt.Sprint(version), fmt.Sprint(version)
+					f.Pods[2_500] = next
+					f.pass(listed, listing.Entries)
+				}
+			})
+		}
+	}
+}
+
+// pass asks what a pass asks.
+func (f *fixture) pass(listed bool, entries []registry.Entry) {
+	f.Listings = map[Target]Listing{}
+	Outdated(f.Snapshot)
+	Targets(f.Snapshot)
+	Needs(f.Snapshot)
+	if listed {
+		f.Listings[target("discovery")] = Listing{Entries: slices.Clone(entries)}
+		Make(f.Snapshot)
+	}
+	Make(f.Snapshot)
+	if f.Memory != nil {
+		f.Memory.Release()
+	}
+}

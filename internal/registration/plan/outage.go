@@ -17,6 +17,8 @@ const (
 	DefaultAfterOutage = 30 * time.Second
 	// maxAfterOutage is its largest value: after that all callers are back.
 	maxAfterOutage = 10 * time.Minute
+	// MaxSkew is how far apart the clocks of two processes may be when they tell of an outage.
+	MaxSkew = 10 * time.Second
 )
 
 // Outage is the last time that a registry did not answer; zero if none is known.
@@ -25,6 +27,8 @@ type Outage struct {
 	From time.Time
 	// To is when it answered again, zero while it does not.
 	To time.Time
+	// Recalled means that an earlier process noted one of them, by its own clock.
+	Recalled bool
 }
 
 // heard is when all callers know of an entry that went at gone, and whether the outage made
@@ -36,6 +40,7 @@ func (o Outage) heard(gone time.Time, propagation, reconnect time.Duration, now 
 	if o == (Outage{}) {
 		return gone.Add(propagation), false
 	}
+	o = o.widest()
 	to := o.To
 	if to.IsZero() {
 		to = now
@@ -47,11 +52,25 @@ func (o Outage) heard(gone time.Time, propagation, reconnect time.Duration, now 
 	return back.Add(propagation), true
 }
 
+// widest is the outage as long as it may have been by our clock.
+func (o Outage) widest() Outage {
+	if o.Recalled {
+		o.From = o.From.Add(-MaxSkew)
+	}
+	if o.Recalled && !o.To.IsZero() {
+		o.To = o.To.Add(MaxSkew)
+	}
+	return o
+}
+
+// Ended is the outage that ends now.
+func (o Outage) Ended(now time.Time) Outage { return Outage{From: o.widest().From, To: now} }
+
 // Next is the outage that begins now, if the registry last answered at from. If callers had
 // not yet come back from the previous one, both are one outage.
 func (o Outage) Next(from time.Time) Outage {
-	if !o.To.IsZero() && from.Before(o.To.Add(min(o.To.Sub(o.From), maxAfterOutage))) {
-		from = o.From
+	if w := o.widest(); !o.To.IsZero() && from.Before(w.To.Add(min(w.To.Sub(w.From), maxAfterOutage))) {
+		return Outage{From: o.From, Recalled: o.Recalled}
 	}
 	return Outage{From: from}
 }

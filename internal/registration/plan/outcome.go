@@ -32,15 +32,13 @@ type Outcome struct {
 	Forced   []string
 	// HasCloneSet means that there is a CloneSet to compare hooks with.
 	HasCloneSet bool
-	// SelectorErr is why spec.selector cannot be read.
-	SelectorErr error
 	// Missing are problems with the registries that it names.
 	Missing []Waiting
 }
 
 // outcome sums up what the plan says of one Registration.
 func (ix *index) outcome(r *registration, plan *Plan) Outcome {
-	o := Outcome{Registration: r.Registration, SelectorErr: r.selectorErr, Pods: int32(len(r.pods)),
+	o := Outcome{Registration: r.Registration, Pods: int32(len(r.pods)),
 		HasCloneSet: len(r.sets) > 0, Registries: ix.registriesOf(r), Missing: slices.Concat(r.missing, ix.unusable(r))}
 	joining := false
 	for _, p := range r.pods {

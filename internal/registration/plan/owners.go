@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -34,7 +35,11 @@ func (ix *index) refuse() {
 	for _, r := range ix.registrations {
 		r.refused = nil
 		for _, t := range r.current {
-			if no := ix.refusal(t); no != nil {
+			no := ix.refusal(t)
+			if no == nil {
+				no = ix.Registries[t.Registry].full(UserOf(r.Registration, t), t)
+			}
+			if no != nil {
 				if r.refused == nil {
 					r.refused = map[Target]*refusal{}
 				}
@@ -42,6 +47,45 @@ func (ix *index) refuse() {
 			}
 		}
 	}
+}
+
+const (
+	// maxUsers bounds what a Registry records of all namespaces, and maxUsersOfOne of one of them,
+	// in bytes: the API server takes objects of 1.5 MiB.
+	maxUsers      = 1 << 20
+	maxUsersOfOne = 128 << 10
+	// perUser is what the record of a Registration takes besides its texts, in bytes.
+	perUser = 64
+)
+
+// UserOf is what a Registry records of a Registration's target.
+func UserOf(r *usherv1alpha1.Registration, t Target) usherv1alpha1.RegistryUser {
+	return usherv1alpha1.RegistryUser{Namespace: r.Namespace, Registration: r.Name, Prefix: t.Prefix, Service: t.Service}
+}
+
+// HasRoom reports whether a Registry with these users can record another one: one namespace
+// leaves room for others.
+func HasRoom(users []usherv1alpha1.RegistryUser, next usherv1alpha1.RegistryUser) bool {
+	size := func(u usherv1alpha1.RegistryUser) int {
+		return len(u.Namespace) + len(u.Registration) + len(u.Prefix) + len(u.Service) + perUser
+	}
+	all, own := size(next), size(next)
+	for _, u := range users {
+		all += size(u)
+		if u.Namespace == next.Namespace {
+			own += size(u)
+		}
+	}
+	return all <= maxUsers && own <= maxUsersOfOne
+}
+
+// full is why a Registry cannot record a Registration; nil if it has, or can.
+func (s RegistryState) full(u usherv1alpha1.RegistryUser, t Target) *refusal {
+	if slices.Contains(s.Users, u) || HasRoom(s.Users, u) {
+		return nil
+	}
+	return refuse(ReasonRegistryFull, "status.users of Registry %s has no room for another Registration of namespace %s: "+
+		"delete Registrations, or use another Registry", t.Registry, u.Namespace)
 }
 
 // refusal is why the namespace may not register in a target; nil if it may. The record in the
@@ -77,17 +121,17 @@ func (ix *index) refusal(t Target) *refusal {
 
 // taken is whose the service is, by its entries and by who is recorded there; nil if it is the
 // namespace's own, or nobody's. ruled means that a rule names it.
-func (ix *index) taken(t Target, entries []registry.Entry, other string, ruled bool) *refusal {
+func (ix *index) taken(t Target, entries []*registry.Entry, other string, ruled bool) *refusal {
 	var foreign *registry.Entry
-	for i := range entries {
-		switch owner := entries[i].Owner; {
+	for _, e := range entries {
+		switch owner := e.Owner; {
 		case owner.Namespace == ix.Namespace && owner.Cluster == ix.Cluster:
 			return nil
 		case owner.Namespace == ix.Namespace: // the same one of another cluster
 		case owner.Namespace != "":
 			other = cmp.Or(other, owner.Namespace)
 		case foreign == nil:
-			foreign = &entries[i]
+			foreign = e
 		}
 	}
 	remedy := func(namespaces ...string) string {

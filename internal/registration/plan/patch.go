@@ -36,7 +36,6 @@ type PodPatch struct {
 	RemoveFinalizers []string
 	// TakenBack removes the request for the Pod's deletion.
 	TakenBack *TakenBack
-	// Condition is written through the status subresource.
 	Condition *corev1.PodCondition
 	// Released are the hooks that this patch lets go or sets.
 	Released []Release
@@ -76,34 +75,33 @@ func (p *PodPatch) setLabel(key string, value *string) {
 	p.Labels[key] = value
 }
 
-// ChangesMetadata reports whether Metadata has something to send.
-func (p *PodPatch) ChangesMetadata() bool {
-	return len(p.Labels) > 0 || p.Drain != nil || p.DropDrain || p.TakenBack != nil || p.Registrations != nil ||
-		len(p.AddFinalizers) > 0 || len(p.RemoveFinalizers) > 0
-}
-
-// Metadata encodes the patch of the Pod itself, a JSON merge patch. It carries
-// UID and resource version, so that a Pod that changed since is left alone.
-func (p *PodPatch) Metadata() ([]byte, error) {
+// Encode encodes the patch, a strategic merge patch of the Pod's subresource status: it takes
+// labels, annotations and finalizers too, and changes no spec, whoever sends it. So all that a
+// pass changes on a Pod is one write. It carries UID and resource version, so that a Pod that
+// changed since is left alone.
+func (p *PodPatch) Encode() ([]byte, error) {
 	annotations, err := p.annotations()
 	if err != nil {
 		return nil, err
 	}
-	metadata := podMetadata{UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.labels(), Annotations: annotations}
-	if len(p.AddFinalizers)+len(p.RemoveFinalizers) > 0 {
-		finalizers := p.finalizers()
-		metadata.Finalizers = &finalizers
+	patch := map[string]any{"metadata": podMetadata{
+		UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.labels(), Annotations: annotations,
+		AddFinalizers: p.AddFinalizers, RemoveFinalizers: p.RemoveFinalizers,
+	}}
+	if p.Condition != nil {
+		patch["status"] = map[string]any{"conditions": []*corev1.PodCondition{p.Condition}}
 	}
-	return json.Marshal(map[string]any{"metadata": metadata})
+	return json.Marshal(patch)
 }
 
-// podMetadata is metadata of a merge patch: null removes a label or annotation.
+// podMetadata is metadata of a strategic merge patch: null removes a label or annotation.
 type podMetadata struct {
-	UID             types.UID          `json:"uid"`
-	ResourceVersion string             `json:"resourceVersion"`
-	Labels          map[string]*string `json:"labels,omitempty"`
-	Annotations     map[string]*string `json:"annotations,omitempty"`
-	Finalizers      *[]string          `json:"finalizers,omitempty"`
+	UID              types.UID          `json:"uid"`
+	ResourceVersion  string             `json:"resourceVersion"`
+	Labels           map[string]*string `json:"labels,omitempty"`
+	Annotations      map[string]*string `json:"annotations,omitempty"`
+	AddFinalizers    []string           `json:"finalizers,omitempty"`
+	RemoveFinalizers []string           `json:"$deleteFromPrimitiveList/finalizers,omitempty"`
 }
 
 // labels are those that change; nil removes one. That of the guard goes with the finalizer.
@@ -146,25 +144,8 @@ func (p *PodPatch) annotations() (map[string]*string, error) {
 	return annotations, nil
 }
 
-func (p *PodPatch) finalizers() []string {
-	next := []string{} // not nil, which would be null
-	for _, name := range slices.Concat(p.Pod.Finalizers, p.AddFinalizers) {
-		kept := slices.Contains(p.AddFinalizers, name) || !slices.Contains(p.RemoveFinalizers, name)
-		if kept && !slices.Contains(next, name) {
-			next = append(next, name)
-		}
-	}
-	return next
-}
-
-// Status encodes the patch of the Pod's conditions, a strategic merge patch. It
-// depends on the resource version that pod has now.
-func (p *PodPatch) Status(pod *corev1.Pod) ([]byte, error) {
-	return json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
-		"status":   map[string]any{"conditions": []corev1.PodCondition{*p.Condition}},
-	})
-}
-
 // Empty reports whether the patch changes nothing.
-func (p *PodPatch) Empty() bool { return !p.ChangesMetadata() && p.Condition == nil }
+func (p *PodPatch) Empty() bool {
+	return len(p.Labels)+len(p.AddFinalizers)+len(p.RemoveFinalizers) == 0 &&
+		p.Drain == nil && !p.DropDrain && p.TakenBack == nil && p.Registrations == nil && p.Condition == nil
+}

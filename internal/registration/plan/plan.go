@@ -165,7 +165,7 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 func (ix *index) drainOf(p *pod) (record, stored *Record) {
 	for _, h := range p.hooks {
 		if h.leaving() {
-			return continued(p.Pod, h.gate, ix.Now)
+			return ix.continued(p.Pod, h.gate)
 		}
 	}
 	return nil, ReadRecord(p.Pod)

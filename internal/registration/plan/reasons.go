@@ -54,6 +54,8 @@ const (
 	// ReasonServiceNotAllowed: spec.services of the Registry keeps the namespace out of the
 	// service.
 	ReasonServiceNotAllowed Reason = "ServiceNotAllowed"
+	// ReasonRegistryFull: the Registry object has no room to record the Registration.
+	ReasonRegistryFull Reason = "RegistryFull"
 	// ReasonRegistryUnavailable: the registry is down or slow. It is tried again.
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable"
 	// ReasonRegistryRefuses: the registry refuses until somebody changes something.
@@ -115,6 +117,4 @@ const (
 	// ReasonInstanceInvalid: a Pod has a weight, a tag or metadata that cannot be
 	// used; it is the reason of the event about the Pod as well.
 	ReasonInstanceInvalid = "InstanceInvalid"
-	// ReasonInvalidSelector: spec.selector cannot be read.
-	ReasonInvalidSelector = "InvalidSelector"
 )

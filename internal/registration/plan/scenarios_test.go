@@ -40,9 +40,18 @@ func observe(t *testing.T, files string, what func(*fixture) []string) {
 	})
 }
 
-// TestPlans: what a pass plans.
+// TestPlans: what a pass plans, also of Pods as the cache keeps those of other controllers.
 func TestPlans(t *testing.T) {
-	observe(t, "testdata/plans/*.txt", func(f *fixture) []string { return render(Make(f.Snapshot)) })
+	observe(t, "testdata/plans/*.txt", func(f *fixture) []string {
+		planned := render(Make(f.Snapshot))
+		for i, pod := range f.Pods {
+			f.Pods[i] = Slim(pod)
+		}
+		if again := render(Make(f.Snapshot)); !slices.Equal(again, planned) {
+			t.Errorf("of Pods as the cache keeps them another plan is made: %v", again)
+		}
+		return planned
+	})
 }
 
 // TestNeeds: which targets a pass has to list.
@@ -156,7 +165,7 @@ func TestPatches(t *testing.T) {
 		var lines []string
 		p := Make(f.Snapshot)
 		for _, patch := range slices.Concat(p.Protect, p.Patches) {
-			data, err := patch.Metadata()
+			data, err := patch.Encode()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -282,7 +291,8 @@ var podWords = map[string]func(b *podBuilder, value string){
 	},
 	// drain gives the Pod a record of a drain that began and ended some time ago: in a registry,
 	// such as "discovery", for nginx, or for another Registration, as "second@mesh". "until" is
-	// when the drain ends; without it, after the default propagation.
+	// when the drain ends; without it, after the default propagation. "elsewhere" is when another
+	// process wrote it, by its own clock.
 	"drain": func(b *podBuilder, value string) {
 		words := strings.Fields(value)
 		record := Record{Gate: Gate(words[0]), Began: ago(words[1]), Gone: map[string]time.Time{}}
@@ -290,6 +300,8 @@ var podWords = map[string]func(b *podBuilder, value string){
 			switch registration, registry, other := strings.Cut(pair[0], "@"); {
 			case pair[0] == "until":
 				record.Until = ago(pair[1])
+			case pair[0] == "elsewhere":
+				record.Process, record.At = "other", ago(pair[1])
 			case other:
 				record.Gone[registration+"@"+nameOf(target(registry))] = ago(pair[1])
 			default:
@@ -374,6 +386,13 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"usedBy": func(b registryBuilder, value string) {
 		namespace, other, _ := strings.Cut(value, " ")
 		b.f.recordUser(b.name, namespace, cmp.Or(other, service))
+	},
+	// crowd is a namespace that is recorded for so many services with long names.
+	"crowd": func(b registryBuilder, value string) {
+		namespace, n, _ := strings.Cut(value, " ")
+		for i := range scenariotest.Number(n) {
+			b.f.recordUser(b.name, namespace, fmt.Sprintf("%0253d", i))
+		}
 	},
 	"own":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Own = true }) },
 	"strict": func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Strict = true }) },

@@ -68,8 +68,9 @@ type Listing struct {
 // Snapshot is everything that a plan is made from. Nothing in it may change while a plan
 // is made, and the plan shares its objects.
 type Snapshot struct {
-	// Now is the time of the pass.
-	Now time.Time
+	// Now is the time of the pass, by the clock of Process.
+	Now     time.Time
+	Process string
 	// Cluster is the UID of the kube-system namespace.
 	Cluster string
 	// Namespace is the one that the pass reconciles.

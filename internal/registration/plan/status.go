@@ -19,8 +19,12 @@ import (
 // maxNamed bounds how many waits or findings one condition's message names.
 const maxNamed = 3
 
-// maxError bounds a registry's error in a status, in bytes.
-const maxError = 512
+const (
+	// maxError bounds a registry's error in a status, in bytes.
+	maxError = 512
+	// MaxCondition bounds the message of a condition, in bytes. The API server takes 32 KiB.
+	MaxCondition = 4 << 10
+)
 
 // Status returns the status of one Registration after a plan.
 func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Time) usherv1alpha1.RegistrationStatus {
@@ -83,7 +87,7 @@ func countWaits(one *usherv1alpha1.RegistryPods, registration string, waits []Wa
 }
 
 func conditionOf(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: Shorten(message, MaxCondition)}
 }
 
 func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condition {
@@ -94,9 +98,6 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 		}
 	}
 	switch {
-	case o.SelectorErr != nil:
-		return conditionOf(usherv1alpha1.ConditionReady, metav1.ConditionFalse, ReasonInvalidSelector,
-			fmt.Sprintf("spec.selector: %v: correct it", o.SelectorErr))
 	case len(problems) > 0:
 		return conditionOf(usherv1alpha1.ConditionReady, metav1.ConditionFalse, string(problems[0].Reason),
 			joinMessages(problems, func(w Waiting) string { return w.Message }))

@@ -4,7 +4,6 @@ package plan
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,14 +43,13 @@ func valuesOf(i *usherv1alpha1.Instance, pod *corev1.Pod) values {
 	if i.WeightFrom != nil {
 		v.readWeight(i.WeightFrom.FieldRef.FieldPath, pod)
 	}
+	v.metadata = make(map[string]string, len(i.Metadata))
+	for key, value := range i.Metadata {
+		v.metadata[key] = string(value)
+	}
 	tags := v.readTags(i, pod)
 	if len(tags)+len(i.MetadataFrom) == 0 {
-		v.metadata = i.Metadata
 		return v
-	}
-	v.metadata = maps.Clone(i.Metadata)
-	if v.metadata == nil {
-		v.metadata = map[string]string{}
 	}
 	for _, source := range i.MetadataFrom {
 		if value, ok := v.read(source.FieldRef.FieldPath, pod); ok {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -88,26 +87,6 @@ func Entries[T any](found []T, entry func(T) Entry) []Entry {
 	}
 	Sort(entries)
 	return entries
-}
-
-// MaxAnswer limits how much a call takes of a registry's answers, in bytes: enough for more than
-// 30,000 entries.
-const MaxAnswer = 64 << 20
-
-// Taken adds up the answers of one call to a registry that answers in many parts.
-type Taken struct{ bytes atomic.Int64 }
-
-// Add returns a permanent error if it is more than MaxAnswer.
-func (t *Taken) Add(data []byte) error {
-	if t.bytes.Add(int64(len(data))) > MaxAnswer {
-		return TooMuch("it")
-	}
-	return nil
-}
-
-// TooMuch is the error for an answer of more than MaxAnswer.
-func TooMuch(who string) error {
-	return Permanent(fmt.Errorf("%s answered with more than %d bytes: spread the instances over several services", who, MaxAnswer))
 }
 
 // Itself is for Decide, where a registry is listed as entries.

@@ -13,10 +13,17 @@ package registry
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
 // Connector talks to one registry. It is safe for concurrent use.
@@ -174,4 +181,139 @@ func (c Change) validate(lightest int32) error {
 		return fmt.Errorf("address: %w", err)
 	}
 	return nil
+}
+
+// HostPort joins the entry's address and port.
+func (e Entry) HostPort() string { return net.JoinHostPort(e.Address, strconv.Itoa(int(e.Port))) }
+
+// SetHostPort splits a text into the entry's address and port. A text in another form is
+// the address as a whole.
+func (e *Entry) SetHostPort(text string) {
+	e.Address = text
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return
+	}
+	if number, err := strconv.ParseInt(port, 10, 32); err == nil {
+		e.Address, e.Port = host, int32(number)
+	}
+}
+
+// SetMetadata sets one key.
+func (e *Entry) SetMetadata(key, value string) {
+	if e.Metadata == nil {
+		e.Metadata = map[string]string{}
+	}
+	e.Metadata[key] = value
+}
+
+// MarkedMetadata returns the entry's metadata and its owner's mark, for registries that
+// store both together. check refuses keys and values. Errors are permanent.
+func (e Entry) MarkedMetadata(check func(key, value string) error) (map[string]string, error) {
+	meta := maps.Clone(e.Metadata)
+	if meta == nil {
+		meta = map[string]string{}
+	}
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		err := check(key, meta[key])
+		if strings.HasPrefix(key, MetaPrefix) {
+			err = fmt.Errorf("the key %q begins like Usher's own: use another", key)
+		}
+		if err != nil {
+			return nil, Permanent(fmt.Errorf("instance.metadata: %w", err))
+		}
+	}
+	e.Owner.Mark(meta)
+	return meta, nil
+}
+
+// SetMarkedMetadata sets the metadata that MarkedMetadata returned, without the mark and
+// the keys that are not for callers.
+func (e *Entry) SetMarkedMetadata(meta map[string]string, hidden func(key string) bool) {
+	for key, value := range meta {
+		if !strings.HasPrefix(key, MetaPrefix) && !hidden(key) {
+			e.SetMetadata(key, value)
+		}
+	}
+}
+
+// Digest returns a short digest, for versions and names.
+func Digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+// MetaPrefix is the prefix of Usher's own metadata keys, in registries that store an
+// entry's owner in its metadata.
+const MetaPrefix = "usher-"
+
+// MetaTags is the key of an entry's tags, separated by commas.
+const MetaTags = "tags"
+
+const (
+	metaCluster      = MetaPrefix + "cluster"
+	metaNamespace    = MetaPrefix + "namespace"
+	metaRegistration = MetaPrefix + "registration"
+	metaPod          = MetaPrefix + "pod"
+	metaUID          = MetaPrefix + "uid"
+)
+
+// Owner identifies who wrote an entry. The zero Owner means that Usher did not write
+// it.
+type Owner struct {
+	// Cluster is the UID of the kube-system namespace.
+	Cluster string `json:"cluster"`
+	// Namespace is the namespace of the Pod and of the Registration.
+	Namespace string `json:"namespace"`
+	// Registration is the name of the Registration.
+	Registration string `json:"registration"`
+	// Pod is the name of the Pod.
+	Pod string `json:"pod"`
+	// PodUID distinguishes Pods of the same name.
+	PodUID string `json:"uid"`
+}
+
+// String names the owner for messages.
+func (o Owner) String() string {
+	if o == (Owner{}) {
+		return "another writer than Usher"
+	}
+	return fmt.Sprintf("Pod %s/%s of cluster %s", o.Namespace, o.Pod, o.Cluster)
+}
+
+// Mark writes the owner into metadata.
+func (o Owner) Mark(meta map[string]string) {
+	meta[metaCluster], meta[metaNamespace], meta[metaRegistration] = o.Cluster, o.Namespace, o.Registration
+	meta[metaPod], meta[metaUID] = o.Pod, o.PodUID
+}
+
+// MarkedOwner returns the owner that Mark wrote.
+func MarkedOwner(meta map[string]string) Owner {
+	return Owner{
+		Cluster: meta[metaCluster], Namespace: meta[metaNamespace], Registration: meta[metaRegistration],
+		Pod: meta[metaPod], PodUID: meta[metaUID],
+	}
+}
+
+// Settings are what a kind reads from a Registry's spec.
+type Settings struct {
+	// Secret names the credentials, nil for none.
+	Secret *usherv1alpha1.SecretReference
+	// Root is where services are kept, for kinds where that can change during the life
+	// of a Registry. Usher then removes the entries under the old root. Empty for other
+	// kinds.
+	Root string
+	// Own means that services are kept in the Registration's own namespace: whoever may write
+	// that may write these services, too.
+	Own bool
+	// Fold returns what the registry makes of a service's name: services whose names fold into
+	// one are one. Nil for registries that tell all names apart.
+	Fold func(service string) string
+	// Obeyed reports whether callers obey or execute a pair of metadata, or one tag under the
+	// key tags, rather than take it for data. Nil if they obey none.
+	Obeyed func(key, value string) bool
+	// Connect makes a connector but does not connect. root is Root or an earlier value
+	// of it. secret has those of the kind's keys that exist in the Secret. Errors are
+	// permanent and name the field or the Secret's key.
+	Connect func(root string, secret map[string][]byte) (Connector, error)
 }

@@ -5,20 +5,29 @@
 package images
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/time/rate"
 
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/progress"
@@ -39,6 +48,16 @@ const (
 	PulledWeb = PulledHost + "/web"
 	// PulledHost is the host in the names of images that the demo uses.
 	PulledHost = "example.com"
+	// Cold is the name of images that are large and served slowly: a colon and a tag follow.
+	Cold = PulledHost + "/" + coldRepository
+	// coldRepository is what Serve serves slowly.
+	coldRepository = "cold"
+	// coldSize is how much noise, in bytes, PushCold adds to an image, and coldRate how much
+	// of such images is served a second: a pull takes at least eight seconds.
+	coldSize = 200 << 20
+	coldRate = 25 << 20
+	// coldPiece is how much is sent at once.
+	coldPiece = 64 << 10
 )
 
 // Pack builds the web service and the pause image, and packs them into an archive below
@@ -88,10 +107,11 @@ func Serve(ctx context.Context, archive, address string) (io.Closer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the registry of images: %w", err)
 	}
-	server := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), ReadHeaderTimeout: time.Minute}
+	handler := slowly(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(listener) }() // Close ends it.
 	for _, version := range []string{"v1", "v2"} {
-		if err := push(ctx, archive, version, address); err != nil {
+		if err := push(ctx, archive, version, address+"/web:"+version); err != nil {
 			_ = server.Close() // The cause is already reported.
 			return nil, fmt.Errorf("the registry of images: %w", err)
 		}
@@ -99,7 +119,26 @@ func Serve(ctx context.Context, archive, address string) (io.Closer, error) {
 	return server, nil
 }
 
-func push(ctx context.Context, archive, version, address string) error {
+// PushCold pushes v2 of the web service, from an archive of Pack, to the registry at an
+// address, as one of the Cold images that differs from all others.
+func PushCold(ctx context.Context, archive, address, tag string) error {
+	noise := make([]byte, coldSize)
+	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(tag))).Read(noise) // cannot fail
+	var layer bytes.Buffer
+	files := tar.NewWriter(&layer)
+	if err := files.WriteHeader(&tar.Header{Name: "noise", Mode: 0o644, Size: coldSize}); err != nil {
+		return err
+	}
+	if _, err := files.Write(noise); err != nil {
+		return err
+	}
+	if err := files.Close(); err != nil {
+		return err
+	}
+	return push(ctx, archive, "v2", address+"/"+coldRepository+":"+tag, static.NewLayer(layer.Bytes(), types.DockerUncompressedLayer))
+}
+
+func push(ctx context.Context, archive, version, ref string, more ...v1.Layer) error {
 	from, err := name.NewTag(Web + ":" + version)
 	if err != nil {
 		return err
@@ -114,5 +153,38 @@ func push(ctx context.Context, archive, version, address string) error {
 	if err != nil {
 		return err
 	}
-	return oci.Push(ctx, address+"/web:"+version, pulled)
+	if pulled, err = mutate.AppendLayers(pulled, more...); err != nil {
+		return err
+	}
+	return oci.Push(ctx, ref, pulled)
+}
+
+// slowly limits what a registry serves of the cold images.
+func slowly(registry http.Handler) http.Handler {
+	pace := rate.NewLimiter(coldRate, coldPiece)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/v2/"+coldRepository+"/blobs/") {
+			w = slow{w, r.Context(), pace}
+		}
+		registry.ServeHTTP(w, r)
+	})
+}
+
+type slow struct {
+	http.ResponseWriter
+	ctx  context.Context
+	pace *rate.Limiter
+}
+
+func (s slow) Write(data []byte) (sent int, err error) {
+	for piece := range slices.Chunk(data, coldPiece) {
+		if err := s.pace.WaitN(s.ctx, len(piece)); err != nil {
+			return sent, err
+		}
+		n, err := s.ResponseWriter.Write(piece)
+		if sent += n; err != nil {
+			return sent, err
+		}
+	}
+	return sent, nil
 }

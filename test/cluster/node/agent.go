@@ -4,7 +4,7 @@
 // their leases and acts as the kubelet for every Pod bound to them.
 //
 // agent.go is a controller of Pods. There is one Pod state machine (pod.go, container.go,
-// stop.go, probe.go, status.go) and two runtimes behind the Runtime interface. The process
+// status.go) and two runtimes behind the Runtime interface. The process
 // runtime runs every container as an operating system process with the Pod's own loopback
 // address; the simulated runtime starts nothing and therefore handles thousands of Pods.
 //
@@ -85,8 +85,9 @@ type Options struct {
 	RESTConfig *rest.Config
 	// Runtime runs the containers. The agent closes it when it stops.
 	Runtime Runtime
-	// Nodes is the number of nodes, node-1 and so on; 0 means 2.
-	Nodes int
+	// Nodes is the number of nodes, node-1 and so on; 0 means 2. First is how many there are of
+	// other agents: this one's come after them.
+	Nodes, First int
 	// PodsPerNode is the Pod capacity of a node; 0 means 110.
 	PodsPerNode int
 	// Logger receives failures; the zero value is controller-runtime's.
@@ -146,7 +147,7 @@ func newAgent(c client.Client, o Options) *Agent {
 		done: make(chan struct{}), pods: map[types.NamespacedName]*pod{},
 	}
 	for i := range cmp.Or(o.Nodes, 2) {
-		a.nodes["node-"+strconv.Itoa(i+1)] = i
+		a.nodes["node-"+strconv.Itoa(o.First+i+1)] = o.First + i
 	}
 	return a
 }

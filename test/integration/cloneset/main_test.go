@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/cloneset"
-	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -53,7 +53,6 @@ func startNodes(ctx context.Context, c *cluster.Cluster) error {
 // the story says otherwise.
 type story struct {
 	*scene.Scene
-	scenariotest.Names
 	name    string
 	options cloneset.Options
 	// created is how many revisions the controller has asked for.
@@ -115,7 +114,7 @@ func (s *story) startController() {
 		DefaultNamespaces: map[string]cache.Config{s.Namespace: {}},
 		DefaultTransform:  cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: cloneset.PodCache(), &corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
+			&corev1.Pod{}: podcache.Options(), &corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
 		},
 	}}, func(ctx context.Context, mgr ctrl.Manager) error { return cloneset.Setup(ctx, mgr, s.options) })
 }

@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,48 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
-
-// `set image`, `set env` and `set resources`, as a patch of the containers and as an
-// update of the whole object, change only the container that they name.
-func TestPluginSet(t *testing.T) {
-	ways := map[string]func(*story, string){"patched": (*story).setContainers, "written back": (*story).writeBack}
-	for _, test := range []struct {
-		name, patch, restarts string
-		recreated             bool
-		// untouched Pods are not written at all.
-		untouched int
-		revisions int32
-	}{
-		{"nothing", `{}`, "0+0 0+0 0+0", false, 3, 1},
-		{"image", `spec: {containers: [{name: main, image: "example.test/web:v2"}]}`, "1+0 1+0 1+0", false, 0, 2},
-		{"resources", `spec: {containers: [{name: main, resources: {requests: {cpu: 20m}}}]}`, "0+0 0+0 0+0", false, 0, 2},
-		{"env", `spec: {containers: [{name: main, env: [{name: COLOR, value: green}]}]}`, "0+0 0+0 0+0", true, 0, 2},
-		// What early versions of `set image` sent: the name and image of each container.
-		{"image without the rest", `spec: {containers: [{$patch: replace}, ` +
-			`{name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/side:v1"}]}`, "0+0 0+0 0+0", true, 0, 2},
-	} {
-		for way, send := range ways {
-			t.Run(test.name+" "+way, func(t *testing.T) {
-				s := running(t, "tooled")
-				s.note()
-				send(s, test.patch)
-				s.is("rollout", s.rolloutStatus(), "successfully rolled out")
-				s.settled(3)
-				s.is("restarts", s.restarts(), test.restarts)
-				s.same("revisions asked for", s.created.Load(), test.revisions)
-				s.is("unwritten", s.unwritten(), fmt.Sprint(test.untouched))
-				if test.recreated {
-					s.newPods(s.noted.pods)
-				} else {
-					s.samePods(s.noted.pods)
-				}
-				s.carryTemplate()
-				s.unchanged()
-			})
-		}
-	}
-}
 
 // The API server refuses two kinds of request, as for any custom resource: a strategic
 // merge patch, after which clients send a merge patch, and the update of an object that
@@ -128,12 +89,12 @@ func (s *story) deployment() *appsv1.Deployment {
 // migrate is `migrate CloneSet --from Deployment --create`: a CloneSet from the
 // Deployment's template, including the nulls and defaults that the Deployment has by
 // now.
-func (s *story) migrate(replicas int64) {
+func (s *story) migrate(replicas string) {
 	s.Helper()
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.deployment())
 	s.Must(err)
 	from := fields["spec"].(map[string]any)
-	spec := map[string]any{"replicas": replicas}
+	spec := map[string]any{"replicas": int64(scenariotest.Number(replicas))}
 	for _, key := range []string{"selector", "template", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"} {
 		if value, ok := from[key]; ok {
 			spec[key] = value
@@ -146,10 +107,12 @@ func (s *story) migrate(replicas int64) {
 	s.Make(set)
 }
 
-// moved waits until the set and the Deployment own these numbers of Pods, all
+// moved is "2 and 4": it waits until the set and the Deployment own these numbers of Pods, all
 // available. Meanwhile there are never fewer ready Pods than the Deployment had.
-func (s *story) moved(ours, others int32) {
+func (s *story) moved(rest string) {
 	s.Helper()
+	first, second, _ := strings.Cut(rest, " and ")
+	ours, others := int32(scenariotest.Number(first)), int32(scenariotest.Number(second))
 	s.untilStatus(fmt.Sprintf("%d Pods of the set and %d of the Deployment", ours, others), func(status *apps.CloneSetStatus) bool {
 		set, deployment := s.set(), s.deployment()
 		mine, ready := int32(0), 0
@@ -168,40 +131,4 @@ func (s *story) moved(ours, others int32) {
 		return status.AvailableReplicas == ours && mine == ours &&
 			deployment.Status.AvailableReplicas == others && len(pods) == int(ours+others)
 	})
-}
-
-// `migrate CloneSet --from Deployment` moves the replicas to a CloneSet with the same
-// selector labels: a few at a time, or all at once. Each of the two keeps its own Pods
-// throughout.
-func TestPluginMigrate(t *testing.T) {
-	for name, steps := range map[string][]int32{
-		"--create, then --replicas 4 --max-surge 2": {0, 2, 4},
-		"--create --copy": {4},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := begin(t)
-			s.create("deployment")
-			s.until("the Deployment's Pods", func() bool { return s.deployment().Status.AvailableReplicas == 4 })
-			s.migrate(int64(steps[0]))
-			left := int32(4)
-			for _, step := range steps {
-				s.scaleTo(s.set(), step)
-				s.moved(step, left)
-				left = 4 - step
-				s.scaleTo(s.deployment(), left)
-				s.moved(step, left)
-			}
-			s.settled(4)
-			before := s.identities()
-			former := s.deployment()
-			s.Must(s.Delete(t.Context(), former, client.PropagationPolicy(metav1.DeletePropagationForeground)))
-			s.Gone(former)
-			s.unchanged()
-			s.settled(4)
-			s.samePods(before)
-			if s.restarts() != "0 0 0 0" || s.chronicle() != "1 web:v1" {
-				t.Errorf("restarts %s, history %q", s.restarts(), s.chronicle())
-			}
-		})
-	}
 }

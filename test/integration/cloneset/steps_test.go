@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,9 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/integration/scene"
 )
 
 // The keys of the hooks in testdata/sets.
@@ -247,4 +251,72 @@ func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) (found corev1.Po
 		}
 	}
 	return found
+}
+
+// offerVolumes creates volumes for claims that select them by the label story.
+func (s *story) offerVolumes(count int, label string) {
+	s.Helper()
+	for i := range count {
+		s.Make(s.Object(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %s-%d, labels: {story: %s}}, spec: {
+			capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], persistentVolumeReclaimPolicy: Retain, hostPath: {path: /nowhere}}}`,
+			s.Namespace, i, label)))
+	}
+}
+
+// claims maps the names of the remaining claims to their UIDs.
+func (s *story) claims() map[string]types.UID {
+	s.Helper()
+	var list corev1.PersistentVolumeClaimList
+	s.All(&list)
+	out := map[string]types.UID{}
+	for _, claim := range list.Items {
+		if claim.DeletionTimestamp == nil {
+			out[claim.Name] = claim.UID
+		}
+	}
+	return out
+}
+
+// paired waits until there are so many claims, and checks that each Pod has its claim from the
+// template, and mounts it.
+func (s *story) paired(count string) {
+	s.Helper()
+	s.until(count+" claims", func() bool { return fmt.Sprint(len(s.claims())) == count })
+	claims := s.claims()
+	for _, pod := range s.pods() {
+		name := plan.ClaimName("data", "web", pod.Labels[apps.LabelInstanceID])
+		if claims[name] == "" {
+			s.Errorf("Pod %s has no claim %s; there are %v", pod.Name, name, slices.Sorted(maps.Keys(claims)))
+		}
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.Name == "data" && v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == name
+		}) {
+			s.Errorf("Pod %s mounts %+v", pod.Name, pod.Spec.Volumes)
+		}
+	}
+}
+
+// withoutResize requests a subresource that the API server does not know.
+func withoutResize(request *http.Request, next http.RoundTripper) (*http.Response, error) {
+	if path, ok := strings.CutSuffix(request.URL.Path, "/resize"); ok {
+		request = request.Clone(request.Context())
+		request.URL.Path = path + "/unknown"
+	}
+	return next.RoundTrip(request)
+}
+
+// forbidResizes makes the API server refuse resizes in the story's namespace.
+func (s *story) forbidResizes() {
+	s.Helper()
+	for text := range strings.SplitSeq(s.text("forbid-resize.yaml"), "---") {
+		object, err := scene.Parse(text)
+		s.Must(err)
+		s.Make(object)
+	}
+	pod := s.pods()[0]
+	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"150m"}}}]}}`))
+	s.until("the policy to be in force", func() bool {
+		err := s.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "nothing is resized here")
+	})
 }

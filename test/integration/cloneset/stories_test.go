@@ -11,25 +11,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // TestStories plays the stories in testdata/stories, each in a namespace of its own.
 func TestStories(t *testing.T) {
-	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
-		t.Helper()
-		s := begin(t)
-		s.Call("namespace", s.Namespace)
-		return s
-	})
+	scenariotest.Tell(t, "testdata/stories/*.txt", words, begin)
 }
 
 // words are what a step can begin with. What is to happen is awaited.
@@ -67,12 +59,25 @@ var words = map[string]func(s *story, rest string){
 	"template":          (*story).setContainers,
 	"plugin sets image": (*story).setImage,
 	"write back":        (*story).writeBack,
-	"undo":              (*story).undo,
+	"a Deployment": func(s *story, _ string) {
+		s.create("deployment")
+		s.until("the Deployment's Pods", func() bool { return s.deployment().Status.AvailableReplicas == 4 })
+	},
+	"migrate":          (*story).migrate,
+	"scale":            func(s *story, n string) { s.scaleTo(s.set(), int32(scenariotest.Number(n))) },
+	"scale Deployment": func(s *story, n string) { s.scaleTo(s.deployment(), int32(scenariotest.Number(n))) },
+	"moved":            (*story).moved,
+	"the Deployment goes": func(s *story, _ string) {
+		former := s.deployment()
+		s.Must(s.Delete(s.Context(), former, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+		s.Gone(former)
+	},
+	"undo": (*story).undo,
 
 	// What becomes of the set.
 	"settled":          func(s *story, n string) { s.settled(int32(scenariotest.Number(n))) },
 	"status":           (*story).reports,
-	"set has":          func(s *story, want string) { s.has(s.key(), want) },
+	"set has":          func(s *story, want string) { s.Has(s.key(), want) },
 	"set is gone":      func(s *story, _ string) { s.Gone(s.key()) },
 	"nothing is left":  func(s *story, _ string) { s.nothingLeft() },
 	"both at the gate": func(s *story, _ string) { s.atTheGate() },
@@ -154,46 +159,8 @@ func (s *story) delete(how string) {
 func (s *story) reports(fields string) {
 	s.Helper()
 	s.observed()
-	s.has(s.key(), "status: "+fields)
+	s.Has(s.key(), "status: "+fields)
 	s.observed()
-}
-
-// has waits until an object has the fields of a YAML document.
-func (s *story) has(object client.Object, document string) {
-	s.Helper()
-	var want map[string]any
-	s.Must(yaml.Unmarshal([]byte(document), &want))
-	s.Until(fmt.Sprintf("%T %s to have %s", object, object.GetName(), document), func() string {
-		s.Read(object)
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-		s.Must(err)
-		return registrytest.Unless(includes(fields, want), fmt.Sprintf("it is %v", fields))
-	})
-}
-
-// includes reports whether fields have these values: of lists of objects some may be missing.
-func includes(whole, part any) bool {
-	switch part := part.(type) {
-	case map[string]any:
-		fields, _ := whole.(map[string]any)
-		for name, want := range part {
-			if !includes(fields[name], want) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		items, _ := whole.([]any)
-		return len(items) >= len(part) && !slices.ContainsFunc(part, func(want any) bool {
-			return !slices.ContainsFunc(items, func(item any) bool { return includes(item, want) })
-		}) && (len(items) == len(part) || slices.ContainsFunc(items, isObject))
-	}
-	return fmt.Sprint(whole) == fmt.Sprint(part)
-}
-
-func isObject(item any) bool {
-	_, ok := item.(map[string]any)
-	return ok
 }
 
 func (s *story) nothingLeft() {
@@ -300,7 +267,7 @@ func (s *story) namePods(names string) {
 func (s *story) allPodsHave(document string) {
 	s.Helper()
 	for _, pod := range s.pods() {
-		s.has(&pod, document)
+		s.Has(&pod, document)
 	}
 }
 
@@ -308,7 +275,7 @@ func (s *story) aboutClaim(rest string) {
 	s.Helper()
 	pod, document, _ := strings.Cut(rest, " has")
 	name := plan.ClaimName("data", "web", s.Pod(s.named(pod)).Labels[apps.LabelInstanceID])
-	s.has(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}, document)
+	s.Has(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}, document)
 }
 
 // aboutPod is what a Pod is, has or gets.
@@ -325,7 +292,7 @@ func (s *story) aboutPod(rest string) {
 	case verb == "has" && noun == "image":
 		s.is("image", s.Pod(s.named(name)).Spec.Containers[0].Image, "example.test/"+more)
 	case verb == "has":
-		s.has(s.pod(s.named(name)), what)
+		s.Has(s.pod(s.named(name)), what)
 	case noun == "finalizers":
 		s.withFinalizers(s.named(name), more)
 	default:

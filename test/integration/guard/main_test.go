@@ -128,7 +128,7 @@ func startUsher(ctx context.Context, port int) error {
 		leads = mgr.Elected()
 		return errors.Join(
 			cloneset.Setup(ctx, mgr, cloneset.Options{Registerer: prometheus.NewRegistry()}),
-			registration.Setup(mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}))
+			registration.Setup(ctx, mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}))
 	})
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -33,7 +34,7 @@ func (s *story) watchDeletions() {
 	s.Must(err)
 	go func() {
 		for event := range events.ResultChan() {
-			if pod, ok := event.Object.(*corev1.Pod); ok && pod.DeletionTimestamp != nil {
+			if pod, ok := event.Object.(*corev1.Pod); ok && pod.DeletionTimestamp != nil && pod.Labels[appsv1alpha1.LabelPullsFor] == "" {
 				s.deletions.saw(pod)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,49 +66,58 @@ func TestHalvesApart(t *testing.T) {
 func account(half string) string { return "system:serviceaccount:usher-system:usher-" + half }
 
 // stolenAccount does with the accounts of the hook operator and the guard what an attacker would,
-// and what they themselves do.
+// and what they themselves do: the operator writes the status of Pods, the guard the Pods.
 func (s *story) stolenAccount() {
 	s.Helper()
 	var pods corev1.PodList
 	s.Must(s.List(s.Context(), &pods, client.MatchingLabels{"app": "web"}))
-	for _, test := range []struct{ subresource, patch, refusal string }{
-		{"", `{"spec": {"containers": [{"name": "main", "image": "attacker.test/miner"}]}}`, "never change the spec"},
-		{"status", `{"status": {"phase": "Failed"}}`, "nothing in the status of a Pod but a condition"},
-		{"status", `{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "no condition of a Pod but usher.dev/registered"},
-		{"", `{"metadata": {"ownerReferences": null}}`, "never change the owners"},
-		{"", `{"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}`, "Kubernetes' own finalizers"},
-		{"", `{"metadata": {"labels": {"app.kubernetes.io/name": "shop"}}}`, "Kubernetes' own labels"},
-		{"status", `{"metadata": {"labels": {"controller-revision-hash": null}}}`, "Kubernetes' own labels"},
-		{"", `{"metadata": {"annotations": {"sidecar.istio.io/inject": "false"}}}`, "no annotations of a Pod but those of usher.dev"},
-		{"", `{"metadata": {"labels": {"example.com/drained": "false"}, "finalizers": ["usher.dev/registration", "example.com/other"],
+	const both, image = "", `{"spec": {"containers": [{"name": "main", "image": "attacker.test/miner"}]}}`
+	through := map[string]string{"registration": "status", "guard": ""}
+	for _, test := range []struct{ half, subresource, patch, refusal string }{
+		{"registration", "", image, `cannot patch resource "pods"`},
+		{"registration", "status", image, ""}, // which the API server drops
+		{"registration", "status", `{"metadata": {"ownerReferences": null}}`, ""},
+		{"registration", "status", `{"status": {"phase": "Failed"}}`, "nothing in the status of a Pod but a condition"},
+		{"registration", "status", `{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "no condition of a Pod but usher.dev/registered"},
+		{"registration", "status", `{"status": {"conditions": [{"type": "usher.dev/registered", "status": "True"}]}}`, ""},
+		{"guard", "status", `{"status": {"conditions": [{"type": "usher.dev/registered", "status": "True"}]}}`, `cannot patch resource "pods/status"`},
+		{"guard", "", image, "never change the spec"},
+		{"guard", "", `{"metadata": {"ownerReferences": null}}`, "never change the owners"},
+		{both, "", `{"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}`, "Kubernetes' own finalizers"},
+		{both, "", `{"metadata": {"labels": {"app.kubernetes.io/name": "shop"}}}`, "Kubernetes' own labels"},
+		{both, "", `{"metadata": {"labels": {"controller-revision-hash": null}}}`, "Kubernetes' own labels"},
+		{both, "", `{"metadata": {"annotations": {"sidecar.istio.io/inject": "false"}}}`, "no annotations of a Pod but those of usher.dev"},
+		{both, "", `{"metadata": {"labels": {"example.com/drained": "false"}, "finalizers": ["usher.dev/registration", "example.com/other"],
 			"annotations": {"usher.dev/registrations": "a", "controller.kubernetes.io/pod-deletion-cost": "-1"}}}`, ""},
-		{"status", `{"status": {"conditions": [{"type": "usher.dev/registered", "status": "True"}]}}`, ""},
 	} {
-		for _, half := range []string{"registration", "guard"} {
-			refusal := test.refusal
-			if half == "guard" && test.subresource == "status" {
-				refusal = `cannot patch resource "pods/status"`
+		halves := map[string]string{test.half: test.subresource}
+		if test.half == both {
+			halves = through
+		}
+		for half, subresource := range halves {
+			after, err := s.patchAs(account(half), &pods.Items[0], subresource, test.patch)
+			if (err == nil) != (test.refusal == "") || err != nil && !strings.Contains(err.Error(), test.refusal) {
+				s.Errorf("%s patches %s with %s: %v, want %q", half, subresource, test.patch, err, test.refusal)
 			}
-			err := s.patchAs(account(half), &pods.Items[0], test.subresource, test.patch)
-			if (err == nil) != (refusal == "") || err != nil && !strings.Contains(err.Error(), refusal) {
-				s.Errorf("%s patches %s with %s: %v, want %q", half, test.subresource, test.patch, err, refusal)
+			if before := &pods.Items[0]; !equality.Semantic.DeepEqual(before.Spec, after.Spec) || len(after.OwnerReferences) == 0 {
+				s.Errorf("%s changes the spec or the owners of a Pod with %s", half, test.patch)
 			}
 		}
 	}
 }
 
-// patchAs tries a strategic merge patch as somebody else.
-func (s *story) patchAs(user string, pod *corev1.Pod, subresource, patch string) error {
+// patchAs tries a strategic merge patch as somebody else, and returns what comes of it.
+func (s *story) patchAs(user string, pod *corev1.Pod, subresource, patch string) (*corev1.Pod, error) {
 	s.Helper()
 	config := rest.CopyConfig(s.RESTConfig())
 	config.Impersonate.UserName = user
 	api, err := client.New(config, client.Options{})
 	s.Must(err)
-	change := client.RawPatch(types.StrategicMergePatchType, []byte(patch))
+	after, change := pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch))
 	if subresource != "" {
-		return api.SubResource(subresource).Patch(s.Context(), pod.DeepCopy(), change, client.DryRunAll)
+		return after, api.SubResource(subresource).Patch(s.Context(), after, change, client.DryRunAll)
 	}
-	return api.Patch(s.Context(), pod.DeepCopy(), change, client.DryRunAll)
+	return after, api.Patch(s.Context(), after, change, client.DryRunAll)
 }
 
 // scrapes reads metrics as strangers, and as somebody who may.

@@ -21,7 +21,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
@@ -62,12 +61,12 @@ func run(m *testing.M) int {
 // story is one test's cluster, without Usher's API.
 type story struct {
 	*scene.Scene
-	scenariotest.Names
 	// env is the environment of its commands.
 	env []string
 	// usher is the one that was started last, said what the last command printed, and noted
 	// the Pods that there were.
 	usher       *usher
+	kruise      *manager
 	said, noted string
 	deletions   deletions
 }

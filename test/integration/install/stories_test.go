@@ -3,10 +3,14 @@
 package install
 
 import (
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -27,7 +31,7 @@ func TestStories(t *testing.T) {
 // words are what a step can begin with.
 var words = map[string]func(s *story, rest string){
 	// What people do.
-	"follow": func(s *story, step string) { s.follow(step) },
+	"follow": func(s *story, step string) { s.said = s.follow(step) },
 	"apply":  (*story).apply,
 	"$":      func(s *story, script string) { s.said = s.sh("%s", script) },
 	"fails":  (*story).fails,
@@ -38,11 +42,19 @@ var words = map[string]func(s *story, rest string){
 	"prints": func(s *story, want string) { s.is("what is printed", s.said, want) },
 
 	// Usher, and the registry.
+	"killed":     (*story).killed,
 	"run":        func(s *story, deployment string) { s.usher = s.run(deployment) },
 	"stop":       func(s *story, _ string) { s.usher.stop() },
 	"etcd":       func(s *story, _ string) { s.Call("etcd", clustertest.StartEtcd(s.T).Endpoint()) },
 	"entries":    func(s *story, n string) { s.is("entries in etcd", s.entries(), n) },
 	"in service": func(s *story, n string) { s.until(n+" entries in etcd", func() bool { return s.entries() == n }) },
+
+	// OpenKruise.
+	"OpenKruise leaves":       (*story).leave,
+	"OpenKruise ends":         func(s *story, _ string) { s.kruise.server.Close(); s.kruise.requests.Store(0) },
+	"OpenKruise is asked":     func(s *story, _ string) { s.kruise.asked(s.T, true) },
+	"OpenKruise is not asked": func(s *story, _ string) { s.kruise.asked(s.T, false) },
+	"versions":                func(s *story, _ string) { s.said = s.versions() },
 
 	// Pods, and what holds them. A note is what they are compared with later.
 	"available":       (*story).available,
@@ -108,4 +120,40 @@ func (s *story) entries() string {
 func (s *story) protected() string {
 	s.Helper()
 	return s.sh(`kubectl get pods,clonesets,registrations.usher.dev,registries.usher.dev -A -o go-template='{{range .items}}{{$o := .}}{{range .metadata.finalizers}}{{if eq . "usher.dev/registration" "usher.dev/pre-delete"}}{{$o.kind}} {{end}}{{end}}{{end}}'`)
+}
+
+// versions lists those of all Pods and revisions of the CloneSets that OpenKruise has left.
+func (s *story) versions() string {
+	s.Helper()
+	return s.sh(`kubectl get pods,controllerrevisions -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}' | grep -E ' (stopped|waits|being)-'`)
+}
+
+var update = flag.Bool("update", false, "write the golden files; read every line that changes")
+
+// plays runs the commands of a golden file, the lines that begin with a dollar, and compares
+// what they print, and how they end.
+func (s *story) plays(name string) {
+	s.Helper()
+	name = filepath.Join("testdata", name)
+	want, err := os.ReadFile(name)
+	s.Must(err)
+	var got strings.Builder
+	for line := range strings.Lines(string(want)) {
+		command, ok := strings.CutPrefix(line, "$ ")
+		if !ok {
+			continue
+		}
+		out, err := s.try(command)
+		got.WriteString(line + out + "\n")
+		if err != nil {
+			got.WriteString("(" + err.Error() + ")\n")
+		}
+		got.WriteString("\n")
+	}
+	if *update {
+		s.Must(os.WriteFile(name, []byte(got.String()), 0o600))
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" && !*update {
+		s.Errorf("%s has changed (-want +got):\n%s", name, diff)
+	}
 }

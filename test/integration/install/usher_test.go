@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -20,8 +21,8 @@ import (
 
 // usher is a process that stands in for the container of Usher's Deployment.
 type usher struct {
-	story *story
-	stop  func()
+	story      *story
+	stop, kill func()
 	// log is the file with its output.
 	log string
 }
@@ -29,6 +30,14 @@ type usher struct {
 // run does what a kubelet would: it starts Usher with the arguments of the Deployment
 // and the token of its service account, and more arguments. Usher ends with the test, or with stop.
 func (s *story) run(deployment string, more ...string) *usher {
+	s.Helper()
+	u := s.start(deployment, more...)
+	s.until("Usher to be the leader", u.leads)
+	return u
+}
+
+// start does not wait until Usher leads.
+func (s *story) start(deployment string, more ...string) *usher {
 	s.Helper()
 	account, args := s.container(deployment)
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
@@ -46,9 +55,31 @@ func (s *story) run(deployment string, more ...string) *usher {
 		_ = log.Close() // It was only read.
 		u.forbidden()
 	})
+	u.kill = func() { s.Must(command.Process.Kill()); u.stop() }
 	s.Cleanup(u.stop)
-	s.until("Usher to be the leader", func() bool { return strings.Contains(u.output(), "Starting workers") })
 	return u
+}
+
+// leads reports whether it has the lease and works. The guard's controllers work without.
+func (u *usher) leads() bool {
+	_, since, ok := strings.Cut(u.output(), "Successfully acquired lease")
+	return ok && strings.Contains(since, "Starting workers")
+}
+
+// killed kills the leader beside a second replica, which is to lead and work soon.
+func (s *story) killed(deployment string) {
+	s.Helper()
+	next := s.start(deployment)
+	s.until("the second replica to wait for the lease", func() bool { return strings.Contains(next.output(), "acquire leader lease") })
+	s.usher.kill()
+	began := time.Now()
+	s.until("the second replica to lead", next.leads)
+	// cmd/usher's TestRenewal has the bound. Here others use the processors.
+	took := time.Since(began)
+	if s.Logf("followed after %s", took); took < 3*time.Second || took > 8*time.Second {
+		s.Errorf("the leader was killed, and followed after %s", took)
+	}
+	s.usher = next
 }
 
 // reachGuard has API servers find the guard on this machine, as there are no cluster IPs

@@ -9,9 +9,9 @@ package registries_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +23,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,16 +34,10 @@ import (
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/integration/scene"
-)
-
-// Keys of the hooks that the stories use.
-const (
-	keyCreated = "example.com/newly-create"
-	keyInPlace = "example.com/unready-blocker-inplace"
-	keyDelete  = "example.com/unready-blocker-delete"
 )
 
 // shared is the control plane of all stories of this package.
@@ -63,214 +58,307 @@ func newPlane(t *testing.T) *scene.Plane {
 	return p
 }
 
-// env is one story: a namespace, an operator, and a test that acts as the CloneSet
-// controller and the kubelet.
-type env struct {
-	*scene.Scene
-	// xds is the address on which start serves xDS, empty for none.
-	xds  string
-	stop func()
-	// registration is what register has created.
-	registration *usherv1alpha1.Registration
-}
-
-func newEnv(t *testing.T) *env {
-	t.Helper()
-	e := &env{Scene: shared.Begin(t)}
-	e.start()
-	return e
-}
-
 // options are those of Usher's manager.
 func options() ctrl.Options {
 	return ctrl.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: xds.Cache()}}}
 }
 
-// start runs the operator until stop.
-func (e *env) start() {
-	e.Helper()
-	e.stop = e.Manage(e.RESTConfig(), options(), func(ctx context.Context, mgr ctrl.Manager) (err error) {
-		o := registration.Options{Registerer: prometheus.NewRegistry()}
-		if e.xds != "" {
-			if o.XDS, err = xds.Setup(ctx, mgr, xds.ServerOptions{Address: e.xds, Registerer: o.Registerer}); err != nil {
-				return err
-			}
-		}
-		return registration.Setup(mgr, o)
+// story is a namespace, an operator, and a test that acts as the CloneSet controller and the
+// kubelet.
+type story struct {
+	*scene.Scene
+	// owner and thief are the namespaces of two tenants; the story is in one of them.
+	owner, thief *scene.Scene
+	stop         func()
+	etcd         *cluster.Etcd
+	content      *clientv3.Client // of the etcd
+	// served is an instance that a caller finds over xDS.
+	served *registrytest.Instance
+	caller *grpcClient
+	noted  types.UID
+}
+
+// TestStories plays the stories in testdata/stories.
+func TestStories(t *testing.T) {
+	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
+		t.Helper()
+		s := &story{Scene: shared.Begin(t)}
+		s.owner = s.Scene
+		s.start("")
+		return s
 	})
 }
 
-func (e *env) remove(object client.Object) {
-	e.Helper()
-	e.Must(e.Delete(e.Context(), object))
+// words are what a step can begin with.
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[string]func(s *story, rest string){
+	// The registry.
+	"etcd":           func(s *story, _ string) { s.discovery() },
+	"etcd is killed": func(s *story, _ string) { s.Must(s.etcd.Kill()) },
+	"etcd restarts":  func(s *story, _ string) { s.Must(s.etcd.Restart(s.Context())) },
+	"lists":          (*story).lists,
+	"Registry":       func(s *story, spec string) { s.Call("registry", s.register(spec).Name) },
+	"xDS":            (*story).serve,
+	"calls reach it": func(s *story, _ string) { s.caller.reaches(s.T, s.served) },
+	"no call reaches it": func(s *story, _ string) {
+		if err := s.caller.call(registrytest.Bounded(s.T), false); err == nil {
+			s.Error("the hook is released, and calls still find the Pod")
+		}
+	},
+	"slices of":          (*story).managers,
+	"the slice stays":    func(s *story, _ string) { s.unchanged() },
+	"Kubernetes' own go": func(s *story, _ string) { s.dropSlices() },
+
+	// Pods, as their controller and their kubelet write them.
+	"Pod":     (*story).pod,
+	"ready":   (*story).ready,
+	"serving": (*story).serving,
+	"enter":   (*story).enter,
+	"bind":    (*story).bind,
+	"one of":  (*story).oneOf,
+	"note":    func(s *story, name string) { s.noted = s.Pod(name).UID },
+	"another": (*story).another,
+	"stays":   (*story).stays,
+	"held by": func(s *story, rest string) { s.held(rest, true) },
+	"free of": func(s *story, rest string) { s.held(rest, false) },
+	"columns": (*story).columns,
+
+	"the thief": func(s *story, _ string) { s.enterThief() },
+	"the owner": func(s *story, _ string) { s.Scene = s.owner },
+})
+
+// start runs the operator, which serves xDS on an address, unless that is empty.
+func (s *story) start(address string) {
+	s.Helper()
+	s.stop = s.Manage(s.RESTConfig(), options(), func(ctx context.Context, mgr ctrl.Manager) (err error) {
+		o := registration.Options{Registerer: prometheus.NewRegistry()}
+		if address != "" {
+			if o.XDS, err = xds.Setup(ctx, mgr, xds.ServerOptions{Address: address, Registerer: o.Registerer}); err != nil {
+				return err
+			}
+		}
+		return registration.Setup(ctx, mgr, o)
+	})
 }
 
-// state does what the CloneSet controller does when a Pod enters a state.
-func (e *env) state(name string, state appsv1alpha1.LifecycleState) {
-	e.Helper()
-	e.Change(e.Pod(name), `metadata: {labels: {%s: %s}, annotations: {%s: %q}}`, appsv1alpha1.LabelLifecycleState, state,
-		appsv1alpha1.AnnotationLifecycleTimestamp, time.Now().UTC().Format(time.RFC3339))
+// register creates a Registry that repairs every second; its name is unique in the cluster.
+func (s *story) register(spec string) *usherv1alpha1.Registry {
+	s.Helper()
+	r := &usherv1alpha1.Registry{}
+	s.Must(yaml.UnmarshalStrict([]byte("metadata: {generateName: discovery-}\nspec: {repairInterval: 1s, "+spec+"}"), r))
+	s.Make(r)
+	return r
 }
 
-// kubelet reports a Pod as ready.
-func (e *env) kubelet(name, ip string) {
-	e.Helper()
-	patch, err := yaml.YAMLToJSON(fmt.Appendf(nil, `status: {phase: Running, podIP: %[1]s, podIPs: [{ip: %[1]s}],
-		conditions: [{type: ContainersReady, status: "True"}, {type: Ready, status: "True", lastTransitionTime: %[2]q}]}`,
-		ip, time.Now().UTC().Format(time.RFC3339)))
-	e.Must(err)
-	e.Must(e.Status().Patch(e.Context(), e.Pod(name), client.RawPatch(types.StrategicMergePatchType, patch)))
+// discovery starts an etcd, and creates its Registry.
+func (s *story) discovery() *usherv1alpha1.Registry {
+	s.Helper()
+	s.etcd = clustertest.StartEtcd(s.T)
+	s.content = raw(s.T, s.etcd)
+	s.Call("etcd", s.etcd.Endpoint())
+	r := s.register("etcd: {endpoints: [" + s.etcd.Endpoint() + "]}, timeout: 1s")
+	s.Call("registry", r.Name)
+	return r
 }
 
-// cloneSet creates a CloneSet from a file of testdata, in which it replaces texts; only the
-// test acts on it.
-func (e *env) cloneSet(file string, replace ...string) *appsv1alpha1.CloneSet {
-	e.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", file))
-	e.Must(err)
-	set := &appsv1alpha1.CloneSet{}
-	e.Must(yaml.Unmarshal([]byte(strings.NewReplacer(replace...).Replace(string(text))), set))
-	e.Make(set)
-	return set
+// serve starts an instance, and an operator that serves xDS.
+func (s *story) serve(string) {
+	s.Helper()
+	s.stop()
+	address := freePort(s.T)
+	s.start(address)
+	s.served = startMember(s.T, 9, 0, serveGRPC)
+	s.Call("ip", s.served.Entry.Address)
+	s.Call("port", fmt.Sprint(s.served.Entry.Port))
+	s.caller = dialXDS(s.T, plainBootstrap(address), "xds:///web."+s.Namespace)
 }
 
-// podOf creates a Pod in service as the CloneSet controller would.
-func (e *env) podOf(set *appsv1alpha1.CloneSet, id string) (name string) {
-	e.Helper()
+// enterThief goes to the namespace of somebody else, who knows the owner's names.
+func (s *story) enterThief() {
+	s.Helper()
+	if s.thief == nil {
+		s.thief = shared.Begin(s.T)
+		s.owner.Call("owner", s.owner.Namespace)
+		s.owner.Call("thief", s.thief.Namespace)
+		s.thief.Names = s.owner.Names
+		s.thief.Call("namespace", s.thief.Namespace)
+	}
+	s.Scene = s.thief
+}
+
+// pod creates a Pod in service as the CloneSet controller would, and names it.
+func (s *story) pod(name string) {
+	s.Helper()
+	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "demo"}}
+	s.Read(set)
 	labels := map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal)}
 	for key, value := range set.Spec.Template.Metadata.Labels {
 		labels[key] = string(value)
 	}
-	name = set.Name + "-" + id
-	e.Make(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1alpha1.KindCloneSet)}},
+	s.Call(name, set.Name+"-"+name)
+	s.Make(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: set.Name + "-" + name, Labels: labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1alpha1.KindCloneSet)}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx:latest"}}},
 	})
-	return name
 }
 
-// registryOf creates a Registry that repairs every second; its name is unique in the cluster.
-func (e *env) registryOf(name, spec string) *usherv1alpha1.Registry {
-	e.Helper()
-	r := &usherv1alpha1.Registry{}
-	e.Must(yaml.UnmarshalStrict([]byte("metadata: {generateName: "+name+"}\nspec: {repairInterval: 1s, "+spec+"}"), r))
-	e.Make(r)
-	return r
+// ready is "POD IP": its kubelet reports it as ready.
+func (s *story) ready(rest string) {
+	s.Helper()
+	name, ip, _ := strings.Cut(rest, " ")
+	s.Must(s.reports(name, ip, true))
 }
 
-// etcdRegistry creates a Registry for an etcd.
-func (e *env) etcdRegistry(server *cluster.Etcd) *usherv1alpha1.Registry {
-	e.Helper()
-	return e.registryOf("discovery-", "etcd: {endpoints: ["+server.Endpoint()+"]}, timeout: 1s")
+func (s *story) reports(name, ip string, ready bool) error {
+	patch, err := yaml.YAMLToJSON(fmt.Appendf(nil, `status: {phase: Running, podIP: %[1]s, podIPs: [{ip: %[1]s}],
+		conditions: [{type: ContainersReady, status: %[3]q}, {type: Ready, status: %[3]q, lastTransitionTime: %[2]q}]}`,
+		ip, time.Now().UTC().Format(time.RFC3339), map[bool]string{true: "True", false: "False"}[ready]))
+	if err != nil {
+		return err
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
+	return s.Status().Patch(s.Context(), pod, client.RawPatch(types.StrategicMergePatchType, patch))
 }
 
-// register creates a Registration of the Pods with app=nginx, changed by patches.
-func (e *env) register(registry string, patches ...string) {
-	e.Helper()
-	object := e.Object(fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: nginx}, spec: {
-		selector: {matchLabels: {app: nginx}}, registries: [%s], instance: {service: %s, port: 80}, drain: {propagation: 1s},
-		hooks: {created: %s, inPlaceUpdate: %s, preDelete: %s}}}`, registry, e.Namespace, keyCreated, keyInPlace, keyDelete), patches...)
-	e.Make(object)
-	e.registration = &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "nginx"}}
-	e.Read(e.registration)
+// serving is "NAME IP", for a new Pod that is registered when it returns.
+func (s *story) serving(rest string) {
+	s.Helper()
+	name, ip, _ := strings.Cut(rest, " ")
+	s.pod(name)
+	s.ready(s.Expand("{"+name+"} ") + ip)
+	s.Has(s.Ref(s.Expand("Pod/{"+name+"}")), `metadata: {labels: {example.com/newly-create: "false"}}`)
 }
 
-// condition waits for a condition of the Registration.
-func (e *env) condition(kind string, status metav1.ConditionStatus, texts ...string) {
-	e.Helper()
-	e.Condition(e.registration, kind, status, texts...)
+// enter is "POD STATE": what the CloneSet controller does when a Pod enters a state.
+func (s *story) enter(rest string) {
+	s.Helper()
+	name, state, _ := strings.Cut(rest, " ")
+	s.Change(s.Pod(name), `metadata: {labels: {%s: %s}, annotations: {%s: %q}}`, appsv1alpha1.LabelLifecycleState, state,
+		appsv1alpha1.AnnotationLifecycleTimestamp, time.Now().UTC().Format(time.RFC3339))
 }
 
-// hasLabel waits for the value of a Pod's label.
-func (e *env) hasLabel(name, key, value string) {
-	e.Helper()
-	e.Until("label "+key+" of "+name, func() string {
-		have, ok := e.Pod(name).Labels[key]
-		return registrytest.Unless(ok && have == value, fmt.Sprintf("is %q, want %q", have, value))
+// bind assigns a Pod to a node: Kubernetes leaves Pods without a node out of slices.
+func (s *story) bind(name string) {
+	s.Helper()
+	node := s.Object("{apiVersion: v1, kind: Node, metadata: {generateName: node-}}")
+	s.Make(node)
+	s.Cleanup(func() { _ = s.Delete(context.Background(), node) })
+	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node.GetName()}}
+	s.Must(s.SubResource("binding").Create(s.Context(), s.Pod(name), binding))
+}
+
+// oneOf is "OWNER is NAME": it waits for a Pod that a controller of Kubernetes makes, and names it.
+func (s *story) oneOf(rest string) {
+	s.Helper()
+	owner, name, _ := strings.Cut(rest, " is ")
+	s.Until("a Pod of "+owner, func() string {
+		pods := s.Pods()
+		at := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Labels["of"] == owner })
+		if at >= 0 {
+			s.Call(name, pods[at].Name)
+		}
+		return registrytest.Unless(at >= 0, "there is none")
 	})
 }
 
-// gate puts a Pod into a state and waits until its hook is released.
-func (e *env) gate(name string, state appsv1alpha1.LifecycleState, key, value string) {
-	e.Helper()
-	e.state(name, state)
-	e.hasLabel(name, key, value)
-}
-
-// registered waits for a Pod's condition; an empty status matches any.
-func (e *env) registered(name string, status metav1.ConditionStatus, says string) {
-	e.Helper()
-	e.Condition(e.Pod(name), string(usherv1alpha1.ConditionRegistered), status, says)
-}
-
-// delete deletes a Pod and waits until it does not exist.
-func (e *env) delete(name string) {
-	e.Helper()
-	pod := e.Pod(name)
-	e.remove(pod)
-	e.Gone(pod)
-}
-
-// story is an env with an etcd as the registry, and a CloneSet with its Registration.
-type story struct {
-	*env
-	etcd     *cluster.Etcd
-	content  *clientv3.Client // of the etcd
-	set      *appsv1alpha1.CloneSet
-	registry *usherv1alpha1.Registry
-}
-
-// newStory begins a story with lifecycle.yaml. Its Registration is changed by patches.
-func newStory(t *testing.T, patches ...string) *story {
-	t.Helper()
-	return newStoryOf(t, []string{"lifecycle.yaml"}, patches...)
-}
-
-// newStoryOf is newStory for another CloneSet: a file, and texts to replace in it.
-func newStoryOf(t *testing.T, set []string, patches ...string) *story {
-	t.Helper()
-	e := newEnv(t)
-	etcd := clustertest.StartEtcd(t)
-	s := &story{env: e, etcd: etcd, content: raw(t, etcd), set: e.cloneSet(set[0], set[1:]...), registry: e.etcdRegistry(etcd)}
-	s.register(s.registry.Name, patches...)
-	return s
-}
-
-// ready creates a Pod of the story's CloneSet and reports it as ready.
-func (s *story) ready(id, ip string) (name string) {
+// another waits for another Pod of the name that was noted.
+func (s *story) another(name string) {
 	s.Helper()
-	name = s.podOf(s.set, id)
-	s.kubelet(name, ip)
-	return name
+	s.Until("another "+name, func() string {
+		made := slices.ContainsFunc(s.Pods(), func(p corev1.Pod) bool { return p.Name == name && p.UID != s.noted })
+		return registrytest.Unless(made, "does not exist")
+	})
 }
 
-// serving is ready for a Pod that is registered when it returns.
-func (s *story) serving(id, ip string) (name string) {
+// stays checks for a second that a Pod's object exists.
+func (s *story) stays(name string) {
 	s.Helper()
-	name = s.ready(id, ip)
-	s.hasLabel(name, keyCreated, "false")
-	return name
+	s.Stays("the Pod's object", time.Second, func() string {
+		s.Pod(name)
+		return ""
+	})
 }
 
-// addresses lists what etcd itself has of the service, sorted.
-func (s *story) addresses() (found []string) {
+// held is "FINALIZER POD".
+func (s *story) held(rest string, want bool) {
 	s.Helper()
-	answer, err := s.content.Get(registrytest.Bounded(s.T), prefix+"/"+s.Namespace+"/", clientv3.WithPrefix())
-	s.Must(err)
-	for _, kv := range answer.Kvs {
-		_, rest, _ := strings.Cut(string(kv.Value), `"Addr":"`)
-		address, _, _ := strings.Cut(rest, `"`)
-		found = append(found, address)
-	}
-	slices.Sort(found)
-	return found
+	finalizer, name, _ := strings.Cut(rest, " ")
+	s.Until("the hook", func() string {
+		have := s.Pod(name).Finalizers
+		return registrytest.Unless(slices.Contains(have, finalizer) == want, fmt.Sprintf("the finalizers are %v", have))
+	})
 }
 
-// lists waits until the service has exactly these addresses.
-func (s *story) lists(addresses ...string) {
+// lists waits until etcd itself has exactly these addresses of the service.
+func (s *story) lists(addresses string) {
 	s.Helper()
 	s.Until("entries in etcd", func() string {
-		have := s.addresses()
-		return registrytest.Unless(slices.Equal(have, addresses), fmt.Sprintf("are %v, want %v", have, addresses))
+		answer, err := s.content.Get(registrytest.Bounded(s.T), prefix+"/"+s.Namespace+"/", clientv3.WithPrefix())
+		s.Must(err)
+		var found []string
+		for _, kv := range answer.Kvs {
+			_, rest, _ := strings.Cut(string(kv.Value), `"Addr":"`)
+			address, _, _ := strings.Cut(rest, `"`)
+			found = append(found, address)
+		}
+		slices.Sort(found)
+		return registrytest.Unless(slices.Equal(found, strings.Fields(addresses)), fmt.Sprintf("are %v, want %s", found, addresses))
+	})
+}
+
+// managers waits until the Service web has slices of exactly these managers.
+func (s *story) managers(want string) {
+	s.Helper()
+	s.Until("slices of "+want, func() string {
+		var have []string
+		for _, slice := range slicesOf(s.Scene) {
+			if len(slice.Endpoints) > 0 {
+				have = append(have, slice.Labels[discoveryv1.LabelManagedBy])
+			}
+		}
+		slices.Sort(have)
+		return registrytest.Unless(strings.Join(have, " ") == want, fmt.Sprintf("are those of %v", have))
+	})
+}
+
+// unchanged checks for two seconds that the Service web has one slice, which nobody writes.
+func (s *story) unchanged() {
+	s.Helper()
+	version := slicesOf(s.Scene)[0].ResourceVersion
+	s.Stays("the only slice", 2*time.Second, func() string {
+		now := slicesOf(s.Scene)
+		return registrytest.Unless(len(now) == 1 && now[0].ResourceVersion == version, fmt.Sprintf("has changed: %+v", now))
+	})
+}
+
+// dropSlices deletes what Kubernetes' own controllers have of the Service.
+func (s *story) dropSlices() {
+	s.Helper()
+	s.Must(s.DeleteAllOf(s.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(s.Namespace),
+		client.MatchingLabels{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}))
+	s.Must(s.Delete(s.Context(), s.Ref("Endpoints/web")))
+}
+
+// columns waits for what kubectl get -o wide prints of the only Registration, without its name,
+// its age and what it waits for.
+func (s *story) columns(document string) {
+	s.Helper()
+	want := map[string]string{}
+	s.Must(yaml.Unmarshal([]byte(document), &want))
+	kube, err := kubernetes.NewForConfig(s.RESTConfig())
+	s.Must(err)
+	s.Until("the columns", func() string {
+		data, err := kube.RESTClient().Get().
+			AbsPath("/apis/usher.dev/v1alpha1/namespaces/"+s.Namespace+"/registrations").
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(s.Context())
+		s.Must(err)
+		var table metav1.Table
+		s.Must(json.Unmarshal(data, &table))
+		found := map[string]string{}
+		for i, column := range table.ColumnDefinitions {
+			if len(table.Rows) == 1 && !slices.Contains([]string{"Name", "AGE", "WAITING"}, column.Name) {
+				found[column.Name] = fmt.Sprint(table.Rows[0].Cells[i])
+			}
+		}
+		return registrytest.Unless(maps.Equal(found, want), fmt.Sprintf("are %v, want %v", found, want))
 	})
 }

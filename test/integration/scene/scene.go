@@ -30,6 +30,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 const (
@@ -43,6 +44,7 @@ const (
 type Scene struct {
 	*testing.T
 	*Plane
+	scenariotest.Names
 	Namespace string
 }
 
@@ -51,7 +53,9 @@ func (p *Plane) Begin(t *testing.T) *Scene {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "story-"}}
 	registrytest.NoError(t, p.Create(registrytest.Bounded(t), namespace))
-	return &Scene{t, p, namespace.Name}
+	s := &Scene{T: t, Plane: p, Namespace: namespace.Name}
+	s.Call("namespace", s.Namespace)
+	return s
 }
 
 // Must ends the story if there is an error.

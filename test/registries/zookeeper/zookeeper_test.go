@@ -3,17 +3,31 @@
 package zookeeper_test
 
 import (
+	"bufio"
+	"context"
 	"fmt"
+	"io"
+	"log"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/zookeeper"
+	"github.com/usher-dev/usher/test/fetch"
+	"github.com/usher-dev/usher/test/registries/internal/servers"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 func TestConformance(t *testing.T) {
@@ -167,4 +181,231 @@ func TestFolderThatVanishes(t *testing.T) {
 	if have := registrytest.List(t, r); len(have) != 0 {
 		t.Errorf("listed without a folder: %+v", have)
 	}
+}
+
+// dubboDelay is how long Dubbo's client may delay changes once several changes have
+// arrived.
+const dubboDelay = 5 * time.Second
+
+// lifetime bounds the life of a caller.
+const lifetime = 15 * time.Minute
+
+// caller runs the directory's Consumer.java, which finds instances with the library in
+// the directory's pom.xml, and returns what it knows: the address of each instance, and
+// more after a bar.
+func caller(t *testing.T, folder string, args ...string) func() []string {
+	t.Helper()
+	// It outlives the test's context, in order to end by itself.
+	running, kill := context.WithTimeout(context.WithoutCancel(t.Context()), lifetime)
+	t.Cleanup(kill)
+	cmd := exec.CommandContext(running, "java", slices.Concat([]string{"-Xmx128m"}, servers.Java(t, folder, folder), args)...)
+	stdin, err := cmd.StdinPipe()
+	registrytest.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	registrytest.NoError(t, err)
+	complaints := &strings.Builder{}
+	cmd.Stderr = complaints
+	registrytest.NoError(t, cmd.Start())
+	var known atomic.Pointer[[]string]
+	known.Store(&[]string{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			if text, ok := strings.CutPrefix(lines.Text(), "instances"); ok {
+				instances := strings.Fields(text)
+				known.Store(&instances)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		reader.Wait()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the caller ended: %v\n%s", err, complaints)
+		}
+	})
+	return func() []string { return *known.Load() }
+}
+
+// addresses drops what follows the bar.
+func addresses(instances func() []string) func() []string {
+	return func() []string {
+		var all []string
+		for _, i := range instances() {
+			address, _, _ := strings.Cut(i, "|")
+			all = append(all, address)
+		}
+		return all
+	}
+}
+
+// TestCuratorTraffic rolls instances under a caller that uses Curator's ServiceCache.
+func TestCuratorTraffic(t *testing.T) {
+	s := start(t)
+	registrytest.Rollout{Connector: s.curator(t), Propagation: time.Second}.Run(t, func(t *testing.T) func() []string {
+		return addresses(caller(t, "curator", s.address, "/services", "web", "java.lang.Void"))
+	})
+}
+
+// TestDubboTraffic rolls instances under a caller that uses Dubbo's own ZooKeeper
+// client. Requests are HTTP: the test is about which instances get them.
+func TestDubboTraffic(t *testing.T) {
+	s := start(t)
+	rollout := registrytest.Rollout{
+		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo}), Service: "org.example.Web",
+		Propagation: dubboDelay + time.Second, Metadata: map[string]string{"version": "1.0.0"},
+	}
+	rollout.Run(t, func(t *testing.T) func() []string {
+		return addresses(caller(t, "dubbo", s.address, "org.example.Web", "1.0.0"))
+	})
+}
+
+// TestPayload reads metadata as Curator's payload.
+func TestPayload(t *testing.T) {
+	s := start(t)
+	r := s.curator(t)
+	for class, want := range map[string]struct {
+		metadata map[string]string
+		payload  string
+	}{
+		"java.lang.Void": {nil, "null"},
+		"java.util.Map":  {map[string]string{"zone": "a"}, "{zone=a}"},
+		// The key @class chooses the class, as in Curator's own payloads.
+		"java.util.TreeMap": {map[string]string{"@class": "java.util.TreeMap", "zone": "a"}, "{zone=a}"},
+	} {
+		e := registrytest.Entry("a")
+		e.Metadata = want.metadata
+		registrytest.Put(t, r, e)
+		knows(t, caller(t, "curator", s.address, "/services", "web", class), "10.0.0.1:8080|"+want.payload)
+	}
+}
+
+// TestDubboWeight changes the weight of a provider: a caller always sees exactly one
+// version of it.
+func TestDubboWeight(t *testing.T) {
+	s := start(t)
+	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
+	e := registrytest.Entry("a")
+	e.Metadata = map[string]string{"version": "1.0.0"}
+	registrytest.Put(t, r, e)
+	instances := caller(t, "dubbo", s.address, "web", "1.0.0")
+	knows(t, instances, "10.0.0.1:8080|10")
+	e.Weight = 20
+	registrytest.Put(t, r, e)
+	knows(t, instances, "10.0.0.1:8080|20")
+}
+
+// knows waits until the caller knows exactly that instance.
+func knows(t *testing.T, instances func() []string, want string) {
+	t.Helper()
+	registrytest.Eventually(t, "a caller's instances", func() string {
+		have := instances()
+		return registrytest.Unless(slices.Equal(have, []string{want}), fmt.Sprintf("they are %v, want %s", have, want))
+	})
+}
+
+// packages are the Debian packages with the server's classes.
+var packages = []string{
+	"libzookeeper-java", "libnetty-java", "libslf4j-java", "libdropwizard-metrics-java", "libsnappy-java",
+	"libjackson2-core-java", "libjackson2-databind-java", "libjackson2-annotations-java", "libcommons-cli-java",
+}
+
+// jars are the ones in them that the server needs. Others would log to another place.
+var jars = []string{
+	"zookeeper", "zookeeper-jute", "netty-all", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java",
+	"jackson-core", "jackson-databind", "jackson-annotations", "commons-cli",
+}
+
+// server is a single-member ZooKeeper.
+type server struct {
+	*run.Process
+	address string
+}
+
+func start(t *testing.T) *server {
+	t.Helper()
+	root := servers.Fetch(t, func(ctx context.Context) (string, error) { return fetch.Debian(ctx, "zookeeper", packages...) })
+	var path []string
+	for _, jar := range jars {
+		path = append(path, filepath.Join(root, "usr/share/java", jar+".jar"))
+	}
+	port := servers.FreePorts(t, 1)[0]
+	s := &server{address: fmt.Sprintf("127.0.0.1:%d", port)}
+	config := filepath.Join(t.TempDir(), "zoo.cfg")
+	text := strings.Join([]string{
+		"tickTime=2000", "dataDir=" + t.TempDir(), fmt.Sprintf("clientPort=%d", port), "clientPortAddress=127.0.0.1",
+		"admin.enableServer=false", "4lw.commands.whitelist=srvr", "maxClientCnxns=0", "",
+	}, "\n")
+	registrytest.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+	s.Process = servers.Start(t, run.Spec{
+		Name: "zookeeper", Path: "java", Ready: s.ready,
+		Args: []string{"-Xmx128m", "-cp", strings.Join(path, ":"),
+			"org.apache.zookeeper.server.quorum.QuorumPeerMain", config},
+	})
+	return s
+}
+
+// ready returns nil once the server serves requests.
+func (s *server) ready(ctx context.Context) error {
+	answer, err := run.Ask(ctx, "tcp", s.address, "srvr")
+	if err == nil && !strings.Contains(answer, "Mode:") {
+		err = fmt.Errorf("it answered %q", answer)
+	}
+	return err
+}
+
+// raw is a client that bypasses the connector.
+func (s *server) raw(t *testing.T) *zk.Conn {
+	t.Helper()
+	conn, _, err := zk.Connect([]string{s.address}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(log.New(io.Discard, "", 0)))
+	registrytest.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// empty removes the path and everything below it.
+func empty(t *testing.T, conn *zk.Conn, path string) {
+	t.Helper()
+	children, _, err := conn.Children(path)
+	if err == zk.ErrNoNode { //nolint:errorlint // The client returns it as it is.
+		return
+	}
+	registrytest.NoError(t, err)
+	for _, child := range children {
+		empty(t, conn, path+"/"+child)
+	}
+	registrytest.NoError(t, conn.Delete(path, -1))
+}
+
+// create writes a node and its parents, as other clients do.
+func create(t *testing.T, conn *zk.Conn, path string, data string, acl []zk.ACL) {
+	t.Helper()
+	for i, c := range path[1:] {
+		if c == '/' {
+			if _, err := conn.Create(path[:i+1], nil, 0, acl); err != nil && err != zk.ErrNodeExists { //nolint:errorlint // As above.
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := conn.Create(path, []byte(data), 0, acl); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open() []zk.ACL { return zk.WorldACL(zk.PermAll) }
+
+// curator returns a connector with Curator's layout and these credentials, if any.
+func (s *server) curator(t *testing.T, login ...string) *zookeeper.Registry {
+	t.Helper()
+	secret := map[string][]byte{}
+	if len(login) > 0 {
+		secret[credentials.KeyUsername], secret[credentials.KeyPassword] = []byte(login[0]), []byte(login[1])
+	}
+	return s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: secret})
+}
+
+func (s *server) connect(t *testing.T, options zookeeper.Options) *zookeeper.Registry {
+	t.Helper()
+	options.Servers = []string{s.address}
+	return registrytest.Connect(t, zookeeper.New, options)
 }

@@ -34,6 +34,8 @@ const (
 	deadline = 15 * time.Second
 	// drainDeadline is when Pods that are deleted proceed, unless a run blocks them.
 	drainDeadline = 30 * time.Second
+	// maxSkew is how far the clock of a process may be from the true time, in some runs.
+	maxSkew = 5 * time.Second
 	// canary is in the Secret of both registries, which repeat it in every error.
 	canary = "s3cr3t-canary"
 	// weightAnnotation is where weights come from.
@@ -61,6 +63,8 @@ type features struct {
 	budget int32
 	// tenants are other namespaces that claim services.
 	tenants bool
+	// clocks of processes differ.
+	clocks bool
 }
 
 // drawFeatures draws the features of a seed.
@@ -80,7 +84,26 @@ func drawFeatures(seed uint64) features {
 	}
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0
+	if f.clocks = random.IntN(2) == 0; f.clocks {
+		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
+	}
 	return f
+}
+
+// skew draws how far the clock of a process is ahead of the true time.
+func (f features) skew(random *rand.Rand) time.Duration {
+	if !f.clocks {
+		return 0
+	}
+	return maxSkew * time.Duration(2*random.IntN(2)-1) // either end: what is between shows less
+}
+
+// ahead is how far the clock of a process may be ahead.
+func (f features) ahead() time.Duration {
+	if !f.clocks {
+		return 0
+	}
+	return maxSkew
 }
 
 // proceeds reports whether Pods that have left for so long may be deleted although a registry
@@ -98,7 +121,7 @@ func (f features) registration(name, label string) *usher.Registration {
 	r := &usher.Registration{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: usher.RegistrationSpec{
-			Selector:        metav1.LabelSelector{MatchLabels: map[string]string{label: name}},
+			Selector:        usher.LabelSelector{MatchLabels: map[string]usher.LabelValue{label: usher.LabelValue(name)}},
 			Registries:      registries,
 			Instance:        usher.Instance{Service: name, Port: intstr.FromInt32(80), Weight: 10},
 			Hooks:           usher.Hooks{Created: keyCreated, PreNormal: keyPreNormal, InPlaceUpdate: keyInPlace, PreDelete: keyDelete},

@@ -250,7 +250,7 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 		}
 		total++
 		if silent && p.keeps(registration, pod) {
-			overdue[string(pod.UID)] = p.clock.Now().Sub(since) >= plan.DefaultNodeGrace
+			overdue[string(pod.UID)] = p.clock.Now().Sub(since)+p.features.ahead() >= plan.DefaultNodeGrace
 		}
 	}
 	return overdue, total

@@ -69,6 +69,8 @@ func TestMutantsAreCaught(t *testing.T) {
 			defects: misreading(func(r *registration) { r.Spec.Drain.OnDeadline = "" })},
 		"lets deletions go before their deadline": {caught: []string{"while a registry lists it", "after callers were back"},
 			defects: misreading(func(r *registration) { r.Spec.Drain.Deadline = &metav1.Duration{Duration: deadline} })},
+		"takes the last process's clock for its own": {defects: misreading(trustsClocks), features: features{clocks: true, blocks: true},
+			caught: []string{"after it was last listed"}},
 		"forgets outages when it restarts": {defects: forgetful, caught: []string{"after callers were back"}},
 		"releases hooks of Pods that stay": {defects: misreading(func(r *registration) { r.Spec.OnInPlaceUpdate = usher.InPlaceUpdateStay }),
 			caught: []string{"released while a registry lists it"}},
@@ -160,11 +162,20 @@ func asksThoseThatMatch(pod *corev1.Pod) {
 
 // takesDrainsForOne makes an old record look as if it were of the present drain.
 func takesDrainsForOne(pod *corev1.Pod) {
+	misreadsRecord(pod, func(record map[string]any) { record["entered"] = pod.Annotations[apps.AnnotationLifecycleTimestamp] })
+}
+
+// trustsClocks makes a drain record look as if it were by the process's own clock.
+func trustsClocks(pod *corev1.Pod) {
+	misreadsRecord(pod, func(record map[string]any) { delete(record, "at") })
+}
+
+func misreadsRecord(pod *corev1.Pod, change func(map[string]any)) {
 	var record map[string]any
 	if err := json.Unmarshal([]byte(pod.Annotations[usher.AnnotationDrain]), &record); err != nil {
 		return // there is none
 	}
-	record["entered"] = pod.Annotations[apps.AnnotationLifecycleTimestamp]
+	change(record)
 	text, err := json.Marshal(record)
 	if err != nil {
 		panic(err) // what was JSON always encodes

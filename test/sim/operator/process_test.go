@@ -42,6 +42,7 @@ func (p *process) write(what string, do func() error) error {
 		return errCrashed
 	}
 	err := do()
+	p.wait(p.slow)
 	p.log("  operator: %s: %v", what, err)
 	p.left--
 	p.check()
@@ -171,7 +172,7 @@ func (d defects) misreadAll(r *model.Request) {
 
 func (d defects) miswritten(r *model.Request) []byte {
 	var body map[string]map[string]any
-	if d.miswrites == nil || r.Subresource != "" || json.Unmarshal(r.Patch, &body) != nil || body["metadata"] == nil {
+	if d.miswrites == nil || json.Unmarshal(r.Patch, &body) != nil || body["metadata"] == nil {
 		return r.Patch
 	}
 	d.miswrites(body["metadata"])

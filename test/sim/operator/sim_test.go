@@ -50,6 +50,7 @@ type simulation struct {
 	*testing.T
 	random *rand.Rand
 	clock  *clocktesting.FakePassiveClock
+	clocks *rand.Rand // draws how far that of each process is from it
 	server *model.Server
 	// runs are what the kubelets run of the Pods.
 	runs   map[types.UID]*model.Run
@@ -64,6 +65,8 @@ type simulation struct {
 	// process may begin with an old one.
 	cached model.Objects
 	views  []model.Objects
+	// slow is how long each of the operator's writes takes.
+	slow time.Duration
 	// gatherer scrapes the process.
 	gatherer prometheus.Gatherer
 
@@ -101,7 +104,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	t.Helper()
 	clock := clocktesting.NewFakePassiveClock(epoch)
 	s := &simulation{
-		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock,
+		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
 		entered: map[types.UID]time.Time{}, released: map[string]int{},
@@ -155,7 +158,7 @@ func (s *simulation) restart() {
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	operator, err := registration.New(&cached, &live, recorder{s}, registration.Options{
-		Workers: 1, Clock: s.clock, Registerer: scraped,
+		Workers: 1, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.Service != nil {
 				return registryservice.New(&live, root)

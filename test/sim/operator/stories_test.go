@@ -149,6 +149,7 @@ var steps = map[string]func(s *story, value string){
 		edit(s.simulation, "", name, func(r *usher.Registry) { r.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Millisecond} })
 		s.breaks(name, memory.Hang)
 	},
+	"slow":     func(s *story, span string) { s.slow = scenariotest.Duration(span) },
 	"up":       func(s *story, name string) { s.breaks(name, memory.None) },
 	"readOnly": func(s *story, name string) { s.breaks(name, memory.ReadOnly) },
 	// orphans adds entries of Pods that nobody knows; the invariants expect none without its Pod.
@@ -186,10 +187,10 @@ var steps = map[string]func(s *story, value string){
 	"select": func(s *story, value string) {
 		words := strings.Fields(value)
 		s.respec(words[0], func(spec *usher.RegistrationSpec) {
-			spec.Selector.MatchLabels = map[string]string{}
+			spec.Selector.MatchLabels = map[string]usher.LabelValue{}
 			for _, label := range words[1:] {
 				key, value, _ := strings.Cut(label, "=")
-				spec.Selector.MatchLabels[key] = value
+				spec.Selector.MatchLabels[key] = usher.LabelValue(value)
 			}
 		})
 	},
@@ -274,7 +275,7 @@ var steps = map[string]func(s *story, value string){
 		for _, name := range registries {
 			if r := s.registry(name); r != nil {
 				for _, user := range r.Status.Users {
-					s.notice("%s has a record of %s: %v", name, user.Service, user.Selector.MatchLabels)
+					s.notice("%s has a record of %s", name, user.Service)
 				}
 			}
 		}
@@ -283,14 +284,14 @@ var steps = map[string]func(s *story, value string){
 	"left": func(s *story, _ string) {
 		s.notice("%d Pods, %d Registrations, %d Registries are left", len(s.pods()), len(s.registrations()), len(s.server.Objects["Registry"]))
 	},
-	// calls are those to a registry since the last time, writes the operator's.
+	// calls are those to a registry since the last time, writes the operator's: all, or those of a kind.
 	"calls": func(s *story, name string) {
 		before, now := s.called[name], s.stores[name].Calls()
 		s.called[name] = now
 		s.notice("%s: %d lists, %d changes", name, now.List-before.List, now.Apply-before.Apply)
 	},
-	"writes": func(s *story, _ string) {
-		writes := slices.DeleteFunc(slices.Clone(s.trace[s.traced:]), func(line string) bool { return !strings.Contains(line, "  operator: ") })
+	"writes": func(s *story, of string) {
+		writes := slices.DeleteFunc(slices.Clone(s.trace[s.traced:]), func(line string) bool { return !strings.Contains(line, "  operator: "+of) })
 		s.traced = len(s.trace)
 		s.notice("%d writes", len(writes))
 	},

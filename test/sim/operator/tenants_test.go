@@ -21,8 +21,8 @@ var tenants = []string{"left", "right"}
 // spoils is the service that both claim.
 const spoils = "spoils"
 
-func ours() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
+func ours() *usher.LabelSelector {
+	return &usher.LabelSelector{MatchLabels: map[string]usher.LabelValue{corev1.LabelMetadataName: namespace}}
 }
 
 // settleTenants creates them, if the run has any.
@@ -34,7 +34,7 @@ func (s *simulation) settleTenants() {
 		s.make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant, Labels: map[string]string{corev1.LabelMetadataName: tenant}}})
 		for _, claimed := range []string{spoils, service} {
 			r := features{}.registration(claimed, "tenant")
-			r.Namespace, r.Spec.Selector.MatchLabels["tenant"], r.Spec.Hooks = tenant, tenant, usher.Hooks{}
+			r.Namespace, r.Spec.Selector.MatchLabels["tenant"], r.Spec.Hooks = tenant, usher.LabelValue(tenant), usher.Hooks{}
 			s.make(r)
 		}
 		pod := s.make(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: tenant, Labels: map[string]string{"tenant": tenant}},

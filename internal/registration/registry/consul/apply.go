@@ -5,13 +5,13 @@ package consul
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
@@ -25,28 +25,8 @@ const (
 	maxTxnBytes = 384 << 10
 )
 
-// operation is one operation of a transaction. Exactly one field is set.
-type operation struct {
-	Node    *nodeOp    `json:",omitempty"`
-	Service *serviceOp `json:",omitempty"`
-	Check   *checkOp   `json:",omitempty"`
-}
-
-type nodeOp struct {
-	Verb string
-	Node node
-}
-
-type serviceOp struct {
-	Verb    string
-	Node    string
-	Service service
-}
-
-type checkOp struct {
-	Verb  string
-	Check check
-}
+// operation is one operation of a transaction: what it is about, with its verb and its object.
+type operation map[string]map[string]any
 
 // step is a change with the operations that make it.
 type step struct {
@@ -70,11 +50,8 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 			if err != nil {
 				return err
 			}
-			data, err := json.Marshal(ops)
-			if err == nil {
-				steps = append(steps, step{change: change, ops: ops, bytes: len(data)})
-			}
-			return registry.Permanent(err)
+			steps = append(steps, step{change: change, ops: ops, bytes: len(encode.JSON(ops))})
+			return nil
 		})
 		again, err := r.commitAll(ctx, steps)
 		return again, errors.Join(refused, err)
@@ -87,29 +64,29 @@ func (r *Registry) operations(name string, change registry.Change, there *instan
 	nodeName := NodeName(name, change.Entry.ID)
 	if change.Op == registry.Remove {
 		return []operation{
-			{Service: &serviceOp{Verb: "delete-cas", Node: nodeName,
-				Service: service{ID: change.Entry.ID, Service: name, ModifyIndex: there.Service.ModifyIndex}}},
-			{Node: &nodeOp{Verb: "delete", Node: node{Node: nodeName, Datacenter: r.datacenter}}},
+			{"Service": {"Verb": "delete-cas", "Node": nodeName,
+				"Service": service{ID: change.Entry.ID, Service: name, ModifyIndex: there.Service.ModifyIndex}}},
+			{"Node": {"Verb": "delete", "Node": node{Node: nodeName, Datacenter: r.datacenter}}},
 		}, nil
 	}
-	wanted, err := encode(name, change.Entry)
+	wanted, err := encoded(name, change.Entry)
 	if err != nil {
 		return nil, err
 	}
 	// In Consul, too, a service that does not exist has the index 0.
 	wanted.ModifyIndex = there.Service.ModifyIndex
 	ops := []operation{
-		{Node: &nodeOp{Verb: "set", Node: node{Node: nodeName, Address: change.Entry.Address, Datacenter: r.datacenter,
+		{"Node": {"Verb": "set", "Node": node{Node: nodeName, Address: change.Entry.Address, Datacenter: r.datacenter,
 			Meta: map[string]string{"usher-service": name, "usher-entry": change.Entry.ID}}}},
-		{Service: &serviceOp{Verb: "cas", Node: nodeName, Service: wanted}},
-		{Check: &checkOp{Verb: "set", Check: check{Node: nodeName, CheckID: checkID, Name: "Usher",
+		{"Service": {"Verb": "cas", "Node": nodeName, "Service": wanted}},
+		{"Check": {"Verb": "set", "Check": check{Node: nodeName, CheckID: checkID, Name: "Usher",
 			Notes: "Passing as long as Usher lists the Pod, critical while it holds it back.", Status: status(change.Entry),
 			ServiceID: change.Entry.ID, ServiceName: name}}},
 	}
 	// A check that someone else added to the node could hide it from callers for ever.
 	for _, c := range there.Checks {
 		if c.CheckID != checkID {
-			ops = append(ops, operation{Check: &checkOp{Verb: "delete", Check: check{
+			ops = append(ops, operation{"Check": {"Verb": "delete", "Check": check{
 				Node: nodeName, CheckID: c.CheckID, ServiceID: c.ServiceID, ServiceName: c.ServiceName}}})
 		}
 	}

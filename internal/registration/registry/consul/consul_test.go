@@ -24,7 +24,7 @@ func entry() registry.Entry {
 
 func TestEntryRoundTrip(t *testing.T) {
 	want := entry()
-	stored, err := encode("web", want)
+	stored, err := encoded("web", want)
 	registrytest.NoError(t, err)
 	stored.ModifyIndex = 7
 	there := instance{Service: stored, Checks: []check{{CheckID: checkID, Status: passing, ModifyIndex: 9}}}
@@ -37,7 +37,7 @@ func TestEntryRoundTrip(t *testing.T) {
 func TestTags(t *testing.T) {
 	e := entry()
 	e.Metadata[registry.MetaTags] = "blue,canary"
-	stored, err := encode("web", e)
+	stored, err := encoded("web", e)
 	registrytest.NoError(t, err)
 	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[registry.MetaTags] != "" {
 		t.Errorf("the tags (-want +have):\n%s\nthe metadata: %v", diff, stored.Meta)
@@ -51,7 +51,7 @@ func TestTags(t *testing.T) {
 }
 
 func TestEntriesOfOthers(t *testing.T) {
-	stored, err := encode("web", entry())
+	stored, err := encoded("web", entry())
 	registrytest.NoError(t, err)
 	copied := instance{Service: stored}
 	copied.Node.Node = "agent-1"
@@ -81,7 +81,7 @@ func TestWhatConsulCannotHoldIsRefused(t *testing.T) {
 	} {
 		e := entry()
 		spoil(&e)
-		_, err := encode("web", e)
+		_, err := encoded("web", e)
 		registrytest.Check(t, name, err, registry.ErrPermanent)
 	}
 }
@@ -189,7 +189,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("[]"))
 		return
 	}
-	var ops []operation
+	var ops []struct{ Service *struct{ Service service } }
 	if err := json.NewDecoder(r.Body).Decode(&ops); err != nil {
 		s.Error(err)
 	}

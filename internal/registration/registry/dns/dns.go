@@ -85,12 +85,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// FromSpec reads the kind's field from a Registry's spec.
-func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
-	s := spec.DNS
-	if s == nil {
-		return nil
-	}
+// FromSpec says how the kind's field of a Registry is to be carried out.
+func FromSpec(s *usherv1alpha1.DNSRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Root: s.Zone, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{Server: s.Server, Zone: root, TTL: seconds(s.TTL), Secret: secret})

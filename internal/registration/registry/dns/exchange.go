@@ -169,7 +169,6 @@ func (r *Registry) code(request, answer *dns.Msg) error {
 func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Msg, error) {
 	answers := make([]*dns.Msg, len(questions))
 	share := max(perConn, (len(questions)+maxConns-1)/maxConns)
-	var taken registry.Taken
 	shares := slices.Collect(slices.Chunk(questions, share))
 	errs := registry.Each(ctx, len(shares), maxConns, func(n int) error {
 		return r.connect(ctx, func(send exchange) error {
@@ -177,7 +176,7 @@ func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Ms
 				request := &dns.Msg{Question: []dns.Question{question}}
 				request.Id = dns.Id()
 				answer, data, err := send(request)
-				if err = cmp.Or(err, taken.Add(data)); err != nil {
+				if err = cmp.Or(err, registry.Take(ctx, len(data))); err != nil {
 					return err
 				}
 				answers[n*share+i] = answer

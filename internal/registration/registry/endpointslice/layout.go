@@ -5,11 +5,19 @@ package endpointslice
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -94,7 +102,7 @@ func (l *layout) change(changes []registry.Change) (refused error) {
 			return nil
 		}
 		var p placement
-		if p.item, p.group, err = encode(c.Entry); err == nil {
+		if p.item, p.group, err = encoded(c.Entry); err == nil {
 			p.before = l.take(c.Entry.ID)
 			puts = append(puts, p)
 		}
@@ -182,7 +190,7 @@ func (l *layout) writes() []*shelf {
 }
 
 // render returns the slice to write.
-func (s *shelf) render() (*discoveryv1.EndpointSlice, error) {
+func (s *shelf) render() *discoveryv1.EndpointSlice {
 	next := s.object.DeepCopy()
 	next.Endpoints = make([]discoveryv1.Endpoint, 0, len(s.items))
 	records := []*record{}
@@ -192,13 +200,216 @@ func (s *shelf) render() (*discoveryv1.EndpointSlice, error) {
 			records = append(records, i.record)
 		}
 	}
-	data, err := json.Marshal(records)
-	if err != nil {
-		return nil, registry.Permanent(fmt.Errorf("encode the entries of slice %s: %w", s.object.Name, err))
-	}
-	if next.Annotations == nil {
-		next.Annotations = map[string]string{}
-	}
-	next.Annotations[AnnotationEntries] = string(data)
-	return next, nil
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, AnnotationEntries, string(encode.JSON(records)))
+	return next
 }
+
+// maxRecord limits one record, in bytes, because an annotation should not hold more.
+const maxRecord = 8 << 10
+
+// record holds what an endpoint has no fields for.
+type record struct {
+	ID       string            `json:"id"`
+	Weight   int32             `json:"weight"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Owner    registry.Owner    `json:"owner"`
+}
+
+// group is what all endpoints of a slice share.
+type group struct {
+	family      discoveryv1.AddressType
+	port        int32
+	portName    string
+	appProtocol string
+}
+
+// item is an endpoint with its record, nil for an endpoint that Usher did not write.
+type item struct {
+	endpoint discoveryv1.Endpoint
+	record   *record
+}
+
+func (i item) uid() types.UID {
+	if i.endpoint.TargetRef == nil {
+		return ""
+	}
+	return i.endpoint.TargetRef.UID
+}
+
+// bytes returns the item's share of the annotation.
+func (i item) bytes() int {
+	if i.record == nil {
+		return 0
+	}
+	return len(encode.JSON(i.record)) + 1
+}
+
+// encode converts an entry. Errors are permanent, because the API server would refuse
+// the whole slice.
+func encoded(e registry.Entry) (item, group, error) {
+	address, err := netip.ParseAddr(e.Address)
+	if err != nil {
+		return item{}, group{}, registry.Permanent(fmt.Errorf("address: %w", err))
+	}
+	if err := callable(address); err != nil {
+		return item{}, group{}, registry.Permanent(err)
+	}
+	g := group{family: discoveryv1.AddressTypeIPv4, port: e.Port}
+	if address.Is6() {
+		g.family = discoveryv1.AddressTypeIPv6
+	}
+	rest := maps.Clone(e.Metadata)
+	if g.portName, g.appProtocol, err = portMetadata(rest); err != nil {
+		return item{}, group{}, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
+	}
+	serves, held, yes := e.Weight > 0, e.Weight == 0, true
+	made := item{
+		endpoint: discoveryv1.Endpoint{
+			Addresses:  []string{e.Address},
+			Conditions: discoveryv1.EndpointConditions{Ready: &serves, Serving: &yes, Terminating: &held},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: e.Owner.Namespace, Name: e.Owner.Pod, UID: types.UID(e.Owner.PodUID),
+			},
+		},
+		record: &record{ID: e.ID, Weight: e.Weight, Metadata: rest, Owner: e.Owner},
+	}
+	if size := made.bytes(); size > maxRecord {
+		return item{}, group{}, registry.Permanent(fmt.Errorf(
+			"instance.metadata makes the entry %d bytes long: remove some, an EndpointSlice has room for %d", size, maxRecord))
+	}
+	return made, g, nil
+}
+
+// callable refuses addresses that Kubernetes does not accept for an endpoint.
+func callable(address netip.Addr) error {
+	switch {
+	case address.Is4In6() || address.Zone() != "":
+		return fmt.Errorf("address %s is neither plain IPv4 nor plain IPv6", address)
+	case address.IsUnspecified(), address.IsLoopback(), address.IsLinkLocalUnicast(), address.IsLinkLocalMulticast():
+		return fmt.Errorf("address %s: Kubernetes takes no unspecified, loopback or link-local one", address)
+	}
+	return nil
+}
+
+// portMetadata removes the port's own keys from the metadata.
+func portMetadata(metadata map[string]string) (name, protocol string, err error) {
+	name, named := metadata[MetaPortName]
+	if why := validation.IsDNS1123Label(name); named && len(why) > 0 {
+		return "", "", fmt.Errorf("%s %q: %s", MetaPortName, name, why[0])
+	}
+	protocol, spoken := metadata[MetaAppProtocol]
+	if why := validation.IsQualifiedName(protocol); spoken && len(why) > 0 {
+		return "", "", fmt.Errorf("%s %q: %s", MetaAppProtocol, protocol, why[0])
+	}
+	delete(metadata, MetaPortName)
+	delete(metadata, MetaAppProtocol)
+	return name, protocol, nil
+}
+
+// groupOf returns the group of a slice. A slice in a form that Usher does not write has
+// the port 0, which no entry has.
+func groupOf(s *discoveryv1.EndpointSlice) group {
+	g := group{family: s.AddressType}
+	if len(s.Ports) != 1 {
+		return g
+	}
+	p := s.Ports[0]
+	if ptr.Deref(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP && p.Port != nil {
+		g.port, g.portName, g.appProtocol = *p.Port, ptr.Deref(p.Name, ""), ptr.Deref(p.AppProtocol, "")
+	}
+	return g
+}
+
+// ports returns the ports of a slice of the group.
+func (g group) ports() []discoveryv1.EndpointPort {
+	tcp := corev1.ProtocolTCP
+	p := discoveryv1.EndpointPort{Name: &g.portName, Port: &g.port, Protocol: &tcp}
+	if g.appProtocol != "" {
+		p.AppProtocol = &g.appProtocol
+	}
+	return []discoveryv1.EndpointPort{p}
+}
+
+// decode converts an item. It never fails: an endpoint that Usher did not write is an
+// entry of that name without an owner.
+func decode(i item, g group, name string) registry.Entry {
+	e := registry.Entry{ID: name, Port: g.port, Weight: 1}
+	if len(i.endpoint.Addresses) > 0 {
+		e.Address = i.endpoint.Addresses[0]
+	}
+	if i.record != nil {
+		e.ID, e.Weight, e.Metadata = i.record.ID, i.record.Weight, maps.Clone(i.record.Metadata)
+	}
+	if i.record != nil && i.record.Owner.Cluster != "" {
+		e.Owner = i.record.Owner
+	}
+	for key, value := range map[string]string{MetaPortName: g.portName, MetaAppProtocol: g.appProtocol} {
+		if value != "" {
+			e.SetMetadata(key, value)
+		}
+	}
+	if len(e.Metadata) == 0 {
+		e.Metadata = nil
+	}
+	if !ptr.Deref(i.endpoint.Conditions.Ready, true) {
+		e.Weight = 0
+	}
+	e.Version = fingerprint(i, g)
+	return e
+}
+
+// Endpoint is one endpoint of a slice, for programs that serve the slice to others.
+type Endpoint struct {
+	registry.Entry
+	// Conditions are the endpoint's conditions. Absent ones have Kubernetes' default
+	// meaning.
+	Conditions discoveryv1.EndpointConditions
+}
+
+// Endpoints returns the endpoints of a slice with exactly one TCP port. An address and
+// a port cannot describe the endpoints of other slices.
+func Endpoints(s *discoveryv1.EndpointSlice) []Endpoint {
+	g := groupOf(s)
+	if g.port == 0 || g.family == discoveryv1.AddressTypeFQDN {
+		return nil
+	}
+	items := itemsOf(s)
+	found := make([]Endpoint, 0, len(items))
+	for n, i := range items {
+		found = append(found, Endpoint{
+			Entry: decode(i, g, fmt.Sprintf("%s.%d", s.Name, n)), Conditions: i.endpoint.Conditions,
+		})
+	}
+	return found
+}
+
+// fingerprint changes only with the entry. The slice's own version would also change
+// with each neighbour and cause conflicts.
+func fingerprint(i item, g group) string {
+	return registry.Digest(encode.JSON([]any{i.endpoint, i.record, g.family, g.port, g.portName, g.appProtocol}))
+}
+
+// itemsOf splits a slice into items.
+func itemsOf(s *discoveryv1.EndpointSlice) []item {
+	var records []record
+	// If the annotation is unreadable, the endpoints have no owner.
+	if err := json.Unmarshal([]byte(s.Annotations[AnnotationEntries]), &records); err != nil || !ours(s) {
+		records = nil
+	}
+	items := make([]item, 0, len(s.Endpoints))
+	byUID := make(map[types.UID]*record, len(records))
+	for n := range records {
+		byUID[types.UID(records[n].Owner.PodUID)] = &records[n]
+	}
+	for _, endpoint := range s.Endpoints {
+		i := item{endpoint: endpoint}
+		if uid := i.uid(); uid != "" {
+			i.record = byUID[uid]
+			delete(byUID, uid)
+		}
+		items = append(items, i)
+	}
+	return items
+}
+
+func ours(s *discoveryv1.EndpointSlice) bool { return s.Labels[discoveryv1.LabelManagedBy] == Manager }

@@ -4,14 +4,18 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -88,7 +92,7 @@ func operation(key string, change registry.Change) (write clientv3.Op, unchanged
 	}
 	write = clientv3.OpDelete(key)
 	if change.Op == registry.Put {
-		value, err := encode(change.Entry)
+		value, err := encoded(change.Entry)
 		if err != nil {
 			return write, unchanged, err
 		}
@@ -96,3 +100,62 @@ func operation(key string, change registry.Change) (write clientv3.Op, unchanged
 	}
 	return write, clientv3.Compare(clientv3.ModRevision(key), "=", revision), nil
 }
+
+// Metadata keys that Usher uses itself. All others are the user's.
+const (
+	metaWeight = "weight"
+	metaOwner  = "usher"
+)
+
+// value is an endpoint as the etcd naming package stores it.
+type value struct {
+	Op       int
+	Addr     string
+	Metadata map[string]json.RawMessage
+}
+
+func encoded(entry registry.Entry) (string, error) {
+	metadata := make(map[string]any, len(entry.Metadata)+2)
+	for _, key := range slices.Sorted(maps.Keys(entry.Metadata)) {
+		if key == metaWeight || key == metaOwner {
+			return "", registry.Permanent(fmt.Errorf(
+				"instance.metadata has the key %q, which Usher writes itself: use another", key))
+		}
+		metadata[key] = entry.Metadata[key]
+	}
+	metadata[metaWeight] = entry.Weight
+	metadata[metaOwner] = entry.Owner
+	return string(encode.JSON(struct {
+		Op       int
+		Addr     string
+		Metadata map[string]any
+	}{Addr: entry.HostPort(), Metadata: metadata})), nil
+}
+
+// decode never fails: a value that Usher did not write is an entry without an owner, so
+// that Usher never changes it.
+func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
+	entry := registry.Entry{ID: id, Version: version(kv)}
+	var stored value
+	if err := json.Unmarshal(kv.Value, &stored); err != nil {
+		entry.Address = string(kv.Value)
+		return entry
+	}
+	entry.SetHostPort(stored.Addr)
+	for key, raw := range stored.Metadata {
+		// What Usher would not write counts as absent.
+		text, weight, owner := "", int32(0), registry.Owner{}
+		switch {
+		case key == metaWeight && json.Unmarshal(raw, &weight) == nil:
+			entry.Weight = weight
+		case key == metaOwner && json.Unmarshal(raw, &owner) == nil:
+			entry.Owner = owner
+		case key != metaWeight && key != metaOwner && json.Unmarshal(raw, &text) == nil:
+			entry.SetMetadata(key, text)
+		}
+	}
+	return entry
+}
+
+// version returns what a write compares.
+func version(kv *mvccpb.KeyValue) string { return strconv.FormatInt(kv.ModRevision, 10) }

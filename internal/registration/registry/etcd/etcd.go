@@ -44,7 +44,15 @@ const (
 	// retries and retryPause let a call survive a change of leader.
 	retries    = 5
 	retryPause = 100 * time.Millisecond
+	// firstRoom and maxRoom bound a list, and otherRoom any other answer, in bytes: at most
+	// what is there now of the entries of one transaction.
+	firstRoom = 16 << 10
+	maxRoom   = 1 << 30
+	otherRoom = 1 << 20
 )
+
+// roomKey is the context's key for how long an answer may be.
+type roomKey struct{}
 
 // Options locate etcd.
 type Options struct {
@@ -59,18 +67,14 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// FromSpec reads the kind's field from a Registry's spec.
-func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
-	s := spec.Etcd
-	if s == nil {
-		return nil
-	}
-	return &registry.Settings{
-		Secret: s.CredentialsSecret, Root: s.Prefix, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{
-				Endpoints: s.Endpoints, Prefix: root, Secret: secret, Timeout: ptr.Deref(spec.Timeout, metav1.Duration{}).Duration,
-			})
-		},
+// FromSpec says how the kind's field of a Registry with that timeout is to be carried out.
+func FromSpec(timeout *metav1.Duration) func(s *usherv1alpha1.EtcdRegistry) *registry.Settings {
+	return func(s *usherv1alpha1.EtcdRegistry) *registry.Settings {
+		return &registry.Settings{
+			Secret: s.CredentialsSecret, Root: s.Prefix, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+				return New(Options{Endpoints: s.Endpoints, Prefix: root, Secret: secret, Timeout: ptr.Deref(timeout, metav1.Duration{}).Duration})
+			},
+		}
 	}
 }
 
@@ -108,7 +112,6 @@ func New(options Options) (*Registry, error) {
 		Password:             string(options.Secret[credentials.KeyPassword]),
 		MaxUnaryRetries:      retries,
 		BackoffWaitBetween:   retryPause,
-		MaxCallRecvMsgSize:   registry.MaxAnswer, // The client would take 2 GiB.
 		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 		// Errors are returned; the client's own log would repeat them.
 		Logger: zap.NewNop(),
@@ -123,12 +126,17 @@ func New(options Options) (*Registry, error) {
 }
 
 // failFast disables the client's own wait for a connection, which makes an etcd that is
-// down look slow and hides the reason when the time runs out.
+// down look slow and hides the reason when the time runs out. It lets no answer be longer than
+// there is room for: the client would take 2 GiB.
 func failFast(
 	ctx context.Context, method string, request, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption,
 ) error {
-	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false))...)
+	room, ok := ctx.Value(roomKey{}).(int)
+	if !ok {
+		room = otherRoom
+	}
+	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(room))...)
 }
 
 // connected returns the client, made on first use: with a user name, making a client
@@ -166,13 +174,51 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	root := r.root(service)
-	answer, err := client.Get(ctx, root, clientv3.WithPrefix(),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	kvs, err := r.read(ctx, client, service)
 	if err != nil {
-		return nil, typed(err)
+		return nil, err
 	}
-	return r.decode(service, answer.Kvs), nil
+	return r.decode(service, kvs), nil
+}
+
+// read takes room for the answer before it arrives: first for about as much as last time, and
+// for more while that is too little.
+func (r *Registry) read(ctx context.Context, client *clientv3.Client, service string) ([]*mvccpb.KeyValue, error) {
+	for room := r.room(service); room <= maxRoom; room *= 4 {
+		if err := registry.Take(ctx, room); err != nil {
+			return nil, err
+		}
+		answer, err := client.Get(context.WithValue(ctx, roomKey{}, room), r.root(service), clientv3.WithPrefix(),
+			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+		if err == nil {
+			return answer.Kvs, registry.Take(ctx, sizeOf(answer.Kvs)-room)
+		}
+		if !tooLong(err) {
+			return nil, typed(err)
+		}
+		if err := registry.Take(ctx, -room); err != nil {
+			return nil, err
+		}
+	}
+	return nil, registry.TooMuch("etcd", maxRoom)
+}
+
+// room is how long the next list of a service may be at first, in bytes.
+func (r *Registry) room(service string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	size := 0
+	for id, known := range r.decoded[service] {
+		size += len(id) + len(known.value)
+	}
+	return max(firstRoom, 2*size)
+}
+
+func sizeOf(kvs []*mvccpb.KeyValue) (size int) {
+	for _, kv := range kvs {
+		size += len(kv.Key) + len(kv.Value)
+	}
+	return size
 }
 
 // decode reads the values that changed since the last list, and reuses the entries of
@@ -224,15 +270,17 @@ func typed(err error) error {
 	if err == nil {
 		return nil
 	}
-	if code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
-		return fmt.Errorf("%w: %w", registry.TooMuch("etcd"), plain(err))
-	}
 	switch code(err) {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,
 		codes.Unimplemented, codes.OutOfRange, codes.FailedPrecondition:
 		return registry.Permanent(plain(err))
 	}
 	return registry.Transient(plain(err))
+}
+
+// tooLong reports whether there was too little room for an answer.
+func tooLong(err error) bool {
+	return code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
 }
 
 // readable is an error without gRPC's prefix in its message.

@@ -3,10 +3,17 @@
 package eureka
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
@@ -78,4 +85,141 @@ func (r *Registry) put(ctx context.Context, service string, e registry.Entry, th
 		return err
 	}
 	return r.write(ctx, http.MethodDelete, pathOf(app, e.ID, "status")+"?value="+up, nil)
+}
+
+// Metadata keys that Usher writes in addition to the owner. metaID repeats the
+// instance's own ID: metadata copied to another instance has the wrong one, which shows
+// that the copy is not Usher's.
+const (
+	metaID = registry.MetaPrefix + "id"
+	// metaWeight is where Spring Cloud's load balancers look for a weight.
+	metaWeight = "weight"
+)
+
+const (
+	up           = "UP"
+	unknown      = "UNKNOWN"
+	outOfService = "OUT_OF_SERVICE"
+)
+
+// metaKey matches keys that are also names in XML, which some clients read.
+var metaKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+
+// number is written as a number but also read from a string: the form depends on the
+// server's version.
+type number int64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *number) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		return nil
+	}
+	value, err := strconv.ParseInt(string(bytes.Trim(data, `"`)), 10, 64)
+	*n = number(value)
+	return err
+}
+
+// several is a list. Servers before 1.4 omit the brackets around a single element.
+type several []instance
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *several) UnmarshalJSON(data []byte) error {
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		return json.Unmarshal(data, (*[]instance)(s))
+	}
+	var one instance
+	err := json.Unmarshal(data, &one)
+	*s = several{one}
+	return err
+}
+
+type port struct {
+	Number  number `json:"$"`
+	Enabled string `json:"@enabled"`
+}
+
+// instance is an instance in Eureka's form, with only the fields that matter here.
+type instance struct {
+	InstanceID         string            `json:"instanceId,omitempty"`
+	App                string            `json:"app"`
+	HostName           string            `json:"hostName"`
+	IPAddr             string            `json:"ipAddr"`
+	VIPAddress         string            `json:"vipAddress,omitempty"`
+	Status             string            `json:"status"`
+	OverriddenStatus   string            `json:"overriddenStatus,omitempty"`
+	Port               port              `json:"port"`
+	SecurePort         port              `json:"securePort"`
+	DataCenterInfo     any               `json:"dataCenterInfo"`
+	LeaseInfo          any               `json:"leaseInfo"`
+	Metadata           map[string]string `json:"metadata,omitempty"`
+	LastDirtyTimestamp number            `json:"lastDirtyTimestamp"`
+	// Coordinating is for Eureka's own servers, but servers expect the field.
+	Coordinating string `json:"isCoordinatingDiscoveryServer,omitempty"`
+}
+
+// id returns the ID, or the host name if an old client gave no ID.
+func (i instance) id() string {
+	if i.InstanceID == "" {
+		return i.HostName
+	}
+	return i.InstanceID
+}
+
+// entry converts the instance to an entry.
+func (i instance) entry() registry.Entry {
+	e := registry.Entry{ID: i.id(), Address: i.IPAddr, Port: int32(i.Port.Number), Weight: 1, Version: i.version()}
+	if i.Port.Enabled == "false" {
+		e.Port = int32(i.SecurePort.Number)
+	}
+	ours := i.Metadata[metaID] == i.id() && registry.MarkedOwner(i.Metadata).PodUID != ""
+	e.SetMarkedMetadata(i.Metadata, func(key string) bool { return strings.HasPrefix(key, "@") || ours && key == metaWeight })
+	if ours {
+		e.Owner, e.Weight = registry.MarkedOwner(i.Metadata), weight(i.Metadata)
+	}
+	if i.Status != up {
+		e.Weight = 0
+	}
+	return e
+}
+
+// weight reads what encode wrote. A value that is no number becomes 0, which differs
+// from every wanted weight.
+func weight(meta map[string]string) int32 {
+	weight, err := strconv.ParseInt(meta[metaWeight], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return int32(weight)
+}
+
+// version changes with every registration, status and metadata, but not with renewals.
+func (i instance) version() string {
+	// Maps are printed in the order of their keys.
+	return registry.Digest(fmt.Appendf(nil, "%d %q %q %d %d %q",
+		i.LastDirtyTimestamp, i.Status, i.IPAddr, i.Port.Number, i.SecurePort.Number, i.Metadata))
+}
+
+// encode converts an entry to an instance. Errors are permanent.
+func encode(service string, e registry.Entry, lease time.Duration, dirty int64) (instance, error) {
+	meta, err := e.MarkedMetadata(func(key, _ string) error {
+		switch {
+		case key == metaWeight:
+			return fmt.Errorf("the key %q is instance.weight: set that", key)
+		case !metaKey.MatchString(key):
+			return fmt.Errorf("the key %q is not a name in XML: use letters, digits, dots, dashes and underscores", key)
+		}
+		return nil
+	})
+	if err != nil {
+		return instance{}, err
+	}
+	meta[metaID], meta[metaWeight] = e.ID, strconv.Itoa(int(max(e.Weight, 1)))
+	return instance{
+		InstanceID: e.ID, App: application(service), HostName: e.Address, IPAddr: e.Address, VIPAddress: service,
+		Status: up, OverriddenStatus: unknown,
+		Port: port{Number: number(e.Port), Enabled: "true"}, SecurePort: port{Number: 443, Enabled: "false"},
+		DataCenterInfo: map[string]string{"@class": "com.netflix.appinfo.InstanceInfo$DefaultDataCenterInfo", "name": "MyOwn"},
+		LeaseInfo:      map[string]any{"renewalIntervalInSecs": RenewInterval / time.Second, "durationInSecs": lease / time.Second},
+		Metadata:       meta, LastDirtyTimestamp: number(dirty), Coordinating: "false",
+	}, nil
 }

@@ -21,7 +21,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,12 +66,8 @@ type Options struct {
 	Clock clock.WithTicker
 }
 
-// FromSpec reads the kind's field from a Registry's spec.
-func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
-	s := spec.Eureka
-	if s == nil {
-		return nil
-	}
+// FromSpec says how the kind's field of a Registry is to be carried out.
+func FromSpec(s *usherv1alpha1.EurekaRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Fold: application, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{
@@ -105,7 +103,7 @@ func New(options Options) (*Registry, error) {
 		request.SetBasicAuth(username, password)
 	}
 	client, err := rest.New(rest.Options{
-		Field: "eureka.address", Example: "http://host:8761/eureka", Address: options.Address, Secret: options.Secret, Idle: parallel,
+		Field: "eureka.address", Example: "http://host:8761/eureka", Address: options.Address, Secret: options.Secret,
 		Header: request.Header, Hint: credentials.LoginHint, Hidden: []string{password},
 	})
 	if err != nil {
@@ -170,8 +168,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 func (r *Registry) Close() error {
 	r.stop()
 	<-r.stopped
-	r.client.Close()
-	return nil
+	return r.client.Close()
 }
 
 // cached returns what the server lists from its cache.
@@ -278,4 +275,119 @@ func (r *Registry) behind(app, id string, yes bool) {
 	} else {
 		delete(r.written, [2]string{app, id})
 	}
+}
+
+// application returns the name under which Eureka keeps a service.
+func application(service string) string { return strings.ToUpper(service) }
+
+// pathOf returns the path, below the address, of an application or one of its
+// instances.
+func pathOf(parts ...string) string {
+	path := "/apps"
+	for _, part := range parts {
+		path += "/" + url.PathEscape(part)
+	}
+	return path
+}
+
+// get reads the path into into. found is false if nothing is there.
+func (r *Registry) get(ctx context.Context, path string, into any) (found bool, err error) {
+	answer, err := r.client.Send(ctx, rest.Question{Method: http.MethodGet, Path: path})
+	switch {
+	case err != nil:
+		return false, err
+	case answer.Code == http.StatusNotFound:
+		return false, nil
+	case answer.Code != http.StatusOK:
+		return false, answer.Refusal()
+	}
+	err = answer.Decode("Eureka", into)
+	return err == nil, err
+}
+
+// write changes something. It is no error if that no longer exists.
+func (r *Registry) write(ctx context.Context, method, path string, body any) error {
+	answer, err := r.client.Send(ctx, rest.Question{Method: method, Path: path, JSON: body})
+	switch {
+	case err != nil:
+		return err
+	case answer.Code == http.StatusOK, answer.Code == http.StatusNoContent:
+		return nil
+	case answer.Code == http.StatusNotFound && method != http.MethodPost:
+		return nil
+	}
+	return answer.Refusal()
+}
+
+const (
+	// renewTimeout limits one renewal.
+	renewTimeout = 10 * time.Second
+	// forgotten is how long an application is renewed after the last request for it:
+	// longer than anyone waits between two repairs.
+	forgotten = 24 * time.Hour
+)
+
+// renewal holds the instances of an application to renew.
+type renewal struct {
+	ids []string
+	// listed is when the application was last listed. Applications that are no longer
+	// listed are left to expire.
+	listed time.Time
+}
+
+// keep starts to renew Usher's listed instances, including those of other clusters: in
+// other kinds of registry, they would not expire either.
+func (r *Registry) keep(app string, entries []registry.Entry) {
+	var ids []string
+	for _, e := range entries {
+		if e.Owner != (registry.Owner{}) {
+			ids = append(ids, e.ID)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.renewed[app] = renewal{ids: ids, listed: r.clock.Now()}
+}
+
+// renewUntil renews at every tick, until the context ends.
+func (r *Registry) renewUntil(ctx context.Context, ticker clock.Ticker) {
+	defer close(r.stopped)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C():
+			r.renewAll(ctx)
+		}
+	}
+}
+
+// renewAll renews once. An instance that is gone stays gone. The next tick retries
+// failures: the next list reports a server that is down.
+func (r *Registry) renewAll(ctx context.Context) {
+	paths := r.due()
+	_ = registry.Each(ctx, len(paths), parallel, func(n int) error {
+		if ctx.Err() != nil {
+			return nil
+		}
+		one, cancel := context.WithTimeout(ctx, renewTimeout)
+		defer cancel()
+		return r.write(one, http.MethodPut, paths[n], nil)
+	})
+}
+
+// due returns the paths of what to renew, sorted.
+func (r *Registry) due() (paths []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	oldest := r.clock.Now().Add(-forgotten)
+	maps.DeleteFunc(r.renewed, func(_ string, of renewal) bool { return of.listed.Before(oldest) })
+	for app, of := range r.renewed {
+		for _, id := range of.ids {
+			paths = append(paths, pathOf(app, id))
+		}
+	}
+	slices.Sort(paths)
+	return paths
 }

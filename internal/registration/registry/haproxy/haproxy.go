@@ -57,12 +57,8 @@ type Options struct {
 	Secret map[string][]byte
 }
 
-// FromSpec reads the kind's field from a Registry's spec.
-func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
-	s := spec.HAProxy
-	if s == nil {
-		return nil
-	}
+// FromSpec says how the kind's field of a Registry is to be carried out.
+func FromSpec(s *usherv1alpha1.HAProxyRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{Addresses: s.Addresses, ServerOptions: s.ServerOptions, Secret: secret})
@@ -119,21 +115,12 @@ func parseTarget(address string, secret map[string][]byte) (target, error) {
 		}
 		t := target{network: "tcp", address: u.Host}
 		if u.Scheme == "tls" {
-			t.tls, err = tlsConfig(u.Hostname(), secret)
+			t.tls, err = credentials.TLS(secret)
 		}
 		return t, err
 	}
 	return target{}, errors.New("haproxy.addresses has one that cannot be used: " +
 		"write tcp://host:port, tls://host:port or unix:///path")
-}
-
-func tlsConfig(host string, secret map[string][]byte) (*tls.Config, error) {
-	config, err := credentials.TLS(secret)
-	if err != nil {
-		return nil, err
-	}
-	config.ServerName = host
-	return config, nil
 }
 
 // Ping implements registry.Connector: every process must answer, and grant the level

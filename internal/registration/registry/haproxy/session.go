@@ -28,7 +28,7 @@ const (
 // session is one connection to a process, in interactive mode.
 type session struct {
 	conn   net.Conn
-	reader *bufio.Reader
+	reader *bufio.Reader // of what is taken of the call's answers
 }
 
 // with opens a session for one call. Errors name the process and are typed.
@@ -56,7 +56,7 @@ func (t target) try(ctx context.Context, call func(*session) error) error {
 	defer func() { _ = conn.Close() }() // Every answer was read, or the call failed.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	s := &session{conn: conn, reader: bufio.NewReader(conn)}
+	s := &session{conn: conn, reader: bufio.NewReader(registry.Taking(ctx, conn))}
 	if err := s.greet(); err != nil {
 		return err
 	}
@@ -125,9 +125,6 @@ func (s *session) answer() (string, error) {
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			return "", fmt.Errorf("in the middle of an answer: %w", err)
 		}
-		if len(text) > registry.MaxAnswer {
-			return "", registry.TooMuch("it")
-		}
 		if err != nil || !endsLine(text) {
 			continue
 		}
@@ -146,4 +143,69 @@ func (s *session) answer() (string, error) {
 // text is just the prompt.
 func endsLine(text []byte) bool {
 	return len(text) >= 2 && text[len(text)-2] == '\n'
+}
+
+// HAProxy's answers. It has no status codes: any other text is an error.
+const (
+	noBackend       = "Can't find backend."
+	noSuchBackend   = "No such backend."
+	noSuchServer    = "No such server."
+	added           = "New server registered."
+	deleted         = "Server deleted."
+	alreadyExists   = "Already exists a server with the same name in backend."
+	stillConnected  = "still has connections attached"
+	notInMaint      = "Only servers in maintenance mode can be deleted."
+	permissionError = "Permission denied"
+	unknownCommand  = "Unknown command"
+)
+
+// command is a line for HAProxy, with the answers that it may give.
+type command struct {
+	id, line string
+	// accepts reports whether an answer means success.
+	accepts func(answer string) bool
+}
+
+// check converts an answer to an error: nil if the command succeeded.
+func (c command) check(answer string) error {
+	answer = strings.TrimSpace(answer)
+	switch {
+	case c.accepts(answer):
+		return nil
+	case answer == alreadyExists, answer == noSuchServer, answer == notInMaint:
+		return fmt.Errorf("%s: %w", answer, registry.ErrConflict)
+	case answer == noSuchBackend:
+		return registry.Permanent(fmt.Errorf("no backend has the service's name: add it to the configuration"))
+	case strings.HasPrefix(answer, permissionError):
+		return registry.Permanent(fmt.Errorf("permission denied: add \"level admin\" to its stats socket"))
+	case strings.HasPrefix(answer, unknownCommand):
+		return registry.Permanent(fmt.Errorf("it does not know %q: HAProxy 2.6 or newer is needed", verb(c.line)))
+	}
+	return registry.Permanent(fmt.Errorf("%q answered: %s", verb(c.line), registry.Excerpt(answer)))
+}
+
+// verb returns the command without its arguments.
+func verb(line string) string {
+	words := strings.Fields(line)
+	return strings.Join(words[:min(2, len(words))], " ")
+}
+
+func notUnderstood(question, answer string) error {
+	return registry.Permanent(fmt.Errorf("cannot read the answer to %q, HAProxy 2.6 or newer is needed: %s", question, registry.Excerpt(answer)))
+}
+
+func silent(answer string) bool { return answer == "" }
+
+func isAdded(answer string) bool { return answer == added || strings.HasSuffix(answer, "\n"+added) }
+
+// moved accepts the answers of "set server … addr …", which describe the change.
+func moved(answer string) bool {
+	return strings.HasPrefix(answer, "IP changed from ") || strings.HasPrefix(answer, "port changed from ") ||
+		strings.HasPrefix(answer, "no need to change the addr")
+}
+
+// isDeleted also accepts a server that cannot go yet: it stays listed and is deleted
+// later.
+func isDeleted(answer string) bool {
+	return answer == deleted || answer == noSuchServer || strings.Contains(answer, stillConnected)
 }

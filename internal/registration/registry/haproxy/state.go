@@ -108,47 +108,46 @@ func (s *session) servers(backend string) ([]server, error) {
 	return servers, err
 }
 
-// parseServers parses "show servers state": a version, the column names, then one
-// server per line.
-func parseServers(text string) ([]server, error) {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	if len(lines) < 2 || lines[0] != "1" || !strings.HasPrefix(lines[1], "# ") {
-		return nil, notUnderstood("show servers state", text)
+// table parses an answer in columns: their names after "# ", then a row a line. value returns a
+// row's cell, empty if it has none.
+func table(question, text string, comma rune) (rows [][]string, value func(row []string, name string) string, err error) {
+	text, ok := strings.CutPrefix(strings.TrimSpace(text), "# ")
+	reader := csv.NewReader(strings.NewReader(text))
+	reader.Comma, reader.FieldsPerRecord, reader.LazyQuotes = comma, -1, true
+	rows, err = reader.ReadAll()
+	if !ok || err != nil || len(rows) == 0 {
+		return nil, nil, notUnderstood(question, text)
 	}
-	column := map[string]int{}
-	for i, name := range strings.Fields(lines[1][1:]) {
-		column[name] = i
-	}
-	var servers []server
-	for _, line := range lines[2:] {
-		one, err := parseServer(column, line)
-		if err != nil {
-			return nil, err
+	names := rows[0]
+	return rows[1:], func(row []string, name string) string {
+		if at := slices.Index(names, name); at >= 0 && at < len(row) {
+			return row[at]
 		}
+		return ""
+	}, nil
+}
+
+// parseServers parses "show servers state": a version, and a table.
+func parseServers(text string) ([]server, error) {
+	rows, value, err := table("show servers state", strings.TrimPrefix(text, "1\n"), ' ')
+	if err != nil {
+		return nil, err
+	}
+	servers := make([]server, 0, len(rows))
+	for _, row := range rows {
+		one := server{name: value(row, "srv_name")}
+		one.entry = identify(one.name)
+		one.entry.Address = value(row, "srv_addr")
+		admin, err1 := strconv.Atoi(value(row, "srv_admin_state"))
+		weight, err2 := strconv.ParseInt(value(row, "srv_uweight"), 10, 32)
+		port, err3 := strconv.ParseInt(value(row, "srv_port"), 10, 32)
+		if one.name == "" || err1 != nil || err2 != nil || err3 != nil {
+			return nil, notUnderstood("show servers state", strings.Join(row, " "))
+		}
+		one.admin, one.entry.Weight, one.entry.Port = admin, int32(weight), int32(port)
 		servers = append(servers, one)
 	}
 	return servers, nil
-}
-
-func parseServer(column map[string]int, line string) (server, error) {
-	fields := strings.Fields(line)
-	value := func(name string) string {
-		if at, ok := column[name]; ok && at < len(fields) {
-			return fields[at]
-		}
-		return ""
-	}
-	one := server{name: value("srv_name")}
-	one.entry = identify(one.name)
-	one.entry.Address = value("srv_addr")
-	admin, err1 := strconv.Atoi(value("srv_admin_state"))
-	weight, err2 := strconv.ParseInt(value("srv_uweight"), 10, 32)
-	port, err3 := strconv.ParseInt(value("srv_port"), 10, 32)
-	if one.name == "" || err1 != nil || err2 != nil || err3 != nil {
-		return server{}, notUnderstood("show servers state", line)
-	}
-	one.admin, one.entry.Weight, one.entry.Port = admin, int32(weight), int32(port)
-	return one, nil
 }
 
 // sessions counts a backend's current sessions by server.
@@ -163,30 +162,123 @@ func (s *session) sessions(backend string) (map[string]int, error) {
 // parseSessions parses the relevant columns of "show stat": scur counts the sessions on
 // a server, qcur those in its own queue.
 func parseSessions(backend, text string) (map[string]int, error) {
-	reader := csv.NewReader(strings.NewReader(strings.TrimSpace(text)))
-	reader.FieldsPerRecord, reader.LazyQuotes = -1, true
-	records, err := reader.ReadAll()
-	if err != nil || len(records) == 0 || len(records[0]) == 0 || records[0][0] != "# pxname" {
-		return nil, notUnderstood("show stat", text)
-	}
-	column := map[string]int{}
-	for i, name := range records[0] {
-		column[name] = i
+	rows, value, err := table("show stat", text, ',')
+	if err != nil {
+		return nil, err
 	}
 	counts := map[string]int{}
-	name, current, queued := column["svname"], column["scur"], column["qcur"]
-	for _, record := range records[1:] {
-		if len(record) <= max(name, current, queued) {
-			return nil, notUnderstood("show stat", strings.Join(record, ","))
-		}
-		sessions, err1 := strconv.Atoi(record[current])
-		waiting, err2 := strconv.Atoi(record[queued])
+	for _, row := range rows {
+		sessions, err1 := strconv.Atoi(value(row, "scur"))
+		waiting, err2 := strconv.Atoi(value(row, "qcur"))
 		if err1 != nil || err2 != nil {
-			return nil, notUnderstood("show stat", strings.Join(record, ","))
+			return nil, notUnderstood("show stat", strings.Join(row, ","))
 		}
-		if record[0] == backend {
-			counts[record[name]] = sessions + waiting
+		if value(row, "pxname") == backend {
+			counts[value(row, "svname")] = sessions + waiting
 		}
 	}
 	return counts, nil
+}
+
+// view is what all processes have under one ID.
+type view struct {
+	entry registry.Entry
+	// servers lists the servers of each process: none or one, or several while the
+	// entry moves to another Registration and so to a server of another name.
+	servers [][]server
+}
+
+func (v view) asEntry() registry.Entry { return v.entry }
+
+// merge makes one entry of each ID: in service if every process says so, and gone if no
+// process has it.
+func (r *Registry) merge(found [][]server) []view {
+	at := map[string]int{}
+	var views []view
+	for process, servers := range found {
+		for _, s := range servers {
+			i, known := at[s.entry.ID]
+			if !known {
+				i = len(views)
+				at[s.entry.ID] = i
+				views = append(views, view{servers: make([][]server, len(r.targets))})
+			}
+			views[i].servers[process] = append(views[i].servers[process], s)
+		}
+	}
+	for i := range views {
+		views[i].entry = r.settle(views[i].servers)
+	}
+	slices.SortFunc(views, func(a, b view) int { return strings.Compare(a.entry.ID, b.entry.ID) })
+	return views
+}
+
+// settle makes the entry of one ID. Its version is a digest of everything that can
+// change, except session counts. An otherwise healthy server of weight 0 is held back
+// once its last session has ended.
+func (r *Registry) settle(processes [][]server) registry.Entry {
+	var all strings.Builder
+	var entry registry.Entry
+	var leaving, unequal []string
+	missing := make([]bool, len(processes))
+	for at, servers := range processes {
+		slices.SortFunc(servers, preferred)
+		missing[at] = len(servers) == 0
+		for i, s := range servers {
+			fmt.Fprintln(&all, at, s.name, s.entry.Address, s.entry.Port, s.entry.Weight, s.admin)
+			switch {
+			case entry.ID == "":
+				entry = s.entry
+			case i == 0 && !entry.Same(s.entry):
+				unequal = append(unequal, fmt.Sprintf("%s has it with another address, port, weight or owner", r.targets[at]))
+			}
+			if i > 0 || s.leaving() {
+				leaving = append(leaving, s.wait(r.targets[at]))
+			}
+		}
+	}
+	entry.Version = registry.Digest([]byte(all.String()))
+	if slices.ContainsFunc(processes, hasForeign) {
+		// Foreign entries need no reasons.
+		return entry
+	}
+	reasons := leaving
+	if len(leaving) == 0 {
+		// While other processes drain, one that has already deleted the server is no
+		// reason.
+		reasons = append(unequal, r.lacking(missing)...)
+	}
+	entry.Unsettled = strings.Join(reasons, "; ")
+	return entry
+}
+
+func hasForeign(servers []server) bool { return slices.ContainsFunc(servers, server.foreign) }
+
+func (r *Registry) lacking(missing []bool) []string {
+	var reasons []string
+	for at, target := range r.targets {
+		if missing[at] {
+			reasons = append(reasons, fmt.Sprintf("%s does not have it", target))
+		}
+	}
+	return reasons
+}
+
+// preferred sorts the servers in service first.
+func preferred(a, b server) int {
+	if out := min(a.admin, 1) - min(b.admin, 1); out != 0 {
+		return out
+	}
+	return strings.Compare(a.name, b.name)
+}
+
+// wait describes what a server without new requests waits for.
+func (s server) wait(t target) string {
+	switch s.sessions {
+	case 0:
+		return fmt.Sprintf("it is out of service on %s and about to be deleted", t)
+	case 1:
+		return fmt.Sprintf("it waits for 1 session on %s", t)
+	}
+	return fmt.Sprintf("it waits for %d sessions on %s", s.sessions, t)
 }

@@ -5,6 +5,8 @@
 package kinds
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,9 +44,8 @@ type Kind struct {
 	// Gated means that Kubernetes lists the Pods while they are Ready: Usher writes no
 	// entries, and turns the Pods' readiness gate instead.
 	Gated bool
-	// Read reads the kind's field, and returns nil if it is not set. namespace is the
-	// Registration's.
-	Read func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings
+	// settings are those of a Registry of the kind, nil for one of another kind.
+	settings *registry.Settings
 }
 
 // Cluster is where kinds keep entries if they need no server other than Kubernetes.
@@ -59,39 +60,44 @@ type Cluster struct {
 
 type keys = []string
 
-// table has one row for each kind, sorted by name: Name, Keys, HoldsBack,
-// Gated, Read.
-func table(in Cluster) []Kind {
+// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Gated, and the settings
+// of a Registry for Registrations of a namespace.
+func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kind {
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
-		{"consul", tls(consul.KeyToken), true, false, consul.FromSpec},
-		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, dns.FromSpec},
-		{"endpointSlice", nil, false, false, endpointslice.FromSpec(in.Reader, in.Writer)},
-		{"etcd", tls(login...), false, false, etcd.FromSpec},
-		{"eureka", tls(login...), true, false, eureka.FromSpec},
-		{"haproxy", tls(), true, false, haproxy.FromSpec},
-		{"nacos", tls(login...), true, false, nacos.FromSpec},
-		{"service", nil, true, true, service.FromSpec(in.Reader)},
-		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, false, webhook.FromSpec},
-		{"xds", nil, true, false, xds.FromSpec(in.Reader, in.Writer, in.XDS)},
-		{"zookeeper", login, false, false, zookeeper.FromSpec},
+		{"consul", tls(consul.KeyToken), true, false, of(spec.Consul, consul.FromSpec)},
+		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, of(spec.DNS, dns.FromSpec)},
+		{"endpointSlice", nil, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
+		{"etcd", tls(login...), false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
+		{"eureka", tls(login...), true, false, of(spec.Eureka, eureka.FromSpec)},
+		{"haproxy", tls(), true, false, of(spec.HAProxy, haproxy.FromSpec)},
+		{"nacos", tls(login...), true, false, of(spec.Nacos, nacos.FromSpec)},
+		{"service", nil, true, true, of(spec.Service, service.FromSpec(in.Reader, namespace))},
+		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, false, of(spec.Webhook, webhook.FromSpec)},
+		{"xds", nil, true, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
+		{"zookeeper", login, false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
 	}
 }
 
-// facts is the table for callers that make no connection.
-var facts = table(Cluster{})
+// of is nil if the field is not set.
+func of[S any](field *S, from func(*S) *registry.Settings) *registry.Settings {
+	if field == nil {
+		return nil
+	}
+	return from(field)
+}
 
 // Of returns the kind of a Registry and its settings for a Registration in the
 // namespace. Both are zero if the Registry sets no kind.
 func Of(r *usherv1alpha1.Registry, namespace string) (Kind, registry.Settings) {
-	return find(facts, r, namespace)
+	return find(table(Cluster{}, &r.Spec, namespace))
 }
 
-func find(rows []Kind, r *usherv1alpha1.Registry, namespace string) (Kind, registry.Settings) {
+func find(rows []Kind) (Kind, registry.Settings) {
 	for _, row := range rows {
-		if settings := row.Read(&r.Spec, namespace); settings != nil {
-			return row, *settings
+		if row.settings != nil {
+			return row, *row.settings
 		}
 	}
 	return Kind{}, registry.Settings{}
@@ -101,9 +107,9 @@ func find(rows []Kind, r *usherv1alpha1.Registry, namespace string) (Kind, regis
 // where the Registry keeps its services: Settings.Root or an earlier value of it.
 // secret is nil if the Registry names no Secret.
 func Connect(in Cluster) func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
-	rows := table(in)
 	return func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
-		kind, settings := find(rows, r, "")
+		rows := table(in, &r.Spec, "")
+		kind, settings := find(rows)
 		if kind.Name == "" {
 			return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set one of %s", r.Name, fields(rows)))
 		}
@@ -130,4 +136,49 @@ func fields(rows []Kind) string {
 	}
 	last := len(all) - 1
 	return strings.Join(all[:last], ", ") + " and " + all[last]
+}
+
+// cautious is a connector that refuses metadata which callers would obey or execute, unless
+// the Registry allows it: who may write a Registration is not trusted with the callers.
+type cautious struct {
+	registry.Connector
+	obeyed  func(key, value string) bool
+	allowed []string
+}
+
+// Apply implements registry.Connector.
+func (c cautious) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	var harmless []registry.Change
+	var refused []error
+	for _, change := range changes {
+		if err := c.check(change); err != nil {
+			refused = append(refused, change.Refused(registry.Permanent(err)))
+			continue
+		}
+		harmless = append(harmless, change)
+	}
+	if len(harmless) > 0 {
+		refused = append(refused, c.Connector.Apply(ctx, service, harmless))
+	}
+	return errors.Join(refused...)
+}
+
+func (c cautious) check(change registry.Change) error {
+	if change.Op == registry.Remove {
+		return nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(change.Entry.Metadata)) {
+		values := []string{change.Entry.Metadata[key]}
+		if key == registry.MetaTags {
+			values = strings.Split(values[0], ",")
+		}
+		for _, value := range values {
+			pair := key + "=" + value
+			if c.obeyed(key, value) && !slices.Contains(c.allowed, key) && !slices.Contains(c.allowed, pair) {
+				return fmt.Errorf("instance.metadata or instance.tags has %q, which callers of this registry obey rather than read: "+
+					"remove it, or have it listed in spec.allowedMetadata of the Registry, with its value or as %q", registry.Excerpt(pair), key)
+			}
+		}
+	}
+	return nil
 }

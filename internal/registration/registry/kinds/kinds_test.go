@@ -4,6 +4,7 @@ package kinds
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -100,14 +101,14 @@ func read(t *testing.T, path string) string {
 // TestTable checks that the table, the API's fields and the CRD agree.
 func TestTable(t *testing.T) {
 	var names []string
-	for _, row := range table(Cluster{}) {
+	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		names = append(names, row.Name)
 	}
 	if fields := fieldsOfAPI(t); !slices.Equal(names, fields) {
 		t.Errorf("the table has the kinds %q, RegistrySpec the fields %q", names, fields)
 	}
 	spec := specOf(t)
-	for _, row := range table(Cluster{}) {
+	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		if rule := spec.Rules[0]; !strings.Contains(rule.Rule, "has(self."+row.Name+")") || !strings.Contains(rule.Message, row.Name) {
 			t.Errorf("the rule of RegistrySpec leaves %s out: %s: %s", row.Name, rule.Message, rule.Rule)
 		}
@@ -176,7 +177,7 @@ func TestDocuments(t *testing.T) {
 	_, list, _ := strings.Cut(read(t, "README.md"), "Registries so far:")
 	kube := fake.NewClientBuilder().Build()
 	connect := Connect(Cluster{Reader: kube, Writer: kube, XDS: xds.NewStore()})
-	for _, row := range table(Cluster{}) {
+	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		if !strings.Contains(strings.ToLower(list), strings.ToLower(row.Name)) {
 			t.Errorf("README.md does not name %s", row.Name)
 		}
@@ -270,7 +271,7 @@ func TestSuite(t *testing.T) {
 		})
 		registrytest.NoError(t, err)
 	}
-	for _, row := range table(Cluster{}) {
+	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		suite := suites[strings.ToLower(row.Name)]
 		if holds := strings.Contains(suite, "HoldsBack: "); !row.Gated && (suite == "" || holds != row.HoldsBack) {
 			t.Errorf("a test of %s runs registrytest: %t, and holds entries back: %t", row.Name, suite != "", holds)
@@ -284,5 +285,53 @@ func TestOnlyItsKeys(t *testing.T) {
 	got := only(map[string][]byte{"token": []byte("a"), "password": []byte("b")}, []string{"token", "ca.crt"})
 	if len(got) != 1 || string(got["token"]) != "a" {
 		t.Errorf("the connector gets %v", got)
+	}
+}
+
+// TestMetadataThatCallersObey is an attack: whoever may write a Registration publishes what
+// callers execute or obey. It is refused before the server, which is down here, hears of it.
+func TestMetadataThatCallersObey(t *testing.T) {
+	const consul, curator = "consul: {address: 'http://127.0.0.1:1'}", "zookeeper: {servers: ['127.0.0.1:1']}"
+	const dubbo = "zookeeper: {servers: ['127.0.0.1:1'], layout: Dubbo}"
+	for _, test := range []struct {
+		spec, pair string
+		obeyed     bool
+	}{
+		{curator, "@class=org.apache.xbean.propertyeditor.JndiConverter", true},
+		{curator, "class=a", false},
+		{dubbo, "category=routers", true},
+		{dubbo, "protocol=script", true},
+		{dubbo, "protocol=override", true},
+		{dubbo, "dynamic=false", true},
+		{dubbo, "serialization=nativejava", true},
+		{dubbo, "protocol=tri", false},
+		{dubbo, "version=1.0.0", false},
+		{dubbo, "tags=blue,canary", false},
+		{consul, "tags=v1.2,traefik.http.routers.x.rule=Host(`bank.example`)", true},
+		{consul, "tags=urlprefix-bank.example/", true},
+		{consul, "tags=v1.2,canary", false},
+		{"nacos: {address: 'http://127.0.0.1:1'}", "preserved.ip.delete.timeout=1", true},
+	} {
+		key, value, _ := strings.Cut(test.pair, "=")
+		last := key + "=" + value[strings.LastIndex(value, ",")+1:]
+		for _, allowed := range []string{"", key, last} {
+			r := &usherv1alpha1.Registry{}
+			registrytest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+test.spec+"}"), r))
+			r.Spec.AllowedMetadata = []string{allowed}
+			_, settings := Of(r, "demo")
+			connector, err := Connect(Cluster{})(r, settings.Root, nil)
+			registrytest.NoError(t, err)
+			e := registrytest.Entry("a")
+			e.Metadata = map[string]string{"zone": "a", key: value}
+			what := fmt.Sprintf("%s with %s, allowed %q", test.spec, test.pair, allowed)
+			if err := registrytest.TryPut(t, connector, e); test.obeyed && allowed == "" {
+				registrytest.CheckRefused(t, what, err, "a", registry.ErrPermanent, last, "spec.allowedMetadata")
+			} else {
+				registrytest.Check(t, what, err, registry.ErrTransient)
+			}
+			leaves := connector.Apply(registrytest.Bounded(t), "web", []registry.Change{{Op: registry.Remove, Entry: e}})
+			registrytest.Check(t, what+": it leaves", leaves, registry.ErrTransient)
+			registrytest.NoError(t, connector.Close())
+		}
 	}
 }

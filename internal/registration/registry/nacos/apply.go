@@ -4,15 +4,18 @@ package nacos
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
@@ -89,10 +92,7 @@ func (r *Registry) each(ctx context.Context, service string, p *plan, removals b
 // console set on an instance.
 func (r *Registry) make(ctx context.Context, service string, s step) error {
 	if s.put != nil {
-		form, err := r.form(service, *s.put)
-		if err != nil {
-			return err
-		}
+		form := r.form(service, *s.put)
 		if err := r.write(ctx, http.MethodPost, form); err != nil {
 			return err
 		}
@@ -103,10 +103,7 @@ func (r *Registry) make(ctx context.Context, service string, s step) error {
 		}
 	}
 	for _, old := range s.gone {
-		form, err := r.form(service, old)
-		if err != nil {
-			return err
-		}
+		form := r.form(service, old)
 		form.Del("metadata")
 		if err := r.write(ctx, http.MethodDelete, form); err != nil {
 			return err
@@ -126,11 +123,7 @@ func (r *Registry) write(ctx context.Context, method string, form url.Values) er
 }
 
 // form sets every field, because an update must omit none.
-func (r *Registry) form(service string, i instance) (url.Values, error) {
-	metadata, err := json.Marshal(i.Metadata)
-	if err != nil {
-		return nil, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
-	}
+func (r *Registry) form(service string, i instance) url.Values {
 	form := r.where(service)
 	form.Set("ip", i.IP)
 	form.Set("port", strconv.Itoa(int(i.Port)))
@@ -138,8 +131,8 @@ func (r *Registry) form(service string, i instance) (url.Values, error) {
 	form.Set("enabled", strconv.FormatBool(i.Enabled))
 	form.Set("healthy", "true")
 	form.Set("ephemeral", "false")
-	form.Set("metadata", string(metadata))
-	return form, nil
+	form.Set("metadata", string(encode.JSON(i.Metadata)))
+	return form
 }
 
 // settle waits until the list shows the steps. If one does not show in time, a leftover
@@ -200,4 +193,168 @@ func (s step) seen(have map[string]instance) bool {
 	}
 	i, there := have[s.put.at()]
 	return there && i.shows(*s.put)
+}
+
+// errHeldBack is why a correct entry has no callers.
+var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos reach the Pod's port, " +
+	"or set the health checker of the service's cluster to NONE")
+
+// plan compares changes with a list.
+type plan struct {
+	listed []listed
+	// taken maps each address to the entry that has it.
+	taken   map[string]registry.Entry
+	steps   []step
+	refused []error
+}
+
+func newPlan(instances []instance) *plan {
+	p := &plan{listed: identify(instances), taken: map[string]registry.Entry{}}
+	for _, l := range p.listed {
+		p.taken[l.instance.at()] = l.entry
+	}
+	return p
+}
+
+// add plans removals before puts, because an address may pass from one entry to
+// another.
+func (p *plan) add(changes []registry.Change) {
+	removals := func(a, b registry.Change) int { return strings.Compare(string(b.Op), string(a.Op)) }
+	sorted := slices.SortedStableFunc(slices.Values(changes), removals)
+	p.refused = append(p.refused, registry.Decide(p.listed, listed.asEntry, sorted, p.one))
+}
+
+// one plans a change that is left to make.
+func (p *plan) one(c registry.Change, there *listed) error {
+	if c.Op == registry.Remove {
+		delete(p.taken, there.instance.at())
+		p.steps = append(p.steps, step{change: c, gone: []instance{there.instance}})
+		return nil
+	}
+	want, err := encoded(c.Entry)
+	if err != nil {
+		return err
+	}
+	if there != nil && there.instance.shows(want) {
+		return registry.Transient(errHeldBack)
+	}
+	if err := p.take(c.Entry, want.at()); err != nil {
+		return err
+	}
+	s := step{change: c, put: &want, covered: there != nil}
+	if there != nil && there.instance.at() != want.at() {
+		s.gone = []instance{there.instance}
+	}
+	p.steps = append(p.steps, s)
+	return nil
+}
+
+// take refuses an address that another entry has: Nacos identifies instances only by
+// their address.
+func (p *plan) take(e registry.Entry, at string) error {
+	other, taken := p.taken[at]
+	switch {
+	case !taken || other.ID == e.ID:
+		p.taken[at] = e
+		return nil
+	case other.Owner.Cluster != e.Owner.Cluster:
+		return fmt.Errorf("its address %s is that of %s, which belongs to %s: %w", at, other.ID, other.Owner, registry.ErrForeign)
+	}
+	return fmt.Errorf("its address %s is that of %s: %w", at, other.ID, registry.ErrConflict)
+}
+
+// Metadata keys that Usher writes in addition to the owner. metaAddress repeats the
+// instance's own address: metadata copied to another instance has the wrong one, which
+// shows that the copy is not Usher's.
+const (
+	metaID      = registry.MetaPrefix + "id"
+	metaAddress = registry.MetaPrefix + "address"
+)
+
+// maxWeight is Nacos's limit.
+const maxWeight = 10000
+
+// instance is an instance as Nacos lists it. Its address, port and cluster identify it.
+type instance struct {
+	IP       string            `json:"ip"`
+	Port     int32             `json:"port"`
+	Weight   float64           `json:"weight"`
+	Healthy  bool              `json:"healthy"`
+	Enabled  bool              `json:"enabled"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+// listed is an instance with its entry.
+type listed struct {
+	instance instance
+	entry    registry.Entry
+}
+
+func (l listed) asEntry() registry.Entry { return l.entry }
+
+func (i instance) at() string { return net.JoinHostPort(i.IP, strconv.Itoa(int(i.Port))) }
+
+// claims reports whether the metadata was written for this instance.
+func (i instance) claims() bool { return i.Metadata[metaID] != "" && i.Metadata[metaAddress] == i.at() }
+
+// identify gives every instance a unique ID, in the order of addresses. An interrupted
+// change of address leaves two instances with one ID; the second gets another ID, so
+// that it is found and removed.
+func identify(instances []instance) []listed {
+	sorted := slices.SortedFunc(slices.Values(instances), func(a, b instance) int { return strings.Compare(a.at(), b.at()) })
+	seen := make(map[string]bool, len(sorted))
+	all := make([]listed, 0, len(sorted))
+	for _, i := range sorted {
+		e := i.entry()
+		if seen[e.ID] {
+			e.ID += "@" + i.at()
+		}
+		seen[e.ID] = true
+		all = append(all, listed{instance: i, entry: e})
+	}
+	return all
+}
+
+// entry converts the instance to an entry.
+func (i instance) entry() registry.Entry {
+	e := registry.Entry{ID: i.at(), Address: i.IP, Port: i.Port, Weight: i.weight(), Version: i.version()}
+	if !i.Enabled || !i.Healthy {
+		e.Weight = 0
+	}
+	e.SetMarkedMetadata(i.Metadata, func(string) bool { return false })
+	if !i.claims() {
+		return e
+	}
+	e.ID, e.Owner = i.Metadata[metaID], registry.MarkedOwner(i.Metadata)
+	return e
+}
+
+// weight is rounded up, so that only 0 becomes 0.
+func (i instance) weight() int32 {
+	return int32(math.Ceil(min(max(i.Weight, 0), maxWeight)))
+}
+
+// version returns a digest, because Nacos has no versions.
+func (i instance) version() string { return registry.Digest(encode.JSON(i)) }
+
+// shows reports whether a listed instance is what was written, regardless of Nacos's
+// own check.
+func (i instance) shows(want instance) bool {
+	i.Healthy = want.Healthy
+	return i.version() == want.version()
+}
+
+// encode converts an entry to an instance. Errors are permanent.
+func encoded(e registry.Entry) (instance, error) {
+	i := instance{IP: e.Address, Port: e.Port, Weight: float64(max(e.Weight, 1)), Healthy: true, Enabled: e.Weight > 0}
+	meta, err := e.MarkedMetadata(func(string, string) error { return nil })
+	if err != nil {
+		return instance{}, err
+	}
+	if e.Weight > maxWeight {
+		return instance{}, registry.Permanent(fmt.Errorf("instance.weight %d is above Nacos's limit of %d: set a smaller one", e.Weight, maxWeight))
+	}
+	meta[metaID], meta[metaAddress] = e.ID, i.at()
+	i.Metadata = meta
+	return i, nil
 }

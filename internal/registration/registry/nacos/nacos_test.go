@@ -25,7 +25,7 @@ func entry() registry.Entry {
 
 func stored(t *testing.T, e registry.Entry) instance {
 	t.Helper()
-	i, err := encode(e)
+	i, err := encoded(e)
 	registrytest.NoError(t, err)
 	return i
 }
@@ -73,7 +73,7 @@ func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
 	} {
 		e := entry()
 		spoil(&e)
-		_, err := encode(e)
+		_, err := encoded(e)
 		registrytest.Check(t, name, err, registry.ErrPermanent)
 	}
 }

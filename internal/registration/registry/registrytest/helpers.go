@@ -30,6 +30,16 @@ const (
 	poll = 20 * time.Millisecond
 )
 
+// Counted is the context of a call where Usher holds at most so many bytes of answers.
+func Counted(t *testing.T, bytes int64) context.Context {
+	t.Helper()
+	ctx, release := registry.NewAnswers(bytes).Share(t.Context())
+	t.Cleanup(release)
+	ctx, done := registry.Counted(ctx)
+	t.Cleanup(func() { done(nil) })
+	return ctx
+}
+
 // Bounded returns a context that ends with the test, or when a server takes too long.
 func Bounded(t *testing.T) context.Context {
 	t.Helper()

@@ -6,7 +6,6 @@ package rest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,13 +17,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
 const (
-	// defaultIdle is the number of idle connections to keep open.
-	defaultIdle = 4
+	// idle is the number of idle connections to keep open: as many as any connector uses at a time.
+	idle = 16
 	// idleTime is how long to keep an idle connection.
 	idleTime = 90 * time.Second
 )
@@ -45,8 +45,6 @@ type Options struct {
 	// Hidden texts out.
 	Hint   string
 	Hidden []string
-	// Idle is the number of idle connections to keep open. Default: 4.
-	Idle int
 }
 
 // Client talks to one server. It is safe for concurrent use.
@@ -76,7 +74,7 @@ func New(options Options) (*Client, error) {
 		http: &http.Client{
 			Transport: &http.Transport{
 				Proxy:               http.ProxyFromEnvironment,
-				MaxIdleConnsPerHost: cmp.Or(options.Idle, defaultIdle),
+				MaxIdleConnsPerHost: idle,
 				IdleConnTimeout:     idleTime,
 				TLSClientConfig:     config,
 				ForceAttemptHTTP2:   true,
@@ -88,7 +86,10 @@ func New(options Options) (*Client, error) {
 }
 
 // Close frees connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
 
 // URL returns the address of a path, for messages.
 func (c *Client) URL(path string) string { return c.options.Address + path }
@@ -125,11 +126,7 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	}
 	var body io.Reader // Some servers reject a GET with a body.
 	if q.JSON != nil {
-		data, err := json.Marshal(q.JSON)
-		if err != nil {
-			return nil, registry.Permanent(fmt.Errorf("encode the request: %w", err))
-		}
-		q.Body = data
+		q.Body = encode.JSON(q.JSON)
 	}
 	if q.Body != nil {
 		body = bytes.NewReader(q.Body)
@@ -148,12 +145,12 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		return nil, registry.Transient(withoutQuery(err, where))
 	}
 	defer func() { _ = response.Body.Close() }() // The body was read or is not needed.
-	data, err := io.ReadAll(io.LimitReader(response.Body, registry.MaxAnswer+1))
-	if err != nil {
+	data, err := io.ReadAll(registry.Taking(ctx, response.Body))
+	switch {
+	case errors.Is(err, registry.ErrOneService):
+		return nil, fmt.Errorf("%s: %w", where, err)
+	case err != nil:
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
-	}
-	if len(data) > registry.MaxAnswer {
-		return nil, registry.TooMuch(where)
 	}
 	return &Answer{client: c, Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
 }

@@ -25,14 +25,11 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 )
 
-// FromSpec returns the function that reads the kind's field from a Registry's spec. reader
-// reads from the API server, not from a cache: a cache could show a Pod as not ready that is
-// ready again.
-func FromSpec(reader client.Reader) func(*usherv1alpha1.RegistrySpec, string) *registry.Settings {
-	return func(spec *usherv1alpha1.RegistrySpec, namespace string) *registry.Settings {
-		if spec.Service == nil {
-			return nil
-		}
+// FromSpec says how the kind's field of a Registry is to be carried out for Registrations of a
+// namespace. reader reads from the API server, not from a cache: a cache could show a Pod as not
+// ready that is ready again.
+func FromSpec(reader client.Reader, namespace string) func(*usherv1alpha1.ServiceRegistry) *registry.Settings {
+	return func(*usherv1alpha1.ServiceRegistry) *registry.Settings {
 		return &registry.Settings{
 			Root: namespace,
 			Connect: func(root string, _ map[string][]byte) (registry.Connector, error) {

@@ -9,7 +9,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
@@ -99,12 +99,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// FromSpec reads the kind's field from a Registry's spec.
-func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
-	s := spec.Webhook
-	if s == nil {
-		return nil
-	}
+// FromSpec says how the kind's field of a Registry is to be carried out.
+func FromSpec(s *usherv1alpha1.WebhookRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
 			return New(Options{URL: s.URL, Secret: secret})
@@ -114,9 +110,9 @@ func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
 
 // Registry implements registry.Connector.
 type Registry struct {
-	key    []byte
-	now    func() time.Time
-	client *rest.Client
+	key []byte
+	now func() time.Time
+	*rest.Client
 }
 
 // New checks the options. Errors are permanent and name the field.
@@ -133,7 +129,7 @@ func New(options Options) (*Registry, error) {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	return &Registry{client: client, key: options.Secret[KeyHMAC], now: options.Now}, nil
+	return &Registry{Client: client, key: options.Secret[KeyHMAC], now: options.Now}, nil
 }
 
 // Sign returns the value of HeaderSignature: HMAC-SHA256 over the timestamp, a line
@@ -161,12 +157,12 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		// An empty answer must be explicit: {} more likely comes from another service,
 		// and would release hooks.
 		return nil, registry.Permanent(fmt.Errorf("%s answered without entries: it must send "+
-			`{"entries":[]} for a service that has none`, r.client.URL(PathList)))
+			`{"entries":[]} for a service that has none`, r.URL(PathList)))
 	}
 	for i := range answer.Entries {
 		if answer.Entries[i].ID == "" || answer.Entries[i].Version == "" {
 			return nil, registry.Permanent(fmt.Errorf("%s answered with an entry that has no id or no version: it must send both",
-				r.client.URL(PathList)))
+				r.URL(PathList)))
 		}
 		answer.Entries[i].Unsettled = registry.Excerpt(answer.Entries[i].Unsettled)
 	}
@@ -187,12 +183,6 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	return errors.Join(refused...)
 }
 
-// Close implements registry.Connector.
-func (r *Registry) Close() error {
-	r.client.Close()
-	return nil
-}
-
 func (r Refusal) err() error {
 	switch r.Code {
 	case CodeConflict:
@@ -206,10 +196,7 @@ func (r Refusal) err() error {
 }
 
 func (r *Registry) call(ctx context.Context, path string, question, answer any) error {
-	body, err := json.Marshal(question)
-	if err != nil {
-		return registry.Permanent(fmt.Errorf("encode the request: %w", err))
-	}
+	body := encode.JSON(question)
 	timestamp := strconv.FormatInt(r.now().Unix(), 10)
 	header := http.Header{}
 	header.Set("Content-Type", "application/json")
@@ -218,7 +205,7 @@ func (r *Registry) call(ctx context.Context, path string, question, answer any) 
 	if len(r.key) > 0 {
 		header.Set(HeaderSignature, Sign(r.key, timestamp, path, body))
 	}
-	said, err := r.client.Send(ctx, rest.Question{Method: http.MethodPost, Path: path, Header: header, Body: body})
+	said, err := r.Send(ctx, rest.Question{Method: http.MethodPost, Path: path, Header: header, Body: body})
 	switch {
 	case err != nil:
 		return err

@@ -174,7 +174,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `]}`)
 	})
-	_, err := connect(t, endless).List(t.Context(), "web")
+	_, err := connect(t, endless).List(registrytest.Counted(t, 64<<20), "web")
 	registrytest.Check(t, "an answer that is too long", err, registry.ErrPermanent, "more than")
 }
 

@@ -3,16 +3,27 @@
 package xds
 
 import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
 	"fmt"
+	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/utils/ptr"
+	// The types of templates.json.
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -103,4 +114,28 @@ func lbEndpoint(e endpoint) *endpointv3.LbEndpoint {
 	}
 	made.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{lbMetadata: {Fields: fields}}}
 	return made
+}
+
+// templates are the resources of each service except its endpoints, by type, for a service
+// that is called NAME.
+//
+//go:embed templates.json
+var templates []byte
+
+var templateOf = sync.OnceValues(func() (byType map[string]json.RawMessage, err error) {
+	return byType, json.Unmarshal(templates, &byType)
+})
+
+// fixed makes a resource of any type except endpoints. It follows from the name alone,
+// so a client can ask for a service before it has an instance.
+func fixed(typeURL, name string) (resource, error) {
+	byType, err := templateOf()
+	if err != nil {
+		return resource{}, fmt.Errorf("read the templates: %w", err)
+	}
+	data := &anypb.Any{}
+	if err := protojson.Unmarshal(bytes.ReplaceAll(byType[typeURL], []byte("NAME"), []byte(name)), data); err != nil {
+		return resource{}, fmt.Errorf("encode %s of %s: %w", typeURL, name, err)
+	}
+	return resource{data: data, version: registry.Digest(data.Value)}, nil
 }

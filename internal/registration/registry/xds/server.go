@@ -42,6 +42,8 @@ const (
 	// reconnect.
 	maxAge      = 30 * time.Minute
 	maxAgeGrace = 10 * time.Second
+	// maxStreamsPerClient limits the streams of one connection: a client needs one.
+	maxStreamsPerClient = 100
 )
 
 // ServerOptions are the options of Setup.
@@ -108,8 +110,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options ServerOptions) (*Store
 	log := mgr.GetLogger().WithName("xds")
 	s := &server{
 		address: options.Address, creds: creds, synced: handle.HasSynced, log: log,
-		ads: &adsServer{store: store, metrics: m, log: log, mayRead: options.MayRead},
+		ads: newADS(store, m, log),
 	}
+	s.ads.mayRead = options.MayRead
 	if err := errors.Join(mgr.Add(s), mgr.AddReadyzCheck("xds", s.ready)); err != nil {
 		return nil, fmt.Errorf("set up the xDS server: %w", err)
 	}
@@ -128,7 +131,7 @@ func (s *server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve xDS: %w; choose another --xds-bind-address", err)
 	}
-	g := grpc.NewServer(grpc.Creds(s.creds),
+	g := grpc.NewServer(grpc.Creds(s.creds), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxStreamsPerClient),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: maxAgeGrace,
 		}),
@@ -188,4 +191,30 @@ func (f TLSFiles) config() (*tls.Config, error) {
 		return nil, fmt.Errorf("--xds-client-ca: %s holds no certificate: put a PEM bundle there", f.ClientCA)
 	}
 	return config, nil
+}
+
+// metrics are the server's Prometheus metrics.
+type metrics struct {
+	streams   prometheus.Gauge
+	responses prometheus.Counter
+	refusals  prometheus.Counter
+}
+
+// newMetrics registers the metrics.
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "usher_xds_streams",
+			Help: "Clients of xDS that are connected to this replica.",
+		}),
+		responses: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "usher_xds_responses_total",
+			Help: "Answers that were sent to clients of xDS.",
+		}),
+		refusals: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "usher_xds_refusals_total",
+			Help: "Answers that clients of xDS refused.",
+		}),
+	}
+	return m, errors.Join(registerer.Register(m.streams), registerer.Register(m.responses), registerer.Register(m.refusals))
 }

@@ -12,6 +12,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +25,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sync/semaphore"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -231,7 +234,7 @@ func newCaller(t *testing.T, store *Store) *caller {
 	c := &caller{T: t}
 	log := funcr.New(func(_, args string) { c.logs.WriteString(args + "\n") }, funcr.Options{})
 	c.stream = &stream{
-		adsServer: &adsServer{store: store, metrics: m, log: log}, ctx: t.Context(), wants: map[string]*want{}, allowed: map[string]bool{},
+		adsServer: newADS(store, m, log), ctx: t.Context(), wants: map[string]*want{}, allowed: map[string]bool{},
 	}
 	c.send = func(r *discoveryv3.DiscoveryResponse) error {
 		c.answers = append(c.answers, r)
@@ -390,7 +393,7 @@ func newServer(t *testing.T, address string, synced func() bool) *server {
 	registrytest.NoError(t, err)
 	return &server{
 		address: address, creds: insecure.NewCredentials(), log: logr.Discard(), synced: synced,
-		ads: &adsServer{store: NewStore(), metrics: m, log: logr.Discard()},
+		ads: newADS(NewStore(), m, logr.Discard()),
 	}
 }
 
@@ -509,4 +512,30 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestExhaustion: clients have bounds together, for streams, names and log lines.
+func TestExhaustion(t *testing.T) {
+	c := newCaller(t, NewStore())
+	ask := func(names ...string) codes.Code {
+		return status.Code(c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: names, ResponseNonce: strconv.Itoa(c.nonces)}))
+	}
+	c.names = semaphore.NewWeighted(3)
+	if got := []codes.Code{ask("a.demo"), ask("a.demo", "b.demo"), ask("c.demo", "d.demo"), ask("a.demo")}; !slices.Equal(got,
+		[]codes.Code{codes.OK, codes.OK, codes.ResourceExhausted, codes.OK}) {
+		t.Errorf("names are answered with %v", got)
+	}
+	if c.forget(); !c.names.TryAcquire(3) {
+		t.Error("the names of a stream that has ended take room")
+	}
+	c.streams = semaphore.NewWeighted(0)
+	if err := c.StreamAggregatedResources(nil); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a stream too many: %v", err)
+	}
+	for range 100 {
+		c.note("a client does something odd")
+	}
+	if lines := strings.Count(c.logs.String(), "something odd"); lines < 1 || lines > 2*lineBurst {
+		t.Errorf("100 oddities make %d lines", lines)
+	}
 }

@@ -13,6 +13,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -21,8 +23,19 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// maxNames limits the services that one client requests.
-const maxNames = 10000
+const (
+	// maxNames limits the services that one client requests of one type, and allNames those of
+	// all clients together.
+	maxNames = 10000
+	allNames = 500000
+	// maxStreams limits the clients of a replica.
+	maxStreams = 10000
+	// maxRequest limits a request, in bytes: enough for maxNames of usual length.
+	maxRequest = 1 << 20
+	// linesPerSecond and lineBurst limit what clients add to the log.
+	linesPerSecond = 1
+	lineBurst      = 20
+)
 
 // adsServer implements the service that clients call. Each client requests names in one
 // stream, and accepts or refuses each answer.
@@ -32,17 +45,37 @@ type adsServer struct {
 	metrics *metrics
 	log     logr.Logger
 	mayRead func(ctx context.Context, client *x509.Certificate, namespace string) (bool, error)
+	// streams and names have room for those of all clients; lines for what they add to the log.
+	streams, names *semaphore.Weighted
+	lines          *rate.Limiter
+}
+
+func newADS(store *Store, m *metrics, log logr.Logger) *adsServer {
+	return &adsServer{store: store, metrics: m, log: log, streams: semaphore.NewWeighted(maxStreams),
+		names: semaphore.NewWeighted(allNames), lines: rate.NewLimiter(linesPerSecond, lineBurst)}
+}
+
+// note logs what a client has done, unless clients do too much of it.
+func (a *adsServer) note(message string, keysAndValues ...any) {
+	if a.lines.Allow() {
+		a.log.Info(message, keysAndValues...)
+	}
 }
 
 // StreamAggregatedResources implements discoveryv3.AggregatedDiscoveryServiceServer.
 func (a *adsServer) StreamAggregatedResources(
 	server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
 ) error {
+	if !a.streams.TryAcquire(1) {
+		return status.Errorf(codes.ResourceExhausted, "this replica serves %d clients, and no more: run more replicas", maxStreams)
+	}
+	defer a.streams.Release(1)
 	a.metrics.streams.Inc()
 	defer a.metrics.streams.Dec()
 	changed, stop := a.store.watch()
 	defer stop()
 	s := &stream{adsServer: a, ctx: server.Context(), send: server.Send, wants: map[string]*want{}, allowed: map[string]bool{}}
+	defer s.forget()
 	requests := receive(server)
 	for {
 		select {
@@ -130,7 +163,7 @@ func (s *stream) take(request *discoveryv3.DiscoveryRequest) error {
 	}
 	if refusal := request.GetErrorDetail(); refusal != nil {
 		s.metrics.refusals.Inc()
-		s.log.Info("A client refuses what it was sent, and goes on with what it had", "node", s.node,
+		s.note("A client refuses what it was sent, and goes on with what it had", "node", s.node,
 			"type", typeURL, "says", registry.Excerpt(refusal.GetMessage()))
 	}
 	if err := s.rename(w, request.GetResourceNames()); err != nil {
@@ -144,7 +177,11 @@ func (s *stream) take(request *discoveryv3.DiscoveryRequest) error {
 // client may not read.
 func (s *stream) rename(w *want, names []string) error {
 	before := w.names
+	if !s.names.TryAcquire(int64(len(names))) {
+		return status.Errorf(codes.ResourceExhausted, "all clients of this replica together request more than %d names: run more replicas", allNames)
+	}
 	w.names = nil
+	defer func() { s.names.Release(int64(len(names) + len(before) - len(w.names))) }()
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		wrong, err := s.wrong(name)
 		switch {
@@ -153,7 +190,7 @@ func (s *stream) rename(w *want, names []string) error {
 		case wrong == "":
 			w.names = append(w.names, name)
 		case len(before) == 0:
-			s.log.Info("A client requests a name that it does not get: "+wrong, "node", s.node, "name", registry.Excerpt(name))
+			s.note("A client requests a name that it does not get: "+wrong, "node", s.node, "name", registry.Excerpt(name))
 		}
 	}
 	for name := range w.sent {
@@ -162,6 +199,13 @@ func (s *stream) rename(w *want, names []string) error {
 		}
 	}
 	return nil
+}
+
+// forget makes room for the names of others, when the stream ends.
+func (s *stream) forget() {
+	for _, w := range s.wants {
+		s.names.Release(int64(len(w.names)))
+	}
 }
 
 // wrong says why the client does not get a name; empty if it does.

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-
-	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 const (
@@ -16,6 +14,8 @@ const (
 	headerBytes = 4
 	// minPacket is the server's shortest packet, a reply without content.
 	minPacket = 16
+	// maxPacket is more than servers send by default, 1 MiB. A connection reads one at a time.
+	maxPacket = 8 << 20
 )
 
 // frames is a connection that ends at a packet with an impossible length. The client
@@ -35,7 +35,7 @@ func (f *frames) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		length := binary.BigEndian.Uint32(header)
-		if length < minPacket || length > registry.MaxAnswer {
+		if length < minPacket || length > maxPacket {
 			return 0, fmt.Errorf("a packet of %d bytes: this is no ZooKeeper, or the service has too many entries", length)
 		}
 		f.header, f.body = header, int(length)

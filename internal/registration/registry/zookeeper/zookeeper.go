@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,9 @@ import (
 
 // parallel limits how many requests of one call run at once. They share a connection.
 const parallel = 32
+
+// perName is about what a node's name takes of an answer, in bytes.
+const perName = 64
 
 // Layout is the layout of entries.
 type Layout string
@@ -62,12 +66,8 @@ type Options struct {
 	Secret map[string][]byte
 }
 
-// FromSpec reads the kind's field from a Registry's spec.
-func FromSpec(spec *usherv1alpha1.RegistrySpec, _ string) *registry.Settings {
-	s := spec.ZooKeeper
-	if s == nil {
-		return nil
-	}
+// FromSpec says how the kind's field of a Registry is to be carried out.
+func FromSpec(s *usherv1alpha1.ZooKeeperRegistry) *registry.Settings {
 	layout := cmp.Or(Layout(s.Layout), Curator)
 	obeyed := map[Layout]func(key, value string) bool{Curator: obeyedByCurator, Dubbo: obeyedByDubbo}
 	return &registry.Settings{
@@ -178,8 +178,10 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", folder, err)
 	}
+	if err := registry.Take(ctx, perName*len(names)); err != nil {
+		return nil, err
+	}
 	found := make([]*node, len(names))
-	var taken registry.Taken
 	errs := registry.Each(ctx, len(names), parallel, func(i int) error {
 		data, stat, err := conn.Get(folder + "/" + names[i])
 		if errors.Is(err, zk.ErrNoNode) {
@@ -188,8 +190,11 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 		if err != nil {
 			return fmt.Errorf("read an entry of %s: %w", folder, err)
 		}
+		if err := registry.Take(ctx, len(data)); err != nil {
+			return err
+		}
 		found[i] = &node{name: names[i], stat: stat, entry: r.layout.decode(names[i], data)}
-		return taken.Add(data)
+		return nil
 	})
 	if err := cmp.Or(errs...); err != nil { // One stands for all.
 		return nil, err
@@ -217,4 +222,150 @@ func distinct(found []*node) []node {
 	}
 	slices.SortFunc(nodes, func(a, b node) int { return strings.Compare(a.entry.ID, b.entry.ID) })
 	return nodes
+}
+
+// errStale means that a node has changed since it was read.
+var errStale = errors.New("it changed since it was read")
+
+// step is a change on its way to ZooKeeper.
+type step struct {
+	change registry.Change
+	// there is the entry's current node, nil for none.
+	there *node
+	name  string
+	data  []byte
+}
+
+// Apply implements registry.Connector. It compares the changes with a list that it
+// reads first; the writes carry the node versions from that list. Only one concurrent
+// change goes unnoticed: a node that was removed and recreated in between has its old
+// version again.
+func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) {
+		return r.round(ctx, service, changes)
+	})
+}
+
+// round makes the changes once, and returns those that conflicted with other writes.
+func (r *Registry) round(ctx context.Context, service string, changes []registry.Change) (again []registry.Change, err error) {
+	var refused []error
+	err = r.dialer.run(ctx, func(conn *zk.Conn) (failed error) {
+		nodes, err := r.read(ctx, conn, service)
+		if err != nil {
+			return err
+		}
+		steps, no := r.steps(service, changes, nodes)
+		refused = append(refused, no)
+		acl, err := r.prepare(conn, r.folder(service), steps)
+		if err != nil {
+			return err
+		}
+		errs := registry.Each(ctx, len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
+		for i, err := range errs {
+			switch change := steps[i].change; {
+			case errors.Is(err, errStale):
+				again = append(again, change)
+			case err != nil && (errors.Is(typed(err), registry.ErrPermanent) || errors.Is(err, zk.ErrNotEmpty)):
+				refused = append(refused, change.Refused(registry.Permanent(explain(err))))
+			default:
+				failed = cmp.Or(failed, err) // One stands for all: it concerns the connection.
+			}
+		}
+		return failed
+	})
+	return again, errors.Join(append(refused, err)...)
+}
+
+// steps compares the changes with the current nodes.
+func (r *Registry) steps(service string, changes []registry.Change, nodes []node) (steps []step, refused error) {
+	refused = registry.Decide(nodes, node.asEntry, changes, func(change registry.Change, there *node) (err error) {
+		s := step{change: change, there: there}
+		if change.Op == registry.Put {
+			s.name, s.data, err = r.layout.encode(service, change.Entry)
+		} else {
+			s.name = s.there.name
+		}
+		if err == nil {
+			steps = append(steps, s)
+		}
+		return err
+	})
+	return steps, refused
+}
+
+func (s step) make(conn *zk.Conn, folder string, acl []zk.ACL) error {
+	path, err := folder+"/"+s.name, error(nil)
+	switch {
+	case s.change.Op == registry.Remove:
+		err = conn.Delete(path, s.there.stat.Version)
+	case s.there == nil:
+		_, err = conn.Create(path, s.data, 0, acl)
+	case s.there.name == s.name:
+		_, err = conn.Set(path, s.data, s.there.stat.Version)
+	default:
+		// The name contains what callers read. One transaction replaces the old node by
+		// the new one, so that callers always see the instance exactly once.
+		err = moved(conn.Multi(
+			&zk.DeleteRequest{Path: folder + "/" + s.there.name, Version: s.there.stat.Version},
+			&zk.CreateRequest{Path: path, Data: s.data, Acl: acl}))
+	}
+	if errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNodeExists) || errors.Is(err, zk.ErrNoNode) {
+		return fmt.Errorf("%w: %w", errStale, err)
+	}
+	return err
+}
+
+// moved returns why a transaction failed: the error of the operation that caused it.
+func moved(results []zk.MultiResponse, err error) error {
+	for _, result := range results {
+		if result.Error != nil && !errors.Is(result.Error, zk.ErrAPIError) {
+			return result.Error
+		}
+	}
+	return err
+}
+
+// prepare creates the folder if a step needs it, and returns the ACL for its nodes. New
+// nodes inherit the ACL of their parent, so that the owner of the root decides. Empty
+// folders stay, because callers watch them.
+func (r *Registry) prepare(conn *zk.Conn, folder string, steps []step) ([]zk.ACL, error) {
+	if !slices.ContainsFunc(steps, func(s step) bool { return s.change.Op == registry.Put }) {
+		return nil, nil
+	}
+	at, missing := folder, []string{}
+	for {
+		acl, _, err := conn.GetACL(at)
+		if err == nil {
+			acl = unmasked(acl)
+			return acl, create(conn, missing, acl)
+		}
+		if !errors.Is(err, zk.ErrNoNode) || at == "/" {
+			return nil, fmt.Errorf("read the ACL of %s: %w", at, err)
+		}
+		missing = append([]string{at}, missing...)
+		at = path.Dir(at)
+	}
+}
+
+// unmasked replaces the users that the server shows as <name>:x with ourselves. The
+// server masks users in this way from anyone without the right to administer the node,
+// and an ACL with a masked user would match nobody.
+func unmasked(acl []zk.ACL) []zk.ACL {
+	seen := slices.DeleteFunc(slices.Clone(acl), func(a zk.ACL) bool {
+		return a.Scheme == "digest" && strings.HasSuffix(a.ID, ":x")
+	})
+	if len(seen) < len(acl) {
+		seen = append(seen, zk.AuthACL(zk.PermAll)...)
+	}
+	return seen
+}
+
+// create creates folders, outermost first.
+func create(conn *zk.Conn, folders []string, acl []zk.ACL) error {
+	for _, folder := range folders {
+		if _, err := conn.Create(folder, nil, 0, acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			return fmt.Errorf("create %s: %w", folder, err)
+		}
+	}
+	return nil
 }

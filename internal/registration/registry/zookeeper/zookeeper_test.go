@@ -210,7 +210,7 @@ func FuzzFrames(f *testing.F) {
 		}
 		for len(got) >= headerBytes {
 			length := int(binary.BigEndian.Uint32(got))
-			if length < minPacket || length > registry.MaxAnswer {
+			if length < minPacket || length > maxPacket {
 				t.Fatalf("the client gets a packet of %d bytes", length)
 			}
 			got = got[min(headerBytes+length, len(got)):]

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/write"
+)
+
+// pullsKey is the key of indexOwner for the pull Pods of a set.
+func pullsKey(set string) string { return "pulls/" + set }
+
+// pullsFor returns the UID of the set for which a Pod pulls an image; "" if it is none.
+func pullsFor(object client.Object) string { return object.GetLabels()[apps.LabelPullsFor] }
+
+// pullChanged reports whether a pull Pod changed in a way that the planner reads.
+func pullChanged(before, after *corev1.Pod) bool {
+	was, _, _ := plan.PullOf(before)
+	is, _, _ := plan.PullOf(after)
+	return was != is
+}
+
+// prepareAll prepares a pass with the set's pull Pods.
+func (r *Reconciler) prepareAll(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
+	pods, err := r.ListPods(ctx, set.Namespace, pullsKey(string(set.UID)))
+	if err != nil {
+		return nil, nil, err
+	}
+	s, known, err := r.prepare(ctx, set, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.Pulls = plan.Pulls{Possible: r.Options.PullImage != "", RefusedUntil: r.memory(keyOf(set)).pullsRefused, Pods: pods}
+	return s, known, r.listImages(ctx, s)
+}
+
+// listImages reads which images the nodes of Pods that may be updated list.
+func (r *Reconciler) listImages(ctx context.Context, s *plan.Snapshot) error {
+	if !s.Pulls.Possible || s.Spec.Pull.Off || s.Deletion != plan.NotDeleted {
+		return nil
+	}
+	s.Pulls.Listed = map[string][]corev1.ContainerImage{}
+	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
+	defer cancel()
+	for _, pod := range s.PodInfos {
+		name := pod.Pod().Spec.NodeName
+		if _, known := s.Pulls.Listed[name]; known || name == "" || pod.Revision() == s.Update.Name {
+			continue
+		}
+		var node corev1.Node
+		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &node, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read node %s: %w; the controller needs to get, list and watch nodes, or the annotation %s=false on the CloneSet", name, err, apps.AnnotationImagesFirst)
+		}
+		s.Pulls.Listed[name] = node.Status.Images
+	}
+	return nil
+}
+
+// pullImages creates and deletes pull Pods.
+func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided *plan.Plan) error {
+	errs := make([]error, len(decided.EndPulls)+len(decided.Pulls))
+	var group errgroup.Group
+	group.SetLimit(r.width.Now())
+	for i, pod := range decided.EndPulls {
+		if pod.DeletionTimestamp == nil {
+			group.Go(func() error {
+				errs[i] = client.IgnoreNotFound(r.remove(ctx, pod, client.Preconditions{UID: &pod.UID}))
+				return nil
+			})
+		}
+	}
+	created := errs[len(decided.EndPulls):]
+	for i := range decided.Pulls {
+		group.Go(func() error {
+			created[i] = r.createPull(ctx, set, &decided.Pulls[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in errs
+	m := r.memory(keyOf(set))
+	for i, err := range created {
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+			// The update goes on as if there were no pull Pods.
+			m.pullsRefused, decided.More = r.Clock.Now().Add(refusedFor), true
+			decided.PullsSkipped = []string{fmt.Sprintf("the API server refuses the Pod that pulls image %s: %v", decided.Pulls[i].Image, err)}
+			created[i] = nil
+		}
+	}
+	if told := strings.Join(decided.PullsSkipped, "; "); told != "" && told != m.pullsSkipped {
+		m.pullsSkipped = told
+		r.normal(set, "ImagePullSkipped", "Pull", "Pods leave service before their node has the new image: %s", told)
+	}
+	return errors.Join(errs...)
+}
+
+// createPull creates a pull Pod, unless there is one.
+func (r *Reconciler) createPull(ctx context.Context, set *apps.CloneSet, pull *plan.Pull) error {
+	pod, err := write.PullManifest(set, pull, r.Options.PullImage)
+	if err != nil {
+		return err
+	}
+	err = r.send("create", func() error { return r.Client.Create(ctx, pod) })
+	if apierrors.IsAlreadyExists(err) {
+		return nil // the cache does not show it yet, or its deletion will cause a pass
+	}
+	if err == nil {
+		note := ""
+		if pull.Policy == corev1.PullAlways {
+			note = "imagePullPolicy is Always: the kubelet asks the registry again when it starts the container"
+		}
+		log.FromContext(ctx).Info("Pulling image", "image", pull.Image, "node", pull.Node, "pod", pod.Name, "note", note)
+	}
+	return err
+}

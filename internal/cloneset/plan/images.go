@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+)
+
+// This file is about images that nodes pull before Pods there leave service. The kubelet ends
+// the old container before it pulls the new image: otherwise the Pod is out of service for as
+// long as that takes, and for good if the image is missing. For each node and image a pull
+// Pod, which mounts the image, is there until no Pod of the node waits for it.
+
+// PullSpec is how the user wants images to be pulled before Pods leave service.
+type PullSpec struct {
+	// Off means not at all.
+	Off bool
+	// Parallel bounds the nodes that pull at a time: a number, or a share of the replicas.
+	// nil means as many as Pods may be unavailable, and at least leastParallel.
+	Parallel *Count
+	// Ready is how many Pods of the update revision must be ready before nodes pull for more
+	// than that many of the next Pods.
+	Ready int
+	// Timeout is how long a pull Pod may run.
+	Timeout time.Duration
+}
+
+// DefaultPullTimeout is PullSpec.Timeout of a set that names none.
+const DefaultPullTimeout = 10 * time.Minute
+
+// leastParallel is how many nodes may pull at a time even if only one Pod may be unavailable.
+const leastParallel = 10
+
+// Pulls is what is known of images on nodes.
+type Pulls struct {
+	// Possible means that pull Pods can be created; otherwise no Pod waits.
+	Possible bool
+	// RefusedUntil is until when none is created because the API server has refused one; zero
+	// if it has not. No Pod waits meanwhile.
+	RefusedUntil time.Time
+	// Pods are the set's pull Pods.
+	Pods []*corev1.Pod
+	// Listed are the images that nodes report, by node: their largest ones.
+	Listed map[string][]corev1.ContainerImage
+}
+
+// ImageOnNode is an image on a node.
+type ImageOnNode struct{ Node, Image string }
+
+// Pull is a pull Pod to be created.
+type Pull struct {
+	ImageOnNode
+	Policy  corev1.PullPolicy
+	Timeout time.Duration
+}
+
+// PullContainer is the name of a pull Pod's container, PullVolume that of its volume.
+const (
+	PullContainer = "end"
+	PullVolume    = "image"
+)
+
+// PullState is how far a pull Pod is.
+type PullState string
+
+// How far a pull Pod can be.
+const (
+	// Pulling: the node does not have the image yet.
+	Pulling PullState = "Pulling"
+	// PullFails: the kubelet cannot pull the image, and tries again.
+	PullFails PullState = "PullFails"
+	// PullExpired: the pull Pod has ended at its deadline, and another one follows it.
+	PullExpired PullState = "PullExpired"
+	// Pulled: the node has the image.
+	Pulled PullState = "Pulled"
+	// PullRejected: the node does not run the pull Pod, so Pods do not wait for it.
+	PullRejected PullState = "PullRejected"
+)
+
+// PullOf reads a pull Pod: how far it is, and the kubelet's reason and message. The kubelet
+// pulls the image of a volume before it does anything else for a container.
+func PullOf(pod *corev1.Pod) (state PullState, reason, message string) {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return Pulling, "", ""
+	case pod.Status.Reason != "" && pod.Status.Phase == corev1.PodFailed:
+		return refusedPull(pod)
+	}
+	var is corev1.ContainerState
+	for i := range pod.Status.ContainerStatuses {
+		if c := &pod.Status.ContainerStatuses[i]; c.Name == PullContainer {
+			is = c.State
+		}
+	}
+	if ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; ended || is.Running != nil || is.Terminated != nil {
+		return Pulled, "", ""
+	}
+	return waitingPull(pod, ptr.Deref(is.Waiting, corev1.ContainerStateWaiting{}))
+}
+
+// refusedPull reads a pull Pod that the kubelet has ended, or never began.
+func refusedPull(pod *corev1.Pod) (state PullState, reason, message string) {
+	if state = PullRejected; pod.Status.Reason == "DeadlineExceeded" {
+		state = PullExpired
+	}
+	return state, pod.Status.Reason, pod.Status.Message
+}
+
+// waitingPull reads a pull Pod whose container waits.
+func waitingPull(pod *corev1.Pod, waiting corev1.ContainerStateWaiting) (state PullState, reason, message string) {
+	switch waiting.Reason {
+	case "", "ContainerCreating", "PodInitializing":
+		return Pulling, "", ""
+	case "ErrImagePull", reasonImage, "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
+	default:
+		return Pulled, "", "" // what comes after the pull fails
+	}
+	image := PulledBy(pod).Image
+	if own := inplace.ImageOf(pod, PullContainer); strings.Contains(waiting.Message, own) && !strings.Contains(waiting.Message, image) {
+		return Pulled, "", "" // the container's own image comes next
+	}
+	message = waiting.Message
+	if _, cause, found := strings.Cut(message, "ErrImagePull: "); found { // without this, a back-off would look like news
+		message = cause
+	}
+	return PullFails, cmp.Or(persistentReason(waiting.Reason), waiting.Reason), message
+}
+
+// PulledBy is what a pull Pod pulls, and where.
+func PulledBy(pod *corev1.Pod) ImageOnNode {
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Name == PullVolume && v.Image != nil {
+			return ImageOnNode{pod.Spec.NodeName, v.Image.Reference}
+		}
+	}
+	return ImageOnNode{Node: pod.Spec.NodeName}
+}
+
+// ReasonImagePullFails is the condition's: a node cannot pull the new image, and Pods there stay
+// in service.
+const ReasonImagePullFails = "ImagePullFails"
+
+// GateImage stands for a gate where a Pod, in service, waits for an image on its node.
+const GateImage = "image"
+
+// ImageWait is an image that a Pod's node does not have yet.
+type ImageWait struct {
+	ImageOnNode
+	// Reason and Message are the kubelet's if it cannot pull the image.
+	Reason, Message string
+}
+
+// Fails reports whether the kubelet cannot pull the image.
+func (w *ImageWait) Fails() bool { return w.Reason != "" }
+
+func (w *ImageWait) text(pod string, at time.Time) string {
+	if !w.Fails() {
+		return fmt.Sprintf("Pod %s stays in service until node %s has image %s, which it pulls%s", pod, w.Node, w.Image, since("", at))
+	}
+	return fmt.Sprintf("Pod %s stays in service: node %s cannot pull image %s%s (%s: %s); correct the image in spec.template, its registry or the imagePullSecrets, or roll back",
+		pod, w.Node, w.Image, since(",", at), w.Reason, w.Message)
+}
+
+// images decides which chosen Pods wait for an image on their node, and which nodes pull now.
+type images struct {
+	*pass
+	// pods are the pull Pods; wanted are those of them that some Pod still needs.
+	pods   map[ImageOnNode]*corev1.Pod
+	wanted sets.Set[ImageOnNode]
+	// listed remembers what nodes list.
+	listed map[ImageOnNode]bool
+	// runs are the nodes where a Pod of the update revision runs.
+	runs sets.Set[string]
+	// free is how many more nodes may pull, ahead how many of the next Pods they pull for.
+	free, ahead int
+}
+
+// awaitImages takes back the choice of Pods whose node has yet to pull an image: they stay in
+// service, or return to it.
+func (p *pass) awaitImages() {
+	if !p.Pulls.Possible || p.Spec.Pull.Off || p.Spec.Method == Recreate || len(p.queue)+len(p.Pulls.Pods) == 0 {
+		p.plan.EndPulls = p.Pulls.Pods
+		return
+	}
+	w := p.newImages()
+	for _, v := range p.queue {
+		if change, err := p.change(v); err == nil && w.mayWait(v) {
+			v.chosen = !w.waits(v, change)
+			w.ahead -= one(!v.chosen)
+		}
+	}
+	for _, pod := range p.Pulls.Pods {
+		state, reason, message := PullOf(pod)
+		by := PulledBy(pod)
+		switch {
+		case !w.wanted.Has(by), state == PullExpired:
+			p.plan.EndPulls = append(p.plan.EndPulls, pod)
+		case state == PullRejected:
+			p.plan.PullsSkipped = append(p.plan.PullsSkipped, fmt.Sprintf("node %s rejects the Pod that pulls image %s (%s: %s)", by.Node, by.Image, reason, message))
+		}
+	}
+}
+
+func (p *pass) newImages() *images {
+	w := &images{
+		pass: p, pods: map[ImageOnNode]*corev1.Pod{}, wanted: sets.New[ImageOnNode](),
+		listed: map[ImageOnNode]bool{}, runs: sets.New[string](), ahead: len(p.queue),
+		free: max(p.Spec.maxUnavailable(), leastParallel),
+	}
+	if parallel := p.Spec.Pull.Parallel; parallel != nil {
+		w.free = max(parallel.up(p.Spec.Replicas), 1)
+	}
+	for _, pod := range p.Pulls.Pods {
+		w.pods[PulledBy(pod)] = pod
+		if state, _, _ := PullOf(pod); (state == Pulling || state == PullFails) && p.Now.Before(w.late(pod)) {
+			w.free--
+		}
+	}
+	ready := 0
+	for _, v := range p.pods {
+		if v.isUpdated && v.ready && !v.restarting {
+			ready++
+			w.runs.Insert(v.node)
+		}
+	}
+	if ready < p.Spec.Pull.Ready {
+		w.ahead = p.Spec.Pull.Ready
+	}
+	return w
+}
+
+// late is when a pull Pod no longer counts: a silent node must not keep the others waiting.
+func (w *images) late(pod *corev1.Pod) time.Time {
+	return pod.CreationTimestamp.Add(w.Spec.Pull.Timeout)
+}
+
+// mayWait reports whether the Pod serves, or could: its containers are as they were, and ready.
+// Its own readiness says nothing: the beginning of an update ends it, and waiting restores it.
+func (w *images) mayWait(v *podState) bool {
+	return v.scheduled && !v.restarting && v.state != apps.StateUpdating && v.able
+}
+
+// waits reports whether the Pod waits for one of the images, and has its node pull them.
+func (w *images) waits(v *podState, change *inplace.Change) bool {
+	waits := false
+	for _, container := range slices.Sorted(maps.Keys(change.Images)) {
+		on := ImageOnNode{v.node, change.Images[container]}
+		policy := pullPolicy(v.pod, container, on.Image)
+		if w.runs.Has(v.node) || policy != corev1.PullAlways && w.lists(on) {
+			continue
+		}
+		w.wanted.Insert(on)
+		waits = w.await(v, on, policy) || waits
+	}
+	return waits
+}
+
+// await reports whether the Pod waits for an image.
+func (w *images) await(v *podState, on ImageOnNode, policy corev1.PullPolicy) bool {
+	pod := w.pods[on]
+	if pod == nil {
+		refused := w.Now.Before(w.Pulls.RefusedUntil)
+		if pulling := slices.ContainsFunc(w.plan.Pulls, func(p Pull) bool { return p.ImageOnNode == on }); !pulling && !refused && w.free > 0 && w.ahead > 0 {
+			w.free--
+			w.plan.Pulls = append(w.plan.Pulls, Pull{on, policy, w.Spec.Pull.Timeout})
+		}
+		return !refused
+	}
+	state, reason, message := PullOf(pod)
+	if state == Pulled || state == PullRejected {
+		return false
+	}
+	if late := w.late(pod); w.Now.Before(late) {
+		w.wakeAt(late)
+	}
+	w.plan.Waits = append(w.plan.Waits, Blocked{
+		Pod: v.pod.Name, Gate: GateImage, State: v.state, Keys: []string{cmp.Or(reason, string(Pulling))}, Since: pod.CreationTimestamp.Time,
+		Image: &ImageWait{ImageOnNode: on, Reason: reason, Message: message},
+	})
+	return true
+}
+
+// lists reports whether the node lists the image.
+func (w *images) lists(on ImageOnNode) bool {
+	known, ok := w.listed[on]
+	if !ok {
+		name := fullName(on.Image)
+		known = slices.ContainsFunc(w.Pulls.Listed[on.Node], func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, name) })
+		w.listed[on] = known
+	}
+	return known
+}
+
+// pullPolicy is how the kubelet pulls an image of a container. A digest never names another
+// image later.
+func pullPolicy(pod *corev1.Pod, container, image string) corev1.PullPolicy {
+	policy := corev1.PullIfNotPresent
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == container {
+				policy = cmp.Or(list[i].ImagePullPolicy, policy)
+			}
+		}
+	}
+	if policy == corev1.PullAlways && strings.Contains(image, "@") {
+		return corev1.PullIfNotPresent
+	}
+	return policy
+}
+
+// fullName is how nodes list an image: with its registry, and its digest or tag.
+func fullName(image string) string {
+	first, _, nested := strings.Cut(image, "/")
+	switch {
+	case !nested:
+		image = "docker.io/library/" + image
+	case !strings.ContainsAny(first, ".:") && first != "localhost":
+		image = "docker.io/" + image
+	}
+	name, digest, byDigest := strings.Cut(image, "@")
+	tag := strings.LastIndexByte(name, ':')
+	tagged := tag > strings.LastIndexByte(name, '/')
+	switch {
+	case byDigest && tagged:
+		return name[:tag] + "@" + digest
+	case byDigest || tagged:
+		return image
+	}
+	return image + ":latest"
+}

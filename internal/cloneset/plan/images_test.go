@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// pullPod is the pull Pod of an image on a node, which the kubelet has not looked at yet.
+func pullPod(node, image string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Volumes:    []corev1.Volume{{Name: PullVolume, VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: image}}}},
+			Containers: []corev1.Container{{Name: PullContainer, Image: "usher:1"}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: PullContainer}}},
+	}
+}
+
+// renderPulls lists what a plan does about images.
+func renderPulls(p Plan) (lines []string) {
+	for _, b := range p.Waits {
+		lines = append(lines, b.String())
+	}
+	for _, pull := range p.Pulls {
+		lines = append(lines, fmt.Sprintf("pull %s on %s (%s)", pull.Image, pull.Node, pull.Policy))
+	}
+	for _, pod := range p.EndPulls {
+		by := PulledBy(pod)
+		lines = append(lines, fmt.Sprintf("no more pull of %s on %s", by.Image, by.Node))
+	}
+	for _, text := range p.PullsSkipped {
+		lines = append(lines, "skipped: "+text)
+	}
+	return lines
+}
+
+// TestFullName: how nodes list images.
+func TestFullName(t *testing.T) {
+	for image, want := range map[string]string{
+		"nginx":                     "docker.io/library/nginx:latest",
+		"nginx:1.30":                "docker.io/library/nginx:1.30",
+		"me/web:2":                  "docker.io/me/web:2",
+		"localhost/web":             "localhost/web:latest",
+		"registry.k8s.io/pause:3":   "registry.k8s.io/pause:3",
+		"reg:5000/a/b":              "reg:5000/a/b:latest",
+		"reg.io/a@sha256:12":        "reg.io/a@sha256:12",
+		"reg.io/a:3@sha256:12":      "reg.io/a@sha256:12",
+		"reg.io:80/a@sha256:12":     "reg.io:80/a@sha256:12",
+		"web@sha256:12":             "docker.io/library/web@sha256:12",
+		"reg.io:80/deep/er/web:2.1": "reg.io:80/deep/er/web:2.1",
+	} {
+		if got := fullName(image); got != want {
+			t.Errorf("%s: %s, want %s", image, got, want)
+		}
+	}
+}
+
+// TestReadPull: what annotations say of images.
+func TestReadPull(t *testing.T) {
+	for said, want := range map[string]string{
+		"":                             "{false <nil> 0 10m0s}",
+		"usher.dev/images-first=false": "{true <nil> 0 10m0s}",
+		"apps.kruise.io/image-predownload-parallelism=3":                   "{false {3 false} 0 10m0s}",
+		"apps.kruise.io/image-predownload-parallelism=20%":                 "{false {20 true} 0 10m0s}",
+		"apps.kruise.io/image-predownload-parallelism=many":                "{false <nil> 0 10m0s}",
+		"apps.kruise.io/image-predownload-parallelism=-1":                  "{false <nil> 0 10m0s}",
+		"apps.kruise.io/image-predownload-min-updated-ready-pods=2":        "{false <nil> 2 10m0s}",
+		"apps.kruise.io/image-predownload-timeout-seconds=90":              "{false <nil> 0 1m30s}",
+		"apps.kruise.io/image-predownload-timeout-seconds=0":               "{false <nil> 0 10m0s}",
+		"apps.kruise.io/image-predownload-timeout-seconds=99999999999999x": "{false <nil> 0 10m0s}",
+	} {
+		set := &apps.CloneSet{}
+		if key, value, ok := strings.Cut(said, "="); ok {
+			set.Annotations = map[string]string{key: value}
+		}
+		spec, err := SpecOf(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprintf("{%v %v %v %v}", spec.Pull.Off, spec.Pull.Parallel, spec.Pull.Ready, spec.Pull.Timeout)
+		if got = strings.ReplaceAll(got, "&", ""); got != want {
+			t.Errorf("%s: %s, want %s", said, got, want)
+		}
+	}
+}

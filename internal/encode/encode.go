@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package encode turns values into JSON.
+package encode
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// JSON encodes strings, numbers, times, and maps, lists and structs of them, which always
+// succeeds. Anything else is a bug: it panics, and whoever called a connector or a controller
+// makes that an error.
+func JSON(value any) []byte {
+	data, err := json.Marshal(value)
+	if err != nil {
+		panic(fmt.Errorf("encode %T: %w", value, err))
+	}
+	return data
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// Slim returns a Pod with what plans are made from, and no more: for Pods of other
+// controllers, of which a cluster may have many. It shares maps and lists with the Pod. Its one
+// container has all named ports.
+func Slim(pod *corev1.Pod) *corev1.Pod {
+	short := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences, Finalizers: pod.Finalizers,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName, ReadinessGates: pod.Spec.ReadinessGates,
+			Volumes: ownClaims(pod),
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP},
+	}
+	var ports []corev1.ContainerPort
+	for i := range pod.Spec.Containers {
+		for _, port := range pod.Spec.Containers[i].Ports {
+			if port.Name != "" {
+				ports = append(ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort})
+			}
+		}
+	}
+	if len(ports) > 0 {
+		short.Spec.Containers = []corev1.Container{{Ports: ports}}
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; readsCondition(pod, c.Type) {
+			short.Status.Conditions = append(short.Status.Conditions, *c)
+		}
+	}
+	short.Status.Conditions = slices.Clip(short.Status.Conditions)
+	return short
+}
+
+// readsCondition reports whether plans depend on a condition of a Pod.
+func readsCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	switch kind {
+	case corev1.PodReady, corev1.ContainersReady, usherv1alpha1.ConditionRegistered:
+		return true
+	}
+	return slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: kind})
+}
+
+// ownClaims are the Pod's volumes that are claims of its own: the CloneSet that has released a
+// Pod, or lost it to another controller, takes them over when the Pod is gone.
+func ownClaims(pod *corev1.Pod) (own []corev1.Volume) {
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name) {
+			own = append(own, v)
+		}
+	}
+	return own
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/cluster/process"
+)
+
+// shell is an image that consists of the machine's shell.
+func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_VERSION=v7"}, nil }
+
+func newTestRuntime(t *testing.T) *processRuntime {
+	t.Helper()
+	r, err := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: t.TempDir()})
+	registrytest.NoError(t, err)
+	t.Cleanup(func() {
+		if err := r.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r.(*processRuntime)
+}
+
+// alive reports whether a process runs; a zombie does not.
+func alive(pid string) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+func TestNothingOutlivesItsContainer(t *testing.T) {
+	r := newTestRuntime(t)
+	_, err := r.Start(ContainerConfig{
+		Pod: buildPod(), IP: "127.77.0.1", Exited: func() {},
+		Container: &corev1.Container{Name: "main", Image: "shop/sh:v7", Args: []string{"-c", "sleep 600 & echo $!"}},
+	})
+	registrytest.NoError(t, err)
+	log := filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "0.log")
+	registrytest.Until(t, "the container has a child", func() bool { return len(process.TailFile(log, 1)) > 0 })
+	registrytest.Until(t, "the container's child ends", func() bool { return !alive(process.TailFile(log, 1)[0]) })
+}
+
+// agentEnv makes this test binary act as an agent that runs a container.
+const agentEnv = "NODE_TEST_AGENT"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(agentEnv); dir != "" {
+		r, err := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: dir})
+		if err == nil {
+			_, err = r.Start(ContainerConfig{Pod: buildPod(), Exited: func() {}, Container: &corev1.Container{Args: []string{"-c", "echo $$ ready; sleep 600"}}})
+		}
+		fmt.Println(err)
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// TestNoContainerOutlivesTheAgent kills an agent so that it cannot clean up.
+func TestNoContainerOutlivesTheAgent(t *testing.T) {
+	dir := t.TempDir()
+	agent := exec.CommandContext(t.Context(), os.Args[0])
+	agent.Env = append(os.Environ(), agentEnv+"="+dir)
+	registrytest.NoError(t, agent.Start())
+	pid := ""
+	registrytest.Until(t, "the agent runs a container", func() bool {
+		logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+		if err != nil || len(logs) == 0 || len(process.TailFile(logs[0], 1)) == 0 {
+			return false
+		}
+		pid, _, _ = strings.Cut(process.TailFile(logs[0], 1)[0], " ")
+		return alive(pid)
+	})
+	registrytest.NoError(t, agent.Process.Kill())
+	_ = agent.Wait() // reports that the agent was killed
+	registrytest.Until(t, "the container ends with the agent", func() bool { return !alive(pid) })
+}
+
+func TestProgramDir(t *testing.T) {
+	dir := t.TempDir()
+	registrytest.NoError(t, os.WriteFile(filepath.Join(dir, "web"), nil, 0o755))
+	for image, want := range map[string]string{
+		"web:v1": "v1", "reg:5000/a/web:v2": "v2", "web": "", "web:v3": "", "other:v1": "", "web:": "",
+	} {
+		program, env, err := ProgramDir(dir, "v1", "v2")(image)
+		if want == "" && err == nil || want != "" && (err != nil || program != filepath.Join(dir, "web") || env[0] != "APP_VERSION="+want) {
+			t.Errorf("image %q: %s with %q, %v; want version %q", image, program, env, err, want)
+		}
+	}
+	if _, _, err := ProgramDir(dir)("web:anything"); err != nil {
+		t.Errorf("a tag is refused though none were named: %v", err)
+	}
+}
+
+func TestAddressesAreEachPodsOwn(t *testing.T) {
+	one, other := newAddressPool(77), newAddressPool(77) // two clusters that start at the same address
+	seen := map[string]bool{}
+	for _, pool := range []*addressPool{one, one, other} {
+		ip, err := pool.take("uid")
+		if err != nil || seen[ip] || !strings.HasPrefix(ip, "127.") {
+			t.Errorf("address %s, %v, beside %v", ip, err, seen)
+		}
+		seen[ip] = true
+		defer pool.release("uid")
+	}
+}
+
+// newIdleAgent creates an agent that does only what a test calls, with one Pod on the
+// API server.
+func newIdleAgent(t *testing.T, object *corev1.Pod) (a *Agent, reconcileIt func()) {
+	t.Helper()
+	runtime, err := NewSimulatedRuntime(SimulatedOptions{})
+	registrytest.NoError(t, err)
+	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: runtime})
+	a.base, a.enqueue = t.Context(), func(types.NamespacedName) {}
+	return a, func() {
+		t.Helper()
+		if _, err := a.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCacheThatLags shows the agent the Pod as it was before the agent's last write: it
+// must not act on it again.
+func TestCacheThatLags(t *testing.T) {
+	object := buildPod()
+	object.ResourceVersion = "9"
+	a, reconcileIt := newIdleAgent(t, object)
+	key := client.ObjectKeyFromObject(object)
+	for _, last := range []struct {
+		version string
+		want    corev1.PodPhase
+	}{{"10", ""}, {"9", corev1.PodRunning}} {
+		a.record(key, &pod{kubelet: &a.kubelet, uid: object.UID, version: last.version})
+		reconcileIt()
+		if err := a.client.Get(t.Context(), key, object); err != nil || object.Status.Phase != last.want {
+			t.Errorf("after our version %s: phase %q, %v; want %q", last.version, object.Status.Phase, err, last.want)
+		}
+	}
+}
+
+// TestRecords: the agent has records of the Pods on its nodes that exist.
+func TestRecords(t *testing.T) {
+	other := buildPod()
+	other.Spec.NodeName = "another"
+	a, reconcileIt := newIdleAgent(t, other)
+	if reconcileIt(); len(a.pods) != 0 {
+		t.Error("the agent has a record of a Pod on another's node")
+	}
+	object := buildPod()
+	a, reconcileIt = newIdleAgent(t, object)
+	if reconcileIt(); len(a.pods) != 1 {
+		t.Error("the agent has no record of its Pod")
+	}
+	registrytest.NoError(t, a.client.Delete(t.Context(), object))
+	if reconcileIt(); len(a.pods) != 0 {
+		t.Error("the agent still has a record of a Pod that is gone")
+	}
+}
+
+func TestSucceeds(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(map[string]int{"/ok": 200, "/moved": 302, "/missing": 404, "/broken": 503}[r.URL.Path])
+	}))
+	defer server.Close()
+	for path, want := range map[string]bool{"/ok": true, "/moved": true, "/missing": false, "/broken": false} {
+		if got := succeeds(t.Context(), server.URL+path); got != want {
+			t.Errorf("GET %s succeeds: %t, want %t", path, got, want)
+		}
+	}
+	if server.Close(); succeeds(t.Context(), server.URL+"/ok") {
+		t.Error("a GET of a server that is gone succeeds")
+	}
+}

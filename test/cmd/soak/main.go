@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command soak sends requests for an hour while workloads change and faults happen, and reports
+// how many were lost.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/soak"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+// The document that has the table, and the marks around it.
+const (
+	document = "docs/reliability.md"
+	begin    = "<!-- soak: written by make soak ARGS=-report -->"
+	end      = "<!-- soak: end -->"
+)
+
+func main() {
+	stage.Main("soak", false, func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
+}
+
+func run(ctx context.Context, args []string) error {
+	o := soak.Options{Out: os.Stdout}
+	report := false
+	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
+	flags.IntVar(&o.Requests, "requests", 1_000_000, "send that many requests")
+	flags.DurationVar(&o.For, "for", time.Hour, "how long that is to take")
+	flags.Uint64Var(&o.Seed, "seed", uint64(time.Now().Unix()), "what decides which changes and faults happen; default: the time")
+	flags.BoolVar(&o.Bare, "bare", false, "leave out all hooks and the guard, to see that requests are lost then")
+	flags.BoolVar(&report, "report", false, "write the table into "+document)
+	if err := stage.Parse(flags, args); err != nil {
+		return err
+	}
+	if o.Requests < 1 || o.For < time.Second {
+		return fmt.Errorf("%w: -requests=%d -for=%s: send at least one, and take at least a second", stage.ErrUsage, o.Requests, o.For)
+	}
+	before, err := stage.NewUsage()
+	if err != nil {
+		return err
+	}
+	result, err := soak.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	fmt.Println("\n" + strings.Join(result.Table().Lines(false), "\n"))
+	load, err := before.Text()
+	if err == nil && report {
+		err = write(load, result)
+	}
+	if failed := result.Failed(); failed != "" {
+		err = errors.Join(err, errors.New(failed))
+	}
+	return err
+}
+
+func write(load string, result *soak.Result) error {
+	root, err := checkout.Find()
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("Played on %s. %s\n\n%s", time.Now().UTC().Format(time.DateOnly), load, result.Table().Markdown())
+	return stage.Splice(filepath.Join(root, document), begin, end, text)
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
+	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/test/integration/scene"
+)
+
+// story is in one of its namespaces, and the witness saw no Pod end too early in any of them.
+type story struct {
+	*scene.Scene
+	namespaces map[string]*scene.Scene
+	// program is the kubectl plugin, which has the rights of a kubeconfig.
+	program, kubeconfig string
+	fewest, rounds      func() int
+	// foreseen are the waves of a plan, noted the identities of Pods.
+	foreseen []string
+	noted    []types.UID
+}
+
+// TestStories plays the stories in testdata/stories, each in a namespace of its own, called a.
+func TestStories(t *testing.T) {
+	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
+		t.Helper()
+		a := begin(t)
+		return &story{Scene: a, namespaces: map[string]*scene.Scene{"a": a}, kubeconfig: plane.Kubeconfig()}
+	})
+}
+
+func begin(t *testing.T) *scene.Scene {
+	t.Helper()
+	s := plane.Begin(t)
+	const podGate = `spec: {readinessGates: [{conditionType: usher.dev/registered}]}`
+	for name, gate := range map[string]string{"Pod gate": podGate, "gate": "spec: {template: {" + podGate + "}}"} {
+		if policies {
+			gate = "{}"
+		}
+		s.Call(name, gate)
+	}
+	t.Cleanup(func() {
+		if early := callers.tooEarly(s.Namespace); len(early) > 0 {
+			t.Errorf("deleted while callers could use them:\n%s", strings.Join(early, "\n"))
+		}
+	})
+	return s
+}
+
+// words are what a step can begin with.
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[string]func(s *story, rest string){
+	// What people and controllers do.
+	"delete all Pods": func(s *story, _ string) {
+		s.Must(s.DeleteAllOf(s.Context(), &corev1.Pod{}, client.InNamespace(s.Namespace)))
+	},
+	"delete if there":             func(s *story, ref string) { s.Must(client.IgnoreNotFound(s.Delete(s.Context(), s.Ref(ref)))) },
+	"namespace":                   (*story).enter,
+	"force":                       func(s *story, ref string) { s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(0))) },
+	"roll out":                    (*story).rollOut,
+	"evict":                       (*story).evict,
+	"evict all":                   (*story).evictAll,
+	"eviction refused":            func(s *story, rest string) { s.Must(s.refused(rest)) },
+	"eviction refused in the end": (*story).refusedInTheEnd,
+	"age":                         (*story).age,
+	"cordon":                      func(s *story, node string) { s.cordon(node, true) },
+	"uncordon":                    func(s *story, node string) { s.cordon(node, false) },
+	"readiness gates":             (*story).gates,
+	"the registry is down": func(s *story, _ string) {
+		callers.registry.Break(memory.Down)
+		s.Cleanup(func() { callers.registry.Break(memory.None) })
+	},
+	"the registry is up": func(*story, string) { callers.registry.Break(memory.None) },
+
+	// Pods.
+	"the first Pod is":   func(s *story, name string) { s.Call(name, s.Pods()[0].Name) },
+	"the last Pod is":    func(s *story, name string) { pods := s.Pods(); s.Call(name, pods[len(pods)-1].Name) },
+	"the drained Pod is": (*story).findDrained,
+	"drained":            (*story).drained,
+	"not held":           func(s *story, name string) { s.same("what holds it", s.Pod(name).Finalizers, []string{}) },
+	"every Pod has": func(s *story, document string) {
+		for _, pod := range s.Pods() {
+			s.Has(&pod, document)
+		}
+	},
+	"going": func(s *story, name string) {
+		s.same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
+	},
+	"note Pods": func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) },
+	"same Pods": func(s *story, _ string) {
+		slices.Sort(s.noted)
+		s.same("the Pods in Services", slices.Sorted(slices.Values(callers.inServices(s.Namespace))), s.noted)
+	},
+	"no condition but": (*story).onlyCondition,
+
+	// What callers have.
+	"in service":     func(s *story, n string) { s.listed(n, s.registered) },
+	"served":         (*story).served,
+	"in Services":    (*story).inServices,
+	"have left":      (*story).haveLeft,
+	"count entries":  func(s *story, _ string) { s.fewest = callers.count(s.Namespace) },
+	"fewest entries": func(s *story, n string) { s.same("the fewest entries", s.fewest(), n) },
+	"at least":       (*story).atLeast,
+	"count rounds":   func(s *story, _ string) { s.rounds = s.countRounds() },
+	"rounds":         func(s *story, n string) { s.same("rounds", s.rounds(), n) },
+	"20 Pods on":     func(s *story, node string) { s.podsOn(20, node) },
+	"6 Pods on":      func(s *story, node string) { s.podsOn(6, node) },
+	"0 Pods on":      func(s *story, node string) { s.podsOn(0, node) },
+	"not witnessed":  func(s *story, _ string) { callers.forget(s.Namespace) },
+
+	// The kubectl plugin.
+	"kubectl usher":   func(s *story, _ string) { s.compile() },
+	"as":              (*story).as,
+	"usher":           func(s *story, rest string) { s.ends(0, rest) },
+	"usher ends 2":    func(s *story, rest string) { s.ends(2, rest) },
+	"usher refuses":   func(s *story, rest string) { s.ends(1, strings.Replace(rest, "=> ", "=> error:  | ", 1)) },
+	"until usher":     (*story).until,
+	"usher completes": (*story).completes,
+	"file":            (*story).file,
+	"foresee":         (*story).foresee,
+	"as foreseen":     func(s *story, _ string) { s.asForeseen() },
+	"dashboard":       func(s *story, _ string) { s.dashboard() },
+})
+
+// enter goes to another namespace, which is made when it is first entered.
+func (s *story) enter(name string) {
+	s.Helper()
+	if s.namespaces[name] == nil {
+		s.namespaces[name] = begin(s.T)
+	}
+	s.Scene = s.namespaces[name]
+}
+
+// same compares what there is with what is to be there.
+func (s *story) same(what string, have, want any) {
+	s.Helper()
+	if fmt.Sprint(have) != fmt.Sprint(want) {
+		s.Errorf("%s: %v, want %v\n%s", what, have, want, s.Picture())
+	}
+}
+
+// registered are the Pods that the registry lists.
+func (s *story) registered() (listed []types.UID) {
+	for _, e := range callers.registry.Entries(s.Namespace) {
+		listed = append(listed, types.UID(e.Owner.PodUID))
+	}
+	return listed
+}
+
+// listed waits until there are just so many Pods, and they are those listed.
+func (s *story) listed(count string, listed func() []types.UID) {
+	s.Helper()
+	n := scenariotest.Number(count)
+	s.Until(count+" Pods in service", func() string {
+		listed, pods := listed(), s.Pods()
+		for _, pod := range pods {
+			if !slices.Contains(listed, pod.UID) || pod.DeletionTimestamp != nil {
+				return pod.Name + " is not in service"
+			}
+		}
+		return registrytest.Unless(len(pods) == n && len(listed) == n, fmt.Sprintf("there are %d Pods, %d listed", len(pods), len(listed)))
+	})
+}
+
+// served waits until there are just so many Pods, all with the gate, and the Service lists them.
+func (s *story) served(count string) {
+	s.Helper()
+	s.listed(count, func() []types.UID { return callers.inServices(s.Namespace) })
+	for _, pod := range s.Pods() {
+		if !slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: usherv1alpha1.ConditionRegistered}) {
+			s.Fatalf("Pod %s has the gates %v", pod.Name, pod.Spec.ReadinessGates)
+		}
+	}
+}
+
+// inServices waits until Services have that many Pods, whatever Pods there are.
+func (s *story) inServices(count string) {
+	s.Helper()
+	s.Until(count+" Pods in Services", func() string {
+		n := len(callers.inServices(s.Namespace))
+		return registrytest.Unless(fmt.Sprint(n) == count, fmt.Sprintf("there are %d", n))
+	})
+}
+
+// gates asks the API server for the readiness gate on new Pods, or no longer, until it does that. One
+// that cannot leaves it to the Pods.
+func (s *story) gates(how string) {
+	s.Helper()
+	s.Change(s.Ref("Namespace/"+s.Namespace), `metadata: {labels: {usher.dev/readiness-gate: %s}}`, how)
+	patch := map[string]string{"enabled": s.Expand("{Pod gate}"), "disabled": "{}"}[how]
+	s.Until("the policy to know of the namespace and the Registration", func() string {
+		probe := s.Prop("Pod", "metadata: {name: probe}", patch)
+		s.Must(s.Create(s.Context(), probe, client.DryRunAll))
+		_, gated := probe.Object["spec"].(map[string]any)["readinessGates"]
+		return registrytest.Unless(gated == (how == "enabled"), fmt.Sprintf("a Pod has a gate: %t", gated))
+	})
+}
+
+// rollOut changes a workload's template, and waits until every Pod has it.
+func (s *story) rollOut(workload string) {
+	s.Helper()
+	s.Change(s.Ref(workload), `spec: {template: {metadata: {labels: {version: "2"}}}}`)
+	s.Until("the rollout to end", func() string {
+		for _, pod := range s.Pods() {
+			if pod.Labels["version"] != "2" {
+				return pod.Name + " is old"
+			}
+		}
+		return ""
+	})
+}
+
+// haveLeft checks how many Pods have left the registry at least once, or which one.
+func (s *story) haveLeft(want string) {
+	s.Helper()
+	left := callers.leavers(s.Namespace)
+	if !slices.Equal(left, []string{want}) {
+		s.same(fmt.Sprintf("Pods that have left the registry, %v", left), len(left), want)
+	}
+}
+
+// drained waits until nothing of Usher's holds a Pod.
+func (s *story) drained(name string) {
+	s.Helper()
+	s.Until(name+" to be drained", func() string {
+		held := s.Pod(name).Finalizers
+		return registrytest.Unless(len(held) == 0, fmt.Sprintf("it is held by %v", held))
+	})
+}
+
+// findDrained waits for a Pod that is to be deleted, and is in no registry any more.
+func (s *story) findDrained(name string) {
+	s.Helper()
+	s.Until("a Pod to be drained", func() string {
+		for _, pod := range s.Pods() {
+			if pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StatePreparingDelete) && pod.Labels["web.usher.dev/drained"] != "true" {
+				s.Call(name, pod.Name)
+				return ""
+			}
+		}
+		return "none is"
+	})
+}
+
+// onlyCondition checks that the set has no other condition that is True.
+func (s *story) onlyCondition(kind string) {
+	s.Helper()
+	for _, c := range s.Conditions(s.Ref("CloneSet/web")) {
+		if c.Type != kind && c.Status == metav1.ConditionTrue {
+			s.Errorf("a wait is reported as %s: %s", c.Type, c.Message)
+		}
+	}
+}
+
+// atLeast is "4 entries": callers never had fewer.
+func (s *story) atLeast(rest string) {
+	s.Helper()
+	want := scenariotest.Number(strings.TrimSuffix(rest, " entries"))
+	if n := s.fewest(); n < want {
+		s.Errorf("only %d Pods were in service, want %d", n, want)
+	}
+}
+
+// evict evicts a Pod, and repeats what is refused as client-go does.
+func (s *story) evict(name string) {
+	s.Helper()
+	s.Must(s.SubResource("eviction").Create(s.Context(), s.Pod(name), &policyv1.Eviction{}))
+}
+
+// refused is "POD TEXT": an eviction, asked for once as by a client that does not come back, is
+// refused with the text.
+func (s *story) refused(rest string) error {
+	s.Helper()
+	name, text, _ := strings.Cut(rest, " ")
+	once, err := kubernetes.NewForConfig(plane.RESTConfig())
+	s.Must(err)
+	body, err := json.Marshal(policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: name}})
+	s.Must(err)
+	err = once.CoreV1().RESTClient().Post().Namespace(s.Namespace).Resource("pods").Name(name).SubResource("eviction").
+		MaxRetries(0).Body(body).SetHeader("Content-Type", "application/json").Do(s.Context()).Error()
+	if apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), text) {
+		return nil
+	}
+	return fmt.Errorf("evict %s: %w, want a refusal with %q", name, err, text)
+}
+
+func (s *story) refusedInTheEnd(rest string) {
+	s.Helper()
+	s.Until("the refusal", func() string {
+		err := s.refused(rest)
+		return registrytest.Unless(err == nil, fmt.Sprint(err))
+	})
+}
+
+// age makes a request two minutes old.
+func (s *story) age(name string) {
+	s.Helper()
+	pod := s.Pod(name)
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	s.Must(err)
+	request.At = metav1.NewMicroTime(request.At.Add(-2 * time.Minute))
+	text, err := json.Marshal(request)
+	s.Must(err)
+	s.Change(pod, `metadata: {annotations: {%s: %q}}`, usherv1alpha1.AnnotationDeletionRequest, text)
+}
+
+// evictAll evicts all Pods, or those on a node, side by side until they are gone. Like kubectl drain, it comes back five
+// seconds after a refusal.
+func (s *story) evictAll(node string) {
+	s.Helper()
+	var group errgroup.Group
+	for _, pod := range s.Pods() {
+		if node != "" && pod.Spec.NodeName != node {
+			continue
+		}
+		group.Go(func() error {
+			return wait.PollUntilContextTimeout(s.Context(), 5*time.Second, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+				err := s.SubResource("eviction").Create(ctx, &pod, &policyv1.Eviction{})
+				if apierrors.IsTooManyRequests(err) {
+					return false, nil
+				}
+				return true, client.IgnoreNotFound(err)
+			})
+		})
+	}
+	s.Must(group.Wait())
+}
+
+// cordon cordons a node until the end of the test, or uncordons it.
+func (s *story) cordon(name string, yes bool) {
+	s.Helper()
+	const patch = `spec: {unschedulable: %t}`
+	s.Change(s.Ref("Node/"+name), patch, yes)
+	s.Cleanup(func() {
+		if err := s.Patch(context.Background(), s.Ref("Node/"+name), s.MergePatch(patch, false)); err != nil {
+			s.Error(err)
+		}
+	})
+}
+
+// podsOn is "NODE PREFIX": it waits until so many Pods are on a node, whose names begin like that.
+func (s *story) podsOn(want int, rest string) {
+	s.Helper()
+	node, prefix, _ := strings.Cut(rest, " ")
+	s.Until(fmt.Sprintf("%d Pods on %s", want, rest), func() string {
+		there := slices.DeleteFunc(s.Pods(), func(p corev1.Pod) bool { return p.Spec.NodeName != node || !strings.HasPrefix(p.Name, prefix) })
+		return registrytest.Unless(len(there) == want, fmt.Sprintf("there are %d", len(there)))
+	})
+}
+
+// countRounds counts how often Pods are created and then others leave, until the returned function is
+// called.
+func (s *story) countRounds() (stop func() int) {
+	s.Helper()
+	events, err := s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace))
+	s.Must(err)
+	counted := make(chan int)
+	go func() {
+		rounds, leaving := 0, map[string]bool{}
+		created := true
+		for event := range events.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			switch {
+			case !ok:
+			case event.Type == watch.Added:
+				created = true
+			case appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]) == appsv1alpha1.StatePreparingDelete && !leaving[pod.Name]:
+				leaving[pod.Name] = true
+				if created {
+					rounds++
+				}
+				created = false
+			}
+		}
+		counted <- rounds
+	}()
+	return func() int { events.Stop(); return <-counted }
+}

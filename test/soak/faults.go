@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/usher-dev/usher/test/stage"
+)
+
+// The kinds of faults.
+const (
+	usherKilled   = "Usher killed"
+	leaderStopped = "leader stopped"
+	apiDown       = "API server stopped"
+	apiSlow       = "API server slow"
+	registryDown  = "registry stopped"
+	registrySlow  = "registry slow"
+	watchesCut    = "watches cut"
+	nodeLost      = "node lost"
+)
+
+// kind is how often a fault comes, and how long it lasts.
+type kind struct {
+	name             string
+	shortest, length time.Duration
+	// ends says that it ends a process of Usher. Those come in the first half of a run, so that
+	// in the second half a process lives long enough to show a leak.
+	ends bool
+	// unguards says that a deletion may pass the guard meanwhile: docs/guard.md.
+	unguards bool
+}
+
+// usherFaults come one after the other, and nodeFaults beside them.
+var usherFaults = []kind{
+	{name: usherKilled, ends: true, unguards: true},
+	{name: leaderStopped, ends: true, unguards: true},
+	{name: apiDown, shortest: 2 * time.Second, length: 6 * time.Second, ends: true, unguards: true},
+	{name: apiSlow, shortest: 5 * time.Second, length: 10 * time.Second, unguards: true},
+	{name: registryDown, shortest: 3 * time.Second, length: 12 * time.Second},
+	{name: registrySlow, shortest: 5 * time.Second, length: 10 * time.Second},
+	{name: watchesCut, unguards: true},
+}
+
+// A node is lost for longer than the control plane's grace period of 50 s.
+var nodeFaults = []kind{{name: nodeLost, shortest: 60 * time.Second, length: 15 * time.Second}}
+
+// fault is one that was drawn.
+type fault struct {
+	kind
+	// after is the pause before it, takes how long it lasts.
+	after, takes time.Duration
+	// which is the replica or the registry.
+	which int
+	// roundTrip is how slow a connection is.
+	roundTrip time.Duration
+}
+
+func (f fault) String() string {
+	text := f.name
+	switch f.name {
+	case usherKilled, registryDown, registrySlow:
+		text += fmt.Sprintf(" (%d)", f.which+1)
+	}
+	if f.takes > 0 {
+		text += " for " + stage.Seconds(f.takes)
+	}
+	if f.name == apiSlow || f.name == registrySlow {
+		text += ", round trips of " + stage.Milliseconds(f.roundTrip)
+	}
+	return text
+}
+
+// deck draws faults: all kinds in a random order, and then again.
+type deck struct {
+	random *rand.Rand
+	kinds  []kind
+	left   []int
+}
+
+// draw draws a fault. Those that end Usher are left out when told to.
+func (d *deck) draw(spare bool) fault {
+	for {
+		if len(d.left) == 0 {
+			d.left = d.random.Perm(len(d.kinds))
+		}
+		f := fault{
+			kind: d.kinds[d.left[0]], after: 3*time.Second + within(d.random, 7*time.Second), which: d.random.IntN(2),
+			roundTrip: 100*time.Millisecond + within(d.random, 700*time.Millisecond).Round(time.Millisecond),
+		}
+		if d.left = d.left[1:]; f.length > 0 {
+			f.takes = (f.shortest + within(d.random, f.length)).Round(100 * time.Millisecond)
+		}
+		if f.name == nodeLost {
+			f.after += f.takes
+		}
+		if !f.ends || !spare {
+			return f
+		}
+	}
+}
+
+// disturb causes faults, one after the other, until the requests are through.
+func (s *soak) disturb(ctx context.Context, d *deck) error {
+	for {
+		f := d.draw(s.progress() >= 0.5)
+		if s.pause(ctx, f.after) {
+			return context.Cause(ctx)
+		}
+		if err := s.cause(ctx, f); err != nil {
+			return fmt.Errorf("%s: %w", f, err)
+		}
+	}
+}
+
+// cause causes a fault, and returns when it is over and Usher is whole again.
+func (s *soak) cause(ctx context.Context, f fault) error {
+	if f.unguards {
+		s.guarded.Lock()
+		defer s.guarded.Unlock()
+	}
+	leader, err := s.leader(ctx)
+	if err != nil {
+		return err
+	}
+	s.say("fault: %s", f)
+	s.count(s.faults, f.name)
+	end, err := s.begin(ctx, f, leader)
+	if err != nil {
+		return err
+	}
+	if err := stage.Pause(ctx, f.takes); err != nil {
+		return err
+	}
+	if err := end(ctx); err != nil {
+		return err
+	}
+	_, err = s.leader(ctx)
+	return err
+}
+
+// begin begins a fault.
+func (s *soak) begin(_ context.Context, f fault, leader *replica) (end func(context.Context) error, err error) {
+	nothing := func(context.Context) error { return nil }
+	registry := s.registries[f.which]
+	switch f.name {
+	case usherKilled:
+		return nothing, s.replicas[f.which].process().Kill()
+	case leaderStopped:
+		return func(ctx context.Context) error { return leader.process().Stop(ctx, stopGrace) }, nil
+	case apiDown:
+		return s.Cluster.StartAPIServer, s.Cluster.KillAPIServer()
+	case registryDown:
+		return registry.Restart, registry.Kill()
+	case registrySlow:
+		registry.link.Slow(f.roundTrip)
+		return func(context.Context) error { registry.link.Slow(0); return nil }, nil
+	case nodeLost:
+		s.node.Down(true)
+		return func(context.Context) error { s.node.Down(false); return nil }, nil
+	}
+	// What concerns Usher's connections to the API server.
+	delay := map[string]time.Duration{apiSlow: f.roundTrip}[f.name]
+	for _, r := range s.replicas {
+		r.link.Slow(delay)
+		if f.name == watchesCut {
+			r.link.Cut()
+		}
+	}
+	if f.name == watchesCut {
+		s.node.Cut()
+		s.registries[0].link.Cut()
+		s.registries[1].link.Cut()
+	}
+	return func(context.Context) error {
+		for _, r := range s.replicas {
+			r.link.Slow(0)
+		}
+		return nil
+	}, nil
+}
+
+// within draws a time below a bound.
+func within(random *rand.Rand, bound time.Duration) time.Duration {
+	return time.Duration(random.Int64N(int64(bound)))
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/usher-dev/usher/test/cluster/process"
+	servers "github.com/usher-dev/usher/test/servers/run"
+	"github.com/usher-dev/usher/test/stage"
+)
+
+const (
+	lease = "usher.usher.dev"
+	// restartPause is how long a replica that ended stays away.
+	restartPause = time.Second
+	stopGrace    = 5 * time.Second
+	// back bounds how long it takes until Usher is whole again after a fault.
+	back = time.Minute
+)
+
+// replica is one process of Usher, which is restarted whenever it ends, as a kubelet does.
+type replica struct {
+	spec            process.Spec
+	metrics, probes servers.HTTP
+	link            *stage.Link // to the API server
+
+	mu     sync.Mutex
+	now    *process.Process
+	starts int
+}
+
+// keep runs the replica until ctx ends.
+func (r *replica) keep(ctx context.Context) error {
+	for {
+		p, err := process.Start(r.spec)
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.now, r.starts = p, r.starts+1
+		r.mu.Unlock()
+		select {
+		case <-p.Done():
+		case <-ctx.Done():
+			return p.Stop(context.WithoutCancel(ctx), stopGrace)
+		}
+		if stage.Pause(ctx, restartPause) != nil {
+			return nil // It was to end.
+		}
+	}
+}
+
+func (r *replica) process() *process.Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+// ready is nil when the replica is, as its readiness probe sees it.
+func (r *replica) ready(ctx context.Context) error {
+	_, err := r.probes.Do(ctx, http.MethodGet, "/readyz", nil, new(string))
+	return err
+}
+
+// state is what a replica says of itself.
+type state struct {
+	pid, goroutines int
+	leads           bool
+	resident        int64 // bytes
+}
+
+func (r *replica) state(ctx context.Context) (s state, err error) {
+	var text string
+	p := r.process()
+	if p == nil {
+		return s, fmt.Errorf("%s has not started", r.spec.Name)
+	}
+	s.pid = p.PID()
+	if _, err = r.metrics.Do(ctx, http.MethodGet, "/metrics", nil, &text); err != nil {
+		return s, err
+	}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch name {
+		case "go_goroutines":
+			s.goroutines, err = strconv.Atoi(value)
+		case `leader_election_master_status{name="` + lease + `"}`:
+			s.leads = value == "1"
+		}
+	}
+	if err == nil {
+		s.resident, err = process.Table{}.RSS(s.pid)
+	}
+	return s, err
+}
+
+// leader is the replica that leads, once all are ready.
+func (s *soak) leader(ctx context.Context) (leader *replica, err error) {
+	err = stage.Poll(ctx, back, "all replicas of Usher to be ready, and one to lead", func(ctx context.Context) (bool, error) {
+		leader = nil
+		for _, r := range s.replicas {
+			found, err := r.state(ctx)
+			if err = errors.Join(err, r.ready(ctx)); err != nil {
+				return false, nil // It is asked again.
+			}
+			if found.leads {
+				leader = r
+			}
+		}
+		return leader != nil, nil
+	})
+	return leader, err
+}
+
+// life is what a process of Usher used while it led, or while it did not.
+type life struct {
+	pid     int
+	leads   bool
+	began   time.Time
+	samples []state
+	last    time.Time
+}
+
+// lives are those of all replicas so far.
+type lives []*life
+
+// note adds what a replica says.
+func (all *lives) note(now time.Time, s state) {
+	at := slices.IndexFunc(*all, func(l *life) bool { return l.pid == s.pid && l.leads == s.leads })
+	if at < 0 {
+		at = len(*all)
+		*all = append(*all, &life{pid: s.pid, leads: s.leads, began: now})
+	}
+	l := (*all)[at]
+	l.samples, l.last = append(l.samples, s), now
+}
+
+// longest is the leader that led for longest; nil if nobody did.
+func (all lives) longest() (found *life) {
+	for _, l := range all {
+		if l.leads && (found == nil || l.last.Sub(l.began) > found.last.Sub(found.began)) {
+			found = l
+		}
+	}
+	return found
+}
+
+// early is the median of what was used from a tenth to a fifth of the life, late that of its
+// last tenth: what Usher uses goes up and down with its garbage.
+func (l *life) early() state { return median(l.samples[len(l.samples)/10 : len(l.samples)/5+1]) }
+func (l *life) late() state  { return median(l.samples[len(l.samples)-len(l.samples)/10-1:]) }
+
+func median(samples []state) (m state) {
+	by := func(value func(state) int64) int64 {
+		var all []int64
+		for _, s := range samples {
+			all = append(all, value(s))
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	m.goroutines = int(by(func(s state) int64 { return int64(s.goroutines) }))
+	m.resident = by(func(s state) int64 { return s.resident })
+	return m
+}
+
+// leak says what grew; empty if nothing did.
+func (l *life) leak() string {
+	early, late := l.early(), l.late()
+	switch {
+	case late.goroutines > early.goroutines+early.goroutines/10+20:
+		return fmt.Sprintf("the leader's goroutines grew from %d to %d", early.goroutines, late.goroutines)
+	case late.resident > early.resident+early.resident/4+8<<20:
+		return fmt.Sprintf("the leader's memory grew from %s to %s", mebibytes(early.resident), mebibytes(late.resident))
+	}
+	return ""
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20)) }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+// Result is the outcome of a run.
+type Result struct {
+	// Report are the counters of all requests.
+	Report traffic.Report
+	// Faults and Changes count what happened, by kind.
+	Faults, Changes map[string]int
+	// Starts is how many processes of Usher there were.
+	Starts int
+	// Left are the objects and entries that remain although their workloads are deleted.
+	Left []string
+
+	seed    uint64
+	took    time.Duration
+	longest *life // nil if no leader was seen
+}
+
+func (s *soak) result() *Result {
+	r := &Result{Faults: s.faults, Changes: s.changes, seed: s.options.Seed, took: time.Since(s.began), longest: s.lives.longest()}
+	for _, w := range s.workloads {
+		for _, c := range w.callers {
+			r.Report = r.Report.Add(c.Report())
+		}
+	}
+	for _, replica := range s.replicas {
+		r.Starts += replica.starts
+	}
+	return r
+}
+
+// Failed says what is wrong; empty if nothing is.
+func (r *Result) Failed() string {
+	var wrong []string
+	if lost := r.Report.Total().Lost; lost > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d requests were lost", lost))
+	}
+	if r.longest == nil {
+		wrong = append(wrong, "no replica of Usher was seen to lead")
+	} else if leak := r.longest.leak(); leak != "" {
+		wrong = append(wrong, leak)
+	}
+	if len(r.Left) > 0 {
+		wrong = append(wrong, "there remain "+strings.Join(r.Left, ", "))
+	}
+	return strings.Join(wrong, "; ")
+}
+
+// Table is the outcome for people.
+func (r *Result) Table() stage.Table {
+	total := r.Report.Total()
+	reasons := map[string]int{}
+	for _, reason := range r.Report.Reasons {
+		reasons[reason.Reason] = reason.Count
+	}
+	t := stage.Table{Columns: []stage.Column{{Title: "What"}, {Title: "Found"}}}
+	add := func(what, format string, args ...any) {
+		t.Rows = append(t.Rows, stage.Cells(what, fmt.Sprintf(format, args...)))
+	}
+	add("requests", "%s in %s, seed %d; p99 %s", stage.Thousands(total.Sent), r.took.Round(time.Second), r.seed, stage.Milliseconds(total.Fast.Percentile(99)))
+	add("lost", "%s", lost(total.Lost, reasons))
+	add("answered by Pods that had left", "%s, %s of them slow", stage.Thousands(total.Drained), stage.Thousands(total.DrainedSlow))
+	add("changes", "%s", stage.Counts(r.Changes))
+	add("faults", "%s", stage.Counts(r.Faults))
+	add("processes of Usher", "%d", r.Starts)
+	if l := r.longest; l != nil {
+		early, late := l.early(), l.late()
+		add("the leader that led longest", "%s", l.last.Sub(l.began).Round(time.Second))
+		add("its memory after a tenth, and at the end", "%s, %s", mebibytes(early.resident), mebibytes(late.resident))
+		add("its goroutines after a tenth, and at the end", "%d, %d", early.goroutines, late.goroutines)
+	}
+	add("objects, finalizers and entries left", "%d", len(r.Left))
+	return t
+}
+
+func lost(n int, reasons map[string]int) string {
+	if n == 0 {
+		return "0"
+	}
+	return stage.Thousands(n) + ": " + stage.Counts(reasons)
+}

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package soak plays the demo's workloads for an hour at a steady rate of requests, with changes
+// and faults drawn at random, and counts the requests that were lost, and what Usher leaves
+// behind.
+//
+// soak.go sets the stage and ends the run, churn.go changes the workloads, faults.go disturbs
+// Usher and what it needs, replica.go runs Usher, report.go is the outcome.
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/cluster/process"
+	"github.com/usher-dev/usher/test/demo/manifests"
+	servers "github.com/usher-dev/usher/test/servers/run"
+	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+// Options configures a run.
+type Options struct {
+	// Out receives all output.
+	Out *os.File
+	// Requests is how many are sent at least, For how long that takes: their quotient is the rate.
+	Requests int
+	For      time.Duration
+	// Seed decides what happens, and in which order.
+	Seed uint64
+	// Bare leaves out all hooks and the guard: requests are lost then.
+	Bare bool
+}
+
+const (
+	namespace, system = "demo", "usher-system"
+	prefix            = "services"
+	// nodes is how many are never lost. There is one more.
+	nodes = 2
+	// propagation covers cacheDelay and the slowest request, as in the demo.
+	propagation, cacheDelay = 4 * time.Second, time.Second
+	slowMin, slowMax        = time.Second, 2 * time.Second
+	// afterOutage covers how long callers of a registry that is back go on waiting.
+	afterOutage = 20 * time.Second
+	tellEvery   = 10 * time.Second
+	sampleEvery = 2 * time.Second
+)
+
+// registry is an etcd that Usher reaches through a link, and callers directly.
+type registry struct {
+	*stage.Etcd
+	name string
+	link *stage.Link
+}
+
+// soak is a run on its stage.
+type soak struct {
+	options Options
+	*stage.Stage
+	registries []*registry
+	replicas   []*replica
+	node       *stage.Link // between the node that is lost and the API server
+	objects    cache.Cache
+	workloads  []*workload
+	// guarded is held for reading while the guard is needed, and for writing while it may be away.
+	guarded sync.RWMutex
+	began   time.Time
+	through chan struct{} // closed when the requests are
+
+	mu              sync.Mutex
+	faults, changes map[string]int
+	lives           lives
+}
+
+// Run plays until the requests are through. When it returns, no process is left, and no file except
+// the logs of a failed run. Lost requests and leaks are no error: see Result.Failed.
+func Run(ctx context.Context, o Options) (result *Result, err error) {
+	s := &soak{options: o, faults: map[string]int{}, changes: map[string]int{}, through: make(chan struct{})}
+	err = stage.Run{
+		Name: "usher-soak", Out: o.Out, Setup: []stage.Step{startCluster, s.startNodes, s.startRegistries, s.startUsher},
+		Play: func(ctx context.Context, _ *stage.Stage) (err error) {
+			result, err = s.play(ctx)
+			return err
+		},
+	}.Run(ctx)
+	return result, err
+}
+
+// say logs a line with the time.
+func (s *soak) say(format string, args ...any) {
+	line := fmt.Sprintf("%7.1fs  %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
+	_, _ = s.options.Out.WriteString(line) // There is nobody to report a failed write to.
+}
+
+func (s *soak) count(counts map[string]int, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts[name]++
+}
+
+// random is a source of its own for each of those who draw, so that none depends on when others do.
+func (s *soak) random(who uint64) *rand.Rand { return rand.New(rand.NewPCG(s.options.Seed, who)) }
+
+// pause waits, and reports whether there is to be no more.
+func (s *soak) pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-s.through:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+func startCluster(ctx context.Context, s *stage.Stage) error {
+	return s.StartCluster(ctx, "", s.Usher(), s.Web())
+}
+
+// startNodes starts the nodes, and one that reaches the API server through a link.
+func (s *soak) startNodes(ctx context.Context, st *stage.Stage) (err error) {
+	s.Stage = st
+	if err := st.StartWebNodes(ctx, nodes); err != nil {
+		return err
+	}
+	server := strings.TrimPrefix(st.Cluster.Server(), "https://")
+	if s.node, err = st.NewLink(ctx, nil, server); err != nil {
+		return err
+	}
+	runtime, err := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(st.Path("images")), LogDir: st.Path("far")})
+	if err != nil {
+		return err
+	}
+	config := rest.CopyConfig(st.Cluster.RESTConfig())
+	config.Host = "https://" + s.node.Address()
+	agent, err := node.Start(context.WithoutCancel(ctx), node.Options{RESTConfig: config, Runtime: runtime, Nodes: 1, First: nodes})
+	if err != nil {
+		return errors.Join(err, runtime.Close(ctx))
+	}
+	st.AtEnd(agent.Stop)
+	return nil
+}
+
+// startRegistries starts them, and installs Usher's API with a Registry for each.
+func (s *soak) startRegistries(ctx context.Context, st *stage.Stage) error {
+	if err := st.Install(ctx, namespace); err != nil {
+		return err
+	}
+	for _, name := range []string{"discovery", "backup"} {
+		etcd, err := st.StartEtcd(ctx, name, cluster.EtcdOptions{})
+		if err != nil {
+			return err
+		}
+		link, err := st.NewLink(ctx, nil, strings.TrimPrefix(etcd.Endpoint(), "http://"))
+		if err != nil {
+			return err
+		}
+		s.registries = append(s.registries, &registry{etcd, name, link})
+		object, err := manifest("registry")
+		if err != nil {
+			return err
+		}
+		object.SetName(name)
+		err = unstructured.SetNestedStringSlice(object.Object, []string{"http://" + link.Address()}, "spec", "etcd", "endpoints")
+		if err != nil {
+			return err
+		}
+		if _, err := stage.Apply(ctx, st.Kube, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func manifest(name string) (*unstructured.Unstructured, error) {
+	text, err := manifests.Read(name + ".yaml")
+	if err != nil {
+		return nil, err
+	}
+	objects, err := checkout.ReadObjects(strings.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	return objects[0], nil
+}
+
+// startUsher prepares two replicas, each with its own link to the API server.
+func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
+	ports, err := servers.FreePorts(ctx, 6)
+	if err != nil {
+		return err
+	}
+	local := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
+	args, err := s.startGuard(ctx, local(0), local(1))
+	if err != nil {
+		return err
+	}
+	if err := s.allowLease(ctx); err != nil {
+		return err
+	}
+	kubeconfig, err := st.Cluster.UserKubeconfig(stage.UsherUser)
+	if err != nil {
+		return err
+	}
+	for i := range 2 {
+		name := fmt.Sprintf("usher-%d", i+1)
+		link, err := st.Through(ctx, kubeconfig, st.Path(name+".kubeconfig"))
+		if err != nil {
+			return err
+		}
+		own := slices.Concat(args, []string{"--kubeconfig=" + st.Path(name+".kubeconfig"), "--leader-elect", "--leader-election-id=" + lease,
+			"--leader-election-namespace=" + system, "--metrics-insecure", "--metrics-bind-address=" + local(2+i),
+			"--health-probe-bind-address=" + local(4+i)})
+		if !s.options.Bare {
+			own = append(own, fmt.Sprintf("--guard-port=%d", ports[i])) // The last one counts.
+		}
+		s.replicas = append(s.replicas, &replica{
+			link: link, metrics: servers.HTTP{Address: "http://" + local(2+i)}, probes: servers.HTTP{Address: "http://" + local(4+i)},
+			spec: process.Spec{Name: name, Path: st.Path("bin", "usher"), Log: st.Path("logs", name+".log"), Args: own},
+		})
+	}
+	return nil
+}
+
+// startGuard lets the API server find the guard of either replica. It returns Usher's arguments.
+func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []string, err error) {
+	// As a Service does, it leads to replicas that are ready.
+	link, err := s.NewLink(ctx, func(i int) bool { return s.replicas[i].ready(ctx) == nil }, addresses...)
+	if err != nil {
+		return nil, err
+	}
+	args, err = checkout.InstallGuard(ctx, s.Kube, s.Root, stage.UsherUser, int(netip.MustParseAddrPort(link.Address()).Port()))
+	if err != nil || !s.options.Bare {
+		return args, err
+	}
+	return nil, checkout.RemoveGuard(ctx, s.Kube)
+}
+
+// allowLease gives Usher the right to the lease, as the chart does.
+func (s *soak) allowLease(ctx context.Context) error {
+	meta := metav1.ObjectMeta{Namespace: system, Name: "usher-leader"}
+	return errors.Join(
+		s.Kube.Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create", "get", "update"}},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}}),
+		s.Kube.Create(ctx, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: stage.UsherUser}}}))
+}
+
+// newWorkloads are the demo's, with what can happen to each.
+func (s *soak) newWorkloads() error {
+	for i, w := range []*workload{
+		{name: "seed1", about: []string{image, image, release, scale, scale, named, deleted, evicted}},
+		{name: "seed3-predelete", about: []string{image, scale, scale, named, deleted, evicted}},
+		{name: "deployment", about: []string{image, scale, scale, deleted, evicted}},
+	} {
+		if err := s.prepare(w); err != nil {
+			return err
+		}
+		w.random = s.random(uint64(2 + i))
+		s.workloads = append(s.workloads, w)
+	}
+	return nil
+}
+
+// prepare reads a workload's objects, and makes its callers: those of each registry are half of them.
+func (s *soak) prepare(w *workload) (err error) {
+	if w.object, err = manifest(w.name); err != nil {
+		return err
+	}
+	if w.registration, err = manifest(w.name + "-registration"); err != nil {
+		return err
+	}
+	w.name = w.registration.GetName()
+	registration := w.registration.Object
+	err = errors.Join(
+		unstructured.SetNestedStringSlice(registration, []string{s.registries[0].name, s.registries[1].name}, "spec", "registries"),
+		unstructured.SetNestedField(registration, propagation.String(), "spec", "drain", "propagation"),
+		unstructured.SetNestedField(registration, afterOutage.String(), "spec", "drain", "afterOutage"),
+		unstructured.SetNestedField(registration, "2s", "spec", "nodeFailure", "grace"))
+	if s.options.Bare {
+		unstructured.RemoveNestedField(w.object.Object, "spec", "lifecycle")
+		unstructured.RemoveNestedField(registration, "spec", "hooks")
+	}
+	streams := 3 * len(s.registries)
+	rate := int(float64(s.options.Requests)/s.options.For.Seconds())/streams + 1
+	for _, r := range s.registries {
+		callers, failed := traffic.New(traffic.Options{
+			Source: traffic.Etcd{Client: r.Client, Prefix: prefix, Service: w.name},
+			Rate:   rate, CacheDelay: cacheDelay, SlowMin: slowMin, SlowMax: slowMax,
+			OnLost: func(l traffic.Loss) { s.say("LOST: %s, of %s at %s in %s", l.Reason, w.name, l.Addr, r.name) },
+		})
+		w.callers, err = append(w.callers, callers), errors.Join(err, failed)
+	}
+	return err
+}
+
+// requests are those so far.
+func (s *soak) requests() (sent, lost int) {
+	for _, w := range s.workloads {
+		for _, c := range w.callers {
+			for _, section := range c.Report().Sections {
+				sent, lost = sent+section.Sent, lost+section.Lost
+			}
+		}
+	}
+	return sent, lost
+}
+
+// progress is the share of the requests that are through.
+func (s *soak) progress() float64 {
+	sent, _ := s.requests()
+	return float64(sent) / float64(s.options.Requests)
+}
+
+// play plays everything. What it has started has ended when it returns.
+func (s *soak) play(ctx context.Context) (result *Result, err error) {
+	s.began = time.Now()
+	if err := s.newWorkloads(); err != nil {
+		return nil, err
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	keeping, stop := context.WithCancel(ctx)
+	for _, r := range s.replicas {
+		all.Go(func() error { return r.keep(keeping) })
+	}
+	all.Go(func() (err error) {
+		defer stop()
+		result, err = s.live(ctx)
+		return err
+	})
+	err = all.Wait()
+	return result, err
+}
+
+// live brings the workloads to life, lets them live until the requests are through, and ends them.
+func (s *soak) live(ctx context.Context) (_ *Result, err error) {
+	if _, err := s.leader(ctx); err != nil {
+		return nil, err
+	}
+	if !s.options.Bare {
+		if err := checkout.AwaitGuard(ctx, s.Kube); err != nil {
+			return nil, err
+		}
+	}
+	nothing := func(*corev1.Pod) {}
+	if s.objects, err = stage.Watch(ctx, s.Cluster.RESTConfig(), s.Kube, namespace, stage.On(&corev1.Pod{}, nothing, nothing)); err != nil {
+		return nil, err
+	}
+	called, hangUp := context.WithCancel(ctx)
+	calling := &errgroup.Group{}
+	defer func() { hangUp(); _ = calling.Wait() }() // finish has its result
+	living, alive := errgroup.WithContext(ctx)
+	for _, w := range s.workloads {
+		for _, c := range w.callers {
+			calling.Go(func() error { return c.Run(called) })
+		}
+		living.Go(func() error { return s.change(alive, w) })
+	}
+	living.Go(func() error { return s.watch(alive) })
+	living.Go(func() error { return s.disturb(alive, &deck{random: s.random(0), kinds: usherFaults}) })
+	living.Go(func() error { return s.disturb(alive, &deck{random: s.random(9), kinds: nodeFaults}) })
+	living.Go(func() error { return s.drain(alive) })
+	if err := living.Wait(); err != nil {
+		return nil, err
+	}
+	return s.finish(ctx, calling)
+}
+
+// watch notes what Usher uses and tells how far the run is, until the requests are through.
+func (s *soak) watch(ctx context.Context) error {
+	for n := 0; s.progress() < 1; n++ {
+		if err := stage.Pause(ctx, sampleEvery); err != nil {
+			return err
+		}
+		leading := state{}
+		for _, r := range s.replicas {
+			if now, err := r.state(ctx); err == nil {
+				s.lives.note(time.Now(), now)
+				if now.leads {
+					leading = now
+				}
+			}
+		}
+		if n%int(tellEvery/sampleEvery) == 0 {
+			sent, lost := s.requests()
+			s.say("%5.1f %%  %s requests, %d lost; Usher: %s, %d goroutines", 100*s.progress(), stage.Thousands(sent), lost,
+				mebibytes(leading.resident), leading.goroutines)
+		}
+	}
+	close(s.through)
+	return nil
+}
+
+// finish ends the workloads, and finds what they leave.
+func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, error) {
+	for _, w := range s.workloads {
+		if err := s.settle(ctx, w, nil); err != nil {
+			return nil, err
+		}
+		for _, c := range w.callers {
+			c.EndWhenGone()
+		}
+		if err := s.try(ctx, func(ctx context.Context) error { return s.Kube.Delete(ctx, w.object.DeepCopy()) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := calling.Wait(); err != nil {
+		return nil, err
+	}
+	result := s.result()
+	gone := func(what string, objects func(*workload) *unstructured.Unstructured) error {
+		err := stage.Poll(ctx, bound, what+" to be gone", func(context.Context) (_ bool, err error) {
+			result.Left, err = s.left(ctx, objects)
+			return len(result.Left) == 0, err
+		})
+		if len(result.Left) > 0 {
+			return nil // The result says so.
+		}
+		return err
+	}
+	// A Registration answers hooks until its Pods are gone.
+	if err := gone("workloads", func(w *workload) *unstructured.Unstructured { return w.object }); err != nil || len(result.Left) > 0 {
+		return result, err
+	}
+	for _, w := range s.workloads {
+		if err := s.Kube.Delete(ctx, w.registration.DeepCopy()); err != nil {
+			return nil, err
+		}
+	}
+	err := gone("Registrations", func(w *workload) *unstructured.Unstructured { return w.registration })
+	return result, err
+}
+
+// left are the objects that remain of what was deleted, and Pods and entries.
+func (s *soak) left(ctx context.Context, objects func(*workload) *unstructured.Unstructured) (names []string, err error) {
+	for _, w := range s.workloads {
+		found := objects(w).DeepCopy()
+		switch err := s.Kube.Get(ctx, client.ObjectKeyFromObject(found), found); {
+		case err == nil:
+			names = append(names, fmt.Sprintf("%s %s with the finalizers %v", found.GetKind(), found.GetName(), found.GetFinalizers()))
+		case client.IgnoreNotFound(err) != nil:
+			return nil, err
+		}
+	}
+	pods, err := s.pods(ctx)
+	for _, pod := range pods {
+		names = append(names, fmt.Sprintf("Pod %s with the finalizers %v", pod.Name, pod.Finalizers))
+	}
+	for _, r := range s.registries {
+		entries, failed := r.Client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if failed != nil {
+			return nil, failed
+		}
+		for _, entry := range entries.Kvs {
+			names = append(names, "the entry "+string(entry.Key)+" in "+r.name)
+		}
+	}
+	return names, err
+}

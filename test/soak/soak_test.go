@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soak
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+// TestDraw: a seed decides all faults, all kinds come in each round, none is shorter or longer
+// than it may be, and what ends Usher is left out when it is to be spared.
+func TestDraw(t *testing.T) {
+	play := func(spare bool) (faults []fault) {
+		d := &deck{random: rand.New(rand.NewPCG(7, 0)), kinds: usherFaults}
+		for range 5 * len(usherFaults) {
+			faults = append(faults, d.draw(spare))
+		}
+		return faults
+	}
+	first, again, seen := play(false), play(false), map[string]int{}
+	for i, f := range first {
+		if f != again[i] {
+			t.Errorf("fault %d is %s, and with the same seed %s", i, f, again[i])
+		}
+		if f.takes < f.shortest || f.takes > f.shortest+f.length {
+			t.Errorf("%s lasts %s", f.name, f.takes)
+		}
+		seen[f.name]++
+	}
+	for _, k := range usherFaults {
+		if seen[k.name] != 5 {
+			t.Errorf("%s came %d times in five rounds", k.name, seen[k.name])
+		}
+	}
+	for _, f := range play(true) {
+		if f.ends {
+			t.Errorf("%s ends Usher, which was to be spared", f)
+		}
+	}
+}
+
+// TestFailed: a run fails if a request was lost, if the leader's goroutines or memory grew, and
+// if anything is left; what goes up and down is no leak.
+func TestFailed(t *testing.T) {
+	led := func(goroutines, resident func(i int) int) *life {
+		var all lives
+		for i := range 100 {
+			all.note(time.Unix(int64(i), 0), state{pid: 1, leads: true, goroutines: goroutines(i), resident: int64(resident(i)) << 20})
+			all.note(time.Unix(int64(3*i), 0), state{pid: 2})
+		}
+		return all.longest()
+	}
+	flat, waves, grows := func(int) int { return 300 }, func(i int) int { return 50 + 10*(i%7) }, func(i int) int { return 50 + i }
+	for says, r := range map[string]*Result{
+		"": {longest: led(flat, waves)},
+		"1 requests were lost": {
+			longest: led(flat, waves), Report: traffic.Report{Sections: []traffic.Section{{Sent: 9, Lost: 1}}},
+		},
+		"goroutines grew from 65 to 144": {longest: led(grows, waves)},
+		"memory grew from 65 MiB to":     {longest: led(flat, grows)},
+		"no replica of Usher":            {longest: lives{}.longest()},
+		"there remain Pod web-1":         {longest: led(flat, waves), Left: []string{"Pod web-1"}},
+	} {
+		if failed := r.Failed(); (says == "") != (failed == "") || !strings.Contains(failed, says) {
+			t.Errorf("it says %q, want %q", failed, says)
+		}
+		if text := r.Table().Markdown(); !strings.Contains(text, "| its goroutines after a tenth") && r.longest != nil {
+			t.Errorf("the table is\n%s", text)
+		}
+	}
+}

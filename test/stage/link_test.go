@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stage
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+)
+
+// echoServer returns the address of a server that sends back what it gets.
+func echoServer(t *testing.T) string {
+	t.Helper()
+	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	registrytest.NoError(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+		}
+	}()
+	return server.Addr().String()
+}
+
+// elsewhere is the address of a server that says nothing.
+func elsewhere(t *testing.T) string {
+	t.Helper()
+	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	registrytest.NoError(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	return server.Addr().String()
+}
+
+// echo returns how long it took until so much was sent and came back.
+func echo(client net.Conn, size int) (time.Duration, error) {
+	began := time.Now()
+	go func() { _, _ = client.Write(make([]byte, size)) }()
+	_, err := io.ReadFull(client, make([]byte, size))
+	return time.Since(began), err
+}
+
+// TestLink: a link delays an answer by a round trip, however much there is of it, finds a
+// target that is ready and answers, and cuts connections; while it is down, nobody gets one.
+func TestLink(t *testing.T) {
+	const roundTrip, much = 100 * time.Millisecond, 8 << 20
+	s := &Stage{}
+	defer func() { registrytest.NoError(t, s.close(t.Context())) }()
+	l, err := s.NewLink(t.Context(), func(target int) bool { return target > 0 }, elsewhere(t), "127.0.0.1:1", echoServer(t))
+	registrytest.NoError(t, err)
+	connect := func() net.Conn {
+		client, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Address())
+		registrytest.NoError(t, err)
+		registrytest.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
+		return client
+	}
+	client := connect()
+	l.Slow(roundTrip)
+	for _, size := range []int{1, much} {
+		took, err := echo(client, size)
+		registrytest.NoError(t, err)
+		if took < roundTrip || took > 30*roundTrip {
+			t.Errorf("%d bytes came back after %s, want a little more than %s", size, took, roundTrip)
+		}
+	}
+	l.Slow(0)
+	for name, broken := range map[string]func(){"cut": l.Cut, "down": func() { l.Down(true) }} {
+		broken()
+		if _, err := echo(client, 1); err == nil {
+			t.Errorf("%s: the connection is still there", name)
+		}
+		if _, err = echo(connect(), 1); (err != nil) != (name == "down") {
+			t.Errorf("%s: a new connection: %v", name, err)
+		}
+		l.Down(false)
+		client = connect()
+		if _, err := echo(client, 1); err != nil {
+			t.Errorf("%s is over: %v", name, err)
+		}
+	}
+	if err := client.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := client.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("read %d bytes of a closed connection: %v", n, err)
+	}
+}
