@@ -124,9 +124,6 @@ var verbs = map[string]func(s *Scene, about, document string){
 		s.settle()
 		s.want("all run " + about)
 	},
-	"cold image": func(s *Scene, about, _ string) {
-		s.check(images.PushCold(s.ctx, s.session.kit.Programs, stage.ImageRegistry, about))
-	},
 	"time":           func(s *Scene, about, _ string) { s.timeUpdate(about) },
 	"scale":          func(s *Scene, about, _ string) { s.scale(s.number(about)) },
 	"warm a new Pod": func(s *Scene, _, _ string) { s.warm() },

@@ -5,29 +5,21 @@
 package images
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
-	"golang.org/x/time/rate"
 
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/progress"
@@ -48,16 +40,6 @@ const (
 	PulledWeb = PulledHost + "/web"
 	// PulledHost is the host in the names of images that the demo uses.
 	PulledHost = "example.com"
-	// Cold is the name of images that are large and served slowly: a colon and a tag follow.
-	Cold = PulledHost + "/" + coldRepository
-	// coldRepository is what Serve serves slowly.
-	coldRepository = "cold"
-	// coldSize is how much noise, in bytes, PushCold adds to an image, and coldRate how much
-	// of such images is served a second: a pull takes at least eight seconds.
-	coldSize = 200 << 20
-	coldRate = 25 << 20
-	// coldPiece is how much is sent at once.
-	coldPiece = 64 << 10
 )
 
 // Pack builds the web service and the pause image, and packs them into an archive below
@@ -100,42 +82,31 @@ func imageOf(program string, env ...string) (v1.Image, error) {
 	return oci.New(oci.Spec{Layers: []oci.Layer{oci.Base(), layer}, Entrypoint: []string{inside}, Env: env})
 }
 
-// Serve runs a registry at an address, host:port, that serves v1 and v2 of the web
-// service from an archive of Pack, as web:v1 and web:v2, until Close.
+// Serve runs a registry at an address, host:port, until Close. From an archive of Pack it serves
+// v1 and v2 of the web service as web:v1 and web:v2, and v2 with 200 MiB more, slowly, as cold:first
+// and cold:later.
 func Serve(ctx context.Context, archive, address string) (io.Closer, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("the registry of images: %w", err)
 	}
-	handler := slowly(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	blobs := withCold{registry.NewInMemoryBlobHandler(), map[v1.Hash]cold{}}
+	handler := slowly(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithBlobHandler(blobs)))
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(listener) }() // Close ends it.
 	for _, version := range []string{"v1", "v2"} {
-		if err := push(ctx, archive, version, address+"/web:"+version); err != nil {
-			_ = server.Close() // The cause is already reported.
-			return nil, fmt.Errorf("the registry of images: %w", err)
-		}
+		err = errors.Join(err, push(ctx, archive, version, address+"/web:"+version))
+	}
+	for _, tag := range []string{"first", "later"} {
+		layer, made := newCold(tag)
+		blobs.layers[layer.hash] = layer
+		err = errors.Join(err, made, push(ctx, archive, "v2", address+"/"+coldRepository+":"+tag, layer))
+	}
+	if err != nil {
+		_ = server.Close() // The cause is already reported.
+		return nil, fmt.Errorf("the registry of images: %w", err)
 	}
 	return server, nil
-}
-
-// PushCold pushes v2 of the web service, from an archive of Pack, to the registry at an
-// address, as one of the Cold images that differs from all others.
-func PushCold(ctx context.Context, archive, address, tag string) error {
-	noise := make([]byte, coldSize)
-	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(tag))).Read(noise) // cannot fail
-	var layer bytes.Buffer
-	files := tar.NewWriter(&layer)
-	if err := files.WriteHeader(&tar.Header{Name: "noise", Mode: 0o644, Size: coldSize}); err != nil {
-		return err
-	}
-	if _, err := files.Write(noise); err != nil {
-		return err
-	}
-	if err := files.Close(); err != nil {
-		return err
-	}
-	return push(ctx, archive, "v2", address+"/"+coldRepository+":"+tag, static.NewLayer(layer.Bytes(), types.DockerUncompressedLayer))
 }
 
 func push(ctx context.Context, archive, version, ref string, more ...v1.Layer) error {
@@ -157,34 +128,4 @@ func push(ctx context.Context, archive, version, ref string, more ...v1.Layer) e
 		return err
 	}
 	return oci.Push(ctx, ref, pulled)
-}
-
-// slowly limits what a registry serves of the cold images.
-func slowly(registry http.Handler) http.Handler {
-	pace := rate.NewLimiter(coldRate, coldPiece)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/v2/"+coldRepository+"/blobs/") {
-			w = slow{w, r.Context(), pace}
-		}
-		registry.ServeHTTP(w, r)
-	})
-}
-
-type slow struct {
-	http.ResponseWriter
-	ctx  context.Context
-	pace *rate.Limiter
-}
-
-func (s slow) Write(data []byte) (sent int, err error) {
-	for piece := range slices.Chunk(data, coldPiece) {
-		if err := s.pace.WaitN(s.ctx, len(piece)); err != nil {
-			return sent, err
-		}
-		n, err := s.ResponseWriter.Write(piece)
-		if sent += n; err != nil {
-			return sent, err
-		}
-	}
-	return sent, nil
 }
