@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,16 +20,6 @@ import (
 )
 
 // This file is what a manager's cache holds for the controller, and how it is indexed.
-
-// transform changes the objects of one type before the cache keeps them.
-func transform[T any](change func(T) T) toolscache.TransformFunc {
-	return func(object any) (any, error) {
-		if known, ok := object.(T); ok {
-			return change(known), nil
-		}
-		return object, nil
-	}
-}
 
 // instanceClaims selects the claims of instances.
 func instanceClaims() labels.Selector {
@@ -48,7 +37,11 @@ func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()
 // NodeCache is how the cache must keep nodes: without what nothing here reads, which is
 // nearly all of a node. Nodes have mostly the same images, so they share the names.
 func NodeCache() cache.ByObject {
-	return cache.ByObject{Transform: transform(func(node *corev1.Node) *corev1.Node {
+	return cache.ByObject{Transform: func(object any) (any, error) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return object, nil
+		}
 		var images []string
 		for _, image := range node.Status.Images {
 			for _, name := range image.Names {
@@ -60,8 +53,8 @@ func NodeCache() cache.ByObject {
 			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
 			Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
 			Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: images}}},
-		}
-	})}
+		}, nil
+	}}
 }
 
 // indexOwner indexes objects by the UID of their controller, and Pods without one under

@@ -5,6 +5,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -78,18 +79,10 @@ type Options struct {
 const defaultParallel = 128
 
 func (o Options) withDefaults() Options {
-	if o.Parallel == 0 {
-		o.Parallel = defaultParallel
-	}
-	if o.LeaveNodes == "" {
-		o.LeaveNodes = plan.LeaveCordoned
-	}
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	if o.Registerer == nil {
-		o.Registerer = ctrlmetrics.Registry
-	}
+	o.Parallel = cmp.Or(o.Parallel, defaultParallel)
+	o.LeaveNodes = cmp.Or(o.LeaveNodes, plan.LeaveCordoned)
+	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
+	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, ctrlmetrics.Registry)
 	return o
 }
 

@@ -91,19 +91,23 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []
 func (r *Reconciler) starts() int { return 2 * r.width.Now() }
 
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
+	r.metrics.parallel.Set(float64(r.width.Now()))
 	outcomes := make([]outcome, len(actions))
+	r.together(len(actions), func(i int) { outcomes[i] = r.perform(ctx, set, actions[i]) })
+	return outcomes
+}
+
+// together does as many things at a time as the API server takes.
+func (r *Reconciler) together(count int, do func(int)) {
 	var group errgroup.Group
-	parallel := r.width.Now()
-	r.metrics.parallel.Set(float64(parallel))
-	group.SetLimit(parallel)
-	for i := range actions {
+	group.SetLimit(r.width.Now())
+	for i := range count {
 		group.Go(func() error {
-			outcomes[i] = r.perform(ctx, set, actions[i])
+			do(i)
 			return nil
 		})
 	}
-	_ = group.Wait() // the errors are in the outcomes
-	return outcomes
+	_ = group.Wait() // nothing returns an error
 }
 
 func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) outcome {

@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,25 +72,13 @@ func (r *Reconciler) listImages(ctx context.Context, s *plan.Snapshot) error {
 
 // pullImages creates and deletes pull Pods.
 func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided *plan.Plan) error {
-	errs := make([]error, len(decided.EndPulls)+len(decided.Pulls))
-	var group errgroup.Group
-	group.SetLimit(r.width.Now())
-	for i, pod := range decided.EndPulls {
-		if pod.DeletionTimestamp == nil {
-			group.Go(func() error {
-				errs[i] = client.IgnoreNotFound(r.remove(ctx, pod, client.Preconditions{UID: &pod.UID}))
-				return nil
-			})
+	ended, created := make([]error, len(decided.EndPulls)), make([]error, len(decided.Pulls))
+	r.together(len(ended), func(i int) {
+		if pod := decided.EndPulls[i]; pod.DeletionTimestamp == nil {
+			ended[i] = client.IgnoreNotFound(r.remove(ctx, pod, client.Preconditions{UID: &pod.UID}))
 		}
-	}
-	created := errs[len(decided.EndPulls):]
-	for i := range decided.Pulls {
-		group.Go(func() error {
-			created[i] = r.createPull(ctx, set, &decided.Pulls[i])
-			return nil
-		})
-	}
-	_ = group.Wait() // the errors are in errs
+	})
+	r.together(len(created), func(i int) { created[i] = r.createPull(ctx, set, &decided.Pulls[i]) })
 	m := r.memory(keyOf(set))
 	for i, err := range created {
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
@@ -104,7 +92,7 @@ func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided
 		m.pullsSkipped = told
 		r.normal(set, "ImagePullSkipped", "Pull", "Pods leave service before their node has the new image: %s", told)
 	}
-	return errors.Join(errs...)
+	return errors.Join(slices.Concat(ended, created)...)
 }
 
 // createPull creates a pull Pod, unless there is one.

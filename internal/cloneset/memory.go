@@ -153,11 +153,6 @@ func unanswered(err error) bool {
 	return !slices.ContainsFunc(refusals, func(refused func(error) bool) bool { return refused(err) })
 }
 
-// anyUnanswered reports whether the answer to a write of the pass was lost.
-func anyUnanswered(outcomes []outcome) bool {
-	return slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
-}
-
 // readSet reads a CloneSet at least as new as the previous pass left it; nil if there is
 // none.
 func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*apps.CloneSet, error) {

@@ -4,7 +4,6 @@ package cloneset
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 )
 
 // This file is what Pods, claims and revisions have in common: how they are read, patched
@@ -82,11 +82,7 @@ func mergeVersion[T client.Object](ctx context.Context, r *Reconciler, subresour
 		maps.Copy(metadata, more)
 	}
 	change["metadata"] = metadata
-	data, err := json.Marshal(change)
-	if err != nil {
-		return object, fmt.Errorf("encode: %w", err)
-	}
-	return sendPatch(ctx, r, subresource, object, types.MergePatchType, data)
+	return sendPatch(ctx, r, subresource, object, types.MergePatchType, encode.JSON(change))
 }
 
 // getLive reads an object from the API server. It returns false if the object is gone,

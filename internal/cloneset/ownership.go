@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -31,17 +32,21 @@ type owned struct {
 // claimOwnership adopts the set's revisions, Pods and claims that have no owner, releases
 // the Pods that its selector no longer matches, and returns what the set then owns.
 func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now time.Time) (owned, error) {
-	if err := r.adoptRevisions(ctx, set); err != nil {
+	selector, err := selectorOf(set)
+	if err != nil {
 		return owned{}, err
 	}
-	if err := r.adoptOrphans(ctx, set); err != nil {
+	if err := r.adoptRevisions(ctx, set, selector); err != nil {
+		return owned{}, err
+	}
+	if err := r.adoptOrphans(ctx, set, selector); err != nil {
 		return owned{}, err
 	}
 	pods, err := r.ownPods(ctx, set, now)
 	if err != nil {
 		return owned{}, err
 	}
-	pods, read, err := r.releaseUnmatched(ctx, set, pods)
+	pods, read, err := r.releaseUnmatched(ctx, set, selector, pods)
 	if err != nil {
 		return owned{}, err
 	}
@@ -54,20 +59,25 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
 // Pods of other owners.
-func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
-	selector, err := selectorOf(set)
+func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet, selector labels.Selector) error {
+	return adoptEach(ctx, set, r.ListPods, func(pod *corev1.Pod) bool { return adoptable(pod, selector) },
+		func(pod *corev1.Pod) error { return r.adoptPod(ctx, set, selector, pod) })
+}
+
+// adoptEach adopts the ownerless objects of the set's namespace that fit.
+func adoptEach[T client.Object](
+	ctx context.Context, set *apps.CloneSet, list func(ctx context.Context, namespace, owner string) ([]T, error),
+	fits func(T) bool, adopt func(T) error,
+) error {
+	orphans, err := list(ctx, set.Namespace, orphanKey)
 	if err != nil {
 		return err
 	}
-	orphans, err := r.ListPods(ctx, set.Namespace, orphanKey)
-	if err != nil {
-		return err
-	}
-	for _, pod := range orphans {
-		if !adoptable(pod, selector) {
+	for _, orphan := range orphans {
+		if !fits(orphan) {
 			continue
 		}
-		if err := r.adoptPod(ctx, set, selector, pod); err != nil {
+		if err := adopt(orphan); err != nil {
 			return err
 		}
 	}
@@ -104,11 +114,9 @@ func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector 
 // releaseUnmatched releases the set's Pods that its selector no longer matches, and returns
 // the others. Someone took the Pods out to inspect them: they are left running and are
 // replaced. A terminating Pod is deleted with its set.
-func (r *Reconciler) releaseUnmatched(ctx context.Context, set *apps.CloneSet, pods []*corev1.Pod) ([]*corev1.Pod, []*plan.PodInfo, error) {
-	selector, err := selectorOf(set)
-	if err != nil {
-		return nil, nil, err
-	}
+func (r *Reconciler) releaseUnmatched(
+	ctx context.Context, set *apps.CloneSet, selector labels.Selector, pods []*corev1.Pod,
+) ([]*corev1.Pod, []*plan.PodInfo, error) {
 	read, text := plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), selector.String()
 	var released []int
 	for i, info := range read {
@@ -149,25 +157,14 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 // adoptRevisions adopts ownerless revisions with this set's name and labels: a set of
 // this name was deleted without its Pods. Its Pods are adopted too, and a Pod whose
 // revision the set does not know would be recreated.
-func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet) error {
-	selector, err := selectorOf(set)
-	if err != nil {
-		return err
-	}
-	orphans, err := r.listRevisions(ctx, set.Namespace, orphanKey)
-	if err != nil {
-		return err
-	}
-	for _, object := range orphans {
+func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet, selector labels.Selector) error {
+	return adoptEach(ctx, set, r.listRevisions, func(object *appsv1.ControllerRevision) bool {
 		hash, ours := strings.CutPrefix(object.Name, set.Name+"-")
-		if !ours || strings.Contains(hash, "-") || object.DeletionTimestamp != nil || !selector.Matches(labels.Set(object.Labels)) {
-			continue
-		}
-		if _, err := r.adoptRevision(ctx, set, object); err != nil {
-			return err
-		}
-	}
-	return nil
+		return ours && !strings.Contains(hash, "-") && object.DeletionTimestamp == nil && selector.Matches(labels.Set(object.Labels))
+	}, func(object *appsv1.ControllerRevision) error {
+		_, err := r.adoptRevision(ctx, set, object)
+		return err
+	})
 }
 
 // adoptRevision returns nil if the set is gone or terminating, or the revision has
@@ -188,22 +185,15 @@ func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods [
 	if len(set.Spec.VolumeClaimTemplates) == 0 {
 		return nil
 	}
-	orphans, err := r.listClaims(ctx, set.Namespace, orphanKey)
-	if err != nil {
-		return err
-	}
 	ours := labels.SelectorFromSet(set.Spec.Selector.AsMeta().MatchLabels) // as the set gives to its claims
-	for _, claim := range orphans {
+	return adoptEach(ctx, set, r.listClaims, func(claim *corev1.PersistentVolumeClaim) bool {
 		id := plan.InstanceOfClaim(set.Name, claim)
 		used := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
 		})
-		if id == "" || claim.DeletionTimestamp != nil || !used || !ours.Matches(labels.Set(claim.Labels)) {
-			continue
-		}
-		if _, err := adopt(ctx, r, r.claims, set, claim); err != nil {
-			return err
-		}
-	}
-	return nil
+		return id != "" && claim.DeletionTimestamp == nil && used && ours.Matches(labels.Set(claim.Labels))
+	}, func(claim *corev1.PersistentVolumeClaim) error {
+		_, err := adopt(ctx, r, r.claims, set, claim)
+		return err
+	})
 }

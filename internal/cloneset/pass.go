@@ -83,7 +83,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	decided := r.Plan(snapshot)
 	outcomes := r.execute(ctx, set, decided.Actions)
 	pulled := r.pullImages(ctx, set, &decided)
-	if anyUnanswered(outcomes) {
+	if slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) }) {
 		r.memory(keyOf(set)).stale = true
 	}
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)

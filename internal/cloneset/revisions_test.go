@@ -290,7 +290,8 @@ func adopted(t *testing.T, seen, live *apps.CloneSet, object client.Object) bool
 	t.Helper()
 	c := server(t, live, object)
 	r, _ := reconcilerOn(c)
-	if err := errors.Join(r.adoptOrphans(t.Context(), seen), r.adoptRevisions(t.Context(), seen)); err != nil {
+	selector, err := selectorOf(seen)
+	if err := errors.Join(err, r.adoptOrphans(t.Context(), seen, selector), r.adoptRevisions(t.Context(), seen, selector)); err != nil {
 		t.Fatal(err)
 	}
 	return metav1.IsControlledBy(read(t, c, object), seen)
