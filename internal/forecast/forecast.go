@@ -22,6 +22,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -232,7 +233,7 @@ func (c *Change) Update() (update *revision.Revision, present bool, err error) {
 	if update == nil {
 		return &revision.Revision{Name: c.To.Name + "-" + revision.Hash(template, 0), Number: last + 1, Template: template}, false, nil
 	}
-	return update, slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return revision.Same(revisionOf(pod), update.Name) }), nil
+	return update, slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return revision.Same(plan.RevisionOf(pod), update.Name) }), nil
 }
 
 // describe says what changes of the set itself.
@@ -244,12 +245,9 @@ func (c *Change) describe(s *plan.Snapshot) Forecast {
 	if f.New {
 		return f
 	}
-	f.ReplicasNow = 1
-	if c.Set.Spec.Replicas != nil {
-		f.ReplicasNow = int(*c.Set.Spec.Replicas)
-	}
+	f.ReplicasNow = int(ptr.Deref(c.Set.Spec.Replicas, 1))
 	for _, pod := range c.Pods {
-		name := revisionOf(pod)
+		name := plan.RevisionOf(pod)
 		if revision.Same(name, s.Update.Name) || slices.Contains(f.From, name) {
 			continue
 		}
@@ -258,10 +256,6 @@ func (c *Change) describe(s *plan.Snapshot) Forecast {
 	}
 	slices.Sort(f.From)
 	return f
-}
-
-func revisionOf(pod *corev1.Pod) string {
-	return cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash])
 }
 
 // because is why Pods of a revision are recreated; "" if they are not.

@@ -294,7 +294,7 @@ func (p *player) wave(leaves bool) *Wave {
 func (p *player) doing(a *plan.Action) Doing {
 	switch a.Reason {
 	case plan.ReasonPrepareUpdate, plan.ReasonStartInPlace, plan.ReasonInPlace:
-		if change, err := p.Change(revision.Short(revisionOf(a.Pod))); err == nil && !change.Drains() {
+		if change, err := p.Change(revision.Short(plan.RevisionOf(a.Pod))); err == nil && !change.Drains() {
 			return Relabel
 		}
 		return InPlace

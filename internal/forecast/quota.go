@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	helper "k8s.io/component-helpers/resource"
+
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 const (
@@ -61,7 +63,7 @@ func (u *usage) held(pods []*corev1.Pod, now bool) corev1.ResourceList {
 		case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
 			ended++
 		default:
-			of := revisionOf(pod)
+			of := plan.RevisionOf(pod)
 			if u.each[of] == nil {
 				u.each[of] = holds(pod)
 			}

@@ -26,16 +26,12 @@ const annotationCause = "kubernetes.io/change-cause"
 
 // Of returns the view of a workload.
 func Of(o Objects) Workload {
-	sortByName(o.Pods)
+	slices.SortFunc(o.Pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	shown := regplan.Show(o.operator())
 	if o.Set == nil {
 		return o.other(shown)
 	}
 	return o.cloneSet(shown)
-}
-
-func sortByName(pods []*corev1.Pod) {
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // operator is what the hook operator's planner reads.
@@ -128,10 +124,7 @@ func (o *Objects) Known() map[string]*revision.Revision {
 
 // revisionOf is a revision of the status, also where the object is gone.
 func revisionOf(s *setplan.Snapshot, name string) *revision.Revision {
-	if found := s.Revisions[revision.Short(name)]; found != nil {
-		return found
-	}
-	return &revision.Revision{Name: name}
+	return cmp.Or(s.Revisions[revision.Short(name)], &revision.Revision{Name: name})
 }
 
 func (o *Objects) phase(spec *setplan.Spec, counts setplan.Counts) Phase {
@@ -255,7 +248,7 @@ func (s *Summary) settled() bool {
 func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Blocked) Pod {
 	p := Pod{
 		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod, shown.Holds), Created: pod.CreationTimestamp.Time,
-		Revision: cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]),
+		Revision: setplan.RevisionOf(pod),
 	}
 	if c := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
 		p.Registered = string(c.Status)

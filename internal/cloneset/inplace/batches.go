@@ -53,12 +53,12 @@ func (w desired) only(of func(name string) bool) desired {
 func (w desired) open(pod *corev1.Pod) desired {
 	out := desired{map[string]string{}, map[string]corev1.ResourceRequirements{}}
 	for name, image := range w.images {
-		if c := containerOf(pod, name); c != nil && c.Image != image {
+		if c := ContainerOf(pod, name); c != nil && c.Image != image {
 			out.images[name] = image
 		}
 	}
 	for name, resources := range w.resources {
-		if c := containerOf(pod, name); c != nil && differs(c.Resources, resources) {
+		if c := ContainerOf(pod, name); c != nil && differs(c.Resources, resources) {
 			out.resources[name] = resources
 		}
 	}
@@ -167,7 +167,7 @@ func (s *Step) takeMetadata(names []string) {
 // lastOf is what is kept of a container whose image changes.
 func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now time.Time) ContainerStatus {
 	last := ContainerStatus{Updated: metav1.NewTime(now)}
-	if status := statusOf(pod, name); status != nil {
+	if status := StatusOf(pod, name); status != nil {
 		last.ImageID, last.ContainerID, last.Image = status.ImageID, status.ContainerID, status.Image
 	}
 	if _, unfinished := known[name]; unfinished || last.ImageID == "" {
@@ -203,7 +203,7 @@ func highest(pod *corev1.Pod, names []string) int {
 // priorityOf is a container's launch priority. It cannot change during the life of a Pod,
 // so it is read from the Pod's own spec.
 func priorityOf(pod *corev1.Pod, name string) int {
-	c := containerOf(pod, name)
+	c := ContainerOf(pod, name)
 	if c == nil {
 		return 0
 	}
@@ -314,10 +314,10 @@ func (s State) begun() []string { return namesIn(s.LastContainerStatuses, s.Reso
 // unready returns those of the containers that are not done, or not ready.
 func (s State) unready(pod *corev1.Pod, names []string, now time.Time) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		if containerOf(pod, name) == nil {
+		if ContainerOf(pod, name) == nil {
 			return true // it will never change
 		}
-		status := statusOf(pod, name)
+		status := StatusOf(pod, name)
 		return status != nil && status.Ready && s.containerDone(pod, name, now)
 	})
 }

@@ -270,12 +270,13 @@ func element(path string, index int, value any) string {
 	return fmt.Sprintf("%s[%d]", path, index)
 }
 
-// SameImage compares two image names. Without tag and digest a name means ":latest",
+// SameImage compares two image names.
+func SameImage(a, b string) bool { return a == b || FullImage(a) == FullImage(b) }
+
+// FullImage completes an image name. Without tag and digest a name means ":latest",
 // without a registry it means Docker's; the colon of a registry's port does not start a
 // tag.
-func SameImage(a, b string) bool { return a == b || canonicalImage(a) == canonicalImage(b) }
-
-func canonicalImage(name string) string {
+func FullImage(name string) string {
 	if name == "" {
 		return ""
 	}

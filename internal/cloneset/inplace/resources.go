@@ -212,7 +212,7 @@ func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
 	for name, want := range s.Resources {
-		if c := containerOf(pod, name); c != nil && differs(c.Resources, want) {
+		if c := ContainerOf(pod, name); c != nil && differs(c.Resources, want) {
 			out[name] = withWanted(c.Resources, want)
 		}
 	}
@@ -225,8 +225,9 @@ func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 // weight, or as it was when the container started; for requests, what the kubelet has
 // allocated to the container counts too.
 func (s State) resized(pod *corev1.Pod, name string, want corev1.ResourceRequirements) bool {
-	status := statusOf(pod, name)
-	if status == nil || status.Resources == nil || !startedOrBlocked(status) || resizing(pod) {
+	status := StatusOf(pod, name)
+	underWay := IsTrue(pod, corev1.PodResizePending) || IsTrue(pod, corev1.PodResizeInProgress)
+	if status == nil || status.Resources == nil || !startedOrBlocked(status) || underWay {
 		return false
 	}
 	return !lacks(status.Resources.Limits, want.Limits) &&
@@ -240,11 +241,6 @@ func startedOrBlocked(status *corev1.ContainerStatus) bool {
 	waiting := status.State.Waiting
 	return status.State.Running != nil ||
 		(waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing")
-}
-
-// resizing reports whether a resize of the Pod is unfinished, according to its kubelet.
-func resizing(pod *corev1.Pod) bool {
-	return IsTrue(pod, corev1.PodResizePending) || IsTrue(pod, corev1.PodResizeInProgress)
 }
 
 // ResizeTrouble is the kubelet's objection to the resize of a Pod, reason and message; ""

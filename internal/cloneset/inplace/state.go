@@ -147,7 +147,7 @@ func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 		return false, time.Time{}
 	}
 	for name, want := range s.Resources {
-		if containerOf(pod, name) != nil && !s.resized(pod, name, want) {
+		if ContainerOf(pod, name) != nil && !s.resized(pod, name, want) {
 			return false, time.Time{}
 		}
 	}
@@ -167,7 +167,7 @@ func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 // imageRuns reports whether a container runs the image that the update asked for, or from
 // when on this will be proven.
 func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bool, time.Time) {
-	status := statusOf(pod, name)
+	status := StatusOf(pod, name)
 	if status == nil || status.ImageID == "" {
 		return false, time.Time{}
 	}
@@ -242,7 +242,7 @@ func RunsSpec(pod *corev1.Pod) bool {
 		return seen(pod)
 	}
 	for i := range pod.Spec.Containers {
-		status := statusOf(pod, pod.Spec.Containers[i].Name)
+		status := StatusOf(pod, pod.Spec.Containers[i].Name)
 		if status == nil || !SameImage(status.Image, pod.Spec.Containers[i].Image) {
 			return false
 		}
@@ -250,7 +250,8 @@ func RunsSpec(pod *corev1.Pod) bool {
 	return true
 }
 
-func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+// StatusOf returns the status of a container of the Pod; nil if there is none.
+func StatusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range list {
 			if list[i].Name == name {
@@ -280,14 +281,14 @@ func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 // ImageOf returns the image that the Pod's spec asks for in a container; "" if there is no
 // such container.
 func ImageOf(pod *corev1.Pod, name string) string {
-	if c := containerOf(pod, name); c != nil {
+	if c := ContainerOf(pod, name); c != nil {
 		return c.Image
 	}
 	return ""
 }
 
-// containerOf returns a container of the Pod's spec; nil if there is none.
-func containerOf(pod *corev1.Pod, name string) *corev1.Container {
+// ContainerOf returns a container of the Pod's spec; nil if there is none.
+func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == name {

@@ -110,7 +110,7 @@ var updateWords = map[string]func(u *update, value string){
 	// write is that of the resources, which follows that of the record.
 	"write": func(u *update, _ string) {
 		for name, resources := range Resizes(u.pod) {
-			containerOf(u.pod, name).Resources = resources
+			ContainerOf(u.pod, name).Resources = resources
 			u.pod.Generation++
 		}
 	},
@@ -119,7 +119,7 @@ var updateWords = map[string]func(u *update, value string){
 	"oldKubelet": func(u *update, _ string) { u.pod.Generation, u.pod.Status.ObservedGeneration = 0, 0 },
 	"noStatus":   func(u *update, _ string) { u.pod.Status.ContainerStatuses = nil },
 	// runs is a container such as "main app:2 second since 5s as app:1 waiting ErrImagePull".
-	"runs": func(u *update, value string) { *statusOf(u.pod, strings.Fields(value)[0]) = statusIn(value) },
+	"runs": func(u *update, value string) { *StatusOf(u.pod, strings.Fields(value)[0]) = statusIn(value) },
 	// runsAlone is the same for a kubelet that reports no other container.
 	"runsAlone": func(u *update, value string) {
 		u.pod.Status.ContainerStatuses = []corev1.ContainerStatus{statusIn(value)}
@@ -132,10 +132,10 @@ var updateWords = map[string]func(u *update, value string){
 	"ready": func(u *update, names string) {
 		u.see("")
 		for name := range strings.FieldsSeq(names) {
-			*statusOf(u.pod, name) = running(name, ImageOf(u.pod, name), "2", time.Minute)
+			*StatusOf(u.pod, name) = running(name, ImageOf(u.pod, name), "2", time.Minute)
 		}
 	},
-	"unready":     func(u *update, name string) { statusOf(u.pod, name).Ready = false },
+	"unready":     func(u *update, name string) { StatusOf(u.pod, name).Ready = false },
 	"reports":     (*update).report,
 	"reportsNone": func(u *update, _ string) { u.pod.Status.ContainerStatuses[0].Resources = nil },
 	"waiting": func(u *update, reason string) {
@@ -180,7 +180,7 @@ var updateWords = map[string]func(u *update, value string){
 	},
 	"image": func(u *update, name string) { u.notice("%s", ImageOf(u.pod, name)) },
 	"resources": func(u *update, name string) {
-		u.notice("%s has %s", name, amounts(containerOf(u.pod, name).Resources))
+		u.notice("%s has %s", name, amounts(ContainerOf(u.pod, name).Resources))
 	},
 	"resizes": func(u *update, _ string) {
 		for name, resources := range Resizes(u.pod) {
@@ -219,7 +219,7 @@ func (u *update) report(value string) {
 }
 
 func (u *update) set(name, image string) {
-	containerOf(u.pod, name).Image = image
+	ContainerOf(u.pod, name).Image = image
 	u.pod.Generation++
 }
 

@@ -95,27 +95,19 @@ func PullOf(pod *corev1.Pod) (state PullState, reason, message string) {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return Pulling, "", ""
-	case pod.Status.Reason != "" && pod.Status.Phase == corev1.PodFailed:
-		return refusedPull(pod)
+	case pod.Status.Reason == "DeadlineExceeded" && pod.Status.Phase == corev1.PodFailed:
+		return PullExpired, pod.Status.Reason, pod.Status.Message
+	case pod.Status.Reason != "" && pod.Status.Phase == corev1.PodFailed: // the kubelet has ended it, or never began
+		return PullRejected, pod.Status.Reason, pod.Status.Message
 	}
 	var is corev1.ContainerState
-	for i := range pod.Status.ContainerStatuses {
-		if c := &pod.Status.ContainerStatuses[i]; c.Name == PullContainer {
-			is = c.State
-		}
+	if c := inplace.StatusOf(pod, PullContainer); c != nil {
+		is = c.State
 	}
 	if ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; ended || is.Running != nil || is.Terminated != nil {
 		return Pulled, "", ""
 	}
 	return waitingPull(pod, ptr.Deref(is.Waiting, corev1.ContainerStateWaiting{}))
-}
-
-// refusedPull reads a pull Pod that the kubelet has ended, or never began.
-func refusedPull(pod *corev1.Pod) (state PullState, reason, message string) {
-	if state = PullRejected; pod.Status.Reason == "DeadlineExceeded" {
-		state = PullExpired
-	}
-	return state, pod.Status.Reason, pod.Status.Message
 }
 
 // waitingPull reads a pull Pod whose container waits.
@@ -307,12 +299,8 @@ func (w *images) lists(on ImageOnNode) bool {
 // image later.
 func pullPolicy(pod *corev1.Pod, container, image string) corev1.PullPolicy {
 	policy := corev1.PullIfNotPresent
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == container {
-				policy = cmp.Or(list[i].ImagePullPolicy, policy)
-			}
-		}
+	if c := inplace.ContainerOf(pod, container); c != nil {
+		policy = cmp.Or(c.ImagePullPolicy, policy)
 	}
 	if policy == corev1.PullAlways && strings.Contains(image, "@") {
 		return corev1.PullIfNotPresent
@@ -322,21 +310,9 @@ func pullPolicy(pod *corev1.Pod, container, image string) corev1.PullPolicy {
 
 // fullName is how nodes list an image: with its registry, and its digest or tag.
 func fullName(image string) string {
-	first, _, nested := strings.Cut(image, "/")
-	switch {
-	case !nested:
-		image = "docker.io/library/" + image
-	case !strings.ContainsAny(first, ".:") && first != "localhost":
-		image = "docker.io/" + image
-	}
 	name, digest, byDigest := strings.Cut(image, "@")
-	tag := strings.LastIndexByte(name, ':')
-	tagged := tag > strings.LastIndexByte(name, '/')
-	switch {
-	case byDigest && tagged:
-		return name[:tag] + "@" + digest
-	case byDigest || tagged:
-		return image
+	if tag := strings.LastIndexByte(name, ':'); byDigest && tag > strings.LastIndexByte(name, '/') {
+		image = name[:tag] + "@" + digest
 	}
-	return image + ":latest"
+	return inplace.FullImage(image)
 }

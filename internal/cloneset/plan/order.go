@@ -149,14 +149,7 @@ func trailingNumber(text string) int {
 // its last. Pods that are already updated have had its first places: without counting
 // them, the next one with the label would come first in every pass.
 func (s *Snapshot) scatter(pods []*podState, term apps.UpdateScatterTerm) []*podState {
-	var matching, rest []*podState
-	for _, p := range pods {
-		if matches(term, p.pod) {
-			matching = append(matching, p)
-		} else {
-			rest = append(rest, p)
-		}
-	}
+	matching, rest := split(pods, func(p *podState) bool { return matches(term, p.pod) })
 	if len(matching) == 0 || len(rest) == 0 {
 		return pods
 	}
@@ -182,7 +175,7 @@ func matches(term apps.UpdateScatterTerm, pod *corev1.Pod) bool {
 // matches.
 func (s *Snapshot) updated(term apps.UpdateScatterTerm) (all, matching int) {
 	for _, pod := range s.Pods {
-		if pod.DeletionTimestamp == nil && revision.Same(podRevision(pod), s.Update.Name) {
+		if pod.DeletionTimestamp == nil && revision.Same(RevisionOf(pod), s.Update.Name) {
 			all++
 			matching += one(matches(term, pod))
 		}

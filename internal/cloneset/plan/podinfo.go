@@ -118,7 +118,7 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 	f.pod = pod
 	f.labels, f.finalizers = pod.Labels, pod.Finalizers
 	f.state = apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
-	f.revision = podRevision(pod)
+	f.revision = RevisionOf(pod)
 	f.hash = revision.Short(f.revision)
 	f.specified = pod.Labels[apps.LabelSpecifiedDelete] == "true"
 	f.phase = pod.Status.Phase
@@ -160,11 +160,9 @@ func isOn(c *corev1.PodCondition, gate bool) bool {
 	return c.Status == corev1.ConditionTrue || c.Status == "" && !gate
 }
 
-func podRevision(pod *corev1.Pod) string {
-	if long := pod.Labels[apps.LabelRevision]; long != "" {
-		return long
-	}
-	return pod.Labels[apps.LabelTemplateHash]
+// RevisionOf is the name, or the hash, of the revision that the Pod has.
+func RevisionOf(pod *corev1.Pod) string {
+	return cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash])
 }
 
 // readRecord reads the record of the Pod's update, which takes longer than all the rest.
@@ -214,10 +212,7 @@ type podState struct {
 
 // reachedState is when the Pod reached its state; zero if unknown.
 func reachedState(pod *corev1.Pod) time.Time {
-	at, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp])
-	if err != nil {
-		return time.Time{}
-	}
+	at, _ := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]) // zero if it fails
 	return at
 }
 

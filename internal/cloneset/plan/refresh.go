@@ -4,6 +4,7 @@ package plan
 
 import (
 	"encoding/json"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -104,15 +105,8 @@ func notReadyMessage(state apps.LifecycleState) string {
 // example a request to restart one of its containers.
 func markedByOthers(message string) bool {
 	var marks []notReady
-	if json.Unmarshal([]byte(message), &marks) != nil {
-		return false
-	}
-	for _, mark := range marks {
-		if mark.UserAgent != ourAgent {
-			return true
-		}
-	}
-	return false
+	err := json.Unmarshal([]byte(message), &marks)
+	return err == nil && slices.ContainsFunc(marks, func(mark notReady) bool { return mark.UserAgent != ourAgent })
 }
 
 // keptOut reports whether an in-place update keeps the Pod out of its endpoints in its

@@ -23,11 +23,6 @@ type SpreadTerm struct {
 	MatchLabelKeys []string
 }
 
-// byNode is the default spread of Pods whose template has no constraint.
-func byNode() []SpreadTerm {
-	return []SpreadTerm{{TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
-}
-
 // domain names the Pod's domain; false if the term does not count the Pod, or its node is
 // in no domain. A node's host name is its name, so that the most common key needs no node
 // read.
@@ -61,7 +56,7 @@ type domainCounts struct {
 func (p *pass) countDomains(stays func(*podState) bool) *domainCounts {
 	c := &domainCounts{terms: p.Spec.Spread, nodes: p.Nodes, counts: make([]int, 1)}
 	if len(c.terms) == 0 {
-		c.terms = byNode()
+		c.terms = []SpreadTerm{{TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
 	}
 	c.indexes = make([]map[string]int, len(c.terms))
 	for i := range c.indexes {

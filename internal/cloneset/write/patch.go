@@ -295,8 +295,7 @@ func (p *Operations) step(pod *corev1.Pod, a *plan.Action, step inplace.Step, an
 		p.testDrained(pod, a)
 	}
 	p.testSpec(pod)
-	p.images("containers", pod.Spec.Containers, step.Images)
-	p.images("initContainers", pod.Spec.InitContainers, step.Images)
+	inContainers(p, pod, "replace", "image", step.Images)
 }
 
 // testSpec makes the patch depend on the Pod's spec as observed: an update leaves out
@@ -323,13 +322,19 @@ func (p *Operations) testDrained(pod *corev1.Pod, a *plan.Action) {
 	}
 }
 
-func (p *Operations) images(field string, containers []corev1.Container, images map[string]string) {
-	for i := range containers {
-		if image, ok := images[containers[i].Name]; ok {
-			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
-			p.replace(fmt.Sprintf("/spec/%s/%d/image", field, i), image)
+// inContainers sets a field of the containers that have a value for it, by name.
+func inContainers[T any](p *Operations, pod *corev1.Pod, op, field string, values map[string]T) {
+	set := func(list string, containers []corev1.Container) {
+		for i := range containers {
+			if value, ok := values[containers[i].Name]; ok {
+				path := fmt.Sprintf("/spec/%s/%d/", list, i)
+				p.test(path+"name", containers[i].Name)
+				*p = append(*p, Operation{op, path + field, value})
+			}
 		}
 	}
+	set("containers", pod.Spec.Containers)
+	set("initContainers", pod.Spec.InitContainers)
 }
 
 // Creator is the field manager that creates Pods.
@@ -398,18 +403,8 @@ func resize(pod *corev1.Pod, a *plan.Action) []byte {
 	p := basis(pod)
 	p.testDrained(pod, a)
 	p.testSpec(pod)
-	p.resources("containers", pod.Spec.Containers, wanted)
-	p.resources("initContainers", pod.Spec.InitContainers, wanted)
+	inContainers(&p, pod, "add", "resources", wanted)
 	return encode.JSON(p)
-}
-
-func (p *Operations) resources(field string, containers []corev1.Container, wanted map[string]corev1.ResourceRequirements) {
-	for i := range containers {
-		if resources, ok := wanted[containers[i].Name]; ok {
-			p.test(fmt.Sprintf("/spec/%s/%d/name", field, i), containers[i].Name)
-			p.add(fmt.Sprintf("/spec/%s/%d/resources", field, i), resources)
-		}
-	}
 }
 
 // Release removes an owner from a Pod. It tests the labels that do not match.
