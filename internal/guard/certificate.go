@@ -4,6 +4,7 @@ package guard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -208,12 +209,8 @@ type Options struct {
 // Setup adds the guard to the manager. Every replica serves it and keeps its certificate
 // valid: in an upgrade from a version without the guard, the leader knows nothing of it.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	if o.Host == "" {
-		o.Host = o.Service.Name + "." + o.Service.Namespace + ".svc"
-	}
+	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
+	o.Host = cmp.Or(o.Host, o.Service.Name+"."+o.Service.Namespace+".svc")
 	recorder, err := announce.Recorder(mgr, "usher")
 	if err != nil {
 		return err

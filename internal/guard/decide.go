@@ -107,7 +107,8 @@ func Decide(r Request, direct []string) Decision {
 		return Decision{Allowed: true, Skipped: true}
 	}
 	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // one that cannot be read is replaced
-	named := cloneSetOf(pod) != "" && !keepsClaims(pod) && !slices.Contains(direct, r.User)
+	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
+	named := cloneSetOf(pod) != "" && len(plan.OwnClaims(pod)) == 0 && !slices.Contains(direct, r.User)
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
 		d.RetryAfter = r.retryAfter(stored)
@@ -162,20 +163,11 @@ func (r Request) drained() bool {
 
 // joins reports whether a Pod is ready, and on its way into its registries.
 func (r Request) joins(pod *corev1.Pod) bool {
-	ready, registered := conditionOf(pod, corev1.PodReady), conditionOf(pod, usherv1alpha1.ConditionRegistered)
-	if ready.Status != corev1.ConditionTrue || registered.Status == corev1.ConditionTrue {
+	ready, registered := plan.Condition(pod, corev1.PodReady), plan.Condition(pod, usherv1alpha1.ConditionRegistered)
+	if ready == nil || ready.Status != corev1.ConditionTrue || registered != nil && registered.Status == corev1.ConditionTrue {
 		return false
 	}
 	return slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) || r.Now.Sub(ready.LastTransitionTime.Time) < joinTime
-}
-
-// conditionOf is a Pod's condition; the zero value if it has none.
-func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
-	if at < 0 {
-		return corev1.PodCondition{}
-	}
-	return pod.Status.Conditions[at]
 }
 
 // cloneSetOf is the name of the CloneSet that controls the Pod; empty if none does.
@@ -185,14 +177,6 @@ func cloneSetOf(pod *corev1.Pod) string {
 		return ""
 	}
 	return owner.Name
-}
-
-// keepsClaims reports whether the Pod has PersistentVolumeClaims of its CloneSet, which have
-// its name and pass to its successor. With a Pod that is named for deletion they would go.
-func keepsClaims(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
-	})
 }
 
 // asked reports whether the Pod says all that this request has to say.

@@ -76,15 +76,11 @@ func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, ta
 }
 
 func (p *pass) recordTargets(ctx context.Context, r, next *usherv1alpha1.Registration, targets []plan.Target) error {
-	if sameTargets(targets, r.Status.Targets) {
+	if slices.Equal(plan.SortedTargets(targets), plan.SortedTargets(r.Status.Targets)) {
 		return nil
 	}
 	next.Status.Targets = targets
 	return p.write(ctx, "record the targets of Registration", r, next, true)
-}
-
-func sameTargets(a, b []plan.Target) bool {
-	return slices.Equal(plan.SortedTargets(a), plan.SortedTargets(b))
 }
 
 // holdRegistry keeps the Registry object until no Registration has entries there.

@@ -29,7 +29,7 @@ func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 	if !ix.hasCondition(p, released) {
 		return
 	}
-	now, next := condition(p.Pod, usherv1alpha1.ConditionRegistered), ix.conditionWithoutWait(p, released)
+	now, next := Condition(p.Pod, usherv1alpha1.ConditionRegistered), ix.conditionWithoutWait(p, released)
 	summary, any := ix.summarize(waiting)
 	switch {
 	case any:

@@ -33,14 +33,18 @@ type TakenBack struct {
 	After time.Duration
 }
 
-// readRequest finds the request that makes the Pod leave its registries. A named one
-// makes the CloneSet act, and one that cannot be read is replaced by the next.
-func readRequest(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
+// readRequest finds the request that makes the Pod leave its registries, and whether someone
+// evicts the Pod, by itself or through its CloneSet. A named request makes the CloneSet act,
+// and one that cannot be read is replaced by the next.
+func readRequest(pod *corev1.Pod) (request *usherv1alpha1.DeletionRequest, evicted bool) {
 	request, err := usherv1alpha1.DeletionRequestOf(pod)
-	if err != nil || request == nil || request.Named || pod.DeletionTimestamp != nil {
-		return nil
+	switch {
+	case err != nil || request == nil || pod.DeletionTimestamp != nil:
+		return nil, false
+	case request.Named:
+		return nil, request.Eviction
 	}
-	return request
+	return request, request.Eviction
 }
 
 // Unguarded reports whether API servers let the Pod go without asking the guard, although a
@@ -49,12 +53,6 @@ func readRequest(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
 func Unguarded(pod *corev1.Pod) bool {
 	_, labelled := pod.Labels[usherv1alpha1.LabelGuarded]
 	return pod.DeletionTimestamp == nil && !labelled && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer)
-}
-
-// isEvicted reports whether someone evicts the Pod, by itself or through its CloneSet.
-func isEvicted(pod *corev1.Pod) bool {
-	request, err := usherv1alpha1.DeletionRequestOf(pod)
-	return err == nil && request != nil && request.Eviction && pod.DeletionTimestamp == nil
 }
 
 // requested reports whether the Pod leaves its registries because someone wants to
@@ -164,7 +162,7 @@ func (ix *index) planRequest(p *pod, patch *PodPatch) time.Time {
 // undo returns the annotations without the request; nil removes one.
 func undo(pod *corev1.Pod) map[string]*string {
 	annotations := map[string]*string{usherv1alpha1.AnnotationDeletionRequest: nil}
-	if request := readRequest(pod); request != nil && pod.Annotations[corev1.PodDeletionCost] == DeletionCost {
+	if request, _ := readRequest(pod); request != nil && pod.Annotations[corev1.PodDeletionCost] == DeletionCost {
 		annotations[corev1.PodDeletionCost] = request.DeletionCost
 	}
 	return annotations

@@ -5,7 +5,6 @@ package plan
 // Expected is the entry of a Pod that a Registration selects, as it should be in each of the
 // Registration's registries.
 type Expected struct {
-	Registration string
 	// Pod is the Pod's name, ID that of the entry.
 	Pod, ID string
 	Address string
@@ -28,7 +27,7 @@ func Expect(snapshot Snapshot) []Expected {
 			entry, _ := ix.entry(r, p)
 			want := ix.desiredOf(r, p)
 			e := Expected{
-				Registration: r.Name, Pod: p.Name, ID: p.id, Address: entry.Address,
+				Pod: p.Name, ID: p.id, Address: entry.Address,
 				Port: entry.Port, Listed: want != absent, Hidden: want == outOfService,
 			}
 			if want != present {

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -39,10 +40,7 @@ type gateKeys struct {
 }
 
 func gatesOf(r *registration, set *appsv1alpha1.CloneSet) []gateKeys {
-	lifecycle := appsv1alpha1.Lifecycle{}
-	if set.Spec.Lifecycle != nil {
-		lifecycle = *set.Spec.Lifecycle
-	}
+	lifecycle := ptr.Deref(set.Spec.Lifecycle, appsv1alpha1.Lifecycle{})
 	hooks := r.Spec.Hooks
 	gates := []gateKeys{
 		{gate: GatePreNormal, hook: lifecycle.PreNormal, named: hooks.PreNormal},

@@ -316,7 +316,7 @@ func (b *podBuilder) gate(turn string) {
 	if turn == "off" {
 		b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 	}
-	condition(b.condition(corev1.PodReady, corev1.ConditionFalse).pod, corev1.PodReady).Reason = reasonGates
+	Condition(b.condition(corev1.PodReady, corev1.ConditionFalse).pod, corev1.PodReady).Reason = reasonGates
 }
 
 // render tells a plan in lines that read as prose.

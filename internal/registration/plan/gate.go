@@ -124,7 +124,7 @@ func (p *pod) stage(t Target, in bool) string {
 // goneFromService is since when a Pod is gone from a Service: since now, or a while later if
 // nothing shows that the kubelet has answered the last turn of the gate.
 func (ix *index) goneFromService(p *pod) time.Time {
-	gate, ready := condition(p.Pod, usherv1alpha1.ConditionRegistered), condition(p.Pod, corev1.PodReady)
+	gate, ready := Condition(p.Pod, usherv1alpha1.ConditionRegistered), Condition(p.Pod, corev1.PodReady)
 	if p.gate && gate != nil && ready != nil && ready.LastTransitionTime.Before(&gate.LastTransitionTime) {
 		return ix.Now.UTC().Add(unanswered)
 	}

@@ -237,7 +237,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object), gate: HasGate(object)}
 	p.ready, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
-	p.request, p.evicted = readRequest(object), isEvicted(object)
+	p.request, p.evicted = readRequest(object)
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		p.owner = owner.UID
 		if set := cloneSets[owner.UID]; set != nil && set.Spec.Lifecycle != nil {
@@ -306,10 +306,7 @@ func (p *pod) protected() bool {
 
 // stateSince is when the Pod entered its lifecycle state, zero if it is not known.
 func (p *pod) stateSince() time.Time {
-	at, err := time.Parse(time.RFC3339, p.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp])
-	if err != nil {
-		return time.Time{}
-	}
+	at, _ := time.Parse(time.RFC3339, p.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp]) // zero if it fails
 	return at
 }
 

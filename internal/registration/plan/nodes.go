@@ -26,7 +26,7 @@ const (
 // node does not. The node controller sets only Ready when a node falls silent: containers
 // and gates still claim that all is well.
 func Silent(pod *corev1.Pod) (since time.Time, yes bool) {
-	c := condition(pod, corev1.PodReady)
+	c := Condition(pod, corev1.PodReady)
 	if c == nil || c.Status == corev1.ConditionTrue || c.Reason == reasonGates || unready(pod) != "" {
 		return time.Time{}, false
 	}

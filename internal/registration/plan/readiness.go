@@ -52,7 +52,8 @@ func unready(pod *corev1.Pod) string {
 	return ""
 }
 
-func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+// Condition is the Pod's condition of that kind; nil if it has none.
+func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if pod.Status.Conditions[i].Type == kind {
 			return &pod.Status.Conditions[i]
@@ -62,12 +63,12 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 }
 
 func conditionStatus(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
-	return ptr.Deref(condition(pod, kind), corev1.PodCondition{Status: corev1.ConditionUnknown}).Status
+	return ptr.Deref(Condition(pod, kind), corev1.PodCondition{Status: corev1.ConditionUnknown}).Status
 }
 
 // readySince is when the Pod's containers became ready, zero if it is not known.
 func readySince(pod *corev1.Pod) time.Time {
-	return ptr.Deref(condition(pod, corev1.ContainersReady), corev1.PodCondition{}).LastTransitionTime.Time
+	return ptr.Deref(Condition(pod, corev1.ContainersReady), corev1.PodCondition{}).LastTransitionTime.Time
 }
 
 // portOf resolves the name of a container port; 0 if there is none.

@@ -279,7 +279,7 @@ var podWords = map[string]func(b *podBuilder, value string){
 		b.condition(corev1.PodReady, map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[value == "ready"])
 	},
 	"turned": func(b *podBuilder, span string) {
-		condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(ago(span))
+		Condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(ago(span))
 	},
 	// since says when the Pod became ready, and entered its state.
 	"since": func(b *podBuilder, value string) {

@@ -24,7 +24,7 @@ func Slim(pod *corev1.Pod) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName, ReadinessGates: pod.Spec.ReadinessGates,
-			Volumes: ownClaims(pod),
+			Volumes: OwnClaims(pod),
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP},
 	}
@@ -57,9 +57,9 @@ func readsCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: kind})
 }
 
-// ownClaims are the Pod's volumes that are claims of its own: the CloneSet that has released a
+// OwnClaims are the Pod's volumes that are claims of its own: the CloneSet that has released a
 // Pod, or lost it to another controller, takes them over when the Pod is gone.
-func ownClaims(pod *corev1.Pod) (own []corev1.Volume) {
+func OwnClaims(pod *corev1.Pod) (own []corev1.Volume) {
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name) {
 			own = append(own, v)

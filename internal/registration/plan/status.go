@@ -97,8 +97,7 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 			problems = append(problems, Waiting{Registry: name}.failed(err))
 		}
 	}
-	switch {
-	case len(problems) > 0:
+	if len(problems) > 0 {
 		return conditionOf(usherv1alpha1.ConditionReady, metav1.ConditionFalse, string(problems[0].Reason),
 			joinMessages(problems, func(w Waiting) string { return w.Message }))
 	}

@@ -183,7 +183,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 func (r *Registry) write(ctx context.Context, shelves []*shelf) (stale bool, err error) {
 	var refused []error
 	for _, s := range shelves {
-		err := r.writeOne(ctx, s)
+		err := r.send(ctx, s)
 		switch {
 		case err == nil:
 		case outdated(err, s):
@@ -212,25 +212,19 @@ func outdated(err error, s *shelf) bool {
 
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
 
-func (r *Registry) writeOne(ctx context.Context, s *shelf) error {
-	err := r.send(ctx, s)
+func (r *Registry) send(ctx context.Context, s *shelf) (err error) {
+	switch version := s.object.ResourceVersion; {
+	case len(s.items) == 0:
+		err = r.options.Writer.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &version})
+	case s.object.UID != "":
+		err = r.options.Writer.Update(ctx, s.render())
+	default:
+		if err = r.options.Writer.Create(ctx, s.render()); apierrors.IsNotFound(err) {
+			err = fmt.Errorf("%w: create the namespace, or correct endpointSlice.namespace", err)
+		}
+	}
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w: if the chart has installed Usher, set its rbac.endpointSlices to true", err)
-	}
-	return err
-}
-
-func (r *Registry) send(ctx context.Context, s *shelf) error {
-	if len(s.items) == 0 {
-		version := s.object.ResourceVersion
-		return r.options.Writer.Delete(ctx, s.object, client.Preconditions{UID: &s.object.UID, ResourceVersion: &version})
-	}
-	if s.object.UID != "" {
-		return r.options.Writer.Update(ctx, s.render())
-	}
-	err := r.options.Writer.Create(ctx, s.render())
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w: create the namespace, or correct endpointSlice.namespace", err)
+		err = fmt.Errorf("%w: if the chart has installed Usher, set its rbac.endpointSlices to true", err)
 	}
 	return err
 }

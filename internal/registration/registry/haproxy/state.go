@@ -238,7 +238,7 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 		}
 	}
 	entry.Version = registry.Digest([]byte(all.String()))
-	if slices.ContainsFunc(processes, hasForeign) {
+	if slices.ContainsFunc(slices.Concat(processes...), server.foreign) {
 		// Foreign entries need no reasons.
 		return entry
 	}
@@ -251,8 +251,6 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 	entry.Unsettled = strings.Join(reasons, "; ")
 	return entry
 }
-
-func hasForeign(servers []server) bool { return slices.ContainsFunc(servers, server.foreign) }
 
 func (r *Registry) lacking(missing []bool) []string {
 	var reasons []string

@@ -142,7 +142,10 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, registry.Transient(withoutQuery(err, where))
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			failed.URL = where // Without the query, which is long and may contain private data.
+		}
+		return nil, registry.Transient(err)
 	}
 	defer func() { _ = response.Body.Close() }() // The body was read or is not needed.
 	data, err := io.ReadAll(registry.Taking(ctx, response.Body))
@@ -153,15 +156,6 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
 	}
 	return &Answer{client: c, Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
-}
-
-// withoutQuery keeps net/http's reason for a failed request but shows only the address:
-// a query is long and may contain private data.
-func withoutQuery(err error, where string) error {
-	if failed, ok := errors.AsType[*url.Error](err); ok {
-		failed.URL = where
-	}
-	return err
 }
 
 // Excerpt is what an error may repeat of the answer, or of a text in it.
@@ -181,7 +175,8 @@ var ErrDenied = errors.New("access denied")
 func (a *Answer) Refusal(hidden ...string) error {
 	err := a.Failure(hidden...)
 	switch {
-	case a.Temporary():
+	case a.Code == http.StatusRequestTimeout, a.Code == http.StatusTooEarly, a.Code == http.StatusTooManyRequests,
+		a.Code >= http.StatusInternalServerError && a.Code != http.StatusNotImplemented:
 		return registry.Transient(err)
 	case a.Denied():
 		return registry.Permanent(fmt.Errorf("%w; check %s: %w", err, a.client.options.Hint, ErrDenied))
@@ -195,12 +190,6 @@ func (a *Answer) Decode(server string, into any) error {
 		return registry.Permanent(fmt.Errorf("%s did not answer like %s: check %s: %w", a.Where, server, a.client.options.Field, err))
 	}
 	return nil
-}
-
-// Temporary reports whether the same request may succeed later.
-func (a *Answer) Temporary() bool {
-	return a.Code == http.StatusRequestTimeout || a.Code == http.StatusTooEarly || a.Code == http.StatusTooManyRequests ||
-		a.Code >= http.StatusInternalServerError && a.Code != http.StatusNotImplemented
 }
 
 // Denied reports whether the server wants other credentials.
