@@ -155,11 +155,11 @@ func (p *page) uses(r *view.Registry) {
 		u := &r.Uses[i]
 		line := row{cells: []string{u.Namespace + "/" + u.Registration, u.Service}}
 		for _, count := range []int{u.Listed, u.Differing, u.Draining, u.Waiting} {
-			if text := strconv.Itoa(count); u.Known {
-				line.cells = append(line.cells, text)
-			} else {
-				line.cells = append(line.cells, "-")
+			text := "-"
+			if u.Known {
+				text = strconv.Itoa(count)
 			}
+			line.cells = append(line.cells, text)
 		}
 		line.cells = append(line.cells, cmp.Or(u.Problem, "-"))
 		if u.Problem != "" {

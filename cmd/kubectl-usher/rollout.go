@@ -44,8 +44,9 @@ func patchOf(kind types.PatchType, content any) client.Patch {
 	return client.RawPatch(kind, encode.JSON(content))
 }
 
-// merge changes fields of a CloneSet's spec.
-func (s *session) merge(ctx context.Context, set *apps.CloneSet, how *change, told string, spec map[string]any) error {
+// strategy changes a field of a CloneSet's spec.updateStrategy.
+func (s *session) strategy(ctx context.Context, set *apps.CloneSet, how *change, told, field string, value any) error {
+	spec := map[string]any{"updateStrategy": map[string]any{field: value}}
 	return s.patch(ctx, set, how, told, types.MergePatchType, map[string]any{"spec": spec})
 }
 
@@ -107,11 +108,7 @@ func (s *session) pause(ctx context.Context, set *apps.CloneSet, how *change, pa
 	if set.Spec.UpdateStrategy.Paused == pause {
 		return fmt.Errorf("clone/%s is %s already", set.Name, told)
 	}
-	return s.merge(ctx, set, how, told, strategy("paused", pause))
-}
-
-func strategy(field string, value any) map[string]any {
-	return map[string]any{"updateStrategy": map[string]any{field: value}}
+	return s.strategy(ctx, set, how, told, "paused", pause)
 }
 
 func partitionCommand(s *session) *cobra.Command {
@@ -127,7 +124,7 @@ func partitionCommand(s *session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.merge(ctx, set, &how, "keeps "+args[last]+" at the old revision", strategy("partition", value))
+		return s.strategy(ctx, set, &how, "keeps "+args[last]+" at the old revision", "partition", value)
 	}))
 }
 

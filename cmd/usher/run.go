@@ -34,6 +34,7 @@ import (
 	"github.com/usher-dev/usher/internal/access"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/guard"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -63,11 +64,8 @@ type settings struct {
 	xdsAuthorize    bool
 	guard           guardSettings
 	qps             float64
-	parallel        int
-	registryWorkers int
-	keepManagers    bool
-	leaveNodes      plan.LeaveNodes
-	pullImage       string
+	sets            cloneset.Options
+	registrations   registration.Options
 	log             zap.Options
 }
 
@@ -92,11 +90,11 @@ func parse(args []string) (*settings, error) {
 	flags.BoolVar(&s.xdsAuthorize, "xds-authorize", false, "serve xDS clients only services of namespaces where the user of their certificate may get endpointslices.discovery.k8s.io")
 	s.guard.bind(flags)
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
-	flags.IntVar(&s.parallel, "parallel", 128, "how many Pods of one set are written at a time at most; fewer while the API server is busy")
-	flags.IntVar(&s.registryWorkers, "registry-workers", 32, "how many calls to one registry are in flight at most; a slow one holds up only the namespaces that use it")
-	flags.BoolVar(&s.keepManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
-	flags.StringVar((*string)(&s.leaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
-	flags.StringVar(&s.pullImage, "pull-image", "", "Usher's own `image`: before Pods of CloneSets leave service for an update in place, a short-lived Pod of it has their nodes pull the new image, on Kubernetes 1.35 and newer; default: Pods leave service first")
+	flags.IntVar(&s.sets.Parallel, "parallel", 128, "how many Pods of one set are written at a time at most; fewer while the API server is busy")
+	flags.IntVar(&s.registrations.RegistryWorkers, "registry-workers", 32, "how many calls to one registry are in flight at most; a slow one holds up only the namespaces that use it")
+	flags.BoolVar(&s.sets.KeepFieldManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
+	flags.StringVar((*string)(&s.sets.LeaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
+	flags.StringVar(&s.sets.PullImage, "pull-image", "", "Usher's own `image`: before Pods of CloneSets leave service for an update in place, a short-lived Pod of it has their nodes pull the new image, on Kubernetes 1.35 and newer; default: Pods leave service first")
 	s.log.BindFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -120,14 +118,14 @@ func (s *settings) check() error {
 	if s.lease < 2*time.Second || s.lease%time.Second != 0 {
 		return fmt.Errorf("--lease-duration must be whole seconds, at least 2s, not %s", s.lease)
 	}
-	if s.parallel < 1 {
-		return fmt.Errorf("--parallel must be at least 1, not %d", s.parallel)
+	if s.sets.Parallel < 1 {
+		return fmt.Errorf("--parallel must be at least 1, not %d", s.sets.Parallel)
 	}
-	if s.registryWorkers < 1 {
-		return fmt.Errorf("--registry-workers must be at least 1, not %d", s.registryWorkers)
+	if s.registrations.RegistryWorkers < 1 {
+		return fmt.Errorf("--registry-workers must be at least 1, not %d", s.registrations.RegistryWorkers)
 	}
-	if err := checkLeaveNodes(s.leaveNodes); err != nil {
-		return err
+	if known := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}; !slices.Contains(known, s.sets.LeaveNodes) {
+		return fmt.Errorf("--leave-nodes: %q is none of %v", s.sets.LeaveNodes, known)
 	}
 	return s.guard.check(s.runs(partGuard))
 }
@@ -146,14 +144,6 @@ func (s *settings) checkXDS() error {
 		return errors.New("--xds-bind-address needs --xds-tls-cert and --xds-tls-key, or --xds-insecure for plain text that everybody may read")
 	case s.xdsAuthorize && s.xds.TLS.ClientCA == "":
 		return errors.New("--xds-authorize needs --xds-client-ca: it is for users that certificates name")
-	}
-	return nil
-}
-
-func checkLeaveNodes(leave plan.LeaveNodes) error {
-	known := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}
-	if !slices.Contains(known, leave) {
-		return fmt.Errorf("--leave-nodes: %q is none of %v", leave, known)
 	}
 	return nil
 }
@@ -195,13 +185,11 @@ func run(ctx context.Context, args []string) error {
 // setUp adds what --controllers names.
 func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer) error {
 	if s.runs(halfCloneSet) {
-		options := cloneset.Options{
-			Parallel: s.parallel, KeepFieldManagers: s.keepManagers, NoResize: found.noResize, LeaveNodes: s.leaveNodes,
+		s.sets.NoResize = found.noResize
+		if !found.imageVolumes() {
+			s.sets.PullImage = ""
 		}
-		if found.imageVolumes() {
-			options.PullImage = s.pullImage
-		}
-		if err := cloneset.Setup(ctx, mgr, options); err != nil {
+		if err := cloneset.Setup(ctx, mgr, s.sets); err != nil {
 			return err
 		}
 	}
@@ -211,14 +199,13 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 		}
 	}
 	if s.runs(partGuard) {
-		return s.guard.setup(ctx, mgr)
+		return guard.Setup(ctx, mgr, s.guard.Options)
 	}
 	return nil
 }
 
 // registration adds the hook operator, and what it serves.
 func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
-	options := registration.Options{RegistryWorkers: s.registryWorkers}
 	if s.xdsAuthorize {
 		reviewer, err := access.New(mgr.GetConfig())
 		if err != nil {
@@ -231,9 +218,9 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 		if err != nil {
 			return err
 		}
-		options.XDS = served
+		s.registrations.XDS = served
 	}
-	return registration.Setup(ctx, mgr, options)
+	return registration.Setup(ctx, mgr, s.registrations)
 }
 
 func (s *settings) restConfig() (*rest.Config, error) {
