@@ -107,15 +107,27 @@ type Reconciler struct {
 	ListPods PodLister
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
+	// Width is how many writes of a set are under way at a time. Default: a width.Width of at
+	// most Options.Parallel.
+	Width Width
+	// Each does something so many times, at most limit times at once. Default: in goroutines.
+	Each func(limit, times int, do func(int))
 
 	roster    *roster
 	pods      *overlay[*corev1.Pod]
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
 	metrics   *metrics
-	width     *width.Width
 	// memories are what is known of each set, by name.
 	memories sync.Map
+}
+
+// Width is what a width.Width does.
+type Width interface {
+	Now() int
+	Begin()
+	Failed()
+	Done(kind string, took time.Duration, tooMany bool)
 }
 
 // New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
@@ -127,7 +139,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		roster: newRoster(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
 		revisions: newOverlay[*appsv1.ControllerRevision](),
-		width:     width.New(options.Parallel), metrics: newMetrics(options.Clock.Now),
+		Width:     width.New(options.Parallel), Each: inGoroutines, metrics: newMetrics(options.Clock.Now),
 	}
 }
 

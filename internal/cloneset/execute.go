@@ -88,20 +88,22 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []
 }
 
 // starts is how many Pods a pass may begin with: it lasts as long as two or three writes.
-func (r *Reconciler) starts() int { return 2 * r.width.Now() }
+func (r *Reconciler) starts() int { return 2 * r.Width.Now() }
 
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
-	r.metrics.parallel.Set(float64(r.width.Now()))
+	r.metrics.parallel.Set(float64(r.Width.Now()))
 	outcomes := make([]outcome, len(actions))
 	r.together(len(actions), func(i int) { outcomes[i] = r.perform(ctx, set, actions[i]) })
 	return outcomes
 }
 
 // together does as many things at a time as the API server takes.
-func (r *Reconciler) together(count int, do func(int)) {
+func (r *Reconciler) together(times int, do func(int)) { r.Each(r.Width.Now(), times, do) }
+
+func inGoroutines(limit, times int, do func(int)) {
 	var group errgroup.Group
-	group.SetLimit(r.width.Now())
-	for i := range count {
+	group.SetLimit(limit)
+	for i := range times {
 		group.Go(func() error {
 			do(i)
 			return nil

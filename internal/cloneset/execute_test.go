@@ -351,7 +351,7 @@ func TestBeside(t *testing.T) {
 		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(large)})
 		done <- err
 	}()
-	for range r.width.Now() {
+	for range r.Width.Now() {
 		<-sent
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(small)}); err != nil {

@@ -37,15 +37,15 @@ func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().
 
 // send sends a write, counts it, and learns from it how many the API server takes at a time.
 func (r *Reconciler) send(verb string, request func() error) error {
-	r.width.Begin()
+	r.Width.Begin()
 	sent := r.Clock.Now()
 	err := request()
 	// A deletion that is answered with 429 has to wait for a Pod, not for the server.
 	tooMany := verb != "delete" && apierrors.IsTooManyRequests(err)
 	if err == nil || tooMany {
-		r.width.Done(verb, r.Clock.Now().Sub(sent), tooMany)
+		r.Width.Done(verb, r.Clock.Now().Sub(sent), tooMany)
 	} else {
-		r.width.Failed()
+		r.Width.Failed()
 	}
 	return r.metrics.wrote(verb, err)
 }

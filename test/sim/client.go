@@ -137,8 +137,9 @@ func (p *Process) learn(object client.Object) {
 
 // write takes a write to the server and back, through whatever goes wrong.
 func (p *Process) write(r *model.Request, do func() error) error {
-	if p.travel(); p.dead {
-		return errDead
+	defer p.begins()()
+	if err := p.arrives(); err != nil {
+		return err
 	}
 	p.requests++
 	lose := p.requests == p.config.LoseAt

@@ -46,7 +46,7 @@ func (p *Process) shows(name string) bool {
 // takes too long, if the cluster settles short of its goal, or if a pass after that writes
 // anything.
 func (s *Simulation) Settle() *Violation {
-	s.closing = true
+	s.closing, s.trouble = true, ""
 	s.endFaults()
 	deadline, most := s.World.now().Add(patience), s.World.steps+mostSteps
 	for !s.World.idle() && s.World.failure == nil {

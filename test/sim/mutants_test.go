@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -40,6 +41,8 @@ type mutant struct {
 	// does; 0 is unknown.
 	caught []string
 	seed   uint64
+	// of builds the schedules. Default: Random.
+	of schedule
 }
 
 // mutants are those of a file in testdata, which says which rules catch them.
@@ -65,7 +68,7 @@ func mutants(t *testing.T, file string, from ...map[string]mutant) []mutant {
 }
 
 func simMutants(t *testing.T) []mutant {
-	return mutants(t, "mutants.txt", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants, imageMutants)
+	return mutants(t, "mutants.txt", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants, imageMutants, widthMutants)
 }
 
 // misreads is a mutant that changes what the planner sees.
@@ -245,11 +248,14 @@ func TestMutantsAreCaught(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			found := map[string]bool{}
+			if m.of == nil {
+				m.of = Random
+			}
 			for seed := range uint64(mutantSeeds) {
 				if seed == 0 {
 					seed = m.seed
 				}
-				v := Random(seed, m.sabotage).Run()
+				v := m.of(seed, m.sabotage).Run()
 				if v != nil && slices.Contains(m.caught, v.Rule) {
 					t.Logf("seed %d: %v", seed, v)
 					return
@@ -391,4 +397,50 @@ var imageMutants = map[string]mutant{
 		}
 	}),
 	"never ends a pull": {after: func(_ *plan.Snapshot, p *plan.Plan) { p.EndPulls = nil }},
+}
+
+// widthMutants learn the wrong things about the API server.
+var widthMutants = map[string]mutant{
+	"takes a refusal for an answer":      {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return deaf{w} })},
+	"takes every answer for fast":        {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return timeless{w} })},
+	"takes a failure for an answer":      {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return &hasty{w, map[string]bool{}} })},
+	"writes twice as many at a time":     {of: Wide, change: func(c *Config) { c.Process.Eager = true }},
+	"takes the width for twice as large": {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return double{w} })},
+}
+
+func controlled(by func(cloneset.Width) cloneset.Width) func(*Config) {
+	return func(c *Config) { c.Process.Control = by }
+}
+
+type deaf struct{ cloneset.Width }
+
+func (d deaf) Done(kind string, took time.Duration, _ bool) { d.Width.Done(kind, took, false) }
+
+type timeless struct{ cloneset.Width }
+
+func (t timeless) Done(kind string, _ time.Duration, tooMany bool) {
+	t.Width.Done(kind, time.Millisecond, tooMany)
+}
+
+type double struct{ cloneset.Width }
+
+func (d double) Now() int { return 2 * d.Width.Now() }
+
+// hasty learns from failures that every kind of write can be answered at once.
+type hasty struct {
+	cloneset.Width
+	kinds map[string]bool
+}
+
+func (h *hasty) Done(kind string, took time.Duration, tooMany bool) {
+	h.kinds[kind] = true
+	h.Width.Done(kind, took, tooMany)
+}
+
+func (h *hasty) Failed() {
+	h.Width.Failed()
+	for kind := range h.kinds {
+		h.Begin()
+		h.Width.Done(kind, 0, false)
+	}
 }

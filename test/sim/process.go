@@ -35,6 +35,13 @@ type ProcessConfig struct {
 	Speed time.Duration
 	// Starts limits how many Pods one pass may start with; 0 is no limit.
 	Starts int
+	// Parallel is how many writes are under way at most. If it is more than one, the width, and
+	// not Starts, limits with how many Pods a pass may start.
+	Parallel int
+	// Service is how long the server takes for each write, one after the other.
+	Service time.Duration
+	// Tries is how often the client repeats a write that is answered with 429.
+	Tries  int
 	Faults Faults
 	// Planner decides. Default: plan.Make.
 	Planner func(*Process, *plan.Snapshot) plan.Plan
@@ -49,6 +56,10 @@ type ProcessConfig struct {
 	Logger logr.Logger
 	// Careless removes the versions from all writes: a broken executor.
 	Careless bool
+	// Eager has twice as many writes under way as the width: another one.
+	Eager bool
+	// Control changes how many writes are under way. Default: as it is.
+	Control func(cloneset.Width) cloneset.Width
 }
 
 // Process is a controller process: the real Reconciler, its caches and its queue.
@@ -69,6 +80,7 @@ type Process struct {
 	// vain counts the passes since the last change, whose number is lastSeen.
 	vain, lastSeen int
 
+	strain
 	pass pass
 	// known is what the process has read from the server.
 	known answers
@@ -112,12 +124,16 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}, deleted: map[types.UID]bool{},
 	}
 	cached, live := p.clients(send(p))
-	options := cloneset.Options{Parallel: 1, Clock: s.World.Clock}
+	options := cloneset.Options{Parallel: max(config.Parallel, 1), Clock: s.World.Clock}
 	if s.config.Nodes.Pull > 0 {
 		options.PullImage = "usher"
 	}
 	p.reconciler = cloneset.New(cached, live, recorder{p}, options)
-	p.reconciler.Plan = p.decide
+	p.reconciler.Plan, p.reconciler.Each = p.decide, p.each
+	if p.control = p.reconciler.Width; config.Control != nil {
+		p.control = config.Control(p.control)
+	}
+	p.reconciler.Width = &checked{p.control, p}
 	return p
 }
 
@@ -154,7 +170,9 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 
 // decide plans, and notes what the process knows.
 func (p *Process) decide(s *plan.Snapshot) plan.Plan {
-	s.Starts = p.config.Starts
+	if p.config.Parallel <= 1 {
+		s.Starts = p.config.Starts
+	}
 	p.pass.known = &answers{maps.Clone(p.known.learned), maps.Clone(p.known.absent)}
 	p.pass.decidedAt, p.pass.going = len(p.Server.Log[model.Pods]), p.going()
 	decide := p.config.Planner
@@ -226,6 +244,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 	if err != nil && !p.dead {
 		p.World.say(p.name, "the pass fails: %v", err)
 	}
+	p.adapts()
 	return result, err
 }
 

@@ -28,6 +28,9 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 	if first := newWorld(seed ^ 0x13a6e); first.roll(0.3) { // its own random source, as in randomEnd
 		config.Nodes.Pull = pick(first, time.Second, 30*time.Second, 5*time.Minute)
 	}
+	if wide := newWorld(seed ^ 0x31de); wide.roll(0.3) { // its own random source, as in randomEnd
+		config.Process.Parallel = 8
+	}
 	set := randomSet(w)
 	randomClaims(seed, set)
 	s := New(config, set)

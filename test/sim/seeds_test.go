@@ -33,34 +33,38 @@ var (
 	first = flag.Uint64("first", 1, "the first seed of TestSeeds")
 )
 
-// TestSeeds runs random schedules with faults. To see one again:
+// TestSeeds runs random schedules with faults, and one of a large set for fifty of them. To see one again:
 //
 //	go -C test test ./sim -run TestSeeds -first SEED -seeds 1
 func TestSeeds(t *testing.T) {
-	failures := runSeeds(*first, *seeds)
+	failures := append(runSeeds(Random, *first, *seeds), runSeeds(Wide, *first, max(*seeds/50, 1))...)
 	for i, f := range failures {
 		if i < 3 {
-			t.Errorf("seed %d: %v\n%s", f.seed, f.violation, storyOf(f.seed))
+			t.Errorf("seed %d: %v\n%s", f.seed, f.violation, f.story())
 			continue
 		}
 		t.Errorf("seed %d: %v", f.seed, f.violation)
 	}
 }
 
+// schedule builds a run from a seed.
+type schedule func(seed uint64, change func(*Config)) *Simulation
+
 type failure struct {
+	of        schedule
 	seed      uint64
 	violation *Violation
 }
 
-// storyOf returns the story of a seed.
-func storyOf(seed uint64) string {
-	s := Random(seed, nil)
+// story tells the run again.
+func (f failure) story() string {
+	s := f.of(f.seed, nil)
 	v := s.Run()
 	return fmt.Sprintf("%s%v", s.World.Story(), v)
 }
 
-// runSeeds runs random schedules on all processors.
-func runSeeds(first uint64, count int) []failure {
+// runSeeds runs schedules on all processors.
+func runSeeds(of schedule, first uint64, count int) []failure {
 	var (
 		mu       sync.Mutex
 		failures []failure
@@ -69,10 +73,10 @@ func runSeeds(first uint64, count int) []failure {
 	workers.SetLimit(runtime.GOMAXPROCS(0))
 	for seed := first; seed < first+uint64(count); seed++ { // a count is not negative
 		workers.Go(func() error {
-			if v := Random(seed, nil).Run(); v != nil {
+			if v := of(seed, nil).Run(); v != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failures = append(failures, failure{seed, v})
+				failures = append(failures, failure{of, seed, v})
 			}
 			return nil
 		})

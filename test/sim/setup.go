@@ -58,6 +58,9 @@ type Simulation struct {
 	key       types.NamespacedName
 	// closing reports whether the faults are over.
 	closing bool
+	// trouble is the API server's, which has carried out all writes at idleFrom.
+	trouble  trouble
+	idleFrom time.Time
 	// plannedEnd is when a random schedule ends.
 	plannedEnd time.Duration
 	// templates are all templates the set has had.

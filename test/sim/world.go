@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -31,7 +32,12 @@ type World struct {
 	// steady removes randomness from durations, but for deviations of up to jitter.
 	steady bool
 	jitter time.Duration
+	// doing is the errand that goes on; nil if there is none.
+	doing *errand
 }
+
+// errand is something that goes on while others do.
+type errand struct{ wait, goOn func() }
 
 func newWorld(seed uint64) *World {
 	return &World{Clock: testclock.NewFakePassiveClock(epoch), chance: rand.New(rand.NewPCG(seed, seed^0x9e3779b97f4a7c15))}
@@ -71,7 +77,30 @@ func (w *World) step() {
 func (w *World) idle() bool { return len(w.agenda) == 0 }
 
 // pass lets some time pass in the middle of an event.
-func (w *World) pass(span time.Duration) { w.runUntil(w.now().Add(span)) }
+func (w *World) pass(span time.Duration) {
+	switch e := w.doing; {
+	case e == nil:
+		w.runUntil(w.now().Add(span))
+	case span > 0:
+		w.after(span, e.goOn)
+		e.wait()
+	}
+}
+
+// errand starts something. While it lets time pass, everything else goes on.
+func (w *World) errand(do func()) {
+	e := &errand{}
+	next, _ := iter.Pull(func(yield func(struct{}) bool) { // it is never stopped
+		e.wait = func() { yield(struct{}{}) }
+		do()
+	})
+	e.goOn = func() {
+		w.doing = e
+		next()
+		w.doing = nil
+	}
+	e.goOn()
+}
 
 // roll is true with a probability.
 func (w *World) roll(probability float64) bool {

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/usher-dev/usher/internal/cloneset"
+)
+
+// This file is about how many writes are under way at a time, and an API server that takes
+// fewer for a while.
+
+// The rules for the width.
+const (
+	ruleBounds   = "the width stays within its bounds"
+	ruleUnderWay = "no more writes are under way than the width"
+	ruleNarrower = "the width is smaller within two passes of the API server's trouble"
+	ruleWider    = "the width grows back after the API server's trouble"
+)
+
+// least is the smallest width, and tight one with which the queue of a slow server is short.
+const least, tight = 4, 20
+
+// trouble is what is wrong with the API server; "" is nothing.
+type trouble string
+
+const (
+	refusing trouble = "refuses writes"
+	slow     trouble = "is slow"
+	away     trouble = "is away"
+)
+
+// strain is what a process makes of the API server's trouble.
+type strain struct {
+	control cloneset.Width
+	// underWay counts the writes under way; there may be widest, the width before the first of
+	// them.
+	underWay, widest int
+	// before is the width when the trouble began, ended counts the writes that have ended in it,
+	// since the last pass, and passes those of as many writes as that.
+	before, ended, passes int
+}
+
+// checked is a width that checks its bounds.
+type checked struct {
+	cloneset.Width
+	process *Process
+}
+
+// Now is the width.
+func (w *checked) Now() int {
+	now, most := w.Width.Now(), max(w.process.config.Parallel, 1)
+	if now > most || now < min(most, least) {
+		w.process.World.fail(ruleBounds, "it is %d, of at most %d", now, most)
+	}
+	return now
+}
+
+// each does what a controller does at a time, as errands.
+func (p *Process) each(limit, times int, do func(int)) {
+	if limit == 1 {
+		for i := range times {
+			do(i)
+		}
+		return
+	}
+	if p.config.Eager {
+		limit *= 2
+	}
+	doing := 0
+	for i := range times {
+		for doing >= limit {
+			p.World.step()
+		}
+		doing++
+		p.World.errand(func() { do(i); doing-- })
+	}
+	for doing > 0 {
+		p.World.step()
+	}
+}
+
+// begins counts a write that is sent, and returns what ends it.
+func (p *Process) begins() (end func()) {
+	s := &p.strain
+	if s.underWay == 0 {
+		s.widest = s.control.Now()
+	}
+	if s.underWay++; s.underWay > s.widest {
+		p.World.fail(ruleUnderWay, "there are %d, and the width is %d", s.underWay, s.widest)
+	}
+	return func() { s.underWay--; s.ended++ }
+}
+
+// arrives takes a write to the server, where it waits for its turn. A server that is away is
+// so at once; to one that refuses, client-go repeats a write ten times.
+func (p *Process) arrives() error {
+	for tries := 0; ; tries++ {
+		if p.trouble == away {
+			return errors.New("connection refused")
+		}
+		if p.travel(); p.dead {
+			return errDead
+		}
+		if p.trouble != refusing {
+			break
+		}
+		if tries == p.config.Tries {
+			return apierrors.NewTooManyRequests("try again", 1)
+		}
+		p.World.pass(time.Second)
+	}
+	if p.config.Service > 0 {
+		p.queues()
+	}
+	if p.dead {
+		return errDead
+	}
+	return nil
+}
+
+// queues waits until the server has carried out the writes that came before, and this one.
+func (p *Process) queues() {
+	service := p.config.Service
+	if p.trouble == slow {
+		service *= 40
+	}
+	if p.idleFrom.Before(p.World.now()) {
+		p.idleFrom = p.World.now()
+	}
+	p.idleFrom = p.idleFrom.Add(service)
+	p.World.pass(p.idleFrom.Sub(p.World.now()))
+}
+
+// troubled begins the API server's trouble, or ends it.
+func (s *Simulation) troubled(by trouble) {
+	s.World.say("story", "the API server's trouble: %q", by)
+	s.trouble = by
+	for _, p := range s.processes {
+		if p.ended, p.passes = 0, 0; by != "" {
+			p.before = p.control.Now()
+		}
+	}
+}
+
+// adapts checks after a pass that the width has become smaller if the server is in trouble.
+func (p *Process) adapts() {
+	enough := map[trouble]int{refusing: least, slow: tight}[p.trouble]
+	if enough == 0 || p.before <= enough || p.ended < p.before {
+		return
+	}
+	p.ended = 0
+	if p.passes++; p.passes == 2 && p.control.Now() >= p.before {
+		p.World.fail(ruleNarrower, "the server %s, and the width is %d, after %d", p.trouble, p.control.Now(), p.before)
+	}
+}
+
+// Wide builds a run in which a set has so many Pods that they wait for the API server. Its
+// images change every minute; when they do for the second time, the server's trouble begins.
+func Wide(seed uint64, change func(*Config)) *Simulation {
+	w := newWorld(seed ^ 0x31de)
+	config := Calm()
+	p := &config.Process
+	config.Seed, p.Parallel, p.Service = seed, 64, 500*time.Microsecond
+	p.Speed, p.Tries = pick(w, 4*time.Millisecond, 20*time.Millisecond), pick(w, 0, 10)
+	if change != nil {
+		change(&config)
+	}
+	s := New(config, NewSet("replicas 48; inPlace; unavailable 80%"))
+	for minute := range 5 {
+		s.World.after(time.Duration(minute+1)*time.Minute, func() { s.change(fmt.Sprint("image app:", minute+2)) })
+	}
+	begin := 2*time.Minute + w.between(-time.Second, time.Second)
+	by := pick(w, refusing, slow, away)
+	s.World.after(begin, func() { s.troubled(by) })
+	s.World.after(begin+w.between(10*time.Second, 2*time.Minute), func() { s.troubled("") })
+	s.plannedEnd = 6 * time.Minute
+	s.World.after(s.plannedEnd, func() {
+		if p := s.processes[0]; p.control.Now() < p.before*3/4 {
+			s.World.fail(ruleWider, "it is %d, and was %d", p.control.Now(), p.before)
+		}
+	})
+	return s
+}
