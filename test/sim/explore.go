@@ -45,6 +45,8 @@ type Model struct {
 	// Reverse reverses the actions of a pass: the real controller runs them in
 	// parallel.
 	Reverse bool
+	// Cold makes the node lack the images that no Pod has run.
+	Cold bool
 	// Finds names mutants that this model finds.
 	Finds []string
 	// Change alters the controller.
@@ -98,6 +100,8 @@ type explorer struct {
 	server *model.Server
 	acting *Process
 	uid    types.UID // of the CloneSet
+	// cold is the node at first, in a model that is Cold.
+	cold *corev1.Node
 
 	// state is the state in progress, whose objects are on the server, and commits are those
 	// that have been made in it.
@@ -116,13 +120,15 @@ type explorer struct {
 
 func newExplorer(m Model) *explorer {
 	config := Calm()
+	x := &explorer{interner: newInterner(), model: m, index: map[string]int32{}}
+	if m.Cold {
+		x.freeze(&config)
+	}
 	if m.Change != nil {
 		m.Change(&config)
 	}
-	x := &explorer{
-		interner: newInterner(), model: m, index: map[string]int32{},
-		sim: empty(config, client.ObjectKeyFromObject(NewSet(m.Set))),
-	}
+	x.sim = empty(config, client.ObjectKeyFromObject(NewSet(m.Set)))
+	x.sim.closing = m.Cold // no pull Pod is refused
 	if m.NamesFirst {
 		x.offset = downFrom
 	}
@@ -175,6 +181,7 @@ func (x *explorer) load(c *cluster) {
 			x.remember(r)
 		}
 	}
+	x.warm()
 }
 
 // now is the state that has come of the one in progress, with a pass or none.
@@ -200,7 +207,10 @@ func (x *explorer) remember(r *result) {
 // number makes the next object get the UID that belongs to its name, if it is a Pod.
 func (x *explorer) number(kind model.Kind, name string) {
 	x.server.UIDs = 5000
-	if kind == model.Pods {
+	switch {
+	case kind == model.Pods && strings.Contains(name, "-pull-"):
+		x.server.UIDs = pullNumber(name)
+	case kind == model.Pods:
 		x.server.UIDs = numberOf(name) - 1
 	}
 }
@@ -240,6 +250,11 @@ func (x *explorer) start() (*cluster, *Violation) {
 		return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
 	}
 	x.uid = made.GetUID()
+	if x.cold != nil {
+		if _, err := x.server.Create("kubelet", x.cold, false); err != nil {
+			return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
+		}
+	}
 	c := x.now(nil)
 	for range 1000 {
 		key, state := x.canonical(c)

@@ -83,19 +83,39 @@ func (x *explorer) transitions(c *cluster) []transition {
 // woken reports whether one of the latest commits triggers a pass.
 func (x *explorer) woken() bool {
 	return slices.ContainsFunc(x.commits, func(c *model.Commit) bool {
+		if c.Kind == model.Nodes {
+			return cordon(c.Old) != cordon(c.New)
+		}
 		old, pod := c.Pods() // neither of the CloneSet; one of a Pod that is created or removed
+		if old != nil && pod != nil && pulls(pod) {
+			was, _, _ := plan.PullOf(old)
+			is, _, _ := plan.PullOf(pod)
+			return was != is
+		}
 		return old == nil || pod == nil || plan.Digest(old) != plan.Digest(pod)
 	})
+}
+
+func cordon(object client.Object) bool {
+	node, ok := object.(*corev1.Node)
+	return ok && node.Spec.Unschedulable
 }
 
 func (x *explorer) actions(c *cluster) []action {
 	var out []action
 	o := operator{x.sim}
 	for _, pod := range model.List[*corev1.Pod](x.server.Objects) {
+		if pulls(pod) {
+			out = append(out, x.pullActions(pod)...)
+			continue
+		}
 		out = append(out, x.kubeletActions(pod)...)
 		if change := o.answer(pod); change != nil {
 			out = append(out, action{byOperator, func() { o.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
 		}
+	}
+	for _, node := range model.List[*corev1.Node](x.server.Objects) {
+		out = append(out, x.listActions(node)...)
 	}
 	if x.model.Timed && c.pass == nil {
 		out = append(out, action{byTime, x.tick})
@@ -175,6 +195,7 @@ func (x *explorer) starts(pod *corev1.Pod) {
 	}
 	run.Start(0, x.freshID(pod), epoch)
 	c.Restarts = 0 // their number makes no difference
+	x.gets(plan.ImageOnNode{Node: pod.Spec.NodeName, Image: c.Image})
 	x.sim.World.say("kubelet", "starts %s in Pod %s", c.Image, pod.Name)
 }
 

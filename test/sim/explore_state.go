@@ -347,7 +347,8 @@ func places(numbers ...int64) []int64 {
 // only compares names and looks them up, so only their order matters.
 func (l *interner) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
 	var pairs []string
-	for i, pod := range model.Sorted(pods) {
+	ours := slices.DeleteFunc(model.Sorted(pods), pulls) // the name of a pull Pod says what it pulls
+	for i, pod := range ours {
 		is, shall := numberOf(pod.GetName()), l.offset+i+1
 		if is != shall {
 			pairs = append(pairs, podID(is), podID(shall), string(podUID(is)), string(podUID(shall)))

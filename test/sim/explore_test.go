@@ -137,5 +137,6 @@ var modelWords = map[string]func(m *Model, value string){
 	"lossy":      func(m *Model, _ string) { m.Lossy = true },
 	"namesFirst": func(m *Model, _ string) { m.NamesFirst = true },
 	"reverse":    func(m *Model, _ string) { m.Reverse = true },
+	"cold":       func(m *Model, _ string) { m.Cold = true },
 	"fault":      func(m *Model, name string) { m.Faults = append(m.Faults, name) },
 }
