@@ -30,6 +30,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/forecast"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -97,14 +98,9 @@ func compare(t *testing.T, file, got string) {
 	t.Helper()
 	golden := strings.TrimSuffix(file, "yaml") + "txt"
 	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, os.WriteFile(golden, []byte(got), 0o600))
 	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := checktest.Must(os.ReadFile(golden))(t)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); go test . -update writes it:\n%s", golden, diff)
 	}
@@ -216,10 +212,7 @@ func TestPlan(t *testing.T) {
 			to.Generation++
 			test.change(to)
 		}
-		f, err := forecast.Of(forecast.Change{Objects: o, To: to, Quotas: quotas})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := checktest.Must(forecast.Of(forecast.Change{Objects: o, To: to, Quotas: quotas}))(t)
 		p.line(plain, "# %s", test.name)
 		p.forecast(&f)
 		p.line(plain, "")
@@ -229,17 +222,9 @@ func TestPlan(t *testing.T) {
 
 // changeImage makes a change as --image does.
 func changeImage(t testing.TB, set *apps.CloneSet, change string) {
-	spec, err := (&planOptions{images: []string{change}, replicas: -1}).spec(set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	merged, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "web"}}, "spec": spec["template"].(map[string]any)["spec"]})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := set.Spec.Template.UnmarshalJSON(merged); err != nil {
-		t.Fatal(err)
-	}
+	spec := checktest.Must((&planOptions{images: []string{change}, replicas: -1}).spec(set))(t)
+	merged := checktest.Must(json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "web"}}, "spec": spec["template"].(map[string]any)["spec"]}))(t)
+	checktest.NoError(t, set.Spec.Template.UnmarshalJSON(merged))
 }
 
 // BenchmarkPlan foresees the update of 2,000 Pods, a fifth of them at a time.
@@ -275,9 +260,7 @@ func TestNoResize(t *testing.T) {
 		}))
 		flags := genericclioptions.NewConfigFlags(false)
 		flags.APIServer, flags.CacheDir, flags.KubeConfig = &server.URL, new(t.TempDir()), new("")
-		if got, err := (&session{flags: flags}).noResize(); err != nil || got != want {
-			t.Errorf("with %s: %v, %v", resources, got, err)
-		}
+		checktest.Same(t, "with "+resources, want, checktest.Must((&session{flags: flags}).noResize())(t))
 		server.Close()
 	}
 }

@@ -25,6 +25,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 const (
@@ -49,9 +51,7 @@ func BenchmarkWatch(b *testing.B) {
 	s := &session{
 		IOStreams: genericiooptions.IOStreams{Out: out}, namespace: "shop", config: &rest.Config{Host: server.URL}, mapper: mapper,
 	}
-	if err := s.makeClient(); err != nil {
-		b.Fatal(err)
-	}
+	checktest.NoError(b, s.makeClient())
 	ctx, end := context.WithCancelCause(b.Context())
 	go func() { end(s.watch(ctx, target{kindStatefulSet, "web"}, &statusOptions{})) }()
 	select {
@@ -83,9 +83,7 @@ func (s *screens) Write(text []byte) (int, error) {
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
+	checktest.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
@@ -143,9 +141,7 @@ func encoded(b *testing.B, object runtime.Object) []byte {
 	if err == nil {
 		err = clientgoscheme.Codecs.EncoderForVersion(protobuf.Serializer, kinds[0].GroupVersion()).Encode(object, &out)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	checktest.NoError(b, err)
 	return out.Bytes()
 }
 
@@ -155,9 +151,7 @@ func frame(b *testing.B, pod *corev1.Pod) []byte {
 	var out bytes.Buffer
 	event := &metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: encoded(b, pod)}}
 	encoder := clientgoscheme.Codecs.EncoderForVersion(protobuf.StreamSerializer.Serializer, corev1.SchemeGroupVersion)
-	if err := encoder.Encode(event, protobuf.StreamSerializer.NewFrameWriter(&out)); err != nil {
-		b.Fatal(err)
-	}
+	checktest.NoError(b, encoder.Encode(event, protobuf.StreamSerializer.NewFrameWriter(&out)))
 	return out.Bytes()
 }
 

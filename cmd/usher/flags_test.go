@@ -8,15 +8,14 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // TestRenewal: by default a leader that is killed is followed within 5 s, and one that cannot
 // renew its lease has ended before another one leads.
 func TestRenewal(t *testing.T) {
-	s, err := parse(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := checktest.Must(parse(nil))(t)
 	deadline, retry := s.renewal()
 	longestWait := time.Duration((1 + leaderelection.JitterFactor) * float64(retry))
 	if followed := s.lease + 2*longestWait; followed > 5*time.Second {

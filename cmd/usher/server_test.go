@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // serverWith returns an API server that reports only its version and resources.
@@ -102,25 +104,13 @@ func TestOldestKubernetes(t *testing.T) {
 		t.Fatalf("versions of the control plane: %v, %v", tried, err)
 	}
 	slices.Sort(tried)
-	if got := strings.TrimSuffix(filepath.Base(tried[0]), ".mod"); got != "v"+oldestKubernetes {
-		t.Errorf("the oldest that is tried is %s", got)
-	}
-	chart, err := os.ReadFile(filepath.Join("..", "..", "charts", "usher", "Chart.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := `kubeVersion: ">=` + oldestKubernetes + `.0-0"`; !strings.Contains(string(chart), want) {
-		t.Errorf("the chart lacks %s", want)
-	}
+	checktest.Same(t, "the oldest that is tried", "v"+oldestKubernetes, strings.TrimSuffix(filepath.Base(tried[0]), ".mod"))
+	chart := checktest.Must(os.ReadFile(filepath.Join("..", "..", "charts", "usher", "Chart.yaml")))(t)
+	checktest.Says(t, "the chart", string(chart), `kubeVersion: ">=`+oldestKubernetes+`.0-0"`)
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	for _, file := range append(tried, filepath.Join(filepath.Dir(tried[0]), "go.mod")) {
-		pins, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pins := checktest.Must(os.ReadFile(file))(t)
 		pinned := regexp.MustCompile(`k8s\.io/kubernetes v(\S+)`).FindSubmatch(pins)
 		if pinned == nil || !strings.Contains(string(page), "| "+string(pinned[1])+",") {
 			t.Errorf("the table of Kubernetes versions in docs/install.md lacks %s of %s: play the stories on it, and tell", pinned, file)

@@ -16,6 +16,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // reviewServer is an API server that reviews: a token is known if it begins with a user's name
@@ -66,14 +68,8 @@ func serve(t *testing.T) (*reviewServer, *rest.Config) {
 // through; the answer is remembered, one that failed is not.
 func TestMetrics(t *testing.T) {
 	api, config := serve(t)
-	filter, err := Metrics(config, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler, err := filter(logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metrics")) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	filter := checktest.Must(Metrics(config, nil))(t)
+	handler := checktest.Must(filter(logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metrics")) })))(t)
 	for _, test := range []struct {
 		name, method, path, authorization string
 		down                              bool
@@ -106,9 +102,7 @@ func TestMetrics(t *testing.T) {
 func TestServices(t *testing.T) {
 	api, config := serve(t)
 	r, err := New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	certificate := func(name string, groups ...string) *x509.Certificate {
 		return &x509.Certificate{RawSubject: []byte(name), Subject: pkix.Name{CommonName: name, Organization: groups}}
 	}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
@@ -113,12 +114,8 @@ func podWithSecret(name string) *corev1.Pod {
 func server(t testing.TB, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	known := runtime.NewScheme()
-	if err := scheme.AddToScheme(known); err != nil {
-		t.Fatal(err)
-	}
-	if err := apps.AddToScheme(known); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, scheme.AddToScheme(known))
+	checktest.NoError(t, apps.AddToScheme(known))
 	builder := fake.NewClientBuilder().WithScheme(known).WithStatusSubresource(&apps.CloneSet{}, &corev1.Pod{}).WithObjects(objects...)
 	for _, owned := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}, &corev1.PersistentVolumeClaim{}} {
 		builder.WithIndex(owned, indexOwner, ownerOf)
@@ -164,9 +161,7 @@ func (r *recorder) Eventf(_, _ runtime.Object, kind, reason, _, note string, arg
 func read[T client.Object](t testing.TB, c client.Reader, object T) T {
 	t.Helper()
 	out := named(object)
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), out); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), out))
 	return out
 }
 
@@ -183,14 +178,8 @@ func exists(t testing.TB, c client.Reader, object client.Object) bool {
 // patched applies a JSON patch to a Pod.
 func patched(t *testing.T, pod *corev1.Pod, patch []byte) (*corev1.Pod, error) {
 	t.Helper()
-	operations, err := jsonpatch.DecodePatch(patch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := json.Marshal(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	operations := checktest.Must(jsonpatch.DecodePatch(patch))(t)
+	before := checktest.Must(json.Marshal(pod))(t)
 	data, err := operations.Apply(before)
 	if err != nil {
 		return nil, err

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
@@ -28,10 +27,7 @@ import (
 func TestClaimManifest(t *testing.T) {
 	set := web(`{"metadata":{"name":"data","labels":{"tier":"storage","app":"other"},"annotations":{"note":"x"}},
 		"spec":{"fieldOfTheFuture":7,"resources":{"requests":{"storage":"1Gi"}}},"status":{"phase":"Bound"}}`)
-	claim, err := write.ClaimManifest(set, &set.Spec.VolumeClaimTemplates[0], "abcde")
-	if err != nil {
-		t.Fatal(err)
-	}
+	claim := checktest.Must(write.ClaimManifest(set, &set.Spec.VolumeClaimTemplates[0], "abcde"))(t)
 	labels := map[string]string{"tier": "storage", "app": "web", apps.LabelInstanceID: "abcde"}
 	if claim.GetName() != "data-web-abcde" || claim.GetNamespace() != "default" || !maps.Equal(claim.GetLabels(), labels) ||
 		claim.GetAnnotations()["note"] != "x" || !metav1.IsControlledBy(claim, set) {
@@ -51,9 +47,7 @@ func TestMountClaims(t *testing.T) {
 	set := web(`{"metadata":{"name":"data"}}`, `{"metadata":{"name":"log"}}`)
 	spec := map[string]any{"volumes": []any{map[string]any{"name": "data", "emptyDir": map[string]any{}}, config}}
 	write.MountClaims(spec, set, "abcde")
-	if diff := cmp.Diff([]any{volume("data"), config, volume("log")}, spec["volumes"]); diff != "" {
-		t.Errorf("volumes (-want +got):\n%s", diff)
-	}
+	checktest.Same[any](t, "volumes", []any{volume("data"), config, volume("log")}, spec["volumes"])
 	none := map[string]any{}
 	if write.MountClaims(none, web(), "abcde"); len(none) > 0 {
 		t.Errorf("a Pod without claims gets %v", none)
@@ -77,9 +71,7 @@ func TestClaimChanged(t *testing.T) {
 		before := claimOf(set, "data-web-x", "x")
 		after := before.DeepCopy()
 		c.edit(after)
-		if got := claimChanged(before, after); got != c.wakes {
-			t.Errorf("%s: wakes the set = %v", name, got)
-		}
+		checktest.Same(t, name+": wakes the set", c.wakes, claimChanged(before, after))
 	}
 }
 
@@ -108,12 +100,8 @@ func TestInstanceDeletions(t *testing.T) {
 	} {
 		m := (&Reconciler{}).memory(keyOf(set))
 		m.noteDeletion("x", there)
-		if got := m.deletedInstances(set, c.pods, c.claims)["x"]; got != c.want {
-			t.Errorf("%s: deleted = %v", name, got)
-		}
-		if got := m.deletedInstances(set, ends, there)["x"]; got != c.want {
-			t.Errorf("%s: remembered = %v", name, got)
-		}
+		checktest.Same(t, name+": deleted", c.want, m.deletedInstances(set, c.pods, c.claims)["x"])
+		checktest.Same(t, name+": remembered", c.want, m.deletedInstances(set, ends, there)["x"])
 		if m.forgetDeletion("x"); m.deletedInstances(set, ends, there)["x"] {
 			t.Errorf("%s: not forgotten", name)
 		}
@@ -175,9 +163,7 @@ func TestFormerSetWakes(t *testing.T) {
 	} {
 		q := &queued{}
 		enqueueFormerOwner(c.pod, q)
-		if !slices.Equal(q.requests, c.want) {
-			t.Errorf("%s: %v", name, q.requests)
-		}
+		checktest.Same(t, name, c.want, q.requests)
 	}
 }
 
@@ -212,9 +198,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 	bind := func(t *testing.T, r *Reconciler) {
 		live := read(t, r.Client, claim)
 		live.Spec.VolumeName = "volume"
-		if err := r.Client.Update(t.Context(), live); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, r.Client.Update(t.Context(), live))
 	}
 	next := func(t *testing.T, r *Reconciler) {
 		if made := r.perform(t.Context(), claimed(), nextPod()); made.err != nil || made.pod.Name != "web-x" {
@@ -239,12 +223,8 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			for _, do := range test.meanwhile {
 				do(t, r)
 			}
-			if err := r.deleteClaims(t.Context(), set, "x", seen); err != nil {
-				t.Fatal(err)
-			}
-			if got := exists(t, r.Client, claim); got != test.stays {
-				t.Errorf("the claim stays: %t", got)
-			}
+			checktest.NoError(t, r.deleteClaims(t.Context(), set, "x", seen))
+			checktest.Same(t, "the claim stays", test.stays, exists(t, r.Client, claim))
 			if left := r.memory(keyOf(set)).deletedInstances(set, nil, seen); left["x"] {
 				t.Errorf("still to be deleted: %v", left)
 			}

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
@@ -45,10 +45,7 @@ func held(pod *corev1.Pod) { pod.Finalizers = []string{drainKey} }
 func passes(t *testing.T, r *Reconciler, set *apps.CloneSet) {
 	t.Helper()
 	for range 10 {
-		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}))(t)
 		if result.RequeueAfter == 0 || result.RequeueAfter >= longWait {
 			return
 		}
@@ -63,18 +60,12 @@ func TestFinalizer(t *testing.T) {
 	c := server(t, set)
 	r, _ := reconcilerOn(c)
 	passes(t, r, set)
-	if got := read(t, c, set).Finalizers; !slices.Equal(got, []string{other, apps.FinalizerPreDelete}) {
-		t.Fatalf("with the hook: %v", got)
-	}
+	checktest.Same(t, "with the hook", []string{other, apps.FinalizerPreDelete}, read(t, c, set).Finalizers)
 	set = read(t, c, set)
 	set.Spec.Lifecycle = nil
-	if err := c.Update(t.Context(), set); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, c.Update(t.Context(), set))
 	passes(t, r, set)
-	if got := read(t, c, set).Finalizers; !slices.Equal(got, []string{other}) {
-		t.Errorf("without the hook: %v", got)
-	}
+	checktest.Same(t, "without the hook", []string{other}, read(t, c, set).Finalizers)
 }
 
 // TestDeletedSet: a set that is deleted sends its Pods to the gate and goes when they have
@@ -117,9 +108,7 @@ func TestDeletedSet(t *testing.T) {
 			r.memory(keyOf(set)).stale = true // it asks the API server for its Pods, too
 			passes(t, r, set)
 			heldBy(t, c, set, test.held)
-			if drains := read(t, c, pod).Labels[apps.LabelLifecycleState] == string(apps.StatePreparingDelete); drains != test.drains {
-				t.Errorf("the Pod is at its gate: %t", drains)
-			}
+			checktest.Same(t, "the Pod is at its gate", test.drains, read(t, c, pod).Labels[apps.LabelLifecycleState] == string(apps.StatePreparingDelete))
 			var pods corev1.PodList
 			if err := c.List(t.Context(), &pods); err != nil || len(pods.Items) != 2 || metav1.GetControllerOf(read(t, c, orphan)) != nil {
 				t.Errorf("%d Pods, or an adopted one: %v", len(pods.Items), err)
@@ -143,9 +132,7 @@ func heldBy(t *testing.T, c client.Client, set *apps.CloneSet, want []string) {
 		return
 	}
 	live := read(t, c, set)
-	if !slices.Equal(live.Finalizers, want) {
-		t.Errorf("%q hold the set, want %q", live.Finalizers, want)
-	}
+	checktest.Same(t, "what holds the set", want, live.Finalizers)
 	if slices.Contains(want, apps.FinalizerPreDelete) && !holdsFinding(&live.Status, apps.ConditionBlocked, findBlocked([]plan.Blocked{{
 		Pod: "web-a", State: apps.StatePreparingDelete, Gate: "preDelete", Keys: []string{drainKey}, Since: now, SetDeleted: true}})) {
 		t.Errorf("nobody knows what it waits for: %+v", live.Status.Conditions)
@@ -157,9 +144,7 @@ func change(t *testing.T, c client.Client, pod *corev1.Pod, edit func(*corev1.Po
 	t.Helper()
 	live := read(t, c, pod)
 	edit(live)
-	if err := c.Update(t.Context(), live); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, c.Update(t.Context(), live))
 }
 
 // TestUnseenPodOfADeletedSet: a set does not go while it has a Pod that only the API server
@@ -210,14 +195,10 @@ func TestDeferral(t *testing.T) {
 	waits, asked := deferring(c)
 	r, events := reconcilerOn(waits)
 	for range 3 {
-		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
-		if err != nil || result.RequeueAfter != 7*time.Second {
-			t.Errorf("the next pass comes in %s: %v", result.RequeueAfter, err)
-		}
+		result := checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}))(t)
+		checktest.Same(t, "when the next pass comes", 7*time.Second, result.RequeueAfter)
 	}
-	if diff := cmp.Diff(map[string]int{"web-a": 1, "web-b": 1}, asked); diff != "" {
-		t.Errorf("asked (-want +got):\n%s", diff)
-	}
+	checktest.Same(t, "asked", map[string]int{"web-a": 1, "web-b": 1}, asked)
 	status := read(t, c, set).Status
 	if len(status.Conditions) != 1 || !holdsFinding(&status, apps.ConditionBlocked, plan.Problem{Reason: ReasonDeletionDeferred, Message: "" +
 		"Pod web-a is to be deleted, and the API server asks to wait since 2026-01-02T03:04:05Z: it drains; 1 other Pod waits too"}) {
@@ -227,9 +208,7 @@ func TestDeferral(t *testing.T) {
 		t.Errorf("events %s", text)
 	}
 	change(t, c, pod, func(pod *corev1.Pod) { pod.Labels["drained"] = "yes" })
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}))(t)
 	if exists(t, c, pod) {
 		t.Error("the Pod is drained and still there")
 	}
@@ -277,13 +256,9 @@ func TestPromptDeletes(t *testing.T) {
 		Scheme:         scheme.Scheme,
 		MapperProvider: func(*rest.Config, *http.Client) (apimeta.RESTMapper, error) { return mapper, nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	c, err := withPromptDeletes(mgr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	err = deferral(c.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-a"}}))
 	if wait := (outcome{err: err}).deferred(); requests != 1 || wait == nil || wait.after != 7*time.Second {
 		t.Errorf("%d requests, then %v", requests, err)

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -79,16 +79,11 @@ func TestNewPod(t *testing.T) {
 		{"a hook that marks", template, apps.UpdateOnDelete, marked, []string{"mine", "InPlaceUpdateReady", "KruisePodReady"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			raw, err := revision.Decode([]byte(test.template))
-			if err != nil {
-				t.Fatal(err)
-			}
+			raw := checktest.Must(revision.Decode([]byte(test.template)))(t)
 			set := web()
 			set.Spec.UpdateStrategy.Type, set.Spec.Lifecycle = test.kind, test.lifecycle
 			pod := write.PodManifest(set, &revision.Revision{Name: "web-r1", Template: raw}, "abcde", now)
-			if gates := gatesOf(pod); !slices.Equal(gates, test.gates) {
-				t.Errorf("gates %v, want %v", gates, test.gates)
-			}
+			checktest.Same(t, "gates", test.gates, gatesOf(pod))
 			isNewPod(t, pod, set)
 			if test.template != template {
 				return
@@ -116,9 +111,7 @@ func isNewPod(t *testing.T, pod *unstructured.Unstructured, set *apps.CloneSet) 
 	for key, want := range map[string]string{
 		apps.LabelInstanceID: "abcde", apps.LabelRevision: "web-r1", apps.LabelTemplateHash: "r1", apps.LabelLifecycleState: "PreparingNormal",
 	} {
-		if got := pod.GetLabels()[key]; got != want {
-			t.Errorf("label %s = %q, want %q", key, got, want)
-		}
+		checktest.Same(t, "label "+key, want, pod.GetLabels()[key])
 	}
 	if at := pod.GetAnnotations()[apps.AnnotationLifecycleTimestamp]; pod.GetName() != "web-abcde" || at != "2026-01-02T03:04:05Z" || !metav1.IsControlledBy(pod, set) {
 		t.Errorf("Pod %s since %s of %v", pod.GetName(), at, pod.GetOwnerReferences())
@@ -133,9 +126,7 @@ func TestPatchIsEncoded(t *testing.T) {
 	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
 	_, data := write.Patch("", pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
 	var patch write.Operations
-	if err := json.Unmarshal(data, &patch); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, json.Unmarshal(data, &patch))
 	stops(t, pod, data, map[string]func(*corev1.Pod){
 		"an owner": func(p *corev1.Pod) { p.OwnerReferences = podOf(anotherSet(), "").OwnerReferences }, // it had none
 	})
@@ -144,9 +135,7 @@ func TestPatchIsEncoded(t *testing.T) {
 		{Op: "add", Path: "/metadata/labels/a~1b~0c", Value: value},
 		{Op: "add", Path: "/metadata/finalizers", Value: []any{"example.com/theirs", "example.com/ours"}},
 	}
-	if diff := cmp.Diff(want, patch); diff != "" {
-		t.Errorf("patch (-want +got):\n%s", diff)
-	}
+	checktest.Same(t, "patch", want, patch)
 }
 
 func cpu(amount string) corev1.ResourceRequirements {
@@ -172,10 +161,7 @@ func resizing(edits ...func(*corev1.Pod)) *corev1.Pod {
 func TestResizePatch(t *testing.T) {
 	pod := resizing()
 	_, data := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now)
-	after, err := patched(t, pod, data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := checktest.Must(patched(t, pod, data))(t)
 	if got := after.Spec.Containers[1].Resources.Requests.Cpu(); got.String() != "200m" || len(after.Spec.Containers[0].Resources.Requests) > 0 {
 		t.Errorf("patched: %v", after.Spec.Containers)
 	}
@@ -288,15 +274,10 @@ func TestRecordIsDropped(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			answered := podWithSecret("web-a")
 			answered.ManagedFields = test.record
-			kept, err := podcache.Options().Transform(answered.DeepCopy())
-			if err != nil {
-				t.Fatal(err)
-			}
+			kept := checktest.Must(podcache.Options().Transform(answered.DeepCopy()))(t)
 			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": kept.(*corev1.Pod)} {
 				_, data := write.Patch("", pod, test.action, test.keep, now)
-				if diff := cmp.Diff(test.want, aboutRecord(t, data)); diff != "" {
-					t.Errorf("from %s (-want +got):\n%s", from, diff)
-				}
+				checktest.Same(t, "from "+from, test.want, aboutRecord(t, data))
 			}
 		})
 	}
@@ -309,9 +290,7 @@ func aboutRecord(t *testing.T, data []byte) write.Operations {
 		return nil
 	}
 	var patch write.Operations
-	if err := json.Unmarshal(data, &patch); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, json.Unmarshal(data, &patch))
 	patch = slices.DeleteFunc(patch, func(o write.Operation) bool {
 		return o.Path != "/metadata/managedFields" && o.Path != "/metadata/managedFields/0/operation"
 	})
@@ -359,12 +338,8 @@ func TestBeside(t *testing.T) {
 	}
 	for n := range *small.Spec.Replicas {
 		pod := read(t, c, podOf(small, fmt.Sprintf("%s-%03d", small.Name, n)))
-		if state := pod.Labels[apps.LabelLifecycleState]; state != string(apps.StateNormal) {
-			t.Errorf("Pod %s is in %s", pod.Name, state)
-		}
+		checktest.Same(t, "the state of Pod "+pod.Name, string(apps.StateNormal), pod.Labels[apps.LabelLifecycleState])
 	}
 	close(release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	checktest.NoError(t, <-done)
 }

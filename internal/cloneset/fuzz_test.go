@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
@@ -56,9 +57,7 @@ func FuzzCloneSet(f *testing.F) {
 		if json.Unmarshal(data, &set) != nil {
 			return // the API server and the cache refuse it
 		}
-		if err := keepsTemplate(&set); err != nil {
-			t.Error(err)
-		}
+		checktest.NoError(t, keepsTemplate(&set))
 		spec, err := plan.SpecOf(&set)
 		if err != nil && !strings.HasPrefix(err.Error(), "spec.") {
 			t.Errorf("the error names no field: %v", err)
@@ -68,9 +67,7 @@ func FuzzCloneSet(f *testing.F) {
 			t.Errorf("the error names no field: %v", templateErr)
 		}
 		if err == nil && templateErr == nil {
-			if err := useTemplate(&set, spec, template); err != nil {
-				t.Error(err)
-			}
+			checktest.NoError(t, useTemplate(&set, spec, template))
 		}
 	})
 }
@@ -159,9 +156,7 @@ func BenchmarkPass(b *testing.B) {
 				r, set := idleSet(b, n, moves)
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, err := r.pass(b.Context(), set); err != nil {
-						b.Fatal(err)
-					}
+					checktest.Must(r.pass(b.Context(), set))(b)
 				}
 			})
 		}
@@ -175,10 +170,7 @@ func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
 	set.ResourceVersion, set.Spec.Replicas = "1", new(int32(n)) // a benchmark's sizes are small
 	c := server(b, set)
 	r, _ := reconcilerOn(c)
-	known, err := r.syncRevisions(b.Context(), set)
-	if err != nil {
-		b.Fatal(err)
-	}
+	known := checktest.Must(r.syncRevisions(b.Context(), set))(b)
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
 		pods[i] = servingPod(set, fmt.Sprintf("web-%05d", i), known.update.Name)

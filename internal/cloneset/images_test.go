@@ -5,7 +5,6 @@ package cloneset
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
@@ -51,9 +51,7 @@ func TestPullPods(t *testing.T) {
 	r, _ := reconcilerOn(c)
 	r.Options.PullImage = "usher:1"
 	for range 2 { // the cache may not show the first ones yet
-		if err := r.pullImages(t.Context(), set, pullOn("n1", "n2")); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, r.pullImages(t.Context(), set, pullOn("n1", "n2")))
 	}
 	pods, err := r.ListPods(t.Context(), set.Namespace, pullsKey(string(set.UID)))
 	if err != nil || len(pods) != 2 {
@@ -101,9 +99,7 @@ func TestRefusedPulls(t *testing.T) {
 	if m := r.memory(keyOf(web())); !m.pullsRefused.Equal(now.Add(refusedFor)) {
 		t.Errorf("refused until %s", m.pullsRefused)
 	}
-	if !slices.Equal(events.reasons, []string{"Normal ImagePullSkipped"}) {
-		t.Errorf("events %q", events.reasons)
-	}
+	checktest.Same(t, "events", []string{"Normal ImagePullSkipped"}, events.reasons)
 	answer = apierrors.NewInternalError(errors.New("etcd"))
 	if err := r.pullImages(t.Context(), anotherSet(), pullOn("n1")); !apierrors.IsInternalError(err) {
 		t.Errorf("error = %v", err)
@@ -113,13 +109,8 @@ func TestRefusedPulls(t *testing.T) {
 // TestPullEvents: a pull Pod that gets further causes a pass of its set, and nothing else does.
 func TestPullEvents(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
-	if err := r.pullImages(t.Context(), web(), pullOn("n1")); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := r.ListPods(t.Context(), "default", pullsKey("set"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, r.pullImages(t.Context(), web(), pullOn("n1")))
+	pods := checktest.Must(r.ListPods(t.Context(), "default", pullsKey("set")))(t)
 	pulling := pods[0].DeepCopy()
 	pulling.Status.PodIP = "10.0.0.1"
 	pulled := pulling.DeepCopy()
@@ -132,8 +123,6 @@ func TestPullEvents(t *testing.T) {
 	} {
 		q := &queued{}
 		r.PodEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}, q)
-		if len(q.after) != test.want {
-			t.Errorf("%s: %d passes, want %d", name, len(q.after), test.want)
-		}
+		checktest.Same(t, name+": passes", test.want, len(q.after))
 	}
 }

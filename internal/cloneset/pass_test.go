@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -134,9 +135,7 @@ func TestAfterwards(t *testing.T) {
 		{action: plan.Action{Verb: plan.Create}, pod: at("f", "1")},
 		{action: plan.Action{Verb: plan.Create}, err: failure},
 	})
-	if got := shown(left.Pods); got != "a 2, b 1, d 1, e 1, f 1" {
-		t.Errorf("Pods = %s", got)
-	}
+	checktest.Same(t, "Pods", "a 2, b 1, d 1, e 1, f 1", shown(left.Pods))
 	if left.Set != "web" || len(s.Pods) != 5 || s.Pods[0] != a {
 		t.Error("the rest of the snapshot is to stay, and the snapshot itself")
 	}
@@ -156,16 +155,10 @@ func TestPodInfosOfAnIdleSet(t *testing.T) {
 				t.Fatalf("Pods %v: %v", pods, err)
 			}
 			pods[0].Labels[apps.LabelLifecycleState] = string(apps.StateNormal)
-			if err := c.Update(t.Context(), pods[0]); err != nil {
-				t.Fatal(err)
-			}
+			checktest.NoError(t, c.Update(t.Context(), pods[0]))
 		}
-		if _, err := r.pass(t.Context(), read(t, c, set)); err != nil {
-			t.Fatal(err)
-		}
-		if got := len(r.memory(keyOf(set)).podInfos); got != want {
-			t.Errorf("after pass %d: %d Pods, want %d", pass+1, got, want)
-		}
+		checktest.Must(r.pass(t.Context(), read(t, c, set)))(t)
+		checktest.Same(t, fmt.Sprint("Pods after pass ", pass+1), want, len(r.memory(keyOf(set)).podInfos))
 	}
 }
 
@@ -178,20 +171,12 @@ func TestGoneSet(t *testing.T) {
 	r, events := reconcilerOn(live)
 	r.Client = reading{live, cache}
 	for range 3 {
-		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}))(t)
 		// The garbage collector deletes what the first pass has created.
-		if err := live.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(set.Namespace)); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, live.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(set.Namespace)))
 	}
-	if created := slices.DeleteFunc(events.reasons, func(reason string) bool { return reason != "Normal SuccessfulCreate" }); len(created) != 1 {
-		t.Errorf("Pods were created %d times", len(created))
-	}
-	if err := cache.Delete(t.Context(), set); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Same(t, "how often Pods were created", 1, len(slices.DeleteFunc(events.reasons, func(reason string) bool { return reason != "Normal SuccessfulCreate" })))
+	checktest.NoError(t, cache.Delete(t.Context(), set))
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || memories(r) > 0 {
 		t.Errorf("something is kept: %v", err)
 	}
@@ -318,9 +303,7 @@ func TestStaleCacheIsVerified(t *testing.T) {
 func TestDrainCountsFromWhenItIsRead(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web(), podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, now))))
 	snapshot, _, err := r.prepare(t.Context(), web(), now.Add(-3*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	if got := snapshot.Drained[types.UID("uid-web-a")]; !got.Equal(now) {
 		t.Errorf("drained since %s, want %s", got, now)
 	}
@@ -354,9 +337,7 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 	if !done.conflicted() {
 		t.Errorf("the action ends with %v, not with a conflict", done.err)
 	}
-	if state := read(t, c, seen).Labels[apps.LabelLifecycleState]; state != "" {
-		t.Errorf("it moved to %s", state)
-	}
+	checktest.Same(t, "its state", "", read(t, c, seen).Labels[apps.LabelLifecycleState])
 	if pods, _ := r.pods.merge("set", []*corev1.Pod{seen}, now); len(pods) > 0 {
 		t.Error("the next pass, with a cache that lags, takes it for the set's")
 	}

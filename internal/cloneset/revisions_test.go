@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 )
@@ -94,9 +93,7 @@ func FuzzOneRevision(f *testing.F) {
 			oneRevision(t, server, r)
 		}
 		var objects appsv1.ControllerRevisionList
-		if err := server.List(t.Context(), &objects); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, server.List(t.Context(), &objects))
 		for _, object := range objects.Items[:min(len(objects.Items), 1)] {
 			template := fmt.Appendf(nil, `{"spec":{"template":%s}}`, set.Spec.Template.Raw())
 			merged, err := jsonpatch.MergePatch(template, object.Data.Raw)
@@ -150,10 +147,7 @@ func TestRevisionNameTaken(t *testing.T) {
 	template, twin := podTemplate("app:b3c9ad2acdbe5245"), podTemplate("app:f43cbe7b186dce86")
 	hash := revision.Hash(template, 0)
 	holding := func(template map[string]any, owner *apps.CloneSet) *appsv1.ControllerRevision {
-		data, err := revision.Data(template)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := checktest.Must(revision.Data(template))(t)
 		return revisionObject(owner, "web-"+hash, string(data))
 	}
 	for name, test := range map[string]struct {
@@ -177,9 +171,7 @@ func TestRevisionNameTaken(t *testing.T) {
 			if test.altered {
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.NoError(t, err)
 			if known.update.Name != "web-"+revision.Hash(template, test.collisions) || known.collisions != test.collisions {
 				t.Errorf("revision %s with %d collisions", known.update.Name, known.collisions)
 			}
@@ -219,16 +211,9 @@ func TestRevisionAnnotations(t *testing.T) {
 	set := web()
 	set.Annotations = map[string]string{"kubernetes.io/change-cause": "first", corev1.LastAppliedConfigAnnotation: "{}"}
 	server, r, _ := newRevisionServer(t, set)
-	known, err := r.syncRevisions(t.Context(), set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := read(t, server, known.objects[0]).Annotations; !maps.Equal(got, map[string]string{"kubernetes.io/change-cause": "first"}) {
-		t.Errorf("annotations %v", got)
-	}
-	if len(set.Annotations) != 2 {
-		t.Errorf("the set's own annotations changed: %v", set.Annotations)
-	}
+	known := checktest.Must(r.syncRevisions(t.Context(), set))(t)
+	checktest.Same(t, "annotations", map[string]string{"kubernetes.io/change-cause": "first"}, read(t, server, known.objects[0]).Annotations)
+	checktest.Same(t, "the number of the set's own annotations", 2, len(set.Annotations))
 }
 
 // TestLostRevisionIsAskedForOnce: a missing revision costs one request per pass, however
@@ -236,19 +221,12 @@ func TestRevisionAnnotations(t *testing.T) {
 func TestLostRevisionIsAskedForOnce(t *testing.T) {
 	set := web()
 	server, r, _ := newRevisionServer(t, set)
-	known, err := r.syncRevisions(t.Context(), set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	known := checktest.Must(r.syncRevisions(t.Context(), set))(t)
 	server.gets = 0
 	for range 100 {
-		if err := r.findRevision(t.Context(), set, known, "web-gone"); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, r.findRevision(t.Context(), set, known, "web-gone"))
 	}
-	if server.gets != 1 {
-		t.Errorf("asked %d times", server.gets)
-	}
+	checktest.Same(t, "how often it asked", 1, server.gets)
 }
 
 // TestRollbackOfAnOldCache: a revision becomes the newest again only for the template
@@ -274,12 +252,8 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 			if apierrors.IsConflict(err) != (test.generation != 3) || (err != nil && !apierrors.IsConflict(err)) {
 				t.Errorf("error %v", err)
 			}
-			if got := read(t, c, object).Revision; got != test.want {
-				t.Errorf("revision %d, want %d", got, test.want)
-			}
-			if got := r.memory(keyOf(cached)).newest(cached).Generation; got != test.generation {
-				t.Errorf("the next pass takes generation %d, want %d", got, test.generation)
-			}
+			checktest.Same(t, "revision", test.want, read(t, c, object).Revision)
+			checktest.Same(t, "the generation that the next pass takes", test.generation, r.memory(keyOf(cached)).newest(cached).Generation)
 		})
 	}
 }
@@ -290,10 +264,8 @@ func adopted(t *testing.T, seen, live *apps.CloneSet, object client.Object) bool
 	t.Helper()
 	c := server(t, live, object)
 	r, _ := reconcilerOn(c)
-	selector, err := selectorOf(seen)
-	if err := errors.Join(err, r.adoptOrphans(t.Context(), seen, selector), r.adoptRevisions(t.Context(), seen, selector)); err != nil {
-		t.Fatal(err)
-	}
+	selector := checktest.Must(selectorOf(seen))(t)
+	checktest.NoError(t, errors.Join(r.adoptOrphans(t.Context(), seen, selector), r.adoptRevisions(t.Context(), seen, selector)))
 	return metav1.IsControlledBy(read(t, c, object), seen)
 }
 
@@ -314,9 +286,7 @@ func TestAdoptingSets(t *testing.T) {
 			if test.live != nil {
 				test.live(live)
 			}
-			if got := adopted(t, seen, live, object); got != test.want {
-				t.Errorf("%s: adopts %s: %t", name, object.GetName(), got)
-			}
+			checktest.Same(t, name+": adopts "+object.GetName(), test.want, adopted(t, seen, live, object))
 		}
 	}
 }
@@ -343,9 +313,7 @@ func TestAdoptedObjects(t *testing.T) {
 		"a revision with another set's name": {revisionObject(nil, "db-6f", `{}`), false},
 		"a revision with a longer name":      {revisionObject(nil, "web-front-6f", `{}`), false},
 	} {
-		if got := adopted(t, web(), web(), test.object); got != test.want {
-			t.Errorf("%s: adopted: %t", name, got)
-		}
+		checktest.Same(t, name+": adopted", test.want, adopted(t, web(), web(), test.object))
 	}
 }
 
@@ -373,9 +341,7 @@ func adoptedAndGone[T client.Object](t *testing.T, overlayOf func(*Reconciler) *
 			cached = read(t, c, orphan)
 		}
 		o.noteCreated(web(), orphan, now) // adopted before
-		if _, err := adopt(t.Context(), r, o, web(), cached); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(adopt(t.Context(), r, o, web(), cached))(t)
 		if seen, _ := o.merge(web().UID, nil, now); len(seen) == 1 == gone {
 			t.Errorf("gone %v: the pass sees %d objects", gone, len(seen))
 		}
@@ -418,9 +384,7 @@ func TestAdoptionOfAChangedPod(t *testing.T) {
 			if (err != nil) != test.fail {
 				t.Fatal(err)
 			}
-			if got := exists(t, live, pod) && metav1.IsControlledBy(read(t, live, pod), set); got != test.adopted {
-				t.Errorf("adopted: %t, want %t", got, test.adopted)
-			}
+			checktest.Same(t, "adopted", test.adopted, exists(t, live, pod) && metav1.IsControlledBy(read(t, live, pod), set))
 		})
 	}
 }
@@ -436,15 +400,10 @@ func TestReleasePatch(t *testing.T) {
 			pod := podOf(nil, "web-a", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/f"} })
 			pod.OwnerReferences = append(others[:len(others):len(others)], owner("set"))
 			data := write.Release(pod, "set")
-			got, err := patched(t, pod, data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := checktest.Must(patched(t, pod, data))(t)
 			want := pod.DeepCopy()
 			want.OwnerReferences = others
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("Pod (-want +got):\n%s", diff)
-			}
+			checktest.Same(t, "Pod", want, got)
 			stops(t, pod, data, map[string]func(*corev1.Pod){
 				"another Pod of that name": func(p *corev1.Pod) { p.UID = "later" },
 				"another label":            func(p *corev1.Pod) { p.Labels["app"] = "db" },

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -74,9 +75,7 @@ func TestNoDeadline(t *testing.T) {
 	set := web()
 	for seconds, want := range map[int32]time.Duration{math.MaxInt32: 0, math.MaxInt32 - 1: (math.MaxInt32 - 1) * time.Second} {
 		set.Spec.ProgressDeadlineSeconds = &seconds
-		if spec, err := plan.SpecOf(set); err != nil || spec.ProgressDeadline != want {
-			t.Errorf("%d seconds: deadline %v, %v", seconds, spec.ProgressDeadline, err)
-		}
+		checktest.Same(t, fmt.Sprintf("the deadline of %d seconds", seconds), want, checktest.Must(plan.SpecOf(set))(t).ProgressDeadline)
 	}
 }
 
@@ -95,9 +94,7 @@ func TestDeadlineIsReportedOnce(t *testing.T) {
 		next := status(step.reason)
 		r.recordProgress(set, &next)
 		set.Status = next
-		if len(events.reasons) != step.want {
-			t.Errorf("%s: %d events, want %d", step.reason, len(events.reasons), step.want)
-		}
+		checktest.Same(t, step.reason+": events", step.want, len(events.reasons))
 	}
 }
 
@@ -155,9 +152,7 @@ func TestStatusThatCanWait(t *testing.T) {
 			next := was.DeepCopy()
 			test.change(next)
 			before := was.DeepCopy()
-			if got := canWait(was, next, test.outcomes); got != test.want {
-				t.Errorf("canWait = %v, want %v", got, test.want)
-			}
+			checktest.Same(t, "canWait", test.want, canWait(was, next, test.outcomes))
 			if !equality.Semantic.DeepEqual(before, was) {
 				t.Error("the status was changed")
 			}
@@ -203,9 +198,7 @@ func TestEventReasons(t *testing.T) {
 			if because := test.action.Because; because != "" && !strings.Contains(strings.Join(events.notes, " "), "("+because+")") {
 				t.Errorf("notes %q lack the cause", events.notes)
 			}
-			if !slices.Equal(events.reasons, test.want) {
-				t.Errorf("events %q, want %q", events.reasons, test.want)
-			}
+			checktest.Same(t, "events", test.want, events.reasons)
 			for _, note := range events.notes {
 				if strings.Contains(note, secret) || !strings.Contains(note, "Pod web-a") {
 					t.Errorf("note %q", note)
@@ -241,9 +234,7 @@ func TestEventsOfAPlan(t *testing.T) {
 		"a long wait":       {blocked: atPreDelete("web-a", longWait), want: []string{"Normal Blocked"}},
 		"a stuck container": {blocked: []plan.Blocked{stuckPod("ImagePullBackOff", longWait)}, want: []string{"Warning Blocked"}},
 	} {
-		if events := recordedEvents(t, &test.plan, test.blocked); !slices.Equal(events.reasons, test.want) {
-			t.Errorf("%s: events %q, want %q", name, events.reasons, test.want)
-		}
+		checktest.Same(t, name+": events", test.want, recordedEvents(t, &test.plan, test.blocked).reasons)
 	}
 }
 
@@ -307,14 +298,9 @@ func inState(state apps.LifecycleState) *corev1.Pod {
 // compare compares metrics with their text form in testdata.
 func compare(t *testing.T, c prometheus.Collector, name string) {
 	t.Helper()
-	want, err := os.Open("testdata/metrics-" + name + ".txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := checktest.Must(os.Open("testdata/metrics-" + name + ".txt"))(t)
 	defer func() { _ = want.Close() }() // it was only read
-	if err := testutil.CollectAndCompare(c, want); err != nil {
-		t.Error(err)
-	}
+	checktest.NoError(t, testutil.CollectAndCompare(c, want))
 }
 
 // TestSetMetrics: which Pods wait, at which gate, for which key and for how long by now;
@@ -340,9 +326,7 @@ func TestSetMetrics(t *testing.T) {
 	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, PodInfos: left.PodInfos[:1]})
 	compare(t, m.sets, "set-alone")
 	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deletion: plan.LetGo})
-	if n := testutil.CollectAndCount(m.sets); n != 0 {
-		t.Errorf("%d series of a set that is gone", n)
-	}
+	checktest.Same(t, "series of a set that is gone", 0, testutil.CollectAndCount(m.sets))
 }
 
 // TestPassMetrics: what was planned, and how long an update in place took.
@@ -369,10 +353,7 @@ func TestPassMetrics(t *testing.T) {
 	compare(t, m.actions, "actions")
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(m.updates)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := checktest.Must(registry.Gather())(t)
 	if updates := families[0].GetMetric()[0].GetHistogram(); updates.GetSampleCount() != 1 || updates.GetSampleSum() != 7 {
 		t.Errorf("updates in place: %v", updates)
 	}
@@ -399,9 +380,7 @@ func TestWriteMetrics(t *testing.T) {
 func TestMetricsFollowConventions(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	first, second := newMetrics(time.Now), newMetrics(time.Now)
-	if err := errors.Join(first.register(registry), second.register(registry)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, errors.Join(first.register(registry), second.register(registry)))
 	if first.sets != second.sets || first.writes != second.writes {
 		t.Error("the second one counts apart")
 	}

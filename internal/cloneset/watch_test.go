@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
@@ -64,9 +65,7 @@ func TestSetChanged(t *testing.T) {
 				r.memory(keyOf(own)).note(own)
 			}
 			test.change(after)
-			if got := r.SetChanged(before, after); got != test.want {
-				t.Errorf("SetChanged = %v, want %v", got, test.want)
-			}
+			checktest.Same(t, "SetChanged", test.want, r.SetChanged(before, after))
 		})
 	}
 }
@@ -198,16 +197,9 @@ func TestNodeLabels(t *testing.T) {
 	}}
 	r := &Reconciler{Client: reader}
 	byZone := []plan.SpreadTerm{{TopologyKey: zoneKey, Selector: labels.Everything()}, {TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
-	got, err := r.nodeLabels(t.Context(), byZone, pods)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]map[string]string{"n1": {zoneKey: "a"}, "n2": {}, "gone": {}}, got); diff != "" {
-		t.Errorf("nodes (-want +got):\n%s", diff)
-	}
-	if reader.asked != 3 {
-		t.Errorf("asked %d times for 3 nodes", reader.asked)
-	}
+	got := checktest.Must(r.nodeLabels(t.Context(), byZone, pods))(t)
+	checktest.Same(t, "nodes", map[string]map[string]string{"n1": {zoneKey: "a"}, "n2": {}, "gone": {}}, got)
+	checktest.Same(t, "how often it asked for 3 nodes", 3, reader.asked)
 	for name, terms := range map[string][]plan.SpreadTerm{"no constraint": nil, "host names only": byZone[1:]} {
 		if got, err := r.nodeLabels(t.Context(), terms, pods); err != nil || got != nil || reader.asked != 3 {
 			t.Errorf("%s: %v, %v after %d reads", name, got, err, reader.asked)
@@ -235,9 +227,7 @@ func TestNodeCache(t *testing.T) {
 	if diff := cmp.Diff(any(kept), got); err != nil || diff != "" {
 		t.Errorf("kept (-want +got):\n%s, %v", diff, err)
 	}
-	if other, err := transform("other"); err != nil || other != "other" {
-		t.Errorf("what is no node becomes %v, %v", other, err)
-	}
+	checktest.Same[any](t, "what is no node", "other", checktest.Must(transform("other"))(t))
 }
 
 // TestNodeEvents: a node that goes, or stays after all, wakes the sets with Pods there, and

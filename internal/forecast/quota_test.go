@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/view"
@@ -61,9 +62,7 @@ func TestQuota(t *testing.T) {
 			update, _, err := c.Update()
 			c.Trial.Labels = map[string]string{apps.LabelRevision: update.Name}
 			c.Trial.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.NoError(t, err)
 		}, "quota few: memory 2Gi more wanted, 1Gi left; raise it or ask for fewer or smaller Pods"},
 		{"the API server says that one is too many", `replicas: 3`, `{}`, func(c *Change) { c.Exceeded = "exceeded quota: scoped" }, "exceeded quota: scoped"},
 		{"one would be too many, but none is added", same, `{}`,
@@ -86,9 +85,7 @@ func TestQuota(t *testing.T) {
 func twoPods(t *testing.T, change, hard string) Change {
 	t.Helper()
 	read := func(text string, out any) {
-		if err := yaml.Unmarshal([]byte(text), out); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, yaml.Unmarshal([]byte(text), out))
 	}
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	c := Change{Objects: view.Objects{Now: now, Set: &apps.CloneSet{}}, To: &apps.CloneSet{}}
@@ -96,21 +93,14 @@ func twoPods(t *testing.T, change, hard string) Change {
 		template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: "web:v1", resources: {requests: {cpu: 100m}}}]}}}}`, c.Set)
 	c.To = c.Set
 	old, _, err := c.Update()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := revision.Data(old.Template)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
+	data := checktest.Must(revision.Data(old.Template))(t)
 	c.Revisions = append(c.Revisions, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: old.Name}, Revision: 1, Data: runtime.RawExtension{Raw: data}})
 	c.To = c.Set.DeepCopy()
 	read(`{metadata: {generation: 2}, spec: {`+change+`}}`, c.To)
 	for _, id := range []string{"a", "b"} {
 		pod := &corev1.Pod{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(write.PodManifest(c.Set, old, id, now).Object, pod); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(write.PodManifest(c.Set, old, id, now).Object, pod))
 		pod.UID, pod.Spec.NodeName, pod.Status.Phase = types.UID(id), "n1", corev1.PodRunning
 		pod.Labels[apps.LabelLifecycleState] = string(apps.StateNormal)
 		setCondition(pod, apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue, now)

@@ -35,16 +35,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // raw encodes an object of a request.
 func raw(t *testing.T, object any) runtime.RawExtension {
 	t.Helper()
-	data, err := json.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := checktest.Must(json.Marshal(object))(t)
 	return runtime.RawExtension{Raw: data}
 }
 
@@ -125,9 +123,7 @@ func (c handleCase) run(t *testing.T) {
 	p, dry := pod(), false
 	api := server(c.broken, c.refusal, &dry)
 	if !c.gone {
-		if err := api.Create(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, api.Create(t.Context(), p))
 	}
 	h := &handler{reader: api, writer: api, recorder: events.NewFakeRecorder(10), clock: clocktesting.NewFakePassiveClock(now)}
 	got := h.Handle(t.Context(), c.request(t, p))
@@ -142,9 +138,7 @@ func (c handleCase) run(t *testing.T) {
 	if c.evict != nil && c.asked && !dry {
 		t.Error("the eviction was tried for good, not as a dry run")
 	}
-	if asked := asksForDrain(t, api, p); asked != c.asked {
-		t.Errorf("asked for a drain: %t", asked)
-	}
+	checktest.Same(t, "asked for a drain", c.asked, asksForDrain(t, api, p))
 }
 
 // asksForDrain reports whether the stored Pod, if it is there, carries a request.
@@ -174,9 +168,7 @@ func TestEvictDrained(t *testing.T) {
 			drained.Name, drained.UID = "web-2", "uid-2"
 			for of, words := range map[*corev1.Pod][]string{p: {"owner DaemonSet"}, drained: {"owner DaemonSet", "nobodys", "requested 5s 5s"}} {
 				for _, word := range words {
-					if err := scenariotest.Say(podWords, of, word); err != nil {
-						t.Fatal(err)
-					}
+					checktest.NoError(t, scenariotest.Say(podWords, of, word))
 				}
 			}
 			var evicted []string
@@ -191,15 +183,9 @@ func TestEvictDrained(t *testing.T) {
 			h := &handler{reader: api, writer: api, recorder: recorder, clock: clocktesting.NewFakePassiveClock(now)}
 			request := deletion(t, p)
 			request.UserInfo.Username = perNode
-			if got := h.Handle(t.Context(), request); got.Result.Message != c.want {
-				t.Errorf("%s, want %s", got.Result.Message, c.want)
-			}
-			if want := []string{"web-2 uid-2 999 []"}; !slices.Equal(evicted, want) {
-				t.Errorf("evicted %v, want %v", evicted, want)
-			}
-			if told := len(recorder.Events) == 1; told != (c.refusal == nil) {
-				t.Errorf("an event tells of the eviction: %t", told)
-			}
+			checktest.Same(t, "the answer", c.want, h.Handle(t.Context(), request).Result.Message)
+			checktest.Same(t, "evicted", []string{"web-2 uid-2 999 []"}, evicted)
+			checktest.Same(t, "an event tells of the eviction", c.refusal == nil, len(recorder.Events) == 1)
 		})
 	}
 }
@@ -234,16 +220,12 @@ func TestKeeper(t *testing.T) {
 		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 		read := errors.Join(api.Get(t.Context(), name, &secret), api.Get(t.Context(), client.ObjectKey{Name: name.Name}, &configuration))
 		found, served := config.GetCertificate(nil)
-		if err := errors.Join(made, seen, read, served); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, errors.Join(made, seen, read, served))
 		chains = append(chains, secret.Data[corev1.TLSCertKey])
 		return trusted(t, &configuration, found.Leaf, k.host)
 	}
 	same := func() bool { return slices.Equal(chains[len(chains)-1], chains[len(chains)-2]) }
-	if n := pass(); n != 1 {
-		t.Errorf("%d CAs, want the new one", n)
-	}
+	checktest.Same(t, "CAs", 1, pass())
 	clock.SetTime(clock.Now().Add(lifetime - renewal - 2*time.Hour))
 	if n := pass(); n != 1 || !same() {
 		t.Errorf("two thirds through its life there are %d CAs, the same certificate: %t", n, same())
@@ -262,10 +244,7 @@ func TestKeeper(t *testing.T) {
 func trusted(t *testing.T, configuration *admissionregistrationv1.ValidatingWebhookConfiguration, served *x509.Certificate, host string) (n int) {
 	t.Helper()
 	for _, w := range configuration.Webhooks {
-		cas, err := cert.ParseCertsPEM(w.ClientConfig.CABundle)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cas := checktest.Must(cert.ParseCertsPEM(w.ClientConfig.CABundle))(t)
 		pool := x509.NewCertPool()
 		for _, ca := range cas {
 			pool.AddCert(ca)

@@ -11,8 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -73,12 +72,8 @@ func TestCourse(t *testing.T) {
 	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
 		got[lane.Name] = line(&lane)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if got := r.Recording().Runs[0].Sets[0].Registries; !slices.Equal(got, []string{"dns", "other"}) {
-		t.Errorf("registries %v", got)
-	}
+	checktest.Same(t, "recording", want, got)
+	checktest.Same(t, "registries", []string{"dns", "other"}, r.Recording().Runs[0].Sets[0].Registries)
 }
 
 func line(lane *Lane) string {
@@ -115,17 +110,12 @@ func TestDeltas(t *testing.T) {
 		}
 		fold(&folded, delta)
 	}
-	if diff := cmp.Diff(encoded(t, r.Recording()), encoded(t, &folded)); diff != "" {
-		t.Error(diff)
-	}
+	checktest.Same(t, "recording", encoded(t, r.Recording()), encoded(t, &folded))
 }
 
 func encoded(t *testing.T, r *Recording) string {
 	t.Helper()
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := checktest.Must(json.MarshalIndent(r, "", " "))(t)
 	return string(text)
 }
 
@@ -178,18 +168,14 @@ func TestForget(t *testing.T) {
 		got = append(got, line(&lane))
 	}
 	want := []string{"-40000 Normal ready", "5000 Normal ready in dns"}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
+	checktest.Same(t, "what is asked", want, got)
 }
 
 // TestFile: nothing in a recording gets out of its place, and the file asks nobody.
 func TestFile(t *testing.T) {
 	var out bytes.Buffer
 	evil := `</script><script>alert(1)</script>`
-	if err := WriteFile(&out, &Recording{Title: evil}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, WriteFile(&out, &Recording{Title: evil}))
 	file := out.String()
 	if strings.Contains(file, evil) || strings.Count(file, "<script") != 2 {
 		t.Error("the recording's text became a script")

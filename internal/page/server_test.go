@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -115,9 +116,7 @@ func TestActions(t *testing.T) {
 		for _, a := range Actions(&w) {
 			got = append(got, a.Name)
 		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("%s: %v, want %q", phase, got, want)
-		}
+		checktest.Same(t, string(phase), want, strings.Join(got, " "))
 	}
 	if got := Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}); got != nil {
 		t.Errorf("Deployment: %v", got)
@@ -156,18 +155,14 @@ func TestEvents(t *testing.T) {
 	}
 	stop()
 	silent(t, lines)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	checktest.NoError(t, <-ended)
 }
 
 // silent reads to the end, where no event is left.
 func silent(t *testing.T, lines *bufio.Scanner) {
 	t.Helper()
 	for lines.Scan() {
-		if lines.Text() != "" {
-			t.Errorf("after the end: %s", lines.Text())
-		}
+		checktest.Same(t, "after the end", "", lines.Text())
 	}
 }
 
@@ -176,23 +171,14 @@ func follow(t *testing.T, s *Server) (stop context.CancelFunc, ended <-chan erro
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := checktest.Must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))(t)
 	serving, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	end := make(chan error, 1)
 	go func() { end <- s.Serve(serving, listener) }()
 	address, token, _ := strings.Cut(s.Address(listener), "#")
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"events?token="+token, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := checktest.Must(http.NewRequestWithContext(ctx, http.MethodGet, address+"events?token="+token, nil))(t)
+	answer := checktest.Must(http.DefaultClient.Do(r))(t)
 	t.Cleanup(func() { _ = answer.Body.Close() })
 	return stop, end, bufio.NewScanner(answer.Body)
 }
@@ -201,9 +187,7 @@ func event(t *testing.T, lines *bufio.Scanner) (r Recording) {
 	t.Helper()
 	for lines.Scan() {
 		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-			if err := json.Unmarshal([]byte(text), &r); err != nil {
-				t.Fatal(err)
-			}
+			checktest.NoError(t, json.Unmarshal([]byte(text), &r))
 			return r
 		}
 	}

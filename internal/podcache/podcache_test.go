@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
@@ -73,9 +74,7 @@ status:
   - {type: PodScheduled, status: "True", lastTransitionTime: "2026-01-01T00:00:00Z"}
   containerStatuses:` + statuses.String()
 	pod := &corev1.Pod{}
-	if err := yaml.UnmarshalStrict([]byte(manifest), pod); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, yaml.UnmarshalStrict([]byte(manifest), pod))
 	return pod
 }
 
@@ -91,14 +90,9 @@ func numbered(t testing.TB, pod *corev1.Pod, n int) *corev1.Pod {
 		APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set, UID: types.UID(fmt.Sprintf("%036d", n%controllers)),
 		Controller: new(true), BlockOwnerDeletion: new(true),
 	}}
-	data, err := pod.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := checktest.Must(pod.Marshal())(t)
 	arrived := &corev1.Pod{}
-	if err := arrived.Unmarshal(data); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, arrived.Unmarshal(data))
 	return arrived
 }
 
@@ -160,9 +154,7 @@ func TestWhatIsKept(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", test.name, err, diff)
 		}
 	}
-	if other, err := keep("other"); err != nil || other != "other" {
-		t.Errorf("what is no Pod becomes %v, %v", other, err)
-	}
+	checktest.Same[any](t, "what is no Pod", "other", checktest.Must(keep("other"))(t))
 }
 
 // TestTemplates: Pods share what they have in common, and nothing else, also when the tables
@@ -172,13 +164,8 @@ func TestTemplates(t *testing.T) {
 	kept := func(n int, labels map[string]string) *corev1.Pod {
 		pod := numbered(t, typical(t), n)
 		pod.Labels = labels
-		got, err := keep(pod.DeepCopy())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff([]any{pod.Labels, pod.Annotations, pod.OwnerReferences}, []any{got.(*corev1.Pod).Labels, got.(*corev1.Pod).Annotations, got.(*corev1.Pod).OwnerReferences}); diff != "" {
-			t.Errorf("Pod %d is kept with another's (-want +got):\n%s", n, diff)
-		}
+		got := checktest.Must(keep(pod.DeepCopy()))(t)
+		checktest.Same(t, fmt.Sprintf("Pod %d", n), []any{pod.Labels, pod.Annotations, pod.OwnerReferences}, []any{got.(*corev1.Pod).Labels, got.(*corev1.Pod).Annotations, got.(*corev1.Pod).OwnerReferences})
 		return got.(*corev1.Pod)
 	}
 	first, second, other := kept(1, nil), kept(1+controllers, nil), kept(2, nil)
@@ -187,9 +174,7 @@ func TestTemplates(t *testing.T) {
 	}
 	fewer := numbered(t, typical(t), 3)
 	fewer.Spec.Containers[2].Ports = nil
-	if got, err := keep(fewer); err != nil || len(got.(*corev1.Pod).Spec.Containers[0].Ports) != 4 {
-		t.Errorf("a Pod with fewer ports than others: %v, %v", got, err)
-	}
+	checktest.Same(t, "the ports of a Pod with fewer than others", 4, len(checktest.Must(keep(fewer))(t).(*corev1.Pod).Spec.Containers[0].Ports))
 	for n := range 2 * controllers {
 		kept(n, map[string]string{"statefulset.kubernetes.io/pod-name": fmt.Sprint("cart-", n)})
 	}
@@ -197,7 +182,5 @@ func TestTemplates(t *testing.T) {
 	for n := range mostTemplates + 1 {
 		shared(&full.maps, uint64(n), nil, func(_, _ map[string]string) bool { return true })
 	}
-	if len(full.maps) != 1 {
-		t.Errorf("a full table has %d entries", len(full.maps))
-	}
+	checktest.Same(t, "entries of a full table", 1, len(full.maps))
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
@@ -39,20 +40,14 @@ func TestPause(t *testing.T) {
 			p.timed(func() { clock.SetTime(clock.Now().Add(spent / 2)) })
 		}
 		p.pause()
-		if have := max(r.pauseLeft(namespace), 0); have != want {
-			t.Errorf("after %s of work the next pass is put off by %s, want %s", spent, have, want)
-		}
-		if have := max(r.pauseLeft("another"), 0); have != 0 {
-			t.Errorf("another namespace waits for %s", have)
-		}
+		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, max(r.pauseLeft(namespace), 0))
+		checktest.Same(t, "how long another namespace waits", 0, max(r.pauseLeft("another"), 0))
 		if want == 0 {
 			continue
 		}
 		// Without a client, a pass that does anything panics.
-		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
-		if err != nil || result.RequeueAfter != want {
-			t.Errorf("a pass within the pause returned %v, %v", result, err)
-		}
+		result := checktest.Must(r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}))(t)
+		checktest.Same(t, "when a pass within the pause comes again", want, result.RequeueAfter)
 		clock.SetTime(clock.Now().Add(want))
 		if have := r.pauseLeft(namespace); have > 0 {
 			t.Errorf("after the pause the next pass is put off by %s more", have)
@@ -100,10 +95,7 @@ func applied(t *testing.T, b *batches) (*pass, error) {
 	t.Helper()
 	object := &usherv1alpha1.Registry{}
 	object.Name, object.UID = "discovery", "discovery"
-	metrics, err := newMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
 	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
 	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock, 1)
 	p := &pass{Reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
@@ -153,9 +145,7 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 // TestAProbeReportsOnceThatARegistryIsBack: that report causes the passes of its users.
 func TestAProbeReportsOnceThatARegistryIsBack(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := usherv1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, usherv1alpha1.AddToScheme(scheme))
 	object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "backup"}}
 	object.Spec.Webhook = &usherv1alpha1.WebhookRegistry{}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(object).WithObjects(object).Build()
@@ -166,30 +156,21 @@ func TestAProbeReportsOnceThatARegistryIsBack(t *testing.T) {
 			return store, nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	for _, probe := range []struct {
 		fault memory.Fault
 		back  int
 	}{{memory.None, 0}, {memory.Down, 0}, {memory.None, 1}, {memory.None, 1}} {
 		store.Break(probe.fault)
-		if _, err := r.ReconcileRegistry(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "backup"}}); err != nil {
-			t.Fatal(err)
-		}
-		if len(r.back) != probe.back {
-			t.Errorf("a probe of a registry with fault %d: %d reports that it is back, want %d", probe.fault, len(r.back), probe.back)
-		}
+		checktest.Must(r.ReconcileRegistry(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "backup"}}))(t)
+		checktest.Same(t, fmt.Sprintf("who is back after a probe with fault %d", probe.fault), probe.back, len(r.back))
 	}
 }
 
 // TestMetricsOfWhatIsGone forgets a Registration and a Registry.
 func TestMetricsOfWhatIsGone(t *testing.T) {
 	scraped := prometheus.NewRegistry()
-	m, err := newMetrics(scraped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := checktest.Must(newMetrics(scraped))(t)
 	waits := plan.Plan{Waiting: []plan.Waiting{{Registration: "nginx", Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}}}
 	m.count(namespace, plan.Outcome{Registration: &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: "nginx"}}}, waits,
 		usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}})
@@ -197,14 +178,10 @@ func TestMetricsOfWhatIsGone(t *testing.T) {
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
-	if n, err := testutil.GatherAndCount(scraped); err != nil || n != 13 {
-		t.Errorf("there are %d series, %v", n, err)
-	}
+	checktest.Same(t, "series", 13, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	m.forget(namespace, "nginx")
 	m.forgetRegistry("discovery")
-	if n, err := testutil.GatherAndCount(scraped); err != nil || n != 0 {
-		t.Errorf("%d series are left, %v", n, err)
-	}
+	checktest.Same(t, "series that are left", 0, checktest.Must(testutil.GatherAndCount(scraped))(t))
 }
 
 const namespace = "demo"

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
@@ -95,22 +95,14 @@ func TestSecretsAreFollowed(t *testing.T) {
 	api := fake.NewClientBuilder().WithObjects(secret).Build()
 	p := poolOf(api)
 	for range 3 {
-		if _, err := p.get(t.Context(), object, "", true); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(p.get(t.Context(), object, "", true))(t)
 	}
 	secret.Data["password"] = []byte("new")
-	if err := api.Update(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, api.Update(t.Context(), secret))
 	for _, fresh := range []bool{false, true} {
-		if _, err := p.get(t.Context(), object, "", fresh); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(p.get(t.Context(), object, "", fresh))(t)
 	}
-	if want := []string{"old", "new"}; !slices.Equal(*seen, want) {
-		t.Errorf("connectors were made with %v, want %v", *seen, want)
-	}
+	checktest.Same(t, "what connectors were made with", []string{"old", "new"}, *seen)
 }
 
 // at is a time so many seconds after the epoch.
@@ -290,9 +282,7 @@ func TestPanicsAreErrors(t *testing.T) {
 	}, clocktesting.NewFakePassiveClock(epoch), 1)
 	_, connect := p.get(t.Context(), object, "bad", false)
 	c, err := p.get(t.Context(), object, "good", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	_, list := c.List(t.Context(), "web")
 	each := registry.Each(t.Context(), 2, 2, func(int) error { return careless{}.Ping(t.Context()) })
 	for where, err := range map[string]error{
@@ -327,11 +317,7 @@ func TestCallsWaitInLine(t *testing.T) {
 	},
 		clocktesting.NewFakePassiveClock(epoch), 2)
 	conn := func(name, prefix string) *conn {
-		c, err := p.get(t.Context(), &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}, prefix, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
+		return checktest.Must(p.get(t.Context(), &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}, prefix, false))(t)
 	}
 	var all errgroup.Group
 	for _, prefix := range []string{"a", "b", "c", "a"} {

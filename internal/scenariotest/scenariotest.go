@@ -26,6 +26,8 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // Scenario is one scenario of a file.
@@ -38,10 +40,7 @@ type Scenario struct {
 // Read reads the scenarios of a file.
 func Read(t testing.TB, file string) []Scenario {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := checktest.Must(os.ReadFile(file))(t)
 	var out []Scenario
 	var always []string
 	for scenario := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -86,9 +87,7 @@ type bench struct {
 
 func newBench(t *testing.T, o *Operator, p *corev1.Pod, funcs ...interceptor.Funcs) *bench {
 	t.Helper()
-	if err := o.check(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, o.check())
 	b := &bench{T: t, events: events.NewFakeRecorder(100), clock: clocktesting.NewFakePassiveClock(epoch)}
 	builder := fake.NewClientBuilder().WithStatusSubresource(p).WithObjects(p)
 	for _, f := range funcs {
@@ -253,9 +252,7 @@ func TestAPodThatChangedIsReadAgain(t *testing.T) {
 	if err != nil || result.RequeueAfter == 0 {
 		t.Errorf("result %v, error %v; want another run and no error", result, err)
 	}
-	if have := b.live().Labels[blocked]; have != "true" {
-		t.Errorf("the hook of a Pod that is in service again was released: %s", have)
-	}
+	checktest.Same(t, "the hook of a Pod that is in service again", "true", b.live().Labels[blocked])
 }
 
 // TestMistakes are those of the program that builds the operator.
@@ -273,8 +270,6 @@ func TestMistakes(t *testing.T) {
 		"template cannot set one": New("traffic").OnCreated(Finalizer(guard), do),
 	}
 	for want, o := range tests {
-		if err := o.check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
+		checktest.Says(t, "the error", o.check(), want)
 	}
 }

@@ -4,12 +4,11 @@ package bench
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 func auditLine(verb, uri, subresource string, code int) string {
@@ -36,7 +35,7 @@ func TestRequests(t *testing.T) {
 		{auditLine("watch", "/api/v1/pods?watch=true", "", 200), false},
 		{`{"verb":"get","requestURI":"/version","user":{"username":"usher"},"responseStatus":{"code":200}}` + "\n", false},
 	} {
-		registrytest.NoError(t, os.WriteFile(log.path, []byte(c.line), 0o600))
+		checktest.NoError(t, os.WriteFile(log.path, []byte(c.line), 0o600))
 		log.offset = 0
 		err := log.next(func(one auditEvent) {
 			if got := r.add(one); got != c.write || one.User.Username != "usher" {
@@ -47,12 +46,8 @@ func TestRequests(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if want := map[string]int{"patch pods": 2, "patch pods/status": 1, "create pods": 1}; !maps.Equal(r.writes, want) {
-		t.Errorf("writes: %v, want %v", r.writes, want)
-	}
-	if want := map[string]int{"patch pods 422": 1, "create pods 500": 1}; !maps.Equal(r.rejected, want) {
-		t.Errorf("rejected: %v, want %v", r.rejected, want)
-	}
+	checktest.Same(t, "writes", map[string]int{"patch pods": 2, "patch pods/status": 1, "create pods": 1}, r.writes)
+	checktest.Same(t, "rejected", map[string]int{"patch pods 422": 1, "create pods 500": 1}, r.rejected)
 	if r.reads != 3 || r.rejectedShare() != 0.5 || newRequests().rejectedShare() != 0 {
 		t.Errorf("%d reads, share %g; want 3, 0.5", r.reads, r.rejectedShare())
 	}
@@ -67,8 +62,7 @@ func TestAuditLogThatGrows(t *testing.T) {
 	if got, err := read(); got != 0 || err != nil {
 		t.Errorf("%d requests in a log that does not exist, %v", got, err)
 	}
-	file, err := os.Create(log.path)
-	registrytest.NoError(t, err)
+	file := checktest.Must(os.Create(log.path))(t)
 	defer func() { _ = file.Close() }()
 	line := auditLine("patch", "/x", "", 200)
 	for _, step := range []struct {
@@ -76,9 +70,7 @@ func TestAuditLogThatGrows(t *testing.T) {
 		want   int
 		broken bool
 	}{{line + line + line[:40], 2, false}, {"", 0, false}, {line[40:], 1, false}, {line, 1, false}, {"nonsense\n", 0, true}} {
-		if _, err := file.WriteString(step.text); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(file.WriteString(step.text))(t)
 		if got, err := read(); got != step.want || (err != nil) != step.broken {
 			t.Errorf("after %.20q…: %d requests, want %d; %v", step.text, got, step.want, err)
 		}

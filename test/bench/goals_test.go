@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -129,17 +130,11 @@ func TestGoals(t *testing.T) {
 		"a fifth, killed, costs more": {operator(func(r []*result) { r[3].cpu[usher] = times(20) }), ""},
 	} {
 		goals := judge(c.results)
-		if got := missed(goals); got != c.want {
-			t.Errorf("%s: missed %q, want %q", name, got, c.want)
-		}
-		if missed := (&Report{goals: goals}).Missed(); missed != (c.want != "") {
-			t.Errorf("%s: Missed is %t", name, missed)
-		}
+		checktest.Same(t, name+": missed", c.want, missed(goals))
+		checktest.Same(t, name+": Missed", c.want != "", (&Report{goals: goals}).Missed())
 	}
 	for pods, want := range map[int]int{1: 0, 4: 3, 5: 4, 6: 4, 100: 80, 2000: 1600} {
-		if got := readyFloor(pods); got != want {
-			t.Errorf("of %d Pods %d must be ready, want %d", pods, got, want)
-		}
+		checktest.Same(t, fmt.Sprintf("of %d Pods that must be ready", pods), want, readyFloor(pods))
 	}
 }
 
@@ -160,9 +155,7 @@ func TestMerge(t *testing.T) {
 	r := all[0]
 	got := fmt.Sprint(r.rounds, r.perRound(r.wall), r.perSecond(), r.perRound(r.cpu[usher]), r.peak, r.least,
 		r.perPod(float64(sum(r.own.writes))), r.out.Percentile(50), len(r.out))
-	if want := "3 2s 50 2s 70 79 3.01 2s 3"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	checktest.Same(t, "result", "3 2s 50 2s 70 79 3.01 2s 3", got)
 }
 
 // Each column shows what its title says.
@@ -184,10 +177,6 @@ func TestReport(t *testing.T) {
 		}},
 	} {
 		text := (&Report{results: c.results, goals: judge(c.results)}).Markdown()
-		for _, want := range c.want {
-			if !strings.Contains(text, want) {
-				t.Errorf("the report lacks %q:\n%s", want, text)
-			}
-		}
+		checktest.Says(t, "the report", text, c.want...)
 	}
 }

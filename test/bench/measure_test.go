@@ -5,11 +5,10 @@ package bench
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 const fewPods = 10
@@ -17,8 +16,7 @@ const fewPods = 10
 func options(t *testing.T) Options {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	registrytest.NoError(t, err)
+	out := checktest.Must(os.Create(filepath.Join(t.TempDir(), "out")))(t)
 	t.Cleanup(func() { _ = out.Close() })
 	return Options{Sizes: []int{fewPods}, Out: out, Getenv: os.Getenv}
 }
@@ -82,9 +80,7 @@ func TestSetsFarAway(t *testing.T) {
 			t.Errorf("%s: a Pod was out of service for %s, less than %s", r.name, r.out.Percentile(0), least)
 		}
 	}
-	if want := []string{stepSmall, stepInPlace, stepSets}; !slices.Equal(got, want) {
-		t.Errorf("measured were %q, want %q", got, want)
-	}
+	checktest.Same(t, "measured", []string{stepSmall, stepInPlace, stepSets}, got)
 	if one := largest(report.results, stepInPlace); one.beside <= 0 {
 		t.Error("no small set was updated beside the large one")
 	}
@@ -93,8 +89,7 @@ func TestSetsFarAway(t *testing.T) {
 // measure measures successfully, and checks what every measurement has.
 func measure(t *testing.T, o Options) *Report {
 	t.Helper()
-	report, err := Run(t.Context(), o)
-	registrytest.NoError(t, err)
+	report := checktest.Must(Run(t.Context(), o))(t)
 	nothingLeft(t)
 	for _, r := range report.results {
 		if r.wall <= 0 || r.done < r.wall || r.alone != (len(r.latency) > 0) || r.alone == (r.peak > 0) {

@@ -14,6 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -92,12 +93,8 @@ func TestOutOfService(t *testing.T) {
 	c.pods.is(pod("c", unready))
 	c.after(3 * time.Second).pods.is(pod("c"))
 	got := c.pods.end()
-	if !slices.Equal(got.out, traffic.Latencies{2 * time.Second}) {
-		t.Errorf("out of service: %v, want a's 2s", got.out)
-	}
-	if !slices.Equal(got.startup, traffic.Latencies{3 * time.Second}) {
-		t.Errorf("startup: %v, want c's 3s", got.startup)
-	}
+	checktest.Same(t, "out of service", traffic.Latencies{2 * time.Second}, got.out)
+	checktest.Same(t, "startup", traffic.Latencies{3 * time.Second}, got.startup)
 	if got.least != 1 || c.pods.ready != 2 {
 		t.Errorf("least ready: %d, now %d; want 1 and 2", got.least, c.pods.ready)
 	}

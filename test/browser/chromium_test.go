@@ -16,6 +16,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/fetch"
 )
 
@@ -40,15 +41,10 @@ type tab struct {
 // open starts a browser with a window of that size.
 func open(t *testing.T, width, height int64) *tab {
 	t.Helper()
-	folder, err := chromium()
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := checktest.Must(chromium())(t)
 	own := t.TempDir()
 	config := filepath.Join(own, "fonts.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, fonts, folder, own), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, os.WriteFile(config, fmt.Appendf(nil, fonts, folder, own), 0o600))
 	options := []chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(filepath.Join(folder, "usr/lib/chromium/chromium-headless-shell")),
 		chromedp.UserDataDir(filepath.Join(own, "profile")),
@@ -77,17 +73,11 @@ func libraries(folder string) string {
 
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.Fatal(err)
-	}
+	checktest.NoError(b, chromedp.Do(b.ctx, actions...))
 }
 
 // get runs an action that has a result.
 func get[T any](b *tab, action chromedp.Action[T]) T {
 	b.Helper()
-	result, err := chromedp.Run(b.ctx, action)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return result
+	return checktest.Must(chromedp.Run(b.ctx, action))(b)
 }

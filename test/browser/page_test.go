@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -41,18 +42,11 @@ func serve(t *testing.T) *served {
 		s.done <- strings.Join([]string{set, action, to}, " ")
 		return nil
 	})
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	go func() { _ = s.server.Serve(t.Context(), listener) }() // the browser finds out
-	if err := chromedp.Listen(s.ctx, s.hear); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, chromedp.Listen(s.ctx, s.hear))
 	s.address = s.server.Address(listener)
-	if _, err := chromedp.Call(s.ctx, network.Enable, network.EnableParams{}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(chromedp.Call(s.ctx, network.Enable, network.EnableParams{}))(t)
 	s.do(chromedp.Navigate(s.address))
 	return s
 }
@@ -122,9 +116,7 @@ func TestPage(t *testing.T) {
 	s.do(chromedp.KeyEvent("\t"), chromedp.KeyEvent("\r"))
 	select {
 	case got := <-s.done:
-		if got != "CloneSet/shop/web pause " {
-			t.Errorf("the page asks for %q", got)
-		}
+		checktest.Same(t, "what the page asks for", "CloneSet/shop/web pause ", got)
 	case <-time.After(bound):
 		t.Fatal("nothing reaches the server")
 	}
@@ -164,10 +156,7 @@ func (b *tab) press(name string) {
 // named holds the accessibility tree to roles with names.
 func (b *tab) named(want ...string) {
 	b.Helper()
-	tree, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	tree := checktest.Must(chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}))(b)
 	var got []string
 	for _, node := range tree.Nodes {
 		if node.Role != nil && node.Name != nil && !node.Ignored {
@@ -242,10 +231,7 @@ func (s *served) change(ctx context.Context, pods int) {
 // TestSearch: the keyboard finds a section of the documentation and goes there, in the site as
 // `make docs` leaves it on the disk: without a server and without a network.
 func TestSearch(t *testing.T) {
-	home, err := filepath.Abs("../../bin/docs/index.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	home := checktest.Must(filepath.Abs("../../bin/docs/index.html"))(t)
 	b := open(t, 1280, 860)
 	b.do(chromedp.Navigate("file://"+home), chromedp.Focus(chromedp.CSS("#search")), chromedp.KeyEvent("whose service"))
 	b.eventually("the best first", `document.querySelector("#results li")?.textContent.includes("Whose a service is")`)

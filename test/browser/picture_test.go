@@ -17,6 +17,7 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -35,27 +36,16 @@ const (
 // go test . -update writes them. The browser has one font, and its clock stands still.
 func TestPictures(t *testing.T) {
 	b := open(t, 1280, 640)
-	if _, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: "performance.now = () => 0"}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: "performance.now = () => 0"}))(t)
 	for name, recording := range map[string]*page.Recording{"live": rollout(15), "many": rollout(2000), "demo": runs()} {
 		file := filepath.Join(t.TempDir(), "page.html")
-		out, err := os.Create(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := page.WriteFile(out, recording); err != nil {
-			t.Fatal(err)
-		}
-		if err := out.Close(); err != nil {
-			t.Fatal(err)
-		}
+		out := checktest.Must(os.Create(file))(t)
+		checktest.NoError(t, page.WriteFile(out, recording))
+		checktest.NoError(t, out.Close())
 		for _, look := range []string{"light", "dark"} {
 			t.Run(name+"-"+look, func(t *testing.T) {
 				params := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look}}}
-				if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, params); err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(chromedp.Call(b.ctx, emulation.SetEmulatedMedia, params))(t)
 				b.do(chromedp.Navigate("file://" + file))
 				b.eventually("a picture", `document.querySelector(".axis").width > 0`)
 				compare(t, filepath.Join("testdata", name+"-"+look+".png"), get(b, chromedp.CaptureScreenshot()))
@@ -68,14 +58,9 @@ func TestPictures(t *testing.T) {
 func compare(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, os.WriteFile(file, got, 0o600))
 	}
-	golden, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden := checktest.Must(os.ReadFile(file))(t)
 	a, b := decoded(t, golden), decoded(t, got)
 	if a.Bounds() != b.Bounds() {
 		t.Fatalf("%v, want %v", b.Bounds(), a.Bounds())
@@ -96,11 +81,7 @@ func compare(t *testing.T, file string, got []byte) {
 
 func decoded(t *testing.T, data []byte) image.Image {
 	t.Helper()
-	picture, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return picture
+	return checktest.Must(png.Decode(bytes.NewReader(data)))(t)
 }
 
 func apart(a, b image.Image, x, y int) bool {

@@ -7,28 +7,23 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 func TestCompile(t *testing.T) {
 	module := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		registrytest.NoError(t, os.WriteFile(filepath.Join(module, name), []byte(text), 0o644))
+		checktest.NoError(t, os.WriteFile(filepath.Join(module, name), []byte(text), 0o644))
 	}
 	write("go.mod", "module example.test/tiny\n\ngo 1.26\n")
 	write("main.go", "package main\n\nfunc main() { missing() }\n")
 	program := Program{Name: "build tiny", Module: module, Pkg: ".", Out: filepath.Join(module, "tiny")}
-	if err := program.Compile(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "undefined: missing") {
-		t.Errorf("a program that is wrong: %v", err)
-	}
+	checktest.Says(t, "a program that is wrong", program.Compile(t.Context(), nil), "undefined: missing")
 	write("main.go", "package main\n\nfunc main() {}\n")
-	if err := program.Compile(t.Context(), nil); err != nil {
-		t.Error(err)
-	}
+	checktest.NoError(t, program.Compile(t.Context(), nil))
 	if _, err := os.Stat(program.Out); err != nil {
 		t.Error(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
@@ -24,8 +24,7 @@ func TestFailedStart(t *testing.T) {
 		t.Fatalf("error is %v, want the API server's with its last lines", err)
 	}
 	other := t.TempDir()
-	registrytest.NoError(t, os.WriteFile(filepath.Join(other, "thesis.txt"), nil, 0o600))
-	if _, err := cluster.Start(t.Context(), cluster.Options{Dir: other}); err == nil || !strings.Contains(err.Error(), "thesis.txt") {
-		t.Errorf("a directory with other files: %v", err)
-	}
+	checktest.NoError(t, os.WriteFile(filepath.Join(other, "thesis.txt"), nil, 0o600))
+	_, err = cluster.Start(t.Context(), cluster.Options{Dir: other})
+	checktest.Says(t, "a directory with other files", err, "thesis.txt")
 }

@@ -4,7 +4,6 @@ package demo
 
 import (
 	"encoding/json"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -50,24 +50,18 @@ func TestLostRequests(t *testing.T) {
 	}
 	result := Result{Runs: []*RunResult{on, off}}
 	shown := strings.Join(result.write(false), "\n")
-	for _, want := range []string{
+	checktest.Says(t, "what is shown", shown,
 		"where 0 requests were lost, and nothing\ncovers how they leave, where 678 were",
 		"Lost with hooks and guard off: 1,303 × connection reset, 50 × connection refused.",
 		"hooks and guard on: 12,800 requests, 0 lost   hooks and guard off: 2,500 requests, 1,353 lost",
-	} {
-		if !strings.Contains(shown, want) {
-			t.Errorf("the report lacks %q:\n%s", want, shown)
-		}
-	}
+	)
 	if result.Lost() != 0 || on.lostIn(phaseRecreate) != 0 || off.lostIn(phaseInPlace) != 53 || off.lostIn(phaseRecreate) != 1300 {
 		t.Errorf("lost: %d with hooks, %d in the recreate update; without hooks %d and %d in the updates",
 			result.Lost(), on.lostIn(phaseRecreate), off.lostIn(phaseInPlace), off.lostIn(phaseRecreate))
 	}
 	on.Outcomes[0].Report.Sections[1].Lost = 2
 	on.Outcomes[1].Leaving--
-	if result.Lost() != 3 {
-		t.Errorf("%d were lost with hooks, want 3", result.Lost())
-	}
+	checktest.Same(t, "lost with hooks", 3, result.Lost())
 }
 
 // The runs in a page.
@@ -76,10 +70,7 @@ const runOn, runOff = "Hooks and guard on", "Hooks and guard off"
 // recorded reads the page of a whole demo, and counts the lost requests in it by run.
 func recorded(t *testing.T, path string) (lost map[string]int) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := checktest.Must(os.ReadFile(path))(t)
 	_, rest, _ := strings.Cut(string(text), `<script id="recording" type="application/json">`)
 	text = []byte(rest[:strings.Index(rest, "</script>")])
 	var recording page.Recording
@@ -112,10 +103,7 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	for _, hooks := range []bool{true, false} {
 		r := &run{hooks: hooks, board: newQuietBoard()}
 		web := cloneSets(hooks)[0]
-		client, err := traffic.New(traffic.Options{Rate: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := checktest.Must(traffic.New(traffic.Options{Rate: 1}))(t)
 		r.actors = []*actor{{story: web, client: client, set: &unstructured.Unstructured{Object: map[string]any{"kind": "CloneSet"}}}}
 		r.board.is(aSet())
 		r.board.is(aPod("web-a"))
@@ -130,12 +118,8 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	if lane := runs[1].Sets[0].Lanes[0]; lane.Name != "web-a" || len(lane.Marks) != 1 || lane.Marks[0].Count != 2 || lane.Segments[len(lane.Segments)-1].State != "" {
 		t.Errorf("the lane is %+v, want that of web-a with one mark for two requests, and its end", lane)
 	}
-	if err := write(path, &page.Recording{Runs: runs}); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := recorded(t, path), map[string]int{runOn: 0, runOff: 3}; !maps.Equal(got, want) {
-		t.Errorf("the page has lost requests %v, want %v", got, want)
-	}
+	checktest.NoError(t, write(path, &page.Recording{Runs: runs}))
+	checktest.Same(t, "lost requests in the page", map[string]int{runOn: 0, runOff: 3}, recorded(t, path))
 }
 
 const addrA = "127.9.0.3:8080"
@@ -233,9 +217,7 @@ func TestFingerprintChangesWithWhatMustNotHappen(t *testing.T) {
 			t.Errorf("%s does not change the fingerprint", name)
 		}
 	}
-	if print(aPod("web-a", draining, unready)) != still {
-		t.Error("a drain changes the fingerprint")
-	}
+	checktest.Same(t, "the fingerprint of a drain", still, print(aPod("web-a", draining, unready)))
 }
 
 func TestAnAddressThatIsUsedAgain(t *testing.T) {
@@ -260,10 +242,7 @@ func TestAnAddressThatIsUsedAgain(t *testing.T) {
 func short(t *testing.T) Options {
 	t.Helper()
 	t.Parallel()
-	out, err := os.Create(filepath.Join(t.TempDir(), "out.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := checktest.Must(os.Create(filepath.Join(t.TempDir(), "out.txt")))(t)
 	t.Cleanup(func() {
 		_ = out.Close()
 		if text, err := os.ReadFile(out.Name()); err == nil && t.Failed() {
@@ -279,10 +258,7 @@ func short(t *testing.T) Options {
 // play plays a demo, which must lose nothing with hooks, and returns what it showed.
 func play(t *testing.T, options Options) (Result, string) {
 	t.Helper()
-	result, err := Run(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := checktest.Must(Run(t.Context(), options))(t)
 	on := result.Runs[0]
 	if !on.Hooks || len(on.Took) != len(options.phases()) {
 		t.Fatalf("the first run, with hooks %t, has the phases %v", on.Hooks, on.Took)
@@ -295,10 +271,7 @@ func play(t *testing.T, options Options) (Result, string) {
 	if on.DrainedSlow() == 0 {
 		t.Error("no slow request was drained: the run has not shown that they are not cut")
 	}
-	text, err := os.ReadFile(options.Out.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := checktest.Must(os.ReadFile(options.Out.Name()))(t)
 	return result, string(text)
 }
 
@@ -315,14 +288,10 @@ func TestHooksLoseNothing(t *testing.T) {
 	if len(result.Runs) != 2 || result.Runs[1].Hooks || result.Runs[1].Lost() == 0 {
 		t.Error("nothing was lost without hooks: the run has not shown what hooks are for")
 	}
-	for _, want := range []string{
+	checktest.Says(t, "what is shown", shown,
 		"PreparingUpdate → Updating  (left etcd", "runs v2", "Updated → Normal", "PreparingDelete", "has left discovery; callers may still use it",
 		"is deleted  (left etcd", "is gone", "Draining", " is drained of ", "hooks and guard on: ", "hooks and guard off: ",
-	} {
-		if !strings.Contains(shown, want) {
-			t.Errorf("the output does not say %q", want)
-		}
-	}
+	)
 }
 
 // Usher is killed in every phase, and in one of them the registry is stopped as well.
@@ -330,13 +299,7 @@ func TestTroubleLosesNothing(t *testing.T) {
 	options := short(t)
 	options.KillUsher, options.StopRegistry = true, true
 	result, shown := play(t, options)
-	if kills := strings.Count(shown, "Usher is killed"); kills != len(options.phases()) {
-		t.Errorf("Usher was killed %d times in %d phases", kills, len(options.phases()))
-	}
+	checktest.Same(t, "how often Usher was killed", len(options.phases()), strings.Count(shown, "Usher is killed"))
 	waited := strings.Join(result.Runs[0].Waited, "\n")
-	for _, want := range []string{"Pod web-", "inPlaceUpdate", "Registry discovery"} {
-		if !strings.Contains(waited, want) {
-			t.Errorf("during the outage the objects do not say %q; they say:\n%s", want, waited)
-		}
-	}
+	checktest.Says(t, "what the objects say during the outage", waited, "Pod web-", "inPlaceUpdate", "Registry discovery")
 }

@@ -12,7 +12,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // settled is a set of two Pods with nothing in progress.
@@ -83,8 +83,7 @@ func TestStories(t *testing.T) {
 
 // A story that fails says at which step.
 func TestFailure(t *testing.T) {
-	steps, err := parse("pause 1ms\npause long\n")
-	registrytest.NoError(t, err)
+	steps := checktest.Must(parse("pause 1ms\npause long\n"))(t)
 	scene := &Scene{ctx: t.Context(), story: Story{steps: steps}}
 	if err := scene.perform(); err == nil || !strings.HasPrefix(err.Error(), "pause long: ") {
 		t.Errorf("it fails with %v", err)
@@ -116,8 +115,7 @@ func TestFacts(t *testing.T) {
 		},
 	} {
 		for _, text := range facts {
-			wrong, err := look(text)
-			registrytest.NoError(t, err)
+			wrong := checktest.Must(look(text))(t)
 			if now, then := wrong(s, settled()), wrong(s, later); (now == "") != (i == 1) || (then == "") != (i == 0) {
 				t.Errorf("%s: %q, and later %q", text, now, then)
 			}

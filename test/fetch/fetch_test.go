@@ -13,13 +13,13 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 func TestOnceIsOnce(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "cache", "thing")
 	// What a killed process left.
-	registrytest.NoError(t, os.MkdirAll(filepath.Join(folder+".making", "half"), 0o755))
+	checktest.NoError(t, os.MkdirAll(filepath.Join(folder+".making", "half"), 0o755))
 	var made atomic.Int32
 	var all sync.WaitGroup
 	for range 4 {
@@ -52,12 +52,12 @@ func TestOnceLeavesNothingThatFailed(t *testing.T) {
 func TestOnceWaitsNoLongerThanItsContext(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "thing")
 	lock := flock.New(folder + ".lock")
-	registrytest.NoError(t, lock.Lock())
+	checktest.NoError(t, lock.Lock())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := Once(ctx, folder, "Making a thing", func(context.Context, string) error { return nil })
 	if !errors.Is(err, context.Canceled) || exists(folder) {
 		t.Errorf("while another makes it: %v", err)
 	}
-	registrytest.NoError(t, lock.Close())
+	checktest.NoError(t, lock.Close())
 }

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // echoServer returns the address of a server that sends back what it gets.
 func echoServer(t *testing.T) string {
 	t.Helper()
 	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	go func() {
 		for {
@@ -33,8 +33,7 @@ func echoServer(t *testing.T) string {
 // elsewhere is the address of a server that says nothing.
 func elsewhere(t *testing.T) string {
 	t.Helper()
-	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	registrytest.NoError(t, err)
+	server := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = server.Close() })
 	return server.Addr().String()
 }
@@ -52,20 +51,18 @@ func echo(client net.Conn, size int) (time.Duration, error) {
 func TestLink(t *testing.T) {
 	const roundTrip, much = 100 * time.Millisecond, 8 << 20
 	s := &Stage{}
-	defer func() { registrytest.NoError(t, s.close(t.Context())) }()
+	defer func() { checktest.NoError(t, s.close(t.Context())) }()
 	l, err := s.NewLink(t.Context(), func(target int) bool { return target > 0 }, elsewhere(t), "127.0.0.1:1", echoServer(t))
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	connect := func() net.Conn {
-		client, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Address())
-		registrytest.NoError(t, err)
-		registrytest.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
+		client := checktest.Must((&net.Dialer{}).DialContext(t.Context(), "tcp", l.Address()))(t)
+		checktest.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
 		return client
 	}
 	client := connect()
 	l.Slow(roundTrip)
 	for _, size := range []int{1, much} {
-		took, err := echo(client, size)
-		registrytest.NoError(t, err)
+		took := checktest.Must(echo(client, size))(t)
 		if took < roundTrip || took > 30*roundTrip {
 			t.Errorf("%d bytes came back after %s, want a little more than %s", size, took, roundTrip)
 		}
@@ -85,9 +82,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("%s is over: %v", name, err)
 		}
 	}
-	if err := client.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, client.(*net.TCPConn).CloseWrite())
 	if n, err := client.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("read %d bytes of a closed connection: %v", n, err)
 	}

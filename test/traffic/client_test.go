@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -52,8 +53,7 @@ func start(t *testing.T, change ...func(*Options)) *running {
 	for _, do := range change {
 		do(&options)
 	}
-	client, err := New(options)
-	registrytest.NoError(t, err)
+	client := checktest.Must(New(options))(t)
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{T: t, Client: client, listing: source, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- client.Run(ctx) }()
@@ -82,7 +82,7 @@ func (r *running) await() Section {
 	r.Helper()
 	select {
 	case err := <-r.done:
-		registrytest.NoError(r.T, err)
+		checktest.NoError(r.T, err)
 	case <-time.After(bound):
 		r.Fatalf("the stream did not end within %s", bound)
 	}
@@ -174,9 +174,7 @@ func TestTheRegistryIsAway(t *testing.T) {
 	r := start(t)
 	r.list()
 	r.fail()
-	if sent := r.total().Sent; sent != 0 {
-		t.Errorf("without an instance: sent %d", sent)
-	}
+	checktest.Same(t, "sent without an instance", 0, r.total().Sent)
 	r.list(s.addr)
 	r.sendMore(50)
 	if r.Trouble() != nil {
@@ -200,12 +198,8 @@ func TestALostRequestIsLost(t *testing.T) {
 	r.list(s.addr)
 	r.sendMore(100)
 	total := r.finish()
-	if int64(total.Sent) != s.asked.Load() {
-		t.Errorf("%d requests were sent, but the server received %d", total.Sent, s.asked.Load())
-	}
-	if half := total.Sent / 2; total.Lost != half {
-		t.Errorf("lost %d of %d, want %d", total.Lost, total.Sent, half)
-	}
+	checktest.Same(t, "requests that the server received", s.asked.Load(), int64(total.Sent))
+	checktest.Same(t, "lost", total.Sent/2, total.Lost)
 }
 
 // A connection for each request ends in good order: there is no body that a server leaves
@@ -328,9 +322,7 @@ func TestDrainedRequestsAreCounted(t *testing.T) {
 	if total.DrainedSlow == 0 || total.DrainedSlow >= total.Drained {
 		t.Errorf("answered after the instance had left: %d, %d of them slow; want some of each kind", total.Drained, total.DrainedSlow)
 	}
-	if got := <-left; got != leaving.addr {
-		t.Errorf("%q left, want %q", got, leaving.addr)
-	}
+	checktest.Same(t, "who left", leaving.addr, <-left)
 	if p50 := total.Slow.Percentile(50); p50 < 100*time.Millisecond {
 		t.Errorf("slow requests took %s, want at least 100ms", p50)
 	}

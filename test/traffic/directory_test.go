@@ -3,9 +3,12 @@
 package traffic
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 func at(seconds float64) time.Time {
@@ -36,9 +39,7 @@ func TestViewLagsBehindTheRegistry(t *testing.T) {
 		{3.9, 2 * time.Second, []string{"a", "b"}},
 		{60, 2 * time.Second, []string{"b"}}, // an outage leaves the last list
 	} {
-		if got := d.view(at(c.now), c.lag); !slices.Equal(got, c.want) {
-			t.Errorf("at %gs a caller %s behind knows %v, want %v", c.now, c.lag, got, c.want)
-		}
+		checktest.Same(t, fmt.Sprintf("at %gs a caller %s behind knows", c.now, c.lag), c.want, d.view(at(c.now), c.lag))
 	}
 }
 
@@ -62,9 +63,7 @@ func TestChangesSayWhatCameAndWhatLeft(t *testing.T) {
 			}
 		}
 	}
-	if len(d.versions) != 2 {
-		t.Errorf("%d versions are kept, want the present one, and one that the slowest caller still knows", len(d.versions))
-	}
+	checktest.Same(t, "versions that are kept", 2, len(d.versions))
 }
 
 func TestUsableUntilTheSlowestCallerHasHeard(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -124,9 +125,7 @@ func text(values map[string]*string) map[string]string {
 func TestDiffLeavesItsArguments(t *testing.T) {
 	from, to := template(base), template(strings.ReplaceAll(base, "app:1", "app:2"))
 	before, _ := json.Marshal([]any{from, to})
-	if _, err := Diff(from, to); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(Diff(from, to))(t)
 	if after, _ := json.Marshal([]any{from, to}); string(before) != string(after) {
 		t.Errorf("arguments changed:\n%s\n%s", before, after)
 	}
@@ -155,12 +154,8 @@ func TestSameImage(t *testing.T) {
 		{"", "", true},
 		{"", "nginx", false},
 	} {
-		if got := SameImage(test.a, test.b); got != test.want {
-			t.Errorf("SameImage(%q, %q) = %v", test.a, test.b, got)
-		}
-		if got := SameImage(test.b, test.a); got != test.want {
-			t.Errorf("SameImage(%q, %q) = %v, and the other way round", test.b, test.a, got)
-		}
+		checktest.Same(t, "SameImage of "+test.a+" and "+test.b, test.want, SameImage(test.a, test.b))
+		checktest.Same(t, "SameImage of "+test.b+" and "+test.a, test.want, SameImage(test.b, test.a))
 	}
 }
 
@@ -182,11 +177,7 @@ func TestQOS(t *testing.T) {
 		"{requests: {ephemeral-storage: 1Gi}, limits: {ephemeral-storage: 1}}": corev1.PodQOSBestEffort,
 	}
 	for resources, want := range classes {
-		if got := qos(one(resources)); got != want {
-			t.Errorf("%s is %s, want %s", resources, got, want)
-		}
+		checktest.Same(t, resources, want, qos(one(resources)))
 	}
-	if got := qos(template(`spec: {containers: [{name: a, resources: {limits: {cpu: 1, memory: 1}}}, {name: b}]}`)); got != corev1.PodQOSBurstable {
-		t.Errorf("one container without limits: %s", got)
-	}
+	checktest.Same(t, "one container without limits", corev1.PodQOSBurstable, qos(template(`spec: {containers: [{name: a, resources: {limits: {cpu: 1, memory: 1}}}, {name: b}]}`)))
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
@@ -240,9 +241,7 @@ func FuzzChangeRaw(f *testing.F) {
 	} {
 		a, errA := yaml.YAMLToJSON([]byte(edited[0]))
 		b, errB := yaml.YAMLToJSON([]byte(edited[1]))
-		if err := errors.Join(errA, errB); err != nil {
-			f.Fatal(err)
-		}
+		checktest.NoError(f, errors.Join(errA, errB))
 		f.Add(string(a), string(b))
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
@@ -251,9 +250,7 @@ func FuzzChangeRaw(f *testing.F) {
 		if errA != nil || errB != nil {
 			return
 		}
-		if err := checkDiff(from, to); err != nil {
-			t.Error(err)
-		}
+		checktest.NoError(t, checkDiff(from, to))
 		var refusal *Refusal
 		if _, err := Diff(from, to); err != nil && !errors.As(err, &refusal) {
 			t.Errorf("an error that is no refusal: %v", err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -47,9 +48,7 @@ func TestNext(t *testing.T) {
 		asked := map[string]Hooks{"Hooks all": all, "Hooks preDelete": {PreDelete: all.PreDelete}}[lines[0]]
 		state, about, _ := strings.Cut(strings.TrimPrefix(lines[1], "Pod "), ": ")
 		pod := Pod{State: apps.LifecycleState(strings.TrimPrefix(state, "(none)")), Labels: map[string]string{}, Scheduled: true}
-		if err := scenariotest.Say(podWords, &pod, about); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, scenariotest.Say(podWords, &pod, about))
 		next, reason := Next(pod, asked)
 		comes := strings.TrimSpace(cmp.Or(string(next), "(none)") + " " + reason)
 		if keys := Waiting(pod, asked); reason == "" && len(keys) > 0 {
@@ -80,12 +79,8 @@ func TestHookPredicates(t *testing.T) {
 			if holds != (len(test.holding) > 0) || complete != (len(test.missing) == 0) {
 				t.Errorf("holds: %v, complete: %v", holds, complete)
 			}
-			if got := hook.Missing(test.labels, test.finalizers); !slices.Equal(got, test.missing) {
-				t.Errorf("Missing = %v, want %v", got, test.missing)
-			}
-			if got := hook.Holding(test.labels, test.finalizers); !slices.Equal(got, test.holding) {
-				t.Errorf("Holding = %v, want %v", got, test.holding)
-			}
+			checktest.Same(t, "Missing", test.missing, hook.Missing(test.labels, test.finalizers))
+			checktest.Same(t, "Holding", test.holding, hook.Holding(test.labels, test.finalizers))
 		})
 	}
 	if (Hook{}).Holds(map[string]string{"a": "1"}, []string{"z"}) || !(Hook{}).Complete(nil, nil) || !(Hook{}).Empty() {
@@ -100,17 +95,13 @@ func TestMarkOf(t *testing.T) {
 		"": MarkLifted, apps.StateNormal: MarkLifted, apps.StatePreparingNormal: MarkLifted, apps.StateUpdated: MarkLifted,
 		apps.StatePreparingUpdate: MarkSet, apps.StatePreparingDelete: MarkSet, apps.StateUpdating: MarkKept,
 	} {
-		if got := MarkOf(state, hooks(true)); got != want {
-			t.Errorf("MarkOf(%q) = %v, want %v", state, got, want)
-		}
+		checktest.Same(t, fmt.Sprintf("MarkOf(%q)", state), want, MarkOf(state, hooks(true)))
 		if got := MarkOf(state, hooks(false)); got == MarkSet {
 			t.Errorf("MarkOf(%q) marks without markPodNotReady", state)
 		}
 	}
 	for _, state := range []apps.LifecycleState{"", apps.StateNormal, apps.StateUpdating} {
-		if gate := Gate(state); gate != "" {
-			t.Errorf("a Pod in %q is at gate %s", state, gate)
-		}
+		checktest.Same(t, fmt.Sprintf("the gate of a Pod in %q", state), "", Gate(state))
 	}
 }
 

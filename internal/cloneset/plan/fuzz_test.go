@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // dice turns fuzzed bytes into choices; when they run out it always takes the first one.
@@ -181,15 +182,9 @@ func FuzzMake(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, again := anySnapshot(&dice{data}), anySnapshot(&dice{data})
 		p := decide(t, s)
-		if err := check(s, p); err != nil {
-			t.Error(err)
-		}
-		if diff := cmp.Diff(again.Pods, s.Pods); diff != "" {
-			t.Errorf("the planner wrote to the snapshot: %s", diff)
-		}
-		if diff := cmp.Diff(describe(Make(again)), describe(p)); diff != "" {
-			t.Errorf("the same snapshot, another plan: %s", diff)
-		}
+		checktest.NoError(t, check(s, p))
+		checktest.Same(t, "the snapshot, to which the planner may not write,", again.Pods, s.Pods)
+		checktest.Same(t, "the plan of the same snapshot", describe(Make(again)), describe(p))
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // pullPod is the pull Pod of an image on a node, which the kubelet has not looked at yet.
@@ -60,9 +61,7 @@ func TestFullName(t *testing.T) {
 		"web@sha256:12":             "docker.io/library/web@sha256:12",
 		"reg.io:80/deep/er/web:2.1": "reg.io:80/deep/er/web:2.1",
 	} {
-		if got := fullName(image); got != want {
-			t.Errorf("%s: %s, want %s", image, got, want)
-		}
+		checktest.Same(t, image, want, fullName(image))
 	}
 }
 
@@ -84,10 +83,7 @@ func TestReadPull(t *testing.T) {
 		if key, value, ok := strings.Cut(said, "="); ok {
 			set.Annotations = map[string]string{key: value}
 		}
-		spec, err := SpecOf(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		spec := checktest.Must(SpecOf(set))(t)
 		got := fmt.Sprintf("{%v %v %v %v}", spec.Pull.Off, spec.Pull.Parallel, spec.Pull.Ready, spec.Pull.Timeout)
 		if got = strings.ReplaceAll(got, "&", ""); got != want {
 			t.Errorf("%s: %s, want %s", said, got, want)

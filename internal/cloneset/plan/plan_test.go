@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
@@ -34,9 +35,7 @@ func TestChangeIsWorkedOutOnce(t *testing.T) {
 // TestRemovedCondition: a condition that is put back names the revision of the update.
 func TestRemovedCondition(t *testing.T) {
 	s := snap("r2", pod("a", 1, "updating r2; withoutCondition"))
-	if c := Make(s).Actions[0].Conditions[0]; c.Message != "web-r2" {
-		t.Errorf("the condition names %q", c.Message)
-	}
+	checktest.Same(t, "what the condition names", "web-r2", Make(s).Actions[0].Conditions[0].Message)
 }
 
 // TestGraceIsWhole: a condition records the second in which a drain began, and the grace
@@ -74,9 +73,7 @@ func TestUpdateOrder(t *testing.T) {
 		for _, v := range s.orderForUpdate(newPass(s).pods) {
 			order = append(order, v.pod.Name)
 		}
-		if want := []string{"c", "a", "b", "d"}; !slices.Equal(order, want) {
-			t.Errorf("the order is %v, want %v", order, want)
-		}
+		checktest.Same(t, "the order", []string{"c", "a", "b", "d"}, order)
 		slices.Reverse(s.Pods)
 	}
 }
@@ -144,9 +141,7 @@ func TestScaleInStaysEven(t *testing.T) {
 					}
 				}
 			}
-			if counts := perZone(s); !slices.Equal(counts, []int{1, 1, 1}) {
-				t.Errorf("Pods in the zones at the end: %v", counts)
-			}
+			checktest.Same(t, "Pods in the zones at the end", []int{1, 1, 1}, perZone(s))
 		})
 	}
 }
@@ -175,9 +170,7 @@ func describe(p Plan) []string {
 func decide(t testing.TB, s *Snapshot) Plan {
 	t.Helper()
 	p := Make(s)
-	if err := soundness(s, p); err != nil {
-		t.Error(err)
-	}
+	checktest.NoError(t, soundness(s, p))
 	return p
 }
 

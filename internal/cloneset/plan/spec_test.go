@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // TestPercentages: more than all Pods is read as more than all, however many digits it has.
@@ -29,9 +29,7 @@ func TestPercentages(t *testing.T) {
 		"0%": 0, "20%": 20, "100%": 100, "007%": 7, "150%": 150, "9999%": 9999, "10000%": 9999,
 		"99999999999999999999%": 9999, "0000000%": 0, "000020%": 20,
 	} {
-		if got, err := read(text); err != nil || got != (Count{Value: want, Percent: true}) {
-			t.Errorf("partition %q is read as %+v, %v", text, got, err)
-		}
+		checktest.Same(t, "partition "+text, Count{Value: want, Percent: true}, checktest.Must(read(text))(t))
 	}
 	for _, text := range []string{
 		"", "%", "5", "-1%", "+1%", "1.5%", "20 %", "20%%", "abc%", "９%", "10000", "-10000%", "10 000%",
@@ -49,9 +47,7 @@ func TestTypes(t *testing.T) {
 	} {
 		set := &apps.CloneSet{}
 		set.Spec.UpdateStrategy.Type = kind
-		if spec, err := SpecOf(set); err != nil || spec.Method != want {
-			t.Errorf("type %q is read as %q, %v", kind, spec.Method, err)
-		}
+		checktest.Same(t, "type "+string(kind), want, checktest.Must(SpecOf(set))(t).Method)
 	}
 }
 
@@ -68,14 +64,10 @@ func TestReadSpread(t *testing.T) {
 	for _, term := range readSpread(&template) {
 		got = append(got, fmt.Sprintf("%s %v %v", term.TopologyKey, term.Selector, term.MatchLabelKeys))
 	}
-	if diff := cmp.Diff([]string{zoneKey + " app=web [pod-template-hash]", corev1.LabelHostname + " app=web []"}, got); diff != "" {
-		t.Errorf("constraints (-want +got):\n%s", diff)
-	}
+	checktest.Same(t, "constraints", []string{zoneKey + " app=web [pod-template-hash]", corev1.LabelHostname + " app=web []"}, got)
 	plain := apps.NewPodTemplate(corev1.PodTemplateSpec{})
 	var unreadable apps.PodTemplate
-	if err := unreadable.UnmarshalJSON([]byte(`{"spec":{"topologySpreadConstraints":"none"}}`)); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, unreadable.UnmarshalJSON([]byte(`{"spec":{"topologySpreadConstraints":"none"}}`)))
 	for name, template := range map[string]*apps.PodTemplate{"without": &plain, "unreadable": &unreadable} {
 		if got := readSpread(template); got != nil {
 			t.Errorf("%s: %v", name, got)
@@ -166,9 +158,7 @@ func TestReadPods(t *testing.T) {
 func TestPodInfosOfOthers(t *testing.T) {
 	s := snap("", pod("a", 1), pod("b", 1))
 	s.PodInfos = ReadPods([]*corev1.Pod{pod("a", 1, "unready"), s.Pods[1]}, nil)
-	if got := tally(s); got.Ready != 2 {
-		t.Errorf("%d Pods are ready, want 2", got.Ready)
-	}
+	checktest.Same(t, "Pods that are ready", 2, tally(s).Ready)
 }
 
 // TestDigest: what the planner reads of a Pod, or of its claims, changes the digest; what it
@@ -200,9 +190,7 @@ func TestDigest(t *testing.T) {
 	} {
 		for changes, edits := range map[bool][]string{true: test.matters, false: test.idle} {
 			for _, edit := range edits {
-				if got := Digest(pod("a", 1, test.when)) != Digest(pod("a", 1, test.when, edit)); got != changes {
-					t.Errorf("%s, then %s: changes the digest = %v", test.when, edit, got)
-				}
+				checktest.Same(t, test.when+", then "+edit+": changes the digest", changes, Digest(pod("a", 1, test.when)) != Digest(pod("a", 1, test.when, edit)))
 			}
 		}
 	}

@@ -5,21 +5,16 @@ package revision
 import (
 	"encoding/json"
 	"errors"
-	"strings"
+	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func decode(t testing.TB, text string) map[string]any {
 	t.Helper()
-	out, err := Decode([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return checktest.Must(Decode([]byte(text)))(t)
 }
 
 const plain = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`
@@ -42,9 +37,7 @@ func TestEqual(t *testing.T) {
 // otherwise every set would roll out on an upgrade.
 func TestHash(t *testing.T) {
 	for collisions, want := range map[int32]string{0: "7c89647b54", 1: "79c8cc869", 2: "74c5889bd"} {
-		if got := Hash(decode(t, plain), collisions); got != want {
-			t.Errorf("Hash with %d collisions = %q; want %q", collisions, got, want)
-		}
+		checktest.Same(t, fmt.Sprintf("Hash with %d collisions", collisions), want, Hash(decode(t, plain), collisions))
 	}
 }
 
@@ -53,13 +46,8 @@ func TestHash(t *testing.T) {
 func TestRoundTrip(t *testing.T) {
 	template := decode(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"fromTheFuture":{"deep":[1,{"x":null}]},"runAsUser":9007199254740993,"share":0.5,`+
 		`"containers":[{"name":"main","image":"app:1","unknown":true}]}}`)
-	data, err := Data(template)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(data), "9007199254740993") {
-		t.Errorf("a large number lost digits: %s", data)
-	}
+	data := checktest.Must(Data(template))(t)
+	checktest.Says(t, "a large number", string(data), "9007199254740993")
 	var form struct {
 		Spec struct {
 			Template map[string]any `json:"template"`
@@ -68,13 +56,8 @@ func TestRoundTrip(t *testing.T) {
 	if err := json.Unmarshal(data, &form); err != nil || form.Spec.Template["$patch"] != "replace" {
 		t.Errorf("data = %s, %v", data, err)
 	}
-	back, err := Template(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(template, back); diff != "" {
-		t.Errorf("the template changed on the way:\n%s", diff)
-	}
+	back := checktest.Must(Template(data))(t)
+	checktest.Same(t, "the template on its way", template, back)
 	if _, ok := template["$patch"]; ok {
 		t.Error("Data wrote to its argument")
 	}
@@ -111,8 +94,6 @@ func TestSame(t *testing.T) {
 		{"", "", false},
 		{"", "6f4", false},
 	} {
-		if got := Same(test.a, test.b); got != test.want {
-			t.Errorf("Same(%q, %q) = %v", test.a, test.b, got)
-		}
+		checktest.Same(t, fmt.Sprintf("Same(%q, %q)", test.a, test.b), test.want, Same(test.a, test.b))
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // control is what decides how many writes are under way: a Width, or something worse.
@@ -281,17 +283,13 @@ func feed(w *Width, writes int, took time.Duration) {
 func TestAdapts(t *testing.T) {
 	w := New(64)
 	feed(w, 500, 10*time.Millisecond)
-	if w.Now() != 64 {
-		t.Errorf("nothing waits, and the width is %d of 64", w.Now())
-	}
+	checktest.Same(t, "the width while nothing waits", 64, w.Now())
 	feed(w, 128, 100*time.Millisecond)
 	if w.Now() >= 64 {
 		t.Errorf("the server has become slow, and the width is still %d", w.Now())
 	}
 	feed(w, 3000, 100*time.Millisecond)
-	if w.Now() != 64 {
-		t.Errorf("the connection has become slow for good, and the width is %d of 64", w.Now())
-	}
+	checktest.Same(t, "the width when the connection has become slow for good", 64, w.Now())
 	w.Begin()
 	w.Done("patch", 2*time.Second, false) // one write alone, which client-go has repeated
 	if w.Now() >= 64 {
@@ -304,15 +302,11 @@ func TestAdapts(t *testing.T) {
 		restarted.Failed() // at once
 	}
 	feed(restarted, 500, 10*time.Millisecond)
-	if restarted.Now() != 64 {
-		t.Errorf("writes failed at once, and then the width is %d of 64", restarted.Now())
-	}
+	checktest.Same(t, "the width after writes that failed at once", 64, restarted.Now())
 	idle := New(64)
 	for range 500 {
 		idle.Begin()
 		idle.Done("patch", 10*time.Millisecond, false)
 	}
-	if idle.Now() != 16 {
-		t.Errorf("one write at a time proves nothing, and the width is %d", idle.Now())
-	}
+	checktest.Same(t, "the width after one write at a time", 16, idle.Now())
 }

@@ -8,20 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // TestTheExampleOfThePackage carries out the plans of the package comment's example. Lines
 // of plans are indented there by twelve spaces.
 func TestTheExampleOfThePackage(t *testing.T) {
-	text, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := checktest.Must(os.ReadFile("doc.go"))(t)
 	var want, have []string
 	_, example, _ := strings.Cut(string(text), "An example:")
 	for line := range strings.Lines(example) {
@@ -44,15 +40,10 @@ func TestTheExampleOfThePackage(t *testing.T) {
 	added.in("discovery")
 	p := next()
 	old.condition(usherv1alpha1.ConditionRegistered, "False")
-	record, err := p.Patches[1].Drain.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := checktest.Must(p.Patches[1].Drain.encode())(t)
 	old.pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: record}
 	added.label(keyCreated, "false").condition(usherv1alpha1.ConditionRegistered, "True")
 	f.Now = f.Now.Add(5 * time.Second)
 	next()
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("the package comment differs from the plans (-comment +plans):\n%s", diff)
-	}
+	checktest.Same(t, "the package comment, as the plans are,", want, have)
 }

@@ -18,6 +18,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -47,9 +48,7 @@ func TestPlans(t *testing.T) {
 		for i, pod := range f.Pods {
 			f.Pods[i] = Slim(pod)
 		}
-		if again := render(Make(f.Snapshot)); !slices.Equal(again, planned) {
-			t.Errorf("of Pods as the cache keeps them another plan is made: %v", again)
-		}
+		checktest.Same(t, "the plan of Pods as the cache keeps them", planned, render(Make(f.Snapshot)))
 		return planned
 	})
 }
@@ -165,10 +164,7 @@ func TestPatches(t *testing.T) {
 		var lines []string
 		p := Make(f.Snapshot)
 		for _, patch := range slices.Concat(p.Protect, p.Patches) {
-			data, err := patch.Encode()
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := checktest.Must(patch.Encode())(t)
 			text := string(data)
 			if r := patch.Drain; r != nil { // its times are not for people
 				text = fmt.Sprintf("a record that ends %s, known %t", ends(r), !r.Until.IsZero())

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 const weightPath = "metadata.annotations['example.com/weight']"
@@ -32,9 +32,7 @@ func TestValues(t *testing.T) {
 	observe(t, "testdata/values.txt", func(f *fixture) []string {
 		given := f.Registrations[0].DeepCopy()
 		v := valuesOf(&f.Registrations[0].Spec.Instance, f.Pods[0])
-		if diff := cmp.Diff(given, f.Registrations[0]); diff != "" {
-			t.Errorf("the Registration itself was changed: %s", diff)
-		}
+		checktest.Same(t, "the Registration itself", given, f.Registrations[0])
 		lines := []string{fmt.Sprint("weight ", v.weight)}
 		for _, key := range slices.Sorted(maps.Keys(v.metadata)) {
 			lines = append(lines, key+"="+v.metadata[key])

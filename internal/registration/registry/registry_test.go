@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -15,9 +16,7 @@ func TestErrorsKeepTheirCauseAndMark(t *testing.T) {
 	if !errors.Is(err, registry.ErrTransient) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v has lost its mark or its cause", err)
 	}
-	if err.Error() != context.DeadlineExceeded.Error() {
-		t.Errorf("the message is %q, want the cause's", err)
-	}
+	checktest.Same(t, "the message", context.DeadlineExceeded.Error(), err.Error())
 	if registry.Transient(nil) != nil || registry.Permanent(nil) != nil {
 		t.Error("no error became one")
 	}

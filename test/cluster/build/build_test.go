@@ -6,22 +6,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // The environment selects one of the versions that this checkout pins, and no other.
 func TestFindSource(t *testing.T) {
-	usual, err := FindSource("")
-	registrytest.NoError(t, err)
-	other, err := FindSource("v1.33")
-	registrytest.NoError(t, err)
+	usual := checktest.Must(FindSource(""))(t)
+	other := checktest.Must(FindSource("v1.33"))(t)
 	if !strings.HasPrefix(other.Kubernetes, "v1.33.") || other.Etcd == "" || other.Kubernetes == usual.Kubernetes || other.Key("go1") == usual.Key("go1") {
 		t.Errorf("got %+v and %+v", usual, other)
 	}
 	for _, minor := range []string{"v1.30", "1.33", "../v1.33"} {
-		if _, err := FindSource(minor); err == nil || !strings.Contains(err.Error(), "pins v1.33, ") {
-			t.Errorf("%q: error is %v, want one that lists the versions", minor, err)
-		}
+		_, err := FindSource(minor)
+		checktest.Says(t, minor, err, "pins v1.33, ")
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
@@ -28,12 +29,9 @@ func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_V
 
 func newTestRuntime(t *testing.T) *processRuntime {
 	t.Helper()
-	r, err := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: t.TempDir()})
-	registrytest.NoError(t, err)
+	r := checktest.Must(NewProcessRuntime(ProcessOptions{Images: shell, LogDir: t.TempDir()}))(t)
 	t.Cleanup(func() {
-		if err := r.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		checktest.NoError(t, r.Close(context.Background()))
 	})
 	return r.(*processRuntime)
 }
@@ -50,7 +48,7 @@ func TestNothingOutlivesItsContainer(t *testing.T) {
 		Pod: buildPod(), IP: "127.77.0.1", Exited: func() {},
 		Container: &corev1.Container{Name: "main", Image: "shop/sh:v7", Args: []string{"-c", "sleep 600 & echo $!"}},
 	})
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	log := filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "0.log")
 	registrytest.Until(t, "the container has a child", func() bool { return len(process.TailFile(log, 1)) > 0 })
 	registrytest.Until(t, "the container's child ends", func() bool { return !alive(process.TailFile(log, 1)[0]) })
@@ -76,7 +74,7 @@ func TestNoContainerOutlivesTheAgent(t *testing.T) {
 	dir := t.TempDir()
 	agent := exec.CommandContext(t.Context(), os.Args[0])
 	agent.Env = append(os.Environ(), agentEnv+"="+dir)
-	registrytest.NoError(t, agent.Start())
+	checktest.NoError(t, agent.Start())
 	pid := ""
 	registrytest.Until(t, "the agent runs a container", func() bool {
 		logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
@@ -86,14 +84,14 @@ func TestNoContainerOutlivesTheAgent(t *testing.T) {
 		pid, _, _ = strings.Cut(process.TailFile(logs[0], 1)[0], " ")
 		return alive(pid)
 	})
-	registrytest.NoError(t, agent.Process.Kill())
+	checktest.NoError(t, agent.Process.Kill())
 	_ = agent.Wait() // reports that the agent was killed
 	registrytest.Until(t, "the container ends with the agent", func() bool { return !alive(pid) })
 }
 
 func TestProgramDir(t *testing.T) {
 	dir := t.TempDir()
-	registrytest.NoError(t, os.WriteFile(filepath.Join(dir, "web"), nil, 0o755))
+	checktest.NoError(t, os.WriteFile(filepath.Join(dir, "web"), nil, 0o755))
 	for image, want := range map[string]string{
 		"web:v1": "v1", "reg:5000/a/web:v2": "v2", "web": "", "web:v3": "", "other:v1": "", "web:": "",
 	} {
@@ -124,15 +122,12 @@ func TestAddressesAreEachPodsOwn(t *testing.T) {
 // API server.
 func newIdleAgent(t *testing.T, object *corev1.Pod) (a *Agent, reconcileIt func()) {
 	t.Helper()
-	runtime, err := NewSimulatedRuntime(SimulatedOptions{})
-	registrytest.NoError(t, err)
+	runtime := checktest.Must(NewSimulatedRuntime(SimulatedOptions{}))(t)
 	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: runtime})
 	a.base, a.enqueue = t.Context(), func(types.NamespacedName) {}
 	return a, func() {
 		t.Helper()
-		if _, err := a.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)}); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(a.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)}))(t)
 	}
 }
 
@@ -168,7 +163,7 @@ func TestRecords(t *testing.T) {
 	if reconcileIt(); len(a.pods) != 1 {
 		t.Error("the agent has no record of its Pod")
 	}
-	registrytest.NoError(t, a.client.Delete(t.Context(), object))
+	checktest.NoError(t, a.client.Delete(t.Context(), object))
 	if reconcileIt(); len(a.pods) != 0 {
 		t.Error("the agent still has a record of a Pod that is gone")
 	}
@@ -180,9 +175,7 @@ func TestSucceeds(t *testing.T) {
 	}))
 	defer server.Close()
 	for path, want := range map[string]bool{"/ok": true, "/moved": true, "/missing": false, "/broken": false} {
-		if got := succeeds(t.Context(), server.URL+path); got != want {
-			t.Errorf("GET %s succeeds: %t, want %t", path, got, want)
-		}
+		checktest.Same(t, "GET "+path+" succeeds", want, succeeds(t.Context(), server.URL+path))
 	}
 	if server.Close(); succeeds(t.Context(), server.URL+"/ok") {
 		t.Error("a GET of a server that is gone succeeds")

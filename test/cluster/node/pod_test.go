@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -35,8 +35,7 @@ func newStage(t *testing.T, object *corev1.Pod, o SimulatedOptions) *stage {
 	t.Helper()
 	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	o.MissingImages = []string{"missing:v1"}
-	simulated, err := NewSimulatedRuntime(o)
-	registrytest.NoError(t, err)
+	simulated := checktest.Must(NewSimulatedRuntime(o))(t)
 	simulated.(*simulatedRuntime).clock = clock
 	s := &stage{T: t, clock: clock, object: object}
 	s.pod = &pod{uid: object.UID, podState: podState{hostIP: "10.254.0.1"}, kubelet: &kubelet{
@@ -249,11 +248,11 @@ func TestPods(t *testing.T) {
 			verb, about, _ := strings.Cut(line, " ")
 			switch verb {
 			case "Node:":
-				registrytest.NoError(t, scenariotest.Say(aboutNodes, &options, about))
+				checktest.NoError(t, scenariotest.Say(aboutNodes, &options, about))
 			case "Container":
 				name, words, _ := strings.Cut(about, ":")
 				c := build(name)
-				registrytest.NoError(t, scenariotest.Say(aboutContainers, &c, strings.TrimSpace(words)))
+				checktest.NoError(t, scenariotest.Say(aboutContainers, &c, strings.TrimSpace(words)))
 				object.Spec.Containers = append(object.Spec.Containers, c)
 			case "Gates:":
 				gated(object)
@@ -289,9 +288,7 @@ func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 		"last state": {is.LastTerminationState.Terminated.ContainerID, was.ContainerID},
 		"writes":     {s.writes, 2},
 	} {
-		if values[0] != values[1] {
-			t.Errorf("%s is %v, want %v", what, values[0], values[1])
-		}
+		checktest.Same(t, what, values[1], values[0])
 	}
 	if is.ContainerID == was.ContainerID || is.ImageID == was.ImageID || is.ImageID == "" || after.PodIP == "" {
 		t.Errorf("container %+v at %s after %+v", is, after.PodIP, was)
@@ -310,8 +307,7 @@ func TestStatusPatch(t *testing.T) {
 	object.Status.QOSClass = corev1.PodQOSBestEffort
 	s := newStage(t, object, SimulatedOptions{})
 	s.step()
-	patch, err := statusPatch(object, &s.object.Status)
-	registrytest.NoError(t, err)
+	patch := checktest.Must(statusPatch(object, &s.object.Status))(t)
 	for part, want := range map[string]bool{`"uid":"uid-1"`: true, `"podIP":"10.`: true, `"type":"Ready"`: true, "qosClass": false, `"status":"True","type":"KruisePodReady"`: false, `"name":"web-0"`: false} {
 		if strings.Contains(string(patch), part) != want {
 			t.Errorf("patch contains %s: %t, want %t:\n%s", part, !want, want, patch)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -24,13 +25,13 @@ func TestStop(t *testing.T) {
 				Name: name, Path: "/bin/sh", Args: []string{"-c", test.script}, Log: filepath.Join(t.TempDir(), "logs", name),
 				Failed: func(err error) { t.Error(err) },
 			})
-			registrytest.NoError(t, err)
+			checktest.NoError(t, err)
 			registrytest.Until(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
 			if p.ExitError() != nil {
 				t.Fatal("a running process has an exit error")
 			}
 			for range 2 { // the second finds it ended
-				registrytest.NoError(t, p.Stop(t.Context(), test.grace))
+				checktest.NoError(t, p.Stop(t.Context(), test.grace))
 			}
 			if p.ExitError().Status != test.status {
 				t.Errorf("%v; want %s", p.ExitError(), test.status)

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -32,11 +33,10 @@ type program struct {
 
 func start(t *testing.T, dir string, args ...string) program {
 	t.Helper()
-	out, err := os.CreateTemp(t.TempDir(), "out")
-	registrytest.NoError(t, err)
+	out := checktest.Must(os.CreateTemp(t.TempDir(), "out"))(t)
 	p := program{t, exec.CommandContext(t.Context(), os.Args[0], args...), dir, out.Name()}
 	p.Env, p.Stdout, p.Stderr = append(os.Environ(), programEnv+"=1", dirEnv+"="+dir), out, out
-	registrytest.NoError(t, p.Start())
+	checktest.NoError(t, p.Start())
 	return p
 }
 
@@ -79,14 +79,14 @@ func TestLife(t *testing.T) {
 	second := start(t, dir, "-nodes=0")
 	second.says("already runs")
 	_ = second.Wait() // It has said why.
-	registrytest.NoError(t, p.Process.Kill())
+	checktest.NoError(t, p.Process.Kill())
 	p.ends(killed) // and its components with it
 
 	p = start(t, dir, "-nodes=0")
 	p.says("with 0 nodes")
 	for _, process := range p.processes() {
 		if strings.Contains(process, "data-dir") { // etcd
-			registrytest.NoError(t, exec.CommandContext(t.Context(), "kill", "-9", strings.Split(process, "/")[2]).Run())
+			checktest.NoError(t, exec.CommandContext(t.Context(), "kill", "-9", strings.Split(process, "/")[2]).Run())
 		}
 	}
 	p.says("etcd ended (signal: killed)")
@@ -94,12 +94,12 @@ func TestLife(t *testing.T) {
 
 	p = start(t, dir, "-nodes=0")
 	p.says("with 0 nodes")
-	registrytest.NoError(t, p.Process.Signal(syscall.SIGINT))
+	checktest.NoError(t, p.Process.Signal(syscall.SIGINT))
 	p.ends(0)
 
 	p = start(t, dir, "-nodes=0")
 	p.says("etcd: ready")
-	registrytest.NoError(t, p.Process.Signal(syscall.SIGINT))
+	checktest.NoError(t, p.Process.Signal(syscall.SIGINT))
 	p.says("nothing is left running")
 	p.ends(130)
 }

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // row is a manifest of testdata/accepted.yaml or testdata/refused.yaml; the files
@@ -38,10 +38,9 @@ type row struct {
 
 func rows(t *testing.T, file string) (out []row) {
 	t.Helper()
-	text, err := template.ParseFiles(filepath.Join("testdata", file))
-	registrytest.NoError(t, err)
+	text := checktest.Must(template.ParseFiles(filepath.Join("testdata", file)))(t)
 	var content strings.Builder
-	registrytest.NoError(t, text.Execute(&content, nil))
+	checktest.NoError(t, text.Execute(&content, nil))
 	if err := yaml.UnmarshalStrict([]byte(content.String()), &out); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
@@ -124,8 +123,7 @@ func (s *story) refusedLater(answer string) {
 // TestDifferencesAreDocumented: the table in docs/compatibility.md lists each manifest
 // that OpenKruise and Usher answer differently, with the reason.
 func TestDifferencesAreDocumented(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "compatibility.md"))
-	registrytest.NoError(t, err)
+	text := checktest.Must(os.ReadFile(filepath.Join("..", "..", "..", "docs", "compatibility.md")))(t)
 	documented := slices.Collect(strings.Lines(string(text)))
 	for ours, file := range map[string]string{"refuses": "refused.yaml", "accepts": "accepted.yaml"} {
 		for _, m := range rows(t, file) {
@@ -152,8 +150,7 @@ func TestMisspeltFields(t *testing.T) {
 	var said warnings
 	config := rest.CopyConfig(s.RESTConfig())
 	config.WarningHandler = &said
-	lenient, err := client.New(config, client.Options{Scheme: s.Scheme()})
-	s.Must(err)
+	lenient := checktest.Must(client.New(config, client.Options{Scheme: s.Scheme()}))(s)
 	strict := client.WithFieldValidation(s, metav1.FieldValidationStrict)
 	var misspelt map[string]any
 	s.Must(yaml.Unmarshal([]byte(s.text("misspelt.yaml")), &misspelt))
@@ -164,9 +161,7 @@ func TestMisspeltFields(t *testing.T) {
 			t.Errorf("%s, strictly: %v", path, err)
 		}
 		err := s.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(set()), client.FieldOwner("someone"), client.DryRunAll)
-		if err == nil || !strings.Contains(err.Error(), "."+path+": field not declared in schema") {
-			t.Errorf("%s, applied: %v", path, err)
-		}
+		checktest.Says(t, path+", applied,", err, "."+path+": field not declared in schema")
 		said = nil
 		created := set()
 		if err := lenient.Create(t.Context(), created, client.DryRunAll); err != nil {

@@ -17,14 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // kubectl is the client with which kubectl asks what it shows.
 func (s *story) kubectl() *discovery.DiscoveryClient {
 	s.Helper()
-	out, err := discovery.NewDiscoveryClientForConfig(s.RESTConfig())
-	s.Must(err)
-	return out
+	return checktest.Must(discovery.NewDiscoveryClientForConfig(s.RESTConfig()))(s)
 }
 
 // TestColumns covers `kubectl get clone` and `kubectl get clone -o wide`.
@@ -43,26 +42,19 @@ func TestColumns(t *testing.T) {
 		names[wide] = append(names[wide], column.Name)
 		cells[column.Name] = table.Rows[0].Cells[i]
 	}
-	if want := "Name DESIRED UPDATED UPDATED_READY UPDATED_AVAILABLE READY TOTAL AGE"; strings.Join(names[false], " ") != want {
-		t.Errorf("columns %v", names[false])
-	}
-	if want := "CONTAINERS IMAGES SELECTOR WAITING"; strings.Join(names[true], " ") != want {
-		t.Errorf("wide columns %v", names[true])
-	}
+	checktest.Same(t, "columns", "Name DESIRED UPDATED UPDATED_READY UPDATED_AVAILABLE READY TOTAL AGE", strings.Join(names[false], " "))
+	checktest.Same(t, "wide columns", "CONTAINERS IMAGES SELECTOR WAITING", strings.Join(names[true], " "))
 	for name, want := range map[string]any{
 		"Name": "web", "DESIRED": 3.0, "UPDATED": 3.0, "UPDATED_READY": 3.0, "UPDATED_AVAILABLE": 3.0,
 		"READY": 3.0, "TOTAL": 3.0, "CONTAINERS": "main", "IMAGES": "example.test/web:v1", "SELECTOR": "app=web",
 	} {
-		if cells[name] != want {
-			t.Errorf("%s = %v, want %v", name, cells[name], want)
-		}
+		checktest.Same(t, name, want, cells[name])
 	}
 }
 
 func TestShortNameAndCategory(t *testing.T) {
 	s := withoutController(t)
-	list, err := s.kubectl().ServerResourcesForGroupVersion(apps.GroupVersion.String())
-	s.Must(err)
+	list := checktest.Must(s.kubectl().ServerResourcesForGroupVersion(apps.GroupVersion.String()))(s)
 	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "clonesets" })
 	if len(list.APIResources) != 3 { // with status and scale, and no ContainerRecreateRequest
 		t.Errorf("the API has %d resources", len(list.APIResources))
@@ -76,8 +68,7 @@ func TestShortNameAndCategory(t *testing.T) {
 // description.
 func TestExplain(t *testing.T) {
 	s := withoutController(t)
-	data, err := s.kubectl().RESTClient().Get().AbsPath("/openapi/v3/apis/apps.kruise.io/v1alpha1").DoRaw(t.Context())
-	s.Must(err)
+	data := checktest.Must(s.kubectl().RESTClient().Get().AbsPath("/openapi/v3/apis/apps.kruise.io/v1alpha1").DoRaw(t.Context()))(s)
 	var document struct {
 		Components struct{ Schemas map[string]field }
 	}
@@ -94,9 +85,7 @@ func TestExplain(t *testing.T) {
 		for name := range strings.SplitSeq(path, ".") {
 			found = found.Properties[name]
 		}
-		if got := strings.Join(slices.Sorted(maps.Keys(found.Properties)), " "); got != want {
-			t.Errorf("%s has the fields %q, want %q", path, got, want)
-		}
+		checktest.Same(t, path+" has the fields", want, strings.Join(slices.Sorted(maps.Keys(found.Properties)), " "))
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
@@ -93,7 +93,7 @@ func TestExample(t *testing.T) {
 	t.Parallel()
 	c := clustertest.Start(t)
 	own, err := scene.New(c)
-	registrytest.NoError(t, errors.Join(err, startNodes(t.Context(), c)))
+	checktest.NoError(t, errors.Join(err, startNodes(t.Context(), c)))
 	s, d := &story{Scene: &scene.Scene{T: t, Plane: own, Namespace: "default"}, name: "web"}, &directory{entries: map[string]bool{}}
 	s.startController()
 	s.startExample(c.Kubeconfig(), d)
@@ -115,9 +115,7 @@ func TestExample(t *testing.T) {
 	s.image("web:v2")
 	s.settled(3)
 	listed("after the update", 3)
-	if d.least != 2 {
-		t.Errorf("at the least %d Pods were registered during the update, want 2", d.least)
-	}
+	checktest.Same(t, "how many Pods were registered at the least during the update", 2, d.least)
 
 	// While the registry is down, a leaving Pod waits and reports it.
 	d.breaks(true)

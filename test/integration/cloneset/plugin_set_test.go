@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -41,7 +42,6 @@ func TestPluginRequestsThatAreRefused(t *testing.T) {
 
 // scale reads the scale of a workload.
 func (s *story) scale(workload client.Object) *autoscalingv1.Scale {
-	s.Helper()
 	scale := &autoscalingv1.Scale{}
 	s.Must(s.SubResource("scale").Get(s.Context(), workload, scale))
 	return scale
@@ -49,7 +49,6 @@ func (s *story) scale(workload client.Object) *autoscalingv1.Scale {
 
 // scaleTo is `scale --replicas`: the subresource is read and written back.
 func (s *story) scaleTo(workload client.Object, replicas int32) {
-	s.Helper()
 	s.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		scale := s.scale(workload)
 		scale.Spec.Replicas = replicas
@@ -90,9 +89,7 @@ func (s *story) deployment() *appsv1.Deployment {
 // Deployment's template, including the nulls and defaults that the Deployment has by
 // now.
 func (s *story) migrate(replicas string) {
-	s.Helper()
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.deployment())
-	s.Must(err)
+	fields := checktest.Must(runtime.DefaultUnstructuredConverter.ToUnstructured(s.deployment()))(s)
 	from := fields["spec"].(map[string]any)
 	spec := map[string]any{"replicas": int64(scenariotest.Number(replicas))}
 	for _, key := range []string{"selector", "template", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"} {
@@ -110,7 +107,6 @@ func (s *story) migrate(replicas string) {
 // moved is "2 and 4": it waits until the set and the Deployment own these numbers of Pods, all
 // available. Meanwhile there are never fewer ready Pods than the Deployment had.
 func (s *story) moved(rest string) {
-	s.Helper()
 	first, second, _ := strings.Cut(rest, " and ")
 	ours, others := int32(scenariotest.Number(first)), int32(scenariotest.Number(second))
 	s.untilStatus(fmt.Sprintf("%d Pods of the set and %d of the Deployment", ours, others), func(status *apps.CloneSetStatus) bool {

@@ -5,7 +5,6 @@ package cloneset
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -37,7 +37,6 @@ type typed struct {
 
 // raw is the set as stored in the API server.
 func (s *story) raw() *unstructured.Unstructured {
-	s.Helper()
 	set := &unstructured.Unstructured{}
 	set.SetGroupVersionKind(apps.KindCloneSet)
 	set.SetNamespace(s.Namespace)
@@ -47,26 +46,20 @@ func (s *story) raw() *unstructured.Unstructured {
 }
 
 func (s *story) typed() (out typed) {
-	s.Helper()
 	s.Must(runtime.DefaultUnstructuredConverter.FromUnstructured(s.raw().Object, &out))
 	return out
 }
 
 func (s *story) template() *corev1.PodTemplateSpec {
-	s.Helper()
 	out := s.typed()
 	return &out.Spec.Template
 }
 
 // merged is the template with a strategic merge patch.
 func (s *story) merged(patch string) *corev1.PodTemplateSpec {
-	s.Helper()
-	now, err := json.Marshal(s.template())
-	s.Must(err)
-	change, err := yaml.YAMLToJSON([]byte(patch))
-	s.Must(err)
-	then, err := strategicpatch.StrategicMergePatch(now, change, corev1.PodTemplateSpec{})
-	s.Must(err)
+	now := checktest.Must(json.Marshal(s.template()))(s)
+	change := checktest.Must(yaml.YAMLToJSON([]byte(patch)))(s)
+	then := checktest.Must(strategicpatch.StrategicMergePatch(now, change, corev1.PodTemplateSpec{}))(s)
 	out := &corev1.PodTemplateSpec{}
 	s.Must(json.Unmarshal(then, out))
 	return out
@@ -75,22 +68,18 @@ func (s *story) merged(patch string) *corev1.PodTemplateSpec {
 // setContainers changes the containers as `set image`, `set env` and `set resources`
 // do: what is sent holds the whole list.
 func (s *story) setContainers(patch string) {
-	s.Helper()
-	containers, err := json.Marshal(s.merged(patch).Spec.Containers)
-	s.Must(err)
+	containers := checktest.Must(json.Marshal(s.merged(patch).Spec.Containers))(s)
 	s.patch("spec: {template: {spec: {containers: %s}}}", containers)
 }
 
 // setImage is `set image cloneset/web main=image`.
 func (s *story) setImage(image string) {
-	s.Helper()
 	s.setContainers(fmt.Sprintf(`spec: {containers: [{name: main, image: "example.test/%s"}]}`, image))
 }
 
 // writeBack changes the template as a client with its own types does: it writes back
 // the whole object, with the nulls and zeros of its types.
 func (s *story) writeBack(patch string) {
-	s.Helper()
 	s.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		set := s.raw() // the update conflicts if the template is another one
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.merged(patch))
@@ -106,10 +95,8 @@ func (s *story) writeBack(patch string) {
 // history lists the revisions that `rollout history` finds, oldest first: those that
 // match the set's selector and belong to the set.
 func (s *story) history() []appsv1.ControllerRevision {
-	s.Helper()
 	set, spec := s.set(), s.typed().Spec
-	selector, err := metav1.LabelSelectorAsSelector(&spec.Selector)
-	s.Must(err)
+	selector := checktest.Must(metav1.LabelSelectorAsSelector(&spec.Selector))(s)
 	return slices.DeleteFunc(s.revisions(), func(r appsv1.ControllerRevision) bool {
 		return !selector.Matches(labels.Set(r.Labels)) || !metav1.IsControlledBy(&r, set)
 	})
@@ -118,11 +105,8 @@ func (s *story) history() []appsv1.ControllerRevision {
 // templateAt is what `rollout history --revision` shows: the revision's data as a
 // strategic merge patch of the present template.
 func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
-	s.Helper()
-	now, err := json.Marshal(s.typed())
-	s.Must(err)
-	then, err := strategicpatch.StrategicMergePatch(now, r.Data.Raw, typed{})
-	s.Must(err)
+	now := checktest.Must(json.Marshal(s.typed()))(s)
+	then := checktest.Must(strategicpatch.StrategicMergePatch(now, r.Data.Raw, typed{}))(s)
 	var out typed
 	s.Must(json.Unmarshal(then, &out))
 	return &out.Spec.Template
@@ -130,7 +114,6 @@ func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec
 
 // chronicle summarizes the history: "1 web:v1, 2 web:v2".
 func (s *story) chronicle() string {
-	s.Helper()
 	var out []string
 	for _, r := range s.history() {
 		image := s.templateAt(&r).Spec.Containers[0].Image
@@ -142,7 +125,6 @@ func (s *story) chronicle() string {
 // restarts lists the container restarts of each Pod, fewest first: "0+0 1+0" is two
 // Pods; in the second, the first container restarted once.
 func (s *story) restarts() string {
-	s.Helper()
 	var out []string
 	for _, pod := range s.pods() {
 		var counts []string
@@ -159,13 +141,10 @@ func (s *story) restarts() string {
 // unchanged makes the controller run another pass, and checks that it writes nothing to a
 // Pod or a revision.
 func (s *story) unchanged() {
-	s.Helper()
 	before := s.versions()
 	s.patch(`spec: {revisionHistoryLimit: %d}`, 10+s.set().Generation)
 	s.observed()
-	if after := s.versions(); !maps.Equal(before, after) {
-		s.Errorf("written for nothing: %v, then %v", before, after)
-	}
+	checktest.Same(s, "versions", s.versions(), before)
 	if n := s.set().Status.CollisionCount; n != nil && *n != 0 {
 		s.Errorf("collisionCount is %d", *n)
 	}
@@ -197,7 +176,6 @@ func rollout(set *apps.CloneSet) (says string, over bool) {
 
 // rolloutStatus is `rollout status`: it follows the set until the output is final.
 func (s *story) rolloutStatus() (says string) {
-	s.Helper()
 	s.until("the rollout to be over", func() (over bool) {
 		says, over = rollout(s.set())
 		return over
@@ -207,7 +185,6 @@ func (s *story) rolloutStatus() (says string) {
 
 // undo is `rollout undo --to-revision=number`; "" is the revision before the newest.
 func (s *story) undo(number string) {
-	s.Helper()
 	history := s.history()
 	if len(history) < 2 {
 		s.Fatalf("no rollout history found: %v", s.chronicle())
@@ -224,7 +201,6 @@ func (s *story) undo(number string) {
 
 // fewEvents checks that the set got no more than that many events, as in "13 events".
 func (s *story) fewEvents(most string) {
-	s.Helper()
 	count, notes := 0, ""
 	for _, e := range s.Events(s.set(), "") {
 		times := max(1, int(e.DeprecatedCount))
@@ -241,7 +217,6 @@ func (s *story) fewEvents(most string) {
 
 // causes tells why each revision was created, as `rollout history` does.
 func (s *story) causes() string {
-	s.Helper()
 	var out []string
 	for _, r := range s.history() {
 		out = append(out, fmt.Sprint(r.Revision, " ", r.Annotations["kubernetes.io/change-cause"]))
@@ -254,7 +229,6 @@ func (s *story) causes() string {
 
 // showsNewest checks that the plugin would see that the set is at its newest revision already.
 func (s *story) showsNewest() {
-	s.Helper()
 	history := s.history()
 	if newest := history[len(history)-1]; !equality.Semantic.DeepEqual(s.templateAt(&newest), s.template()) {
 		s.Errorf("the newest revision is not the template: %s", newest.Data.Raw)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -36,8 +37,7 @@ const (
 // text is a file of testdata with the story's namespace.
 func (s *story) text(file string) string {
 	s.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", file))
-	s.Must(err)
+	content := checktest.Must(os.ReadFile(filepath.Join("testdata", file)))(s)
 	return strings.ReplaceAll(string(content), "NAMESPACE", s.Namespace)
 }
 
@@ -61,7 +61,6 @@ func (s *story) patch(format string, args ...any) {
 
 // image changes the template's image.
 func (s *story) image(image string) {
-	s.Helper()
 	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/%s"}]}}}`, image)
 }
 
@@ -121,15 +120,11 @@ func (s *story) identities() map[string]types.UID {
 
 // samePods checks that no Pod was created or deleted.
 func (s *story) samePods(before map[string]types.UID) {
-	s.Helper()
-	if now := s.identities(); !maps.Equal(before, now) {
-		s.Errorf("Pods %v became %v", before, now)
-	}
+	checktest.Same(s, "Pods", s.identities(), before)
 }
 
 // newPods checks that none of the Pods is left.
 func (s *story) newPods(before map[string]types.UID) {
-	s.Helper()
 	for name := range s.identities() {
 		if _, kept := before[name]; kept {
 			s.Errorf("Pod %s was not recreated", name)
@@ -139,7 +134,6 @@ func (s *story) newPods(before map[string]types.UID) {
 
 // carryTemplate checks that the Pods are what the template says.
 func (s *story) carryTemplate() {
-	s.Helper()
 	template := s.template()
 	want := template.Spec.Containers[0]
 	for _, pod := range s.pods() {
@@ -158,7 +152,6 @@ func (s *story) carryTemplate() {
 
 // revisions are the story's ControllerRevisions, oldest first.
 func (s *story) revisions() []appsv1.ControllerRevision {
-	s.Helper()
 	var list appsv1.ControllerRevisionList
 	s.All(&list)
 	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
@@ -166,7 +159,6 @@ func (s *story) revisions() []appsv1.ControllerRevision {
 }
 
 func (s *story) revisionNames() []string {
-	s.Helper()
 	names := []string{}
 	for _, r := range s.revisions() {
 		names = append(names, r.Name)
@@ -176,7 +168,6 @@ func (s *story) revisionNames() []string {
 
 // podVersions are the resource versions of the story's Pods.
 func (s *story) podVersions() map[string]string {
-	s.Helper()
 	out := map[string]string{}
 	for _, pod := range s.pods() {
 		out[pod.Name] = pod.ResourceVersion
@@ -186,7 +177,6 @@ func (s *story) podVersions() map[string]string {
 
 // versions are the resource versions of the story's Pods and revisions.
 func (s *story) versions() map[string]string {
-	s.Helper()
 	out := s.podVersions()
 	for _, r := range s.revisions() {
 		out["revision "+r.Name] = fmt.Sprint(r.Revision, " ", r.ResourceVersion)
@@ -226,7 +216,6 @@ func (s *story) settled(replicas int32) {
 
 // gone waits until a Pod is being deleted.
 func (s *story) gone(pod string) {
-	s.Helper()
 	s.until("Pod "+pod+" to go", func() bool { return s.identities()[pod] == "" })
 }
 
@@ -255,7 +244,6 @@ func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) (found corev1.Po
 
 // offerVolumes creates volumes for claims that select them by the label story.
 func (s *story) offerVolumes(count int, label string) {
-	s.Helper()
 	for i := range count {
 		s.Make(s.Object(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %s-%d, labels: {story: %s}}, spec: {
 			capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], persistentVolumeReclaimPolicy: Retain, hostPath: {path: /nowhere}}}`,
@@ -265,7 +253,6 @@ func (s *story) offerVolumes(count int, label string) {
 
 // claims maps the names of the remaining claims to their UIDs.
 func (s *story) claims() map[string]types.UID {
-	s.Helper()
 	var list corev1.PersistentVolumeClaimList
 	s.All(&list)
 	out := map[string]types.UID{}
@@ -280,7 +267,6 @@ func (s *story) claims() map[string]types.UID {
 // paired waits until there are so many claims, and checks that each Pod has its claim from the
 // template, and mounts it.
 func (s *story) paired(count string) {
-	s.Helper()
 	s.until(count+" claims", func() bool { return fmt.Sprint(len(s.claims())) == count })
 	claims := s.claims()
 	for _, pod := range s.pods() {
@@ -307,10 +293,8 @@ func withoutResize(request *http.Request, next http.RoundTripper) (*http.Respons
 
 // forbidResizes makes the API server refuse resizes in the story's namespace.
 func (s *story) forbidResizes() {
-	s.Helper()
 	for text := range strings.SplitSeq(s.text("forbid-resize.yaml"), "---") {
-		object, err := scene.Parse(text)
-		s.Must(err)
+		object := checktest.Must(scene.Parse(text))(s)
 		s.Make(object)
 	}
 	pod := s.pods()[0]

@@ -143,7 +143,6 @@ func (s *story) same(what string, have, noted any) {
 
 // createFrom creates a set of testdata/sets, whose name a patch follows.
 func (s *story) createFrom(rest string) {
-	s.Helper()
 	at := strings.IndexAny(rest+" ", " \n")
 	set := s.object(rest[:at], cmp.Or(rest[at:], "{}"))
 	s.name = set.GetName()
@@ -151,20 +150,17 @@ func (s *story) createFrom(rest string) {
 }
 
 func (s *story) delete(how string) {
-	s.Helper()
 	s.Must(s.Delete(s.Context(), s.key(), client.PropagationPolicy(how)))
 }
 
 // reports waits until the status of the present generation has these fields.
 func (s *story) reports(fields string) {
-	s.Helper()
 	s.observed()
 	s.Has(s.key(), "status: "+fields)
 	s.observed()
 }
 
 func (s *story) nothingLeft() {
-	s.Helper()
 	s.until("its Pods and revisions to be gone", func() bool {
 		return len(s.pods()) == 0 && len(s.revisions()) == 0
 	})
@@ -172,7 +168,6 @@ func (s *story) nothingLeft() {
 
 // condition waits for a condition, its status, and texts in it.
 func (s *story) condition(rest string) {
-	s.Helper()
 	kind, rest, _ := strings.Cut(rest, " ")
 	status, texts, _ := strings.Cut(rest, " ")
 	s.Condition(s.key(), kind, metav1.ConditionStatus(status), strings.Split(texts, " | ")...)
@@ -180,7 +175,6 @@ func (s *story) condition(rest string) {
 
 // keepsRevisions waits until these revisions alone are there.
 func (s *story) keepsRevisions(names string) {
-	s.Helper()
 	var want []string
 	for name := range strings.FieldsSeq(names) {
 		want = append(want, s.named(name))
@@ -198,7 +192,6 @@ type noted struct {
 }
 
 func (s *story) note() {
-	s.Helper()
 	s.noted = noted{
 		pods: s.identities(), versions: s.versions(), claims: s.claims(), revisions: s.revisionNames(), labels: s.podLabels(),
 	}
@@ -206,7 +199,6 @@ func (s *story) note() {
 
 // podLabels are the labels of each Pod.
 func (s *story) podLabels() (out []string) {
-	s.Helper()
 	for _, pod := range s.pods() {
 		out = append(out, pod.Name+" "+metav1.FormatLabelSelector(metav1.SetAsLabelSelector(pod.Labels)))
 	}
@@ -215,7 +207,6 @@ func (s *story) podLabels() (out []string) {
 
 // unwritten counts Pods that still have the versions that were noted.
 func (s *story) unwritten() string {
-	s.Helper()
 	n := 0
 	for name, version := range s.podVersions() {
 		if s.noted.versions[name] == version {
@@ -227,7 +218,6 @@ func (s *story) unwritten() string {
 
 // podsReady is "3 with IMAGE": so many Pods with the image are ready.
 func (s *story) podsReady(want string) {
-	s.Helper()
 	_, image, _ := strings.Cut(want, " with ")
 	ready := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool {
 		ready := conditionOf(&p, corev1.PodReady).Status == corev1.ConditionTrue
@@ -238,7 +228,6 @@ func (s *story) podsReady(want string) {
 
 // labelAll is "STATE get KEY=VALUE".
 func (s *story) labelAll(rest string) {
-	s.Helper()
 	state, label, _ := strings.Cut(rest, " get ")
 	key, value, _ := strings.Cut(label, "=")
 	for _, pod := range s.in(apps.LifecycleState(state)) {
@@ -248,7 +237,6 @@ func (s *story) labelAll(rest string) {
 
 // run is "v2 200m 64Mi": the image's tag, cpu and memory of every Pod.
 func (s *story) run(want string) {
-	s.Helper()
 	for _, pod := range s.pods() {
 		c := pod.Status.ContainerStatuses[0]
 		requests := c.Resources.Requests
@@ -258,21 +246,18 @@ func (s *story) run(want string) {
 
 // namePods names the Pods in their order.
 func (s *story) namePods(names string) {
-	s.Helper()
 	for i, pod := range s.pods() {
 		s.Call(strings.Fields(names)[i], pod.Name)
 	}
 }
 
 func (s *story) allPodsHave(document string) {
-	s.Helper()
 	for _, pod := range s.pods() {
 		s.Has(&pod, document)
 	}
 }
 
 func (s *story) aboutClaim(rest string) {
-	s.Helper()
 	pod, document, _ := strings.Cut(rest, " has")
 	name := plan.ClaimName("data", "web", s.Pod(s.named(pod)).Labels[apps.LabelInstanceID])
 	s.Has(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}, document)
@@ -280,7 +265,6 @@ func (s *story) aboutClaim(rest string) {
 
 // aboutPod is what a Pod is, has or gets.
 func (s *story) aboutPod(rest string) {
-	s.Helper()
 	name, rest, _ := strings.Cut(rest, " ")
 	verb, what, _ := strings.Cut(rest, " ")
 	noun, more, _ := strings.Cut(what, " ")
@@ -304,7 +288,6 @@ func (s *story) aboutPod(rest string) {
 // withFinalizers sets the finalizers of a Pod, in this order; that may remove a Pod that is being
 // deleted.
 func (s *story) withFinalizers(name, list string) {
-	s.Helper()
 	var want []string
 	for finalizer := range strings.FieldsSeq(list) {
 		want = append(want, "example.com/"+finalizer)
@@ -323,7 +306,6 @@ func (s *story) withFinalizers(name, list string) {
 // podIs waits until one Pod is in a state, and ready or not if that is said. If it has no name
 // yet, it gets that name.
 func (s *story) podIs(name, what string) {
-	s.Helper()
 	state, ready, _ := strings.Cut(what, ", ")
 	s.until("one Pod that is "+what, func() bool {
 		found := s.in(apps.LifecycleState(state))
@@ -341,7 +323,6 @@ func (s *story) podIs(name, what string) {
 
 // atTheGate waits until the deleted set says that it waits for both of its Pods.
 func (s *story) atTheGate() {
-	s.Helper()
 	s.until("both Pods at their gate", func() bool { return len(s.in(apps.StatePreparingDelete)) == 2 })
 	s.isTrue(apps.ConditionBlocked, deleteKey+" since ", ", before the CloneSet is deleted", "1 other Pod waits")
 	if got := s.set().Finalizers; !slices.Contains(got, apps.FinalizerPreDelete) {

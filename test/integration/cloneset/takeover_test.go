@@ -17,12 +17,12 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/integration/openkruise"
 )
 
 // finalizers sets a Pod's finalizers.
 func (s *story) finalizers(pod *corev1.Pod, list ...string) {
-	s.Helper()
 	patch := s.MergePatch(`metadata: {resourceVersion: %q, finalizers: [%s]}`, pod.ResourceVersion, strings.Join(list, ", "))
 	if err := s.Patch(s.Context(), pod.DeepCopy(), patch); client.IgnoreNotFound(err) != nil {
 		s.Logf("finalizers of %s, which is tried again: %v", pod.Name, err)
@@ -32,7 +32,6 @@ func (s *story) finalizers(pod *corev1.Pod, list ...string) {
 // operate answers all gates as an operator would, and acts as the kubelet of Pods that
 // no agent serves.
 func (s *story) operate() {
-	s.Helper()
 	for _, pod := range s.pods() {
 		switch state(&pod) {
 		case apps.StatePreparingNormal:
@@ -55,7 +54,6 @@ func (s *story) operate() {
 
 // kubelet changes a Pod's status as its kubelet would.
 func (s *story) kubelet(pod corev1.Pod) {
-	s.Helper()
 	before := pod.DeepCopy()
 	status := &pod.Status.ContainerStatuses[0]
 	if image := pod.Spec.Containers[0].Image; status.Image != image {
@@ -83,7 +81,6 @@ var goldenRevisions = []string{"web-5c5f7d6f8d", "web-7f9d8c5b64"}
 // takeOver has OpenKruise leave a set with one Pod in a state, which a patch of the set may follow, and
 // starts the controller.
 func (s *story) takeOver(rest string) {
-	s.Helper()
 	s.stop()
 	state, patch, _ := strings.Cut(rest, "\n")
 	s.Must(openkruise.Leave(s.Context(), s, s.Namespace, state, patch))
@@ -95,7 +92,6 @@ func (s *story) takeOver(rest string) {
 
 // ends brings the set to its end: its Pod is "kept with 1 restarts", or "goes".
 func (s *story) ends(how string) {
-	s.Helper()
 	restarts, kept := strings.CutPrefix(how, "is kept with ")
 	s.until("the set to be as the user wants it", func() bool {
 		s.operate()
@@ -112,7 +108,6 @@ func (s *story) ends(how string) {
 
 // kept checks that the only Pod is the same, protected, and up to date.
 func (s *story) kept(restarts string) {
-	s.Helper()
 	s.samePods(s.noted.pods)
 	pod := s.pods()[0]
 	s.is("the Pod", s.restarts()+" restarts", restarts)
@@ -122,14 +117,11 @@ func (s *story) kept(restarts string) {
 	if len(pod.ManagedFields) == 0 {
 		s.Errorf("the record of who wrote %s is gone", pod.Name)
 	}
-	if image := pod.Spec.Containers[0].Image; image != "example.test/web:v2" {
-		s.Errorf("image %s", image)
-	}
+	checktest.Same(s, "image", "example.test/web:v2", pod.Spec.Containers[0].Image)
 }
 
 // handedBack checks what a controller that stops now leaves behind, and starts another one.
 func (s *story) handedBack() {
-	s.Helper()
 	s.observed()
 	s.stop()
 	s.documented()
@@ -139,7 +131,6 @@ func (s *story) handedBack() {
 // written lists the paths of an object that the controller owns, such as
 // ".metadata.labels.app".
 func (s *story) written(object client.Object) (paths []string) {
-	s.Helper()
 	for _, entry := range object.GetManagedFields() {
 		if entry.Manager != manager {
 			continue
@@ -179,7 +170,6 @@ var documentedPaths = []string{
 // documented checks what the controller has written so far against OpenKruise's
 // documentation.
 func (s *story) documented() {
-	s.Helper()
 	objects := []client.Object{s.set()}
 	for _, pod := range s.pods() {
 		objects = append(objects, &pod)
@@ -203,7 +193,6 @@ func (s *story) documented() {
 
 // wellFormed checks the values that OpenKruise parses.
 func (s *story) wellFormed(pod *corev1.Pod) {
-	s.Helper()
 	known := []apps.LifecycleState{
 		apps.StatePreparingNormal, apps.StateNormal, apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated, apps.StatePreparingDelete,
 	}
@@ -213,9 +202,7 @@ func (s *story) wellFormed(pod *corev1.Pod) {
 	if _, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]); err != nil {
 		s.Error(err)
 	}
-	if long, short := pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash]; long != "web-"+short {
-		s.Errorf("revision labels %q and %q", long, short)
-	}
+	checktest.Same(s, "revision label", "web-"+pod.Labels[apps.LabelTemplateHash], pod.Labels[apps.LabelRevision])
 	record := pod.Annotations[apps.AnnotationInPlaceUpdateState]
 	if record == "" {
 		return

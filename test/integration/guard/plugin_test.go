@@ -21,6 +21,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/forecast"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/checkout"
@@ -29,14 +30,12 @@ import (
 
 // compile builds the kubectl plugin.
 func (s *story) compile() {
-	s.Helper()
 	s.program = filepath.Join(s.TempDir(), "kubectl-usher")
 	s.Must(checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: s.program}.Compile(s.Context(), nil))
 }
 
 // as lets somebody else run the plugin.
 func (s *story) as(user string) {
-	s.Helper()
 	var err error
 	s.kubeconfig, err = plane.UserKubeconfig(user)
 	s.Must(err)
@@ -61,7 +60,6 @@ func (s *story) run(args string) (printed string, code int) {
 
 // said is "ARGS => TEXT | TEXT": it says what is missing when the plugin is run.
 func (s *story) said(code int, rest string) string {
-	s.Helper()
 	args, texts, _ := strings.Cut(rest, "=>")
 	printed, got := s.run(args)
 	return registrytest.Unless(got == code && scene.Contains(printed, scene.Texts(texts)), fmt.Sprintf("it ends with %d, want %d and%s in\n%s", got, code, texts, printed))
@@ -69,7 +67,6 @@ func (s *story) said(code int, rest string) string {
 
 // ends runs the plugin once.
 func (s *story) ends(code int, rest string) {
-	s.Helper()
 	if missing := s.said(code, rest); missing != "" {
 		s.Error(missing)
 	}
@@ -84,7 +81,6 @@ func (s *story) until(rest string) {
 // completes is "TYPED => WORD": the word is offered to somebody who has typed that. A directive such
 // as :4 is all that is offered.
 func (s *story) completes(rest string) {
-	s.Helper()
 	typed, want, _ := strings.Cut(rest, " => ")
 	printed, code := s.run("__complete " + typed)
 	if lines := strings.Split(printed, "\n"); code != 0 || !slices.Contains(lines, want) || want == ":4" && lines[0] != want {
@@ -94,11 +90,9 @@ func (s *story) completes(rest string) {
 
 // file writes the CloneSet with a patch to a file, called file.
 func (s *story) file(patch string) {
-	s.Helper()
 	set := s.Prop("held CloneSet", patch)
 	set.SetNamespace("")
-	text, err := yaml.Marshal(set.Object)
-	s.Must(err)
+	text := checktest.Must(yaml.Marshal(set.Object))(s)
 	name := filepath.Join(s.TempDir(), "set.yaml")
 	s.Must(os.WriteFile(name, text, 0o600))
 	s.Call("file", name)
@@ -106,7 +100,6 @@ func (s *story) file(patch string) {
 
 // foresee plans a change of the set.
 func (s *story) foresee(change string) {
-	s.Helper()
 	printed, code := s.run("plan clone/web -o json " + change)
 	s.same("the exit code", code, 2)
 	var f forecast.Forecast
@@ -118,7 +111,6 @@ func (s *story) foresee(change string) {
 
 // asForeseen compares the last two updates with the waves of the plan.
 func (s *story) asForeseen() {
-	s.Helper()
 	var happened []string
 	updates := s.Events(nil, "SuccessfulUpdatePodInPlace")
 	slices.SortFunc(updates, func(a, b eventsv1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
@@ -135,8 +127,7 @@ func (s *story) dashboard() {
 	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
 	command := s.command(ctx, "dashboard")
-	out, err := command.StdoutPipe()
-	s.Must(err)
+	out := checktest.Must(command.StdoutPipe())(s)
 	s.Must(command.Start())
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
@@ -161,18 +152,15 @@ func (s *story) dashboard() {
 
 // ask sends a request as the page does, and returns the answer: with a body, it changes something.
 func (s *story) ask(ctx context.Context, address, token, path, body string) io.Reader {
-	s.Helper()
 	method := http.MethodGet
 	if body != "" {
 		method = http.MethodPost
 	}
-	r, err := http.NewRequestWithContext(ctx, method, address+path, strings.NewReader(body))
-	s.Must(err)
+	r := checktest.Must(http.NewRequestWithContext(ctx, method, address+path, strings.NewReader(body)))(s)
 	r.Header.Set("Origin", strings.TrimSuffix(address, "/"))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+token)
-	answer, err := http.DefaultClient.Do(r)
-	s.Must(err)
+	answer := checktest.Must(http.DefaultClient.Do(r))(s)
 	s.Cleanup(func() { _ = answer.Body.Close() })
 	if answer.StatusCode >= http.StatusMultipleChoices {
 		s.Fatalf("%s %s: %s", method, path, answer.Status)
@@ -182,7 +170,6 @@ func (s *story) ask(ctx context.Context, address, token, path, body string) io.R
 
 // hears waits for an event with all of the texts, and returns it.
 func (s *story) hears(events *bufio.Scanner, texts ...string) string {
-	s.Helper()
 	for events.Scan() {
 		if scene.Contains(events.Text(), texts) {
 			return events.Text()

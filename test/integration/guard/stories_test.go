@@ -24,6 +24,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -145,7 +146,6 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 
 // enter goes to another namespace, which is made when it is first entered.
 func (s *story) enter(name string) {
-	s.Helper()
 	if s.namespaces[name] == nil {
 		s.namespaces[name] = begin(s.T)
 	}
@@ -185,7 +185,6 @@ func (s *story) listed(count string, listed func() []types.UID) {
 
 // served waits until there are just so many Pods, all with the gate, and the Service lists them.
 func (s *story) served(count string) {
-	s.Helper()
 	s.listed(count, func() []types.UID { return callers.inServices(s.Namespace) })
 	for _, pod := range s.Pods() {
 		if !slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: usherv1alpha1.ConditionRegistered}) {
@@ -196,7 +195,6 @@ func (s *story) served(count string) {
 
 // inServices waits until Services have that many Pods, whatever Pods there are.
 func (s *story) inServices(count string) {
-	s.Helper()
 	s.Until(count+" Pods in Services", func() string {
 		n := len(callers.inServices(s.Namespace))
 		return registrytest.Unless(fmt.Sprint(n) == count, fmt.Sprintf("there are %d", n))
@@ -206,7 +204,6 @@ func (s *story) inServices(count string) {
 // gates asks the API server for the readiness gate on new Pods, or no longer, until it does that. One
 // that cannot leaves it to the Pods.
 func (s *story) gates(how string) {
-	s.Helper()
 	s.Change(s.Ref("Namespace/"+s.Namespace), `metadata: {labels: {usher.dev/readiness-gate: %s}}`, how)
 	patch := map[string]string{"enabled": s.Expand("{Pod gate}"), "disabled": "{}"}[how]
 	s.Until("the policy to know of the namespace and the Registration", func() string {
@@ -219,7 +216,6 @@ func (s *story) gates(how string) {
 
 // rollOut changes a workload's template, and waits until every Pod has it.
 func (s *story) rollOut(workload string) {
-	s.Helper()
 	s.Change(s.Ref(workload), `spec: {template: {metadata: {labels: {version: "2"}}}}`)
 	s.Until("the rollout to end", func() string {
 		for _, pod := range s.Pods() {
@@ -233,7 +229,6 @@ func (s *story) rollOut(workload string) {
 
 // haveLeft checks how many Pods have left the registry at least once, or which one.
 func (s *story) haveLeft(want string) {
-	s.Helper()
 	left := callers.leavers(s.Namespace)
 	if !slices.Equal(left, []string{want}) {
 		s.same(fmt.Sprintf("Pods that have left the registry, %v", left), len(left), want)
@@ -242,7 +237,6 @@ func (s *story) haveLeft(want string) {
 
 // drained waits until nothing of Usher's holds a Pod.
 func (s *story) drained(name string) {
-	s.Helper()
 	s.Until(name+" to be drained", func() string {
 		held := s.Pod(name).Finalizers
 		return registrytest.Unless(len(held) == 0, fmt.Sprintf("it is held by %v", held))
@@ -251,7 +245,6 @@ func (s *story) drained(name string) {
 
 // findDrained waits for a Pod that is to be deleted, and is in no registry any more.
 func (s *story) findDrained(name string) {
-	s.Helper()
 	s.Until("a Pod to be drained", func() string {
 		for _, pod := range s.Pods() {
 			if pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StatePreparingDelete) && pod.Labels["web.usher.dev/drained"] != "true" {
@@ -265,7 +258,6 @@ func (s *story) findDrained(name string) {
 
 // onlyCondition checks that the set has no other condition that is True.
 func (s *story) onlyCondition(kind string) {
-	s.Helper()
 	for _, c := range s.Conditions(s.Ref("CloneSet/web")) {
 		if c.Type != kind && c.Status == metav1.ConditionTrue {
 			s.Errorf("a wait is reported as %s: %s", c.Type, c.Message)
@@ -275,7 +267,6 @@ func (s *story) onlyCondition(kind string) {
 
 // atLeast is "4 entries": callers never had fewer.
 func (s *story) atLeast(rest string) {
-	s.Helper()
 	want := scenariotest.Number(strings.TrimSuffix(rest, " entries"))
 	if n := s.fewest(); n < want {
 		s.Errorf("only %d Pods were in service, want %d", n, want)
@@ -284,17 +275,14 @@ func (s *story) atLeast(rest string) {
 
 // evict evicts a Pod, and repeats what is refused as client-go does.
 func (s *story) evict(name string) {
-	s.Helper()
 	s.Must(s.SubResource("eviction").Create(s.Context(), s.Pod(name), &policyv1.Eviction{}))
 }
 
 // refused is "POD TEXT": an eviction, asked for once as by a client that does not come back, is
 // refused with the text.
 func (s *story) refused(rest string) error {
-	s.Helper()
 	name, text, _ := strings.Cut(rest, " ")
-	once, err := kubernetes.NewForConfig(plane.RESTConfig())
-	s.Must(err)
+	once := checktest.Must(kubernetes.NewForConfig(plane.RESTConfig()))(s)
 	body, err := json.Marshal(policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: name}})
 	s.Must(err)
 	err = once.CoreV1().RESTClient().Post().Namespace(s.Namespace).Resource("pods").Name(name).SubResource("eviction").
@@ -306,7 +294,6 @@ func (s *story) refused(rest string) error {
 }
 
 func (s *story) refusedInTheEnd(rest string) {
-	s.Helper()
 	s.Until("the refusal", func() string {
 		err := s.refused(rest)
 		return registrytest.Unless(err == nil, fmt.Sprint(err))
@@ -315,20 +302,16 @@ func (s *story) refusedInTheEnd(rest string) {
 
 // age makes a request two minutes old.
 func (s *story) age(name string) {
-	s.Helper()
 	pod := s.Pod(name)
-	request, err := usherv1alpha1.DeletionRequestOf(pod)
-	s.Must(err)
+	request := checktest.Must(usherv1alpha1.DeletionRequestOf(pod))(s)
 	request.At = metav1.NewMicroTime(request.At.Add(-2 * time.Minute))
-	text, err := json.Marshal(request)
-	s.Must(err)
+	text := checktest.Must(json.Marshal(request))(s)
 	s.Change(pod, `metadata: {annotations: {%s: %q}}`, usherv1alpha1.AnnotationDeletionRequest, text)
 }
 
 // evictAll evicts all Pods, or those on a node, side by side until they are gone. Like kubectl drain, it comes back five
 // seconds after a refusal.
 func (s *story) evictAll(node string) {
-	s.Helper()
 	var group errgroup.Group
 	for _, pod := range s.Pods() {
 		if node != "" && pod.Spec.NodeName != node {
@@ -349,19 +332,15 @@ func (s *story) evictAll(node string) {
 
 // cordon cordons a node until the end of the test, or uncordons it.
 func (s *story) cordon(name string, yes bool) {
-	s.Helper()
 	const patch = `spec: {unschedulable: %t}`
 	s.Change(s.Ref("Node/"+name), patch, yes)
 	s.Cleanup(func() {
-		if err := s.Patch(context.Background(), s.Ref("Node/"+name), s.MergePatch(patch, false)); err != nil {
-			s.Error(err)
-		}
+		checktest.NoError(s, s.Patch(context.Background(), s.Ref("Node/"+name), s.MergePatch(patch, false)))
 	})
 }
 
 // podsOn is "NODE PREFIX": it waits until so many Pods are on a node, whose names begin like that.
 func (s *story) podsOn(want int, rest string) {
-	s.Helper()
 	node, prefix, _ := strings.Cut(rest, " ")
 	s.Until(fmt.Sprintf("%d Pods on %s", want, rest), func() string {
 		there := slices.DeleteFunc(s.Pods(), func(p corev1.Pod) bool { return p.Spec.NodeName != node || !strings.HasPrefix(p.Name, prefix) })
@@ -372,9 +351,7 @@ func (s *story) podsOn(want int, rest string) {
 // countRounds counts how often Pods are created and then others leave, until the returned function is
 // called.
 func (s *story) countRounds() (stop func() int) {
-	s.Helper()
-	events, err := s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace))
-	s.Must(err)
+	events := checktest.Must(s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace)))(s)
 	counted := make(chan int)
 	go func() {
 		rounds, leaving := 0, map[string]bool{}

@@ -14,6 +14,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -28,10 +29,8 @@ type deletions struct {
 
 // watchDeletions notes every deletion.
 func (s *story) watchDeletions() {
-	s.Helper()
 	s.deletions.seen = map[types.UID]bool{}
-	events, err := s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace("default"))
-	s.Must(err)
+	events := checktest.Must(s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace("default")))(s)
 	go func() {
 		for event := range events.ResultChan() {
 			if pod, ok := event.Object.(*corev1.Pod); ok && pod.DeletionTimestamp != nil && pod.Labels[appsv1alpha1.LabelPullsFor] == "" {
@@ -58,7 +57,6 @@ func (g *deletions) saw(pod *corev1.Pod) {
 // call, and Pods whose names begin like these in their order. None may have been deleted before it was
 // drained.
 func (s *story) deleted(rest string) {
-	s.Helper()
 	count, names, _ := strings.Cut(rest, " ")
 	n, g := scenariotest.Number(count), &s.deletions
 	s.until(rest+" to be deleted", func() bool {
@@ -85,7 +83,6 @@ func (s *story) deleted(rest string) {
 // deletes is a step of a page, and how many Pods it deletes, as in "5 install.md helm upgrade". That
 // are "a node's" if it drains the node of the first Pod: the scheduler may have put them side by side.
 func (s *story) deletes(rest string) {
-	s.Helper()
 	count, step, _ := strings.Cut(rest, " ")
 	if node, ok := strings.CutPrefix(rest, "a node's "); ok {
 		nodes := strings.Fields(s.sh("kubectl get pods -l 'app in (cart, shop)' -o jsonpath='{.items[*].spec.nodeName}'"))

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	servers "github.com/usher-dev/usher/test/servers/run"
 )
@@ -25,8 +26,7 @@ import (
 func TestHalvesApart(t *testing.T) {
 	s := begin(t)
 	s.follow("install.md halves apart")
-	ports, err := servers.FreePorts(t.Context(), 1)
-	s.Must(err)
+	ports := checktest.Must(servers.FreePorts(t.Context(), 1))(s)
 	metrics := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	s.run("usher-cloneset")
 	s.run("usher-registration", "--metrics-bind-address="+metrics)
@@ -68,7 +68,6 @@ func account(half string) string { return "system:serviceaccount:usher-system:us
 // stolenAccount does with the accounts of the hook operator and the guard what an attacker would,
 // and what they themselves do: the operator writes the status of Pods, the guard the Pods.
 func (s *story) stolenAccount() {
-	s.Helper()
 	var pods corev1.PodList
 	s.Must(s.List(s.Context(), &pods, client.MatchingLabels{"app": "web"}))
 	const both, image = "", `{"spec": {"containers": [{"name": "main", "image": "attacker.test/miner"}]}}`
@@ -108,11 +107,9 @@ func (s *story) stolenAccount() {
 
 // patchAs tries a strategic merge patch as somebody else, and returns what comes of it.
 func (s *story) patchAs(user string, pod *corev1.Pod, subresource, patch string) (*corev1.Pod, error) {
-	s.Helper()
 	config := rest.CopyConfig(s.RESTConfig())
 	config.Impersonate.UserName = user
-	api, err := client.New(config, client.Options{})
-	s.Must(err)
+	api := checktest.Must(client.New(config, client.Options{}))(s)
 	after, change := pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch))
 	if subresource != "" {
 		return after, api.SubResource(subresource).Patch(s.Context(), after, change, client.DryRunAll)
@@ -122,7 +119,6 @@ func (s *story) patchAs(user string, pod *corev1.Pod, subresource, patch string)
 
 // scrapes reads metrics as strangers, and as somebody who may.
 func (s *story) scrapes(address string) {
-	s.Helper()
 	s.sh("kubectl create namespace monitoring && kubectl -n monitoring create serviceaccount prometheus")
 	s.follow("metrics.md reader")
 	plain := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // The certificate is one that nobody can check.
@@ -137,11 +133,9 @@ func (s *story) scrapes(address string) {
 		{"https://" + address, s.sh("kubectl -n default create token default"), http.StatusForbidden},
 		{"https://" + address, s.sh("kubectl -n monitoring create token prometheus"), http.StatusOK},
 	} {
-		request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, test.url+"/metrics", nil)
-		s.Must(err)
+		request := checktest.Must(http.NewRequestWithContext(s.Context(), http.MethodGet, test.url+"/metrics", nil))(s)
 		request.Header.Set("Authorization", "Bearer "+test.token)
-		answer, err := (&http.Client{Transport: plain}).Do(request)
-		s.Must(err)
+		answer := checktest.Must((&http.Client{Transport: plain}).Do(request))(s)
 		body, err := io.ReadAll(answer.Body)
 		s.Must(errors.Join(err, answer.Body.Close()))
 		if answer.StatusCode != test.code || strings.Contains(string(body), "usher_") != (test.code == http.StatusOK) {

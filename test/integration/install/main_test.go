@@ -21,6 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
@@ -116,8 +117,7 @@ func (s *story) sh(format string, args ...any) string {
 func (s *story) follow(step string) string {
 	s.Helper()
 	document, name, _ := strings.Cut(step, " ")
-	script, err := checkout.DocumentedStep(root, document, name)
-	s.Must(err)
+	script := checktest.Must(checkout.DocumentedStep(root, document, name))(s)
 	return s.sh("%s", strings.NewReplacer("http://etcd.example.com:2379", s.Expand("{etcd}"), "propagation: 5s", "propagation: 1s").Replace(script))
 }
 

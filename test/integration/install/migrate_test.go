@@ -47,7 +47,6 @@ func TestMigrations(t *testing.T) {
 
 // leave is "NAMESPACE STATE PATCH": OpenKruise leaves a set in a namespace of its own.
 func (s *story) leave(rest string) {
-	s.Helper()
 	words := strings.SplitN(rest, " ", 3)
 	s.sh("kubectl create namespace %s", words[0])
 	s.Must(openkruise.Leave(s.Context(), s, words[0], words[1], words[2]))
@@ -72,7 +71,6 @@ type manager struct {
 
 // installOpenKruise installs a chart that stands in for OpenKruise's.
 func (s *story) installOpenKruise() *manager {
-	s.Helper()
 	m := &manager{}
 	mux := http.NewServeMux()
 	mux.Handle("/allow", &admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/checkout"
 )
 
@@ -56,8 +56,7 @@ func TestObjectsAreTaken(t *testing.T) {
 // and those that already exist.
 func requests(t *testing.T, file string) (created, applied []*unstructured.Unstructured) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	registrytest.NoError(t, err)
+	content := checktest.Must(os.ReadFile(file))(t)
 	objects, err := checkout.ReadObjects(bytes.NewReader(content))
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -78,11 +77,9 @@ func requests(t *testing.T, file string) (created, applied []*unstructured.Unstr
 
 // taken sends objects as a dry run.
 func (s *story) taken(file string, objects []*unstructured.Unstructured, how string) {
-	s.Helper()
 	var text strings.Builder
 	for _, object := range objects {
-		content, err := yaml.Marshal(object.Object)
-		s.Must(err)
+		content := checktest.Must(yaml.Marshal(object.Object))(s)
 		text.WriteString("---\n" + string(content))
 	}
 	manifest := filepath.Join(s.TempDir(), "manifest.yaml") // a script has no room for CRDs

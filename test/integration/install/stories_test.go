@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 )
@@ -72,14 +73,11 @@ var words = map[string]func(s *story, rest string){
 
 func (s *story) is(what, have, want string) {
 	s.Helper()
-	if have != want {
-		s.Errorf("%s: %q, want %q", what, have, want)
-	}
+	checktest.Same(s, what, want, have)
 }
 
 // fails runs a script that must fail.
 func (s *story) fails(script string) {
-	s.Helper()
 	out, err := s.try(script)
 	if s.said = out; err == nil {
 		s.Errorf("it was to fail, and said\n%s", out)
@@ -88,14 +86,12 @@ func (s *story) fails(script string) {
 
 // untilSaid is "TEXT $ SCRIPT": it runs the script until it says the text.
 func (s *story) untilSaid(rest string) {
-	s.Helper()
 	text, script, _ := strings.Cut(rest, " $ ")
 	s.until(rest, func() bool { return strings.Contains(s.sh("%s", script), text) })
 }
 
 // says checks that the last script has said texts, one after the other.
 func (s *story) says(texts string) {
-	s.Helper()
 	rest := s.said
 	for text := range strings.SplitSeq(texts, " | ") {
 		_, after, ok := strings.Cut(rest, text)
@@ -107,24 +103,19 @@ func (s *story) says(texts string) {
 
 // entries is the number of keys under services/ in etcd.
 func (s *story) entries() string {
-	s.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Expand("{etcd}")}, Logger: zap.NewNop()})
-	s.Must(err)
+	client := checktest.Must(clientv3.New(clientv3.Config{Endpoints: []string{s.Expand("{etcd}")}, Logger: zap.NewNop()}))(s)
 	defer func() { _ = client.Close() }() // Everything was read.
-	answer, err := client.Get(s.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	s.Must(err)
+	answer := checktest.Must(client.Get(s.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly()))(s)
 	return fmt.Sprint(answer.Count)
 }
 
 // protected lists the objects with Usher's finalizers.
 func (s *story) protected() string {
-	s.Helper()
 	return s.sh(`kubectl get pods,clonesets,registrations.usher.dev,registries.usher.dev -A -o go-template='{{range .items}}{{$o := .}}{{range .metadata.finalizers}}{{if eq . "usher.dev/registration" "usher.dev/pre-delete"}}{{$o.kind}} {{end}}{{end}}{{end}}'`)
 }
 
 // versions lists those of all Pods and revisions of the CloneSets that OpenKruise has left.
 func (s *story) versions() string {
-	s.Helper()
 	return s.sh(`kubectl get pods,controllerrevisions -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}' | grep -E ' (stopped|waits|being)-'`)
 }
 
@@ -133,10 +124,8 @@ var update = flag.Bool("update", false, "write the golden files; read every line
 // plays runs the commands of a golden file, the lines that begin with a dollar, and compares
 // what they print, and how they end.
 func (s *story) plays(name string) {
-	s.Helper()
 	name = filepath.Join("testdata", name)
-	want, err := os.ReadFile(name)
-	s.Must(err)
+	want := checktest.Must(os.ReadFile(name))(s)
 	var got strings.Builder
 	for line := range strings.Lines(string(want)) {
 		command, ok := strings.CutPrefix(line, "$ ")

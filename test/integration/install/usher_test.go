@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	servers "github.com/usher-dev/usher/test/servers/run"
 )
 
@@ -43,8 +44,7 @@ func (s *story) start(deployment string, more ...string) *usher {
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
 	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
 	args = append(append(args, s.reachGuard(args)...), more...)
-	log, err := os.CreateTemp(s.TempDir(), deployment)
-	s.Must(err)
+	log := checktest.Must(os.CreateTemp(s.TempDir(), deployment))(s)
 	u := &usher{story: s, log: log.Name()}
 	command := exec.Command(filepath.Join(tools, "usher"), args...) //nolint:noctx // It is stopped as a kubelet would.
 	command.Stdout, command.Stderr = log, log
@@ -68,7 +68,6 @@ func (u *usher) leads() bool {
 
 // killed kills the leader beside a second replica, which is to lead and work soon.
 func (s *story) killed(deployment string) {
-	s.Helper()
 	next := s.start(deployment)
 	s.until("the second replica to wait for the lease", func() bool { return strings.Contains(next.output(), "acquire leader lease") })
 	s.usher.kill()
@@ -85,12 +84,10 @@ func (s *story) killed(deployment string) {
 // reachGuard has API servers find the guard on this machine, as there are no cluster IPs
 // here. It returns the arguments for that, none where the guard does not run.
 func (s *story) reachGuard(args []string) []string {
-	s.Helper()
 	if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--guard-port=") }) {
 		return nil
 	}
-	ports, err := servers.FreePorts(s.Context(), 1)
-	s.Must(err)
+	ports := checktest.Must(servers.FreePorts(s.Context(), 1))(s)
 	s.sh(`kubectl -n usher-system patch service usher-guard --type json -p '[{"op":"replace","path":"/spec","value":{"type":"ExternalName","externalName":"127.0.0.1"}}]'
 		kubectl patch validatingwebhookconfiguration usher-guard --type json -p '[{"op":"add","path":"/webhooks/0/clientConfig/service/port","value":%[1]d},{"op":"add","path":"/webhooks/1/clientConfig/service/port","value":%[1]d}]'`, ports[0])
 	return []string{fmt.Sprintf("--guard-port=%d", ports[0])}
@@ -115,7 +112,6 @@ func (u *usher) forbidden() {
 
 // container is the service account and the arguments of a Deployment's container.
 func (s *story) container(deployment string) (account string, args []string) {
-	s.Helper()
 	var template struct {
 		ServiceAccountName string
 		Containers         []struct{ Args []string }
@@ -127,9 +123,7 @@ func (s *story) container(deployment string) (account string, args []string) {
 
 // kubeconfigOf is a kubeconfig with a token of a service account.
 func (s *story) kubeconfigOf(account string) string {
-	s.Helper()
-	config, err := clientcmd.LoadFromFile(s.Kubeconfig())
-	s.Must(err)
+	config := checktest.Must(clientcmd.LoadFromFile(s.Kubeconfig()))(s)
 	for user := range config.AuthInfos {
 		config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: s.sh("kubectl -n usher-system create token %s", account)}
 	}
@@ -140,15 +134,12 @@ func (s *story) kubeconfigOf(account string) string {
 
 // apply applies a manifest of testdata/manifests.
 func (s *story) apply(name string) {
-	s.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", "manifests", name+".yaml"))
-	s.Must(err)
+	text := checktest.Must(os.ReadFile(filepath.Join("testdata", "manifests", name+".yaml")))(s)
 	s.sh("kubectl apply -f - <<'END'\n%s\nEND", s.Expand(string(text)))
 }
 
 // available waits until the set has that many Pods in service.
 func (s *story) available(count string) {
-	s.Helper()
 	s.until("the CloneSet to have "+count+" Pods in service", func() bool {
 		out, err := s.try(`kubectl get cloneset web -o jsonpath='{.status.updatedAvailableReplicas}/{.status.replicas}/{.metadata.generation}={.status.observedGeneration}'`)
 		counts, generations, _ := strings.Cut(out, "/"+count+"/")
@@ -159,35 +150,25 @@ func (s *story) available(count string) {
 
 // pods lists the set's Pods with their identity, their restarts and what holds them.
 func (s *story) pods() string {
-	s.Helper()
 	return s.sh(`kubectl get pods -l app=web --sort-by=.metadata.name -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.uid} restarts={.status.containerStatuses[0].restartCount} deleted={.metadata.deletionTimestamp} revision={.metadata.labels.controller-revision-hash}{"\n"}{end}'`)
 }
 
 // same fails if anything happened to the Pods since the note.
 func (s *story) same() {
-	s.Helper()
-	if after := s.pods(); after != s.noted {
-		s.Errorf("the Pods were\n%s\nand are\n%s", s.noted, after)
-	}
+	checktest.Same(s, "the Pods", s.noted, s.pods())
 }
 
 // remains checks that the CRDs and the CloneSet are unchanged without Usher.
 func (s *story) remains() {
-	s.Helper()
 	if crds := s.sh("kubectl get crd -l usher.dev/protected -o name"); len(strings.Fields(crds)) != 3 {
 		s.Errorf("there are the CRDs %q, want three", crds)
 	}
-	if set := s.sh("kubectl get cloneset web -o jsonpath='{.spec.replicas} {.metadata.finalizers} {.metadata.deletionTimestamp}'"); strings.TrimSpace(set) != "3" {
-		s.Errorf("the CloneSet is %q", set)
-	}
+	checktest.Same(s, "the CloneSet", "3", strings.TrimSpace(s.sh("kubectl get cloneset web -o jsonpath='{.spec.replicas} {.metadata.finalizers} {.metadata.deletionTimestamp}'")))
 }
 
 // within checks that all lines of a text are in another one.
 func (s *story) within(text, lines string) {
-	s.Helper()
 	for line := range strings.Lines(lines) {
-		if !strings.Contains(text, strings.TrimSpace(line)) {
-			s.Errorf("%s is not in\n%s", line, text)
-		}
+		checktest.Says(s, "it", text, strings.TrimSpace(line))
 	}
 }

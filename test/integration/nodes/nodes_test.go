@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
@@ -82,17 +83,12 @@ func main(pod *corev1.Pod) corev1.ContainerStatus {
 func TestProcesses(t *testing.T) {
 	programs := t.TempDir()
 	web := checkout.Program{Module: scene.Root + "/test", Pkg: "./cmd/web", Out: filepath.Join(programs, "web")}
-	registrytest.NoError(t, web.Compile(t.Context(), nil))
-	runtime, err := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(programs, "v1", "v2"), LogDir: t.TempDir()})
-	registrytest.NoError(t, err)
-	p, err := scene.New(clustertest.Start(t))
-	registrytest.NoError(t, err)
-	agent, err := node.Start(t.Context(), node.Options{RESTConfig: p.RESTConfig(), Runtime: runtime, Logger: testr.New(t)})
-	registrytest.NoError(t, err)
+	checktest.NoError(t, web.Compile(t.Context(), nil))
+	runtime := checktest.Must(node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(programs, "v1", "v2"), LogDir: t.TempDir()}))(t)
+	p := checktest.Must(scene.New(clustertest.Start(t)))(t)
+	agent := checktest.Must(node.Start(t.Context(), node.Options{RESTConfig: p.RESTConfig(), Runtime: runtime, Logger: testr.New(t)}))(t)
 	t.Cleanup(func() {
-		if err := agent.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		checktest.NoError(t, agent.Stop(context.Background()))
 	})
 	for name, play := range map[string]func(*story){"preStop": preStopSavesRequests, "finalizer": finalizerKeepsThePod, "replaced": replacedPod} {
 		t.Run(name, func(t *testing.T) { play(&story{&scene.Scene{T: t, Plane: p, Namespace: metav1.NamespaceDefault}}) })
@@ -107,9 +103,7 @@ func preStopSavesRequests(s *story) {
 	hasty := s.await(s.create("hasty", "", ""), "is ready", stage.Ready)
 	go func() { answer <- s.ask(hasty, "/slow?d=20s") }()
 	s.remove(hasty)
-	if got := <-answer; got != "" {
-		s.Errorf("without a hook, the request in flight was answered %q", got)
-	}
+	checktest.Same(s, "the answer to a request in flight, without a hook,", "", <-answer)
 	ready := s.await(s.create("hooked", "", "lifecycle: {preStop: {sleep: {seconds: 2}}}"), "is ready", stage.Ready)
 	go func() { answer <- s.ask(ready, "/slow?d=1s") }()
 	s.remove(ready)
@@ -118,9 +112,7 @@ func preStopSavesRequests(s *story) {
 		s.Errorf("the request in flight was answered %q", got)
 	}
 	s.Gone(ready.DeepCopy())
-	if s.ask(ready, "/") != "" {
-		s.Error("the Pod is gone and still answers")
-	}
+	checktest.Same(s, "the answer of a Pod that is gone", "", s.ask(ready, "/"))
 }
 
 func finalizerKeepsThePod(s *story) {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
@@ -26,17 +26,16 @@ func TestAdmission(t *testing.T) {
 			spec: {selector: {matchLabels: {app: web}}, registries: [discovery], instance: {service: web, port: 8080}}}`,
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
-		registrytest.NoError(t, err)
+		checktest.NoError(t, err)
 		var rows []struct {
 			Name, Refusal string
 			Set           map[string]any
 		}
-		registrytest.NoError(t, yaml.UnmarshalStrict(text, &rows))
+		checktest.NoError(t, yaml.UnmarshalStrict(text, &rows))
 		for _, row := range rows {
-			patch, err := yaml.Marshal(map[string]any{"spec": row.Set})
-			registrytest.NoError(t, err)
+			patch := checktest.Must(yaml.Marshal(map[string]any{"spec": row.Set}))(t)
 			object, err := scene.Parse(base, string(patch))
-			registrytest.NoError(t, err)
+			checktest.NoError(t, err)
 			err = shared.Create(t.Context(), object, client.DryRunAll)
 			switch {
 			case row.Refusal == "" && err != nil:
@@ -58,7 +57,5 @@ func TestLayoutCannotChange(t *testing.T) {
 		t.Fatalf("the layout is %q by default, %v", r.Spec.ZooKeeper.Layout, err)
 	}
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"zookeeper":{"layout":"Dubbo"}}}`))
-	if err := shared.Patch(t.Context(), r, patch); err == nil || !strings.Contains(err.Error(), "make another Registry") {
-		t.Errorf("another layout: %v", err)
-	}
+	checktest.Says(t, "another layout", shared.Patch(t.Context(), r, patch), "make another Registry")
 }

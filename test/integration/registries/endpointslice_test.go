@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -129,9 +129,7 @@ func TestEndpointSliceShape(t *testing.T) {
 		"web-001": "IPv4 10.1.0.2 http:8080 ", "web-002": "IPv6 fd00::2 http:8080 ",
 		"web-003": "IPv4 10.1.0.4 http:9090 kubernetes.io/h2c",
 	}
-	if !maps.Equal(seen, want) {
-		t.Errorf("callers read %v, want %v", seen, want)
-	}
+	checktest.Same(t, "what callers read", want, seen)
 }
 
 // TestEndpointSliceSizes fills slices and empties them again.
@@ -146,18 +144,14 @@ func TestEndpointSliceSizes(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	if have := sizes(); !slices.Equal(have, []int{50, 100, 100}) {
-		t.Errorf("250 endpoints are in slices of %v", have)
-	}
+	checktest.Same(t, "the sizes of slices of 250 endpoints", []int{50, 100, 100}, sizes())
 	registrytest.Remove(t, k, all[:100]...)
 	registrytest.Put(t, k, all[:40]...)
 	if have := sizes(); len(have) > 3 {
 		t.Errorf("190 endpoints are in slices of %v: there was room", have)
 	}
 	registrytest.Remove(t, k, all...)
-	if have := sizes(); len(have) != 0 {
-		t.Errorf("slices of %v endpoints are left", have)
-	}
+	checktest.Same(t, "slices that are left", 0, len(sizes()))
 }
 
 // TestEndpointSliceOthers does not touch others' slices, but reports them.
@@ -292,8 +286,7 @@ func dialMember(ctx context.Context, network, address string) (net.Conn, error) 
 // follow tracks the addresses of a service as kube-proxy and gateways do.
 func follow(k *kube, service string) func() []string {
 	k.Helper()
-	set, err := kubernetes.NewForConfig(k.RESTConfig())
-	k.Must(err)
+	set := checktest.Must(kubernetes.NewForConfig(k.RESTConfig()))(k)
 	var known atomic.Pointer[[]string]
 	known.Store(&[]string{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -339,18 +332,14 @@ func TestEndpointSliceTraffic(t *testing.T) {
 // user returns the kubeconfig of a user without rights, named like the namespace.
 func (k *kube) user() *rest.Config {
 	k.Helper()
-	file, err := k.UserKubeconfig(k.Namespace)
-	k.Must(err)
-	config, err := clientcmd.BuildConfigFromFlags("", file)
-	k.Must(err)
-	return config
+	file := checktest.Must(k.UserKubeconfig(k.Namespace))(k)
+	return checktest.Must(clientcmd.BuildConfigFromFlags("", file))(k)
 }
 
 // grant gives that user the operator's rights.
 func (k *kube) grant() {
 	k.Helper()
-	role, err := os.ReadFile(scene.Root + "/config/rbac/endpointslices/role.yaml")
-	k.Must(err)
+	role := checktest.Must(os.ReadFile(scene.Root + "/config/rbac/endpointslices/role.yaml"))(k)
 	for _, object := range []client.Object{
 		k.Object(string(role), "metadata: {name: "+k.Namespace+"}"),
 		k.Object(fmt.Sprintf(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %[1]s},
@@ -366,7 +355,7 @@ func (k *kube) grant() {
 func TestEndpointSliceRights(t *testing.T) {
 	k := newKube(t, shared)
 	api, err := client.New(k.user(), client.Options{Scheme: k.Scheme()})
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	u := connectSlices(t, api, k.Namespace)
 	registrytest.Check(t, "without rights", u.Ping(registrytest.Bounded(t)), registry.ErrPermanent, "forbidden")
 	k.grant()

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/etcd"
@@ -46,15 +47,11 @@ func TestEtcdConformance(t *testing.T) {
 	client := raw(t, server)
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		// All tests share one server: each begins with an empty one.
-		if _, err := client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()); err != nil {
-			t.Fatal(err)
-		}
+		checktest.Must(client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()))(t)
 		return registrytest.Fixture{
 			Connector: connect(t, server),
 			Seed: func(t *testing.T, service, id string) {
-				if _, err := client.Put(registrytest.Bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`); err != nil {
-					t.Fatal(err)
-				}
+				checktest.Must(client.Put(registrytest.Bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`))(t)
 			},
 			Break: server.Kill, Mend: server.Restart,
 		}
@@ -79,7 +76,7 @@ func TestEtcdUsers(t *testing.T) {
 		func() error { _, err := admin.UserGrantRole(ctx, "usher", "services"); return err },
 		func() error { _, err := admin.AuthEnable(ctx); return err },
 	} {
-		registrytest.NoError(t, step())
+		checktest.NoError(t, step())
 	}
 	for name, test := range map[string]struct {
 		prefix, user, password string
@@ -94,11 +91,9 @@ func TestEtcdUsers(t *testing.T) {
 			Endpoints: []string{server.Endpoint()}, Prefix: test.prefix, Timeout: 5 * time.Second,
 			Secret: map[string][]byte{credentials.KeyUsername: []byte(test.user), credentials.KeyPassword: []byte(test.password)},
 		})
-		registrytest.NoError(t, err)
+		checktest.NoError(t, err)
 		registrytest.Check(t, name+": ping", r.Ping(ctx), test.want)
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		checktest.NoError(t, r.Close())
 	}
 }
 
@@ -106,14 +101,13 @@ func TestEtcdUsers(t *testing.T) {
 // without TLS serves to wait for the start.
 func startTLS(t *testing.T, args ...string) string {
 	t.Helper()
-	ports, err := run.FreePorts(t.Context(), 2)
-	registrytest.NoError(t, err)
+	ports := checktest.Must(run.FreePorts(t.Context(), 2))(t)
 	plain, secure := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("https://127.0.0.1:%d", ports[1])
 	server, err := cluster.StartEtcd(registrytest.Bounded(t), t.TempDir(), cluster.EtcdOptions{
 		Port:      ports[0],
 		ExtraArgs: append(args, "--listen-client-urls="+plain+","+secure, "--advertise-client-urls="+plain),
 	})
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	t.Cleanup(func() {
 		if err := server.Kill(); err != nil {
 			t.Errorf("stop etcd: %v", err)
@@ -212,12 +206,11 @@ func address(e registry.Entry) string { return fmt.Sprintf("%s:%d", e.Address, e
 
 func dialEtcd(t *testing.T, server *cluster.Etcd) *grpcClient {
 	t.Helper()
-	builder, err := resolver.NewBuilder(raw(t, server))
-	registrytest.NoError(t, err)
+	builder := checktest.Must(resolver.NewBuilder(raw(t, server)))(t)
 	conn, err := grpc.NewClient("etcd:///"+prefix+"/web", grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }
@@ -248,8 +241,7 @@ func TestGRPCResolver(t *testing.T) {
 func TestEtcdManager(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	connector := connect(t, server)
-	manager, err := endpoints.NewManager(raw(t, server), prefix+"/web")
-	registrytest.NoError(t, err)
+	manager := checktest.Must(endpoints.NewManager(raw(t, server), prefix+"/web"))(t)
 	registrytest.Put(t, connector, registrytest.Entry("mine"))
 	listed, err := manager.List(registrytest.Bounded(t))
 	endpoint := listed[prefix+"/web/mine"]
@@ -262,7 +254,7 @@ func TestEtcdManager(t *testing.T) {
 	}
 	err = manager.AddEndpoint(registrytest.Bounded(t), prefix+"/web/theirs",
 		endpoints.Endpoint{Addr: "192.0.2.1:1", Metadata: map[string]any{"weight": 3}})
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	want := registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 3}
 	if have := registrytest.Find(registrytest.List(t, connector), "theirs"); have == nil || !have.Same(want) {
 		t.Errorf("the manager's entry is %+v, want %+v", have, want)

@@ -31,6 +31,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -53,9 +54,7 @@ func TestMain(m *testing.M) {
 // newPlane starts a control plane of its own, for what kills it.
 func newPlane(t *testing.T) *scene.Plane {
 	t.Helper()
-	p, err := scene.New(clustertest.Start(t))
-	registrytest.NoError(t, err)
-	return p
+	return checktest.Must(scene.New(clustertest.Start(t)))(t)
 }
 
 // options are those of Usher's manager.
@@ -162,7 +161,6 @@ func (s *story) discovery() *usherv1alpha1.Registry {
 
 // serve starts an instance, and an operator that serves xDS.
 func (s *story) serve(string) {
-	s.Helper()
 	s.stop()
 	address := freePort(s.T)
 	s.start(address)
@@ -174,7 +172,6 @@ func (s *story) serve(string) {
 
 // enterThief goes to the namespace of somebody else, who knows the owner's names.
 func (s *story) enterThief() {
-	s.Helper()
 	if s.thief == nil {
 		s.thief = shared.Begin(s.T)
 		s.owner.Call("owner", s.owner.Namespace)
@@ -203,7 +200,6 @@ func (s *story) pod(name string) {
 
 // ready is "POD IP": its kubelet reports it as ready.
 func (s *story) ready(rest string) {
-	s.Helper()
 	name, ip, _ := strings.Cut(rest, " ")
 	s.Must(s.reports(name, ip, true))
 }
@@ -221,7 +217,6 @@ func (s *story) reports(name, ip string, ready bool) error {
 
 // serving is "NAME IP", for a new Pod that is registered when it returns.
 func (s *story) serving(rest string) {
-	s.Helper()
 	name, ip, _ := strings.Cut(rest, " ")
 	s.pod(name)
 	s.ready(s.Expand("{"+name+"} ") + ip)
@@ -230,7 +225,6 @@ func (s *story) serving(rest string) {
 
 // enter is "POD STATE": what the CloneSet controller does when a Pod enters a state.
 func (s *story) enter(rest string) {
-	s.Helper()
 	name, state, _ := strings.Cut(rest, " ")
 	s.Change(s.Pod(name), `metadata: {labels: {%s: %s}, annotations: {%s: %q}}`, appsv1alpha1.LabelLifecycleState, state,
 		appsv1alpha1.AnnotationLifecycleTimestamp, time.Now().UTC().Format(time.RFC3339))
@@ -238,7 +232,6 @@ func (s *story) enter(rest string) {
 
 // bind assigns a Pod to a node: Kubernetes leaves Pods without a node out of slices.
 func (s *story) bind(name string) {
-	s.Helper()
 	node := s.Object("{apiVersion: v1, kind: Node, metadata: {generateName: node-}}")
 	s.Make(node)
 	s.Cleanup(func() { _ = s.Delete(context.Background(), node) })
@@ -248,7 +241,6 @@ func (s *story) bind(name string) {
 
 // oneOf is "OWNER is NAME": it waits for a Pod that a controller of Kubernetes makes, and names it.
 func (s *story) oneOf(rest string) {
-	s.Helper()
 	owner, name, _ := strings.Cut(rest, " is ")
 	s.Until("a Pod of "+owner, func() string {
 		pods := s.Pods()
@@ -262,7 +254,6 @@ func (s *story) oneOf(rest string) {
 
 // another waits for another Pod of the name that was noted.
 func (s *story) another(name string) {
-	s.Helper()
 	s.Until("another "+name, func() string {
 		made := slices.ContainsFunc(s.Pods(), func(p corev1.Pod) bool { return p.Name == name && p.UID != s.noted })
 		return registrytest.Unless(made, "does not exist")
@@ -271,7 +262,6 @@ func (s *story) another(name string) {
 
 // stays checks for a second that a Pod's object exists.
 func (s *story) stays(name string) {
-	s.Helper()
 	s.Stays("the Pod's object", time.Second, func() string {
 		s.Pod(name)
 		return ""
@@ -280,7 +270,6 @@ func (s *story) stays(name string) {
 
 // held is "FINALIZER POD".
 func (s *story) held(rest string, want bool) {
-	s.Helper()
 	finalizer, name, _ := strings.Cut(rest, " ")
 	s.Until("the hook", func() string {
 		have := s.Pod(name).Finalizers
@@ -290,10 +279,8 @@ func (s *story) held(rest string, want bool) {
 
 // lists waits until etcd itself has exactly these addresses of the service.
 func (s *story) lists(addresses string) {
-	s.Helper()
 	s.Until("entries in etcd", func() string {
-		answer, err := s.content.Get(registrytest.Bounded(s.T), prefix+"/"+s.Namespace+"/", clientv3.WithPrefix())
-		s.Must(err)
+		answer := checktest.Must(s.content.Get(registrytest.Bounded(s.T), prefix+"/"+s.Namespace+"/", clientv3.WithPrefix()))(s)
 		var found []string
 		for _, kv := range answer.Kvs {
 			_, rest, _ := strings.Cut(string(kv.Value), `"Addr":"`)
@@ -307,7 +294,6 @@ func (s *story) lists(addresses string) {
 
 // managers waits until the Service web has slices of exactly these managers.
 func (s *story) managers(want string) {
-	s.Helper()
 	s.Until("slices of "+want, func() string {
 		var have []string
 		for _, slice := range slicesOf(s.Scene) {
@@ -322,7 +308,6 @@ func (s *story) managers(want string) {
 
 // unchanged checks for two seconds that the Service web has one slice, which nobody writes.
 func (s *story) unchanged() {
-	s.Helper()
 	version := slicesOf(s.Scene)[0].ResourceVersion
 	s.Stays("the only slice", 2*time.Second, func() string {
 		now := slicesOf(s.Scene)
@@ -332,7 +317,6 @@ func (s *story) unchanged() {
 
 // dropSlices deletes what Kubernetes' own controllers have of the Service.
 func (s *story) dropSlices() {
-	s.Helper()
 	s.Must(s.DeleteAllOf(s.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(s.Namespace),
 		client.MatchingLabels{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}))
 	s.Must(s.Delete(s.Context(), s.Ref("Endpoints/web")))
@@ -341,11 +325,9 @@ func (s *story) dropSlices() {
 // columns waits for what kubectl get -o wide prints of the only Registration, without its name,
 // its age and what it waits for.
 func (s *story) columns(document string) {
-	s.Helper()
 	want := map[string]string{}
 	s.Must(yaml.Unmarshal([]byte(document), &want))
-	kube, err := kubernetes.NewForConfig(s.RESTConfig())
-	s.Must(err)
+	kube := checktest.Must(kubernetes.NewForConfig(s.RESTConfig()))(s)
 	s.Until("the columns", func() string {
 		data, err := kube.RESTClient().Get().
 			AbsPath("/apis/usher.dev/v1alpha1/namespaces/"+s.Namespace+"/registrations").

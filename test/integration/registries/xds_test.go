@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -33,8 +34,7 @@ import (
 // freePort returns a free loopback address, for a server that restarts on it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	ports, err := run.FreePorts(t.Context(), 1)
-	registrytest.NoError(t, err)
+	ports := checktest.Must(run.FreePorts(t.Context(), 1))(t)
 	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
 
@@ -134,7 +134,7 @@ func TestXDSBehind(t *testing.T) {
 	m := newMesh(t, shared)
 	registrytest.Put(t, m, member(1))
 	m.stop()
-	registrytest.NoError(t, registrytest.TryPut(t, m, member(2)))
+	checktest.NoError(t, registrytest.TryPut(t, m, member(2)))
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := m.List(ctx, "web")
@@ -264,7 +264,7 @@ func TestXDSRestart(t *testing.T) {
 		}
 		// Another server joins meanwhile.
 		joins := startMember(t, 20+len(all), 0, serveGRPC)
-		registrytest.NoError(t, registrytest.TryPut(t, m, joins.Entry))
+		checktest.NoError(t, registrytest.TryPut(t, m, joins.Entry))
 		m.replica = startXDS(m.Scene, m.RESTConfig(), xds.ServerOptions{Address: m.address})
 		m.connect()
 		joins.AwaitMore(t, 1)
@@ -283,9 +283,9 @@ func TestXDSWithoutAPIServer(t *testing.T) {
 	m := newMesh(t, server)
 	c, all := m.three(t)
 	calls := c.talk(t)
-	registrytest.NoError(t, server.KillAPIServer())
+	checktest.NoError(t, server.KillAPIServer())
 	m.dial(t).reaches(t, all...)
-	registrytest.NoError(t, server.StartAPIServer(registrytest.Bounded(t)))
+	checktest.NoError(t, server.StartAPIServer(registrytest.Bounded(t)))
 	m.leave(t, all[2], heed)
 	c.reaches(t, all[:2]...)
 	calls.StopWithoutLoss(t)
@@ -367,7 +367,7 @@ func TestXDSCertificates(t *testing.T) {
 	// A replaced certificate is used at once.
 	nextCA, nextCert, nextKey := registrytest.NewAuthority(t).Files()
 	for from, to := range map[string]string{nextCert: serverCert, nextKey: serverKey} {
-		registrytest.NoError(t, os.Rename(from, to))
+		checktest.NoError(t, os.Rename(from, to))
 	}
 	dialXDS(t, bootstrap(address, strings.Replace(known, ca, nextCA, 1)), m.target()).reaches(t, i)
 }
@@ -383,7 +383,7 @@ func TestXDSWeights(t *testing.T) {
 	c.reaches(t, light, heavy)
 	before := light.Served.Load() - heavy.Served.Load()
 	for range 100 {
-		registrytest.NoError(t, c.call(registrytest.Bounded(t), false))
+		checktest.NoError(t, c.call(registrytest.Bounded(t), false))
 	}
 	if more := light.Served.Load() - heavy.Served.Load() - before; more < -2 || more > 2 {
 		t.Errorf("the one of less weight got %d more of 100 calls", more)
@@ -401,15 +401,14 @@ func bootstrap(address, credentials string) string {
 // dialXDS returns a client with gRPC's own xDS.
 func dialXDS(t *testing.T, bootstrap, target string) *grpcClient {
 	t.Helper()
-	builder, err := grpcxds.NewXDSResolverWithConfigForTesting([]byte(bootstrap))
-	registrytest.NoError(t, err)
+	builder := checktest.Must(grpcxds.NewXDSResolverWithConfigForTesting([]byte(bootstrap)))(t)
 	conn, err := grpc.NewClient(target, grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// It dials only endpoints, not the xDS server.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialMember(ctx, "tcp", address)
 		}))
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }

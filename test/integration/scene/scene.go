@@ -29,6 +29,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -52,7 +53,7 @@ type Scene struct {
 func (p *Plane) Begin(t *testing.T) *Scene {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "story-"}}
-	registrytest.NoError(t, p.Create(registrytest.Bounded(t), namespace))
+	checktest.NoError(t, p.Create(registrytest.Bounded(t), namespace))
 	s := &Scene{T: t, Plane: p, Namespace: namespace.Name}
 	s.Call("namespace", s.Namespace)
 	return s
@@ -61,7 +62,7 @@ func (p *Plane) Begin(t *testing.T) *Scene {
 // Must ends the story if there is an error.
 func (s *Scene) Must(err error) {
 	s.Helper()
-	registrytest.NoError(s.T, err)
+	checktest.NoError(s.T, err)
 }
 
 // Manage runs a manager until stop, or the end of the story: like a crash, it loses everything
@@ -126,8 +127,7 @@ func Parse(text string, patches ...string) (*unstructured.Unstructured, error) {
 // Object is an object of the story's namespace.
 func (s *Scene) Object(text string, patches ...string) *unstructured.Unstructured {
 	s.Helper()
-	object, err := Parse(text, patches...)
-	s.Must(err)
+	object := checktest.Must(Parse(text, patches...))(s)
 	object.SetNamespace(s.Namespace)
 	return object
 }
@@ -156,8 +156,7 @@ func (s *Scene) All(into client.ObjectList) {
 // MergePatch is a merge patch from YAML.
 func (s *Scene) MergePatch(format string, args ...any) client.Patch {
 	s.Helper()
-	data, err := yaml.YAMLToJSON(fmt.Appendf(nil, format, args...))
-	s.Must(err)
+	data := checktest.Must(yaml.YAMLToJSON(fmt.Appendf(nil, format, args...)))(s)
 	return client.RawPatch(types.MergePatchType, data)
 }
 
@@ -197,8 +196,7 @@ func (s *Scene) Gone(object client.Object) {
 func (s *Scene) Conditions(object client.Object) (all []metav1.Condition) {
 	s.Helper()
 	s.Read(object)
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	s.Must(err)
+	fields := checktest.Must(runtime.DefaultUnstructuredConverter.ToUnstructured(object))(s)
 	conditions, _, err := unstructured.NestedSlice(fields, "status", "conditions")
 	s.Must(err)
 	for _, fields := range conditions {

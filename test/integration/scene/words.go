@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -77,8 +78,7 @@ func Texts(text string) (all []string) {
 
 func (s *Scene) props() (all map[string]json.RawMessage) {
 	s.Helper()
-	text, err := os.ReadFile("testdata/props.yaml")
-	s.Must(err)
+	text := checktest.Must(os.ReadFile("testdata/props.yaml"))(s)
 	s.Must(yaml.Unmarshal([]byte(s.Expand(string(text))), &all))
 	return all
 }
@@ -111,8 +111,7 @@ func (s *Scene) Has(object client.Object, document string) {
 	s.Must(yaml.Unmarshal([]byte(document), &want))
 	s.Until(fmt.Sprintf("%T %s to have %s", object, object.GetName(), document), func() string {
 		s.Read(object)
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-		s.Must(err)
+		fields := checktest.Must(runtime.DefaultUnstructuredConverter.ToUnstructured(object))(s)
 		return registrytest.Unless(includes(fields, want), fmt.Sprintf("it is %v", fields))
 	})
 }

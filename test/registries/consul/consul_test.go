@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -60,9 +61,7 @@ func TestNothingStays(t *testing.T) {
 		t.Errorf("the catalog has the nodes %v", names)
 	}
 	registrytest.Remove(t, r, entries[0])
-	if names := s.nodes(t); !slices.Equal(names, []string{"agent-1"}) {
-		t.Errorf("the nodes %v are left, want agent-1 alone", names)
-	}
+	checktest.Same(t, "the nodes that are left", []string{"agent-1"}, s.nodes(t))
 }
 
 // TestCriticalIsSeenAndRepaired lets somebody disable an entry: callers do not get it,
@@ -82,9 +81,7 @@ func TestCriticalIsSeenAndRepaired(t *testing.T) {
 		if off := registrytest.Only(t, r); off.Weight != 0 || off.Version == before.Version {
 			t.Errorf("%s: the entry is %+v, before %+v", name, off, before)
 		}
-		if have := registrytest.Put(t, r, want)[0]; !have.Same(want) {
-			t.Errorf("%s: the entry is %+v after the repair", name, have)
-		}
+		registrytest.Heals(t, name, r, want)
 		if addresses, _, err := s.passing(registrytest.Bounded(t), "web", ""); err != nil || len(addresses) != 1 {
 			t.Errorf("%s: callers get %v, %v after the repair", name, addresses, err)
 		}
@@ -141,7 +138,7 @@ func TestACLsAreTurnedOn(t *testing.T) {
 	s := start(t, nil)
 	r := s.connect(t, consul.Options{})
 	registrytest.Put(t, r, registrytest.Entry("one"))
-	registrytest.NoError(t, errors.Join(s.Set(acls()), s.Restart(registrytest.Bounded(t))))
+	checktest.NoError(t, errors.Join(s.Set(acls()), s.Restart(registrytest.Bounded(t))))
 	for range 2 {
 		_, err := r.List(registrytest.Bounded(t), "web")
 		registrytest.Check(t, "a list without a token", err, registry.ErrPermanent)

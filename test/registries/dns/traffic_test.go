@@ -18,6 +18,7 @@ import (
 
 	mdns "github.com/miekg/dns"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/dns"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -67,18 +68,15 @@ func TestGoResolver(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, network, b.address())
 	}}
 	_, srvs, err := resolver.LookupSRV(registrytest.Bounded(t), web, "tcp", zone(0))
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	var found []string
 	for _, srv := range srvs {
-		addresses, err := resolver.LookupHost(registrytest.Bounded(t), srv.Target)
-		registrytest.NoError(t, err)
+		addresses := checktest.Must(resolver.LookupHost(registrytest.Bounded(t), srv.Target))(t)
 		found = append(found, fmt.Sprintf("%v %d weight %d", addresses, srv.Port, srv.Weight))
 	}
 	slices.Sort(found)
 	want := []string{"[10.0.0.1] 8080 weight 10", "[fd00::2] 8080 weight 10"}
-	if !slices.Equal(found, want) {
-		t.Errorf("the resolver finds %q, want %q", found, want)
-	}
+	checktest.Same(t, "what the resolver finds", want, found)
 }
 
 func TestConformance(t *testing.T) {
@@ -138,8 +136,7 @@ func startBind(t *testing.T, zones int) *bind {
 	for _, name := range names {
 		b.write(t, name, zoneFile)
 	}
-	config, err := os.ReadFile(filepath.Join("testdata", "named.conf"))
-	registrytest.NoError(t, err)
+	config := checktest.Must(os.ReadFile(filepath.Join("testdata", "named.conf")))(t)
 	b.write(t, "named.conf", fmt.Sprintf(string(config), secret, b.folder, b.port, list))
 	b.Process = servers.Start(t, run.Spec{
 		Name: "named", Path: filepath.Join(root, "usr/sbin/named"), Ready: b.ready,
@@ -153,7 +150,7 @@ func zone(n int) string { return fmt.Sprintf("z%d.test", n) }
 
 func (b *bind) write(t *testing.T, name, text string) {
 	t.Helper()
-	registrytest.NoError(t, os.WriteFile(filepath.Join(b.folder, name), []byte(text), 0o600))
+	checktest.NoError(t, os.WriteFile(filepath.Join(b.folder, name), []byte(text), 0o600))
 }
 
 // ready returns nil once it knows its zones.
@@ -197,8 +194,7 @@ func (b *bind) update(t *testing.T, zone string, do func(*mdns.Msg, []mdns.RR), 
 	request := new(mdns.Msg)
 	request.SetUpdate(zone + ".")
 	for _, text := range records {
-		rr, err := mdns.NewRR(text)
-		registrytest.NoError(t, err)
+		rr := checktest.Must(mdns.NewRR(text))(t)
 		do(request, []mdns.RR{rr})
 	}
 	request.SetTsig("usher.", mdns.HmacSHA256, 300, time.Now().Unix())
@@ -257,9 +253,7 @@ func TestMayNotWrite(t *testing.T) {
 	b := startBind(t, 1)
 	for name, secret := range map[string]map[string][]byte{"reader": credentials("reader"), "no key": nil} {
 		c := registrytest.Connect(t, dns.New, dns.Options{Server: b.address(), Zone: zone(0), Secret: secret})
-		if listed := registrytest.List(t, c); len(listed) != 0 {
-			t.Errorf("%s: listed: %v", name, listed)
-		}
+		registrytest.CheckNone(t, name, registrytest.List(t, c))
 		registrytest.Check(t, name, registrytest.TryPut(t, c, registrytest.Entry("one")), registry.ErrPermanent, "update-policy")
 	}
 }
@@ -288,9 +282,7 @@ func TestAnyText(t *testing.T) {
 			t.Errorf("%s is %+v, want %+v", want.ID, have, want)
 		}
 	}
-	if left := registrytest.Remove(t, c, plain, long, capital); len(left) != 0 {
-		t.Errorf("%v is left", left)
-	}
+	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, c, plain, long, capital))
 }
 
 // TestOneOfTwoWins makes two writers change the same entry from the same list.
@@ -327,23 +319,16 @@ func TestTampering(t *testing.T) {
 	e := registrytest.Entry("one")
 	z := zone(0) + "."
 	srv := fmt.Sprintf("_web._tcp.%s 1 IN SRV 0 10 8080 one.web.%s", z, z)
-	healed := func(what string) {
-		t.Helper()
-		listed := registrytest.Put(t, c, e)
-		if have := registrytest.Find(listed, e.ID); have == nil || !have.Same(e) {
-			t.Errorf("%s: the entry is %+v, want %+v", what, have, e)
-		}
-	}
-	healed("new")
+	registrytest.Heals(t, "new", c, e)
 	b.remove(t, zone(0), srv)
-	healed("without its SRV record")
+	registrytest.Heals(t, "without its SRV record", c, e)
 	b.remove(t, zone(0), "one.web."+z+" 1 IN A 10.0.0.1")
-	healed("without its address")
+	registrytest.Heals(t, "without its address", c, e)
 	b.insert(t, zone(0), strings.Replace(srv, "SRV 0 10", "SRV 0 99", 1))
 	if have := registrytest.Only(t, c); have.Unsettled == "" {
 		t.Errorf("with two SRV records: %+v", have)
 	}
-	healed("with two SRV records")
+	registrytest.Heals(t, "with two SRV records", c, e)
 
 	other := e
 	other.ID = "demo.other.00000000"
@@ -374,9 +359,7 @@ func TestManyInstances(t *testing.T) {
 	if err != nil || len(answer.Answer) != len(listed) {
 		t.Fatalf("callers get %d records, %v; want %d", len(answer.Answer), err, len(listed))
 	}
-	if left := registrytest.Remove(t, c, listed...); len(left) != 0 {
-		t.Errorf("%d are left", len(left))
-	}
+	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, c, listed...))
 }
 
 // TestServersLimit reaches BIND's max-records-per-type.

@@ -13,6 +13,7 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/eureka"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -75,9 +76,8 @@ func testOthers(t *testing.T, s *server) {
 		registrytest.Eventually(t, what+" of others", func() string {
 			return registrytest.Unless(!registrytest.Only(t, r).Same(want), "the entry is as Usher wrote it")
 		})
-		if have := registrytest.Put(t, r, want); len(have) != 1 || !have[0].Same(want) {
-			t.Errorf("after the repair of %s: %+v", what, have)
-		}
+		registrytest.Heals(t, what, r, want)
+		registrytest.Only(t, r)
 	}
 }
 
@@ -109,7 +109,7 @@ func testRenewals(t *testing.T, s *server) {
 		clock.Step(eureka.RenewInterval)
 		registrytest.Only(t, r)
 	}
-	registrytest.NoError(t, r.Close())
+	checktest.NoError(t, r.Close())
 	registrytest.Eventually(t, "the lease to end", func() string {
 		_, err := s.Do(registrytest.Bounded(t), http.MethodGet, "/apps/WEB/a", nil, nil)
 		return registrytest.Unless(err != nil, "the instance is still there")
@@ -119,13 +119,7 @@ func testRenewals(t *testing.T, s *server) {
 // testMany writes 3000 entries, and lists them before they are in the cache.
 func testMany(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
-	var all []registry.Entry
-	for n := range 3000 {
-		all = append(all, registrytest.Entry(fmt.Sprintf("web-%04d", n)))
-	}
-	if have := registrytest.Put(t, r, all...); len(have) != len(all) {
-		t.Errorf("%d entries are listed", len(have))
-	}
+	registrytest.PutMany(t, r, 3000)
 }
 
 // testTraffic rolls instances under a caller that queries the application, as Eureka
@@ -166,10 +160,8 @@ func (s *server) callable(ctx context.Context) (addresses []string, err error) {
 func testRestart(t *testing.T, s *server) {
 	r := s.connect(t, eureka.Options{})
 	registrytest.Put(t, r, registrytest.Entry("a"))
-	registrytest.NoError(t, s.Restart(registrytest.Bounded(t)))
-	if have := registrytest.List(t, r); len(have) != 0 {
-		t.Errorf("listed: %+v", have)
-	}
+	checktest.NoError(t, s.Restart(registrytest.Bounded(t)))
+	registrytest.CheckNone(t, "after a restart", registrytest.List(t, r))
 	registrytest.Put(t, r, registrytest.Entry("a"))
 	registrytest.Only(t, r)
 }

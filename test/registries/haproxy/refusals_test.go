@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -102,18 +103,7 @@ func TestChecks(t *testing.T) {
 func TestManyServers(t *testing.T) {
 	p := startProxy(t)
 	c := connect(t, p.tcp())
-	var all []registry.Entry
-	for n := range 1000 {
-		e := registrytest.Entry(fmt.Sprintf("demo.web-%04d.00000000", n))
-		e.Port = int32(1000 + n)
-		all = append(all, e)
-	}
-	if listed := registrytest.Put(t, c, all...); len(listed) != len(all) {
-		t.Errorf("%d are listed, want %d", len(listed), len(all))
-	}
-	if listed := registrytest.Remove(t, c, all...); len(listed) != 0 {
-		t.Errorf("%d are left", len(listed))
-	}
+	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, c, registrytest.PutMany(t, c, 1000)...))
 }
 
 // TestTLS uses a runtime API that requires a client certificate. HAProxy 2.6 accepts
@@ -124,7 +114,7 @@ func TestTLS(t *testing.T) {
 	authority := registrytest.NewAuthority(t)
 	ca, certificate, key := authority.Files()
 	// HAProxy finds the key beside the certificate.
-	registrytest.NoError(t, os.Rename(key, certificate+".key"))
+	checktest.NoError(t, os.Rename(key, certificate+".key"))
 	p.more = fmt.Sprintf("listen api\n mode tcp\n bind 127.0.0.1:%d ssl crt %s ca-file %s verify required\n server api unix@%s\n",
 		secure, certificate, ca, p.socket)
 	p.start(t)

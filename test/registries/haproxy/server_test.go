@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -41,8 +42,7 @@ func newProxy(t *testing.T) *proxy {
 	root := servers.DebianProgram(t, "haproxy")
 	// HAProxy ends a socket's name at a comma, and t.TempDir includes commas from the
 	// test's name.
-	folder, err := os.MkdirTemp("", "usher-haproxy-")
-	registrytest.NoError(t, err)
+	folder := checktest.Must(os.MkdirTemp("", "usher-haproxy-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	p := &proxy{root: root, folder: folder}
 	ports := servers.FreePorts(t, 3)
@@ -62,9 +62,9 @@ func (p *proxy) start(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(p.folder, "haproxy.cfg")
 	config, err := os.ReadFile(filepath.Join("testdata", "haproxy.cfg"))
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	text := fmt.Sprintf(string(config), p.socket, p.api, p.observer, p.front, p.more)
-	registrytest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	checktest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	p.Process = servers.Start(t, run.Spec{
 		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
 		Env: []string{fetch.LibraryPath(p.root)},
@@ -83,7 +83,7 @@ func (p *proxy) reload(t *testing.T) {
 	registrytest.Eventually(t, "the new worker", func() string {
 		// A master that has only just started its worker may miss the signal.
 		if time.Since(sent) > 5*time.Second {
-			registrytest.NoError(t, p.Signal(syscall.SIGUSR2))
+			checktest.NoError(t, p.Signal(syscall.SIGUSR2))
 			sent = time.Now()
 		}
 		now, err := run.Ask(t.Context(), "unix", p.socket, "show info\n")

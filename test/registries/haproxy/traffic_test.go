@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -127,9 +128,7 @@ func TestDrainWaitsForSessions(t *testing.T) {
 	for range 20 {
 		p.get(t)
 	}
-	if n := leaver.Served.Load(); n != 0 {
-		t.Errorf("an instance that drains got %d requests", n)
-	}
+	checktest.Same(t, "the requests of an instance that drains", 0, leaver.Served.Load())
 	if said := leave(t, c, leaver); len(said) == 0 {
 		t.Error("the entry went while its requests were in flight")
 	}
@@ -199,12 +198,8 @@ func TestReload(t *testing.T) {
 	if err := p.send(client(), "")(registrytest.Bounded(t)); err == nil {
 		t.Fatal("a reload has kept the servers: this test shows nothing")
 	}
-	if listed := registrytest.List(t, c); len(listed) != 0 {
-		t.Fatalf("after a reload %v is listed", listed)
-	}
-	if have := registrytest.Put(t, c, one.Entry)[0]; have.Unsettled != "" {
-		t.Errorf("after the repair the entry is %+v", have)
-	}
+	registrytest.CheckNone(t, "after a reload", registrytest.List(t, c))
+	checktest.Same(t, "unsettled after the repair", "", registrytest.Put(t, c, one.Entry)[0].Unsettled)
 	p.get(t)
 	ended()
 }
@@ -215,14 +210,10 @@ func TestTwoProcesses(t *testing.T) {
 	a, b := startProxy(t), startProxy(t)
 	c := connect(t, a.tcp(), b.tcp())
 	one := registrytest.Start(t, "one")
-	if have := registrytest.Put(t, c, one.Entry)[0]; have.Unsettled != "" {
-		t.Fatalf("the entry is %+v", have)
-	}
+	checktest.Same(t, "unsettled", "", registrytest.Put(t, c, one.Entry)[0].Unsettled)
 	b.reload(t)
 	want := fmt.Sprintf("HAProxy 127.0.0.1:%d does not have it", b.api)
-	if have := registrytest.Only(t, c); have.Unsettled != want {
-		t.Fatalf("the entry is %+v, want it unsettled: %s", have, want)
-	}
+	checktest.Same(t, "unsettled", want, registrytest.Only(t, c).Unsettled)
 	registrytest.Put(t, c, one.Entry)
 	a.get(t)
 	b.get(t)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
@@ -81,16 +82,14 @@ func testConsole(t *testing.T, s *server) {
 		"enabled": {"false"}, "metadata": {`{"zone":"z","more":"x"}`},
 	})
 	awaitHeld(t, "the console's change", r)
-	if have := registrytest.Put(t, r, want); len(have) != 1 || !have[0].Same(want) {
-		t.Errorf("after the repair: %+v", have)
-	}
+	registrytest.Heals(t, "the console's change", r, want)
+	registrytest.Only(t, r)
 	// The next Pod of that address starts without this one's settings.
 	registrytest.Remove(t, r, want)
 	next := registrytest.Entry("b")
 	next.Metadata = nil
-	if have := registrytest.Put(t, r, next); len(have) != 1 || !have[0].Same(next) {
-		t.Errorf("the next instance: %+v", have)
-	}
+	registrytest.Heals(t, "the next instance", r, next)
+	registrytest.Only(t, r)
 }
 
 // testAddressOfAnother refuses to overwrite an existing entry of Nacos at that address.
@@ -129,9 +128,7 @@ func testEphemeralService(t *testing.T, s *server) {
 func testHealthCheck(t *testing.T, s *server) {
 	check := func(checks bool) {
 		s.checks = checks
-		if err := s.ready(registrytest.Bounded(t)); err != nil {
-			t.Error(err)
-		}
+		checktest.NoError(t, s.ready(registrytest.Bounded(t)))
 	}
 	check(true)
 	defer check(false)
@@ -172,15 +169,7 @@ func TestUsers(t *testing.T) {
 // testMany writes 3000 entries.
 func testMany(t *testing.T, s *server) {
 	_, r := s.connect(t)
-	var all []registry.Entry
-	for n := range 3000 {
-		e := registrytest.Entry(fmt.Sprintf("web-%04d", n))
-		e.Address = fmt.Sprintf("10.1.%d.%d", n/250, n%250+1)
-		all = append(all, e)
-	}
-	if have := registrytest.Put(t, r, all...); len(have) != len(all) {
-		t.Errorf("%d entries are listed", len(have))
-	}
+	registrytest.PutMany(t, r, 3000)
 }
 
 // testTraffic rolls instances under a caller that polls Nacos's client API, as clients
@@ -247,7 +236,7 @@ func configure(t *testing.T, settings map[string]string) string {
 		_, _ = fmt.Fprintf(&text, "%s=%s\n", key, settings[key])
 	}
 	folder := t.TempDir() + "/"
-	registrytest.NoError(t, os.WriteFile(folder+"application.properties", []byte(text.String()), 0o600))
+	checktest.NoError(t, os.WriteFile(folder+"application.properties", []byte(text.String()), 0o600))
 	return folder
 }
 

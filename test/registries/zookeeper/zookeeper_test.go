@@ -21,6 +21,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -60,7 +61,7 @@ func TestEntriesOutliveTheirWriter(t *testing.T) {
 	s := start(t)
 	writer := s.curator(t)
 	registrytest.Put(t, writer, registrytest.Entry("a"))
-	registrytest.NoError(t, writer.Close())
+	checktest.NoError(t, writer.Close())
 	_, stat, err := s.raw(t).Get("/services/web/a")
 	if err != nil || stat.EphemeralOwner != 0 {
 		t.Errorf("the node is %+v, %v; want a persistent one", stat, err)
@@ -76,17 +77,11 @@ func TestDisabledByCurator(t *testing.T) {
 	registrytest.Put(t, r, want)
 	admin := s.raw(t)
 	data, stat, err := admin.Get("/services/web/a")
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	off := strings.Replace(string(data), `"enabled":true`, `"enabled":false`, 1)
-	if _, err := admin.Set("/services/web/a", []byte(off), stat.Version); err != nil {
-		t.Fatal(err)
-	}
-	if have := registrytest.Only(t, r); have.Weight != 0 {
-		t.Errorf("a disabled instance is listed as %+v", have)
-	}
-	if have := registrytest.Put(t, r, want)[0]; !have.Same(want) {
-		t.Errorf("it was not repaired: %+v", have)
-	}
+	checktest.Must(admin.Set("/services/web/a", []byte(off), stat.Version))(t)
+	checktest.Same(t, "the weight of a disabled instance", 0, registrytest.Only(t, r).Weight)
+	registrytest.Heals(t, "a disabled instance", r, want)
 }
 
 // TestDubboNames reads the names as Dubbo does, and keeps one of them when the weight
@@ -101,10 +96,8 @@ func TestDubboNames(t *testing.T) {
 		e.Weight = weight
 		registrytest.Put(t, r, e)
 		escaped, _, err := s.raw(t).Children("/dubbo/web/providers")
-		registrytest.NoError(t, err)
-		if want := url.QueryEscape(fmt.Sprintf(provider, weight)); !slices.Equal(escaped, []string{want}) {
-			t.Errorf("the providers are %v, want %s", escaped, want)
-		}
+		checktest.NoError(t, err)
+		checktest.Same(t, "providers", []string{url.QueryEscape(fmt.Sprintf(provider, weight))}, escaped)
 	}
 	// A provider that registered itself under the same URL is not ours to take over.
 	self := registrytest.Entry("b")
@@ -132,7 +125,7 @@ func TestDigest(t *testing.T) {
 		registrytest.List(t, r) // Everybody may read.
 	}
 	admin := s.raw(t)
-	registrytest.NoError(t, admin.AddAuth("digest", []byte("usher:right")))
+	checktest.NoError(t, admin.AddAuth("digest", []byte("usher:right")))
 	for _, path := range []string{"/services/web", "/services/web/right"} {
 		if have, _, err := admin.GetACL(path); err != nil || !slices.Equal(have, acl) {
 			t.Errorf("the ACL of %s is %v, %v; want that of the root, %v", path, have, err, acl)
@@ -151,9 +144,7 @@ func TestMaskedACL(t *testing.T) {
 	registrytest.Put(t, r, e)
 	e.Weight = 20
 	registrytest.Put(t, r, e)
-	if have := registrytest.Remove(t, r, e); len(have) != 0 {
-		t.Errorf("listed: %+v", have)
-	}
+	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, r, e))
 }
 
 // TestUnreadable never treats an unreadable list as an empty one.
@@ -172,15 +163,11 @@ func TestFolderThatVanishes(t *testing.T) {
 	r := s.curator(t)
 	admin := s.raw(t)
 	for _, id := range []string{"a", "b"} {
-		registrytest.NoError(t, registrytest.TryPut(t, r, registrytest.Entry(id)))
-		if have := registrytest.Only(t, r); have.ID != id {
-			t.Errorf("listed: %+v", have)
-		}
+		checktest.NoError(t, registrytest.TryPut(t, r, registrytest.Entry(id)))
+		checktest.Same(t, "listed", id, registrytest.Only(t, r).ID)
 		empty(t, admin, "/services")
 	}
-	if have := registrytest.List(t, r); len(have) != 0 {
-		t.Errorf("listed without a folder: %+v", have)
-	}
+	registrytest.CheckNone(t, "without a folder", registrytest.List(t, r))
 }
 
 // dubboDelay is how long Dubbo's client may delay changes once several changes have
@@ -199,13 +186,11 @@ func caller(t *testing.T, folder string, args ...string) func() []string {
 	running, kill := context.WithTimeout(context.WithoutCancel(t.Context()), lifetime)
 	t.Cleanup(kill)
 	cmd := exec.CommandContext(running, "java", slices.Concat([]string{"-Xmx128m"}, servers.Java(t, folder, folder), args)...)
-	stdin, err := cmd.StdinPipe()
-	registrytest.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	registrytest.NoError(t, err)
+	stdin := checktest.Must(cmd.StdinPipe())(t)
+	stdout := checktest.Must(cmd.StdoutPipe())(t)
 	complaints := &strings.Builder{}
 	cmd.Stderr = complaints
-	registrytest.NoError(t, cmd.Start())
+	checktest.NoError(t, cmd.Start())
 	var known atomic.Pointer[[]string]
 	known.Store(&[]string{})
 	var reader sync.WaitGroup
@@ -336,7 +321,7 @@ func start(t *testing.T) *server {
 		"tickTime=2000", "dataDir=" + t.TempDir(), fmt.Sprintf("clientPort=%d", port), "clientPortAddress=127.0.0.1",
 		"admin.enableServer=false", "4lw.commands.whitelist=srvr", "maxClientCnxns=0", "",
 	}, "\n")
-	registrytest.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+	checktest.NoError(t, os.WriteFile(config, []byte(text), 0o600))
 	s.Process = servers.Start(t, run.Spec{
 		Name: "zookeeper", Path: "java", Ready: s.ready,
 		Args: []string{"-Xmx128m", "-cp", strings.Join(path, ":"),
@@ -358,7 +343,7 @@ func (s *server) ready(ctx context.Context) error {
 func (s *server) raw(t *testing.T) *zk.Conn {
 	t.Helper()
 	conn, _, err := zk.Connect([]string{s.address}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(log.New(io.Discard, "", 0)))
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
@@ -370,11 +355,11 @@ func empty(t *testing.T, conn *zk.Conn, path string) {
 	if err == zk.ErrNoNode { //nolint:errorlint // The client returns it as it is.
 		return
 	}
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	for _, child := range children {
 		empty(t, conn, path+"/"+child)
 	}
-	registrytest.NoError(t, conn.Delete(path, -1))
+	checktest.NoError(t, conn.Delete(path, -1))
 }
 
 // create writes a node and its parents, as other clients do.
@@ -387,9 +372,7 @@ func create(t *testing.T, conn *zk.Conn, path string, data string, acl []zk.ACL)
 			}
 		}
 	}
-	if _, err := conn.Create(path, []byte(data), 0, acl); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(conn.Create(path, []byte(data), 0, acl))(t)
 }
 
 func open() []zk.ACL { return zk.WorldACL(zk.PermAll) }

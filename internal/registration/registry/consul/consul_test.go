@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -24,21 +25,19 @@ func entry() registry.Entry {
 
 func TestEntryRoundTrip(t *testing.T) {
 	want := entry()
-	stored, err := encoded("web", want)
-	registrytest.NoError(t, err)
+	stored := checktest.Must(encoded("web", want))(t)
 	stored.ModifyIndex = 7
 	there := instance{Service: stored, Checks: []check{{CheckID: checkID, Status: passing, ModifyIndex: 9}}}
 	there.Node.Node = NodeName("web", want.ID)
 	want.Version = "7.1.9"
-	registrytest.Same(t, "the entry read back", want, there.entry("web"))
+	checktest.Same(t, "the entry read back", want, there.entry("web"))
 }
 
 // TestTags checks that tags become Consul's own tags.
 func TestTags(t *testing.T) {
 	e := entry()
 	e.Metadata[registry.MetaTags] = "blue,canary"
-	stored, err := encoded("web", e)
-	registrytest.NoError(t, err)
+	stored := checktest.Must(encoded("web", e))(t)
 	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[registry.MetaTags] != "" {
 		t.Errorf("the tags (-want +have):\n%s\nthe metadata: %v", diff, stored.Meta)
 	}
@@ -51,8 +50,7 @@ func TestTags(t *testing.T) {
 }
 
 func TestEntriesOfOthers(t *testing.T) {
-	stored, err := encoded("web", entry())
-	registrytest.NoError(t, err)
+	stored := checktest.Must(encoded("web", entry()))(t)
 	copied := instance{Service: stored}
 	copied.Node.Node = "agent-1"
 	if e := copied.entry("web"); e.Owner != (registry.Owner{}) || e.ID != "demo.web-1.0a@agent-1" {
@@ -61,7 +59,7 @@ func TestEntriesOfOthers(t *testing.T) {
 	bare := instance{Service: service{ID: "web"}, Checks: []check{{Status: passing}, {Status: "warning"}}}
 	bare.Node.Node, bare.Node.Address = "agent-1", "192.0.2.1"
 	want := registry.Entry{ID: "web@agent-1", Address: "192.0.2.1", Version: "0.2.0"}
-	registrytest.Same(t, "an instance without an address", want, bare.entry("web"))
+	checktest.Same(t, "an instance without an address", want, bare.entry("web"))
 }
 
 func TestWhatConsulCannotHoldIsRefused(t *testing.T) {
@@ -106,9 +104,7 @@ func TestTransactionsFit(t *testing.T) {
 		"too large":        {[]step{sized(3, maxTxnBytes-1), sized(3, 2)}, 1},
 		"one alone is all": {[]step{sized(3, 2*maxTxnBytes)}, 1},
 	} {
-		if have := fit(test.steps); have != test.want {
-			t.Errorf("%s: %d steps fit, want %d", name, have, test.want)
-		}
+		checktest.Same(t, name+": steps that fit", test.want, fit(test.steps))
 	}
 }
 
@@ -243,9 +239,7 @@ func TestRefusedAloneOthersGoOn(t *testing.T) {
 		return nil
 	}}
 	registrytest.CheckRefused(t, "three changes", s.apply(3), "entry-1", registry.ErrPermanent)
-	if strings.Join(last, " ") != "entry-0 entry-2" {
-		t.Errorf("the last transaction was of %v", last)
-	}
+	checktest.Same(t, "the last transaction", "entry-0 entry-2", strings.Join(last, " "))
 }
 
 // TestStaleForEver checks that Apply gives up and reports a conflict.
@@ -254,9 +248,7 @@ func TestStaleForEver(t *testing.T) {
 		return map[string]string{"entry-0": `failed to set service "entry-0" on node "n", index is stale`}
 	}}
 	registrytest.CheckRefused(t, "one change", s.apply(1), "entry-0", registry.ErrConflict)
-	if s.rounds != registry.MaxRounds {
-		t.Errorf("%d transactions were tried", s.rounds)
-	}
+	checktest.Same(t, "transactions that were tried", registry.MaxRounds, s.rounds)
 }
 
 // TestManyChanges makes more changes than fit into one transaction.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -29,10 +30,9 @@ func mine() registry.Entry { return registrytest.Entry("demo.web-x7k2p.0a1b2c3d"
 
 func TestRecords(t *testing.T) {
 	r := testRegistry(t, Options{})
-	n, err := r.names("web")
-	registrytest.NoError(t, err)
+	n := checktest.Must(r.names("web"))(t)
 	srv, others, err := r.wanted(n, mine())
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	var have []string
 	for _, rr := range append([]dns.RR{srv}, others...) {
 		have = append(have, strings.ReplaceAll(rr.String(), "\t", " "))
@@ -44,7 +44,7 @@ func TestRecords(t *testing.T) {
 			`\"metadata\":{\"zone\":\"a\"}}"`,
 		"demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN A 10.0.0.1",
 	}
-	registrytest.Same(t, "the record set", want, have)
+	checktest.Same(t, "the record set", want, have)
 }
 
 // through packs and unpacks a record, as a server does.
@@ -55,7 +55,7 @@ func through[T dns.RR](t *testing.T, rr T) T {
 	if err == nil {
 		err = message.Unpack(data)
 	}
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	return message.Answer[0].(T)
 }
 
@@ -64,9 +64,7 @@ func TestTextRoundTrip(t *testing.T) {
 		"", "plain", `"quoted"`, `\`, `\\065`, `\065`, `a\"b`, "grün\x00\x7f\n", strings.Repeat(`\"ü`, 300),
 	} {
 		rr := &dns.TXT{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: escape([]byte(text))}
-		if have := string(unescape(through(t, rr).Txt)); have != text {
-			t.Errorf("%q came back as %q", text, have)
-		}
+		checktest.Same(t, "the text on its way", text, string(unescape(through(t, rr).Txt)))
 	}
 }
 
@@ -197,8 +195,7 @@ func TestAnswersAreBounded(t *testing.T) {
 // serve answers every request after change has modified the answer.
 func serve(t *testing.T, change func(*dns.Msg)) string {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	registrytest.NoError(t, err)
+	listener := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	server := &dns.Server{Listener: listener, MaxTCPQueries: -1,
 		MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
 		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, request *dns.Msg) {
@@ -230,10 +227,7 @@ func TestNoMessage(t *testing.T) {
 // FuzzDecode decodes an answer about the SRV records of a service, which are its TXT and address
 // records too.
 func FuzzDecode(f *testing.F) {
-	r, err := New(Options{Server: "127.0.0.1:53", Zone: zone})
-	if err != nil {
-		f.Fatal(err)
-	}
+	r := checktest.Must(New(Options{Server: "127.0.0.1:53", Zone: zone}))(f)
 	n, _ := r.names("web")
 	question := dns.Question{Name: n.srv, Qtype: dns.TypeSRV, Qclass: dns.ClassINET}
 	srv, others, _ := r.wanted(n, mine())

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -82,7 +83,7 @@ func (f *faulty) apply(op registry.Op, entries ...registry.Entry) error {
 
 func (f *faulty) put(entries ...registry.Entry) {
 	f.Helper()
-	registrytest.NoError(f.T, f.apply(registry.Put, entries...))
+	checktest.NoError(f.T, f.apply(registry.Put, entries...))
 }
 
 // fails lets calls fail with an error, if it is not nil, until the next fails.
@@ -98,9 +99,7 @@ func (f *faulty) fails(verb string, err error) {
 // wrote checks the writes of the last change.
 func (f *faulty) wrote(want string) {
 	f.Helper()
-	if have := strings.Join(f.writes, ", "); have != want {
-		f.Errorf("written: %s, want %s", have, want)
-	}
+	checktest.Same(f, "written", want, strings.Join(f.writes, ", "))
 }
 
 // lists checks the listed IDs with their port names.
@@ -110,9 +109,7 @@ func (f *faulty) lists(want string) {
 	for _, e := range registrytest.List(f.T, f.Registry) {
 		have = append(have, strings.TrimSpace(e.ID+" "+e.Metadata[MetaPortName]))
 	}
-	if strings.Join(have, ",") != want {
-		f.Errorf("listed: %v, want %s", have, want)
-	}
+	checktest.Same(f, "listed", want, strings.Join(have, ","))
 }
 
 func entry(n int, portName string) registry.Entry {

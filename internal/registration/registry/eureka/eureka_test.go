@@ -13,6 +13,7 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -26,19 +27,16 @@ func entry() registry.Entry {
 
 func stored(t *testing.T) instance {
 	t.Helper()
-	i, err := encode("web", entry(), time.Hour, 7)
-	registrytest.NoError(t, err)
-	return i
+	return checktest.Must(encode("web", entry(), time.Hour, 7))(t)
 }
 
 func TestEntryRoundTrip(t *testing.T) {
-	data, err := json.Marshal(stored(t))
-	registrytest.NoError(t, err)
+	data := checktest.Must(json.Marshal(stored(t)))(t)
 	var back instance
-	registrytest.NoError(t, json.Unmarshal(data, &back))
+	checktest.NoError(t, json.Unmarshal(data, &back))
 	want := entry()
 	want.Version = back.version()
-	registrytest.Same(t, "the entry read back", want, back.entry())
+	checktest.Same(t, "the entry read back", want, back.entry())
 	for name, spoil := range map[string]func(*instance){
 		"a status":           func(i *instance) { i.Status = "OUT_OF_SERVICE" },
 		"metadata":           func(i *instance) { i.Metadata["zone"] = "b" },
@@ -66,7 +64,7 @@ func TestEntriesOfOthers(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	want := registry.Entry{ID: "host-1", Address: "192.0.2.1", Port: 443, Version: list[0].version()}
-	registrytest.Same(t, "an instance of an old client", want, list[0].entry())
+	checktest.Same(t, "an instance of an old client", want, list[0].entry())
 }
 
 func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {
@@ -178,10 +176,8 @@ func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
 	gone, next := registrytest.Only(t, r), entry()
 	next.ID = "next"
 	err := r.Apply(t.Context(), "web", []registry.Change{{Op: registry.Remove, Entry: gone}, {Op: registry.Put, Entry: next}})
-	registrytest.NoError(t, err)
-	if have := registrytest.Only(t, r); have.ID != "next" {
-		t.Errorf("listed: %+v", have)
-	}
+	checktest.NoError(t, err)
+	checktest.Same(t, "listed", "next", registrytest.Only(t, r).ID)
 	server.mu.Lock()
 	server.list = []instance{server.there["next"]}
 	server.mu.Unlock()
@@ -203,15 +199,13 @@ func TestRenewals(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		select {
 		case id := <-server.seen:
-			if id != entry().ID {
-				t.Errorf("%s was renewed", id)
-			}
+			checktest.Same(t, "who was renewed", entry().ID, id)
 		case <-ctx.Done():
 			t.Error("nothing was renewed")
 		}
 		cancel()
 	}
-	registrytest.NoError(t, r.Close())
+	checktest.NoError(t, r.Close())
 	clock.Step(forgotten + RenewInterval)
 	server.mu.Lock()
 	defer server.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -28,11 +29,8 @@ func TestNames(t *testing.T) {
 		"demo.web-x7k2p.0a1b2c3d:usher:5e0c:web:" + uid:     short,
 		"another:usher:5e0c:web:" + uid + ":demo:web-x7k2p": long,
 	} {
-		have, err := nameOf(want)
-		if err != nil || have != name {
-			t.Errorf("the server is called %q, %v; want %q", have, err, name)
-		}
-		registrytest.Same(t, name, want, identify(name))
+		checktest.Same(t, "the server's name", name, checktest.Must(nameOf(want))(t))
+		checktest.Same(t, name, want, identify(name))
 	}
 }
 
@@ -154,9 +152,7 @@ func TestSettle(t *testing.T) {
 		{"somebody else's, in maintenance", one(theirs), nil, ""},
 	} {
 		have := r.settle([][]server{test.a, test.b})
-		if have.Unsettled != test.want {
-			t.Errorf("%s: %q, want %q", test.name, have.Unsettled, test.want)
-		}
+		checktest.Same(t, test.name, test.want, have.Unsettled)
 		if other := versions[have.Version]; other != "" {
 			t.Errorf("%s and %s have the same version", test.name, other)
 		}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -46,7 +47,7 @@ func TestKinds(t *testing.T) {
 		"zookeeper: {servers: [localhost:2181], path: a/b, " + secret + "}":     "zookeeper a/b",
 	} {
 		r := &usherv1alpha1.Registry{}
-		registrytest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+text+"}"), r))
+		checktest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+text+"}"), r))
 		kind, settings := Of(r, "demo")
 		named := settings.Secret != nil && settings.Secret.Name == "credentials"
 		if have := kind.Name + " " + settings.Root; have != want || named != strings.Contains(text, secret) {
@@ -93,8 +94,7 @@ const root = "../../../../"
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(root + path)
-	registrytest.NoError(t, err)
+	data := checktest.Must(os.ReadFile(root + path))(t)
 	return string(data)
 }
 
@@ -112,11 +112,7 @@ func TestTable(t *testing.T) {
 		if rule := spec.Rules[0]; !strings.Contains(rule.Rule, "has(self."+row.Name+")") || !strings.Contains(rule.Message, row.Name) {
 			t.Errorf("the rule of RegistrySpec leaves %s out: %s: %s", row.Name, rule.Message, rule.Rule)
 		}
-		for _, key := range row.Keys {
-			if said := spec.Properties[row.Name].Properties["credentialsSecret"].Description; !strings.Contains(said, key) {
-				t.Errorf("spec.%s.credentialsSecret does not say that the key %s is read: %q", row.Name, key, said)
-			}
-		}
+		checktest.Says(t, "spec."+row.Name+".credentialsSecret", spec.Properties[row.Name].Properties["credentialsSecret"].Description, row.Keys...)
 	}
 }
 
@@ -163,7 +159,7 @@ func specOf(t *testing.T) schema {
 			} `json:"versions"`
 		} `json:"spec"`
 	}
-	registrytest.NoError(t, yaml.Unmarshal([]byte(read(t, "config/crd/usher.dev_registries.yaml")), &crd))
+	checktest.NoError(t, yaml.Unmarshal([]byte(read(t, "config/crd/usher.dev_registries.yaml")), &crd))
 	if len(crd.Spec.Versions) != 1 || len(crd.Spec.Versions[0].Schema.Root.Properties["spec"].Rules) == 0 {
 		t.Fatalf("the CRD is not one version with rules for spec: %+v", crd)
 	}
@@ -178,9 +174,7 @@ func TestDocuments(t *testing.T) {
 	kube := fake.NewClientBuilder().Build()
 	connect := Connect(Cluster{Reader: kube, Writer: kube, XDS: xds.NewStore()})
 	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
-		if !strings.Contains(strings.ToLower(list), strings.ToLower(row.Name)) {
-			t.Errorf("README.md does not name %s", row.Name)
-		}
+		checktest.Says(t, "README.md", strings.ToLower(list), strings.ToLower(row.Name))
 		cells := cellsOf(text, row.Name)
 		if len(cells) != 6 || cells[1] != secretCell(row.Keys) || (cells[4] == "no") == row.HoldsBack {
 			t.Errorf("the table of docs/registries.md has %q; its Secret is %q, and it holds back: %t", cells, secretCell(row.Keys), row.HoldsBack)
@@ -269,7 +263,7 @@ func TestSuite(t *testing.T) {
 			}
 			return err
 		})
-		registrytest.NoError(t, err)
+		checktest.NoError(t, err)
 	}
 	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		suite := suites[strings.ToLower(row.Name)]
@@ -316,11 +310,10 @@ func TestMetadataThatCallersObey(t *testing.T) {
 		last := key + "=" + value[strings.LastIndex(value, ",")+1:]
 		for _, allowed := range []string{"", key, last} {
 			r := &usherv1alpha1.Registry{}
-			registrytest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+test.spec+"}"), r))
+			checktest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+test.spec+"}"), r))
 			r.Spec.AllowedMetadata = []string{allowed}
 			_, settings := Of(r, "demo")
-			connector, err := Connect(Cluster{})(r, settings.Root, nil)
-			registrytest.NoError(t, err)
+			connector := checktest.Must(Connect(Cluster{})(r, settings.Root, nil))(t)
 			e := registrytest.Entry("a")
 			e.Metadata = map[string]string{"zone": "a", key: value}
 			what := fmt.Sprintf("%s with %s, allowed %q", test.spec, test.pair, allowed)
@@ -331,7 +324,7 @@ func TestMetadataThatCallersObey(t *testing.T) {
 			}
 			leaves := connector.Apply(registrytest.Bounded(t), "web", []registry.Change{{Op: registry.Remove, Entry: e}})
 			registrytest.Check(t, what+": it leaves", leaves, registry.ErrTransient)
-			registrytest.NoError(t, connector.Close())
+			checktest.NoError(t, connector.Close())
 		}
 	}
 }

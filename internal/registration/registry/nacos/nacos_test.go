@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -25,16 +26,14 @@ func entry() registry.Entry {
 
 func stored(t *testing.T, e registry.Entry) instance {
 	t.Helper()
-	i, err := encoded(e)
-	registrytest.NoError(t, err)
-	return i
+	return checktest.Must(encoded(e))(t)
 }
 
 func TestEntryRoundTrip(t *testing.T) {
 	i := stored(t, entry())
 	want := entry()
 	want.Version = i.version()
-	registrytest.Same(t, "the entry read back", want, i.entry())
+	checktest.Same(t, "the entry read back", want, i.entry())
 	for name, spoil := range map[string]func(*instance){
 		"unhealthy": func(i *instance) { i.Healthy = false }, "disabled": func(i *instance) { i.Enabled = false },
 		"without weight": func(i *instance) { i.Weight = 0 },
@@ -61,9 +60,7 @@ func TestEntriesOfOthers(t *testing.T) {
 		both[1].entry.Owner != entry().Owner {
 		t.Errorf("two instances with one ID are %+v", both)
 	}
-	if e := (instance{IP: "192.0.2.1", Port: 1, Weight: 0.2, Healthy: true, Enabled: true}).entry(); e.Weight != 1 {
-		t.Errorf("a small weight became %d", e.Weight)
-	}
+	checktest.Same(t, "a small weight", 1, (instance{IP: "192.0.2.1", Port: 1, Weight: 0.2, Healthy: true, Enabled: true}).entry().Weight)
 }
 
 func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
@@ -108,9 +105,7 @@ func TestAddressChange(t *testing.T) {
 	}{
 		"before": {[]instance{old}, 1}, "between": {[]instance{old, after}, 1}, "after": {[]instance{after}, 0},
 	} {
-		if missing := unseen(p.steps, test.have); len(missing) != test.want {
-			t.Errorf("%s: %d changes are not seen, want %d", name, len(missing), test.want)
-		}
+		checktest.Same(t, name+": changes that are not seen", test.want, len(unseen(p.steps, test.have)))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
@@ -55,8 +56,7 @@ func (a *Authority) Pair() (certificate, key []byte) {
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
-	der, err := x509.MarshalECPrivateKey(private)
-	NoError(a.t, err)
+	der := checktest.Must(x509.MarshalECPrivateKey(private))(a.t)
 	return certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }
 
@@ -67,23 +67,21 @@ func (a *Authority) Files() (ca, certificate, key string) {
 	dir := a.t.TempDir()
 	paths := []string{filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
 	for n, data := range [][]byte{a.PEM, pair, private} {
-		NoError(a.t, os.WriteFile(paths[n], data, 0o600))
+		checktest.NoError(a.t, os.WriteFile(paths[n], data, 0o600))
 	}
 	return paths[0], paths[1], paths[2]
 }
 
 func (a *Authority) issue(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	NoError(a.t, err)
+	key := checktest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(a.t)
 	a.serial++
 	template.SerialNumber, template.NotAfter = big.NewInt(a.serial), time.Now().Add(time.Hour)
 	parent, signer := a.certificate, a.key
 	if parent == nil {
 		parent, signer = template, key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	NoError(a.t, err)
+	der := checktest.Must(x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer))(a.t)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key
 }
 
@@ -109,8 +107,6 @@ func CheckTLS[C registry.Connector](t *testing.T, a *Authority, failure error, c
 			credentials.KeyCA: test.ca, credentials.KeyCertificate: test.certificate, credentials.KeyPrivateKey: test.key,
 		})
 		Check(t, name, c.Ping(within(t, callTimeout)), test.want, test.words)
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		checktest.NoError(t, c.Close())
 	}
 }

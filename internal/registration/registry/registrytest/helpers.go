@@ -15,8 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -85,19 +84,10 @@ func Until(t *testing.T, what string, holds func() bool) {
 	Eventually(t, what, func() string { return Unless(holds(), "it is not so") })
 }
 
-// NoError ends the test if there is an error.
-func NoError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Connect makes a connector, or another client, that is closed at the end of the test.
 func Connect[O any, C io.Closer](t *testing.T, connect func(O) (C, error), options O) C {
 	t.Helper()
-	c, err := connect(options)
-	NoError(t, err)
+	c := checktest.Must(connect(options))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -126,9 +116,7 @@ func List(t *testing.T, c registry.Connector) []registry.Entry {
 
 func list(t *testing.T, c registry.Connector, service string) []registry.Entry {
 	t.Helper()
-	entries, err := c.List(Bounded(t), service)
-	NoError(t, err)
-	return entries
+	return checktest.Must(c.List(Bounded(t), service))(t)
 }
 
 // Only returns the only entry of the service "web".
@@ -164,9 +152,37 @@ func Remove(t *testing.T, c registry.Connector, entries ...registry.Entry) []reg
 	return change(t, c, service, remove(entries...))
 }
 
+// PutMany registers n entries with ports of their own, and checks that all are listed.
+func PutMany(t *testing.T, c registry.Connector, n int) (all []registry.Entry) {
+	t.Helper()
+	for i := range n {
+		e := Entry(fmt.Sprintf("demo.web-%04d.00000000", i))
+		e.Port = int32(1000 + i)
+		all = append(all, e)
+	}
+	checktest.Same(t, "how many are listed", n, len(Put(t, c, all...)))
+	return all
+}
+
+// Heals registers an entry, and checks that it is listed like that, whatever was there before.
+func Heals(t *testing.T, what string, c registry.Connector, want registry.Entry) {
+	t.Helper()
+	if have := Find(Put(t, c, want), want.ID); have == nil || !have.Same(want) {
+		t.Errorf("%s: the entry is %+v after the repair, want %+v", what, have, want)
+	}
+}
+
+// CheckNone checks that no entries are listed.
+func CheckNone(t *testing.T, what string, listed []registry.Entry) {
+	t.Helper()
+	if len(listed) > 0 {
+		t.Errorf("%s: %d are listed: %.3v", what, len(listed), listed)
+	}
+}
+
 func change(t *testing.T, c registry.Connector, service string, changes []registry.Change) []registry.Entry {
 	t.Helper()
-	NoError(t, tryChange(t, c, service, changes))
+	checktest.NoError(t, tryChange(t, c, service, changes))
 	return list(t, c, service)
 }
 
@@ -224,14 +240,6 @@ func CheckRefused(t *testing.T, what string, err error, id string, mark error, w
 	Check(t, what, byID[id], mark, words...)
 }
 
-// Same checks that two values are equal.
-func Same(t *testing.T, what string, want, have any) {
-	t.Helper()
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("%s differs (-want +have):\n%s", what, diff)
-	}
-}
-
 // FuzzDecode decodes whatever a registry may answer: decode must not panic, and must return the
 // same entries each time.
 func FuzzDecode(f *testing.F, decode func(text string) []registry.Entry, seeds ...string) {
@@ -260,7 +268,7 @@ func CheckOptions[O any, C registry.Connector](t *testing.T, connect func(O) (C,
 func Listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	NoError(t, err)
+	checktest.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {

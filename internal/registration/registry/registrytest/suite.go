@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -183,7 +184,7 @@ func (h *harness) shows(want ...registry.Entry) map[string]string {
 			want[i].NoMetadata, want[i].Metadata = true, nil
 		}
 	}
-	Same(h.T, "the list", want, have)
+	checktest.Same(h.T, "the list", want, have)
 	return versions
 }
 
@@ -419,7 +420,7 @@ func testHung(h *harness) {
 
 func (h *harness) must(err error) {
 	h.Helper()
-	NoError(h.T, err)
+	checktest.NoError(h.T, err)
 }
 
 func (h *harness) calls(e registry.Entry) map[string]func(context.Context) error {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -42,8 +43,7 @@ func Start(t *testing.T, name string) *Instance {
 // ends it.
 func StartOn(t *testing.T, name, address string, serve func(*Instance, net.Listener) (kill func())) *Instance {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	NoError(t, err)
+	listener := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", address))(t)
 	at := listener.Addr().(*net.TCPAddr)
 	i := &Instance{Entry: Entry("demo." + name + ".00000000")}
 	i.Entry.Address, i.Entry.Port, i.Entry.Metadata = at.IP.String(), int32(at.Port), nil

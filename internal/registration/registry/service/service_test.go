@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,15 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
 func connect(t *testing.T, objects ...client.Object) *Registry {
 	t.Helper()
-	r, err := New(fake.NewClientBuilder().WithObjects(objects...).Build(), "demo")
-	registrytest.NoError(t, err)
-	return r
+	return checktest.Must(New(fake.NewClientBuilder().WithObjects(objects...).Build(), "demo"))(t)
 }
 
 func web(change func(*corev1.ServiceSpec)) *corev1.Service {
@@ -51,8 +49,7 @@ func TestList(t *testing.T) {
 	r := connect(t, web(func(*corev1.ServiceSpec) {}),
 		slice("web-2", "web", pod("a", new(true)), pod("b", new(false)), discoveryv1.Endpoint{Addresses: []string{"10.0.0.9"}}),
 		slice("web-1", "web", pod("a", nil)), slice("other", "other", pod("c", nil)))
-	list, err := r.List(registrytest.Bounded(t), "web")
-	registrytest.NoError(t, err)
+	list := checktest.Must(r.List(registrytest.Bounded(t), "web"))(t)
 	owner := func(name string) registry.Owner {
 		return registry.Owner{Namespace: "demo", Pod: name, PodUID: "uid-" + name}
 	}
@@ -62,10 +59,8 @@ func TestList(t *testing.T) {
 		{ID: "web-2.1", Address: "10.0.0.1", Port: 8080, Owner: owner("b"), NoMetadata: true, Version: "not ready"},
 		{ID: "web-2.2", Address: "10.0.0.9", Port: 8080, Weight: 1, NoMetadata: true, Version: "ready"},
 	}
-	if diff := cmp.Diff(want, list); diff != "" {
-		t.Errorf("listed (-want +have):\n%s", diff)
-	}
-	registrytest.NoError(t, r.Ping(registrytest.Bounded(t)))
+	checktest.Same(t, "listed", want, list)
+	checktest.NoError(t, r.Ping(registrytest.Bounded(t)))
 }
 
 // TestUnusable: a Service whose endpoints do not follow the readiness of Pods says so, and

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
@@ -100,7 +101,7 @@ func connect(t *testing.T, handler http.Handler) *webhook.Registry {
 	r, err := webhook.New(webhook.Options{
 		URL: s + "/base/", Secret: map[string][]byte{webhook.KeyHMAC: []byte(key)}, Now: now,
 	})
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	return r
 }
 
@@ -204,10 +205,7 @@ func FuzzDecode(f *testing.F) {
 	var body atomic.Pointer[string]
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, *body.Load()) }))
 	f.Cleanup(receiver.Close)
-	r, err := webhook.New(webhook.Options{URL: receiver.URL})
-	if err != nil {
-		f.Fatal(err)
-	}
+	r := checktest.Must(webhook.New(webhook.Options{URL: receiver.URL}))(f)
 	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
 		body.Store(&text)
 		entries, _ := r.List(context.Background(), "web")

@@ -37,7 +37,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // slice returns a slice of the service web in the namespace demo, with ready endpoints.
@@ -71,10 +71,9 @@ func list(version string, slices ...*discoveryv1.EndpointSlice) *discoveryv1.End
 // draining one.
 func serves(t *testing.T, s *Store, name, want string) {
 	t.Helper()
-	r, err := s.assignment(name)
-	registrytest.NoError(t, err)
+	r := checktest.Must(s.assignment(name))(t)
 	var made endpointv3.ClusterLoadAssignment
-	registrytest.NoError(t, r.data.UnmarshalTo(&made))
+	checktest.NoError(t, r.data.UnmarshalTo(&made))
 	var have []string
 	for _, locality := range made.GetEndpoints() {
 		if locality.GetLocality() == nil || locality.GetLoadBalancingWeight().GetValue() == 0 {
@@ -149,17 +148,14 @@ func TestStoreVersions(t *testing.T) {
 	s, other := NewStore(), NewStore()
 	version := func(s *Store) string {
 		t.Helper()
-		r, err := s.assignment("web.demo")
-		registrytest.NoError(t, err)
+		r := checktest.Must(s.assignment("web.demo"))(t)
 		return r.version
 	}
 	s.handle(slice("one", "1", "10.0.0.1", "10.0.0.2"), false)
 	other.handle(slice("b", "7", "10.0.0.2"), false)
 	other.handle(slice("a", "8", "10.0.0.1"), false)
 	before := version(s)
-	if version(other) != before {
-		t.Error("two replicas say another version of the same")
-	}
+	checktest.Same(t, "the version of another replica", before, version(other))
 	s.handle(slice("one", "2", "10.0.0.1"), false)
 	if version(s) == before {
 		t.Error("an endpoint is gone, and the version is the same")
@@ -185,10 +181,7 @@ func TestAwaitServed(t *testing.T) {
 		s := NewStore()
 		s.handle(one, false)
 		s.handle(two, false)
-		missing, err := s.missing("web.demo", test.list)
-		if err != nil || missing != test.missing {
-			t.Errorf("%s: %q is missing, want %q: %v", name, missing, test.missing, err)
-		}
+		checktest.Same(t, name+": missing", test.missing, checktest.Must(s.missing("web.demo", test.list))(t))
 		done := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		go func() { done <- s.awaitServed(ctx, "demo", "web", test.list) }()
@@ -229,8 +222,7 @@ type caller struct {
 
 func newCaller(t *testing.T, store *Store) *caller {
 	t.Helper()
-	m, err := newMetrics(prometheus.NewRegistry())
-	registrytest.NoError(t, err)
+	m := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
 	c := &caller{T: t}
 	log := funcr.New(func(_, args string) { c.logs.WriteString(args + "\n") }, funcr.Options{})
 	c.stream = &stream{
@@ -249,12 +241,12 @@ func (c *caller) ask(typeURL, nonce string, names ...string) {
 	err := c.take(&discoveryv3.DiscoveryRequest{
 		Node: &corev3.Node{Id: "me"}, TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names,
 	})
-	registrytest.NoError(c.T, err)
+	checktest.NoError(c.T, err)
 }
 
 func (c *caller) changed() {
 	c.Helper()
-	registrytest.NoError(c.T, c.push(typeAssignment))
+	checktest.NoError(c.T, c.push(typeAssignment))
 }
 
 // receives checks that exactly one answer arrived, and returns its nonce.
@@ -269,9 +261,7 @@ func (c *caller) receives(typeURL string, resources int) string {
 		c.Errorf("the answer is %v, want %d of %s", answer, resources, typeURL)
 	}
 	for _, r := range answer.GetResources() {
-		if r.GetTypeUrl() != typeURL {
-			c.Errorf("a resource of the type %s in an answer of %s", r.GetTypeUrl(), typeURL)
-		}
+		checktest.Same(c, "the type of a resource", typeURL, r.GetTypeUrl())
 	}
 	return answer.GetNonce()
 }
@@ -331,7 +321,7 @@ func TestStreamRefused(t *testing.T) {
 		TypeUrl: typeAssignment, ResponseNonce: nonce, ResourceNames: []string{"web.demo"},
 		ErrorDetail: &rpcstatus.Status{Message: "no\nsuch thing"},
 	}
-	registrytest.NoError(t, c.take(refusal))
+	checktest.NoError(t, c.take(refusal))
 	c.silence("a refusal")
 	if n := testutil.ToFloat64(c.metrics.refusals); n != 1 || !strings.Contains(c.logs.String(), `"says"="no such thing"`) ||
 		!strings.Contains(c.logs.String(), `"node"="me"`) {
@@ -348,9 +338,7 @@ func TestStreamNames(t *testing.T) {
 	c := newCaller(t, NewStore())
 	c.ask(typeListener, "", "web", "Web.demo", "a.b.c", "", "web.demo:80")
 	c.silence("names that no service can have")
-	if !strings.Contains(c.logs.String(), "<service>.<namespace>") {
-		t.Errorf("the log says %s", c.logs.String())
-	}
+	checktest.Says(t, "the log", c.logs.String(), "<service>.<namespace>")
 	c.ask(typeListener, "", "web.demo", "nobody.demo", "web.demo")
 	c.receives(typeListener, 2)
 	c.ask(typeCluster, "")
@@ -358,9 +346,7 @@ func TestStreamNames(t *testing.T) {
 	c.ask("type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "", "web.demo")
 	c.silence("another type")
 	err := c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: make([]string, maxNames+1)})
-	if status.Code(err) != codes.InvalidArgument {
-		t.Errorf("too many names: %v", err)
-	}
+	checktest.Same(t, "too many names", codes.InvalidArgument, status.Code(err))
 }
 
 // TestStreamAccess checks that a client gets the names that its certificate allows, and no
@@ -379,18 +365,13 @@ func TestStreamAccess(t *testing.T) {
 	c.ctx = peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}})
 	c.ask(typeListener, "", "web.demo", "web.other")
 	c.receives(typeListener, 1)
-	if !strings.Contains(c.logs.String(), "no certificate") || !strings.Contains(c.logs.String(), "CN=web may not get endpointslices.discovery.k8s.io in namespace other") {
-		t.Errorf("the log says %s", c.logs.String())
-	}
-	if err := c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: []string{"web.down"}}); status.Code(err) != codes.Unavailable {
-		t.Errorf("no answer of the API server: %v", err)
-	}
+	checktest.Says(t, "the log", c.logs.String(), "no certificate", "CN=web may not get endpointslices.discovery.k8s.io in namespace other")
+	checktest.Same(t, "no answer of the API server", codes.Unavailable, status.Code(c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: []string{"web.down"}})))
 }
 
 func newServer(t *testing.T, address string, synced func() bool) *server {
 	t.Helper()
-	m, err := newMetrics(prometheus.NewRegistry())
-	registrytest.NoError(t, err)
+	m := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
 	return &server{
 		address: address, creds: insecure.NewCredentials(), log: logr.Discard(), synced: synced,
 		ads: newADS(NewStore(), m, logr.Discard()),
@@ -400,8 +381,7 @@ func newServer(t *testing.T, address string, synced func() bool) *server {
 // free returns an address on which nothing listens.
 func free(t *testing.T) string {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	registrytest.NoError(t, err)
+	listener := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }
@@ -447,9 +427,7 @@ func TestServerWaits(t *testing.T) {
 		}
 	}
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	checktest.NoError(t, <-done)
 	if s.answers(t) {
 		t.Error("it answers after its end")
 	}
@@ -457,9 +435,7 @@ func TestServerWaits(t *testing.T) {
 
 func TestServerAddress(t *testing.T) {
 	s := newServer(t, "no address", func() bool { return true })
-	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "--xds-bind-address") {
-		t.Errorf("an address that is none: %v", err)
-	}
+	checktest.Says(t, "an address that is none", s.Start(t.Context()), "--xds-bind-address")
 	if s.NeedLeaderElection() {
 		t.Error("it waits to be the leader")
 	}
@@ -467,7 +443,7 @@ func TestServerAddress(t *testing.T) {
 
 func TestServerFiles(t *testing.T) {
 	nothing := filepath.Join(t.TempDir(), "nothing.pem")
-	registrytest.NoError(t, os.WriteFile(nothing, []byte("nothing"), 0o600))
+	checktest.NoError(t, os.WriteFile(nothing, []byte("nothing"), 0o600))
 	for name, test := range map[string]struct {
 		files TLSFiles
 		says  string
@@ -477,9 +453,8 @@ func TestServerFiles(t *testing.T) {
 		"no pair":        {TLSFiles{Certificate: nothing, Key: nothing}, "--xds-tls-cert"},
 		"no such file":   {TLSFiles{Certificate: nothing + "x", Key: nothing}, "no such file"},
 	} {
-		if _, err := test.files.credentials(); err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: %v, want it to say %s", name, err, test.says)
-		}
+		_, err := test.files.credentials()
+		checktest.Says(t, name, err, test.says)
 	}
 	if creds, err := (TLSFiles{}).credentials(); err != nil || creds.Info().SecurityProtocol != "insecure" {
 		t.Errorf("no files: %v", err)
@@ -492,10 +467,7 @@ func FuzzRequest(f *testing.F) {
 		{Node: &corev3.Node{Id: "me"}, TypeUrl: typeAssignment, ResourceNames: []string{"web.demo", "web", "web.demo"}},
 		{TypeUrl: typeListener, ResponseNonce: "1", ErrorDetail: &rpcstatus.Status{Message: "no"}, ResourceNames: []string{"a.b"}},
 	} {
-		data, err := proto.Marshal(request)
-		if err != nil {
-			f.Fatal(err)
-		}
+		data := checktest.Must(proto.Marshal(request))(f)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -529,9 +501,7 @@ func TestExhaustion(t *testing.T) {
 		t.Error("the names of a stream that has ended take room")
 	}
 	c.streams = semaphore.NewWeighted(0)
-	if err := c.StreamAggregatedResources(nil); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a stream too many: %v", err)
-	}
+	checktest.Same(t, "a stream too many", codes.ResourceExhausted, status.Code(c.StreamAggregatedResources(nil)))
 	for range 100 {
 		c.note("a client does something odd")
 	}

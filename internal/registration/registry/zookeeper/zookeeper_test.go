@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -31,11 +32,11 @@ func TestRoundTrip(t *testing.T) {
 	for name, l := range map[string]layout{"Curator": curator{}, "Dubbo": dubbo{}} {
 		for _, want := range []registry.Entry{entry(), plain, six, odd} {
 			node, data, err := l.encode("org.example.Web", want)
-			registrytest.NoError(t, err)
+			checktest.NoError(t, err)
 			if strings.Contains(node, "/") {
 				t.Errorf("%s: the node's name %q has a slash", name, node)
 			}
-			registrytest.Same(t, name, want, l.decode(node, data))
+			checktest.Same(t, name, want, l.decode(node, data))
 		}
 	}
 }
@@ -70,7 +71,7 @@ func TestNodesOfOthers(t *testing.T) {
 		"a mark, no owner": {dubbo{}, "theirs", `{"usher":[1]}`, registry.Entry{Weight: 100}},
 	} {
 		test.want.ID = test.node
-		registrytest.Same(t, name, test.want, test.layout.decode(test.node, []byte(test.data)))
+		checktest.Same(t, name, test.want, test.layout.decode(test.node, []byte(test.data)))
 	}
 }
 
@@ -89,7 +90,7 @@ func TestWhatDubboCannotHoldIsRefused(t *testing.T) {
 
 func TestCopiesHaveIDsOfTheirOwn(t *testing.T) {
 	name, data, err := dubbo{}.encode("web", entry())
-	registrytest.NoError(t, err)
+	checktest.NoError(t, err)
 	at := func(name string, created int64) *node {
 		return &node{name: name, stat: &zk.Stat{Czxid: created, Mzxid: created}, entry: dubbo{}.decode(name, data)}
 	}
@@ -99,7 +100,7 @@ func TestCopiesHaveIDsOfTheirOwn(t *testing.T) {
 		for _, n := range distinct(found) {
 			have[n.entry.ID] = n.name
 		}
-		registrytest.Same(t, "the list", map[string]string{entry().ID: name, copied: copied}, have)
+		checktest.Same(t, "the list", map[string]string{entry().ID: name, copied: copied}, have)
 	}
 }
 
@@ -110,7 +111,7 @@ func TestUnmasked(t *testing.T) {
 		"seen":   {slices.Concat(world, boss), slices.Concat(world, boss)},
 		"masked": {append([]zk.ACL{masked}, world...), append(world, zk.AuthACL(zk.PermAll)...)},
 	} {
-		registrytest.Same(t, name, test.want, unmasked(test.have))
+		checktest.Same(t, name, test.want, unmasked(test.have))
 	}
 }
 
@@ -174,10 +175,7 @@ func TestOptions(t *testing.T) {
 		"a colon in user": {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{credentials.KeyUsername: []byte("a:s3cret"), credentials.KeyPassword: []byte("x")}},
 	})
 	for layout, want := range map[Layout]string{Curator: "/services", Dubbo: "/dubbo"} {
-		r, err := New(Options{Servers: servers, Layout: layout})
-		if err != nil || r.root != want {
-			t.Errorf("%s: the root is %+v, %v", layout, r, err)
-		}
+		checktest.Same(t, string(layout)+": the root", want, checktest.Must(New(Options{Servers: servers, Layout: layout}))(t).root)
 	}
 }
 

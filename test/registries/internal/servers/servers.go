@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/servers/run"
@@ -28,8 +29,7 @@ const (
 func Start(t *testing.T, spec run.Spec) *run.Process {
 	t.Helper()
 	spec.Log = filepath.Join(t.TempDir(), spec.Name+".log")
-	p, err := run.Start(t.Context(), spec)
-	registrytest.NoError(t, err)
+	p := checktest.Must(run.Start(t.Context(), spec))(t)
 	Close(t, p)
 	return p
 }
@@ -51,17 +51,13 @@ func Close(t *testing.T, p *run.Process) {
 // Must sends a request that must succeed, bypassing the connector.
 func Must(t *testing.T, h run.HTTP, method, path string, question, into any) {
 	t.Helper()
-	if _, err := h.Do(registrytest.Bounded(t), method, path, question, into); err != nil {
-		t.Fatal(err)
-	}
+	checktest.Must(h.Do(registrytest.Bounded(t), method, path, question, into))(t)
 }
 
 // FreePorts returns n free ports of 127.0.0.1.
 func FreePorts(t *testing.T, n int) []int {
 	t.Helper()
-	ports, err := run.FreePorts(t.Context(), n)
-	registrytest.NoError(t, err)
-	return ports
+	return checktest.Must(run.FreePorts(t.Context(), n))(t)
 }
 
 // Fetch returns the path of something that get downloads or builds the first time.
@@ -69,9 +65,7 @@ func Fetch(t *testing.T, get func(ctx context.Context) (string, error)) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fetchTimeout)
 	defer cancel()
-	path, err := get(ctx)
-	registrytest.NoError(t, err)
-	return path
+	return checktest.Must(get(ctx))(t)
 }
 
 // Java returns the arguments with which Java runs the only source file in the directory,
@@ -83,8 +77,7 @@ func Java(t *testing.T, name, project string) []string {
 	if err != nil || len(sources) != 1 {
 		t.Fatalf("%s has the sources %v, %v; want one", project, sources, err)
 	}
-	source, err := filepath.Abs(sources[0])
-	registrytest.NoError(t, err)
+	source := checktest.Must(filepath.Abs(sources[0]))(t)
 	return []string{"-cp", jars + "/*", source}
 }
 

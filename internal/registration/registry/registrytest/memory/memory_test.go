@@ -59,7 +59,5 @@ func TestBusyKeepsWhatIsRemoved(t *testing.T) {
 		t.Errorf("while it is busy, it lists %+v and then %+v", first, second)
 	}
 	r.Break(memory.None)
-	if left := registrytest.Remove(t, r, registrytest.Entry("a")); len(left) != 0 {
-		t.Errorf("%+v is left", left)
-	}
+	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, r, registrytest.Entry("a")))
 }
