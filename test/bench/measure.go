@@ -144,6 +144,21 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 func auditFile(s *stage.Stage) string { return s.Path("audit.log") }
 
+// moveAway makes the API server look far away to those who use the returned kubeconfig,
+// which is Usher's: an answer takes a round trip longer.
+func moveAway(ctx context.Context, s *stage.Stage, roundTrip time.Duration) (kubeconfig string, err error) {
+	usual, err := s.Cluster.UserKubeconfig(stage.UsherUser)
+	if err != nil {
+		return "", err
+	}
+	kubeconfig = s.Path("far.kubeconfig")
+	link, err := s.Through(ctx, usual, kubeconfig)
+	if err == nil {
+		link.Slow(roundTrip)
+	}
+	return kubeconfig, err
+}
+
 func startNodes(ctx context.Context, s *stage.Stage, nodes int, restart time.Duration) error {
 	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{
 		ReadyDelay: containerDelay, UpdateDelay: restart, DeleteDelay: containerDelay,
