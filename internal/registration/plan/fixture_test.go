@@ -3,6 +3,7 @@
 package plan
 
 import (
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,13 +11,14 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -51,7 +53,7 @@ func newFixture() *fixture {
 	}}
 	f.registry("discovery")
 	f.registration("nginx", "discovery")
-	f.cloneSet()
+	f.CloneSets = []*appsv1alpha1.CloneSet{fixtureProps().CloneSet.DeepCopy()}
 	return f
 }
 
@@ -68,26 +70,29 @@ func (f *fixture) down(name string) {
 	f.Listings[target(name)] = Listing{Err: registry.Transient(errors.New("connection refused"))}
 }
 
+//go:embed testdata/fixture.yaml
+var fixtureYAML []byte
+
+// props are what a fixture is made of. Unnamed is for a Registration that names no hook.
+type props struct {
+	Registration usherv1alpha1.Registration
+	CloneSet     appsv1alpha1.CloneSet
+	Unnamed      appsv1alpha1.Lifecycle
+	Pod          corev1.Pod
+}
+
+var fixtureProps = sync.OnceValue(func() *props {
+	var p props
+	if err := yaml.UnmarshalStrict(fixtureYAML, &p); err != nil {
+		panic(err) // The tests' own text.
+	}
+	return &p
+})
+
 // registration adds one that answers every hook and has been at work already.
 func (f *fixture) registration(name string, registries ...string) *usherv1alpha1.Registration {
-	r := &usherv1alpha1.Registration{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid-" + name),
-			Finalizers: []string{usherv1alpha1.Finalizer},
-		},
-		Spec: usherv1alpha1.RegistrationSpec{
-			Selector:   usherv1alpha1.LabelSelector{MatchLabels: map[string]usherv1alpha1.LabelValue{"app": "nginx"}},
-			Registries: registries,
-			Instance:   usherv1alpha1.Instance{Service: service, Port: intstr.FromInt32(80), Weight: 10},
-			Hooks: usherv1alpha1.Hooks{
-				Created: keyCreated, PreNormal: keyPreNormal, InPlaceUpdate: keyInPlace, PreDelete: keyDelete,
-			},
-			Drain: usherv1alpha1.Drain{
-				Propagation: &metav1.Duration{Duration: 5 * time.Second},
-				Deadline:    &metav1.Duration{Duration: time.Minute},
-			},
-		},
-	}
+	r := fixtureProps().Registration.DeepCopy()
+	r.Name, r.UID, r.Spec.Registries = name, types.UID("uid-"+name), registries
 	for _, name := range registries {
 		r.Status.Targets = append(r.Status.Targets, target(name))
 		f.recordUser(name, namespace, service)
@@ -104,19 +109,6 @@ func (f *fixture) recordUser(name, namespace, service string) {
 	f.Registries[name] = state
 }
 
-// cloneSet adds the CloneSet of the seeds, with a preNormal hook as well.
-func (f *fixture) cloneSet() *appsv1alpha1.CloneSet {
-	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "nginx", UID: "uid-set"}}
-	set.Spec.Lifecycle = &appsv1alpha1.Lifecycle{
-		PreNormal:     &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{keyPreNormal: "true"}},
-		InPlaceUpdate: &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{keyInPlace: "true"}},
-		PreDelete:     &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{keyDelete: "true"}},
-	}
-	set.Spec.Template.Metadata.Labels = map[string]appsv1alpha1.LabelValue{"app": "nginx", keyCreated: "true"}
-	f.CloneSets = []*appsv1alpha1.CloneSet{set}
-	return set
-}
-
 // mesh adds Registration second, which selects by another label.
 func (f *fixture) mesh() {
 	f.registry("mesh")
@@ -127,18 +119,7 @@ func (f *fixture) mesh() {
 // after it, and one that only looks so.
 func (f *fixture) unnamed() {
 	f.Registrations[0].Spec.Hooks = usherv1alpha1.Hooks{}
-	labels := func(keys ...string) *appsv1alpha1.LifecycleHook {
-		hook := &appsv1alpha1.LifecycleHook{LabelsHandler: map[string]string{}}
-		for _, key := range keys {
-			hook.LabelsHandler[key] = "true"
-		}
-		return hook
-	}
-	f.CloneSets[0].Spec.Lifecycle = &appsv1alpha1.Lifecycle{
-		PreNormal:     labels("nginx.usher.dev/online"),
-		InPlaceUpdate: labels("nginx.usher.dev/drained", "nginx2.usher.dev/drained"),
-		PreDelete:     labels("nginx.usher.dev/drained"),
-	}
+	f.CloneSets[0].Spec.Lifecycle = fixtureProps().Unnamed.DeepCopy()
 }
 
 // orphan is an entry of usherv1alpha1.Finalizer whose Pod is not known.
@@ -169,20 +150,8 @@ type podBuilder struct {
 
 // add puts a ready Pod into the snapshot: not registered, hooks in place.
 func (f *fixture) add(name string, state appsv1alpha1.LifecycleState) *podBuilder {
-	yes := true
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID("uid-" + name + "-0000"), ResourceVersion: "1",
-			Labels: map[string]string{"app": "nginx", keyInPlace: "true", keyDelete: "true"},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet", Name: "nginx", UID: "uid-set", Controller: &yes,
-			}},
-		},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "main", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80}},
-		}}},
-		Status: corev1.PodStatus{PodIP: "10.0.0." + fmt.Sprint(len(f.Pods)+1)},
-	}
+	pod := fixtureProps().Pod.DeepCopy()
+	pod.Name, pod.UID, pod.Status.PodIP = name, types.UID("uid-"+name+"-0000"), "10.0.0."+fmt.Sprint(len(f.Pods)+1)
 	if state != "" {
 		pod.Labels[appsv1alpha1.LabelLifecycleState] = string(state)
 	}
