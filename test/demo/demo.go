@@ -150,11 +150,7 @@ func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
 	if err := s.Install(ctx, namespace); err != nil {
 		return err
 	}
-	registry, err := registryObject(d.registry.Endpoint())
-	if err != nil {
-		return err
-	}
-	if _, err := stage.Apply(ctx, s.Kube, registry); err != nil {
+	if err := s.Register(ctx, "discovery", d.registry.Endpoint()); err != nil {
 		return err
 	}
 	return s.Tell.Task("usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })

@@ -54,7 +54,7 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 			return nil, err
 		}
 		a.client, err = traffic.New(traffic.Options{
-			Source: traffic.Etcd{Client: d.registry.Client, Prefix: prefix, Service: story.name},
+			Source: traffic.Etcd{Client: d.registry.Client, Prefix: stage.EtcdPrefix, Service: story.name},
 			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
 			OnChange: func(address string, joined bool) { r.inbox <- func() { r.board.registryChanged(address, joined) } },
 			OnLost:   func(l traffic.Loss) { r.inbox <- func() { r.board.lost(loss{l, story}) } },

@@ -18,18 +18,15 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/demo/manifests"
 	"github.com/usher-dev/usher/test/stage"
 )
 
 const (
 	namespace = "demo"
-	prefix    = "services"
 	// port is where the web program listens.
 	port = "8080"
 )
@@ -161,10 +158,10 @@ func (s story) typed() client.Object {
 // objects returns the story's workload and Registration. Without hooks, the CloneSet
 // loses its lifecycle and the Registration its hooks; everything else stays.
 func (s story) objects(hooks bool, o Options) (set, registration *unstructured.Unstructured, err error) {
-	if set, err = readManifest(s.file + ".yaml"); err != nil {
+	if set, err = manifests.Object(s.file); err != nil {
 		return nil, nil, err
 	}
-	if registration, err = readManifest(s.file + "-registration.yaml"); err != nil {
+	if registration, err = manifests.Object(s.file + "-registration"); err != nil {
 		return nil, nil, err
 	}
 	if !hooks {
@@ -173,27 +170,6 @@ func (s story) objects(hooks bool, o Options) (set, registration *unstructured.U
 	}
 	err = unstructured.SetNestedField(registration.Object, o.pace.propagation.String(), "spec", "drain", "propagation")
 	return set, registration, err
-}
-
-// registryObject is the Registry for an etcd.
-func registryObject(endpoint string) (*unstructured.Unstructured, error) {
-	object, err := readManifest("registry.yaml")
-	if err != nil {
-		return nil, err
-	}
-	return object, unstructured.SetNestedStringSlice(object.Object, []string{endpoint}, "spec", "etcd", "endpoints")
-}
-
-func readManifest(name string) (*unstructured.Unstructured, error) {
-	text, err := manifests.Read(name)
-	if err != nil {
-		return nil, err
-	}
-	objects, err := checkout.ReadObjects(strings.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("manifest %s: %w", name, err)
-	}
-	return objects[0], nil
 }
 
 const (
@@ -295,7 +271,7 @@ func (r *run) watchOutage(ctx context.Context) error {
 // API server asks to wait as long as a Pod has to drain, and client-go does.
 func (r *run) drainNode(ctx context.Context, a *actor) error {
 	node, pods := r.board.busiestNode(a.name)
-	if err := r.cordon(ctx, node, true); err != nil {
+	if err := stage.Cordon(ctx, r.Kube, node, true); err != nil {
 		return err
 	}
 	r.board.say("   %s is drained of %d Pods", node, len(pods))
@@ -312,7 +288,7 @@ func (r *run) drainNode(ctx context.Context, a *actor) error {
 	err := r.board.await(ctx, r.options.pace.bound, "the Pods of "+node+" to be gone", func() bool {
 		return !slices.ContainsFunc(pods, func(name string) bool { return r.board.pods[name] != nil })
 	})
-	return errors.Join(err, r.cordon(ctx, node, false))
+	return errors.Join(err, stage.Cordon(ctx, r.Kube, node, false))
 }
 
 // busiestNode is the node with most Pods of a workload, and those.
@@ -329,13 +305,4 @@ func (b *board) busiestNode(workload string) (node string, pods []string) {
 		}
 	}
 	return node, pods
-}
-
-func (r *run) cordon(ctx context.Context, node string, unschedulable bool) error {
-	patch := fmt.Appendf(nil, `{"spec": {"unschedulable": %t}}`, unschedulable)
-	err := r.Kube.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, patch))
-	if err != nil {
-		return fmt.Errorf("mark node %s (un)schedulable: %w", node, err)
-	}
-	return nil
 }

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -243,23 +242,21 @@ func (s *soak) apply(ctx context.Context, object *unstructured.Unstructured) err
 func (s *soak) drain(ctx context.Context) error {
 	random := s.random(1)
 	for {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", 1+random.IntN(nodes))}}
+		node := fmt.Sprintf("node-%d", 1+random.IntN(nodes))
 		if s.pause(ctx, 20*time.Second+within(random, 20*time.Second)) {
 			return context.Cause(ctx)
 		}
 		if err := s.drainNode(ctx, node); err != nil {
-			return fmt.Errorf("drain %s: %w", node.Name, err)
+			return fmt.Errorf("drain %s: %w", node, err)
 		}
 	}
 }
 
-func (s *soak) drainNode(ctx context.Context, node *corev1.Node) error {
+func (s *soak) drainNode(ctx context.Context, node string) error {
 	s.guarded.RLock()
 	defer s.guarded.RUnlock()
 	cordon := func(yes bool) error {
-		return s.try(ctx, func(ctx context.Context) error {
-			return s.Kube.Patch(ctx, node.DeepCopy(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec": {"unschedulable": %t}}`, yes)))
-		})
+		return s.try(ctx, func(ctx context.Context) error { return stage.Cordon(ctx, s.Kube, node, yes) })
 	}
 	began := time.Now()
 	if err := cordon(true); err != nil {
@@ -270,7 +267,7 @@ func (s *soak) drainNode(ctx context.Context, node *corev1.Node) error {
 		return err
 	}
 	for i := range pods {
-		if pods[i].Spec.NodeName != node.Name {
+		if pods[i].Spec.NodeName != node {
 			continue
 		}
 		err := s.try(ctx, func(ctx context.Context) error {
@@ -281,6 +278,6 @@ func (s *soak) drainNode(ctx context.Context, node *corev1.Node) error {
 		}
 	}
 	s.count(s.changes, drained)
-	s.say("%s: drained in %s", node.Name, stage.Seconds(time.Since(began)))
+	s.say("%s: drained in %s", node, stage.Seconds(time.Since(began)))
 	return cordon(false)
 }

@@ -57,7 +57,6 @@ type Options struct {
 
 const (
 	namespace, system = "demo", "usher-system"
-	prefix            = "services"
 	// nodes is how many are never lost. There is one more.
 	nodes = 2
 	// propagation covers cacheDelay and the slowest request, as in the demo.
@@ -179,32 +178,11 @@ func (s *soak) startRegistries(ctx context.Context, st *stage.Stage) error {
 			return err
 		}
 		s.registries = append(s.registries, &registry{etcd, name, link})
-		object, err := manifest("registry")
-		if err != nil {
-			return err
-		}
-		object.SetName(name)
-		err = unstructured.SetNestedStringSlice(object.Object, []string{"http://" + link.Address()}, "spec", "etcd", "endpoints")
-		if err != nil {
-			return err
-		}
-		if _, err := stage.Apply(ctx, st.Kube, object); err != nil {
+		if err := st.Register(ctx, name, "http://"+link.Address()); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func manifest(name string) (*unstructured.Unstructured, error) {
-	text, err := manifests.Read(name + ".yaml")
-	if err != nil {
-		return nil, err
-	}
-	objects, err := checkout.ReadObjects(strings.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	return objects[0], nil
 }
 
 // startUsher prepares two replicas, each with its own link to the API server.
@@ -288,10 +266,10 @@ func (s *soak) newWorkloads() error {
 
 // prepare reads a workload's objects, and makes its callers: those of each registry are half of them.
 func (s *soak) prepare(w *workload) (err error) {
-	if w.object, err = manifest(w.name); err != nil {
+	if w.object, err = manifests.Object(w.name); err != nil {
 		return err
 	}
-	if w.registration, err = manifest(w.name + "-registration"); err != nil {
+	if w.registration, err = manifests.Object(w.name + "-registration"); err != nil {
 		return err
 	}
 	w.name = w.registration.GetName()
@@ -309,7 +287,7 @@ func (s *soak) prepare(w *workload) (err error) {
 	rate := int(float64(s.options.Requests)/s.options.For.Seconds())/streams + 1
 	for _, r := range s.registries {
 		callers, failed := traffic.New(traffic.Options{
-			Source: traffic.Etcd{Client: r.Client, Prefix: prefix, Service: w.name},
+			Source: traffic.Etcd{Client: r.Client, Prefix: stage.EtcdPrefix, Service: w.name},
 			Rate:   rate, CacheDelay: cacheDelay, SlowMin: slowMin, SlowMax: slowMax,
 			OnLost: func(l traffic.Loss) { s.say("LOST: %s, of %s at %s in %s", l.Reason, w.name, l.Addr, r.name) },
 		})
@@ -471,7 +449,7 @@ func (s *soak) left(ctx context.Context, objects func(*workload) *unstructured.U
 		names = append(names, fmt.Sprintf("Pod %s with the finalizers %v", pod.Name, pod.Finalizers))
 	}
 	for _, r := range s.registries {
-		entries, failed := r.Client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		entries, failed := r.Client.Get(ctx, stage.EtcdPrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if failed != nil {
 			return nil, failed
 		}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster"
 )
 
@@ -60,6 +62,15 @@ func Scale(ctx context.Context, kube client.Client, set client.Object, pods int)
 		return 0, fmt.Errorf("read %s: %w", set.GetName(), err)
 	}
 	return set.GetGeneration(), nil
+}
+
+// Cordon marks a node unschedulable, or schedulable again.
+func Cordon(ctx context.Context, kube client.Client, node string, yes bool) error {
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec": {"unschedulable": %t}}`, yes))
+	if err := kube.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {
+		return fmt.Errorf("mark node %s (un)schedulable: %w", node, err)
+	}
+	return nil
 }
 
 // OpenNamespace creates a namespace and waits until Pods can be created in it.
@@ -179,6 +190,19 @@ func (s *Stage) StartEtcd(ctx context.Context, name string, options cluster.Etcd
 	}
 	s.AtEnd(func(context.Context) error { return errors.Join(client.Close(), server.Close()) })
 	return &Etcd{server, client}, nil
+}
+
+// EtcdPrefix is below which entries are in a registry.
+const EtcdPrefix = "services"
+
+// Register adds a Registry for an etcd.
+func (s *Stage) Register(ctx context.Context, name, endpoint string) error {
+	registry := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	registry.Spec.Etcd = &usherv1alpha1.EtcdRegistry{Endpoints: []string{endpoint}, Prefix: EtcdPrefix}
+	if err := s.Kube.Create(ctx, registry); err != nil {
+		return fmt.Errorf("create Registry %s: %w", name, err)
+	}
+	return nil
 }
 
 // Follow is a kind of objects to watch.

@@ -7,6 +7,9 @@ package manifests
 import (
 	"embed"
 	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 )
 
 //go:embed *.yaml
@@ -19,4 +22,14 @@ func Read(name string) (string, error) {
 		return "", fmt.Errorf("manifest %s: %w", name, err)
 	}
 	return string(text), nil
+}
+
+// Object returns what a manifest describes, for instance seed1.
+func Object(name string) (*unstructured.Unstructured, error) {
+	text, err := Read(name + ".yaml")
+	if err != nil {
+		return nil, err
+	}
+	object := &unstructured.Unstructured{}
+	return object, yaml.Unmarshal([]byte(text), object)
 }
