@@ -114,6 +114,7 @@ type Reconciler struct {
 	Each func(limit, times int, do func(int))
 
 	roster    *roster
+	lanes     *lanes
 	pods      *overlay[*corev1.Pod]
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
@@ -137,7 +138,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
-		roster: newRoster(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
+		roster: newRoster(), lanes: newLanes(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
 		revisions: newOverlay[*appsv1.ControllerRevision](),
 		Width:     width.New(options.Parallel), Each: inGoroutines, metrics: newMetrics(options.Clock.Now),
 	}
@@ -169,7 +170,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
 		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
-		WithOptions(controllerOptions()).
+		WithOptions(r.controllerOptions()).
 		WithLogConstructor(func(req *reconcile.Request) logr.Logger {
 			logger := mgr.GetLogger().WithName("cloneset")
 			if req != nil {
@@ -186,15 +187,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-// sets is how many CloneSets are reconciled at a time: as many as keep an API server busy if each
-// of them may have only one Pod out of service.
-const sets = 64
+// sets is how many CloneSets are reconciled at a time. That many writes keep an API server busy, if
+// each of them may have only one Pod out of service; with more, a Pod that is to come back would wait
+// at the API server behind those that leave.
+const sets = 16
 
-func controllerOptions() controller.Options {
-	// controller-runtime's priority queue can block forever at shutdown
-	// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
+func (r *Reconciler) controllerOptions() controller.Options {
 	return controller.Options{
-		MaxConcurrentReconciles: sets, UsePriorityQueue: new(false),
+		MaxConcurrentReconciles: sets, UsePriorityQueue: new(false), NewQueue: r.lanes.queue,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 	}
 }

@@ -19,10 +19,9 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// recordEvents records the events of a pass, after its status. An event holds only a Pod's name;
-// the recorder folds repeated events into one.
-func (r *Reconciler) recordEvents(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
-	r.recordOutcomes(set, outcomes)
+// recordEvents records the events of a pass, except those of its writes. An event holds only a
+// Pod's name; the recorder folds repeated events into one.
+func (r *Reconciler) recordEvents(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, now time.Time) {
 	for _, problem := range decided.Problems {
 		r.warn(set, problem.Reason, "Plan", "%s", problem.Message)
 	}
@@ -113,8 +112,7 @@ type eventGroup struct {
 }
 
 // recordOutcomes records the outcomes of the actions: one event per failure, and one for
-// all Pods with the same action and reason, so that a large set does not cost one event
-// per Pod.
+// all Pods with the same action and reason, so that a set does not cost one event per Pod.
 func (r *Reconciler) recordOutcomes(set *apps.CloneSet, outcomes []outcome) {
 	var all []*eventGroup
 	for _, o := range outcomes {

@@ -31,6 +31,9 @@ type memory struct {
 	// reported is the wait of the last event.
 	reported string
 	rollout  rolloutLog
+	// told is when the status was last written, untold what no event has reported since then.
+	told   time.Time
+	untold []outcome
 	// pullsRefused is until when no pull Pod is created, pullsSkipped what the last event said
 	// of those that nobody waits for.
 	pullsRefused time.Time

@@ -90,21 +90,19 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	left := afterwards(snapshot, outcomes)
 	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
 	counts, blocked := plan.Review(left, decided.Waits...)
+	idle := isIdle(counts, &decided, left)
 	r.memory(keyOf(set)).podInfos = left.PodInfos
-	if isIdle(counts, &decided, left) {
+	if idle {
 		r.memory(keyOf(set)).podInfos = nil // they would retain Pod versions that the cache no longer holds
 	}
 	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
-	var written error
-	if !canWait(&set.Status, &next, outcomes) {
-		written = r.writeStatus(ctx, set, next)
-	}
+	tellAt, written := r.tell(ctx, set, &next, outcomes, idle, now)
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
-	for _, at := range []time.Time{due, deferredUntil, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
+	for _, at := range []time.Time{due, tellAt, deferredUntil, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
 		decided.RequeueAt = plan.Earlier(decided.RequeueAt, at)
 	}
-	r.recordEvents(set, &decided, blocked, outcomes, now)
+	r.recordEvents(set, &decided, blocked, now)
 	r.logPass(ctx, set, &next, blocked, outcomes, now)
 	if written == nil {
 		r.recordProgress(set, &next)

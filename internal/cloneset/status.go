@@ -166,9 +166,44 @@ func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *
 	return status.Condition(kind)
 }
 
-// countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share
-// of the Pods. A status write costs the API server as much as three Pod writes.
-const countersPerWrite = 50 // one in fifty
+const (
+	// countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share
+	// of the Pods. A status write costs the API server as much as three Pod writes.
+	countersPerWrite = 50 // one in fifty
+	// tellEvery is how far they may lag otherwise: in a small set each Pod that moves changes
+	// them by more.
+	tellEvery = 2 * time.Second
+)
+
+// tell writes the status of a pass, and the events of its writes and of earlier ones. While Pods
+// move it may leave that to a later pass, due at that time; zero if an event triggers it, or
+// there is nothing to tell.
+func (r *Reconciler) tell(
+	ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, outcomes []outcome, idle bool, now time.Time,
+) (due time.Time, err error) {
+	m, same := r.memory(keyOf(set)), equality.Semantic.DeepEqual(set.Status, *next)
+	for _, o := range outcomes {
+		if o.err == nil || o.failed() {
+			m.untold = append(m.untold, o)
+		}
+	}
+	if same && len(m.untold) == 0 {
+		return time.Time{}, nil
+	}
+	if set.DeletionTimestamp == nil && canWait(&set.Status, next, outcomes) {
+		return time.Time{}, nil
+	}
+	if due = m.told.Add(tellEvery); set.DeletionTimestamp == nil && !idle && now.Before(due) && onlyMoves(&set.Status, next) {
+		return due, nil
+	}
+	if !same {
+		m.told = now
+	}
+	err = r.writeStatus(ctx, set, *next)
+	r.recordOutcomes(set, m.untold)
+	m.untold = nil
+	return time.Time{}, err
+}
 
 // canWait reports whether the status may be left to the next pass: only counters changed,
 // by a few in a large set, and the events of this pass's writes trigger the next one. A
@@ -185,6 +220,19 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	}
 	for i, counter := range counters(&same) {
 		*counter = *after[i]
+	}
+	return equality.Semantic.DeepEqual(same, *next)
+}
+
+// onlyMoves reports whether only counters and the time of the last progress changed.
+func onlyMoves(was, next *apps.CloneSetStatus) bool {
+	same := *was.DeepCopy()
+	after := counters(next)
+	for i, counter := range counters(&same) {
+		*counter = *after[i]
+	}
+	if before, after := same.Condition(apps.ConditionProgressing), next.Condition(apps.ConditionProgressing); before != nil && after != nil {
+		before.LastUpdateTime = after.LastUpdateTime
 	}
 	return equality.Semantic.DeepEqual(same, *next)
 }

@@ -160,10 +160,76 @@ func TestStatusThatCanWait(t *testing.T) {
 	}
 }
 
+// TestTellEvery: while the Pods of a small set move, its status and the events of the writes are
+// told together, every two seconds. What is no counter, and the end, is told at once, and then
+// nothing is due.
+func TestTellEvery(t *testing.T) {
+	stored := web()
+	stored.Status = apps.CloneSetStatus{Replicas: 5, ReadyReplicas: 5, Conditions: []apps.CloneSetCondition{{Type: apps.ConditionProgressing}}}
+	updated := func(name string) []outcome {
+		pod := podOf(web(), name)
+		return []outcome{{action: plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace, Pod: pod}, pod: pod}}
+	}
+	moves := func(s *apps.CloneSetStatus, at time.Time) {
+		s.ReadyReplicas--
+		s.Condition(apps.ConditionProgressing).LastUpdateTime = metav1.NewTime(at)
+	}
+	for name, test := range map[string]struct {
+		after  time.Duration // the last time
+		change func(*apps.CloneSetStatus)
+		idle   bool
+		ends   bool
+		told   bool
+	}{
+		"soon":             {after: tellEvery - 1},
+		"later":            {after: tellEvery, told: true},
+		"a condition":      {change: func(s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, told: true},
+		"a new generation": {change: func(s *apps.CloneSetStatus) { s.ObservedGeneration++ }, told: true},
+		"the end":          {idle: true, told: true},
+		"a deleted set":    {ends: true, told: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := stored.DeepCopy()
+			r, events := reconcilerOn(server(t, set.DeepCopy()))
+			if err := r.Client.Get(t.Context(), keyOf(set), set); err != nil {
+				t.Fatal(err)
+			}
+			r.memory(keyOf(set)).told = now
+			r.memory(keyOf(set)).untold = updated("web-a")
+			at, next := now.Add(test.after), set.Status.DeepCopy()
+			moves(next, at)
+			if test.change != nil {
+				test.change(next)
+			}
+			if test.ends {
+				set.DeletionTimestamp = deletedNow()
+			}
+			due, err := r.tell(t.Context(), set, next, updated("web-b"), test.idle, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if told := due.IsZero(); told != test.told || !told && !due.Equal(now.Add(tellEvery)) {
+				t.Errorf("due %s, told %t, want %t", due, told, test.told)
+			}
+			got := &apps.CloneSet{}
+			if err := r.Client.Get(t.Context(), keyOf(set), got); err != nil {
+				t.Fatal(err)
+			}
+			if written := got.Status.ReadyReplicas == 4; written != test.told {
+				t.Errorf("the status was written: %t, want %t", written, test.told)
+			}
+			if told := strings.Contains(strings.Join(events.notes, " "), "web-a, web-b"); told != test.told {
+				t.Errorf("the events are %q", events.notes)
+			}
+		})
+	}
+}
+
 // recordedEvents returns what a pass with these outcomes records.
 func recordedEvents(t *testing.T, decided *plan.Plan, blocked []plan.Blocked, outcomes ...outcome) *recorder {
 	r, events := reconcilerOn(server(t))
-	r.recordEvents(web(), decided, blocked, outcomes, now)
+	r.recordOutcomes(web(), outcomes)
+	r.recordEvents(web(), decided, blocked, now)
 	return events
 }
 

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -52,8 +51,6 @@ func readingOf(set *apps.CloneSet) *apps.CloneSet {
 		},
 	}
 }
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // PodEvents returns the handler that maps Pod events to the sets that they concern.
 func (r *Reconciler) PodEvents() handler.EventHandler {
@@ -127,7 +124,7 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	if plan.Digest(before) != plan.Digest(after) {
-		r.enqueue(ctx, after, q.Add)
+		r.enqueue(ctx, after, r.lanes.addAhead(q))
 	}
 }
 
