@@ -36,13 +36,15 @@ type Program struct {
 	Pkg string
 	// Out is the output file.
 	Out string
+	// ModFile replaces the module's go.mod. Empty means that nothing does.
+	ModFile string
 }
 
 // Compile builds the program with the go command. The error contains the compiler's
 // output; it is the cause of ctx if that ended.
 func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
 	return tell.Task(p.Name, func() (string, error) {
-		if _, err := fetch.Run(ctx, p.Module, "go", "build", "-o", p.Out, p.Pkg); err != nil {
+		if _, err := fetch.Run(ctx, p.Module, "go", "build", "-modfile="+p.ModFile, "-o", p.Out, p.Pkg); err != nil {
 			return "", fmt.Errorf("%s: %w", p.Name, err)
 		}
 		return "built", nil

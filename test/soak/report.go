@@ -23,12 +23,13 @@ type Result struct {
 	Left []string
 
 	seed    uint64
+	apart   time.Duration // of the replicas' clocks
 	took    time.Duration
 	longest *life // nil if no leader was seen
 }
 
 func (s *soak) result() *Result {
-	r := &Result{Faults: s.faults, Changes: s.changes, seed: s.options.Seed, took: time.Since(s.began), longest: s.lives.longest()}
+	r := &Result{Faults: s.faults, Changes: s.changes, seed: s.options.Seed, apart: s.apart(), took: time.Since(s.began), longest: s.lives.longest()}
 	for _, w := range s.workloads {
 		for _, c := range w.callers {
 			r.Report = r.Report.Add(c.Report())
@@ -73,6 +74,7 @@ func (r *Result) Table() stage.Table {
 	add("answered by Pods that had left", "%s, %s of them slow", stage.Thousands(total.Drained), stage.Thousands(total.DrainedSlow))
 	add("changes", "%s", stage.Counts(r.Changes))
 	add("faults", "%s", stage.Counts(r.Faults))
+	add("clocks of the two replicas", "%s", clocks(r.apart))
 	add("processes of Usher", "%d", r.Starts)
 	if l := r.longest; l != nil {
 		early, late := l.early(), l.late()
@@ -82,6 +84,13 @@ func (r *Result) Table() stage.Table {
 	}
 	add("objects, finalizers and entries left", "%d", len(r.Left))
 	return t
+}
+
+func clocks(apart time.Duration) string {
+	if apart < 0 {
+		return fmt.Sprintf("%s apart, the second one's behind", -apart)
+	}
+	return fmt.Sprintf("%s apart, the second one's ahead", apart)
 }
 
 func lost(n int, reasons map[string]int) string {

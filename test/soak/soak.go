@@ -5,7 +5,8 @@
 // behind.
 //
 // soak.go sets the stage and ends the run, churn.go changes the workloads, faults.go disturbs
-// Usher and what it needs, replica.go runs Usher, report.go is the outcome.
+// Usher and what it needs, replica.go runs Usher, clock.go moves a replica's clock, report.go is
+// the outcome.
 package soak
 
 import (
@@ -99,7 +100,7 @@ type soak struct {
 func Run(ctx context.Context, o Options) (result *Result, err error) {
 	s := &soak{options: o, faults: map[string]int{}, changes: map[string]int{}, through: make(chan struct{})}
 	err = stage.Run{
-		Name: "usher-soak", Out: o.Out, Setup: []stage.Step{startCluster, s.startNodes, s.startRegistries, s.startUsher},
+		Name: "usher-soak", Out: o.Out, Setup: []stage.Step{s.startCluster, s.startNodes, s.startRegistries, s.startUsher},
 		Play: func(ctx context.Context, _ *stage.Stage) (err error) {
 			result, err = s.play(ctx)
 			return err
@@ -133,10 +134,6 @@ func (s *soak) pause(ctx context.Context, d time.Duration) bool {
 	case <-time.After(d):
 		return false
 	}
-}
-
-func startCluster(ctx context.Context, s *stage.Stage) error {
-	return s.StartCluster(ctx, "", s.Usher(), s.Web())
 }
 
 // startNodes starts the nodes, and one that reaches the API server through a link.
@@ -215,9 +212,11 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 		if !s.options.Bare {
 			own = append(own, fmt.Sprintf("--guard-port=%d", ports[i])) // The last one counts.
 		}
+		clock := time.Duration(i) * s.apart()
 		s.replicas = append(s.replicas, &replica{
 			link: link, metrics: servers.HTTP{Address: "http://" + local(2+i)}, probes: servers.HTTP{Address: "http://" + local(4+i)},
-			spec: process.Spec{Name: name, Path: st.Path("bin", "usher"), Log: st.Path("logs", name+".log"), Args: own},
+			spec: process.Spec{Name: name, Path: st.Path("bin", "usher"), Log: st.Path("logs", name+".log"), Args: own,
+				Env: append(os.Environ(), fmt.Sprintf("%s=%s", clockAhead, clock))},
 		})
 	}
 	return nil
@@ -317,6 +316,7 @@ func (s *soak) progress() float64 {
 // play plays everything. What it has started has ended when it returns.
 func (s *soak) play(ctx context.Context) (result *Result, err error) {
 	s.began = time.Now()
+	s.say("seed %d; the clocks of the two replicas are %s", s.options.Seed, clocks(s.apart()))
 	if err := s.newWorkloads(); err != nil {
 		return nil, err
 	}
