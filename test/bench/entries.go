@@ -15,6 +15,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
 )
 
 const (
@@ -32,6 +33,7 @@ type entryWatch struct {
 
 	pods    map[types.UID]podService
 	listed  map[types.UID]time.Time // since when
+	deleted map[types.UID]time.Time // Pods whose entry has not left yet: when deleteMeanwhile deleted them
 	pending []removal
 	moves
 }
@@ -39,6 +41,8 @@ type entryWatch struct {
 // moves are the changes of the registry in one step.
 type moves struct {
 	joined, left int
+	// gone is how long after a Pod's deletion its entry left, of those that deleteMeanwhile deleted.
+	gone traffic.Latencies
 	// wrong names the Pods whose entries left wrongly.
 	wrong []string
 }
@@ -60,7 +64,7 @@ type removal struct {
 }
 
 func newEntryWatch(now func() time.Time) *entryWatch {
-	return &entryWatch{now: now, pods: map[types.UID]podService{}, listed: map[types.UID]time.Time{}}
+	return &entryWatch{now: now, pods: map[types.UID]podService{}, listed: map[types.UID]time.Time{}, deleted: map[types.UID]time.Time{}}
 }
 
 // mayBeOut reports whether callers need not find the Pod: it is not ready, drains, or
@@ -95,6 +99,10 @@ func (w *entryWatch) sighted(s servers.Sighting) {
 			return
 		}
 		w.left++
+		if when, ok := w.deleted[uid]; ok {
+			w.gone = append(w.gone, now.Sub(when))
+			delete(w.deleted, uid)
+		}
 		// An earlier absence of the Pod, before its entry came, is no excuse.
 		from := s.Since.Add(-tolerance)
 		if came := w.listed[uid]; came.After(from) {
@@ -150,6 +158,31 @@ func (w *entryWatch) first() (uid types.UID) {
 		}
 	})
 	return uid
+}
+
+// delete returns the name of a Pod that is listed and in service, and takes it for deleted now; ""
+// if there is none.
+func (w *entryWatch) delete() (name string) {
+	w.Change(func() {
+		for _, uid := range slices.Sorted(maps.Keys(w.listed)) {
+			pod, known := w.pods[uid]
+			if _, already := w.deleted[uid]; known && !pod.out && !already {
+				w.deleted[uid], name = w.now(), pod.name
+				return
+			}
+		}
+	})
+	return name
+}
+
+// awaitDeleted waits until the entries of all deleted Pods have left.
+func (w *entryWatch) awaitDeleted(ctx context.Context) error {
+	return w.Await(ctx, func() string {
+		if len(w.deleted) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("the registry has entries of %d Pods that were deleted", len(w.deleted))
+	})
 }
 
 // await waits until that many entries are available to callers.

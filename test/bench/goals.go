@@ -42,6 +42,12 @@ const (
 	linearLimit = 1.1
 	// memoryLimit limits Usher's memory, in MiB.
 	memoryLimit = 100
+	// operatorMemoryLimit limits that of both halves.
+	operatorMemoryLimit = 120
+	// goneLimit is how long after a Pod's deletion its entry may be there, by p99.
+	goneLimit = time.Second
+	// chance is the share of writes beyond the least: some are refused and made again.
+	chance = 0.02
 	// growthLimit is how many times more CPU time a Pod may cost Usher in the largest
 	// size than in the smallest.
 	growthLimit = 1.5
@@ -214,7 +220,7 @@ func judgeSizes(steps []*result) (goals []goal) {
 
 // judgeOperator judges both halves of Usher with registries.
 func judgeOperator(steps []*result) []goal {
-	goals := judgeEntries(steps)
+	goals := slices.Concat(judgeEntries(steps), judgeCost(steps))
 	for _, pair := range pairs(steps) {
 		small, large := pair[0], pair[1]
 		// The steps in which Usher is killed cost more by chance.
@@ -230,6 +236,45 @@ func judgeOperator(steps []*result) []goal {
 		})
 	}
 	return goals
+}
+
+// podWrites are how many writes of Pods a Pod needs, by step.
+var podWrites = map[string]float64{stepRegister: 5, stepFailOver: 8, stepDeregister: 4}
+
+// judgeCost judges what Pods cost in the largest size.
+func judgeCost(steps []*result) (goals []goal) {
+	memory, most := worst(steps, func(r *result) float64 { return r.peak })
+	size, _ := worst(steps, func(r *result) float64 { return float64(r.size) })
+	for _, r := range steps {
+		limit, ok := podWrites[r.name]
+		if !ok || r.size != size.size {
+			continue
+		}
+		writes := 0
+		for kind, n := range r.own.writes {
+			if strings.HasPrefix(kind, "create pods") || strings.HasPrefix(kind, "patch pods") || kind == "delete pods" {
+				writes += n
+			}
+		}
+		each := r.perPod(float64(writes))
+		goals = append(goals, goal{
+			met:   each <= limit*(1+chance),
+			what:  fmt.Sprintf("%s, %s: at most %g writes a Pod, and %.0f %% for what is repeated", r.server, r.name, limit, 100*chance),
+			found: fmt.Sprintf("%.2f with %s Pods", each, stage.Thousands(r.size)),
+		})
+		if len(r.gone) > 0 {
+			p99 := r.gone.Percentile(99)
+			goals = append(goals, goal{
+				met:   p99 <= goneLimit,
+				what:  fmt.Sprintf("%s, %s: from a Pod's deletion to its entry's removal at most %s, by p99", r.server, r.name, goneLimit),
+				found: fmt.Sprintf("%s of %d Pods, while %s failed over", stage.Milliseconds(p99), len(r.gone), stage.Thousands(r.size)),
+			})
+		}
+	}
+	return append(goals, goal{
+		met: most <= operatorMemoryLimit, what: fmt.Sprintf("Usher's memory at most %d MiB", operatorMemoryLimit),
+		found: fmt.Sprintf("%.0f MiB, with %s Pods", most, stage.Thousands(memory.size)),
+	})
 }
 
 // judgeEntries judges what happened to the entries, for each registry and size.

@@ -98,6 +98,7 @@ func outcome(withRegistry bool) []column {
 			{"entries came", false, func(r *result) string { return stage.Thousands(r.joined) }},
 			{"left", false, func(r *result) string { return stage.Thousands(r.left) }},
 			{"wrongly", false, func(r *result) string { return stage.Thousands(len(r.wrong)) }},
+			{"deletion to entry gone, p99", false, func(r *result) string { return percentile(r.gone, 99) }},
 			{"Usher's CPU/Pod", false, func(r *result) string { return stage.Milliseconds(r.cpuPerPod()) }}, peak,
 		}
 	}
@@ -189,6 +190,9 @@ func (r *Report) table(g grid) stage.Table {
 
 // grids are those with a row.
 func (r *Report) grids() []grid {
+	if len(r.results) == 0 {
+		return nil
+	}
 	return slices.DeleteFunc(grids(r.results[0].server != ""), func(g grid) bool {
 		return !slices.ContainsFunc(r.results, func(one *result) bool { return one.alone == g.alone })
 	})

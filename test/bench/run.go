@@ -28,6 +28,8 @@ const (
 	stepLimit = 10 * time.Minute
 	// kills is how often Usher is killed, spread evenly over a step.
 	kills = 2
+	// deleteEvery is the pause between the deletions of deleteMeanwhile.
+	deleteEvery = 200 * time.Millisecond
 	// afterRepair is how much longer than a repair interval to watch an idle Usher: the
 	// next sweep removes what a sweep suspects.
 	afterRepair = 5 * time.Second
@@ -310,6 +312,27 @@ func killTwice(ctx context.Context, m *measurement, p step) error {
 		}
 	}
 	return nil
+}
+
+// deleteMeanwhile deletes one Pod in a hundred, one after the other, from when a third of a step is
+// done. The CloneSet replaces them.
+func deleteMeanwhile(ctx context.Context, m *measurement, p step) error {
+	if err := m.entries.awaitMoves(ctx, m.turn.size/3); err != nil {
+		return err
+	}
+	for range max(m.turn.size/100, 1) {
+		name := m.entries.delete()
+		if name == "" {
+			return errors.New("there is no Pod in service that could be deleted")
+		}
+		if err := m.Kube.Delete(ctx, barePod(name)); err != nil {
+			return fmt.Errorf("delete Pod %s: %w", name, err)
+		}
+		if err := stage.Pause(ctx, deleteEvery); err != nil {
+			return err
+		}
+	}
+	return m.entries.awaitDeleted(ctx)
 }
 
 // updateBeside updates another CloneSet when a third of a step is done.

@@ -80,7 +80,11 @@ const (
 	stepSmall   = "in place, a small set alone"
 	stepSets    = "in place, many sets at once"
 	stepIdle    = "killed while idle"
-	stepControl = "control: one entry taken out by hand"
+	// These are done with all Pods.
+	stepRegister   = "register"
+	stepFailOver   = "fail over"
+	stepDeregister = "deregister"
+	stepControl    = "control: one entry taken out by hand"
 )
 
 // cloneSetScenario is the life of a CloneSet of n Pods. Each step begins where the
@@ -139,14 +143,14 @@ const fifth = 5
 func operatorScenario(n int) []step {
 	some := n / fifth
 	steps := []step{
-		{name: "register", replicas: n, version: 1},
+		{name: stepRegister, replicas: n, version: 1},
 		{name: stepIdle, replicas: n, version: 1, do: killIdle},
-		{name: "fail over", replicas: n, version: 2},
+		{name: stepFailOver, replicas: n, version: 2, during: deleteMeanwhile},
 		{name: "deregister a fifth, killed twice", pods: some, replicas: n - some, version: 2, during: killTwice},
 		{name: "register a fifth, killed twice", pods: some, replicas: n, version: 2, during: killTwice},
 		{name: "fail over a fifth, killed twice", pods: some, replicas: n, version: 3, old: n - some, during: killTwice},
 		{name: stepControl, pods: 1, replicas: n, version: 3, old: n - some, do: removeEntry},
-		{name: "deregister", version: 3},
+		{name: stepDeregister, version: 3},
 	}
 	for i := range steps {
 		steps[i].hooks = []string{"preNormal", "inPlaceUpdate", "preDelete"}
