@@ -25,6 +25,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -86,7 +87,7 @@ func meshOf(s *scene.Scene, r *replica, address string) *mesh {
 // connect recreates the connector, as the process of the replica has it.
 func (m *mesh) connect() {
 	m.Helper()
-	c := registrytest.Connect(m.T, xds.New, xds.Options{Reader: m.Scene, Writer: m.Scene, Namespace: m.Namespace, Store: m.store})
+	c := registrytest.Connect(m.T, m.store.Connector, endpointslice.Options{Reader: m.Scene, Writer: m.Scene, Namespace: m.Namespace})
 	m.Connector = c
 }
 

@@ -31,44 +31,29 @@ import (
 // LabelService is the label that names the service of a slice.
 const LabelService = "usher.dev/xds-service"
 
-// Options say where entries are kept.
-type Options struct {
-	// Reader reads from the API server, not from a cache.
-	Reader client.Reader
-	// Writer writes to the API server.
-	Writer client.Writer
-	// Namespace is the namespace of the slices. Clients ask for <service>.<namespace>.
-	// If empty, only Ping works.
-	Namespace string
-	// Store is what this process serves.
-	Store *Store
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out for Registrations of a
-// namespace. The other arguments become Options.
+// namespace. store is what this process serves, nil if it serves nothing.
 func FromSpec(reader client.Reader, writer client.Writer, store *Store, namespace string) func(*usherv1alpha1.XDSRegistry) *registry.Settings {
 	return func(s *usherv1alpha1.XDSRegistry) *registry.Settings {
 		root := cmp.Or(s.Namespace, namespace)
 		return &registry.Settings{
 			Root: root, Own: root == namespace,
 			Connect: func(root string, _ map[string][]byte) (registry.Connector, error) {
-				return New(Options{Reader: reader, Writer: writer, Namespace: root, Store: store})
+				return store.Connector(endpointslice.Options{Reader: reader, Writer: writer, Namespace: root})
 			},
 		}
 	}
 }
 
-// New returns a connector. A List returns once this process serves what the API server
-// has. Clients of other replicas are updated when those replicas receive the change.
-// Errors are permanent.
-func New(options Options) (registry.Connector, error) {
-	if options.Store == nil {
+// Connector returns a connector. A List returns once this process serves what the API server
+// has. Clients of other replicas are updated when those replicas receive the change. Clients
+// ask for <service>.<namespace>. Errors are permanent.
+func (s *Store) Connector(options endpointslice.Options) (registry.Connector, error) {
+	if s == nil {
 		return nil, registry.Permanent(errors.New("no xDS server runs: start usher with --xds-bind-address"))
 	}
-	return endpointslice.New(endpointslice.Options{
-		Reader: options.Reader, Writer: options.Writer, Namespace: options.Namespace,
-		ServiceLabel: LabelService, AwaitServed: options.Store.awaitServed,
-	})
+	options.ServiceLabel, options.AwaitServed = LabelService, s.awaitServed
+	return endpointslice.New(options)
 }
 
 // nameOf returns the name that clients ask for.
