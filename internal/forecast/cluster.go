@@ -3,6 +3,7 @@
 package forecast
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,10 +98,7 @@ func patched(pod *corev1.Pod, kind types.PatchType, data []byte) (*corev1.Pod, e
 // create makes a Pod as the controller does, and the API server completes it.
 func (p *player) create(a *plan.Action) error {
 	p.made++
-	id := a.Instance
-	if id == "" {
-		id = fmt.Sprintf("new%d", p.made)
-	}
+	id := cmp.Or(a.Instance, fmt.Sprintf("new%d", p.made))
 	if err := p.provide(id); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 package inplace
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -231,10 +232,7 @@ func firstDifference(path string, a, b any) string {
 	if okA && okB && len(listA) == len(listB) {
 		found = firstInLists(path, listA, listB)
 	}
-	if found == "" {
-		return path
-	}
-	return found
+	return cmp.Or(found, path)
 }
 
 func firstInMaps(path string, a, b map[string]any) string {

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -116,14 +117,8 @@ func (p *pass) cancelPending(v *podState) bool {
 // newestFirst lists the readable revisions: the current one first, which the Pod most
 // likely has, then the others from newest to oldest.
 func (p *pass) newestFirst() []*revision.Revision {
-	var out []*revision.Revision
-	for _, r := range p.Revisions {
-		if r.Template != nil {
-			out = append(out, r)
-		}
-	}
-	slices.SortFunc(out, func(a, b *revision.Revision) int {
+	all := slices.SortedFunc(maps.Values(p.Revisions), func(a, b *revision.Revision) int {
 		return cmp.Or(falseFirst(a != p.Current, b != p.Current), cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name))
 	})
-	return out
+	return slices.DeleteFunc(all, func(r *revision.Revision) bool { return r.Template == nil })
 }

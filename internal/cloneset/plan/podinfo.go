@@ -117,7 +117,7 @@ var noCondition corev1.PodCondition
 func (f *PodInfo) read(pod *corev1.Pod) {
 	f.pod = pod
 	f.labels, f.finalizers = pod.Labels, pod.Finalizers
-	f.state = apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
+	f.state = cmp.Or(apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]), apps.StateNormal)
 	f.revision = RevisionOf(pod)
 	f.hash = revision.Short(f.revision)
 	f.specified = pod.Labels[apps.LabelSpecifiedDelete] == "true"
@@ -126,9 +126,6 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 	f.scheduled = pod.Spec.NodeName != ""
 	f.node = pod.Spec.NodeName
 	f.created = pod.CreationTimestamp.Time
-	if f.state == "" {
-		f.state = apps.StateNormal
-	}
 	if cost, ok := pod.Annotations[corev1.PodDeletionCost]; ok {
 		// An unreadable cost counts as 0, as in a ReplicaSet.
 		f.cost, _ = strconv.Atoi(cost)

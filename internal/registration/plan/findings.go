@@ -75,13 +75,7 @@ func (ix *index) cloneSetsOf(r *registration) []*appsv1alpha1.CloneSet {
 	for _, p := range r.pods {
 		owners[p.owner] = true
 	}
-	var sets []*appsv1alpha1.CloneSet
-	for _, set := range ix.CloneSets {
-		if owners[set.UID] || r.Selects(templateLabels(set)) {
-			sets = append(sets, set)
-		}
-	}
-	return sets
+	return only(ix.CloneSets, func(set *appsv1alpha1.CloneSet) bool { return owners[set.UID] || r.Selects(templateLabels(set)) })
 }
 
 func templateLabels(set *appsv1alpha1.CloneSet) labels.Set {

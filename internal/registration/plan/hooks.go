@@ -182,11 +182,7 @@ func (r *registration) createdKey(lifecycle appsv1alpha1.Lifecycle) string {
 func (r *registration) hookFinalizers(pod *corev1.Pod) []string {
 	keys := r.Spec.Hooks
 	named := []string{keys.PreNormal, keys.InPlaceUpdate, keys.PreDelete}
-	var found []string
-	for _, name := range pod.Finalizers {
-		if slices.Contains(named, name) || slices.Contains(named, "") && r.hasName(name) {
-			found = append(found, name)
-		}
-	}
-	return found
+	return only(pod.Finalizers, func(name string) bool {
+		return slices.Contains(named, name) || slices.Contains(named, "") && r.hasName(name)
+	})
 }

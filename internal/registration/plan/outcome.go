@@ -163,12 +163,9 @@ func (ix *index) vacated(r *registration, t Target) bool {
 	if err != nil {
 		return false
 	}
-	for _, e := range listed.entries {
-		if e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(listed.entries, func(e *registry.Entry) bool {
+		return e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
+	})
 }
 
 // release decides whether a Registration that is being deleted can go: busy means that it has Pods

@@ -9,6 +9,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -251,11 +252,8 @@ type check struct {
 // elsewhere is another writer's.
 func (i instance) entry(name string) registry.Entry {
 	e := registry.Entry{
-		ID: i.Service.ID, Address: i.Service.Address, Port: i.Service.Port, Weight: i.Service.Weights.Passing,
-		Version: i.version(),
-	}
-	if e.Address == "" {
-		e.Address = i.Node.Address
+		ID: i.Service.ID, Address: cmp.Or(i.Service.Address, i.Node.Address), Port: i.Service.Port,
+		Weight: i.Service.Weights.Passing, Version: i.version(),
 	}
 	if !i.serves() {
 		e.Weight = 0

@@ -64,7 +64,7 @@ const (
 var algorithms = []string{dns.HmacSHA224, dns.HmacSHA256, dns.HmacSHA384, dns.HmacSHA512}
 
 var (
-	label  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
+	labels = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
 	oneWay = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,60}[a-z0-9])?$`)
 )
 
@@ -124,7 +124,7 @@ func New(options Options) (*Registry, error) {
 		return nil, registry.Permanent(errors.New("dns.server is not an address: write host:port of the zone's primary"))
 	}
 	zone := strings.TrimSuffix(strings.ToLower(options.Zone), ".")
-	if zone == "" || len(zone) > maxName || !labels(zone) {
+	if zone == "" || len(zone) > maxName || !labels.MatchString(zone) {
 		return nil, registry.Permanent(fmt.Errorf("dns.zone %q is not the name of a zone: write it like svc.example.com", options.Zone))
 	}
 	signer, err := newKey(options.Secret)
@@ -163,15 +163,6 @@ func newKey(secret map[string][]byte) (key, error) {
 	return key{name: name, algorithm: algorithm, secret: value}, nil
 }
 
-func labels(name string) bool {
-	for part := range strings.SplitSeq(name, ".") {
-		if !label.MatchString(part) {
-			return false
-		}
-	}
-	return true
-}
-
 // names are the names of a service's records.
 type names struct {
 	// srv owns the SRV records; base is the suffix of their targets.
@@ -188,7 +179,7 @@ func (r *Registry) names(service string) (names, error) {
 
 // host returns the name of an instance.
 func (n names) host(id string) string {
-	if name := id + "." + n.base; labels(id) && len(name) <= maxName+1 {
+	if name := id + "." + n.base; labels.MatchString(id) && len(name) <= maxName+1 {
 		return name
 	}
 	digest := sha256.Sum256([]byte(id))

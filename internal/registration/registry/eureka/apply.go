@@ -159,10 +159,7 @@ type instance struct {
 
 // id returns the ID, or the host name if an old client gave no ID.
 func (i instance) id() string {
-	if i.InstanceID == "" {
-		return i.HostName
-	}
-	return i.InstanceID
+	return cmp.Or(i.InstanceID, i.HostName)
 }
 
 // entry converts the instance to an entry.

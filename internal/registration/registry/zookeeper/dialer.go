@@ -3,6 +3,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,10 +212,7 @@ func (l *link) event(e zk.Event) {
 func (l *link) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last == nil {
-		return errors.New("no server gave a session: they may be without a leader, or not be ZooKeeper")
-	}
-	return l.last
+	return cmp.Or(l.last, errors.New("no server gave a session: they may be without a leader, or not be ZooKeeper"))
 }
 
 func isClosed(c chan struct{}) bool {
