@@ -193,7 +193,8 @@ func (r *Reconciler) tell(
 	if set.DeletionTimestamp == nil && canWait(&set.Status, next, outcomes) {
 		return time.Time{}, nil
 	}
-	if due = m.told.Add(tellEvery); set.DeletionTimestamp == nil && !idle && now.Before(due) && onlyMoves(&set.Status, next) {
+	settled := idle && next.AvailableReplicas == next.Replicas
+	if due = m.told.Add(tellEvery); set.DeletionTimestamp == nil && !settled && now.Before(due) && onlyMoves(&set.Status, next) {
 		return due, nil
 	}
 	if !same {
@@ -224,13 +225,15 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	return equality.Semantic.DeepEqual(same, *next)
 }
 
-// onlyMoves reports whether only counters and the time of the last progress changed.
+// onlyMoves reports whether only what follows from moving Pods changed: counters, the time of the
+// last progress, and that no Pod of the current revision is left.
 func onlyMoves(was, next *apps.CloneSetStatus) bool {
 	same := *was.DeepCopy()
 	after := counters(next)
 	for i, counter := range counters(&same) {
 		*counter = *after[i]
 	}
+	same.CurrentRevision = next.CurrentRevision
 	if before, after := same.Condition(apps.ConditionProgressing), next.Condition(apps.ConditionProgressing); before != nil && after != nil {
 		before.LastUpdateTime = after.LastUpdateTime
 	}

@@ -181,12 +181,14 @@ func TestTellEvery(t *testing.T) {
 		ends   bool
 		told   bool
 	}{
-		"soon":             {after: tellEvery - 1},
-		"later":            {after: tellEvery, told: true},
-		"a condition":      {change: func(s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, told: true},
-		"a new generation": {change: func(s *apps.CloneSetStatus) { s.ObservedGeneration++ }, told: true},
-		"the end":          {idle: true, told: true},
-		"a deleted set":    {ends: true, told: true},
+		"soon":              {after: tellEvery - 1},
+		"later":             {after: tellEvery, told: true},
+		"a condition":       {change: func(s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, told: true},
+		"a new generation":  {change: func(s *apps.CloneSetStatus) { s.ObservedGeneration++ }, told: true},
+		"the last revision": {change: func(s *apps.CloneSetStatus) { s.CurrentRevision = "web-2" }, idle: true},
+		"not available yet": {idle: true},
+		"the end":           {change: func(s *apps.CloneSetStatus) { s.AvailableReplicas = s.Replicas }, idle: true, told: true},
+		"a deleted set":     {ends: true, told: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := stored.DeepCopy()
