@@ -4,7 +4,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -140,10 +139,7 @@ func (w *entryWatch) begin() { w.Change(func() { w.moves = moves{} }) }
 
 func (w *entryWatch) end(ctx context.Context) (moves, error) {
 	err := w.Await(ctx, func() string {
-		if len(w.pending) > 0 {
-			return fmt.Sprintf("%d entries that left are not judged", len(w.pending))
-		}
-		return ""
+		return stage.Unless(len(w.pending) == 0, "%d entries that left are not judged", len(w.pending))
 	})
 	var counted moves
 	w.Read(func() { counted = w.moves })
@@ -188,19 +184,13 @@ func (w *entryWatch) awaitDeleted(ctx context.Context) error {
 // await waits until that many entries are available to callers.
 func (w *entryWatch) await(ctx context.Context, entries int) error {
 	return w.Await(ctx, func() string {
-		if len(w.listed) == entries {
-			return ""
-		}
-		return fmt.Sprintf("the registry has %d entries, and should have %d", len(w.listed), entries)
+		return stage.Unless(len(w.listed) == entries, "the registry has %d entries, and should have %d", len(w.listed), entries)
 	})
 }
 
 // awaitMoves waits until that many entries have come or gone in this step.
 func (w *entryWatch) awaitMoves(ctx context.Context, n int) error {
 	return w.Await(ctx, func() string {
-		if max(w.joined, w.left) >= n {
-			return ""
-		}
-		return fmt.Sprintf("%d entries have come and %d gone, there should be %d", w.joined, w.left, n)
+		return stage.Unless(max(w.joined, w.left) >= n, "%d entries have come and %d gone, there should be %d", w.joined, w.left, n)
 	})
 }

@@ -145,10 +145,7 @@ func (w *podWatch) await(ctx context.Context, pods int, settled map[string]int) 
 		for image, n := range settled {
 			right = right && w.settled[image] >= n
 		}
-		if right {
-			return ""
-		}
-		return fmt.Sprintf("of %d Pods %d are ready, and of each image %v are settled; there should be %d Pods, and %v settled",
+		return stage.Unless(right, "of %d Pods %d are ready, and of each image %v are settled; there should be %d Pods, and %v settled",
 			len(w.pods), w.ready, w.settled, pods, settled)
 	})
 }
@@ -156,10 +153,7 @@ func (w *podWatch) await(ctx context.Context, pods int, settled map[string]int) 
 // awaitRunning waits until a Pod's node runs an image.
 func (w *podWatch) awaitRunning(ctx context.Context, name, image string) error {
 	return w.Await(ctx, func() string {
-		if w.pods[name].running == image {
-			return ""
-		}
-		return fmt.Sprintf("the node of Pod %s does not run %s", name, image)
+		return stage.Unless(w.pods[name].running == image, "the node of Pod %s does not run %s", name, image)
 	})
 }
 

@@ -443,10 +443,7 @@ func (b *board) await(ctx context.Context, bound time.Duration, what string, hol
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("%w within %s", errLate, seconds(bound)))
 	defer cancel()
 	return b.Await(ctx, func() string {
-		if holds() {
-			return ""
-		}
-		return "wait for " + what
+		return stage.Unless(holds(), "wait for %s", what)
 	})
 }
 

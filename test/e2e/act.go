@@ -110,10 +110,8 @@ func (s *Scene) budget(spec string) {
 			stamp := fmt.Sprintf(`{"metadata": {"annotations": {"stamp": %q}}}`, time.Now().Format(time.RFC3339))
 			s.check(s.session.Kube.Patch(s.ctx, found.DeepCopy(), mergePatch(stamp)))
 		}
-		if n := int(found.Status.CurrentHealthy); n != len(now.Pods) {
-			return fmt.Sprintf("it has counted %d Pods", n)
-		}
-		return ""
+		n := int(found.Status.CurrentHealthy)
+		return stage.Unless(n == len(now.Pods), "it has counted %d Pods", n)
 	})
 }
 

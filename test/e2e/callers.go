@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -73,10 +74,7 @@ func (s *Scene) endService(end func()) {
 	}
 	end()
 	s.await("all Pods to be gone", func(now State) string {
-		if len(now.Pods) > 0 {
-			return fmt.Sprintf("%d are there", len(now.Pods))
-		}
-		return ""
+		return stage.Unless(len(now.Pods) == 0, "%d are there", len(now.Pods))
 	})
 	s.check(s.hangUp())
 }
@@ -84,10 +82,7 @@ func (s *Scene) endService(end func()) {
 // unsettled returns why the last change of a registry can still cause losses.
 func (c *callers) unsettled() string {
 	now := time.Now()
-	if slices.ContainsFunc(c.clients, func(client *traffic.Client) bool { return !client.Settled(now) }) {
-		return "callers have old lists or open requests"
-	}
-	return ""
+	return stage.Unless(!slices.ContainsFunc(c.clients, func(client *traffic.Client) bool { return !client.Settled(now) }), "callers have old lists or open requests")
 }
 
 // silent returns which callers have hardly begun.

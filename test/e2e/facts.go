@@ -41,10 +41,7 @@ var facts = map[string]fact{
 	`v2 in (.*) alone`: each(aloneV2),
 
 	`the same names`: func(s *Scene, now State, _ []string) string {
-		if names(now) != names(s.before) {
-			return fmt.Sprintf("%s were %s", names(now), names(s.before))
-		}
-		return ""
+		return stage.Unless(names(now) == names(s.before), "%s were %s", names(now), names(s.before))
 	},
 	`the same Pods`: same,
 	`the same Pods, restarted (\d+) times?`: func(s *Scene, now State, is []string) string {
@@ -68,43 +65,28 @@ var facts = map[string]fact{
 		return atLeast("1", count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] }))
 	},
 	`(\S+) gone`: func(_ *Scene, now State, is []string) string {
-		if now.Pod(is[0]) != nil {
-			return "it is there"
-		}
-		return ""
+		return stage.Unless(now.Pod(is[0]) == nil, "it is there")
 	},
 	`(\S+) replaced`: func(s *Scene, now State, is []string) string {
-		if now.Pod(is[0]) != nil || len(now.Pods) != len(s.before.Pods) {
-			return "there are " + names(now)
-		}
-		return ""
+		return stage.Unless(now.Pod(is[0]) == nil && len(now.Pods) == len(s.before.Pods), "there are %s", names(now))
 	},
 	`another Pod named (\S+)`: func(s *Scene, now State, is []string) string {
-		if pod := now.Pod(is[0]); pod == nil || pod.UID == s.before.Pod(is[0]).UID {
-			return "it is not there"
-		}
-		return ""
+		pod := now.Pod(is[0])
+		return stage.Unless(pod != nil && pod.UID != s.before.Pod(is[0]).UID, "it is not there")
 	},
 	`(\d+) of the same claims`: func(s *Scene, _ State, is []string) string {
 		claims := s.claims()
 		strange := slices.ContainsFunc(claims, func(claim string) bool { return !slices.Contains(s.claimed, claim) })
-		if strange || strconv.Itoa(len(claims)) != is[0] {
-			return fmt.Sprintf("%v of %v are left", claims, s.claimed)
-		}
-		return ""
+		return stage.Unless(!strange && strconv.Itoa(len(claims)) == is[0], "%v of %v are left", claims, s.claimed)
 	},
 
 	`(\d+) Pods that serve (\S+)`: func(_ *Scene, now State, is []string) string {
-		if n := serving(now, is[1]); strconv.Itoa(n) != is[0] {
-			return fmt.Sprintf("%d do", n)
-		}
-		return ""
+		n := serving(now, is[1])
+		return stage.Unless(strconv.Itoa(n) == is[0], "%d do", n)
 	},
 	`midway to (\S+)`: func(_ *Scene, now State, is []string) string {
-		if done := serving(now, is[0]); done == 0 || done == len(now.Pods) {
-			return fmt.Sprintf("%d of %d Pods serve it", done, len(now.Pods))
-		}
-		return ""
+		done := serving(now, is[0])
+		return stage.Unless(done != 0 && done != len(now.Pods), "%d of %d Pods serve it", done, len(now.Pods))
 	},
 	`at most (\d+) more than noted that serve (\S+)`: func(s *Scene, now State, is []string) string {
 		return atMost(is[0], serving(now, is[1])-serving(s.noted, is[1]))
@@ -127,16 +109,10 @@ var facts = map[string]fact{
 	`out of service (at most|at least) (\S+) longer than before`: func(s *Scene, _ State, is []string) string {
 		last := len(s.out) - 1
 		longer, limit := s.out[last]-s.out[last-1], s.duration(is[1])
-		if (is[0] == "at most") != (longer <= limit) {
-			return fmt.Sprintf("%s, and %s before", s.out[last], s.out[last-1])
-		}
-		return ""
+		return stage.Unless((is[0] == "at most") == (longer <= limit), "%s, and %s before", s.out[last], s.out[last-1])
 	},
 	`(\d+) Pods that pull`: func(_ *Scene, now State, is []string) string {
-		if strconv.Itoa(now.Pulling) != is[0] {
-			return fmt.Sprintf("there are %d", now.Pulling)
-		}
-		return ""
+		return stage.Unless(strconv.Itoa(now.Pulling) == is[0], "there are %d", now.Pulling)
 	},
 
 	`at most (\d+) not ready`: func(_ *Scene, now State, is []string) string {
@@ -150,33 +126,22 @@ var facts = map[string]fact{
 	},
 
 	`a Pod that waits: (.*)`: func(_ *Scene, now State, is []string) string {
-		if count(now, func(pod corev1.Pod) bool { return slices.Contains(strings.Split(is[0], ", "), waitingFor(&pod)) }) == 0 {
-			return "none waits for any of these"
-		}
-		return ""
+		return stage.Unless(count(now, func(pod corev1.Pod) bool { return slices.Contains(strings.Split(is[0], ", "), waitingFor(&pod)) }) != 0, "none waits for any of these")
 	},
 	`(\w+)=(\w+)(?:, (\w+): (.*))?`: func(_ *Scene, now State, is []string) string {
 		c := now.Condition(appsv1alpha1.CloneSetConditionType(is[0]))
-		if string(c.Status) != is[1] || !strings.Contains(c.Reason, is[2]) || !strings.Contains(c.Message, is[3]) {
-			return fmt.Sprintf("it is %+v", c)
-		}
-		return ""
+		return stage.Unless(string(c.Status) == is[1] && strings.Contains(c.Reason, is[2]) && strings.Contains(c.Message, is[3]), "it is %+v", c)
 	},
 	`a Registration that is not Ready`: func(_ *Scene, now State, _ []string) string {
 		c := meta.FindStatusCondition(now.Registration.Status.Conditions, usherv1alpha1.ConditionReady)
-		if c == nil || c.Status != metav1.ConditionFalse {
-			return fmt.Sprintf("its condition Ready is %+v", c)
-		}
-		return ""
+		return stage.Unless(c != nil && c.Status == metav1.ConditionFalse, "its condition Ready is %+v", c)
 	},
 	`(\S+) not asked to go`: func(_ *Scene, now State, is []string) string {
 		return now.Pod(is[0]).Annotations[usherv1alpha1.AnnotationDeletionRequest]
 	},
 	`nobody who has seen the last change`: func(s *Scene, now State, _ []string) string {
-		if seen := now.Set.Status.ObservedGeneration; seen >= s.generation {
-			return fmt.Sprintf("somebody leads, and has seen generation %d", seen)
-		}
-		return ""
+		seen := now.Set.Status.ObservedGeneration
+		return stage.Unless(seen < s.generation, "somebody leads, and has seen generation %d", seen)
 	},
 	`callers that always knew a Pod`: func(s *Scene, _ State, _ []string) string {
 		for _, lost := range s.callers.clients[0].Report().Reasons {
@@ -273,17 +238,13 @@ func replaced(s *Scene, now State, these func(corev1.Pod) bool) string {
 }
 
 func atMost(limit string, n int) string {
-	if most, err := strconv.Atoi(limit); err != nil || n > most {
-		return fmt.Sprintf("there are %d", n)
-	}
-	return ""
+	most, err := strconv.Atoi(limit)
+	return stage.Unless(err == nil && n <= most, "there are %d", n)
 }
 
 func atLeast(limit string, n int) string {
-	if least, err := strconv.Atoi(limit); err != nil || n < least {
-		return fmt.Sprintf("there are %d", n)
-	}
-	return ""
+	least, err := strconv.Atoi(limit)
+	return stage.Unless(err == nil && n >= least, "there are %d", n)
 }
 
 func count(now State, is func(corev1.Pod) bool) (n int) {

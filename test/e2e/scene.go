@@ -127,10 +127,7 @@ func (s *Scene) hold(what string, during time.Duration, look func(State) string)
 		if wrong := look(now); wrong != "" {
 			s.fatalf("%s: %s", what, wrong)
 		}
-		if time.Now().Before(end) {
-			return "its time is not over"
-		}
-		return ""
+		return stage.Unless(time.Now().After(end), "its time is not over")
 	})
 }
 

@@ -283,10 +283,8 @@ func (s *Scene) warm() {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, labelWarm)
 	s.check(s.session.Kube.Patch(s.ctx, s.pod(cold.Name), mergePatch(patch)))
 	s.await(cold.Name+" to be Normal", func(now State) string {
-		if pod := now.Pod(cold.Name); pod == nil || lifecycle(pod) != appsv1alpha1.StateNormal {
-			return "it is not"
-		}
-		return ""
+		pod := now.Pod(cold.Name)
+		return stage.Unless(pod != nil && lifecycle(pod) == appsv1alpha1.StateNormal, "it is not")
 	})
 }
 

@@ -165,10 +165,8 @@ func (s State) unregistered(replicas int32) string {
 	if s.Registration == nil {
 		return "the Registration is not there"
 	}
-	if now := s.Registration.Status; now.Registered != replicas || now.Draining != 0 {
-		return fmt.Sprintf("%d Pods are registered and %d drain, want %d and none", now.Registered, now.Draining, replicas)
-	}
-	return ""
+	now := s.Registration.Status
+	return stage.Unless(now.Registered == replicas && now.Draining == 0, "%d Pods are registered and %d drain, want %d and none", now.Registered, now.Draining, replicas)
 }
 
 // String is the state when a story failed.

@@ -190,10 +190,8 @@ func (s *Scene) stopUsher() {
 		}
 		service := &corev1.Service{}
 		s.check(s.session.Kube.Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: guardName}, service))
-		if err := dial(s.ctx, net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))); !errors.Is(err, syscall.ECONNREFUSED) {
-			return fmt.Sprintf("the guard's address is not refused: %v", err)
-		}
-		return ""
+		err := dial(s.ctx, net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port))))
+		return stage.Unless(errors.Is(err, syscall.ECONNREFUSED), "the guard's address is not refused: %v", err)
 	})
 }
 
@@ -229,10 +227,8 @@ func (s *Scene) deposeUsher() {
 		HolderIdentity: ptr.To(stranger), LeaseDurationSeconds: ptr.To(strangerSeconds), AcquireTime: &now, RenewTime: &now,
 	}))
 	s.await("the leader to restart", func(State) string {
-		if now := s.usherRestarts(); now <= before {
-			return "no replica of Usher has"
-		}
-		return ""
+		now := s.usherRestarts()
+		return stage.Unless(now > before, "no replica of Usher has")
 	})
 }
 

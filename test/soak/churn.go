@@ -187,10 +187,7 @@ func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) string {
 			return fmt.Sprintf("callers know %v, and there are %v", known, addresses)
 		}
 	}
-	if len(pods) != int(w.replicas()) {
-		return fmt.Sprintf("there are %d Pods of %d", len(pods), w.replicas())
-	}
-	return ""
+	return stage.Unless(len(pods) == int(w.replicas()), "there are %d Pods of %d", len(pods), w.replicas())
 }
 
 // template is what edit changes of one.

@@ -293,6 +293,14 @@ func (w *Watched) next() <-chan struct{} {
 	return w.changed
 }
 
+// Unless is empty if something holds, and otherwise says what is missing or wrong.
+func Unless(holds bool, format string, args ...any) string {
+	if holds {
+		return ""
+	}
+	return fmt.Sprintf(format, args...)
+}
+
 // Await waits until missing, which may read the state, returns nothing.
 func (w *Watched) Await(ctx context.Context, missing func() string) error {
 	for {
