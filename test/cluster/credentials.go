@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
 
-	"github.com/usher-dev/usher/test/cluster/pki"
+	"github.com/usher-dev/usher/internal/checktest/pki"
 )
 
 // contextName is the only context in each kubeconfig that this package writes.

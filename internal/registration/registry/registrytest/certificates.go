@@ -3,61 +3,39 @@
 package registrytest
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/checktest/pki"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
-// Authority signs certificates that are valid for an hour.
+// Authority signs certificates for servers and clients.
 type Authority struct {
 	// PEM is its own certificate.
 	PEM []byte
 
-	t           *testing.T
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-	serial      int64
+	t         *testing.T
+	authority *pki.Authority
 }
 
 // NewAuthority creates an authority.
 func NewAuthority(t *testing.T) *Authority {
 	t.Helper()
-	a := &Authority{t: t}
-	a.PEM, a.key = a.issue(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	})
-	block, _ := pem.Decode(a.PEM)
-	var err error
-	if a.certificate, err = x509.ParseCertificate(block.Bytes); err != nil {
-		t.Fatal(err)
-	}
-	return a
+	authority := checktest.Must(pki.NewAuthority("authority", time.Now()))(t)
+	return &Authority{PEM: authority.PEM(), t: t, authority: authority}
 }
 
 // Pair issues a certificate for 127.0.0.1 that servers and clients can use, and its key,
 // in PEM.
 func (a *Authority) Pair() (certificate, key []byte) {
 	a.t.Helper()
-	certificate, private := a.issue(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "usher"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	})
-	der := checktest.Must(x509.MarshalECPrivateKey(private))(a.t)
-	return certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
+	pair := checktest.Must(a.authority.Peer("usher", time.Now(), "127.0.0.1"))(a.t)
+	return pair.Cert, pair.Key
 }
 
 // Files writes the authority's certificate and a new pair into files.
@@ -70,19 +48,6 @@ func (a *Authority) Files() (ca, certificate, key string) {
 		checktest.NoError(a.t, os.WriteFile(paths[n], data, 0o600))
 	}
 	return paths[0], paths[1], paths[2]
-}
-
-func (a *Authority) issue(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key := checktest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(a.t)
-	a.serial++
-	template.SerialNumber, template.NotAfter = big.NewInt(a.serial), time.Now().Add(time.Hour)
-	parent, signer := a.certificate, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der := checktest.Must(x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer))(a.t)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key
 }
 
 // CheckTLS connects to a server that has a certificate of the authority and requires one

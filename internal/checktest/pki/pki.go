@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki creates the keys and certificates of one development cluster: its own
+// Package pki creates keys and certificates for a development cluster and for tests: a
 // certificate authority, and server and client certificates. Nothing here is meant to
 // leave the machine. client-go's cert and keyutil do what they can; they do not sign
 // certificates of an authority, and envtest's authority is internal.
@@ -67,7 +67,16 @@ func (a *Authority) Pair() Pair { return a.pair }
 
 // Server signs a serving certificate for hosts, each an IP address or a DNS name.
 func (a *Authority) Server(name string, now time.Time, hosts ...string) (Pair, error) {
-	template := x509.Certificate{Subject: pkix.Name{CommonName: name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	return a.serving(name, now, hosts, x509.ExtKeyUsageServerAuth)
+}
+
+// Peer signs a certificate for hosts with which clients can show who they are, too.
+func (a *Authority) Peer(name string, now time.Time, hosts ...string) (Pair, error) {
+	return a.serving(name, now, hosts, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+}
+
+func (a *Authority) serving(name string, now time.Time, hosts []string, usages ...x509.ExtKeyUsage) (Pair, error) {
+	template := x509.Certificate{Subject: pkix.Name{CommonName: name}, ExtKeyUsage: usages}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
