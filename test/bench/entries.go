@@ -4,6 +4,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
