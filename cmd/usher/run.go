@@ -9,8 +9,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -154,7 +156,16 @@ func (s *settings) runs(half string) bool {
 
 func (s *settings) servesXDS() bool { return s.xds.Address != "" && s.xds.Address != "0" }
 
+// keepBelow leaves an eighth of a memory limit to what the runtime does not count: the program's own
+// pages, and garbage that comes faster than it goes.
+func keepBelow() {
+	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+		debug.SetMemoryLimit(limit / 8 * 7)
+	}
+}
+
 func run(ctx context.Context, args []string) error {
+	keepBelow()
 	s, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil

@@ -43,8 +43,10 @@ type conn struct {
 // List implements registry.Connector.
 func (c *conn) List(ctx context.Context, service string) (entries []registry.Entry, err error) {
 	err = c.call(ctx, func(ctx context.Context) (err error) {
-		entries, err = c.Connector.List(ctx, service)
-		return err
+		if entries, err = c.Connector.List(ctx, service); err != nil {
+			return err
+		}
+		return registry.TakeEntries(ctx, len(entries))
 	})
 	return entries, err
 }

@@ -16,18 +16,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
@@ -90,22 +89,29 @@ type Options struct {
 // New. A new one is what a new process has: it remembers nothing, and reads from the API
 // server and the registries what earlier ones have left.
 type Reconciler struct {
-	client    client.Client
-	reader    client.Reader
-	listPods  podLister
-	options   Options
-	clock     clock.PassiveClock
-	process   string // names the clock in drain records
-	pool      *pool
-	answers   *registry.Answers
-	metrics   *metrics
-	announcer *announcer
+	client   client.Client
+	reader   client.Reader
+	listPods lister[*corev1.Pod]
+	// listRegistrations is for passes, and for events: none costs more the more Registrations
+	// other namespaces have.
+	listRegistrations lister[*usherv1alpha1.Registration]
+	options           Options
+	clock             clock.PassiveClock
+	process           string // names the clock in drain records
+	pool              *pool
+	answers           *registry.Answers
+	metrics           *metrics
+	announcer         *announcer
 	// probes are Registries that passes want probed; back are those that answered a probe
 	// again.
 	probes, back chan event.GenericEvent
 	// builtIn means that there is a Registry of the kind service, or that Usher has made
 	// one. Only the probes' controller uses it, for one name and so one at a time.
 	builtIn bool
+
+	// gathered is until when events of a namespace are gathered for its next pass.
+	gathering sync.Mutex
+	gathered  map[string]time.Time
 
 	// mu guards what passes share, and the fields of a pass that has several calls in
 	// flight.
@@ -125,13 +131,15 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	if err != nil {
 		return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
 	}
-	return &Reconciler{
-		client: c, reader: reader, listPods: byClient(c), options: options, clock: options.Clock, process: rand.Text()[:8],
+	r := &Reconciler{
+		client: c, reader: reader, options: options, clock: options.Clock, process: rand.Text()[:8],
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
-		notes: map[string]*notes{},
-	}, nil
+		notes: map[string]*notes{}, gathered: map[string]time.Time{},
+	}
+	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
+	return r, nil
 }
 
 // answersOf is how much of registries' answers a process may hold that has so much memory, in
@@ -155,12 +163,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return err
 	}
-	pods, err := mgr.GetCache().GetInformer(ctx, &corev1.Pod{}, ctrlcache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch Pods: %w", err)
+	if r.listPods, err = byIndex(ctx, mgr.GetCache(), r.listPods); err != nil {
+		return err
 	}
-	if shared, ok := pods.(toolscache.SharedIndexInformer); ok { // a cache of some namespaces has several
-		r.listPods = byIndex(shared.GetIndexer())
+	if r.listRegistrations, err = byIndex(ctx, mgr.GetCache(), r.listRegistrations); err != nil {
+		return err
 	}
 	closer := manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()

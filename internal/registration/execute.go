@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -184,7 +186,7 @@ func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed boo
 	group.SetLimit(p.options.Workers)
 	read := func(name types.NamespacedName, object client.Object, news func(found bool) bool) {
 		group.Go(func() error {
-			err := p.reader.Get(groupCtx, name, object)
+			err := p.readOwner(groupCtx, name, object)
 			if client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("read %T %s before its entries are changed: %w", object, name, err)
 			}
@@ -211,6 +213,17 @@ func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed boo
 		p.again(soon)
 	}
 	return changed, err
+}
+
+// readOwner reads whom an entry names as its owner. A registry may list anything: of a name that no
+// object can have, there is none.
+func (p *pass) readOwner(ctx context.Context, name types.NamespacedName, object client.Object) error {
+	for _, part := range []string{name.Namespace, name.Name} {
+		if part == "" || len(content.IsPathSegmentName(part)) > 0 {
+			return apierrors.NewNotFound(schema.GroupResource{}, name.Name)
+		}
+	}
+	return p.reader.Get(ctx, name, object)
 }
 
 // unconfirmed returns what the changes depend on that only a cache has shown.

@@ -69,43 +69,65 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		collectors.Register(registerer, &m.orphans), collectors.Register(registerer, &m.removed))
 }
 
-// count sets the metrics of one Registration after a pass.
-func (m *metrics) count(namespace string, o plan.Outcome, p plan.Plan, status usherv1alpha1.RegistrationStatus) {
-	name := o.Registration.Name
-	m.forget(namespace, name) // Registries and waits come and go.
-	set := func(state string, value int32) {
-		m.pods.WithLabelValues(namespace, name, state).Set(float64(value))
+// series is one of a vector's, by the values of its labels; the last one may be absent.
+type series struct {
+	vec    *prometheus.GaugeVec
+	labels [4]string
+}
+
+func (s series) values() []string {
+	if s.labels[3] == "" {
+		return s.labels[:3]
 	}
-	set("matched", o.Pods)
-	set("registered", o.Registered)
-	set("draining", o.Draining)
-	set("notReady", o.NotReady)
+	return s.labels[:]
+}
+
+// gauges are what is shown of a Registration.
+type gauges map[series]float64
+
+// of is what is shown of one Registration after a pass.
+func (m *metrics) of(namespace string, o plan.Outcome, p plan.Plan, status usherv1alpha1.RegistrationStatus) gauges {
+	name := o.Registration.Name
+	g := gauges{}
+	for state, pods := range map[string]int32{
+		"matched": o.Pods, "registered": o.Registered, "draining": o.Draining, "notReady": o.NotReady,
+	} {
+		g[series{m.pods, [4]string{namespace, name, state}}] = float64(pods)
+	}
 	for _, r := range status.Registries {
-		for state, value := range map[string]int32{"registered": r.Registered, "draining": r.Draining, "waiting": r.Waiting} {
-			m.perRegistry.WithLabelValues(namespace, name, r.Name, state).Set(float64(value))
+		for state, pods := range map[string]int32{"registered": r.Registered, "draining": r.Draining, "waiting": r.Waiting} {
+			g[series{m.perRegistry, [4]string{namespace, name, r.Name, state}}] = float64(pods)
 		}
 	}
-	oldest := map[[2]string]time.Time{}
 	for _, wait := range p.Waiting {
 		if wait.Registration != name || wait.Registry == "" || wait.Pod == "" {
 			continue
 		}
-		m.waiting.WithLabelValues(namespace, name, string(wait.Gate), wait.Registry).Inc()
-		if !wait.Since.IsZero() {
-			at := [2]string{string(wait.Gate), wait.Registry}
-			oldest[at] = plan.Earlier(oldest[at], wait.Since)
+		at := [4]string{namespace, name, string(wait.Gate), wait.Registry}
+		g[series{m.waiting, at}]++
+		if wait.Since.IsZero() {
+			continue
+		}
+		oldest, since := series{m.since, at}, float64(wait.Since.UnixNano())/float64(time.Second)
+		if known, ok := g[oldest]; !ok || since < known {
+			g[oldest] = since
 		}
 	}
-	for at, since := range oldest {
-		m.since.WithLabelValues(namespace, name, at[0], at[1]).Set(float64(since.UnixNano()) / float64(time.Second))
-	}
+	return g
 }
 
-// forget drops the metrics of a Registration that is gone.
-func (m *metrics) forget(namespace, registration string) {
-	own := prometheus.Labels{"namespace": namespace, "registration": registration}
-	for _, vec := range []*prometheus.GaugeVec{m.pods, m.perRegistry, m.waiting, m.since} {
-		vec.DeletePartialMatch(own)
+// replace shows the gauges instead of those before. It looks at no others: with each
+// Registration of the cluster there are more of them.
+func (g gauges) replace(before gauges) {
+	for s := range before {
+		if _, still := g[s]; !still {
+			s.vec.DeleteLabelValues(s.values()...)
+		}
+	}
+	for s, value := range g {
+		if shown, ok := before[s]; !ok || shown != value {
+			s.vec.WithLabelValues(s.values()...).Set(value)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -28,7 +29,7 @@ import (
 // observe reads the namespace from the caches.
 func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
 	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
-		vanished: map[string]bool{}, fresh: map[types.UID]bool{}}
+		vanished: map[string]bool{}, fresh: map[types.UID]bool{}, asked: map[string]bool{}}
 	cluster, err := r.clusterID(ctx)
 	if err != nil {
 		return nil, err
@@ -60,18 +61,37 @@ func (p *pass) readObjects(ctx context.Context) error {
 	var sets appsv1alpha1.CloneSetList
 	var budgets policyv1.PodDisruptionBudgetList
 	here := client.InNamespace(p.snapshot.Namespace)
-	var noPods, noSets, noBudgets error
+	var noPods, noSets, noBudgets, noRegistrations error
 	p.snapshot.Pods, noPods = p.listPods(ctx, p.snapshot.Namespace)
+	slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
 	p.snapshot.CloneSets, noSets = listed(ctx, p.client, "CloneSets", &sets, &sets.Items, here)
 	p.snapshot.Budgets, noBudgets = listed(ctx, p.client, "PodDisruptionBudgets", &budgets, &budgets.Items, here)
-	registrations, err := p.registrations(ctx)
+	p.snapshot.Registrations, noRegistrations = p.know(ctx, p.snapshot.Namespace)
+	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
+	return errors.Join(noPods, noSets, noBudgets, noRegistrations)
+}
+
+// know notes which Registrations a namespace has: those of others count where a service lists
+// entries of theirs, and cost nothing where none does.
+func (p *pass) know(ctx context.Context, namespace string) ([]*usherv1alpha1.Registration, error) {
+	p.asked[namespace] = true
+	registrations, err := p.listRegistrations(ctx, namespace)
 	for _, r := range registrations {
 		p.snapshot.Known[r.Namespace+"/"+r.Name] = true
-		if r.Namespace == p.snapshot.Namespace {
-			p.snapshot.Registrations = append(p.snapshot.Registrations, r)
+	}
+	return registrations, err
+}
+
+// knowOwners notes the Registrations of the namespaces that have entries there.
+func (p *pass) knowOwners(ctx context.Context, entries []registry.Entry) error {
+	for i := range entries {
+		if owner := &entries[i].Owner; owner.Cluster == p.snapshot.Cluster && !p.asked[owner.Namespace] {
+			if _, err := p.know(ctx, owner.Namespace); err != nil {
+				return err
+			}
 		}
 	}
-	return errors.Join(noPods, noSets, noBudgets, err)
+	return nil
 }
 
 // object is a pointer to an API object.
@@ -105,32 +125,42 @@ func listed[T any, P object[T]](ctx context.Context, c client.Reader, what strin
 	return objects, nil
 }
 
-// podLister lists the Pods of a namespace, sorted by name. They are the cache's own.
-type podLister func(ctx context.Context, namespace string) ([]*corev1.Pod, error)
+// lister lists the objects of a namespace, in any order. They are the cache's own.
+type lister[P client.Object] func(ctx context.Context, namespace string) ([]P, error)
 
-// byClient lists through a client.
-func byClient(c client.Reader) podLister {
-	return func(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
-		var pods corev1.PodList
-		return listed(ctx, c, "Pods", &pods, &pods.Items, client.InNamespace(namespace))
-	}
+// podsOf lists through a client.
+func (r *Reconciler) podsOf(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
+	var pods corev1.PodList
+	return listed(ctx, r.client, "Pods", &pods, &pods.Items, client.InNamespace(namespace))
 }
 
-// byIndex lists from an informer's index. A client's list copies each Pod's outermost struct: six
-// megabytes for 5,000 Pods, in every pass.
-func byIndex(indexer toolscache.Indexer) podLister {
-	return func(_ context.Context, namespace string) ([]*corev1.Pod, error) {
-		objects, err := indexer.ByIndex(toolscache.NamespaceIndex, namespace)
-		if err != nil {
-			return nil, fmt.Errorf("list Pods: %w", err)
-		}
-		pods := make([]*corev1.Pod, len(objects))
-		for i, object := range objects {
-			pods[i], _ = object.(*corev1.Pod) // an informer of Pods holds nothing else
-		}
-		slices.SortFunc(pods, byName[*corev1.Pod])
-		return pods, nil
+// registrationsOf lists through a client.
+func (r *Reconciler) registrationsOf(ctx context.Context, namespace string) ([]*usherv1alpha1.Registration, error) {
+	return r.registrations(ctx, client.InNamespace(namespace))
+}
+
+// byIndex lists from an informer's index, if there is one: a cache of some namespaces has several. A
+// client's list copies each object's outermost struct: six megabytes for 5,000 Pods, in every pass.
+func byIndex[T any, P object[T]](ctx context.Context, from ctrlcache.Cache, otherwise lister[P]) (lister[P], error) {
+	informer, err := from.GetInformer(ctx, P(new(T)), ctrlcache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", P(nil), err)
 	}
+	shared, ok := informer.(toolscache.SharedIndexInformer)
+	if !ok {
+		return otherwise, nil
+	}
+	return func(_ context.Context, namespace string) ([]P, error) {
+		objects, err := shared.GetIndexer().ByIndex(toolscache.NamespaceIndex, namespace)
+		if err != nil {
+			return nil, fmt.Errorf("list %T: %w", P(nil), err)
+		}
+		all := make([]P, len(objects))
+		for i, object := range objects {
+			all[i], _ = object.(P) // an informer holds nothing else
+		}
+		return all, nil
+	}, nil
 }
 
 func (r *Reconciler) registrations(ctx context.Context, options ...client.ListOption) ([]*usherv1alpha1.Registration, error) {
@@ -249,6 +279,9 @@ func (p *pass) list(ctx context.Context, targets []plan.Target) {
 	p.timed(func() { _ = group.Wait() }) // Errors are in the listings.
 	p.noticeOutages()
 	for i, target := range targets {
+		if err := p.knowOwners(ctx, listings[i].Entries); err != nil {
+			listings[i] = plan.Listing{Err: err}
+		}
 		if listings[i].Entries != nil || listings[i].Err != nil {
 			p.snapshot.Listings[target] = listings[i]
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,38 @@ func TestPause(t *testing.T) {
 		clock.SetTime(clock.Now().Add(want))
 		if have := r.pauseLeft(namespace); have > 0 {
 			t.Errorf("after the pause the next pass is put off by %s more", have)
+		}
+	}
+}
+
+// TestListsAreKeptWhileThereIsRoom: what is listed is kept between passes, as far as all namespaces
+// together have room for it.
+func TestListsAreKeptWhileThereIsRoom(t *testing.T) {
+	r := &Reconciler{answers: registry.NewAnswers(4 << 20), notes: map[string]*notes{}}
+	at := plan.Target{Registry: "discovery", Service: "web"}
+	user := &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "web"}}
+	user.Spec.Registries, user.Spec.Instance.Service = []string{at.Registry}, at.Service
+	listed := func(namespace string, entries int) bool {
+		p := &pass{Reconciler: r, notes: r.notesOf(namespace), snapshot: plan.Snapshot{
+			Registries: map[string]plan.RegistryState{at.Registry: {}}, Registrations: []*usherv1alpha1.Registration{user},
+		}}
+		p.snapshot.Memory = p.notes.plans
+		p.snapshot.Listings = map[plan.Target]plan.Listing{at: {Entries: make([]registry.Entry, entries)}}
+		plan.Make(p.snapshot)
+		p.keep()
+		if p.notes.kept != p.notes.plans.Size() {
+			t.Errorf("%d bytes are kept, and %d accounted for", p.notes.plans.Size(), p.notes.kept)
+		}
+		return p.notes.kept > 0
+	}
+	const most = 4 << 20 / 384 // as an entry takes
+	for i, step := range []struct {
+		namespace string
+		entries   int
+		kept      bool
+	}{{"a", most - 10, true}, {"b", 20, false}, {"b", 5, true}, {"a", 10, true}, {"b", most - 100, true}, {"a", 200, false}, {"b", 0, false}, {"a", 200, true}} {
+		if kept := listed(step.namespace, step.entries); kept != step.kept {
+			t.Errorf("step %d, %+v: kept is %t", i, step, kept)
 		}
 	}
 }
@@ -142,21 +175,46 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 	}
 }
 
-// TestAProbeReportsOnceThatARegistryIsBack: that report causes the passes of its users.
-func TestAProbeReportsOnceThatARegistryIsBack(t *testing.T) {
+// probed is a Registry, backup, and who probes it.
+func probed(t *testing.T, connect func() (registry.Connector, error)) (r *Reconciler, recorder *events.FakeRecorder) {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	checktest.NoError(t, usherv1alpha1.AddToScheme(scheme))
 	object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "backup"}}
 	object.Spec.Webhook = &usherv1alpha1.WebhookRegistry{}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(object).WithObjects(object).Build()
-	store := memory.New()
-	r, err := New(api, api, events.NewFakeRecorder(1), Options{
+	recorder = events.NewFakeRecorder(1)
+	r, err := New(api, api, recorder, Options{
 		Registerer: prometheus.NewRegistry(),
 		Connect: func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
-			return store, nil
+			return connect()
 		},
 	})
 	checktest.NoError(t, err)
+	return r, recorder
+}
+
+// TestLongErrorsAreCut: the API server takes what Usher says of a registry, whatever that says.
+func TestLongErrorsAreCut(t *testing.T) {
+	long := strings.Repeat("é", 50_000)
+	r, recorder := probed(t, func() (registry.Connector, error) { return nil, registry.Permanent(errors.New(long)) })
+	name := types.NamespacedName{Name: "backup"}
+	object := &usherv1alpha1.Registry{}
+	checktest.Must(r.ReconcileRegistry(t.Context(), ctrl.Request{NamespacedName: name}))(t)
+	checktest.NoError(t, r.client.Get(t.Context(), name, object))
+	if n := len(object.Status.Conditions[0].Message); n > plan.MaxCondition || n < maxEventLength {
+		t.Errorf("the condition's message has %d bytes", n)
+	}
+	r.announcer.warn(object, "Odd", "Probe", long)
+	if n := len(<-recorder.Events); n > maxEventLength+100 || n < maxEventLength {
+		t.Errorf("the event has %d bytes", n)
+	}
+}
+
+// TestAProbeReportsOnceThatARegistryIsBack: that report causes the passes of its users.
+func TestAProbeReportsOnceThatARegistryIsBack(t *testing.T) {
+	store := memory.New()
+	r, _ := probed(t, func() (registry.Connector, error) { return store, nil })
 	for _, probe := range []struct {
 		fault memory.Fault
 		back  int
@@ -172,14 +230,19 @@ func TestMetricsOfWhatIsGone(t *testing.T) {
 	scraped := prometheus.NewRegistry()
 	m := checktest.Must(newMetrics(scraped))(t)
 	waits := plan.Plan{Waiting: []plan.Waiting{{Registration: "nginx", Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}}}
-	m.count(namespace, plan.Outcome{Registration: &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: "nginx"}}}, waits,
-		usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}})
+	outcome := plan.Outcome{Registration: &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: "nginx"}}}
+	status := usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}}
+	waiting := m.of(namespace, outcome, waits, status)
+	waiting.replace(nil)
 	m.released(plan.Release{Gate: plan.GateCreated, Waits: []plan.RegistryWait{{Registry: "discovery", Wait: time.Second}}})
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
 	checktest.Same(t, "series", 13, checktest.Must(testutil.GatherAndCount(scraped))(t))
-	m.forget(namespace, "nginx")
+	calm := m.of(namespace, outcome, plan.Plan{}, status)
+	calm.replace(waiting)
+	checktest.Same(t, "series when nothing waits", 11, checktest.Must(testutil.GatherAndCount(scraped))(t))
+	gauges{}.replace(calm)
 	m.forgetRegistry("discovery")
 	checktest.Same(t, "series that are left", 0, checktest.Must(testutil.GatherAndCount(scraped))(t))
 }

@@ -34,6 +34,8 @@ type pass struct {
 	vanished map[string]bool
 	// fresh are Pods that this pass has read from the API server, or written.
 	fresh map[types.UID]bool
+	// asked are the namespaces whose Registrations the snapshot knows.
+	asked map[string]bool
 	// written counts the writes to Registrations and Registries.
 	written int
 	// errs fail the pass once it is over.
@@ -70,17 +72,18 @@ type notes struct {
 	turn string
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
-	// plans is the memory of the planner.
+	// plans is the memory of the planner, and kept what it is accounted for, in bytes.
 	plans *plan.Memory
-	// names are the Registrations that have metrics.
-	names map[string]bool
+	kept  int64
+	// gauges are the metrics of Registrations, by name.
+	gauges map[string]gauges
 }
 
 func newNotes() *notes {
 	return &notes{
 		dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
 		left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, names: map[string]bool{}, plans: &plan.Memory{},
+		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, plans: &plan.Memory{},
 	}
 }
 
@@ -104,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	defer p.notes.plans.Release()
+	defer p.keep()
 	p.snapshot.Now = r.clock.Now()
 	sweep := p.sweepDue(p.snapshot.Now)
 	p.list(ctx, p.needs())
@@ -126,6 +129,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	return p.result(decided.RequeueAt, sweep, p.retry), nil
+}
+
+// keep ends a pass. What was listed is kept for the next one, unless that is too much beside what
+// others keep.
+func (p *pass) keep() {
+	p.notes.plans.Release()
+	size := p.notes.plans.Size()
+	if !p.answers.Keep(p.notes.kept, size) {
+		p.notes.plans.Forget()
+		size = 0
+	}
+	p.notes.kept = size
 }
 
 // result asks for the next pass at the earliest of the times.

@@ -6,13 +6,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,16 +71,27 @@ func onlyService(object any) (any, error) {
 func (r *Reconciler) ofService(name func(client.Object) string) handler.EventHandler {
 	return each(func(ctx context.Context, object client.Object, q queue) {
 		namespace, service := object.GetNamespace(), name(object)
+		gated := sync.OnceValue(func() map[string]bool { return r.gated(ctx) })
 		if r.concerns(ctx, namespace, func(registration *usherv1alpha1.Registration) bool {
-			return registration.Spec.Instance.Service == service && slices.ContainsFunc(registration.Spec.Registries, func(name string) bool {
-				var registry usherv1alpha1.Registry // one that appears causes a pass itself
-				err := r.client.Get(ctx, types.NamespacedName{Name: name}, &registry)
-				return err == nil && isGated(&registry)
-			})
+			return registration.Spec.Instance.Service == service &&
+				slices.ContainsFunc(registration.Spec.Registries, func(name string) bool { return gated()[name] })
 		}) {
-			gather(q, namespace)
+			r.gather(q, namespace)
 		}
 	})
+}
+
+// gated has the names of the Registries of the kind service. One that appears causes a pass itself.
+func (r *Reconciler) gated(ctx context.Context) map[string]bool {
+	objects, err := r.registries(ctx)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot list Registries: the next repair follows")
+	}
+	names := map[string]bool{}
+	for _, object := range objects {
+		names[object.Name] = isGated(object)
+	}
+	return names
 }
 
 // isGated reports whether the Registry is of the kind service.

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -42,7 +43,7 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state
 	}
-	names := map[string]bool{}
+	shares, shown := decided.Shares(), map[string]gauges{}
 	var errs []error
 	for _, o := range decided.Outcomes {
 		if p.unpatched { // a Pod's record may lack what this pass has seen: its targets are still needed
@@ -52,17 +53,19 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 			errs = append(errs, p.ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept)))
 			continue
 		}
-		names[o.Registration.Name] = true
-		status := plan.Status(o, decided, p.snapshot.Registries, p.snapshot.Now)
-		p.metrics.count(p.snapshot.Namespace, o, decided, status)
+		name := o.Registration.Name
+		share := ptr.Deref(shares[name], plan.Plan{})
+		status := plan.Status(o, share, p.snapshot.Registries, p.snapshot.Now)
+		shown[name] = p.metrics.of(p.snapshot.Namespace, o, share, status)
+		shown[name].replace(p.notes.gauges[name])
 		errs = append(errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
 	}
-	for name := range p.notes.names {
-		if !names[name] {
-			p.metrics.forget(p.snapshot.Namespace, name)
+	for name, before := range p.notes.gauges {
+		if shown[name] == nil {
+			gauges{}.replace(before)
 		}
 	}
-	p.notes.names = names
+	p.notes.gauges = shown
 	return errors.Join(errs...)
 }
 

@@ -35,7 +35,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
-	inNamespace := each(func(_ context.Context, object client.Object, q queue) { gather(q, object.GetNamespace()) })
+	inNamespace := each(func(_ context.Context, object client.Object, q queue) { r.gather(q, object.GetNamespace()) })
 	controller := ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
 		WithOptions(controllerOptions(passes)).
@@ -53,8 +53,24 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	return controller.Complete(r)
 }
 
-func gather(q queue, namespace string) {
+// gather has a pass made once the namespace's events are gathered, unless one is due already.
+func (r *Reconciler) gather(q queue, namespace string) {
+	r.gathering.Lock()
+	defer r.gathering.Unlock()
+	now := r.clock.Now()
+	if now.Before(r.gathered[namespace]) {
+		return
+	}
+	r.gathered[namespace] = now.Add(batchDelay)
 	q.AddAfter(ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}, batchDelay)
+}
+
+// due reports whether events of the namespace are being gathered: the pass that follows sees in the
+// caches what happens now.
+func (r *Reconciler) due(namespace string) bool {
+	r.gathering.Lock()
+	defer r.gathering.Unlock()
+	return r.clock.Now().Before(r.gathered[namespace])
 }
 
 // each handles every event of an object alike. An update concerns both versions: with other
@@ -102,21 +118,29 @@ func (r *Reconciler) ofPod(ctx context.Context, pod client.Object, q queue) {
 	if hasFinalizer(pod) || r.concerns(ctx, pod.GetNamespace(), func(registration *usherv1alpha1.Registration) bool {
 		return registration.Selects(pod.GetLabels())
 	}) {
-		gather(q, pod.GetNamespace())
+		r.gather(q, pod.GetNamespace())
 	}
 }
 
 // ofNamespace lets through namespaces with Registrations.
 func (r *Reconciler) ofNamespace(ctx context.Context, namespace client.Object, q queue) {
 	if r.concerns(ctx, namespace.GetName(), func(*usherv1alpha1.Registration) bool { return true }) {
-		gather(q, namespace.GetName())
+		r.gather(q, namespace.GetName())
 	}
 }
 
-// concerns reports whether something concerns a Registration of the namespace.
+// mostAsked is how many Registrations are asked whether an event concerns them: events of all
+// namespaces wait for each other here.
+const mostAsked = 64
+
+// concerns reports whether something may concern a Registration of the namespace, and no pass is due
+// there. A pass too many is harmless.
 func (r *Reconciler) concerns(ctx context.Context, namespace string, one func(*usherv1alpha1.Registration) bool) bool {
-	registrations, err := r.registrations(ctx, client.InNamespace(namespace))
-	return err != nil || slices.ContainsFunc(registrations, one) // a pass too many is harmless
+	if r.due(namespace) {
+		return false
+	}
+	registrations, err := r.listRegistrations(ctx, namespace)
+	return err != nil || len(registrations) > mostAsked || slices.ContainsFunc(registrations, one)
 }
 
 // ofRegistry maps a Registry to the namespaces of Registrations that name it, have entries
@@ -124,7 +148,7 @@ func (r *Reconciler) concerns(ctx context.Context, namespace string, one func(*u
 func (r *Reconciler) ofRegistry(ctx context.Context, object client.Object, q queue) {
 	if registry, ok := object.(*usherv1alpha1.Registry); ok {
 		for _, u := range registry.Status.Users {
-			gather(q, u.Namespace)
+			r.gather(q, u.Namespace)
 		}
 	}
 	registrations, err := r.registrations(ctx)
@@ -133,7 +157,7 @@ func (r *Reconciler) ofRegistry(ctx context.Context, object client.Object, q que
 	}
 	for _, registration := range registrations {
 		if slices.Contains(registration.Spec.Registries, object.GetName()) || recordedAt(registration, object.GetName()) {
-			gather(q, registration.Namespace)
+			r.gather(q, registration.Namespace)
 		}
 	}
 }

@@ -45,3 +45,12 @@ func TestSelects(t *testing.T) {
 		}
 	}
 }
+
+// TestSelectorsAreNotParsed: to ask a Registration about a Pod costs next to nothing.
+func TestSelectorsAreNotParsed(t *testing.T) {
+	busy := &Registration{}
+	busy.Spec.Selector.MatchExpressions = []LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []LabelValue{"shop"}}}
+	if n := testing.AllocsPerRun(10, func() { busy.Selects(map[string]string{"app": "web"}) }); n > 0 {
+		t.Errorf("a selector is parsed for each Pod: %v allocations", n)
+	}
+}

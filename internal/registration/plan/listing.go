@@ -25,6 +25,24 @@ type listing struct {
 	byPod map[types.UID][]*registry.Entry
 	// counts reports whether an entry may be in byPod.
 	counts func(*registry.Entry) bool
+	// size is about how much memory the entries take, in bytes.
+	size int64
+}
+
+// perEntry and perMetadata are about what an entry, and a key of it, take besides their texts, in bytes.
+const (
+	perEntry    = 384
+	perMetadata = 48
+)
+
+// sizeOf is about how much memory a listed entry takes, in bytes.
+func sizeOf(e *registry.Entry) int64 {
+	size := perEntry + len(e.ID) + len(e.Address) + len(e.Unsettled) + len(e.Version) +
+		len(e.Owner.Namespace) + len(e.Owner.Registration) + len(e.Owner.Pod) + len(e.Owner.PodUID)
+	for key, value := range e.Metadata {
+		size += perMetadata + len(key) + len(value)
+	}
+	return int64(size)
 }
 
 // of reports whether l was made from that listing.
@@ -55,10 +73,11 @@ func (ix *index) newListing(l *listing, entries []registry.Entry, gated bool) *l
 func (l *listing) update(entries []registry.Entry) {
 	before := l.entries
 	l.from, l.entries = entries, make([]*registry.Entry, 0, len(entries))
+	c := change{come: map[types.UID][]*registry.Entry{}, gone: map[*registry.Entry]bool{}}
 	for i := range entries {
 		e := &entries[i]
 		for len(before) > 0 && before[0].ID < e.ID {
-			l.drop(before[0])
+			l.drop(before[0], c)
 			before = before[1:]
 		}
 		if len(before) > 0 && before[0].ID == e.ID {
@@ -68,29 +87,49 @@ func (l *listing) update(entries []registry.Entry) {
 				l.entries = append(l.entries, old)
 				continue
 			}
-			l.drop(old)
+			l.drop(old, c)
 		}
-		l.add(*e)
+		l.add(*e, c)
 	}
 	for _, e := range before {
-		l.drop(e)
+		l.drop(e, c)
+	}
+	for uid := range c.come {
+		l.regroup(uid, c)
 	}
 }
 
-func (l *listing) add(e registry.Entry) {
+// change is what has come and gone with an update. come has the Pods of both.
+type change struct {
+	come map[types.UID][]*registry.Entry
+	gone map[*registry.Entry]bool
+}
+
+func (l *listing) add(e registry.Entry, c change) {
 	l.entries, l.byID[e.ID] = append(l.entries, &e), &e
+	l.size += sizeOf(&e)
 	if l.counts(&e) {
 		uid := types.UID(e.Owner.PodUID)
-		l.byPod[uid] = append(slices.Clip(l.byPod[uid]), &e) // what idle Pods keep does not change
-		slices.SortStableFunc(l.byPod[uid], func(a, b *registry.Entry) int { return strings.Compare(a.ID, b.ID) })
+		c.come[uid] = append(c.come[uid], &e)
 	}
 }
 
-func (l *listing) drop(e *registry.Entry) {
+func (l *listing) drop(e *registry.Entry, c change) {
 	delete(l.byID, e.ID)
+	l.size -= sizeOf(e)
 	uid := types.UID(e.Owner.PodUID)
-	rest := slices.DeleteFunc(slices.Clone(l.byPod[uid]), func(other *registry.Entry) bool { return other == e })
-	if l.byPod[uid] = rest; len(rest) == 0 {
+	c.gone[e] = true
+	if _, known := c.come[uid]; !known {
+		c.come[uid] = nil
+	}
+}
+
+// regroup sets the entries of a Pod anew, all at once: a registry may list any number for one. What
+// idle Pods keep does not change.
+func (l *listing) regroup(uid types.UID, c change) {
+	left := only(l.byPod[uid], func(e *registry.Entry) bool { return !c.gone[e] })
+	if l.byPod[uid] = append(left, c.come[uid]...); len(l.byPod[uid]) == 0 {
 		delete(l.byPod, uid)
 	}
+	slices.SortStableFunc(l.byPod[uid], func(a, b *registry.Entry) int { return strings.Compare(a.ID, b.ID) })
 }

@@ -44,6 +44,20 @@ func (m *Memory) Release() {
 	}
 }
 
+// Size is about how much memory the listings take that the memory keeps, in bytes.
+func (m *Memory) Size() (size int64) {
+	if m.index != nil {
+		for _, l := range m.index.listings {
+			size += l.size
+		}
+	}
+	return size
+}
+
+// Forget drops all that the memory keeps: the next plan is made as if all Pods and listings had
+// changed.
+func (m *Memory) Forget() { m.inputs, m.index = "", &index{} }
+
 // inputsOf is everything, apart from Pods and listings, that an idle Pod depends on. A
 // Registration that has vanished has no generation: its targets are all there is.
 func inputsOf(s *Snapshot) string {

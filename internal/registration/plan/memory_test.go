@@ -260,14 +260,30 @@ func TestMemoryChangesNoPlan(t *testing.T) {
 			if h.random.IntN(3) > 0 {
 				h.carryOut(plan)
 			}
+			h.sized(t)
 			if h.random.IntN(3) > 0 {
 				h.Memory.Release()
+			}
+			if h.random.IntN(20) == 0 {
+				h.Memory.Forget()
 			}
 		}
 	}
 	if rested*8 < planned {
 		t.Errorf("%d of %d Pods were idle: the test proves too little", rested, planned)
 	}
+}
+
+// sized checks what the memory says that it keeps.
+func (h *history) sized(t *testing.T) {
+	t.Helper()
+	var want int64
+	for _, l := range h.Memory.index.listings {
+		for _, e := range l.entries {
+			want += sizeOf(e)
+		}
+	}
+	h.agree(t, "size", h.Memory.Size(), want)
 }
 
 // scratch is the snapshot without its memory.

@@ -33,6 +33,28 @@ type Plan struct {
 	RequeueAt time.Time
 }
 
+// Shares are the parts of a plan that are about one Registration, by name. To look for them in the
+// whole plan takes each Registration the longer, the more others there are.
+func (p Plan) Shares() map[string]*Plan {
+	shares := map[string]*Plan{}
+	of := func(name string) *Plan {
+		if shares[name] == nil {
+			shares[name] = &Plan{}
+		}
+		return shares[name]
+	}
+	for _, w := range p.Waiting {
+		of(w.Registration).Waiting = append(of(w.Registration).Waiting, w)
+	}
+	for _, f := range p.Findings {
+		of(f.Registration).Findings = append(of(f.Registration).Findings, f)
+	}
+	for _, v := range p.InvalidValues {
+		of(v.Registration).InvalidValues = append(of(v.Registration).InvalidValues, v)
+	}
+	return shares
+}
+
 // unsettledRetry is when a target is listed again whose entries wait for their last
 // requests.
 const unsettledRetry = time.Second

@@ -85,7 +85,8 @@ type Snapshot struct {
 	Budgets []*policyv1.PodDisruptionBudget
 	// Registries by name; one that is missing here does not exist.
 	Registries map[string]RegistryState
-	// Known has "namespace/name" of every Registration of the cluster.
+	// Known has "namespace/name" of every Registration of this namespace, and of others that own
+	// listed entries.
 	Known map[string]bool
 	// Listings of this pass. A target that is missing was not listed.
 	Listings map[Target]Listing

@@ -17,6 +17,8 @@ const (
 	passPart = 2
 	// ownBytes is what each pass may take whatever others hold: enough for some hundred entries.
 	ownBytes = 64 << 10
+	// EntryBytes is how much an entry counts at least, however short it was in the answer.
+	EntryBytes = 512
 	// uncounted bounds an answer outside of passes, as to a renewal.
 	uncounted = 16 << 20
 )
@@ -26,12 +28,25 @@ const (
 type Answers struct {
 	limit int64
 	free  *semaphore.Weighted
+	// kept has room for what passes keep for the next ones.
+	kept *semaphore.Weighted
 }
 
 // NewAnswers returns Answers of that many bytes. What is decoded from an answer takes several
 // times as much.
 func NewAnswers(limit int64) *Answers {
-	return &Answers{limit: limit, free: semaphore.NewWeighted(limit)}
+	return &Answers{limit: limit, free: semaphore.NewWeighted(limit), kept: semaphore.NewWeighted(limit)}
+}
+
+// Keep accounts for the bytes that a namespace keeps between its passes, instead of those before. It
+// reports whether there is room for them; then none are kept if there is not.
+func (a *Answers) Keep(before, now int64) bool {
+	fits := now <= before || a.kept.TryAcquire(now-before)
+	if !fits {
+		now = 0
+	}
+	a.kept.Release(max(before-now, 0))
+	return fits
 }
 
 // share is what a pass has taken. What is beyond ownBytes is borrowed from those that all share.
@@ -85,6 +100,15 @@ func Take(ctx context.Context, bytes int) error {
 		return c.take(int64(bytes))
 	}
 	return nil
+}
+
+// TakeEntries accounts for the entries that a call returns, as far as its answers were shorter.
+func TakeEntries(ctx context.Context, entries int) error {
+	c, _ := ctx.Value(callKey{}).(*call)
+	if c == nil {
+		return nil
+	}
+	return c.take(max(int64(entries)*EntryBytes-c.taken, 0))
 }
 
 func (c *call) take(bytes int64) error {

@@ -5,6 +5,7 @@ package registry_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -43,5 +44,13 @@ func TestAnswers(t *testing.T) {
 	check("more", take(late, 1, nil), registry.ErrTransient)
 	release()
 	check("more, after a pass", take(late, 1, nil), nil)
+	few, done := registry.Counted(late)
+	check("entries that were as long in the answer", errors.Join(registry.Take(few, own), registry.TakeEntries(few, own/registry.EntryBytes)), nil)
+	check("entries that were shorter", registry.TakeEntries(few, limit/4/registry.EntryBytes+1), registry.ErrPermanent)
+	done(nil)
+	if kept := []bool{answers.Keep(0, limit-1), answers.Keep(0, 2), answers.Keep(limit-1, 1), answers.Keep(0, limit-1), answers.Keep(1, 2),
+		answers.Keep(0, 1)}; !slices.Equal(kept, []bool{true, false, true, true, false, true}) {
+		t.Errorf("kept are %v", kept)
+	}
 	check("no pass", registry.Take(t.Context(), 2*limit), nil)
 }

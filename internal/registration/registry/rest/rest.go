@@ -149,6 +149,9 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	}
 	defer func() { _ = response.Body.Close() }() // The body was read or is not needed.
 	data, err := io.ReadAll(registry.Taking(ctx, response.Body))
+	if err == nil {
+		err = registry.Take(ctx, padding(data))
+	}
 	switch {
 	case errors.Is(err, registry.ErrOneService):
 		return nil, fmt.Errorf("%s: %w", where, err)
@@ -156,6 +159,60 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
 	}
 	return &Answer{client: c, Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
+}
+
+// maxDepth is how deep lists and objects may be, as for encoding/json.
+const maxDepth = 10000
+
+// padding is how many bytes more an answer in JSON counts than it has: in Go, an element such as
+// null or {} is as large as any other of its list. Strings are small.
+func padding(data []byte) int {
+	p := padded{data: data}
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		case '{':
+			p.open(-1)
+		case '[':
+			p.open(i + 1)
+		case ']', '}':
+			p.end(i)
+			p.began = p.began[:max(len(p.began)-1, 0)]
+		case ',':
+			p.end(i)
+		}
+	}
+	return p.missing
+}
+
+type padded struct {
+	data []byte
+	// began is where the element began of each list around, -1 for each object around.
+	began   []int
+	missing int
+}
+
+func (p *padded) open(at int) {
+	if len(p.began) < maxDepth { // what is deeper cannot be decoded
+		p.began = append(p.began, at)
+	}
+}
+
+// end ends an element of a list; the next one begins behind it.
+func (p *padded) end(at int) {
+	depth := len(p.began)
+	if depth == 0 || p.began[depth-1] < 0 {
+		return
+	}
+	if began := p.began[depth-1]; began < at && p.data[began] != '"' {
+		p.missing += max(registry.EntryBytes-(at-began), 0)
+	}
+	p.began[depth-1] = at + 1
 }
 
 // Excerpt is what an error may repeat of the answer, or of a text in it.

@@ -175,8 +175,11 @@ func TestAnswersAreBounded(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `]}`)
 	})
-	_, err := connect(t, endless).List(registrytest.Counted(t, 64<<20), "web")
-	registrytest.Check(t, "an answer that is too long", err, registry.ErrPermanent, "more than")
+	short := answering(t, http.StatusOK, `{"entries":[`+strings.Repeat("{},", 1<<20)+`{}]}`)
+	for name, answers := range map[string]*webhook.Registry{"an answer that is too long": connect(t, endless), "too many entries": short} {
+		_, err := answers.List(registrytest.Counted(t, 64<<20), "web")
+		registrytest.Check(t, name, err, registry.ErrPermanent, "more than")
+	}
 }
 
 func TestUnsettledEntriesAreListed(t *testing.T) {

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/usher-dev/usher/internal/registration/registry"
+)
+
+// TestPadding: elements of lists count as entries, however short they are.
+func TestPadding(t *testing.T) {
+	const least = registry.EntryBytes
+	long := fmt.Sprintf(`{"id":%q,"a":{"b":[]}}`, strings.Repeat("x", least))
+	for text, want := range map[string]int{
+		``:            0,
+		`{}`:          0,
+		`no JSON ],}`: 0,
+		`[]`:          0,
+		`[{}]`:        least - 2,
+		`[{},null,1]`: 3*least - 7,
+		`{"entries":[{"id":"a"},{"id":"],{\\\""}]}`: 2*least - len(`{"id":"a"}{"id":"],{\\\""}`),
+		`["a","b"]`:                     0,
+		`[[],[[]]]`:                     3*least - len(`[][[]][]`),
+		`[` + long + `,` + long + `]`:   0,
+		`[{},"`:                         least - 2,
+		`[{},"\\`:                       least - 2,
+		strings.Repeat(`[`, maxDepth+2): 0,
+	} {
+		if got := padding([]byte(text)); got != want {
+			t.Errorf("%.60s counts %d bytes more, want %d", text, got, want)
+		}
+	}
+}
