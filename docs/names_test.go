@@ -78,6 +78,19 @@ var folders = map[string]string{
 	"simulation": "test/sim/operator", "page": "internal/page", "podcache": "internal/podcache", "browser": "test/browser", "plugin": "cmd/kubectl-usher", "release": "tools/plugin",
 }
 
+// TestNotPromised: whoever installs Usher reads what the threat model does not promise.
+func TestNotPromised(t *testing.T) {
+	_, rows, _ := strings.Cut(read(t, "install.md"), "| Not promised |")
+	rows, _, _ = strings.Cut(rows, "\n\n")
+	model := strings.Count(read(t, "security.md"), "*not promised*") - 1 // the words are explained once
+	if told := strings.Count(rows, "\n") - 1; told != model || told < 1 {
+		t.Errorf("security.md does not promise %d things, and install.md tells of %d", model, told)
+	}
+	if !strings.Contains(read(t, "../README.md"), "docs/install.md#more-than-one-tenant") {
+		t.Error("README does not lead there")
+	}
+}
+
 // TestCompatibilityNamesTestsThatExist: every row of the table of behaviours is
 // proved by a test, and every test that it names is there.
 func TestCompatibilityNamesTestsThatExist(t *testing.T) {
