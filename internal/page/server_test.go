@@ -178,7 +178,8 @@ func follow(t *testing.T, s *Server) (stop context.CancelFunc, ended <-chan erro
 	go func() { end <- s.Serve(serving, listener) }()
 	address, token, _ := strings.Cut(s.Address(listener), "#")
 	r := checktest.Must(http.NewRequestWithContext(ctx, http.MethodGet, address+"events?token="+token, nil))(t)
-	answer := checktest.Must(http.DefaultClient.Do(r))(t)
+	answer, err := http.DefaultClient.Do(r)
+	checktest.NoError(t, err)
 	t.Cleanup(func() { _ = answer.Body.Close() })
 	return stop, end, bufio.NewScanner(answer.Body)
 }

@@ -4,7 +4,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -175,10 +174,7 @@ func (w *entryWatch) delete() (name string) {
 // awaitDeleted waits until the entries of all deleted Pods have left.
 func (w *entryWatch) awaitDeleted(ctx context.Context) error {
 	return w.Await(ctx, func() string {
-		if len(w.deleted) == 0 {
-			return ""
-		}
-		return fmt.Sprintf("the registry has entries of %d Pods that were deleted", len(w.deleted))
+		return stage.Unless(len(w.deleted) == 0, "the registry has entries of %d Pods that were deleted", len(w.deleted))
 	})
 }
 

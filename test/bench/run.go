@@ -316,7 +316,7 @@ func killTwice(ctx context.Context, m *measurement, p step) error {
 
 // deleteMeanwhile deletes one Pod in a hundred, one after the other, from when a third of a step is
 // done. The CloneSet replaces them.
-func deleteMeanwhile(ctx context.Context, m *measurement, p step) error {
+func deleteMeanwhile(ctx context.Context, m *measurement, _ step) error {
 	if err := m.entries.awaitMoves(ctx, m.turn.size/3); err != nil {
 		return err
 	}

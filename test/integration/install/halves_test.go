@@ -135,7 +135,8 @@ func (s *story) scrapes(address string) {
 	} {
 		request := checktest.Must(http.NewRequestWithContext(s.Context(), http.MethodGet, test.url+"/metrics", nil))(s)
 		request.Header.Set("Authorization", "Bearer "+test.token)
-		answer := checktest.Must((&http.Client{Transport: plain}).Do(request))(s)
+		answer, err := (&http.Client{Transport: plain}).Do(request)
+		checktest.NoError(s, err)
 		body, err := io.ReadAll(answer.Body)
 		s.Must(errors.Join(err, answer.Body.Close()))
 		if answer.StatusCode != test.code || strings.Contains(string(body), "usher_") != (test.code == http.StatusOK) {
