@@ -5,6 +5,9 @@ package cloneset
 import (
 	"context"
 	"errors"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
@@ -33,6 +38,20 @@ func hasNone(t *testing.T, r *Reconciler, set *apps.CloneSet, owner string) {
 	t.Helper()
 	if pods, err := r.ListPods(t.Context(), set.Namespace, owner); len(pods) > 0 || err != nil {
 		t.Errorf("%s has %d pull Pods, %v", owner, len(pods), err)
+	}
+}
+
+// asGolden compares a pull Pod with testdata/pull.yaml.
+func asGolden(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	got, want := pod.DeepCopy(), &corev1.Pod{}
+	got.ResourceVersion, got.TypeMeta = "", metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	text, err := os.ReadFile("testdata/pull.yaml")
+	if err := errors.Join(err, yaml.UnmarshalStrict(text, want)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("a pull Pod (-want +got):\n%s", diff)
 	}
 }
 
@@ -59,24 +78,10 @@ func TestPullPods(t *testing.T) {
 	}
 	hasNone(t, r, set, orphanKey)
 	hasNone(t, r, set, string(set.UID))
-	pod := pods[0]
-	spec, container := &pod.Spec, &pod.Spec.Containers[0]
-	got := []any{
-		len(pod.OwnerReferences), pod.OwnerReferences[0].UID, metav1.GetControllerOf(pod), len(pod.Labels),
-		plan.PulledBy(pod), spec.Volumes[0].Image.PullPolicy, container.VolumeMounts[0].Name,
-		spec.ServiceAccountName, spec.ImagePullSecrets[0].Name, *spec.AutomountServiceAccountToken, spec.Tolerations[0].Key, *spec.RuntimeClassName,
-		*spec.ActiveDeadlineSeconds, spec.RestartPolicy, container.Image,
-		*spec.SecurityContext.RunAsNonRoot, *container.SecurityContext.AllowPrivilegeEscalation, *container.SecurityContext.ReadOnlyRootFilesystem,
-	}
-	want := []any{
-		1, set.UID, (*metav1.OwnerReference)(nil), 1,
-		plan.ImageOnNode{Node: spec.NodeName, Image: "app:2"}, corev1.PullAlways, spec.Volumes[0].Name,
-		"puller", "login", false, "gpu", "gvisor",
-		int64(60), corev1.RestartPolicyNever, "usher:1",
-		true, false, true,
-	}
-	if diff := cmp.Diff(want, got); diff != "" || pod.Spec.NodeName == pods[1].Spec.NodeName {
-		t.Errorf("a pull Pod on %s (-want +got):\n%s", spec.NodeName, diff)
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
+	asGolden(t, pods[0])
+	if node := pods[1].Spec.NodeName; node != "n2" {
+		t.Errorf("another pull Pod on %s", node)
 	}
 	if err := r.pullImages(t.Context(), set, &plan.Plan{EndPulls: pods}); err != nil || exists(t, c, pods[0]) || exists(t, c, pods[1]) {
 		t.Errorf("pull Pods are left, %v", err)
@@ -85,24 +90,33 @@ func TestPullPods(t *testing.T) {
 
 // TestRefusedPulls: a refusal is told once, and the update goes on; without an answer it waits.
 func TestRefusedPulls(t *testing.T) {
-	answer := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+	var answer error
 	c := interceptor.NewClient(server(t), interceptor.Funcs{
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return answer },
 	})
-	r, events := reconcilerOn(c)
-	for range 2 {
-		decided := pullOn("n1")
-		if err := r.pullImages(t.Context(), web(), decided); err != nil || !decided.More {
-			t.Errorf("again: %t, %v", decided.More, err)
+	for _, answer = range []error{
+		apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota")),
+		apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "", nil),
+		apierrors.NewBadRequest("image volumes are unknown"),
+	} {
+		r, events := reconcilerOn(c)
+		for range 2 {
+			decided := pullOn("n1")
+			if err := r.pullImages(t.Context(), web(), decided); err != nil || !decided.More {
+				t.Errorf("%v: again: %t, %v", answer, decided.More, err)
+			}
 		}
+		if m := r.memory(keyOf(web())); !m.pullsRefused.Equal(now.Add(refusedFor)) {
+			t.Errorf("%v: refused until %s", answer, m.pullsRefused)
+		}
+		checktest.Same(t, answer.Error()+": events", []string{"Normal ImagePullSkipped"}, events.reasons)
 	}
-	if m := r.memory(keyOf(web())); !m.pullsRefused.Equal(now.Add(refusedFor)) {
-		t.Errorf("refused until %s", m.pullsRefused)
-	}
-	checktest.Same(t, "events", []string{"Normal ImagePullSkipped"}, events.reasons)
-	answer = apierrors.NewInternalError(errors.New("etcd"))
-	if err := r.pullImages(t.Context(), anotherSet(), pullOn("n1")); !apierrors.IsInternalError(err) {
-		t.Errorf("error = %v", err)
+	r, events := reconcilerOn(c)
+	for _, answer = range []error{apierrors.NewInternalError(errors.New("etcd")), apierrors.NewTooManyRequests("later", 1)} {
+		decided := pullOn("n1")
+		if err := r.pullImages(t.Context(), web(), decided); !errors.Is(err, answer) || decided.More || len(events.reasons) > 0 {
+			t.Errorf("%v: error = %v, again: %t, events %q", answer, err, decided.More, events.reasons)
+		}
 	}
 }
 
@@ -114,15 +128,30 @@ func TestPullEvents(t *testing.T) {
 	pulling := pods[0].DeepCopy()
 	pulling.Status.PodIP = "10.0.0.1"
 	pulled := pulling.DeepCopy()
-	pulled.Status.Phase = corev1.PodSucceeded
+	pulled.Status.Phase = corev1.PodRunning
+	pulled.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: plan.PullContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	started := pulled.DeepCopy()
+	started.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	handler := r.PodEvents()
+	update := func(before, after *corev1.Pod) func(queue) {
+		return func(q queue) { handler.Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, q) }
+	}
 	for name, test := range map[string]struct {
-		before, after *corev1.Pod
-		want          int
+		happens func(queue)
+		want    []reconcile.Request
 	}{
-		"an address": {pods[0], pulling, 0}, "the image": {pulling, pulled, 1},
+		"an address": {update(pods[0], pulling), nil},
+		"its start":  {update(pulled, started), nil},
+		"the image":  {update(pulling, pulled), []reconcile.Request{{NamespacedName: keyOf(web())}}},
+		"its creation": {
+			func(q queue) { handler.Create(t.Context(), event.CreateEvent{Object: pods[0]}, q) }, []reconcile.Request{{NamespacedName: keyOf(web())}},
+		},
+		"its end": {
+			func(q queue) { handler.Delete(t.Context(), event.DeleteEvent{Object: pulled}, q) }, []reconcile.Request{{NamespacedName: keyOf(web())}},
+		},
 	} {
 		q := &queued{}
-		r.PodEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}, q)
-		checktest.Same(t, name+": passes", test.want, len(q.after))
+		test.happens(q)
+		checktest.Same(t, name+": passes", test.want, q.requests)
 	}
 }

@@ -123,7 +123,7 @@ func readPull(annotations map[string]string) PullSpec {
 	if ready, err := strconv.Atoi(annotations[apps.AnnotationPullMinUpdatedReady]); err == nil {
 		pull.Ready = ready
 	}
-	if seconds, err := strconv.Atoi(annotations[apps.AnnotationPullTimeout]); err == nil && seconds > 0 {
+	if seconds, err := strconv.ParseInt(annotations[apps.AnnotationPullTimeout], 10, 32); err == nil && seconds > 0 { // a deadline has 32 bits
 		pull.Timeout = time.Duration(seconds) * time.Second
 	}
 	return pull
