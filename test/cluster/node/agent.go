@@ -20,11 +20,11 @@
 //
 //   - The agent runs the Pods of CloneSets: it restarts containers always, and ignores
 //     restartPolicy, init containers, sidecars and ephemeral containers.
-//   - Volumes, Secrets, ConfigMaps, service account tokens, security contexts
-//     and network policies are ignored, and so are environment variables from
-//     other objects, $(NAME) in values and arguments, working directories and
-//     termination messages. A process sees the files and the network of the
-//     machine.
+//   - Images that are mounted are only pulled. Other volumes, Secrets, ConfigMaps,
+//     service account tokens, security contexts and network policies are ignored,
+//     and so are environment variables from other objects, $(NAME) in values and
+//     arguments, working directories and termination messages. A process sees the
+//     files and the network of the machine.
 //   - Resource requests and limits are reported as actuated at once, but never
 //     enforced. There is no eviction, no OOM kill, no activeDeadlineSeconds.
 //   - kubectl logs, exec, attach and port-forward do not work: there is no

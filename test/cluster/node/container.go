@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -121,16 +122,30 @@ func (p *pod) launch(c *container, now time.Time) bool {
 		p.wake(c.startAt)
 		return false
 	}
-	imageID, err := p.runtime.Pull(c.spec.Image)
-	if err != nil {
-		c.waiting = &corev1.ContainerStateWaiting{
-			Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: %s", c.spec.Image, err),
+	imageID := ""
+	for _, image := range p.images(c.spec) {
+		var err error
+		if imageID, err = p.runtime.Pull(image); err != nil {
+			c.waiting = &corev1.ContainerStateWaiting{
+				Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: %s", image, err),
+			}
+			p.wake(now.Add(pullPeriod))
+			return false
 		}
-		p.wake(now.Add(pullPeriod))
-		return false
 	}
 	p.start(c, imageID, now)
 	return true
+}
+
+// images are those that a container mounts, which a kubelet pulls first, and its own.
+func (p *pod) images(c *corev1.Container) (list []string) {
+	for _, v := range p.object.Spec.Volumes {
+		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
+		if v.Image != nil && mounted {
+			list = append(list, v.Image.Reference)
+		}
+	}
+	return append(list, c.Image)
 }
 
 // start gives the container a new instance.

@@ -228,6 +228,9 @@ var (
 	aboutContainers = map[string]func(c *corev1.Container, value string){
 		"image": func(c *corev1.Container, value string) { c.Image = value },
 		"cpu":   func(c *corev1.Container, value string) { c.Resources = cpu(value) },
+		"mounts": func(c *corev1.Container, value string) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: value})
+		},
 		"restartForCPU": func(c *corev1.Container, _ string) {
 			c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
 		},
@@ -254,6 +257,10 @@ func TestPods(t *testing.T) {
 				c := build(name)
 				checktest.NoError(t, scenariotest.Say(aboutContainers, &c, strings.TrimSpace(words)))
 				object.Spec.Containers = append(object.Spec.Containers, c)
+			case "Mountable:":
+				object.Spec.Volumes = append(object.Spec.Volumes, corev1.Volume{
+					Name: about, VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: about + ":v1"}},
+				})
 			case "Gates:":
 				gated(object)
 			default:

@@ -14,6 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -62,6 +63,13 @@ func (s *story) patch(format string, args ...any) {
 // image changes the template's image.
 func (s *story) image(image string) {
 	s.patch(`spec: {template: {spec: {containers: [{name: main, image: "example.test/%s"}]}}}`, image)
+}
+
+// otherImage changes the template's image, and leaves the rest of the container as it is.
+func (s *story) otherImage(image string) {
+	s.Helper()
+	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.test/%s"}]`, image)
+	s.Must(s.Patch(s.Context(), s.key(), client.RawPatch(types.JSONPatchType, []byte(patch))))
 }
 
 // label labels a Pod, as an operator that answers a hook.
@@ -302,5 +310,43 @@ func (s *story) forbidResizes() {
 	s.until("the policy to be in force", func() bool {
 		err := s.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "nothing is resized here")
+	})
+}
+
+// restrict lets only Pods into the namespace that may do nothing special.
+func (s *story) restrict(string) {
+	s.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}
+	s.Change(namespace, "metadata: {labels: {pod-security.kubernetes.io/enforce: restricted}}")
+	s.until("the namespace to be restricted", func() bool {
+		pod := s.Object(`{apiVersion: v1, kind: Pod, metadata: {name: any}, spec: {containers: [{name: main, image: any}]}}`)
+		return apierrors.IsForbidden(s.Create(s.Context(), pod, client.DryRunAll))
+	})
+}
+
+// limit is "N Pods": the namespace may have so many, each with limits.
+func (s *story) limit(pods string) {
+	s.Helper()
+	hard := fmt.Sprintf(`hard: {pods: "%c", limits.cpu: "1", limits.memory: 1Gi}`, pods[0])
+	quota := s.Object(fmt.Sprintf("{apiVersion: v1, kind: ResourceQuota, metadata: {name: quota}, spec: {%s}}", hard))
+	s.Make(quota)
+	s.Has(quota, fmt.Sprintf("status: {%s}", hard))
+}
+
+// pulls is "POD pulls IMAGE": another Pod is there for that on its node. It is called pull, and
+// the UID of the set is called set.
+func (s *story) pulls(rest string) {
+	s.Helper()
+	pod, image, _ := strings.Cut(rest, " pulls ")
+	want := plan.ImageOnNode{Node: s.Pod(s.named(pod)).Spec.NodeName, Image: "example.test/" + image}
+	s.until("a Pod that pulls "+image, func() bool {
+		for _, pod := range s.pods() {
+			if plan.PulledBy(&pod) == want {
+				s.Call("pull", pod.Name)
+				s.Call("set", string(s.set().UID))
+				return true
+			}
+		}
+		return false
 	})
 }

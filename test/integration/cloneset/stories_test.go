@@ -32,6 +32,10 @@ var words = map[string]func(s *story, rest string){
 		s.options.KeepFieldManagers = true
 		s.crash()
 	},
+	"images first": func(s *story, _ string) {
+		s.options.PullImage = "example.test/usher:v1"
+		s.crash()
+	},
 	"resizes are unknown": func(s *story, _ string) {
 		s.options.NoResize = true
 		s.crash()
@@ -54,8 +58,11 @@ var words = map[string]func(s *story, rest string){
 	},
 	"patch":             func(s *story, rest string) { s.patch("%s", rest) },
 	"image":             (*story).image,
+	"other image":       (*story).otherImage,
 	"delete":            (*story).delete,
 	"volumes":           func(s *story, n string) { s.offerVolumes(scenariotest.Number(n), s.Namespace) },
+	"restricted":        (*story).restrict,
+	"quota of":          (*story).limit,
 	"template":          (*story).setContainers,
 	"plugin sets image": (*story).setImage,
 	"write back":        (*story).writeBack,
@@ -115,6 +122,7 @@ var words = map[string]func(s *story, rest string){
 	"Pods are":           (*story).namePods,
 	"all Pods have":      (*story).allPodsHave,
 	"Pod":                (*story).aboutPod,
+	"a Pod beside":       (*story).pulls,
 	"claims":             (*story).paired,
 	"claim of":           (*story).aboutClaim,
 }
