@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	goruntime "runtime"
 	"time"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	coordinationv1 "k8s.io/client-go/applyconfigurations/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,15 +59,12 @@ func (a *Agent) nodeStatus(name string, index int) corev1.NodeStatus {
 		corev1.ResourceEphemeralStorage: resource.MustParse("4Ti"),
 		corev1.ResourcePods:             *resource.NewQuantity(int64(a.podsPerNode), resource.DecimalSI),
 	}
-	now := metav1.Now()
 	return corev1.NodeStatus{
 		Capacity: capacity, Allocatable: capacity,
 		Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: hostIP(a.traits, index)}, {Type: corev1.NodeHostName, Address: name},
 		},
-		Conditions: []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now,
-		}},
+		Conditions: []corev1.NodeCondition{nodeReady(a.clock.Now())},
 		NodeInfo: corev1.NodeSystemInfo{
 			Architecture: goruntime.GOARCH, OperatingSystem: goruntime.GOOS, OSImage: "Usher development cluster",
 			KernelVersion: "none", KubeletVersion: kubeletVersion, ContainerRuntimeVersion: a.traits.Name + "://" + kubeletVersion,
@@ -74,17 +73,45 @@ func (a *Agent) nodeStatus(name string, index int) corev1.NodeStatus {
 	}
 }
 
-// runHeartbeats renews the leases of all nodes until ctx ends. The status of a node need
-// not be renewed: the control plane only looks at the lease.
+// runHeartbeats renews the leases of all nodes until ctx ends. The control plane looks only at the
+// lease, but it is for the node to say that it is ready again once that has run out.
 func (a *Agent) runHeartbeats(ctx context.Context) error {
+	renewed := map[string]time.Time{}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for name := range a.nodes {
-			if err := a.renewLease(ctx, name); err != nil && ctx.Err() == nil {
+			if err := a.heartbeat(ctx, name, renewed); err != nil && ctx.Err() == nil {
 				a.log.Error(err, "Heartbeat failed", "node", name)
 			}
 		}
 	}, heartbeatPeriod)
 	return nil
+}
+
+// heartbeat renews a node's lease. renewed is when that last succeeded.
+func (a *Agent) heartbeat(ctx context.Context, node string, renewed map[string]time.Time) error {
+	if err := a.renewLease(ctx, node); err != nil {
+		return err
+	}
+	now := a.clock.Now()
+	if last, ok := renewed[node]; ok && now.Sub(last) >= leaseDuration {
+		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		ready, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{nodeReady(now)}}})
+		if err == nil {
+			err = a.client.Status().Patch(ctx, object, client.RawPatch(types.StrategicMergePatchType, ready))
+		}
+		if err != nil {
+			return fmt.Errorf("write that node %s is ready: %w", node, err)
+		}
+	}
+	renewed[node] = now
+	return nil
+}
+
+func nodeReady(now time.Time) corev1.NodeCondition {
+	at := metav1.NewTime(now)
+	return corev1.NodeCondition{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: at, LastTransitionTime: at,
+	}
 }
 
 func (a *Agent) renewLease(ctx context.Context, node string) error {

@@ -12,9 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -179,5 +182,32 @@ func TestSucceeds(t *testing.T) {
 	}
 	if server.Close(); succeeds(t.Context(), server.URL+"/ok") {
 		t.Error("a GET of a server that is gone succeeds")
+	}
+}
+
+// TestReadyAgain: a node whose lease has run out says that it is ready, until that succeeds; others
+// leave their status alone.
+func TestReadyAgain(t *testing.T) {
+	now := testclock.NewFakePassiveClock(time.Unix(1000, 0))
+	stored := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+	stored.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}, {Type: corev1.NodeDiskPressure}}
+	c := fake.NewClientBuilder().WithObjects(stored).WithStatusSubresource(stored).Build()
+	a := &Agent{client: c, kubelet: kubelet{clock: now}}
+	renewed := map[string]time.Time{}
+	for _, step := range []struct {
+		after time.Duration
+		want  corev1.ConditionStatus
+	}{
+		{0, corev1.ConditionUnknown}, // it has said so when it was registered
+		{leaseDuration - 1, corev1.ConditionUnknown},
+		{leaseDuration, corev1.ConditionTrue},
+	} {
+		now.SetTime(now.Now().Add(step.after))
+		checktest.NoError(t, a.heartbeat(t.Context(), "node-1", renewed))
+		node := &corev1.Node{}
+		checktest.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "node-1"}, node))
+		if ready := node.Status.Conditions[0].Status; ready != step.want || len(node.Status.Conditions) != 2 {
+			t.Errorf("after %s its conditions are %v, want Ready %s", step.after, node.Status.Conditions, step.want)
+		}
 	}
 }
