@@ -182,20 +182,15 @@ func (r *Reconciler) tell(
 	ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, outcomes []outcome, idle bool, now time.Time,
 ) (due time.Time, err error) {
 	m, same := r.memory(keyOf(set)), equality.Semantic.DeepEqual(set.Status, *next)
-	for _, o := range outcomes {
-		if o.err == nil || o.failed() {
-			m.untold = append(m.untold, o)
-		}
-	}
+	m.untold = append(m.untold, slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.err != nil && !o.failed() })...)
 	if same && len(m.untold) == 0 {
 		return time.Time{}, nil
 	}
-	if set.DeletionTimestamp == nil && canWait(&set.Status, next, outcomes) {
-		return time.Time{}, nil
-	}
-	settled := idle && next.AvailableReplicas == next.Replicas
-	if due = m.told.Add(tellEvery); set.DeletionTimestamp == nil && !settled && now.Before(due) && onlyMoves(&set.Status, next) {
-		return due, nil
+	if set.DeletionTimestamp == nil {
+		settled := idle && next.AvailableReplicas == next.Replicas
+		if due, later := m.tellLater(&set.Status, next, outcomes, settled, now); later {
+			return due, nil
+		}
 	}
 	if !same {
 		m.told = now
@@ -204,6 +199,15 @@ func (r *Reconciler) tell(
 	r.recordOutcomes(set, m.untold)
 	m.untold = nil
 	return time.Time{}, err
+}
+
+// tellLater reports whether a later pass may tell what this one found, and when that is due.
+func (m *memory) tellLater(was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time) (due time.Time, later bool) {
+	if canWait(was, next, outcomes) {
+		return time.Time{}, true
+	}
+	due = m.told.Add(tellEvery)
+	return due, !settled && now.Before(due) && onlyMoves(was, next)
 }
 
 // canWait reports whether the status may be left to the next pass: only counters changed,

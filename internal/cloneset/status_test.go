@@ -170,53 +170,40 @@ func TestTellEvery(t *testing.T) {
 		pod := podOf(web(), name)
 		return []outcome{{action: plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace, Pod: pod}, pod: pod}}
 	}
-	moves := func(s *apps.CloneSetStatus, at time.Time) {
-		s.ReadyReplicas--
-		s.Condition(apps.ConditionProgressing).LastUpdateTime = metav1.NewTime(at)
+	moves := func(_ *apps.CloneSet, s *apps.CloneSetStatus) {
+		s.Condition(apps.ConditionProgressing).LastUpdateTime = *deletedNow()
 	}
 	for name, test := range map[string]struct {
 		after  time.Duration // the last time
-		change func(*apps.CloneSetStatus)
+		change func(set *apps.CloneSet, next *apps.CloneSetStatus)
 		idle   bool
-		ends   bool
 		told   bool
 	}{
-		"soon":              {after: tellEvery - 1},
-		"later":             {after: tellEvery, told: true},
-		"a condition":       {change: func(s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, told: true},
-		"a new generation":  {change: func(s *apps.CloneSetStatus) { s.ObservedGeneration++ }, told: true},
-		"the last revision": {change: func(s *apps.CloneSetStatus) { s.CurrentRevision = "web-2" }, idle: true},
-		"not available yet": {idle: true},
-		"the end":           {change: func(s *apps.CloneSetStatus) { s.AvailableReplicas = s.Replicas }, idle: true, told: true},
-		"a deleted set":     {ends: true, told: true},
+		"soon":              {after: tellEvery - 1, change: moves},
+		"later":             {after: tellEvery, change: moves, told: true},
+		"a condition":       {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, told: true},
+		"a new generation":  {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { s.ObservedGeneration++ }, told: true},
+		"the last revision": {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { s.CurrentRevision = "web-2" }, idle: true},
+		"not available yet": {change: moves, idle: true},
+		"the end":           {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { s.AvailableReplicas = s.Replicas }, idle: true, told: true},
+		"a deleted set":     {change: func(set *apps.CloneSet, _ *apps.CloneSetStatus) { set.DeletionTimestamp = deletedNow() }, told: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := stored.DeepCopy()
 			r, events := reconcilerOn(server(t, set.DeepCopy()))
-			if err := r.Client.Get(t.Context(), keyOf(set), set); err != nil {
-				t.Fatal(err)
-			}
+			checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), set))
 			r.memory(keyOf(set)).told = now
 			r.memory(keyOf(set)).untold = updated("web-a")
 			at, next := now.Add(test.after), set.Status.DeepCopy()
-			moves(next, at)
-			if test.change != nil {
-				test.change(next)
-			}
-			if test.ends {
-				set.DeletionTimestamp = deletedNow()
-			}
+			next.ReadyReplicas--
+			test.change(set, next)
 			due, err := r.tell(t.Context(), set, next, updated("web-b"), test.idle, at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			checktest.NoError(t, err)
 			if told := due.IsZero(); told != test.told || !told && !due.Equal(now.Add(tellEvery)) {
 				t.Errorf("due %s, told %t, want %t", due, told, test.told)
 			}
 			got := &apps.CloneSet{}
-			if err := r.Client.Get(t.Context(), keyOf(set), got); err != nil {
-				t.Fatal(err)
-			}
+			checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), got))
 			if written := got.Status.ReadyReplicas == 4; written != test.told {
 				t.Errorf("the status was written: %t, want %t", written, test.told)
 			}
