@@ -101,6 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if wait := r.pauseLeft(request.Name); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
+	r.begin(request.Name)
 	ctx, release := r.answers.Share(ctx)
 	defer release()
 	p, err := r.observe(ctx, request.Name)

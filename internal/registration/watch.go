@@ -65,6 +65,14 @@ func (r *Reconciler) gather(q queue, namespace string) {
 	q.AddAfter(ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}, batchDelay)
 }
 
+// begin ends the gathering: a pass that begins sees what happened before. It may come earlier than
+// the events asked for, and then what happens from now on needs another one.
+func (r *Reconciler) begin(namespace string) {
+	r.gathering.Lock()
+	defer r.gathering.Unlock()
+	delete(r.gathered, namespace)
+}
+
 // due reports whether events of the namespace are being gathered: the pass that follows sees in the
 // caches what happens now.
 func (r *Reconciler) due(namespace string) bool {
