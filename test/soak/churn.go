@@ -10,11 +10,13 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +42,8 @@ type workload struct {
 	callers              []*traffic.Client
 	random               *rand.Rand
 	releases             int
+	// leaving is held while somebody takes a Pod out: two at once might take all that serve.
+	leaving sync.Mutex
 }
 
 // What can happen to a workload. The API server refuses the deletions of a Deployment's Pods,
@@ -80,6 +84,10 @@ func (s *soak) act(ctx context.Context, w *workload, what string) error {
 	if what == deleted || what == evicted || w.object.GetKind() == "Deployment" {
 		s.guarded.RLock()
 		defer s.guarded.RUnlock()
+	}
+	if slices.Contains([]string{named, deleted, evicted}, what) {
+		w.leaving.Lock()
+		defer w.leaving.Unlock()
 	}
 	began := time.Now()
 	victim, err := s.start(ctx, w, what)
@@ -267,14 +275,26 @@ func (s *soak) drainNode(ctx context.Context, node string) error {
 		if pods[i].Spec.NodeName != node {
 			continue
 		}
-		err := s.try(ctx, func(ctx context.Context) error {
-			return s.Kube.SubResource("eviction").Create(ctx, pods[i].DeepCopy(), &policyv1.Eviction{})
-		})
-		if err != nil {
+		if err := s.evict(ctx, &pods[i]); err != nil {
 			return err
 		}
 	}
 	s.count(s.changes, drained)
 	s.say("%s: drained in %s", node, stage.Seconds(time.Since(began)))
 	return cordon(false)
+}
+
+// evict evicts a Pod, and waits until its workload has another one in its place.
+func (s *soak) evict(ctx context.Context, pod *corev1.Pod) error {
+	of := func(w *workload) bool { return labels.SelectorFromSet(w.labels()).Matches(labels.Set(pod.Labels)) }
+	w := s.workloads[slices.IndexFunc(s.workloads, of)]
+	w.leaving.Lock()
+	defer w.leaving.Unlock()
+	err := s.try(ctx, func(ctx context.Context) error {
+		return s.Kube.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{})
+	})
+	if err != nil {
+		return err
+	}
+	return s.settle(ctx, w, pod)
 }
