@@ -256,7 +256,7 @@ func judgeCost(steps []*result) (goals []goal) {
 				writes += n
 			}
 		}
-		each := r.perPod(float64(writes))
+		each := float64(writes) / float64(r.pods+len(r.gone)) // What was deleted is replaced.
 		goals = append(goals, goal{
 			met:   each <= limit*(1+chance),
 			what:  fmt.Sprintf("%s, %s: at most %g writes a Pod, and %.0f %% for what is repeated", r.server, r.name, limit, 100*chance),

@@ -126,7 +126,11 @@ func TestRegistries(t *testing.T) {
 		if sum(r.calls) == 0 {
 			t.Errorf("%s: no calls", r.name)
 		}
-		once(t, r.name+", entries that came", r.joined, want[i][0])
-		once(t, r.name+", entries that left", r.left, want[i][1])
+		again := 0
+		if r.name == stepFailOver && r.joined > fewPods {
+			again = 1 // The Pod that was deleted had failed over before.
+		}
+		once(t, r.name+", entries that came", r.joined-again, want[i][0])
+		once(t, r.name+", entries that left", r.left-again, want[i][1])
 	}
 }
