@@ -7,8 +7,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -426,11 +428,30 @@ func TestServerWaits(t *testing.T) {
 			t.Fatal("it does not answer")
 		}
 	}
+	const maxConcurrentStreams = 3 // its identifier
+	checktest.Same(t, "how many streams a connection may have", maxStreamsPerClient, settings(t, s.address)[maxConcurrentStreams])
 	cancel()
 	checktest.NoError(t, <-done)
 	if s.answers(t) {
 		t.Error("it answers after its end")
 	}
+}
+
+// settings are what a server tells a new HTTP/2 connection, by identifier (RFC 9113, section 6.5).
+func settings(t *testing.T, address string) map[uint16]uint32 {
+	t.Helper()
+	conn := checktest.Must((&net.Dialer{}).DialContext(t.Context(), "tcp", address))(t)
+	defer func() { _ = conn.Close() }()
+	_ = checktest.Must(io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))(t)
+	header := make([]byte, 9)
+	_ = checktest.Must(io.ReadFull(conn, header))(t)
+	payload := make([]byte, int(header[1])<<8|int(header[2]))
+	_ = checktest.Must(io.ReadFull(conn, payload))(t)
+	told := map[uint16]uint32{}
+	for one := range slices.Chunk(payload, 6) {
+		told[binary.BigEndian.Uint16(one)] = binary.BigEndian.Uint32(one[2:])
+	}
+	return told
 }
 
 func TestServerAddress(t *testing.T) {
