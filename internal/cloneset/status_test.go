@@ -124,8 +124,8 @@ func tally(s *plan.Snapshot) plan.Counts {
 }
 
 // TestStatusThatCanWait: in a large set, counters are written in steps while the rollout
-// continues. Everything else is written at once, and so is everything when a pass has
-// nothing left to do, or in a small set.
+// continues. Nothing else is left to the next pass without a time by which it is due: see
+// TestTellEvery.
 func TestStatusThatCanWait(t *testing.T) {
 	did, failed := []outcome{{}}, []outcome{{err: errGone}}
 	for _, test := range []struct {
