@@ -58,7 +58,7 @@ func (c *Cluster) Err() error {
 // Server is the API server's URL.
 func (c *Cluster) Server() string { return Fill("https://127.0.0.1:$API", c.values) }
 
-// Version is the version of Kubernetes, for instance "v1.36.3".
+// Version is the version of Kubernetes, for instance "v1.37.2".
 func (c *Cluster) Version() string { return c.binaries.Kubernetes }
 
 // PIDs are the IDs of the components' processes, by the names of their binaries.

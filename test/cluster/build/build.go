@@ -42,7 +42,7 @@ type Source struct {
 	Dir string
 	// ModFile is the file in it that pins the version, for instance "go.mod".
 	ModFile string
-	// Kubernetes is the pinned version, for instance "v1.36.3".
+	// Kubernetes is the pinned version, for instance "v1.37.2".
 	Kubernetes string
 	// Etcd is the pinned version, for instance "v3.6.8".
 	Etcd string
@@ -171,7 +171,7 @@ func packagePath(binary string) string {
 type Binaries struct {
 	// Dir is the directory.
 	Dir string
-	// Kubernetes is the version, for instance "v1.36.3".
+	// Kubernetes is the version, for instance "v1.37.2".
 	Kubernetes string
 }
 

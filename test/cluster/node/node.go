@@ -23,7 +23,7 @@ const (
 	// heartbeatPeriod is how often leases are renewed; a kubelet's value.
 	heartbeatPeriod = 10 * time.Second
 	// kubeletVersion is the Kubernetes version of the emulated kubelet.
-	kubeletVersion = "v1.36.3"
+	kubeletVersion = "v1.37.2"
 )
 
 // hostIP is the address of the node with the given index.
