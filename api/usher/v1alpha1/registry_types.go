@@ -38,6 +38,9 @@ type RegistryList struct {
 // +kubebuilder:validation:XValidation:rule="[has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, service, webhook, xds or zookeeper"
 // +kubebuilder:validation:XValidation:rule="!has(self.strictServices) || !self.strictServices || has(self.services)",message="strictServices allows only what services lists: list a service, or nobody could register",fieldPath=".strictServices"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || !has(self.services)",message="the kind service needs no rules: each Service belongs to its namespace",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.zookeeper) || self.zookeeper.tls || self.insecure",message="without TLS whoever is on the network reads and changes what is sent to ZooKeeper: set zookeeper.tls, or insecure: true to accept that",fieldPath=".zookeeper"
+// +kubebuilder:validation:XValidation:rule="!has(self.dns) || has(self.dns.credentialsSecret) || self.insecure",message="without a TSIG key whoever is on the network forges updates and answers: name a Secret with one, or set insecure: true to accept that",fieldPath=".dns"
+// +kubebuilder:validation:XValidation:rule="self.insecure || !(has(self.consul) && has(self.consul.credentialsSecret) && self.consul.address.startsWith('http:') || has(self.etcd) && has(self.etcd.credentialsSecret) && self.etcd.endpoints.exists(url, url.startsWith('http:')) || has(self.eureka) && has(self.eureka.credentialsSecret) && self.eureka.address.startsWith('http:') || has(self.nacos) && has(self.nacos.credentialsSecret) && self.nacos.address.startsWith('http:'))",message="over http whoever is on the network reads the credentials: use an https address, or set insecure: true to accept that"
 type RegistrySpec struct {
 	// Consul keeps entries in Consul's catalog.
 	// +optional
@@ -117,6 +120,12 @@ type RegistrySpec struct {
 	// +listType=set
 	// +optional
 	AllowedMetadata []string `json:"allowedMetadata,omitempty"`
+	// Insecure accepts a connection that others on the network may read or change: credentials
+	// over http, ZooKeeper without TLS, DNS without a TSIG key. Default: false, which refuses
+	// these.
+	// +kubebuilder:default=false
+	// +optional
+	Insecure bool `json:"insecure,omitempty"`
 	// RateLimit limits how fast entries change, across all services. Default: no limit.
 	// +optional
 	RateLimit *RateLimit `json:"rateLimit,omitempty"`
@@ -391,8 +400,13 @@ type ZooKeeperRegistry struct {
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(part, part == '.' || part == '..' || part == 'zookeeper')",message="the path cannot have the parts . and .. nor zookeeper, which is ZooKeeper's own"
 	// +optional
 	Path string `json:"path,omitempty"`
+	// TLS encrypts the connections, to the servers' secure ports. It is verified by each
+	// server's name. Default: false, which needs spec.insecure.
+	// +kubebuilder:default=false
+	// +optional
+	TLS bool `json:"tls,omitempty"`
 	// CredentialsSecret names a Secret with the keys username and password, for the
-	// digest scheme.
+	// digest scheme, and for TLS ca.crt, tls.crt and tls.key.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }

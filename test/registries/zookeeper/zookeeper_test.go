@@ -133,6 +133,35 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+// TestTLS uses a server with a secure port that asks for a certificate.
+func TestTLS(t *testing.T) {
+	a := registrytest.NewAuthority(t)
+	ca, certificate, key := a.Files()
+	both := filepath.Join(t.TempDir(), "server.pem")
+	pair := slices.Concat(checktest.Must(os.ReadFile(key))(t), checktest.Must(os.ReadFile(certificate))(t))
+	checktest.NoError(t, os.WriteFile(both, pair, 0o600))
+	secure := fmt.Sprintf("127.0.0.1:%d", servers.FreePorts(t, 1)[0])
+	_, port, _ := strings.Cut(secure, ":")
+	start(t, "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory", "secureClientPort="+port,
+		"secureClientPortAddress=127.0.0.1", "ssl.clientAuth=need", "ssl.hostnameVerification=false",
+		"ssl.keyStore.type=PEM", "ssl.keyStore.location="+both, "ssl.trustStore.type=PEM", "ssl.trustStore.location="+ca)
+	connect := func(secret map[string][]byte) *zookeeper.Registry {
+		return registrytest.Connect(t, zookeeper.New, zookeeper.Options{
+			Servers: []string{secure}, Layout: zookeeper.Curator, TLS: true, Secret: secret,
+		})
+	}
+	registrytest.CheckTLS(t, a, registry.ErrTransient, connect)
+	pem, private := a.Pair()
+	r := connect(map[string][]byte{
+		credentials.KeyCA: a.PEM, credentials.KeyCertificate: pem, credentials.KeyPrivateKey: private,
+	})
+	e := registrytest.Entry("a")
+	registrytest.Put(t, r, e)
+	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, r, e))
+	plain := registrytest.Connect(t, zookeeper.New, zookeeper.Options{Servers: []string{secure}, Layout: zookeeper.Curator})
+	registrytest.Check(t, "without TLS", plain.Ping(registrytest.Bounded(t)), registry.ErrTransient)
+}
+
 // TestMaskedACL writes where we may not read who owns the folder.
 func TestMaskedACL(t *testing.T) {
 	s := start(t)
@@ -307,7 +336,8 @@ type server struct {
 	address string
 }
 
-func start(t *testing.T) *server {
+// start starts a server, with more lines in its configuration.
+func start(t *testing.T, more ...string) *server {
 	t.Helper()
 	root := servers.Fetch(t, func(ctx context.Context) (string, error) { return fetch.Debian(ctx, "zookeeper", packages...) })
 	var path []string
@@ -317,11 +347,11 @@ func start(t *testing.T) *server {
 	port := servers.FreePorts(t, 1)[0]
 	s := &server{address: fmt.Sprintf("127.0.0.1:%d", port)}
 	config := filepath.Join(t.TempDir(), "zoo.cfg")
-	text := strings.Join([]string{
+	text := append([]string{
 		"tickTime=2000", "dataDir=" + t.TempDir(), fmt.Sprintf("clientPort=%d", port), "clientPortAddress=127.0.0.1",
 		"admin.enableServer=false", "4lw.commands.whitelist=srvr", "maxClientCnxns=0", "",
-	}, "\n")
-	checktest.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+	}, more...)
+	checktest.NoError(t, os.WriteFile(config, []byte(strings.Join(text, "\n")), 0o600))
 	s.Process = servers.Start(t, run.Spec{
 		Name: "zookeeper", Path: "java", Ready: s.ready,
 		Args: []string{"-Xmx128m", "-cp", strings.Join(path, ":"),

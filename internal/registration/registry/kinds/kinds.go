@@ -76,7 +76,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 		{"service", nil, true, true, of(spec.Service, service.FromSpec(in.Reader, namespace))},
 		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, false, of(spec.Webhook, webhook.FromSpec)},
 		{"xds", nil, true, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
-		{"zookeeper", login, false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
+		{"zookeeper", tls(login...), false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
 	}
 }
 

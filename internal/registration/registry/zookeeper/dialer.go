@@ -29,6 +29,7 @@ var errClosed = errors.New("the connection was closed")
 type dialer struct {
 	servers []string
 	auth    []byte
+	network network
 
 	// turn is held while making a connection.
 	turn chan struct{}
@@ -38,8 +39,13 @@ type dialer struct {
 	closed bool
 }
 
+// network makes a connection: a net.Dialer or a tls.Dialer.
+type network interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
 func newDialer(servers []string, auth []byte) *dialer {
-	return &dialer{servers: zk.FormatServers(servers), auth: auth, turn: make(chan struct{}, 1)}
+	return &dialer{servers: zk.FormatServers(servers), auth: auth, network: &net.Dialer{}, turn: make(chan struct{}, 1)}
 }
 
 // run calls op with a connection, and types its error. If the context ends, run closes
@@ -82,7 +88,7 @@ func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
 
 // connect tries each server once.
 func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
-	l := &link{ready: make(chan struct{}), spent: make(chan struct{}), lost: make(chan struct{})}
+	l := &link{network: d.network, ready: make(chan struct{}), spent: make(chan struct{}), lost: make(chan struct{})}
 	conn, _, err := zk.Connect(d.servers, sessionTimeout, zk.WithHostProvider(l), zk.WithDialer(l.dial),
 		zk.WithEventCallback(l.event), zk.WithLogger(silent{}))
 	if err != nil {
@@ -150,6 +156,7 @@ type link struct {
 	// ready is closed when a session begins, spent when no server accepted one, and
 	// lost when the connection of a session has ended.
 	ready, spent, lost chan struct{}
+	network            network
 
 	mu      sync.Mutex
 	servers []string
@@ -187,7 +194,9 @@ func (l *link) dial(network, address string, timeout time.Duration) (net.Conn, e
 	if isClosed(l.ready) {
 		return nil, errClosed
 	}
-	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(context.Background(), network, address)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	conn, err := l.network.DialContext(ctx, network, address)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {

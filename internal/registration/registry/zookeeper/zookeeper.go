@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"path"
@@ -61,8 +62,10 @@ type Options struct {
 	// Path is the path of all services, without leading or trailing slashes. Default:
 	// DefaultPath.
 	Path string
-	// Secret holds the login for the digest scheme, under the keys of package credentials.
-	// It may be nil.
+	// TLS encrypts connections.
+	TLS bool
+	// Secret holds the login for the digest scheme, and for TLS the certificates, under the
+	// keys of package credentials. It may be nil.
 	Secret map[string][]byte
 }
 
@@ -73,7 +76,7 @@ func FromSpec(s *usherv1alpha1.ZooKeeperRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, DefaultPath(layout)), Obeyed: obeyed[layout],
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{Servers: s.Servers, Layout: layout, Path: root, Secret: secret})
+			return New(Options{Servers: s.Servers, Layout: layout, Path: root, TLS: s.TLS, Secret: secret})
 		},
 	}
 }
@@ -114,11 +117,19 @@ func New(options Options) (*Registry, error) {
 		}
 		auth = slices.Concat(user, []byte(":"), password)
 	}
-	return &Registry{
+	r := &Registry{
 		root:   "/" + strings.Trim(cmp.Or(options.Path, DefaultPath(options.Layout)), "/"),
 		layout: known,
 		dialer: newDialer(options.Servers, auth),
-	}, nil
+	}
+	if options.TLS {
+		config, err := credentials.TLS(options.Secret)
+		if err != nil {
+			return nil, registry.Permanent(err)
+		}
+		r.dialer.network = &tls.Dialer{Config: config}
+	}
+	return r, nil
 }
 
 // Ping implements registry.Connector. ZooKeeper accepts any credentials; wrong ones
