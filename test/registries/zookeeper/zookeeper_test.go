@@ -5,6 +5,8 @@ package zookeeper_test
 import (
 	"bufio"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
@@ -136,10 +138,13 @@ func TestDigest(t *testing.T) {
 // TestTLS uses a server with a secure port that asks for a certificate.
 func TestTLS(t *testing.T) {
 	a := registrytest.NewAuthority(t)
-	ca, certificate, key := a.Files()
+	ca, _, _ := a.Files()
+	certificate, key := a.Pair()
+	block, _ := pem.Decode(key)
+	block.Bytes = checktest.Must(x509.MarshalPKCS8PrivateKey(checktest.Must(x509.ParseECPrivateKey(block.Bytes))(t)))(t)
+	block.Type = "PRIVATE KEY" // ZooKeeper reads no other
 	both := filepath.Join(t.TempDir(), "server.pem")
-	pair := slices.Concat(checktest.Must(os.ReadFile(key))(t), checktest.Must(os.ReadFile(certificate))(t))
-	checktest.NoError(t, os.WriteFile(both, pair, 0o600))
+	checktest.NoError(t, os.WriteFile(both, append(pem.EncodeToMemory(block), certificate...), 0o600))
 	secure := fmt.Sprintf("127.0.0.1:%d", servers.FreePorts(t, 1)[0])
 	_, port, _ := strings.Cut(secure, ":")
 	start(t, "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory", "secureClientPort="+port,
@@ -151,9 +156,9 @@ func TestTLS(t *testing.T) {
 		})
 	}
 	registrytest.CheckTLS(t, a, registry.ErrTransient, connect)
-	pem, private := a.Pair()
+	certificate, key = a.Pair()
 	r := connect(map[string][]byte{
-		credentials.KeyCA: a.PEM, credentials.KeyCertificate: pem, credentials.KeyPrivateKey: private,
+		credentials.KeyCA: a.PEM, credentials.KeyCertificate: certificate, credentials.KeyPrivateKey: key,
 	})
 	e := registrytest.Entry("a")
 	registrytest.Put(t, r, e)
@@ -326,7 +331,8 @@ var packages = []string{
 
 // jars are the ones in them that the server needs. Others would log to another place.
 var jars = []string{
-	"zookeeper", "zookeeper-jute", "netty-all", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java",
+	"zookeeper", "zookeeper-jute", "netty-buffer", "netty-codec", "netty-common", "netty-handler", "netty-resolver", "netty-transport",
+	"netty-transport-native-epoll", "netty-transport-native-unix-common", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java",
 	"jackson-core", "jackson-databind", "jackson-annotations", "commons-cli",
 }
 
