@@ -67,7 +67,7 @@ func (m *measurement) requests() []request {
 		{name: requestImage, image: v2, send: m.patch(merge, imagePatch(v2))},
 		{name: "delete", gone: true, send: m.removePod},
 	}
-	if m.options.Restart > 0 || m.options.Sets > 0 { // by hand, 32 Pods at a time would take long
+	if m.options.timed() || m.options.Sets > 0 { // by hand, 32 Pods at a time would take long
 		return requests
 	}
 	return append(requests, []request{

@@ -19,9 +19,9 @@ const (
 	writesInPlace = 4
 	// ceilingShare is the required share of what the API server allows.
 	ceilingShare = 0.80
-	// restartShare is the required share of what the API server, at ceilingShare, and the
+	// timedShare is the required share of what the API server, at ceilingShare, and the
 	// budget allow where containers take long to restart.
-	restartShare = 0.90
+	timedShare = 0.90
 	// rejectedLimit limits the share of rejected writes, in each step.
 	rejectedLimit = 0.01
 	// outLimit is how many times longer a Pod may be out of service in the largest size
@@ -82,11 +82,16 @@ func judge(results []*result) []goal {
 
 // judgeRate compares the rate of updates in place with what the API server allows, both
 // in the largest size.
-func judgeRate(results []*result) []goal {
+func judgeRate(results []*result) (goals []goal) {
 	step, ceiling := largest(results, stepInPlace), largest(results, requestImage)
 	limit, share := ceiling.perSecond()/writesInPlace, ceilingShare
-	if step.restart > 0 {
-		return judgeRestart(step, share*limit)
+	for _, r := range results {
+		if r.timed && r.bounded && r.size == ceiling.size && r.name != stepSets {
+			goals = append(goals, judgeTimed(r, share*limit)...)
+		}
+	}
+	if len(goals) > 0 {
+		return goals
 	}
 	return []goal{{
 		met:  step.perSecond() >= share*limit,
@@ -126,18 +131,18 @@ func judgeSets(steps []*result) []goal {
 	}}
 }
 
-// judgeRestart judges an update of containers that take long to restart, or by an Usher that is
-// far from the API server. Either that bounds it, and the last Pods begin one restart before its
-// end, or maxUnavailable does.
-func judgeRestart(step *result, server float64) []goal {
+// judgeTimed judges an update of containers or images that take long, or by an Usher that is far
+// from the API server. Either that bounds it, and the last Pods begin one restart before its end,
+// or maxUnavailable does. The first Pods begin when their nodes have the image.
+func judgeTimed(step *result, server float64) []goal {
 	pods, out := float64(step.size), (step.restart + roundTrips*step.distance).Seconds()
 	budget := (pods - float64(readyFloor(step.size))) / out
-	possible := min(pods/(pods/server+out), budget)
-	where := fmt.Sprintf("in place, restart %s, API server %s away: ", step.restart, step.distance)
+	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget))
+	where := step.name + ": "
 	p99 := step.out.Percentile(99)
 	return []goal{{
-		met:  step.perSecond() >= restartShare*possible,
-		what: fmt.Sprintf("%sat least %.0f %% of what is possible", where, 100*restartShare),
+		met:  step.perSecond() >= timedShare*possible,
+		what: fmt.Sprintf("%sat least %.0f %% of what is possible", where, 100*timedShare),
 		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server takes %.1f, maxUnavailable allows %.1f",
 			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget),
 	}, {

@@ -122,16 +122,18 @@ func TestGoals(t *testing.T) {
 		"guard, met":      {guardResults(0.11), ""},
 		"guard, slow": {guardResults(0.112), "1.12 ×: p99 112 ms, p50 10 ms, and 2.5 ms of the API server's CPU each; " +
 			"without it p99 100 ms, p50 10 ms, and 2.5 ms of the API server's CPU each"},
-		"restarts, met": {cloneSetResults(2000, func(_, u, _ *result) { u.restart = 5 * time.Second }), ""},
-		"restarts, budget not used": {cloneSetResults(2000, func(_, u, _ *result) { u.restart, u.wall = time.Minute, times(500) }),
+		"restarts, met": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart = true, 5*time.Second }), ""},
+		"restarts, budget not used": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.wall = true, time.Minute, times(500) }),
 			"62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server takes 8.0, maxUnavailable allows 6.7"},
 		"far away, budget not used": {cloneSetResults(2000, func(_, u, _ *result) {
-			u.restart, u.distance, u.wall = 59700*time.Millisecond, 100*time.Millisecond, times(500)
+			u.timed, u.restart, u.distance, u.wall = true, 59700*time.Millisecond, 100*time.Millisecond, times(500)
 		}), "62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server takes 8.0, maxUnavailable allows 6.7"},
+		"images, late": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.pull, u.wall = true, 50*time.Second, times(334) }),
+			"90 % at 2,000 Pods: 6.0 of 6.7 Pods/s; the API server takes 8.0, maxUnavailable allows +Inf"},
 		"sets, met":                   {setsResults(func(_, _, _ *result) {}), ""},
 		"sets, slow":                  {setsResults(func(_, _, m *result) { m.wall = times(223) }), "90 % with 400 sets: 9.0 of 10.0 Pods/s"},
 		"a small set waits":           {setsResults(func(o, _, _ *result) { o.beside = times(5.1) }), "5.10 s; alone 3.00 s"},
-		"restarts, back late":         {cloneSetResults(2000, func(_, u, _ *result) { u.restart, u.out[1] = 5*time.Second, times(6.1) }), "6100 ms"},
+		"restarts, back late":         {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.out[1] = true, 5*time.Second, times(6.1) }), "6100 ms"},
 		"a fifth, killed, costs more": {operator(func(r []*result) { r[3].cpu[usher] = times(20) }), ""},
 	} {
 		goals := judge(c.results)

@@ -25,7 +25,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -40,14 +39,15 @@ type Options struct {
 	// Guard measures instead what the guard costs deletions of so many Pods that it does not
 	// know.
 	Guard bool
-	// Restart is how long containers take to restart, default 50 ms. If it is set, only
-	// updates in place are measured.
-	Restart time.Duration
-	// Latency is how far Usher is from the API server: how much longer a round trip takes. If it
-	// is set, only updates in place are measured.
-	Latency time.Duration
+	// Restarts are how long containers take to restart, default 50 ms, Latencies how far Usher is
+	// from the API server: how much longer a round trip takes. If either is set, only updates in
+	// place are measured, one for each pair.
+	Restarts, Latencies []time.Duration
+	// Pull is how long nodes pull each image. If it is set, only updates in place are measured,
+	// of CloneSets whose images come first.
+	Pull time.Duration
 	// Sets is a number of CloneSets of PodsPerSet Pods. If it is set, Sizes is the number of their
-	// Pods, and only updates in place are measured: of one CloneSet of as many Pods, of a
+	// Pods, there is at most one of Restarts and of Latencies, and only updates in place are measured: of one CloneSet of as many Pods, of a
 	// small one, alone and meanwhile, and of all those.
 	Sets int
 	// Repair is how often the operator compares a registry's entries with the desired
@@ -109,22 +109,23 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Repair = cmp.Or(o.Repair, defaultRepair)
-	if o.Latency > 0 {
-		o.Restart = cmp.Or(o.Restart, containerDelay)
-	}
 	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)), ""
+	simulated, err := newNodes()
+	if err != nil {
+		return nil, err
+	}
 	var results []*result
-	err := stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
+	err = stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
 		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, auditFile(s), s.Usher()) },
 		func(ctx context.Context, s *stage.Stage) error {
-			return startNodes(ctx, s, nodes, cmp.Or(o.Restart, containerDelay))
+			return s.StartNodes(ctx, simulated, nodes, podsPerNode)
 		},
 		func(ctx context.Context, s *stage.Stage) error { return s.Install(ctx, namespace) },
 	}, Play: func(ctx context.Context, s *stage.Stage) (err error) {
 		version = s.Cluster.Version()
-		m := &measurement{Stage: s, options: o, audit: &auditLog{path: auditFile(s)}, began: time.Now()}
-		if o.Latency > 0 {
-			if m.kubeconfig, err = moveAway(ctx, s, o.Latency); err != nil {
+		m := &measurement{Stage: s, options: o, nodes: simulated, audit: &auditLog{path: auditFile(s)}, began: time.Now()}
+		if len(o.Latencies) > 0 {
+			if err := m.moveAway(ctx); err != nil {
 				return err
 			}
 		}
@@ -144,29 +145,15 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 func auditFile(s *stage.Stage) string { return s.Path("audit.log") }
 
-// moveAway makes the API server look far away to those who use the returned kubeconfig,
-// which is Usher's: an answer takes a round trip longer.
-func moveAway(ctx context.Context, s *stage.Stage, roundTrip time.Duration) (kubeconfig string, err error) {
-	usual, err := s.Cluster.UserKubeconfig(stage.UsherUser)
-	if err != nil {
-		return "", err
-	}
-	kubeconfig = s.Path("far.kubeconfig")
-	link, err := s.Through(ctx, usual, kubeconfig)
-	if err == nil {
-		link.Slow(roundTrip)
-	}
-	return kubeconfig, err
-}
-
-func startNodes(ctx context.Context, s *stage.Stage, nodes int, restart time.Duration) error {
-	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{
-		ReadyDelay: containerDelay, UpdateDelay: restart, DeleteDelay: containerDelay,
-	})
+// moveAway puts a link between Usher and the API server.
+func (m *measurement) moveAway(ctx context.Context) error {
+	usual, err := m.Cluster.UserKubeconfig(stage.UsherUser)
 	if err != nil {
 		return err
 	}
-	return s.StartNodes(ctx, simulated, nodes, podsPerNode)
+	m.kubeconfig = m.Path("far.kubeconfig")
+	m.link, err = m.Through(ctx, usual, m.kubeconfig)
+	return err
 }
 
 // all measures all registries and sizes.
@@ -189,14 +176,7 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 		turns = guardTurns(m.options.Sizes)
 	}
 	for _, t := range turns {
-		steps := cloneSetScenario(t.size)
-		switch {
-		case m.options.Sets > 0:
-			steps = setsScenario(t.size)
-		case m.options.Restart > 0:
-			steps = restartScenario(t.size)
-		}
-		done, err := m.size(ctx, steps, "", t)
+		done, err := m.size(ctx, m.options.scenario(t.size), "", t)
 		if err != nil {
 			return all, err
 		}

@@ -67,7 +67,7 @@ func TestMeasure(t *testing.T) {
 func TestSetsFarAway(t *testing.T) {
 	const distance = 100 * time.Millisecond
 	o := options(t)
-	o.Sets, o.Latency = fewPods/PodsPerSet, distance
+	o.Sets, o.Latencies = fewPods/PodsPerSet, []time.Duration{distance}
 	report := measure(t, o)
 	got := []string{}
 	for _, r := range report.results {
@@ -84,6 +84,27 @@ func TestSetsFarAway(t *testing.T) {
 	if one := largest(report.results, stepInPlace); one.beside <= 0 {
 		t.Error("no small set was updated beside the large one")
 	}
+}
+
+// Each pair of restart and latency is measured, and images come first: their pull keeps no Pod out
+// of service.
+func TestTimed(t *testing.T) {
+	const pull, restart, distance = 2 * time.Second, 300 * time.Millisecond, 50 * time.Millisecond
+	o := options(t)
+	o.Restarts, o.Latencies, o.Pull = []time.Duration{containerDelay, restart}, []time.Duration{0, distance}, pull
+	report := measure(t, o)
+	got := map[string]bool{}
+	for _, r := range report.results {
+		if r.alone {
+			continue
+		}
+		once(t, r.name+", times out of service", len(r.out), fewPods)
+		if r.wall < pull || r.out.Percentile(0) < r.restart+2*r.distance || r.out.Percentile(100) > r.restart+pull {
+			t.Errorf("%s: it took %s, and Pods were out of service for %s to %s", r.name, r.wall, r.out.Percentile(0), r.out.Percentile(100))
+		}
+		got[r.restart.String()+" "+r.distance.String()] = true
+	}
+	checktest.Same(t, "measured", map[string]bool{"50ms 0s": true, "300ms 0s": true, "50ms 50ms": true, "300ms 50ms": true}, got)
 }
 
 // measure measures successfully, and checks what every measurement has.

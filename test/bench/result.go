@@ -39,10 +39,9 @@ type result struct {
 	pods, rounds int
 	// bounded means that maxUnavailable bounds the step.
 	bounded bool
-	// restart is how long containers were made to take to restart; 0 if that was not the point.
-	restart time.Duration
-	// distance is how much longer Usher's round trips to the API server were made to take.
-	distance time.Duration
+	// restart, pull, distance and timed are those of the step.
+	restart, pull, distance time.Duration
+	timed                   bool
 	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
 	beside time.Duration
 	// wall is until all Pods and entries have reached the result. done is until the
@@ -60,7 +59,7 @@ type result struct {
 }
 
 func (m *measurement) result(name string) *result {
-	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, restart: m.options.Restart, distance: m.options.Latency, own: newRequests()}
+	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, own: newRequests()}
 	if m.server != nil {
 		r.server = m.server.Name()
 	}

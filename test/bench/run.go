@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,8 +43,10 @@ type measurement struct {
 	options Options
 	audit   *auditLog
 	began   time.Time
-	// kubeconfig is Usher's, if it is not the usual one.
+	nodes   *nodes
+	// kubeconfig is Usher's, if it is not the usual one, and link what it goes through.
 	kubeconfig string
+	link       *stage.Link
 
 	turn    turn
 	server  servers.Server // nil: no registry
@@ -188,6 +191,9 @@ func (m *measurement) startUsher() error {
 	if m.server == nil {
 		args = []string{"--controllers", "cloneset"}
 	}
+	if m.options.Pull > 0 {
+		args = append(args, "--pull-image", "example.test/usher:v1")
+	}
 	if m.kubeconfig != "" {
 		args = append(args, "--kubeconfig", m.kubeconfig) // The last one counts.
 	}
@@ -243,6 +249,10 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 		return nil, err
 	}
 	m.say("%s: %s", m.where(), p.name)
+	m.nodes.begin(cmp.Or(p.restart, containerDelay), p.pull)
+	if m.link != nil {
+		m.link.Slow(p.distance)
+	}
 	ctx, cancel := bound(ctx)
 	defer cancel()
 	m.pods.begin()
@@ -255,7 +265,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	if p.pods > 0 {
 		r.pods = p.pods
 	}
-	r.bounded = p.bounded
+	r.bounded, r.restart, r.pull, r.distance, r.timed = p.bounded, p.restart, p.pull, p.distance, p.timed
 	before, err := m.cpu()
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -66,6 +67,11 @@ type step struct {
 	replicas, version, old int
 	recreate               bool
 	hooks                  []string // the gates that hold
+	// restart is how long containers take to restart, default 50 ms, pull how long nodes pull an
+	// image, and distance how much longer a round trip to the API server takes. timed means that
+	// these are the point.
+	restart, pull, distance time.Duration
+	timed                   bool
 	// bounded means that maxUnavailable bounds the step.
 	bounded bool
 	// hidden means that it only prepares the next one, and is not reported.
@@ -101,12 +107,49 @@ func cloneSetScenario(n int) []step {
 	}
 }
 
-// restartScenario is what depends on how long containers take to restart.
-func restartScenario(n int) []step {
-	return []step{
-		{name: "scale out", replicas: n, version: 1, hidden: true},
-		{name: stepInPlace, replicas: n, version: 2, bounded: true},
+// timed reports whether only updates in place are measured, and how long they take.
+func (o Options) timed() bool { return len(o.Restarts)+len(o.Latencies) > 0 || o.Pull > 0 }
+
+// scenario is what is measured without a registry.
+func (o Options) scenario(n int) []step {
+	restarts, latencies := o.Restarts, o.Latencies
+	if len(restarts) == 0 {
+		restarts = []time.Duration{containerDelay}
 	}
+	if len(latencies) == 0 {
+		latencies = []time.Duration{0}
+	}
+	steps := cloneSetScenario(n)
+	switch {
+	case o.Sets > 0:
+		steps = setsScenario(n)
+	case o.timed():
+		return timedScenario(n, restarts, latencies, o.Pull)
+	}
+	for i := range steps {
+		steps[i].restart, steps[i].distance, steps[i].timed = restarts[0], latencies[0], o.timed()
+	}
+	return steps
+}
+
+// timedScenario updates a CloneSet once for each restart and latency.
+func timedScenario(n int, restarts, latencies []time.Duration, pull time.Duration) []step {
+	steps := []step{{name: "scale out", replicas: n, version: 1, hidden: true}}
+	for _, distance := range latencies {
+		for _, restart := range restarts {
+			name := fmt.Sprintf("%s, restart %s", stepInPlace, restart)
+			if pull > 0 {
+				name += fmt.Sprintf(", pull %s", pull)
+			}
+			if distance > 0 {
+				name += fmt.Sprintf(", API server %s away", distance)
+			}
+			steps = append(steps, step{
+				name: name, replicas: n, version: len(steps) + 1, bounded: true, timed: true, restart: restart, pull: pull, distance: distance,
+			})
+		}
+	}
+	return steps
 }
 
 // The sets of setsScenario.

@@ -5,6 +5,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -125,7 +126,13 @@ func (p *pod) launch(c *container, now time.Time) bool {
 	imageID := ""
 	for _, image := range p.images(c.spec) {
 		var err error
-		if imageID, err = p.runtime.Pull(image); err != nil {
+		imageID, err = p.runtime.Pull(p.object.Spec.NodeName, image)
+		if pulling, ok := errors.AsType[*Pulling](err); ok {
+			c.waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+			p.wake(pulling.Until)
+			return false
+		}
+		if err != nil {
 			c.waiting = &corev1.ContainerStateWaiting{
 				Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: %s", image, err),
 			}
@@ -188,7 +195,7 @@ func (p *pod) reap(c *container, now time.Time) bool {
 	fresh := c.halt != nil && c.halt.fresh
 	c.ended(*exit, reason)
 	if fresh {
-		c.changed(now.Add(p.traits.UpdateDelay))
+		c.changed(now.Add(p.runtime.Traits().UpdateDelay))
 	}
 	return true
 }

@@ -79,7 +79,7 @@ func (r *processRuntime) Address(pod types.UID) (string, error) { return r.addre
 
 func (r *processRuntime) Release(pod types.UID) { r.addresses.release(pod) }
 
-func (r *processRuntime) Pull(image string) (string, error) {
+func (r *processRuntime) Pull(_, image string) (string, error) {
 	if _, _, err := r.options.Images(image); err != nil {
 		return "", err
 	}

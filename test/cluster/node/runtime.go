@@ -28,13 +28,18 @@ type Runtime interface {
 	Address(pod types.UID) (string, error)
 	// Release frees the Pod's address.
 	Release(pod types.UID)
-	// Pull pulls an image and returns its ID.
-	Pull(image string) (string, error)
+	// Pull has a node pull an image, and returns its ID. A *Pulling means that it takes until then.
+	Pull(node, image string) (string, error)
 	// Start starts a container.
 	Start(cfg ContainerConfig) (Instance, error)
 	// Close kills all containers and waits until they are gone.
 	Close(ctx context.Context) error
 }
+
+// Pulling is the error of a pull that is under way.
+type Pulling struct{ Until time.Time }
+
+func (p *Pulling) Error() string { return "it is being pulled until " + p.Until.Format(time.RFC3339) }
 
 // Traits are the properties of a runtime that the state machine needs.
 type Traits struct {
@@ -46,7 +51,8 @@ type Traits struct {
 	// MostCPU is the most that a node gives a container by a resize; zero is no limit.
 	MostCPU resource.Quantity
 	// ReadyDelay is the time from the first sight of a Pod to its containers' start,
-	// UpdateDelay from the end of a container whose definition changed to its restart,
+	// UpdateDelay from the end of a container whose definition changed to its restart (it may
+	// change at any time),
 	// DeleteDelay from the first sight of a deletion to the end of the Pod's containers.
 	ReadyDelay, UpdateDelay, DeleteDelay time.Duration
 }
@@ -134,7 +140,7 @@ func (r *simulatedRuntime) Address(pod types.UID) (string, error) {
 
 func (r *simulatedRuntime) Release(types.UID) {}
 
-func (r *simulatedRuntime) Pull(image string) (string, error) {
+func (r *simulatedRuntime) Pull(_, image string) (string, error) {
 	if slices.Contains(r.missing, image) {
 		return "", fmt.Errorf("image %q is simulated as missing", image)
 	}

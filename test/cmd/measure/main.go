@@ -6,7 +6,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -25,20 +24,21 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out *os.File, getenv func(string) string) error {
-	o, sizes, registries, markdown, check := bench.Options{Out: out, Getenv: getenv}, "", "", "", false
+	o, registries, markdown, check := bench.Options{Out: out, Getenv: getenv}, "", "", false
 	flags := flag.NewFlagSet("measure", flag.ContinueOnError)
-	flags.StringVar(&sizes, "sizes", "", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart or -latency 2000")
+	flags.Var((*list[int])(&o.Sizes), "sizes", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart, -latency or -image 2000")
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
 	flags.BoolVar(&o.Guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know")
-	flags.DurationVar(&o.Restart, "restart", 0, "measure only updates in place, of containers that take that long to restart")
-	flags.DurationVar(&o.Latency, "latency", 0, "measure only updates in place, by an Usher that is that round trip away from the API server")
+	flags.Var((*list[time.Duration])(&o.Restarts), "restart", "measure only updates in place, of containers that take that long to restart: `durations`, such as 50ms,5s")
+	flags.Var((*list[time.Duration])(&o.Latencies), "latency", "measure only updates in place, by an Usher that is that round trip away from the API server: `durations`, such as 0s,20ms, each with each -restart")
+	flags.DurationVar(&o.Pull, "image", 0, "measure only updates in place, to images that nodes pull for that long")
 	flags.IntVar(&o.Sets, "sets", 0, "measure only updates in place: of a `number` of CloneSets of 5 Pods at once, of one of as many Pods, and of a small one beside it")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
 	flags.BoolVar(&check, "check", false, "end with exit code 1 if a goal is missed")
 	if err := stage.Parse(flags, args); err != nil {
 		return err
 	}
-	if err := complete(&o, sizes, registries); err != nil {
+	if err := complete(&o, registries); err != nil {
 		return err
 	}
 	if markdown != "" {
@@ -58,44 +58,49 @@ func run(ctx context.Context, args []string, out *os.File, getenv func(string) s
 }
 
 // complete fills in how many Pods are measured, and with which registries.
-func complete(o *bench.Options, sizes, registries string) (err error) {
-	if err := verify(o, sizes, registries); err != nil {
-		return err
-	}
-	usual := "100,2000"
+func complete(o *bench.Options, registries string) error {
+	timed := len(o.Restarts)+len(o.Latencies) > 0 || o.Pull != 0
+	usual := []int{100, 2000}
 	switch {
+	case o.Pull < 0 || o.Sets < 0:
+		return fmt.Errorf("%w: -image=%s -sets=%d: give a duration such as 5s, and a number such as 2000", stage.ErrUsage, o.Pull, o.Sets)
+	case o.Guard && registries != "", (timed || o.Sets > 0) && (o.Guard || registries != ""):
+		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency, -image and -sets", stage.ErrUsage)
+	case o.Sets > 0 && (len(o.Sizes) > 0 || len(o.Restarts) > 1 || len(o.Latencies) > 1 || o.Pull > 0):
+		return fmt.Errorf("%w: -sets gives the number of Pods and goes with one -restart and one -latency: leave the others out", stage.ErrUsage)
 	case o.Sets > 0:
-		usual = strconv.Itoa(o.Sets * bench.PodsPerSet)
-	case o.Restart > 0, o.Latency > 0, o.Guard:
-		usual = "2000"
+		usual = []int{o.Sets * bench.PodsPerSet}
+	case timed, o.Guard:
+		usual = []int{2000}
 	case registries != "":
-		usual, o.Registries = "200,5000", strings.Split(registries, ",")
+		usual, o.Registries = []int{200, 5000}, strings.Split(registries, ",")
 	}
-	o.Sizes, err = numbers(cmp.Or(sizes, usual))
-	return err
-}
-
-// verify reports flags that are wrong or exclude each other.
-func verify(o *bench.Options, sizes, registries string) error {
-	inPlace := o.Restart != 0 || o.Latency != 0 || o.Sets != 0
-	switch {
-	case min(o.Restart, o.Latency, time.Duration(o.Sets)) < 0:
-		return fmt.Errorf("%w: -restart=%s -latency=%s -sets=%d: give durations such as 5s, and a number such as 2000", stage.ErrUsage, o.Restart, o.Latency, o.Sets)
-	case o.Guard && registries != "", inPlace && (o.Guard || registries != ""):
-		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency and -sets", stage.ErrUsage)
-	case o.Sets > 0 && sizes != "":
-		return fmt.Errorf("%w: -sizes=%s: leave it out: -sets gives the number of Pods", stage.ErrUsage, sizes)
+	if len(o.Sizes) == 0 {
+		o.Sizes = usual
 	}
 	return nil
 }
 
-func numbers(list string) (numbers []int, err error) {
-	for text := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return nil, fmt.Errorf("%w: -sizes=%s: %q is no number: give numbers of Pods, such as 100,2000", stage.ErrUsage, list, text)
+// list is a flag of several values with commas.
+type list[T int | time.Duration] []T
+
+func (l *list[T]) String() string { return fmt.Sprint(*l) }
+
+// Set implements flag.Value.
+func (l *list[T]) Set(text string) error {
+	for one := range strings.SplitSeq(text, ",") {
+		var value T
+		var err error
+		switch at := any(&value).(type) {
+		case *int:
+			*at, err = strconv.Atoi(one)
+		case *time.Duration:
+			*at, err = time.ParseDuration(one)
 		}
-		numbers = append(numbers, n)
+		if err != nil || value < 0 {
+			return fmt.Errorf("%q is none: give some with commas between them, such as 100,2000 or 50ms,5s", one)
+		}
+		*l = append(*l, value)
 	}
-	return numbers, nil
+	return nil
 }
