@@ -106,7 +106,7 @@ measure: ## Measure Usher with simulated containers, and with ARGS=-registries=e
 
 .PHONY: build
 build: ## Build usher into bin/.
-	$(GO) build -trimpath -o $(BIN)/usher ./cmd/usher
+	$(GO) build -tags=grpcnotrace -trimpath -o $(BIN)/usher ./cmd/usher
 
 .PHONY: plugin
 plugin: ## Build the kubectl plugin, kubectl usher, into bin/ (docs/plugin.md).

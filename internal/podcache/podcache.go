@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podcache says what a manager's cache keeps of Pods: nearly all of a CloneSet's and of
-// those without a controller, which a CloneSet may adopt; of all others only what the hook
-// operator reads, whether or not a Registration selects them today. What the cache keeps of a
+// Package podcache says what a manager's cache keeps of Pods: nearly all of those without a
+// controller, which a CloneSet may adopt; of a CloneSet's what plans may read; of all others only
+// what the hook operator reads, whether or not a Registration selects them today. What the cache keeps of a
 // Pod follows from the Pod alone, so whoever begins to concern Usher is there already.
 package podcache
 
 import (
 	"hash/maphash"
-	"maps"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -46,7 +45,8 @@ func Options() cache.ByObject {
 // keep is what the cache keeps of a Pod. Of the field managers' record it is only whether there
 // is one to drop.
 func (t *templates) keep(pod *corev1.Pod) *corev1.Pod {
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind != apps.KindCloneSet.Kind {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner != nil && owner.Kind != apps.KindCloneSet.Kind {
 		return t.share(plan.Slim(pod))
 	}
 	record := recordToDrop
@@ -54,8 +54,46 @@ func (t *templates) keep(pod *corev1.Pod) *corev1.Pod {
 		record = nil
 	}
 	pod.ManagedFields = record
+	if owner != nil {
+		t.shorten(pod)
+	}
 	return pod
 }
+
+// shorten drops the volumes of a CloneSet's Pod that no plan reads, and all mounts: the one with
+// the Pod's token has a name of its own in each Pod. What is left is mostly the template's.
+func (t *templates) shorten(pod *corev1.Pod) {
+	spec := &pod.Spec
+	var volumes []corev1.Volume
+	for _, v := range spec.Volumes {
+		if v.PersistentVolumeClaim != nil || v.Image != nil {
+			volumes = append(volumes, v)
+		}
+	}
+	spec.Volumes = volumes
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, containers := range []*[]corev1.Container{&spec.InitContainers, &spec.Containers} {
+		images := ""
+		for i := range *containers {
+			c := &(*containers)[i]
+			c.VolumeMounts = nil
+			images += c.Name + " " + c.Image + " "
+		}
+		*containers = shared(&t.containers, images, *containers)
+	}
+	spec.Tolerations = shared(&t.tolerations, len(spec.Tolerations), spec.Tolerations)
+	spec.ReadinessGates = shared(&t.gates, len(spec.ReadinessGates), spec.ReadinessGates)
+	pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences)
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			s := &statuses[i]
+			s.Name, s.Image, s.ImageID = t.text(s.Name), t.text(s.Image), t.text(s.ImageID)
+		}
+	}
+}
+
+func (t *templates) text(s string) string { return shared(&t.texts, s, s) }
 
 // templates are what Pods of one template have in common: maps and lists that are equal are
 // kept once.
@@ -64,6 +102,11 @@ type templates struct {
 	maps   map[uint64]map[string]string
 	owners map[string][]metav1.OwnerReference
 	ports  map[corev1.ContainerPort][]corev1.Container
+	// Of CloneSets' Pods: containers by their names and images, and others by their number.
+	containers  map[string][]corev1.Container
+	tolerations map[int][]corev1.Toleration
+	gates       map[int][]corev1.PodReadinessGate
+	texts       map[string]string
 }
 
 // mostTemplates bounds each of the tables. A table that is full, of Pods that have nothing in
@@ -74,21 +117,21 @@ func (t *templates) share(pod *corev1.Pod) *corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, own := range []*map[string]string{&pod.Labels, &pod.Annotations} {
-		*own = shared(&t.maps, hash(*own), *own, maps.Equal)
+		*own = shared(&t.maps, hash(*own), *own)
 	}
 	if len(pod.OwnerReferences) > 0 {
-		pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences, sameOwners)
+		pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences)
 	}
 	if len(pod.Spec.Containers) > 0 {
-		pod.Spec.Containers = shared(&t.ports, pod.Spec.Containers[0].Ports[0], pod.Spec.Containers, samePorts)
+		pod.Spec.Containers = shared(&t.ports, pod.Spec.Containers[0].Ports[0], pod.Spec.Containers)
 	}
 	return pod
 }
 
 // shared returns the value of a key, which is this one if there was none, or another.
-func shared[K comparable, V any](table *map[K]V, key K, value V, equal func(a, b V) bool) V {
+func shared[K comparable, V any](table *map[K]V, key K, value V) V {
 	known, ok := (*table)[key]
-	if ok && equal(known, value) {
+	if ok && equality.Semantic.DeepEqual(known, value) {
 		return known
 	}
 	if *table == nil || len(*table) == mostTemplates {
@@ -107,15 +150,3 @@ func hash(m map[string]string) (sum uint64) {
 	}
 	return sum
 }
-
-func sameOwners(a, b []metav1.OwnerReference) bool {
-	return slices.EqualFunc(a, b, func(a, b metav1.OwnerReference) bool {
-		return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name && a.UID == b.UID &&
-			isTrue(a.Controller) == isTrue(b.Controller) && isTrue(a.BlockOwnerDeletion) == isTrue(b.BlockOwnerDeletion)
-	})
-}
-
-func isTrue(b *bool) bool { return b != nil && *b }
-
-// samePorts compares the one container of each, which only has ports.
-func samePorts(a, b []corev1.Container) bool { return slices.Equal(a[0].Ports, b[0].Ports) }

@@ -4,8 +4,8 @@ package podcache
 
 import (
 	"fmt"
+	"os"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,61 +20,13 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
-const (
-	controllers = 100
-	mostBytes   = 2048
-)
+const controllers = 100
 
-// typical is the Pod of a Deployment as clusters have them: with a sidecar, probes, environment
-// variables, volumes, and more than 8 KiB as JSON.
+// typical is the Pod of a Deployment as clusters have them.
 func typical(t testing.TB) *corev1.Pod {
 	t.Helper()
-	var env, statuses strings.Builder
-	for i := range 20 {
-		fmt.Fprintf(&env, "    - {name: SETTING_%d, value: %s}\n", i, strings.Repeat("v", 40))
-	}
-	containers := ""
-	for i, name := range []string{"app", "proxy", "log"} {
-		containers += fmt.Sprintf(`
-  - name: %s
-    image: registry.example.com/team/%s@sha256:%064d
-    args: [--config=/etc/%s/config.yaml, --verbose]
-    ports: [{name: %s-http, containerPort: %d}, {name: %s-metrics, containerPort: %d}]
-    resources: {requests: {cpu: 100m, memory: 256Mi}, limits: {memory: 512Mi}}
-    readinessProbe: {httpGet: {path: /ready, port: %s-http}, periodSeconds: 5}
-    volumeMounts: [{name: config, mountPath: /etc/config}, {name: token, mountPath: /var/run/secrets, readOnly: true}]
-    env:
-%s`, name, name, i, name, name, 8080+i, name, 9090+i, name, env.String())
-		fmt.Fprintf(&statuses, `
-  - {name: %s, ready: true, started: true, restartCount: 0, image: "registry.example.com/team/%s", imageID: "sha256:%064d",
-     containerID: "containerd://%064d", state: {running: {startedAt: "2026-01-01T00:00:10Z"}}}`, name, name, i, i)
-	}
-	manifest := `
-metadata:
-  namespace: shop
-  generateName: cart-5d9c7b6f4-
-  creationTimestamp: "2026-01-01T00:00:00Z"
-  annotations: {prometheus.io/scrape: "true", prometheus.io/port: "9090", kubectl.kubernetes.io/restartedAt: "2026-01-01T00:00:00Z"}
-spec:
-  nodeName: node-17.example.com
-  serviceAccountName: cart
-  tolerations: [{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}]
-  volumes: [{name: config, configMap: {name: cart}}, {name: token, projected: {sources: [{serviceAccountToken: {path: token}}]}}]
-  containers:` + containers + `
-status:
-  phase: Running
-  hostIP: 192.168.10.17
-  podIP: 10.244.17.99
-  startTime: "2026-01-01T00:00:00Z"
-  conditions:
-  - {type: PodReadyToStartContainers, status: "True", lastTransitionTime: "2026-01-01T00:00:05Z"}
-  - {type: Initialized, status: "True", lastTransitionTime: "2026-01-01T00:00:00Z"}
-  - {type: Ready, status: "True", lastTransitionTime: "2026-01-01T00:00:10Z"}
-  - {type: ContainersReady, status: "True", lastTransitionTime: "2026-01-01T00:00:10Z"}
-  - {type: PodScheduled, status: "True", lastTransitionTime: "2026-01-01T00:00:00Z"}
-  containerStatuses:` + statuses.String()
 	pod := &corev1.Pod{}
-	checktest.NoError(t, yaml.UnmarshalStrict([]byte(manifest), pod))
+	checktest.NoError(t, yaml.UnmarshalStrict(checktest.Must(os.ReadFile("testdata/pod.yaml"))(t), pod))
 	return pod
 }
 
@@ -97,26 +49,30 @@ func numbered(t testing.TB, pod *corev1.Pod, n int) *corev1.Pod {
 }
 
 // TestForeignPodsAreSmall: Pods of other controllers take little memory, the cache's own indexes
-// included.
+// included, and those of CloneSets not much.
 func TestForeignPodsAreSmall(t *testing.T) {
 	const count = 5_000
-	pod := typical(t)
-	if text, err := yaml.Marshal(pod); err != nil || len(text) < 8<<10 {
-		t.Fatalf("the typical Pod has %d bytes, %v", len(text), err)
-	}
-	store := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
-	keep := Options().Transform
-	before := heap()
-	for n := range count {
-		kept, err := keep(numbered(t, pod, n))
-		if err != nil || store.Add(kept) != nil {
-			t.Fatal("a Pod cannot be kept")
+	for kind, most := range map[string]int{"ReplicaSet": 2 << 10, apps.KindCloneSet.Kind: 6 << 10} {
+		pod := typical(t)
+		if text, err := yaml.Marshal(pod); err != nil || len(text) < 8<<10 {
+			t.Fatalf("the typical Pod has %d bytes, %v", len(text), err)
 		}
-	}
-	each := int(heap()-before) / count
-	runtime.KeepAlive(store)
-	if t.Logf("%d bytes each", each); each > mostBytes {
-		t.Errorf("a Pod of another controller takes %d bytes, more than %d", each, mostBytes)
+		store := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+		keep := Options().Transform
+		before := heap()
+		for n := range count {
+			pod := numbered(t, pod, n)
+			pod.OwnerReferences[0].Kind = kind
+			kept, err := keep(pod)
+			if err != nil || store.Add(kept) != nil {
+				t.Fatal("a Pod cannot be kept")
+			}
+		}
+		each := int(heap()-before) / count
+		runtime.KeepAlive(store)
+		if t.Logf("%s: %d bytes each", kind, each); each > most {
+			t.Errorf("a Pod of a %s takes %d bytes, more than %d", kind, each, most)
+		}
 	}
 }
 
@@ -128,8 +84,9 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestWhatIsKept: a CloneSet's Pod, and one that it may adopt, is kept whole, apart from the
-// record of field managers; of that it is known whether it is to be dropped.
+// TestWhatIsKept: a Pod that a CloneSet may adopt is kept whole, and a CloneSet's own apart from
+// mounts and volumes that are no claims. Of the record of field managers it is known whether it is
+// to be dropped.
 func TestWhatIsKept(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
 	keep := Options().Transform
@@ -147,8 +104,17 @@ func TestWhatIsKept(t *testing.T) {
 	} {
 		pod := numbered(t, typical(t), 1)
 		pod.OwnerReferences, pod.ManagedFields = test.owners, test.record
+		claim := corev1.Volume{Name: "data"}
+		claim.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-web-1"}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, claim)
 		want := pod.DeepCopy()
 		want.ManagedFields = test.want
+		if test.owners != nil {
+			want.Spec.Volumes = []corev1.Volume{claim}
+			for i := range want.Spec.Containers {
+				want.Spec.Containers[i].VolumeMounts = nil
+			}
+		}
 		kept, err := keep(pod)
 		if diff := cmp.Diff(want, kept); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", test.name, err, diff)
@@ -180,7 +146,7 @@ func TestTemplates(t *testing.T) {
 	}
 	var full templates
 	for n := range mostTemplates + 1 {
-		shared(&full.maps, uint64(n), nil, func(_, _ map[string]string) bool { return true })
+		shared(&full.maps, uint64(n), nil)
 	}
 	checktest.Same(t, "entries of a full table", 1, len(full.maps))
 }

@@ -44,7 +44,8 @@ type Program struct {
 // output; it is the cause of ctx if that ended.
 func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
 	return tell.Task(p.Name, func() (string, error) {
-		if _, err := fetch.Run(ctx, p.Module, "go", "build", "-modfile="+p.ModFile, "-o", p.Out, p.Pkg); err != nil {
+		// As in tools/image: without traces of gRPC the linker drops what nothing calls.
+		if _, err := fetch.Run(ctx, p.Module, "go", "build", "-tags=grpcnotrace", "-modfile="+p.ModFile, "-o", p.Out, p.Pkg); err != nil {
 			return "", fmt.Errorf("%s: %w", p.Name, err)
 		}
 		return "built", nil
