@@ -57,13 +57,6 @@ func (p *pass) announce(decided plan.Plan) {
 	for i := range decided.Outcomes {
 		p.announceOutcome(&decided.Outcomes[i])
 	}
-	for _, f := range decided.Findings {
-		p.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
-	}
-	for _, v := range decided.InvalidValues {
-		p.announcer.warn(v.Pod, plan.ReasonInstanceInvalid, actionRegister,
-			fmt.Sprintf("Registration %s: %s", v.Registration, v.Message))
-	}
 }
 
 func (p *pass) announceOutcome(o *plan.Outcome) {
@@ -76,6 +69,13 @@ func (p *pass) announceOutcome(o *plan.Outcome) {
 		p.announcer.warn(o.Registration, plan.ReasonForced, actionRelease, fmt.Sprintf(
 			"The deadline has passed and onDeadline is Proceed: the Registration goes before %s confirmed that nothing "+
 				"of it is listed. Usher removes the rest when it can.", strings.Join(o.Forced, ", ")))
+	}
+	for _, f := range o.Findings {
+		p.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
+	}
+	for _, v := range o.InvalidValues {
+		p.announcer.warn(v.Pod, plan.ReasonInstanceInvalid, actionRegister,
+			fmt.Sprintf("Registration %s: %s", o.Registration.Name, v.Message))
 	}
 }
 

@@ -86,7 +86,7 @@ func (s series) values() []string {
 type gauges map[series]float64
 
 // of is what is shown of one Registration after a pass.
-func (m *metrics) of(namespace string, o plan.Outcome, p plan.Plan, status usherv1alpha1.RegistrationStatus) gauges {
+func (m *metrics) of(namespace string, o plan.Outcome, status usherv1alpha1.RegistrationStatus) gauges {
 	name := o.Registration.Name
 	g := gauges{}
 	for state, pods := range map[string]int32{
@@ -99,8 +99,8 @@ func (m *metrics) of(namespace string, o plan.Outcome, p plan.Plan, status usher
 			g[series{m.perRegistry, [4]string{namespace, name, r.Name, state}}] = float64(pods)
 		}
 	}
-	for _, wait := range p.Waiting {
-		if wait.Registration != name || wait.Registry == "" || wait.Pod == "" {
+	for _, wait := range o.Waiting {
+		if wait.Registry == "" || wait.Pod == "" {
 			continue
 		}
 		at := [4]string{namespace, name, string(wait.Gate), wait.Registry}

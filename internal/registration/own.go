@@ -33,7 +33,7 @@ func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map
 	unrecorded := p.recordUsers(ctx, outcomes)
 	for _, o := range outcomes {
 		r := o.Registration
-		if !o.Protected || r.DeletionTimestamp != nil {
+		if len(o.Targets) == 0 || r.DeletionTimestamp != nil {
 			continue
 		}
 		err := unrecorded[r.Name]
@@ -165,7 +165,7 @@ func (p *pass) recordUsers(ctx context.Context, outcomes []plan.Outcome) (failed
 func (p *pass) nextUsers(outcomes []plan.Outcome) (users map[string][]usherv1alpha1.RegistryUser, failed map[string]error) {
 	users, failed = map[string][]usherv1alpha1.RegistryUser{}, map[string]error{}
 	for _, o := range outcomes {
-		if !o.Protected || o.Registration.DeletionTimestamp != nil {
+		if o.Registration.DeletionTimestamp != nil {
 			continue
 		}
 		for _, t := range o.Targets {

@@ -229,17 +229,20 @@ func TestAProbeReportsOnceThatARegistryIsBack(t *testing.T) {
 func TestMetricsOfWhatIsGone(t *testing.T) {
 	scraped := prometheus.NewRegistry()
 	m := checktest.Must(newMetrics(scraped))(t)
-	waits := plan.Plan{Waiting: []plan.Waiting{{Registration: "nginx", Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}}}
-	outcome := plan.Outcome{Registration: &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: "nginx"}}}
+	outcome := plan.Outcome{
+		Registration: &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: "nginx"}},
+		Waiting:      []plan.Waiting{{Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}},
+	}
 	status := usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}}
-	waiting := m.of(namespace, outcome, waits, status)
+	waiting := m.of(namespace, outcome, status)
 	waiting.replace(nil)
 	m.released(plan.Release{Gate: plan.GateCreated, Waits: []plan.RegistryWait{{Registry: "discovery", Wait: time.Second}}})
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
 	checktest.Same(t, "series", 13, checktest.Must(testutil.GatherAndCount(scraped))(t))
-	calm := m.of(namespace, outcome, plan.Plan{}, status)
+	outcome.Waiting = nil
+	calm := m.of(namespace, outcome, status)
 	calm.replace(waiting)
 	checktest.Same(t, "series when nothing waits", 11, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	gauges{}.replace(calm)

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -43,7 +42,7 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state
 	}
-	shares, shown := decided.Shares(), map[string]gauges{}
+	shown := map[string]gauges{}
 	var errs []error
 	for _, o := range decided.Outcomes {
 		if p.unpatched { // a Pod's record may lack what this pass has seen: its targets are still needed
@@ -54,9 +53,8 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 			continue
 		}
 		name := o.Registration.Name
-		share := ptr.Deref(shares[name], plan.Plan{})
-		status := plan.Status(o, share, p.snapshot.Registries, p.snapshot.Now)
-		shown[name] = p.metrics.of(p.snapshot.Namespace, o, share, status)
+		status := plan.Status(o, p.snapshot.Registries, p.snapshot.Now)
+		shown[name] = p.metrics.of(p.snapshot.Namespace, o, status)
 		shown[name].replace(p.notes.gauges[name])
 		errs = append(errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
 	}

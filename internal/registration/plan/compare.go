@@ -32,41 +32,29 @@ type comparison struct {
 	entries int32
 	// differences are entries that are not as they should be.
 	differences []usherv1alpha1.EntryDifference
-	// unknown means that not all of the registry's services were listed.
-	unknown bool
 }
 
-// compare compares what the Registration's registries list with what they should list. Of one
-// whose services were not all listed in this pass, the status says what it said.
-func (ix *index) compare(r *registration, registries map[string]*usherv1alpha1.RegistryPods) {
-	all := map[string]*comparison{}
-	for _, t := range r.targets() {
-		c := all[t.Registry]
-		if c == nil {
-			c = &comparison{}
-			all[t.Registry] = c
-		}
+// compare compares what one of the Registration's registries lists in these targets with what it
+// should list. If they were not all listed in this pass, the status says what it said.
+func (ix *index) compare(r *registration, targets []Target, one *usherv1alpha1.RegistryPods) {
+	var c comparison
+	for _, t := range targets {
 		listed, err := ix.look(t)
 		if err != nil {
-			c.unknown = true
-			continue
+			return
 		}
 		if !ix.gated(t) {
-			ix.compareEntries(r, t, listed, c)
+			ix.compareEntries(r, t, listed, &c)
 		}
 		if slices.Contains(r.current, t) {
-			ix.comparePods(r, t, c)
+			ix.comparePods(r, t, &c)
 		}
 	}
-	for name, c := range all {
-		if one := registries[name]; !c.unknown {
-			slices.SortFunc(c.differences, func(a, b usherv1alpha1.EntryDifference) int {
-				return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Reason, b.Reason))
-			})
-			one.Entries, one.Differing = &c.entries, int32(len(c.differences))
-			one.Differences = c.differences[:min(len(c.differences), maxDifferences)]
-		}
-	}
+	slices.SortFunc(c.differences, func(a, b usherv1alpha1.EntryDifference) int {
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Reason, b.Reason))
+	})
+	one.Entries, one.Differing = &c.entries, int32(len(c.differences))
+	one.Differences = c.differences[:min(len(c.differences), maxDifferences)]
 }
 
 // compareEntries counts the Registration's entries in a target, and finds those whose Pod it

@@ -30,11 +30,11 @@ func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 		return
 	}
 	now, next := Condition(p.Pod, usherv1alpha1.ConditionRegistered), ix.conditionWithoutWait(p, released)
-	summary, any := ix.summarize(waiting)
+	first, head := ix.summarize(waiting)
 	switch {
-	case any:
-		next.Reason, next.Message = summary.reason, summary.head+summary.detail
-		if sameStatus(now, &next) && now.Reason == next.Reason && strings.HasPrefix(now.Message, summary.head) {
+	case first != nil:
+		next.Reason, next.Message = string(first.Reason), head+Shorten(": "+first.Message, maxMessage)
+		if sameStatus(now, &next) && now.Reason == next.Reason && strings.HasPrefix(now.Message, head) {
 			return
 		}
 	case patch.forced() != "":
@@ -99,36 +99,24 @@ func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition
 	return c
 }
 
-// summary is what a Pod's condition says of a wait. The head stays the same while the
-// detail, such as an error, may change with every attempt.
-type summary struct{ reason, head, detail string }
-
-// summarize names the first wait that is worth reporting, and counts the others.
-func (ix *index) summarize(waiting []Waiting) (_ summary, any bool) {
-	var first *Waiting
-	more := 0
-	for i := range waiting {
-		switch {
-		case !ix.worthReporting(&waiting[i]):
-		case first == nil:
-			first = &waiting[i]
-		default:
-			more++
-		}
+// summarize returns the first wait that is worth reporting, nil if none is, and how a message
+// about it begins, which counts the others. That stays the same while the rest of the message,
+// such as an error, may change with every attempt.
+func (ix *index) summarize(waiting []Waiting) (first *Waiting, head string) {
+	reported := only(waiting, ix.worthReporting)
+	if len(reported) == 0 {
+		return nil, ""
 	}
-	if first == nil {
-		return summary{}, false
-	}
-	head := "Waits " + first.head(true)
-	if more > 0 {
+	head = "Waits " + reported[0].head(true)
+	if more := len(reported) - 1; more > 0 {
 		head += fmt.Sprintf(", and for %d more", more)
 	}
-	return summary{string(first.Reason), head, Shorten(": "+first.Message, maxMessage)}, true
+	return &reported[0], head
 }
 
 // worthReporting leaves out Pods that are not ready themselves, and for a while those that
 // make progress.
-func (ix *index) worthReporting(wait *Waiting) bool {
+func (ix *index) worthReporting(wait Waiting) bool {
 	switch wait.Reason {
 	case ReasonPodNotReady, ReasonNotAsked:
 		return false

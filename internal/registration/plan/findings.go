@@ -18,14 +18,10 @@ import (
 
 // Finding is a hook that one side names and the other does not.
 type Finding struct {
-	// Registration that the finding is about.
-	Registration string
 	// CloneSet it is about; nil if there is none to compare with.
 	CloneSet *appsv1alpha1.CloneSet
 	// Reason is ReasonHookUnused or ReasonHookUnanswered.
 	Reason string
-	// Key is the label key or the finalizer.
-	Key string
 	// Message names key, CloneSet and remedy.
 	Message string
 }
@@ -53,18 +49,15 @@ func gatesOf(r *registration, set *appsv1alpha1.CloneSet) []gateKeys {
 	return gates
 }
 
-// findings compares the hooks that Registrations name with those that the
-// CloneSets of their Pods use.
-func (ix *index) findings() []Finding {
-	var all []Finding
-	for _, r := range ix.registrations {
-		if r.deleting {
-			continue
-		}
-		all = append(all, unused(r, r.sets)...)
-		for _, set := range r.sets {
-			all = append(all, ix.unanswered(r, set)...)
-		}
+// findings compares the hooks that the Registration names with those that the CloneSets of its
+// Pods use.
+func (ix *index) findings(r *registration) []Finding {
+	if r.deleting {
+		return nil
+	}
+	all := unused(r, r.sets)
+	for _, set := range r.sets {
+		all = append(all, ix.unanswered(r, set)...)
 	}
 	return all
 }
@@ -100,7 +93,7 @@ func unused(r *registration, sets []*appsv1alpha1.CloneSet) (found []Finding) {
 			return
 		}
 		found = append(found, Finding{
-			Registration: r.Name, CloneSet: sets[0], Reason: ReasonHookUnused, Key: key,
+			CloneSet: sets[0], Reason: ReasonHookUnused,
 			Message: fmt.Sprintf("hooks.%s names %s, which CloneSet %s does not use: %s, or take it out of hooks.%s",
 				gate, key, strings.Join(names, ", "), remedy, gate),
 		})
@@ -126,7 +119,7 @@ func (ix *index) unanswered(r *registration, set *appsv1alpha1.CloneSet) []Findi
 				continue
 			}
 			found = append(found, Finding{
-				Registration: r.Name, CloneSet: set, Reason: ReasonHookUnanswered, Key: key,
+				CloneSet: set, Reason: ReasonHookUnanswered,
 				Message: fmt.Sprintf("no Registration answers %s in spec.lifecycle.%s of CloneSet %s: its Pods wait "+
 					"there unless another operator answers; name it in hooks.%s, or call it %s%s%s",
 					key, g.gate, set.Name, g.gate, r.Name, usherv1alpha1.HookDomain, g.gate),

@@ -46,7 +46,8 @@ type Waiting struct {
 type verdict struct {
 	// waiting is empty when the Pod may pass.
 	waiting []Waiting
-	// next is when the verdict may change without an event, zero for never.
+	// next is when the verdict may change without an event, zero for never. It is of no interest
+	// if the Pod may pass.
 	next time.Time
 	// forced names the registries that were given up at the deadline.
 	forced []string
@@ -55,8 +56,6 @@ type verdict struct {
 }
 
 func (v verdict) passes() bool { return len(v.waiting) == 0 }
-
-func (v *verdict) changesAt(t time.Time) { v.next = Earlier(v.next, t) }
 
 // wait adds a wait, or gives the registry up if the deadline has passed.
 func (v *verdict) wait(wait Waiting) {
@@ -68,16 +67,12 @@ func (v *verdict) wait(wait Waiting) {
 }
 
 // confirmed adds how long a registry held the hook that holds it no more.
-func (v *verdict) confirmed(registry string, wait time.Duration) {
-	v.waits = append(v.waits, RegistryWait{registry, wait})
-}
-
-// final returns the verdict, which does not change by itself if the Pod may pass.
-func (v *verdict) final() verdict {
-	if v.passes() {
-		v.next = time.Time{}
+func (v *verdict) confirmed(registry string, since, until time.Time) {
+	wait := RegistryWait{Registry: registry}
+	if !since.IsZero() {
+		wait.Wait = max(until.Sub(since), 0)
 	}
-	return *v
+	v.waits = append(v.waits, wait)
 }
 
 // Earlier returns the earlier of two times; either may be unset.
@@ -106,13 +101,13 @@ func (ix *index) join(p *pod, h hook) verdict {
 		for _, t := range r.current {
 			base.Registry = t.Registry
 			if wait, listed := ix.joined(r, t, p, base); listed {
-				v.confirmed(t.Registry, elapsed(since, ix.Now))
+				v.confirmed(t.Registry, since, ix.Now)
 			} else {
 				v.wait(wait)
 			}
 		}
 	}
-	return v.final()
+	return v
 }
 
 // limit notes whether the wait for a Registration has reached its deadline, or when it will.
@@ -121,7 +116,7 @@ func (ix *index) limit(r *registration, wait *Waiting, v *verdict) {
 	switch end := limit.end(wait.Since); {
 	case end.IsZero():
 	case ix.Now.Before(end):
-		v.changesAt(end)
+		v.next = Earlier(v.next, end)
 	default:
 		wait.Overdue = limit.policy == usherv1alpha1.DeadlineBlock
 		wait.lapsed = !wait.Overdue
@@ -140,13 +135,6 @@ func (ix *index) joined(r *registration, t Target, p *pod, base Waiting) (wait W
 		return base.failed(found.cause), false
 	}
 	return base.because(found.reason, joinMessage(found, t, p, r)), false
-}
-
-func elapsed(since, now time.Time) time.Duration {
-	if since.IsZero() {
-		return 0
-	}
-	return max(now.Sub(since), 0)
 }
 
 // leave decides on a hook that opens when no registry lists the Pod any more and callers
@@ -170,18 +158,18 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 			base.Registry = t.Registry
 			wait, free := ix.drained(r, t, p, record, base)
 			if free == nil {
-				v.confirmed(t.Registry, elapsed(record.Began, wait.Since))
+				v.confirmed(t.Registry, record.Began, wait.Since)
 				continue
 			}
 			r.awaited[t] = true
 			v.wait(wait)
-			v.changesAt(*free)
+			v.next = Earlier(v.next, *free)
 			record.Open = record.Open || free.IsZero()
 			record.Until = later(record.Until, *free)
 		}
 	}
 	ix.holdUntil(before, p, h, record, &v)
-	return v.final()
+	return v
 }
 
 // holdUntil keeps what the record has promised, although the Registrations that are left need
@@ -192,7 +180,7 @@ func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v
 	}
 	base := Waiting{Registration: strings.Join(p.names, ","), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
 	v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+promised.Format(time.RFC3339)))
-	v.changesAt(promised)
+	v.next = Earlier(v.next, promised)
 	record.Until = promised
 }
 
@@ -270,7 +258,7 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 			}
 			base.Registry = t.Registry
 			if wait, gone := base.unlessGone(ix.presence(r, t, p), t); gone {
-				v.confirmed(t.Registry, elapsed(since, ix.Now))
+				v.confirmed(t.Registry, since, ix.Now)
 			} else {
 				v.wait(wait)
 			}

@@ -20,16 +20,20 @@ type Outcome struct {
 	// Registries are its registries by name: the Pods that callers find there, and what is
 	// listed beside what should be, as this or an earlier pass has seen it.
 	Registries map[string]*usherv1alpha1.RegistryPods
-	// Targets to record before anything is written.
+	// Targets to record, with Usher's finalizer, before anything is written.
 	Targets []Target
 	// Kept are the recorded targets without those that were found empty, and whose callers know.
 	Kept []Target
-	// Protected means that the Registration must have Usher's finalizer.
-	Protected bool
 	// Released means that nothing of it is left anywhere, but perhaps in registries that did not
 	// answer until its deadline: Forced. Those remember it.
 	Released bool
 	Forced   []string
+	// Waiting are those of the plan's that are about the Registration.
+	Waiting []Waiting
+	// Findings are hooks that do not match, sorted; InvalidValues are values of Pods that cannot
+	// be used, sorted.
+	Findings      []Finding
+	InvalidValues []InvalidValue
 	// HasCloneSet means that there is a CloneSet to compare hooks with.
 	HasCloneSet bool
 	// Missing are problems with the registries that it names.
@@ -37,9 +41,11 @@ type Outcome struct {
 }
 
 // outcome sums up what the plan says of one Registration.
-func (ix *index) outcome(r *registration, plan *Plan) Outcome {
-	o := Outcome{Registration: r.Registration, Pods: int32(len(r.pods)),
-		HasCloneSet: len(r.sets) > 0, Registries: ix.registriesOf(r), Missing: slices.Concat(r.missing, ix.unusable(r))}
+func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome {
+	o := Outcome{
+		Registration: r.Registration, Pods: int32(len(r.pods)), HasCloneSet: len(r.sets) > 0, Registries: ix.registriesOf(r),
+		Missing: slices.Concat(r.missing, ix.unusable(r)), Waiting: waiting, Findings: ix.findings(r), InvalidValues: r.invalidValues(),
+	}
 	joining := false
 	for _, p := range r.pods {
 		serves, _ := p.serves(r)
@@ -51,26 +57,25 @@ func (ix *index) outcome(r *registration, plan *Plan) Outcome {
 		o.Targets = slices.Concat(o.Targets, only(r.current, func(t Target) bool { return r.refused[t] == nil }))
 	}
 	o.Targets = SortedTargets(o.Targets)
-	o.Protected = len(o.Targets) > 0
-	for _, t := range SortedTargets(r.Status.Targets) {
-		if !ix.left(r, t) {
-			o.Kept = append(o.Kept, t)
-		}
-	}
+	o.Kept = only(SortedTargets(r.Status.Targets), func(t Target) bool { return !ix.left(r, t) })
 	if r.deleting {
 		v, busy := ix.release(r)
 		o.Released, o.Forced = v.passes() && !busy, v.forced
+		o.Waiting = append(o.Waiting, v.waiting...)
 		plan.Waiting = append(plan.Waiting, v.waiting...)
-		plan.RequeueAt = Earlier(plan.RequeueAt, v.next)
+		if !v.passes() {
+			plan.RequeueAt = Earlier(plan.RequeueAt, v.next)
+		}
 	}
 	return o
 }
 
 // registriesOf are the Registration's registries, without its Pods.
 func (ix *index) registriesOf(r *registration) map[string]*usherv1alpha1.RegistryPods {
-	all := map[string]*usherv1alpha1.RegistryPods{}
+	all, targets := map[string]*usherv1alpha1.RegistryPods{}, map[string][]Target{}
 	for _, t := range r.targets() {
 		all[t.Registry] = &usherv1alpha1.RegistryPods{Name: t.Registry}
+		targets[t.Registry] = append(targets[t.Registry], t)
 	}
 	for _, missing := range r.missing {
 		all[missing.Registry] = &usherv1alpha1.RegistryPods{Name: missing.Registry}
@@ -80,7 +85,9 @@ func (ix *index) registriesOf(r *registration) map[string]*usherv1alpha1.Registr
 			one.Entries, one.Differing, one.Differences = known.Entries, known.Differing, known.Differences
 		}
 	}
-	ix.compare(r, all)
+	for name := range targets {
+		ix.compare(r, targets[name], all[name])
+	}
 	return all
 }
 
@@ -145,15 +152,11 @@ func (c counts) addTo(o *Outcome, r *registration) {
 	}
 }
 
-// left reports whether nobody needs to know any more that the Registration was in a target. An
-// outage that begins before callers know makes Pods wait longer, so the target stays known until
-// then.
-func (ix *index) left(r *registration, t Target) bool { return !r.awaited[t] && ix.vacated(r, t) }
-
-// vacated reports whether a target that the Registration has left is known to list nothing
-// of it, or can never be asked again.
-func (ix *index) vacated(r *registration, t Target) bool {
-	if slices.Contains(r.current, t) {
+// left reports whether nobody needs to know any more that the Registration was in a target: it is
+// known to list nothing of it, or can never be asked again. An outage that begins before callers
+// know makes Pods wait longer, so the target stays known until then.
+func (ix *index) left(r *registration, t Target) bool {
+	if r.awaited[t] || slices.Contains(r.current, t) {
 		return false
 	}
 	if !slices.Contains(r.former, t) || ix.gated(t) {
@@ -188,5 +191,5 @@ func (ix *index) release(r *registration) (v verdict, busy bool) {
 	busy = busy || slices.ContainsFunc(ix.pods, func(p *pod) bool {
 		return len(p.selectedBy) == 0 && slices.Contains(p.former, r) && (p.hasFinalizer() || ix.holdsBack(p))
 	})
-	return v.final(), busy
+	return v, busy
 }

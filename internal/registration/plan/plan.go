@@ -25,34 +25,8 @@ type Plan struct {
 	Waiting []Waiting
 	// Outcomes has one entry for each Registration, sorted by name.
 	Outcomes []Outcome
-	// Findings are hooks that do not match, sorted.
-	Findings []Finding
-	// InvalidValues are values of Pods that cannot be used, sorted.
-	InvalidValues []InvalidValue
 	// RequeueAt is when to plan again if nothing happens, zero for never.
 	RequeueAt time.Time
-}
-
-// Shares are the parts of a plan that are about one Registration, by name. To look for them in the
-// whole plan takes each Registration the longer, the more others there are.
-func (p Plan) Shares() map[string]*Plan {
-	shares := map[string]*Plan{}
-	of := func(name string) *Plan {
-		if shares[name] == nil {
-			shares[name] = &Plan{}
-		}
-		return shares[name]
-	}
-	for _, w := range p.Waiting {
-		of(w.Registration).Waiting = append(of(w.Registration).Waiting, w)
-	}
-	for _, f := range p.Findings {
-		of(f.Registration).Findings = append(of(f.Registration).Findings, f)
-	}
-	for _, v := range p.InvalidValues {
-		of(v.Registration).InvalidValues = append(of(v.Registration).InvalidValues, v)
-	}
-	return shares
 }
 
 // unsettledRetry is when a target is listed again whose entries wait for their last
@@ -73,7 +47,7 @@ func Make(snapshot Snapshot) Plan {
 			p.idle = nil
 		}
 	}
-	plan := Plan{Changes: ix.changes(), Findings: ix.findings(), InvalidValues: ix.invalidValues()}
+	plan := Plan{Changes: ix.changes()}
 	if slices.ContainsFunc(plan.Changes, func(c Changes) bool { return c.unsettled }) {
 		plan.RequeueAt = ix.Now.Add(unsettledRetry)
 	}
@@ -87,8 +61,12 @@ func Make(snapshot Snapshot) Plan {
 		p.counts = ix.countsOf(p)
 	}
 	slices.SortStableFunc(plan.Waiting, CompareWaiting)
+	waiting := map[string][]Waiting{}
+	for _, w := range plan.Waiting {
+		waiting[w.Registration] = append(waiting[w.Registration], w)
+	}
 	for _, r := range ix.registrations {
-		plan.Outcomes = append(plan.Outcomes, ix.outcome(r, &plan))
+		plan.Outcomes = append(plan.Outcomes, ix.outcome(r, waiting[r.Name], &plan))
 	}
 	return plan
 }
@@ -161,13 +139,13 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	drains := false
 	for _, h := range p.hooks {
 		v := ix.decide(p, h, record)
-		next = Earlier(next, v.next)
 		plan.Waiting = append(plan.Waiting, v.waiting...)
 		if v.passes() {
 			h.answer(v, patch)
-		} else if h.leaving() {
-			drains = true
+			continue
 		}
+		next = Earlier(next, v.next)
+		drains = drains || h.leaving()
 	}
 	ix.planDrain(p, record, stored, drains, patch)
 	plan.Waiting = append(plan.Waiting, ix.unhooked(p)...)
@@ -282,7 +260,5 @@ func namesOf(registrations ...[]*registration) *string {
 	for _, r := range slices.Concat(registrations...) {
 		names = append(names, r.Name)
 	}
-	slices.Sort(names)
-	text := strings.Join(names, ",")
-	return &text
+	return new(strings.Join(distinct(names), ","))
 }

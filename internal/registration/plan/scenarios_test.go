@@ -111,8 +111,7 @@ func TestStatus(t *testing.T) {
 }
 
 func statusOf(f *fixture) usherv1alpha1.RegistrationStatus {
-	p := Make(f.Snapshot)
-	return Status(p.Outcomes[0], p, f.Registries, f.Now)
+	return Status(Make(f.Snapshot).Outcomes[0], f.Registries, f.Now)
 }
 
 // TestMessages: for what Pods wait, and what they say.

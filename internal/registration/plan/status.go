@@ -27,12 +27,12 @@ const (
 )
 
 // Status returns the status of one Registration after a plan.
-func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Time) usherv1alpha1.RegistrationStatus {
+func Status(o Outcome, registries map[string]RegistryState, now time.Time) usherv1alpha1.RegistrationStatus {
 	r := o.Registration
 	next := *r.Status.DeepCopy()
 	next.ObservedGeneration = r.Generation
 	next.Pods, next.Registered, next.Draining = o.Pods, o.Registered, o.Draining
-	next.Registries = registryPods(o, p, registries)
+	next.Registries = registryPods(o, registries)
 	next.Targets = o.Kept
 	set := func(c metav1.Condition) {
 		c.ObservedGeneration = r.Generation
@@ -40,14 +40,14 @@ func Status(o Outcome, p Plan, registries map[string]RegistryState, now time.Tim
 		meta.SetStatusCondition(&next.Conditions, c)
 	}
 	set(readyCondition(o, registries))
-	set(waitingCondition(o, p))
-	set(matchedCondition(o, p))
-	set(validCondition(o, p))
+	set(waitingCondition(o))
+	set(matchedCondition(o))
+	set(validCondition(o))
 	return next
 }
 
 // registryPods sums up the Pods of each of the Registration's registries.
-func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []usherv1alpha1.RegistryPods {
+func registryPods(o Outcome, registries map[string]RegistryState) []usherv1alpha1.RegistryPods {
 	all := make([]usherv1alpha1.RegistryPods, 0, len(o.Registries))
 	for _, name := range slices.Sorted(maps.Keys(o.Registries)) {
 		one := *o.Registries[name]
@@ -59,18 +59,18 @@ func registryPods(o Outcome, p Plan, registries map[string]RegistryState) []ushe
 				one.Error = missing.Message
 			}
 		}
-		countWaits(&one, o.Registration.Name, p.Waiting)
+		countWaits(&one, o.Waiting)
 		one.Error = Shorten(one.Error, maxError)
 		all = append(all, one)
 	}
 	return all
 }
 
-// countWaits adds the Pods of a Registration that wait for the registry.
-func countWaits(one *usherv1alpha1.RegistryPods, registration string, waits []Waiting) {
+// countWaits adds the Pods that wait for the registry.
+func countWaits(one *usherv1alpha1.RegistryPods, waits []Waiting) {
 	leaving := map[string]bool{}
 	for _, wait := range waits {
-		if wait.Registration != registration || wait.Registry != one.Name || wait.Pod == "" {
+		if wait.Registry != one.Name || wait.Pod == "" {
 			continue
 		}
 		leaving[wait.Pod] = leaving[wait.Pod] || wait.Gate.leaves()
@@ -106,10 +106,8 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 
 // waitingCondition names Pods that wait for a registry. A Pod that waits until it is ready,
 // or for callers' caches, makes progress.
-func waitingCondition(o Outcome, p Plan) metav1.Condition {
-	waits := only(p.Waiting, func(w Waiting) bool {
-		return w.Registration == o.Registration.Name && (w.Overdue || !w.Reason.onItsWay())
-	})
+func waitingCondition(o Outcome) metav1.Condition {
+	waits := only(o.Waiting, func(w Waiting) bool { return w.Overdue || !w.Reason.onItsWay() })
 	if len(waits) == 0 {
 		return conditionOf(usherv1alpha1.ConditionWaiting, metav1.ConditionFalse, ReasonNothingWaits, "No Pod waits for a registry.")
 	}
@@ -155,12 +153,11 @@ func (w Waiting) head(registry bool) string {
 	return head
 }
 
-func matchedCondition(o Outcome, p Plan) metav1.Condition {
-	found := only(p.Findings, func(f Finding) bool { return f.Registration == o.Registration.Name })
+func matchedCondition(o Outcome) metav1.Condition {
 	switch {
-	case len(found) > 0:
-		return conditionOf(usherv1alpha1.ConditionHooksMatched, metav1.ConditionFalse, found[0].Reason,
-			joinMessages(found, func(f Finding) string { return f.Message }))
+	case len(o.Findings) > 0:
+		return conditionOf(usherv1alpha1.ConditionHooksMatched, metav1.ConditionFalse, o.Findings[0].Reason,
+			joinMessages(o.Findings, func(f Finding) string { return f.Message }))
 	case !o.HasCloneSet && o.Registration.Spec.Hooks != usherv1alpha1.Hooks{}:
 		return conditionOf(usherv1alpha1.ConditionHooksMatched, metav1.ConditionUnknown, ReasonNoCloneSet,
 			"No CloneSet makes Pods that spec.selector matches: nothing to compare spec.hooks with.")
@@ -169,11 +166,10 @@ func matchedCondition(o Outcome, p Plan) metav1.Condition {
 }
 
 // validCondition names values of Pods that cannot be used.
-func validCondition(o Outcome, p Plan) metav1.Condition {
-	found := only(p.InvalidValues, func(v InvalidValue) bool { return v.Registration == o.Registration.Name })
-	if len(found) > 0 {
+func validCondition(o Outcome) metav1.Condition {
+	if len(o.InvalidValues) > 0 {
 		return conditionOf(usherv1alpha1.ConditionInstancesValid, metav1.ConditionFalse, ReasonInstanceInvalid,
-			joinMessages(found, func(v InvalidValue) string { return "Pod " + v.Pod.Name + ": " + v.Message }))
+			joinMessages(o.InvalidValues, func(v InvalidValue) string { return "Pod " + v.Pod.Name + ": " + v.Message }))
 	}
 	return conditionOf(usherv1alpha1.ConditionInstancesValid, metav1.ConditionTrue, ReasonValid, "All values that are taken from Pods can be used.")
 }

@@ -53,7 +53,7 @@ func textsOf(f *fixture) map[string]int {
 			texts[patch.Condition.Message] = 2 * maxMessage
 		}
 	}
-	status := Status(p.Outcomes[0], p, f.Registries, f.Now)
+	status := Status(p.Outcomes[0], f.Registries, f.Now)
 	for _, c := range status.Conditions {
 		texts[c.Message] = MaxCondition
 	}

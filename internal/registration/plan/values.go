@@ -48,9 +48,6 @@ func valuesOf(i *usherv1alpha1.Instance, pod *corev1.Pod) values {
 		v.metadata[key] = string(value)
 	}
 	tags := v.readTags(i, pod)
-	if len(tags)+len(i.MetadataFrom) == 0 {
-		return v
-	}
 	for _, source := range i.MetadataFrom {
 		if value, ok := v.read(source.FieldRef.FieldPath, pod); ok {
 			v.metadata[source.Key] = value
@@ -150,25 +147,20 @@ func readsPods(i *usherv1alpha1.Instance) bool {
 
 // InvalidValue is a value of a Pod that cannot be used.
 type InvalidValue struct {
-	// Registration that asks for it.
-	Registration string
 	// Pod that has it.
 	Pod *corev1.Pod
 	// Message says what is wrong, and what replaces the value.
 	Message string
 }
 
-// invalidValues are the values of the Registrations' Pods that cannot be used.
-func (ix *index) invalidValues() []InvalidValue {
-	var all []InvalidValue
-	for _, r := range ix.registrations {
-		if r.static != nil {
-			continue
-		}
-		for _, p := range r.pods {
-			for _, message := range p.valuesFor(r).bad {
-				all = append(all, InvalidValue{Registration: r.Name, Pod: p.Pod, Message: message})
-			}
+// invalidValues are the values of the Registration's Pods that cannot be used.
+func (r *registration) invalidValues() (all []InvalidValue) {
+	if r.static != nil {
+		return nil
+	}
+	for _, p := range r.pods {
+		for _, message := range p.valuesFor(r).bad {
+			all = append(all, InvalidValue{Pod: p.Pod, Message: message})
 		}
 	}
 	return all
