@@ -127,11 +127,7 @@ func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
 // inTurn keeps in a batch what the Registry takes now, and returns the rest by ID. Nobody
 // waits: the target stays due, and another pass follows in time.
 func (p *pass) inTurn(c plan.Changes) (now plan.Changes, later map[string]error) {
-	object := p.objects[c.Target.Registry]
-	if object == nil {
-		return c, nil
-	}
-	limiter := p.pool.limiter(object)
+	limiter := p.pool.limiter(p.objects[c.Target.Registry])
 	if limiter == nil {
 		return c, nil
 	}

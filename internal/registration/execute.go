@@ -77,7 +77,6 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	for i, c := range planned {
 		p.logChanges(ctx, c, before[i])
 	}
-	p.snapshot.Now = p.clock.Now()
 	return p.decide(), nil
 }
 

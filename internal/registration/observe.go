@@ -29,7 +29,7 @@ import (
 // observe reads the namespace from the caches.
 func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
 	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
-		vanished: map[string]bool{}, fresh: map[types.UID]bool{}, asked: map[string]bool{}}
+		fresh: map[types.UID]bool{}, asked: map[string]bool{}}
 	cluster, err := r.clusterID(ctx)
 	if err != nil {
 		return nil, err
@@ -134,9 +134,10 @@ func (r *Reconciler) podsOf(ctx context.Context, namespace string) ([]*corev1.Po
 	return listed(ctx, r.client, "Pods", &pods, &pods.Items, client.InNamespace(namespace))
 }
 
-// registrationsOf lists through a client.
+// registrationsOf lists through a client; "" stands for all namespaces.
 func (r *Reconciler) registrationsOf(ctx context.Context, namespace string) ([]*usherv1alpha1.Registration, error) {
-	return r.registrations(ctx, client.InNamespace(namespace))
+	var list usherv1alpha1.RegistrationList
+	return listed(ctx, r.client, "Registrations", &list, &list.Items, client.InNamespace(namespace))
 }
 
 // byIndex lists from an informer's index, if there is one: a cache of some namespaces has several. A
@@ -163,11 +164,6 @@ func byIndex[T any, P object[T]](ctx context.Context, from ctrlcache.Cache, othe
 	}, nil
 }
 
-func (r *Reconciler) registrations(ctx context.Context, options ...client.ListOption) ([]*usherv1alpha1.Registration, error) {
-	var list usherv1alpha1.RegistrationList
-	return listed(ctx, r.client, "Registrations", &list, &list.Items, options...)
-}
-
 func (r *Reconciler) registries(ctx context.Context) ([]*usherv1alpha1.Registry, error) {
 	var list usherv1alpha1.RegistryList
 	return listed(ctx, r.client, "Registries", &list, &list.Items)
@@ -181,15 +177,11 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		return err
 	}
 	p.notes.registries = p.notes.registries.cover(objects)
+	selected, err := p.selected(ctx)
+	if err != nil {
+		return err
+	}
 	for _, r := range objects {
-		allowed, err := p.selected(ctx, r.Spec.Namespaces)
-		if err != nil {
-			return err
-		}
-		rules, err := p.rules(ctx, r)
-		if err != nil {
-			return err
-		}
 		if err := p.recall(ctx, r.Name); err != nil {
 			return err
 		}
@@ -199,42 +191,31 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		}
 		p.objects[r.Name] = r
 		kind, settings := kinds.Of(r, p.snapshot.Namespace)
-		p.snapshot.Registries[r.Name] = plan.RegistryState{
-			Prefix: settings.Root, Denied: !allowed, Leaving: r.DeletionTimestamp != nil,
+		state := plan.RegistryState{
+			Prefix: settings.Root, Denied: !selected(r.Spec.Namespaces), Leaving: r.DeletionTimestamp != nil,
 			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Err: down,
-			Rules: rules, Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
+			Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
 		}
+		for _, rule := range r.Spec.Services {
+			state.Rules = append(state.Rules, plan.ServiceRule{Names: rule.Names, Admits: selected(rule.Namespaces), Shared: rule.Shared})
+		}
+		p.snapshot.Registries[r.Name] = state
 	}
 	return nil
 }
 
-// rules are the Registry's, as they are for this namespace.
-func (p *pass) rules(ctx context.Context, r *usherv1alpha1.Registry) ([]plan.ServiceRule, error) {
-	rules := make([]plan.ServiceRule, 0, len(r.Spec.Services))
-	for _, rule := range r.Spec.Services {
-		admits, err := p.selected(ctx, rule.Namespaces)
-		if err != nil {
-			return nil, err
-		}
-		rules = append(rules, plan.ServiceRule{Names: rule.Names, Admits: admits, Shared: rule.Shared})
-	}
-	return rules, nil
-}
-
-// selected reports whether a Registry's selector matches this namespace; without one, all do.
-func (p *pass) selected(ctx context.Context, namespaces *usherv1alpha1.LabelSelector) (bool, error) {
-	if namespaces == nil {
-		return true, nil
-	}
+// selected reads this namespace, and returns whether a Registry's selector matches it; without
+// one, all do.
+func (p *pass) selected(ctx context.Context) (func(*usherv1alpha1.LabelSelector) bool, error) {
 	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	err := p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, namespace)
-	if apierrors.IsNotFound(err) {
-		return false, nil
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read namespace %s: %w", p.snapshot.Namespace, err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("read namespace %s: %w", p.snapshot.Namespace, err)
-	}
-	return namespaces.Matches(namespace.Labels), nil
+	exists := err == nil
+	return func(namespaces *usherv1alpha1.LabelSelector) bool {
+		return namespaces == nil || exists && namespaces.Matches(namespace.Labels)
+	}, nil
 }
 
 // sweepDue sets which targets are swept now, and returns when the next one is due.
@@ -286,6 +267,7 @@ func (p *pass) list(ctx context.Context, targets []plan.Target) {
 			p.snapshot.Listings[target] = listings[i]
 		}
 	}
+	// Waits count from the end of the listing: an earlier time would shorten them.
 	p.snapshot.Now = p.clock.Now()
 }
 

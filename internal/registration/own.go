@@ -135,20 +135,12 @@ func targetOf(registry string, u usherv1alpha1.RegistryUser) plan.Target {
 	return plan.Target{Registry: registry, Prefix: u.Prefix, Service: u.Service}
 }
 
-// recorded reports whether the Registry has recorded the Registration's target.
-func recorded(object *usherv1alpha1.Registry, r *usherv1alpha1.Registration, t plan.Target) bool {
-	return slices.Contains(object.Status.Users, plan.UserOf(r, t))
-}
-
 // recordUsers records in each Registry who may have entries there, in one write, and returns the
 // Registrations that could not be recorded.
 func (p *pass) recordUsers(ctx context.Context, outcomes []plan.Outcome) (failed map[string]error) {
 	users, failed := p.nextUsers(outcomes)
 	for _, name := range slices.Sorted(maps.Keys(users)) {
 		known := len(p.objects[name].Status.Users)
-		if len(users[name]) == known {
-			continue
-		}
 		err := p.holdRegistry(ctx, name)
 		if err == nil {
 			err = p.setUsers(ctx, p.objects[name], users[name])
@@ -169,15 +161,16 @@ func (p *pass) nextUsers(outcomes []plan.Outcome) (users map[string][]usherv1alp
 			continue
 		}
 		for _, t := range o.Targets {
-			object := p.objects[t.Registry]
-			if object == nil || recorded(object, o.Registration, t) {
+			object, u := p.objects[t.Registry], plan.UserOf(o.Registration, t)
+			if object == nil || slices.Contains(object.Status.Users, u) {
 				continue
 			}
-			if users[t.Registry] == nil {
-				users[t.Registry] = slices.Clone(object.Status.Users)
+			known, more := users[t.Registry]
+			if !more {
+				known = slices.Clip(object.Status.Users)
 			}
-			if u := plan.UserOf(o.Registration, t); plan.HasRoom(users[t.Registry], u) {
-				users[t.Registry] = append(users[t.Registry], u)
+			if plan.HasRoom(known, u) {
+				users[t.Registry] = append(known, u)
 			} else {
 				failed[o.Registration.Name] = errFull // The next plan says so.
 			}
@@ -218,7 +211,7 @@ func (p *pass) takeOver(ctx context.Context) error {
 	}
 	left := p.users()
 	for _, name := range slices.Sorted(maps.Keys(left)) {
-		if err := p.adopt(ctx, live[name], left[name]); err != nil {
+		if err := p.adopt(ctx, name, live[name], left[name]); err != nil {
 			return err
 		}
 	}
@@ -261,46 +254,43 @@ func (p *pass) add(live *usherv1alpha1.Registration) {
 	p.snapshot.Known[live.Namespace+"/"+live.Name] = true
 }
 
-// users are the Registrations of the namespace that Registries have recorded, by name.
-func (p *pass) users() map[string]*usherv1alpha1.Registration {
-	now := metav1.NewTime(p.clock.Now())
-	known := map[string]*usherv1alpha1.Registration{}
-	for _, registry := range slices.Sorted(maps.Keys(p.objects)) {
-		for _, u := range p.objects[registry].Status.Users {
-			if u.Namespace != p.snapshot.Namespace {
-				continue
+// users are the targets that Registries have recorded, by Registration of the namespace.
+func (p *pass) users() map[string][]plan.Target {
+	targets := map[string][]plan.Target{}
+	for registry, object := range p.objects {
+		for _, u := range object.Status.Users {
+			if u.Namespace == p.snapshot.Namespace {
+				targets[u.Registration] = append(targets[u.Registration], targetOf(registry, u))
 			}
-			if known[u.Registration] == nil {
-				known[u.Registration] = &usherv1alpha1.Registration{
-					ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Registration, DeletionTimestamp: &now},
-				}
-			}
-			targets := &known[u.Registration].Status.Targets
-			*targets = plan.SortedTargets(append(*targets, targetOf(registry, u)))
 		}
 	}
-	return known
+	return targets
 }
 
-// adopt gives what Registries have recorded to the Registration; if there is none, not even
-// at the API server, what is known of it takes its place.
-func (p *pass) adopt(ctx context.Context, r, known *usherv1alpha1.Registration) error {
+// adopt gives targets that Registries have recorded to their Registration; if there is none, not
+// even at the API server, what is known of it takes its place.
+func (p *pass) adopt(ctx context.Context, name string, r *usherv1alpha1.Registration, targets []plan.Target) error {
 	if r == nil {
-		live, err := p.findRegistration(ctx, known.Name)
+		live, err := p.findRegistration(ctx, name)
 		if err != nil {
 			return err
 		}
 		if live == nil {
-			p.snapshot.Registrations = append(p.snapshot.Registrations, known)
-			p.vanished[known.Name] = true
+			gone := &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{
+				Namespace: p.snapshot.Namespace, Name: name, DeletionTimestamp: new(metav1.NewTime(p.clock.Now())),
+			}}
+			gone.Status.Targets = plan.SortedTargets(targets)
+			p.snapshot.Registrations = append(p.snapshot.Registrations, gone)
 			return nil
 		}
 		p.add(live)
 		r = live
 	}
-	all := plan.SortedTargets(slices.Concat(r.Status.Targets, known.Status.Targets))
-	return p.recordTargets(ctx, r, r.DeepCopy(), all)
+	return p.recordTargets(ctx, r, r.DeepCopy(), plan.SortedTargets(slices.Concat(r.Status.Targets, targets)))
 }
+
+// vanished reports whether a Registration of the snapshot does not exist any more.
+func vanished(r *usherv1alpha1.Registration) bool { return r.UID == "" }
 
 // findRegistration reads from the API server: a Registration that the cache does not show may
 // be new. It returns nil if there is none.
@@ -353,5 +343,5 @@ func (p *pass) confirmOwner(ctx context.Context, r *usherv1alpha1.Registration, 
 	}
 	p.notes.registries.wrote(live)
 	p.notes.confirmed[live.UID] = true
-	return live.UID == object.UID && hasFinalizer(live) && recorded(live, r, t), nil
+	return live.UID == object.UID && hasFinalizer(live) && slices.Contains(live.Status.Users, plan.UserOf(r, t)), nil
 }

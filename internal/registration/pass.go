@@ -30,8 +30,6 @@ type pass struct {
 	notes    *notes
 	// objects are the Registry objects by name.
 	objects map[string]*usherv1alpha1.Registry
-	// vanished are Registrations of the snapshot that do not exist any more.
-	vanished map[string]bool
 	// fresh are Pods that this pass has read from the API server, or written.
 	fresh map[types.UID]bool
 	// asked are the namespaces whose Registrations the snapshot knows.
@@ -79,19 +77,15 @@ type notes struct {
 	gauges map[string]gauges
 }
 
-func newNotes() *notes {
-	return &notes{
-		dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
-		left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-		registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, plans: &plan.Memory{},
-	}
-}
-
 func (r *Reconciler) notesOf(namespace string) *notes {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.notes[namespace] == nil {
-		r.notes[namespace] = newNotes()
+		r.notes[namespace] = &notes{
+			dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
+			left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
+			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, plans: &plan.Memory{},
+		}
 	}
 	return r.notes[namespace]
 }
@@ -112,8 +106,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	p.snapshot.Now = r.clock.Now()
 	sweep := p.sweepDue(p.snapshot.Now)
 	p.list(ctx, p.needs())
-	// Waits count from the end of the listing: an earlier time would shorten them.
-	p.snapshot.Now = r.clock.Now()
 	decided, err := p.execute(ctx, p.decide())
 	if err != nil {
 		return ctrl.Result{}, err
@@ -129,7 +121,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := errors.Join(p.errs...); err != nil {
 		return ctrl.Result{}, err
 	}
-	return p.result(decided.RequeueAt, sweep, p.retry), nil
+	next := plan.Earlier(decided.RequeueAt, plan.Earlier(sweep, p.retry))
+	if next.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{RequeueAfter: max(next.Sub(r.clock.Now()), batchDelay)}, nil
 }
 
 // keep ends a pass. What was listed is kept for the next one, unless that is too much beside what
@@ -142,18 +138,6 @@ func (p *pass) keep() {
 		size = 0
 	}
 	p.notes.kept = size
-}
-
-// result asks for the next pass at the earliest of the times.
-func (p *pass) result(times ...time.Time) ctrl.Result {
-	var next time.Time
-	for _, t := range times {
-		next = plan.Earlier(next, t)
-	}
-	if next.IsZero() {
-		return ctrl.Result{}
-	}
-	return ctrl.Result{RequeueAfter: max(next.Sub(p.clock.Now()), batchDelay)}
 }
 
 // timed measures a step of the pass's own work: listing and planning, not waiting for the API

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
@@ -41,17 +42,11 @@ const (
 type Connect func(r *usherv1alpha1.Registry, prefix string, secret map[string][]byte) (registry.Connector, error)
 
 func timeoutOf(r *usherv1alpha1.Registry) time.Duration {
-	if r.Spec.Timeout == nil || r.Spec.Timeout.Duration <= 0 {
-		return defaultTimeout
-	}
-	return r.Spec.Timeout.Duration
+	return plan.DurationOf(r.Spec.Timeout, defaultTimeout)
 }
 
 func repairOf(r *usherv1alpha1.Registry) time.Duration {
-	if r.Spec.RepairInterval == nil || r.Spec.RepairInterval.Duration <= 0 {
-		return defaultRepair
-	}
-	return max(r.Spec.RepairInterval.Duration, time.Second)
+	return plan.DurationOf(r.Spec.RepairInterval, defaultRepair)
 }
 
 // pool has one connector for each Registry and prefix, and knows which registries are down,
@@ -63,8 +58,7 @@ type pool struct {
 	// workers is how many calls to each registry are in flight at most.
 	workers int
 
-	mu    sync.Mutex
-	conns map[connKey]*conn
+	mu sync.Mutex
 	// known is what this process knows of the registries, by name.
 	known map[string]*registryState
 }
@@ -73,6 +67,8 @@ type pool struct {
 type registryState struct {
 	reachability
 	backOff
+	// conns are its connectors, by prefix.
+	conns map[string]*conn
 	// turns are the changes that it takes now; nil if it has no limit.
 	turns *rate.Limiter
 	// workers has room for the calls that may be in flight.
@@ -82,12 +78,10 @@ type registryState struct {
 // state returns what is known of a registry. The caller holds the lock.
 func (p *pool) state(name string) *registryState {
 	if p.known[name] == nil {
-		p.known[name] = &registryState{workers: semaphore.NewWeighted(int64(p.workers))}
+		p.known[name] = &registryState{conns: map[string]*conn{}, workers: semaphore.NewWeighted(int64(p.workers))}
 	}
 	return p.known[name]
 }
-
-type connKey struct{ name, prefix string }
 
 // connVersion is what a connector was made from.
 type connVersion struct {
@@ -107,15 +101,14 @@ type backOff struct {
 
 func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock, workers int) *pool {
 	return &pool{reader: reader, connect: connect, clock: clock, workers: workers,
-		conns: map[connKey]*conn{}, known: map[string]*registryState{}}
+		known: map[string]*registryState{}}
 }
 
 // get returns the connector, a new one if the Registry has changed. If fresh, it reads the
 // Secret again, too.
 func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*conn, error) {
-	key := connKey{r.Name, prefix}
 	p.mu.Lock()
-	have := p.conns[key]
+	have := p.state(r.Name).conns[prefix]
 	p.mu.Unlock()
 	if have != nil && !fresh && have.version.uid == r.UID && have.version.generation == r.Generation {
 		return have, nil
@@ -142,9 +135,10 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 		return nil, cleaned(err, next.secrets)
 	}
 	p.mu.Lock()
-	next.workers = p.state(r.Name).workers
-	old := p.conns[key]
-	p.conns[key] = next
+	s := p.state(r.Name)
+	next.workers = s.workers
+	old := s.conns[prefix]
+	s.conns[prefix] = next
 	p.mu.Unlock()
 	if old != nil {
 		// Calls in flight fail as transient, and are repeated with the new one.
@@ -174,12 +168,7 @@ func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*
 func (p *pool) forget(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, c := range p.conns {
-		if key.name == name {
-			_ = c.Close()
-			delete(p.conns, key)
-		}
-	}
+	p.state(name).close()
 	delete(p.known, name)
 }
 
@@ -187,10 +176,16 @@ func (p *pool) forget(name string) {
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, c := range p.conns {
-		_ = c.Close()
-		delete(p.conns, key)
+	for _, s := range p.known {
+		s.close()
 	}
+}
+
+func (s *registryState) close() {
+	for _, c := range s.conns {
+		_ = c.Close()
+	}
+	clear(s.conns)
 }
 
 // down returns until when and why a registry is not called; nil if it is.

@@ -169,7 +169,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, object *usherv1alpha1.Regi
 // free removes the finalizer of a Registry that is being deleted, unless a Registration has
 // entries there: nobody could remove them afterwards.
 func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (bool, error) {
-	registrations, err := r.registrations(ctx)
+	registrations, err := r.registrationsOf(ctx, metav1.NamespaceAll)
 	if err != nil {
 		return false, err
 	}

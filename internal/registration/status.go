@@ -48,7 +48,7 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 		if p.unpatched { // a Pod's record may lack what this pass has seen: its targets are still needed
 			o.Released, o.Kept = false, o.Registration.Status.Targets
 		}
-		if p.vanished[o.Registration.Name] {
+		if vanished(o.Registration) {
 			errs = append(errs, p.ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept)))
 			continue
 		}

@@ -159,7 +159,7 @@ func (r *Reconciler) ofRegistry(ctx context.Context, object client.Object, q que
 			r.gather(q, u.Namespace)
 		}
 	}
-	registrations, err := r.registrations(ctx)
+	registrations, err := r.registrationsOf(ctx, metav1.NamespaceAll)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot list Registrations: their next repair follows")
 	}

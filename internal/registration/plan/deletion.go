@@ -141,7 +141,7 @@ func (p *pod) expiry() time.Time {
 	}
 	timeout := time.Duration(0)
 	for _, r := range p.all() {
-		timeout = max(timeout, durationOf(r.Spec.Drain.RequestTimeout, DefaultRequestTimeout))
+		timeout = max(timeout, DurationOf(r.Spec.Drain.RequestTimeout, DefaultRequestTimeout))
 	}
 	return p.request.At.Add(timeout)
 }

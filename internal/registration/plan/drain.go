@@ -128,8 +128,8 @@ func (g Gate) continues(before Gate) bool {
 	return g == before || g == GateRequested && before == GatePreDelete
 }
 
-// durationOf is a field of the API that has a default.
-func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
+// DurationOf is a field of the API that has a default.
+func DurationOf(field *metav1.Duration, absent time.Duration) time.Duration {
 	if field == nil || field.Duration < 0 {
 		return absent
 	}
@@ -137,11 +137,11 @@ func durationOf(field *metav1.Duration, absent time.Duration) time.Duration {
 }
 
 func propagation(r *usherv1alpha1.Registration) time.Duration {
-	return durationOf(r.Spec.Drain.Propagation, DefaultPropagation)
+	return DurationOf(r.Spec.Drain.Propagation, DefaultPropagation)
 }
 
 func afterOutage(r *usherv1alpha1.Registration) time.Duration {
-	return min(durationOf(r.Spec.Drain.AfterOutage, DefaultAfterOutage), maxAfterOutage)
+	return min(DurationOf(r.Spec.Drain.AfterOutage, DefaultAfterOutage), maxAfterOutage)
 }
 
 // limit is how long registries may keep a Pod waiting at a gate, and what happens then. The zero
@@ -172,7 +172,7 @@ func limitOf(r *usherv1alpha1.Registration, gate Gate) limit {
 	case own != nil:
 		return limit{own.After.Duration, cmp.Or(own.OnDeadline, policy)}
 	case drains:
-		return limit{durationOf(r.Spec.Drain.Deadline, DefaultDeadline), cmp.Or(r.Spec.Drain.OnDeadline, policy)}
+		return limit{DurationOf(r.Spec.Drain.Deadline, DefaultDeadline), cmp.Or(r.Spec.Drain.OnDeadline, policy)}
 	}
 	return limit{}
 }

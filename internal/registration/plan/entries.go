@@ -141,7 +141,6 @@ func (ix *index) foreign(uid types.UID, e *registry.Entry) bool {
 
 // leaves adds our entries that nobody claims.
 func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
-	var orphans []registry.Change
 	ours := 0
 	for _, e := range listed.entries {
 		if e.Owner.Cluster != ix.Cluster {
@@ -153,23 +152,19 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 		case ix.deliberate(c.Target, e):
 			c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: *e})
 			c.Reasons[e.ID] = ix.whyRemoved(e)
-			c.unsettled = c.unsettled || e.Unsettled != ""
 		case ix.orphaned(e):
-			orphans = append(orphans, registry.Change{Op: registry.Remove, Entry: *e})
+			c.Orphans = append(c.Orphans, registry.Change{Op: registry.Remove, Entry: *e})
 			c.Reasons[e.ID] = "its Pod or Registration is gone"
 			c.Suspects[e.ID] = true
 		}
 	}
-	if !c.Swept {
-		return
+	switch {
+	case !c.Swept:
+		c.Orphans = nil
+	case len(c.Orphans)*OrphanFloor > ours:
+		c.Orphans = only(c.Orphans, func(change registry.Change) bool { return ix.Suspects[c.Target][change.Entry.ID] })
 	}
-	if len(orphans)*OrphanFloor > ours {
-		orphans = slices.DeleteFunc(orphans, func(change registry.Change) bool {
-			return !ix.Suspects[c.Target][change.Entry.ID]
-		})
-	}
-	c.Orphans = orphans
-	c.unsettled = c.unsettled || slices.ContainsFunc(orphans, func(change registry.Change) bool {
+	c.unsettled = c.unsettled || slices.ContainsFunc(slices.Concat(c.Leaves, c.Orphans), func(change registry.Change) bool {
 		return change.Entry.Unsettled != ""
 	})
 }

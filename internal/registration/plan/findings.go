@@ -30,23 +30,18 @@ type Finding struct {
 type gateKeys struct {
 	gate Gate
 	hook *appsv1alpha1.LifecycleHook
-	// named is what spec.hooks says, answered what follows from it.
-	named    string
-	answered []string
+	// named is what spec.hooks says.
+	named string
 }
 
 func gatesOf(r *registration, set *appsv1alpha1.CloneSet) []gateKeys {
 	lifecycle := ptr.Deref(set.Spec.Lifecycle, appsv1alpha1.Lifecycle{})
 	hooks := r.Spec.Hooks
-	gates := []gateKeys{
-		{gate: GatePreNormal, hook: lifecycle.PreNormal, named: hooks.PreNormal},
-		{gate: GateInPlaceUpdate, hook: lifecycle.InPlaceUpdate, named: hooks.InPlaceUpdate},
-		{gate: GatePreDelete, hook: lifecycle.PreDelete, named: hooks.PreDelete},
+	return []gateKeys{
+		{GatePreNormal, lifecycle.PreNormal, hooks.PreNormal},
+		{GateInPlaceUpdate, lifecycle.InPlaceUpdate, hooks.InPlaceUpdate},
+		{GatePreDelete, lifecycle.PreDelete, hooks.PreDelete},
 	}
-	for i, g := range gates {
-		gates[i].answered = r.answeredKeys(g.named, g.hook)
-	}
-	return gates
 }
 
 // findings compares the hooks that the Registration names with those that the CloneSets of its
@@ -139,7 +134,7 @@ func keysOf(hook *appsv1alpha1.LifecycleHook) []string {
 func (ix *index) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {
 	return slices.ContainsFunc(ix.registrations, func(r *registration) bool {
 		return !r.deleting && slices.Contains(r.sets, set) && slices.ContainsFunc(gatesOf(r, set), func(g gateKeys) bool {
-			return g.gate == gate && slices.Contains(g.answered, key)
+			return g.gate == gate && slices.Contains(r.answeredKeys(g.named, g.hook), key)
 		})
 	})
 }

@@ -48,7 +48,7 @@ type kept struct {
 func (ix *index) keepSilent(r *registration) {
 	grace, percent := DefaultNodeGrace, int32(DefaultNodePercent)
 	if f := r.Spec.NodeFailure; f != nil {
-		grace, percent = durationOf(f.Grace, grace), ptr.Deref(f.MaxPercent, percent)
+		grace, percent = DurationOf(f.Grace, grace), ptr.Deref(f.MaxPercent, percent)
 	}
 	r.kept = map[*pod]*kept{}
 	var lost []*pod

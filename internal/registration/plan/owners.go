@@ -33,16 +33,13 @@ type refusal struct {
 // refuse decides, once for each plan, to which targets Registrations may not write.
 func (ix *index) refuse() {
 	for _, r := range ix.registrations {
-		r.refused = nil
+		r.refused = map[Target]*refusal{}
 		for _, t := range r.current {
 			no := ix.refusal(t)
 			if no == nil {
 				no = ix.Registries[t.Registry].full(UserOf(r.Registration, t), t)
 			}
 			if no != nil {
-				if r.refused == nil {
-					r.refused = map[Target]*refusal{}
-				}
 				r.refused[t] = no
 			}
 		}

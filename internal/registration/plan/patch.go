@@ -106,10 +106,8 @@ type podMetadata struct {
 
 // labels are those that change; nil removes one. That of the guard goes with the finalizer.
 func (p *PodPatch) labels() map[string]*string {
-	labels := maps.Clone(p.Labels)
-	if labels == nil {
-		labels = map[string]*string{}
-	}
+	labels := map[string]*string{}
+	maps.Copy(labels, p.Labels)
 	switch {
 	case slices.Contains(p.AddFinalizers, usherv1alpha1.Finalizer):
 		labels[usherv1alpha1.LabelGuarded] = new("true")
