@@ -123,6 +123,7 @@ func TestOutagesAreNoticed(t *testing.T) {
 		want  plan.Outage
 	}{
 		"all is well":                           {calls: []call{{1, nil}, {2, nil}}},
+		"a pass ends":                           {calls: []call{{1, nil}, {5, registry.Transient(context.Canceled)}}},
 		"it refuses us alone":                   {calls: []call{{1, nil}, {2, refused}, {9, nil}}},
 		"from the last answer to the next":      {calls: []call{{1, nil}, {5, broken}, {6, broken}, {9, nil}, {12, nil}}, want: away(1, 9)},
 		"it goes on":                            {calls: []call{{1, nil}, {5, broken}}, want: plan.Outage{From: at(1)}},
@@ -159,16 +160,6 @@ func status(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
 	return s
 }
 
-func TestACancelledCallIsNoOutage(t *testing.T) {
-	p := newPool(nil, nil, clocktesting.NewFakePassiveClock(epoch), 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	p.noteCall(ctx, "a", registry.Transient(context.Canceled))
-	if have := p.outage("a"); have != (plan.Outage{}) {
-		t.Errorf("the end of a pass made %+v", have)
-	}
-}
-
 // chatterbox repeats in its errors what it was given.
 type chatterbox struct{ said string }
 
@@ -189,41 +180,29 @@ func (c chatterbox) Ping(context.Context) error {
 
 func (c chatterbox) Close() error { return nil }
 
+// TestSecretsAreHidden: errors do not repeat them, and keep their marks.
 func TestSecretsAreHidden(t *testing.T) {
 	secret := map[string][]byte{"password": []byte("p/ss word\n"), "token": []byte("p/ss word and more"), "username": []byte("me")}
 	for _, said := range []string{
 		"p/ss word", "p/ss word\n", "p/ss word and more", "p%2Fss+word", "p%2Fss%20word", "cC9zcyB3b3Jk",
 	} {
 		c := &conn{workers: semaphore.NewWeighted(1), Connector: chatterbox{said}, timeout: time.Minute, secrets: hiding(secret)}
-		_, err := c.List(t.Context(), "web")
+		_, list := c.List(t.Context(), "web")
 		apply := c.Apply(t.Context(), "web", nil)
 		byID, rest := registry.ChangeErrors(apply)
-		for where, err := range map[string]error{
-			"list": err, "ping": c.Ping(t.Context()), "apply": apply, "a": byID["a"], "b": byID["b"], "rest": rest,
-			"connect": cleaned(errors.New("sent "+said), hiding(secret)),
+		odd := errors.New("sent " + said)
+		for where, hidden := range map[string]struct{ err, mark error }{
+			"list": {list, registry.ErrTransient}, "ping": {c.Ping(t.Context()), registry.ErrPermanent}, "apply": {apply, registry.ErrTransient},
+			"a": {byID["a"], registry.ErrForeign}, "b": {byID["b"], registry.ErrPermanent}, "rest": {rest, context.DeadlineExceeded},
+			"connect": {cleaned(odd, c.secrets), odd},
 		} {
-			for _, format := range []string{"%v", "%+v"} {
-				if text := fmt.Sprintf(format, err); strings.Contains(text, said) || !strings.Contains(text, "sent "+hidden) {
-					t.Errorf("%s of %q says %q", where, said, text)
-				}
+			checktest.Says(t, where, hidden.err, "sent <secret>")
+			if text := fmt.Sprintf("%v %+v", hidden.err, hidden.err); strings.Contains(text, said) || !errors.Is(hidden.err, hidden.mark) {
+				t.Errorf("%s of %q says %q, and is %v: %t", where, said, text, hidden.mark, errors.Is(hidden.err, hidden.mark))
 			}
 		}
-	}
-}
-
-func TestHiddenErrorsKeepTheirMarks(t *testing.T) {
-	c := &conn{workers: semaphore.NewWeighted(1), Connector: chatterbox{"s3cret"}, timeout: time.Minute, secrets: hiding(map[string][]byte{"token": []byte("s3cret")})}
-	_, list := c.List(t.Context(), "web")
-	byID, rest := registry.ChangeErrors(c.Apply(t.Context(), "web", nil))
-	for _, test := range []struct {
-		err, mark error
-		want      bool
-	}{
-		{list, registry.ErrTransient, true}, {byID["a"], registry.ErrForeign, true}, {byID["b"], registry.ErrPermanent, true},
-		{rest, context.DeadlineExceeded, true}, {rest, registry.ErrPermanent, false}, {c.Ping(t.Context()), registry.ErrPermanent, true},
-	} {
-		if errors.Is(test.err, test.mark) != test.want {
-			t.Errorf("%v is %v: %t", test.err, test.mark, !test.want)
+		if errors.Is(rest, registry.ErrPermanent) {
+			t.Errorf("%v is permanent", rest)
 		}
 	}
 	if hiding(nil) != nil || hiding(map[string][]byte{"username": []byte("me")}) != nil {

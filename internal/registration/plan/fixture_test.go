@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -332,8 +331,12 @@ func renderPatch(p *PodPatch) string {
 			words = append(words, short+"="+*p.Labels[key])
 		}
 	}
-	words = append(words, prefixed("+", p.AddFinalizers)...)
-	words = append(words, prefixed("-", p.RemoveFinalizers)...)
+	for _, name := range p.AddFinalizers {
+		words = append(words, "+"+name)
+	}
+	for _, name := range p.RemoveFinalizers {
+		words = append(words, "-"+name)
+	}
 	if p.Registrations != nil {
 		words = append(words, "in("+*p.Registrations+")")
 	}
@@ -357,14 +360,6 @@ func renderPatch(p *PodPatch) string {
 	return strings.Join(words, " ")
 }
 
-func prefixed(prefix string, names []string) []string {
-	out := make([]string, len(names))
-	for i, name := range names {
-		out[i] = prefix + name
-	}
-	return out
-}
-
 func renderCondition(c *corev1.PodCondition) string {
 	if c.Reason == ReasonRegistered || c.Reason == ReasonDeregistered {
 		return "registered=" + string(c.Status)
@@ -378,6 +373,6 @@ func renderRecord(r *Record) string {
 		name, _, _ := strings.Cut(strings.SplitN(key, "@", 2)[1], "/")
 		gone = append(gone, name+" "+epoch.Sub(at).String())
 	}
-	sort.Strings(gone)
+	slices.Sort(gone)
 	return fmt.Sprintf("drain(%s %s: %s)", r.Gate, epoch.Sub(r.Began), strings.Join(gone, ", "))
 }

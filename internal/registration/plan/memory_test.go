@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,9 +16,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -165,7 +168,8 @@ var events = []struct {
 }
 
 // carryOut does what a plan says, or some of it.
-func (h *history) carryOut(p Plan) {
+func (h *history) carryOut(t *testing.T, p Plan) {
+	t.Helper()
 	for _, c := range p.Changes {
 		entries := slices.Clone(h.entries[c.Target])
 		for _, change := range slices.Concat(c.Leaves, c.Orphans, c.Joins) {
@@ -181,32 +185,18 @@ func (h *history) carryOut(p Plan) {
 	for i, object := range h.Pods {
 		for _, patch := range slices.Concat(p.Protect, p.Patches) {
 			if patch.Pod.UID == object.UID {
-				h.Pods[i] = h.patched(h.Pods[i].DeepCopy(), patch)
+				h.Pods[i] = h.patched(t, h.Pods[i], patch)
 			}
 		}
 	}
 }
 
-func (h *history) patched(next *corev1.Pod, patch PodPatch) *corev1.Pod {
-	b := &podBuilder{h.fixture, next}
-	for key, value := range patch.labels() {
-		if delete(next.Labels, key); value != nil {
-			next.Labels[key] = *value
-		}
-	}
-	next.Finalizers = slices.DeleteFunc(append(next.Finalizers, patch.AddFinalizers...), func(name string) bool {
-		return slices.Contains(patch.RemoveFinalizers, name)
-	})
-	if patch.Registrations != nil {
-		b.named(*patch.Registrations)
-	}
-	if patch.TakenBack != nil {
-		delete(next.Annotations, usherv1alpha1.AnnotationDeletionRequest)
-	}
-	if patch.Condition != nil {
-		b.condition(patch.Condition.Type, patch.Condition.Status)
-		next.Status.Conditions[len(next.Status.Conditions)-1] = *patch.Condition
-	}
+// patched is what the API server makes of a Pod.
+func (h *history) patched(t *testing.T, pod *corev1.Pod, patch PodPatch) *corev1.Pod {
+	t.Helper()
+	before, data := checktest.Must(json.Marshal(pod))(t), checktest.Must(patch.Encode())(t)
+	next := &corev1.Pod{}
+	checktest.NoError(t, json.Unmarshal(checktest.Must(strategicpatch.StrategicMergePatch(before, data, next))(t), next))
 	h.version++
 	next.ResourceVersion = fmt.Sprint("v", h.version)
 	return next
@@ -258,7 +248,7 @@ func TestMemoryChangesNoPlan(t *testing.T) {
 				}
 			}
 			if h.random.IntN(3) > 0 {
-				h.carryOut(plan)
+				h.carryOut(t, plan)
 			}
 			h.sized(t)
 			if h.random.IntN(3) > 0 {
