@@ -119,17 +119,14 @@ func cleaned(err error, secrets *strings.Replacer) error {
 	if err == nil || secrets == nil {
 		return err
 	}
-	return clean{text: secrets.Replace(err.Error()), marks: err}
+	return clean{errors.New(secrets.Replace(err.Error())), err}
 }
 
 // clean is an error with another text. The original is never printed.
 type clean struct {
-	text  string
+	error
 	marks error
 }
-
-// Error returns the text without secrets.
-func (c clean) Error() string { return c.text }
 
 // Is reports whether the original is the target.
 func (c clean) Is(target error) bool { return errors.Is(c.marks, target) }

@@ -6,7 +6,7 @@
 // One pass covers one namespace, because several Registrations may select the same Pod and
 // answer the same hook, and a Pod that none selects any more must still leave. A pass
 //
-//  1. observes the objects, overlaid with our own last writes (observe.go, overlay.go), and
+//  1. observes the objects, overlaid with our own last writes (observe.go), and
 //     takes over what vanished Registrations have left (own.go);
 //  2. lists each target (registry, prefix, service) where something may be left to do;
 //  3. plans (package plan, which is pure);

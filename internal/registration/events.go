@@ -22,7 +22,6 @@ const quiet = 10 * time.Minute
 // Reasons and actions of events.
 const (
 	eventTakenBack = "DeletionTakenBack"
-	eventOverdue   = plan.ReasonDeadlineExceeded
 	actionRelease  = "ReleaseHook"
 	actionDrain    = "Drain"
 	actionAnswer   = "AnswerHook"
@@ -50,7 +49,7 @@ func (a *announcer) warn(about client.Object, reason, action, message string) {
 func (p *pass) announce(decided plan.Plan) {
 	for _, w := range decided.Waiting {
 		if at, found := p.find(w.Pod); w.Overdue && found {
-			p.announcer.warn(p.snapshot.Pods[at], eventOverdue, actionDrain, fmt.Sprintf(
+			p.announcer.warn(p.snapshot.Pods[at], plan.ReasonDeadlineExceeded, actionDrain, fmt.Sprintf(
 				"The deadline of Registration %s has passed and onDeadline is Block: %s", w.Registration, w))
 		}
 	}

@@ -5,7 +5,6 @@ package registration
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -47,11 +46,10 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	}
 	// What was read may make others join: each is read before it does.
 	for changed := true; changed; {
-		behind, err := p.confirmOwners(ctx, decided.Changes)
+		err := p.confirmOwners(ctx, decided.Changes, unprepared)
 		if err != nil {
 			return decided, err
 		}
-		maps.Copy(unprepared, behind)
 		if changed, err = p.confirm(ctx, decided.Changes); err != nil {
 			return decided, err
 		}

@@ -70,15 +70,16 @@ func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, ta
 		if err := p.write(ctx, "add the finalizer to Registration", r, next, false); err != nil {
 			return err
 		}
-		r, next = next, next.DeepCopy()
+		r = next
 	}
-	return p.recordTargets(ctx, r, next, targets)
+	return p.recordTargets(ctx, r, targets)
 }
 
-func (p *pass) recordTargets(ctx context.Context, r, next *usherv1alpha1.Registration, targets []plan.Target) error {
+func (p *pass) recordTargets(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
 	if slices.Equal(plan.SortedTargets(targets), plan.SortedTargets(r.Status.Targets)) {
 		return nil
 	}
+	next := r.DeepCopy()
 	next.Status.Targets = targets
 	return p.write(ctx, "record the targets of Registration", r, next, true)
 }
@@ -286,7 +287,7 @@ func (p *pass) adopt(ctx context.Context, name string, r *usherv1alpha1.Registra
 		p.add(live)
 		r = live
 	}
-	return p.recordTargets(ctx, r, r.DeepCopy(), plan.SortedTargets(slices.Concat(r.Status.Targets, targets)))
+	return p.recordTargets(ctx, r, plan.SortedTargets(slices.Concat(r.Status.Targets, targets)))
 }
 
 // vanished reports whether a Registration of the snapshot does not exist any more.
@@ -299,10 +300,10 @@ func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha
 }
 
 // confirmOwners reads the Registrations and Registries of new entries once from the API
-// server. It returns the Registrations that register nothing in this pass: just after a change
-// of leader the cache may still show one that is gone, or records that were removed since.
-func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes) (behind map[string]bool, err error) {
-	behind = map[string]bool{}
+// server. It adds the Registrations that register nothing in this pass to those that are behind:
+// just after a change of leader the cache may still show one that is gone, or records that were
+// removed since.
+func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes, behind map[string]bool) error {
 	for _, c := range changes {
 		for _, change := range c.Joins {
 			name := change.Entry.Owner.Registration
@@ -312,7 +313,7 @@ func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes) (behin
 			}
 			confirmed, err := p.confirmOwner(ctx, p.snapshot.Registrations[at], c.Target)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if !confirmed {
 				behind[name] = true
@@ -320,7 +321,7 @@ func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes) (behin
 			}
 		}
 	}
-	return behind, nil
+	return nil
 }
 
 // confirmOwner reports whether the Registration is there, and the Registry, which has recorded

@@ -112,9 +112,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	p.patchPods(ctx, decided.Patches)
 	p.settle(decided)
-	if err := p.finish(ctx, decided); err != nil {
-		p.errs = append(p.errs, err)
-	}
+	p.finish(ctx, decided)
 	p.logWaits(ctx, decided.Waiting)
 	p.announce(decided)
 	p.pause()

@@ -4,7 +4,6 @@ package registration
 
 import (
 	"context"
-	"errors"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,27 +35,26 @@ func (p *pass) settle(decided plan.Plan) {
 }
 
 // finish writes statuses, and removes the finalizers of Registrations that are done.
-func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
+func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 	// Include what failed in this pass.
 	for name, state := range p.snapshot.Registries {
 		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state
 	}
 	shown := map[string]gauges{}
-	var errs []error
 	for _, o := range decided.Outcomes {
 		if p.unpatched { // a Pod's record may lack what this pass has seen: its targets are still needed
 			o.Released, o.Kept = false, o.Registration.Status.Targets
 		}
 		if vanished(o.Registration) {
-			errs = append(errs, p.ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept)))
+			p.errs = append(p.errs, p.ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept)))
 			continue
 		}
 		name := o.Registration.Name
 		status := plan.Status(o, p.snapshot.Registries, p.snapshot.Now)
 		shown[name] = p.metrics.of(p.snapshot.Namespace, o, status)
 		shown[name].replace(p.notes.gauges[name])
-		errs = append(errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
+		p.errs = append(p.errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
 	}
 	for name, before := range p.notes.gauges {
 		if shown[name] == nil {
@@ -64,29 +62,21 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) error {
 		}
 	}
 	p.notes.gauges = shown
-	return errors.Join(errs...)
 }
 
 func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
-	r := o.Registration
-	if o.Released {
-		if err := p.dropUsers(ctx, r.Name, o.Kept); err != nil {
-			return err
-		}
-		next := r.DeepCopy()
-		if !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
-			return nil
-		}
-		return p.write(ctx, "remove the finalizer from Registration", r, next, false)
-	}
-	if !equality.Semantic.DeepEqual(status, r.Status) {
-		next := r.DeepCopy()
+	r, next := o.Registration, o.Registration.DeepCopy()
+	if !o.Released && !equality.Semantic.DeepEqual(status, r.Status) {
 		next.Status = status
 		if err := p.write(ctx, "write the status of Registration", r, next, true); err != nil {
 			return err
 		}
 	}
-	return p.dropUsers(ctx, r.Name, o.Kept)
+	err := p.dropUsers(ctx, r.Name, o.Kept)
+	if err != nil || !o.Released || !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
+		return err
+	}
+	return p.write(ctx, "remove the finalizer from Registration", r, next, false)
 }
 
 // ignoreConflict leaves an object that changed during the pass to the next one.

@@ -272,14 +272,14 @@ func (w Waiting) unlessGone(found presence, t Target) (wait Waiting, gone bool) 
 	switch {
 	case found.err != nil:
 		return w.failed(found.err), false
-	case found.listed && found.inService != nil && !found.inService.gate:
-		return w.withoutGate(t), false
-	case found.listed && found.inService != nil:
-		return w.because(ReasonStillListed, found.inService.stage(t, false)), false
-	case found.listed:
+	case !found.listed:
+		return w, true
+	case found.inService == nil:
 		return w.stillListed(found), false
+	case !found.inService.gate:
+		return w.withoutGate(t), false
 	}
-	return w, true
+	return w.because(ReasonStillListed, found.inService.stage(t, false)), false
 }
 
 // deletionSince is when somebody asked for the Pod's deletion: its timestamp is when the

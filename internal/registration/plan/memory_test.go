@@ -50,26 +50,27 @@ func newHistory(seed uint64) *history {
 // one picks something.
 func one[T any](h *history, of ...T) T { return of[h.random.IntN(len(of))] }
 
-// pod changes a Pod.
-func (h *history) pod(change func(*podBuilder)) {
-	if len(h.Pods) == 0 {
-		return
+// onPod changes a Pod.
+func onPod(change func(*history, *podBuilder)) func(*history) {
+	return func(h *history) {
+		n := h.random.IntN(len(h.Pods))
+		next := h.Pods[n].DeepCopy()
+		change(h, &podBuilder{h.fixture, next})
+		h.version++
+		next.ResourceVersion = fmt.Sprint("v", h.version)
+		h.Pods[n] = next
 	}
-	n := h.random.IntN(len(h.Pods))
-	next := h.Pods[n].DeepCopy()
-	change(&podBuilder{h.fixture, next})
-	h.version++
-	next.ResourceVersion = fmt.Sprint("v", h.version)
-	h.Pods[n] = next
 }
 
-// object changes a Registration's spec or status.
-func (h *history) object(change func(*usherv1alpha1.Registration)) {
-	n := h.random.IntN(len(h.Registrations))
-	next := h.Registrations[n].DeepCopy()
-	next.Generation++
-	change(next)
-	h.Registrations[n] = next
+// onRegistration changes a Registration's spec or status.
+func onRegistration(change func(*history, *usherv1alpha1.Registration)) func(*history) {
+	return func(h *history) {
+		n := h.random.IntN(len(h.Registrations))
+		next := h.Registrations[n].DeepCopy()
+		next.Generation++
+		change(h, next)
+		h.Registrations[n] = next
+	}
 }
 
 func (h *history) anyTarget() Target {
@@ -81,23 +82,19 @@ var events = []struct {
 	name string
 	do   func(*history)
 }{
-	{"readiness", func(h *history) { h.pod(func(b *podBuilder) { b.ready(h.random.IntN(3) > 0) }) }},
-	{"a silent node", func(h *history) { h.pod(func(b *podBuilder) { b.ready(true).lost(0) }) }},
-	{"another state", func(h *history) {
-		h.pod(func(b *podBuilder) {
-			b.label(appsv1alpha1.LabelLifecycleState, string(one(h, appsv1alpha1.StateNormal, appsv1alpha1.StateNormal,
-				appsv1alpha1.StatePreparingNormal, appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdated, appsv1alpha1.StatePreparingDelete)))
-		})
-	}},
-	{"labels", func(h *history) {
-		h.pod(func(b *podBuilder) {
-			b.label("app", one(h, "nginx", "nginx", "other")).label("track", one(h, "edge", "stable")).label(keyCreated, one(h, "true", "false"))
-		})
-	}},
-	{"an annotation", func(h *history) { h.pod(func(b *podBuilder) { b.annotate(one(h, "5", "70", "heavy")) }) }},
-	{"a deletion", func(h *history) { h.pod(func(b *podBuilder) { b.terminating(0) }) }},
-	{"the guard's label goes", func(h *history) { h.pod(func(b *podBuilder) { delete(b.pod.Labels, usherv1alpha1.LabelGuarded) }) }},
-	{"finalizers go", func(h *history) { h.pod(func(b *podBuilder) { b.pod.Finalizers = nil }) }},
+	{"readiness", onPod(func(h *history, b *podBuilder) { b.ready(h.random.IntN(3) > 0) })},
+	{"a silent node", onPod(func(_ *history, b *podBuilder) { b.ready(true).lost(0) })},
+	{"another state", onPod(func(h *history, b *podBuilder) {
+		b.label(appsv1alpha1.LabelLifecycleState, string(one(h, appsv1alpha1.StateNormal, appsv1alpha1.StateNormal,
+			appsv1alpha1.StatePreparingNormal, appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdated, appsv1alpha1.StatePreparingDelete)))
+	})},
+	{"labels", onPod(func(h *history, b *podBuilder) {
+		b.label("app", one(h, "nginx", "nginx", "other")).label("track", one(h, "edge", "stable")).label(keyCreated, one(h, "true", "false"))
+	})},
+	{"an annotation", onPod(func(h *history, b *podBuilder) { b.annotate(one(h, "5", "70", "heavy")) })},
+	{"a deletion", onPod(func(_ *history, b *podBuilder) { b.terminating(0) })},
+	{"the guard's label goes", onPod(func(_ *history, b *podBuilder) { delete(b.pod.Labels, usherv1alpha1.LabelGuarded) })},
+	{"finalizers go", onPod(func(_ *history, b *podBuilder) { b.pod.Finalizers = nil })},
 	{"a Pod goes", func(h *history) { h.Pods = slices.Delete(slices.Clone(h.Pods), 0, min(1, len(h.Pods))) }},
 	{"a Pod comes", func(h *history) {
 		h.version++
@@ -117,41 +114,31 @@ var events = []struct {
 			}
 		}
 	}},
-	{"a policy", func(h *history) {
-		h.object(func(r *usherv1alpha1.Registration) {
-			r.Spec.OnInPlaceUpdate = one(h, usherv1alpha1.InPlaceUpdateStay, usherv1alpha1.InPlaceUpdateFailOver, usherv1alpha1.InPlaceUpdateDeregister)
-		})
-	}},
-	{"weights from Pods", func(h *history) {
-		h.object(func(r *usherv1alpha1.Registration) { r.Spec.Instance.WeightFrom = one(h, nil, weightFrom()) })
-	}},
-	{"other registries", func(h *history) {
-		h.object(func(r *usherv1alpha1.Registration) {
-			r.Spec.Registries = []string{one(h, "discovery", "backup", "mesh")}
-		})
-	}},
-	{"other targets", func(h *history) {
-		h.object(func(r *usherv1alpha1.Registration) { r.Status.Targets = []Target{h.anyTarget()} })
-	}},
-	{"a Registration is deleted, or is not", func(h *history) {
-		h.object(func(r *usherv1alpha1.Registration) { r.DeletionTimestamp = one(h, nil, nil, &metav1.Time{Time: h.Now}) })
-	}},
+	{"a policy", onRegistration(func(h *history, r *usherv1alpha1.Registration) {
+		r.Spec.OnInPlaceUpdate = one(h, usherv1alpha1.InPlaceUpdateStay, usherv1alpha1.InPlaceUpdateFailOver, usherv1alpha1.InPlaceUpdateDeregister)
+	})},
+	{"weights from Pods", onRegistration(func(h *history, r *usherv1alpha1.Registration) {
+		r.Spec.Instance.WeightFrom = one(h, nil, weightFrom())
+	})},
+	{"other registries", onRegistration(func(h *history, r *usherv1alpha1.Registration) {
+		r.Spec.Registries = []string{one(h, "discovery", "backup", "mesh")}
+	})},
+	{"other targets", onRegistration(func(h *history, r *usherv1alpha1.Registration) { r.Status.Targets = []Target{h.anyTarget()} })},
+	{"a Registration is deleted, or is not", onRegistration(func(h *history, r *usherv1alpha1.Registration) {
+		r.DeletionTimestamp = one(h, nil, nil, &metav1.Time{Time: h.Now})
+	})},
 	{"a Registry", func(h *history) {
 		h.Registries[one(h, "discovery", "backup", "mesh")] = one(h, RegistryState{Prefix: "services"}, RegistryState{Prefix: "services"},
 			RegistryState{Prefix: "services", HoldsBack: true}, RegistryState{Prefix: "services", Leaving: true},
 			RegistryState{Prefix: "services", Denied: true}, RegistryState{Prefix: "services", Err: errors.New("down")},
 			RegistryState{Prefix: "services", Outage: Outage{From: h.Now.Add(-time.Minute)}})
 	}},
-	{"a request to delete a Pod", func(h *history) {
-		h.pod(func(b *podBuilder) {
-			b.requested(time.Duration(h.random.IntN(240))*time.Second, func(r *usherv1alpha1.DeletionRequest) {
-				r.Eviction, r.Named = h.random.IntN(3) > 0, h.random.IntN(4) == 0
-			})
+	{"a request to delete a Pod", onPod(func(h *history, b *podBuilder) {
+		b.requested(time.Duration(h.random.IntN(240))*time.Second, func(r *usherv1alpha1.DeletionRequest) {
+			r.Eviction, r.Named = h.random.IntN(3) > 0, h.random.IntN(4) == 0
 		})
-	}},
-	{"a request is over", func(h *history) {
-		h.pod(func(b *podBuilder) { delete(b.pod.Annotations, usherv1alpha1.AnnotationDeletionRequest) })
-	}},
+	})},
+	{"a request is over", onPod(func(_ *history, b *podBuilder) { delete(b.pod.Annotations, usherv1alpha1.AnnotationDeletionRequest) })},
 	{"budgets", func(h *history) {
 		h.Budgets = nil
 		for range h.random.IntN(3) {
