@@ -4,6 +4,7 @@ package registration
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,34 +24,33 @@ const (
 // metrics are the operator's metrics. The values of labels are names of Registrations and
 // Registries, and words that are listed here: none comes from a Pod or an error.
 type metrics struct {
-	pods        *prometheus.GaugeVec
-	perRegistry *prometheus.GaugeVec
-	waiting     *prometheus.GaugeVec
-	since       *prometheus.GaugeVec
-	waits       *prometheus.HistogramVec
-	failures    *prometheus.CounterVec
-	orphans     *prometheus.GaugeVec
-	removed     *prometheus.CounterVec
+	registrations *registrations
+	waits         *prometheus.HistogramVec
+	failures      *prometheus.CounterVec
+	orphans       *prometheus.GaugeVec
+	removed       *prometheus.CounterVec
 }
+
+// What there is of Registrations.
+var (
+	kindPods = prometheus.NewDesc("usher_registration_pods",
+		"Pods of a Registration: all that match, registered, draining, not ready.", []string{"namespace", "registration", "state"}, nil)
+	kindPerRegistry = prometheus.NewDesc("usher_registration_registry_pods",
+		"Pods of a Registration in one registry: registered, draining, waiting.", []string{"namespace", "registration", "registry", "state"}, nil)
+	kindWaiting = prometheus.NewDesc("usher_hook_waiting_pods",
+		"Pods that wait at a gate for a registry.", []string{"namespace", "registration", "gate", "registry"}, nil)
+	kindSince = prometheus.NewDesc("usher_hook_waiting_since_timestamp_seconds",
+		"When the Pod began to wait that waits longest at a gate for a registry.", []string{"namespace", "registration", "gate", "registry"}, nil)
+)
 
 // newMetrics registers the metrics, or takes over those of an earlier operator in this
 // process.
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
-	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		pods: gauge("usher_registration_pods",
-			"Pods of a Registration: all that match, registered, draining, not ready.", "namespace", "registration", "state"),
-		perRegistry: gauge("usher_registration_registry_pods",
-			"Pods of a Registration in one registry: registered, draining, waiting.", "namespace", "registration", "registry", "state"),
-		waiting: gauge("usher_hook_waiting_pods",
-			"Pods that wait at a gate for a registry.", "namespace", "registration", "gate", "registry"),
-		since: gauge("usher_hook_waiting_since_timestamp_seconds",
-			"When the Pod began to wait that waits longest at a gate for a registry.", "namespace", "registration", "gate", "registry"),
+		registrations: &registrations{left: map[string][]prometheus.Metric{}},
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "usher_hook_wait_seconds",
 			Help:    "How long a registry held a Pod at a gate before it had confirmed.",
@@ -58,77 +58,81 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"gate", "registry"}),
 		failures: counter("usher_registry_errors_total",
 			"Calls to a registry that failed, and changes that it refused.", "registry", "reason"),
-		orphans: gauge("usher_registry_orphans",
-			"Entries whose Pod or Registration is no more, as the last sweep found and left them.", "namespace", "registry"),
+		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "usher_registry_orphans",
+			Help: "Entries whose Pod or Registration is no more, as the last sweep found and left them.",
+		}, []string{"namespace", "registry"}),
 		removed: counter("usher_orphans_removed_total",
 			"Entries removed because their Pod or Registration is no more.", "registry"),
 	}
 	return m, errors.Join(
-		collectors.Register(registerer, &m.pods), collectors.Register(registerer, &m.perRegistry), collectors.Register(registerer, &m.waiting),
-		collectors.Register(registerer, &m.since), collectors.Register(registerer, &m.waits), collectors.Register(registerer, &m.failures),
+		collectors.Register(registerer, &m.registrations), collectors.Register(registerer, &m.waits), collectors.Register(registerer, &m.failures),
 		collectors.Register(registerer, &m.orphans), collectors.Register(registerer, &m.removed))
 }
 
-// series is one of a vector's, by the values of its labels; the last one may be absent.
-type series struct {
-	vec    *prometheus.GaugeVec
-	labels [4]string
+// registrations are the metrics of Registrations: what the last pass over each namespace left.
+type registrations struct {
+	mu   sync.Mutex
+	left map[string][]prometheus.Metric
 }
 
-func (s series) values() []string {
-	if s.labels[3] == "" {
-		return s.labels[:3]
+// show replaces what is shown of a namespace.
+func (r *registrations) show(namespace string, metrics []prometheus.Metric) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left[namespace] = metrics
+}
+
+// Describe implements prometheus.Collector.
+func (r *registrations) Describe(to chan<- *prometheus.Desc) {
+	for _, kind := range []*prometheus.Desc{kindPods, kindPerRegistry, kindWaiting, kindSince} {
+		to <- kind
 	}
-	return s.labels[:]
 }
 
-// gauges are what is shown of a Registration.
-type gauges map[series]float64
+// Collect implements prometheus.Collector.
+func (r *registrations) Collect(to chan<- prometheus.Metric) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, metrics := range r.left {
+		for _, one := range metrics {
+			to <- one
+		}
+	}
+}
 
-// of is what is shown of one Registration after a pass.
-func (m *metrics) of(namespace string, o plan.Outcome, status usherv1alpha1.RegistrationStatus) gauges {
-	name := o.Registration.Name
-	g := gauges{}
+// metricsOf are those of one Registration after a pass.
+func metricsOf(namespace string, o plan.Outcome, status usherv1alpha1.RegistrationStatus) (all []prometheus.Metric) {
+	gauge := func(kind *prometheus.Desc, value float64, labels ...string) {
+		labels = append([]string{namespace, o.Registration.Name}, labels...)
+		all = append(all, prometheus.MustNewConstMetric(kind, prometheus.GaugeValue, value, labels...))
+	}
 	for state, pods := range map[string]int32{
 		"matched": o.Pods, "registered": o.Registered, "draining": o.Draining, "notReady": o.NotReady,
 	} {
-		g[series{m.pods, [4]string{namespace, name, state}}] = float64(pods)
+		gauge(kindPods, float64(pods), state)
 	}
 	for _, r := range status.Registries {
 		for state, pods := range map[string]int32{"registered": r.Registered, "draining": r.Draining, "waiting": r.Waiting} {
-			g[series{m.perRegistry, [4]string{namespace, name, r.Name, state}}] = float64(pods)
+			gauge(kindPerRegistry, float64(pods), r.Name, state)
 		}
 	}
+	type place struct{ gate, registry string }
+	waiting, since := map[place]int{}, map[place]time.Time{}
 	for _, wait := range o.Waiting {
-		if wait.Registry == "" || wait.Pod == "" {
-			continue
-		}
-		at := [4]string{namespace, name, string(wait.Gate), wait.Registry}
-		g[series{m.waiting, at}]++
-		if wait.Since.IsZero() {
-			continue
-		}
-		oldest, since := series{m.since, at}, float64(wait.Since.UnixNano())/float64(time.Second)
-		if known, ok := g[oldest]; !ok || since < known {
-			g[oldest] = since
+		if wait.Registry != "" && wait.Pod != "" {
+			at := place{string(wait.Gate), wait.Registry}
+			waiting[at]++
+			since[at] = plan.Earlier(since[at], wait.Since)
 		}
 	}
-	return g
-}
-
-// replace shows the gauges instead of those before. It looks at no others: with each
-// Registration of the cluster there are more of them.
-func (g gauges) replace(before gauges) {
-	for s := range before {
-		if _, still := g[s]; !still {
-			s.vec.DeleteLabelValues(s.values()...)
+	for at, pods := range waiting {
+		gauge(kindWaiting, float64(pods), at.gate, at.registry)
+		if oldest := since[at]; !oldest.IsZero() {
+			gauge(kindSince, float64(oldest.UnixNano())/float64(time.Second), at.gate, at.registry)
 		}
 	}
-	for s, value := range g {
-		if shown, ok := before[s]; !ok || shown != value {
-			s.vec.WithLabelValues(s.values()...).Set(value)
-		}
-	}
+	return all
 }
 
 // forgetRegistry drops the metrics of a Registry that is gone.

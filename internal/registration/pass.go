@@ -73,8 +73,6 @@ type notes struct {
 	// plans is the memory of the planner, and kept what it is accounted for, in bytes.
 	plans *plan.Memory
 	kept  int64
-	// gauges are the metrics of Registrations, by name.
-	gauges map[string]gauges
 }
 
 func (r *Reconciler) notesOf(namespace string) *notes {

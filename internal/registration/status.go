@@ -5,6 +5,7 @@ package registration
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,7 +42,7 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state
 	}
-	shown := map[string]gauges{}
+	var shown []prometheus.Metric
 	for _, o := range decided.Outcomes {
 		if p.unpatched { // a Pod's record may lack what this pass has seen: its targets are still needed
 			o.Released, o.Kept = false, o.Registration.Status.Targets
@@ -50,18 +51,11 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 			p.errs = append(p.errs, p.ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept)))
 			continue
 		}
-		name := o.Registration.Name
 		status := plan.Status(o, p.snapshot.Registries, p.snapshot.Now)
-		shown[name] = p.metrics.of(p.snapshot.Namespace, o, status)
-		shown[name].replace(p.notes.gauges[name])
+		shown = append(shown, metricsOf(p.snapshot.Namespace, o, status)...)
 		p.errs = append(p.errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
 	}
-	for name, before := range p.notes.gauges {
-		if shown[name] == nil {
-			gauges{}.replace(before)
-		}
-	}
-	p.notes.gauges = shown
+	p.metrics.registrations.show(p.snapshot.Namespace, shown)
 }
 
 func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {

@@ -186,8 +186,7 @@ func (ix *index) selectPods() {
 func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registration {
 	r := &registration{Registration: object, deleting: object.DeletionTimestamp != nil}
 	if !readsPods(&r.Spec.Instance) {
-		static := valuesOf(&r.Spec.Instance, nil)
-		r.static = &static
+		r.static = valuesOf(&r.Spec.Instance, nil)
 	}
 	if !r.deleting {
 		ix.findCurrent(r)

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,14 +33,12 @@ type values struct {
 	metadata map[string]string
 	// bad are the values of the Pod that could not be used, and what replaces them.
 	bad []string
-	// digest differs if weight or metadata do.
-	digest string
 }
 
 // valuesOf reads the Pod as spec.instance says. No value of a Pod can prevent its
 // registration: unusable ones are left out.
-func valuesOf(i *usherv1alpha1.Instance, pod *corev1.Pod) values {
-	v := values{weight: max(i.Weight, 1)}
+func valuesOf(i *usherv1alpha1.Instance, pod *corev1.Pod) *values {
+	v := &values{weight: max(i.Weight, 1)}
 	if i.WeightFrom != nil {
 		v.readWeight(i.WeightFrom.FieldRef.FieldPath, pod)
 	}
@@ -187,7 +186,8 @@ func (ix *index) compareValues(before, now *pod) {
 		return
 	}
 	for _, r := range now.selectedBy {
-		if v := before.values[r]; v != nil && v.digest != now.valuesFor(r).digest {
+		was, is := before.values[r], now.valuesFor(r)
+		if was != nil && (was.weight != is.weight || !maps.Equal(was.metadata, is.metadata)) {
 			ix.outdated = append(ix.outdated, r.current...)
 		}
 	}
@@ -202,10 +202,7 @@ func (p *pod) valuesFor(r *registration) *values {
 		if p.values == nil {
 			p.values = map[*registration]*values{}
 		}
-		v := valuesOf(&r.Spec.Instance, p.Pod)
-		// Maps are printed in the order of their keys.
-		v.digest = fmt.Sprintf("%d %q", v.weight, v.metadata)
-		p.values[r] = &v
+		p.values[r] = valuesOf(&r.Spec.Instance, p.Pod)
 	}
 	return p.values[r]
 }
