@@ -123,7 +123,10 @@ type Reconciler struct {
 // New returns a Reconciler. It reads from and writes to c, which may be a cache; reader
 // must not be one.
 func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) (*Reconciler, error) {
-	options = options.withDefaults()
+	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
+	options.Registerer = cmp.Or[prometheus.Registerer](options.Registerer, ctrlmetrics.Registry)
+	options.Workers = cmp.Or(options.Workers, defaultWorkers)
+	options.RegistryWorkers = cmp.Or(options.RegistryWorkers, defaultRegistryWorkers)
 	if options.Connect == nil {
 		options.Connect = kinds.Connect(kinds.Cluster{Reader: reader, Writer: c, XDS: options.XDS})
 	}
@@ -184,14 +187,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("set up the controller of Registries: %w", err)
 	}
 	return nil
-}
-
-func (o Options) withDefaults() Options {
-	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
-	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, ctrlmetrics.Registry)
-	o.Workers = cmp.Or(o.Workers, defaultWorkers)
-	o.RegistryWorkers = cmp.Or(o.RegistryWorkers, defaultRegistryWorkers)
-	return o
 }
 
 func controllerOptions(concurrent int) controller.Options {

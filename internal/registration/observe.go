@@ -68,7 +68,6 @@ func (p *pass) readObjects(ctx context.Context) error {
 	p.snapshot.CloneSets, noSets = listed(ctx, p.client, "CloneSets", &sets, &sets.Items, here)
 	p.snapshot.Budgets, noBudgets = listed(ctx, p.client, "PodDisruptionBudgets", &budgets, &budgets.Items, here)
 	p.snapshot.Registrations, noRegistrations = p.know(ctx, p.snapshot.Namespace)
-	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
 	return errors.Join(noPods, noSets, noBudgets, noRegistrations)
 }
 

@@ -37,6 +37,9 @@ const (
 	probeBacklog = 64
 )
 
+// BuiltIn is the name of the Registry of the kind service that Usher makes.
+const BuiltIn = "service"
+
 // Reasons of the condition Reachable.
 const (
 	reasonReachable = "Reachable"
@@ -195,4 +198,35 @@ func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (
 	}
 	err = client.IgnoreNotFound(r.patch(ctx, "remove the finalizer from Registry", object, next, false))
 	return err == nil, err
+}
+
+// isGated reports whether the Registry is of the kind service.
+func isGated(object *usherv1alpha1.Registry) bool {
+	kind, _ := kinds.Of(object, "")
+	return kind.Gated
+}
+
+// makeBuiltIn makes the Registry of the kind service once in the life of a process, unless
+// there is one of that kind, whatever its name.
+func (r *Reconciler) makeBuiltIn(ctx context.Context) error {
+	if r.builtIn {
+		return nil
+	}
+	objects, err := r.registries(ctx)
+	if err != nil {
+		return err
+	}
+	if r.builtIn = slices.ContainsFunc(objects, isGated); r.builtIn {
+		return nil
+	}
+	made := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: BuiltIn}}
+	made.Spec.Service = &usherv1alpha1.ServiceRegistry{}
+	switch err = r.client.Create(ctx, made); {
+	case apierrors.IsAlreadyExists(err):
+		log.FromContext(ctx).Info("A Registry of another kind has the name of the built-in one: make one of the kind service yourself", keyRegistry, BuiltIn)
+	case err != nil:
+		return fmt.Errorf("make the built-in Registry %s: %w", BuiltIn, err)
+	}
+	r.builtIn = true
+	return nil
 }

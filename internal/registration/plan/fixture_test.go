@@ -5,7 +5,6 @@ package plan
 import (
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,11 +61,6 @@ func target(name string) Target { return Target{Registry: name, Prefix: "service
 func (f *fixture) registry(name string) {
 	f.Registries[name] = RegistryState{Prefix: "services"}
 	f.Listings[target(name)] = Listing{Entries: []registry.Entry{}}
-}
-
-// down makes a registry fail.
-func (f *fixture) down(name string) {
-	f.Listings[target(name)] = Listing{Err: registry.Transient(errors.New("connection refused"))}
 }
 
 //go:embed testdata/fixture.yaml

@@ -304,36 +304,17 @@ func FuzzAnnotations(f *testing.F) {
 	})
 }
 
-// BenchmarkDraining plans from scratch in the middle of the largest rollout.
-func BenchmarkDraining(b *testing.B) {
-	f := newFixture()
-	for n := range 5_000 {
-		f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StatePreparingUpdate).finalizers(usherv1alpha1.Finalizer).
-			condition(usherv1alpha1.ConditionRegistered, corev1.ConditionTrue)
-	}
-	for b.Loop() {
-		Make(f.Snapshot)
-	}
-}
-
-// manyPods are registered Pods, with weights of their own.
-func manyPods(pods int) *fixture {
-	f := newFixture()
-	f.Registrations[0].Spec.Instance.WeightFrom = weightFrom()
-	for n := range pods {
-		f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StateNormal).annotate("10").registered("discovery")
-	}
-	return f
-}
-
 // BenchmarkPass asks all that a pass over 5,000 Pods asks, of which one has changed since the
 // pass before: with and without a memory, with and without a listing, as in a rollout.
 func BenchmarkPass(b *testing.B) {
 	for _, memory := range []*Memory{nil, {}} {
 		for _, listed := range []bool{false, true} {
 			b.Run(fmt.Sprintf("memory %t, listed %t", memory != nil, listed), func(b *testing.B) {
-				f := manyPods(5_000)
-				f.Memory = memory
+				f := newFixture()
+				f.Memory, f.Registrations[0].Spec.Instance.WeightFrom = memory, weightFrom()
+				for n := range 5_000 {
+					f.add(fmt.Sprintf("nginx-%05d", n), appsv1alpha1.StateNormal).annotate("10").registered("discovery")
+				}
 				listing := f.Listings[target("discovery")]
 				for version := 2; b.Loop(); version++ {
 					next := f.Pods[2_500].DeepCopy()

@@ -358,7 +358,9 @@ func (b registryBuilder) rule(names string, admits, shared bool) {
 
 // registryWords are what can be said about a Registry.
 var registryWords = map[string]func(b registryBuilder, value string){
-	"down":      func(b registryBuilder, _ string) { b.f.down(b.name) },
+	"down": func(b registryBuilder, _ string) {
+		b.f.Listings[target(b.name)] = Listing{Err: registry.Transient(errors.New("connection refused"))}
+	},
 	"missing":   func(b registryBuilder, _ string) { delete(b.f.Registries, b.name) },
 	"denied":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Denied = true }) },
 	"leaving":   func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Leaving = true }) },
