@@ -4,6 +4,7 @@ package registration
 
 import (
 	"context"
+	"maps"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -28,11 +29,10 @@ func (p *pass) settle(decided plan.Plan) {
 		}
 		return
 	}
-	for target := range p.notes.dirty {
-		if listing, ok := p.snapshot.Listings[target]; ok && listing.Err == nil && !wrong[target] {
-			delete(p.notes.dirty, target)
-		}
-	}
+	maps.DeleteFunc(p.notes.dirty, func(target plan.Target, _ bool) bool {
+		listing, ok := p.snapshot.Listings[target]
+		return ok && listing.Err == nil && !wrong[target]
+	})
 }
 
 // finish writes statuses, and removes the finalizers of Registrations that are done.

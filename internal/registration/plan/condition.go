@@ -148,7 +148,7 @@ func (ix *index) listedEverywhere(p *pod) (listed, known bool) {
 
 // listedIn reports whether a target lists the Pod. A Service will, once the gate is on.
 func (ix *index) listedIn(r *registration, t Target, p *pod) (listed, known bool) {
-	serves, _ := p.serves(r)
+	serves := p.unfit(r) == ""
 	if ix.gated(t) {
 		return !p.gate || serves && p.protected(), true
 	}

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -31,7 +32,7 @@ func (ix *index) desiredOf(r *registration, p *pod) desired {
 	if p.DeletionTimestamp != nil || p.requested() || !slices.Contains(p.selectedBy, r) {
 		return absent
 	}
-	if serves, _ := p.serves(r); serves {
+	if p.unfit(r) == "" {
 		return present
 	}
 	policy := r.Spec.OnInPlaceUpdate
@@ -49,13 +50,8 @@ func (ix *index) desiredOf(r *registration, p *pod) desired {
 	return absent
 }
 
-// serves reports whether the Registration wants the Pod in its registries, and if not, why.
-func (p *pod) serves(r *registration) (bool, string) {
-	if why := p.misplaced(r); why != "" {
-		return false, why
-	}
-	return p.ready, p.unready
-}
+// unfit is why the Registration does not want the Pod in its registries; empty if it does.
+func (p *pod) unfit(r *registration) string { return cmp.Or(p.misplaced(r), p.unready) }
 
 // misplaced is why no Pod in this state belongs in the Registration's registries; empty if
 // it does.
@@ -78,8 +74,7 @@ func (p *pod) misplaced(r *registration) string {
 // wanted reports whether any registry should list the Pod.
 func (p *pod) wanted() bool {
 	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
-		serves, _ := p.serves(r)
-		return serves && r.operates(p)
+		return p.unfit(r) == "" && r.operates(p)
 	})
 }
 
@@ -107,15 +102,14 @@ func EntryID(pod *corev1.Pod) string {
 	return pod.Namespace + "." + pod.Name + "." + uid[:min(8, len(uid))]
 }
 
-// entry is what the Registration's registries should list for the Pod; false if the Pod has
-// no port of that name.
-func (ix *index) entry(r *registration, p *pod) (registry.Entry, bool) {
+// entry is what the Registration's registries should list for the Pod; its port is 0 if the Pod
+// has none of that name.
+func (ix *index) entry(r *registration, p *pod) registry.Entry {
 	v := p.valuesFor(r)
-	port := portOf(p.Pod, r.Spec.Instance.Port)
 	return registry.Entry{
-		ID: p.id, Address: p.Status.PodIP, Port: port, Weight: v.weight, Metadata: v.metadata,
+		ID: p.id, Address: p.Status.PodIP, Port: portOf(p.Pod, r.Spec.Instance.Port), Weight: v.weight, Metadata: v.metadata,
 		Owner: registry.Owner{
 			Cluster: ix.Cluster, Namespace: p.Namespace, Registration: r.Name, Pod: p.Name, PodUID: string(p.UID),
 		},
-	}, port != 0
+	}
 }

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -74,7 +75,7 @@ func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
 				continue
 			}
 			// The first Registration by name keeps an entry that two claim.
-			if want, hasPort := ix.entry(r, p); hasPort && !claimed[want.ID] {
+			if want := ix.entry(r, p); want.Port != 0 && !claimed[want.ID] {
 				claimed[want.ID] = ix.claim(r, p, want, listed.byID[want.ID], c)
 			}
 		}
@@ -196,10 +197,7 @@ func (ix *index) whyRemoved(e *registry.Entry) string {
 	if r == nil {
 		return "the Registration does not select the Pod any more"
 	}
-	if serves, why := p.serves(r); !serves {
-		return why
-	}
-	return "the Registration does not use this service any more"
+	return cmp.Or(p.unfit(r), "the Registration does not use this service any more")
 }
 
 // orphaned reports whether the entry's Pod or Registration is unknown. Pods of other

@@ -24,16 +24,11 @@ func Expect(snapshot Snapshot) []Expected {
 	for _, r := range ix.registrations {
 		ix.keepSilent(r)
 		for _, p := range r.pods {
-			entry, _ := ix.entry(r, p)
-			want := ix.desiredOf(r, p)
-			e := Expected{
+			entry, want := ix.entry(r, p), ix.desiredOf(r, p)
+			all = append(all, Expected{
 				Pod: p.Name, ID: p.id, Address: entry.Address,
-				Port: entry.Port, Listed: want != absent, Hidden: want == outOfService,
-			}
-			if want != present {
-				_, e.Why = p.serves(r)
-			}
-			all = append(all, e)
+				Port: entry.Port, Listed: want != absent, Hidden: want == outOfService, Why: p.unfit(r),
+			})
 		}
 	}
 	return all

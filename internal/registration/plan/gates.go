@@ -89,7 +89,7 @@ func (ix *index) join(p *pod, h hook) verdict {
 	since := p.waitsSince(h.gate)
 	for _, r := range h.answerers {
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: since}
-		if serves, why := p.serves(r); !serves {
+		if why := p.unfit(r); why != "" {
 			v.waiting = append(v.waiting, base.because(ReasonPodNotReady, why))
 			continue
 		}

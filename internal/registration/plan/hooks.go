@@ -41,19 +41,10 @@ func keyIn(hook *appsv1alpha1.LifecycleHook, name string) hookKey {
 
 func (k hookKey) used() bool { return k.name != "" }
 
-// released reports whether the key does not hold the Pod at a gate that it leaves by.
-func (k hookKey) released(pod *corev1.Pod) bool {
-	return (!k.label || !k.labelHolds(pod)) && (!k.finalizer || !slices.Contains(pod.Finalizers, k.name))
-}
-
-// complete reports whether the Pod has everything that the hook asks for.
-func (k hookKey) complete(pod *corev1.Pod) bool {
-	return (!k.label || k.labelHolds(pod)) && (!k.finalizer || slices.Contains(pod.Finalizers, k.name))
-}
-
-func (k hookKey) labelHolds(pod *corev1.Pod) bool {
-	value, ok := pod.Labels[k.name]
-	return ok && value == k.value
+// is reports whether the Pod has all that the hook asks for, or nothing of it.
+func (k hookKey) is(on bool, pod *corev1.Pod) bool {
+	value, labelled := pod.Labels[k.name]
+	return (!k.label || (labelled && value == k.value) == on) && (!k.finalizer || slices.Contains(pod.Finalizers, k.name) == on)
 }
 
 // release adds to the patch what lets the Pod go.
@@ -119,7 +110,7 @@ func pending(p *pod, r *registration) (Gate, []hookKey) {
 	keys := r.Spec.Hooks
 	switch p.state {
 	case appsv1alpha1.StatePreparingNormal:
-		return GatePreNormal, r.keysWithout(hookKey.complete, keys.PreNormal, p.lifecycle.PreNormal, p.Pod)
+		return r.unanswered(GatePreNormal, keys.PreNormal, p.lifecycle.PreNormal, p.Pod)
 	case appsv1alpha1.StateNormal:
 		key := r.createdKey(p.lifecycle)
 		if key == "" || p.Labels[key] != createdPending {
@@ -127,25 +118,24 @@ func pending(p *pod, r *registration) (Gate, []hookKey) {
 		}
 		return GateCreated, []hookKey{{name: key, label: true, value: createdDone}}
 	case appsv1alpha1.StateUpdated:
-		return GateUpdated, r.keysWithout(hookKey.complete, keys.InPlaceUpdate, p.lifecycle.InPlaceUpdate, p.Pod)
+		return r.unanswered(GateUpdated, keys.InPlaceUpdate, p.lifecycle.InPlaceUpdate, p.Pod)
 	case appsv1alpha1.StatePreparingUpdate:
-		return GateInPlaceUpdate, r.keysWithout(hookKey.released, keys.InPlaceUpdate, p.lifecycle.InPlaceUpdate, p.Pod)
+		return r.unanswered(GateInPlaceUpdate, keys.InPlaceUpdate, p.lifecycle.InPlaceUpdate, p.Pod)
 	case appsv1alpha1.StatePreparingDelete:
-		return GatePreDelete, r.keysWithout(hookKey.released, keys.PreDelete, p.lifecycle.PreDelete, p.Pod)
+		return r.unanswered(GatePreDelete, keys.PreDelete, p.lifecycle.PreDelete, p.Pod)
 	}
 	return "", nil
 }
 
-// keysWithout returns the keys of a CloneSet's hook that the Registration answers and that
-// are not done.
-func (r *registration) keysWithout(done func(hookKey, *corev1.Pod) bool, named string, hook *appsv1alpha1.LifecycleHook, pod *corev1.Pod) []hookKey {
-	var keys []hookKey
+// unanswered returns the keys of a CloneSet's hook that the Registration answers and has not
+// answered yet: the Pod comes in with all that the hook asks for, and leaves without it.
+func (r *registration) unanswered(gate Gate, named string, hook *appsv1alpha1.LifecycleHook, pod *corev1.Pod) (_ Gate, keys []hookKey) {
 	for _, name := range r.answeredKeys(named, hook) {
-		if key := keyIn(hook, name); key.used() && !done(key, pod) {
+		if key := keyIn(hook, name); key.used() && !key.is(!gate.leaves(), pod) {
 			keys = append(keys, key)
 		}
 	}
-	return keys
+	return gate, keys
 }
 
 // answeredKeys are the keys that the Registration answers at a gate, sorted: the one in

@@ -87,10 +87,9 @@ type pod struct {
 	names     []string
 	lifecycle appsv1alpha1.Lifecycle
 	state     appsv1alpha1.LifecycleState
-	ready     bool
 	// gate means that the Pod is Ready only with Usher's condition.
 	gate bool
-	// unready is why it is not ready.
+	// unready is why callers cannot use it; empty if they can.
 	unready string
 	// request asks for its deletion; nil if none does. It is queued while a
 	// PodDisruptionBudget does not allow the eviction. A CloneSet may act on it instead if
@@ -234,7 +233,7 @@ func (ix *index) findFormer(r *registration) {
 
 func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha1.CloneSet) *pod {
 	p := &pod{Pod: object, uid: object.UID, version: object.ResourceVersion, state: StateOf(object), id: EntryID(object), gate: HasGate(object)}
-	p.ready, p.unready = Ready(object)
+	_, p.unready = Ready(object)
 	p.silentSince, p.silent = Silent(object)
 	p.request, p.evicted = readRequest(object)
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {

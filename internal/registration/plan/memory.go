@@ -178,7 +178,7 @@ func (ix *index) asDesired(r *registration, t Target, p *pod, now shown) bool {
 	if ix.gated(t) {
 		return ix.presence(r, t, p).serving == (ix.desiredOf(r, p) == present)
 	}
-	switch want, _ := ix.entry(r, p); ix.desiredOf(r, p) {
+	switch want := ix.entry(r, p); ix.desiredOf(r, p) {
 	case present:
 		return now.byID != nil && want.Same(*now.byID)
 	case absent:

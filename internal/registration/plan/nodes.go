@@ -54,7 +54,7 @@ func (ix *index) keepSilent(r *registration) {
 	var lost []*pod
 	total := 0
 	for _, p := range r.pods {
-		if !p.silent && !p.ready || p.misplaced(r) != "" {
+		if !p.silent && p.unready != "" || p.misplaced(r) != "" {
 			continue
 		}
 		total++

@@ -48,8 +48,7 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 	}
 	joining := false
 	for _, p := range r.pods {
-		serves, _ := p.serves(r)
-		joining = joining || serves
+		joining = joining || p.unfit(r) == ""
 		p.counts[slices.Index(p.selectedBy, r)].addTo(&o, r)
 	}
 	o.Targets = r.Status.Targets
@@ -120,7 +119,7 @@ func (ix *index) countsOf(p *pod) []counts {
 	drains := p.DeletionTimestamp != nil && len(p.ownFinalizers()) > 0 || slices.ContainsFunc(p.hooks, hook.leaving)
 	all := make([]counts, len(p.selectedBy))
 	for i, r := range p.selectedBy {
-		c := counts{notReady: oneIf(!p.ready), draining: oneIf(drains)}
+		c := counts{notReady: oneIf(p.unready != ""), draining: oneIf(drains)}
 		registered := len(r.current) > 0 && len(r.missing) == 0
 		for _, t := range r.current {
 			found := ix.presence(r, t, p)

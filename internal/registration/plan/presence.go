@@ -45,7 +45,8 @@ func (ix *index) presence(r *registration, t Target, p *pod) presence {
 }
 
 func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *listing) presence {
-	want, hasPort := ix.entry(r, p)
+	want := ix.entry(r, p)
+	hasPort := want.Port != 0
 	found := presence{cause: ix.failure(t, want.ID)}
 	heldBack := ix.heldBack(r, t, p)
 	for _, e := range listed.byPod[p.UID] {
