@@ -193,6 +193,12 @@ func (b *podBuilder) annotation(key, value string) {
 	metav1.SetMetaDataAnnotation(&b.pod.ObjectMeta, key, value)
 }
 
+// annotate puts a value where weightPath reads it.
+func (b *podBuilder) annotate(value string) *podBuilder {
+	b.pod.Annotations = map[string]string{"example.com/weight": value}
+	return b
+}
+
 // named makes the Pod say which Registrations may have entries of it.
 func (b *podBuilder) named(names string) {
 	b.annotation(usherv1alpha1.AnnotationRegistrations, names)
@@ -279,6 +285,12 @@ func (b *podBuilder) gate(turn string) {
 		b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 	}
 	Condition(b.condition(corev1.PodReady, corev1.ConditionFalse).pod, corev1.PodReady).Reason = reasonGates
+}
+
+const weightPath = "metadata.annotations['example.com/weight']"
+
+func weightFrom() *usherv1alpha1.PodSource {
+	return &usherv1alpha1.PodSource{FieldRef: usherv1alpha1.FieldRef{FieldPath: weightPath}}
 }
 
 // render tells a plan in lines that read as prose.

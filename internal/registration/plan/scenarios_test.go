@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -172,6 +174,31 @@ func TestPatches(t *testing.T) {
 		}
 		return lines
 	})
+}
+
+// TestValues: what is taken from a Pod, and what cannot be. The Registration stays as it is.
+func TestValues(t *testing.T) {
+	observe(t, "testdata/values.txt", func(f *fixture) []string {
+		given := f.Registrations[0].DeepCopy()
+		v := valuesOf(&f.Registrations[0].Spec.Instance, f.Pods[0])
+		checktest.Same(t, "the Registration itself", given, f.Registrations[0])
+		lines := []string{fmt.Sprint("weight ", v.weight)}
+		for _, key := range slices.Sorted(maps.Keys(v.metadata)) {
+			lines = append(lines, key+"="+v.metadata[key])
+		}
+		return append(lines, v.bad...)
+	})
+}
+
+// TestServiceMatters: the kubelet's answer to the gate makes a pass look again.
+func TestServiceMatters(t *testing.T) {
+	f := newFixture()
+	b := f.add("a", "")
+	b.gate("on")
+	before := b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).pod.DeepCopy()
+	if b.gate("off"); !Matters(before, b.pod) {
+		t.Error("the kubelet has answered, and nobody looks")
+	}
 }
 
 // ends is when a drain ends by its record.
@@ -456,4 +483,58 @@ var circumstances = map[string]func(f *fixture, value string){
 		f.Budgets[0].Status.CurrentHealthy = 2
 	},
 	"Service": func(f *fixture, others string) { f.inService(strings.Fields(others)...) },
+}
+
+// TestLongTextsAreCut: whatever registries say and list, the API server takes the status and the
+// conditions of Pods.
+func TestLongTextsAreCut(t *testing.T) {
+	long := strings.Repeat("é", 50_000)
+	f := newFixture()
+	f.registry("odd")
+	f.Registrations[0].Spec.Registries = []string{"discovery", "odd"}
+	for n := range 3 {
+		if err := f.given(fmt.Sprintf("Pod pod-%02d Normal: protected", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := f.Registries["discovery"]
+	state.Err = registry.Permanent(errors.New(long))
+	f.Registries["discovery"], f.Listings[target("discovery")] = state, Listing{Err: state.Err}
+	strange := orphan("odd")
+	strange.ID, strange.Owner.Pod = long, long
+	f.Listings[target("odd")] = Listing{Entries: []registry.Entry{strange}}
+	texts := textsOf(f)
+	cut := 0
+	for text, limit := range texts {
+		if len(text) > limit || !utf8.ValidString(text) {
+			t.Errorf("a text has %d bytes, of %d: %.80q", len(text), limit, text)
+		}
+		if strings.Contains(text, "éé") {
+			cut++
+		}
+	}
+	if cut != 5 {
+		t.Errorf("of %d texts %d are cut, want 5", len(texts), cut)
+	}
+}
+
+// textsOf are the texts that are written to objects, with how long each may be.
+func textsOf(f *fixture) map[string]int {
+	p, texts := Make(f.Snapshot), map[string]int{}
+	for _, patch := range p.Patches {
+		if patch.Condition != nil {
+			texts[patch.Condition.Message] = 2 * maxMessage
+		}
+	}
+	status := Status(p.Outcomes[0], f.Registries, f.Now)
+	for _, c := range status.Conditions {
+		texts[c.Message] = MaxCondition
+	}
+	for _, r := range status.Registries {
+		texts[r.Error] = maxError
+		for _, d := range r.Differences {
+			texts[d.Entry], texts[d.Pod] = maxError, maxName
+		}
+	}
+	return texts
 }

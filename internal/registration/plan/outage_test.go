@@ -3,54 +3,9 @@
 package plan
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/checktest"
 )
-
-const weightPath = "metadata.annotations['example.com/weight']"
-
-func weightFrom() *usherv1alpha1.PodSource {
-	return &usherv1alpha1.PodSource{FieldRef: usherv1alpha1.FieldRef{FieldPath: weightPath}}
-}
-
-// annotate puts a value where weightPath reads it.
-func (b *podBuilder) annotate(value string) *podBuilder {
-	b.pod.Annotations = map[string]string{"example.com/weight": value}
-	return b
-}
-
-// TestValues: what is taken from a Pod, and what cannot be. The Registration stays as it is.
-func TestValues(t *testing.T) {
-	observe(t, "testdata/values.txt", func(f *fixture) []string {
-		given := f.Registrations[0].DeepCopy()
-		v := valuesOf(&f.Registrations[0].Spec.Instance, f.Pods[0])
-		checktest.Same(t, "the Registration itself", given, f.Registrations[0])
-		lines := []string{fmt.Sprint("weight ", v.weight)}
-		for _, key := range slices.Sorted(maps.Keys(v.metadata)) {
-			lines = append(lines, key+"="+v.metadata[key])
-		}
-		return append(lines, v.bad...)
-	})
-}
-
-// TestServiceMatters: the kubelet's answer to the gate makes a pass look again.
-func TestServiceMatters(t *testing.T) {
-	f := newFixture()
-	b := f.add("a", "")
-	b.gate("on")
-	before := b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse).pod.DeepCopy()
-	if b.gate("off"); !Matters(before, b.pod) {
-		t.Error("the kubelet has answered, and nobody looks")
-	}
-}
 
 // at is a time so many seconds after the epoch.
 func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
