@@ -65,14 +65,13 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	if len(changes) == 0 {
 		return decided, nil
 	}
-	planned := slices.Clone(changes)
-	p.apply(ctx, changes)
+	p.apply(ctx, slices.Clone(changes))
 	targets, before := make([]plan.Target, 0, len(changes)), make([][]registry.Entry, 0, len(changes))
 	for _, c := range changes {
 		targets, before = append(targets, c.Target), append(before, p.snapshot.Listings[c.Target].Entries)
 	}
 	p.list(ctx, targets)
-	for i, c := range planned {
+	for i, c := range changes {
 		p.logChanges(ctx, c, before[i])
 	}
 	return p.decide(), nil

@@ -26,20 +26,16 @@ type hookKey struct {
 	finalizer bool
 }
 
-// keyIn finds the key in a hook. The zero value means that it is not there.
+// keyIn is how the hook uses the key, if it does.
 func keyIn(hook *appsv1alpha1.LifecycleHook, name string) hookKey {
 	if hook == nil || name == "" {
 		return hookKey{}
 	}
 	value, label := hook.LabelsHandler[name]
-	finalizer := slices.Contains(hook.FinalizersHandler, name)
-	if !label && !finalizer {
-		return hookKey{}
-	}
-	return hookKey{name: name, label: label, value: value, finalizer: finalizer}
+	return hookKey{name: name, label: label, value: value, finalizer: slices.Contains(hook.FinalizersHandler, name)}
 }
 
-func (k hookKey) used() bool { return k.name != "" }
+func (k hookKey) used() bool { return k.label || k.finalizer }
 
 // is reports whether the Pod has all that the hook asks for, or nothing of it.
 func (k hookKey) is(on bool, pod *corev1.Pod) bool {
@@ -79,9 +75,7 @@ type hook struct {
 
 // leaving reports whether the gate opens when the Pod is out of its registries, rather than
 // in.
-func (h hook) leaving() bool {
-	return h.gate.leaves()
-}
+func (h hook) leaving() bool { return h.gate.leaves() }
 
 // hooksAt returns the hooks that wait for Usher in the Pod's state, sorted by key.
 func hooksAt(p *pod) []hook {

@@ -493,9 +493,7 @@ func TestLongTextsAreCut(t *testing.T) {
 	f.registry("odd")
 	f.Registrations[0].Spec.Registries = []string{"discovery", "odd"}
 	for n := range 3 {
-		if err := f.given(fmt.Sprintf("Pod pod-%02d Normal: protected", n)); err != nil {
-			t.Fatal(err)
-		}
+		f.add(fmt.Sprintf("pod-%02d", n), appsv1alpha1.StateNormal).finalizers(usherv1alpha1.Finalizer)
 	}
 	state := f.Registries["discovery"]
 	state.Err = registry.Permanent(errors.New(long))
