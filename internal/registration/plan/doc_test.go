@@ -11,6 +11,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -40,8 +41,7 @@ func TestTheExampleOfThePackage(t *testing.T) {
 	added.in("discovery")
 	p := next()
 	old.condition(usherv1alpha1.ConditionRegistered, "False")
-	record := checktest.Must(p.Patches[1].Drain.encode())(t)
-	old.pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: record}
+	old.pod.Annotations = map[string]string{usherv1alpha1.AnnotationDrain: string(encode.JSON(p.Patches[1].Drain))}
 	added.label(keyCreated, "false").condition(usherv1alpha1.ConditionRegistered, "True")
 	f.Now = f.Now.Add(5 * time.Second)
 	next()

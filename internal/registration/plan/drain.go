@@ -75,7 +75,9 @@ func (r *Record) End() time.Time {
 }
 
 // recordKey is the key of Record.Gone.
-func recordKey(r *registration, t Target) string { return r.Name + "@" + nameOf(t) }
+func recordKey(registration string, t Target) string {
+	return registration + "@" + t.Registry + "/" + t.Prefix + "/" + t.Service
+}
 
 // ReadRecord returns a Pod's drain record. It returns nil if the Pod has no record, or an unreadable one: a drain that
 // starts over waits longer, never too short.
@@ -89,11 +91,6 @@ func ReadRecord(pod *corev1.Pod) *Record {
 		return nil
 	}
 	return &record
-}
-
-func (r *Record) encode() (string, error) {
-	data, err := json.Marshal(r)
-	return string(data), err
 }
 
 // saidBy reports whether the other record says the same, and holds the Pod as long.

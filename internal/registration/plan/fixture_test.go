@@ -4,7 +4,6 @@ package plan
 
 import (
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +19,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -225,11 +225,7 @@ func (b *podBuilder) requested(ago time.Duration, change ...func(*usherv1alpha1.
 	for _, c := range change {
 		c(&request)
 	}
-	text, err := json.Marshal(request)
-	if err != nil {
-		panic(err) // A request always encodes.
-	}
-	b.annotation(usherv1alpha1.AnnotationDeletionRequest, string(text))
+	b.annotation(usherv1alpha1.AnnotationDeletionRequest, string(encode.JSON(request)))
 }
 
 // in puts the Pod's entry into registries, as the Registration nginx would.

@@ -195,7 +195,7 @@ func later(a, b time.Time) time.Time {
 // target for long enough: then free is nil, and wait.Since is when they went. Otherwise
 // free is when they may be, zero if that is not known.
 func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base Waiting) (wait Waiting, free *time.Time) {
-	key := recordKey(r, t)
+	key := recordKey(r.Name, t)
 	found := ix.presence(r, t, p)
 	if wait, gone := base.unlessGone(found, t); !gone {
 		if found.err == nil {

@@ -21,6 +21,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -181,9 +182,9 @@ func (h *history) carryOut(t *testing.T, p Plan) {
 // patched is what the API server makes of a Pod.
 func (h *history) patched(t *testing.T, pod *corev1.Pod, patch PodPatch) *corev1.Pod {
 	t.Helper()
-	before, data := checktest.Must(json.Marshal(pod))(t), checktest.Must(patch.Encode())(t)
 	next := &corev1.Pod{}
-	checktest.NoError(t, json.Unmarshal(checktest.Must(strategicpatch.StrategicMergePatch(before, data, next))(t), next))
+	data := checktest.Must(strategicpatch.StrategicMergePatch(encode.JSON(pod), checktest.Must(patch.Encode())(t), next))(t)
+	checktest.NoError(t, json.Unmarshal(data, next))
 	h.version++
 	next.ResourceVersion = fmt.Sprint("v", h.version)
 	return next

@@ -127,11 +127,11 @@ func (p *PodPatch) annotations() (map[string]*string, error) {
 		annotations[usherv1alpha1.AnnotationDrain] = nil
 	}
 	if p.Drain != nil {
-		text, err := p.Drain.encode()
+		record, err := json.Marshal(p.Drain)
 		if err != nil {
 			return nil, err
 		}
-		annotations[usherv1alpha1.AnnotationDrain] = &text
+		annotations[usherv1alpha1.AnnotationDrain] = new(string(record))
 	}
 	if p.Registrations != nil {
 		annotations[usherv1alpha1.AnnotationRegistrations] = p.Registrations

@@ -21,6 +21,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -325,9 +326,9 @@ var podWords = map[string]func(b *podBuilder, value string){
 			case pair[0] == "elsewhere":
 				record.Process, record.At = "other", ago(pair[1])
 			case other:
-				record.Gone[registration+"@"+nameOf(target(registry))] = ago(pair[1])
+				record.Gone[recordKey(registration, target(registry))] = ago(pair[1])
 			default:
-				record.Gone["nginx@"+nameOf(target(pair[0]))] = ago(pair[1])
+				record.Gone[recordKey("nginx", target(pair[0]))] = ago(pair[1])
 			}
 		}
 		for _, gone := range record.Gone {
@@ -335,11 +336,7 @@ var podWords = map[string]func(b *podBuilder, value string){
 				record.Until = later(record.Until, gone.Add(DefaultPropagation))
 			}
 		}
-		text, err := record.encode()
-		if err != nil {
-			panic(err) // A record of times always encodes.
-		}
-		b.annotation(usherv1alpha1.AnnotationDrain, text)
+		b.annotation(usherv1alpha1.AnnotationDrain, string(encode.JSON(record)))
 	},
 	"requested": func(b *podBuilder, value string) {
 		span, kind, _ := strings.Cut(value, " ")

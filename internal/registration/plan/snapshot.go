@@ -18,9 +18,6 @@ import (
 // Target is a service in a registry: what one List covers.
 type Target = usherv1alpha1.Target
 
-// nameOf is the target's name in drain records.
-func nameOf(t Target) string { return t.Registry + "/" + t.Prefix + "/" + t.Service }
-
 func compareTargets(a, b Target) int {
 	return cmp.Or(strings.Compare(a.Registry, b.Registry), strings.Compare(a.Prefix, b.Prefix),
 		strings.Compare(a.Service, b.Service))
