@@ -41,10 +41,7 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects, Memory: p.notes.plans,
 	}
-	if err := p.readObjects(ctx); err != nil {
-		return nil, err
-	}
-	if err := p.readRegistries(ctx); err != nil {
+	if err := errors.Join(p.readObjects(ctx), p.readRegistries(ctx)); err != nil {
 		return nil, err
 	}
 	p.notes.pods = p.notes.pods.cover(p.snapshot.Pods)
