@@ -184,7 +184,7 @@ func (ix *index) deliberate(t Target, e *registry.Entry) bool {
 		return false
 	}
 	r := named(ix.registrations, e.Owner.Registration)
-	return r != nil && (r.deleting || slices.Contains(r.former, t) || ix.byUID[types.UID(e.Owner.PodUID)] != nil)
+	return r != nil && (r.DeletionTimestamp != nil || slices.Contains(r.former, t) || ix.byUID[types.UID(e.Owner.PodUID)] != nil)
 }
 
 // whyRemoved is why a deliberate removal is one.

@@ -47,7 +47,7 @@ func gatesOf(r *registration, set *appsv1alpha1.CloneSet) []gateKeys {
 // findings compares the hooks that the Registration names with those that the CloneSets of its
 // Pods use.
 func (ix *index) findings(r *registration) []Finding {
-	if r.deleting {
+	if r.DeletionTimestamp != nil {
 		return nil
 	}
 	all := unused(r, r.sets)
@@ -133,7 +133,7 @@ func keysOf(hook *appsv1alpha1.LifecycleHook) []string {
 
 func (ix *index) answeredBy(set *appsv1alpha1.CloneSet, gate Gate, key string) bool {
 	return slices.ContainsFunc(ix.registrations, func(r *registration) bool {
-		return !r.deleting && slices.Contains(r.sets, set) && slices.ContainsFunc(gatesOf(r, set), func(g gateKeys) bool {
+		return r.DeletionTimestamp == nil && slices.Contains(r.sets, set) && slices.ContainsFunc(gatesOf(r, set), func(g gateKeys) bool {
 			return g.gate == gate && slices.Contains(r.answeredKeys(g.named, g.hook), key)
 		})
 	})

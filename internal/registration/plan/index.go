@@ -36,7 +36,6 @@ type index struct {
 // registration is a Registration with its targets and Pods.
 type registration struct {
 	*usherv1alpha1.Registration
-	deleting bool
 	// current are the targets where its Pods belong, former those where it may have left
 	// entries. Both are sorted.
 	current, former []Target
@@ -183,11 +182,11 @@ func (ix *index) selectPods() {
 }
 
 func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registration {
-	r := &registration{Registration: object, deleting: object.DeletionTimestamp != nil}
+	r := &registration{Registration: object}
 	if !readsPods(&r.Spec.Instance) {
 		r.static = valuesOf(&r.Spec.Instance, nil)
 	}
-	if !r.deleting {
+	if r.DeletionTimestamp == nil {
 		ix.findCurrent(r)
 	}
 	for _, t := range r.current {
@@ -223,7 +222,7 @@ func (ix *index) findCurrent(r *registration) {
 func (ix *index) findFormer(r *registration) {
 	for _, t := range r.Status.Targets {
 		_, exists := ix.Registries[t.Registry]
-		named := !r.deleting && slices.Contains(r.Spec.Registries, t.Registry)
+		named := r.DeletionTimestamp == nil && slices.Contains(r.Spec.Registries, t.Registry)
 		if (exists || named) && !slices.Contains(r.current, t) {
 			r.former = append(r.former, t)
 		}
@@ -245,7 +244,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	p.names = Names(object)
 	for _, r := range ix.registrations {
 		switch selects := r.Selects(object.Labels); {
-		case selects && !r.deleting:
+		case selects && r.DeletionTimestamp == nil:
 			p.selectedBy = append(p.selectedBy, r)
 		case selects, p.mayBeListedBy(r):
 			p.former = append(p.former, r)

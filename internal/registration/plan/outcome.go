@@ -57,7 +57,7 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 	}
 	o.Targets = SortedTargets(o.Targets)
 	o.Kept = only(SortedTargets(r.Status.Targets), func(t Target) bool { return !ix.left(r, t) })
-	if r.deleting {
+	if r.DeletionTimestamp != nil {
 		v, busy := ix.release(r)
 		o.Released, o.Forced = v.passes() && !busy, v.forced
 		o.Waiting = append(o.Waiting, v.waiting...)
