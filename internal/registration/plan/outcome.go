@@ -46,13 +46,11 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 		Registration: r.Registration, Pods: int32(len(r.pods)), HasCloneSet: len(r.sets) > 0, Registries: ix.registriesOf(r),
 		Missing: slices.Concat(r.missing, ix.unusable(r)), Waiting: waiting, Findings: ix.findings(r), InvalidValues: r.invalidValues(),
 	}
-	joining := false
 	for _, p := range r.pods {
-		joining = joining || p.unfit(r) == ""
 		p.counts[slices.Index(p.selectedBy, r)].addTo(&o, r)
 	}
 	o.Targets = r.Status.Targets
-	if joining {
+	if slices.ContainsFunc(r.pods, func(p *pod) bool { return p.unfit(r) == "" }) {
 		o.Targets = slices.Concat(o.Targets, only(r.current, func(t Target) bool { return r.refused[t] == nil }))
 	}
 	o.Targets = SortedTargets(o.Targets)
