@@ -173,8 +173,9 @@ func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 }
 
 // confirm reads from the API server the Pods that join without having been written to in this
-// pass, and the owners of orphans. From a stale cache, as just after a change of leader, a pass
-// would register Pods that are gone and remove entries of new ones.
+// pass, those that leave because their node is silent, and the owners of orphans. From a stale
+// cache, as just after a change of leader, a pass would register Pods that are gone and remove
+// entries of new ones, and of Pods whose node answers again.
 func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed bool, err error) {
 	pods, registrations := p.unconfirmed(changes)
 	var mu sync.Mutex
@@ -227,7 +228,7 @@ func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.Namespac
 	pods := map[types.UID]types.NamespacedName{}
 	registrations := map[types.NamespacedName]bool{}
 	for _, c := range changes {
-		for _, change := range slices.Concat(c.Joins, c.Orphans) {
+		for _, change := range slices.Concat(c.Joins, c.Orphans, p.ofSilentNodes(c.Leaves)) {
 			owner := change.Entry.Owner
 			if owner.Namespace == p.snapshot.Namespace && !p.fresh[types.UID(owner.PodUID)] {
 				pods[types.UID(owner.PodUID)] = types.NamespacedName{Namespace: owner.Namespace, Name: owner.Pod}
@@ -238,6 +239,18 @@ func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.Namespac
 		}
 	}
 	return pods, registrations
+}
+
+// ofSilentNodes returns the removals of entries whose Pods are on silent nodes.
+func (p *pass) ofSilentNodes(leaves []registry.Change) (removals []registry.Change) {
+	for _, change := range leaves {
+		if at, found := p.find(change.Entry.Owner.Pod); found {
+			if _, silent := plan.Silent(p.snapshot.Pods[at]); silent {
+				removals = append(removals, change)
+			}
+		}
+	}
+	return removals
 }
 
 // refreshPod puts the API server's version of a Pod into the snapshot, and reports whether
