@@ -45,7 +45,7 @@ func newKube(t *testing.T, on *scene.Plane) *kube {
 
 func connectSlices(t *testing.T, api client.Client, namespace string) *endpointslice.Registry {
 	t.Helper()
-	return registrytest.Connect(t, endpointslice.New, endpointslice.Options{Reader: api, Writer: api, Namespace: namespace})
+	return registrytest.Connect(endpointslice.New(endpointslice.Options{Reader: api, Writer: api, Namespace: namespace}))(t)
 }
 
 // slices lists the slices of the Service web, sorted by name.

@@ -34,12 +34,12 @@ const prefix = "services"
 
 func connect(t *testing.T, server *cluster.Etcd) *etcd.Registry {
 	t.Helper()
-	return registrytest.Connect(t, etcd.New, etcd.Options{Endpoints: []string{server.Endpoint()}, Prefix: prefix})
+	return registrytest.Connect(etcd.New([]string{server.Endpoint()}, prefix, nil, 5*time.Second))(t)
 }
 
 func raw(t *testing.T, server *cluster.Etcd) *clientv3.Client {
 	t.Helper()
-	return registrytest.Connect(t, clientv3.New, clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: 30 * time.Second})
+	return registrytest.Connect(clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: 30 * time.Second}))(t)
 }
 
 func TestEtcdConformance(t *testing.T) {
@@ -87,11 +87,8 @@ func TestEtcdUsers(t *testing.T) {
 		"no user at all":                  {"services", "", "", registry.ErrPermanent},
 		"a prefix that is not the user's": {"others", "usher", "right", registry.ErrPermanent},
 	} {
-		r, err := etcd.New(etcd.Options{
-			Endpoints: []string{server.Endpoint()}, Prefix: test.prefix, Timeout: 5 * time.Second,
-			Secret: map[string][]byte{credentials.KeyUsername: []byte(test.user), credentials.KeyPassword: []byte(test.password)},
-		})
-		checktest.NoError(t, err)
+		secret := map[string][]byte{credentials.KeyUsername: []byte(test.user), credentials.KeyPassword: []byte(test.password)}
+		r := checktest.Must(etcd.New([]string{server.Endpoint()}, test.prefix, secret, 5*time.Second))(t)
 		registrytest.Check(t, name+": ping", r.Ping(ctx), test.want)
 		checktest.NoError(t, r.Close())
 	}
@@ -121,15 +118,16 @@ func TestEtcdTLS(t *testing.T) {
 	authority := registrytest.NewAuthority(t)
 	ca, certificate, key := authority.Files()
 	endpoint := startTLS(t, "--client-cert-auth", "--cert-file="+certificate, "--key-file="+key, "--trusted-ca-file="+ca)
-	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) *etcd.Registry {
-		return registrytest.Connect(t, etcd.New, etcd.Options{Endpoints: []string{endpoint}, Prefix: "services", Secret: secret})
-	})
+	secure := func(secret map[string][]byte) (*etcd.Registry, error) {
+		return etcd.New([]string{endpoint}, prefix, secret, 5*time.Second)
+	}
+	registrytest.CheckTLS(t, authority, registry.ErrTransient, secure)
 	mine, _ := authority.Pair()
 	_, other := authority.Pair()
-	registrytest.CheckOptions(t, etcd.New, map[string]etcd.Options{
-		"a bundle without a certificate": {Endpoints: []string{endpoint}, Secret: map[string][]byte{credentials.KeyCA: []byte("none")}},
-		"a key of another certificate": {Endpoints: []string{endpoint},
-			Secret: map[string][]byte{credentials.KeyCertificate: mine, credentials.KeyPrivateKey: other}},
+	registrytest.CheckOptions(t, map[string]error{
+		"a bundle without a certificate": registrytest.Refusal(secure(map[string][]byte{credentials.KeyCA: []byte("none")})),
+		"a key of another certificate": registrytest.Refusal(secure(
+			map[string][]byte{credentials.KeyCertificate: mine, credentials.KeyPrivateKey: other})),
 	})
 }
 

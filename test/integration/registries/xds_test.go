@@ -87,7 +87,7 @@ func meshOf(s *scene.Scene, r *replica, address string) *mesh {
 // connect recreates the connector, as the process of the replica has it.
 func (m *mesh) connect() {
 	m.Helper()
-	c := registrytest.Connect(m.T, m.store.Connector, endpointslice.Options{Reader: m.Scene, Writer: m.Scene, Namespace: m.Namespace})
+	c := registrytest.Connect(m.store.Connector(endpointslice.Options{Reader: m.Scene, Writer: m.Scene, Namespace: m.Namespace}))(m.T)
 	m.Connector = c
 }
 

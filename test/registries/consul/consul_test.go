@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		s.empty(t)
 		return registrytest.Fixture{
-			Connector: s.connect(t, consul.Options{Datacenter: datacenter}),
+			Connector: s.connect(t, datacenter, nil),
 			HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
 				s.put(t, "/v1/catalog/register", catalog(consul.NodeName(service, id), service, id, "passing"))
@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 // blocking queries, as Consul's clients do.
 func TestTraffic(t *testing.T) {
 	s := start(t, nil)
-	rollout := registrytest.Rollout{Connector: s.connect(t, consul.Options{}), Propagation: time.Second}
+	rollout := registrytest.Rollout{Connector: s.connect(t, "", nil), Propagation: time.Second}
 	rollout.Run(t, func(t *testing.T) func() []string {
 		index := ""
 		return registrytest.Follow(t, 0, func(ctx context.Context) (addresses []string, err error) {
@@ -51,7 +51,7 @@ func TestTraffic(t *testing.T) {
 // TestNothingStays removes only an entry, its check and its node.
 func TestNothingStays(t *testing.T) {
 	s := start(t, nil)
-	r := s.connect(t, consul.Options{})
+	r := s.connect(t, "", nil)
 	s.put(t, "/v1/catalog/register", catalog("agent-1", "web", "web", "passing"))
 	entries := registrytest.Put(t, r, registrytest.Entry("a"))
 	if len(entries) != 2 || entries[0].ID != "a" || entries[1].ID != "web@agent-1" || entries[1].Owner != (registry.Owner{}) {
@@ -68,7 +68,7 @@ func TestNothingStays(t *testing.T) {
 // so it must be repaired.
 func TestCriticalIsSeenAndRepaired(t *testing.T) {
 	s := start(t, nil)
-	r := s.connect(t, consul.Options{})
+	r := s.connect(t, "", nil)
 	want := registrytest.Entry("a")
 	node := consul.NodeName("web", "a")
 	for name, check := range map[string]map[string]any{
@@ -91,7 +91,7 @@ func TestCriticalIsSeenAndRepaired(t *testing.T) {
 func TestDatacenter(t *testing.T) {
 	s := start(t, nil)
 	ping := func(name string) error {
-		return s.connect(t, consul.Options{Datacenter: name}).Ping(registrytest.Bounded(t))
+		return s.connect(t, name, nil).Ping(registrytest.Bounded(t))
 	}
 	registrytest.Check(t, "our datacenter", ping(datacenter), nil)
 	registrytest.Check(t, "another datacenter", ping("nowhere"), registry.ErrTransient, "datacenter")
@@ -125,7 +125,7 @@ func TestACL(t *testing.T) {
 		"full": {nil, nil}, "reader": {nil, registry.ErrPermanent}, "partial": {registry.ErrPermanent, registry.ErrPermanent},
 		"unknown": {registry.ErrPermanent, registry.ErrPermanent}, "none": {registry.ErrPermanent, registry.ErrPermanent},
 	} {
-		r := s.connect(t, consul.Options{Secret: map[string][]byte{consul.KeyToken: []byte(tokens[name])}})
+		r := s.connect(t, "", map[string][]byte{consul.KeyToken: []byte(tokens[name])})
 		_, err := r.List(registrytest.Bounded(t), "web")
 		registrytest.Check(t, name+": list", err, test.list)
 		registrytest.Check(t, name+": apply", registrytest.TryPut(t, r, registrytest.Entry(name)), test.apply)
@@ -136,7 +136,7 @@ func TestACL(t *testing.T) {
 // must not consider it gone.
 func TestACLsAreTurnedOn(t *testing.T) {
 	s := start(t, nil)
-	r := s.connect(t, consul.Options{})
+	r := s.connect(t, "", nil)
 	registrytest.Put(t, r, registrytest.Entry("one"))
 	checktest.NoError(t, errors.Join(s.Set(acls()), s.Restart(registrytest.Bounded(t))))
 	for range 2 {
@@ -150,8 +150,8 @@ func TestTLS(t *testing.T) {
 	authority := registrytest.NewAuthority(t)
 	ca, certificate, key := authority.Files()
 	s := start(t, map[string]any{"verify_incoming": true, "ca_file": ca, "cert_file": certificate, "key_file": key})
-	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) *consul.Registry {
-		return s.connect(t, consul.Options{Address: s.Secure, Secret: secret})
+	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) (*consul.Registry, error) {
+		return consul.New(s.Secure, "", secret)
 	})
 }
 
@@ -201,12 +201,9 @@ func (s *server) empty(t *testing.T) {
 	}
 }
 
-func (s *server) connect(t *testing.T, options consul.Options) *consul.Registry {
+func (s *server) connect(t *testing.T, datacenter string, secret map[string][]byte) *consul.Registry {
 	t.Helper()
-	if options.Address == "" {
-		options.Address = s.Address
-	}
-	return registrytest.Connect(t, consul.New, options)
+	return registrytest.Connect(consul.New(s.Address, datacenter, secret))(t)
 }
 
 // catalog is a service on a node, as other clients register it.

@@ -3,7 +3,6 @@
 package dns_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +50,9 @@ func (b *bind) resolve(ctx context.Context, zone string) (targets []string, err 
 // not before. The propagation is the TTL, and a little for a resolution in progress.
 func TestTraffic(t *testing.T) {
 	b := startBind(t, 1)
-	rollout := registrytest.Rollout{Connector: b.connect(t, zone(0)), Propagation: ttl*time.Second + 300*time.Millisecond}
+	rollout := registrytest.Rollout{Connector: b.connect(t, zone(0)), Propagation: ttl + 300*time.Millisecond}
 	rollout.Run(t, func(t *testing.T) func() []string {
-		return registrytest.Follow(t, ttl*time.Second, func(ctx context.Context) ([]string, error) { return b.resolve(ctx, zone(0)) })
+		return registrytest.Follow(t, ttl, func(ctx context.Context) ([]string, error) { return b.resolve(ctx, zone(0)) })
 	})
 }
 
@@ -100,7 +99,7 @@ func TestConformance(t *testing.T) {
 const (
 	// secret belongs to a publicly known key.
 	secret = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I="
-	ttl    = 1
+	ttl    = time.Second
 	web    = "web"
 )
 
@@ -209,9 +208,14 @@ func credentials(name string) map[string][]byte {
 	return map[string][]byte{dns.KeyName: []byte(name), dns.KeySecret: []byte(secret)}
 }
 
-func (b *bind) connect(t *testing.T, zone string) registry.Connector {
+func (b *bind) connect(t *testing.T, zone string) *dns.Registry {
 	t.Helper()
-	return registrytest.Connect(t, dns.New, dns.Options{Server: b.address(), Zone: zone, TTL: ttl, Secret: credentials("usher")})
+	return b.connectWith(t, zone, credentials("usher"))
+}
+
+func (b *bind) connectWith(t *testing.T, zone string, secret map[string][]byte) *dns.Registry {
+	t.Helper()
+	return registrytest.Connect(dns.New(b.address(), zone, ttl, secret))(t)
 }
 
 func TestCredentials(t *testing.T) {
@@ -219,30 +223,30 @@ func TestCredentials(t *testing.T) {
 	wrong, longer := credentials("usher"), credentials("usher512")
 	wrong[dns.KeySecret] = []byte("d3Jvbmctd3Jvbmctd3Jvbmctd3Jvbmctd3Jvbmctd3I=")
 	longer[dns.KeyAlgorithm] = []byte("hmac-sha512")
-	late := func() time.Time { return time.Now().Add(-10 * time.Minute) }
 	for _, test := range []struct {
-		name    string
-		options dns.Options
-		words   string
+		name   string
+		secret map[string][]byte
+		zone   string
+		late   time.Duration
+		words  string
 	}{
-		{"right", dns.Options{Secret: credentials("usher")}, ""},
-		{"another algorithm", dns.Options{Secret: longer}, ""},
-		{"wrong secret", dns.Options{Secret: wrong}, "BADSIG"},
-		{"unknown key", dns.Options{Secret: credentials("nobody")}, "BADKEY"},
-		{"wrong algorithm", dns.Options{Secret: credentials("usher512")}, "refuses the TSIG key"},
-		{"wrong clock", dns.Options{Secret: credentials("usher"), Now: late}, "clocks"},
-		{"another zone", dns.Options{Secret: credentials("usher"), Zone: "other.test"}, "other.test"},
+		{"right", credentials("usher"), zone(0), 0, ""},
+		{"another algorithm", longer, zone(0), 0, ""},
+		{"wrong secret", wrong, zone(0), 0, "BADSIG"},
+		{"unknown key", credentials("nobody"), zone(0), 0, "BADKEY"},
+		{"wrong algorithm", credentials("usher512"), zone(0), 0, "refuses the TSIG key"},
+		{"wrong clock", credentials("usher"), zone(0), 10 * time.Minute, "clocks"},
+		{"another zone", credentials("usher"), "other.test", 0, "other.test"},
 	} {
-		options := test.options
-		options.Server, options.Zone = b.address(), cmp.Or(options.Zone, zone(0))
-		c := registrytest.Connect(t, dns.New, options)
+		c := b.connectWith(t, test.zone, test.secret)
+		c.Now = func() time.Time { return time.Now().Add(-test.late) }
 		var mark error
 		if test.words != "" {
 			mark = registry.ErrPermanent
 		}
 		err := c.Ping(registrytest.Bounded(t))
 		registrytest.Check(t, test.name, err, mark, test.words)
-		if strings.Contains(fmt.Sprint(err), string(options.Secret[dns.KeySecret])) {
+		if strings.Contains(fmt.Sprint(err), string(test.secret[dns.KeySecret])) {
 			t.Errorf("%s: the error reveals the secret: %v", test.name, err)
 		}
 	}
@@ -252,7 +256,7 @@ func TestCredentials(t *testing.T) {
 func TestMayNotWrite(t *testing.T) {
 	b := startBind(t, 1)
 	for name, secret := range map[string]map[string][]byte{"reader": credentials("reader"), "no key": nil} {
-		c := registrytest.Connect(t, dns.New, dns.Options{Server: b.address(), Zone: zone(0), Secret: secret})
+		c := b.connectWith(t, zone(0), secret)
 		registrytest.CheckNone(t, name, registrytest.List(t, c))
 		registrytest.Check(t, name, registrytest.TryPut(t, c, registrytest.Entry("one")), registry.ErrPermanent, "update-policy")
 	}

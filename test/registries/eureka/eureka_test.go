@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/eureka"
@@ -48,7 +51,7 @@ func TestServer(t *testing.T) {
 func testConformance(t *testing.T, s *server) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		s.empty(t)
-		r := s.connect(t, eureka.Options{})
+		r := s.connect(t)
 		return registrytest.Fixture{
 			Connector: r, HoldsBack: true,
 			Seed: func(t *testing.T, _, id string) {
@@ -66,7 +69,7 @@ func testConformance(t *testing.T, s *server) {
 // testOthers takes an entry out of service, as Eureka operators do, and changes its
 // metadata.
 func testOthers(t *testing.T, s *server) {
-	r := s.connect(t, eureka.Options{})
+	r := s.connect(t)
 	want := registrytest.Entry("a")
 	registrytest.Put(t, r, want)
 	for what, path := range map[string]string{
@@ -84,8 +87,8 @@ func testOthers(t *testing.T, s *server) {
 // testSuccessor starts a connector right after another one has written: it reports
 // nothing before it knows.
 func testSuccessor(t *testing.T, s *server) {
-	registrytest.Put(t, s.connect(t, eureka.Options{}), registrytest.Entry("a"))
-	second := registrytest.Connect(t, eureka.New, eureka.Options{Address: s.Address, ResponseCache: 2 * cache})
+	registrytest.Put(t, s.connect(t), registrytest.Entry("a"))
+	second := registrytest.Connect(eureka.New(s.spec(2*cache), nil, clock.RealClock{}))(t)
 	_, err := second.List(registrytest.Bounded(t), "web")
 	registrytest.Check(t, "a list at once", err, registry.ErrTransient)
 	registrytest.Eventually(t, "a list", func() string {
@@ -101,7 +104,9 @@ func testSuccessor(t *testing.T, s *server) {
 func testRenewals(t *testing.T, s *server) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	const lease = time.Second
-	r := s.connect(t, eureka.Options{Clock: clock, Lease: lease})
+	spec := s.spec(0)
+	spec.Lease = &metav1.Duration{Duration: lease}
+	r := registrytest.Connect(eureka.New(spec, nil, clock))(t)
 	registrytest.Put(t, r, registrytest.Entry("a"))
 	for end := time.Now().Add(6 * lease); time.Now().Before(end); <-time.After(lease / 20) {
 		// Otherwise the connector's time stands still: the application is not
@@ -118,7 +123,7 @@ func testRenewals(t *testing.T, s *server) {
 
 // testMany writes 3000 entries, and lists them before they are in the cache.
 func testMany(t *testing.T, s *server) {
-	r := s.connect(t, eureka.Options{})
+	r := s.connect(t)
 	registrytest.PutMany(t, r, 3000)
 }
 
@@ -126,7 +131,7 @@ func testMany(t *testing.T, s *server) {
 // clients do, and gets what is in the server's cache.
 func testTraffic(t *testing.T, s *server) {
 	const period = 500 * time.Millisecond
-	rollout := registrytest.Rollout{Connector: s.connect(t, eureka.Options{}), Propagation: 2*cache + 2*period}
+	rollout := registrytest.Rollout{Connector: s.connect(t), Propagation: 2*cache + 2*period}
 	rollout.Run(t, func(t *testing.T) func() []string {
 		return registrytest.Follow(t, period, s.callable)
 	})
@@ -158,7 +163,7 @@ func (s *server) callable(ctx context.Context) (addresses []string, err error) {
 
 // testRestart loses everything on the server, and the list shows that.
 func testRestart(t *testing.T, s *server) {
-	r := s.connect(t, eureka.Options{})
+	r := s.connect(t)
 	registrytest.Put(t, r, registrytest.Entry("a"))
 	checktest.NoError(t, s.Restart(registrytest.Bounded(t)))
 	registrytest.CheckNone(t, "after a restart", registrytest.List(t, r))
@@ -233,14 +238,14 @@ func (s *server) empty(t *testing.T) {
 	})
 }
 
+func (s *server) spec(cache time.Duration) *usherv1alpha1.EurekaRegistry {
+	return &usherv1alpha1.EurekaRegistry{Address: s.Address, ResponseCache: &metav1.Duration{Duration: cache}}
+}
+
 // connect waits until lists are trusted.
-func (s *server) connect(t *testing.T, options eureka.Options) *eureka.Registry {
+func (s *server) connect(t *testing.T) *eureka.Registry {
 	t.Helper()
-	options.Address = s.Address
-	if options.Clock == nil {
-		options.ResponseCache = 2 * cache
-	}
-	r := registrytest.Connect(t, eureka.New, options)
+	r := registrytest.Connect(eureka.New(s.spec(2*cache), nil, clock.RealClock{}))(t)
 	registrytest.Eventually(t, "lists to be trusted", func() string {
 		_, err := r.List(registrytest.Bounded(t), "web")
 		return registrytest.Unless(err == nil, fmt.Sprint(err))

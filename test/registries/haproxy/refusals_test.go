@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
@@ -86,7 +87,8 @@ func TestRegistrationChanges(t *testing.T) {
 // TestChecks lets HAProxy itself check the instances' health.
 func TestChecks(t *testing.T) {
 	p := startProxy(t)
-	c := connectWith(t, haproxy.Options{Addresses: []string{p.unix()}, ServerOptions: "check inter 100ms fall 2"})
+	spec := &usherv1alpha1.HAProxyRegistry{Addresses: []string{p.unix()}, ServerOptions: "check inter 100ms fall 2"}
+	c := registrytest.Connect(haproxy.New(spec, nil))(t)
 	well, ill := registrytest.Start(t, "well"), registrytest.Start(t, "ill")
 	registrytest.Put(t, c, well.Entry, ill.Entry)
 	ill.Kill()
@@ -118,7 +120,7 @@ func TestTLS(t *testing.T) {
 	p.more = fmt.Sprintf("listen api\n mode tcp\n bind 127.0.0.1:%d ssl crt %s ca-file %s verify required\n server api unix@%s\n",
 		secure, certificate, ca, p.socket)
 	p.start(t)
-	registrytest.CheckTLS(t, authority, registry.ErrPermanent, func(secret map[string][]byte) registry.Connector {
-		return connectWith(t, haproxy.Options{Addresses: []string{fmt.Sprintf("tls://127.0.0.1:%d", secure)}, Secret: secret})
+	registrytest.CheckTLS(t, authority, registry.ErrPermanent, func(secret map[string][]byte) (*haproxy.Registry, error) {
+		return haproxy.New(&usherv1alpha1.HAProxyRegistry{Addresses: []string{fmt.Sprintf("tls://127.0.0.1:%d", secure)}}, secret)
 	})
 }

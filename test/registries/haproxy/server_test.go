@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
@@ -116,10 +117,5 @@ func (p *proxy) unix() string { return "unix://" + p.socket }
 // connect returns a connector to these addresses.
 func connect(t *testing.T, addresses ...string) registry.Connector {
 	t.Helper()
-	return connectWith(t, haproxy.Options{Addresses: addresses})
-}
-
-func connectWith(t *testing.T, options haproxy.Options) registry.Connector {
-	t.Helper()
-	return registrytest.Connect(t, haproxy.New, options)
+	return registrytest.Connect(haproxy.New(&usherv1alpha1.HAProxyRegistry{Addresses: addresses}, nil))(t)
 }

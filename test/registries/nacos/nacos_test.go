@@ -149,7 +149,7 @@ func TestUsers(t *testing.T) {
 	secret := func(user, password string) map[string][]byte {
 		return map[string][]byte{credentials.KeyUsername: []byte(user), credentials.KeyPassword: []byte(password + "\n")}
 	}
-	first := s.connectWith(t, nacos.Options{Secret: secret("nacos", "right-one")})
+	first := s.connectWith(t, "public", secret("nacos", "right-one"))
 	registrytest.Eventually(t, "Nacos to know the new user", func() string {
 		return registrytest.Unless(first.Ping(registrytest.Bounded(t)) == nil, "the login fails")
 	})
@@ -160,7 +160,7 @@ func TestUsers(t *testing.T) {
 		"right": {secret("nacos", "right-one"), nil}, "wrong": {secret("nacos", registrytest.Secret), registry.ErrTransient},
 		"unknown": {secret("nobody", registrytest.Secret), registry.ErrPermanent}, "none": {nil, registry.ErrPermanent},
 	} {
-		r := s.connectWith(t, nacos.Options{Secret: test.secret})
+		r := s.connectWith(t, "public", test.secret)
 		registrytest.Check(t, name+": ping", r.Ping(registrytest.Bounded(t)), test.want)
 		registrytest.Check(t, name+": apply", registrytest.TryPut(t, r, registrytest.Entry(name)), test.want)
 	}
@@ -294,11 +294,10 @@ func (s *server) connect(t *testing.T) (namespace string, r *nacos.Registry) {
 	t.Helper()
 	s.roots++
 	namespace = fmt.Sprintf("test-%d", s.roots)
-	return namespace, s.connectWith(t, nacos.Options{Root: namespace + "/DEFAULT_GROUP/DEFAULT"})
+	return namespace, s.connectWith(t, namespace, nil)
 }
 
-func (s *server) connectWith(t *testing.T, options nacos.Options) *nacos.Registry {
+func (s *server) connectWith(t *testing.T, namespace string, secret map[string][]byte) *nacos.Registry {
 	t.Helper()
-	options.Address = s.Address
-	return registrytest.Connect(t, nacos.New, options)
+	return registrytest.Connect(nacos.New(s.Address, namespace+"/DEFAULT_GROUP/DEFAULT", secret))(t)
 }

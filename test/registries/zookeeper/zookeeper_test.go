@@ -23,6 +23,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -36,20 +37,20 @@ import (
 func TestConformance(t *testing.T) {
 	s := start(t)
 	admin := s.raw(t)
-	seeds := map[zookeeper.Layout]func(t *testing.T, service, id string){
-		zookeeper.Curator: func(t *testing.T, service, id string) {
+	seeds := map[usherv1alpha1.ZooKeeperLayout]func(t *testing.T, service, id string){
+		usherv1alpha1.LayoutCurator: func(t *testing.T, service, id string) {
 			create(t, admin, "/services/"+service+"/"+id, `{"name":"web","id":"theirs","address":"192.0.2.1","port":1}`, open())
 		},
-		zookeeper.Dubbo: func(t *testing.T, service, id string) {
+		usherv1alpha1.LayoutDubbo: func(t *testing.T, service, id string) {
 			create(t, admin, "/dubbo/"+service+"/providers/"+id, "192.0.2.1", open())
 		},
 	}
 	for layout, seed := range seeds {
 		t.Run(string(layout), func(t *testing.T) {
 			registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
-				empty(t, admin, "/"+zookeeper.DefaultPath(layout))
+				empty(t, admin, "/"+paths[layout])
 				return registrytest.Fixture{
-					Connector: s.connect(t, zookeeper.Options{Layout: layout}),
+					Connector: s.connect(t, layout, nil),
 					Seed:      seed,
 					Break:     s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
 				}
@@ -90,7 +91,7 @@ func TestDisabledByCurator(t *testing.T) {
 // changes.
 func TestDubboNames(t *testing.T) {
 	s := start(t)
-	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
+	r := s.connect(t, usherv1alpha1.LayoutDubbo, nil)
 	e := registrytest.Entry("a")
 	e.Metadata = map[string]string{"version": "1.0.0", "protocol": "tri"}
 	provider := "tri://10.0.0.1:8080/web?interface=web&protocol=tri&side=provider&usher=a&version=1.0.0&weight=%d"
@@ -271,7 +272,7 @@ func TestCuratorTraffic(t *testing.T) {
 func TestDubboTraffic(t *testing.T) {
 	s := start(t)
 	rollout := registrytest.Rollout{
-		Connector: s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo}), Service: "org.example.Web",
+		Connector: s.connect(t, usherv1alpha1.LayoutDubbo, nil), Service: "org.example.Web",
 		Propagation: dubboDelay + time.Second, Metadata: map[string]string{"version": "1.0.0"},
 	}
 	rollout.Run(t, func(t *testing.T) func() []string {
@@ -303,7 +304,7 @@ func TestPayload(t *testing.T) {
 // version of it.
 func TestDubboWeight(t *testing.T) {
 	s := start(t)
-	r := s.connect(t, zookeeper.Options{Layout: zookeeper.Dubbo})
+	r := s.connect(t, usherv1alpha1.LayoutDubbo, nil)
 	e := registrytest.Entry("a")
 	e.Metadata = map[string]string{"version": "1.0.0"}
 	registrytest.Put(t, r, e)
@@ -420,11 +421,13 @@ func (s *server) curator(t *testing.T, login ...string) *zookeeper.Registry {
 	if len(login) > 0 {
 		secret[credentials.KeyUsername], secret[credentials.KeyPassword] = []byte(login[0]), []byte(login[1])
 	}
-	return s.connect(t, zookeeper.Options{Layout: zookeeper.Curator, Secret: secret})
+	return s.connect(t, usherv1alpha1.LayoutCurator, secret)
 }
 
-func (s *server) connect(t *testing.T, options zookeeper.Options) *zookeeper.Registry {
+// paths are where callers of the layouts look.
+var paths = map[usherv1alpha1.ZooKeeperLayout]string{usherv1alpha1.LayoutCurator: "services", usherv1alpha1.LayoutDubbo: "dubbo"}
+
+func (s *server) connect(t *testing.T, layout usherv1alpha1.ZooKeeperLayout, secret map[string][]byte) *zookeeper.Registry {
 	t.Helper()
-	options.Servers = []string{s.address}
-	return registrytest.Connect(t, zookeeper.New, options)
+	return registrytest.Connect(zookeeper.New([]string{s.address}, layout, paths[layout], secret))(t)
 }

@@ -167,7 +167,7 @@ func reasonsOf(a *rest.Answer, owner []int) (map[int]error, error) {
 	}
 	reasons := map[int]error{}
 	for _, e := range said.Errors {
-		if e.OpIndex < 0 || e.OpIndex >= len(owner) || stale(e.What) {
+		if e.OpIndex < 0 || e.OpIndex >= len(owner) || strings.Contains(e.What, "index is stale") {
 			continue
 		}
 		if step := owner[e.OpIndex]; reasons[step] == nil {
@@ -176,6 +176,3 @@ func reasonsOf(a *rest.Answer, owner []int) (map[int]error, error) {
 	}
 	return reasons, nil
 }
-
-// stale reports whether an operation failed because of a concurrent write.
-func stale(what string) bool { return strings.Contains(what, "index is stale") }

@@ -19,7 +19,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -40,22 +39,12 @@ const (
 	pingService = "usher-ping"
 )
 
-// Options locate Consul.
-type Options struct {
-	// Address is the URL of an agent or server, without a path.
-	Address string
-	// Datacenter is the datacenter of the entries. Empty means that of the agent.
-	Datacenter string
-	// Secret holds the credentials under the keys above. It may be nil.
-	Secret map[string][]byte
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.ConsulRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Root: s.Datacenter, Fold: strings.ToLower, Obeyed: obeyed,
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{Address: s.Address, Datacenter: root, Secret: secret})
+			return New(s.Address, root, secret)
 		},
 	}
 }
@@ -67,10 +56,11 @@ type Registry struct {
 	*rest.Client
 }
 
-// New checks the options but does not connect. Errors are permanent and name the field
+// New checks what it gets but does not connect. Without a datacenter, entries are in that of
+// the agent. The secret has the keys above, or is nil. Errors are permanent and name the field
 // or the Secret's key.
-func New(options Options) (*Registry, error) {
-	token := strings.TrimSpace(string(options.Secret[KeyToken]))
+func New(address, datacenter string, secret map[string][]byte) (*Registry, error) {
+	token := strings.TrimSpace(string(secret[KeyToken]))
 	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return nil, registry.Permanent(fmt.Errorf(
 			"the credentials Secret's %s contains characters that no token has: put the token's secret id there", KeyToken))
@@ -80,13 +70,13 @@ func New(options Options) (*Registry, error) {
 		header.Set(headerToken, token)
 	}
 	client, err := rest.New(rest.Options{
-		Field: "consul.address", Example: "http://host:8500", Address: options.Address, Secret: options.Secret,
+		Field: "consul.address", Example: "http://host:8500", Address: address, Secret: secret,
 		Header: header, Hint: "the key " + KeyToken + " of the credentials Secret", Hidden: []string{token},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Registry{Client: client, datacenter: options.Datacenter, token: token}, nil
+	return &Registry{Client: client, datacenter: datacenter, token: token}, nil
 }
 
 // Ping implements registry.Connector. Like List it needs a leader.
@@ -255,7 +245,8 @@ func (i instance) entry(name string) registry.Entry {
 		ID: i.Service.ID, Address: cmp.Or(i.Service.Address, i.Node.Address), Port: i.Service.Port,
 		Weight: i.Service.Weights.Passing, Version: i.version(),
 	}
-	if !i.serves() {
+	// Callers that ask for passing instances do not get others.
+	if slices.ContainsFunc(i.Checks, func(c check) bool { return c.Status != passing }) {
 		e.Weight = 0
 	}
 	e.SetMarkedMetadata(i.Service.Meta, func(key string) bool { return key == registry.MetaTags })
@@ -270,11 +261,6 @@ func (i instance) entry(name string) registry.Entry {
 	return e
 }
 
-// serves reports whether callers that ask for passing instances get it.
-func (i instance) serves() bool {
-	return !slices.ContainsFunc(i.Checks, func(c check) bool { return c.Status != passing })
-}
-
 // version changes with the service and with each of its checks.
 func (i instance) version() string {
 	latest := uint64(0)
@@ -284,7 +270,7 @@ func (i instance) version() string {
 	return fmt.Sprintf("%d.%d.%d", i.Service.ModifyIndex, len(i.Checks), latest)
 }
 
-// encode converts an entry to a service. Errors are permanent.
+// encoded converts an entry to a service. Errors are permanent.
 func encoded(name string, e registry.Entry) (service, error) {
 	var tags []string
 	if text, ok := e.Metadata[registry.MetaTags]; ok {
@@ -315,7 +301,7 @@ func checkMeta(key, value string) error {
 		return fmt.Errorf("the key %q is none that Consul takes: use up to %d letters, digits, dashes and underscores, "+
 			"not beginning with consul-", key, maxMetaKey)
 	case len(value) > maxMetaValue:
-		return fmt.Errorf("the value of %q has %s bytes: Consul takes %d", key, strconv.Itoa(len(value)), maxMetaValue)
+		return fmt.Errorf("the value of %q has %d bytes: Consul takes %d", key, len(value), maxMetaValue)
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -109,14 +108,12 @@ func TestTransactionsFit(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	registrytest.CheckOptions(t, New, map[string]Options{
-		"no address":       {},
-		"no scheme":        {Address: "localhost:8500"},
-		"user in address":  {Address: "http://me:s3cret@localhost:8500"},
-		"token with break": {Address: "http://localhost", Secret: map[string][]byte{KeyToken: []byte("s3cret\nX: y")}},
-		"no certificate":   {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
-	})
+	registrytest.CheckAddresses(t, func(address string, secret map[string][]byte) (*Registry, error) { return New(address, "", secret) })
+	_, err := New("http://localhost", "", token("s3cret\nX: y"))
+	registrytest.Check(t, "a token with a break", err, registry.ErrPermanent)
 }
+
+func token(text string) map[string][]byte { return map[string][]byte{KeyToken: []byte(text)} }
 
 // fake gives the same answer to every list.
 func fake(t *testing.T, code int, header http.Header, body string) *Registry {
@@ -130,7 +127,7 @@ func fake(t *testing.T, code int, header http.Header, body string) *Registry {
 		w.WriteHeader(code)
 		_, _ = w.Write([]byte(body))
 	}))
-	return registrytest.Connect(t, New, Options{Address: server, Secret: map[string][]byte{KeyToken: []byte("s3cret\n")}})
+	return registrytest.Connect(New(server, "", token("s3cret\n")))(t)
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
@@ -219,7 +216,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *scripted) apply(n int) error {
 	s.Helper()
 	server := registrytest.Serve(s.T, s)
-	r := registrytest.Connect(s.T, New, Options{Address: server, Secret: map[string][]byte{KeyToken: []byte("token")}})
+	r := registrytest.Connect(New(server, "", token("token")))(s.T)
 	var entries []registry.Entry
 	for i := range n {
 		entries = append(entries, registrytest.Entry(fmt.Sprintf("entry-%d", i)))
@@ -278,7 +275,7 @@ func TestHiddenIsNotGone(t *testing.T) {
 			}
 			_, _ = w.Write([]byte(listed))
 		}))
-		r := registrytest.Connect(t, New, Options{Address: server})
+		r := registrytest.Connect(New(server, "", nil))(t)
 		registrytest.List(t, r)
 		asked = http.StatusForbidden
 		for range 2 {

@@ -4,6 +4,7 @@ package dns
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,11 +113,10 @@ func sizeOf(srv *dns.SRV) int { return 2 + 10 + 6 + len(srv.Target) + 1 }
 // fits refuses a new instance whose name is another writer's, or that does not fit. size
 // is the size of the SRV records so far.
 func (op *operation) fits(size *int) error {
-	lost := op.have.lost && op.have.entry.Owner.Cluster != op.change.Entry.Owner.Cluster
 	switch {
 	case op.have.listed():
 		return nil
-	case op.have.foreign || lost:
+	case op.have.exists() && op.have.entry.Owner.Cluster != op.change.Entry.Owner.Cluster:
 		return fmt.Errorf("%s has records of another writer: %w", op.host, registry.ErrForeign)
 	case *size+sizeOf(op.srv) > maxSet:
 		return registry.Permanent(errors.New("the SRV records of the service would not fit into one answer: " +
@@ -203,14 +203,13 @@ type instance struct {
 	srvs  []*dns.SRV
 	// sets are the TXT, A and AAAA records, in the order of kinds.
 	sets [len(kinds)][]dns.RR
-	// lost means that the records are ours but no SRV record points to them.
-	lost bool
-	// foreign means that another writer has records of that name.
-	foreign bool
 }
 
 // listed reports whether callers find it.
 func (i *instance) listed() bool { return len(i.srvs) > 0 }
+
+// exists reports whether it has records other than SRV.
+func (i *instance) exists() bool { return len(slices.Concat(i.sets[:]...)) > 0 }
 
 func compareText(a, b dns.RR) int { return strings.Compare(a.String(), b.String()) }
 
@@ -299,8 +298,6 @@ func (i *instance) understand(n names) {
 	if ours {
 		i.entry.ID, i.entry.Owner, i.entry.Metadata = said.ID, said.Owner, said.Metadata
 	}
-	i.foreign = !ours && len(slices.Concat(i.sets[:]...)) > 0
-	i.lost = ours && !i.listed()
 	if !i.listed() {
 		return
 	}
@@ -379,27 +376,21 @@ func (r *Registry) wanted(n names, e registry.Entry) (srv *dns.SRV, others []dns
 
 // escape cuts data into the strings of a TXT record in the DNS library's form, in which
 // a backslash begins an escape.
-func escape(data []byte) []string {
-	var parts []string
-	for len(data) > 0 {
-		part := data[:min(len(data), maxText)]
-		data = data[len(part):]
+func escape(data []byte) (parts []string) {
+	for part := range slices.Chunk(data, maxText) {
 		parts = append(parts, strings.ReplaceAll(string(part), `\`, `\\`))
 	}
 	return parts
 }
 
 // unescape reverses escape: on the wire nothing is escaped, and each string follows its length.
-func unescape(parts []string) []byte {
-	const header = 11 // of a record of the root
-	record := &dns.TXT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: parts}
-	wire := make([]byte, dns.Len(record))
-	end, err := dns.PackRR(record, wire, 0, nil, false)
-	if err != nil {
+func unescape(parts []string) (data []byte) {
+	wire := new(dns.RFC3597) // Its data is in hexadecimal.
+	if err := wire.ToRFC3597(&dns.TXT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: parts}); err != nil {
 		return nil
 	}
-	var data []byte
-	for rest := wire[header:end]; len(rest) > 0; {
+	rest, _ := hex.DecodeString(wire.Rdata)
+	for len(rest) > 0 {
 		next := 1 + int(rest[0])
 		data, rest = append(data, rest[1:next]...), rest[next:]
 	}

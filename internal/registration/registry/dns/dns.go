@@ -36,6 +36,7 @@ import (
 
 	"github.com/miekg/dns"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -52,10 +53,9 @@ const (
 )
 
 const (
-	// defaultTTL is the TTL of records if Options set none, in seconds.
-	defaultTTL = 5
-	// maxTTL is the maximum of spec.dns.ttl, in seconds: one day.
-	maxTTL = 24 * 60 * 60
+	// defaultTTL is the TTL of records if spec.dns.ttl sets none, and maxTTL its maximum.
+	defaultTTL = 5 * time.Second
+	maxTTL     = 24 * time.Hour
 	// maxName is the length of the longest name, without its trailing dot.
 	maxName = 253
 )
@@ -68,46 +68,22 @@ var (
 	oneWay = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,60}[a-z0-9])?$`)
 )
 
-// Options locate the zone.
-type Options struct {
-	// Server is host:port of the zone's primary. It must not be a secondary, because
-	// secondaries lag.
-	Server string
-	// Zone is the name of the zone.
-	Zone string
-	// TTL is the TTL of the records, in seconds. Default: 5. Existing records keep
-	// theirs until they change.
-	TTL uint32
-	// Secret holds the credentials under the keys above. Without it requests are
-	// unsigned, and the server must allow them by address.
-	Secret map[string][]byte
-	// Now is the clock that stamps requests. Default: time.Now.
-	Now func() time.Time
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.DNSRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Root: s.Zone, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{Server: s.Server, Zone: root, TTL: seconds(s.TTL), Secret: secret})
+			return New(s.Server, root, cmp.Or(ptr.Deref(s.TTL, metav1.Duration{}).Duration, defaultTTL), secret)
 		},
 	}
-}
-
-// seconds converts a TTL to seconds, 0 if absent.
-func seconds(ttl *metav1.Duration) uint32 {
-	if ttl == nil || ttl.Duration <= 0 {
-		return 0
-	}
-	return uint32(min(max(int64(ttl.Duration/time.Second), 1), maxTTL))
 }
 
 // Registry implements registry.Connector. Each call opens its own connections.
 type Registry struct {
 	server, zone string
-	ttl          uint32
+	ttl          uint32 // In seconds.
 	key          key
-	now          func() time.Time
+	// Now is the clock that stamps requests.
+	Now func() time.Time
 }
 
 // key is a TSIG key. Without a name, nothing is signed.
@@ -117,25 +93,24 @@ type key struct {
 	secret string
 }
 
-// New checks the options but does not connect. Errors are permanent and name the field
-// or the Secret's key.
-func New(options Options) (*Registry, error) {
-	if _, _, err := net.SplitHostPort(options.Server); err != nil {
+// New checks what it gets but does not connect. The server is host:port of the zone's primary,
+// because secondaries lag. Existing records keep their TTL until they change. The secret has the
+// keys above; without it requests are unsigned, and the server must allow them by address. Errors
+// are permanent and name the field or the Secret's key.
+func New(server, zone string, ttl time.Duration, secret map[string][]byte) (*Registry, error) {
+	if _, _, err := net.SplitHostPort(server); err != nil {
 		return nil, registry.Permanent(errors.New("dns.server is not an address: write host:port of the zone's primary"))
 	}
-	zone := strings.TrimSuffix(strings.ToLower(options.Zone), ".")
-	if zone == "" || len(zone) > maxName || !labels.MatchString(zone) {
-		return nil, registry.Permanent(fmt.Errorf("dns.zone %q is not the name of a zone: write it like svc.example.com", options.Zone))
+	name := strings.TrimSuffix(strings.ToLower(zone), ".")
+	if len(name) > maxName || !labels.MatchString(name) {
+		return nil, registry.Permanent(fmt.Errorf("dns.zone %q is not the name of a zone: write it like svc.example.com", zone))
 	}
-	signer, err := newKey(options.Secret)
+	signer, err := newKey(secret)
 	if err != nil {
 		return nil, registry.Permanent(err)
 	}
-	r := &Registry{server: options.Server, zone: zone + ".", ttl: cmp.Or(options.TTL, defaultTTL), key: signer, now: options.Now}
-	if r.now == nil {
-		r.now = time.Now
-	}
-	return r, nil
+	seconds := min(max(ttl, time.Second), maxTTL) / time.Second
+	return &Registry{server: server, zone: name + ".", ttl: uint32(seconds), key: signer, Now: time.Now}, nil
 }
 
 func newKey(secret map[string][]byte) (key, error) {

@@ -17,19 +17,17 @@ import (
 
 const zone = "svc.example.com"
 
-func testRegistry(t *testing.T, options Options) *Registry {
+const local = "127.0.0.1:53"
+
+func testRegistry(t *testing.T, server string, secret map[string][]byte) *Registry {
 	t.Helper()
-	options.Zone = zone
-	if options.Server == "" {
-		options.Server = "127.0.0.1:53"
-	}
-	return registrytest.Connect(t, New, options)
+	return registrytest.Connect(New(server, zone, defaultTTL, secret))(t)
 }
 
 func mine() registry.Entry { return registrytest.Entry("demo.web-x7k2p.0a1b2c3d") }
 
 func TestRecords(t *testing.T) {
-	r := testRegistry(t, Options{})
+	r := testRegistry(t, local, nil)
 	n := checktest.Must(r.names("web"))(t)
 	srv, others, err := r.wanted(n, mine())
 	checktest.NoError(t, err)
@@ -97,14 +95,14 @@ func TestForeignTexts(t *testing.T) {
 			sets: [len(kinds)][]dns.RR{{&dns.TXT{Hdr: dns.RR_Header{Name: "a.web.z."}, Txt: escape([]byte(text))}}},
 		}
 		i.understand(n)
-		if i.entry.Owner != (registry.Owner{}) || i.entry.ID != "a" || !i.foreign {
+		if i.entry.Owner != (registry.Owner{}) || i.entry.ID != "a" || !i.exists() {
 			t.Errorf("%q became %+v", text, i.entry)
 		}
 	}
 }
 
 func TestEntriesThatCannotBeRecords(t *testing.T) {
-	r := testRegistry(t, Options{})
+	r := testRegistry(t, local, nil)
 	n, _ := r.names("web")
 	for name, change := range map[string]func(*registry.Entry){
 		"a zone":    func(e *registry.Entry) { e.Address = "fe80::1%eth0" },
@@ -127,19 +125,22 @@ func TestOptions(t *testing.T) {
 		changed[name] = []byte(value)
 		return changed
 	}
-	registrytest.CheckOptions(t, New, map[string]Options{
-		"no server": {Zone: zone}, "no port": {Server: "127.0.0.1", Zone: zone}, "no zone": {Server: "127.0.0.1:53"},
-		"no name":    {Server: "127.0.0.1:53", Zone: "a b"},
-		"no key":     {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyName, "")},
-		"no secret":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeySecret, "")},
-		"no base64":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeySecret, "§")},
-		"no key id":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyName, "a..b")},
-		"algorithm":  {Server: "127.0.0.1:53", Zone: zone, Secret: with(KeyAlgorithm, "hmac-md5")},
-		"empty zone": {Server: "127.0.0.1:53", Zone: "."},
-	})
-	if _, err := New(Options{Server: "127.0.0.1:53", Zone: zone + ".", Secret: good}); err != nil {
-		t.Error(err)
+	refusal := func(server, zone string, secret map[string][]byte) error {
+		return registrytest.Refusal(New(server, zone, defaultTTL, secret))
 	}
+	registrytest.CheckOptions(t, map[string]error{
+		"no server":  refusal("", zone, nil),
+		"no port":    refusal("127.0.0.1", zone, nil),
+		"no zone":    refusal(local, "", nil),
+		"no name":    refusal(local, "a b", nil),
+		"empty zone": refusal(local, ".", nil),
+		"no key":     refusal(local, zone, with(KeyName, "")),
+		"no secret":  refusal(local, zone, with(KeySecret, "")),
+		"no base64":  refusal(local, zone, with(KeySecret, "§")),
+		"no key id":  refusal(local, zone, with(KeyName, "a..b")),
+		"algorithm":  refusal(local, zone, with(KeyAlgorithm, "hmac-md5")),
+	})
+	checktest.NoError(t, refusal(local, zone+".", good))
 }
 
 // TestServersThatAnswerWrong covers answers that named does not give.
@@ -165,7 +166,7 @@ func TestServersThatAnswerWrong(t *testing.T) {
 		{"failure", nil, func(m *dns.Msg) { m.Rcode = dns.RcodeServerFailure }, registry.ErrTransient},
 		{"well", nil, func(*dns.Msg) {}, nil},
 	} {
-		r := testRegistry(t, Options{Server: serve(t, test.answer), Secret: test.secret})
+		r := testRegistry(t, serve(t, test.answer), test.secret)
 		_, err := r.List(t.Context(), "web")
 		registrytest.Check(t, test.name, err, test.want)
 	}
@@ -177,7 +178,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	for n := range fill {
 		fill[n] = strings.Repeat("x", maxText)
 	}
-	r := testRegistry(t, Options{Server: serve(t, func(m *dns.Msg) {
+	r := testRegistry(t, serve(t, func(m *dns.Msg) {
 		header := dns.RR_Header{Name: m.Question[0].Name, Rrtype: m.Question[0].Qtype, Class: dns.ClassINET}
 		if header.Rrtype != dns.TypeSRV {
 			header.Rrtype = dns.TypeTXT
@@ -187,7 +188,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		for n := range 400 {
 			m.Answer = append(m.Answer, &dns.SRV{Hdr: header, Target: fmt.Sprintf("a%d.web.%s.", n, zone)})
 		}
-	})})
+	}), nil)
 	_, err := r.List(registrytest.Counted(t, 64<<20), "web")
 	registrytest.Check(t, "a long list", err, registry.ErrPermanent, "spread the instances over several services")
 }
@@ -219,7 +220,7 @@ func TestNoMessage(t *testing.T) {
 		"breaks off":       {"\x00\x20abc", registry.ErrTransient},
 		"says nothing":     {"", registry.ErrTransient},
 	} {
-		r := testRegistry(t, Options{Server: registrytest.Listen(t, registrytest.Say(test.says))})
+		r := testRegistry(t, registrytest.Listen(t, registrytest.Say(test.says)), nil)
 		registrytest.Check(t, name, r.Ping(t.Context()), test.want)
 	}
 }
@@ -227,7 +228,7 @@ func TestNoMessage(t *testing.T) {
 // FuzzDecode decodes an answer about the SRV records of a service, which are its TXT and address
 // records too.
 func FuzzDecode(f *testing.F) {
-	r := checktest.Must(New(Options{Server: "127.0.0.1:53", Zone: zone}))(f)
+	r := checktest.Must(New(local, zone, defaultTTL, nil))(f)
 	n, _ := r.names("web")
 	question := dns.Question{Name: n.srv, Qtype: dns.TypeSRV, Qclass: dns.ClassINET}
 	srv, others, _ := r.wanted(n, mine())

@@ -74,15 +74,14 @@ func (r *Registry) sign(request *dns.Msg) (packed []byte, mac string, err error)
 		packed, err = request.Pack()
 		return packed, "", err
 	}
-	request.SetTsig(r.key.name, r.key.algorithm, fudge, r.now().Unix())
+	request.SetTsig(r.key.name, r.key.algorithm, fudge, r.Now().Unix())
 	return dns.TsigGenerate(request, r.key.secret, "", false)
 }
 
 // typed marks an error of the connection.
 func (r *Registry) typed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		// The connection's own error only says that it was cut.
-		return registry.Transient(fmt.Errorf("%s: %w", r.server, ctx.Err()))
+		err = ctx.Err() // The connection's own error only says that it was cut.
 	}
 	return registry.Transient(fmt.Errorf("%s: %w", r.server, err))
 }

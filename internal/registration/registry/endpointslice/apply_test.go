@@ -70,8 +70,7 @@ func newFaulty(t *testing.T) *faulty {
 			return c.Delete(ctx, o, opts...)
 		},
 	})
-	r := registrytest.Connect(t, New, Options{Reader: kube, Writer: kube, Namespace: "demo"})
-	f.Registry = r
+	f.Registry = registrytest.Connect(New(Options{Reader: kube, Writer: kube, Namespace: "demo"}))(t)
 	return f
 }
 
@@ -181,7 +180,8 @@ func TestTyped(t *testing.T) {
 	} {
 		registrytest.Check(t, name, Typed(t.Context(), fmt.Errorf("list: %w", test.err)), test.want)
 	}
-	registrytest.CheckOptions(t, New, map[string]Options{"no client": {}})
+	_, err := New(Options{})
+	registrytest.Check(t, "no client", err, registry.ErrPermanent)
 }
 
 // FuzzDecode decodes the annotation of a slice, and writes it again.

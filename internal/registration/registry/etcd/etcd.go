@@ -10,7 +10,6 @@ package etcd
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +34,7 @@ import (
 )
 
 const (
-	// defaultTimeout limits the login of a new client unless Options set another limit.
+	// defaultTimeout limits the login of a new client unless spec.timeout does.
 	defaultTimeout = 5 * time.Second
 	// keepAlive detects a member that vanished without closing its connection. Servers
 	// refuse clients that ping more often than every 5 s.
@@ -54,25 +53,12 @@ const (
 // roomKey is the context's key for how long an answer may be.
 type roomKey struct{}
 
-// Options locate etcd.
-type Options struct {
-	// Endpoints are the URLs of members.
-	Endpoints []string
-	// Prefix is the key prefix of all services, without leading or trailing slashes.
-	Prefix string
-	// Secret holds the keys of package credentials, all optional. It may be nil.
-	Secret map[string][]byte
-	// Timeout limits the login that a user name requires. Default: 5 s. Only its
-	// context limits any other call.
-	Timeout time.Duration
-}
-
 // FromSpec says how the kind's field of a Registry with that timeout is to be carried out.
 func FromSpec(timeout *metav1.Duration) func(s *usherv1alpha1.EtcdRegistry) *registry.Settings {
 	return func(s *usherv1alpha1.EtcdRegistry) *registry.Settings {
 		return &registry.Settings{
 			Secret: s.CredentialsSecret, Root: s.Prefix, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-				return New(Options{Endpoints: s.Endpoints, Prefix: root, Secret: secret, Timeout: ptr.Deref(timeout, metav1.Duration{}).Duration})
+				return New(s.Endpoints, root, secret, ptr.Deref(timeout, metav1.Duration{Duration: defaultTimeout}).Duration)
 			},
 		}
 	}
@@ -97,32 +83,34 @@ type decoded struct {
 	entry registry.Entry
 }
 
-// New checks the options but does not connect: the first call reports an etcd that is
-// down. Errors are permanent and name the Secret's key.
-func New(options Options) (*Registry, error) {
-	if len(options.Endpoints) == 0 {
+// New checks what it gets but does not connect: the first call reports an etcd that is
+// down. The endpoints are URLs of members. The secret has keys of package credentials, all
+// optional, or is nil. The timeout limits the login that a user name requires; only its context
+// limits any other call. Errors are permanent and name the Secret's key.
+func New(endpoints []string, prefix string, secret map[string][]byte, timeout time.Duration) (*Registry, error) {
+	if len(endpoints) == 0 {
 		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: list the URLs of the members"))
 	}
 	config := clientv3.Config{
-		Endpoints:            options.Endpoints,
-		DialTimeout:          cmp.Or(options.Timeout, defaultTimeout),
+		Endpoints:            endpoints,
+		DialTimeout:          timeout,
 		DialKeepAliveTime:    keepAlive,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		Username:             string(options.Secret[credentials.KeyUsername]),
-		Password:             string(options.Secret[credentials.KeyPassword]),
+		Username:             string(secret[credentials.KeyUsername]),
+		Password:             string(secret[credentials.KeyPassword]),
 		MaxUnaryRetries:      retries,
 		BackoffWaitBetween:   retryPause,
 		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 		// Errors are returned; the client's own log would repeat them.
 		Logger: zap.NewNop(),
 	}
-	if slices.ContainsFunc(options.Endpoints, func(url string) bool { return strings.HasPrefix(url, "https://") }) {
+	if slices.ContainsFunc(endpoints, func(url string) bool { return strings.HasPrefix(url, "https://") }) {
 		var err error
-		if config.TLS, err = credentials.TLS(options.Secret); err != nil {
+		if config.TLS, err = credentials.TLS(secret); err != nil {
 			return nil, registry.Permanent(err)
 		}
 	}
-	return &Registry{prefix: strings.Trim(options.Prefix, "/"), config: config, decoded: map[string]map[string]decoded{}}, nil
+	return &Registry{prefix: strings.Trim(prefix, "/"), config: config, decoded: map[string]map[string]decoded{}}, nil
 }
 
 // failFast disables the client's own wait for a connection, which makes an etcd that is

@@ -35,10 +35,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	etcdserverpb.RegisterKVServer(server, &endless{})
 	go func() { _ = server.Serve(listener) }() // It ends with Stop.
 	t.Cleanup(server.Stop)
-	r, err := New(Options{Endpoints: []string{"http://" + listener.Addr().String()}, Prefix: "services"})
-	checktest.NoError(t, err)
-	defer func() { _ = r.Close() }() // Nothing is open any more.
-	_, err = r.List(registrytest.Counted(t, answers), "web")
+	r := registrytest.Connect(New([]string{"http://" + listener.Addr().String()}, "services", nil, defaultTimeout))(t)
+	_, err := r.List(registrytest.Counted(t, answers), "web")
 	registrytest.Check(t, "an endless list", err, registry.ErrPermanent, "spread the instances over several services")
 }
 
@@ -46,7 +44,7 @@ func TestAnswersAreBounded(t *testing.T) {
 // was changed, removed or restored, and the new version of one that was rewritten
 // unchanged.
 func TestListsDecodeWhatChanged(t *testing.T) {
-	r := registrytest.Connect(t, New, Options{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "usher"})
+	r := registrytest.Connect(New([]string{"http://127.0.0.1:1"}, "usher", nil, defaultTimeout))(t)
 	kv := func(id string, revision int64, address string) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte("usher/shop/" + id), ModRevision: revision, Value: []byte(`{"Addr":"` + address + `:80"}`)}
 	}
@@ -99,7 +97,8 @@ func TestReservedMetadataIsRefused(t *testing.T) {
 }
 
 func TestOptionsNeedEndpoints(t *testing.T) {
-	registrytest.CheckOptions(t, New, map[string]Options{"none": {}})
+	_, err := New(nil, "services", nil, defaultTimeout)
+	registrytest.Check(t, "none", err, registry.ErrPermanent)
 }
 
 func FuzzDecode(f *testing.F) {

@@ -15,7 +15,6 @@
 package eureka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,12 +37,12 @@ import (
 )
 
 const (
-	// DefaultLease is the minimum time that Eureka keeps an instance that nobody
+	// defaultLease is the minimum time that Eureka keeps an instance that nobody
 	// renews. Often it keeps it twice as long.
-	DefaultLease = time.Hour
-	// DefaultResponseCache is the maximum age of lists from a server with default
+	defaultLease = time.Hour
+	// defaultResponseCache is the maximum age of lists from a server with default
 	// settings.
-	DefaultResponseCache = 30 * time.Second
+	defaultResponseCache = 30 * time.Second
 	// RenewInterval is how often an instance is renewed. Eureka's self-preservation
 	// assumes this interval.
 	RenewInterval = 30 * time.Second
@@ -51,29 +50,11 @@ const (
 	parallel = 16
 )
 
-// Options locate Eureka.
-type Options struct {
-	// Address is the URL of a server with its path, such as http://host:8761/eureka.
-	Address string
-	// Secret holds the keys of package credentials, all optional. It may be nil.
-	Secret map[string][]byte
-	// ResponseCache is the maximum age of the server's lists. 0 means that the server
-	// has no such cache.
-	ResponseCache time.Duration
-	// Lease is sent in whole seconds. Default: DefaultLease.
-	Lease time.Duration
-	// Clock defaults to the real clock.
-	Clock clock.WithTicker
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.EurekaRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Fold: application, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{
-				Address: s.Address, Secret: secret, Lease: ptr.Deref(s.Lease, metav1.Duration{}).Duration,
-				ResponseCache: ptr.Deref(s.ResponseCache, metav1.Duration{Duration: DefaultResponseCache}).Duration,
-			})
+			return New(s, secret, clock.RealClock{})
 		},
 	}
 }
@@ -94,33 +75,32 @@ type Registry struct {
 	renewed map[string]renewal
 }
 
-// New checks the options but does not connect. It starts to renew what will be listed,
-// until Close. Errors are permanent and name the field or the Secret's key.
-func New(options Options) (*Registry, error) {
-	username, password := credentials.Login(options.Secret)
+// New checks the spec but does not connect. The secret has keys of package credentials, all
+// optional, or is nil. New starts to renew what will be listed, until Close. Errors are permanent
+// and name the field or the Secret's key.
+func New(s *usherv1alpha1.EurekaRegistry, secret map[string][]byte, clock clock.WithTicker) (*Registry, error) {
+	username, password := credentials.Login(secret)
 	request := http.Request{Header: http.Header{"Accept": {"application/json"}}}
 	if username != "" || password != "" {
 		request.SetBasicAuth(username, password)
 	}
 	client, err := rest.New(rest.Options{
-		Field: "eureka.address", Example: "http://host:8761/eureka", Address: options.Address, Secret: options.Secret,
+		Field: "eureka.address", Example: "http://host:8761/eureka", Address: s.Address, Secret: secret,
 		Header: request.Header, Hint: credentials.LoginHint, Hidden: []string{password},
 	})
 	if err != nil {
 		return nil, err
 	}
-	options.Clock = cmp.Or[clock.WithTicker](options.Clock, clock.RealClock{})
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Registry{
 		client: client,
-		lease:  cmp.Or(options.Lease, DefaultLease),
-		fresh:  options.Clock.Now().Add(options.ResponseCache),
-		clock:  options.Clock,
+		lease:  ptr.Deref(s.Lease, metav1.Duration{Duration: defaultLease}).Duration,
+		fresh:  clock.Now().Add(ptr.Deref(s.ResponseCache, metav1.Duration{Duration: defaultResponseCache}).Duration),
+		clock:  clock,
 		stop:   stop, stopped: make(chan struct{}),
 		written: map[[2]string]bool{}, renewed: map[string]renewal{},
 	}
-	ticker := r.clock.NewTicker(RenewInterval)
-	go r.renewUntil(ctx, ticker)
+	go r.renewUntil(ctx, clock.NewTicker(RenewInterval))
 	return r, nil
 }
 
@@ -143,7 +123,7 @@ func (r *Registry) trusted() error {
 		wait.Round(time.Second)))
 }
 
-// List implements registry.Connector. For Options.ResponseCache after New, lists cannot
+// List implements registry.Connector. For spec.responseCache after New, lists cannot
 // be trusted, and List returns a transient error. An entry whose status is not UP has
 // the weight 0. An entry of another writer has the weight 1, because Eureka has no
 // weights.

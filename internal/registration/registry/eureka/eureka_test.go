@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -77,19 +80,16 @@ func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	registrytest.CheckOptions(t, New, map[string]Options{
-		"no address":      {},
-		"no scheme":       {Address: "localhost:8761"},
-		"user in address": {Address: "http://me:s3cret@localhost:8761"},
-		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
+	registrytest.CheckAddresses(t, func(address string, secret map[string][]byte) (*Registry, error) {
+		return New(&usherv1alpha1.EurekaRegistry{Address: address}, secret, clock.RealClock{})
 	})
 }
 
 // connect serves the handler as Eureka.
-func connect(t *testing.T, options Options, handler http.HandlerFunc) *Registry {
+func connect(t *testing.T, secret map[string][]byte, clock clock.WithTicker, handler http.HandlerFunc) *Registry {
 	t.Helper()
-	options.Address = registrytest.Serve(t, handler)
-	return registrytest.Connect(t, New, options)
+	spec := &usherv1alpha1.EurekaRegistry{Address: registrytest.Serve(t, handler), ResponseCache: &metav1.Duration{}}
+	return registrytest.Connect(New(spec, secret, clock))(t)
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
@@ -115,7 +115,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 func listing(t *testing.T, code int, body string, delta int) error {
 	t.Helper()
 	secret := map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte(registrytest.Secret + "\n")}
-	r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
+	r := connect(t, secret, clock.RealClock{}, func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
 		switch {
 		case user != "me" || password != registrytest.Secret:
@@ -172,7 +172,7 @@ func (f *frozen) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
 	old := stored(t)
 	server := &frozen{there: map[string]instance{old.InstanceID: old}, list: []instance{old}}
-	r := connect(t, Options{}, server.ServeHTTP)
+	r := connect(t, nil, clock.RealClock{}, server.ServeHTTP)
 	gone, next := registrytest.Only(t, r), entry()
 	next.ID = "next"
 	err := r.Apply(t.Context(), "web", []registry.Change{{Op: registry.Remove, Entry: gone}, {Op: registry.Put, Entry: next}})
@@ -192,7 +192,7 @@ func TestRenewals(t *testing.T) {
 	theirs := instance{InstanceID: "theirs", Status: up}
 	server := &frozen{there: map[string]instance{}, list: []instance{stored(t), theirs}, seen: make(chan string, 10)}
 	clock := clocktesting.NewFakeClock(time.Now())
-	r := connect(t, Options{Clock: clock}, server.ServeHTTP)
+	r := connect(t, nil, clock, server.ServeHTTP)
 	registrytest.List(t, r)
 	for range 2 {
 		clock.Step(RenewInterval)

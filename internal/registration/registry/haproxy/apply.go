@@ -31,13 +31,11 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	jobs, refused := r.jobs(views, changes)
 	said := make([][]error, len(r.targets))
 	if len(jobs) > 0 {
-		err = r.each(ctx, func(at int) error {
-			return r.targets[at].with(ctx, func(s *session) error {
-				w := &worker{session: s, target: r.targets[at], at: at, service: service, options: r.options}
-				err := w.work(jobs)
-				said[at] = w.refused
-				return err
-			})
+		err = r.each(ctx, func(at int, s *session) error {
+			w := &worker{session: s, target: r.targets[at], at: at, service: service, options: r.options}
+			err := w.work(jobs)
+			said[at] = w.refused
+			return err
 		})
 	}
 	return errors.Join(append(slices.Concat(said...), refused, err)...)

@@ -44,24 +44,11 @@ const maxParallel = 8
 // command or begins another.
 var serverOptions = regexp.MustCompile(`^[A-Za-z0-9_./:@=, -]*$`)
 
-// Options locate HAProxy.
-type Options struct {
-	// Addresses are the runtime APIs, one for each process that callers go through:
-	// tcp://host:port, tls://host:port or unix:///path. An entry is listed as in
-	// service if all processes have it, and as gone if none has it.
-	Addresses []string
-	// ServerOptions are appended to every "add server", for example "check inter 2s".
-	ServerOptions string
-	// Secret holds the keys that credentials.TLS reads, for tls:// addresses. The
-	// client certificate is the only authentication. Secret may be nil.
-	Secret map[string][]byte
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.HAProxyRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{Addresses: s.Addresses, ServerOptions: s.ServerOptions, Secret: secret})
+			return New(s, secret)
 		},
 	}
 }
@@ -70,6 +57,7 @@ func FromSpec(s *usherv1alpha1.HAProxyRegistry) *registry.Settings {
 // connection that survives a reload keeps talking to the old process.
 type Registry struct {
 	targets []target
+	// options are appended to every "add server", for example "check inter 2s".
 	options string
 }
 
@@ -79,18 +67,21 @@ type target struct {
 	tls              *tls.Config
 }
 
-// New checks the options but does not connect. Errors are permanent and name the field.
-func New(options Options) (*Registry, error) {
-	if len(options.Addresses) == 0 {
+// New checks the spec but does not connect. An entry is listed as in service if the processes at
+// all addresses have it, and as gone if none has it. The secret has the keys that credentials.TLS
+// reads, for tls:// addresses, or is nil: the client certificate is the only authentication.
+// Errors are permanent and name the field.
+func New(s *usherv1alpha1.HAProxyRegistry, secret map[string][]byte) (*Registry, error) {
+	if len(s.Addresses) == 0 {
 		return nil, registry.Permanent(errors.New("haproxy.addresses is empty: list the runtime API of each process"))
 	}
-	if !serverOptions.MatchString(options.ServerOptions) {
+	if !serverOptions.MatchString(s.ServerOptions) {
 		return nil, registry.Permanent(errors.New("haproxy.serverOptions contains a character that is not allowed: " +
 			"use letters, digits, spaces and any of _ . / : @ = , -"))
 	}
-	r := &Registry{options: strings.TrimSpace(options.ServerOptions)}
-	for _, address := range options.Addresses {
-		t, err := parseTarget(address, options.Secret)
+	r := &Registry{options: strings.TrimSpace(s.ServerOptions)}
+	for _, address := range s.Addresses {
+		t, err := parseTarget(address, secret)
 		if err != nil {
 			return nil, registry.Permanent(err)
 		}
@@ -126,18 +117,16 @@ func parseTarget(address string, secret map[string][]byte) (target, error) {
 // Ping implements registry.Connector: every process must answer, and grant the level
 // that adding servers requires.
 func (r *Registry) Ping(ctx context.Context) error {
-	return r.each(ctx, func(at int) error {
-		return r.targets[at].with(ctx, func(s *session) error {
-			answers, err := s.run("show cli level")
-			if err != nil {
-				return err
-			}
-			if level := strings.TrimSpace(answers[0]); level != "admin" {
-				return registry.Permanent(fmt.Errorf("its runtime API grants only the level %q: add \"level admin\" "+
-					"to its stats socket", registry.Excerpt(level)))
-			}
-			return nil
-		})
+	return r.each(ctx, func(_ int, s *session) error {
+		answers, err := s.run("show cli level")
+		if err != nil {
+			return err
+		}
+		if level := strings.TrimSpace(answers[0]); level != "admin" {
+			return registry.Permanent(fmt.Errorf("its runtime API grants only the level %q: add \"level admin\" "+
+				"to its stats socket", registry.Excerpt(level)))
+		}
+		return nil
 	})
 }
 
@@ -161,12 +150,9 @@ func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 			"service %q cannot be the name of a backend: use letters, digits, dots, dashes and underscores", service))
 	}
 	found := make([][]server, len(r.targets))
-	err := r.each(ctx, func(at int) error {
-		return r.targets[at].with(ctx, func(s *session) error {
-			var err error
-			found[at], err = s.servers(service)
-			return err
-		})
+	err := r.each(ctx, func(at int, s *session) (err error) {
+		found[at], err = s.servers(service)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -174,10 +160,12 @@ func (r *Registry) look(ctx context.Context, service string) ([]view, error) {
 	return r.merge(found), nil
 }
 
-// each calls a function for every process, in parallel, and joins the errors in the
-// order of the addresses.
-func (r *Registry) each(ctx context.Context, call func(at int) error) error {
-	return errors.Join(registry.Each(ctx, len(r.targets), maxParallel, call)...)
+// each calls a function with a session of every process, in parallel, and joins the errors in
+// the order of the addresses.
+func (r *Registry) each(ctx context.Context, call func(at int, s *session) error) error {
+	return errors.Join(registry.Each(ctx, len(r.targets), maxParallel, func(at int) error {
+		return r.targets[at].with(ctx, func(s *session) error { return call(at, s) })
+	})...)
 }
 
 // String names the process for messages.

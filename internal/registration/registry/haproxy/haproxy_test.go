@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -167,16 +168,20 @@ func TestSettle(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	registrytest.CheckOptions(t, New, map[string]Options{
-		"no address":      {},
-		"no scheme":       {Addresses: []string{"127.0.0.1:9999"}},
-		"no port":         {Addresses: []string{"tcp://127.0.0.1"}},
-		"user in address": {Addresses: []string{"tcp://user:s3cret@127.0.0.1:9999"}},
-		"a relative path": {Addresses: []string{"unix://relative"}},
-		"another scheme":  {Addresses: []string{"http://127.0.0.1:9999"}},
-		"two commands":    {Addresses: []string{"tcp://127.0.0.1:9999"}, ServerOptions: "check; shutdown"},
-		"no CA":           {Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCA: []byte("nothing")}},
-		"no certificate":  {Addresses: []string{"tls://127.0.0.1:9999"}, Secret: map[string][]byte{credentials.KeyCertificate: []byte("nothing")}},
+	refusal := func(options, key string, addresses ...string) error {
+		spec := &usherv1alpha1.HAProxyRegistry{Addresses: addresses, ServerOptions: options}
+		return registrytest.Refusal(New(spec, map[string][]byte{key: []byte("nothing")}))
+	}
+	registrytest.CheckOptions(t, map[string]error{
+		"no address":      refusal("", ""),
+		"no scheme":       refusal("", "", "127.0.0.1:9999"),
+		"no port":         refusal("", "", "tcp://127.0.0.1"),
+		"user in address": refusal("", "", "tcp://user:s3cret@127.0.0.1:9999"),
+		"a relative path": refusal("", "", "unix://relative"),
+		"another scheme":  refusal("", "", "http://127.0.0.1:9999"),
+		"two commands":    refusal("check; shutdown", "", "tcp://127.0.0.1:9999"),
+		"no CA":           refusal("", credentials.KeyCA, "tls://127.0.0.1:9999"),
+		"no certificate":  refusal("", credentials.KeyCertificate, "tls://127.0.0.1:9999"),
 	})
 }
 
@@ -193,8 +198,8 @@ func TestStrangers(t *testing.T) {
 		{"says nothing", "", registry.ErrTransient},
 		{"a text of its own", "\n> hello > world\n> ", registry.ErrPermanent},
 	} {
-		r := registrytest.Connect(t, New, Options{Addresses: []string{"tcp://" + registrytest.Listen(t, registrytest.Say(test.says))}})
-		_, err := r.List(t.Context(), "web")
+		spec := &usherv1alpha1.HAProxyRegistry{Addresses: []string{"tcp://" + registrytest.Listen(t, registrytest.Say(test.says))}}
+		_, err := registrytest.Connect(New(spec, nil))(t).List(t.Context(), "web")
 		registrytest.Check(t, test.name, err, test.want)
 	}
 }

@@ -34,18 +34,20 @@ type session struct {
 // with opens a session for one call. Errors name the process and are typed.
 func (t target) with(ctx context.Context, call func(*session) error) error {
 	err := t.try(ctx, call)
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case ctx.Err() != nil:
-		// The connection's own error only says that it was cut.
-		return registry.Transient(fmt.Errorf("%s: %w", t, ctx.Err()))
-	case errors.Is(err, registry.ErrPermanent), errors.Is(err, registry.ErrTransient):
-		return fmt.Errorf("%s: %w", t, err)
-	case refuses(err):
-		return registry.Permanent(fmt.Errorf("%s: %w", t, err))
 	}
-	return registry.Transient(fmt.Errorf("%s: %w", t, err))
+	if ctx.Err() != nil {
+		err = ctx.Err() // The connection's own error only says that it was cut.
+	}
+	named := fmt.Errorf("%s: %w", t, err)
+	switch {
+	case errors.Is(err, registry.ErrPermanent), errors.Is(err, registry.ErrTransient):
+		return named
+	case refuses(err):
+		return registry.Permanent(named)
+	}
+	return registry.Transient(named)
 }
 
 func (t target) try(ctx context.Context, call func(*session) error) error {

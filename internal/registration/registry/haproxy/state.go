@@ -209,7 +209,6 @@ func (r *Registry) merge(found [][]server) []view {
 	for i := range views {
 		views[i].entry = r.settle(views[i].servers)
 	}
-	slices.SortFunc(views, func(a, b view) int { return strings.Compare(a.entry.ID, b.entry.ID) })
 	return views
 }
 
@@ -219,11 +218,12 @@ func (r *Registry) merge(found [][]server) []view {
 func (r *Registry) settle(processes [][]server) registry.Entry {
 	var all strings.Builder
 	var entry registry.Entry
-	var leaving, unequal []string
-	missing := make([]bool, len(processes))
+	var leaving, unequal, lacking []string
 	for at, servers := range processes {
 		slices.SortFunc(servers, preferred)
-		missing[at] = len(servers) == 0
+		if len(servers) == 0 {
+			lacking = append(lacking, fmt.Sprintf("%s does not have it", r.targets[at]))
+		}
 		for i, s := range servers {
 			fmt.Fprintln(&all, at, s.name, s.entry.Address, s.entry.Port, s.entry.Weight, s.admin)
 			switch {
@@ -246,20 +246,10 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 	if len(leaving) == 0 {
 		// While other processes drain, one that has already deleted the server is no
 		// reason.
-		reasons = append(unequal, r.lacking(missing)...)
+		reasons = append(unequal, lacking...)
 	}
 	entry.Unsettled = strings.Join(reasons, "; ")
 	return entry
-}
-
-func (r *Registry) lacking(missing []bool) []string {
-	var reasons []string
-	for at, target := range r.targets {
-		if missing[at] {
-			reasons = append(reasons, fmt.Sprintf("%s does not have it", target))
-		}
-	}
-	return reasons
 }
 
 // preferred sorts the servers in service first.

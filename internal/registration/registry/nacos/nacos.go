@@ -26,31 +26,15 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// Options locate Nacos.
-type Options struct {
-	// Address is the URL of a server, without a path; /nacos is appended.
-	Address string
-	// Root is where entries are kept, as namespace/group/cluster. Nacos lists one cluster at a
-	// time. Default: public/DEFAULT_GROUP/DEFAULT.
-	Root string
-	// Secret holds the keys of package credentials, all optional. It may be nil.
-	Secret map[string][]byte
-	// Now is the clock that measures the end of a login. Default: time.Now.
-	Now func() time.Time
-}
-
-func rootOf(namespace, group, cluster string) string {
-	return cmp.Or(namespace, "public") + "/" + cmp.Or(group, "DEFAULT_GROUP") + "/" + cmp.Or(cluster, "DEFAULT")
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.NacosRegistry) *registry.Settings {
 	return &registry.Settings{
-		Secret: s.CredentialsSecret, Root: rootOf(s.NamespaceID, s.Group, s.Cluster),
+		Secret: s.CredentialsSecret,
+		Root:   cmp.Or(s.NamespaceID, "public") + "/" + cmp.Or(s.Group, "DEFAULT_GROUP") + "/" + cmp.Or(s.Cluster, "DEFAULT"),
 		// Nacos itself and its clients obey these keys.
 		Obeyed: func(key, _ string) bool { return strings.HasPrefix(key, "preserved.") },
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{Address: s.Address, Root: root, Secret: secret})
+			return New(s.Address, root, secret)
 		},
 	}
 }
@@ -67,33 +51,30 @@ type Registry struct {
 	login login
 }
 
-// New checks the options but does not connect. Errors are permanent and name the field
-// or the Secret's key.
-func New(options Options) (*Registry, error) {
-	username, password := credentials.Login(options.Secret)
+// New checks what it gets but does not connect. The address is the URL of a server, to which /nacos
+// is appended; the root is namespace/group/cluster, since Nacos lists one cluster at a time. The
+// secret has keys of package credentials, all optional, or is nil. Errors are permanent and name
+// the field or the Secret's key.
+func New(address, root string, secret map[string][]byte) (*Registry, error) {
+	username, password := credentials.Login(secret)
 	if (username == "") != (password == "") {
 		return nil, registry.Permanent(fmt.Errorf(
 			"the credentials Secret has only one of %s and %s: put in both, or none", credentials.KeyUsername, credentials.KeyPassword))
 	}
 	client, err := rest.New(rest.Options{
-		Field: "nacos.address", Example: "http://host:8848", Address: options.Address,
-		Secret: options.Secret, Hidden: []string{password},
+		Field: "nacos.address", Example: "http://host:8848", Address: address,
+		Secret: secret, Hidden: []string{password},
 		Header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}},
 		Hint:   credentials.LoginHint + ", and that the user is an admin",
 	})
 	if err != nil {
 		return nil, err
 	}
-	root := strings.Split(cmp.Or(options.Root, rootOf("", "", "")), "/")
-	if len(root) != 3 {
-		return nil, registry.Permanent(fmt.Errorf("%q is none of namespace/group/cluster", options.Root))
+	parts := strings.Split(root, "/")
+	if len(parts) != 3 {
+		return nil, registry.Permanent(fmt.Errorf("%q is none of namespace/group/cluster", root))
 	}
-	if options.Now == nil {
-		options.Now = time.Now
-	}
-	return &Registry{
-		Client: client, root: root, username: username, password: password, now: options.Now,
-	}, nil
+	return &Registry{Client: client, root: parts, username: username, password: password, now: time.Now}, nil
 }
 
 // Ping implements registry.Connector. It logs in if there are credentials, and asks for
@@ -195,13 +176,13 @@ func (r *Registry) call(ctx context.Context, method, path string, form url.Value
 			r.forget(token)
 			continue
 		}
-		return r.decode(answer, into)
+		return decode(answer, into)
 	}
 }
 
 // send makes one request.
 func (r *Registry) send(ctx context.Context, method, path string, form url.Values, token string) (*rest.Answer, error) {
-	q := rest.Question{Method: method, Path: path, Header: http.Header{}}
+	q := rest.Question{Method: method, Path: path, Header: http.Header{}, Hidden: token}
 	if method == http.MethodPost || method == http.MethodPut {
 		q.Body = []byte(form.Encode())
 	} else {
@@ -214,7 +195,7 @@ func (r *Registry) send(ctx context.Context, method, path string, form url.Value
 }
 
 // decode decodes an answer, or returns an error that describes the problem.
-func (r *Registry) decode(answer *rest.Answer, into any) error {
+func decode(answer *rest.Answer, into any) error {
 	var said result
 	err := json.Unmarshal(answer.Body, &said)
 	isNacos := err == nil && said.Code != nil
@@ -222,11 +203,11 @@ func (r *Registry) decode(answer *rest.Answer, into any) error {
 	case answer.Code == http.StatusNotFound && isNacos && strings.Contains(string(said.Data), "is not found"):
 		return errNotFound
 	case answer.Code != http.StatusOK:
-		return r.failure(answer)
+		return failure(answer)
 	case !isNacos:
-		return registry.Permanent(fmt.Errorf("%s did not answer like Nacos 3: check nacos.address: %s", answer.Where, r.excerpt(answer)))
+		return registry.Permanent(fmt.Errorf("%s did not answer like Nacos 3: check nacos.address: %s", answer.Where, answer.Excerpt(string(answer.Body))))
 	case *said.Code != 0:
-		return registry.Permanent(fmt.Errorf("%s answered: %s", answer.Where, r.excerpt(answer)))
+		return registry.Permanent(fmt.Errorf("%s answered: %s", answer.Where, answer.Excerpt(string(answer.Body))))
 	}
 	if err := json.Unmarshal(said.Data, into); err != nil {
 		return registry.Permanent(fmt.Errorf("%s did not answer like Nacos 3: check nacos.address: %w", answer.Where, err))
@@ -235,8 +216,8 @@ func (r *Registry) decode(answer *rest.Answer, into any) error {
 }
 
 // failure types an unusable answer.
-func (r *Registry) failure(answer *rest.Answer) error {
-	err := answer.Refusal(r.currentToken())
+func failure(answer *rest.Answer) error {
+	err := answer.Refusal()
 	if answer.Code == http.StatusGone || answer.Code == http.StatusNotFound {
 		err = fmt.Errorf("%w; Nacos 3.0 or newer is needed", err)
 	}
@@ -262,10 +243,10 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 	}
 	if answer.Code == http.StatusInternalServerError {
 		return "", registry.Transient(fmt.Errorf("%w; some servers answer a wrong password in this way: check the keys %s and %s of the "+
-			"credentials Secret", r.failure(answer), credentials.KeyUsername, credentials.KeyPassword))
+			"credentials Secret", failure(answer), credentials.KeyUsername, credentials.KeyPassword))
 	}
 	if answer.Code != http.StatusOK {
-		return "", r.failure(answer)
+		return "", failure(answer)
 	}
 	var said struct {
 		AccessToken string
@@ -289,16 +270,4 @@ func (r *Registry) forget(token string) {
 	if r.login.token == token {
 		r.login = login{}
 	}
-}
-
-// currentToken is what Nacos may repeat but an error must not.
-func (r *Registry) currentToken() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.login.token
-}
-
-// excerpt returns what an error repeats of an answer.
-func (r *Registry) excerpt(answer *rest.Answer) string {
-	return answer.Excerpt(string(answer.Body), r.currentToken())
 }

@@ -110,21 +110,20 @@ func TestAddressChange(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	registrytest.CheckOptions(t, New, map[string]Options{
-		"no address":      {},
-		"no scheme":       {Address: "localhost:8848"},
-		"no cluster":      {Address: "http://localhost:8848", Root: "public/DEFAULT_GROUP"},
-		"user in address": {Address: "http://me:s3cret@localhost:8848"},
-		"half a login":    {Address: "http://localhost", Secret: map[string][]byte{credentials.KeyPassword: []byte("s3cret")}},
-		"no certificate":  {Address: "https://localhost", Secret: map[string][]byte{credentials.KeyCA: []byte("s3cret")}},
+	registrytest.CheckAddresses(t, func(address string, secret map[string][]byte) (*Registry, error) { return New(address, root, secret) })
+	registrytest.CheckOptions(t, map[string]error{
+		"no cluster":   registrytest.Refusal(New("http://localhost", "public/DEFAULT_GROUP", nil)),
+		"half a login": registrytest.Refusal(New("http://localhost", root, map[string][]byte{credentials.KeyPassword: []byte("s3cret")})),
 	})
 }
 
-// connect serves the handler as Nacos.
-func connect(t *testing.T, options Options, handler http.HandlerFunc) *Registry {
+const root = "public/DEFAULT_GROUP/DEFAULT"
+
+// connect serves the handler as Nacos, and logs in.
+func connect(t *testing.T, handler http.HandlerFunc) *Registry {
 	t.Helper()
-	options.Address = registrytest.Serve(t, handler)
-	return registrytest.Connect(t, New, options)
+	secret := map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte(registrytest.Secret + "\n")}
+	return registrytest.Connect(New(registrytest.Serve(t, handler), root, secret))(t)
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
@@ -150,8 +149,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 // listing lists a service with a server that gives this answer.
 func listing(t *testing.T, code int, body string, ready int) error {
 	t.Helper()
-	secret := map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte(registrytest.Secret + "\n")}
-	r := connect(t, Options{Secret: secret}, func(w http.ResponseWriter, r *http.Request) {
+	r := connect(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/nacos/v3/auth/user/login":
 			_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
@@ -175,10 +173,7 @@ func TestLogins(t *testing.T) {
 	now := time.Now()
 	var logins, valid atomic.Int64
 	valid.Store(1)
-	r := connect(t, Options{
-		Secret: map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte("s3cret")},
-		Now:    func() time.Time { return now },
-	}, func(w http.ResponseWriter, r *http.Request) {
+	r := connect(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, pathLogin) {
 			_, _ = fmt.Fprintf(w, `{"accessToken":"t%d","tokenTtl":100}`, logins.Add(1))
 			return
@@ -189,6 +184,7 @@ func TestLogins(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{"code":0,"data":[]}`))
 	})
+	r.now = func() time.Time { return now }
 	list := func(name string, want int64) {
 		t.Helper()
 		if _, err := r.List(t.Context(), "web"); err != nil || logins.Load() != want {

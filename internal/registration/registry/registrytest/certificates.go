@@ -52,7 +52,7 @@ func (a *Authority) Files() (ca, certificate, key string) {
 
 // CheckTLS connects to a server that has a certificate of the authority and requires one
 // from its clients. failure is the mark of a handshake that fails.
-func CheckTLS[C registry.Connector](t *testing.T, a *Authority, failure error, connect func(secret map[string][]byte) C) {
+func CheckTLS[C registry.Connector](t *testing.T, a *Authority, failure error, connect func(secret map[string][]byte) (C, error)) {
 	t.Helper()
 	other := NewAuthority(t)
 	certificate, key := a.Pair()
@@ -68,9 +68,9 @@ func CheckTLS[C registry.Connector](t *testing.T, a *Authority, failure error, c
 		"another's certificate": {a.PEM, foreign, foreignKey, failure, ""},
 		"another authority":     {other.PEM, certificate, key, failure, "unknown authority"},
 	} {
-		c := connect(map[string][]byte{
+		c := checktest.Must(connect(map[string][]byte{
 			credentials.KeyCA: test.ca, credentials.KeyCertificate: test.certificate, credentials.KeyPrivateKey: test.key,
-		})
+		}))(t)
 		Check(t, name, c.Ping(within(t, callTimeout)), test.want, test.words)
 		checktest.NoError(t, c.Close())
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
 const (
@@ -84,12 +85,14 @@ func Until(t *testing.T, what string, holds func() bool) {
 	Eventually(t, what, func() string { return Unless(holds(), "it is not so") })
 }
 
-// Connect makes a connector, or another client, that is closed at the end of the test.
-func Connect[O any, C io.Closer](t *testing.T, connect func(O) (C, error), options O) C {
-	t.Helper()
-	c := checktest.Must(connect(options))(t)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+// Connect is checktest.Must for a connector, or another client, that is closed at the end of the test.
+func Connect[C io.Closer](c C, err error) func(*testing.T) C {
+	return func(t *testing.T) C {
+		t.Helper()
+		checktest.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
 }
 
 // Serve runs an HTTP server for the duration of the test, and returns its URL.
@@ -254,14 +257,30 @@ func FuzzDecode(f *testing.F, decode func(text string) []registry.Entry, seeds .
 	})
 }
 
-// CheckOptions checks that each of these options is refused permanently.
-func CheckOptions[O any, C registry.Connector](t *testing.T, connect func(O) (C, error), refused map[string]O) {
+// CheckAddresses checks that each of these is refused permanently: addresses that are none, and a
+// Secret for https.
+func CheckAddresses[C registry.Connector](t *testing.T, connect func(address string, secret map[string][]byte) (C, error)) {
 	t.Helper()
-	for name, options := range refused {
-		_, err := connect(options)
+	CheckOptions(t, map[string]error{
+		"no address":      Refusal(connect("", nil)),
+		"no scheme":       Refusal(connect("localhost:8500", nil)),
+		"no host":         Refusal(connect("://", nil)),
+		"another scheme":  Refusal(connect("ftp://localhost", nil)),
+		"user in address": Refusal(connect("http://me:"+Secret+"@localhost:8500", nil)),
+		"no certificate":  Refusal(connect("https://localhost", map[string][]byte{credentials.KeyCA: []byte(Secret)})),
+	})
+}
+
+// CheckOptions checks that each of these options was refused permanently.
+func CheckOptions(t *testing.T, refused map[string]error) {
+	t.Helper()
+	for name, err := range refused {
 		Check(t, name, err, registry.ErrPermanent)
 	}
 }
+
+// Refusal is the error of a connector's New, for CheckOptions.
+func Refusal[C any](_ C, err error) error { return err }
 
 // Listen runs a server on loopback that calls serve with each connection, and returns its
 // address.

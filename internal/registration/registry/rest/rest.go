@@ -14,6 +14,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,6 +105,8 @@ type Question struct {
 	Body []byte
 	// JSON is sent as the body, unless nil.
 	JSON any
+	// Hidden is a text that errors about the answer leave out, beside those of the options.
+	Hidden string
 }
 
 // Answer is the server's answer, whatever its status code.
@@ -114,6 +117,7 @@ type Answer struct {
 	Header http.Header
 	Body   []byte
 	client *Client
+	hidden []string
 }
 
 // Send makes one request. It returns no error for any status code. Errors are
@@ -158,7 +162,10 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	case err != nil:
 		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
 	}
-	return &Answer{client: c, Where: where, Code: response.StatusCode, Header: response.Header, Body: data}, nil
+	return &Answer{
+		Where: where, Code: response.StatusCode, Header: response.Header, Body: data,
+		client: c, hidden: slices.Concat(c.options.Hidden, []string{q.Hidden}),
+	}, nil
 }
 
 // maxDepth is how deep lists and objects may be, as for encoding/json.
@@ -216,21 +223,19 @@ func (p *padded) end(at int) {
 }
 
 // Excerpt is what an error may repeat of the answer, or of a text in it.
-func (a *Answer) Excerpt(text string, hidden ...string) string {
-	return registry.Excerpt(text, append(hidden, a.client.options.Hidden...)...)
-}
+func (a *Answer) Excerpt(text string) string { return registry.Excerpt(text, a.hidden...) }
 
 // Failure describes an unusable answer, without the hidden texts.
-func (a *Answer) Failure(hidden ...string) error {
-	return fmt.Errorf("%s answered %d %s: %s", a.Where, a.Code, http.StatusText(a.Code), a.Excerpt(string(a.Body), hidden...))
+func (a *Answer) Failure() error {
+	return fmt.Errorf("%s answered %d %s: %s", a.Where, a.Code, http.StatusText(a.Code), a.Excerpt(string(a.Body)))
 }
 
 // ErrDenied marks an answer about the credentials, which applies to every change.
 var ErrDenied = errors.New("access denied")
 
 // Refusal is Failure as the error of a connector: transient, or permanent.
-func (a *Answer) Refusal(hidden ...string) error {
-	err := a.Failure(hidden...)
+func (a *Answer) Refusal() error {
+	err := a.Failure()
 	switch {
 	case a.Code == http.StatusRequestTimeout, a.Code == http.StatusTooEarly, a.Code == http.StatusTooManyRequests,
 		a.Code >= http.StatusInternalServerError && a.Code != http.StatusNotImplemented:

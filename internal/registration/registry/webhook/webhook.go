@@ -89,21 +89,11 @@ type Refusal struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Options locate the service.
-type Options struct {
-	// URL is the base address.
-	URL string
-	// Secret holds the credentials under the keys above. It may be nil.
-	Secret map[string][]byte
-	// Now is the clock that stamps requests. Default: time.Now.
-	Now func() time.Time
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.WebhookRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Connect: func(_ string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{URL: s.URL, Secret: secret})
+			return New(s.URL, secret)
 		},
 	}
 }
@@ -111,25 +101,24 @@ func FromSpec(s *usherv1alpha1.WebhookRegistry) *registry.Settings {
 // Registry implements registry.Connector.
 type Registry struct {
 	key []byte
-	now func() time.Time
+	// Now is the clock that stamps requests.
+	Now func() time.Time
 	*rest.Client
 }
 
-// New checks the options. Errors are permanent and name the field.
-func New(options Options) (*Registry, error) {
+// New checks the base address. The secret has the keys above, or is nil. Errors are permanent and
+// name the field.
+func New(url string, secret map[string][]byte) (*Registry, error) {
 	client, err := rest.New(rest.Options{
-		Field: "webhook.url", Example: "https://host/path", Address: options.URL,
+		Field: "webhook.url", Example: "https://host/path", Address: url,
 		Hint: "the key " + KeyHMAC + " of the credentials Secret",
 		// The protocol signs requests and uses no client certificates.
-		Secret: map[string][]byte{KeyCA: options.Secret[KeyCA]},
+		Secret: map[string][]byte{KeyCA: secret[KeyCA]},
 	})
 	if err != nil {
 		return nil, err
 	}
-	if options.Now == nil {
-		options.Now = time.Now
-	}
-	return &Registry{Client: client, key: options.Secret[KeyHMAC], now: options.Now}, nil
+	return &Registry{Client: client, key: secret[KeyHMAC], Now: time.Now}, nil
 }
 
 // Sign returns the value of HeaderSignature: HMAC-SHA256 over the timestamp, a line
@@ -197,7 +186,7 @@ func (r Refusal) err() error {
 
 func (r *Registry) call(ctx context.Context, path string, question, answer any) error {
 	body := encode.JSON(question)
-	timestamp := strconv.FormatInt(r.now().Unix(), 10)
+	timestamp := strconv.FormatInt(r.Now().Unix(), 10)
 	header := http.Header{}
 	header.Set("Content-Type", "application/json")
 	header.Set("Accept", "application/json")

@@ -16,7 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// curator is the layout of Curator's service discovery with its JsonInstanceSerializer.
+// curator is the layout of Curator's service discovery with its JsonInstanceSerializer:
+// <path>/<service>/<id> with the JSON of a ServiceInstance. An entry's metadata is its payload.
 type curator struct{}
 
 // mark is what Usher adds to its own nodes.
@@ -42,9 +43,11 @@ type serviceInstance struct {
 	Usher               json.RawMessage `json:"usher,omitempty"`
 }
 
-// obeyedByCurator reports whether a key of the payload may name a Java class, which the
-// caller's JSON library then creates: @class by default.
-func obeyedByCurator(key, _ string) bool { return !paramKey.MatchString(key) }
+func (curator) path() string { return "services" }
+
+// obeyed reports whether a key of the payload may name a Java class, which the caller's JSON
+// library then creates: @class by default.
+func (curator) obeyed(key, _ string) bool { return !paramKey.MatchString(key) }
 
 func (curator) folder(service string) string { return service }
 
@@ -91,8 +94,9 @@ func (curator) decode(name string, data []byte) registry.Entry {
 	return e
 }
 
-// dubbo is the layout of Dubbo's providers: a node's name is the provider's URL. Its
-// content, which Dubbo does not read, identifies the owner.
+// dubbo is the layout of Dubbo's providers, <path>/<interface>/providers/<URL>: the service is the
+// interface, and an entry's metadata become parameters of the URL. A node's content, which Dubbo
+// does not read, identifies the owner.
 type dubbo struct{}
 
 const (
@@ -124,9 +128,9 @@ var read = []string{
 	"version", "warmup", "zone",
 }
 
-// obeyedByDubbo reports whether a parameter makes consumers do more than call a provider over
-// one of Dubbo's own protocols.
-func obeyedByDubbo(key, value string) bool {
+// obeyed reports whether a parameter makes consumers do more than call a provider over one of
+// Dubbo's own protocols.
+func (dubbo) obeyed(key, value string) bool {
 	if key == paramProtocol {
 		return value != defaultProtocol && value != "tri"
 	}
@@ -137,6 +141,8 @@ func obeyedByDubbo(key, value string) bool {
 type stored struct {
 	Usher *mark `json:"usher"`
 }
+
+func (dubbo) path() string { return "dubbo" }
 
 func (dubbo) folder(service string) string { return service + "/providers" }
 

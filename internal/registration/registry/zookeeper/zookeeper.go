@@ -12,7 +12,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"path"
@@ -33,50 +32,13 @@ const parallel = 32
 // perName is about what a node's name takes of an answer, in bytes.
 const perName = 64
 
-// Layout is the layout of entries.
-type Layout string
-
-const (
-	// Curator is <path>/<service>/<id> with the JSON of a ServiceInstance. An entry's
-	// metadata is its payload.
-	Curator Layout = "Curator"
-	// Dubbo is <path>/<interface>/providers/<URL>. The service is the interface. An
-	// entry's metadata become parameters of the URL.
-	Dubbo Layout = "Dubbo"
-)
-
-// DefaultPath returns where callers of that layout look by default.
-func DefaultPath(layout Layout) string {
-	if layout == Dubbo {
-		return "dubbo"
-	}
-	return "services"
-}
-
-// Options locate ZooKeeper.
-type Options struct {
-	// Servers are the members, each as host:port.
-	Servers []string
-	// Layout is the layout of the entries.
-	Layout Layout
-	// Path is the path of all services, without leading or trailing slashes. Default:
-	// DefaultPath.
-	Path string
-	// TLS encrypts connections.
-	TLS bool
-	// Secret holds the login for the digest scheme, and for TLS the certificates, under the
-	// keys of package credentials. It may be nil.
-	Secret map[string][]byte
-}
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.ZooKeeperRegistry) *registry.Settings {
-	layout := cmp.Or(Layout(s.Layout), Curator)
-	obeyed := map[Layout]func(key, value string) bool{Curator: obeyedByCurator, Dubbo: obeyedByDubbo}
+	l := layoutOf(s.Layout)
 	return &registry.Settings{
-		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, DefaultPath(layout)), Obeyed: obeyed[layout],
+		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, l.path()), Obeyed: l.obeyed,
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(Options{Servers: s.Servers, Layout: layout, Path: root, TLS: s.TLS, Secret: secret})
+			return New(s.Servers, s.Layout, root, secret)
 		},
 	}
 }
@@ -90,6 +52,10 @@ type Registry struct {
 
 // layout translates between entries and nodes.
 type layout interface {
+	// path is where callers look by default.
+	path() string
+	// obeyed is registry.Settings.Obeyed.
+	obeyed(key, value string) bool
 	// folder returns the folder of a service's nodes, relative to the root.
 	folder(service string) string
 	// encode returns a node's name and content. Errors are permanent.
@@ -98,38 +64,29 @@ type layout interface {
 	decode(name string, data []byte) registry.Entry
 }
 
-// New checks the options but does not connect. Errors are permanent and name the field
-// or the Secret's key.
-func New(options Options) (*Registry, error) {
-	if len(options.Servers) == 0 {
+func layoutOf(name usherv1alpha1.ZooKeeperLayout) layout {
+	if name == usherv1alpha1.LayoutDubbo {
+		return dubbo{}
+	}
+	return curator{}
+}
+
+// New checks what it gets but does not connect. The servers are the members, each as
+// host:port, and the root is the path of all services. The secret has the login for the digest
+// scheme, or is nil. Errors are permanent and name the field or the Secret's key.
+func New(servers []string, layout usherv1alpha1.ZooKeeperLayout, root string, secret map[string][]byte) (*Registry, error) {
+	if len(servers) == 0 {
 		return nil, registry.Permanent(errors.New("zookeeper.servers is empty: list the members as host:port"))
 	}
-	layouts := map[Layout]layout{Curator: curator{}, Dubbo: dubbo{}}
-	known := layouts[options.Layout]
-	if known == nil {
-		return nil, registry.Permanent(fmt.Errorf("zookeeper.layout %q is unknown: use %s or %s", options.Layout, Curator, Dubbo))
-	}
 	var auth []byte
-	if user, password := options.Secret[credentials.KeyUsername], options.Secret[credentials.KeyPassword]; len(user)+len(password) > 0 {
+	if user, password := secret[credentials.KeyUsername], secret[credentials.KeyPassword]; len(user)+len(password) > 0 {
 		if len(user) == 0 || len(password) == 0 || bytes.ContainsRune(user, ':') {
 			return nil, registry.Permanent(fmt.Errorf("the credentials Secret needs both %s and %s, and no colon in the first",
 				credentials.KeyUsername, credentials.KeyPassword))
 		}
 		auth = slices.Concat(user, []byte(":"), password)
 	}
-	r := &Registry{
-		root:   "/" + strings.Trim(cmp.Or(options.Path, DefaultPath(options.Layout)), "/"),
-		layout: known,
-		dialer: newDialer(options.Servers, auth),
-	}
-	if options.TLS {
-		config, err := credentials.TLS(options.Secret)
-		if err != nil {
-			return nil, registry.Permanent(err)
-		}
-		r.dialer.network = &tls.Dialer{Config: config}
-	}
-	return r, nil
+	return &Registry{root: "/" + strings.Trim(root, "/"), layout: layoutOf(layout), dialer: newDialer(servers, auth)}, nil
 }
 
 // Ping implements registry.Connector. ZooKeeper accepts any credentials; wrong ones
@@ -176,7 +133,7 @@ func (n node) asEntry() registry.Entry { return n.entry }
 
 func (r *Registry) folder(service string) string { return r.root + "/" + r.layout.folder(service) }
 
-// read returns the service's nodes, sorted by the IDs of their entries.
+// read returns the service's nodes.
 func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]node, error) {
 	folder := r.folder(service)
 	if _, err := conn.Sync(folder); err != nil {
@@ -231,7 +188,6 @@ func distinct(found []*node) []node {
 		}
 		seen[n.entry.ID] = true
 	}
-	slices.SortFunc(nodes, func(a, b node) int { return strings.Compare(a.entry.ID, b.entry.ID) })
 	return nodes
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -132,7 +133,7 @@ func TestServersThatGiveNoSession(t *testing.T) {
 		"another protocol": {[]string{web}, 2 * time.Second, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := registrytest.Connect(t, New, Options{Servers: test.servers, Layout: Curator})
+			r := registrytest.Connect(New(test.servers, usherv1alpha1.LayoutCurator, "services", nil))(t)
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			began := time.Now()
@@ -158,7 +159,7 @@ func TestBrokenPackets(t *testing.T) {
 		_, _ = conn.Write([]byte{0, 0, 0, 1, 0})
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	r := registrytest.Connect(t, New, Options{Servers: []string{server}, Layout: Curator})
+	r := registrytest.Connect(New([]string{server}, usherv1alpha1.LayoutCurator, "services", nil))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := r.Ping(ctx); !errors.Is(err, registry.ErrTransient) || ctx.Err() != nil {
@@ -167,15 +168,17 @@ func TestBrokenPackets(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	servers := []string{"localhost:2181"}
-	registrytest.CheckOptions(t, New, map[string]Options{
-		"no server":       {Layout: Curator},
-		"no layout":       {Servers: servers},
-		"no password":     {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{credentials.KeyUsername: []byte("s3cret")}},
-		"a colon in user": {Servers: servers, Layout: Dubbo, Secret: map[string][]byte{credentials.KeyUsername: []byte("a:s3cret"), credentials.KeyPassword: []byte("x")}},
+	refusal := func(user, password string, servers ...string) error {
+		secret := map[string][]byte{credentials.KeyUsername: []byte(user), credentials.KeyPassword: []byte(password)}
+		return registrytest.Refusal(New(servers, usherv1alpha1.LayoutDubbo, "dubbo", secret))
+	}
+	registrytest.CheckOptions(t, map[string]error{
+		"no server":       refusal("", ""),
+		"no password":     refusal("s3cret", "", "localhost:2181"),
+		"a colon in user": refusal("a:s3cret", "x", "localhost:2181"),
 	})
-	for layout, want := range map[Layout]string{Curator: "/services", Dubbo: "/dubbo"} {
-		checktest.Same(t, string(layout)+": the root", want, checktest.Must(New(Options{Servers: servers, Layout: layout}))(t).root)
+	for layout, want := range map[usherv1alpha1.ZooKeeperLayout]string{"": "services", usherv1alpha1.LayoutDubbo: "dubbo"} {
+		checktest.Same(t, string(layout)+": the root", want, FromSpec(&usherv1alpha1.ZooKeeperRegistry{Layout: layout}).Root)
 	}
 }
 
