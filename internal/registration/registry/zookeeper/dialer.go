@@ -3,25 +3,34 @@
 package zookeeper
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
-// sessionTimeout is how long a server keeps our session, which holds nothing. A
-// connection that is silent for two thirds of it is closed.
-const sessionTimeout = 10 * time.Second
+const (
+	// sessionTimeout is how long a server keeps our session, which holds nothing. A
+	// connection that is silent for two thirds of it is closed.
+	sessionTimeout = 10 * time.Second
+	// dialTimeout limits the connection to one server of several.
+	dialTimeout = time.Second
+)
 
-var errClosed = errors.New("the connection was closed")
+var (
+	errClosed    = errors.New("the connection was closed")
+	errNoSession = errors.New("no server gave a session: they may be without a leader, or not be ZooKeeper")
+)
 
 // dialer keeps one connection. The client would reconnect by itself and then send what
 // it could not send before: a change that its caller has given up on. So each of the
@@ -29,23 +38,17 @@ var errClosed = errors.New("the connection was closed")
 type dialer struct {
 	servers []string
 	auth    []byte
-	network network
 
 	// turn is held while making a connection.
-	turn chan struct{}
+	turn *semaphore.Weighted
 
 	mu     sync.Mutex
 	conn   *zk.Conn
 	closed bool
 }
 
-// network makes a connection: a net.Dialer or a tls.Dialer.
-type network interface {
-	DialContext(ctx context.Context, network, address string) (net.Conn, error)
-}
-
 func newDialer(servers []string, auth []byte) *dialer {
-	return &dialer{servers: zk.FormatServers(servers), auth: auth, network: &net.Dialer{}, turn: make(chan struct{}, 1)}
+	return &dialer{servers: servers, auth: auth, turn: semaphore.NewWeighted(1)}
 }
 
 // run calls op with a connection, and types its error. If the context ends, run closes
@@ -65,15 +68,10 @@ func (d *dialer) run(ctx context.Context, op func(*zk.Conn) error) error {
 
 // connected returns the connection, which it makes on first use and after a loss.
 func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
-	if ctx.Err() != nil {
+	if err := d.turn.Acquire(ctx, 1); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	defer d.turn.Release(1)
 	d.mu.Lock()
 	conn, closed := d.conn, d.closed
 	d.mu.Unlock()
@@ -86,34 +84,70 @@ func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
 	return d.connect(ctx)
 }
 
-// connect tries each server once.
+// connect tries each server once, in any order.
 func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
-	l := &link{network: d.network, ready: make(chan struct{}), spent: make(chan struct{}), lost: make(chan struct{})}
-	conn, _, err := zk.Connect(d.servers, sessionTimeout, zk.WithHostProvider(l), zk.WithDialer(l.dial),
-		zk.WithEventCallback(l.event), zk.WithLogger(silent{}))
-	if err != nil {
-		return nil, err
+	why := errNoSession
+	for _, n := range rand.Perm(len(d.servers)) {
+		raw, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", d.servers[n])
+		if err != nil {
+			why = err
+			continue
+		}
+		conn, events := session(ctx, raw)
+		if conn == nil {
+			continue
+		}
+		if err := d.keep(ctx, conn); err != nil {
+			go conn.Close()
+			return nil, err
+		}
+		go func() {
+			await(events, zk.StateDisconnected)
+			d.drop(conn)
+		}()
+		return conn, nil
 	}
-	if err := d.begin(ctx, conn, l); err != nil {
-		go conn.Close()
-		return nil, err
+	if ctx.Err() != nil {
+		why = fmt.Errorf("%w: %w", context.Cause(ctx), why)
 	}
-	go func() {
-		<-l.lost
-		d.drop(conn)
-	}()
-	return conn, nil
+	return nil, why
 }
 
-// begin waits for a session, logs in, and keeps the connection.
-func (d *dialer) begin(ctx context.Context, conn *zk.Conn, l *link) error {
-	select {
-	case <-l.ready:
-	case <-l.spent:
-		return l.reason()
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", context.Cause(ctx), l.reason())
+// session begins a session on a connection, which the client does not replace when it ends. It
+// returns nil if the server gives none.
+func session(ctx context.Context, raw net.Conn) (*zk.Conn, <-chan zk.Event) {
+	used := false
+	dial := func(string, string, time.Duration) (net.Conn, error) {
+		if used {
+			return nil, errClosed
+		}
+		used = true
+		return &frames{Conn: raw}, nil
 	}
+	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
+	conn, events, err := zk.Connect([]string{raw.RemoteAddr().String()}, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(silent{}))
+	if err == nil && await(events, zk.StateHasSession, zk.StateDisconnected) == zk.StateHasSession {
+		return conn, events
+	}
+	_ = raw.Close()
+	if err == nil {
+		go conn.Close()
+	}
+	return nil, nil
+}
+
+// await waits until the client is in one of the states, or is closed.
+func await(events <-chan zk.Event, states ...zk.State) zk.State {
+	for e := range events {
+		if slices.Contains(states, e.State) {
+			return e.State
+		}
+	}
+	return zk.StateDisconnected
+}
+
+// keep logs in, and keeps the connection.
+func (d *dialer) keep(ctx context.Context, conn *zk.Conn) error {
 	if len(d.auth) > 0 {
 		stop := context.AfterFunc(ctx, conn.Close)
 		err := conn.AddAuth("digest", d.auth)
@@ -148,95 +182,6 @@ func (d *dialer) close() {
 	d.mu.Unlock()
 	if conn != nil {
 		conn.Close()
-	}
-}
-
-// link watches one of the client's connections.
-type link struct {
-	// ready is closed when a session begins, spent when no server accepted one, and
-	// lost when the connection of a session has ended.
-	ready, spent, lost chan struct{}
-	network            network
-
-	mu      sync.Mutex
-	servers []string
-	next    int
-	last    error
-}
-
-var _ zk.HostProvider = (*link)(nil)
-
-// Init implements zk.HostProvider. Names are resolved when they are dialled.
-func (l *link) Init(servers []string) error {
-	l.servers = servers
-	return nil
-}
-
-// Len implements zk.HostProvider.
-func (l *link) Len() int { return len(l.servers) }
-
-// Next implements zk.HostProvider.
-func (l *link) Next() (server string, again bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	server, again = l.servers[l.next%len(l.servers)], l.next >= len(l.servers)
-	l.next++
-	if again && !isClosed(l.ready) {
-		shut(l.spent)
-	}
-	return server, again
-}
-
-// Connected implements zk.HostProvider.
-func (l *link) Connected() {}
-
-func (l *link) dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	if isClosed(l.ready) {
-		return nil, errClosed
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	conn, err := l.network.DialContext(ctx, network, address)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err != nil {
-		l.last = err
-		return nil, err
-	}
-	return &frames{Conn: conn}, nil
-}
-
-func (l *link) event(e zk.Event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case e.State == zk.StateHasSession:
-		shut(l.ready)
-	case e.Type == zk.EventSession && e.State != zk.StateConnected && isClosed(l.ready):
-		shut(l.lost)
-	}
-}
-
-// reason returns why there is no session.
-func (l *link) reason() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return cmp.Or(l.last, errors.New("no server gave a session: they may be without a leader, or not be ZooKeeper"))
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// shut closes a channel unless it is closed already. The caller must hold the lock.
-func shut(c chan struct{}) {
-	if !isClosed(c) {
-		close(c)
 	}
 }
 
