@@ -319,12 +319,7 @@ func (i *instance) stored(n names) (stored, bool) {
 func (i *instance) addresses() []string {
 	var all []string
 	for _, rr := range slices.Concat(i.sets[1:]...) {
-		switch record := rr.(type) {
-		case *dns.A:
-			all = append(all, record.A.String())
-		case *dns.AAAA:
-			all = append(all, record.AAAA.String())
-		}
+		all = append(all, dns.Field(rr, 1))
 	}
 	return all
 }

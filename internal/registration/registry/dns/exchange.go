@@ -96,7 +96,8 @@ func (r *Registry) check(request, answer *dns.Msg, failure error) error {
 		return registry.Permanent(fmt.Errorf("%s refuses the TSIG key %s%s", r.server, r.key.name, tsigError(signature)))
 	case failure != nil:
 		return registry.Permanent(fmt.Errorf("%s signed its answer wrongly: check the TSIG key on both sides: %w", r.server, failure))
-	case r.key.name != "" && signature == nil && proves(answer.Rcode):
+	case r.key.name != "" && signature == nil && (answer.Rcode == dns.RcodeSuccess || slices.Contains(noes, answer.Rcode)):
+		// A connector acts on these. "No such name" says that an entry is gone, and releases a hook.
 		return registry.Permanent(fmt.Errorf("%s does not sign its answers: check that it knows the TSIG key", r.server))
 	}
 	return r.code(request, answer)
@@ -112,15 +113,8 @@ func answers(request, answer *dns.Msg) bool {
 	return answer.Id == request.Id && answer.Response && asked
 }
 
-// proves reports whether a connector acts on an answer with this code. "No such name" is one:
-// it says that an entry is gone, and releases a hook.
-func proves(code int) bool {
-	switch code {
-	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset:
-		return true
-	}
-	return false
-}
+// noes are the codes of answers that say no to a question or to a prerequisite.
+var noes = []int{dns.RcodeNameError, dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset}
 
 func tsigError(signature *dns.TSIG) string {
 	if signature == nil {
@@ -137,16 +131,17 @@ func tsigError(signature *dns.TSIG) string {
 func (r *Registry) code(request, answer *dns.Msg) error {
 	update := request.Opcode == dns.OpcodeUpdate
 	name := dns.RcodeToString[answer.Rcode]
+	if slices.Contains(noes, answer.Rcode) {
+		if update {
+			return errPrerequisite
+		}
+		return nil
+	}
 	switch answer.Rcode {
 	case dns.RcodeSuccess:
 		if !update && !answer.Authoritative {
 			return registry.Permanent(fmt.Errorf("%s is not authoritative for %s: set dns.server to the zone's primary",
 				r.server, request.Question[0].Name))
-		}
-		return nil
-	case dns.RcodeNameError, dns.RcodeYXDomain, dns.RcodeYXRrset, dns.RcodeNXRrset:
-		if update {
-			return errPrerequisite
 		}
 		return nil
 	case dns.RcodeRefused:

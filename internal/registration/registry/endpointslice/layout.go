@@ -348,9 +348,6 @@ func decode(i item, g group, name string) registry.Entry {
 			e.SetMetadata(key, value)
 		}
 	}
-	if len(e.Metadata) == 0 {
-		e.Metadata = nil
-	}
 	if !ptr.Deref(i.endpoint.Conditions.Ready, true) {
 		e.Weight = 0
 	}

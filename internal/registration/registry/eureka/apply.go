@@ -48,8 +48,7 @@ func (r *Registry) one(ctx context.Context, service string, c registry.Change) e
 	}
 	var have *registry.Entry
 	if there != nil {
-		e := there.entry()
-		have = &e
+		have = new(there.entry())
 	}
 	needed, err := c.Check(have)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,13 +103,13 @@ func (w *worker) work(jobs []job) error {
 func (w *worker) put(j job) []command {
 	e := j.change.Entry
 	full := w.service + "/" + j.name
-	do := func(accepts func(string) bool, words ...string) command {
-		return command{id: e.ID, line: strings.Join(words, " "), accepts: accepts}
+	do := func(success *regexp.Regexp, words ...string) command {
+		return command{id: e.ID, line: strings.Join(words, " "), success: success}
 	}
 	at := slices.IndexFunc(j.servers[w.at], func(s server) bool { return s.name == j.name })
 	if at < 0 {
 		words := []string{"add server", full, e.HostPort(), "weight", strconv.Itoa(int(e.Weight))}
-		commands := []command{do(isAdded, append(words, strings.Fields(w.options)...)...)}
+		commands := []command{do(added, append(words, strings.Fields(w.options)...)...)}
 		if slices.Contains(strings.Fields(w.options), "check") {
 			commands = append(commands, do(silent, "enable health", full))
 		}
@@ -158,7 +159,7 @@ func (w *worker) remove(leaving []leaver) error {
 	for _, l := range leaving {
 		if full := w.service + "/" + l.server.name; sessions[l.server.name] == 0 {
 			deletions = append(deletions, command{l.id, "set server " + full + " state maint", silent},
-				command{l.id, "del server " + full, isDeleted})
+				command{l.id, "del server " + full, deleted})
 		}
 	}
 	return w.execute(deletions)

@@ -3,7 +3,7 @@
 package haproxy
 
 import (
-	"bufio"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -94,29 +94,29 @@ func TestSessionsAndQueueCount(t *testing.T) {
 
 func TestAnswersOfCommands(t *testing.T) {
 	for _, test := range []struct {
-		accepts func(string) bool
+		success *regexp.Regexp
 		answer  string
 		want    error
 	}{
-		{isAdded, "New server registered.\n", nil},
-		{isAdded, "a warning\nNew server registered.\n", nil},
-		{isAdded, "", registry.ErrPermanent},
-		{isAdded, alreadyExists, registry.ErrConflict},
-		{isAdded, noSuchBackend, registry.ErrPermanent},
+		{added, "New server registered.\n", nil},
+		{added, "a warning\nNew server registered.\n", nil},
+		{added, "", registry.ErrPermanent},
+		{added, alreadyExists, registry.ErrConflict},
+		{added, noSuchBackend, registry.ErrPermanent},
 		{silent, "", nil},
 		{silent, noSuchServer, registry.ErrConflict},
 		{silent, "Permission denied\n", registry.ErrPermanent},
 		{silent, "Unknown command, but maybe …", registry.ErrPermanent},
 		{silent, "something new", registry.ErrPermanent},
-		{isDeleted, deleted, nil},
-		{isDeleted, noSuchServer, nil},
-		{isDeleted, "Server still has connections attached to it, cannot remove it.", nil},
-		{isDeleted, notInMaint, registry.ErrConflict},
+		{deleted, "Server deleted.", nil},
+		{deleted, noSuchServer, nil},
+		{deleted, "Server still has connections attached to it, cannot remove it.", nil},
+		{deleted, notInMaint, registry.ErrConflict},
 		{moved, "IP changed from '127.0.0.1' to '127.0.0.2', no need to change the port by 'stats socket command'", nil},
 		{moved, "no need to change the addr, port changed from '1' to '2' by 'stats socket command'", nil},
 		{moved, "", registry.ErrPermanent},
 	} {
-		err := command{id: "a", line: "set server web/a", accepts: test.accepts}.check(test.answer)
+		err := command{id: "a", line: "set server web/a", success: test.success}.check(test.answer)
 		registrytest.Check(t, "the answer "+test.answer, err, test.want)
 	}
 }
@@ -208,7 +208,7 @@ func TestStrangers(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	r := &Registry{targets: []target{{address: "a"}}}
 	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
-		s := &session{reader: bufio.NewReader(strings.NewReader(text))}
+		s := &session{answers: answersOf(strings.NewReader(text))}
 		state, _ := s.answer()
 		stat, _ := s.answer()
 		servers, err := parseServers(state)

@@ -4,13 +4,18 @@ package haproxy
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"net"
+	"regexp"
 	"strings"
 	"time"
 
@@ -27,8 +32,8 @@ const (
 
 // session is one connection to a process, in interactive mode.
 type session struct {
-	conn   net.Conn
-	reader *bufio.Reader // of what is taken of the call's answers
+	conn    net.Conn
+	answers *bufio.Scanner
 }
 
 // with opens a session for one call. Errors name the process and are typed.
@@ -58,11 +63,11 @@ func (t target) try(ctx context.Context, call func(*session) error) error {
 	defer func() { _ = conn.Close() }() // Every answer was read, or the call failed.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	s := &session{conn: conn, reader: bufio.NewReader(registry.Taking(ctx, conn))}
-	if err := s.greet(); err != nil {
+	reader := bufio.NewReader(registry.Taking(ctx, conn))
+	if err := greet(conn, reader); err != nil {
 		return err
 	}
-	return call(s)
+	return call(&session{conn: conn, answers: answersOf(reader)})
 }
 
 // refuses reports whether a connection failed for a permanent reason.
@@ -79,13 +84,13 @@ func refuses(err error) bool {
 }
 
 // greet turns the prompt on. It detects anything that speaks another protocol.
-func (s *session) greet() error {
-	if _, err := s.conn.Write([]byte("prompt\n")); err != nil {
+func greet(conn net.Conn, reader *bufio.Reader) error {
+	if _, err := conn.Write([]byte("prompt\n")); err != nil {
 		return err
 	}
 	head := make([]byte, 0, len(prompt))
 	for len(head) < len(prompt) {
-		b, err := s.reader.ReadByte()
+		b, err := reader.ReadByte()
 		if err != nil {
 			return err
 		}
@@ -120,42 +125,45 @@ func (s *session) run(commands ...string) ([]string, error) {
 
 // answer reads up to the next prompt.
 func (s *session) answer() (string, error) {
-	var text []byte
-	for {
-		part, err := s.reader.ReadSlice('>')
-		text = append(text, part...)
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return "", fmt.Errorf("in the middle of an answer: %w", err)
-		}
-		if err != nil || !endsLine(text) {
-			continue
-		}
-		space, err := s.reader.ReadByte()
-		if err != nil {
-			return "", fmt.Errorf("in the middle of an answer: %w", err)
-		}
-		text = append(text, space)
-		if space == ' ' {
-			return string(text[:max(len(text)-len(prompt), 0)]), nil
-		}
+	if !s.answers.Scan() {
+		return "", fmt.Errorf("in the middle of an answer: %w", cmp.Or(s.answers.Err(), io.EOF))
 	}
+	return s.answers.Text(), nil
 }
 
-// endsLine reports whether a > begins a line, as a prompt's does. An answer without
-// text is just the prompt.
-func endsLine(text []byte) bool {
-	return len(text) >= 2 && text[len(text)-2] == '\n'
+// answersOf separates the answers that a process gives by their prompts.
+func answersOf(reader io.Reader) *bufio.Scanner {
+	answers := bufio.NewScanner(reader)
+	answers.Buffer(nil, math.MaxInt) // The reader has a bound of its own.
+	answers.Split(func(data []byte, atEOF bool) (advance int, token []byte, err error) {
+		if answer, _, found := bytes.Cut(data, []byte(prompt)); found {
+			return len(answer) + len(prompt), answer, nil
+		}
+		if atEOF {
+			return 0, nil, io.EOF // Without a prompt, an answer is not whole.
+		}
+		return 0, nil, nil
+	})
+	return answers
 }
 
-// HAProxy's answers. It has no status codes: any other text is an error.
+// HAProxy's answers. It has no status codes: any text but these is an error.
+var (
+	silent = regexp.MustCompile(`^$`)
+	// added may follow a warning.
+	added = regexp.MustCompile(`(^|\n)New server registered\.$`)
+	// moved are the answers of "set server … addr …", which describe the change.
+	moved = regexp.MustCompile(`^(IP changed from |port changed from |no need to change the addr)`)
+	// deleted is also a server that cannot go yet: it stays listed and is deleted later.
+	deleted = regexp.MustCompile(`^Server deleted\.$|^No such server\.$|still has connections attached`)
+)
+
+// What it says of an error.
 const (
 	noBackend       = "Can't find backend."
 	noSuchBackend   = "No such backend."
 	noSuchServer    = "No such server."
-	added           = "New server registered."
-	deleted         = "Server deleted."
 	alreadyExists   = "Already exists a server with the same name in backend."
-	stillConnected  = "still has connections attached"
 	notInMaint      = "Only servers in maintenance mode can be deleted."
 	permissionError = "Permission denied"
 	unknownCommand  = "Unknown command"
@@ -164,15 +172,15 @@ const (
 // command is a line for HAProxy, with the answers that it may give.
 type command struct {
 	id, line string
-	// accepts reports whether an answer means success.
-	accepts func(answer string) bool
+	// success matches the answers that mean it.
+	success *regexp.Regexp
 }
 
 // check converts an answer to an error: nil if the command succeeded.
 func (c command) check(answer string) error {
 	answer = strings.TrimSpace(answer)
 	switch {
-	case c.accepts(answer):
+	case c.success.MatchString(answer):
 		return nil
 	case answer == alreadyExists, answer == noSuchServer, answer == notInMaint:
 		return fmt.Errorf("%s: %w", answer, registry.ErrConflict)
@@ -194,20 +202,4 @@ func verb(line string) string {
 
 func notUnderstood(question, answer string) error {
 	return registry.Permanent(fmt.Errorf("cannot read the answer to %q, HAProxy 2.6 or newer is needed: %s", question, registry.Excerpt(answer)))
-}
-
-func silent(answer string) bool { return answer == "" }
-
-func isAdded(answer string) bool { return answer == added || strings.HasSuffix(answer, "\n"+added) }
-
-// moved accepts the answers of "set server … addr …", which describe the change.
-func moved(answer string) bool {
-	return strings.HasPrefix(answer, "IP changed from ") || strings.HasPrefix(answer, "port changed from ") ||
-		strings.HasPrefix(answer, "no need to change the addr")
-}
-
-// isDeleted also accepts a server that cannot go yet: it stays listed and is deleted
-// later.
-func isDeleted(answer string) bool {
-	return answer == deleted || answer == noSuchServer || strings.Contains(answer, stillConnected)
 }

@@ -50,8 +50,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err != nil {
 		return err
 	}
-	p := newPlan(instances)
-	p.add(changes)
+	p := newPlan(instances, changes)
 	if len(p.steps) == 0 {
 		return errors.Join(p.refused...)
 	}
@@ -199,29 +198,25 @@ func (s step) seen(have map[string]instance) bool {
 var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos reach the Pod's port, " +
 	"or set the health checker of the service's cluster to NONE")
 
-// plan compares changes with a list.
+// plan is what changes a list to the wanted entries.
 type plan struct {
-	listed []listed
 	// taken maps each address to the entry that has it.
 	taken   map[string]registry.Entry
 	steps   []step
 	refused []error
 }
 
-func newPlan(instances []instance) *plan {
-	p := &plan{listed: identify(instances), taken: map[string]registry.Entry{}}
-	for _, l := range p.listed {
+// newPlan plans removals before puts, because an address may pass from one entry to
+// another.
+func newPlan(instances []instance, changes []registry.Change) *plan {
+	found, p := identify(instances), &plan{taken: map[string]registry.Entry{}}
+	for _, l := range found {
 		p.taken[l.instance.at()] = l.entry
 	}
-	return p
-}
-
-// add plans removals before puts, because an address may pass from one entry to
-// another.
-func (p *plan) add(changes []registry.Change) {
 	removals := func(a, b registry.Change) int { return strings.Compare(string(b.Op), string(a.Op)) }
 	sorted := slices.SortedStableFunc(slices.Values(changes), removals)
-	p.refused = append(p.refused, registry.Decide(p.listed, listed.asEntry, sorted, p.one))
+	p.refused = []error{registry.Decide(found, listed.asEntry, sorted, p.one)}
+	return p
 }
 
 // one plans a change that is left to make.

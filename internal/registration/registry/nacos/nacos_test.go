@@ -80,9 +80,8 @@ func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
 func TestTwoPutsOfOneAddress(t *testing.T) {
 	a, b := entry(), entry()
 	b.ID = "other"
-	p := newPlan(nil)
-	p.add([]registry.Change{{Op: registry.Put, Entry: a}, {Op: registry.Put, Entry: b}})
-	if len(p.steps) != 1 || len(p.refused) != 1 || !errors.Is(p.refused[0], registry.ErrConflict) {
+	p := newPlan(nil, []registry.Change{{Op: registry.Put, Entry: a}, {Op: registry.Put, Entry: b}})
+	if len(p.steps) != 1 || !errors.Is(errors.Join(p.refused...), registry.ErrConflict) {
 		t.Errorf("steps %+v, refused %v", p.steps, p.refused)
 	}
 }
@@ -93,8 +92,7 @@ func TestAddressChange(t *testing.T) {
 	old := stored(t, entry())
 	moved := entry()
 	moved.Address, moved.Version = "fd00::2", old.version()
-	p := newPlan([]instance{old})
-	p.add([]registry.Change{{Op: registry.Put, Entry: moved}})
+	p := newPlan([]instance{old}, []registry.Change{{Op: registry.Put, Entry: moved}})
 	if len(p.steps) != 1 || p.steps[0].put.IP != "fd00::2" || len(p.steps[0].gone) != 1 || p.steps[0].gone[0].IP != "fd00::1" {
 		t.Fatalf("steps %+v, refused %v", p.steps, p.refused)
 	}

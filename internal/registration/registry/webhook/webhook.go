@@ -187,10 +187,7 @@ func (r Refusal) err() error {
 func (r *Registry) call(ctx context.Context, path string, question, answer any) error {
 	body := encode.JSON(question)
 	timestamp := strconv.FormatInt(r.Now().Unix(), 10)
-	header := http.Header{}
-	header.Set("Content-Type", "application/json")
-	header.Set("Accept", "application/json")
-	header.Set(HeaderTimestamp, timestamp)
+	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}, HeaderTimestamp: {timestamp}}
 	if len(r.key) > 0 {
 		header.Set(HeaderSignature, Sign(r.key, timestamp, path, body))
 	}
