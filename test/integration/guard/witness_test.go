@@ -65,7 +65,7 @@ type watched struct {
 
 func (w *witness) connect(r *usherv1alpha1.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 	if r.Spec.Service != nil {
-		return registryservice.New(plane, root)
+		return registryservice.New(plane, root), nil
 	}
 	return &watched{Registry: w.registry, witness: w}, nil
 }

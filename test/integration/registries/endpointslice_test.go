@@ -45,7 +45,7 @@ func newKube(t *testing.T, on *scene.Plane) *kube {
 
 func connectSlices(t *testing.T, api client.Client, namespace string) *endpointslice.Registry {
 	t.Helper()
-	return registrytest.Connect(endpointslice.New(endpointslice.Options{Reader: api, Writer: api, Namespace: namespace}))(t)
+	return endpointslice.New(endpointslice.Options{Reader: api, Writer: api, Namespace: namespace})
 }
 
 // slices lists the slices of the Service web, sorted by name.

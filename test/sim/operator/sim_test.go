@@ -161,7 +161,7 @@ func (s *simulation) restart() {
 		Workers: 1, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.Service != nil {
-				return registryservice.New(&live, root)
+				return registryservice.New(&live, root), nil
 			}
 			return &connector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
 		},

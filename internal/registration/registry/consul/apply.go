@@ -73,6 +73,11 @@ func (r *Registry) operations(name string, change registry.Change, there *instan
 	if err != nil {
 		return nil, err
 	}
+	// Consul does not accept a weight of 0, for which a check that fails stands.
+	status := passing
+	if change.Entry.Weight == 0 {
+		status = critical
+	}
 	// In Consul, too, a service that does not exist has the index 0.
 	wanted.ModifyIndex = there.Service.ModifyIndex
 	ops := []operation{
@@ -80,7 +85,7 @@ func (r *Registry) operations(name string, change registry.Change, there *instan
 			Meta: map[string]string{"usher-service": name, "usher-entry": change.Entry.ID}}}},
 		{"Service": {"Verb": "cas", "Node": nodeName, "Service": wanted}},
 		{"Check": {"Verb": "set", "Check": check{Node: nodeName, CheckID: checkID, Name: "Usher",
-			Notes: "Passing as long as Usher lists the Pod, critical while it holds it back.", Status: status(change.Entry),
+			Notes: "Passing as long as Usher lists the Pod, critical while it holds it back.", Status: status,
 			ServiceID: change.Entry.ID, ServiceName: name}}},
 	}
 	// A check that someone else added to the node could hide it from callers for ever.

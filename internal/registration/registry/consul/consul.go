@@ -169,15 +169,6 @@ const (
 	critical = "critical"
 )
 
-// status returns the status of an entry's check, which stands for a weight of 0: Consul
-// does not accept that weight.
-func status(e registry.Entry) string {
-	if e.Weight == 0 {
-		return critical
-	}
-	return passing
-}
-
 var (
 	// metaKey matches the metadata keys that Consul accepts.
 	metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)

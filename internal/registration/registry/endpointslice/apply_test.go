@@ -70,7 +70,7 @@ func newFaulty(t *testing.T) *faulty {
 			return c.Delete(ctx, o, opts...)
 		},
 	})
-	f.Registry = registrytest.Connect(New(Options{Reader: kube, Writer: kube, Namespace: "demo"}))(t)
+	f.Registry = New(Options{Reader: kube, Writer: kube, Namespace: "demo"})
 	return f
 }
 
@@ -180,8 +180,6 @@ func TestTyped(t *testing.T) {
 	} {
 		registrytest.Check(t, name, Typed(t.Context(), fmt.Errorf("list: %w", test.err)), test.want)
 	}
-	_, err := New(Options{})
-	registrytest.Check(t, "no client", err, registry.ErrPermanent)
 }
 
 // FuzzDecode decodes the annotation of a slice, and writes it again.

@@ -68,7 +68,7 @@ func FromSpec(reader client.Reader, writer client.Writer, namespace string) func
 		return &registry.Settings{
 			Root: root, Own: root == namespace,
 			Connect: func(root string, _ map[string][]byte) (registry.Connector, error) {
-				return New(Options{Reader: reader, Writer: writer, Namespace: root})
+				return New(Options{Reader: reader, Writer: writer, Namespace: root}), nil
 			},
 		}
 	}
@@ -77,13 +77,10 @@ func FromSpec(reader client.Reader, writer client.Writer, namespace string) func
 // Registry implements registry.Connector.
 type Registry struct{ options Options }
 
-// New returns a connector. Errors are permanent.
-func New(options Options) (*Registry, error) {
-	if options.Reader == nil || options.Writer == nil {
-		return nil, registry.Permanent(errors.New("endpointSlice needs a client of the cluster's API server"))
-	}
+// New returns a connector.
+func New(options Options) *Registry {
 	options.ServiceLabel = cmp.Or(options.ServiceLabel, discoveryv1.LabelServiceName)
-	return &Registry{options}, nil
+	return &Registry{options}
 }
 
 // Ping implements registry.Connector. Without a namespace it asks for any slice in the

@@ -149,7 +149,9 @@ func (l *layout) put(p placement) {
 	if at == nil || !at.fits(p) {
 		n := slices.IndexFunc(l.shelves, func(s *shelf) bool { return s.fits(p) })
 		if n < 0 {
-			l.shelves = append(l.shelves, l.newShelf(p.group))
+			object := l.empty.DeepCopy()
+			object.AddressType, object.Ports = p.group.family, p.group.ports()
+			l.shelves = append(l.shelves, &shelf{group: p.group, object: object})
 			n = len(l.shelves) - 1
 		}
 		at = l.shelves[n]
@@ -165,12 +167,6 @@ func (l *layout) put(p placement) {
 func (s *shelf) fits(p placement) bool {
 	return s.group == p.group && len(s.items) < maxEndpoints && s.bytes+p.item.bytes() <= maxRecords &&
 		!slices.ContainsFunc(s.items, func(other item) bool { return other.uid() == p.item.uid() })
-}
-
-func (l *layout) newShelf(g group) *shelf {
-	object := l.empty.DeepCopy()
-	object.AddressType, object.Ports = g.family, g.ports()
-	return &shelf{group: g, object: object}
 }
 
 // writes returns the changed slices, those that gain an entry first: an entry that
@@ -351,7 +347,9 @@ func decode(i item, g group, name string) registry.Entry {
 	if !ptr.Deref(i.endpoint.Conditions.Ready, true) {
 		e.Weight = 0
 	}
-	e.Version = fingerprint(i, g)
+	// It changes only with the entry. The slice's own version would also change with each
+	// neighbour and cause conflicts.
+	e.Version = registry.Digest(encode.JSON([]any{i.endpoint, i.record, g.family, g.port, g.portName, g.appProtocol}))
 	return e
 }
 
@@ -378,12 +376,6 @@ func Endpoints(s *discoveryv1.EndpointSlice) []Endpoint {
 		})
 	}
 	return found
-}
-
-// fingerprint changes only with the entry. The slice's own version would also change
-// with each neighbour and cause conflicts.
-func fingerprint(i item, g group) string {
-	return registry.Digest(encode.JSON([]any{i.endpoint, i.record, g.family, g.port, g.portName, g.appProtocol}))
 }
 
 // itemsOf splits a slice into items.

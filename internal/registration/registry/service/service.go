@@ -10,7 +10,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +32,7 @@ func FromSpec(reader client.Reader, namespace string) func(*usherv1alpha1.Servic
 		return &registry.Settings{
 			Root: namespace,
 			Connect: func(root string, _ map[string][]byte) (registry.Connector, error) {
-				return New(reader, root)
+				return New(reader, root), nil
 			},
 		}
 	}
@@ -47,11 +46,8 @@ type Registry struct {
 
 // New returns a connector for the Services of a namespace. Without a namespace only Ping
 // works.
-func New(reader client.Reader, namespace string) (*Registry, error) {
-	if reader == nil {
-		return nil, registry.Permanent(errors.New("service needs a client of the cluster's API server"))
-	}
-	return &Registry{reader: reader, namespace: namespace}, nil
+func New(reader client.Reader, namespace string) *Registry {
+	return &Registry{reader: reader, namespace: namespace}
 }
 
 // List implements registry.Connector. Every endpoint of a Pod is an entry that belongs to the

@@ -20,7 +20,7 @@ import (
 
 func connect(t *testing.T, objects ...client.Object) *Registry {
 	t.Helper()
-	return checktest.Must(New(fake.NewClientBuilder().WithObjects(objects...).Build(), "demo"))(t)
+	return New(fake.NewClientBuilder().WithObjects(objects...).Build(), "demo")
 }
 
 func web(change func(*corev1.ServiceSpec)) *corev1.Service {

@@ -53,7 +53,7 @@ func (s *Store) Connector(options endpointslice.Options) (registry.Connector, er
 		return nil, registry.Permanent(errors.New("no xDS server runs: start usher with --xds-bind-address"))
 	}
 	options.ServiceLabel, options.AwaitServed = LabelService, s.awaitServed
-	return endpointslice.New(options)
+	return endpointslice.New(options), nil
 }
 
 // nameOf returns the name that clients ask for.
@@ -74,8 +74,8 @@ type Store struct {
 	newest string
 	// encoded holds the assignments requested since they last changed.
 	encoded map[string]resource
-	// watchers are notified of every change.
-	watchers map[chan struct{}]struct{}
+	// changed is closed at the next change.
+	changed chan struct{}
 }
 
 // part is one slice's part of a service.
@@ -87,11 +87,7 @@ type part struct {
 
 // NewStore returns an empty store.
 func NewStore() *Store {
-	return &Store{
-		parts:    map[types.NamespacedName]part{},
-		encoded:  map[string]resource{},
-		watchers: map[chan struct{}]struct{}{},
-	}
+	return &Store{parts: map[types.NamespacedName]part{}, encoded: map[string]resource{}, changed: make(chan struct{})}
 }
 
 // handler follows an informer of EndpointSlices.
@@ -125,29 +121,19 @@ func (s *Store) handle(object any, gone bool) {
 		s.parts[key] = part{service: name, version: slice.ResourceVersion, endpoints: endpoints(slice)}
 		delete(s.encoded, name)
 	}
-	for watcher := range s.watchers {
-		select {
-		case watcher <- struct{}{}:
-		default: // It has not yet seen an earlier change, and will see both.
-		}
-	}
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 func keyOf(slice *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
 }
 
-// watch returns a channel that receives a value after a change, until stop is called.
-func (s *Store) watch() (changed <-chan struct{}, stop func()) {
-	watcher := make(chan struct{}, 1)
+// next returns a channel that is closed at the next change.
+func (s *Store) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watchers[watcher] = struct{}{}
-	return watcher, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.watchers, watcher)
-	}
+	return s.changed
 }
 
 // assignment returns the service for clients, without endpoints if the service is
@@ -193,9 +179,8 @@ func (s *Store) merged(service string) (all []endpoint, known bool) {
 
 // awaitServed returns when the served state is as new as a list of the service's slices.
 func (s *Store) awaitServed(ctx context.Context, namespace, service string, list *discoveryv1.EndpointSliceList) error {
-	changed, stop := s.watch()
-	defer stop()
 	for {
+		changed := s.next()
 		missing, err := s.missing(nameOf(namespace, service), list)
 		if err != nil || missing == "" {
 			return err

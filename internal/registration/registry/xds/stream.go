@@ -72,8 +72,7 @@ func (a *adsServer) StreamAggregatedResources(
 	defer a.streams.Release(1)
 	a.metrics.streams.Inc()
 	defer a.metrics.streams.Dec()
-	changed, stop := a.store.watch()
-	defer stop()
+	changed := a.store.next()
 	s := &stream{adsServer: a, ctx: server.Context(), send: server.Send, wants: map[string]*want{}, allowed: map[string]bool{}}
 	defer s.forget()
 	requests := receive(server)
@@ -82,6 +81,7 @@ func (a *adsServer) StreamAggregatedResources(
 		case <-server.Context().Done():
 			return status.FromContextError(server.Context().Err()).Err()
 		case <-changed:
+			changed = a.store.next() // What changes from now on is pushed later.
 			if err := s.push(typeAssignment); err != nil {
 				return err
 			}

@@ -177,9 +177,6 @@ func TestOptions(t *testing.T) {
 		"no password":     refusal("s3cret", "", "localhost:2181"),
 		"a colon in user": refusal("a:s3cret", "x", "localhost:2181"),
 	})
-	for layout, want := range map[usherv1alpha1.ZooKeeperLayout]string{"": "services", usherv1alpha1.LayoutDubbo: "dubbo"} {
-		checktest.Same(t, string(layout)+": the root", want, FromSpec(&usherv1alpha1.ZooKeeperRegistry{Layout: layout}).Root)
-	}
 }
 
 // FuzzDecode decodes a node's name and, after a line break, its content.
