@@ -16,14 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-func entry() registry.Entry {
-	e := registrytest.Entry("demo.web-1.0a")
-	e.Address, e.Port = "fd00::1", 80
-	return e
-}
-
 func TestEntryRoundTrip(t *testing.T) {
-	want := entry()
+	want := registrytest.SixEntry()
 	stored := checktest.Must(encoded("web", want))(t)
 	stored.ModifyIndex = 7
 	there := instance{Service: stored, Checks: []check{{CheckID: checkID, Status: passing, ModifyIndex: 9}}}
@@ -34,7 +28,7 @@ func TestEntryRoundTrip(t *testing.T) {
 
 // TestTags checks that tags become Consul's own tags.
 func TestTags(t *testing.T) {
-	e := entry()
+	e := registrytest.SixEntry()
 	e.Metadata[registry.MetaTags] = "blue,canary"
 	stored := checktest.Must(encoded("web", e))(t)
 	if diff := cmp.Diff([]string{"blue", "canary"}, stored.Tags); diff != "" || stored.Meta[registry.MetaTags] != "" {
@@ -49,7 +43,7 @@ func TestTags(t *testing.T) {
 }
 
 func TestEntriesOfOthers(t *testing.T) {
-	stored := checktest.Must(encoded("web", entry()))(t)
+	stored := checktest.Must(encoded("web", registrytest.SixEntry()))(t)
 	copied := instance{Service: stored}
 	copied.Node.Node = "agent-1"
 	if e := copied.entry("web"); e.Owner != (registry.Owner{}) || e.ID != "demo.web-1.0a@agent-1" {
@@ -76,7 +70,7 @@ func TestWhatConsulCannotHoldIsRefused(t *testing.T) {
 		"too many keys":       func(e *registry.Entry) { e.Metadata = many },
 		"a weight beyond DNS": func(e *registry.Entry) { e.Weight = maxWeight + 1 },
 	} {
-		e := entry()
+		e := registrytest.SixEntry()
 		spoil(&e)
 		_, err := encoded("web", e)
 		registrytest.Check(t, name, err, registry.ErrPermanent)

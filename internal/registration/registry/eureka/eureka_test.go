@@ -22,22 +22,16 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-func entry() registry.Entry {
-	e := registrytest.Entry("demo.web-1.0a")
-	e.Address, e.Port = "fd00::1", 80
-	return e
-}
-
 func stored(t *testing.T) instance {
 	t.Helper()
-	return checktest.Must(encode("web", entry(), time.Hour, 7))(t)
+	return checktest.Must(encode("web", registrytest.SixEntry(), time.Hour, 7))(t)
 }
 
 func TestEntryRoundTrip(t *testing.T) {
 	data := checktest.Must(json.Marshal(stored(t)))(t)
 	var back instance
 	checktest.NoError(t, json.Unmarshal(data, &back))
-	want := entry()
+	want := registrytest.SixEntry()
 	want.Version = back.version()
 	checktest.Same(t, "the entry read back", want, back.entry())
 	for name, spoil := range map[string]func(*instance){
@@ -72,7 +66,7 @@ func TestEntriesOfOthers(t *testing.T) {
 
 func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {
 	for _, key := range []string{"usher-uid", metaWeight, "@class", "a/b", ""} {
-		e := entry()
+		e := registrytest.SixEntry()
 		e.Metadata = map[string]string{key: "x"}
 		_, err := encode("web", e, time.Hour, 7)
 		registrytest.Check(t, "the key "+key, err, registry.ErrPermanent)
@@ -173,7 +167,7 @@ func TestOwnWritesAreSeenPastTheCache(t *testing.T) {
 	old := stored(t)
 	server := &frozen{there: map[string]instance{old.InstanceID: old}, list: []instance{old}}
 	r := connect(t, nil, clock.RealClock{}, server.ServeHTTP)
-	gone, next := registrytest.Only(t, r), entry()
+	gone, next := registrytest.Only(t, r), registrytest.SixEntry()
 	next.ID = "next"
 	err := r.Apply(t.Context(), "web", []registry.Change{{Op: registry.Remove, Entry: gone}, {Op: registry.Put, Entry: next}})
 	checktest.NoError(t, err)
@@ -199,7 +193,7 @@ func TestRenewals(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		select {
 		case id := <-server.seen:
-			checktest.Same(t, "who was renewed", entry().ID, id)
+			checktest.Same(t, "who was renewed", registrytest.SixEntry().ID, id)
 		case <-ctx.Done():
 			t.Error("nothing was renewed")
 		}

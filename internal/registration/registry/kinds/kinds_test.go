@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
@@ -56,16 +57,22 @@ func TestKinds(t *testing.T) {
 		if folds := settings.Fold != nil && settings.Fold("Pay") == settings.Fold("pAY"); folds != (kind.Name == "consul" || kind.Name == "eureka") {
 			t.Errorf("%s takes Pay and pAY for one service: %t", text, folds)
 		}
-		connector, err := connect(r, settings.Root, nil)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
-		if err := connector.Close(); err != nil {
-			t.Errorf("%s: close: %v", text, err)
-		}
+		connects(t, text, connect, r)
 	}
 }
+
+// connects checks that a Registry has a connector.
+func connects(t *testing.T, what string, connect connecting, r *usherv1alpha1.Registry) {
+	t.Helper()
+	_, settings := Of(r, "demo")
+	c, err := connect(r, settings.Root, nil)
+	if err == nil {
+		err = c.Close()
+	}
+	registrytest.Check(t, what, err, nil)
+}
+
+type connecting = func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error)
 
 // TestNoKind checks that the error lists the available kinds.
 func TestNoKind(t *testing.T) {
@@ -109,7 +116,7 @@ func TestTable(t *testing.T) {
 	}
 	spec := specOf(t)
 	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
-		if rule := spec.Rules[0]; !strings.Contains(rule.Rule, "has(self."+row.Name+")") || !strings.Contains(rule.Message, row.Name) {
+		if rule := spec.XValidations[0]; !strings.Contains(rule.Rule, "has(self."+row.Name+")") || !strings.Contains(rule.Message, row.Name) {
 			t.Errorf("the rule of RegistrySpec leaves %s out: %s: %s", row.Name, rule.Message, rule.Rule)
 		}
 		checktest.Says(t, "spec."+row.Name+".credentialsSecret", spec.Properties[row.Name].Properties["credentialsSecret"].Description, row.Keys...)
@@ -137,33 +144,13 @@ func fieldsOfAPI(t *testing.T) []string {
 	return names
 }
 
-// schema is the part of a CRD's schema that the tests read.
-type schema struct {
-	Description string            `json:"description"`
-	Properties  map[string]schema `json:"properties"`
-	Rules       []struct {
-		Rule    string `json:"rule"`
-		Message string `json:"message"`
-	} `json:"x-kubernetes-validations"`
-}
-
 // specOf returns the schema of spec that the API server uses.
-func specOf(t *testing.T) schema {
+func specOf(t *testing.T) apiextensionsv1.JSONSchemaProps {
 	t.Helper()
-	var crd struct {
-		Spec struct {
-			Versions []struct {
-				Schema struct {
-					Root schema `json:"openAPIV3Schema"`
-				} `json:"schema"`
-			} `json:"versions"`
-		} `json:"spec"`
-	}
+	var crd apiextensionsv1.CustomResourceDefinition
 	checktest.NoError(t, yaml.Unmarshal([]byte(read(t, "config/crd/usher.dev_registries.yaml")), &crd))
-	if len(crd.Spec.Versions) != 1 || len(crd.Spec.Versions[0].Schema.Root.Properties["spec"].Rules) == 0 {
-		t.Fatalf("the CRD is not one version with rules for spec: %+v", crd)
-	}
-	return crd.Spec.Versions[0].Schema.Root.Properties["spec"]
+	checktest.Same(t, "how many versions there are", 1, len(crd.Spec.Versions))
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 }
 
 // TestDocuments checks that docs/registries.md has a row for each kind, docs/registry a page
@@ -185,15 +172,7 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s has no example", page)
 			continue
 		}
-		_, settings := Of(r, "demo")
-		c, err := connect(r, settings.Root, nil)
-		if err != nil {
-			t.Errorf("the example of %s: %v", row.Name, err)
-			continue
-		}
-		if err := c.Close(); err != nil {
-			t.Errorf("close %s: %v", row.Name, err)
-		}
+		connects(t, "the example of "+row.Name, connect, r)
 	}
 }
 

@@ -18,20 +18,14 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-func entry() registry.Entry {
-	e := registrytest.Entry("demo.web-1.0a")
-	e.Address, e.Port = "fd00::1", 80
-	return e
-}
-
 func stored(t *testing.T, e registry.Entry) instance {
 	t.Helper()
 	return checktest.Must(encoded(e))(t)
 }
 
 func TestEntryRoundTrip(t *testing.T) {
-	i := stored(t, entry())
-	want := entry()
+	i := stored(t, registrytest.SixEntry())
+	want := registrytest.SixEntry()
 	want.Version = i.version()
 	checktest.Same(t, "the entry read back", want, i.entry())
 	for name, spoil := range map[string]func(*instance){
@@ -47,17 +41,17 @@ func TestEntryRoundTrip(t *testing.T) {
 }
 
 func TestEntriesOfOthers(t *testing.T) {
-	ours := stored(t, entry())
+	ours := stored(t, registrytest.SixEntry())
 	copied := ours
 	copied.IP = "192.0.2.1"
 	if e := copied.entry(); e.Owner != (registry.Owner{}) || e.ID != "192.0.2.1:80" {
 		t.Errorf("metadata copied to another instance made it %+v", e)
 	}
-	moved := entry()
+	moved := registrytest.SixEntry()
 	moved.Address = "fd00::2"
 	both := identify([]instance{stored(t, moved), ours})
 	if both[0].entry.ID != "demo.web-1.0a" || both[1].entry.ID != "demo.web-1.0a@[fd00::2]:80" ||
-		both[1].entry.Owner != entry().Owner {
+		both[1].entry.Owner != registrytest.SixEntry().Owner {
 		t.Errorf("two instances with one ID are %+v", both)
 	}
 	checktest.Same(t, "a small weight", 1, (instance{IP: "192.0.2.1", Port: 1, Weight: 0.2, Healthy: true, Enabled: true}).entry().Weight)
@@ -68,7 +62,7 @@ func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
 		"a key of Usher's": func(e *registry.Entry) { e.Metadata = map[string]string{"usher-uid": "x"} },
 		"a large weight":   func(e *registry.Entry) { e.Weight = maxWeight + 1 },
 	} {
-		e := entry()
+		e := registrytest.SixEntry()
 		spoil(&e)
 		_, err := encoded(e)
 		registrytest.Check(t, name, err, registry.ErrPermanent)
@@ -78,7 +72,7 @@ func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
 // TestTwoPutsOfOneAddress checks that only one is made: Nacos would take the second for
 // a change of the first.
 func TestTwoPutsOfOneAddress(t *testing.T) {
-	a, b := entry(), entry()
+	a, b := registrytest.SixEntry(), registrytest.SixEntry()
 	b.ID = "other"
 	p := newPlan(nil, []registry.Change{{Op: registry.Put, Entry: a}, {Op: registry.Put, Entry: b}})
 	if len(p.steps) != 1 || !errors.Is(errors.Join(p.refused...), registry.ErrConflict) {
@@ -89,8 +83,8 @@ func TestTwoPutsOfOneAddress(t *testing.T) {
 // TestAddressChange checks that the new address is registered before the old one is
 // removed.
 func TestAddressChange(t *testing.T) {
-	old := stored(t, entry())
-	moved := entry()
+	old := stored(t, registrytest.SixEntry())
+	moved := registrytest.SixEntry()
 	moved.Address, moved.Version = "fd00::2", old.version()
 	p := newPlan([]instance{old}, []registry.Change{{Op: registry.Put, Entry: moved}})
 	if len(p.steps) != 1 || p.steps[0].put.IP != "fd00::2" || len(p.steps[0].gone) != 1 || p.steps[0].gone[0].IP != "fd00::1" {

@@ -111,6 +111,13 @@ func Entry(id string) registry.Entry {
 	}
 }
 
+// SixEntry returns the entry of a Pod with an IPv6 address.
+func SixEntry() registry.Entry {
+	e := Entry("demo.web-1.0a")
+	e.Address, e.Port = "fd00::1", 80
+	return e
+}
+
 // List lists the service "web".
 func List(t *testing.T, c registry.Connector) []registry.Entry {
 	t.Helper()

@@ -84,6 +84,7 @@ func Run(t *testing.T, connect func(t *testing.T) Fixture) {
 					t.Errorf("close: %v", err)
 				}
 			})
+			s.Connector = timely{s.Connector}
 			test.run(&harness{T: t, Fixture: s})
 		})
 	}
@@ -91,6 +92,24 @@ func Run(t *testing.T, connect func(t *testing.T) Fixture) {
 
 const service = "web"
 
+// timely is a connector whose calls have as long as those of a Registry.
+type timely struct{ registry.Connector }
+
+// List implements registry.Connector.
+func (c timely) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.Connector.List(ctx, service)
+}
+
+// Apply implements registry.Connector.
+func (c timely) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.Connector.Apply(ctx, service, changes)
+}
+
+// harness is a fixture, whose connector is timely.
 type harness struct {
 	*testing.T
 	Fixture
@@ -120,46 +139,26 @@ func changes(op registry.Op, entries []registry.Entry) []registry.Change {
 	return out
 }
 
-func (h *harness) context(limit time.Duration) context.Context {
-	h.Helper()
-	return within(h.T, limit)
-}
-
 func (h *harness) apply(changes []registry.Change) {
 	h.Helper()
-	if err := h.Connector.Apply(h.context(callTimeout), service, changes); err != nil {
-		h.Fatalf("apply: %v", err)
-	}
+	checktest.NoError(h.T, h.Connector.Apply(h.Context(), service, changes))
 }
 
-// put registers entries, or changes them, as a pass does: it starts from a list.
+// put is Put, and remove is Remove.
 func (h *harness) put(entries ...registry.Entry) {
 	h.Helper()
-	h.change(put(entries...))
+	Put(h.T, h.Connector, entries...)
 }
 
-// remove is put for entries that leave.
 func (h *harness) remove(entries ...registry.Entry) {
 	h.Helper()
-	h.change(remove(entries...))
-}
-
-func (h *harness) change(changes []registry.Change) {
-	h.Helper()
-	_, versions := h.list(service)
-	for i := range changes {
-		changes[i].Entry.Version = versions[changes[i].Entry.ID]
-	}
-	h.apply(changes)
+	Remove(h.T, h.Connector, entries...)
 }
 
 // list returns the entries without their versions, and the versions by ID.
 func (h *harness) list(service string) ([]registry.Entry, map[string]string) {
 	h.Helper()
-	entries, err := h.Connector.List(h.context(callTimeout), service)
-	if err != nil {
-		h.Fatalf("list: %v", err)
-	}
+	entries := list(h.T, h.Connector, service)
 	versions := map[string]string{}
 	for i := range entries {
 		if entries[i].Version == "" {
@@ -196,10 +195,10 @@ func ids(entries []registry.Entry) []string {
 	return out
 }
 
-// refused checks that exactly one change was refused, with the mark.
-func (h *harness) refused(err error, id string, mark error) {
+// refused makes changes, and checks that exactly one is refused, with the mark.
+func (h *harness) refused(changes []registry.Change, id string, mark error) {
 	h.Helper()
-	CheckRefused(h.T, "apply", err, id, mark)
+	CheckRefused(h.T, "apply", h.Connector.Apply(h.Context(), service, changes), id, mark)
 }
 
 func testEmpty(h *harness) { h.shows() }
@@ -265,7 +264,7 @@ func testHoldBack(h *harness) {
 	h.shows()
 	// A removed entry cannot be held back.
 	held.Version = before[a.ID]
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(held)), a.ID, registry.ErrConflict)
+	h.refused(put(held), a.ID, registry.ErrConflict)
 	h.shows()
 	// The next Pod with that address must not be held back with it.
 	next := entry("here", 2)
@@ -284,8 +283,8 @@ func testConflict(h *harness) {
 
 	late := a
 	late.Weight, late.Version = 30, old
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(late)), a.ID, registry.ErrConflict)
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, remove(late)), a.ID, registry.ErrConflict)
+	h.refused(put(late), a.ID, registry.ErrConflict)
+	h.refused(remove(late), a.ID, registry.ErrConflict)
 	h.shows(b)
 }
 
@@ -297,8 +296,8 @@ func testForeign(h *harness) {
 	}
 	mine := entry("here", 1)
 	mine.ID = "theirs"
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(mine)), mine.ID, registry.ErrForeign)
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, remove(mine)), mine.ID, registry.ErrForeign)
+	h.refused(put(mine), mine.ID, registry.ErrForeign)
+	h.refused(remove(mine), mine.ID, registry.ErrForeign)
 	after, versionsAfter := h.list(service)
 	if diff := cmp.Diff(before, after); diff != "" || versions["theirs"] != versionsAfter["theirs"] {
 		h.Errorf("the foreign entry changed: %s", diff)
@@ -316,8 +315,8 @@ func testTwoClusters(h *harness) {
 
 	thief := entry("there", 2)
 	thief.ID = here.ID
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(thief)), here.ID, registry.ErrForeign)
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, remove(thief)), here.ID, registry.ErrForeign)
+	h.refused(put(thief), here.ID, registry.ErrForeign)
+	h.refused(remove(thief), here.ID, registry.ErrForeign)
 
 	h.shows(here, there)
 	h.remove(here)
@@ -347,7 +346,7 @@ func testPartial(h *harness) {
 	h.put(b)
 	late := b
 	late.Weight, late.Version = 99, h.shows(b)[b.ID]+"9"
-	h.refused(h.Connector.Apply(h.context(callTimeout), service, put(a, late, c)), b.ID, registry.ErrConflict)
+	h.refused(put(a, late, c), b.ID, registry.ErrConflict)
 	h.shows(a, b, c)
 }
 
@@ -365,15 +364,15 @@ func testBatch(h *harness) {
 func testDown(h *harness) {
 	a := entry("here", 1)
 	h.put(a)
-	h.must(h.Break())
+	checktest.NoError(h.T, h.Break())
 	began := time.Now()
 	for name, call := range h.calls(entry("here", 2)) {
-		Check(h.T, name+" while the registry is down", call(h.context(downTimeout)), registry.ErrTransient)
+		Check(h.T, name+" while the registry is down", call(within(h.T, downTimeout)), registry.ErrTransient)
 	}
 	if took := time.Since(began); took > 4*downTimeout {
 		h.Errorf("three calls that may take %s each took %s", downTimeout, took)
 	}
-	h.must(h.Mend(Bounded(h.T)))
+	checktest.NoError(h.T, h.Mend(Bounded(h.T)))
 	h.recovers()
 	if h.Forgets {
 		h.shows()
@@ -385,7 +384,7 @@ func testDown(h *harness) {
 // recovers waits until the connector works again.
 func (h *harness) recovers() {
 	h.Helper()
-	for end := h.context(recovery); h.Connector.Ping(h.context(downTimeout)) != nil; {
+	for end := within(h.T, recovery); h.Connector.Ping(within(h.T, downTimeout)) != nil; {
 		if end.Err() != nil {
 			h.Fatalf("the connector did not recover within %s", recovery)
 		}
@@ -399,28 +398,21 @@ func testHung(h *harness) {
 		return
 	}
 	h.shows()
-	h.must(h.Hang())
+	checktest.NoError(h.T, h.Hang())
 	began := time.Now()
 	var all sync.WaitGroup
 	for name, call := range h.calls(entry("here", 1)) {
-		ctx := h.context(downTimeout)
+		ctx := within(h.T, downTimeout)
 		all.Go(func() { Check(h.T, name+" of a server that hangs", call(ctx), registry.ErrTransient) })
 	}
 	all.Wait()
 	if took := time.Since(began); took > 2*downTimeout {
 		h.Errorf("calls that may take %s took %s", downTimeout, took)
 	}
-	h.must(h.Resume())
+	checktest.NoError(h.T, h.Resume())
 	h.recovers()
 	// The change may have reached the server.
-	if _, err := h.Connector.List(h.context(callTimeout), service); err != nil {
-		h.Error(err)
-	}
-}
-
-func (h *harness) must(err error) {
-	h.Helper()
-	checktest.NoError(h.T, err)
+	list(h.T, h.Connector, service)
 }
 
 func (h *harness) calls(e registry.Entry) map[string]func(context.Context) error {
@@ -443,5 +435,5 @@ func testCancelled(h *harness) {
 }
 
 func testPing(h *harness) {
-	Check(h.T, "ping", h.Connector.Ping(h.context(callTimeout)), nil)
+	Check(h.T, "ping", h.Connector.Ping(within(h.T, callTimeout)), nil)
 }
