@@ -3,7 +3,9 @@
 package zookeeper
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,13 +25,17 @@ const (
 // other than ZooKeeper answers.
 type frames struct {
 	net.Conn
-	header []byte // The rest of a length field to return.
-	body   int    // The rest of its packet, in bytes.
+	packet io.Reader // The current one with its length field, nil before the first.
 }
 
 // Read implements io.Reader. The client reads from one goroutine at a time.
 func (f *frames) Read(p []byte) (int, error) {
-	if len(f.header) == 0 && f.body == 0 {
+	for {
+		if f.packet != nil {
+			if n, err := f.packet.Read(p); n > 0 || !errors.Is(err, io.EOF) {
+				return n, err
+			}
+		}
 		header := make([]byte, headerBytes)
 		if _, err := io.ReadFull(f.Conn, header); err != nil {
 			return 0, err
@@ -38,14 +44,6 @@ func (f *frames) Read(p []byte) (int, error) {
 		if length < minPacket || length > maxPacket {
 			return 0, fmt.Errorf("a packet of %d bytes: this is no ZooKeeper, or the service has too many entries", length)
 		}
-		f.header, f.body = header, int(length)
+		f.packet = io.MultiReader(bytes.NewReader(header), io.LimitReader(f.Conn, int64(length)))
 	}
-	if len(f.header) > 0 {
-		n := copy(p, f.header)
-		f.header = f.header[n:]
-		return n, nil
-	}
-	n, err := f.Conn.Read(p[:min(len(p), f.body)])
-	f.body -= n
-	return n, err
 }

@@ -126,16 +126,21 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if r.fault == ReadOnly {
 		return registry.Permanent(errors.New("the registry is read-only"))
 	}
-	var refused []error
-	for _, change := range changes {
-		if err := r.apply(service, change); err != nil {
-			refused = append(refused, change.Refused(err))
+	refused := registry.Decide(r.sorted(service), registry.Itself, changes, func(change registry.Change, current *registry.Entry) error {
+		switch {
+		case r.fault == Busy && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0):
+			r.linger(service, *current, change)
+		case change.Op == registry.Remove:
+			delete(r.services[service], change.Entry.ID)
+		default:
+			r.put(service, change.Entry)
 		}
-	}
+		return nil
+	})
 	if r.fault == Lossy {
 		return registry.Transient(errors.New("the answer was lost"))
 	}
-	return errors.Join(refused...)
+	return refused
 }
 
 // Ping implements registry.Connector.
@@ -160,27 +165,6 @@ func (r *Registry) enter(ctx context.Context, count func(*Calls)) error {
 	if fault == Down {
 		return registry.Transient(errors.New("connection refused"))
 	}
-	return nil
-}
-
-func (r *Registry) apply(service string, change registry.Change) error {
-	var current *registry.Entry
-	if entry, ok := r.services[service][change.Entry.ID]; ok {
-		current = &entry
-	}
-	needed, err := change.Check(current)
-	if err != nil || !needed {
-		return err
-	}
-	if r.fault == Busy && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0) {
-		r.linger(service, *current, change)
-		return nil
-	}
-	if change.Op == registry.Remove {
-		delete(r.services[service], change.Entry.ID)
-		return nil
-	}
-	r.put(service, change.Entry)
 	return nil
 }
 
