@@ -262,15 +262,6 @@ func TestMayNotWrite(t *testing.T) {
 	}
 }
 
-func TestServiceIsOneLabel(t *testing.T) {
-	b := startBind(t, 1)
-	c := b.connect(t, zone(0))
-	for _, service := range []string{"web.demo", "Web", "-web", strings.Repeat("w", 63), "web\n"} {
-		_, err := c.List(registrytest.Bounded(t), service)
-		registrytest.Check(t, "the service "+service, err, registry.ErrPermanent)
-	}
-}
-
 // TestAnyText uses IDs that are not valid names, and metadata that DNS would escape.
 func TestAnyText(t *testing.T) {
 	b := startBind(t, 1)

@@ -56,9 +56,7 @@ func testConformance(t *testing.T, s *server) {
 			Connector: r, HoldsBack: true,
 			Seed: func(t *testing.T, _, id string) {
 				servers.Must(t, s.HTTP, http.MethodPost, "/apps/WEB", foreign("WEB", id), nil)
-				registrytest.Eventually(t, "the foreign entry", func() string {
-					return registrytest.Unless(len(registrytest.List(t, r)) == 1, "it is not listed")
-				})
+				registrytest.Until(t, "the foreign entry", func() bool { return len(registrytest.List(t, r)) == 1 })
 			},
 			Break: s.Hang, Mend: func(context.Context) error { return s.Resume() },
 			Hang: s.Hang, Resume: s.Resume,
@@ -76,9 +74,7 @@ func testOthers(t *testing.T, s *server) {
 		"a status": "/apps/WEB/a/status?value=OUT_OF_SERVICE", "metadata": "/apps/WEB/a/metadata?zone=z",
 	} {
 		servers.Must(t, s.HTTP, http.MethodPut, path, nil, nil)
-		registrytest.Eventually(t, what+" of others", func() string {
-			return registrytest.Unless(!registrytest.Only(t, r).Same(want), "the entry is as Usher wrote it")
-		})
+		registrytest.Until(t, what+" of others", func() bool { return !registrytest.Only(t, r).Same(want) })
 		registrytest.Heals(t, what, r, want)
 		registrytest.Only(t, r)
 	}

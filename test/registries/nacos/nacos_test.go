@@ -54,9 +54,7 @@ func testConformance(t *testing.T, s *server) {
 			Connector: r, AddressIsIdentity: true, HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {
 				s.write(t, http.MethodPost, foreign(namespace, service, id, 1))
-				registrytest.Eventually(t, "the foreign entry", func() string {
-					return registrytest.Unless(len(registrytest.List(t, r)) == 1, "it is not listed")
-				})
+				registrytest.Until(t, "the foreign entry", func() bool { return len(registrytest.List(t, r)) == 1 })
 			},
 			Break: s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
 		}
@@ -66,9 +64,7 @@ func testConformance(t *testing.T, s *server) {
 // awaitHeld waits until the only entry gets no callers.
 func awaitHeld(t *testing.T, what string, r registry.Connector) {
 	t.Helper()
-	registrytest.Eventually(t, what, func() string {
-		return registrytest.Unless(registrytest.Only(t, r).Weight == 0, "the entry still gets callers")
-	})
+	registrytest.Until(t, what+" to keep the callers away", func() bool { return registrytest.Only(t, r).Weight == 0 })
 }
 
 // testConsole changes an entry as Nacos's console does. The console stores its settings
@@ -98,9 +94,7 @@ func testAddressOfAnother(t *testing.T, s *server) {
 	s.write(t, http.MethodPost, foreign(namespace, "web", "theirs", 1))
 	ours := registrytest.Entry("a")
 	registrytest.Put(t, r, ours)
-	registrytest.Eventually(t, "both entries", func() string {
-		return registrytest.Unless(len(registrytest.List(t, r)) == 2, "they are not listed")
-	})
+	registrytest.Until(t, "both entries", func() bool { return len(registrytest.List(t, r)) == 2 })
 	atTheirs := registrytest.Entry("b")
 	atTheirs.Address, atTheirs.Port = "192.0.2.1", 1
 	registrytest.CheckRefused(t, "their address", registrytest.TryPut(t, r, atTheirs), "b", registry.ErrForeign)
@@ -150,9 +144,7 @@ func TestUsers(t *testing.T) {
 		return map[string][]byte{credentials.KeyUsername: []byte(user), credentials.KeyPassword: []byte(password + "\n")}
 	}
 	first := s.connectWith(t, "public", secret("nacos", "right-one"))
-	registrytest.Eventually(t, "Nacos to know the new user", func() string {
-		return registrytest.Unless(first.Ping(registrytest.Bounded(t)) == nil, "the login fails")
-	})
+	registrytest.Until(t, "Nacos to know the new user", func() bool { return first.Ping(registrytest.Bounded(t)) == nil })
 	for name, test := range map[string]struct {
 		secret map[string][]byte
 		want   error

@@ -85,6 +85,13 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+func TestServiceIsOneLabel(t *testing.T) {
+	for _, service := range []string{"web.demo", "Web", "-web", strings.Repeat("w", 63), "web\n"} {
+		_, err := testRegistry(t, local, nil).List(t.Context(), service)
+		registrytest.Check(t, "the service "+service, err, registry.ErrPermanent)
+	}
+}
+
 func TestForeignTexts(t *testing.T) {
 	n := names{srv: "_web._tcp.z.", base: "web.z."}
 	for _, text := range []string{

@@ -193,21 +193,18 @@ func (v view) asEntry() registry.Entry { return v.entry }
 // merge makes one entry of each ID: in service if every process says so, and gone if no
 // process has it.
 func (r *Registry) merge(found [][]server) []view {
-	at := map[string]int{}
-	var views []view
+	byID := map[string][][]server{}
 	for process, servers := range found {
 		for _, s := range servers {
-			i, known := at[s.entry.ID]
-			if !known {
-				i = len(views)
-				at[s.entry.ID] = i
-				views = append(views, view{servers: make([][]server, len(r.targets))})
+			if byID[s.entry.ID] == nil {
+				byID[s.entry.ID] = make([][]server, len(found))
 			}
-			views[i].servers[process] = append(views[i].servers[process], s)
+			byID[s.entry.ID][process] = append(byID[s.entry.ID][process], s)
 		}
 	}
-	for i := range views {
-		views[i].entry = r.settle(views[i].servers)
+	views := make([]view, 0, len(byID))
+	for _, servers := range byID {
+		views = append(views, view{entry: r.settle(servers), servers: servers})
 	}
 	return views
 }

@@ -16,19 +16,14 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 )
 
-const (
-	// idle is the number of idle connections to keep open: as many as any connector uses at a time.
-	idle = 16
-	// idleTime is how long to keep an idle connection.
-	idleTime = 90 * time.Second
-)
+// idle is the number of idle connections to keep open: as many as any connector uses at a time.
+const idle = 16
 
 // Options locate the server.
 type Options struct {
@@ -69,17 +64,13 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, registry.Permanent(err)
 	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost, transport.TLSClientConfig = idle, config
 	options.Address = strings.TrimRight(options.Address, "/")
 	return &Client{
 		options: options,
 		http: &http.Client{
-			Transport: &http.Transport{
-				Proxy:               http.ProxyFromEnvironment,
-				MaxIdleConnsPerHost: idle,
-				IdleConnTimeout:     idleTime,
-				TLSClientConfig:     config,
-				ForceAttemptHTTP2:   true,
-			},
+			Transport: transport,
 			// A redirect would send credentials to a server that the user never named.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
