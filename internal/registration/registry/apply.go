@@ -13,13 +13,14 @@ import (
 )
 
 // Decide compares the changes with what a registry holds, and calls do for those that are
-// left to make, each with what is there now, nil for nothing. It returns the ChangeErrors of
-// changes that must not be made, and of those for which do returns an error.
-func Decide[T any](found []T, entry func(T) Entry, changes []Change, do func(change Change, there *T) error) error {
+// left to make, each with what is there now, nil for nothing. It returns what do returned, and
+// the ChangeErrors of changes that must not be made, and of those for which do returns an error.
+func Decide[T, S any](found []T, entry func(T) Entry, changes []Change, do func(change Change, there *T) (S, error)) ([]S, error) {
 	at := make(map[string]int, len(found))
 	for i, one := range found {
 		at[entry(one).ID] = i
 	}
+	var left []S
 	var refused []error
 	for _, change := range changes {
 		var there *T
@@ -29,13 +30,16 @@ func Decide[T any](found []T, entry func(T) Entry, changes []Change, do func(cha
 		}
 		needed, err := change.Check(current)
 		if err == nil && needed {
-			err = do(change, there)
+			var step S
+			if step, err = do(change, there); err == nil {
+				left = append(left, step)
+			}
 		}
 		if err != nil {
 			refused = append(refused, change.Refused(err))
 		}
 	}
-	return errors.Join(refused...)
+	return left, errors.Join(refused...)
 }
 
 // MaxRounds limits how many rounds Rounds runs. Entries that share what is written as a

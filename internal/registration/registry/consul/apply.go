@@ -43,15 +43,10 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 		if err != nil {
 			return nil, err
 		}
-		var steps []step
 		entry := func(i instance) registry.Entry { return i.entry(service) }
-		refused := registry.Decide(instances, entry, changes, func(change registry.Change, there *instance) error {
+		steps, refused := registry.Decide(instances, entry, changes, func(change registry.Change, there *instance) (step, error) {
 			ops, err := r.operations(service, change, cmp.Or(there, &instance{}))
-			if err != nil {
-				return err
-			}
-			steps = append(steps, step{change: change, ops: ops, bytes: len(encode.JSON(ops))})
-			return nil
+			return step{change: change, ops: ops, bytes: len(encode.JSON(ops))}, err
 		})
 		again, err := r.commitAll(ctx, steps)
 		return again, errors.Join(refused, err)

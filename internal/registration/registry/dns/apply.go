@@ -91,19 +91,15 @@ func (r *Registry) operations(n names, changes []registry.Change, instances []*i
 			listed = append(listed, e)
 		}
 	}
-	refused = registry.Decide(listed, registry.Itself, changes, func(change registry.Change, _ *registry.Entry) (err error) {
-		op := &operation{change: change, host: n.host(change.Entry.ID), have: there[change.Entry.ID]}
+	return registry.Decide(listed, registry.Itself, changes, func(change registry.Change, _ *registry.Entry) (op *operation, err error) {
+		op = &operation{change: change, host: n.host(change.Entry.ID), have: there[change.Entry.ID]}
 		if change.Op == registry.Put {
 			if op.srv, op.others, err = r.wanted(n, change.Entry); err == nil {
 				err = op.fits(&size)
 			}
 		}
-		if err == nil {
-			ready = append(ready, op)
-		}
-		return err
+		return op, err
 	})
-	return ready, refused
 }
 
 // sizeOf returns the size of an SRV record in an answer, in bytes. The name is written

@@ -94,27 +94,25 @@ func (l *layout) entries() []registry.Entry {
 
 // change makes the changes, and returns the errors of those it does not make.
 func (l *layout) change(changes []registry.Change) (refused error) {
-	var puts []placement
 	// Removals make room first.
-	refused = registry.Decide(l.entries(), registry.Itself, changes, func(c registry.Change, _ *registry.Entry) (err error) {
-		if c.Op == registry.Remove {
-			l.take(c.Entry.ID)
-			return nil
+	placements, refused := registry.Decide(l.entries(), registry.Itself, changes, func(c registry.Change, _ *registry.Entry) (p placement, err error) {
+		if c.Op == registry.Put {
+			p.item, p.group, err = encoded(c.Entry)
 		}
-		var p placement
-		if p.item, p.group, err = encoded(c.Entry); err == nil {
+		if err == nil {
 			p.before = l.take(c.Entry.ID)
-			puts = append(puts, p)
 		}
-		return err
+		return p, err
 	})
-	for _, p := range puts {
-		l.put(p)
+	for _, p := range placements {
+		if p.item.record != nil {
+			l.put(p)
+		}
 	}
 	return refused
 }
 
-// placement is an item that needs a slice.
+// placement is an item that needs a slice, empty for one that is removed.
 type placement struct {
 	item  item
 	group group

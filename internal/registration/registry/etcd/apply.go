@@ -75,9 +75,8 @@ func (r *Registry) round(
 			current = append(current, decode(strings.TrimPrefix(string(kv.Key), r.root(service)), kv))
 		}
 	}
-	err = registry.Decide(current, registry.Itself, sent, func(change registry.Change, _ *registry.Entry) error {
-		again = append(again, change)
-		return nil
+	again, err = registry.Decide(current, registry.Itself, sent, func(change registry.Change, _ *registry.Entry) (registry.Change, error) {
+		return change, nil
 	})
 	return again, errors.Join(append(refused, err)...)
 }

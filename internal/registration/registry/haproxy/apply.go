@@ -44,23 +44,20 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 
 // jobs checks the changes against the current servers.
 func (r *Registry) jobs(views []view, changes []registry.Change) (jobs []job, refused error) {
-	refused = registry.Decide(views, view.asEntry, changes, func(change registry.Change, there *view) (err error) {
-		j := job{change: change, servers: make([][]server, len(r.targets))}
+	return registry.Decide(views, view.asEntry, changes, func(change registry.Change, there *view) (j job, err error) {
+		j = job{change: change, servers: make([][]server, len(r.targets))}
 		if there != nil {
 			j.servers = there.servers
 		}
-		if change.Op == registry.Put {
-			if change.Entry.Weight > maxWeight {
-				return registry.Permanent(fmt.Errorf("weight %d is above HAProxy's limit of %d: set a smaller one", change.Entry.Weight, maxWeight))
-			}
+		switch {
+		case change.Op == registry.Remove:
+		case change.Entry.Weight > maxWeight:
+			err = registry.Permanent(fmt.Errorf("weight %d is above HAProxy's limit of %d: set a smaller one", change.Entry.Weight, maxWeight))
+		default:
 			j.name, err = nameOf(change.Entry)
 		}
-		if err == nil {
-			jobs = append(jobs, j)
-		}
-		return err
+		return j, err
 	})
-	return jobs, refused
 }
 
 // maxWeight is HAProxy's limit.

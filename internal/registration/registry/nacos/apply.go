@@ -215,33 +215,30 @@ func newPlan(instances []instance, changes []registry.Change) *plan {
 	}
 	removals := func(a, b registry.Change) int { return strings.Compare(string(b.Op), string(a.Op)) }
 	sorted := slices.SortedStableFunc(slices.Values(changes), removals)
-	p.refused = []error{registry.Decide(found, listed.asEntry, sorted, p.one)}
+	var err error
+	p.steps, err = registry.Decide(found, listed.asEntry, sorted, p.one)
+	p.refused = []error{err}
 	return p
 }
 
 // one plans a change that is left to make.
-func (p *plan) one(c registry.Change, there *listed) error {
+func (p *plan) one(c registry.Change, there *listed) (step, error) {
 	if c.Op == registry.Remove {
 		delete(p.taken, there.instance.at())
-		p.steps = append(p.steps, step{change: c, gone: []instance{there.instance}})
-		return nil
+		return step{change: c, gone: []instance{there.instance}}, nil
 	}
 	want, err := encoded(c.Entry)
 	if err != nil {
-		return err
+		return step{}, err
 	}
 	if there != nil && there.instance.shows(want) {
-		return registry.Transient(errHeldBack)
-	}
-	if err := p.take(c.Entry, want.at()); err != nil {
-		return err
+		return step{}, registry.Transient(errHeldBack)
 	}
 	s := step{change: c, put: &want, covered: there != nil}
 	if there != nil && there.instance.at() != want.at() {
 		s.gone = []instance{there.instance}
 	}
-	p.steps = append(p.steps, s)
-	return nil
+	return s, p.take(c.Entry, want.at())
 }
 
 // take refuses an address that another entry has: Nacos identifies instances only by

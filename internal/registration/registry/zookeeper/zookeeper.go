@@ -245,19 +245,13 @@ func (r *Registry) round(ctx context.Context, service string, changes []registry
 
 // steps compares the changes with the current nodes.
 func (r *Registry) steps(service string, changes []registry.Change, nodes []node) (steps []step, refused error) {
-	refused = registry.Decide(nodes, node.asEntry, changes, func(change registry.Change, there *node) (err error) {
-		s := step{change: change, there: there}
-		if change.Op == registry.Put {
-			s.name, s.data, err = r.layout.encode(service, change.Entry)
-		} else {
-			s.name = s.there.name
+	return registry.Decide(nodes, node.asEntry, changes, func(change registry.Change, there *node) (step, error) {
+		if change.Op == registry.Remove {
+			return step{change: change, there: there, name: there.name}, nil
 		}
-		if err == nil {
-			steps = append(steps, s)
-		}
-		return err
+		name, data, err := r.layout.encode(service, change.Entry)
+		return step{change: change, there: there, name: name, data: data}, err
 	})
-	return steps, refused
 }
 
 func (s step) make(conn *zk.Conn, folder string, acl []zk.ACL) error {

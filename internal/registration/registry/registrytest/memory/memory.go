@@ -126,7 +126,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if r.fault == ReadOnly {
 		return registry.Permanent(errors.New("the registry is read-only"))
 	}
-	refused := registry.Decide(r.sorted(service), registry.Itself, changes, func(change registry.Change, current *registry.Entry) error {
+	_, refused := registry.Decide(r.sorted(service), registry.Itself, changes, func(change registry.Change, current *registry.Entry) (any, error) {
 		switch {
 		case r.fault == Busy && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0):
 			r.linger(service, *current, change)
@@ -135,7 +135,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 		default:
 			r.put(service, change.Entry)
 		}
-		return nil
+		return nil, nil
 	})
 	if r.fault == Lossy {
 		return registry.Transient(errors.New("the answer was lost"))
