@@ -127,15 +127,12 @@ func newKey(secret map[string][]byte) (key, error) {
 	if _, err := base64.StdEncoding.DecodeString(value); err != nil {
 		return key{}, fmt.Errorf("the credentials Secret's %s is not base64", KeySecret)
 	}
-	algorithm := dns.HmacSHA256
-	if text := strings.TrimSpace(string(secret[KeyAlgorithm])); text != "" {
-		algorithm = dns.Fqdn(strings.ToLower(text))
-	}
+	algorithm := cmp.Or(strings.TrimSpace(string(secret[KeyAlgorithm])), dns.HmacSHA256)
+	algorithm = dns.Fqdn(strings.ToLower(algorithm))
 	if !slices.Contains(algorithms, algorithm) {
 		return key{}, fmt.Errorf("the credentials Secret's %s is unknown: use hmac-sha256 or another of SHA-2", KeyAlgorithm)
 	}
-	name = dns.CanonicalName(name)
-	return key{name: name, algorithm: algorithm, secret: value}, nil
+	return key{name: dns.CanonicalName(name), algorithm: algorithm, secret: value}, nil
 }
 
 // names are the names of a service's records.

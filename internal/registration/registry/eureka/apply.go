@@ -41,7 +41,7 @@ func (r *Registry) one(ctx context.Context, service string, c registry.Change) e
 	app := application(service)
 	// Also if nothing is left to do or the change is refused: it may have been computed
 	// from an old list.
-	r.behind(app, c.Entry.ID, true)
+	r.written.Store([2]string{app, c.Entry.ID}, nil)
 	there, err := r.actual(ctx, app, c.Entry.ID)
 	if err != nil {
 		return err

@@ -68,10 +68,11 @@ type Registry struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
 
-	mu sync.Mutex
-	// written holds the applications and IDs of instances that the cache may not show
-	// correctly.
-	written map[[2]string]bool
+	// written has as keys the applications and IDs of instances that the cache may not
+	// show correctly, each as [2]string.
+	written sync.Map
+
+	mu      sync.Mutex
 	renewed map[string]renewal
 }
 
@@ -98,7 +99,7 @@ func New(s *usherv1alpha1.EurekaRegistry, secret map[string][]byte, clock clock.
 		fresh:  clock.Now().Add(ptr.Deref(s.ResponseCache, metav1.Duration{Duration: defaultResponseCache}).Duration),
 		clock:  clock,
 		stop:   stop, stopped: make(chan struct{}),
-		written: map[[2]string]bool{}, renewed: map[string]renewal{},
+		renewed: map[string]renewal{},
 	}
 	go r.renewUntil(ctx, clock.NewTicker(RenewInterval))
 	return r, nil
@@ -190,7 +191,7 @@ func (r *Registry) correct(ctx context.Context, app string, instances map[string
 		case errs[n] != nil:
 			return nil, errs[n]
 		case actual[n] == nil && !found, actual[n] != nil && found && actual[n].version() == listed.version():
-			r.behind(app, id, false)
+			r.written.Delete([2]string{app, id})
 		case actual[n] == nil:
 			delete(instances, id)
 		default:
@@ -234,27 +235,14 @@ func (r *Registry) isEureka(ctx context.Context) error {
 }
 
 func (r *Registry) writtenTo(app string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var ids []string
-	for key := range r.written {
-		if key[0] == app {
+	for key := range r.written.Range {
+		if key := key.([2]string); key[0] == app {
 			ids = append(ids, key[1])
 		}
 	}
 	slices.Sort(ids)
 	return ids
-}
-
-// behind notes whether the cache may be behind.
-func (r *Registry) behind(app, id string, yes bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if yes {
-		r.written[[2]string{app, id}] = true
-	} else {
-		delete(r.written, [2]string{app, id})
-	}
 }
 
 // application returns the name under which Eureka keeps a service.

@@ -88,19 +88,15 @@ func greet(conn net.Conn, reader *bufio.Reader) error {
 	if _, err := conn.Write([]byte("prompt\n")); err != nil {
 		return err
 	}
-	head := make([]byte, 0, len(prompt))
-	for len(head) < len(prompt) {
-		b, err := reader.ReadByte()
-		if err != nil {
-			return err
-		}
-		head = append(head, b)
-		if !strings.HasPrefix(prompt, string(head)) {
-			return registry.Permanent(errors.New("this is not the runtime API of a worker process: " +
-				"use the address of a stats socket, not the master's or another service's"))
-		}
+	head, err := reader.Peek(len(prompt))
+	if !strings.HasPrefix(prompt, string(head)) {
+		return registry.Permanent(errors.New("this is not the runtime API of a worker process: " +
+			"use the address of a stats socket, not the master's or another service's"))
 	}
-	return nil
+	if err == nil {
+		_, err = reader.Discard(len(prompt))
+	}
+	return err
 }
 
 // run sends commands and returns their answers, in order.

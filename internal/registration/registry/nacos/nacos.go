@@ -163,8 +163,8 @@ type result struct {
 // call makes a request and decodes its data. If the server no longer knows the login,
 // for example after a restart with another key, call logs in again once.
 func (r *Registry) call(ctx context.Context, method, path string, form url.Values, into any) error {
-	for attempt := 0; ; attempt++ {
-		token, err := r.token(ctx)
+	for refused := ""; ; {
+		token, err := r.token(ctx, refused)
 		if err != nil {
 			return err
 		}
@@ -172,8 +172,8 @@ func (r *Registry) call(ctx context.Context, method, path string, form url.Value
 		if err != nil {
 			return err
 		}
-		if answer.Denied() && token != "" && attempt == 0 {
-			r.forget(token)
+		if answer.Denied() && token != "" && refused == "" {
+			refused = token
 			continue
 		}
 		return decode(answer, into)
@@ -224,8 +224,9 @@ func failure(answer *rest.Answer) error {
 	return err
 }
 
-// token logs in unless a login is still valid. It is empty without credentials.
-func (r *Registry) token(ctx context.Context) (string, error) {
+// token logs in unless a login is still valid, and not the one that the server has refused. It
+// is empty without credentials.
+func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 	if r.username == "" {
 		return "", nil
 	}
@@ -233,7 +234,7 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 	have := r.login
 	r.mu.Unlock()
 	now := r.now()
-	if have.token != "" && now.Before(have.until) {
+	if have.token != refused && now.Before(have.until) {
 		return have.token, nil
 	}
 	answer, err := r.send(ctx, http.MethodPost, pathLogin, url.Values{
@@ -261,13 +262,4 @@ func (r *Registry) token(ctx context.Context) (string, error) {
 	defer r.mu.Unlock()
 	r.login = next
 	return next.token, nil
-}
-
-// forget discards a login that the server refuses, unless it was renewed.
-func (r *Registry) forget(token string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.login.token == token {
-		r.login = login{}
-	}
 }

@@ -70,7 +70,14 @@ func (r *Registry) List(ctx context.Context, name string) ([]registry.Entry, err
 	if err != nil {
 		return nil, endpointslice.Typed(ctx, err)
 	}
-	return entries(list.Items), nil
+	var all []registry.Entry
+	for i := range list.Items {
+		for n := range list.Items[i].Endpoints {
+			all = append(all, entry(&list.Items[i], n))
+		}
+	}
+	registry.Sort(all)
+	return all, nil
 }
 
 // unusable is why the readiness of Pods does not decide whether the Service lists them; empty
@@ -85,17 +92,6 @@ func unusable(object *corev1.Service) string {
 		return "has publishNotReadyAddresses, so callers get Pods that are not ready, and no drain can end: set it to false"
 	}
 	return ""
-}
-
-func entries(list []discoveryv1.EndpointSlice) []registry.Entry {
-	var all []registry.Entry
-	for i := range list {
-		for n := range list[i].Endpoints {
-			all = append(all, entry(&list[i], n))
-		}
-	}
-	registry.Sort(all)
-	return all
 }
 
 // entry is an endpoint of a slice. A missing condition means ready, as the API says.

@@ -23,11 +23,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -80,11 +79,9 @@ type server struct {
 
 // Cache selects the EndpointSlices that the manager's cache must keep.
 func Cache() cache.ByObject {
-	served, err := labels.NewRequirement(LabelService, selection.Exists, nil)
-	if err != nil {
-		panic(err) // The label is a constant.
-	}
-	return cache.ByObject{Label: labels.NewSelector().Add(*served)}
+	var served client.ListOptions
+	client.HasLabels{LabelService}.ApplyToList(&served)
+	return cache.ByObject{Label: served.LabelSelector}
 }
 
 // Setup adds an xDS server to the manager and returns its Store. The server runs on
