@@ -76,14 +76,14 @@ type worker struct {
 // is always in service.
 func (w *worker) work(jobs []job) error {
 	var puts []command
-	var leaving []leaver
+	var leaving []server
 	for _, j := range jobs {
 		for _, s := range j.servers[w.at] {
 			if s.entry.Owner.Cluster != j.change.Entry.Owner.Cluster {
 				continue
 			}
 			if j.change.Op == registry.Remove || s.name != j.name {
-				leaving = append(leaving, leaver{id: j.change.Entry.ID, server: s})
+				leaving = append(leaving, s)
 			}
 		}
 		if j.change.Op == registry.Put {
@@ -128,22 +128,16 @@ func (w *worker) put(j job) []command {
 	return commands
 }
 
-// leaver is a server to remove.
-type leaver struct {
-	id     string
-	server server
-}
-
 // remove hides servers from callers, and deletes those without a session. HAProxy
 // itself refuses to delete a server that a request has chosen but not reached yet.
-func (w *worker) remove(leaving []leaver) error {
+func (w *worker) remove(leaving []server) error {
 	if len(leaving) == 0 {
 		return nil
 	}
 	var drains, deletions []command
-	for _, l := range leaving {
-		if l.server.admin == 0 {
-			drains = append(drains, command{l.id, "set server " + w.service + "/" + l.server.name + " state drain", silent})
+	for _, s := range leaving {
+		if s.admin == 0 {
+			drains = append(drains, command{s.entry.ID, "set server " + w.service + "/" + s.name + " state drain", silent})
 		}
 	}
 	if err := w.execute(drains); err != nil {
@@ -153,10 +147,10 @@ func (w *worker) remove(leaving []leaver) error {
 	if err != nil {
 		return err
 	}
-	for _, l := range leaving {
-		if full := w.service + "/" + l.server.name; sessions[l.server.name] == 0 {
-			deletions = append(deletions, command{l.id, "set server " + full + " state maint", silent},
-				command{l.id, "del server " + full, deleted})
+	for _, s := range leaving {
+		if full := w.service + "/" + s.name; sessions[s.name] == 0 {
+			deletions = append(deletions, command{s.entry.ID, "set server " + full + " state maint", silent},
+				command{s.entry.ID, "del server " + full, deleted})
 		}
 	}
 	return w.execute(deletions)

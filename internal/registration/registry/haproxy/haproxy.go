@@ -64,7 +64,7 @@ type Registry struct {
 // target is the runtime API of one process.
 type target struct {
 	network, address string
-	tls              *tls.Config
+	dial             func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // New checks the spec but does not connect. An entry is listed as in service if the processes at
@@ -98,17 +98,17 @@ func parseTarget(address string, secret map[string][]byte) (target, error) {
 	switch u.Scheme {
 	case "unix":
 		if u.Host == "" && strings.HasPrefix(u.Path, "/") {
-			return target{network: "unix", address: u.Path}, nil
+			return target{"unix", u.Path, (&net.Dialer{}).DialContext}, nil
 		}
 	case "tcp", "tls":
 		if u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
 			break
 		}
-		t := target{network: "tcp", address: u.Host}
-		if u.Scheme == "tls" {
-			t.tls, err = credentials.TLS(secret)
+		if u.Scheme == "tcp" {
+			return target{"tcp", u.Host, (&net.Dialer{}).DialContext}, nil
 		}
-		return t, err
+		config, err := credentials.TLS(secret)
+		return target{"tcp", u.Host, (&tls.Dialer{Config: config}).DialContext}, err
 	}
 	return target{}, errors.New("haproxy.addresses has one that cannot be used: " +
 		"write tcp://host:port, tls://host:port or unix:///path")
@@ -170,11 +170,3 @@ func (r *Registry) each(ctx context.Context, call func(at int, s *session) error
 
 // String names the process for messages.
 func (t target) String() string { return "HAProxy " + t.address }
-
-func (t target) dial(ctx context.Context) (net.Conn, error) {
-	dialer := &net.Dialer{}
-	if t.tls != nil {
-		return (&tls.Dialer{NetDialer: dialer, Config: t.tls}).DialContext(ctx, t.network, t.address)
-	}
-	return dialer.DialContext(ctx, t.network, t.address)
-}

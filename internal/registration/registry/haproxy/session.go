@@ -56,7 +56,7 @@ func (t target) with(ctx context.Context, call func(*session) error) error {
 }
 
 func (t target) try(ctx context.Context, call func(*session) error) error {
-	conn, err := t.dial(ctx)
+	conn, err := t.dial(ctx, t.network, t.address)
 	if err != nil {
 		return err
 	}
