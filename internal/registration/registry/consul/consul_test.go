@@ -147,20 +147,6 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestNoTokenIsNoReasonToListLess checks that an empty list is not believed from a
-// server with ACLs, or from one that is not Consul.
-func TestNoTokenIsNoReasonToListLess(t *testing.T) {
-	for code, want := range map[int]error{
-		http.StatusOK: registry.ErrPermanent, http.StatusForbidden: registry.ErrPermanent,
-		http.StatusNotFound: registry.ErrPermanent, http.StatusBadGateway: registry.ErrTransient,
-	} {
-		r := fake(t, code, nil, "[]")
-		r.token = ""
-		_, err := r.List(t.Context(), "web")
-		registrytest.Check(t, fmt.Sprint("an answer with ", code), err, want)
-	}
-}
-
 // scripted has no instances, and answers transactions according to the script.
 type scripted struct {
 	*testing.T
@@ -256,8 +242,8 @@ func TestManyChanges(t *testing.T) {
 	}
 }
 
-// TestHiddenIsNotGone turns ACLs on after a connector has believed a list: what they hide is not
-// gone, whether they hide all or not.
+// TestHiddenIsNotGone turns ACLs on after a connector without a token has believed a list: what they
+// hide is not gone, whether they hide all or not. Nor does it believe a server that is not Consul.
 func TestHiddenIsNotGone(t *testing.T) {
 	for _, listed := range []string{"[]", `[{"Node": {"Node": "agent-1"}, "Service": {"ID": "theirs", "Weights": {"Passing": 1}}}]`} {
 		asked := http.StatusUnauthorized
@@ -271,12 +257,17 @@ func TestHiddenIsNotGone(t *testing.T) {
 		}))
 		r := registrytest.Connect(New(server, "", nil))(t)
 		registrytest.List(t, r)
-		asked = http.StatusForbidden
-		for range 2 {
-			_, err := r.List(t.Context(), "web")
-			registrytest.Check(t, "list after "+listed, err, registry.ErrPermanent)
+		for code, want := range map[int]error{
+			http.StatusOK: registry.ErrPermanent, http.StatusForbidden: registry.ErrPermanent,
+			http.StatusNotFound: registry.ErrPermanent, http.StatusBadGateway: registry.ErrTransient,
+		} {
+			asked = code
+			for range 2 {
+				_, err := r.List(t.Context(), "web")
+				registrytest.Check(t, fmt.Sprint("list with ", code, " after ", listed), err, want)
+			}
+			registrytest.Check(t, fmt.Sprint("ping with ", code, " after ", listed), r.Ping(t.Context()), want)
 		}
-		registrytest.Check(t, "ping after "+listed, r.Ping(t.Context()), registry.ErrPermanent)
 	}
 }
 

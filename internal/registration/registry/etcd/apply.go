@@ -114,21 +114,15 @@ type value struct {
 }
 
 func encoded(entry registry.Entry) (string, error) {
-	metadata := make(map[string]any, len(entry.Metadata)+2)
+	metadata := map[string]json.RawMessage{metaWeight: encode.JSON(entry.Weight), metaOwner: encode.JSON(entry.Owner)}
 	for _, key := range slices.Sorted(maps.Keys(entry.Metadata)) {
 		if key == metaWeight || key == metaOwner {
 			return "", registry.Permanent(fmt.Errorf(
 				"instance.metadata has the key %q, which Usher writes itself: use another", key))
 		}
-		metadata[key] = entry.Metadata[key]
+		metadata[key] = encode.JSON(entry.Metadata[key])
 	}
-	metadata[metaWeight] = entry.Weight
-	metadata[metaOwner] = entry.Owner
-	return string(encode.JSON(struct {
-		Op       int
-		Addr     string
-		Metadata map[string]any
-	}{Addr: entry.HostPort(), Metadata: metadata})), nil
+	return string(encode.JSON(value{Addr: entry.HostPort(), Metadata: metadata})), nil
 }
 
 // decode never fails: a value that Usher did not write is an entry without an owner, so

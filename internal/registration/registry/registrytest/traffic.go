@@ -166,13 +166,6 @@ func (c *Callers) CheckNoneLost(t *testing.T) {
 	t.Logf("%d answers, %d requests lost", c.Answers(), len(c.losses))
 }
 
-// AwaitLoss waits until a request is lost. A test that expects no loss ends with this, to
-// show that it would have seen one.
-func (c *Callers) AwaitLoss(t *testing.T) {
-	t.Helper()
-	Eventually(t, "a lost request", func() string { return Unless(c.Lost() > 0, "none is lost") })
-}
-
 // Get sends requests to where the next one is due. An error of where counts as a lost
 // request. Clients send a POST only once, unless not a single byte of it was sent.
 func Get(client *http.Client, where func(ctx context.Context) (string, error)) func(ctx context.Context) error {
@@ -288,8 +281,9 @@ func (r Rollout) Run(t *testing.T, follow func(t *testing.T) func() []string) {
 		r.Then(instances)
 	}
 	callers.CheckNoneLost(t)
+	// It would have seen a loss.
 	instances[0].Kill()
-	callers.AwaitLoss(t)
+	Until(t, "a lost request", func() bool { return callers.Lost() > 0 })
 }
 
 func (r Rollout) join(t *testing.T, n int) *Instance {
