@@ -194,19 +194,16 @@ func (silent) Printf(string, ...any) {}
 // typed marks an error. An error not known to be permanent is transient, because a
 // needless retry is the safer mistake.
 func typed(err error) error {
+	if errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) {
+		return registry.Permanent(fmt.Errorf("%w: check %s and %s of the credentials Secret, and the node's ACL",
+			err, credentials.KeyUsername, credentials.KeyPassword))
+	}
 	for _, permanent := range []error{
-		registry.ErrPermanent, zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrAPIError,
+		registry.ErrPermanent, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrAPIError, zk.ErrNotEmpty,
 	} {
 		if errors.Is(err, permanent) {
-			return registry.Permanent(explain(err))
+			return registry.Permanent(err)
 		}
 	}
 	return registry.Transient(err)
-}
-
-func explain(err error) error {
-	if errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrInvalidACL) {
-		return fmt.Errorf("%w: check %s and %s of the credentials Secret, and the node's ACL", err, credentials.KeyUsername, credentials.KeyPassword)
-	}
-	return err
 }

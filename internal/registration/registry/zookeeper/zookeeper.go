@@ -173,20 +173,16 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 // distinct gives every node a version and a unique ID. If several nodes have one
 // entry's ID, someone must have copied it: the oldest keeps the ID.
 func distinct(found []*node) []node {
-	nodes := make([]node, 0, len(found))
+	found = slices.DeleteFunc(found, func(n *node) bool { return n == nil })
+	slices.SortFunc(found, func(a, b *node) int { return cmp.Compare(a.stat.Czxid, b.stat.Czxid) })
+	nodes, seen := make([]node, 0, len(found)), map[string]bool{}
 	for _, n := range found {
-		if n != nil {
-			n.entry.Version = strconv.FormatInt(n.stat.Mzxid, 10)
-			nodes = append(nodes, *n)
-		}
-	}
-	slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.stat.Czxid, b.stat.Czxid) })
-	seen := map[string]bool{}
-	for i, n := range nodes {
 		if seen[n.entry.ID] {
-			nodes[i].entry.ID = n.name
+			n.entry.ID = n.name
 		}
 		seen[n.entry.ID] = true
+		n.entry.Version = strconv.FormatInt(n.stat.Mzxid, 10)
+		nodes = append(nodes, *n)
 	}
 	return nodes
 }
@@ -232,8 +228,8 @@ func (r *Registry) round(ctx context.Context, service string, changes []registry
 			switch change := steps[i].change; {
 			case errors.Is(err, errStale):
 				again = append(again, change)
-			case err != nil && (errors.Is(typed(err), registry.ErrPermanent) || errors.Is(err, zk.ErrNotEmpty)):
-				refused = append(refused, change.Refused(registry.Permanent(explain(err))))
+			case errors.Is(typed(err), registry.ErrPermanent):
+				refused = append(refused, change.Refused(typed(err)))
 			default:
 				failed = cmp.Or(failed, err) // One stands for all: it concerns the connection.
 			}
