@@ -47,9 +47,8 @@ type shelf struct {
 type layout struct {
 	// empty is the template of new slices.
 	empty discoveryv1.EndpointSlice
-	// shelves are Usher's slices, sorted by name; others are the rest.
+	// shelves are the slices, sorted by name. Only those that are Usher's change.
 	shelves []*shelf
-	others  []*shelf
 }
 
 func newLayout(empty discoveryv1.EndpointSlice, list []discoveryv1.EndpointSlice) *layout {
@@ -59,22 +58,16 @@ func newLayout(empty discoveryv1.EndpointSlice, list []discoveryv1.EndpointSlice
 		for _, i := range s.items {
 			s.bytes += i.bytes()
 		}
-		if ours(s.object) {
-			l.shelves = append(l.shelves, s)
-		} else {
-			l.others = append(l.others, s)
-		}
+		l.shelves = append(l.shelves, s)
 	}
-	for _, all := range [][]*shelf{l.shelves, l.others} {
-		slices.SortFunc(all, func(a, b *shelf) int { return strings.Compare(a.object.Name, b.object.Name) })
-	}
+	slices.SortFunc(l.shelves, func(a, b *shelf) int { return strings.Compare(a.object.Name, b.object.Name) })
 	return l
 }
 
 // entries returns what callers find, sorted by ID.
 func (l *layout) entries() []registry.Entry {
 	var all []registry.Entry
-	for _, s := range slices.Concat(l.shelves, l.others) {
+	for _, s := range l.shelves {
 		for n, i := range s.items {
 			all = append(all, decode(i, s.group, fmt.Sprintf("%s.%d", s.object.Name, n)))
 		}
@@ -121,7 +114,7 @@ type placement struct {
 }
 
 // take removes the entry from each of Usher's slices that has it, and returns the first
-// of them.
+// of them. Others have no records.
 func (l *layout) take(id string) *shelf {
 	var first *shelf
 	for _, s := range l.shelves {
@@ -163,7 +156,7 @@ func (l *layout) put(p placement) {
 // fits reports whether the item can be added. Records are found by the Pod's UID, so a
 // slice may hold each UID only once.
 func (s *shelf) fits(p placement) bool {
-	return s.group == p.group && len(s.items) < maxEndpoints && s.bytes+p.item.bytes() <= maxRecords &&
+	return ours(s.object) && s.group == p.group && len(s.items) < maxEndpoints && s.bytes+p.item.bytes() <= maxRecords &&
 		!slices.ContainsFunc(s.items, func(other item) bool { return other.uid() == p.item.uid() })
 }
 
