@@ -213,9 +213,8 @@ func sizeOf(kvs []*mvccpb.KeyValue) (size int) {
 // the others.
 func (r *Registry) decode(service string, kvs []*mvccpb.KeyValue) []registry.Entry {
 	r.mu.Lock()
-	before := r.decoded[service]
-	r.mu.Unlock()
-	root := r.root(service)
+	defer r.mu.Unlock()
+	before, root := r.decoded[service], r.root(service)
 	entries, now := make([]registry.Entry, 0, len(kvs)), make(map[string]decoded, len(kvs))
 	for _, kv := range kvs {
 		id := strings.TrimPrefix(string(kv.Key), root)
@@ -227,8 +226,6 @@ func (r *Registry) decode(service string, kvs []*mvccpb.KeyValue) []registry.Ent
 		now[id] = known
 		entries = append(entries, known.entry)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.decoded[service] = now
 	if len(now) == 0 {
 		delete(r.decoded, service)

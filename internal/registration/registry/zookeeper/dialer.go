@@ -47,10 +47,6 @@ type dialer struct {
 	closed bool
 }
 
-func newDialer(servers []string, auth []byte) *dialer {
-	return &dialer{servers: servers, auth: auth, turn: semaphore.NewWeighted(1)}
-}
-
 // run calls op with a connection, and types its error. If the context ends, run closes
 // the connection: the client has no other way to end a call.
 func (d *dialer) run(ctx context.Context, op func(*zk.Conn) error) error {

@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/go-zookeeper/zk"
+	"golang.org/x/sync/semaphore"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -86,7 +87,8 @@ func New(servers []string, layout usherv1alpha1.ZooKeeperLayout, root string, se
 		}
 		auth = slices.Concat(user, []byte(":"), password)
 	}
-	return &Registry{root: "/" + strings.Trim(root, "/"), layout: layoutOf(layout), dialer: newDialer(servers, auth)}, nil
+	d := &dialer{servers: servers, auth: auth, turn: semaphore.NewWeighted(1)}
+	return &Registry{root: "/" + strings.Trim(root, "/"), layout: layoutOf(layout), dialer: d}, nil
 }
 
 // Ping implements registry.Connector. ZooKeeper accepts any credentials; wrong ones
