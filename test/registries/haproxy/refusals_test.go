@@ -52,17 +52,6 @@ func TestLevel(t *testing.T) {
 	registrytest.CheckRefused(t, "apply", registrytest.TryPut(t, c, registrytest.Entry("one")), "one", registry.ErrPermanent)
 }
 
-// TestConfiguredServersAreForeign also covers one that has the name of an entry.
-func TestConfiguredServersAreForeign(t *testing.T) {
-	p := startProxy(t)
-	c := connect(t, p.unix())
-	p.ask(t, "add server web/one 192.0.2.1:1")
-	if have := registrytest.Only(t, c); have.Owner != (registry.Owner{}) || have.Unsettled != "" {
-		t.Fatalf("listed is %+v", have)
-	}
-	registrytest.CheckRefused(t, "apply", registrytest.TryPut(t, c, registrytest.Entry("one")), "one", registry.ErrForeign)
-}
-
 // TestRegistrationChanges hands an instance to another Registration: the server gets
 // another name, and the instance stays in service throughout.
 func TestRegistrationChanges(t *testing.T) {

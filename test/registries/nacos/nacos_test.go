@@ -61,12 +61,6 @@ func testConformance(t *testing.T, s *server) {
 	})
 }
 
-// awaitHeld waits until the only entry gets no callers.
-func awaitHeld(t *testing.T, what string, r registry.Connector) {
-	t.Helper()
-	registrytest.Until(t, what+" to keep the callers away", func() bool { return registrytest.Only(t, r).Weight == 0 })
-}
-
 // testConsole changes an entry as Nacos's console does. The console stores its settings
 // separately from the instance, and they override what is registered later.
 func testConsole(t *testing.T, s *server) {
@@ -77,7 +71,7 @@ func testConsole(t *testing.T, s *server) {
 		"namespaceId": {namespace}, "serviceName": {"web"}, "ip": {"10.0.0.1"}, "port": {"8080"}, "ephemeral": {"false"}, "weight": {"3"},
 		"enabled": {"false"}, "metadata": {`{"zone":"z","more":"x"}`},
 	})
-	awaitHeld(t, "the console's change", r)
+	registrytest.Until(t, "the console's change", func() bool { return registrytest.Only(t, r).Weight == 0 })
 	registrytest.Heals(t, "the console's change", r, want)
 	registrytest.Only(t, r)
 	// The next Pod of that address starts without this one's settings.
@@ -130,7 +124,7 @@ func testHealthCheck(t *testing.T, s *server) {
 	e := registrytest.Entry("a")
 	e.Address, e.Port = "127.0.0.1", 1
 	registrytest.Put(t, r, e)
-	awaitHeld(t, "a failed health check", r)
+	registrytest.Until(t, "a failed health check", func() bool { return registrytest.Only(t, r).Weight == 0 })
 	e.Version = registrytest.Only(t, r).Version
 	registrytest.CheckRefused(t, "an unhealthy instance", registrytest.TryPut(t, r, e), "a", registry.ErrTransient)
 }
