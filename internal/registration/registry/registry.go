@@ -210,10 +210,8 @@ func (e *Entry) SetMetadata(key, value string) {
 // MarkedMetadata returns the entry's metadata and its owner's mark, for registries that
 // store both together. check refuses keys and values. Errors are permanent.
 func (e Entry) MarkedMetadata(check func(key, value string) error) (map[string]string, error) {
-	meta := maps.Clone(e.Metadata)
-	if meta == nil {
-		meta = map[string]string{}
-	}
+	meta := map[string]string{}
+	maps.Copy(meta, e.Metadata)
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		err := check(key, meta[key])
 		if strings.HasPrefix(key, MetaPrefix) {
@@ -223,7 +221,8 @@ func (e Entry) MarkedMetadata(check func(key, value string) error) (map[string]s
 			return nil, Permanent(fmt.Errorf("instance.metadata: %w", err))
 		}
 	}
-	e.Owner.Mark(meta)
+	meta[metaCluster], meta[metaNamespace], meta[metaRegistration] = e.Owner.Cluster, e.Owner.Namespace, e.Owner.Registration
+	meta[metaPod], meta[metaUID] = e.Owner.Pod, e.Owner.PodUID
 	return meta, nil
 }
 
@@ -281,13 +280,7 @@ func (o Owner) String() string {
 	return fmt.Sprintf("Pod %s/%s of cluster %s", o.Namespace, o.Pod, o.Cluster)
 }
 
-// Mark writes the owner into metadata.
-func (o Owner) Mark(meta map[string]string) {
-	meta[metaCluster], meta[metaNamespace], meta[metaRegistration] = o.Cluster, o.Namespace, o.Registration
-	meta[metaPod], meta[metaUID] = o.Pod, o.PodUID
-}
-
-// MarkedOwner returns the owner that Mark wrote.
+// MarkedOwner returns the owner that MarkedMetadata wrote.
 func MarkedOwner(meta map[string]string) Owner {
 	return Owner{
 		Cluster: meta[metaCluster], Namespace: meta[metaNamespace], Registration: meta[metaRegistration],

@@ -324,11 +324,11 @@ func decode(i item, g group, name string) registry.Entry {
 	if len(i.endpoint.Addresses) > 0 {
 		e.Address = i.endpoint.Addresses[0]
 	}
-	if i.record != nil {
-		e.ID, e.Weight, e.Metadata = i.record.ID, i.record.Weight, maps.Clone(i.record.Metadata)
-	}
-	if i.record != nil && i.record.Owner.Cluster != "" {
-		e.Owner = i.record.Owner
+	if r := i.record; r != nil {
+		e.ID, e.Weight, e.Metadata = r.ID, r.Weight, maps.Clone(r.Metadata)
+		if r.Owner.Cluster != "" {
+			e.Owner = r.Owner
+		}
 	}
 	for key, value := range map[string]string{MetaPortName: g.portName, MetaAppProtocol: g.appProtocol} {
 		if value != "" {
