@@ -152,9 +152,7 @@ func TestTLS(t *testing.T) {
 		"secureClientPortAddress=127.0.0.1", "ssl.clientAuth=need", "ssl.hostnameVerification=false",
 		"ssl.keyStore.type=PEM", "ssl.keyStore.location="+both, "ssl.trustStore.type=PEM", "ssl.trustStore.location="+ca)
 	connect := func(secret map[string][]byte) *zookeeper.Registry {
-		return registrytest.Connect(t, zookeeper.New, zookeeper.Options{
-			Servers: []string{secure}, Layout: zookeeper.Curator, TLS: true, Secret: secret,
-		})
+		return registrytest.Connect(zookeeper.New([]string{secure}, usherv1alpha1.LayoutCurator, "services", true, secret))(t)
 	}
 	registrytest.CheckTLS(t, a, registry.ErrTransient, connect)
 	certificate, key = a.Pair()
@@ -164,7 +162,7 @@ func TestTLS(t *testing.T) {
 	e := registrytest.Entry("a")
 	registrytest.Put(t, r, e)
 	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, r, e))
-	plain := registrytest.Connect(t, zookeeper.New, zookeeper.Options{Servers: []string{secure}, Layout: zookeeper.Curator})
+	plain := registrytest.Connect(zookeeper.New([]string{secure}, usherv1alpha1.LayoutCurator, "services", false, nil))(t)
 	registrytest.Check(t, "without TLS", plain.Ping(registrytest.Bounded(t)), registry.ErrTransient)
 }
 
@@ -429,5 +427,5 @@ var paths = map[usherv1alpha1.ZooKeeperLayout]string{usherv1alpha1.LayoutCurator
 
 func (s *server) connect(t *testing.T, layout usherv1alpha1.ZooKeeperLayout, secret map[string][]byte) *zookeeper.Registry {
 	t.Helper()
-	return registrytest.Connect(zookeeper.New([]string{s.address}, layout, paths[layout], secret))(t)
+	return registrytest.Connect(zookeeper.New([]string{s.address}, layout, paths[layout], false, secret))(t)
 }

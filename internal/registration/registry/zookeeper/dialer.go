@@ -38,6 +38,7 @@ var (
 type dialer struct {
 	servers []string
 	auth    []byte
+	network network
 
 	// turn is held while making a connection.
 	turn *semaphore.Weighted
@@ -45,6 +46,11 @@ type dialer struct {
 	mu     sync.Mutex
 	conn   *zk.Conn
 	closed bool
+}
+
+// network makes a connection: a net.Dialer or a tls.Dialer.
+type network interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // run calls op with a connection, and types its error. If the context ends, run closes
@@ -84,7 +90,7 @@ func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
 func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 	why := errNoSession
 	for _, n := range rand.Perm(len(d.servers)) {
-		raw, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", d.servers[n])
+		raw, err := d.dial(ctx, d.servers[n])
 		if err != nil {
 			why = err
 			continue
@@ -107,6 +113,12 @@ func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 		why = fmt.Errorf("%w: %w", context.Cause(ctx), why)
 	}
 	return nil, why
+}
+
+func (d *dialer) dial(ctx context.Context, server string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return d.network.DialContext(ctx, "tcp", server)
 }
 
 // session begins a session on a connection, which the client does not replace when it ends. It

@@ -12,8 +12,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"path"
 	"slices"
 	"strconv"
@@ -39,7 +41,7 @@ func FromSpec(s *usherv1alpha1.ZooKeeperRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Root: cmp.Or(s.Path, l.path()), Obeyed: l.obeyed,
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(s.Servers, s.Layout, root, secret)
+			return New(s.Servers, s.Layout, root, s.TLS, secret)
 		},
 	}
 }
@@ -74,8 +76,9 @@ func layoutOf(name usherv1alpha1.ZooKeeperLayout) layout {
 
 // New checks what it gets but does not connect. The servers are the members, each as
 // host:port, and the root is the path of all services. The secret has the login for the digest
-// scheme, or is nil. Errors are permanent and name the field or the Secret's key.
-func New(servers []string, layout usherv1alpha1.ZooKeeperLayout, root string, secret map[string][]byte) (*Registry, error) {
+// scheme, and the certificates for an encrypted connection, or is nil. Errors are permanent and
+// name the field or the Secret's key.
+func New(servers []string, layout usherv1alpha1.ZooKeeperLayout, root string, encrypted bool, secret map[string][]byte) (*Registry, error) {
 	if len(servers) == 0 {
 		return nil, registry.Permanent(errors.New("zookeeper.servers is empty: list the members as host:port"))
 	}
@@ -87,7 +90,14 @@ func New(servers []string, layout usherv1alpha1.ZooKeeperLayout, root string, se
 		}
 		auth = slices.Concat(user, []byte(":"), password)
 	}
-	d := &dialer{servers: servers, auth: auth, turn: semaphore.NewWeighted(1)}
+	d := &dialer{servers: servers, auth: auth, network: &net.Dialer{}, turn: semaphore.NewWeighted(1)}
+	if encrypted {
+		config, err := credentials.TLS(secret)
+		if err != nil {
+			return nil, registry.Permanent(err)
+		}
+		d.network = &tls.Dialer{Config: config}
+	}
 	return &Registry{root: "/" + strings.Trim(root, "/"), layout: layoutOf(layout), dialer: d}, nil
 }
 

@@ -133,7 +133,7 @@ func TestServersThatGiveNoSession(t *testing.T) {
 		"another protocol": {[]string{web}, 2 * time.Second, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := registrytest.Connect(New(test.servers, usherv1alpha1.LayoutCurator, "services", nil))(t)
+			r := registrytest.Connect(New(test.servers, usherv1alpha1.LayoutCurator, "services", false, nil))(t)
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			began := time.Now()
@@ -159,7 +159,7 @@ func TestBrokenPackets(t *testing.T) {
 		_, _ = conn.Write([]byte{0, 0, 0, 1, 0})
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	r := registrytest.Connect(New([]string{server}, usherv1alpha1.LayoutCurator, "services", nil))(t)
+	r := registrytest.Connect(New([]string{server}, usherv1alpha1.LayoutCurator, "services", false, nil))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := r.Ping(ctx); !errors.Is(err, registry.ErrTransient) || ctx.Err() != nil {
@@ -170,7 +170,7 @@ func TestBrokenPackets(t *testing.T) {
 func TestOptions(t *testing.T) {
 	refusal := func(user, password string, servers ...string) error {
 		secret := map[string][]byte{credentials.KeyUsername: []byte(user), credentials.KeyPassword: []byte(password)}
-		return registrytest.Refusal(New(servers, usherv1alpha1.LayoutDubbo, "dubbo", secret))
+		return registrytest.Refusal(New(servers, usherv1alpha1.LayoutDubbo, "dubbo", false, secret))
 	}
 	registrytest.CheckOptions(t, map[string]error{
 		"no server":       refusal("", ""),
