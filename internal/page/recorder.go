@@ -3,7 +3,6 @@
 package page
 
 import (
-	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -23,15 +22,14 @@ import (
 type Recorder struct {
 	recording Recording
 	start     time.Time
-	keep      int64
 	marked    int // marks of the run that an observation has returned
 }
 
-// NewRecorder begins a recording; what ended longer than keep ago is forgotten, and 0 keeps
+// NewRecorder begins a recording of what goes on; what ended longer than keep ago is forgotten, and 0 keeps
 // everything.
 func NewRecorder(start time.Time, title string, keep time.Duration) *Recorder {
-	return &Recorder{start: start, keep: keep.Milliseconds(), recording: Recording{
-		Title: title, Keep: keep.Milliseconds(), Runs: []Run{{Start: start.UnixMilli()}},
+	return &Recorder{start: start, recording: Recording{
+		Title: title, Live: true, Keep: keep.Milliseconds(), Runs: []Run{{Start: start.UnixMilli()}},
 	}}
 }
 
@@ -43,9 +41,6 @@ type Seen struct {
 	// Marks happened to its Pods since the last observation, by Pod; "" is none of them.
 	Marks map[string][]Mark
 }
-
-// Live makes it the recording of what goes on; note is what the reader has to know.
-func (r *Recorder) Live(note string) { r.recording.Live, r.recording.Note = true, note }
 
 // Recording returns everything so far; it changes with the next observation.
 func (r *Recorder) Recording() *Recording { return &r.recording }
@@ -104,16 +99,19 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 		Actions: seen.Actions, Registries: slices.Clone(known.Registries),
 	}
 	lanes, there := map[string]*Lane{}, map[string]bool{}
-	for i := range known.Lanes {
-		lanes[known.Lanes[i].Name] = &known.Lanes[i]
+	for _, lane := range known.Lanes {
+		lanes[lane.Name] = lane
 	}
-	for i := range w.Members {
-		pod := &w.Members[i]
+	for _, pod := range w.Members {
 		there[pod.Name] = true
 		for _, e := range pod.Entries {
 			delta.Registries = append(delta.Registries, e.Registry)
 		}
-		if change, changed := r.lane(cmp.Or(lanes[pod.Name], &Lane{}), pod, seen.Marks[pod.Name], first); changed {
+		if lanes[pod.Name] == nil {
+			lanes[pod.Name] = &Lane{Pod: pod}
+			known.Lanes = append(known.Lanes, lanes[pod.Name])
+		}
+		if change, changed := r.lane(lanes[pod.Name], &pod, seen.Marks[pod.Name], first); changed {
 			delta.Lanes = append(delta.Lanes, change)
 		}
 	}
@@ -122,43 +120,29 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 			delta.Lanes = append(delta.Lanes, change)
 		}
 	}
+	for _, change := range delta.Lanes {
+		lanes[change.Name].take(change)
+	}
 	slices.Sort(delta.Registries)
 	delta.Registries, delta.Marks = slices.Compact(delta.Registries), seen.Marks[""]
-	changed = len(delta.Lanes)+len(delta.Marks) > 0 || !reflect.DeepEqual(known.head(), delta.head())
-	known.take(delta)
-	return delta, changed
-}
-
-// head is a set without what a delta adds to.
-func (s *Set) head() Set {
-	head := *s
-	head.Lanes, head.Marks = nil, nil
-	return head
+	// A delta adds lanes and marks to what was known, and replaces the rest.
+	before := *known
+	*known = delta
+	known.Lanes, known.Marks = before.Lanes, append(before.Marks, delta.Marks...)
+	before.Lanes, before.Marks = delta.Lanes, delta.Marks
+	return delta, len(delta.Lanes)+len(delta.Marks) > 0 || !reflect.DeepEqual(before, delta)
 }
 
 // take adds what is new.
-func (s *Set) take(delta Set) {
-	lanes, at := s.Lanes, map[string]int{}
-	for i := range lanes {
-		at[lanes[i].Name] = i
-	}
-	for _, lane := range delta.Lanes {
-		i, there := at[lane.Name]
-		if !there {
-			lanes = append(lanes, lane)
-			continue
-		}
-		lane.Segments = append(lanes[i].Segments, lane.Segments...)
-		lane.Marks = append(lanes[i].Marks, lane.Marks...)
-		lanes[i] = lane
-	}
-	delta.Lanes, delta.Marks = lanes, append(s.Marks, delta.Marks...)
-	*s = delta
+func (l *Lane) take(delta *Lane) {
+	l.Pod = delta.Pod
+	l.Segments = append(l.Segments, delta.Segments...)
+	l.Marks = append(l.Marks, delta.Marks...)
 }
 
 // left returns what is new of a Pod that is not there any more.
-func (r *Recorder) left(lane Lane, marks []Mark) (delta Lane, changed bool) {
-	delta.Pod, delta.Marks = lane.Pod, marks
+func (r *Recorder) left(lane *Lane, marks []Mark) (delta *Lane, changed bool) {
+	delta = &Lane{Pod: lane.Pod, Marks: marks}
 	if !lane.ended() {
 		delta.Segments = []Segment{{At: r.now()}}
 	}
@@ -170,8 +154,8 @@ func (l *Lane) ended() bool { return len(l.Segments) > 0 && l.Segments[len(l.Seg
 func (r *Recorder) now() int64 { return r.recording.Runs[0].Now }
 
 // lane returns what is new of a Pod.
-func (r *Recorder) lane(known *Lane, pod *view.Pod, marks []Mark, first bool) (delta Lane, changed bool) {
-	delta.Pod = *pod
+func (r *Recorder) lane(known *Lane, pod *view.Pod, marks []Mark, first bool) (delta *Lane, changed bool) {
+	delta = &Lane{Pod: *pod}
 	segment := segmentOf(r.now(), pod)
 	switch last := len(known.Segments) - 1; {
 	case last < 0 && first:
@@ -221,20 +205,19 @@ func text(w *view.Workload) string {
 
 // forget drops what ended long ago, as the page does.
 func (r *Recorder) forget(run *Run) {
-	before := run.Now - r.keep
-	if r.keep == 0 {
+	before := run.Now - r.recording.Keep
+	if r.recording.Keep == 0 {
 		return
 	}
 	for i := range run.Sets {
 		set := &run.Sets[i]
-		set.Lanes = slices.DeleteFunc(set.Lanes, func(l Lane) bool { return l.ended() && l.Segments[len(l.Segments)-1].At < before })
-		for j := range set.Lanes {
-			s := &set.Lanes[j]
-			for len(s.Segments) > 1 && s.Segments[1].At < before {
-				s.Segments = s.Segments[1:]
+		set.Lanes = slices.DeleteFunc(set.Lanes, func(l *Lane) bool { return l.ended() && l.Segments[len(l.Segments)-1].At < before })
+		for _, lane := range set.Lanes {
+			for len(lane.Segments) > 1 && lane.Segments[1].At < before {
+				lane.Segments = lane.Segments[1:]
 			}
-			for len(s.Marks) > 0 && s.Marks[0].At < before {
-				s.Marks = s.Marks[1:]
+			for len(lane.Marks) > 0 && lane.Marks[0].At < before {
+				lane.Marks = lane.Marks[1:]
 			}
 		}
 	}
@@ -299,8 +282,8 @@ type Set struct {
 	Actions []Action `json:"actions,omitempty"`
 	Gone    bool     `json:"gone,omitempty"`
 	// Marks are what belongs to none of its Pods.
-	Marks []Mark `json:"marks,omitempty"`
-	Lanes []Lane `json:"lanes,omitempty"`
+	Marks []Mark  `json:"marks,omitempty"`
+	Lanes []*Lane `json:"lanes,omitempty"`
 }
 
 // Action is something that the reader may do with a set, after a confirmation.

@@ -70,7 +70,7 @@ func TestCourse(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
-		got[lane.Name] = line(&lane)
+		got[lane.Name] = line(lane)
 	}
 	checktest.Same(t, "recording", want, got)
 	checktest.Same(t, "registries", []string{"dns", "other"}, r.Recording().Runs[0].Sets[0].Registries)
@@ -145,15 +145,16 @@ func fold(all, delta *Recording) {
 	all.Runs[0].Sets = sets
 }
 
-func foldLane(set *Set, lane Lane) {
-	i := slices.IndexFunc(set.Lanes, func(l Lane) bool { return l.Name == lane.Name })
+func foldLane(set *Set, news *Lane) {
+	lane := *news
+	i := slices.IndexFunc(set.Lanes, func(l *Lane) bool { return l.Name == lane.Name })
 	if i < 0 {
-		set.Lanes = append(set.Lanes, lane)
+		set.Lanes = append(set.Lanes, &lane)
 		return
 	}
 	lane.Segments = slices.Concat(set.Lanes[i].Segments, lane.Segments)
 	lane.Marks = slices.Concat(set.Lanes[i].Marks, lane.Marks)
-	set.Lanes[i] = lane
+	set.Lanes[i] = &lane
 }
 
 // TestForget: what ended longer ago than is kept goes, and what lasts stays.
@@ -165,7 +166,7 @@ func TestForget(t *testing.T) {
 	r.Observe(at(66), course[len(course)-1])
 	got := []string{}
 	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
-		got = append(got, line(&lane))
+		got = append(got, line(lane))
 	}
 	want := []string{"-40000 Normal ready", "5000 Normal ready in dns"}
 	checktest.Same(t, "what is asked", want, got)

@@ -48,7 +48,6 @@ type Server struct {
 
 // NewServer serves what the recorder is shown.
 func NewServer(recorder *Recorder, do Do) *Server {
-	recorder.Live("")
 	return &Server{do: do, token: rand.Text(), recorder: recorder, readers: map[chan []byte]bool{}}
 }
 
@@ -57,8 +56,9 @@ func NewServer(recorder *Recorder, do Do) *Server {
 func (s *Server) Observe(now time.Time, note string, all []Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	noted := s.recorder.Recording().Note != note
-	s.recorder.Live(note)
+	recording := s.recorder.Recording()
+	noted := recording.Note != note
+	recording.Note = note
 	delta := s.recorder.Observe(now, all)
 	if len(s.readers) == 0 || len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
 		return
@@ -85,7 +85,6 @@ func (s *Server) Mark(mark Mark) {
 func (s *Server) Follow(recorder *Recorder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	recorder.Live("")
 	s.recorder = recorder
 	for reader := range s.readers {
 		delete(s.readers, reader)

@@ -154,16 +154,10 @@ func TestEvents(t *testing.T) {
 		t.Errorf("with a mark %+v", delta)
 	}
 	stop()
-	silent(t, lines)
-	checktest.NoError(t, <-ended)
-}
-
-// silent reads to the end, where no event is left.
-func silent(t *testing.T, lines *bufio.Scanner) {
-	t.Helper()
 	for lines.Scan() {
 		checktest.Same(t, "after the end", "", lines.Text())
 	}
+	checktest.NoError(t, <-ended)
 }
 
 // follow serves the page, and follows it.

@@ -101,7 +101,6 @@ var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 // come back, and below there is a Deployment.
 func rollout(pods int) *page.Recording {
 	r := page.NewRecorder(noon, "Usher: namespace shop", time.Hour)
-	r.Live("")
 	web := page.Seen{Workload: view.Workload{
 		Summary: view.Summary{
 			Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: view.PhaseUpdating, Desired: pods, Available: pods - 3, Updated: 10, ToUpdate: pods,
@@ -182,8 +181,8 @@ func runs() *page.Recording {
 }
 
 // life is a Pod's, from its creation to a scale in.
-func life(i int, hooks bool) page.Lane {
-	lane, later, in := page.Lane{Pod: view.Pod{Name: fmt.Sprintf("web-%c7k2p", 'a'+i)}}, int64(i)*1500, []string{"etcd"}
+func life(i int, hooks bool) *page.Lane {
+	lane, later, in := &page.Lane{Pod: view.Pod{Name: fmt.Sprintf("web-%c7k2p", 'a'+i)}}, int64(i)*1500, []string{"etcd"}
 	for _, s := range []page.Segment{
 		{At: 500, State: "PreparingNormal"}, {At: 2500, State: "PreparingNormal", Ready: true}, {At: 3500, State: "Normal", Ready: true, In: in},
 		{At: 20_000, State: "PreparingUpdate", Ready: true, In: in}, {At: 21_000, State: "PreparingUpdate", Ready: true}, {At: 24_000, State: "Updating"},
