@@ -3,12 +3,9 @@
 package guard
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +15,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/cert"
@@ -48,15 +46,11 @@ const (
 	checkEvery = time.Hour
 )
 
-// certificate is what a replica serves, from the Secret as the keeper last saw it.
-type certificate struct {
-	current atomic.Pointer[tls.Certificate]
-}
-
-func (c *certificate) configure(config *tls.Config) {
+// serve has a server use the certificate.
+func (k *keeper) serve(config *tls.Config) {
 	config.MinVersion = tls.VersionTLS13
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		if found := c.current.Load(); found != nil {
+		if found := k.current.Load(); found != nil {
 			return found, nil
 		}
 		return nil, errors.New("the guard has no certificate yet")
@@ -64,7 +58,7 @@ func (c *certificate) configure(config *tls.Config) {
 }
 
 // load takes over the certificate of a Secret, if there is one.
-func (c *certificate) load(secret *corev1.Secret) error {
+func (k *keeper) load(secret *corev1.Secret) error {
 	if len(secret.Data[corev1.TLSCertKey]) == 0 {
 		return nil
 	}
@@ -72,7 +66,7 @@ func (c *certificate) load(secret *corev1.Secret) error {
 	if err != nil {
 		return fmt.Errorf("read the certificate in Secret %s: %w", secret.Name, err)
 	}
-	c.current.Store(&pair)
+	k.current.Store(&pair)
 	return nil
 }
 
@@ -80,29 +74,27 @@ func (c *certificate) load(secret *corev1.Secret) error {
 // and the webhook's caBundle so that API servers trust it. It runs in every replica; of several
 // that make a certificate, the first wins.
 type keeper struct {
-	served *certificate
-	// external leaves the Secret and the caBundle to somebody else.
-	external bool
-	client   client.Client
-	reader   client.Reader
-	clock    clock.PassiveClock
-	// object names the Secret, and the webhook's configuration.
-	object types.NamespacedName
+	Options
+	client client.Client
+	reader client.Reader
+	clock  clock.PassiveClock
 	// host is the name that API servers call the guard by.
 	host string
+	// current is the certificate, from the Secret as it was last seen.
+	current atomic.Pointer[tls.Certificate]
 }
 
 // Reconcile serves what is in the Secret, and makes the certificate if it is missing, of another
 // host or old. API servers trust the new one before any replica serves it.
 func (k *keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
-	if err := k.reader.Get(ctx, k.object, secret); err != nil {
+	if err := k.reader.Get(ctx, k.Service, secret); err != nil {
 		return ctrl.Result{}, fmt.Errorf("read the Secret for the guard's certificate: %w; install the chart again, it makes the Secret", err)
 	}
-	if err := k.served.load(secret); err != nil {
+	if err := k.load(secret); err != nil {
 		log.FromContext(ctx).Error(err, "The guard keeps its previous certificate")
 	}
-	if k.external {
+	if k.ExternalCertificate {
 		return ctrl.Result{}, nil
 	}
 	chain := secret.Data[corev1.TLSCertKey]
@@ -139,21 +131,19 @@ func (k *keeper) fresh(chain []byte) bool {
 // expired. Others stay: a replica may still serve the previous certificate.
 func (k *keeper) trust(ctx context.Context, chain []byte) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	if err := k.reader.Get(ctx, types.NamespacedName{Name: k.object.Name}, configuration); err != nil {
+	if err := k.reader.Get(ctx, types.NamespacedName{Name: k.Service.Name}, configuration); err != nil {
 		return fmt.Errorf("read the guard's webhook configuration: %w", err)
 	}
 	next := configuration.DeepCopy()
-	changed := false
 	for i := range next.Webhooks {
 		webhook := &next.Webhooks[i].ClientConfig
 		bundle, err := k.bundle(webhook.CABundle, chain)
 		if err != nil {
 			return err
 		}
-		changed = changed || !bytes.Equal(bundle, webhook.CABundle)
 		webhook.CABundle = bundle
 	}
-	if !changed {
+	if equality.Semantic.DeepEqual(configuration, next) {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(configuration, client.MergeFromWithOptimisticLock{})
@@ -174,15 +164,13 @@ func (k *keeper) bundle(old, chain []byte) ([]byte, error) {
 	if err != nil {
 		known = nil
 	}
-	var bundle []byte
 	var all []*x509.Certificate
 	for _, one := range append(known, added...) {
 		if one.IsCA && k.clock.Now().Before(one.NotAfter) && !slices.ContainsFunc(all, one.Equal) {
 			all = append(all, one)
-			bundle = append(bundle, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: one.Raw})...)
 		}
 	}
-	return bundle, nil
+	return cert.EncodeCertificates(all...)
 }
 
 // Path is where the webhook is served.
@@ -193,8 +181,6 @@ type Options struct {
 	// Service is how API servers reach the guard. The Secret with the certificate has the
 	// same name and namespace, the ValidatingWebhookConfiguration the same name.
 	Service types.NamespacedName
-	// Host is the name or address that the certificate is for. Default: SERVICE.NAMESPACE.svc.
-	Host string
 	// Port to serve on.
 	Port int
 	// ExternalCertificate leaves the Secret and the caBundle to somebody else, such as
@@ -202,15 +188,11 @@ type Options struct {
 	ExternalCertificate bool
 	// CloneSetUsers are the users that CloneSet controllers act as, besides this process.
 	CloneSetUsers []string
-	// Clock tells the time, the real one if nil.
-	Clock clock.PassiveClock
 }
 
 // Setup adds the guard to the manager. Every replica serves it and keeps its certificate
 // valid: in an upgrade from a version without the guard, the leader knows nothing of it.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
-	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
-	o.Host = cmp.Or(o.Host, o.Service.Name+"."+o.Service.Namespace+".svc")
 	recorder, err := announce.Recorder(mgr, "usher")
 	if err != nil {
 		return err
@@ -223,16 +205,20 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
-	served := &certificate{}
-	server := webhook.NewServer(webhook.Options{Port: o.Port, TLSOpts: []func(*tls.Config){served.configure}})
-	server.Register(Path, &admission.Webhook{
-		Handler: NewHandler(mgr.GetAPIReader(), mgr.GetClient(), recorder, o.Clock, append(slices.Clone(o.CloneSetUsers), self)),
-	})
+	k := &keeper{
+		Options: o, client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: clock.RealClock{},
+		host: o.Service.Name + "." + o.Service.Namespace + ".svc",
+	}
+	server := webhook.NewServer(webhook.Options{Port: o.Port, TLSOpts: []func(*tls.Config){k.serve}})
+	server.Register(Path, &admission.Webhook{Handler: &Handler{
+		Reader: mgr.GetAPIReader(), Writer: mgr.GetClient(), Recorder: recorder, Clock: clock.RealClock{},
+		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self),
+	}})
 	// A replica without the certificate is not ready: API servers do not call it then.
 	if err := errors.Join(mgr.Add(server), mgr.AddReadyzCheck("guard", server.StartedChecker())); err != nil {
 		return fmt.Errorf("serve the guard with the manager: %w", err)
 	}
-	return o.keepCertificate(mgr, own, served)
+	return k.setUp(mgr, own)
 }
 
 // whoAmI asks the API server as whom this process acts, as everybody may (system:basic-user).
@@ -270,8 +256,8 @@ type inEveryReplica struct{ cache.Cache }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (inEveryReplica) NeedLeaderElection() bool { return false }
 
-// keepCertificate adds the controller that serves, makes and renews the certificate.
-func (o *Options) keepCertificate(mgr ctrl.Manager, own cache.Cache, served *certificate) error {
+// setUp adds the controller that serves, makes and renews the certificate.
+func (k *keeper) setUp(mgr ctrl.Manager, own cache.Cache) error {
 	// Names of controllers are unique in a process; a manager that is started again in the
 	// same one is no mistake. controller-runtime's priority queue can block for ever when it
 	// is shut down (kubernetes-sigs/controller-runtime#3538).
@@ -281,14 +267,10 @@ func (o *Options) keepCertificate(mgr ctrl.Manager, own cache.Cache, served *cer
 	build := ctrl.NewControllerManagedBy(mgr).Named("guard-certificate").
 		WithOptions(controller.Options{SkipNameValidation: &again, UsePriorityQueue: &priorities, NeedLeaderElection: &inLeader}).
 		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep))
-	if !o.ExternalCertificate {
+	if !k.ExternalCertificate {
 		build.WatchesRawSource(source.Kind[client.Object](own, &admissionregistrationv1.ValidatingWebhookConfiguration{}, keep))
 	}
-	err := build.Complete(&keeper{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: o.Clock, object: o.Service, host: o.Host,
-		served: served, external: o.ExternalCertificate,
-	})
-	if err != nil {
+	if err := build.Complete(k); err != nil {
 		return fmt.Errorf("set up the guard's certificate: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -95,10 +96,10 @@ type Decision struct {
 	Evict *corev1.Pod
 }
 
-// Decide answers a request. direct are the users whose deletions of a CloneSet's Pods
-// are not turned into named deletions: CloneSet controllers, and those who delete the
-// Pods of owners and namespaces that are gone.
-func Decide(r Request, direct []string) Decision {
+// Decide answers a request. Deletions of a CloneSet's Pods are not turned into named
+// deletions if they are those of CloneSet controllers, who act as cloneSetUsers, or of those
+// who delete the Pods of owners and namespaces that are gone.
+func Decide(r Request, cloneSetUsers []string) Decision {
 	pod := r.Pod
 	switch {
 	case !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer), pod.DeletionTimestamp != nil:
@@ -108,7 +109,8 @@ func Decide(r Request, direct []string) Decision {
 	}
 	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // one that cannot be read is replaced
 	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
-	named := cloneSetOf(pod) != "" && len(plan.OwnClaims(pod)) == 0 && !slices.Contains(direct, r.User)
+	direct := slices.Contains(collectors, r.User) || slices.Contains(cloneSetUsers, r.User)
+	named := ownerOf(pod, appsv1alpha1.KindCloneSet) != "" && len(plan.OwnClaims(pod)) == 0 && !direct
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
 		d.RetryAfter = r.retryAfter(stored)
@@ -140,14 +142,13 @@ const joinTime = 10 * time.Second
 // yet; nil if there is none.
 func (r Request) turn(pods []corev1.Pod) *corev1.Pod {
 	owner := metav1.GetControllerOf(r.Pod)
-	for i := range pods {
-		other := &pods[i]
-		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) {
+	for _, other := range pods {
+		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(&other, &metav1.ObjectMeta{UID: owner.UID}) {
 			continue
 		}
 		_, asked := other.Annotations[usherv1alpha1.AnnotationDeletionRequest]
-		if asked || r.joins(other) {
-			return other
+		if asked || r.joins(&other) {
+			return &other
 		}
 	}
 	return nil
@@ -170,10 +171,10 @@ func (r Request) joins(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) || r.Now.Sub(ready.LastTransitionTime.Time) < joinTime
 }
 
-// cloneSetOf is the name of the CloneSet that controls the Pod; empty if none does.
-func cloneSetOf(pod *corev1.Pod) string {
+// ownerOf is the name of the object of a kind that controls the Pod; empty if none does.
+func ownerOf(pod *corev1.Pod, kind schema.GroupVersionKind) string {
 	owner := metav1.GetControllerOf(pod)
-	if owner == nil || owner.Kind != "CloneSet" || owner.APIVersion != appsv1alpha1.GroupVersion.String() {
+	if owner == nil || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind) != kind {
 		return ""
 	}
 	return owner.Name
@@ -223,7 +224,7 @@ func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest) time.Duration
 func (r Request) message(named bool) string {
 	text := fmt.Sprintf("Pod %s leaves its registries before it is deleted", r.Pod.Name)
 	if named {
-		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks and budgets allow", cloneSetOf(r.Pod), r.Pod.Name)
+		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks and budgets allow", ownerOf(r.Pod, appsv1alpha1.KindCloneSet), r.Pod.Name)
 	}
 	if until := drainedAt(r.Pod); until.After(r.Now) {
 		text += "; callers may use it until " + until.UTC().Format(time.RFC3339)
@@ -251,7 +252,7 @@ func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) []byte
 	switch cost, has := r.Pod.Annotations[corev1.PodDeletionCost]; {
 	case named:
 		metadata["labels"] = map[string]any{appsv1alpha1.LabelSpecifiedDelete: "true"}
-	case ownedByReplicaSet(r.Pod) && cost != plan.DeletionCost:
+	case ownerOf(r.Pod, appsv1.SchemeGroupVersion.WithKind("ReplicaSet")) != "" && cost != plan.DeletionCost:
 		annotations[corev1.PodDeletionCost] = plan.DeletionCost
 		if has {
 			next.DeletionCost = &cost
@@ -260,11 +261,6 @@ func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) []byte
 	annotations[usherv1alpha1.AnnotationDeletionRequest] = string(encode.JSON(next))
 	metadata["annotations"] = annotations
 	return encode.JSON(map[string]any{"metadata": metadata})
-}
-
-func ownedByReplicaSet(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.Kind == "ReplicaSet"
 }
 
 // drainedAt is when the Pod's drain ends if nothing else happens; zero if that is not known.

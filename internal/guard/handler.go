@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -37,29 +36,22 @@ const (
 	ReasonDrainSkipped = "DrainSkipped"
 )
 
-// handler answers admission requests. It needs nothing but the API server, so every
+// Handler answers admission requests. It needs nothing but the API server, so every
 // replica can serve, leader or not.
-type handler struct {
-	// reader and writer go to the API server, not to a cache: a Pod that was registered a
+type Handler struct {
+	// Reader and Writer go to the API server, not to a cache: a Pod that was registered a
 	// moment ago is to be seen.
-	reader   client.Reader
-	writer   client.Client
-	recorder events.EventRecorder
-	clock    clock.PassiveClock
-	direct   []string
-}
-
-// NewHandler returns the guard. It reads from reader, which must not be a cache, and writes to
-// writer. cloneSetUsers are the users that CloneSet controllers act as.
-func NewHandler(
-	reader client.Reader, writer client.Client, recorder events.EventRecorder, clock clock.PassiveClock, cloneSetUsers []string,
-) admission.Handler {
-	return &handler{reader: reader, writer: writer, recorder: recorder, clock: clock, direct: slices.Concat(collectors, cloneSetUsers)}
+	Reader   client.Reader
+	Writer   client.Client
+	Recorder events.EventRecorder
+	Clock    clock.PassiveClock
+	// CloneSetUsers are the users that CloneSet controllers act as.
+	CloneSetUsers []string
 }
 
 // Handle implements admission.Handler. An error allows the request: the guard never keeps
 // a Pod because of its own trouble.
-func (h *handler) Handle(ctx context.Context, request admission.Request) admission.Response {
+func (h *Handler) Handle(ctx context.Context, request admission.Request) admission.Response {
 	response, err := h.answer(ctx, &request.AdmissionRequest)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "A Pod is deleted without a drain", "pod", request.Namespace+"/"+request.Name)
@@ -68,7 +60,7 @@ func (h *handler) Handle(ctx context.Context, request admission.Request) admissi
 	return response
 }
 
-func (h *handler) answer(ctx context.Context, request *admissionv1.AdmissionRequest) (admission.Response, error) {
+func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequest) (admission.Response, error) {
 	if request.DryRun != nil && *request.DryRun {
 		return admission.Allowed(""), nil
 	}
@@ -79,12 +71,12 @@ func (h *handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err != nil {
 		return admission.Response{}, err
 	}
-	d, err := h.decide(ctx, Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.clock.Now()})
+	d, err := h.decide(ctx, Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.Clock.Now()})
 	switch {
 	case err != nil:
 		return admission.Response{}, err
 	case d.Skipped:
-		h.recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonDrainSkipped, "Delete",
+		h.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonDrainSkipped, "Delete",
 			"%s deletes the Pod without a drain: it is annotated so. Callers may lose requests.", request.UserInfo.Username)
 		return admission.Allowed(""), nil
 	case d.Allowed:
@@ -100,19 +92,19 @@ func (h *handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 }
 
 // decide answers a request. Where Pods take turns it looks at those of the same owner.
-func (h *handler) decide(ctx context.Context, r Request) (Decision, error) {
+func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
 	if r.takesTurns() {
 		var pods corev1.PodList
-		if err := h.reader.List(ctx, &pods, client.InNamespace(r.Pod.Namespace)); err != nil {
+		if err := h.Reader.List(ctx, &pods, client.InNamespace(r.Pod.Namespace)); err != nil {
 			return Decision{}, fmt.Errorf("list the Pods of the same owner: %w", err)
 		}
 		r.After = r.turn(pods.Items)
 	}
-	return Decide(r, h.direct), nil
+	return Decide(r, h.CloneSetUsers), nil
 }
 
 // podOf returns the Pod that a request is about, and the eviction if it is one.
-func (h *handler) podOf(ctx context.Context, request *admissionv1.AdmissionRequest) (*corev1.Pod, *policyv1.Eviction, error) {
+func (h *Handler) podOf(ctx context.Context, request *admissionv1.AdmissionRequest) (*corev1.Pod, *policyv1.Eviction, error) {
 	pod := &corev1.Pod{}
 	if request.SubResource == "" {
 		// A deletecollection names the Pod in the old object only.
@@ -128,13 +120,13 @@ func (h *handler) podOf(ctx context.Context, request *admissionv1.AdmissionReque
 	if o := eviction.DeleteOptions; o != nil && (len(o.DryRun) > 0 || o.GracePeriodSeconds != nil && *o.GracePeriodSeconds == 0) {
 		return pod, nil, nil
 	}
-	err := h.reader.Get(ctx, types.NamespacedName{Namespace: request.Namespace, Name: request.Name}, pod)
+	err := h.Reader.Get(ctx, types.NamespacedName{Namespace: request.Namespace, Name: request.Name}, pod)
 	return pod, eviction, err
 }
 
 // tryEviction asks the API server whether it would evict the Pod now, so that a
 // PodDisruptionBudget refuses before the Pod leaves its registries. There may be no eviction.
-func (h *handler) tryEviction(ctx context.Context, pod *corev1.Pod, eviction *policyv1.Eviction) error {
+func (h *Handler) tryEviction(ctx context.Context, pod *corev1.Pod, eviction *policyv1.Eviction) error {
 	if eviction == nil {
 		return nil
 	}
@@ -147,36 +139,36 @@ func (h *handler) tryEviction(ctx context.Context, pod *corev1.Pod, eviction *po
 }
 
 // evict creates an eviction. The Pod may be gone.
-func (h *handler) evict(ctx context.Context, pod *corev1.Pod, o metav1.DeleteOptions, options ...client.SubResourceCreateOption) error {
+func (h *Handler) evict(ctx context.Context, pod *corev1.Pod, o metav1.DeleteOptions, options ...client.SubResourceCreateOption) error {
 	attempt := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &o}
-	return client.IgnoreNotFound(h.writer.SubResource("eviction").Create(ctx, pod, attempt, options...))
+	return client.IgnoreNotFound(h.Writer.SubResource("eviction").Create(ctx, pod, attempt, options...))
 }
 
 // evictDrained evicts the Pod that a decision names, as it was read: it may be registered again
 // meanwhile. If it stays, the message says why; the controller's next attempt tries again.
-func (h *handler) evictDrained(ctx context.Context, d *Decision) {
+func (h *Handler) evictDrained(ctx context.Context, d *Decision) {
 	pod := d.Evict
 	err := h.evict(ctx, pod, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}})
 	if err != nil {
 		d.Message += ": " + err.Error()
 		return
 	}
-	h.recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonEvictedAfterDrain, "Evict", "The Pod has drained for its DaemonSet, which now asks for another one: %s", d.Message)
+	h.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonEvictedAfterDrain, "Evict", "The Pod has drained for its DaemonSet, which now asks for another one: %s", d.Message)
 }
 
 // ask writes the request for a drain on the Pod, unless it is there. The Pod may be gone.
-func (h *handler) ask(ctx context.Context, pod *corev1.Pod, d *Decision, user string) error {
+func (h *Handler) ask(ctx context.Context, pod *corev1.Pod, d *Decision, user string) error {
 	if d.Patch == nil {
 		return nil
 	}
-	err := h.writer.Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, d.Patch))
+	err := h.Writer.Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, d.Patch))
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("ask for a drain: %w", err)
 	}
-	h.recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonDeletionRequested, "Drain", "%s asks to delete the Pod: %s", user, d.Message)
+	h.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonDeletionRequested, "Drain", "%s asks to delete the Pod: %s", user, d.Message)
 	return nil
 }
 

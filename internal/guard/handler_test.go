@@ -36,6 +36,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -51,9 +52,9 @@ func deletion(t *testing.T, p *corev1.Pod) admission.Request {
 	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: p.Namespace, OldObject: raw(t, p)}}
 }
 
-// server is an API server that fails patches and refuses evictions, and notes whether the
-// last eviction was a dry run.
-func server(broken, refusal error, dry *bool) client.Client {
+// server is an API server that fails patches and refuses evictions, and notes those: the Pod,
+// whether the request is a dry run, and its own options.
+func server(broken, refusal error, evictions *[]string) client.Client {
 	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if broken != nil {
@@ -61,9 +62,9 @@ func server(broken, refusal error, dry *bool) client.Client {
 			}
 			return api.Patch(ctx, object, patch, options...)
 		},
-		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, _, body client.Object, options ...client.SubResourceCreateOption) error {
+		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, of, body client.Object, options ...client.SubResourceCreateOption) error {
 			o := (&client.SubResourceCreateOptions{}).ApplyOptions(options)
-			*dry = len(o.DryRun) > 0 && len(body.(*policyv1.Eviction).DeleteOptions.DryRun) > 0
+			*evictions = append(*evictions, fmt.Sprintf("%s %v %s", of.GetName(), o.DryRun, encode.JSON(body.(*policyv1.Eviction).DeleteOptions)))
 			return refusal
 		},
 	}).Build()
@@ -120,12 +121,12 @@ func (c handleCase) request(t *testing.T, p *corev1.Pod) admission.Request {
 }
 
 func (c handleCase) run(t *testing.T) {
-	p, dry := pod(), false
-	api := server(c.broken, c.refusal, &dry)
+	p, evictions := pod(), []string(nil)
+	api := server(c.broken, c.refusal, &evictions)
 	if !c.gone {
 		checktest.NoError(t, api.Create(t.Context(), p))
 	}
-	h := &handler{reader: api, writer: api, recorder: events.NewFakeRecorder(10), clock: clocktesting.NewFakePassiveClock(now)}
+	h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
 	got := h.Handle(t.Context(), c.request(t, p))
 	have := fmt.Sprintf("%t %d %s %q", got.Allowed, got.Result.Code, got.Result.Message, got.Warnings)
 	want := regexp.MustCompile(fmt.Sprintf("^%t %d .*%s.*%s", c.allowed, cmp.Or(c.code, http.StatusOK), c.message, c.warnings))
@@ -135,8 +136,8 @@ func (c handleCase) run(t *testing.T) {
 	if details := got.Result.Details; c.asked && details.RetryAfterSeconds != 1 {
 		t.Errorf("retry after %d s", details.RetryAfterSeconds)
 	}
-	if c.evict != nil && c.asked && !dry {
-		t.Error("the eviction was tried for good, not as a dry run")
+	if c.evict != nil && c.asked {
+		checktest.Same(t, "tried as a dry run", []string{`web-1 [All] {"dryRun":["All"]}`}, evictions)
 	}
 	checktest.Same(t, "asked for a drain", c.asked, asksForDrain(t, api, p))
 }
@@ -171,20 +172,15 @@ func TestEvictDrained(t *testing.T) {
 					checktest.NoError(t, scenariotest.Say(podWords, of, word))
 				}
 			}
-			var evicted []string
-			api := interceptor.NewClient(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(p, drained).Build(), interceptor.Funcs{
-				SubResourceCreate: func(_ context.Context, _ client.Client, _ string, of, body client.Object, _ ...client.SubResourceCreateOption) error {
-					o := body.(*policyv1.Eviction).DeleteOptions
-					evicted = append(evicted, fmt.Sprintf("%s %s %s %v", of.GetName(), *o.Preconditions.UID, *o.Preconditions.ResourceVersion, o.DryRun))
-					return c.refusal
-				},
-			})
+			var evictions []string
+			api := server(nil, c.refusal, &evictions)
+			checktest.NoError(t, errors.Join(api.Create(t.Context(), p), api.Create(t.Context(), drained)))
 			recorder := events.NewFakeRecorder(10)
-			h := &handler{reader: api, writer: api, recorder: recorder, clock: clocktesting.NewFakePassiveClock(now)}
+			h := &Handler{Reader: api, Writer: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(now)}
 			request := deletion(t, p)
 			request.UserInfo.Username = perNode
 			checktest.Same(t, "the answer", c.want, h.Handle(t.Context(), request).Result.Message)
-			checktest.Same(t, "evicted", []string{"web-2 uid-2 999 []"}, evicted)
+			checktest.Same(t, "evicted", []string{`web-2 [] {"preconditions":{"uid":"uid-2","resourceVersion":"1"}}`}, evictions)
 			checktest.Same(t, "an event tells of the eviction", c.refusal == nil, len(recorder.Events) == 1)
 		})
 	}
@@ -201,9 +197,9 @@ func TestKeeper(t *testing.T) {
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "delete"}, {Name: "evict"}}},
 	).Build()
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	k := &keeper{client: api, reader: api, clock: clock, object: name, host: "usher-guard.usher-system.svc", served: &certificate{}}
+	k := &keeper{Options: Options{Service: name}, client: api, reader: api, clock: clock, host: "usher-guard.usher-system.svc"}
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
-	k.served.configure(config)
+	k.serve(config)
 	if _, err := config.GetCertificate(nil); err == nil {
 		t.Error("a certificate is served before there is one")
 	}
@@ -212,9 +208,9 @@ func TestKeeper(t *testing.T) {
 	// else's. It returns the number of CAs that API servers trust.
 	pass := func() int {
 		t.Helper()
-		k.external = false
+		k.ExternalCertificate = false
 		_, made := k.Reconcile(t.Context(), ctrl.Request{})
-		k.external = true
+		k.ExternalCertificate = true
 		_, seen := k.Reconcile(t.Context(), ctrl.Request{})
 		var secret corev1.Secret
 		var configuration admissionregistrationv1.ValidatingWebhookConfiguration

@@ -88,8 +88,9 @@ func (s *simulation) stand() {
 	}
 	for _, skew := range []time.Duration{0, clockSkew} {
 		live := model.Client{Server: s.server, Actor: actorGuard, Send: s.interfere}
-		s.guardian.replicas = append(s.guardian.replicas,
-			guard.NewHandler(&live, &live, recorder{s}, skewed{s.clock, skew}, []string{actorCloneSet}))
+		s.guardian.replicas = append(s.guardian.replicas, &guard.Handler{
+			Reader: &live, Writer: &live, Recorder: recorder{s}, Clock: skewed{s.clock, skew}, CloneSetUsers: []string{actorCloneSet},
+		})
 	}
 	s.server.Admit = s.admit
 }
