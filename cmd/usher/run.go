@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -29,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -53,18 +53,14 @@ const (
 type settings struct {
 	kubeconfig      string
 	controllers     string
-	leaderElect     bool
-	leaderNamespace string
-	leaderID        string
+	options         ctrl.Options
 	lease           time.Duration
-	metricsAddress  string
 	metricsInsecure bool
-	metricsCerts    string
-	probeAddress    string
 	xds             xds.ServerOptions
 	xdsInsecure     bool
 	xdsAuthorize    bool
-	guard           guardSettings
+	guardService    string
+	guard           guard.Options
 	qps             float64
 	sets            cloneset.Options
 	registrations   registration.Options
@@ -76,21 +72,27 @@ func parse(args []string) (*settings, error) {
 	flags := flag.NewFlagSet("usher", flag.ContinueOnError)
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the Pod's service account, then $KUBECONFIG")
 	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "what to run: cloneset, registration, guard, separated by commas")
-	flags.BoolVar(&s.leaderElect, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
-	flags.StringVar(&s.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
-	flags.StringVar(&s.leaderID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
+	flags.BoolVar(&s.options.LeaderElection, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
+	flags.StringVar(&s.options.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
+	flags.StringVar(&s.options.LeaderElectionID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
 	flags.DurationVar(&s.lease, "lease-duration", 4*time.Second, "how long a leader that is gone keeps that lease, in whole seconds; one that cannot renew it for three quarters of that ends")
-	flags.StringVar(&s.metricsAddress, "metrics-bind-address", "0", "`address` that serves /metrics, such as :8080; 0 serves none")
+	flags.StringVar(&s.options.Metrics.BindAddress, "metrics-bind-address", "0", "`address` that serves /metrics, such as :8080; 0 serves none")
 	flags.BoolVar(&s.metricsInsecure, "metrics-insecure", false, "serve metrics to everybody, as plain HTTP; default: over TLS, to whom the API server lets get the path /metrics")
-	flags.StringVar(&s.metricsCerts, "metrics-cert-dir", "", "`folder` with tls.crt and tls.key for metrics; default: a certificate that Usher makes when it starts")
-	flags.StringVar(&s.probeAddress, "health-probe-bind-address", "0", "`address` that serves /healthz and /readyz, such as :8081; 0 serves none")
+	flags.StringVar(&s.options.Metrics.CertDir, "metrics-cert-dir", "", "`folder` with tls.crt and tls.key for metrics; default: a certificate that Usher makes when it starts")
+	flags.StringVar(&s.options.HealthProbeBindAddress, "health-probe-bind-address", "0", "`address` that serves /healthz and /readyz, such as :8081; 0 serves none")
 	flags.StringVar(&s.xds.Address, "xds-bind-address", "0", "`address` that serves xDS, for Registries of the kind xds, such as :18000; 0 serves none")
 	flags.StringVar(&s.xds.TLS.Certificate, "xds-tls-cert", "", "PEM `file` with the xDS server's certificate")
 	flags.StringVar(&s.xds.TLS.Key, "xds-tls-key", "", "PEM `file` with that certificate's key")
 	flags.StringVar(&s.xds.TLS.ClientCA, "xds-client-ca", "", "PEM `file` with the CAs that xDS clients' certificates are checked with; default: clients need none")
 	flags.BoolVar(&s.xdsInsecure, "xds-insecure", false, "serve xDS as plain text, to everybody")
 	flags.BoolVar(&s.xdsAuthorize, "xds-authorize", false, "serve xDS clients only services of namespaces where the user of their certificate may get endpointslices.discovery.k8s.io")
-	s.guard.bind(flags)
+	flags.StringVar(&s.guardService, "guard-service", "", "`NAMESPACE/NAME` of the Service of the guard; its Secret and its ValidatingWebhookConfiguration have that name too")
+	flags.IntVar(&s.guard.Port, "guard-port", 9443, "`port` that the guard serves on")
+	flags.BoolVar(&s.guard.ExternalCertificate, "guard-external-certificate", false, "the guard's Secret and caBundle are somebody else's work, such as cert-manager's")
+	flags.Func("guard-cloneset-users", "`users` that CloneSet controllers act as besides this process, separated by commas", func(text string) error {
+		s.guard.CloneSetUsers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+		return nil
+	})
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.sets.Parallel, "parallel", 128, "how many Pods of one set are written at a time at most; fewer while the API server is busy")
 	flags.IntVar(&s.registrations.RegistryWorkers, "registry-workers", 32, "how many calls to one registry are in flight at most; a slow one holds up only the namespaces that use it")
@@ -129,7 +131,20 @@ func (s *settings) check() error {
 	if known := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}; !slices.Contains(known, s.sets.LeaveNodes) {
 		return fmt.Errorf("--leave-nodes: %q is none of %v", s.sets.LeaveNodes, known)
 	}
-	return s.guard.check(s.runs(partGuard))
+	return s.checkGuard()
+}
+
+// checkGuard reads the name of the guard's Service.
+func (s *settings) checkGuard() error {
+	namespace, name, _ := strings.Cut(s.guardService, "/")
+	s.guard.Service = types.NamespacedName{Namespace: namespace, Name: name}
+	switch runs := s.runs(partGuard); {
+	case !runs && s.guardService != "":
+		return errors.New("--guard-service needs guard among --controllers")
+	case runs && (namespace == "" || name == ""):
+		return fmt.Errorf("--guard-service: %q is not NAMESPACE/NAME; the guard needs it", s.guardService)
+	}
+	return nil
 }
 
 // checkXDS refuses to serve plain text by mistake.
@@ -210,7 +225,7 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 		}
 	}
 	if s.runs(partGuard) {
-		return guard.Setup(ctx, mgr, s.guard.Options)
+		return guard.Setup(ctx, mgr, s.guard)
 	}
 	return nil
 }
@@ -246,17 +261,6 @@ func (s *settings) restConfig() (*rest.Config, error) {
 	return rest.AddUserAgent(config, "usher"), nil
 }
 
-// metrics says who is served metrics, and how.
-func (s *settings) metrics() server.Options {
-	if s.metricsInsecure {
-		return server.Options{BindAddress: s.metricsAddress}
-	}
-	return server.Options{
-		BindAddress: s.metricsAddress, SecureServing: true, CertDir: s.metricsCerts, FilterProvider: access.Metrics,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }},
-	}
-}
-
 // renewal is how long a leader tries to renew its lease before it ends, and how often it, and
 // those who wait for the lease, ask. client-go draws each wait out to 2.2 times that, and who
 // waits may have seen the last renewal one wait late and look again one wait after the end: so
@@ -265,33 +269,32 @@ func (s *settings) renewal() (deadline, retry time.Duration) { return s.lease * 
 
 func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
-	types := runtime.SchemeBuilder{clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme}
-	if err := types.AddToScheme(scheme); err != nil {
+	known := runtime.SchemeBuilder{clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme, usherv1alpha1.AddToScheme}
+	if err := known.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register API types: %w", err)
 	}
 	deadline, retry := s.renewal()
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Logger: logger,
-		LeaderElection: s.leaderElect, LeaderElectionID: s.leaderID, LeaderElectionNamespace: s.leaderNamespace,
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 &s.lease, RenewDeadline: &deadline, RetryPeriod: &retry,
-		Metrics:                s.metrics(),
-		HealthProbeBindAddress: s.probeAddress,
-		Cache: cache.Options{
-			// Nothing here reads managed fields, and they are a third of a Pod.
-			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Node{}:                  cloneset.NodeCache(),
-				&corev1.Pod{}:                   podcache.Options(),
-				&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
-				&discoveryv1.EndpointSlice{}:    xds.Cache(),
-			},
+	o := s.options
+	o.Scheme, o.Logger = scheme, logger
+	o.LeaderElectionReleaseOnCancel = true
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = &s.lease, &deadline, &retry
+	if !s.metricsInsecure {
+		o.Metrics.SecureServing, o.Metrics.FilterProvider = true, access.Metrics
+		o.Metrics.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }}
+	}
+	o.Cache = cache.Options{
+		// Nothing here reads managed fields, and they are a third of a Pod.
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Node{}:                  cloneset.NodeCache(),
+			&corev1.Pod{}:                   podcache.Options(),
+			&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
+			&discoveryv1.EndpointSlice{}:    xds.Cache(),
 		},
-		Client: client.Options{Cache: &client.CacheOptions{
-			// Secrets are read one by one, so that no permission to list them is needed.
-			DisableFor: []client.Object{&corev1.Secret{}},
-		}},
-	})
+	}
+	// Secrets are read one by one, so that no permission to list them is needed.
+	o.Client.Cache = &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}
+	mgr, err := ctrl.NewManager(config, o)
 	if err != nil {
 		if address, ok := errors.AsType[*net.OpError](err); ok && address.Op == "listen" {
 			return nil, fmt.Errorf("%w; choose another --metrics-bind-address or --health-probe-bind-address", err)

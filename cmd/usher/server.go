@@ -4,11 +4,10 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -53,11 +52,10 @@ func askServer(config *rest.Config) (apiServer, error) {
 	if err != nil {
 		return apiServer{}, err
 	}
-	core, err := asked.ServerResourcesForGroupVersion("v1")
+	resizes, err := discovery.IsResourceEnabled(asked, corev1.SchemeGroupVersion.WithResource("pods/resize"))
 	if err != nil {
 		return apiServer{}, err
 	}
-	resizes := slices.ContainsFunc(core.APIResources, func(r metav1.APIResource) bool { return r.Name == "pods/resize" })
 	return apiServer{version: info.GitVersion, noResize: !resizes}, nil
 }
 
