@@ -55,23 +55,21 @@ func (o *Operator) pending(pod *corev1.Pod) (h hook, waits bool) {
 	return h, h.key.on(pod)
 }
 
+// gates are those where Pods are, by their state.
+var gates = map[appsv1alpha1.LifecycleState]Gate{
+	appsv1alpha1.StatePreparingNormal: PreNormal,
+	appsv1alpha1.StateNormal:          Created,
+	appsv1alpha1.StatePreparingUpdate: PreUpdate,
+	appsv1alpha1.StateUpdated:         Updated,
+	appsv1alpha1.StatePreparingDelete: PreDelete,
+}
+
+// gateOf is the gate where a Pod is; empty if it is at none.
 func gateOf(pod *corev1.Pod) Gate {
 	if pod.DeletionTimestamp != nil {
 		return PreDelete
 	}
-	switch appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]) {
-	case appsv1alpha1.StatePreparingNormal:
-		return PreNormal
-	case appsv1alpha1.StateNormal:
-		return Created
-	case appsv1alpha1.StatePreparingUpdate:
-		return PreUpdate
-	case appsv1alpha1.StateUpdated:
-		return Updated
-	case appsv1alpha1.StatePreparingDelete:
-		return PreDelete
-	}
-	return ""
+	return gates[appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState])]
 }
 
 // pass changes the Pod as the gate requires: it adds or removes the key and, on a
