@@ -42,15 +42,14 @@ func arguments(args []string) []string {
 // read is left out: a shell has no place for an error.
 type names func(ctx context.Context, args []string, typed string) []string
 
-// offer is names in cobra's terms. After a word that ends in a slash or a colon, typing goes
-// on.
+// offer is names in cobra's terms; they see TYPE NAME as TYPE/NAME. After a word that ends in
+// a slash or a colon, typing goes on.
 func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	ctx := c.Context()
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	ctx, cancel := context.WithTimeout(ctx, completeWithin)
+	ctx, cancel := context.WithTimeout(c.Context(), completeWithin)
 	defer cancel()
+	if len(args) > 1 && !strings.Contains(args[0], "/") {
+		args = append([]string{args[0] + "/" + args[1]}, args[2:]...)
+	}
 	directive := cobra.ShellCompDirectiveNoFileComp
 	var found []string
 	for _, word := range n(ctx, args, typed) {
@@ -64,8 +63,8 @@ func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, c
 	return found, directive
 }
 
-// completesTarget offers TYPE/NAME or TYPE NAME, and one list of names for each argument
-// that follows.
+// completesTarget offers TYPE/NAME, the NAME after a TYPE, and one list of names for each
+// argument that follows.
 func (s *session) completesTarget(kinds []schema.GroupVersionKind, rest ...names) cobra.CompletionFunc {
 	return names(func(ctx context.Context, args []string, typed string) []string {
 		if s.connect() != nil {
@@ -74,13 +73,9 @@ func (s *session) completesTarget(kinds []schema.GroupVersionKind, rest ...names
 		switch {
 		case len(args) == 0:
 			return s.targets(ctx, kinds, typed)
-		case strings.Contains(args[0], "/"):
-		case len(args) == 1:
+		case !strings.Contains(args[0], "/"):
 			return s.namesOf(ctx, s.kindOf(args[0], kinds))
-		default:
-			args = append([]string{args[0] + "/" + args[1]}, args[2:]...)
-		}
-		if len(args) > len(rest) {
+		case len(args) > len(rest):
 			return nil
 		}
 		return rest[len(args)-1](ctx, args, typed)
@@ -113,26 +108,19 @@ func (s *session) targets(ctx context.Context, kinds []schema.GroupVersionKind, 
 		}
 		return out
 	}
-	kind := kinds[0]
-	if named {
-		kind = s.kindOf(prefix, kinds)
-	} else {
-		prefix = shortName(kind)
+	if !named {
+		prefix = shortName(kinds[0])
 	}
-	for _, name := range s.namesOf(ctx, kind) {
+	for _, name := range s.namesOf(ctx, s.kindOf(prefix, kinds)) {
 		out = append(out, prefix+"/"+name)
 	}
 	return out
 }
 
 // kindOf is the one of the kinds that somebody has typed; none if it is another one.
-func (s *session) kindOf(word string, kinds []schema.GroupVersionKind) (kind schema.GroupVersionKind) {
-	if found, err := s.mapper.KindFor(schema.ParseGroupResource(word).WithVersion("")); err == nil {
-		if at := indexOf(kinds, found); at >= 0 {
-			kind = kinds[at]
-		}
-	}
-	return kind
+func (s *session) kindOf(word string, kinds []schema.GroupVersionKind) schema.GroupVersionKind {
+	t, _ := s.target([]string{word, ""}, kinds...) // the name is still to come
+	return t.kind
 }
 
 // namesOf are the names of all objects of a kind, in the namespace if they have one.
@@ -156,21 +144,10 @@ func (s *session) registryNames(ctx context.Context, args []string, _ string) []
 	return s.namesOf(ctx, kindRegistry)
 }
 
-// subject is what the first argument names, or the first two.
-func subject(args []string) []string {
-	if strings.Contains(args[0], "/") {
-		return args[:1]
-	}
-	return args
-}
-
 // ofCloneSet offers what there is to say of the CloneSet that the first argument names.
 func (s *session) ofCloneSet(offer func(context.Context, *apps.CloneSet) []string) names {
 	return func(ctx context.Context, args []string, _ string) []string {
-		if len(args) == 0 {
-			return nil
-		}
-		set, err := s.cloneSet(ctx, subject(args))
+		set, err := s.cloneSet(ctx, args[:min(1, len(args))])
 		if err != nil {
 			return nil
 		}
@@ -207,18 +184,15 @@ func images(_ context.Context, set *apps.CloneSet) (out []string) {
 
 // keys are those that hold the Pod that the first argument names.
 func (s *session) keys(ctx context.Context, args []string, _ string) []string {
-	if len(args) == 0 {
-		return nil
-	}
-	t, err := s.target(subject(args), kindPod)
+	t, err := s.target(args, kindPod)
 	if err != nil {
 		return nil
 	}
 	w, _ := s.load(ctx, t) // nothing if it cannot be read
 	found := map[string]bool{}
-	for i := range w.Members {
-		for j := range w.Members[i].Waits {
-			found[w.Members[i].Waits[j].Key] = true
+	for _, pod := range w.Members {
+		for _, wait := range pod.Waits {
+			found[wait.Key] = true
 		}
 	}
 	delete(found, "")

@@ -20,7 +20,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,7 +29,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	lanes "github.com/usher-dev/usher/internal/page"
@@ -64,7 +62,6 @@ func dashboardCommand(s *session) *cobra.Command {
 func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	log.SetLogger(logr.Discard()) // the page says what is wrong
 	cluster, err := s.observe(ctx)
 	if err != nil {
 		return err
@@ -83,11 +80,7 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return server.Serve(ctx, listener) })
 	both.Go(func() error { return cluster.report(ctx, server) })
-	err = both.Wait()
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
+	return both.Wait()
 }
 
 // report tells the page of changes, and of what time alone changes.
@@ -124,9 +117,9 @@ func (s *session) do(ctx context.Context, id, action, to string) error {
 	}
 	switch action {
 	case "pause", "resume":
-		return s.pause(ctx, set, &change{}, action == "pause")
+		return s.pause(ctx, set, action == "pause")
 	case "undo":
-		return s.undo(ctx, set, &change{}, to)
+		return s.undo(ctx, set, to)
 	}
 	return fmt.Errorf("the page knows no action %q", action)
 }
@@ -135,20 +128,18 @@ func (s *session) do(ctx context.Context, id, action, to string) error {
 // program's arguments can be read by all. It returns what removes the file.
 func (s *session) browse(ctx context.Context, address string) (done func()) {
 	dir, err := os.MkdirTemp("", "kubectl-usher-")
-	if err != nil {
-		tell(s.ErrOut, "No browser is opened: %v\n", err)
-		return func() {}
-	}
-	done = func() { _ = os.RemoveAll(dir) }
 	file := filepath.Join(dir, "open.html")
 	text := `<meta http-equiv="refresh" content="0; url=` + html.EscapeString(address) + `">`
-	if err = os.WriteFile(file, []byte(text), 0o600); err == nil {
+	if err == nil {
+		err = os.WriteFile(file, []byte(text), 0o600)
+	}
+	if err == nil {
 		err = opener(ctx, file).Start()
 	}
 	if err != nil {
 		tell(s.ErrOut, "No browser is opened: %v\n", err)
 	}
-	return done
+	return func() { _ = os.RemoveAll(dir) }
 }
 
 func opener(ctx context.Context, file string) *exec.Cmd {

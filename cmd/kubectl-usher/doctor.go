@@ -22,27 +22,25 @@ import (
 var usherLabels = client.MatchingLabels{"app.kubernetes.io/name": "usher"}
 
 func doctorCommand(s *session) *cobra.Command {
-	var output string
-	return outputs(command("doctor", cobra.NoArgs, nil, func(ctx context.Context, _ []string) error {
+	return s.outputs(command("doctor", cobra.NoArgs, nil, func(ctx context.Context, _ []string) error {
 		if err := s.connect(); err != nil {
 			return err
 		}
 		if known, err := s.flags.ToDiscoveryClient(); err == nil {
 			known.Invalidate() // kubectl remembers for hours which kinds there are
 		}
-		cluster, unread, err := s.cluster(ctx)
+		found, unread, err := s.examine(ctx)
 		if err != nil {
 			return err
 		}
-		found := view.Examine(cluster)
-		if err := s.page().answer(output, found, func(p *page) { p.findings(found, unread) }); err != nil {
+		if err := s.page().answer(found, func(p *page) { p.findings(found, unread) }); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(found, func(f view.Finding) bool { return f.Wrong }) {
 			return errors.New("something does not work")
 		}
 		return nil
-	}), &output, "json", "yaml")
+	}), "json", "yaml")
 }
 
 // findings prints what was found, and what could not be looked at.
@@ -62,8 +60,9 @@ func (p *page) findings(found []view.Finding, unread []string) {
 	}
 }
 
-// cluster reads what an examination looks at. unread is what the caller may not read.
-func (s *session) cluster(ctx context.Context) (c *view.Cluster, unread []string, err error) {
+// examine reads what an examination looks at. unread is what the caller may not read.
+func (s *session) examine(ctx context.Context) (found []view.Finding, unread []string, err error) {
+	var missing []string
 	var all []metav1.Object
 	for _, kind := range []schema.GroupVersionKind{
 		kindDeployment, kindLease, kindWebhooks, kindCloneSet, kindRegistration, kindRegistry, kindPod,
@@ -76,21 +75,12 @@ func (s *session) cluster(ctx context.Context) (c *view.Cluster, unread []string
 		switch {
 		case apierrors.IsForbidden(err):
 			unread = append(unread, plural(kind)+" (forbidden)")
-		case err != nil && !meta.IsNoMatchError(err) && !withdrawn(err):
+		case meta.IsNoMatchError(err), withdrawn(err):
+			missing = append(missing, kind.Kind)
+		case err != nil:
 			return nil, nil, failed(err, "list %s", plural(kind))
 		}
 		all = append(all, some...)
 	}
-	return view.ClusterOf(time.Now(), s.kinds(), all), unread, nil
-}
-
-// kinds are those of Usher's API that the API server knows.
-func (s *session) kinds() []string {
-	var known []string
-	for _, kind := range []schema.GroupVersionKind{kindCloneSet, kindRegistration, kindRegistry} {
-		if _, err := s.mapper.RESTMapping(kind.GroupKind()); err == nil {
-			known = append(known, kind.Kind)
-		}
-	}
-	return known
+	return view.Examine(time.Now(), missing, all), unread, nil
 }

@@ -36,38 +36,33 @@ const (
 	drainWithin = time.Hour
 )
 
-type drainOptions struct {
-	dryRun   bool
-	selector string
-	timeout  time.Duration
-}
-
 func drainCommand(s *session) *cobra.Command {
-	var o drainOptions
+	var selector string
+	var timeout time.Duration
 	command := s.on(drainable, "drain", func(ctx context.Context, t target) error {
-		ctx, cancel := context.WithTimeout(ctx, o.timeout)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		if t.kind == kindNode {
-			return s.drainNode(ctx, t, &o)
+			return s.drainNode(ctx, t, selector)
 		}
 		pod := &corev1.Pod{}
 		if err := s.get(ctx, t, pod); err != nil {
 			return err
 		}
-		if o.dryRun {
-			tell(s.Out, "%s drained (dry run)\n", t)
+		if s.dryRun {
+			s.did("%s drained", t)
 			return nil
 		}
 		return s.drain(ctx, pod, false)
 	})
-	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "say which Pods would go, and change nothing")
-	command.Flags().StringVar(&o.selector, "pod-selector", "", "of a node, only Pods with these `labels`")
-	command.Flags().DurationVar(&o.timeout, "timeout", drainWithin, "how long to wait for the Pods to go")
+	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "say which Pods would go, and change nothing")
+	command.Flags().StringVar(&selector, "pod-selector", "", "of a node, only Pods with these `labels`")
+	command.Flags().DurationVar(&timeout, "timeout", drainWithin, "how long to wait for the Pods to go")
 	return command
 }
 
-func (s *session) drainNode(ctx context.Context, t target, o *drainOptions) error {
-	selector, err := labels.Parse(o.selector)
+func (s *session) drainNode(ctx context.Context, t target, labelled string) error {
+	selector, err := labels.Parse(labelled)
 	if err != nil {
 		return fmt.Errorf("--pod-selector: %w", err)
 	}
@@ -75,11 +70,10 @@ func (s *session) drainNode(ctx context.Context, t target, o *drainOptions) erro
 	if err := s.get(ctx, t, node); err != nil {
 		return err
 	}
-	options, told := patchOptions(o.dryRun)
-	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)), options...); err != nil {
+	if err := s.client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))); err != nil {
 		return failed(err, "cordon %s", t)
 	}
-	tell(s.Out, "%s cordoned%s\n", t, told)
+	s.did("%s cordoned", t)
 	all, err := s.list(ctx, kindPod, client.MatchingFields{"spec.nodeName": t.name}, client.MatchingLabelsSelector{Selector: selector})
 	if err != nil {
 		return failed(err, "list the Pods of %s", t)
@@ -88,8 +82,8 @@ func (s *session) drainNode(ctx context.Context, t target, o *drainOptions) erro
 	for _, pod := range view.Each[*corev1.Pod](all) {
 		switch {
 		case stays(pod):
-		case o.dryRun:
-			tell(s.Out, "pod/%s drained, namespace %s%s\n", pod.Name, pod.Namespace, told)
+		case s.dryRun:
+			s.did("pod/%s drained, namespace %s", pod.Name, pod.Namespace)
 		default:
 			group.Go(func() error { return s.drain(ctx, pod, true) })
 		}
@@ -97,7 +91,7 @@ func (s *session) drainNode(ctx context.Context, t target, o *drainOptions) erro
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	tell(s.Out, "%s drained%s\n", t, told)
+	s.did("%s drained", t)
 	return nil
 }
 
@@ -146,9 +140,9 @@ func (d *draining) why(ctx context.Context) {
 	if err != nil {
 		return // the Pod may be gone
 	}
-	for i := range w.Members {
-		for j := range w.Members[i].Waits {
-			d.tell("%s", w.Members[i].Waits[j].What)
+	for _, pod := range w.Members {
+		for _, wait := range pod.Waits {
+			d.tell("%s", wait.What)
 		}
 	}
 }
@@ -229,7 +223,7 @@ func (d *draining) name(ctx context.Context, pod *corev1.Pod, set string) error 
 		return nil
 	}
 	d.tell("is named for deletion: clone/%s replaces it within its budgets", set)
-	return d.nameForDeletion(ctx, pod, false)
+	return d.nameForDeletion(ctx, pod)
 }
 
 // request asks the hook operator for a drain, as the guard does.
@@ -246,7 +240,7 @@ func (d *draining) request(ctx context.Context, pod *corev1.Pod) error {
 	}
 	d.tell("leaves its registries")
 	annotations := map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(encode.JSON(request))}
-	return client.IgnoreNotFound(d.patchPod(ctx, pod, false, map[string]any{"annotations": annotations}))
+	return client.IgnoreNotFound(d.patchPod(ctx, pod, map[string]any{"annotations": annotations}))
 }
 
 // remove deletes or evicts a Pod that no registry lists.

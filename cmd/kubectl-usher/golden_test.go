@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -49,7 +50,7 @@ func TestGolden(t *testing.T) {
 			w := view.Of(o)
 			var out bytes.Buffer
 			p := &page{out: &out}
-			p.status(&w, o.Now, false)
+			p.status(&w, o.Now)
 			p.line(plain, "\n# why")
 			p.why(&w, target{kindCloneSet, w.Name}, o.Now)
 			compare(t, file, out.String())
@@ -67,7 +68,7 @@ func TestManyPods(t *testing.T) {
 	for _, height := range []int{24, 12} {
 		var out bytes.Buffer
 		p := &page{out: &out, width: 120, height: height}
-		p.status(&w, o.Now, false)
+		p.status(&w, o.Now)
 		if lines := strings.Count(out.String(), "\n"); lines >= height || p.lines != lines {
 			t.Errorf("%d lines, counted as %d, on a screen of %d", lines, p.lines, height)
 		}
@@ -109,14 +110,14 @@ func compare(t *testing.T, file, got string) {
 // TestDoctor examines an installation in which everything is wrong, and one that is well.
 func TestDoctor(t *testing.T) {
 	const file = "testdata/doctor/broken.yaml"
-	c := view.ClusterOf(noon, []string{"CloneSet", "Registration"}, read(t, file))
+	all := read(t, file)
 	var out bytes.Buffer
 	p := &page{out: &out}
-	p.findings(view.Examine(c), []string{"Leases (forbidden)"})
+	p.findings(view.Examine(noon, []string{"Registry"}, all), []string{"Leases (forbidden)"})
 	p.line(plain, "\n# well")
-	well := &view.Cluster{Now: noon, Kinds: view.Kinds, Deployments: c.Deployments[1:], Guards: c.Guards}
-	well.Guards[0].Webhooks[0].ClientConfig.CABundle = []byte("x")
-	p.findings(view.Examine(well), nil)
+	runs, guard := view.Each[*appsv1.Deployment](all)[1], view.Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all)[0]
+	guard.Webhooks[0].ClientConfig.CABundle = []byte("x")
+	p.findings(view.Examine(noon, nil, []metav1.Object{runs, guard}), nil)
 	compare(t, file, out.String())
 }
 
@@ -129,11 +130,12 @@ func TestRegistry(t *testing.T) {
 	})
 	var out bytes.Buffer
 	p := &page{out: &out}
-	p.registry(&v, noon, false, false)
+	p.registry(&v, noon, false)
 	p.line(plain, "\n# --diff")
-	p.registry(&v, noon, true, false)
+	p.registry(&v, noon, true)
 	p.line(plain, "\n# --diff -o wide")
-	p.use(&v.Uses[0], true)
+	p.format = "wide"
+	p.use(&v.Uses[0])
 	compare(t, file, out.String())
 }
 
@@ -225,25 +227,6 @@ func changeImage(t testing.TB, set *apps.CloneSet, change string) {
 	spec := checktest.Must((&planOptions{images: []string{change}, replicas: -1}).spec(set))(t)
 	merged := checktest.Must(json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": "web"}}, "spec": spec["template"].(map[string]any)["spec"]}))(t)
 	checktest.NoError(t, set.Spec.Template.UnmarshalJSON(merged))
-}
-
-// BenchmarkPlan foresees the update of 2,000 Pods, a fifth of them at a time.
-func BenchmarkPlan(b *testing.B) {
-	o := objects(b, "testdata/rollout.yaml")
-	o.Pods = many(o.Pods, 2000)
-	for _, pod := range o.Pods {
-		pod.UID = types.UID(pod.Name)
-	}
-	to := o.Set.DeepCopy()
-	to.Generation++
-	to.Spec.Replicas, to.Spec.UpdateStrategy.MaxUnavailable = new(int32(2000)), nil
-	changeImage(b, to, "main=web:v3")
-	for b.Loop() {
-		f, err := forecast.Of(forecast.Change{Objects: o, To: to})
-		if err != nil || f.Ends.Updated != 2000 {
-			b.Fatal(f.Ends, f.Stops, err)
-		}
-	}
 }
 
 // TestNoResize: a plan asks whether the API server can resize Pods.

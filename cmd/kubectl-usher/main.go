@@ -73,7 +73,6 @@ func described(name string) *cobra.Command {
 	return command
 }
 
-// newCommand returns kubectl usher with all that is below it.
 // command is a command with its help.
 func command(name string, args cobra.PositionalArgs, complete cobra.CompletionFunc, run func(ctx context.Context, args []string) error) *cobra.Command {
 	c := described(name)
@@ -82,6 +81,7 @@ func command(name string, args cobra.PositionalArgs, complete cobra.CompletionFu
 	return c
 }
 
+// newCommand returns kubectl usher with all that is below it.
 func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	s := &session{flags: genericclioptions.NewConfigFlags(true), IOStreams: streams}
 	root := described("kubectl-usher")
@@ -91,19 +91,17 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	s.flags.AddFlags(root.PersistentFlags())
-	root.AddGroup(&cobra.Group{ID: "look", Title: "See and ask:"}, &cobra.Group{ID: "act", Title: "Take hold:"})
-	for _, command := range []*cobra.Command{
-		statusCommand(s), whyCommand(s), planCommand(s), historyCommand(s), diffCommand(s), registryCommand(s), doctorCommand(s), dashboardCommand(s),
-	} {
-		command.GroupID = "look"
-		root.AddCommand(command)
+	group := func(title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: title, Title: title})
+		for _, command := range commands {
+			command.GroupID = title
+		}
+		root.AddCommand(commands...)
 	}
-	for _, command := range []*cobra.Command{
-		undoCommand(s), pauseCommand(s, "pause"), pauseCommand(s, "resume"), partitionCommand(s), restartCommand(s), drainCommand(s), releaseCommand(s),
-	} {
-		command.GroupID = "act"
-		root.AddCommand(command)
-	}
+	group("See and ask:", statusCommand(s), whyCommand(s), planCommand(s), historyCommand(s), diffCommand(s),
+		registryCommand(s), doctorCommand(s), dashboardCommand(s))
+	group("Take hold:", undoCommand(s), pauseCommand(s, "pause"), pauseCommand(s, "resume"), partitionCommand(s),
+		restartCommand(s), drainCommand(s), releaseCommand(s))
 	root.AddCommand(versionCommand(s))
 	s.completeFlags(root)
 	return root
@@ -124,15 +122,14 @@ type versions struct {
 }
 
 func versionCommand(s *session) *cobra.Command {
-	var output string
-	return outputs(command("version", cobra.NoArgs, nil, func(ctx context.Context, _ []string) error {
+	return s.outputs(command("version", cobra.NoArgs, nil, func(ctx context.Context, _ []string) error {
 		v := s.versions(ctx)
-		return s.page().answer(output, v, func(p *page) {
+		return s.page().answer(v, func(p *page) {
 			p.line(plain, "kubectl usher  %s (%s, %s)", strings.TrimSpace(v.Plugin+" "+v.Revision), v.Platform, v.Go)
 			p.line(plain, "Usher          %s", cmp.Or(strings.Join(v.Usher, ", "), "not seen in the cluster"))
 			p.line(plain, "Kubernetes     %s", cmp.Or(v.Kubernetes, "does not answer"))
 		})
-	}), &output, "json", "yaml")
+	}), "json", "yaml")
 }
 
 // versions asks the cluster as far as the user may; the plugin's own need nobody.

@@ -74,19 +74,13 @@ func (s *session) readSets(filename string) (sets []*unstructured.Unstructured, 
 
 // apply is what kubectl apply would make of a CloneSet.
 func (s *session) apply(ctx context.Context, set *unstructured.Unstructured) (proposal, error) {
-	live := &unstructured.Unstructured{}
-	live.SetGroupVersionKind(apps.KindCloneSet)
+	live := &apps.CloneSet{}
 	err := s.client.Get(ctx, client.ObjectKeyFromObject(set), live)
-	strict := client.WithFieldValidation(s.client, metav1.FieldValidationStrict)
 	switch {
 	case meta.IsNoMatchError(err):
 		return proposal{}, errNoCloneSets
 	case apierrors.IsNotFound(err):
-		if err := strict.Create(ctx, set, client.DryRunAll); err != nil {
-			return proposal{}, refused(set.GetName(), err)
-		}
-		to, err := typed(set)
-		return proposal{to: to}, err
+		return s.create(ctx, set)
 	case err != nil:
 		return proposal{}, fmt.Errorf("read clone/%s: %w", set.GetName(), err)
 	}
@@ -94,22 +88,25 @@ func (s *session) apply(ctx context.Context, set *unstructured.Unstructured) (pr
 	if err != nil {
 		return proposal{}, err
 	}
-	to := live.DeepCopy()
-	if err := strict.Patch(ctx, to, patch, append(options, client.DryRunAll)...); err != nil {
+	return s.propose(ctx, live, patch, options...)
+}
+
+// create asks the API server in a dry run for a CloneSet that is not there yet.
+func (s *session) create(ctx context.Context, set *unstructured.Unstructured) (proposal, error) {
+	if err := s.client.Create(ctx, set, client.DryRunAll); err != nil {
 		return proposal{}, refused(set.GetName(), err)
 	}
-	before, err := typed(live)
-	if err != nil {
-		return proposal{}, err
+	to := &apps.CloneSet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(set.Object, to); err != nil {
+		return proposal{}, fmt.Errorf("read clone/%s: %w", set.GetName(), err)
 	}
-	after, err := typed(to)
-	return proposal{before, after}, err
+	return proposal{to: to}, nil
 }
 
 // applied is the patch that kubectl apply sends: on the server's side where it was used
 // before, otherwise made of what was applied last, what is to be and what is.
-func applied(set, live *unstructured.Unstructured) (client.Patch, []client.PatchOption, error) {
-	to, is := encode.JSON(set.Object), encode.JSON(live.Object)
+func applied(set *unstructured.Unstructured, live *apps.CloneSet) (client.Patch, []client.PatchOption, error) {
+	to, is := encode.JSON(set.Object), encode.JSON(live)
 	last := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]
 	byServer := func(m metav1.ManagedFieldsEntry) bool {
 		return m.Manager == "kubectl" && m.Operation == metav1.ManagedFieldsOperationApply
@@ -122,13 +119,4 @@ func applied(set, live *unstructured.Unstructured) (client.Patch, []client.Patch
 		return nil, nil, fmt.Errorf("compare clone/%s with what is there: %w", set.GetName(), err)
 	}
 	return client.RawPatch(types.MergePatchType, patch), nil, nil
-}
-
-// typed reads a CloneSet. Its template stays as it was written.
-func typed(object *unstructured.Unstructured) (*apps.CloneSet, error) {
-	set := &apps.CloneSet{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, set); err != nil {
-		return nil, fmt.Errorf("read clone/%s: %w", object.GetName(), err)
-	}
-	return set, nil
 }

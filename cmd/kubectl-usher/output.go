@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -41,6 +42,8 @@ const (
 type page struct {
 	out    io.Writer
 	colour bool
+	// format is that of --output; empty is for people.
+	format string
 	// width and height bound a screen that is drawn anew; 0 for none.
 	width, height int
 	// lines is how many have been printed.
@@ -48,8 +51,11 @@ type page struct {
 }
 
 func (s *session) page() *page {
-	return &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == ""}
+	return &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output}
 }
+
+// wide reports whether people asked for more columns.
+func (p *page) wide() bool { return p.format == "wide" }
 
 func isTerminal(out io.Writer) bool {
 	file, ok := out.(*os.File)
@@ -57,7 +63,7 @@ func isTerminal(out io.Writer) bool {
 }
 
 // room is how many lines of a screen are left; the cursor takes one.
-func (p *page) room() int { return p.height - p.lines - 1 }
+func (p *page) room() int { return cmp.Or(p.height, math.MaxInt) - p.lines - 1 }
 
 func (p *page) line(colour, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
@@ -69,6 +75,21 @@ func (p *page) line(colour, format string, args ...any) {
 		text = colour + text + reset
 	}
 	tell(p.out, "%s\n", text)
+}
+
+// fact prints a line about a value, unless there is none.
+func (p *page) fact(format, value string) {
+	if value != "" {
+		p.line(plain, format, value)
+	}
+}
+
+// did tells what was done, or would be.
+func (s *session) did(format string, args ...any) {
+	if s.dryRun {
+		format += " (dry run)"
+	}
+	tell(s.Out, format+"\n", args...)
 }
 
 // tell writes to the user, who is gone if that fails.
@@ -99,13 +120,13 @@ func (p *page) table(header []string, rows []row) {
 }
 
 // outputs gives a command the flag --output.
-func outputs(command *cobra.Command, output *string, formats ...string) *cobra.Command {
+func (s *session) outputs(command *cobra.Command, formats ...string) *cobra.Command {
 	all := strings.Join(formats, ", ")
 	command.Flags().FuncP("output", "o", "print in that `format`: "+all, func(format string) error {
 		if !slices.Contains(formats, format) {
 			return fmt.Errorf("it is none of %s", all)
 		}
-		*output = format
+		s.output = format
 		return nil
 	})
 	completesFlag(command, "output", func(context.Context, []string, string) []string { return formats })
@@ -113,8 +134,8 @@ func outputs(command *cobra.Command, output *string, formats ...string) *cobra.C
 }
 
 // answer prints a value for people, or for programs, which may want names alone.
-func (p *page) answer(format string, value any, forPeople func(*page), names ...string) error {
-	switch format {
+func (p *page) answer(value any, forPeople func(*page), names ...string) error {
+	switch p.format {
 	case "name":
 		for _, name := range names {
 			p.line(plain, "%s", name)
@@ -153,11 +174,12 @@ const (
 	restFactor = 50
 	// A screen replaces the one before without flicker: each line clears the rest of the
 	// old one, and the last line what follows.
-	home, lineEnd, below = "\x1b[H", "\x1b[K\n", "\x1b[J"
+	home, lineEnd, screenEnd = "\x1b[H", "\x1b[K\n", "\x1b[J"
 )
 
-// watch shows the status at each change. Off a terminal, one screen follows the other.
-func (s *session) watch(ctx context.Context, t target, o *statusOptions) error {
+// watch shows the status at each change, until something is so; nil is until it is interrupted.
+// Off a terminal, one screen follows the other.
+func (s *session) watch(ctx context.Context, t target, until func(*view.Workload) bool) error {
 	// The first screen comes from the API server itself, whose answer says what is missing.
 	began := time.Now()
 	w, err := s.load(ctx, t)
@@ -168,7 +190,7 @@ func (s *session) watch(ctx context.Context, t target, o *statusOptions) error {
 	defer cancel(nil)
 	live, changed := (*session)(nil), make(chan struct{}, 1)
 	for {
-		if err := s.show(&w, o); err != nil || o.until != nil && o.until(&w) {
+		if err := s.show(&w); err != nil || until != nil && until(&w) {
 			return err
 		}
 		rest := max(redrawEvery, min(restFactor*time.Since(began), clockEvery))
@@ -200,18 +222,15 @@ func ends(end context.CancelCauseFunc) toolscache.WatchErrorHandlerWithContext {
 
 // pause waits that long, and then for a change or the clock.
 func pause(ctx context.Context, least time.Duration, changed <-chan struct{}) error {
-	clock := time.NewTimer(least)
-	defer clock.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-clock.C:
+	case <-time.After(least):
 	}
-	clock.Reset(clockEvery)
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-clock.C:
+	case <-time.After(clockEvery):
 	case <-changed:
 	}
 	return nil
@@ -262,23 +281,23 @@ func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
 }
 
 // show draws a screen over the one before; off a terminal, and for programs, below it.
-func (s *session) show(w *view.Workload, o *statusOptions) error {
+func (s *session) show(w *view.Workload) error {
 	var screen bytes.Buffer
 	p := s.page()
 	p.out = &screen
 	file, terminal := s.Out.(*os.File)
-	terminal = terminal && isTerminal(file) && (o.output == "" || o.output == "wide")
+	terminal = terminal && isTerminal(file) && (p.format == "" || p.wide())
 	if terminal {
 		if width, height, err := term.GetSize(int(file.Fd())); err == nil {
 			p.width, p.height = width, height
 		}
 	}
-	if err := p.print(w, o); err != nil {
+	if err := p.print(w); err != nil {
 		return err
 	}
 	text := screen.String()
 	if terminal {
-		text = home + strings.ReplaceAll(text, "\n", lineEnd) + below
+		text = home + strings.ReplaceAll(text, "\n", lineEnd) + screenEnd
 	}
 	tell(s.Out, "%s", text)
 	return nil

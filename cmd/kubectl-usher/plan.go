@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -32,9 +33,9 @@ import (
 
 // planOptions are the change to foresee.
 type planOptions struct {
-	filename, output, partition string
-	images                      []string
-	replicas                    int32
+	filename, partition string
+	images              []string
+	replicas            int32
 }
 
 // changesCode is the exit code of a plan that is not refused and changes something.
@@ -52,13 +53,22 @@ func planCommand(s *session) *cobra.Command {
 	flags.StringVar(&o.partition, "partition", "", "`count` or percentage of Pods that keep the old revision")
 	completesFlag(command, "image", s.ofCloneSet(images))
 	completesFlag(command, "partition", percentages)
-	return outputs(command, &o.output, "json", "yaml")
+	return s.outputs(command, "json", "yaml")
 }
 
 // proposal is a change of a CloneSet that the API server accepts.
 type proposal struct {
 	// live is the set as it is; nil if there is none.
 	live, to *apps.CloneSet
+}
+
+// propose asks the API server in a dry run what a patch would make of a CloneSet.
+func (s *session) propose(ctx context.Context, live *apps.CloneSet, patch client.Patch, options ...client.PatchOption) (proposal, error) {
+	to := live.DeepCopy()
+	if err := s.client.Patch(ctx, to, patch, append(options, client.DryRunAll)...); err != nil {
+		return proposal{}, refused(live.Name, err)
+	}
+	return proposal{live, to}, nil
 }
 
 func (s *session) plan(ctx context.Context, args []string, o *planOptions) error {
@@ -78,9 +88,9 @@ func (s *session) plan(ctx context.Context, args []string, o *planOptions) error
 	if len(all) == 1 {
 		result = all[0]
 	}
-	err = s.page().answer(o.output, result, func(p *page) {
-		for i := range all {
-			p.forecast(&all[i])
+	err = s.page().answer(result, func(p *page) {
+		for _, f := range all {
+			p.forecast(&f)
 		}
 	})
 	return cmp.Or(err, verdict(all))
@@ -129,21 +139,13 @@ func (s *session) proposals(ctx context.Context, args []string, o *planOptions) 
 	if err != nil {
 		return nil, err
 	}
-	patch := patchOf(types.MergePatchType, map[string]any{"spec": spec})
-	to := live.DeepCopy()
-	strict := client.FieldValidation(metav1.FieldValidationStrict)
-	if err := s.client.Patch(ctx, to, patch, client.DryRunAll, strict); err != nil {
-		return nil, refused(live.Name, err)
-	}
-	return []proposal{{live, to}}, nil
+	one, err := s.propose(ctx, live, patchOf(types.MergePatchType, map[string]any{"spec": spec}))
+	return []proposal{one}, err
 }
 
 // refused is what the API server said of a change.
 func refused(name string, err error) error {
-	if fields := unknown(err); fields != "" {
-		return fmt.Errorf("clone/%s: the API server does not accept the change: %s", name, fields)
-	}
-	return fmt.Errorf("clone/%s: the API server does not accept the change: %w", name, err)
+	return fmt.Errorf("clone/%s: the API server does not accept the change: %w", name, short(err))
 }
 
 // spec are the fields that the flags change.
@@ -264,15 +266,12 @@ func (s *session) domains(ctx context.Context, set *apps.CloneSet) (map[string]m
 
 // noResize reports whether the API server has no subresource pods/resize.
 func (s *session) noResize() (bool, error) {
-	discovery, err := s.flags.ToDiscoveryClient()
+	client, err := s.flags.ToDiscoveryClient()
 	if err != nil {
 		return false, fmt.Errorf("find the cluster: %w", err)
 	}
-	core, err := discovery.ServerResourcesForGroupVersion("v1")
-	if err != nil {
-		return false, failed(err, "ask which subresources Pods have")
-	}
-	return !slices.ContainsFunc(core.APIResources, func(r metav1.APIResource) bool { return r.Name == "pods/resize" }), nil
+	resizes, err := discovery.IsResourceEnabled(client, corev1.SchemeGroupVersion.WithResource("pods/resize"))
+	return !resizes, failed(err, "ask which subresources Pods have")
 }
 
 // tryPod asks the API server in a dry run whether it accepts a Pod of the new template, as
@@ -310,8 +309,7 @@ const tried = "plan"
 
 // try creates an object in a dry run, and reports whether the API server has completed it.
 func (s *session) try(ctx context.Context, c *forecast.Change, object *unstructured.Unstructured, refused *string) (bool, error) {
-	err := client.WithFieldValidation(s.client, "Strict").Create(ctx, object, client.DryRunAll)
-	switch {
+	switch err := s.client.Create(ctx, object, client.DryRunAll); {
 	case err == nil:
 		return true, nil
 	case apierrors.IsAlreadyExists(err), strings.Contains(err.Error(), "cannot create resource"):
@@ -330,17 +328,15 @@ func (s *session) try(ctx context.Context, c *forecast.Change, object *unstructu
 func (p *page) forecast(f *forecast.Forecast) {
 	p.line(bold, "CloneSet %s/%s  %s", f.Namespace, f.Name, headline(f))
 	if len(f.Images) > 0 && (f.New || len(f.From) > 0) {
-		p.line(plain, "%-9s %s  %s", "Revision", arrow(strings.Join(f.From, ", "), f.To), strings.Join(f.Images, " "))
+		p.line(plain, "Revision  %s  %s", arrow(strings.Join(f.From, ", "), f.To), strings.Join(f.Images, " "))
 	}
 	if f.ReplicasNow != f.Replicas {
-		p.line(plain, "%-9s %s", "Replicas", arrow(strconv.Itoa(f.ReplicasNow), strconv.Itoa(f.Replicas)))
+		p.line(plain, "Replicas  %s", arrow(strconv.Itoa(f.ReplicasNow), strconv.Itoa(f.Replicas)))
 	}
-	if f.Because != "" {
-		p.line(plain, "%-9s %s", "Because", f.Because)
-	}
+	p.fact("Because   %s", f.Because)
 	if len(f.Waves) > 0 {
-		p.line(plain, "%-9s at least %d of %d Pods, %d now", "Serve", f.Lowest, f.Replicas, f.Available)
-		p.line(plain, "%-9s %s", "Takes", takes(f))
+		p.line(plain, "Serve     at least %d of %d Pods, %d now", f.Lowest, f.Replicas, f.Available)
+		p.line(plain, "Takes     %s", takes(f))
 	}
 	p.waves(f.Waves)
 	p.asked(f.Hooks)
@@ -440,14 +436,13 @@ func (p *page) asked(hooks []forecast.Hook) {
 	}
 	p.line(plain, "")
 	rows := make([]row, 0, len(hooks))
-	for i := range hooks {
-		h := &hooks[i]
+	for _, h := range hooks {
 		r := row{cells: []string{h.Gate, h.Key, "somebody other than Usher"}}
 		switch {
 		case h.Unanswered:
 			r.colour, r.cells[2] = red, "nobody: no Registration of the namespace answers it"
 		case len(h.Registrations) > 0:
-			r.cells[2] = answerers(&view.Wait{Registrations: h.Registrations, Registries: h.Registries})
+			r.cells[2] = answerers(h.Registrations, h.Registries)
 		}
 		rows = append(rows, r)
 	}

@@ -20,30 +20,25 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-type registryOptions struct {
-	output string
-	diff   bool
-}
-
 func registryCommand(s *session) *cobra.Command {
-	var o registryOptions
+	var diff bool
 	command := command("registry", cobra.MaximumNArgs(1), names(s.registryNames).offer, func(ctx context.Context, args []string) error {
-		if o.diff && len(args) == 0 {
+		if diff && len(args) == 0 {
 			return errors.New("--diff needs the name of a Registry: kubectl usher registry lists them")
 		}
 		if err := s.connect(); err != nil {
 			return err
 		}
 		if len(args) == 1 {
-			return s.registry(ctx, args[0], &o)
+			return s.registry(ctx, args[0], diff)
 		}
-		return s.allRegistries(ctx, &o)
+		return s.allRegistries(ctx)
 	})
-	command.Flags().BoolVar(&o.diff, "diff", false, "compare the entries with what the Pods ask for")
-	return outputs(command, &o.output, "json", "yaml", "wide", "name")
+	command.Flags().BoolVar(&diff, "diff", false, "compare the entries with what the Pods ask for")
+	return s.outputs(command, "json", "yaml", "wide", "name")
 }
 
-func (s *session) allRegistries(ctx context.Context, o *registryOptions) error {
+func (s *session) allRegistries(ctx context.Context) error {
 	found, err := s.list(ctx, kindRegistry)
 	if err != nil {
 		return failed(err, "list Registries")
@@ -59,7 +54,7 @@ func (s *session) allRegistries(ctx context.Context, o *registryOptions) error {
 		all, names = append(all, r), append(names, "registry/"+r.Name)
 		rows = append(rows, row{colour, []string{r.Name, cmp.Or(r.Kind, "-"), state, strconv.Itoa(len(one.Status.Users)), outage(&r, time.Now())}})
 	}
-	return s.page().answer(o.output, all, func(p *page) {
+	return s.page().answer(all, func(p *page) {
 		if len(all) == 0 {
 			tell(s.ErrOut, "There are no Registries; docs/registration.md shows how to make one.\n")
 			return
@@ -88,25 +83,25 @@ func outage(r *view.Registry, now time.Time) string {
 	return fmt.Sprintf("%s ago, for %s", ago(now, r.OutageTo), ago(r.OutageTo, r.OutageFrom))
 }
 
-// registry prints who uses one registry, and with o.diff what it lists.
-func (s *session) registry(ctx context.Context, name string, o *registryOptions) error {
+// registry prints who uses one registry, and with diff what it lists.
+func (s *session) registry(ctx context.Context, name string, diff bool) error {
 	r := &usherv1alpha1.Registry{}
 	if err := s.get(ctx, target{kindRegistry, name}, r); err != nil {
 		return err
 	}
-	namespaces, err := s.users(ctx, r, o.diff)
+	namespaces, err := s.users(ctx, r, diff)
 	if err != nil {
 		return err
 	}
 	v := view.OfRegistry(time.Now(), r, namespaces)
-	return s.page().answer(o.output, v, func(p *page) { p.registry(&v, time.Now(), o.diff, o.output == "wide") }, "registry/"+v.Name)
+	return s.page().answer(v, func(p *page) { p.registry(&v, time.Now(), diff) }, "registry/"+v.Name)
 }
 
 // users reads the namespaces that use a registry: all of them, or the one of --namespace.
 func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) (all []view.Namespace, err error) {
 	var names []string
-	for i := range r.Status.Users {
-		names = append(names, r.Status.Users[i].Namespace)
+	for _, user := range r.Status.Users {
+		names = append(names, user.Namespace)
 	}
 	if *s.flags.Namespace != "" {
 		names = []string{s.namespace}
@@ -130,7 +125,7 @@ func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods boo
 }
 
 // registry prints a registry for people.
-func (p *page) registry(r *view.Registry, now time.Time, diff, all bool) {
+func (p *page) registry(r *view.Registry, now time.Time, diff bool) {
 	state, colour := answers(r)
 	p.line(colour, "Registry %s (%s)  answers: %s", r.Name, cmp.Or(r.Kind, "-"), state)
 	p.line(plain, "Last outage  %s", outage(r, now))
@@ -139,9 +134,9 @@ func (p *page) registry(r *view.Registry, now time.Time, diff, all bool) {
 		p.uses(r)
 		return
 	}
-	for i := range r.Uses {
+	for _, u := range r.Uses {
 		p.line(plain, "")
-		p.use(&r.Uses[i], all)
+		p.use(&u)
 	}
 	if len(r.Uses) == 0 {
 		p.line(plain, "\nNo Registration has entries in it.")
@@ -151,8 +146,7 @@ func (p *page) registry(r *view.Registry, now time.Time, diff, all bool) {
 // uses prints a line for each Registration.
 func (p *page) uses(r *view.Registry) {
 	rows := make([]row, 0, len(r.Uses))
-	for i := range r.Uses {
-		u := &r.Uses[i]
+	for _, u := range r.Uses {
 		line := row{cells: []string{u.Namespace + "/" + u.Registration, u.Service}}
 		for _, count := range []int{u.Listed, u.Differing, u.Draining, u.Waiting} {
 			text := "-"
@@ -171,7 +165,7 @@ func (p *page) uses(r *view.Registry) {
 }
 
 // use prints what is listed for one Registration beside what should be.
-func (p *page) use(u *view.Use, all bool) {
+func (p *page) use(u *view.Use) {
 	counts := ""
 	if u.Known {
 		counts = fmt.Sprintf(": %d entries should be listed, %d are, %d differ", u.Expected, u.Listed, u.Differing)
@@ -182,9 +176,8 @@ func (p *page) use(u *view.Use, all bool) {
 	}
 	var rows []row
 	differ := 0
-	for i := range u.Entries {
-		e := &u.Entries[i]
-		if e.Same() && !all {
+	for _, e := range u.Entries {
+		if e.Same() && !p.wide() {
 			continue
 		}
 		line := row{cells: []string{e.Pod, e.ID, cmp.Or(e.Address, "-"), e.Should, e.Is, cmp.Or(e.Why, "-")}}

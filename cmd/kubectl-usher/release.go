@@ -27,7 +27,7 @@ const reasonReleased = "HookReleasedByHand"
 
 func releaseCommand(s *session) *cobra.Command {
 	var hook, reason string
-	var yes, dryRun bool
+	var yes bool
 	command := s.on(onlyPods, "release", func(ctx context.Context, t target) error {
 		if hook == "" || reason == "" {
 			return errors.New("--hook and --reason are needed; kubectl usher why pod/NAME names the hook")
@@ -42,16 +42,16 @@ func releaseCommand(s *session) *cobra.Command {
 		}
 		tell(s.ErrOut, "This answers the hook %s of Pod %s instead of its owner. Registries that still list the Pod are not asked: requests may be lost.\n",
 			hook, pod.Name)
-		if !yes && !dryRun && !s.confirm("Release the hook?") {
+		if !yes && !s.dryRun && !s.confirm("Release the hook?") {
 			return errors.New("nothing was changed")
 		}
-		return s.release(ctx, pod, answered, dryRun, hook, reason)
+		return s.release(ctx, pod, answered, hook, reason)
 	})
 	command.Flags().StringVar(&hook, "hook", "", "`key` of the label, or the finalizer, that holds the Pod")
 	command.Flags().StringVar(&reason, "reason", "", "why; it goes into an event")
 	completesFlag(command, "hook", s.keys)
 	command.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	command.Flags().BoolVar(&dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
 	return command
 }
 
@@ -106,13 +106,12 @@ func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (hook l
 }
 
 // release changes a Pod that nobody else has changed meanwhile, and tells who did it.
-func (s *session) release(ctx context.Context, pod, answered *corev1.Pod, dryRun bool, hook, reason string) error {
-	options, dry := patchOptions(dryRun)
-	if err := s.client.Patch(ctx, answered, client.MergeFromWithOptions(pod, client.MergeFromWithOptimisticLock{}), options...); err != nil {
+func (s *session) release(ctx context.Context, pod, answered *corev1.Pod, hook, reason string) error {
+	if err := s.client.Patch(ctx, answered, client.MergeFromWithOptions(pod, client.MergeFromWithOptimisticLock{})); err != nil {
 		return failed(err, "change pod/%s", pod.Name)
 	}
-	tell(s.Out, "pod/%s released from %s%s\n", pod.Name, hook, dry)
-	if dryRun {
+	s.did("pod/%s released from %s", pod.Name, hook)
+	if s.dryRun {
 		return nil
 	}
 	note := fmt.Sprintf("%s released the hook %s by hand: %s", s.whoAmI(ctx), hook, reason)
@@ -141,34 +140,30 @@ func (s *session) whoAmI(ctx context.Context) string {
 }
 
 func restartCommand(s *session) *cobra.Command {
-	var how change
-	return how.bind(s.onCloneSet("restart", func(ctx context.Context, set *apps.CloneSet) error {
-		return s.restart(ctx, set, &how)
-	}))
+	return s.changes(s.onCloneSet("restart", s.restart))
 }
 
-func (s *session) restart(ctx context.Context, set *apps.CloneSet, how *change) error {
+func (s *session) restart(ctx context.Context, set *apps.CloneSet) error {
 	o, err := s.gather(ctx, set, kindPod)
 	if err != nil {
 		return err
 	}
-	_, told := patchOptions(how.dryRun)
 	named := 0
 	for _, pod := range o.Pods {
 		if pod.DeletionTimestamp != nil || pod.Labels[apps.LabelSpecifiedDelete] == "true" {
 			continue
 		}
-		if err := s.nameForDeletion(ctx, pod, how.dryRun); err != nil {
+		if err := s.nameForDeletion(ctx, pod); err != nil {
 			return failed(err, "change pod/%s, after %d others", pod.Name, named)
 		}
 		named++
 	}
-	tell(s.Out, "clone/%s replaces %d Pods%s\n", set.Name, named, told)
-	return s.after(ctx, set, how)
+	s.did("clone/%s replaces %d Pods", set.Name, named)
+	return s.after(ctx, set)
 }
 
 // nameForDeletion asks a CloneSet to replace a Pod, which may be gone.
-func (s *session) nameForDeletion(ctx context.Context, pod *corev1.Pod, dryRun bool) error {
+func (s *session) nameForDeletion(ctx context.Context, pod *corev1.Pod) error {
 	label := map[string]any{"labels": map[string]any{apps.LabelSpecifiedDelete: "true"}}
-	return client.IgnoreNotFound(s.patchPod(ctx, pod, dryRun, label))
+	return client.IgnoreNotFound(s.patchPod(ctx, pod, label))
 }

@@ -16,7 +16,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -27,15 +26,10 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// change is how the commands that write behave.
-type change struct {
-	dryRun bool
-	watch  bool
-}
-
-func (c *change) bind(command *cobra.Command) *cobra.Command {
-	command.Flags().BoolVar(&c.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
-	command.Flags().BoolVarP(&c.watch, "watch", "w", false, "then show the status until the rollout is done")
+// changes gives a command the flags of those that change a CloneSet.
+func (s *session) changes(command *cobra.Command) *cobra.Command {
+	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	command.Flags().BoolVarP(&s.follow, "watch", "w", false, "then show the status until the rollout is done")
 	return command
 }
 
@@ -45,62 +39,47 @@ func patchOf(kind types.PatchType, content any) client.Patch {
 }
 
 // strategy changes a field of a CloneSet's spec.updateStrategy.
-func (s *session) strategy(ctx context.Context, set *apps.CloneSet, how *change, told, field string, value any) error {
+func (s *session) strategy(ctx context.Context, set *apps.CloneSet, told, field string, value any) error {
 	spec := map[string]any{"updateStrategy": map[string]any{field: value}}
-	return s.patch(ctx, set, how, told, types.MergePatchType, map[string]any{"spec": spec})
+	return s.patch(ctx, set, told, types.MergePatchType, map[string]any{"spec": spec})
 }
 
 // patch sends a change, tells what it did, and shows what follows if it was asked to.
-func (s *session) patch(ctx context.Context, set *apps.CloneSet, how *change, told string, kind types.PatchType, content any) error {
-	options, dry := patchOptions(how.dryRun)
-	// A field that the API server does not know would be dropped, and nothing would change.
-	options = append(options, client.FieldValidation(metav1.FieldValidationStrict))
-	err := s.client.Patch(ctx, set, patchOf(kind, content), options...)
-	switch {
+func (s *session) patch(ctx context.Context, set *apps.CloneSet, told string, kind types.PatchType, content any) error {
+	switch err := s.client.Patch(ctx, set, patchOf(kind, content)); {
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):
 		return fmt.Errorf("clone/%s has changed meanwhile; run the command again", set.Name)
 	case err != nil:
 		return failed(err, "change clone/%s", set.Name)
 	}
-	tell(s.Out, "clone/%s %s%s\n", set.Name, told, dry)
-	return s.after(ctx, set, how)
+	s.did("clone/%s %s", set.Name, told)
+	return s.after(ctx, set)
 }
 
 // patchPod changes a Pod's metadata.
-func (s *session) patchPod(ctx context.Context, pod *corev1.Pod, dryRun bool, metadata map[string]any) error {
+func (s *session) patchPod(ctx context.Context, pod *corev1.Pod, metadata map[string]any) error {
 	metadata["uid"] = pod.UID
-	options, _ := patchOptions(dryRun)
-	return s.client.Patch(ctx, pod, patchOf(types.MergePatchType, map[string]any{"metadata": metadata}), options...)
-}
-
-// patchOptions are those of every change, and what the user is told of a dry run.
-func patchOptions(dryRun bool) (options []client.PatchOption, told string) {
-	options = []client.PatchOption{client.FieldOwner("kubectl-usher")}
-	if dryRun {
-		return append(options, client.DryRunAll), " (dry run)"
-	}
-	return options, ""
+	return s.client.Patch(ctx, pod, patchOf(types.MergePatchType, map[string]any{"metadata": metadata}))
 }
 
 // after shows what follows a change, if it was asked to.
-func (s *session) after(ctx context.Context, set *apps.CloneSet, how *change) error {
-	if !how.watch || how.dryRun {
+func (s *session) after(ctx context.Context, set *apps.CloneSet) error {
+	if !s.follow || s.dryRun {
 		return nil
 	}
-	return s.watch(ctx, target{kindCloneSet, set.Name}, &statusOptions{until: done})
+	return s.watch(ctx, target{kindCloneSet, set.Name}, done)
 }
 
 // done reports whether a rollout is over, one way or another.
 func done(w *view.Workload) bool { return w.Phase == view.PhaseDone || w.Phase == view.PhasePaused }
 
 func pauseCommand(s *session, name string) *cobra.Command {
-	var how change
-	return how.bind(s.onCloneSet(name, func(ctx context.Context, set *apps.CloneSet) error {
-		return s.pause(ctx, set, &how, name == "pause")
+	return s.changes(s.onCloneSet(name, func(ctx context.Context, set *apps.CloneSet) error {
+		return s.pause(ctx, set, name == "pause")
 	}))
 }
 
-func (s *session) pause(ctx context.Context, set *apps.CloneSet, how *change, pause bool) error {
+func (s *session) pause(ctx context.Context, set *apps.CloneSet, pause bool) error {
 	told := "resumed"
 	if pause {
 		told = "paused"
@@ -108,13 +87,12 @@ func (s *session) pause(ctx context.Context, set *apps.CloneSet, how *change, pa
 	if set.Spec.UpdateStrategy.Paused == pause {
 		return fmt.Errorf("clone/%s is %s already", set.Name, told)
 	}
-	return s.strategy(ctx, set, how, told, "paused", pause)
+	return s.strategy(ctx, set, told, "paused", pause)
 }
 
 func partitionCommand(s *session) *cobra.Command {
-	var how change
 	complete := s.completesTarget(onlyCloneSets, percentages)
-	return how.bind(command("partition", cobra.RangeArgs(2, 3), complete, func(ctx context.Context, args []string) error {
+	return s.changes(command("partition", cobra.RangeArgs(2, 3), complete, func(ctx context.Context, args []string) error {
 		last := len(args) - 1
 		set, err := s.cloneSet(ctx, args[:last])
 		if err != nil {
@@ -124,12 +102,11 @@ func partitionCommand(s *session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return s.strategy(ctx, set, &how, "keeps "+args[last]+" at the old revision", "partition", value)
+		return s.strategy(ctx, set, "keeps "+args[last]+" at the old revision", "partition", value)
 	}))
 }
 
 func historyCommand(s *session) *cobra.Command {
-	var output string
 	command := s.onCloneSet("history", func(ctx context.Context, set *apps.CloneSet) error {
 		objects, err := s.revisions(ctx, set)
 		if err != nil {
@@ -139,25 +116,22 @@ func historyCommand(s *session) *cobra.Command {
 		for _, object := range objects {
 			all = append(all, view.RevisionOf(set, object))
 		}
-		return s.page().answer(output, all, func(p *page) { p.history(all, time.Now()) })
+		return s.page().answer(all, func(p *page) { p.history(all, time.Now()) })
 	})
-	return outputs(command, &output, "json", "yaml")
+	return s.outputs(command, "json", "yaml")
 }
 
 func (p *page) history(all []view.Revision, now time.Time) {
 	var rows []row
-	for i := range all {
-		r := &all[i]
-		role := ""
-		switch {
-		case r.Update && r.Current:
-			role = "current, update"
-		case r.Update:
-			role = "update"
-		case r.Current:
-			role = "current"
+	for _, r := range all {
+		var roles []string
+		if r.Current {
+			roles = append(roles, "current")
 		}
-		rows = append(rows, row{cells: []string{strconv.FormatInt(r.Number, 10), r.Name, role, ago(now, r.Created), strings.Join(r.Images, " "), r.Cause}})
+		if r.Update {
+			roles = append(roles, "update")
+		}
+		rows = append(rows, row{cells: []string{strconv.FormatInt(r.Number, 10), r.Name, strings.Join(roles, ", "), ago(now, r.Created), strings.Join(r.Images, " "), r.Cause}})
 	}
 	p.table([]string{"REVISION", "NAME", "ROLE", "AGE", "IMAGES", "CHANGE-CAUSE"}, rows)
 }
@@ -180,10 +154,9 @@ func find(set *apps.CloneSet, all []*appsv1.ControllerRevision, wanted string) (
 }
 
 func undoCommand(s *session) *cobra.Command {
-	var how change
 	var to string
-	command := how.bind(s.onCloneSet("undo", func(ctx context.Context, set *apps.CloneSet) error {
-		return s.undo(ctx, set, &how, to)
+	command := s.changes(s.onCloneSet("undo", func(ctx context.Context, set *apps.CloneSet) error {
+		return s.undo(ctx, set, to)
 	}))
 	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
 	completesFlag(command, "to-revision", s.ofCloneSet(s.revisionNumbers))
@@ -191,7 +164,7 @@ func undoCommand(s *session) *cobra.Command {
 }
 
 // undo makes the template of a revision the present one again; "" is the one before.
-func (s *session) undo(ctx context.Context, set *apps.CloneSet, how *change, to string) error {
+func (s *session) undo(ctx context.Context, set *apps.CloneSet, to string) error {
 	if set.Status.ObservedGeneration != set.Generation {
 		return fmt.Errorf("clone/%s: the controller has not seen the last change yet; run the command again", set.Name)
 	}
@@ -212,7 +185,7 @@ func (s *session) undo(ctx context.Context, set *apps.CloneSet, how *change, to 
 	}
 	// The set still is as it was read. A merge would keep what only the newer template has.
 	told := fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name)
-	return s.patch(ctx, set, how, told, types.JSONPatchType, []map[string]any{
+	return s.patch(ctx, set, told, types.JSONPatchType, []map[string]any{
 		{"op": "test", "path": "/metadata/generation", "value": set.Generation},
 		{"op": "replace", "path": "/spec/template", "value": template},
 	})

@@ -44,6 +44,10 @@ type session struct {
 	mapper meta.RESTMapper
 	// namespace is that of --namespace or of the context.
 	namespace string
+	// What follows is of flags that several commands have: output is the format of the answer,
+	// dryRun asks the API server and changes nothing, follow shows the status at each change.
+	output         string
+	dryRun, follow bool
 }
 
 // connect reads kubectl's flags. It asks nothing of the API server yet.
@@ -71,7 +75,11 @@ func (s *session) connect() error {
 }
 
 func (s *session) makeClient() error {
-	made, err := client.NewWithWatch(s.config, client.Options{Scheme: scheme, Mapper: s.mapper})
+	made, err := client.NewWithWatch(s.config, client.Options{
+		Scheme: scheme, Mapper: s.mapper, FieldOwner: "kubectl-usher", DryRun: &s.dryRun,
+		// A field that the API server does not know would be dropped, and nothing would change.
+		FieldValidation: metav1.FieldValidationStrict,
+	})
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
@@ -130,50 +138,36 @@ func (t target) String() string { return strings.ToLower(t.kind.Kind) + "/" + t.
 
 // target reads TYPE/NAME or TYPE NAME, and refuses other kinds than those.
 func (s *session) target(args []string, kinds ...schema.GroupVersionKind) (target, error) {
-	kind, name, ok := strings.Cut(args[0], "/")
-	switch {
-	case ok && len(args) == 1:
-	case !ok && len(args) == 2:
-		name = args[1]
-	default:
-		return target{}, fmt.Errorf("%q names no object: write TYPE/NAME, such as %s", strings.Join(args, " "), example(kinds))
+	example := shortName(kinds[0]) + "/web"
+	parts := strings.Split(strings.Join(args, "/"), "/")
+	if len(parts) != 2 {
+		return target{}, fmt.Errorf("%q names no object: write TYPE/NAME, such as %s", strings.Join(args, " "), example)
 	}
+	kind, name := parts[0], parts[1]
 	if err := s.connect(); err != nil {
 		return target{}, err
 	}
 	found, err := s.mapper.KindFor(schema.ParseGroupResource(kind).WithVersion(""))
-	if err != nil && meta.IsNoMatchError(err) {
-		if slices.Contains(aliases, strings.ToLower(kind)) {
-			return target{}, errNoCloneSets
-		}
-		return target{}, fmt.Errorf("the cluster knows no resource type %q; write for example %s", kind, example(kinds))
-	}
-	if err != nil {
+	switch {
+	case meta.IsNoMatchError(err) && slices.Contains(aliases, strings.ToLower(kind)):
+		return target{}, errNoCloneSets
+	case meta.IsNoMatchError(err):
+		return target{}, fmt.Errorf("the cluster knows no resource type %q; write for example %s", kind, example)
+	case err != nil:
 		return target{}, failed(err, "ask which types the cluster has")
 	}
-	at := indexOf(kinds, found)
+	// The cluster may prefer another version of the kind.
+	at := slices.IndexFunc(kinds, func(kind schema.GroupVersionKind) bool { return kind.GroupKind() == found.GroupKind() })
 	if at < 0 {
 		return target{}, fmt.Errorf("this command works for %s, not for %s", list(kinds), found.Kind)
 	}
 	return target{kinds[at], name}, nil
 }
 
-// indexOf finds a kind, in whichever version the cluster prefers; -1 if it is none of them.
-func indexOf(kinds []schema.GroupVersionKind, found schema.GroupVersionKind) int {
-	return slices.IndexFunc(kinds, func(kind schema.GroupVersionKind) bool { return kind.GroupKind() == found.GroupKind() })
-}
-
 var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as docs/install.md says")
 
 // aliases are names of CloneSets that somebody may type where none are installed.
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
-
-func example(kinds []schema.GroupVersionKind) string {
-	if slices.Contains(kinds, kindCloneSet) {
-		return "clone/web"
-	}
-	return strings.ToLower(kinds[0].Kind) + "/web"
-}
 
 func list(kinds []schema.GroupVersionKind) string {
 	names := make([]string, len(kinds))
@@ -221,12 +215,8 @@ func failed(err error, doing string, args ...any) error {
 			doing, missing.GroupKind.Kind, strings.Join(append([]string{missing.GroupKind.Group}, missing.SearchedVersions...), "/"))
 	case withdrawn(err):
 		return fmt.Errorf("%s: this cluster does not have these any more: install Usher's CustomResourceDefinitions, as docs/install.md says", doing)
-	case unknown(err) != "":
-		return fmt.Errorf("%s: %s", doing, unknown(err))
-	case meta.IsNoMatchError(err):
-		return fmt.Errorf("%s: %w: install Usher's CustomResourceDefinitions, or those of this version, as docs/install.md says", doing, err)
 	}
-	return fmt.Errorf("%s: %w", doing, err)
+	return fmt.Errorf("%s: %w", doing, short(err))
 }
 
 // withdrawn reports whether the API server has lost a kind since it was asked which it has.
@@ -234,14 +224,14 @@ func withdrawn(err error) bool {
 	return apierrors.IsNotFound(err) && strings.Contains(err.Error(), "could not find the requested resource")
 }
 
-// unknown says which fields the API server does not know; "" if it does not complain of any.
-// It repeats the whole object otherwise.
-func unknown(err error) string {
+// short is an error without the whole object, which the API server repeats if it does not know
+// fields of it.
+func short(err error) error {
 	_, fields, ok := strings.Cut(err.Error(), "strict decoding error: ")
 	if !ok {
-		return ""
+		return err
 	}
-	return fields + ": misspelt, or newer than this cluster's CustomResourceDefinitions: docs/install.md says how to install those of this version"
+	return errors.New(fields + ": misspelt, or newer than this cluster's CustomResourceDefinitions: docs/install.md says how to install those of this version")
 }
 
 // on makes a command of one object of those kinds, as TYPE/NAME or TYPE NAME.
@@ -288,12 +278,12 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	}
 	pod, _ := workload.(*corev1.Pod)
 	if owner := cloneSetOf(workload); pod != nil && owner != "" {
-		workload = &apps.CloneSet{}
-		if err := s.get(ctx, target{kindCloneSet, owner}, workload); err != nil {
+		t, workload = target{kindCloneSet, owner}, &apps.CloneSet{}
+		if err := s.get(ctx, t, workload); err != nil {
 			return view.Workload{}, err
 		}
 	}
-	o, err := s.gather(ctx, workload, append(kindsBelow(workload), kindRegistration)...)
+	o, err := s.gather(ctx, workload, append(below[t.kind], kindRegistration)...)
 	if err != nil {
 		return view.Workload{}, err
 	}
@@ -303,17 +293,10 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	return view.Of(o), nil
 }
 
-// kindsBelow are the kinds of what a workload controls.
-func kindsBelow(workload client.Object) []schema.GroupVersionKind {
-	switch workload.(type) {
-	case *apps.CloneSet:
-		return []schema.GroupVersionKind{kindRevision, kindPod}
-	case *appsv1.Deployment:
-		return []schema.GroupVersionKind{kindReplicaSet, kindPod}
-	case *corev1.Pod:
-		return nil
-	}
-	return onlyPods
+// below are the kinds of what a workload controls.
+var below = map[schema.GroupVersionKind][]schema.GroupVersionKind{
+	kindCloneSet: {kindRevision, kindPod}, kindDeployment: {kindReplicaSet, kindPod},
+	kindReplicaSet: onlyPods, kindStatefulSet: onlyPods, kindDaemonSet: onlyPods,
 }
 
 // cloneSetOf is the name of the CloneSet that controls an object; "" if none does.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,40 +17,32 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-type statusOptions struct {
-	output string
-	watch  bool
-	// until ends a watch; nil watches until it is interrupted.
-	until func(*view.Workload) bool
-}
-
 func statusCommand(s *session) *cobra.Command {
-	var o statusOptions
 	command := s.on(workloads, "status", func(ctx context.Context, t target) error {
-		if o.watch {
-			return s.watch(ctx, t, &o)
+		if s.follow {
+			return s.watch(ctx, t, nil)
 		}
 		w, err := s.load(ctx, t)
 		if err != nil {
 			return err
 		}
-		return s.page().print(&w, &o)
+		return s.page().print(&w)
 	})
-	command.Flags().BoolVarP(&o.watch, "watch", "w", false, "show it anew at each change until it is interrupted")
-	return outputs(command, &o.output, "json", "yaml", "wide", "name")
+	command.Flags().BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted")
+	return s.outputs(command, "json", "yaml", "wide", "name")
 }
 
 // print prints a workload in the format that was asked for.
-func (p *page) print(w *view.Workload, o *statusOptions) error {
+func (p *page) print(w *view.Workload) error {
 	var names []string
-	for i := range w.Members {
-		names = append(names, "pod/"+w.Members[i].Name)
+	for _, pod := range w.Members {
+		names = append(names, "pod/"+pod.Name)
 	}
-	return p.answer(o.output, w, func(p *page) { p.status(w, time.Now(), o.output == "wide") }, names...)
+	return p.answer(w, func(p *page) { p.status(w, time.Now()) }, names...)
 }
 
 // status prints a workload for people.
-func (p *page) status(w *view.Workload, now time.Time, wide bool) {
+func (p *page) status(w *view.Workload, now time.Time) {
 	p.line(bold, "%s %s/%s  %s", w.Kind, w.Namespace, w.Name, phase(w, now))
 	if w.Kind != "Pod" {
 		p.line(plain, "Pods      %d of %d, %d ready, %d available, %d of %d updated", w.Pods, w.Desired, w.Ready, w.Available, w.Updated, w.ToUpdate)
@@ -57,8 +50,8 @@ func (p *page) status(w *view.Workload, now time.Time, wide bool) {
 	if b := w.Budget; b != nil {
 		p.line(plain, "Budget    %s; %s", b, b.Method)
 	}
-	for i := range w.Revisions {
-		p.line(plain, "%s", revisionLine(&w.Revisions[i]))
+	for _, r := range w.Revisions {
+		p.line(plain, "%s", revisionLine(&r))
 	}
 	for _, problem := range w.Problems {
 		p.line(red, "%s: %s", problem.Reason, problem.Message)
@@ -67,7 +60,7 @@ func (p *page) status(w *view.Workload, now time.Time, wide bool) {
 		return
 	}
 	p.line(plain, "")
-	p.members(w, now, wide)
+	p.members(w, now)
 }
 
 func phase(w *view.Workload, now time.Time) string {
@@ -151,23 +144,18 @@ func waitText(w *view.Wait, now time.Time) string {
 const mostPods = 40
 
 // worstFirst returns the Pods by rank, and among equals by name.
-func worstFirst(pods []view.Pod) []*view.Pod {
-	sorted := make([]*view.Pod, len(pods))
-	for i := range pods {
-		sorted[i] = &pods[i]
-	}
-	slices.SortStableFunc(sorted, func(a, b *view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
-	return sorted
+func worstFirst(pods []view.Pod) []view.Pod {
+	return slices.SortedStableFunc(slices.Values(pods), func(a, b view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
 }
 
 // worst returns the Pods to list one by one, in trouble first, and the others: of more than
 // limit Pods, all that just serve.
-func worst(pods []view.Pod, limit int) (shown, rest []*view.Pod) {
+func worst(pods []view.Pod, limit int) (shown, rest []view.Pod) {
 	sorted := worstFirst(pods)
 	at := len(sorted)
 	if at > limit {
 		at = limit
-		if serves := slices.IndexFunc(sorted, func(p *view.Pod) bool { return p.Rank() == view.RankServes }); serves >= 0 {
+		if serves := slices.IndexFunc(sorted, func(p view.Pod) bool { return p.Rank() == view.RankServes }); serves >= 0 {
 			at = min(at, serves)
 		}
 	}
@@ -198,18 +186,13 @@ func groupOf(p *view.Pod) group {
 }
 
 // groups counts Pods that have the same in common, the worst first.
-func groups(pods []*view.Pod) []*group {
+func groups(pods []view.Pod) []*group {
 	byKey := map[string]*group{}
-	var all []*group
 	for _, p := range pods {
-		g := groupOf(p)
+		g := groupOf(&p)
 		key := fmt.Sprintf("%d %s %s", g.rank, g.what, g.waits)
-		known := byKey[key]
-		if known == nil {
-			known = &g
-			byKey[key] = known
-			all = append(all, known)
-		}
+		known := cmp.Or(byKey[key], &g)
+		byKey[key] = known
 		known.pods++
 		if !g.since.IsZero() && g.since.Before(known.since) {
 			known.since = g.since
@@ -218,24 +201,17 @@ func groups(pods []*view.Pod) []*group {
 			known.examples = append(known.examples, p.Name)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *group) int {
+	return slices.SortedFunc(maps.Values(byKey), func(a, b *group) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(b.pods, a.pods), strings.Compare(a.what, b.what), strings.Compare(a.waits, b.waits))
 	})
-	return all
 }
 
 // members prints the Pods: a few one by one, of many all in groups, and then the worst.
-func (p *page) members(w *view.Workload, now time.Time, wide bool) {
-	limit := mostPods
-	if p.height > 0 {
-		limit = min(limit, p.room()-1) // a header
-	}
+func (p *page) members(w *view.Workload, now time.Time) {
+	limit := min(mostPods, p.room()-1) // a header
 	if len(w.Members) > limit {
 		p.groups(groups(worstFirst(w.Members)), now)
-		limit = mostPods
-		if p.height > 0 {
-			limit = min(limit, p.room()-2) // an empty line, and a header
-		}
+		limit = min(mostPods, p.room()-2) // an empty line, and a header
 	}
 	shown, _ := worst(w.Members, max(limit, 0))
 	if len(shown) == 0 {
@@ -246,10 +222,10 @@ func (p *page) members(w *view.Workload, now time.Time, wide bool) {
 	}
 	rows := make([]row, 0, len(shown))
 	for _, pod := range shown {
-		rows = append(rows, podRow(pod, now, wide))
+		rows = append(rows, podRow(&pod, now, p.wide()))
 	}
 	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", "AGE", "WAITS FOR"}
-	if wide {
+	if p.wide() {
 		header = append(header[:7:7], "NODE", "IMAGES", "WAITS FOR")
 	}
 	p.table(header, rows)
@@ -258,7 +234,7 @@ func (p *page) members(w *view.Workload, now time.Time, wide bool) {
 // groups prints groups, as many as the screen has room for.
 func (p *page) groups(all []*group, now time.Time) {
 	for i, g := range all {
-		if p.height > 0 && p.room() <= 1 && i < len(all)-1 {
+		if p.room() <= 1 && i < len(all)-1 {
 			more := 0
 			for _, other := range all[i:] {
 				more += other.pods
@@ -293,15 +269,14 @@ func (g *group) text(now time.Time) string {
 }
 
 func whyCommand(s *session) *cobra.Command {
-	var output string
 	command := s.on(workloads, "why", func(ctx context.Context, t target) error {
 		w, err := s.load(ctx, t)
 		if err != nil {
 			return err
 		}
-		return s.page().answer(output, w, func(p *page) { p.why(&w, t, time.Now()) })
+		return s.page().answer(w, func(p *page) { p.why(&w, t, time.Now()) })
 	})
-	return outputs(command, &output, "json", "yaml")
+	return s.outputs(command, "json", "yaml")
 }
 
 // why prints each wait with who answers it, worst first, then what holds the rollout.
@@ -311,7 +286,7 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	for _, pod := range pods {
 		if len(pod.Waits) > 0 {
 			waiting++
-			p.whyPod(pod, now)
+			p.whyPod(&pod, now)
 		}
 	}
 	for _, g := range groups(rest) {
@@ -324,7 +299,7 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	}
 	if t.kind == kindPod {
 		if waiting == 0 {
-			p.line(plain, "pod/%s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(pods[0]))
+			p.line(plain, "pod/%s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(&pods[0]))
 		}
 		return
 	}
@@ -332,23 +307,16 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 }
 
 func (p *page) whyPod(pod *view.Pod, now time.Time) {
-	for i := range pod.Waits {
-		wait := &pod.Waits[i]
-		colour := plain
-		if pod.Trouble {
-			colour = red
-		}
-		p.line(colour, "Pod %s %s", pod.Name, waitText(wait, now))
-		for _, fact := range []struct{ name, value string }{
-			{"Key", strings.TrimSpace(wait.Key + " " + gateText(wait.Gate))},
-			{"Answers", answerers(wait)},
-			{"Deadline", deadline(wait)},
-			{"Next", wait.Next},
-		} {
-			if fact.value != "" {
-				p.line(plain, "  %-9s %s", fact.name, fact.value)
-			}
-		}
+	colour := plain
+	if pod.Trouble {
+		colour = red
+	}
+	for _, wait := range pod.Waits {
+		p.line(colour, "Pod %s %s", pod.Name, waitText(&wait, now))
+		p.fact("  Key       %s", strings.TrimSpace(wait.Key+" "+gateText(wait.Gate)))
+		p.fact("  Answers   %s", answerers(wait.Registrations, wait.Registries))
+		p.fact("  Deadline  %s", deadline(&wait))
+		p.fact("  Next      %s", wait.Next)
 	}
 }
 
@@ -359,11 +327,11 @@ func gateText(gate string) string {
 	return "(" + gate + ")"
 }
 
-func answerers(w *view.Wait) string {
-	if len(w.Registrations) == 0 {
+func answerers(registrations, registries []string) string {
+	if len(registrations) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("Registration %s, when Registry %s confirms", strings.Join(w.Registrations, ", "), strings.Join(w.Registries, ", "))
+	return fmt.Sprintf("Registration %s, when Registry %s confirms", strings.Join(registrations, ", "), strings.Join(registries, ", "))
 }
 
 func deadline(w *view.Wait) string {

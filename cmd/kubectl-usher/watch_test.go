@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -53,7 +54,7 @@ func BenchmarkWatch(b *testing.B) {
 	}
 	checktest.NoError(b, s.makeClient())
 	ctx, end := context.WithCancelCause(b.Context())
-	go func() { end(s.watch(ctx, target{kindStatefulSet, "web"}, &statusOptions{})) }()
+	go func() { end(s.watch(ctx, target{kindStatefulSet, "web"}, nil)) }()
 	select {
 	case <-server.following:
 	case <-ctx.Done():
@@ -136,13 +137,8 @@ var protobuf, _ = runtime.SerializerInfoForMediaType(clientgoscheme.Codecs.Suppo
 
 func encoded(b *testing.B, object runtime.Object) []byte {
 	b.Helper()
-	var out bytes.Buffer
-	kinds, _, err := clientgoscheme.Scheme.ObjectKinds(object)
-	if err == nil {
-		err = clientgoscheme.Codecs.EncoderForVersion(protobuf.Serializer, kinds[0].GroupVersion()).Encode(object, &out)
-	}
-	checktest.NoError(b, err)
-	return out.Bytes()
+	known := schema.GroupVersions{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion}
+	return checktest.Must(runtime.Encode(clientgoscheme.Codecs.EncoderForVersion(protobuf.Serializer, known), object))(b)
 }
 
 // frame is an event of a watch.

@@ -22,30 +22,6 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// Cluster is what an examination looks at, in all namespaces that the caller may read.
-type Cluster struct {
-	Now time.Time
-	// Kinds are those of Usher's API that the API server knows.
-	Kinds []string
-	// Deployments and Guards, its webhooks, are Usher's own; Leases are also others'.
-	Deployments   []*appsv1.Deployment
-	Leases        []*coordinationv1.Lease
-	Guards        []*admissionregistrationv1.ValidatingWebhookConfiguration
-	CloneSets     []*apps.CloneSet
-	Registrations []*usherv1alpha1.Registration
-	Registries    []*usherv1alpha1.Registry
-	Pods          []*corev1.Pod
-}
-
-// ClusterOf sorts what was read, by type.
-func ClusterOf(now time.Time, kinds []string, all []metav1.Object) *Cluster {
-	return &Cluster{
-		Now: now, Kinds: kinds, Deployments: Each[*appsv1.Deployment](all), Leases: Each[*coordinationv1.Lease](all),
-		Guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all), CloneSets: Each[*apps.CloneSet](all),
-		Registrations: Each[*usherv1alpha1.Registration](all), Registries: Each[*usherv1alpha1.Registry](all), Pods: Each[*corev1.Pod](all),
-	}
-}
-
 // Finding is something that is wrong with an installation, or may be.
 type Finding struct {
 	// Wrong means that something does not work; otherwise it is a risk.
@@ -65,20 +41,29 @@ const (
 	skew = 30 * time.Second
 )
 
-// Kinds are those of Usher's API.
-var Kinds = []string{"CloneSet", "Registration", "Registry"}
-
 // examination collects findings.
 type examination struct {
-	*Cluster
+	now time.Time
+	all []metav1.Object
+	// guards and registrations are those among all.
+	guards        []*admissionregistrationv1.ValidatingWebhookConfiguration
+	registrations []*usherv1alpha1.Registration
 	wrongs, risks []Finding
 }
 
 // Examine finds what is wrong with an installation: what does not work before what is a
-// risk, each in the order of the objects.
-func Examine(c *Cluster) []Finding {
-	e := &examination{Cluster: c}
-	for _, check := range []func(){e.kinds, e.usher, e.leases, e.guards, e.registries, e.registrations, e.hooks, e.stuck, e.probes} {
+// risk, each in the order of the objects. missing are the kinds of Usher's API that the API
+// server does not know. all are the objects in all namespaces that the caller may read:
+// Deployments and webhooks are Usher's own, Leases are also others'.
+func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
+	e := &examination{
+		now: now, all: all, registrations: Each[*usherv1alpha1.Registration](all),
+		guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all),
+	}
+	for _, kind := range missing {
+		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
+	}
+	for _, check := range []func(){e.usher, e.leases, e.guard, e.registries, e.answered, e.hooks, e.stuck, e.probes} {
 		check()
 	}
 	return slices.Concat(e.wrongs, e.risks)
@@ -99,22 +84,15 @@ func named(kind string, object metav1.Object) string {
 	return kind + " " + object.GetNamespace() + "/" + object.GetName()
 }
 
-func (e *examination) kinds() {
-	for _, kind := range Kinds {
-		if !slices.Contains(e.Kinds, kind) {
-			e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
-		}
-	}
-}
-
 // usher checks that Usher runs, in one version.
 func (e *examination) usher() {
-	if len(e.Deployments) == 0 {
+	deployments := Each[*appsv1.Deployment](e.all)
+	if len(deployments) == 0 {
 		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher, or look with the right to see its namespace")
 		return
 	}
 	versions := map[string]bool{}
-	for _, d := range e.Deployments {
+	for _, d := range deployments {
 		if d.Status.AvailableReplicas == 0 {
 			e.wrong(named("deployment", d), "none of its replicas is available: kubectl -n %s describe pods -l app.kubernetes.io/name=usher", d.Namespace)
 		}
@@ -129,12 +107,12 @@ func (e *examination) usher() {
 
 // leases checks that somebody leads, and that its clock agrees with ours.
 func (e *examination) leases() {
-	for _, l := range e.Leases {
+	for _, l := range Each[*coordinationv1.Lease](e.all) {
 		if !strings.HasSuffix(l.Name, usherv1alpha1.GroupVersion.Group) || l.Spec.RenewTime == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" {
 			continue // it is somebody else's; or nobody leads for the moment, as just after a leader has stopped
 		}
 		length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
-		switch age := e.Now.Sub(l.Spec.RenewTime.Time); {
+		switch age := e.now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
 			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second))
 		case age > max(silentAfter*length, skew):
@@ -143,22 +121,22 @@ func (e *examination) leases() {
 	}
 }
 
-func (e *examination) guards() {
-	if len(e.Guards) == 0 {
+func (e *examination) guard() {
+	if len(e.guards) == 0 {
 		e.risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (docs/guard.md)")
 		return
 	}
-	for _, g := range e.Guards {
-		for i := range g.Webhooks {
-			if len(g.Webhooks[i].ClientConfig.CABundle) == 0 {
-				e.wrong(named("validatingwebhookconfiguration", g), "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; see the log of Usher", g.Webhooks[i].Name)
+	for _, g := range e.guards {
+		for _, webhook := range g.Webhooks {
+			if len(webhook.ClientConfig.CABundle) == 0 {
+				e.wrong(named("validatingwebhookconfiguration", g), "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; see the log of Usher", webhook.Name)
 			}
 		}
 	}
 }
 
 func (e *examination) registries() {
-	for _, r := range e.Registries {
+	for _, r := range Each[*usherv1alpha1.Registry](e.all) {
 		for _, condition := range r.Status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
 				e.wrong(named("registry", r), "%s", condition.Message)
@@ -167,9 +145,9 @@ func (e *examination) registries() {
 	}
 }
 
-// registrations checks what the hook operator says of each, and that it has Pods.
-func (e *examination) registrations() {
-	for _, r := range e.Registrations {
+// answered checks what the hook operator says of each, and that it has Pods.
+func (e *examination) answered() {
+	for _, r := range e.registrations {
 		for _, kind := range []string{usherv1alpha1.ConditionReady, usherv1alpha1.ConditionHooksMatched, usherv1alpha1.ConditionInstancesValid} {
 			if found := meta.FindStatusCondition(r.Status.Conditions, kind); found != nil && found.Status == metav1.ConditionFalse {
 				e.wrong(named("registration", r), "%s", found.Message)
@@ -186,10 +164,10 @@ func (e *examination) registrations() {
 
 // hooks checks that a key in Usher's domain has a Registration of its name.
 func (e *examination) hooks() {
-	for _, set := range e.CloneSets {
+	for _, set := range Each[*apps.CloneSet](e.all) {
 		for _, key := range keysOf(set.Spec.Lifecycle) {
 			name, _, usher := strings.Cut(key, usherv1alpha1.HookDomain)
-			there := slices.ContainsFunc(e.Registrations, func(r *usherv1alpha1.Registration) bool {
+			there := slices.ContainsFunc(e.registrations, func(r *usherv1alpha1.Registration) bool {
 				return r.Namespace == set.Namespace && (r.Name == name || slices.Contains([]string{
 					r.Spec.Hooks.PreNormal, r.Spec.Hooks.InPlaceUpdate, r.Spec.Hooks.PreDelete,
 				}, key))
@@ -213,14 +191,14 @@ func keysOf(l *apps.Lifecycle) []string {
 // stuck finds Pods that wait behind Usher's finalizer for long, and those that have it and
 // would be deleted all the same.
 func (e *examination) stuck() {
-	for _, pod := range e.Pods {
-		if regplan.Unguarded(pod) && len(e.Guards) > 0 {
+	for _, pod := range Each[*corev1.Pod](e.all) {
+		if regplan.Unguarded(pod) && len(e.guards) > 0 {
 			e.wrong(named("pod", pod), "it has Usher's finalizer, but not the label %s by which API servers know that they have to ask the guard: Usher puts that there at once; if not, see its log", usherv1alpha1.LabelGuarded)
 		}
 		if pod.DeletionTimestamp == nil || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
 			continue
 		}
-		if age := e.Now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
+		if age := e.now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
 			e.wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
 				age.Round(time.Minute), pod.Name, pod.Namespace)
 		}
@@ -231,7 +209,7 @@ func (e *examination) stuck() {
 // those of the same owner.
 func (e *examination) probes() {
 	known := map[string]bool{}
-	for _, pod := range e.Pods {
+	for _, pod := range Each[*corev1.Pod](e.all) {
 		owner := named("pod", pod)
 		if ref := metav1.GetControllerOf(pod); ref != nil {
 			owner = strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
@@ -250,7 +228,7 @@ func probed(pod *corev1.Pod) bool {
 
 // registered reports whether a Registration selects the Pod.
 func (e *examination) registered(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(e.Registrations, func(r *usherv1alpha1.Registration) bool {
+	return slices.ContainsFunc(e.registrations, func(r *usherv1alpha1.Registration) bool {
 		return r.Namespace == pod.Namespace && r.Selects(pod.Labels)
 	})
 }

@@ -143,7 +143,7 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 	}
 	u.Listed, u.Differing = int(ptr.Deref(known.Entries, 0)), int(known.Differing)
 	u.Draining, u.Waiting = int(known.Draining), int(known.Waiting)
-	c := comparison{registry: registry.Name, registration: r, known: &known, pods: map[string]*corev1.Pod{}}
+	c := comparison{Use: &u, registry: registry.Name, registries: r.Status.Registries, known: &known, pods: map[string]*corev1.Pod{}}
 	for _, pod := range pods {
 		c.pods[pod.Name] = pod
 	}
@@ -157,17 +157,17 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 		}
 	}
 	c.others()
-	u.Entries = c.entries
 	return u
 }
 
 // comparison holds what the hook operator read back against what the Pods ask for.
 type comparison struct {
-	registry     string
-	registration *usherv1alpha1.Registration
-	known        *usherv1alpha1.RegistryPods
-	pods         map[string]*corev1.Pod
-	entries      []ListedEntry
+	*Use
+	registry string
+	// registries are all of the Registration, and known is this one.
+	registries []usherv1alpha1.RegistryPods
+	known      *usherv1alpha1.RegistryPods
+	pods       map[string]*corev1.Pod
 }
 
 // differs is what the operator found wrong with an entry; nil if it found nothing.
@@ -202,7 +202,7 @@ func (c *comparison) expected(e *regplan.Expected) {
 	default:
 		entry.Is = entry.Should
 	}
-	c.entries = append(c.entries, entry)
+	c.Entries = append(c.Entries, entry)
 }
 
 // confirmed reports whether the Pod's own condition says that it is listed here: everywhere,
@@ -211,7 +211,7 @@ func (c *comparison) confirmed(pod string) bool {
 	if inplace.IsTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
 		return true
 	}
-	for _, other := range c.registration.Status.Registries {
+	for _, other := range c.registries {
 		missesIt := slices.ContainsFunc(other.Differences, func(d usherv1alpha1.EntryDifference) bool { return d.Pod == pod })
 		if other.Name != c.registry && missesIt {
 			return true
@@ -231,10 +231,9 @@ func (c *comparison) found(d *usherv1alpha1.EntryDifference, should bool) string
 
 // others adds entries that belong to no Pod of the Registration.
 func (c *comparison) others() {
-	for i := range c.known.Differences {
-		d := &c.known.Differences[i]
-		if !slices.ContainsFunc(c.entries, func(e ListedEntry) bool { return e.ID == d.Entry }) {
-			c.entries = append(c.entries, ListedEntry{Pod: d.Pod, ID: d.Entry, Should: EntryMissing, Is: c.found(d, false), Why: c.why(d)})
+	for _, d := range c.known.Differences {
+		if !slices.ContainsFunc(c.Entries, func(e ListedEntry) bool { return e.ID == d.Entry }) {
+			c.Entries = append(c.Entries, ListedEntry{Pod: d.Pod, ID: d.Entry, Should: EntryMissing, Is: c.found(&d, false), Why: c.why(&d)})
 		}
 	}
 }

@@ -27,20 +27,12 @@ const annotationCause = "kubernetes.io/change-cause"
 // Of returns the view of a workload.
 func Of(o Objects) Workload {
 	slices.SortFunc(o.Pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	shown := regplan.Show(o.operator())
+	operator := regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations}
 	if o.Set == nil {
-		return o.other(shown)
+		return o.other(regplan.Show(operator))
 	}
-	return o.cloneSet(shown)
-}
-
-// operator is what the hook operator's planner reads.
-func (o *Objects) operator() regplan.Snapshot {
-	s := regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations}
-	if o.Set != nil {
-		s.CloneSets = []*apps.CloneSet{o.Set}
-	}
-	return s
+	operator.CloneSets = []*apps.CloneSet{o.Set}
+	return o.cloneSet(regplan.Show(operator))
 }
 
 // other is a workload of a kind that Kubernetes brings along.
@@ -147,8 +139,7 @@ func (o *Objects) phase(spec *setplan.Spec, counts setplan.Counts) Phase {
 // unless Pods in service wait: the others say it themselves.
 func (o *Objects) problems() []Problem {
 	var out []Problem
-	for i := range o.Set.Status.Conditions {
-		c := &o.Set.Status.Conditions[i]
+	for _, c := range o.Set.Status.Conditions {
 		failed := c.Type == apps.ConditionFailedScale || c.Type == apps.ConditionFailedUpdate || c.Reason == setplan.ReasonImagePullFails
 		if failed && c.Status == corev1.ConditionTrue && !slices.ContainsFunc(out, func(p Problem) bool { return p.Message == c.Message }) {
 			out = append(out, Problem{Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time})
@@ -160,8 +151,8 @@ func (o *Objects) problems() []Problem {
 // revisions are those that count, the newest first.
 func (o *Objects) revisions(pods []Pod) []Revision {
 	counts := map[string]int{}
-	for i := range pods {
-		counts[revision.Short(pods[i].Revision)]++
+	for _, pod := range pods {
+		counts[revision.Short(pod.Revision)]++
 	}
 	var out []Revision
 	for _, object := range o.Revisions {
@@ -228,13 +219,12 @@ func SummaryOf(object metav1.Object) Summary {
 		t := o.Status
 		count("DaemonSet", t.ObservedGeneration, t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)
 	}
-	if seen && s.settled() {
-		s.Phase = PhaseDone
-	}
 	switch {
 	case object.GetDeletionTimestamp() != nil:
 		s.Phase = PhaseDeleting
-	case paused && s.Phase != PhaseDone:
+	case seen && s.settled():
+		s.Phase = PhaseDone
+	case paused:
 		s.Phase = PhasePaused
 	}
 	return s
@@ -257,8 +247,8 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 		p.Entries = append(p.Entries, Entry{one.Registry, string(one.Listed)})
 	}
 	p.Changed = changed(pod)
-	for i := range pod.Spec.Containers {
-		p.Images = append(p.Images, pod.Spec.Containers[i].Name+"="+pod.Spec.Containers[i].Image)
+	for _, c := range pod.Spec.Containers {
+		p.Images = append(p.Images, c.Name+"="+c.Image)
 	}
 	for _, c := range containerStatuses(pod) {
 		p.Restarts += int(c.RestartCount)
