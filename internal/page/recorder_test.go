@@ -146,15 +146,13 @@ func fold(all, delta *Recording) {
 }
 
 func foldLane(set *Set, news *Lane) {
-	lane := *news
-	i := slices.IndexFunc(set.Lanes, func(l *Lane) bool { return l.Name == lane.Name })
+	i := slices.IndexFunc(set.Lanes, func(l *Lane) bool { return l.Name == news.Name })
 	if i < 0 {
-		set.Lanes = append(set.Lanes, &lane)
+		set.Lanes = append(set.Lanes, news)
 		return
 	}
-	lane.Segments = slices.Concat(set.Lanes[i].Segments, lane.Segments)
-	lane.Marks = slices.Concat(set.Lanes[i].Marks, lane.Marks)
-	set.Lanes[i] = &lane
+	known := set.Lanes[i]
+	known.Pod, known.Segments, known.Marks = news.Pod, slices.Concat(known.Segments, news.Segments), slices.Concat(known.Marks, news.Marks)
 }
 
 // TestForget: what ended longer ago than is kept goes, and what lasts stays.
