@@ -119,17 +119,15 @@ func (s *settings) check() error {
 	if err := s.checkXDS(); err != nil {
 		return err
 	}
-	if s.lease < 2*time.Second || s.lease%time.Second != 0 {
+	switch nodes := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}; {
+	case s.lease < 2*time.Second || s.lease%time.Second != 0:
 		return fmt.Errorf("--lease-duration must be whole seconds, at least 2s, not %s", s.lease)
-	}
-	if s.sets.Parallel < 1 {
+	case s.sets.Parallel < 1:
 		return fmt.Errorf("--parallel must be at least 1, not %d", s.sets.Parallel)
-	}
-	if s.registrations.RegistryWorkers < 1 {
+	case s.registrations.RegistryWorkers < 1:
 		return fmt.Errorf("--registry-workers must be at least 1, not %d", s.registrations.RegistryWorkers)
-	}
-	if known := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}; !slices.Contains(known, s.sets.LeaveNodes) {
-		return fmt.Errorf("--leave-nodes: %q is none of %v", s.sets.LeaveNodes, known)
+	case !slices.Contains(nodes, s.sets.LeaveNodes):
+		return fmt.Errorf("--leave-nodes: %q is none of %v", s.sets.LeaveNodes, nodes)
 	}
 	return s.checkGuard()
 }
