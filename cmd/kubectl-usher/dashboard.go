@@ -87,16 +87,9 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 func (c *cluster) report(ctx context.Context, server *lanes.Server) error {
 	for {
 		now := time.Now()
-		all, err := c.workloads(ctx, now)
+		seen, err := c.workloads(ctx, now)
 		if err != nil {
 			return err
-		}
-		seen := make([]lanes.Seen, len(all))
-		for i := range all {
-			seen[i].Workload = all[i]
-			if c.mayChange {
-				seen[i].Actions = lanes.Actions(&all[i])
-			}
 		}
 		server.Observe(now, c.note(now), seen)
 		if err := pause(ctx, max(tellEvery, min(tellRest*time.Since(now), clockEvery)), c.changed); err != nil {
@@ -249,8 +242,8 @@ func (s *session) may(ctx context.Context, group, resource string, verbs ...stri
 }
 
 // workloads are all that the page shows, by kind and name: CloneSets, and others with which
-// Usher has to do.
-func (c *cluster) workloads(ctx context.Context, now time.Time) (shown []view.Workload, err error) {
+// Usher has to do; with what the caller may do with them.
+func (c *cluster) workloads(ctx context.Context, now time.Time) (shown []lanes.Seen, err error) {
 	objects, err := c.read(ctx, c.readable...)
 	if err != nil {
 		return nil, fmt.Errorf("read what was watched: %w", err)
@@ -262,10 +255,14 @@ func (c *cluster) workloads(ctx context.Context, now time.Time) (shown []view.Wo
 		w := view.Of(view.Gather(now, object, objects))
 		registered := func(p view.Pod) bool { return len(p.Entries) > 0 }
 		if w.Kind == kindCloneSet.Kind || slices.ContainsFunc(w.Members, registered) {
-			shown = append(shown, w)
+			seen := lanes.Seen{Workload: w}
+			if c.mayChange {
+				seen.Actions = lanes.Actions(&w)
+			}
+			shown = append(shown, seen)
 		}
 	}
-	slices.SortFunc(shown, func(a, b view.Workload) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(shown, func(a, b lanes.Seen) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	return shown, nil
 }
 

@@ -26,9 +26,7 @@ func doctorCommand(s *session) *cobra.Command {
 		if err := s.connect(); err != nil {
 			return err
 		}
-		if known, err := s.flags.ToDiscoveryClient(); err == nil {
-			known.Invalidate() // kubectl remembers for hours which kinds there are
-		}
+		s.discovery.Invalidate() // kubectl remembers for hours which kinds there are
 		found, unread, err := s.examine(ctx)
 		if err != nil {
 			return err

@@ -243,7 +243,8 @@ func TestNoResize(t *testing.T) {
 		}))
 		flags := genericclioptions.NewConfigFlags(false)
 		flags.APIServer, flags.CacheDir, flags.KubeConfig = &server.URL, new(t.TempDir()), new("")
-		checktest.Same(t, "with "+resources, want, checktest.Must((&session{flags: flags}).noResize())(t))
+		known := checktest.Must(flags.ToDiscoveryClient())(t)
+		checktest.Same(t, "with "+resources, want, checktest.Must((&session{discovery: known}).noResize())(t))
 		server.Close()
 	}
 }

@@ -145,10 +145,8 @@ func (s *session) versions(ctx context.Context) versions {
 	if s.connect() != nil {
 		return v
 	}
-	if discovery, err := s.flags.ToDiscoveryClient(); err == nil {
-		if server, err := discovery.ServerVersion(); err == nil {
-			v.Kubernetes = server.GitVersion
-		}
+	if server, err := s.discovery.ServerVersion(); err == nil {
+		v.Kubernetes = server.GitVersion
 	}
 	deployments, _ := s.list(ctx, kindDeployment, usherLabels) // none if the user may not see them
 	for _, d := range deployments {

@@ -119,6 +119,14 @@ func (p *page) table(header []string, rows []row) {
 	}
 }
 
+// section prints rows, if there are any, below an empty line and a header.
+func (p *page) section(header []string, rows []row) {
+	if len(rows) > 0 {
+		p.line(plain, "")
+		p.table(header, rows)
+	}
+}
+
 // outputs gives a command the flag --output.
 func (s *session) outputs(command *cobra.Command, formats ...string) *cobra.Command {
 	all := strings.Join(formats, ", ")

@@ -266,11 +266,7 @@ func (s *session) domains(ctx context.Context, set *apps.CloneSet) (map[string]m
 
 // noResize reports whether the API server has no subresource pods/resize.
 func (s *session) noResize() (bool, error) {
-	client, err := s.flags.ToDiscoveryClient()
-	if err != nil {
-		return false, fmt.Errorf("find the cluster: %w", err)
-	}
-	resizes, err := discovery.IsResourceEnabled(client, corev1.SchemeGroupVersion.WithResource("pods/resize"))
+	resizes, err := discovery.IsResourceEnabled(s.discovery, corev1.SchemeGroupVersion.WithResource("pods/resize"))
 	return !resizes, failed(err, "ask which subresources Pods have")
 }
 
@@ -388,10 +384,6 @@ var doings = []struct {
 const mostWaves = 12
 
 func (p *page) waves(waves []forecast.Wave) {
-	if len(waves) == 0 {
-		return
-	}
-	p.line(plain, "")
 	rows := make([]row, 0, len(waves))
 	for i := range waves {
 		if i == mostWaves && len(waves) > mostWaves+1 {
@@ -400,7 +392,7 @@ func (p *page) waves(waves []forecast.Wave) {
 		}
 		rows = append(rows, row{cells: []string{strconv.Itoa(i + 1), after(&waves[i]), waveText(&waves[i])}})
 	}
-	p.table([]string{"WAVE", "AFTER", "PODS"}, rows)
+	p.section([]string{"WAVE", "AFTER", "PODS"}, rows)
 }
 
 func after(w *forecast.Wave) string {
@@ -431,10 +423,6 @@ func waveText(w *forecast.Wave) string {
 }
 
 func (p *page) asked(hooks []forecast.Hook) {
-	if len(hooks) == 0 {
-		return
-	}
-	p.line(plain, "")
 	rows := make([]row, 0, len(hooks))
 	for _, h := range hooks {
 		r := row{cells: []string{h.Gate, h.Key, "somebody other than Usher"}}
@@ -446,5 +434,5 @@ func (p *page) asked(hooks []forecast.Hook) {
 		}
 		rows = append(rows, r)
 	}
-	p.table([]string{"GATE", "HOOK", "ANSWERS"}, rows)
+	p.section([]string{"GATE", "HOOK", "ANSWERS"}, rows)
 }

@@ -24,6 +24,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,8 +41,9 @@ type session struct {
 	config *rest.Config
 	client client.WithWatch
 	// reader is the client, or what watches have brought.
-	reader client.Reader
-	mapper meta.RESTMapper
+	reader    client.Reader
+	mapper    meta.RESTMapper
+	discovery discovery.CachedDiscoveryInterface
 	// namespace is that of --namespace or of the context.
 	namespace string
 	// What follows is of flags that several commands have: output is the format of the answer,
@@ -56,14 +58,17 @@ func (s *session) connect() error {
 		return nil
 	}
 	config, err := s.flags.ToRESTConfig()
+	if err == nil {
+		s.discovery, err = s.flags.ToDiscoveryClient()
+	}
+	if err == nil {
+		s.mapper, err = s.flags.ToRESTMapper()
+	}
 	if err != nil {
 		return fmt.Errorf("find the cluster: %w", err)
 	}
 	config.QPS, config.Burst = 50, 300 // as kubectl
 	s.config = config
-	if s.mapper, err = s.flags.ToRESTMapper(); err != nil {
-		return fmt.Errorf("find the cluster: %w", err)
-	}
 	if err := s.makeClient(); err != nil {
 		return err
 	}
