@@ -102,16 +102,14 @@ type podServer struct {
 func newPodServer(b *testing.B) *podServer {
 	b.Helper()
 	s := &podServer{events: make(chan []byte, eventsPerSecond), following: make(chan struct{})}
-	replicas := int32(watched)
-	set := appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "set", ResourceVersion: "1"}, Spec: appsv1.StatefulSetSpec{Replicas: &replicas}}
+	set := appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "set", ResourceVersion: "1"}, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(watched))}}
 	s.set = encoded(b, &set)
 	s.sets = encoded(b, &appsv1.StatefulSetList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []appsv1.StatefulSet{set}})
 	o := objects(b, "testdata/large/rollout.yaml")
 	list := corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
-	yes := true
 	for _, pod := range many(o.Pods, watched) {
 		pod.ResourceVersion = "1"
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "set", Controller: &yes}}
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "set", Controller: new(true)}}
 		for i := range 30 { // a Pod of a usual size
 			pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("NAME_%d", i), Value: strings.Repeat("value ", 8)})
 		}

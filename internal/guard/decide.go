@@ -108,8 +108,8 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 		return Decision{Allowed: true, Skipped: true}
 	}
 	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // one that cannot be read is replaced
-	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
 	direct := slices.Contains(collectors, r.User) || slices.Contains(cloneSetUsers, r.User)
+	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
 	named := ownerOf(pod, appsv1alpha1.KindCloneSet) != "" && len(plan.OwnClaims(pod)) == 0 && !direct
 	d := Decision{Message: r.message(named)}
 	if r.waits() {

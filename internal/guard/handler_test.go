@@ -73,14 +73,13 @@ func server(broken, refusal error, evictions *[]string) client.Client {
 // TestHandle: what the guard answers, and whether it asks for a drain. The guard's own
 // trouble never keeps a Pod.
 func TestHandle(t *testing.T) {
-	none := int64(0)
 	evict := &metav1.DeleteOptions{}
 	refusal := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 	for name, c := range map[string]handleCase{
 		"a deletion":                        {code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
 		"a dry run":                         {dry: true, allowed: true},
 		"an eviction":                       {evict: evict, code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
-		"an eviction by force":              {evict: &metav1.DeleteOptions{GracePeriodSeconds: &none}, allowed: true},
+		"an eviction by force":              {evict: &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, allowed: true},
 		"an eviction's dry run":             {evict: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, allowed: true},
 		"an eviction that a budget refuses": {evict: evict, refusal: refusal, code: http.StatusTooManyRequests, message: "disruption budget"},
 		"an eviction of a Pod that is gone": {evict: evict, gone: true, allowed: true},
