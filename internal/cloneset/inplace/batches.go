@@ -24,50 +24,45 @@ type Step struct {
 	Labels, Annotations map[string]string
 }
 
-// desired is what containers should become.
-type desired struct {
-	images    map[string]string
-	resources map[string]corev1.ResourceRequirements
-}
-
-func (w desired) empty() bool { return len(w.images)+len(w.resources) == 0 }
-
-func (w desired) has(name string) bool {
-	_, image := w.images[name]
-	_, resources := w.resources[name]
-	return image || resources
-}
-
-// names returns the sorted container names.
-func (w desired) names() []string { return namesIn(w.images, w.resources) }
-
-// only returns what is desired of some of the containers.
-func (w desired) only(of func(name string) bool) desired {
-	out := w.with(desired{})
-	maps.DeleteFunc(out.images, func(name string, _ string) bool { return !of(name) })
-	maps.DeleteFunc(out.resources, func(name string, _ corev1.ResourceRequirements) bool { return !of(name) })
+// only returns what changes of some of the containers.
+func (c Change) only(of func(name string) bool) Change {
+	out := c.with(Change{})
+	maps.DeleteFunc(out.Images, func(name string, _ string) bool { return !of(name) })
+	maps.DeleteFunc(out.Resources, func(name string, _ corev1.ResourceRequirements) bool { return !of(name) })
 	return out
 }
 
-// open returns what the Pod's spec does not have yet.
-func (w desired) open(pod *corev1.Pod) desired {
-	out := desired{map[string]string{}, map[string]corev1.ResourceRequirements{}}
-	for name, image := range w.images {
-		if c := ContainerOf(pod, name); c != nil && c.Image != image {
-			out.images[name] = image
-		}
-	}
-	for name, resources := range w.resources {
-		if c := ContainerOf(pod, name); c != nil && differs(c.Resources, resources) {
-			out.resources[name] = resources
-		}
+// with adds what another change does to containers, which wins.
+func (c Change) with(other Change) Change {
+	return Change{Images: merged(c.Images, other.Images), Resources: merged(c.Resources, other.Resources)}
+}
+
+// open returns what the Pod's containers do not have yet.
+func (c Change) open(pod *corev1.Pod) Change {
+	out := c.with(Change{})
+	maps.DeleteFunc(out.Images, func(name, image string) bool {
+		is := ContainerOf(pod, name)
+		return is == nil || is.Image == image
+	})
+	maps.DeleteFunc(out.Resources, func(name string, resources corev1.ResourceRequirements) bool {
+		is := ContainerOf(pod, name)
+		return is == nil || !differs(is.Resources, resources)
+	})
+	return out
+}
+
+// merged holds what the maps hold; the last one wins.
+func merged[M ~map[K]V, K comparable, V any](all ...M) M {
+	out := M{}
+	for _, one := range all {
+		maps.Copy(out, one)
 	}
 	return out
 }
 
 // next returns the containers of a record that are not due yet.
-func (s State) next(pod *corev1.Pod) desired {
-	return desired{s.NextContainerImages, s.NextContainerResources}.open(pod)
+func (s State) next(pod *corev1.Pod) Change {
+	return Change{Images: s.NextContainerImages, Resources: s.NextContainerResources}.open(pod)
 }
 
 // Begin returns the first step of an update that starts now. Unfinished parts of an
@@ -75,19 +70,19 @@ func (s State) next(pod *corev1.Pod) desired {
 // that were not due yet still wait for it.
 func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step {
 	before := unfinished(pod, now)
-	all := desired{before.NextContainerImages, before.NextContainerResources}.
-		with(desired{nil, before.Resources}).with(desired{change.Images, change.Resources})
+	all := Change{Images: before.NextContainerImages, Resources: merged(before.NextContainerResources, before.Resources)}.with(*change)
 	open := all.open(pod)
-	blocking := slices.DeleteFunc(before.unready(pod, before.begun(), now), open.has)
+	touched := open.names()
+	blocking := slices.DeleteFunc(before.unready(pod, before.begun(), now), func(name string) bool { return slices.Contains(touched, name) })
 	first, rest := nextBatch(pod, open, blocking)
 	state := State{
-		Revision: revision, UpdateTimestamp: metav1.NewTime(now), UpdateImages: len(all.images) > 0,
+		Revision: revision, UpdateTimestamp: metav1.NewTime(now), UpdateImages: len(all.Images) > 0,
 		LastContainerStatuses: before.LastContainerStatuses, Resources: before.Resources,
 		ContainerBatchesRecord: before.ContainerBatchesRecord,
 	}.copied()
 	// Include resources that the spec already has: the kubelet may be behind.
 	maps.Copy(state.Resources, change.Resources)
-	for name := range rest.resources {
+	for name := range rest.Resources {
 		delete(state.Resources, name)
 	}
 	return state.step(pod, first, rest, blocking, now)
@@ -95,22 +90,9 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 
 // copied is the record with its own maps.
 func (s State) copied() State {
-	last, resources := map[string]ContainerStatus{}, map[string]corev1.ResourceRequirements{}
-	maps.Copy(last, s.LastContainerStatuses)
-	maps.Copy(resources, s.Resources)
-	s.LastContainerStatuses, s.Resources = last, resources
+	s.LastContainerStatuses, s.Resources = merged(s.LastContainerStatuses), merged(s.Resources)
 	s.ContainerBatchesRecord = slices.Clone(s.ContainerBatchesRecord)
 	return s
-}
-
-// with adds what others desire, which wins.
-func (w desired) with(others desired) desired {
-	out := desired{map[string]string{}, map[string]corev1.ResourceRequirements{}}
-	for _, part := range []desired{w, others} {
-		maps.Copy(out.images, part.images)
-		maps.Copy(out.resources, part.resources)
-	}
-	return out
 }
 
 // Next returns the step with which an update continues with its next containers; false if
@@ -121,7 +103,7 @@ func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 		return Step{}, false
 	}
 	open := state.next(pod)
-	if open.empty() {
+	if !open.Drains() {
 		return Step{}, false
 	}
 	first, rest := nextBatch(pod, open, nil)
@@ -132,14 +114,14 @@ func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 
 // step records that some containers are due, and what the rest waits for: these, and
 // those that already blocked them.
-func (s State) step(pod *corev1.Pod, first, rest desired, blocking []string, now time.Time) Step {
-	for name := range first.images {
+func (s State) step(pod *corev1.Pod, first, rest Change, blocking []string, now time.Time) Step {
+	for name := range first.Images {
 		s.LastContainerStatuses[name] = lastOf(pod, name, s.LastContainerStatuses, now)
 	}
-	maps.Copy(s.Resources, first.resources)
-	s.NextContainerImages, s.NextContainerResources, s.PreCheckBeforeNext = rest.images, rest.resources, nil
+	maps.Copy(s.Resources, first.Resources)
+	s.NextContainerImages, s.NextContainerResources, s.PreCheckBeforeNext = rest.Images, rest.Resources, nil
 	names := first.names()
-	if !rest.empty() {
+	if rest.Drains() {
 		top := highest(pod, rest.names())
 		required := slices.DeleteFunc(append(blocking, names...), func(name string) bool { return priorityOf(pod, name) <= top })
 		slices.Sort(required)
@@ -148,7 +130,7 @@ func (s State) step(pod *corev1.Pod, first, rest desired, blocking []string, now
 	if len(names) > 0 {
 		s.ContainerBatchesRecord = append(s.ContainerBatchesRecord, Batch{Timestamp: metav1.NewTime(now), Containers: names})
 	}
-	return Step{State: s, Images: first.images}
+	return Step{State: s, Images: first.Images}
 }
 
 // takeMetadata moves the metadata that the environment of containers refers to from the
@@ -179,20 +161,20 @@ func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now 
 // nextBatch splits the containers into those of the highest priority and those that wait. While a
 // container of a higher priority than all of them is not ready yet, all wait. A Pod
 // without a node needs no order.
-func nextBatch(pod *corev1.Pod, open desired, blocking []string) (first, rest desired) {
-	if open.empty() || pod.Spec.NodeName == "" {
-		return open, desired{}
+func nextBatch(pod *corev1.Pod, open Change, blocking []string) (first, rest Change) {
+	if !open.Drains() || pod.Spec.NodeName == "" {
+		return open, Change{}
 	}
 	top := highest(pod, open.names())
 	if slices.ContainsFunc(blocking, func(name string) bool { return priorityOf(pod, name) > top }) {
-		return desired{}, open
+		return Change{}, open
 	}
 	return open.only(func(name string) bool { return priorityOf(pod, name) >= top }),
 		open.only(func(name string) bool { return priorityOf(pod, name) < top })
 }
 
 // highest is the highest priority of some containers, at least one.
-func highest(pod *corev1.Pod, names []string) int {
+func highest(pod *corev1.Pod, names []string) int64 {
 	top := priorityOf(pod, names[0])
 	for _, name := range names[1:] {
 		top = max(top, priorityOf(pod, name))
@@ -202,45 +184,36 @@ func highest(pod *corev1.Pod, names []string) int {
 
 // priorityOf is a container's launch priority. It cannot change during the life of a Pod,
 // so it is read from the Pod's own spec.
-func priorityOf(pod *corev1.Pod, name string) int {
+func priorityOf(pod *corev1.Pod, name string) int64 {
 	c := ContainerOf(pod, name)
 	if c == nil {
 		return 0
 	}
-	for i := range c.Env {
-		if c.Env[i].Name == apps.EnvContainerPriority {
-			priority, _ := priority(c.Env[i].Value)
-			return priority
-		}
-	}
-	return 0
+	priority, _ := priorityIn(c.Env)
+	return priority
 }
 
-// priority parses a launch priority; an unreadable one counts as 0.
-func priority(text string) (int, bool) {
-	value, err := strconv.ParseInt(text, 10, 32)
-	if err != nil {
-		return 0, false
+// priorityIn reads the launch priority in a container's environment. One that is not a
+// number is an error, and counts as 0.
+func priorityIn(env []corev1.EnvVar) (int64, error) {
+	at := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority })
+	if at < 0 {
+		return 0, nil
 	}
-	return int(value), true
+	priority, err := strconv.ParseInt(env[at].Value, 10, 32)
+	if err != nil {
+		return 0, err
+	}
+	return priority, nil
 }
 
 // unranked names the first container with an unreadable launch priority, if it changes
 // together with others.
-func unranked(to map[string]any, change *Change) string {
-	all := desired{change.Images, change.Resources}
-	if len(all.names()) < 2 {
-		return ""
-	}
-	for _, c := range containers(to) {
-		env, _ := c["env"].([]any)
-		for _, entry := range env {
-			variable, _ := entry.(map[string]any)
-			text, _ := variable["value"].(string)
-			_, ok := priority(text)
-			if variable["name"] == apps.EnvContainerPriority && all.has(nameOf(c)) && !ok {
-				return nameOf(c)
-			}
+func unranked(to *corev1.PodSpec, change *Change) string {
+	names := change.names()
+	for _, c := range lasting(to) {
+		if _, err := priorityIn(c.Env); err != nil && len(names) > 1 && slices.Contains(names, c.Name) {
+			return c.Name
 		}
 	}
 	return ""
@@ -285,7 +258,7 @@ func unfinished(pod *corev1.Pod, now time.Time) State {
 // Waits lists, in order, the containers that must be done and ready before the update
 // continues with the next ones; none if there are no next ones.
 func (s State) Waits(pod *corev1.Pod, now time.Time) []string {
-	if s.next(pod).empty() {
+	if !s.next(pod).Drains() {
 		return nil
 	}
 	if s.PreCheckBeforeNext == nil {
@@ -317,24 +290,22 @@ func (s State) unready(pod *corev1.Pod, names []string, now time.Time) []string 
 		if ContainerOf(pod, name) == nil {
 			return true // it will never change
 		}
-		status := StatusOf(pod, name)
-		return status != nil && status.Ready && s.containerDone(pod, name, now)
+		if status := StatusOf(pod, name); behind(pod) || status == nil || !status.Ready {
+			return false
+		}
+		done, at := s.containerDone(pod, name)
+		return done && !now.Before(at)
 	})
 }
 
 // containerDone reports whether the kubelet has done what the record asks for with a
-// container.
-func (s State) containerDone(pod *corev1.Pod, name string, now time.Time) bool {
-	if tracked(pod) && !seen(pod) {
-		return false
+// container, or from when on this will be proven.
+func (s State) containerDone(pod *corev1.Pod, name string) (bool, time.Time) {
+	if want, ok := s.Resources[name]; ok && ContainerOf(pod, name) != nil && !s.resized(pod, name, want) {
+		return false, time.Time{}
 	}
-	if want, ok := s.Resources[name]; ok && !s.resized(pod, name, want) {
-		return false
+	if last, ok := s.LastContainerStatuses[name]; ok {
+		return s.imageRuns(pod, name, last)
 	}
-	last, ok := s.LastContainerStatuses[name]
-	if !ok {
-		return true
-	}
-	yes, at := s.imageRuns(pod, name, last)
-	return yes && !now.Before(at)
+	return true, time.Time{}
 }

@@ -5,16 +5,17 @@
 package inplace
 
 import (
-	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
@@ -35,11 +36,14 @@ type Change struct {
 
 // Drains reports whether the change touches a container: then the Pod must be out of its
 // endpoints.
-func (c *Change) Drains() bool { return len(c.Images)+len(c.Resources) > 0 }
+func (c Change) Drains() bool { return len(c.Images)+len(c.Resources) > 0 }
+
+// names lists, in order, the containers that it touches.
+func (c Change) names() []string { return namesIn(c.Images, c.Resources) }
 
 // WithoutResize refuses the change if it needs the subresource pods/resize, for an API
 // server that lacks it.
-func (c *Change) WithoutResize() error {
+func (c Change) WithoutResize() error {
 	if len(c.Resources) == 0 {
 		return nil
 	}
@@ -67,25 +71,23 @@ func (r *Refusal) Error() string {
 
 // Diff returns the change from one raw template to another, or a *Refusal.
 func Diff(from, to map[string]any) (*Change, error) {
+	before, after := revision.Normalize(from), revision.Normalize(to)
+	was, is := specOf(before), specOf(after)
+	if field := firstDifference("spec.template", before, after, changeable(lasting(was), lasting(is))); field != "" {
+		return nil, &Refusal{Field: field}
+	}
 	change := &Change{
-		Images:      map[string]string{},
+		Images:      images(is),
 		Labels:      changedKeys(from, to, "labels"),
 		Annotations: changedKeys(from, to, "annotations"),
 	}
-	was, is := images(from), images(to)
-	for name, image := range is {
-		if old, ok := was[name]; ok && old != image {
-			change.Images[name] = image
-		}
-	}
-	if field := firstDifference("spec.template", revision.Normalize(rest(from)), revision.Normalize(rest(to))); field != "" {
-		return nil, &Refusal{Field: field}
-	}
+	old := images(was)
+	maps.DeleteFunc(change.Images, func(name, image string) bool { return old[name] == image })
 	var refusal *Refusal
-	if change.Resources, refusal = resizes(from, to); refusal != nil {
+	if change.Resources, refusal = resizes(was, is); refusal != nil {
 		return nil, refusal
 	}
-	change.Unranked = unranked(to, change)
+	change.Unranked = unranked(is, change)
 	return change, nil
 }
 
@@ -93,11 +95,10 @@ func Diff(from, to map[string]any) (*Change, error) {
 // not on its labels: OpenKruise labels a Pod with the new revision before its grace
 // period, and changes its containers only after it.
 func Pending(pod *corev1.Pod, to map[string]any) *Change {
-	open := desired{images(to), wantedResources(to)}.open(pod)
-	return &Change{
-		Images: open.images, Resources: open.resources,
-		Labels: Values(revision.Strings(to, "labels")), Annotations: Values(revision.Strings(to, "annotations")),
-	}
+	spec := specOf(revision.Normalize(to))
+	change := Change{Images: images(spec), Resources: wantedResources(spec)}.open(pod)
+	change.Labels, change.Annotations = Values(revision.Strings(to, "labels")), Values(revision.Strings(to, "annotations"))
+	return &change
 }
 
 // Values are new values of labels or annotations, as Change has them.
@@ -109,93 +110,65 @@ func Values(values map[string]string) map[string]*string {
 	return out
 }
 
-// images returns the image of each container that runs as long as its Pod.
-func images(template map[string]any) map[string]string {
-	out := map[string]string{}
-	for field, c := range containers(template) {
-		image, _ := c["image"].(string)
-		if name := nameOf(c); runsOn(field, c) && name != "" && image != "" {
-			out[name] = image
-		}
+// specOf reads the spec of a normalized template. One that cannot be read has no
+// containers, so that none of its fields can change in place.
+func specOf(template any) *corev1.PodSpec {
+	members, _ := template.(map[string]any)
+	raw, _ := members["spec"].(map[string]any)
+	spec := &corev1.PodSpec{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(raw, spec); err != nil {
+		return &corev1.PodSpec{}
 	}
-	return out
+	return spec
 }
 
-// containers yields the containers of a template, each with the field that lists it.
-func containers(template map[string]any) iter.Seq2[string, map[string]any] {
-	return func(yield func(string, map[string]any) bool) {
-		for _, field := range containerFields() {
-			for _, item := range members(template, field) {
-				if c, ok := item.(map[string]any); ok && !yield(field, c) {
-					return
-				}
-			}
-		}
-	}
+// container is one that runs as long as its Pod, and its path in a CloneSet.
+type container struct {
+	*corev1.Container
+	path string
 }
 
-// containerFields are the fields of a Pod's spec that list containers.
-func containerFields() []string { return []string{"containers", "initContainers"} }
-
-func nameOf(container map[string]any) string {
-	name, _ := container["name"].(string)
-	return name
-}
-
-// runsOn reports whether the container runs as long as its Pod. An init container that
+// lasting lists the containers that run as long as their Pod. An init container that
 // ends would not run again for a new image.
-func runsOn(field string, container map[string]any) bool {
-	return field == "containers" || container["restartPolicy"] == "Always"
-}
-
-func members(template map[string]any, field string) []any {
-	spec, _ := template["spec"].(map[string]any)
-	list, _ := spec[field].([]any)
-	return list
-}
-
-// rest is the template without what can change in place.
-func rest(template map[string]any) map[string]any {
-	out := maps.Clone(template)
-	if metadata, ok := template["metadata"].(map[string]any); ok {
-		metadata = maps.Clone(metadata)
-		for _, key := range []string{"labels", "annotations", "creationTimestamp"} {
-			delete(metadata, key)
-		}
-		out["metadata"] = metadata
+func lasting(spec *corev1.PodSpec) []container {
+	var out []container
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		out = append(out, container{c, element("spec.template.spec.containers", i, c.Name)})
 	}
-	spec, ok := template["spec"].(map[string]any)
-	if !ok {
-		return out
-	}
-	spec = maps.Clone(spec)
-	for _, field := range containerFields() {
-		if list := members(template, field); len(list) > 0 {
-			spec[field] = withoutChangeable(field, list)
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			out = append(out, container{c, element("spec.template.spec.initContainers", i, c.Name)})
 		}
 	}
-	out["spec"] = spec
+	return out
+}
+
+// images returns the image of each container that runs as long as its Pod.
+func images(spec *corev1.PodSpec) map[string]string {
+	out := map[string]string{}
+	for _, c := range lasting(spec) {
+		if c.Image != "" {
+			out[c.Name] = c.Image
+		}
+	}
 	return out
 }
 
-func withoutChangeable(field string, list []any) []any {
-	out := make([]any, len(list))
-	for i, item := range list {
-		out[i] = item
-		c, ok := item.(map[string]any)
-		if !ok || !runsOn(field, c) {
-			continue
+// changeable are the paths of what can change in place between two lists of containers.
+func changeable(was, is []container) sets.Set[string] {
+	paths := sets.New("spec.template.metadata.labels", "spec.template.metadata.annotations", "spec.template.metadata.creationTimestamp")
+	for i := range min(len(was), len(is)) {
+		path := is[i].path
+		if was[i].Image != "" && is[i].Image != "" {
+			paths.Insert(path + ".image")
 		}
-		c = maps.Clone(c)
-		if image, _ := c["image"].(string); image != "" {
-			c["image"] = "*" // present, and free to change
+		for _, name := range resizable() {
+			paths.Insert(path+".resources.requests."+string(name), path+".resources.limits."+string(name))
 		}
-		if resources, ok := c["resources"].(map[string]any); ok {
-			c["resources"] = withoutResizable(resources)
-		}
-		out[i] = c
 	}
-	return out
+	return paths
 }
 
 // changedKeys compares the string maps metadata.<field>.
@@ -215,38 +188,39 @@ func changedKeys(from, to map[string]any, field string) map[string]*string {
 	return out
 }
 
-// firstDifference names the first path, in order, at which two normalized values differ;
-// "" if they are equal.
-func firstDifference(path string, a, b any) string {
-	if reflect.DeepEqual(a, b) {
+// firstDifference names the first path, in order, at which two normalized values differ
+// although it may not; "" if there is none.
+func firstDifference(path string, a, b any, may sets.Set[string]) string {
+	if may.Has(path) || reflect.DeepEqual(a, b) {
 		return ""
 	}
-	found := ""
 	mapA, okA := a.(map[string]any)
 	mapB, okB := b.(map[string]any)
 	if (okA || a == nil) && (okB || b == nil) {
-		found = firstInMaps(path, mapA, mapB)
+		return firstInMaps(path, mapA, mapB, may)
 	}
 	listA, okA := a.([]any)
 	listB, okB := b.([]any)
 	if okA && okB && len(listA) == len(listB) {
-		found = firstInLists(path, listA, listB)
+		return firstInLists(path, listA, listB, may)
 	}
-	return cmp.Or(found, path)
+	return path
 }
 
-func firstInMaps(path string, a, b map[string]any) string {
+func firstInMaps(path string, a, b map[string]any, may sets.Set[string]) string {
 	for _, key := range namesIn(a, b) {
-		if found := firstDifference(path+"."+key, a[key], b[key]); found != "" {
+		if found := firstDifference(path+"."+key, a[key], b[key], may); found != "" {
 			return found
 		}
 	}
 	return ""
 }
 
-func firstInLists(path string, a, b []any) string {
+func firstInLists(path string, a, b []any, may sets.Set[string]) string {
 	for i := range a {
-		if found := firstDifference(element(path, i, b[i]), a[i], b[i]); found != "" {
+		member, _ := b[i].(map[string]any)
+		name, _ := member["name"].(string)
+		if found := firstDifference(element(path, i, name), a[i], b[i], may); found != "" {
 			return found
 		}
 	}
@@ -259,13 +233,11 @@ func namesIn[A, B any](a map[string]A, b map[string]B) []string {
 }
 
 // element identifies a member of a list by its name, if it has one.
-func element(path string, index int, value any) string {
-	if member, ok := value.(map[string]any); ok {
-		if name, ok := member["name"].(string); ok && !strings.ContainsAny(name, "[]") {
-			return fmt.Sprintf("%s[%s]", path, name)
-		}
+func element(path string, index int, name string) string {
+	if name == "" || strings.ContainsAny(name, "[]") {
+		name = strconv.Itoa(index)
 	}
-	return fmt.Sprintf("%s[%d]", path, index)
+	return path + "[" + name + "]"
 }
 
 // SameImage compares two image names.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -161,8 +162,8 @@ func TestSameImage(t *testing.T) {
 
 // TestQOS: the class of a Pod.
 func TestQOS(t *testing.T) {
-	one := func(resources string) map[string]any {
-		return template(`spec: {containers: [{name: main, image: a, resources: ` + resources + `}]}`)
+	class := func(containers string) corev1.PodQOSClass {
+		return qos(specOf(revision.Normalize(template(`spec: {containers: [` + containers + `]}`))))
 	}
 	classes := map[string]corev1.PodQOSClass{
 		"{}":                              corev1.PodQOSBestEffort,
@@ -177,7 +178,7 @@ func TestQOS(t *testing.T) {
 		"{requests: {ephemeral-storage: 1Gi}, limits: {ephemeral-storage: 1}}": corev1.PodQOSBestEffort,
 	}
 	for resources, want := range classes {
-		checktest.Same(t, resources, want, qos(one(resources)))
+		checktest.Same(t, resources, want, class("{name: main, image: a, resources: "+resources+"}"))
 	}
-	checktest.Same(t, "one container without limits", corev1.PodQOSBurstable, qos(template(`spec: {containers: [{name: a, resources: {limits: {cpu: 1, memory: 1}}}, {name: b}]}`)))
+	checktest.Same(t, "one container without limits", corev1.PodQOSBurstable, class("{name: a, resources: {limits: {cpu: 1, memory: 1}}}, {name: b}"))
 }

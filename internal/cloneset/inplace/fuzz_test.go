@@ -87,8 +87,8 @@ func cpuRequest(cpu string) map[string]any {
 	return map[string]any{"requests": map[string]any{"cpu": cpu}}
 }
 
-// applied is the template of a Pod that was created from one template and then changed
-// according to a Diff.
+// applied is the template of a Pod that was created from a well-formed template and then
+// changed according to a Diff.
 func applied(template map[string]any, change *Change) map[string]any {
 	out := runtime.DeepCopyJSON(template)
 	metadata, _ := out["metadata"].(map[string]any)
@@ -109,29 +109,30 @@ func applied(template map[string]any, change *Change) map[string]any {
 		}
 		metadata[field] = have
 	}
-	for _, field := range []string{"containers", "initContainers"} {
-		for _, item := range members(out, field) {
-			c, ok := item.(map[string]any)
-			if !ok {
-				continue
-			}
-			if runsOn(field, c) {
-				applyTo(c, change)
-			}
+	for _, c := range containersOf(out) {
+		name := c["name"].(string)
+		if image, ok := change.Images[name]; ok {
+			c["image"] = image
+		}
+		if resources, ok := change.Resources[name]; ok {
+			// What was decoded from JSON encodes again.
+			c["resources"], _ = runtime.DefaultUnstructuredConverter.ToUnstructured(&resources)
 		}
 	}
 	return out
 }
 
-func applyTo(container map[string]any, change *Change) {
-	name := nameOf(container)
-	if image, ok := change.Images[name]; ok {
-		container["image"] = image
+// containersOf are the containers of a template; nil for what is no object.
+func containersOf(template map[string]any) (out []map[string]any) {
+	spec, _ := template["spec"].(map[string]any)
+	for _, field := range []string{"containers", "initContainers"} {
+		list, _ := spec[field].([]any)
+		for _, item := range list {
+			c, _ := item.(map[string]any)
+			out = append(out, c)
+		}
 	}
-	if resources, ok := change.Resources[name]; ok {
-		// What was decoded from JSON encodes again.
-		container["resources"], _ = runtime.DefaultUnstructuredConverter.ToUnstructured(&resources)
-	}
+	return out
 }
 
 func addsResources(change *Change) bool { return change != nil && len(change.Resources) > 0 }
@@ -140,15 +141,12 @@ func addsResources(change *Change) bool { return change != nil && len(change.Res
 // template: every container has its own, and labels are strings.
 func wellFormed(template map[string]any) error {
 	names := map[string]bool{}
-	for _, field := range []string{"containers", "initContainers"} {
-		for _, item := range members(template, field) {
-			c, _ := item.(map[string]any)
-			name, _ := c["name"].(string)
-			if name == "" || names[name] {
-				return fmt.Errorf("%s has no name of its own", name)
-			}
-			names[name] = true
+	for _, c := range containersOf(template) {
+		name, _ := c["name"].(string)
+		if name == "" || names[name] {
+			return fmt.Errorf("%s has no name of its own", name)
 		}
+		names[name] = true
 	}
 	metadata, _ := template["metadata"].(map[string]any)
 	for _, field := range []string{"labels", "annotations"} {

@@ -5,12 +5,11 @@ package inplace
 import (
 	"cmp"
 	"fmt"
-	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
 // resizable are the resources that can change in a running container.
@@ -18,70 +17,34 @@ func resizable() []corev1.ResourceName {
 	return []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 }
 
-// cpuMemory reads the cpu and memory of a container in a raw template. A limit without a
-// request is the request too, as the API server defaults it.
-func cpuMemory(container map[string]any) corev1.ResourceRequirements {
-	resources, _ := container["resources"].(map[string]any)
-	out := corev1.ResourceRequirements{Requests: quantities(resources, "requests"), Limits: quantities(resources, "limits")}
-	for name, limit := range out.Limits {
-		if _, ok := out.Requests[name]; !ok {
-			out.Requests[name] = limit
-		}
-	}
-	return out
-}
-
-func quantities(resources map[string]any, field string) corev1.ResourceList {
-	values, _ := resources[field].(map[string]any)
-	out := corev1.ResourceList{}
+// cpuMemory is the cpu and memory of a container in a template. A limit without a request
+// is the request too, as the API server defaults it.
+func cpuMemory(c *corev1.Container) corev1.ResourceRequirements {
+	out := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	for _, name := range resizable() {
-		if q, ok := revision.Quantity(values[string(name)]); ok {
-			out[name] = q
+		if limit, ok := c.Resources.Limits[name]; ok {
+			out.Limits[name], out.Requests[name] = limit, limit
 		}
-	}
-	return out
-}
-
-// withoutResizable is a container's resources without what can change in place.
-// Unreadable values stay, and are compared as they stand.
-func withoutResizable(resources map[string]any) map[string]any {
-	out := maps.Clone(resources)
-	for _, field := range []string{"requests", "limits"} {
-		values, ok := out[field].(map[string]any)
-		if !ok {
-			continue
+		if request, ok := c.Resources.Requests[name]; ok {
+			out.Requests[name] = request
 		}
-		values = maps.Clone(values)
-		for _, name := range resizable() {
-			if _, ok := revision.Quantity(values[string(name)]); ok {
-				delete(values, string(name))
-			}
-		}
-		out[field] = values
 	}
 	return out
 }
 
 // resizes returns the resources of the containers whose cpu or memory differs between two
 // otherwise equal templates, or why no Pod can be resized that way.
-func resizes(from, to map[string]any) (map[string]corev1.ResourceRequirements, *Refusal) {
+func resizes(from, to *corev1.PodSpec) (map[string]corev1.ResourceRequirements, *Refusal) {
 	out, first := map[string]corev1.ResourceRequirements{}, ""
-	for _, field := range containerFields() {
-		old := members(from, field)
-		for i, item := range members(to, field) {
-			before, _ := old[i].(map[string]any) // the lists are equally long
-			after, _ := item.(map[string]any)
-			if !runsOn(field, after) || nameOf(after) == "" {
-				continue
-			}
-			was, is := cpuMemory(before), cpuMemory(after)
-			path := element("spec.template.spec."+field, i, item) + ".resources"
-			if gone := removed(was, is); gone != "" {
-				return nil, &Refusal{Field: path + gone, Why: "it cannot be removed from a running container"}
-			}
-			if differs(was, is) {
-				out[nameOf(after)], first = is, cmp.Or(first, path)
-			}
+	before := lasting(from)
+	for i, c := range lasting(to) {
+		was, is := cpuMemory(before[i].Container), cpuMemory(c.Container)
+		path := c.path + ".resources"
+		if gone := removed(was, is); gone != "" {
+			return nil, &Refusal{Field: path + gone, Why: "it cannot be removed from a running container"}
+		}
+		if differs(was, is) {
+			out[c.Name], first = is, cmp.Or(first, path)
 		}
 	}
 	if len(out) == 0 {
@@ -114,9 +77,8 @@ func missing(was, is corev1.ResourceList, name corev1.ResourceName) bool {
 
 // unresizable returns why the API server accepts no resize from one template to the
 // other; "" if it does.
-func unresizable(from, to map[string]any) string {
-	spec, _ := to["spec"].(map[string]any)
-	if revision.Normalize(map[string]any{"spec": map[string]any{"resources": spec["resources"]}}) != nil {
+func unresizable(from, to *corev1.PodSpec) string {
+	if to.Resources != nil {
 		return "Pods with resources of their own (spec.template.spec.resources) cannot be resized"
 	}
 	if was, is := qos(from), qos(to); was != is {
@@ -126,10 +88,10 @@ func unresizable(from, to map[string]any) string {
 }
 
 // qos is the QoS class of a template's Pods, by the rules of the API server.
-func qos(template map[string]any) corev1.PodQOSClass {
+func qos(spec *corev1.PodSpec) corev1.PodQOSClass {
 	requests, limits, limited := corev1.ResourceList{}, corev1.ResourceList{}, true
-	for _, c := range containers(template) {
-		r := cpuMemory(c)
+	for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
+		r := cpuMemory(&c)
 		add(requests, r.Requests)
 		limited = add(limits, r.Limits) == len(resizable()) && limited
 	}
@@ -174,24 +136,17 @@ func lacks(have, want corev1.ResourceList) bool {
 // withWanted is what a container's resources become.
 func withWanted(have, want corev1.ResourceRequirements) corev1.ResourceRequirements {
 	out := *have.DeepCopy()
-	if out.Requests == nil && len(want.Requests) > 0 {
-		out.Requests = corev1.ResourceList{}
-	}
-	if out.Limits == nil && len(want.Limits) > 0 {
-		out.Limits = corev1.ResourceList{}
-	}
-	maps.Copy(out.Requests, want.Requests)
-	maps.Copy(out.Limits, want.Limits)
+	out.Requests, out.Limits = merged(have.Requests, want.Requests), merged(have.Limits, want.Limits)
 	return out
 }
 
 // wantedResources returns the cpu and memory that a template gives to each container that
 // runs as long as its Pod and has any.
-func wantedResources(template map[string]any) map[string]corev1.ResourceRequirements {
+func wantedResources(spec *corev1.PodSpec) map[string]corev1.ResourceRequirements {
 	out := map[string]corev1.ResourceRequirements{}
-	for field, c := range containers(template) {
-		if r := cpuMemory(c); runsOn(field, c) && nameOf(c) != "" && len(r.Requests)+len(r.Limits) > 0 {
-			out[nameOf(c)] = r
+	for _, c := range lasting(spec) {
+		if r := cpuMemory(c.Container); len(r.Requests)+len(r.Limits) > 0 {
+			out[c.Name] = r
 		}
 	}
 	return out
@@ -210,11 +165,9 @@ func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 
 // Resizes are the resources of the record that the Pod's spec does not have.
 func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
-	out := map[string]corev1.ResourceRequirements{}
-	for name, want := range s.Resources {
-		if c := ContainerOf(pod, name); c != nil && differs(c.Resources, want) {
-			out[name] = withWanted(c.Resources, want)
-		}
+	out := Change{Resources: s.Resources}.open(pod).Resources
+	for name, want := range out {
+		out[name] = withWanted(ContainerOf(pod, name).Resources, want)
 	}
 	return out
 }

@@ -3,6 +3,7 @@
 package inplace
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,13 +130,7 @@ const stableAfter = 10 * time.Second
 // decide, it also returns when. It does not check whether the containers are ready.
 func (s State) Done(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	done, at := s.begunDone(pod, now)
-	if s.next(pod).empty() && len(s.Resizes(pod)) == 0 {
-		return done, at
-	}
-	if done {
-		at = time.Time{}
-	}
-	return false, at
+	return done && !s.next(pod).Drains() && len(s.Resizes(pod)) == 0, at
 }
 
 // begunDone is Done for the containers that have been due.
@@ -143,17 +138,12 @@ func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 	if pod.Spec.NodeName == "" {
 		return true, time.Time{} // no kubelet has it: it starts with its present spec
 	}
-	if tracked(pod) && !seen(pod) {
+	if behind(pod) {
 		return false, time.Time{}
 	}
-	for name, want := range s.Resources {
-		if ContainerOf(pod, name) != nil && !s.resized(pod, name, want) {
-			return false, time.Time{}
-		}
-	}
 	from := time.Time{}
-	for name, last := range s.LastContainerStatuses {
-		yes, at := s.imageRuns(pod, name, last)
+	for _, name := range s.begun() {
+		yes, at := s.containerDone(pod, name)
 		if !yes {
 			return false, time.Time{}
 		}
@@ -161,7 +151,10 @@ func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 			from = at
 		}
 	}
-	return !now.Before(from), from
+	if now.Before(from) {
+		return false, from
+	}
+	return true, time.Time{}
 }
 
 // imageRuns reports whether a container runs the image that the update asked for, or from
@@ -171,12 +164,6 @@ func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bo
 	if status == nil || status.ImageID == "" {
 		return false, time.Time{}
 	}
-	return s.runs(pod, status, last)
-}
-
-// runs reports whether one container is what the update asked for, or from when on this
-// will be proven.
-func (s State) runs(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
 	rightName := ran(status) && SameImage(status.Image, ImageOf(pod, status.Name))
 	if status.ImageID != last.ImageID {
 		if last.Superseded == "" || rightName {
@@ -232,14 +219,16 @@ func (s State) since(last ContainerStatus) time.Time {
 // tracked reports whether the Pod's kubelet reports which spec it has observed.
 func tracked(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration > 0 }
 
-// seen reports whether the kubelet has observed the Pod's present spec.
-func seen(pod *corev1.Pod) bool { return pod.Status.ObservedGeneration >= pod.Generation }
+// behind reports whether the kubelet is known not to have observed the Pod's present spec.
+func behind(pod *corev1.Pod) bool {
+	return tracked(pod) && pod.Status.ObservedGeneration < pod.Generation
+}
 
 // RunsSpec reports whether the kubelet runs the Pod's spec, as far as can be known without
 // a record of the update.
 func RunsSpec(pod *corev1.Pod) bool {
 	if tracked(pod) {
-		return seen(pod)
+		return !behind(pod)
 	}
 	for i := range pod.Spec.Containers {
 		status := StatusOf(pod, pod.Spec.Containers[i].Name)
@@ -252,24 +241,13 @@ func RunsSpec(pod *corev1.Pod) bool {
 
 // StatusOf returns the status of a container of the Pod; nil if there is none.
 func StatusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
+	is := func(s *corev1.ContainerStatus) bool { return s.Name == name }
+	return cmp.Or(find(pod.Status.ContainerStatuses, is), find(pod.Status.InitContainerStatuses, is))
 }
 
 // ConditionOf returns a condition of the Pod; nil if it lacks it.
 func ConditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == kind {
-			return c
-		}
-	}
-	return nil
+	return find(pod.Status.Conditions, func(c *corev1.PodCondition) bool { return c.Type == kind })
 }
 
 // IsTrue reports whether the Pod has a condition that is True.
@@ -281,19 +259,20 @@ func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 // ImageOf returns the image that the Pod's spec asks for in a container; "" if there is no
 // such container.
 func ImageOf(pod *corev1.Pod, name string) string {
-	if c := ContainerOf(pod, name); c != nil {
-		return c.Image
-	}
-	return ""
+	return ptr.Deref(ContainerOf(pod, name), corev1.Container{}).Image
 }
 
 // ContainerOf returns a container of the Pod's spec; nil if there is none.
 func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
+	is := func(c *corev1.Container) bool { return c.Name == name }
+	return cmp.Or(find(pod.Spec.Containers, is), find(pod.Spec.InitContainers, is))
+}
+
+// find returns the first member of a list that is sought; nil if none is.
+func find[T any](list []T, is func(*T) bool) *T {
+	for i := range list {
+		if is(&list[i]) {
+			return &list[i]
 		}
 	}
 	return nil
