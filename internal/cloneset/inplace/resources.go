@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -156,10 +157,7 @@ func wantedResources(spec *corev1.PodSpec) map[string]corev1.ResourceRequirement
 // the Pod's update asks for them. They cannot be written together with the rest of the
 // update, so whoever finds them missing must write them.
 func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
-	state, err := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
-	if err != nil {
-		return nil
-	}
+	state, _ := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState]) // an unreadable one asks for nothing
 	return state.Resizes(pod)
 }
 
@@ -202,13 +200,9 @@ func ResizeTrouble(pod *corev1.Pod) string {
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]
 		refused := c.Type == corev1.PodResizePending || (c.Type == corev1.PodResizeInProgress && c.Reason == corev1.PodReasonError)
-		if !refused || c.Status != corev1.ConditionTrue {
-			continue
+		if refused && c.Status == corev1.ConditionTrue {
+			return strings.TrimSuffix(c.Reason+": "+c.Message, ": ")
 		}
-		if c.Message == "" {
-			return c.Reason
-		}
-		return c.Reason + ": " + c.Message
 	}
 	return ""
 }

@@ -238,45 +238,33 @@ func memberOf(as reflect.Type, key string) member {
 	case as.Kind() == reflect.Map:
 		return member{as: as.Elem()}
 	case as.Kind() == reflect.Struct:
-		return fields()[as][key]
+		return fieldsOf(as)[key]
 	}
 	return member{}
 }
 
-// fields are the members of every struct of a Pod template, by JSON name. They are looked
-// up for each revision in each pass of each set.
-var fields = sync.OnceValue(func() map[reflect.Type]map[string]member {
-	table := map[reflect.Type]map[string]member{}
-	collect(table, reflect.TypeFor[corev1.PodTemplateSpec]())
-	return table
-})
+// known are the fields of structs that were looked up before: they are needed for each
+// revision in each pass of each set.
+var known sync.Map
 
-// collect adds a type and the types that it contains to the table.
-func collect(table map[reflect.Type]map[string]member, as reflect.Type) {
-	switch as.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Map:
-		collect(table, as.Elem())
-	case reflect.Struct:
-		if table[as] == nil {
-			table[as] = map[string]member{}
-			collectFields(table, table[as], as)
-		}
+// fieldsOf returns the members of a struct by JSON name.
+func fieldsOf(as reflect.Type) map[string]member {
+	if found, ok := known.Load(as); ok {
+		return found.(map[string]member)
 	}
-}
-
-func collectFields(table map[reflect.Type]map[string]member, into map[string]member, as reflect.Type) {
-	for i := range as.NumField() {
-		field := as.Field(i)
+	out := map[string]member{}
+	for field := range as.Fields() {
 		name, flags, _ := strings.Cut(field.Tag.Get("json"), ",")
 		switch {
 		case name != "":
 			optional := strings.Contains(flags, "omitempty") || strings.Contains(flags, "omitzero")
-			into[name] = member{as: field.Type, omitted: optional && field.Type.Kind() != reflect.Pointer}
-			collect(table, field.Type)
+			out[name] = member{as: field.Type, omitted: optional && field.Type.Kind() != reflect.Pointer}
 		case field.Anonymous && field.Type.Kind() == reflect.Struct:
-			collectFields(table, into, field.Type)
+			maps.Copy(out, fieldsOf(field.Type))
 		}
 	}
+	known.Store(as, out)
+	return out
 }
 
 // isZero reports whether a normalized value is its type's zero.
