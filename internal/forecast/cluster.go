@@ -280,29 +280,11 @@ func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.C
 	}
 }
 
-// waiting are the keys that hold a Pod at its gate, and the gate's hook.
-func (p *player) waiting(pod *corev1.Pod) ([]string, lifecycle.Hook) {
-	seen := lifecycle.Pod{State: regplan.StateOf(pod), Labels: pod.Labels, Finalizers: pod.Finalizers}
-	keys := lifecycle.Waiting(seen, p.Spec.Hooks)
-	switch seen.State {
-	case apps.StatePreparingNormal:
-		return keys, p.Spec.Hooks.PreNormal
-	case apps.StatePreparingDelete:
-		return keys, p.Spec.Hooks.PreDelete
-	}
-	return keys, p.Spec.Hooks.InPlaceUpdate
-}
-
-// joins reports whether a Pod joins by the gate that it is at.
-func joins(pod *corev1.Pod) bool {
-	state := regplan.StateOf(pod)
-	return state == apps.StatePreparingNormal || state == apps.StateUpdated
-}
-
 // answers reports whether somebody answers the hook that holds a Pod, and after how long.
 func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
-	keys, _ := p.waiting(pod)
-	if len(keys) == 0 || joins(pod) && !inplace.IsTrue(pod, corev1.PodReady) {
+	seen := lifecycle.Pod{State: regplan.StateOf(pod), Labels: pod.Labels, Finalizers: pod.Finalizers}
+	keys := lifecycle.Waiting(seen, p.Spec.Hooks)
+	if _, joins := p.Spec.Hooks.At(seen.State); len(keys) == 0 || joins && !inplace.IsTrue(pod, corev1.PodReady) {
 		return 0, false
 	}
 	g := p.gateOf(pod, keys)
@@ -310,8 +292,7 @@ func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
 }
 
 func (p *player) answer(pod *corev1.Pod) {
-	_, hook := p.waiting(pod)
-	if joins(pod) {
+	if hook, joins := p.Spec.Hooks.At(regplan.StateOf(pod)); joins {
 		hook.Confirm(pod)
 	} else {
 		hook.Release(pod)

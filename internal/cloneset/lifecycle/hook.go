@@ -33,6 +33,22 @@ type Hooks struct {
 // All lists the hooks in the order of a Pod's life.
 func (h Hooks) All() []Hook { return []Hook{h.PreNormal, h.InPlaceUpdate, h.PreDelete} }
 
+// At returns the hook at whose gate a Pod in this state is, and whether the Pod joins by
+// it: then it waits until it has the hook's keys, otherwise until it has none of them.
+func (h Hooks) At(state apps.LifecycleState) (hook Hook, joins bool) {
+	switch state {
+	case apps.StatePreparingNormal:
+		return h.PreNormal, true
+	case apps.StatePreparingUpdate:
+		return h.InPlaceUpdate, false
+	case apps.StateUpdated:
+		return h.InPlaceUpdate, true
+	case apps.StatePreparingDelete:
+		return h.PreDelete, false
+	}
+	return Hook{}, false
+}
+
 // FromSpec reads the hooks of a CloneSet; nil means no hooks.
 func FromSpec(spec *apps.Lifecycle) Hooks {
 	if spec == nil {
@@ -60,23 +76,13 @@ func fromSpec(spec *apps.LifecycleHook) Hook {
 
 // Holds reports whether at least one label or finalizer of the hook is on the Pod.
 func (h Hook) Holds(labels map[string]string, finalizers []string) bool {
-	for key, value := range h.Labels {
-		if got, ok := labels[key]; ok && got == value {
-			return true
-		}
-	}
-	return slices.ContainsFunc(h.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
+	return len(h.Holding(labels, finalizers)) > 0
 }
 
 // Complete reports whether every label and finalizer of the hook is on the Pod. A hook
 // that names none is complete.
 func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
-	for key, value := range h.Labels {
-		if got, ok := labels[key]; !ok || got != value {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(h.Finalizers, func(f string) bool { return !slices.Contains(finalizers, f) })
+	return len(h.Missing(labels, finalizers)) == 0
 }
 
 // Confirm puts everything that the hook names on a Pod, as whoever answers it does when the

@@ -107,18 +107,13 @@ const (
 // MarkOf returns the mark of a Pod in a state. It is evaluated for every Pod in every
 // pass, so that no way out of a state can forget to remove the mark.
 func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
-	var hook Hook
-	switch state {
-	case apps.StatePreparingUpdate:
-		hook = hooks.InPlaceUpdate
-	case apps.StatePreparingDelete:
-		hook = hooks.PreDelete
-	case apps.StateUpdating:
+	hook, joins := hooks.At(state)
+	switch {
+	case state == apps.StateUpdating:
 		// The update itself keeps the Pod out of service: an existing mark stays until
 		// the update ends, and a new one would be a wasted write.
 		return MarkKept
-	}
-	if hook.MarkNotReady {
+	case hook.MarkNotReady && !joins:
 		return MarkSet
 	}
 	return MarkLifted
@@ -141,15 +136,9 @@ func Gate(state apps.LifecycleState) string {
 // Waiting lists, in order, the keys of the hook that keep a Pod in its state: those that
 // must be added, or those that must be removed.
 func Waiting(p Pod, hooks Hooks) []string {
-	switch p.State {
-	case apps.StatePreparingNormal:
-		return hooks.PreNormal.Missing(p.Labels, p.Finalizers)
-	case apps.StatePreparingUpdate:
-		return hooks.InPlaceUpdate.Holding(p.Labels, p.Finalizers)
-	case apps.StateUpdated:
-		return hooks.InPlaceUpdate.Missing(p.Labels, p.Finalizers)
-	case apps.StatePreparingDelete:
-		return hooks.PreDelete.Holding(p.Labels, p.Finalizers)
+	hook, joins := hooks.At(p.State)
+	if joins {
+		return hook.Missing(p.Labels, p.Finalizers)
 	}
-	return nil
+	return hook.Holding(p.Labels, p.Finalizers)
 }
