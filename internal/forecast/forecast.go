@@ -263,9 +263,9 @@ func because(s *plan.Snapshot, from string) string {
 	_, err := s.Change(revision.Short(from))
 	var refusal *inplace.Refusal
 	switch {
-	case s.Spec.Method == plan.Recreate && err == nil:
+	case s.Spec.Method == apps.UpdateReCreate && err == nil:
 		return "updateStrategy.type is ReCreate; with InPlaceIfPossible, this change would need no new Pods"
-	case s.Spec.Method == plan.InPlaceOnly || s.Spec.Method == plan.OnDelete || err == nil:
+	case s.Spec.Method == apps.UpdateInPlaceOnly || s.Spec.Method == apps.UpdateOnDelete || err == nil:
 		return ""
 	case errors.As(err, &refusal):
 		return refusal.Error()

@@ -385,7 +385,7 @@ func (p *player) old(counts plan.Counts, told bool) []string {
 	switch {
 	case old == 0:
 		return nil
-	case p.Spec.Method == plan.OnDelete:
+	case p.Spec.Method == apps.UpdateOnDelete:
 		return []string{"updateStrategy.type is OnDelete: " + pods(old, "gets", "get") + " the revision when somebody deletes them"}
 	case left <= 0:
 	case p.Spec.Paused:

@@ -91,7 +91,7 @@ func TestForecastMutants(t *testing.T) {
 		"it ignores maxUnavailable":     func(s *plan.Snapshot) { s.Spec.MaxUnavailable = plan.Count{Value: 99} },
 		"it ignores maxSurge":           func(s *plan.Snapshot) { s.Spec.MaxSurge = plan.Count{} },
 		"it ignores the partition":      func(s *plan.Snapshot) { s.Spec.Partition = plan.Count{} },
-		"it recreates what is in place": func(s *plan.Snapshot) { s.Spec.Method = plan.Recreate },
+		"it recreates what is in place": func(s *plan.Snapshot) { s.Spec.Method = apps.UpdateReCreate },
 		"it goes on while paused":       func(s *plan.Snapshot) { s.Spec.Paused = false },
 		"it forgets revisions":          func(s *plan.Snapshot) { s.Revisions = nil },
 	} {

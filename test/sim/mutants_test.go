@@ -92,8 +92,8 @@ var snapshotMutants = map[string]mutant{
 	"takes a node for cordoned that is not": misreads(func(s *plan.Snapshot) { s.GoingNodes = cordonedNode() }),
 	"ignores the pause":                     misreads(func(s *plan.Snapshot) { s.Spec.Paused = false }),
 	"updates what is to be updated by hand": misreads(func(s *plan.Snapshot) {
-		if s.Spec.Method == plan.OnDelete {
-			s.Spec.Method = plan.InPlaceIfPossible
+		if s.Spec.Method == apps.UpdateOnDelete {
+			s.Spec.Method = apps.UpdateInPlaceIfPossible
 		}
 	}),
 	"ignores minReadySeconds":                    misreads(func(s *plan.Snapshot) { s.Spec.MinReady = 0 }),

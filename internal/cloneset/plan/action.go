@@ -99,14 +99,9 @@ func (a *Action) LeavesService() bool {
 	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
 }
 
-// Condition is the status of a condition that the controller owns.
-type Condition struct {
-	Type   corev1.PodConditionType
-	Status corev1.ConditionStatus
-	// Reason is one word for programs. Message names the revision if an update makes the
-	// condition False.
-	Reason, Message string
-}
+// Condition is one that the controller owns. Its reason is one word for programs; its
+// message names the revision if an update makes it False.
+type Condition = corev1.PodCondition
 
 // Reasons of actions, in addition to those of package lifecycle.
 const (

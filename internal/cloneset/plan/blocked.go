@@ -54,16 +54,14 @@ type Batch struct {
 
 // String describes what the Pod waits for, and since when.
 func (b Blocked) String() string {
-	if b.Batch != nil {
+	switch {
+	case b.Batch != nil:
 		return b.Batch.text(b.Pod, b.State)
-	}
-	if b.Stuck != nil {
+	case b.Stuck != nil:
 		return b.Stuck.text(b.Pod, b.Since)
-	}
-	if b.Deferral != nil {
+	case b.Deferral != nil:
 		return b.Deferral.text(b.Pod)
-	}
-	if b.Image != nil {
+	case b.Image != nil:
 		return b.Image.text(b.Pod, b.Since)
 	}
 	what := "to let go of"
@@ -100,11 +98,16 @@ func (s *Snapshot) blocked(v *podState) []Blocked {
 	case v.terminate || s.Deletion == LetGo, v.quiet && v.stuckOn == nil && len(s.Deferred) == 0:
 		return nil
 	case !s.Deferred[v.pod.UID].Since.IsZero():
-		return s.deferred(v)
-	case s.Deletion == Drain:
-		return v.departing(s.Spec.Hooks)
+		d := s.Deferred[v.pod.UID]
+		return []Blocked{{Pod: v.pod.Name, Gate: GateDeletion, State: v.state, Keys: []string{keyTooManyRequests}, Since: d.Since, Deferral: &d}}
+	case s.Deletion == Drain && !v.preparesDelete():
+		return nil
 	}
-	return v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))
+	waits := v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))
+	for i := range waits {
+		waits[i].SetDeleted = s.Deletion == Drain
+	}
+	return waits
 }
 
 // waitsForBatch returns the containers that an update waits for before it continues with
@@ -152,12 +155,6 @@ type Deferral struct {
 	Since, Until time.Time
 	// Message is the API server's.
 	Message string
-}
-
-// deferred is the wait of a Pod whose deletion the API server has deferred.
-func (s *Snapshot) deferred(v *podState) []Blocked {
-	d := s.Deferred[v.pod.UID]
-	return []Blocked{{Pod: v.pod.Name, Gate: GateDeletion, State: v.state, Keys: []string{keyTooManyRequests}, Since: d.Since, Deferral: &d}}
 }
 
 func (d *Deferral) text(pod string) string {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
 // Count is a number of Pods, or a percentage of them.
@@ -57,7 +59,7 @@ func (s *Spec) partition() int {
 
 // maxSurge is how many Pods may exist above replicas; none while paused.
 func (s *Spec) maxSurge() int {
-	if s.Paused || s.Method == InPlaceOnly {
+	if s.Paused || s.Method == apps.UpdateInPlaceOnly {
 		return 0
 	}
 	return s.MaxSurge.up(s.Replicas)

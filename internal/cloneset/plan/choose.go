@@ -24,7 +24,7 @@ func (p *pass) choose() {
 		p.wakeAt(p.RefusedUntil)
 		return
 	}
-	if p.Spec.Method == OnDelete || p.Spec.Paused {
+	if p.Spec.Method == apps.UpdateOnDelete || p.Spec.Paused {
 		return
 	}
 	need := min(p.old-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
@@ -59,7 +59,7 @@ func (p *pass) tallyRevisions() {
 // updatable reports whether an old Pod can reach the update revision by the user's
 // method. If it cannot, updatable records why and leaves the Pod alone.
 func (p *pass) updatable(v *podState) bool {
-	if p.Spec.Method == Recreate {
+	if p.Spec.Method == apps.UpdateReCreate {
 		return true
 	}
 	change, err := p.change(v)
@@ -71,7 +71,7 @@ func (p *pass) updatable(v *podState) bool {
 		p.problem(ProblemRevision, "ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod so that it is recreated",
 			v.revision, v.pod.Name)
 		return false
-	case p.Spec.Method == InPlaceIfPossible:
+	case p.Spec.Method == apps.UpdateInPlaceIfPossible:
 		return true
 	case errors.Is(err, errGone):
 		p.problem(ProblemNotInPlace,

@@ -188,11 +188,8 @@ func (i *instance) has(name string) bool {
 	return i != nil && slices.ContainsFunc(i.claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
 }
 
-// taken returns the ids that no new instance may get; nil if there are none.
+// taken returns the ids that no new instance may get.
 func (p *pass) taken() map[string]bool {
-	if len(p.instances) == 0 {
-		return nil
-	}
 	taken := make(map[string]bool, len(p.instances))
 	for _, i := range p.instances {
 		taken[i.id] = true

@@ -81,15 +81,3 @@ func (p *pass) keepMark(v *podState) {
 func (s *Snapshot) Departed() bool {
 	return s.Deletion == Drain && !slices.ContainsFunc(s.PodInfos, func(f *PodInfo) bool { return !f.terminate })
 }
-
-// departing is what a Pod of a deleted set waits for.
-func (p *podState) departing(hooks lifecycle.Hooks) []Blocked {
-	if !p.preparesDelete() {
-		return nil
-	}
-	blocked := p.wait(lifecycle.Waiting(p.lifecycle(), hooks), nil)
-	for i := range blocked {
-		blocked[i].SetDeleted = true
-	}
-	return blocked
-}

@@ -44,7 +44,7 @@ func anySnapshot(d *dice) *Snapshot {
 		s.Revisions["r1"].Template = nil
 	}
 	spec := &s.Spec
-	spec.Method = pick(d, Recreate, InPlaceIfPossible, InPlaceOnly, OnDelete)
+	spec.Method = pick(d, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)
 	spec.Partition = Count{Value: d.roll(9), Percent: d.flip()}
 	spec.MaxUnavailable = Count{Value: d.roll(9), Percent: false}
 	spec.MaxSurge = Count{Value: d.roll(5)}

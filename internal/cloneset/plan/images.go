@@ -171,8 +171,6 @@ type images struct {
 	// pods are the pull Pods; wanted are those of them that some Pod still needs.
 	pods   map[ImageOnNode]*corev1.Pod
 	wanted sets.Set[ImageOnNode]
-	// listed remembers what nodes list.
-	listed map[ImageOnNode]bool
 	// runs are the nodes where a Pod of the update revision runs.
 	runs sets.Set[string]
 	// free is how many more nodes may pull, ahead how many of the next Pods they pull for.
@@ -182,7 +180,7 @@ type images struct {
 // awaitImages takes back the choice of Pods whose node has yet to pull an image: they stay in
 // service, or return to it.
 func (p *pass) awaitImages() {
-	if !p.Pulls.Possible || p.Spec.Pull.Off || p.Spec.Method == Recreate || len(p.queue)+len(p.Pulls.Pods) == 0 {
+	if !p.Pulls.Possible || p.Spec.Pull.Off || p.Spec.Method == apps.UpdateReCreate || len(p.queue)+len(p.Pulls.Pods) == 0 {
 		p.plan.EndPulls = p.Pulls.Pods
 		return
 	}
@@ -208,8 +206,7 @@ func (p *pass) awaitImages() {
 func (p *pass) newImages() *images {
 	w := &images{
 		pass: p, pods: map[ImageOnNode]*corev1.Pod{}, wanted: sets.New[ImageOnNode](),
-		listed: map[ImageOnNode]bool{}, runs: sets.New[string](), ahead: len(p.queue),
-		free: max(p.Spec.maxUnavailable(), leastParallel),
+		runs: sets.New[string](), ahead: len(p.queue), free: max(p.Spec.maxUnavailable(), leastParallel),
 	}
 	if parallel := p.Spec.Pull.Parallel; parallel != nil {
 		w.free = max(parallel.up(p.Spec.Replicas), 1)
@@ -286,13 +283,8 @@ func (w *images) await(v *podState, on ImageOnNode, policy corev1.PullPolicy) bo
 
 // lists reports whether the node lists the image.
 func (w *images) lists(on ImageOnNode) bool {
-	known, ok := w.listed[on]
-	if !ok {
-		name := fullName(on.Image)
-		known = slices.ContainsFunc(w.Pulls.Listed[on.Node], func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, name) })
-		w.listed[on] = known
-	}
-	return known
+	name := fullName(on.Image)
+	return slices.ContainsFunc(w.Pulls.Listed[on.Node], func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, name) })
 }
 
 // pullPolicy is how the kubelet pulls an image of a container. A digest never names another

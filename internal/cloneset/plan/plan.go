@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -46,7 +45,6 @@ type pass struct {
 // Make decides what the set needs next.
 func Make(s *Snapshot) Plan {
 	p := newPass(s)
-	defer p.giveBack()
 	if s.Deletion != NotDeleted {
 		p.depart()
 		return p.finish()
@@ -66,29 +64,9 @@ func Make(s *Snapshot) Plan {
 	return p.finish()
 }
 
-// spareStates reuses the states of finished passes: for 2,000 Pods they take more than a
-// megabyte, which would become garbage ten times a second.
-var spareStates = sync.Pool{New: func() any { return new([]podState) }}
-
-// statesOf returns that many empty states.
-func statesOf(pods int) []podState {
-	spare, ok := spareStates.Get().(*[]podState)
-	if !ok || cap(*spare) < pods {
-		return make([]podState, pods) // one allocation, not one per Pod
-	}
-	return (*spare)[:pods]
-}
-
-// giveBack releases the states. A plan holds none.
-func (p *pass) giveBack() {
-	states := p.states // not the field, which would retain the pass
-	clear(states)
-	spareStates.Put(&states)
-}
-
 func newPass(s *Snapshot) *pass {
 	p := &pass{Snapshot: s, named: sets.New(s.Spec.PodsToDelete...), changes: map[string]func() (*inplace.Change, error){}}
-	p.states = statesOf(len(s.Pods))
+	p.states = make([]podState, len(s.Pods)) // one allocation, not one per Pod
 	p.pods = make([]*podState, 0, len(s.Pods))
 	for i := range s.Pods {
 		v := &p.states[i]

@@ -5,6 +5,7 @@ package plan
 import (
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -228,26 +229,22 @@ func (p *pass) replace() {
 		if v.fixed {
 			continue
 		}
-		if !p.ledger.takeDown(v, inFlight.roomFor(v, &p.ledger)) {
+		if !p.ledger.takeDown(v, inFlight.room(Earlier(inFlight.oldest, v.created), &p.ledger)) {
 			if p.outOfStarts() {
 				return
 			}
 			continue
 		}
-		p.remove(v, v.replaceReason())
+		reason := ReasonSpecified
+		if v.leavesNode != "" {
+			reason = ReasonNodeGoes
+		}
+		p.remove(v, reason)
 		inFlight.oldest = Earlier(inFlight.oldest, v.created)
 		if v.leaving {
 			inFlight.taken++ // one that is deleted outright is missing from the surplus instead
 		}
 	}
-}
-
-// replaceReason is why a Pod is replaced.
-func (p *podState) replaceReason() string {
-	if p.leavesNode != "" {
-		return ReasonNodeGoes
-	}
-	return ReasonSpecified
 }
 
 // replacements counts the Pods that are being created or removed, so that Pods which are
@@ -282,12 +279,6 @@ func (p *pass) countReplacements() *replacements {
 	return m
 }
 
-// roomFor reports whether one more unavailable Pod may be replaced. The room must also
-// suffice for those that this pass already replaces: their order of deletion is unknown.
-func (m *replacements) roomFor(v *podState, l *ledger) bool {
-	return m.room(Earlier(m.oldest, v.created), l)
-}
-
 // roomBeside reports whether a Pod whose update has begun may be recreated in a pass that
 // replaces others. As an older Pod it blocked none of them; while being removed it would,
 // and their order of deletion is unknown.
@@ -298,14 +289,11 @@ func (m *replacements) roomBeside(v *podState, l *ledger) bool {
 	return m.room(m.oldest, l)
 }
 
-// room reports whether one more Pod may be created while one of that age is replaced.
+// room reports whether one more Pod may be created while the oldest of those that are
+// replaced has that age. It must suffice for all that this pass replaces: their order of
+// deletion is unknown.
 func (m *replacements) room(oldest time.Time, l *ledger) bool {
-	notLater, _ := slices.BinarySearchFunc(m.created, oldest, func(at, limit time.Time) int {
-		if at.After(limit) {
-			return 1
-		}
-		return -1
-	})
+	notLater := sort.Search(len(m.created), func(i int) bool { return m.created[i].After(oldest) })
 	return m.taken+len(m.created)-notLater < max(l.maxUnavailable, 1)+l.surplus()
 }
 
@@ -321,11 +309,8 @@ func (p *pass) prunePodsToDelete() {
 	var unknown []string
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(p.Spec.PodsToDelete))) {
 		switch v := p.byName(name); {
-		case v != nil:
-			if v.terminate || p.deletes(v) {
-				p.plan.PrunePodsToDelete = append(p.plan.PrunePodsToDelete, name)
-			}
-		case p.madeHere(name):
+		case v != nil && !v.terminate && !p.deletes(v): // it waits
+		case v != nil, p.madeHere(name):
 			p.plan.PrunePodsToDelete = append(p.plan.PrunePodsToDelete, name)
 		default:
 			unknown = append(unknown, name)

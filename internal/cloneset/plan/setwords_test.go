@@ -35,7 +35,7 @@ func said[T any](words map[string]func(T, string), something T, about ...string)
 func empty() *Snapshot {
 	s := &Snapshot{
 		Now: now, Set: "web", Revisions: map[string]*revision.Revision{},
-		Spec: Spec{Replicas: -1, Method: Recreate, MaxUnavailable: Count{Value: 20, Percent: true}},
+		Spec: Spec{Replicas: -1, Method: apps.UpdateReCreate, MaxUnavailable: Count{Value: 20, Percent: true}},
 	}
 	roll(s, 1, "")
 	s.Current = s.Update
@@ -151,9 +151,9 @@ func hookSets(name string) lifecycle.Hooks {
 var setWords = map[string]func(s *Snapshot, value string){
 	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = scenariotest.Number(value) },
 	"goes":                func(s *Snapshot, value string) { s.Spec.Replicas = -1 - scenariotest.Number(value) },
-	"InPlaceIfPossible":   func(s *Snapshot, _ string) { s.Spec.Method = InPlaceIfPossible },
-	"InPlaceOnly":         func(s *Snapshot, _ string) { s.Spec.Method = InPlaceOnly },
-	"OnDelete":            func(s *Snapshot, _ string) { s.Spec.Method = OnDelete },
+	"InPlaceIfPossible":   func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateInPlaceIfPossible },
+	"InPlaceOnly":         func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateInPlaceOnly },
+	"OnDelete":            func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateOnDelete },
 	"partition":           func(s *Snapshot, value string) { s.Spec.Partition = countOf(value) },
 	"maxUnavailable":      func(s *Snapshot, value string) { s.Spec.MaxUnavailable = countOf(value) },
 	"maxSurge":            func(s *Snapshot, value string) { s.Spec.MaxSurge = countOf(value) },

@@ -78,17 +78,6 @@ type Snapshot struct {
 // DefaultStarts is Snapshot.Starts of a controller that does not know its API server yet.
 const DefaultStarts = 32
 
-// Method is how Pods change to a new revision.
-type Method string
-
-// The methods.
-const (
-	Recreate          Method = "ReCreate"
-	InPlaceIfPossible Method = "InPlaceIfPossible"
-	InPlaceOnly       Method = "InPlaceOnly"
-	OnDelete          Method = "OnDelete"
-)
-
 // Spec is what the user wants: defaults filled in, percentages not yet computed, and
 // independent of any API version.
 type Spec struct {
@@ -102,7 +91,8 @@ type Spec struct {
 	ClaimTemplates []string
 	// DisableClaimReuse deletes the claims with their Pod, whoever deleted it.
 	DisableClaimReuse bool
-	Method            Method
+	// Method is how Pods change to a new revision.
+	Method apps.UpdateStrategyType
 	// Partition is how many Pods keep the old revision.
 	Partition      Count
 	MaxUnavailable Count

@@ -28,7 +28,7 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 	spec := Spec{
 		Replicas:     int(ptr.Deref(in.Replicas, 1)),
 		PodsToDelete: in.ScaleStrategy.PodsToDelete,
-		Method:       cmp.Or(Method(in.UpdateStrategy.Type), Recreate),
+		Method:       cmp.Or(in.UpdateStrategy.Type, apps.UpdateReCreate),
 		Paused:       in.UpdateStrategy.Paused,
 		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
 		Hooks:        lifecycle.FromSpec(in.Lifecycle),
@@ -36,6 +36,7 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 		Scatter:      in.UpdateStrategy.ScatterStrategy,
 		Pull:         readPull(set.Annotations),
 
+		MaxUnavailable:    Count{Value: 20, Percent: true},
 		DisableClaimReuse: in.ScaleStrategy.DisablePVCReuse,
 	}
 	for i := range in.VolumeClaimTemplates {
@@ -55,36 +56,33 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 }
 
 func readCounts(in *apps.CloneSetSpec, spec *Spec) error {
+	if in.ScaleStrategy.MaxUnavailable != nil {
+		spec.ScaleMaxUnavailable = new(Count)
+	}
 	for _, field := range []struct {
-		name     string
-		value    *apps.Count
-		fallback Count
-		to       *Count
+		name  string
+		value *apps.Count
+		to    *Count
 	}{
-		{"updateStrategy.partition", in.UpdateStrategy.Partition, Count{}, &spec.Partition},
-		{"updateStrategy.maxUnavailable", in.UpdateStrategy.MaxUnavailable, Count{Value: 20, Percent: true}, &spec.MaxUnavailable},
-		{"updateStrategy.maxSurge", in.UpdateStrategy.MaxSurge, Count{}, &spec.MaxSurge},
+		{"updateStrategy.partition", in.UpdateStrategy.Partition, &spec.Partition},
+		{"updateStrategy.maxUnavailable", in.UpdateStrategy.MaxUnavailable, &spec.MaxUnavailable},
+		{"updateStrategy.maxSurge", in.UpdateStrategy.MaxSurge, &spec.MaxSurge},
+		{"scaleStrategy.maxUnavailable", in.ScaleStrategy.MaxUnavailable, spec.ScaleMaxUnavailable},
 	} {
-		count, err := readCount(field.value, field.fallback)
+		if field.value == nil {
+			continue
+		}
+		count, err := readCount(*field.value)
 		if err != nil {
 			return fmt.Errorf("spec.%s: %w", field.name, err)
 		}
 		*field.to = count
 	}
-	if in.ScaleStrategy.MaxUnavailable != nil {
-		count, err := readCount(in.ScaleStrategy.MaxUnavailable, Count{})
-		if err != nil {
-			return fmt.Errorf("spec.scaleStrategy.maxUnavailable: %w", err)
-		}
-		spec.ScaleMaxUnavailable = &count
-	}
 	return nil
 }
 
-func readCount(value *apps.Count, fallback Count) (Count, error) {
+func readCount(value apps.Count) (Count, error) {
 	switch {
-	case value == nil:
-		return fallback, nil
 	case value.Type == intstr.String:
 		return parsePercent(value.StrVal)
 	case value.IntVal < 0:
@@ -115,8 +113,7 @@ func readPriority(in *apps.UpdatePriorityStrategy, spec *Spec) error {
 func readPull(annotations map[string]string) PullSpec {
 	pull := PullSpec{Off: annotations[apps.AnnotationImagesFirst] == "false", Timeout: DefaultPullTimeout}
 	if text := annotations[apps.AnnotationPullParallelism]; text != "" {
-		value := apps.Count(intstr.Parse(text))
-		if count, err := readCount(&value, Count{}); err == nil {
+		if count, err := readCount(apps.Count(intstr.Parse(text))); err == nil {
 			pull.Parallel = &count
 		}
 	}

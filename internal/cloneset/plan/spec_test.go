@@ -42,13 +42,10 @@ func TestPercentages(t *testing.T) {
 
 // TestTypes: the empty type is ReCreate.
 func TestTypes(t *testing.T) {
-	for kind, want := range map[apps.UpdateStrategyType]Method{
-		"": Recreate, apps.UpdateReCreate: Recreate, apps.UpdateInPlaceOnly: InPlaceOnly, apps.UpdateOnDelete: OnDelete,
-	} {
-		set := &apps.CloneSet{}
-		set.Spec.UpdateStrategy.Type = kind
-		checktest.Same(t, "type "+string(kind), want, checktest.Must(SpecOf(set))(t).Method)
-	}
+	set := &apps.CloneSet{}
+	checktest.Same(t, "without a type", apps.UpdateReCreate, checktest.Must(SpecOf(set))(t).Method)
+	set.Spec.UpdateStrategy.Type = apps.UpdateOnDelete
+	checktest.Same(t, "with a type", apps.UpdateOnDelete, checktest.Must(SpecOf(set))(t).Method)
 }
 
 // TestReadSpread: the template's constraints that count a Pod.

@@ -46,59 +46,60 @@ func (t *SpreadTerm) domain(p *podState, nodes map[string]map[string]string) (st
 type domainCounts struct {
 	terms []SpreadTerm
 	nodes map[string]map[string]string
-	// indexes maps the domains of each term to their index in counts.
-	indexes []map[string]int
-	// counts are the numbers of Pods; the first stands for no domain, and stays 0.
-	counts []int
+	// pods are the numbers of Pods by term and domain.
+	pods map[domain]*int
 }
+
+// domain is one of those that a term knows.
+type domain struct {
+	term int
+	name string
+}
+
+// nowhere counts the Pods in no domain, and stays 0.
+var nowhere = new(int)
 
 // countDomains counts the Pods of the set that are to stay so far.
 func (p *pass) countDomains(stays func(*podState) bool) *domainCounts {
-	c := &domainCounts{terms: p.Spec.Spread, nodes: p.Nodes, counts: make([]int, 1)}
+	c := &domainCounts{terms: p.Spec.Spread, nodes: p.Nodes, pods: map[domain]*int{}}
 	if len(c.terms) == 0 {
 		c.terms = []SpreadTerm{{TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
 	}
-	c.indexes = make([]map[string]int, len(c.terms))
-	for i := range c.indexes {
-		c.indexes[i] = map[string]int{}
-	}
 	for _, v := range p.pods {
 		if stays(v) {
-			c.add(c.domains(v), 1)
+			add(c.domains(v), 1)
 		}
 	}
 	return c
 }
 
-// domains are the Pod's indexes in counts, one for each term.
-func (c *domainCounts) domains(v *podState) []int {
-	out := make([]int, len(c.terms))
+// domains are the counts of the Pod's domains, one for each term.
+func (c *domainCounts) domains(v *podState) []*int {
+	out := make([]*int, len(c.terms))
 	for i := range c.terms {
-		name, ok := c.terms[i].domain(v, c.nodes)
-		if !ok {
-			continue
+		out[i] = nowhere
+		if name, ok := c.terms[i].domain(v, c.nodes); ok {
+			at := domain{i, name}
+			if c.pods[at] == nil {
+				c.pods[at] = new(int)
+			}
+			out[i] = c.pods[at]
 		}
-		index, known := c.indexes[i][name]
-		if !known {
-			index = len(c.counts)
-			c.indexes[i][name], c.counts = index, append(c.counts, 0)
-		}
-		out[i] = index
 	}
 	return out
 }
 
-func (c *domainCounts) add(domains []int, n int) {
-	for _, index := range domains {
-		if index > 0 {
-			c.counts[index] += n
+func add(domains []*int, n int) {
+	for _, count := range domains {
+		if count != nowhere {
+			*count += n
 		}
 	}
 }
 
 // group holds the Pods that share all their domains, the next victim first.
 type group struct {
-	domains []int
+	domains []*int
 	pods    []*podState
 }
 
@@ -111,12 +112,12 @@ func (c *domainCounts) pick(pods []*podState, count int) []*podState {
 	for len(out) < min(count, len(pods)) {
 		best := groups[0]
 		for _, other := range groups[1:] {
-			if c.compare(other, best) < 0 {
+			if compare(other, best) < 0 {
 				best = other
 			}
 		}
 		out = append(out, best.pods[0])
-		c.add(best.domains, -1)
+		add(best.domains, -1)
 		if best.pods = best.pods[1:]; len(best.pods) == 0 {
 			groups = slices.DeleteFunc(groups, func(one *group) bool { return one == best })
 		}
@@ -145,12 +146,12 @@ func (c *domainCounts) groups(pods []*podState) []*group {
 }
 
 // compare decides which group's first Pod goes first.
-func (c *domainCounts) compare(a, b *group) int {
+func compare(a, b *group) int {
 	if order := byUse(a.pods[0], b.pods[0]); order != 0 {
 		return order
 	}
 	for i := range a.domains {
-		if order := cmp.Compare(c.counts[b.domains[i]], c.counts[a.domains[i]]); order != 0 {
+		if order := cmp.Compare(*b.domains[i], *a.domains[i]); order != 0 {
 			return order
 		}
 	}

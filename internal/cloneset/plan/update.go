@@ -16,7 +16,7 @@ func (p *pass) update() {
 			continue
 		}
 		change, err := p.change(v)
-		if p.Spec.Method == Recreate || err != nil {
+		if p.Spec.Method == apps.UpdateReCreate || err != nil {
 			p.recreate(v)
 		} else {
 			p.updateInPlace(v, change)
