@@ -4,13 +4,13 @@ package inplace
 
 import (
 	"cmp"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/checktest"
@@ -93,10 +93,10 @@ func render(change *Change, err error) []string {
 	}
 	for _, kind := range []struct {
 		name   string
-		values map[string]string
-	}{{"label ", text(change.Labels)}, {"annotation ", text(change.Annotations)}} {
+		values map[string]*string
+	}{{"label ", change.Labels}, {"annotation ", change.Annotations}} {
 		for _, key := range slices.Sorted(maps.Keys(kind.values)) {
-			lines = append(lines, kind.name+key+": "+kind.values[key])
+			lines = append(lines, kind.name+key+": "+ptr.Deref(kind.values[key], "(removed)"))
 		}
 	}
 	if change.Unranked != "" {
@@ -111,53 +111,29 @@ func render(change *Change, err error) []string {
 	return lines
 }
 
-func text(values map[string]*string) map[string]string {
-	out := map[string]string{}
-	for key, value := range values {
-		out[key] = "(removed)"
-		if value != nil {
-			out[key] = *value
-		}
-	}
-	return out
-}
-
-// TestDiffLeavesItsArguments: templates are shared, so a diff must not write.
-func TestDiffLeavesItsArguments(t *testing.T) {
-	from, to := template(base), template(strings.ReplaceAll(base, "app:1", "app:2"))
-	before, _ := json.Marshal([]any{from, to})
-	checktest.Must(Diff(from, to))(t)
-	if after, _ := json.Marshal([]any{from, to}); string(before) != string(after) {
-		t.Errorf("arguments changed:\n%s\n%s", before, after)
-	}
-}
-
-// TestSameImage: a registry's port is not a tag.
+// TestSameImage: names are completed before they are compared. A registry's port is not a tag, and
+// what a name leaves out means Docker's.
 func TestSameImage(t *testing.T) {
-	for _, test := range []struct {
-		a, b string
-		want bool
-	}{
-		{"nginx", "nginx:latest", true},
-		{"nginx", "docker.io/library/nginx:latest", true},
-		{"docker.io/nginx:1", "docker.io/library/nginx:1", true},
-		{"index.docker.io/library/nginx:1", "nginx:1", true},
-		{"team/app", "docker.io/team/app:latest", true},
-		{"registry:5000/name", "registry:5000/name:latest", true},
-		{"registry:5000/name", "registry:5000/name:5000", false},
-		{"registry:5000/name:2", "registry:5000/name", false},
-		{"localhost/name", "localhost/name:latest", true},
-		{"localhost/name", "docker.io/localhost/name", false},
-		{"name@sha256:abc", "name@sha256:abc", true},
-		{"name@sha256:abc", "name:latest", false},
-		{"name:1@sha256:abc", "docker.io/library/name:1@sha256:abc", true},
-		{"nginx:1", "nginx:2", false},
-		{"", "", true},
-		{"", "nginx", false},
+	for image, want := range map[string]string{
+		"":                            "",
+		"nginx":                       "docker.io/library/nginx:latest",
+		"nginx:1.30":                  "docker.io/library/nginx:1.30",
+		"me/web:2":                    "docker.io/me/web:2",
+		"docker.io/web:2":             "docker.io/library/web:2",
+		"index.docker.io/me/web":      "docker.io/me/web:latest",
+		"index.docker.io/library/web": "docker.io/library/web:latest",
+		"localhost/web":               "localhost/web:latest",
+		"registry.k8s.io/pause:3":     "registry.k8s.io/pause:3",
+		"registry:5000/a/b":           "registry:5000/a/b:latest",
+		"registry:5000/name:5000":     "registry:5000/name:5000",
+		"reg.io:80/deep/er/web:2.1":   "reg.io:80/deep/er/web:2.1",
+		"web@sha256:12":               "docker.io/library/web@sha256:12",
+		"web:1@sha256:12":             "docker.io/library/web:1@sha256:12",
 	} {
-		checktest.Same(t, "SameImage of "+test.a+" and "+test.b, test.want, SameImage(test.a, test.b))
-		checktest.Same(t, "SameImage of "+test.b+" and "+test.a, test.want, SameImage(test.b, test.a))
+		checktest.Same(t, image, want, FullImage(image))
+		checktest.Same(t, "it is the same image as "+want, true, SameImage(image, want) && SameImage(want, image))
 	}
+	checktest.Same(t, "another tag is the same image", false, SameImage("nginx:1", "nginx:2"))
 }
 
 // TestQOS: the class of a Pod.

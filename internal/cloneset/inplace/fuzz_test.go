@@ -20,25 +20,11 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// dice turns fuzzed bytes into choices; when they run out it always takes the first one.
-type dice struct{ data []byte }
-
-func (d *dice) roll(n int) int {
-	if len(d.data) == 0 {
-		return 0
-	}
-	value := int(d.data[0]) % n
-	d.data = d.data[1:]
-	return value
-}
-
-func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))] }
-
 // anyTemplate builds a template as a user might write it.
-func anyTemplate(d *dice) map[string]any {
+func anyTemplate(d *checktest.Dice) map[string]any {
 	metadata := map[string]any{}
 	for _, field := range []string{"labels", "annotations"} {
-		if values := anyMap(d, []string{"a", "b", "x/y~z"}, "", "1", "2", "true"); len(values) > 0 || d.roll(4) == 3 {
+		if values := anyMap(d, []string{"a", "b", "x/y~z"}, "", "1", "2", "true"); len(values) > 0 || d.Roll(4) == 3 {
 			metadata[field] = values
 		}
 	}
@@ -51,32 +37,32 @@ func anyTemplate(d *dice) map[string]any {
 }
 
 // anyMap gives each key one of the values, null, or nothing.
-func anyMap(d *dice, keys []string, values ...any) map[string]any {
+func anyMap(d *checktest.Dice, keys []string, values ...any) map[string]any {
 	out := map[string]any{}
 	for _, key := range keys {
-		if n := d.roll(len(values) + 2); n > 0 {
+		if n := d.Roll(len(values) + 2); n > 0 {
 			out[key] = append(values, nil)[n-1]
 		}
 	}
 	return out
 }
 
-func anyContainers(d *dice, names ...string) []any {
+func anyContainers(d *checktest.Dice, names ...string) []any {
 	out := []any{}
-	for _, name := range names[:d.roll(len(names)+1)] {
+	for _, name := range names[:d.Roll(len(names)+1)] {
 		c := map[string]any{"name": name}
-		if image := pick(d, "app:1", "app:2", "app", "registry:5000/app", ""); image != "" || d.roll(2) == 1 {
+		if image := checktest.Pick(d, "app:1", "app:2", "app", "registry:5000/app", ""); image != "" || d.Roll(2) == 1 {
 			c["image"] = image
 		}
-		if d.roll(3) == 2 {
-			c["env"] = pick[any](d, nil, []any{}, []any{map[string]any{"name": "A", "value": pick(d, "1", "2")}})
+		if d.Roll(3) == 2 {
+			c["env"] = checktest.Pick[any](d, nil, []any{}, []any{map[string]any{"name": "A", "value": checktest.Pick(d, "1", "2")}})
 		}
-		if d.roll(3) == 2 {
-			c["resources"] = pick[any](d, nil, map[string]any{}, cpuRequest("1"), cpuRequest("1000m"), cpuRequest("2"),
+		if d.Roll(3) == 2 {
+			c["resources"] = checktest.Pick[any](d, nil, map[string]any{}, cpuRequest("1"), cpuRequest("1000m"), cpuRequest("2"),
 				map[string]any{"requests": map[string]any{"cpu": "1", "memory": "1Gi"}})
 		}
-		if d.roll(2) == 1 {
-			c["restartPolicy"] = pick(d, "Always", "Never")
+		if d.Roll(2) == 1 {
+			c["restartPolicy"] = checktest.Pick(d, "Always", "Never")
 		}
 		out = append(out, c)
 	}
@@ -217,10 +203,12 @@ func FuzzChange(f *testing.F) {
 		f.Add(a, slices.Concat(a[:20+i], b[20+i:])) // alike at first
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		from, to := anyTemplate(&dice{a}), anyTemplate(&dice{b})
+		from, to := anyTemplate(&checktest.Dice{Data: a}), anyTemplate(&checktest.Dice{Data: b})
 		if err := checkDiff(from, to); err != nil {
 			t.Errorf("%v\nfrom %v\nto %v", err, from, to)
 		}
+		again := []any{anyTemplate(&checktest.Dice{Data: a}), anyTemplate(&checktest.Dice{Data: b})}
+		checktest.Same(t, "the templates, which are shared,", again, []any{from, to})
 	})
 }
 

@@ -16,122 +16,106 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// dice turns fuzzed bytes into choices; when they run out it always takes the first one.
-type dice struct{ data []byte }
-
-func (d *dice) roll(n int) int {
-	if len(d.data) == 0 || n == 0 {
-		return 0
-	}
-	value := int(d.data[0]) % n
-	d.data = d.data[1:]
-	return value
-}
-
-func (d *dice) flip() bool { return d.roll(2) == 1 }
-
-func pick[T any](d *dice, choices ...T) T { return choices[d.roll(len(choices))] }
-
 // anySnapshot builds a snapshot of anything that may occur in a cluster.
-func anySnapshot(d *dice) *Snapshot {
-	s := snap(fmt.Sprint("replicas ", d.roll(8)))
+func anySnapshot(d *checktest.Dice) *Snapshot {
+	s := snap(fmt.Sprint("replicas ", d.Roll(8)))
 	say := func(about ...string) { said(setWords, s, about...) }
-	say(pick(d, "r1", "r2", "r2 env", "r2 label", "r3", "r2 cpu 200m", "r2 base 2"))
-	if d.flip() {
+	say(checktest.Pick(d, "r1", "r2", "r2 env", "r2 label", "r3", "r2 cpu 200m", "r2 base 2"))
+	if d.Roll(2) == 1 {
 		say("exists r2")
 	}
-	if d.roll(8) == 7 {
+	if d.Roll(8) == 7 {
 		s.Revisions["r1"].Template = nil
 	}
 	spec := &s.Spec
-	spec.Method = pick(d, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)
-	spec.Partition = Count{Value: d.roll(9), Percent: d.flip()}
-	spec.MaxUnavailable = Count{Value: d.roll(9), Percent: false}
-	spec.MaxSurge = Count{Value: d.roll(5)}
-	spec.Paused, s.ExcludePreparingDelete = d.roll(5) == 4, d.roll(4) == 3
-	s.Deletion = map[int]Deletion{14: LetGo, 15: Drain}[d.roll(16)]
-	spec.Grace = pick(d, 0, time.Minute)
-	spec.MinReady = pick(d, 0, time.Minute)
-	say(pick(d, "", "hooks all", "hooks all, marking", "hooks preDelete"))
-	s.Starts = pick(d, 0, 1, 2, 32)
-	if d.roll(4) == 3 {
-		spec.ScaleMaxUnavailable = &Count{Value: d.roll(4)}
+	spec.Method = checktest.Pick(d, apps.UpdateReCreate, apps.UpdateInPlaceIfPossible, apps.UpdateInPlaceOnly, apps.UpdateOnDelete)
+	spec.Partition = Count{Value: d.Roll(9), Percent: d.Roll(2) == 1}
+	spec.MaxUnavailable = Count{Value: d.Roll(9), Percent: false}
+	spec.MaxSurge = Count{Value: d.Roll(5)}
+	spec.Paused, s.ExcludePreparingDelete = d.Roll(5) == 4, d.Roll(4) == 3
+	s.Deletion = map[int]Deletion{14: LetGo, 15: Drain}[d.Roll(16)]
+	spec.Grace = checktest.Pick(d, 0, time.Minute)
+	spec.MinReady = checktest.Pick(d, 0, time.Minute)
+	say(checktest.Pick(d, "", "hooks all", "hooks all, marking", "hooks preDelete"))
+	s.Starts = checktest.Pick(d, 0, 1, 2, 32)
+	if d.Roll(4) == 3 {
+		spec.ScaleMaxUnavailable = &Count{Value: d.Roll(4)}
 	}
-	if d.roll(8) == 7 {
+	if d.Roll(8) == 7 {
 		say("refused")
 	}
-	for i := range d.roll(9) {
+	for i := range d.Roll(9) {
 		name := fmt.Sprintf("p%d", i)
 		s.Pods = append(s.Pods, anyPod(d, name))
-		if d.roll(6) == 5 {
+		if d.Roll(6) == 5 {
 			say("named " + name)
 		}
-		if d.roll(8) == 7 {
+		if d.Roll(8) == 7 {
 			say("deferred " + name)
 		}
 	}
 	anyClaims(d, s, say)
-	if d.roll(3) == 2 {
-		say(pick(d, "cordoned n1", "cordoned n2"))
+	if d.Roll(3) == 2 {
+		say(checktest.Pick(d, "cordoned n1", "cordoned n2"))
 	}
 	return counted(s)
 }
 
 // anyClaims gives the set claims with Pods, without, and with the wrong labels.
-func anyClaims(d *dice, s *Snapshot, say func(...string)) {
-	if d.flip() {
+func anyClaims(d *checktest.Dice, s *Snapshot, say func(...string)) {
+	if d.Roll(2) == 1 {
 		say("templates data log")
 	}
-	s.Spec.DisableClaimReuse = d.roll(4) == 3
-	if d.roll(8) == 7 {
+	s.Spec.DisableClaimReuse = d.Roll(4) == 3
+	if d.Roll(8) == 7 {
 		say("claimsRefused")
 	}
-	for i := range d.roll(5) {
+	for i := range d.Roll(5) {
 		id := fmt.Sprintf("i%d", i)
-		c := claim(pick(d, "data", "log", "other"), id)
-		if d.roll(4) == 3 {
+		c := claim(checktest.Pick(d, "data", "log", "other"), id)
+		if d.Roll(4) == 3 {
 			said(claimWords, c, "going")
 		}
-		if d.roll(5) == 4 {
+		if d.Roll(5) == 4 {
 			said(claimWords, c, "of i0")
 		}
 		s.Claims = append(s.Claims, c)
-		if d.roll(6) == 5 {
+		if d.Roll(6) == 5 {
 			say("deleted " + id)
 		}
-		if d.flip() {
-			s.Pods = append(s.Pods, said(podWords, anyPod(d, "web-"+id), "instance "+pick(d, id, id, "", "i0"), "mounts data "+id))
+		if d.Roll(2) == 1 {
+			s.Pods = append(s.Pods, said(podWords, anyPod(d, "web-"+id), "instance "+checktest.Pick(d, id, id, "", "i0"), "mounts data "+id))
 		}
 	}
 }
 
-func anyPod(d *dice, name string) *corev1.Pod {
-	p := pod(name, 1+d.roll(3))
+func anyPod(d *checktest.Dice, name string) *corev1.Pod {
+	p := pod(name, 1+d.Roll(3))
 	say := func(about ...string) { said(podWords, p, about...) }
-	say(pick(d, "", "cpu 100m", "base"))
-	if len(p.Spec.Containers) > 1 && d.flip() {
+	say(checktest.Pick(d, "", "cpu 100m", "base"))
+	if len(p.Spec.Containers) > 1 && d.Roll(2) == 1 {
 		say("inBatch")
 	} else {
-		say(pick(d, "", "", "resizing", "resizing written"))
+		say(checktest.Pick(d, "", "", "resizing", "resizing written"))
 	}
-	if d.roll(3) == 2 {
-		say(fmt.Sprint("updating r", 1+d.roll(3)))
+	if d.Roll(3) == 2 {
+		say(fmt.Sprint("updating r", 1+d.Roll(3)))
 	}
-	if d.flip() {
+	if d.Roll(2) == 1 {
 		say("restarted")
 	}
 	say(
-		pick(d, "", "unready", "ready 1s", "pending", "fresh"),
-		pick(d, "", "state "+pick(d, "", "Normal", "PreparingNormal", "PreparingUpdate", "Updating", "Updated", "PreparingDelete", "Nonsense")),
-		pick(d, "", "registered", "holds delete", "holds update", "holds registered; finalizer other/f"),
-		pick(d, "", "", "label "+apps.LabelSpecifiedDelete+"="+pick(d, "true", "false")),
-		pick(d, "", "", "", "terminating", "failed", "phase Unknown"),
-		pick(d, "", "", fmt.Sprint("out r", 1+d.roll(3), " ", pick(d, time.Second, time.Hour))),
-		pick(d, "", "", "mark "+pick(d, "", "[]", `[{"userAgent":"x"}]`)),
-		pick(d, "", "", "", "record "+pick(d, "{", "{}", "null")),
-		pick(d, "", "", "cost "+pick(d, "1", "-1", "x")),
-		pick(d, "", "", "on n2", "tolerates"),
-		pick(d, "", "", "label "+apps.LabelRevision+"="+pick(d, "", "r2", "gone")),
+		checktest.Pick(d, "", "unready", "ready 1s", "pending", "fresh"),
+		checktest.Pick(d, "", "state "+checktest.Pick(d, "", "Normal", "PreparingNormal", "PreparingUpdate", "Updating", "Updated", "PreparingDelete", "Nonsense")),
+		checktest.Pick(d, "", "registered", "holds delete", "holds update", "holds registered; finalizer other/f"),
+		checktest.Pick(d, "", "", "label "+apps.LabelSpecifiedDelete+"="+checktest.Pick(d, "true", "false")),
+		checktest.Pick(d, "", "", "", "terminating", "failed", "phase Unknown"),
+		checktest.Pick(d, "", "", fmt.Sprint("out r", 1+d.Roll(3), " ", checktest.Pick(d, time.Second, time.Hour))),
+		checktest.Pick(d, "", "", "mark "+checktest.Pick(d, "", "[]", `[{"userAgent":"x"}]`)),
+		checktest.Pick(d, "", "", "", "record "+checktest.Pick(d, "{", "{}", "null")),
+		checktest.Pick(d, "", "", "cost "+checktest.Pick(d, "1", "-1", "x")),
+		checktest.Pick(d, "", "", "on n2", "tolerates"),
+		checktest.Pick(d, "", "", "label "+apps.LabelRevision+"="+checktest.Pick(d, "", "r2", "gone")),
 	)
 	return p
 }
@@ -180,7 +164,7 @@ func FuzzMake(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, again := anySnapshot(&dice{data}), anySnapshot(&dice{data})
+		s, again := anySnapshot(&checktest.Dice{Data: data}), anySnapshot(&checktest.Dice{Data: data})
 		p := decide(t, s)
 		checktest.NoError(t, check(s, p))
 		checktest.Same(t, "the snapshot, to which the planner may not write,", again.Pods, s.Pods)
@@ -196,7 +180,7 @@ func TestShortcuts(t *testing.T) {
 	for range 1_000 {
 		data := make([]byte, 600)
 		_, _ = random.Read(data) // never fails
-		fast, slow := anySnapshot(&dice{data}), anySnapshot(&dice{data})
+		fast, slow := anySnapshot(&checktest.Dice{Data: data}), anySnapshot(&checktest.Dice{Data: data})
 		fast.PodInfos, slow.PodInfos = ReadPods(fast.Pods, nil), ReadPods(slow.Pods, nil)
 		for _, info := range slow.PodInfos {
 			quiet += one(info.quiet)
