@@ -13,7 +13,6 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
-	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
@@ -24,11 +23,6 @@ func TestChangeIsWorkedOutOnce(t *testing.T) {
 	second, _ := p.change(p.pods[1])
 	if err != nil || first != second {
 		t.Errorf("two changes for one revision: %p %p %v", first, second, err)
-	}
-	p = newPass(snap("InPlaceIfPossible; r2 env", pod("a", 1)))
-	var refusal *inplace.Refusal
-	if _, err := p.change(p.pods[0]); !errors.As(err, &refusal) {
-		t.Errorf("err = %v, want a refusal", err)
 	}
 }
 

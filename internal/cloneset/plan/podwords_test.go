@@ -147,11 +147,10 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		key, value, _ := strings.Cut(value, "=")
 		p.Labels[key] = value
 	},
-	"unlabelled": func(p *corev1.Pod, key string) { delete(p.Labels, key) },
-	"instance":   func(p *corev1.Pod, id string) { p.Labels[apps.LabelInstanceID] = id },
-	"specified":  func(p *corev1.Pod, _ string) { p.Labels[apps.LabelSpecifiedDelete] = "true" },
-	"finalizer":  func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, name) },
-	"holds":      func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, "example.com/"+name) },
+	"instance":  func(p *corev1.Pod, id string) { p.Labels[apps.LabelInstanceID] = id },
+	"specified": func(p *corev1.Pod, _ string) { p.Labels[apps.LabelSpecifiedDelete] = "true" },
+	"finalizer": func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, name) },
+	"holds":     func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, "example.com/"+name) },
 	// registered carries the finalizers of all three gates.
 	"registered":  func(p *corev1.Pod, _ string) { p.Finalizers = append(p.Finalizers, keyNormal, keyUpdate, keyDelete) },
 	"cost":        func(p *corev1.Pod, value string) { p.Annotations[corev1.PodDeletionCost] = value },
@@ -163,12 +162,11 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"created":     func(p *corev1.Pod, since string) { p.CreationTimestamp = ago(scenariotest.Duration(since)) },
 	"terminating": func(p *corev1.Pod, _ string) { p.DeletionTimestamp = new(ago(0)) },
 	// gone was deleted with that much grace left.
-	"gone":      func(p *corev1.Pod, grace string) { p.DeletionTimestamp = new(ago(-scenariotest.Duration(grace))) },
-	"phase":     func(p *corev1.Pod, phase string) { p.Status.Phase = corev1.PodPhase(phase) },
-	"failed":    func(p *corev1.Pod, _ string) { p.Status.Phase = corev1.PodFailed },
-	"succeeded": func(p *corev1.Pod, _ string) { p.Status.Phase = corev1.PodSucceeded },
-	"on":        func(p *corev1.Pod, node string) { p.Spec.NodeName = node },
-	"image":     func(p *corev1.Pod, image string) { p.Spec.Containers[0].Image = image },
+	"gone":   func(p *corev1.Pod, grace string) { p.DeletionTimestamp = new(ago(-scenariotest.Duration(grace))) },
+	"phase":  func(p *corev1.Pod, phase string) { p.Status.Phase = corev1.PodPhase(phase) },
+	"failed": func(p *corev1.Pod, _ string) { p.Status.Phase = corev1.PodFailed },
+	"on":     func(p *corev1.Pod, node string) { p.Spec.NodeName = node },
+	"image":  func(p *corev1.Pod, image string) { p.Spec.Containers[0].Image = image },
 	"tolerates": func(p *corev1.Pod, value string) {
 		key, effect, _ := strings.Cut(value, " ")
 		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)})
@@ -238,18 +236,12 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		c.State.Terminated = c.LastTerminationState.Terminated
 	},
 	"runsAgain": func(p *corev1.Pod, value string) { unstarted(p, value).State.Running = &corev1.ContainerStateRunning{} },
-	"sidecarWaits": func(p *corev1.Pod, reason string) {
-		yamlInto(p, `{spec: {initContainers: [{name: side, image: "side:1"}]}, status: {initContainerStatuses: [{name: side, state: {waiting: {reason: `+reason+`}}}]}}`)
-	},
 
 	// Of pull Pods: pullWaits is the container's state, as in "ErrImagePull not found"; over is why
 	// the Pod failed.
 	"pullWaits": func(p *corev1.Pod, value string) {
 		reason, message, _ := strings.Cut(value, " ")
 		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
-	},
-	"pullRuns": func(p *corev1.Pod, _ string) {
-		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	},
 	"over": func(p *corev1.Pod, reason string) {
 		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, reason, "it says"
