@@ -284,7 +284,7 @@ func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.C
 func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
 	seen := lifecycle.Pod{State: regplan.StateOf(pod), Labels: pod.Labels, Finalizers: pod.Finalizers}
 	keys := lifecycle.Waiting(seen, p.Spec.Hooks)
-	if _, joins := p.Spec.Hooks.At(seen.State); len(keys) == 0 || joins && !inplace.IsTrue(pod, corev1.PodReady) {
+	if _, _, joins := p.Spec.Hooks.At(seen.State); len(keys) == 0 || joins && !inplace.IsTrue(pod, corev1.PodReady) {
 		return 0, false
 	}
 	g := p.gateOf(pod, keys)
@@ -292,7 +292,7 @@ func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
 }
 
 func (p *player) answer(pod *corev1.Pod) {
-	if hook, joins := p.Spec.Hooks.At(regplan.StateOf(pod)); joins {
+	if _, hook, joins := p.Spec.Hooks.At(regplan.StateOf(pod)); joins {
 		hook.Confirm(pod)
 	} else {
 		hook.Release(pod)

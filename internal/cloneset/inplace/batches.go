@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -185,11 +186,7 @@ func highest(pod *corev1.Pod, names []string) int64 {
 // priorityOf is a container's launch priority. It cannot change during the life of a Pod,
 // so it is read from the Pod's own spec.
 func priorityOf(pod *corev1.Pod, name string) int64 {
-	c := ContainerOf(pod, name)
-	if c == nil {
-		return 0
-	}
-	priority, _ := priorityIn(c.Env)
+	priority, _ := priorityIn(ptr.Deref(ContainerOf(pod, name), corev1.Container{}).Env)
 	return priority
 }
 
@@ -270,9 +267,6 @@ func (s State) Waits(pod *corev1.Pod, now time.Time) []string {
 // Pending lists, in order, the containers that are not due yet.
 func (s State) Pending(pod *corev1.Pod) []string { return s.next(pod).names() }
 
-// Resized lists, in order, the containers whose cpu or memory changes.
-func (s State) Resized() []string { return slices.Sorted(maps.Keys(s.Resources)) }
-
 // BatchSince is when the last containers were updated; zero if unknown.
 func (s State) BatchSince() time.Time {
 	if n := len(s.ContainerBatchesRecord); n > 0 {
@@ -304,8 +298,13 @@ func (s State) containerDone(pod *corev1.Pod, name string) (bool, time.Time) {
 	if want, ok := s.Resources[name]; ok && ContainerOf(pod, name) != nil && !s.resized(pod, name, want) {
 		return false, time.Time{}
 	}
-	if last, ok := s.LastContainerStatuses[name]; ok {
-		return s.imageRuns(pod, name, last)
+	last, ok := s.LastContainerStatuses[name]
+	if !ok {
+		return true, time.Time{}
 	}
-	return true, time.Time{}
+	status := StatusOf(pod, name)
+	if status == nil || status.ImageID == "" {
+		return false, time.Time{}
+	}
+	return s.imageRuns(pod, status, last)
 }

@@ -159,11 +159,7 @@ func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 
 // imageRuns reports whether a container runs the image that the update asked for, or from
 // when on this will be proven.
-func (s State) imageRuns(pod *corev1.Pod, name string, last ContainerStatus) (bool, time.Time) {
-	status := StatusOf(pod, name)
-	if status == nil || status.ImageID == "" {
-		return false, time.Time{}
-	}
+func (s State) imageRuns(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
 	rightName := ran(status) && SameImage(status.Image, ImageOf(pod, status.Name))
 	if status.ImageID != last.ImageID {
 		if last.Superseded == "" || rightName {

@@ -33,20 +33,21 @@ type Hooks struct {
 // All lists the hooks in the order of a Pod's life.
 func (h Hooks) All() []Hook { return []Hook{h.PreNormal, h.InPlaceUpdate, h.PreDelete} }
 
-// At returns the hook at whose gate a Pod in this state is, and whether the Pod joins by
-// it: then it waits until it has the hook's keys, otherwise until it has none of them.
-func (h Hooks) At(state apps.LifecycleState) (hook Hook, joins bool) {
+// At returns the gate at which a Pod in this state is, as spec.lifecycle spells it, and its
+// hook; "" if none can hold the Pod. A Pod that joins by the gate waits until it has the
+// hook's keys, another one until it has none of them.
+func (h Hooks) At(state apps.LifecycleState) (gate string, hook Hook, joins bool) {
 	switch state {
 	case apps.StatePreparingNormal:
-		return h.PreNormal, true
+		return "preNormal", h.PreNormal, true
 	case apps.StatePreparingUpdate:
-		return h.InPlaceUpdate, false
+		return "inPlaceUpdate", h.InPlaceUpdate, false
 	case apps.StateUpdated:
-		return h.InPlaceUpdate, true
+		return "inPlaceUpdate", h.InPlaceUpdate, true
 	case apps.StatePreparingDelete:
-		return h.PreDelete, false
+		return "preDelete", h.PreDelete, false
 	}
-	return Hook{}, false
+	return "", Hook{}, false
 }
 
 // FromSpec reads the hooks of a CloneSet; nil means no hooks.

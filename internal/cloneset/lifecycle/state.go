@@ -107,7 +107,7 @@ const (
 // MarkOf returns the mark of a Pod in a state. It is evaluated for every Pod in every
 // pass, so that no way out of a state can forget to remove the mark.
 func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
-	hook, joins := hooks.At(state)
+	_, hook, joins := hooks.At(state)
 	switch {
 	case state == apps.StateUpdating:
 		// The update itself keeps the Pod out of service: an existing mark stays until
@@ -122,21 +122,14 @@ func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
 // Gate names the hook that holds a Pod in this state, as spec.lifecycle spells it; "" if
 // none can.
 func Gate(state apps.LifecycleState) string {
-	switch state {
-	case apps.StatePreparingNormal:
-		return "preNormal"
-	case apps.StatePreparingUpdate, apps.StateUpdated:
-		return "inPlaceUpdate"
-	case apps.StatePreparingDelete:
-		return "preDelete"
-	}
-	return ""
+	gate, _, _ := Hooks{}.At(state)
+	return gate
 }
 
 // Waiting lists, in order, the keys of the hook that keep a Pod in its state: those that
 // must be added, or those that must be removed.
 func Waiting(p Pod, hooks Hooks) []string {
-	hook, joins := hooks.At(p.State)
+	_, hook, joins := hooks.At(p.State)
 	if joins {
 		return hook.Missing(p.Labels, p.Finalizers)
 	}

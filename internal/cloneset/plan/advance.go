@@ -91,7 +91,7 @@ func (p *pass) noteResize(v *podState) {
 	}
 	p.problem(ProblemResize,
 		"the kubelet of Pod %s does not resize its containers %s (%s): request resources in spec.template that the node has, restore the previous ones, or delete the Pod so that it is recreated on another node",
-		v.pod.Name, strings.Join(v.record.Resized(), ", "), trouble)
+		v.pod.Name, strings.Join(slices.Sorted(maps.Keys(v.record.Resources)), ", "), trouble)
 }
 
 // cancelPending relabels a Pod with the revision that it runs, and reports whether a revision

@@ -216,22 +216,25 @@ func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
 // stuckReason is why a container is stuck; "" if it is not.
 func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	reason := ""
-	if waiting := status.State.Waiting; waiting != nil {
+	waiting, crash := status.State.Waiting, crashed(status)
+	switch {
+	case waiting != nil:
 		reason = persistentReason(waiting.Reason)
-	} else if crash := crashed(status); crash != nil {
-		// Otherwise a crashing container would alternate between stuck and not.
-		reason = reasonCrash
-		if last, known := lastUpdate(pod, status.Name); known && (last.ContainerID == "" || last.ContainerID == crash.ContainerID) {
-			return "" // It was ended for the update, or may have been.
-		}
+	case crash != nil:
+		reason = reasonCrash // otherwise a crashing container would alternate between stuck and not
 	}
 	if reason != reasonCrash {
 		return reason
 	}
-	// If a kubelet ended a container for an update and cannot get its new image, it keeps
-	// the container waiting as if the new one had crashed.
 	last, known := lastUpdate(pod, status.Name)
-	if known && last.ContainerID != "" && last.ContainerID == status.ContainerID {
+	switch {
+	case !known:
+		return reason
+	case waiting == nil && (last.ContainerID == "" || last.ContainerID == crash.ContainerID):
+		return "" // It was ended for the update, or may have been.
+	case last.ContainerID != "" && last.ContainerID == status.ContainerID:
+		// If a kubelet ended a container for an update and cannot get its new image, it keeps
+		// the container waiting as if the new one had crashed.
 		return reasonImage
 	}
 	return reason

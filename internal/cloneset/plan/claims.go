@@ -28,11 +28,10 @@ func PodName(set, id string) string { return set + "-" + id }
 // from the name, not the label: a changed label must never lead to the claims of another
 // Pod.
 func InstanceOf(set string, pod *corev1.Pod) string {
-	id, ok := strings.CutPrefix(pod.Name, set+"-")
-	if !ok {
-		return ""
+	if id, ok := strings.CutPrefix(pod.Name, set+"-"); ok {
+		return id
 	}
-	return id
+	return ""
 }
 
 // InstanceOfClaim returns the instance id of a claim; "" if it has none, or one that its

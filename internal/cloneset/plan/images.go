@@ -100,10 +100,7 @@ func PullOf(pod *corev1.Pod) (state PullState, reason, message string) {
 	case pod.Status.Reason != "" && pod.Status.Phase == corev1.PodFailed: // the kubelet has ended it, or never began
 		return PullRejected, pod.Status.Reason, pod.Status.Message
 	}
-	var is corev1.ContainerState
-	if c := inplace.StatusOf(pod, PullContainer); c != nil {
-		is = c.State
-	}
+	is := ptr.Deref(inplace.StatusOf(pod, PullContainer), corev1.ContainerStatus{}).State
 	if ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded; ended || is.Running != nil || is.Terminated != nil {
 		return Pulled, "", ""
 	}
@@ -290,10 +287,7 @@ func (w *images) lists(on ImageOnNode) bool {
 // pullPolicy is how the kubelet pulls an image of a container. A digest never names another
 // image later.
 func pullPolicy(pod *corev1.Pod, container, image string) corev1.PullPolicy {
-	policy := corev1.PullIfNotPresent
-	if c := inplace.ContainerOf(pod, container); c != nil {
-		policy = cmp.Or(c.ImagePullPolicy, policy)
-	}
+	policy := cmp.Or(ptr.Deref(inplace.ContainerOf(pod, container), corev1.Container{}).ImagePullPolicy, corev1.PullIfNotPresent)
 	if policy == corev1.PullAlways && strings.Contains(image, "@") {
 		return corev1.PullIfNotPresent
 	}

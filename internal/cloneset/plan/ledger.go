@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"cmp"
+
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
 
@@ -59,33 +61,21 @@ func (l *ledger) roomForUpdate() bool { return l.underway < l.maxUnavailable+l.s
 
 // hold counts a Pod as out of service and under way; it keeps its place.
 func (l *ledger) hold(p *podState) {
-	if p.available {
-		l.available--
-		p.available = false
-	}
-	if !p.underway {
-		l.underway++
-		p.underway = true
-	}
+	l.available -= one(p.available)
+	l.underway += one(!p.underway)
+	p.available, p.underway = false, true
 }
 
 // drop stops counting a Pod that leaves its place in this pass.
 func (l *ledger) drop(p *podState) {
 	l.pods--
-	if p.available {
-		l.available--
-	}
-	if p.underway {
-		l.underway--
-	}
+	l.available -= one(p.available)
+	l.underway -= one(p.underway)
 }
 
 // openLedger counts the set as the previous steps left it.
 func (p *pass) openLedger() {
-	p.ledger = ledger{replicas: p.Spec.Replicas, maxUnavailable: p.Spec.maxUnavailable(), starts: p.Starts}
-	if p.Starts == 0 {
-		p.ledger.starts = -1
-	}
+	p.ledger = ledger{replicas: p.Spec.Replicas, maxUnavailable: p.Spec.maxUnavailable(), starts: cmp.Or(p.Starts, -1)}
 	for _, v := range p.pods {
 		p.wakeAt(v.wakeAt)
 		leaving := v.state == apps.StatePreparingDelete
@@ -95,12 +85,8 @@ func (p *pass) openLedger() {
 		}
 		v.leaving = leaving
 		p.ledger.pods++
-		if v.available {
-			p.ledger.available++
-		}
-		if v.underway {
-			p.ledger.underway++
-		}
+		p.ledger.available += one(v.available)
+		p.ledger.underway += one(v.underway)
 	}
 }
 

@@ -126,10 +126,7 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 	f.scheduled = pod.Spec.NodeName != ""
 	f.node = pod.Spec.NodeName
 	f.created = pod.CreationTimestamp.Time
-	if cost, ok := pod.Annotations[corev1.PodDeletionCost]; ok {
-		// An unreadable cost counts as 0, as in a ReplicaSet.
-		f.cost, _ = strconv.Atoi(cost)
-	}
+	f.cost, _ = strconv.Atoi(pod.Annotations[corev1.PodDeletionCost]) // an unreadable cost counts as 0, as in a ReplicaSet
 	f.readConditions(pod)
 	for i := range pod.Status.ContainerStatuses {
 		f.restarts = max(f.restarts, pod.Status.ContainerStatuses[i].RestartCount)
@@ -141,8 +138,7 @@ func (f *PodInfo) readConditions(pod *corev1.Pod) {
 	if c := inplace.ConditionOf(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
 		f.ready, f.readySince = true, c.LastTransitionTime.Time
 	}
-	containers := inplace.ConditionOf(pod, corev1.ContainersReady)
-	f.able = containers != nil && containers.Status == corev1.ConditionTrue
+	f.able = inplace.IsTrue(pod, corev1.ContainersReady)
 	f.inPlaceReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionInPlaceUpdateReady), &noCondition)
 	f.podReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionPodReady), &noCondition)
 	gates := pod.Spec.ReadinessGates
@@ -246,7 +242,11 @@ func (s *Snapshot) read(v *podState, info *PodInfo) {
 	v.isUpdated = info.revision != "" && info.hash == revision.Short(s.Update.Name) && !v.pending
 	v.available, v.wakeAt = s.availability(info)
 	if v.inUpdate() {
-		done, at := v.finished(s.Now)
+		// Without a readable record only the Pod's status decides.
+		done, at := inplace.RunsSpec(pod), time.Time{}
+		if v.record != nil {
+			done, at = v.record.Done(pod, s.Now)
+		}
 		v.restarting = !done || v.pending
 		if !done && !at.IsZero() {
 			v.wakeAt = at
@@ -271,16 +271,6 @@ func (s *Snapshot) availability(f *PodInfo) (bool, time.Time) {
 		return false, at
 	}
 	return true, time.Time{}
-}
-
-// finished reports whether the kubelet runs what the Pod's update asked for; if time alone
-// may change that, it also returns when. An unreadable record never counts as done; then only
-// the Pod's status decides.
-func (f *PodInfo) finished(now time.Time) (bool, time.Time) {
-	if f.record == nil {
-		return inplace.RunsSpec(f.pod), time.Time{}
-	}
-	return f.record.Done(f.pod, now)
 }
 
 // lifecycle is the Pod as the state machine sees it.

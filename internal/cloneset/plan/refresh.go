@@ -70,15 +70,14 @@ func (p *pass) conditions(v *podState, next apps.LifecycleState) []Condition {
 
 // mark sets or removes the mark that a hook with markPodNotReady asks for.
 func (p *pass) mark(v *podState, next apps.LifecycleState) []Condition {
-	gated := v.podReadyGate
 	mark := lifecycle.MarkOf(next, p.Spec.Hooks)
 	switch {
-	case mark == lifecycle.MarkSet && gated && v.podReady.Status != corev1.ConditionFalse:
+	case mark == lifecycle.MarkSet && v.podReadyGate && v.podReady.Status != corev1.ConditionFalse:
 		return []Condition{{
 			Type: apps.ConditionPodReady, Status: corev1.ConditionFalse, Reason: ReasonMarkedNotReady, Message: notReadyMessage(next),
 		}}
 	case mark == lifecycle.MarkLifted && v.podReady.Status == corev1.ConditionFalse && !markedByOthers(v.podReady.Message),
-		mark != lifecycle.MarkSet && gated && v.podReady.Status == "":
+		mark != lifecycle.MarkSet && v.podReadyGate && v.podReady.Status == "":
 		return []Condition{{Type: apps.ConditionPodReady, Status: corev1.ConditionTrue, Reason: ReasonInService}}
 	}
 	return nil

@@ -126,7 +126,7 @@ func byRevision(pods []*podState) (old, updated []*podState) {
 }
 
 // cancelScaleIn returns Pods from PreparingDelete that a scale-in had chosen and that are needed
-// again, the best ones first.
+// again: those that would be removed last, new ones before old ones.
 func (p *pass) cancelScaleIn() {
 	var planned []*podState
 	others := 0
@@ -142,21 +142,15 @@ func (p *pass) cancelScaleIn() {
 	if short <= 0 {
 		return
 	}
-	for _, v := range p.bestOf(planned, short) {
+	old, updated := byRevision(planned)
+	counts := p.countDomains(func(v *podState) bool { return !v.specified })
+	order := append(counts.pick(old, len(old)), counts.pick(updated, len(updated))...)
+	for _, v := range order[len(order)-short:] {
 		p.act(v, p.restoreAction(v))
 		// Until that is written, the Pod is still under way: it may have changed since,
 		// and be deleted.
 		v.state, v.fixed = apps.StatePreparingNormal, true
 	}
-}
-
-// bestOf returns that many of the Pods, those that would be removed last: new ones before
-// old ones.
-func (p *pass) bestOf(planned []*podState, count int) []*podState {
-	old, updated := byRevision(planned)
-	counts := p.countDomains(func(v *podState) bool { return !v.specified })
-	order := append(counts.pick(old, len(old)), counts.pick(updated, len(updated))...)
-	return order[len(order)-count:]
 }
 
 // restoreAction leads a Pod back to the start of its life: the hooks that were released
@@ -172,8 +166,12 @@ func (p *pass) restoreAction(v *podState) Action {
 		RemoveFinalizers: hooks.PreNormal.Finalizers,
 	}
 	maps.Copy(a.Labels, inplace.Values(hooks.PreDelete.Labels))
+	var created map[string]*string // the labels in the template that the Pod was created from
+	if r := p.Revisions[v.hash]; r != nil {
+		created = inplace.Values(revision.Strings(r.Template, "labels"))
+	}
 	for key := range hooks.PreNormal.Labels {
-		a.Labels[key] = p.templateLabel(v, key)
+		a.Labels[key] = created[key] // without it, the key is removed
 	}
 	for _, finalizer := range slices.Concat(hooks.InPlaceUpdate.Finalizers, hooks.PreDelete.Finalizers) {
 		if !slices.Contains(hooks.PreNormal.Finalizers, finalizer) && !slices.Contains(a.AddFinalizers, finalizer) {
@@ -181,19 +179,6 @@ func (p *pass) restoreAction(v *podState) Action {
 		}
 	}
 	return a
-}
-
-// templateLabel is the label's value in the template that the Pod was created from; nil
-// if there is none.
-func (p *pass) templateLabel(v *podState, key string) *string {
-	r := p.Revisions[v.hash]
-	if r == nil {
-		return nil
-	}
-	if value, ok := revision.Strings(r.Template, "labels")[key]; ok {
-		return &value
-	}
-	return nil
 }
 
 // release deletes the Pods that their preDelete hook no longer holds.
@@ -271,9 +256,7 @@ func (p *pass) countReplacements() *replacements {
 		}
 	}
 	for i := range p.plan.Actions {
-		if p.plan.Actions[i].Verb == Create {
-			m.taken++
-		}
+		m.taken += one(p.plan.Actions[i].Verb == Create)
 	}
 	slices.SortFunc(m.created, time.Time.Compare)
 	return m

@@ -112,7 +112,7 @@ func (p *pass) prepareUpdate(v *podState) {
 
 // restart takes the Pod out of its endpoints, waits for the grace period, and then
 // changes its containers. A Pod whose containers are already changing is out of its
-// endpoints.
+// endpoints. Without a grace period it leaves them in the same action.
 func (p *pass) restart(v *podState, change *inplace.Change) {
 	at, drained := v.graceOver(p.Update.Name, p.Spec.Grace)
 	drained = drained || (v.pending && v.out)
@@ -123,21 +123,13 @@ func (p *pass) restart(v *podState, change *inplace.Change) {
 	if !p.takeDown(v) {
 		return
 	}
-	p.act(v, p.restartOf(change, drained || v.changing()))
-}
-
-// restartOf is the next step of a restart: out of the endpoints or, in the same action if
-// there is no grace period, the change of the containers.
-func (p *pass) restartOf(change *inplace.Change, drained bool) Action {
-	var conditions []Condition
-	if !drained {
-		conditions = []Condition{outOfService(p.Update.Name)}
+	a := Action{Verb: Update, Reason: ReasonInPlace, To: apps.StateUpdating, Revision: p.Update, Change: change}
+	if !drained && !v.changing() {
+		a.Conditions = []Condition{outOfService(p.Update.Name)}
+		if p.Spec.Grace > 0 {
+			p.wakeAt(graceEnd(p.Now, p.Spec.Grace))
+			a = Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: a.Conditions}
+		}
 	}
-	if !drained && p.Spec.Grace > 0 {
-		p.wakeAt(graceEnd(p.Now, p.Spec.Grace))
-		return Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: conditions}
-	}
-	return Action{
-		Verb: Update, Reason: ReasonInPlace, To: apps.StateUpdating, Revision: p.Update, Change: change, Conditions: conditions,
-	}
+	p.act(v, a)
 }

@@ -6,7 +6,6 @@
 package revision
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -114,23 +113,17 @@ func Strings(template map[string]any, field string) map[string]string {
 func Template(data []byte) (map[string]any, error) {
 	var patch struct {
 		Spec struct {
-			Template json.RawMessage `json:"template"`
+			Template map[string]any `json:"template"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal(data, &patch); err != nil {
+	if err := utiljson.Unmarshal(data, &patch); err != nil {
 		return nil, fmt.Errorf("decode revision: %w", err)
 	}
+	delete(patch.Spec.Template, directive)
 	if len(patch.Spec.Template) == 0 {
 		return nil, ErrNoTemplate
 	}
-	template, err := Decode(patch.Spec.Template)
-	if err != nil {
-		return nil, err
-	}
-	if len(template) == 0 {
-		return nil, ErrNoTemplate
-	}
-	return template, nil
+	return patch.Spec.Template, nil
 }
 
 // Hash names a template; collisions is how many of the set's names another template had
