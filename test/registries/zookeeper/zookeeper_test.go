@@ -151,14 +151,14 @@ func TestTLS(t *testing.T) {
 	start(t, "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory", "secureClientPort="+port,
 		"secureClientPortAddress=127.0.0.1", "ssl.clientAuth=need", "ssl.hostnameVerification=false",
 		"ssl.keyStore.type=PEM", "ssl.keyStore.location="+both, "ssl.trustStore.type=PEM", "ssl.trustStore.location="+ca)
-	connect := func(secret map[string][]byte) *zookeeper.Registry {
-		return registrytest.Connect(zookeeper.New([]string{secure}, usherv1alpha1.LayoutCurator, "services", true, secret))(t)
+	connect := func(secret map[string][]byte) (*zookeeper.Registry, error) {
+		return zookeeper.New([]string{secure}, usherv1alpha1.LayoutCurator, "services", true, secret)
 	}
 	registrytest.CheckTLS(t, a, registry.ErrTransient, connect)
 	certificate, key = a.Pair()
-	r := connect(map[string][]byte{
+	r := registrytest.Connect(connect(map[string][]byte{
 		credentials.KeyCA: a.PEM, credentials.KeyCertificate: certificate, credentials.KeyPrivateKey: key,
-	})
+	}))(t)
 	e := registrytest.Entry("a")
 	registrytest.Put(t, r, e)
 	registrytest.CheckNone(t, "at the end", registrytest.Remove(t, r, e))
