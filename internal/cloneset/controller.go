@@ -114,7 +114,6 @@ type Reconciler struct {
 	Each func(limit, times int, do func(int))
 
 	roster    *roster
-	lanes     *lanes
 	pods      *overlay[*corev1.Pod]
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
@@ -138,7 +137,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
-		roster: newRoster(), lanes: newLanes(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
+		roster: newRoster(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
 		revisions: newOverlay[*appsv1.ControllerRevision](),
 		Width:     width.New(options.Parallel), Each: inGoroutines, metrics: newMetrics(options.Clock.Now),
 	}
@@ -170,7 +169,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&corev1.Pod{}, r.PodEvents()).
 		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
-		WithOptions(r.controllerOptions()).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: sets,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
+		}).
 		WithLogConstructor(func(req *reconcile.Request) logr.Logger {
 			logger := mgr.GetLogger().WithName("cloneset")
 			if req != nil {
@@ -191,10 +193,3 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 // each of them may have only one Pod out of service; with more, a Pod that is to come back would wait
 // at the API server behind those that leave.
 const sets = 16
-
-func (r *Reconciler) controllerOptions() controller.Options {
-	return controller.Options{
-		MaxConcurrentReconciles: sets, UsePriorityQueue: new(false), NewQueue: r.lanes.queue,
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
-	}
-}

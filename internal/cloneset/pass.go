@@ -52,6 +52,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	result, err := r.pass(ctx, set)
+	result.Priority = new(0) // its time ahead is over
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
 	if unanswered(err) {
 		r.memory(req.NamespacedName).stale = true

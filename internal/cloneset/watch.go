@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -49,6 +51,19 @@ func readingOf(set *apps.CloneSet) *apps.CloneSet {
 			CurrentRevision: set.Status.CurrentRevision, UpdateRevision: set.Status.UpdateRevision,
 			CollisionCount: set.Status.CollisionCount,
 		},
+	}
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// ahead is the priority of a set of which a Pod has changed. The Pod may be on its way back into
+// service, and must not wait until all sets that only begin have begun, which have priority 0.
+// Sets that are only there when the controller starts come last (handler.LowPriority).
+const ahead = 1
+
+func addAhead(q queue) func(reconcile.Request) {
+	return func(set reconcile.Request) {
+		q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
 	}
 }
 
@@ -124,7 +139,7 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	if plan.Digest(before) != plan.Digest(after) {
-		r.enqueue(ctx, after, r.lanes.addAhead(q))
+		r.enqueue(ctx, after, addAhead(q))
 	}
 }
 

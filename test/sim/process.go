@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -222,11 +223,12 @@ func dispatch(to handler.EventHandler, before, after client.Object, queue workqu
 
 // nobody is a queue that nobody works off.
 type nobody struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	priorityqueue.PriorityQueue[reconcile.Request]
 }
 
-func (nobody) Add(reconcile.Request)                     {}
-func (nobody) AddAfter(reconcile.Request, time.Duration) {}
+func (nobody) Add(reconcile.Request)                                   {}
+func (nobody) AddAfter(reconcile.Request, time.Duration)               {}
+func (nobody) AddWithOpts(priorityqueue.AddOpts, ...reconcile.Request) {}
 
 // mostVain is how many passes in a row may change nothing.
 const mostVain = 300
@@ -294,7 +296,7 @@ func (r recorder) Eventf(_, _ runtime.Object, _, reason, _, note string, args ..
 // while that is processed, it waits if it is added.
 type queue struct {
 	// The methods below are all that event handlers use of a work queue.
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	priorityqueue.PriorityQueue[reconcile.Request]
 
 	world         *World
 	work          func(reconcile.Request) (reconcile.Result, error)
@@ -305,6 +307,17 @@ type queue struct {
 	// failures counts consecutive failures, for the backoff.
 	failures         int
 	stopped, planned bool
+}
+
+// AddWithOpts adds requests. There is one set, so that priorities do not matter.
+func (q *queue) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Request) {
+	for _, r := range requests {
+		if o.After > 0 {
+			q.AddAfter(r, o.After)
+		} else {
+			q.Add(r)
+		}
+	}
 }
 
 // Add adds a request unless it is already queued.
