@@ -76,13 +76,18 @@ func newSink(to events.EventSink, clock clock.Clock) *sink {
 	return &sink{EventSink: to, refused: cache.NewExpiringWithClock(clock)}
 }
 
-// Create implements events.EventSink.
+// Create implements events.EventSink. It accepts a refusal if the namespace is terminating or
+// gone: here NotFound never means the event itself.
 func (s *sink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
 	if s.ends(event.Namespace) {
 		return event, nil
 	}
 	made, err := s.EventSink.Create(ctx, event)
-	return s.heed(event, made, err)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
+		s.refused.Set(event.Namespace, nil, ending)
+		return event, nil
+	}
+	return made, err
 }
 
 // Patch implements events.EventSink.
@@ -91,16 +96,6 @@ func (s *sink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*
 		return event, nil
 	}
 	return s.EventSink.Patch(ctx, event, data)
-}
-
-// heed accepts a refusal if the namespace is terminating or gone. When an event is
-// created, NotFound never means the event itself.
-func (s *sink) heed(event, made *eventsv1.Event, err error) (*eventsv1.Event, error) {
-	if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsNotFound(err) {
-		return made, err
-	}
-	s.refused.Set(event.Namespace, nil, ending)
-	return event, nil
 }
 
 // ends reports whether the namespace has recently refused an event.

@@ -11,8 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,18 +19,13 @@ import (
 
 // This file is what a manager's cache holds for the controller, and how it is indexed.
 
-// instanceClaims selects the claims of instances.
-func instanceClaims() labels.Selector {
-	exists, err := labels.NewRequirement(apps.LabelInstanceID, selection.Exists, nil)
-	if err != nil { // the key is a constant
-		return labels.Nothing()
-	}
-	return labels.NewSelector().Add(*exists)
-}
-
 // ClaimCache configures a manager's cache for PersistentVolumeClaims: it holds only those
 // that a CloneSet created, whatever else the cluster stores.
-func ClaimCache() cache.ByObject { return cache.ByObject{Label: instanceClaims()} }
+func ClaimCache() cache.ByObject {
+	var claims client.ListOptions
+	client.HasLabels{apps.LabelInstanceID}.ApplyToList(&claims)
+	return cache.ByObject{Label: claims.LabelSelector}
+}
 
 // NodeCache is how the cache must keep nodes: without what nothing here reads, which is
 // nearly all of a node. Nodes have mostly the same images, so they share the names.

@@ -16,6 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/encode"
 )
 
 // refusal is what the API server said about a template, so that it is asked about each
@@ -74,7 +75,7 @@ func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *
 		return "Pods of spec.template", r.dryRun(ctx, write.PodManifest(set, s.Update, r.NewID(), now))
 	})
 	claims := set.Spec.VolumeClaimTemplates
-	s.ClaimsRefused, s.ClaimsRefusedUntil = m.claimRefusal.ask(set.UID, claimRevision(claims), now, func() (string, error) {
+	s.ClaimsRefused, s.ClaimsRefusedUntil = m.claimRefusal.ask(set.UID, string(encode.JSON(claims)), now, func() (string, error) {
 		for i := range claims {
 			manifest, err := write.ClaimManifest(set, &claims[i], r.NewID())
 			if err == nil {
@@ -86,14 +87,4 @@ func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *
 		}
 		return "", nil
 	})
-}
-
-// claimRevision identifies a set of claim templates, so that each is tried once.
-func claimRevision(templates []apps.ClaimTemplate) string {
-	var all strings.Builder
-	for i := range templates {
-		all.Write(templates[i].Raw())
-		all.WriteByte('\n')
-	}
-	return all.String()
 }

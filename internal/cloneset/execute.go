@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -101,15 +101,7 @@ func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions
 func (r *Reconciler) together(times int, do func(int)) { r.Each(r.Width.Now(), times, do) }
 
 func inGoroutines(limit, times int, do func(int)) {
-	var group errgroup.Group
-	group.SetLimit(limit)
-	for i := range times {
-		group.Go(func() error {
-			do(i)
-			return nil
-		})
-	}
-	_ = group.Wait() // nothing returns an error
+	workqueue.ParallelizeUntil(context.Background(), limit, times, do)
 }
 
 func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) outcome {

@@ -232,7 +232,7 @@ func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now t
 		return nil
 	}
 	var live corev1.PersistentVolumeClaimList
-	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: instanceClaims()}); err != nil {
+	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.HasLabels{apps.LabelInstanceID}); err != nil {
 		return fmt.Errorf("list claims after a lost answer: %w", err)
 	}
 	return relist(ctx, r.Reader, r.claims, set, cached, pointersTo(live.Items), now)

@@ -124,8 +124,9 @@ func (r *Reconciler) goingNodes(ctx context.Context, spec *plan.Spec) (map[strin
 // Pods. A node that does not exist (yet) is in no domain. A change of labels causes no
 // pass: they only decide which Pod is missed least when one has to go.
 func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, pods []*corev1.Pod) (map[string]map[string]string, error) {
-	keys := nodeKeys(terms)
-	if len(keys) == 0 {
+	// The host name need not be read: it is the node's name.
+	terms = slices.DeleteFunc(slices.Clone(terms), func(t plan.SpreadTerm) bool { return t.TopologyKey == corev1.LabelHostname })
+	if len(terms) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
@@ -142,23 +143,11 @@ func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, po
 			return nil, fmt.Errorf("read node %s for spec.template.spec.topologySpreadConstraints: %w; the controller needs to get, list and watch nodes", name, err)
 		}
 		out[name] = map[string]string{}
-		for _, key := range keys {
-			if value, ok := node.Labels[key]; ok {
-				out[name][key] = value
+		for i := range terms {
+			if value, ok := node.Labels[terms[i].TopologyKey]; ok {
+				out[name][terms[i].TopologyKey] = value
 			}
 		}
 	}
 	return out, nil
-}
-
-// nodeKeys are the node labels to read. The host name is not among them: it is the node's
-// name.
-func nodeKeys(terms []plan.SpreadTerm) []string {
-	var keys []string
-	for i := range terms {
-		if terms[i].TopologyKey != corev1.LabelHostname {
-			keys = append(keys, terms[i].TopologyKey)
-		}
-	}
-	return keys
 }

@@ -137,22 +137,17 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 	if len(entries) == 0 {
 		return cached, nil
 	}
-	objects = slices.Clone(cached)
-	var hidden []int
-	var unseen []overlayEntry[T]
-	for _, entry := range slices.SortedFunc(maps.Values(entries), byObject[T]) {
-		uid := entry.object.GetUID()
-		at, found := slices.BinarySearchFunc(cached, entry.object, byName[T])
-		if !found || cached[at].GetUID() != uid {
-			unseen = append(unseen, entry)
+	unseen := maps.Clone(entries)
+	for _, object := range cached {
+		uid := object.GetUID()
+		entry, answered := entries[uid]
+		if !answered {
+			objects = append(objects, object)
 			continue
 		}
-		shown, caughtUp := entry.over(cached[at])
-		if len(shown) == 0 {
-			hidden = append(hidden, at)
-		} else {
-			objects[at] = shown[0]
-		}
+		delete(unseen, uid)
+		shown, caughtUp := entry.over(object)
+		objects = append(objects, shown...)
 		entry.created = false
 		entries[uid] = entry
 		if caughtUp {
@@ -161,25 +156,24 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 			unverified = append(unverified, entry)
 		}
 	}
-	objects, late := addUnseen(entries, without(objects, hidden), unseen, cached, now)
+	added, late := addUnseen(entries, unseen, cached, now)
+	objects = append(added, objects...)
+	slices.SortStableFunc(objects, byName[T])
 	return objects, append(unverified, late...)
 }
 
-// addUnseen adds the answers about objects that the cache does not show; it returns those that
-// must be looked up.
-func addUnseen[T client.Object](
-	entries map[types.UID]overlayEntry[T], objects []T, unseen []overlayEntry[T], cached []T, now time.Time,
-) (all []T, unverified []overlayEntry[T]) {
+// addUnseen returns the objects that the cache does not show and that a pass sees, and which of
+// them must be looked up.
+func addUnseen[T client.Object](entries, unseen map[types.UID]overlayEntry[T], cached []T, now time.Time) (objects []T, unverified []overlayEntry[T]) {
 	latest := sync.OnceValue(func() string { return latestVersion(cached) })
-	for _, entry := range unseen {
+	for _, entry := range slices.SortedFunc(maps.Values(unseen), byObject[T]) {
 		switch {
 		case !entry.created, // the cache has seen the object, and its deletion
 			entry.deleted && now.Sub(entry.at) > forgetAfter:
 			delete(entries, entry.object.GetUID())
 		case entry.deleted: // deleted before the cache showed it, which it still may
 		default:
-			at, _ := slices.BinarySearchFunc(objects, entry.object, byName[T])
-			objects = slices.Insert(objects, at, entry.object)
+			objects = append(objects, entry.object)
 			if now.Sub(entry.at) >= verifyAfter || later(latest(), entry.object.GetResourceVersion()) {
 				unverified = append(unverified, entry)
 			}
@@ -190,15 +184,6 @@ func addUnseen[T client.Object](
 
 func byObject[T client.Object](a, b overlayEntry[T]) int {
 	return cmp.Or(byName(a.object, b.object), cmp.Compare(a.object.GetUID(), b.object.GetUID()))
-}
-
-// without removes the objects at some places, which are in order.
-func without[T any](objects []T, places []int) []T {
-	left, from := objects[:0], 0
-	for _, at := range places {
-		left, from = append(left, objects[from:at]...), at+1
-	}
-	return append(left, objects[from:]...)
 }
 
 // verifyAt returns when the first answer that the cache has not confirmed must be looked

@@ -118,18 +118,19 @@ func (r *Reconciler) releaseUnmatched(
 	ctx context.Context, set *apps.CloneSet, selector labels.Selector, pods []*corev1.Pod,
 ) ([]*corev1.Pod, []*plan.PodInfo, error) {
 	read, text := plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), selector.String()
-	var released []int
-	for i, info := range read {
+	var released []*corev1.Pod
+	for _, info := range read {
 		if info.Terminating() || info.Matches(selector, text) {
 			continue
 		}
 		if err := r.release(ctx, set, info.Pod()); err != nil {
 			return nil, nil, err
 		}
-		released = append(released, i)
+		released = append(released, info.Pod())
 	}
 	if len(released) > 0 {
-		pods, read = without(slices.Clone(pods), released), without(read, released)
+		pods = slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return slices.Contains(released, pod) })
+		read = plan.ReadPods(pods, read)
 	}
 	return pods, read, nil
 }
