@@ -71,6 +71,7 @@ func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 			code, err := r.ofRequest(request)
 			if err != nil {
 				log.Error(err, "Cannot find out whether a caller may read this")
+				code = http.StatusInternalServerError
 			}
 			if code != http.StatusOK {
 				http.Error(w, http.StatusText(code), code)
@@ -81,26 +82,29 @@ func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 	}, nil
 }
 
-// ofRequest is the status to answer a request with; 200 if it may go on.
+// ofRequest is the status to answer a request with, unless there is an error; 200 if it may go on.
 func (r *Reviewer) ofRequest(request *http.Request) (int, error) {
 	token, ok := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
 	if !ok || token == "" {
 		return http.StatusUnauthorized, nil
 	}
 	ask := authorizationv1.NonResourceAttributes{Path: request.URL.Path, Verb: strings.ToLower(request.Method)}
-	key := struct {
-		token [sha256.Size]byte
-		ask   authorizationv1.NonResourceAttributes
-	}{sha256.Sum256([]byte(token)), ask}
-	if code, known := r.answers.Get(key); known {
-		return code.(int), nil
+	hash := sha256.Sum256([]byte(token))
+	return remembered(r, [3]string{string(hash[:]), ask.Path, ask.Verb}, func() (int, error) {
+		return r.ofToken(request.Context(), token, ask)
+	})
+}
+
+// remembered is the answer to a question that may have been asked lately.
+func remembered[K comparable, A any](r *Reviewer, question K, ask func() (A, error)) (A, error) {
+	if answer, known := r.answers.Get(question); known {
+		return answer.(A), nil
 	}
-	code, err := r.ofToken(request.Context(), token, ask)
-	if err != nil {
-		return http.StatusInternalServerError, err
+	answer, err := ask()
+	if err == nil {
+		r.answers.Add(question, answer, answersLast)
 	}
-	r.answers.Add(key, code, answersLast)
-	return code, nil
+	return answer, err
 }
 
 func (r *Reviewer) ofToken(ctx context.Context, token string, ask authorizationv1.NonResourceAttributes) (int, error) {
@@ -130,20 +134,14 @@ func (r *Reviewer) ofToken(ctx context.Context, token string, ask authorizationv
 // of a namespace. As in certificates for the API server, the common name is the user's name, and
 // the organizations are its groups.
 func (r *Reviewer) MayReadServices(ctx context.Context, client *x509.Certificate, namespace string) (bool, error) {
-	key := [2]string{string(client.RawSubject), namespace}
-	if allowed, known := r.answers.Get(key); known {
-		return allowed.(bool), nil
-	}
-	allowed, err := r.allows(ctx, authorizationv1.SubjectAccessReviewSpec{
-		User: client.Subject.CommonName, Groups: client.Subject.Organization,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: namespace, Verb: "get", Group: "discovery.k8s.io", Resource: "endpointslices",
-		},
+	return remembered(r, [2]string{string(client.RawSubject), namespace}, func() (bool, error) {
+		return r.allows(ctx, authorizationv1.SubjectAccessReviewSpec{
+			User: client.Subject.CommonName, Groups: client.Subject.Organization,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: namespace, Verb: "get", Group: "discovery.k8s.io", Resource: "endpointslices",
+			},
+		})
 	})
-	if err == nil {
-		r.answers.Add(key, allowed, answersLast)
-	}
-	return allowed, err
 }
 
 func (r *Reviewer) allows(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {

@@ -121,7 +121,6 @@ func server(t testing.TB, objects ...client.Object) client.WithWatch {
 		builder.WithIndex(owned, indexOwner, ownerOf)
 	}
 	builder.WithIndex(&corev1.Node{}, indexGoing, Options{LeaveNodes: plan.LeaveCordoned}.goingKeys)
-	builder.WithIndex(&corev1.Pod{}, indexNode, nodeOf)
 	return builder.Build()
 }
 

@@ -149,6 +149,21 @@ func (r *roster) put(key rosterKey, name, pod *corev1.Pod) {
 	}
 }
 
+// on returns the Pods of CloneSets on a node.
+func (r *roster) on(node string) (pods []*corev1.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, list := range r.lists {
+		for _, pod := range list.pods {
+			if pod.Spec.NodeName == node && metav1.GetControllerOfNoCopy(pod) != nil {
+				pods = append(pods, pod)
+			}
+		}
+	}
+	slices.SortFunc(pods, byName)
+	return pods
+}
+
 // WatchedPods lists Pods as the events have shown them that PodEvents handled.
 func (r *Reconciler) WatchedPods(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 	r.roster.mu.Lock()

@@ -251,23 +251,18 @@ func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name stri
 		if claim == nil || err != nil {
 			return false, err
 		}
-		err = r.markTakenOver(ctx, set, claim)
-		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			return err == nil, err
+		now := r.Clock.Now()
+		mark := map[string]string{annotationTakenOver: now.UTC().Format(time.RFC3339Nano)}
+		taken, err := mergeVersion(ctx, r, "", claim, map[string]any{"metadata": map[string]any{"annotations": mark}})
+		switch {
+		case err == nil:
+			r.claims.noteCreated(set, taken, now)
+			return true, nil
+		case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
+			return false, fmt.Errorf("take over claim %s: %w", name, err)
 		}
 	}
 	return false, fmt.Errorf("take over claim %s: %w", name, errClaimBusy)
-}
-
-func (r *Reconciler) markTakenOver(ctx context.Context, set *apps.CloneSet, claim *corev1.PersistentVolumeClaim) error {
-	now := r.Clock.Now()
-	mark := map[string]string{annotationTakenOver: now.UTC().Format(time.RFC3339Nano)}
-	taken, err := mergeVersion(ctx, r, "", claim, map[string]any{"metadata": map[string]any{"annotations": mark}})
-	if err != nil {
-		return fmt.Errorf("take over claim %s: %w", claim.Name, err)
-	}
-	r.claims.noteCreated(set, taken, now)
-	return nil
 }
 
 // listClaims lists claims by the UID of their controller, as r.ListPods lists Pods.
@@ -289,7 +284,7 @@ func (r *Reconciler) releasedInstances(
 	for _, pod := range pods {
 		own[pod.Name] = true
 	}
-	var out map[string]bool
+	out := map[string]bool{}
 	for _, claim := range claims {
 		id := plan.InstanceOfClaim(set.Name, claim)
 		name := plan.PodName(set.Name, id)
@@ -303,9 +298,6 @@ func (r *Reconciler) releasedInstances(
 		}
 		if err != nil || metav1.IsControlledBy(r.pods.newest(set.UID, cached), set) {
 			continue // gone, or the cache does not show the deletion yet
-		}
-		if out == nil {
-			out = map[string]bool{}
 		}
 		out[id] = true
 	}

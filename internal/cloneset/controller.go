@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -90,8 +89,6 @@ func (o Options) withDefaults() Options {
 type Reconciler struct {
 	// Client reads from the cache and writes to the API server.
 	Client client.Client
-	// Strict is Client with strict field validation, for Pods from raw templates.
-	Strict client.Client
 	// Reader reads from the API server.
 	Reader client.Reader
 	// Events records events for users.
@@ -134,7 +131,7 @@ type Width interface {
 func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) *Reconciler {
 	options = options.withDefaults()
 	return &Reconciler{
-		Client: c, Strict: client.WithFieldValidation(c, metav1.FieldValidationStrict), Reader: reader, Events: recorder,
+		Client: c, Reader: reader, Events: recorder,
 		Options: options, Clock: options.Clock,
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		roster: newRoster(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),

@@ -25,13 +25,12 @@ import (
 
 // deferredError means that a Pod is to be deleted later.
 type deferredError struct {
+	error
 	// after is how long to wait.
 	after time.Duration
-	err   error
 }
 
-func (e *deferredError) Error() string { return e.err.Error() }
-func (e *deferredError) Unwrap() error { return e.err }
+func (e *deferredError) Unwrap() error { return e.error }
 
 // deferral returns the error as a deferredError if it asks to wait.
 func deferral(err error) error {
@@ -39,7 +38,7 @@ func deferral(err error) error {
 		return err
 	}
 	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return &deferredError{after: max(time.Duration(seconds)*time.Second, time.Second), err: err}
+	return &deferredError{error: err, after: max(time.Duration(seconds)*time.Second, time.Second)}
 }
 
 // deferred returns the deferral of an outcome; nil if there is none.

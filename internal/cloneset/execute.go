@@ -268,20 +268,10 @@ var errGone = errors.New("the Pod was deleted right after its creation")
 var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
 
 // resizeRefusal is the API server's refusal of a resize: only the user can fix it.
-type resizeRefusal struct {
-	pod        string
-	containers []string
-	err        error
-}
-
-// Error names what was refused and what to do.
-func (r *resizeRefusal) Error() string {
-	return fmt.Sprintf("the API server does not resize containers %s of Pod %s (%v): change the resources in spec.template, restore the previous ones, or delete the Pod so that it is recreated",
-		strings.Join(r.containers, ", "), r.pod, r.err)
-}
+type resizeRefusal struct{ error }
 
 // Unwrap returns the API server's answer.
-func (r *resizeRefusal) Unwrap() error { return r.err }
+func (r *resizeRefusal) Unwrap() error { return r.error }
 
 // resizeRefused tells a refusal of cpu and memory, which only the user can answer, from
 // other errors. An API server without the subresource resize answers that something was not
@@ -301,5 +291,7 @@ func (r *Reconciler) resizeRefused(ctx context.Context, pod *corev1.Pod, err err
 	case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err):
 		return err
 	}
-	return &resizeRefusal{pod: pod.Name, containers: slices.Sorted(maps.Keys(inplace.Resizes(pod))), err: err}
+	containers := strings.Join(slices.Sorted(maps.Keys(inplace.Resizes(pod))), ", ")
+	return &resizeRefusal{fmt.Errorf("the API server does not resize containers %s of Pod %s (%w): change the resources in spec.template, restore the previous ones, or delete the Pod so that it is recreated",
+		containers, pod.Name, err)}
 }

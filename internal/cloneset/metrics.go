@@ -72,9 +72,12 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 	for i := range actions {
 		m.actions.WithLabelValues(strings.ToLower(string(actions[i].Verb))).Inc()
 	}
-	for i := range outcomes {
-		if out, ok := outOfService(&outcomes[i]); ok {
-			m.updates.Observe(left.Now.Sub(out).Seconds())
+	for _, o := range outcomes {
+		if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone {
+			continue
+		}
+		if drained, out := drainOf(o.action.Pod); out {
+			m.updates.Observe(left.Now.Sub(drained.Time).Seconds())
 		}
 	}
 	if left.Deletion == plan.LetGo {
@@ -82,16 +85,6 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 		return
 	}
 	m.sets.put(keyOf(set), blocked, left.PodInfos)
-}
-
-// outOfService returns since when the Pod was drained that the action puts back into
-// service after its update.
-func outOfService(o *outcome) (time.Time, bool) {
-	if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone || o.action.Pod == nil {
-		return time.Time{}, false
-	}
-	recorded, out := drainOf(o.action.Pod)
-	return recorded.Time, out
 }
 
 // wrote counts a write by verb and result, and returns its error.

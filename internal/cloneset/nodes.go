@@ -10,48 +10,29 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 
-// indexGoing selects the nodes that Pods are to leave, indexNode the Pods of CloneSets by
-// node.
+// indexGoing selects the nodes that Pods are to leave; goingKey is its one key.
 const (
 	indexGoing = "usher.dev/going"
-	indexNode  = "usher.dev/node"
+	goingKey   = "true"
 )
-
-// goingKey is the one key of indexGoing.
-const goingKey = "true"
 
 // goingKeys is the index of nodes that Pods are to leave.
 func (o Options) goingKeys(object client.Object) []string {
-	if node, ok := object.(*corev1.Node); ok && len(o.LeaveNodes.Taints(node)) > 0 {
+	if len(o.LeaveNodes.Taints(object.(*corev1.Node))) > 0 {
 		return []string{goingKey}
 	}
 	return nil
-}
-
-// nodeOf is the index of CloneSets' Pods by node.
-func nodeOf(object client.Object) []string {
-	pod, ok := object.(*corev1.Pod)
-	if !ok || pod.Spec.NodeName == "" {
-		return nil
-	}
-	if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != apps.KindCloneSet.Kind {
-		return nil
-	}
-	return []string{pod.Spec.NodeName}
 }
 
 // watchNodes has the controller act on nodes that go.
@@ -61,9 +42,6 @@ func (r *Reconciler) watchNodes(ctx context.Context, mgr manager.Manager, b *bui
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, indexGoing, r.Options.goingKeys); err != nil {
 		return fmt.Errorf("index nodes that go: %w", err)
-	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexNode, nodeOf); err != nil {
-		return fmt.Errorf("index Pods by node: %w", err)
 	}
 	b.Watches(&corev1.Node{}, r.NodeEvents())
 	return nil
@@ -83,18 +61,12 @@ func (r *Reconciler) NodeEvents() handler.EventHandler {
 }
 
 func (r *Reconciler) nodeChanged(ctx context.Context, before, after client.Object, q queue) {
-	was, okBefore := before.(*corev1.Node)
-	is, okAfter := after.(*corev1.Node)
-	if !okBefore || !okAfter || slices.Equal(r.Options.LeaveNodes.Taints(was), r.Options.LeaveNodes.Taints(is)) {
+	was, is := before.(*corev1.Node), after.(*corev1.Node)
+	if slices.Equal(r.Options.LeaveNodes.Taints(was), r.Options.LeaveNodes.Taints(is)) {
 		return
 	}
-	var pods corev1.PodList
-	if err := r.Client.List(ctx, &pods, client.MatchingFields{indexNode: is.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		log.FromContext(ctx).Error(err, "list the Pods of a node", "node", is.Name)
-		return
-	}
-	for i := range pods.Items {
-		r.enqueue(ctx, &pods.Items[i], q.Add)
+	for _, pod := range r.roster.on(is.Name) {
+		r.enqueue(ctx, pod, q.Add)
 	}
 }
 

@@ -69,9 +69,12 @@ func (r *Reconciler) remove(ctx context.Context, object client.Object, observed 
 	return r.send("delete", func() error { return r.Client.Delete(ctx, named(object), observed) })
 }
 
+// strict has the API server refuse fields of raw templates that it does not know.
+const strict = client.FieldValidation(metav1.FieldValidationStrict)
+
 // dryRun asks the API server whether it would create what a manifest describes.
 func (r *Reconciler) dryRun(ctx context.Context, manifest client.Object) error {
-	return r.send("dry_run", func() error { return r.Strict.Create(ctx, manifest, client.DryRunAll) })
+	return r.send("dry_run", func() error { return r.Client.Create(ctx, manifest, strict, client.DryRunAll) })
 }
 
 // mergeVersion merges a change into an object, or a subresource of it, that is still what
@@ -104,7 +107,7 @@ func getLive[T client.Object](ctx context.Context, reader client.Reader, object 
 func create[T client.Object](
 	ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, manifest *unstructured.Unstructured, object T, options ...client.CreateOption,
 ) error {
-	err := r.send("create", func() error { return r.Strict.Create(ctx, manifest, options...) })
+	err := r.send("create", func() error { return r.Client.Create(ctx, manifest, append(options, strict)...) })
 	if err != nil {
 		return err
 	}

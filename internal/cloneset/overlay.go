@@ -156,15 +156,15 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 			unverified = append(unverified, entry)
 		}
 	}
-	added, late := addUnseen(entries, unseen, cached, now)
-	objects = append(added, objects...)
-	slices.SortStableFunc(objects, byName[T])
+	objects, late := addUnseen(objects, entries, unseen, cached, now)
 	return objects, append(unverified, late...)
 }
 
-// addUnseen returns the objects that the cache does not show and that a pass sees, and which of
-// them must be looked up.
-func addUnseen[T client.Object](entries, unseen map[types.UID]overlayEntry[T], cached []T, now time.Time) (objects []T, unverified []overlayEntry[T]) {
+// addUnseen adds the answers about objects that the cache does not show; it returns those that
+// must be looked up.
+func addUnseen[T client.Object](
+	objects []T, entries, unseen map[types.UID]overlayEntry[T], cached []T, now time.Time,
+) (all []T, unverified []overlayEntry[T]) {
 	latest := sync.OnceValue(func() string { return latestVersion(cached) })
 	for _, entry := range slices.SortedFunc(maps.Values(unseen), byObject[T]) {
 		switch {
@@ -173,7 +173,8 @@ func addUnseen[T client.Object](entries, unseen map[types.UID]overlayEntry[T], c
 			delete(entries, entry.object.GetUID())
 		case entry.deleted: // deleted before the cache showed it, which it still may
 		default:
-			objects = append(objects, entry.object)
+			at, _ := slices.BinarySearchFunc(objects, entry.object, byName[T])
+			objects = slices.Insert(objects, at, entry.object)
 			if now.Sub(entry.at) >= verifyAfter || later(latest(), entry.object.GetResourceVersion()) {
 				unverified = append(unverified, entry)
 			}

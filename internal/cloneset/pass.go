@@ -23,22 +23,21 @@ import (
 // invalidError means that no plan can be made for a set until someone fixes it.
 // Conditions and one event report it.
 type invalidError struct {
+	error
 	// reason is that of the conditions.
 	reason string
 	// retry means that the cause is not the spec alone.
 	retry bool
-	err   error
 }
 
-func (e *invalidError) Error() string { return e.err.Error() }
-func (e *invalidError) Unwrap() error { return e.err }
+func (e *invalidError) Unwrap() error { return e.error }
 
 // invalid wraps a spec that admission should have refused: only the user can fix it.
-func invalid(err error) error { return &invalidError{reason: ReasonSpecInvalid, err: err} }
+func invalid(err error) error { return &invalidError{error: err, reason: ReasonSpecInvalid} }
 
 // unusable wraps a template that no revision can be made of.
 func unusable(err error) error {
-	return &invalidError{reason: ReasonRevisionUnusable, retry: true, err: err}
+	return &invalidError{error: err, reason: ReasonRevisionUnusable, retry: true}
 }
 
 // Reconcile makes one pass over a set.

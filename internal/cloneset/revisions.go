@@ -277,9 +277,6 @@ func collides(existing, wanted *appsv1.ControllerRevision, collisions int32) boo
 // pruneRevisions deletes the oldest unused revisions beyond the limit.
 func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, known *revisions, pods []*corev1.Pod) error {
 	limit := int(ptr.Deref(set.Spec.RevisionHistoryLimit, 10))
-	if len(known.objects) <= limit {
-		return nil
-	}
 	used := map[string]bool{revision.Short(known.current.Name): true, revision.Short(known.update.Name): true}
 	if len(known.objects)-len(used) <= limit {
 		return nil // whatever the Pods have

@@ -31,9 +31,8 @@ import (
 // Its own writes of counters and conditions, which come with every step, do not count. An
 // event that changes nothing at all is the informer's periodic resync, and counts.
 func (r *Reconciler) SetChanged(before, after client.Object) bool {
-	was, okBefore := before.(*apps.CloneSet)
-	is, okAfter := after.(*apps.CloneSet)
-	if !okBefore || !okAfter || was.ResourceVersion == is.ResourceVersion {
+	was, is := before.(*apps.CloneSet), after.(*apps.CloneSet)
+	if was.ResourceVersion == is.ResourceVersion {
 		return true
 	}
 	answered := r.memory(keyOf(is)).newest(is) != is
@@ -71,10 +70,8 @@ func addAhead(q queue) func(reconcile.Request) {
 func (r *Reconciler) PodEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			if pod, ok := e.Object.(*corev1.Pod); ok {
-				r.roster.changed(nil, pod)
-				r.enqueue(ctx, pod, q.Add)
-			}
+			r.roster.changed(nil, e.Object.(*corev1.Pod))
+			r.enqueue(ctx, e.Object, q.Add)
 		},
 		UpdateFunc: r.podChanged,
 		DeleteFunc: r.podGone,
@@ -88,10 +85,7 @@ const deletionDelay = 100 * time.Millisecond
 
 // podGone wakes the set of a deleted Pod.
 func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) {
-	pod, ok := e.Object.(*corev1.Pod)
-	if !ok {
-		return
-	}
+	pod := e.Object.(*corev1.Pod)
 	r.roster.changed(pod, nil)
 	r.pods.forget(pod.UID)
 	if pod.DeletionTimestamp != nil && !keepsClaims(pod) {
@@ -119,11 +113,7 @@ func keepsClaims(pod *corev1.Pod) bool {
 
 // podChanged passes on changes that the planner reads.
 func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queue) {
-	before, okBefore := e.ObjectOld.(*corev1.Pod)
-	after, okAfter := e.ObjectNew.(*corev1.Pod)
-	if !okBefore || !okAfter {
-		return
-	}
+	before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
 	r.roster.changed(before, after)
 	ownerBefore, ownerAfter := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(after)
 	if ownerBefore != nil && (ownerAfter == nil || ownerAfter.UID != ownerBefore.UID) {

@@ -324,9 +324,11 @@ func TestNodeEvents(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			onN1 := func(p *corev1.Pod) { p.Spec.NodeName = "n1" }
-			bare := podOf(nil, "bare", onN1)
-			r, _ := reconcilerOn(server(t, web(), podOf(web(), "web-a", onN1), podOf(web(), "web-b", onN1), podOf(web(), "web-c"), bare))
+			r, _ := reconcilerOn(server(t, web()))
 			r.Options.LeaveNodes = test.leave
+			for _, pod := range []*corev1.Pod{podOf(web(), "web-a", onN1), podOf(web(), "web-b", onN1), podOf(web(), "web-c"), podOf(nil, "bare", onN1)} {
+				r.PodEvents().Create(t.Context(), event.CreateEvent{Object: pod}, &queued{})
+			}
 			q, events := &queued{}, r.NodeEvents()
 			if test.before == nil {
 				events.Create(t.Context(), event.CreateEvent{Object: test.after}, q)

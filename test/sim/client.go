@@ -54,11 +54,8 @@ func (p *Process) clients(send func(*model.Request, func() error) error) (cached
 // indexes are the controller's, which a real cache maintains by the same rules.
 func indexes(object client.Object) fields.Set {
 	out := fields.Set{"usher.dev/owner": ownerOf(object)}
-	switch o := object.(type) {
-	case *corev1.Pod:
-		out["usher.dev/node"] = o.Spec.NodeName
-	case *corev1.Node:
-		out["usher.dev/going"] = fmt.Sprint(o.Spec.Unschedulable)
+	if node, ok := object.(*corev1.Node); ok {
+		out["usher.dev/going"] = fmt.Sprint(node.Spec.Unschedulable)
 	}
 	return out
 }

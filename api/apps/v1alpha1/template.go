@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -163,13 +164,10 @@ type ClaimTemplateMetadata struct {
 // NewPodTemplate converts a typed template to a PodTemplate. It panics if the template
 // cannot be encoded as JSON, which no value of that type can cause.
 func NewPodTemplate(template corev1.PodTemplateSpec) PodTemplate {
-	data, err := json.Marshal(template)
-	if err != nil {
-		panic(fmt.Errorf("encode Pod template: %w", err))
-	}
 	var out PodTemplate
-	if err := out.UnmarshalJSON(data); err != nil {
-		panic(fmt.Errorf("decode Pod template: %w", err))
+	data, err := json.Marshal(template)
+	if err := errors.Join(err, out.UnmarshalJSON(data)); err != nil {
+		panic(fmt.Errorf("convert Pod template: %w", err))
 	}
 	return out
 }

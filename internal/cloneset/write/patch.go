@@ -62,7 +62,11 @@ func basis(pod *corev1.Pod) Operations {
 	p.test("/metadata/finalizers", orNull(pod.Finalizers))
 	p.test("/metadata/deletionTimestamp", nil)
 	if pod.Annotations != nil {
-		p.test(pointer("metadata", "annotations", apps.AnnotationInPlaceUpdateState), valueOrNull(pod.Annotations, apps.AnnotationInPlaceUpdateState))
+		var record any
+		if text, ok := pod.Annotations[apps.AnnotationInPlaceUpdateState]; ok {
+			record = text
+		}
+		p.test(pointer("metadata", "annotations", apps.AnnotationInPlaceUpdateState), record)
 	}
 	return p
 }
@@ -73,13 +77,6 @@ func orNull(value any) any {
 		return nil
 	}
 	return value
-}
-
-func valueOrNull(m map[string]string, key string) any {
-	if value, ok := m[key]; ok {
-		return value
-	}
-	return nil
 }
 
 // Subresources are what an action writes of a Pod, in this order: its conditions, what else
