@@ -3,18 +3,19 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -220,49 +221,34 @@ func TestOrder(t *testing.T) {
 
 const zoneKey = corev1.LabelTopologyZone
 
-// nodeReader is a client that knows labels of nodes, and counts the requests.
-type nodeReader struct {
-	client.Client
-	nodes map[string]map[string]string
-	fails error
-	asked int
-}
-
-func (r *nodeReader) Get(_ context.Context, key client.ObjectKey, out client.Object, _ ...client.GetOption) error {
-	r.asked++
-	node, ok := out.(*corev1.Node)
-	switch {
-	case !ok:
-		return errors.New("only nodes are to be read")
-	case r.fails != nil:
-		return r.fails
-	case r.nodes[key.Name] == nil:
-		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
-	}
-	node.Labels = r.nodes[key.Name]
-	return nil
-}
-
 func onNode(name string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: name}} }
 
 // TestNodeLabels: each node is read once, only what the constraints name is kept, and
 // without a need no node is read.
 func TestNodeLabels(t *testing.T) {
 	pods := []*corev1.Pod{onNode("n1"), onNode("n1"), onNode("n2"), onNode("gone"), onNode("")}
-	reader := &nodeReader{nodes: map[string]map[string]string{
-		"n1": {zoneKey: "a", "other": "x", corev1.LabelHostname: "n1"}, "n2": {"other": "y"},
-	}}
-	r := &Reconciler{Client: reader}
+	node := func(name string, labels map[string]string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	}
+	known := server(t, node("n1", map[string]string{zoneKey: "a", "other": "x", corev1.LabelHostname: "n1"}), node("n2", map[string]string{"other": "y"}))
+	var fails error
+	asked := 0
+	r, _ := reconcilerOn(interceptor.NewClient(known, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, at client.ObjectKey, out client.Object, options ...client.GetOption) error {
+			asked++
+			return cmp.Or(fails, c.Get(ctx, at, out, options...))
+		},
+	}))
 	byZone := []plan.SpreadTerm{{TopologyKey: zoneKey, Selector: labels.Everything()}, {TopologyKey: corev1.LabelHostname, Selector: labels.Everything()}}
 	got := checktest.Must(r.nodeLabels(t.Context(), byZone, pods))(t)
 	checktest.Same(t, "nodes", map[string]map[string]string{"n1": {zoneKey: "a"}, "n2": {}, "gone": {}}, got)
-	checktest.Same(t, "how often it asked for 3 nodes", 3, reader.asked)
+	checktest.Same(t, "how often it asked for 3 nodes", 3, asked)
 	for name, terms := range map[string][]plan.SpreadTerm{"no constraint": nil, "host names only": byZone[1:]} {
-		if got, err := r.nodeLabels(t.Context(), terms, pods); err != nil || got != nil || reader.asked != 3 {
-			t.Errorf("%s: %v, %v after %d reads", name, got, err, reader.asked)
+		if got, err := r.nodeLabels(t.Context(), terms, pods); err != nil || got != nil || asked != 3 {
+			t.Errorf("%s: %v, %v after %d reads", name, got, err, asked)
 		}
 	}
-	reader.fails = apierrors.NewForbidden(corev1.Resource("nodes"), "n1", errors.New("no"))
+	fails = apierrors.NewForbidden(corev1.Resource("nodes"), "n1", errors.New("no"))
 	if _, err := r.nodeLabels(t.Context(), byZone, pods); !apierrors.IsForbidden(err) {
 		t.Errorf("error = %v, want what the API server said", err)
 	}
@@ -280,10 +266,7 @@ func TestNodeCache(t *testing.T) {
 	whole.Annotations, whole.ManagedFields = map[string]string{"note": "long"}, []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 	whole.Spec.PodCIDR = "10.0.0.0/24"
 	whole.Status.Images = []corev1.ContainerImage{{Names: []string{"a@sha256:1", "a:1"}, SizeBytes: 5}, {Names: []string{"b:1"}}}
-	got, err := transform(whole)
-	if diff := cmp.Diff(any(kept), got); err != nil || diff != "" {
-		t.Errorf("kept (-want +got):\n%s, %v", diff, err)
-	}
+	checktest.Same[any](t, "what is kept", kept, checktest.Must(transform(whole))(t))
 	checktest.Same[any](t, "what is no node", "other", checktest.Must(transform("other"))(t))
 }
 

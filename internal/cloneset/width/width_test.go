@@ -3,7 +3,7 @@
 package width
 
 import (
-	"container/heap"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -24,7 +24,7 @@ type control interface {
 // that it shares with the nodes, in the way the controller works: pass by pass, Pods that come
 // back first, then as many starts as the width allows.
 type rollout struct {
-	events   events
+	events   []event // in order
 	now      time.Duration
 	random   *rand.Rand
 	control  control
@@ -56,20 +56,11 @@ type event struct {
 	do func()
 }
 
-type events []event
-
-func (e events) Len() int           { return len(e) }
-func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
-func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := len(*e) - 1
-	x := (*e)[last]
-	*e = (*e)[:last]
-	return x
+func (r *rollout) after(d time.Duration, do func()) {
+	at := r.now + d
+	last, _ := slices.BinarySearchFunc(r.events, at+1, func(e event, at time.Duration) int { return cmp.Compare(e.at, at) })
+	r.events = slices.Insert(r.events, last, event{at, do})
 }
-
-func (r *rollout) after(d time.Duration, do func()) { heap.Push(&r.events, event{r.now + d, do}) }
 
 // write sends a request that somebody waits for.
 func (r *rollout) write(done func()) {
@@ -175,8 +166,8 @@ func (r *rollout) play() (speed float64, out time.Duration) {
 	r.workers, r.random, r.left, r.budget = 2, rand.New(rand.NewPCG(1, 2)), pods, pods/5
 	r.pass()
 	for len(r.outFor) < pods {
-		e := heap.Pop(&r.events).(event)
-		r.now = e.at
+		e := r.events[0]
+		r.now, r.events = e.at, r.events[1:]
 		e.do()
 	}
 	slices.Sort(r.outFor)
