@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -64,14 +65,12 @@ func (d deferrals) observed(pods []*corev1.Pod) map[types.UID]plan.Deferral {
 	}
 	out := make(map[types.UID]plan.Deferral, len(d))
 	for _, pod := range pods {
-		known, ok := d[pod.UID]
-		if !ok {
-			continue
+		if known, ok := d[pod.UID]; ok {
+			if plan.Digest(pod) != known.digest {
+				known.Until = time.Time{}
+			}
+			out[pod.UID] = known.Deferral
 		}
-		if plan.Digest(pod) != known.digest {
-			known.Until = time.Time{}
-		}
-		out[pod.UID] = known.Deferral
 	}
 	return out
 }
@@ -86,17 +85,12 @@ func (d deferrals) after(s *plan.Snapshot, outcomes []outcome, now time.Time) de
 		}
 	}
 	for _, o := range outcomes {
-		wait := o.deferred()
-		if wait == nil {
-			continue
-		}
-		since := now
-		if known, ok := s.Deferred[o.action.Pod.UID]; ok {
-			since = known.Since
-		}
-		left[o.action.Pod.UID] = deferralOf{
-			Deferral: plan.Deferral{Since: since, Until: now.Add(wait.after), Message: wait.Error()},
-			digest:   plan.Digest(o.action.Pod),
+		if wait := o.deferred(); wait != nil {
+			pod := o.action.Pod
+			left[pod.UID] = deferralOf{
+				Deferral: plan.Deferral{Since: cmp.Or(s.Deferred[pod.UID].Since, now), Until: now.Add(wait.after), Message: wait.Error()},
+				digest:   plan.Digest(pod),
+			}
 		}
 	}
 	return left

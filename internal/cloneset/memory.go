@@ -276,11 +276,7 @@ func (d *drains) keep(pod *corev1.Pod, now time.Time) {
 	if have, ok := d.known[pod.UID]; ok && have.recorded.Equal(&recorded) {
 		return
 	}
-	since := now
-	if latest := recorded.Add(maxFlight); latest.Before(since) {
-		since = latest
-	}
-	d.known[pod.UID] = drain{recorded: recorded, since: since}
+	d.known[pod.UID] = drain{recorded: recorded, since: plan.Earlier(now, recorded.Add(maxFlight))}
 }
 
 // of returns since when each of the set's Pods is known to be drained. It leaves out Pods in
@@ -288,19 +284,14 @@ func (d *drains) keep(pod *corev1.Pod, now time.Time) {
 func (d *drains) of(pods []*plan.PodInfo, now time.Time) map[types.UID]time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	before, out := d.known, map[types.UID]time.Time{}
-	d.known = map[types.UID]drain{}
+	out := map[types.UID]time.Time{}
 	for _, info := range pods {
-		if !info.Drained() {
-			continue
+		if pod := info.Pod(); info.Drained() {
+			d.keep(pod, now)
+			out[pod.UID] = d.known[pod.UID].since
 		}
-		pod := info.Pod()
-		if have, ok := before[pod.UID]; ok {
-			d.known[pod.UID] = have
-		}
-		d.keep(pod, now)
-		out[pod.UID] = d.known[pod.UID].since
 	}
+	maps.DeleteFunc(d.known, func(pod types.UID, _ drain) bool { return out[pod].IsZero() })
 	return out
 }
 

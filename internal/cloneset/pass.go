@@ -56,15 +56,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if unanswered(err) {
 		r.memory(req.NamespacedName).stale = true
 	}
-	if terminating(err) {
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
 	}
 	return result, err
-}
-
-// terminating reports whether a write was refused because the namespace is terminating.
-func terminating(err error) bool {
-	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
 // pass makes one pass over a set that has been read.

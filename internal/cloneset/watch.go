@@ -60,12 +60,6 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // Sets that are only there when the controller starts come last (handler.LowPriority).
 const ahead = 1
 
-func addAhead(q queue) func(reconcile.Request) {
-	return func(set reconcile.Request) {
-		q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
-	}
-}
-
 // PodEvents returns the handler that maps Pod events to the sets that they concern.
 func (r *Reconciler) PodEvents() handler.EventHandler {
 	return handler.Funcs{
@@ -129,7 +123,9 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	if plan.Digest(before) != plan.Digest(after) {
-		r.enqueue(ctx, after, addAhead(q))
+		r.enqueue(ctx, after, func(set reconcile.Request) {
+			q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
+		})
 	}
 }
 
