@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
@@ -132,26 +131,17 @@ func TestPullEvents(t *testing.T) {
 	pulled.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: plan.PullContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	started := pulled.DeepCopy()
 	started.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	handler := r.PodEvents()
-	update := func(before, after *corev1.Pod) func(queue) {
-		return func(q queue) { handler.Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, q) }
-	}
+	passes := []reconcile.Request{{NamespacedName: keyOf(web())}}
 	for name, test := range map[string]struct {
-		happens func(queue)
-		want    []reconcile.Request
+		before, after client.Object
+		want          []reconcile.Request
 	}{
-		"an address": {update(pods[0], pulling), nil},
-		"its start":  {update(pulled, started), nil},
-		"the image":  {update(pulling, pulled), []reconcile.Request{{NamespacedName: keyOf(web())}}},
-		"its creation": {
-			func(q queue) { handler.Create(t.Context(), event.CreateEvent{Object: pods[0]}, q) }, []reconcile.Request{{NamespacedName: keyOf(web())}},
-		},
-		"its end": {
-			func(q queue) { handler.Delete(t.Context(), event.DeleteEvent{Object: pulled}, q) }, []reconcile.Request{{NamespacedName: keyOf(web())}},
-		},
+		"an address":   {pods[0], pulling, nil},
+		"its start":    {pulled, started, nil},
+		"the image":    {pulling, pulled, passes},
+		"its creation": {nil, pods[0], passes},
+		"its end":      {pulled, nil, passes},
 	} {
-		q := &queued{}
-		test.happens(q)
-		checktest.Same(t, name+": passes", test.want, q.requests)
+		checktest.Same(t, name+": passes", test.want, told(t, r.PodEvents(), test.before, test.after).requests)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -75,7 +76,7 @@ func TestSetChanged(t *testing.T) {
 // namespace, in name order; a list that was returned does not change. Pods of others are in none.
 func TestWatchedPods(t *testing.T) {
 	r, _ := reconcilerOn(server(t))
-	events, q := r.PodEvents(), &queued{}
+	events := r.PodEvents()
 	another := []metav1.OwnerReference{{Kind: "ReplicaSet", UID: "other", Controller: new(true)}}
 	pod := func(name string, owner *apps.CloneSet) *corev1.Pod { return podOf(owner, name, at(name)) }
 	expect := func(owner string, want ...*corev1.Pod) []*corev1.Pod {
@@ -88,7 +89,7 @@ func TestWatchedPods(t *testing.T) {
 	}
 	a, b, c := pod("a", web()), pod("b", web()), pod("c", nil)
 	for _, one := range []*corev1.Pod{b, c, a} {
-		events.Create(t.Context(), event.CreateEvent{Object: one}, q)
+		told(t, events, nil, one)
 	}
 	lent := expect("set", a, b)
 	expect(orphanKey, c)
@@ -96,14 +97,14 @@ func TestWatchedPods(t *testing.T) {
 	adopted, next, lost := pod("c", web()), pod("a", web()), b.DeepCopy()
 	lost.OwnerReferences = another
 	for before, after := range map[*corev1.Pod]*corev1.Pod{a: next, b: lost, c: adopted} {
-		events.Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, q)
+		told(t, events, before, after)
 	}
 	expect("set", next, adopted)
 	expect(orphanKey)
 	expect("other")
-	events.Delete(t.Context(), event.DeleteEvent{Object: lost}, q)
-	events.Delete(t.Context(), event.DeleteEvent{Object: next}, q)
-	events.Delete(t.Context(), event.DeleteEvent{Object: adopted}, q)
+	for _, one := range []*corev1.Pod{lost, next, adopted} {
+		told(t, events, one, nil)
+	}
 	if expect("set"); !slices.Equal(lent, []*corev1.Pod{a, b}) || len(r.roster.lists) > 0 {
 		t.Errorf("the first list became %v; %d lists are left", lent, len(r.roster.lists))
 	}
@@ -142,13 +143,28 @@ func TestGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := reconcilerOn(server(t, web()))
-			q := &queued{}
-			r.PodEvents().Delete(t.Context(), event.DeleteEvent{Object: test.pod}, q)
+			q := told(t, r.PodEvents(), test.pod, nil)
 			if !slices.Contains(q.after, test.want) || (test.want > 0 && len(q.after) > 1) {
 				t.Errorf("passes after %v, want one after %s", q.after, test.want)
 			}
 		})
 	}
+}
+
+// told tells a handler of an event, and returns what it has queued. An object that is created was
+// nil before, one that is deleted is nil after that.
+func told(t *testing.T, to handler.EventHandler, before, after client.Object) *queued {
+	t.Helper()
+	q := &queued{}
+	switch {
+	case before == nil:
+		to.Create(t.Context(), event.CreateEvent{Object: after}, q)
+	case after == nil:
+		to.Delete(t.Context(), event.DeleteEvent{Object: before}, q)
+	default:
+		to.Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, q)
+	}
+	return q
 }
 
 // queued is a queue that records what is added, and when it is due.
@@ -291,7 +307,7 @@ func TestNodeEvents(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		leave         plan.LeaveNodes
-		before, after *corev1.Node
+		before, after client.Object
 		want          bool
 	}{
 		{"it was cordoned when Usher started", plan.LeaveCordoned, nil, node(cordon), true},
@@ -310,14 +326,9 @@ func TestNodeEvents(t *testing.T) {
 			r, _ := reconcilerOn(server(t, web()))
 			r.Options.LeaveNodes = test.leave
 			for _, pod := range []*corev1.Pod{podOf(web(), "web-a", onN1), podOf(web(), "web-b", onN1), podOf(web(), "web-c"), podOf(nil, "bare", onN1)} {
-				r.PodEvents().Create(t.Context(), event.CreateEvent{Object: pod}, &queued{})
+				told(t, r.PodEvents(), nil, pod)
 			}
-			q, events := &queued{}, r.NodeEvents()
-			if test.before == nil {
-				events.Create(t.Context(), event.CreateEvent{Object: test.after}, q)
-			} else {
-				events.Update(t.Context(), event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}, q)
-			}
+			q := told(t, r.NodeEvents(), test.before, test.after)
 			web := reconcile.Request{NamespacedName: keyOf(web())}
 			if woken := slices.Contains(q.requests, web); woken != test.want || len(slices.Compact(q.requests)) > 1 {
 				t.Errorf("woke %v, want the set: %v", q.requests, test.want)

@@ -25,8 +25,6 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
@@ -68,20 +66,22 @@ func Read(t testing.TB, file string) []Scenario {
 // scenario, and returns what comes of it.
 func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) []string) {
 	t.Helper()
+	each(t, pattern, func(t *testing.T, s Scenario) {
+		checktest.Same(t, "what comes of it", s.Want, play(t, s.Given))
+	})
+}
+
+// each runs a test for each scenario of the files that match a pattern.
+func each(t *testing.T, pattern string, test func(*testing.T, Scenario)) {
+	t.Helper()
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios in %s: %v", pattern, err)
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			for _, s := range Read(t, file) {
-				t.Run(s.Name, func(t *testing.T) {
-					if diff := gocmp.Diff(s.Want, play(t, s.Given)); diff != "" {
-						t.Errorf("what comes of it differs (-want +got):\n%s", diff)
-					}
-				})
-			}
-		})
+		for _, s := range Read(t, file) {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+s.Name, func(t *testing.T) { test(t, s) })
+		}
 	}
 }
 
@@ -108,25 +108,17 @@ func (n *Names) Named(name string) (what string, ok bool) {
 // of it says; deeper lines belong to it.
 func Tell[T interface{ Expand(string) string }](t *testing.T, pattern string, words map[string]func(T, string), begin func(*testing.T) T) {
 	t.Helper()
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories in %s: %v", pattern, err)
-	}
-	for _, file := range files {
-		for _, told := range Read(t, file) {
-			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+told.Name, func(t *testing.T) {
-				story := begin(t)
-				for lines := told.Given; len(lines) > 0 && !t.Failed(); {
-					end := 1
-					for end < len(lines) && strings.HasPrefix(lines[end], " ") {
-						end++
-					}
-					step(t, story, words, strings.Join(lines[:end], "\n"))
-					lines = lines[end:]
-				}
-			})
+	each(t, pattern, func(t *testing.T, told Scenario) {
+		story := begin(t)
+		for lines := told.Given; len(lines) > 0 && !t.Failed(); {
+			end := 1
+			for end < len(lines) && strings.HasPrefix(lines[end], " ") {
+				end++
+			}
+			step(t, story, words, strings.Join(lines[:end], "\n"))
+			lines = lines[end:]
 		}
-	}
+	})
 }
 
 func step[T interface{ Expand(string) string }](t *testing.T, story T, words map[string]func(T, string), text string) {

@@ -181,30 +181,24 @@ func (r *rollout) possible() float64 {
 	return pods / (pods*max(api, cycle/time.Duration(r.budget)) + cycle).Seconds()
 }
 
-// shortfall is what is wrong with a rollout.
-func shortfall(latency, restart time.Duration) error {
-	r := &rollout{control: New(128), latency: latency, restart: restart, service: usual}
-	speed, out := r.play()
-	if possible := r.possible(); speed < 0.88*possible {
-		return fmt.Errorf("slow: %.1f Pods/s, of %.1f possible", speed, possible)
-	}
-	// The protocol itself has five round trips while a Pod is out of service. The rest is the
-	// wave of the first Pods, which all restart in the same time: real ones spread more.
-	if most := restart + 5*latency + 1600*time.Millisecond; out > most {
-		return fmt.Errorf("out of service too long: %v at p99, more than %v", out, most)
-	}
-	if r.mostOut > r.budget {
-		return fmt.Errorf("over the budget: %d Pods out, more than %d", r.mostOut, r.budget)
-	}
-	return nil
-}
-
 func TestRollouts(t *testing.T) {
 	for _, latency := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond} {
 		for _, restart := range []time.Duration{50 * time.Millisecond, time.Second, 5 * time.Second, 20 * time.Second} {
-			if err := shortfall(latency, restart); err != nil {
-				t.Errorf("latency %v, restart %v: %v", latency, restart, err)
-			}
+			t.Run(fmt.Sprintf("latency %v, restart %v", latency, restart), func(t *testing.T) {
+				r := &rollout{control: New(128), latency: latency, restart: restart, service: usual}
+				speed, out := r.play()
+				if possible := r.possible(); speed < 0.88*possible {
+					t.Errorf("slow: %.1f Pods/s, of %.1f possible", speed, possible)
+				}
+				// The protocol itself has five round trips while a Pod is out of service. The rest is
+				// the wave of the first Pods, which all restart in the same time: real ones spread more.
+				if most := restart + 5*latency + 1600*time.Millisecond; out > most {
+					t.Errorf("out of service too long: %v at p99, more than %v", out, most)
+				}
+				if r.mostOut > r.budget {
+					t.Errorf("over the budget: %d Pods out, more than %d", r.mostOut, r.budget)
+				}
+			})
 		}
 	}
 }
