@@ -113,34 +113,28 @@ func TestInstanceDeletions(t *testing.T) {
 func TestReleasedInstances(t *testing.T) {
 	set := claimed()
 	claims := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x"), claimOf(set, "log-web-x", "x"), claimOf(set, "data-web-y", "y")}
-	ours := func(version string) *corev1.Pod { return podOf(set, "web-x", at(version)) }
-	free := podOf(nil, "web-x", at("7"))
+	ours, free := podOf(set, "web-x", at("5")), podOf(nil, "web-x", at("7"))
+	back := podOf(set, "web-x", at("9"))
 	for name, c := range map[string]struct {
-		own, cached, written *corev1.Pod
-		want                 bool
+		own     []*corev1.Pod
+		cached  []client.Object
+		written *corev1.Pod
+		want    bool
 	}{
-		"the set has it":                     {own: ours("5"), cached: ours("5")},
+		"the set has it":                     {own: []*corev1.Pod{ours}, cached: []client.Object{ours}},
 		"there is none":                      {},
-		"released":                           {cached: free, want: true},
-		"another's":                          {cached: podOf(anotherSet(), "web-x", at("7")), want: true},
-		"released, and the cache is behind":  {cached: ours("5"), written: free, want: true},
-		"deleted, and the cache is behind":   {cached: ours("5"), written: ours("5")},
-		"taken back, and the cache shows it": {own: ours("9"), cached: ours("9"), written: free},
+		"released":                           {cached: []client.Object{free}, want: true},
+		"another's":                          {cached: []client.Object{podOf(anotherSet(), "web-x", at("7"))}, want: true},
+		"released, and the cache is behind":  {cached: []client.Object{ours}, written: free, want: true},
+		"deleted, and the cache is behind":   {cached: []client.Object{ours}, written: ours},
+		"taken back, and the cache shows it": {own: []*corev1.Pod{back}, cached: []client.Object{back}, written: free},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var cached []client.Object
-			if c.cached != nil {
-				cached = append(cached, c.cached)
-			}
-			r, _ := reconcilerOn(server(t, cached...))
+			r, _ := reconcilerOn(server(t, c.cached...))
 			if c.written != nil {
 				r.pods.noteDeleted(set, c.written, now)
 			}
-			var own []*corev1.Pod
-			if c.own != nil {
-				own = append(own, c.own)
-			}
-			got, err := r.releasedInstances(t.Context(), set, own, claims)
+			got, err := r.releasedInstances(t.Context(), set, c.own, claims)
 			if err != nil || got["x"] != c.want || got["y"] {
 				t.Errorf("released = %v, error %v, want %v", got, err, c.want)
 			}

@@ -167,8 +167,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&corev1.Pod{}, r.PodEvents()).
 		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: sets,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
+			MaxConcurrentReconciles: sets, UsePriorityQueue: new(true),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 		}).
 		WithLogConstructor(func(req *reconcile.Request) logr.Logger {
 			logger := mgr.GetLogger().WithName("cloneset")

@@ -162,17 +162,11 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 	if late != nil {
 		return reconcile.Result{}, late
 	}
-	var failures []error
-	again := decided.More
-	for _, o := range outcomes {
-		again = again || o.conflicted()
-		if o.failed() {
-			failures = append(failures, o.err)
-		}
-	}
+	again := decided.More || slices.ContainsFunc(outcomes, outcome.conflicted)
+	failures := slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return !o.failed() })
 	at := decided.RequeueAt
 	if len(failures) > 0 {
-		first := failures[0]
+		first := failures[0].err
 		if !apierrors.IsForbidden(first) && !apierrors.IsInvalid(first) {
 			return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, the first one: %w", len(failures), len(outcomes), first)
 		}
