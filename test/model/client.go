@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -55,9 +54,8 @@ type Request struct {
 	Subresource string
 	// Cached requests do not reach the server.
 	Cached, DryRun bool
-	// Patch is the body of a patch, Deletion the options of a delete.
-	Patch    []byte
-	Deletion Deletion
+	// Patch is the body of a patch.
+	Patch []byte
 	// Out is the caller's object or list, which the answer is copied into.
 	Out any
 	// Answer holds the server's objects once the request has been carried out.
@@ -199,13 +197,8 @@ func (c *Client) patch(object client.Object, subresource string, patch client.Pa
 
 // Delete deletes an object.
 func (c *Client) Delete(_ context.Context, object client.Object, options ...client.DeleteOption) error {
-	var o client.DeleteOptions
-	o.ApplyOptions(options)
 	r := &Request{Verb: VerbDelete, Kind: KindOf(object), At: client.ObjectKeyFromObject(object)}
-	if p := o.Preconditions; p != nil {
-		r.Deletion.UID, r.Deletion.Version = ptr.Deref(p.UID, ""), ptr.Deref(p.ResourceVersion, "")
-	}
-	return c.send(r, func() ([]client.Object, error) { return nil, c.Server.Delete(c.Actor, r.Kind, r.At, r.Deletion) })
+	return c.send(r, func() ([]client.Object, error) { return nil, c.Server.Delete(c.Actor, object, options...) })
 }
 
 // Status is the status subresource.

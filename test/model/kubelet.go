@@ -10,9 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 )
 
 // Node is what the node of a kubelet can do.
@@ -234,12 +236,7 @@ func Active(pod *corev1.Pod) bool {
 
 // Condition is a condition of a Pod; the zero condition if there is none of that type.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return pod.Status.Conditions[i]
-		}
-	}
-	return corev1.PodCondition{}
+	return ptr.Deref(inplace.ConditionOf(pod, kind), corev1.PodCondition{})
 }
 
 // SetCondition writes a condition as a kubelet does.
@@ -263,17 +260,10 @@ func seconds(at time.Time) metav1.Time { return metav1.NewTime(at.Truncate(time.
 
 // ContainerStatus is the status of a container; the zero status if there is none.
 func ContainerStatus(pod *corev1.Pod, name string) corev1.ContainerStatus {
-	for i := range pod.Status.ContainerStatuses {
-		if pod.Status.ContainerStatuses[i].Name == name {
-			return pod.Status.ContainerStatuses[i]
-		}
-	}
-	return corev1.ContainerStatus{}
+	return ptr.Deref(inplace.StatusOf(pod, name), corev1.ContainerStatus{})
 }
 
 // gatesOpen reports whether all readiness gates of a Pod are True.
 func gatesOpen(pod *corev1.Pod) bool {
-	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
-		return Condition(pod, g.ConditionType).Status != corev1.ConditionTrue
-	})
+	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !inplace.IsTrue(pod, g.ConditionType) })
 }

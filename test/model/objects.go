@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -56,11 +57,9 @@ func (k Kind) Resource() schema.GroupResource {
 // scheme makes objects of the kinds that are written in their raw form.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apps.AddToScheme, usher.AddToScheme} {
-		if err := add(s); err != nil {
-			panic(err) // no two packages have types of one name
-		}
-	}
+	utilruntime.Must(clientgoscheme.AddToScheme(s))
+	utilruntime.Must(apps.AddToScheme(s))
+	utilruntime.Must(usher.AddToScheme(s))
 	return s
 }()
 
@@ -130,12 +129,10 @@ func Clear(object client.Object) { reflect.ValueOf(object).Elem().SetZero() }
 // semantic compares the raw templates of CloneSets too.
 var semantic = func() conversion.Equalities {
 	e := equality.Semantic.Copy()
-	if err := e.AddFuncs(
+	utilruntime.Must(e.AddFuncs(
 		func(a, b apps.PodTemplate) bool { return bytes.Equal(a.Raw(), b.Raw()) },
 		func(a, b apps.ClaimTemplate) bool { return bytes.Equal(a.Raw(), b.Raw()) },
-	); err != nil {
-		panic(err) // the functions have the form that is asked for
-	}
+	))
 	return e
 }()
 

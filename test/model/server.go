@@ -152,7 +152,7 @@ func (s *Server) Update(actor string, kind Kind, at types.NamespacedName, subres
 	if err := change(next); err != nil {
 		return nil, err
 	}
-	if err := preconditions(kind, old, next.GetUID(), next.GetResourceVersion()); err != nil {
+	if err := preconditions(old, &metav1.Preconditions{UID: new(next.GetUID()), ResourceVersion: new(next.GetResourceVersion())}); err != nil {
 		return nil, err
 	}
 	if subresource == "resize" && s.RefuseResizes {
@@ -172,75 +172,65 @@ func (s *Server) Update(actor string, kind Kind, at types.NamespacedName, subres
 func Change[T client.Object](s *Server, actor string, at types.NamespacedName, subresource string, change func(T)) {
 	var none T
 	_, _ = s.Update(actor, KindOf(none), at, subresource, func(object client.Object) error {
-		if typed, ok := object.(T); ok {
-			change(typed)
-		}
+		change(object.(T))
 		return nil
 	})
 }
 
-// preconditions checks a writer's preconditions for an object; "" is none.
-func preconditions(kind Kind, live client.Object, uid types.UID, version string) error {
-	if uid != "" && uid != live.GetUID() {
-		return apierrors.NewConflict(kind.Resource(), live.GetName(),
+// preconditions checks a writer's preconditions for an object; those that are "" do not count.
+func preconditions(live client.Object, p *metav1.Preconditions) error {
+	if p == nil {
+		return nil
+	}
+	if uid := ptr.Deref(p.UID, ""); uid != "" && uid != live.GetUID() {
+		return apierrors.NewConflict(KindOf(live).Resource(), live.GetName(),
 			fmt.Errorf("the UID in the precondition (%s) is not the UID of the object (%s)", uid, live.GetUID()))
 	}
-	if version != "" && version != live.GetResourceVersion() {
-		return apierrors.NewConflict(kind.Resource(), live.GetName(),
+	if version := ptr.Deref(p.ResourceVersion, ""); version != "" && version != live.GetResourceVersion() {
+		return apierrors.NewConflict(KindOf(live).Resource(), live.GetName(),
 			errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	return nil
 }
 
-// Deletion holds the options of a delete.
-type Deletion struct {
-	UID     types.UID
-	Version string
-	// Now deletes a Pod without grace, as its kubelet finally does.
-	Now bool
-	// Propagation is what happens to the object's dependents; "" is in background.
-	Propagation metav1.DeletionPropagation
-}
-
-// Delete deletes an object at once, or a running Pod gracefully.
-func (s *Server) Delete(actor string, kind Kind, at types.NamespacedName, options Deletion) error {
+// Delete deletes the object of that name at once, or a running Pod gracefully.
+func (s *Server) Delete(actor string, object client.Object, options ...client.DeleteOption) error {
+	o := (&client.DeleteOptions{}).ApplyOptions(options)
+	kind, at := KindOf(object), client.ObjectKeyFromObject(object)
 	old, err := s.Get(kind, at)
 	if err != nil {
 		return err
 	}
-	if err := preconditions(kind, old, options.UID, options.Version); err != nil {
+	if err := preconditions(old, o.Preconditions); err != nil {
 		return err
 	}
 	if kind == Pods {
 		request := admissionv1.AdmissionRequest{Operation: admissionv1.Delete}
-		if err := s.admit(actor, at, request, old, nil, options.deleteOptions()); err != nil {
+		if err := s.admit(actor, at, request, old, nil, o.AsDeleteOptions()); err != nil {
 			return err
 		}
 		if old, err = s.Get(kind, at); err != nil { // the webhook may have changed it
 			return err
 		}
 	}
-	return s.delete(actor, kind, old, options)
+	s.delete(actor, old, o)
+	return nil
 }
 
-func (s *Server) delete(actor string, kind Kind, old client.Object, options Deletion) error {
+func (s *Server) delete(actor string, old client.Object, o *client.DeleteOptions) {
 	next := Clone(old)
-	grace := graceOf(old)
-	if options.Now {
-		grace = 0
-	}
-	propagated := propagate(next, options.Propagation)
+	grace := ptr.Deref(o.GracePeriodSeconds, graceOf(old))
+	propagated := propagate(next, ptr.Deref(o.PropagationPolicy, metav1.DeletePropagationBackground))
 	known := old.GetDeletionGracePeriodSeconds()
 	if old.GetDeletionTimestamp() == nil {
 		at := metav1.NewTime(s.now().Add(time.Duration(grace) * time.Second).Truncate(time.Second))
 		next.SetDeletionTimestamp(&at)
 		next.SetGeneration(old.GetGeneration() + 1)
 	} else if (known == nil || *known <= grace) && !propagated {
-		return nil // its deletion is already under way
+		return // its deletion is already under way
 	}
 	next.SetDeletionGracePeriodSeconds(&grace)
-	s.commit(actor, kind, old, next)
-	return nil
+	s.commit(actor, KindOf(old), old, next)
 }
 
 // propagate leaves it to the garbage collector what happens to the dependents, and reports
@@ -289,15 +279,6 @@ func (s *Server) admit(actor string, at types.NamespacedName, r admissionv1.Admi
 	return s.Admit(&r)
 }
 
-// deleteOptions are the options as the API has them.
-func (d Deletion) deleteOptions() *metav1.DeleteOptions {
-	out := &metav1.DeleteOptions{}
-	if d.Now {
-		out.GracePeriodSeconds = new(int64)
-	}
-	return out
-}
-
 // Evict deletes a Pod, unless a PodDisruptionBudget refuses.
 func (s *Server) Evict(actor string, at types.NamespacedName, eviction *policyv1.Eviction, dryRun bool) error {
 	request := admissionv1.AdmissionRequest{Operation: admissionv1.Create, SubResource: "eviction", DryRun: &dryRun}
@@ -309,8 +290,8 @@ func (s *Server) Evict(actor string, at types.NamespacedName, eviction *policyv1
 		return err
 	}
 	pod, _ := object.(*corev1.Pod) // objects are kept by their kind
-	if o := eviction.DeleteOptions; o != nil && o.Preconditions != nil {
-		if err := preconditions(Pods, pod, ptr.Deref(o.Preconditions.UID, ""), ""); err != nil {
+	if o := eviction.DeleteOptions; o != nil {
+		if err := preconditions(pod, o.Preconditions); err != nil {
 			return err
 		}
 	}
@@ -320,7 +301,8 @@ func (s *Server) Evict(actor string, at types.NamespacedName, eviction *policyv1
 	if err != nil || dryRun {
 		return err
 	}
-	return s.delete(actor, Pods, pod, Deletion{})
+	s.delete(actor, pod, &client.DeleteOptions{})
+	return nil
 }
 
 // disrupt takes an eviction out of the budget of the Pod.

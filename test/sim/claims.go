@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -94,11 +93,8 @@ func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
 func claimTemplates(names ...string) []apps.ClaimTemplate {
 	var out []apps.ClaimTemplate
 	for _, name := range names {
-		data := fmt.Appendf(nil, `{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, name)
-		var template apps.ClaimTemplate
-		if json.Unmarshal(data, &template) == nil {
-			out = append(out, template)
-		}
+		out = append(out, decode[apps.ClaimTemplate](fmt.Appendf(nil,
+			`{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, name)))
 	}
 	return out
 }
@@ -134,9 +130,7 @@ func (s *Simulation) strangers() {
 			Namespace: s.key.Namespace, Name: "data-" + s.key.Name + "-" + id, OwnerReferences: owners,
 			Labels: map[string]string{"app": "demo", apps.LabelInstanceID: id},
 		}}
-		if _, err := s.Server.Create("user", claim, false); err != nil {
-			s.World.fail("setup", "create a claim: %v", err)
-		}
+		must(s.Server.Create("user", claim, false))
 	}
 }
 
@@ -159,7 +153,7 @@ var claimActions = []func(*Simulation){
 func (s *Simulation) loseClaim() {
 	for _, claim := range s.Claims() {
 		if usedBy(s.Server, claim.Name, scheduled) == nil {
-			_ = s.Server.Delete("user", model.Claims, client.ObjectKeyFromObject(claim), model.Deletion{})
+			_ = s.Server.Delete("user", claim)
 			return
 		}
 	}
@@ -199,7 +193,7 @@ func (s *Simulation) giveUpPods() {
 		})
 		if waits {
 			s.World.say("user", "gives Pod %s up", pod.Name)
-			_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
+			_ = s.Server.Delete("user", pod)
 		}
 	}
 }
@@ -238,7 +232,7 @@ func foreignClaim(_ *Simulation, p *Process, w *claimWrite) string {
 	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
 		return ""
 	}
-	used := p.knew(w.set).count(func(pod *corev1.Pod) bool { return pod.Name == w.set.Name+"-"+w.id }) > 0
+	used := p.knows(w.set).count(func(pod *corev1.Pod) bool { return pod.Name == w.set.Name+"-"+w.id }) > 0
 	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) && used {
 		return "" // it is adopted together with its Pod
 	}

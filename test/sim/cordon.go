@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -16,27 +17,35 @@ import (
 
 func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
 
-// cordon cordons a node, or uncordons it. Only nodes that have ever been cordoned are
-// objects of the server.
+// cordon cordons a node, or uncordons it.
 func (n *nodes) cordon(node int, yes bool) {
-	at := key("", nodeName(node))
-	if n.cordoned(at.Name) == yes {
+	name := nodeName(node)
+	if n.cordoned(name) == yes {
 		return
 	}
-	n.World.say("nodes", "%s is cordoned: %t", at.Name, yes)
-	if n.Server.Objects[model.Nodes][at] == nil {
-		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: at.Name}, Spec: corev1.NodeSpec{Unschedulable: yes}}
-		if _, err := n.Server.Create("nodes", object, false); err != nil {
-			n.World.fail("setup", "create a node: %v", err)
-		}
+	n.World.say("nodes", "%s is cordoned: %t", name, yes)
+	n.change("nodes", name, func(node *corev1.Node) { node.Spec.Unschedulable = yes })
+}
+
+// change changes a node, which is an object of the server from its first change on.
+func (n *nodes) change(actor, name string, change func(*corev1.Node)) {
+	if n.Server.Objects[model.Nodes][key("", name)] == nil {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		change(node)
+		must(n.Server.Create(actor, node, false))
 		return
 	}
-	model.Change(n.Server, "nodes", at, "", func(node *corev1.Node) { node.Spec.Unschedulable = yes })
+	model.Change(n.Server, actor, key("", name), "", change)
 }
 
 func (n *nodes) cordoned(name string) bool {
-	node := model.Get[*corev1.Node](n.Server.Objects, key("", name))
-	return node != nil && node.Spec.Unschedulable
+	return unschedulable(n.Server.Objects[model.Nodes][key("", name)])
+}
+
+// unschedulable reports whether an object is a node that is cordoned.
+func unschedulable(object client.Object) bool {
+	node, ok := object.(*corev1.Node)
+	return ok && node.Spec.Unschedulable
 }
 
 // place is the place of the next Pod, on a node that is not cordoned; false if there is
@@ -77,8 +86,8 @@ func (s *Simulation) leftBehind(pod *corev1.Pod, set *apps.CloneSet) string {
 // going are the cordoned nodes as a process's cache shows them.
 func (p *Process) going() map[string]bool {
 	out := map[string]bool{}
-	for at, object := range p.caches[model.Nodes].Objects {
-		if node, ok := object.(*corev1.Node); ok && node.Spec.Unschedulable {
+	for at, node := range p.caches[model.Nodes].Objects {
+		if unschedulable(node) {
 			out[at.Name] = true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -60,7 +61,7 @@ func (c collector) collect(at types.NamespacedName, owner types.UID) {
 	switch {
 	case set == nil || set.UID != owner || has(metav1.FinalizerDeleteDependents):
 		for _, object := range owned {
-			_ = c.Server.Delete(collectorName, model.KindOf(object), client.ObjectKeyFromObject(object), model.Deletion{UID: object.GetUID()})
+			_ = c.Server.Delete(collectorName, object, client.Preconditions{UID: new(object.GetUID())})
 		}
 		if len(owned) == 0 && has(metav1.FinalizerDeleteDependents) {
 			c.finish(at, metav1.FinalizerDeleteDependents)
@@ -89,16 +90,14 @@ func (c collector) owned(owner types.UID) []client.Object {
 }
 
 func (c collector) finish(at types.NamespacedName, finalizer string) {
-	model.Change(c.Server, collectorName, at, "", func(set *apps.CloneSet) {
-		set.Finalizers = slices.DeleteFunc(set.Finalizers, func(f string) bool { return f == finalizer })
-	})
+	model.Change(c.Server, collectorName, at, "", func(set *apps.CloneSet) { controllerutil.RemoveFinalizer(set, finalizer) })
 }
 
 // DeleteSet lets the user delete the CloneSet.
 func (s *Simulation) DeleteSet(how metav1.DeletionPropagation) {
-	if s.Set() != nil {
+	if set := s.Set(); set != nil {
 		s.World.say("user", "deletes the CloneSet (%s)", how)
-		_ = s.Server.Delete("user", model.CloneSets, s.key, model.Deletion{Propagation: how})
+		_ = s.Server.Delete("user", set, client.PropagationPolicy(how))
 	}
 }
 

@@ -245,15 +245,9 @@ func Explore(m Model, most int) Exploration {
 // start is the first state of the exploration.
 func (x *explorer) start() (*cluster, *Violation) {
 	x.server.UIDs = 9000
-	made, err := x.server.Create("user", NewSet(x.model.Set), false)
-	if err != nil {
-		return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
-	}
-	x.uid = made.GetUID()
+	x.uid = must(x.server.Create("user", NewSet(x.model.Set), false)).GetUID()
 	if x.cold != nil {
-		if _, err := x.server.Create("kubelet", x.cold, false); err != nil {
-			return nil, &Violation{Rule: "setup", What: err.Error(), At: epoch}
-		}
+		must(x.server.Create("kubelet", x.cold, false))
 	}
 	c := x.now(nil)
 	for range 1000 {

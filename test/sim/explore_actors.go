@@ -20,9 +20,12 @@ import (
 var faults = map[string]func(*explorer, *corev1.Pod){
 	"Restarts":      (*explorer).restarts, // its container ends, and the kubelet starts it again
 	"Evicted":       (*explorer).evicted,
-	"DeletedByHand": (*explorer).deletedByHand,
-	"Orphaned":      (*explorer).orphaned,
-	"Touched":       (*explorer).touched, // somebody annotates it, about something else
+	"DeletedByHand": func(x *explorer, pod *corev1.Pod) { _ = x.server.Delete("user", pod) },
+	"Orphaned":      func(x *explorer, pod *corev1.Pod) { x.sim.orphan(pod) },
+	// Touched: somebody annotates it, about something else.
+	"Touched": func(x *explorer, pod *corev1.Pod) {
+		x.sim.changePod(pod, func(pod *corev1.Pod) { pod.Annotations["other/note"] = "x" })
+	},
 }
 
 // actor is who makes a transition.
@@ -84,7 +87,7 @@ func (x *explorer) transitions(c *cluster) []transition {
 func (x *explorer) woken() bool {
 	return slices.ContainsFunc(x.commits, func(c *model.Commit) bool {
 		if c.Kind == model.Nodes {
-			return cordon(c.Old) != cordon(c.New)
+			return unschedulable(c.Old) != unschedulable(c.New)
 		}
 		old, pod := c.Pods() // neither of the CloneSet; one of a Pod that is created or removed
 		if old != nil && pod != nil && pulls(pod) {
@@ -94,11 +97,6 @@ func (x *explorer) woken() bool {
 		}
 		return old == nil || pod == nil || plan.Digest(old) != plan.Digest(pod)
 	})
-}
-
-func cordon(object client.Object) bool {
-	node, ok := object.(*corev1.Node)
-	return ok && node.Spec.Unschedulable
 }
 
 func (x *explorer) actions(c *cluster) []action {
@@ -170,7 +168,7 @@ func (x *explorer) scheduled(pod *corev1.Pod) {
 	if x.sim.nodes.cordoned(node) {
 		node = nodeName(1)
 	}
-	x.sim.nodes.write("scheduler", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Spec.NodeName = node })
+	model.Change(x.server, "scheduler", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Spec.NodeName = node })
 }
 
 // running returns what runs of a Pod, to change it.
@@ -228,14 +226,14 @@ func (x *explorer) reported(pod *corev1.Pod) bool {
 }
 
 func (x *explorer) reports(pod *corev1.Pod) {
-	x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+	model.Change(x.server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
 		runOf(x.state.running, pod).Report(pod, model.Node{})(pod, epoch)
 	})
 }
 
 func (x *explorer) ends(pod *corev1.Pod) {
 	x.run(pod).End()
-	_ = x.server.Delete("kubelet", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{UID: pod.UID, Now: true})
+	_ = x.server.Delete("kubelet", pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(0))
 }
 
 // past is the time before the run: whatever was young becomes old enough for every
@@ -307,18 +305,6 @@ func (x *explorer) restarts(pod *corev1.Pod) {
 
 func (x *explorer) evicted(pod *corev1.Pod) {
 	if pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" {
-		x.sim.nodes.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, epoch) })
+		model.Change(x.server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, epoch) })
 	}
-}
-
-func (x *explorer) deletedByHand(pod *corev1.Pod) {
-	_ = x.server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
-}
-
-func (x *explorer) orphaned(pod *corev1.Pod) {
-	x.sim.changePod(pod, func(pod *corev1.Pod) { pod.OwnerReferences = nil })
-}
-
-func (x *explorer) touched(pod *corev1.Pod) {
-	x.sim.changePod(pod, func(pod *corev1.Pod) { pod.Annotations["other/note"] = "x" })
 }

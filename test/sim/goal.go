@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -150,7 +149,7 @@ func (s *Simulation) missingOf(pod *corev1.Pod, set *apps.CloneSet) string {
 		return "is still marked not ready"
 	case !available(pod, set, s.World.now()):
 		return "is not available"
-	case pod.Labels[apps.LabelSpecifiedDelete] == "true" || slices.Contains(set.Spec.ScaleStrategy.PodsToDelete, pod.Name):
+	case specified(pod, set):
 		return "was to be deleted"
 	case s.nodes.truth(pod) != "":
 		return "is not what runs: " + s.nodes.truth(pod)

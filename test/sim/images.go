@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -58,13 +57,9 @@ func (n *nodes) fetched(on plan.ImageOnNode) {
 	if !n.World.roll(0.5) {
 		return
 	}
-	at, image := key("", on.Node), corev1.ContainerImage{Names: []string{"docker.io/library/" + on.Image}}
-	if n.Server.Objects[model.Nodes][at] == nil {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: at.Name}, Status: corev1.NodeStatus{Images: []corev1.ContainerImage{image}}}
-		_, _ = n.Server.Create("kubelet", node, false)
-		return
-	}
-	model.Change(n.Server, "kubelet", at, "", func(node *corev1.Node) { node.Status.Images = append(node.Status.Images, image) })
+	n.change("kubelet", on.Node, func(node *corev1.Node) {
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{"docker.io/library/" + on.Image}})
+	})
 }
 
 // pull is one sync of a pull Pod by its kubelet.
@@ -113,7 +108,7 @@ func (n *nodes) pulled(pod *corev1.Pod, on plan.ImageOnNode, late bool) {
 }
 
 func (n *nodes) status(pod *corev1.Pod, change func(*corev1.PodStatus)) {
-	n.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { change(&pod.Status) })
+	model.Change(n.Server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { change(&pod.Status) })
 }
 
 // refusePull reports whether the server refuses a pull Pod: its quota may be used up.

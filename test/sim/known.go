@@ -28,11 +28,6 @@ import (
 // is not responsible for what others did in the meantime.
 type knowledge []*corev1.Pod
 
-// knew returns what the process based its decision on and has written since.
-func (p *Process) knew(set *apps.CloneSet) knowledge {
-	return p.own(set, p.upTo(len(p.Server.Log[model.Pods]), nil, p.decidedOn()))
-}
-
 // knows is what the process knows, including everything its writes revealed.
 func (p *Process) knows(set *apps.CloneSet) knowledge {
 	return p.own(set, p.upTo(len(p.Server.Log[model.Pods]), nil, &p.known))
@@ -46,23 +41,18 @@ func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
 	if from == 0 {
 		from = len(log)
 	}
-	pods := p.upTo(from, without, p.decidedOn())
+	pods := p.upTo(from, without, cmp.Or(p.pass.known, &p.known)) // before, it adopts Pods and claims, and releases Pods
 	for _, c := range log[from:] {
-		pod, ok := c.Object().(*corev1.Pod)
-		if !ok || c.Actor != p.name || c == without {
+		if c.Actor != p.name || c == without {
 			continue
 		}
+		pod := c.Object().(*corev1.Pod)
 		if was := pods.learned[pod.UID]; was != nil && c.New != nil && !model.Same(was, c.Old) {
 			pod = redone(was, c)
 		}
 		pods.learned[pod.UID], pods.absent[pod.UID] = pod, c.New == nil
 	}
 	return p.own(set, pods)
-}
-
-// decidedOn is what the process had read when it decided.
-func (p *Process) decidedOn() *answers {
-	return cmp.Or(p.pass.known, &p.known) // before, it adopts Pods and claims, and releases Pods
 }
 
 // upTo returns the newest versions of the Pods as the process knew them at a position in the
@@ -75,18 +65,16 @@ func (p *Process) upTo(end int, without *model.Commit, read *answers) answers {
 		}
 	}
 	for _, object := range p.pass.base {
-		if pod, ok := object.(*corev1.Pod); ok {
-			learn(pod)
-		}
+		learn(object.(*corev1.Pod))
 	}
 	for _, pod := range read.learned {
 		learn(pod)
 	}
 	from := p.pass.upTo[model.Pods]
 	for _, c := range p.Server.Log[model.Pods][from:max(end, from)] {
-		if pod, ok := c.Object().(*corev1.Pod); ok && c.Actor == p.name && c != without {
-			out.absent[pod.UID] = c.New == nil
-			learn(pod)
+		if c.Actor == p.name && c != without {
+			out.absent[c.Object().GetUID()] = c.New == nil
+			learn(c.Object().(*corev1.Pod))
 		}
 	}
 	maps.Copy(out.absent, read.absent)

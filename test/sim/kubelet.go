@@ -92,16 +92,11 @@ func (n *nodes) schedule(at types.NamespacedName) {
 	}
 	n.placed = place
 	node := nodeName(place % max(n.config.Nodes.Nodes, 1))
-	n.write("scheduler", at, "", func(pod *corev1.Pod) {
+	model.Change(n.Server, "scheduler", at, "", func(pod *corev1.Pod) {
 		if model.Next(pod) == model.Bind {
 			pod.Spec.NodeName = node
 		}
 	})
-}
-
-// write changes a Pod that may already be gone.
-func (n *nodes) write(actor string, at types.NamespacedName, subresource string, change func(*corev1.Pod)) {
-	model.Change(n.Server, actor, at, subresource, change)
 }
 
 // notice plans a sync of a Pod.
@@ -200,7 +195,7 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 			return
 		}
 		r.reported = order
-		n.write("kubelet", at, "status", func(pod *corev1.Pod) {
+		model.Change(n.Server, "kubelet", at, "status", func(pod *corev1.Pod) {
 			if pod.UID == uid && pod.Status.Phase != corev1.PodFailed {
 				report(pod, n.World.now())
 			}
@@ -220,7 +215,7 @@ func (n *nodes) stop(pod *corev1.Pod, r *running) {
 			return
 		}
 		r.End()
-		_ = n.Server.Delete("kubelet", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{UID: pod.UID, Now: true})
+		_ = n.Server.Delete("kubelet", pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(0))
 	})
 }
 
@@ -240,7 +235,7 @@ func (n *nodes) nodeDown(node int) {
 	n.down[name] = true
 	for _, pod := range n.on(name) {
 		if pod.Status.Phase == corev1.PodRunning {
-			n.write("nodes", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+			model.Change(n.Server, "nodes", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
 				model.SetCondition(pod, corev1.PodReady, false, n.World.now())
 			})
 		}
@@ -282,7 +277,7 @@ func (n *nodes) evict(pod *corev1.Pod) {
 		r.End()
 		r.forget()
 	}
-	n.write("kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, n.World.now()) })
+	model.Change(n.Server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, n.World.now()) })
 }
 
 // forget makes the kubelet resolve again the images that it waits for.

@@ -26,15 +26,13 @@ func othersWiped(w *podWrite) string {
 		changed(w.old.Labels, w.new.Labels), changed(w.old.Annotations, w.new.Annotations),
 		lacking(w.old.Finalizers, w.new.Finalizers), lacking(w.new.Finalizers, w.old.Finalizers),
 	)
-	if others := slices.DeleteFunc(keys, w.own); len(others) > 0 {
+	// All keys that belong neither to the controller nor to a hook or a template start with this.
+	others := slices.DeleteFunc(keys, func(key string) bool { return !strings.HasPrefix(key, "other/") })
+	if len(others) > 0 {
 		return fmt.Sprintf("of Pod %s change %v", w.name(), others)
 	}
 	return ""
 }
-
-// own reports whether a key belongs to the controller, a hook or a template. All other
-// keys start with "other/".
-func (w *podWrite) own(key string) bool { return !strings.HasPrefix(key, "other/") }
 
 // moves are the allowed transitions.
 var moves = map[apps.LifecycleState][]apps.LifecycleState{

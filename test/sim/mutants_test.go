@@ -334,7 +334,7 @@ func claimsFirst(p *Process, s *plan.Snapshot) plan.Plan {
 	for i := range decided.Actions {
 		if a := &decided.Actions[i]; a.Verb == plan.Delete {
 			for _, claim := range a.Claims {
-				_ = p.Server.Delete(p.name, model.Claims, client.ObjectKeyFromObject(claim), model.Deletion{})
+				_ = p.Server.Delete(p.name, claim)
 			}
 		}
 	}

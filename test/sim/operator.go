@@ -64,11 +64,10 @@ func (o operator) finish() {
 
 // look reads a Pod and decides on an answer, which it gives later.
 func (o operator) look(at types.NamespacedName) {
-	object, err := o.Server.Get(model.Pods, at)
-	if err != nil {
+	pod := model.Get[*corev1.Pod](o.Server.Objects, at)
+	if pod == nil {
 		return
 	}
-	pod, _ := object.(*corev1.Pod)
 	change := o.answer(pod)
 	if change == nil || (!o.closing && o.World.roll(o.config.Operator.Silent)) {
 		return

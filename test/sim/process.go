@@ -159,7 +159,7 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		}
 		changed := func(before, after client.Object) {
 			if kind == model.Pods {
-				dispatch(watched.PodEvents(), before, after, nobody{})
+				dispatch(watched.PodEvents(), before, after, &queue{stopped: true}) // nobody works it off
 			}
 			p.later(kind, before, after)
 		}
@@ -220,15 +220,6 @@ func dispatch(to handler.EventHandler, before, after client.Object, queue workqu
 		to.Update(ctx, event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
 	}
 }
-
-// nobody is a queue that nobody works off.
-type nobody struct {
-	priorityqueue.PriorityQueue[reconcile.Request]
-}
-
-func (nobody) Add(reconcile.Request)                                   {}
-func (nobody) AddAfter(reconcile.Request, time.Duration)               {}
-func (nobody) AddWithOpts(priorityqueue.AddOpts, ...reconcile.Request) {}
 
 // mostVain is how many passes in a row may change nothing.
 const mostVain = 300
@@ -331,6 +322,9 @@ func (q *queue) Add(r reconcile.Request) {
 // AddAfter adds a request later. Of several times only the earliest counts, as in a real
 // queue.
 func (q *queue) AddAfter(r reconcile.Request, delay time.Duration) {
+	if q.stopped {
+		return
+	}
 	at := q.world.now().Add(delay)
 	if !q.due.IsZero() && !q.due.After(at) {
 		return

@@ -4,10 +4,10 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
@@ -137,8 +137,6 @@ func (s *Simulation) removeObstacles() {
 	}
 	s.giveUpPods()
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
-		s.changePod(pod, func(pod *corev1.Pod) {
-			pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(f string) bool { return f == "other/finalizer" })
-		})
+		s.changePod(pod, func(pod *corev1.Pod) { controllerutil.RemoveFinalizer(pod, "other/finalizer") })
 	}
 }

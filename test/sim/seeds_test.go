@@ -8,21 +8,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	gocmp "github.com/google/go-cmp/cmp"
-	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
@@ -37,54 +35,27 @@ var (
 //
 //	go -C test test ./sim -run TestSeeds -first SEED -seeds 1
 func TestSeeds(t *testing.T) {
-	failures := append(runSeeds(Random, *first, *seeds), runSeeds(Wide, *first, max(*seeds/50, 1))...)
-	for i, f := range failures {
-		if i < 3 {
-			t.Errorf("seed %d: %v\n%s", f.seed, f.violation, f.story())
-			continue
+	var told atomic.Int32
+	play := func(name string, of schedule, count int) {
+		for seed := *first; seed < *first+uint64(count); seed++ { // a count is not negative
+			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
+				t.Parallel()
+				s := of(seed, nil)
+				if v := s.Run(); v != nil {
+					t.Error(v)
+					if told.Add(1) <= 3 {
+						t.Log(s.World.Story())
+					}
+				}
+			})
 		}
-		t.Errorf("seed %d: %v", f.seed, f.violation)
 	}
+	play("seed ", Random, *seeds)
+	play("wide ", Wide, max(*seeds/50, 1))
 }
 
 // schedule builds a run from a seed.
 type schedule func(seed uint64, change func(*Config)) *Simulation
-
-type failure struct {
-	of        schedule
-	seed      uint64
-	violation *Violation
-}
-
-// story tells the run again.
-func (f failure) story() string {
-	s := f.of(f.seed, nil)
-	v := s.Run()
-	return fmt.Sprintf("%s%v", s.World.Story(), v)
-}
-
-// runSeeds runs schedules on all processors.
-func runSeeds(of schedule, first uint64, count int) []failure {
-	var (
-		mu       sync.Mutex
-		failures []failure
-		workers  errgroup.Group
-	)
-	workers.SetLimit(runtime.GOMAXPROCS(0))
-	for seed := first; seed < first+uint64(count); seed++ { // a count is not negative
-		workers.Go(func() error {
-			if v := of(seed, nil).Run(); v != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failures = append(failures, failure{of, seed, v})
-			}
-			return nil
-		})
-	}
-	_ = workers.Wait() // none fails
-	slices.SortFunc(failures, func(a, b failure) int { return cmp.Compare(a.seed, b.seed) })
-	return failures
-}
 
 var update = flag.Bool("update", false, "rewrite the golden stories; read every line that changes before you commit it")
 
@@ -102,17 +73,10 @@ func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
 	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		checktest.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := gocmp.Diff(string(want), text); diff != "" {
-		t.Errorf("the text has changed (-want +got); if it is right, rewrite it with -update:\n%s", diff)
-	}
+	want := checktest.Must(os.ReadFile(path))(t)
+	checktest.Same(t, "the text (if it is right, rewrite it with -update)", string(want), text)
 }
 
 // TestLogOfARollout covers what the controller logs at the default level when a set is
@@ -327,9 +291,7 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	if len(pods) != 1 {
 		t.Fatalf("%d Pods", len(pods))
 	}
-	if err := s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pods[0]), model.Deletion{Now: true}); err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, s.Server.Delete("user", pods[0], client.GracePeriodSeconds(0)))
 	watch.stopped = false
 	watch.Relist()
 	s.settles(t)

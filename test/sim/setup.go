@@ -107,9 +107,7 @@ func New(config Config, set *apps.CloneSet) *Simulation {
 		s.observe, protector{s}.observe, collector{s}.observe, s.nodes.observe, operator{s}.observe,
 	}
 	s.launch(config.Process)
-	if _, err := s.Server.Create("user", set, false); err != nil {
-		s.World.fail("setup", "create the CloneSet: %v", err)
-	}
+	must(s.Server.Create("user", set, false))
 	return s
 }
 
@@ -175,9 +173,7 @@ func (s *Simulation) Edit(what string, change func(*apps.CloneSet)) {
 		s.templates = append(s.templates, set.Spec.Template)
 	}
 	_, err := s.Server.Update("user", model.CloneSets, s.key, "", func(object client.Object) error {
-		if set, ok := object.(*apps.CloneSet); ok {
-			change(set)
-		}
+		change(object.(*apps.CloneSet))
 		return nil
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
@@ -182,7 +183,7 @@ func (s *Simulation) eachOf(n int, do func(*corev1.Pod)) {
 }
 
 func (s *Simulation) changePod(pod *corev1.Pod, change func(*corev1.Pod)) {
-	s.nodes.write("user", client.ObjectKeyFromObject(pod), "", change)
+	model.Change(s.Server, "user", client.ObjectKeyFromObject(pod), "", change)
 }
 
 func (s *Simulation) nameForDeletion() {
@@ -207,9 +208,7 @@ func (s *Simulation) listForDeletion() {
 }
 
 func (s *Simulation) deleteByHand() {
-	s.eachOf(1, func(pod *corev1.Pod) {
-		_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
-	})
+	s.eachOf(1, func(pod *corev1.Pod) { _ = s.Server.Delete("user", pod) })
 }
 
 // touchByHand writes something unrelated to the controller.
@@ -217,8 +216,8 @@ func (s *Simulation) touchByHand() {
 	s.eachOf(2, func(pod *corev1.Pod) {
 		s.changePod(pod, func(pod *corev1.Pod) {
 			pod.Labels["other/label"] = fmt.Sprint(s.World.chance.IntN(100))
-			if s.World.roll(0.2) && pod.DeletionTimestamp == nil && !slices.Contains(pod.Finalizers, "other/finalizer") {
-				pod.Finalizers = append(pod.Finalizers, "other/finalizer")
+			if s.World.roll(0.2) && pod.DeletionTimestamp == nil {
+				controllerutil.AddFinalizer(pod, "other/finalizer")
 			}
 		})
 	})
@@ -232,9 +231,11 @@ func (s *Simulation) losesNode() {
 
 // orphanByHand removes a Pod from its set; the set may take it back.
 func (s *Simulation) orphanByHand() {
-	s.eachOf(1, func(pod *corev1.Pod) {
-		s.changePod(pod, func(pod *corev1.Pod) { pod.OwnerReferences = nil })
-	})
+	s.eachOf(1, s.orphan)
+}
+
+func (s *Simulation) orphan(pod *corev1.Pod) {
+	s.changePod(pod, func(pod *corev1.Pod) { pod.OwnerReferences = nil })
 }
 
 // someHooks draws a lifecycle.
@@ -263,9 +264,7 @@ func (s *Simulation) takeOutByHand() {
 			if s.World.roll(0.5) {
 				return
 			}
-			then = func() {
-				_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{UID: pod.UID})
-			}
+			then = func() { _ = s.Server.Delete("user", pod, client.Preconditions{UID: &pod.UID}) }
 		}
 		s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute)), then)
 	})

@@ -10,13 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/scenariotest"
-	"github.com/usher-dev/usher/test/model"
 )
 
 // NewSet is a CloneSet of one replica with one container, changed as the words say.
@@ -170,7 +168,7 @@ var deeds = map[string]func(s *Simulation, value string){
 	"remove": func(s *Simulation, _ string) {
 		pod := s.Pods()[0]
 		s.World.say("user", "deletes Pod %s", pod.Name)
-		_ = s.Server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{})
+		_ = s.Server.Delete("user", pod)
 	},
 	"apart": func(s *Simulation, _ string) {
 		s.changePod(s.Pods()[0], func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })

@@ -17,6 +17,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/model"
@@ -54,7 +55,6 @@ func (s *simulation) enter(pod *corev1.Pod, state apps.LifecycleState, restores 
 
 // create creates a Pod of the CloneSet.
 func (s *simulation) create(name string, state apps.LifecycleState, labels ...string) *corev1.Pod {
-	s.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
@@ -80,7 +80,6 @@ func (s *simulation) create(name string, state apps.LifecycleState, labels ...st
 
 // populate creates ready Pods that wait to be registered.
 func (s *simulation) populate(pods int) {
-	s.Helper()
 	for n := range pods {
 		name := s.create(fmt.Sprintf("nginx-%03d", n), apps.StateNormal).Name
 		s.kubelet(s.pod(name))
@@ -106,9 +105,7 @@ func (s *simulation) kubelet(pod *corev1.Pod) {
 		s.report(pod)
 	case model.Stop:
 		run.End()
-		if err := s.server.Delete("kubelet", model.Pods, at, model.Deletion{UID: pod.UID, Now: true}); err != nil {
-			s.Fatal(err)
-		}
+		checktest.NoError(s, s.server.Delete("kubelet", pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(0)))
 	}
 }
 
@@ -212,7 +209,6 @@ func movesOf(pod *corev1.Pod, forward bool) []move {
 
 // reconcile makes one of the moves that a CloneSet controller may make with the Pod.
 func (s *simulation) reconcile(pod *corev1.Pod, forward bool) {
-	s.Helper()
 	possible := movesOf(pod, forward)
 	// A drain takes a while; it is not undone at every turn.
 	if len(possible) == 0 || pod.DeletionTimestamp != nil || !s.controlled(pod) || s.asks(actorCloneSet, pod) || possible[0].back && len(possible) == 1 && s.random.IntN(4) > 0 {
@@ -236,11 +232,8 @@ func (s *simulation) controlled(pod *corev1.Pod) bool {
 }
 
 func (s *simulation) delete(pod *corev1.Pod) {
-	s.Helper()
 	s.log("%s: is deleted", pod.Name)
-	if err := s.server.Delete("user", model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{}); err != nil {
-		s.Fatal(err)
-	}
+	checktest.NoError(s, s.server.Delete("user", pod))
 }
 
 // action is what can happen in a step.
@@ -285,7 +278,6 @@ func pick[T any](s *simulation, from ...T) T { return from[s.random.IntN(len(fro
 
 // step takes one action.
 func (s *simulation) step() {
-	s.Helper()
 	s.elapse(500 * time.Millisecond)
 	s.collect()
 	if len(s.pods()) == 0 {
@@ -322,7 +314,6 @@ func (s *simulation) elapse(atMost time.Duration) {
 }
 
 func (s *simulation) createOne() {
-	s.Helper()
 	names := 4
 	if s.features.guard {
 		names = 6
@@ -388,7 +379,6 @@ func (s *simulation) label(pod *corev1.Pod, app, track string) {
 
 // bypass deletes a Registration past its finalizer, or creates it again.
 func (s *simulation) bypass() {
-	s.Helper()
 	if s.ending != "" {
 		return
 	}
@@ -407,20 +397,15 @@ func (s *simulation) bypass() {
 
 // vanish deletes a Registration past its finalizer, and returns one to create again.
 func (s *simulation) vanish(name string) *usher.Registration {
-	s.Helper()
 	s.log("Registration %s vanishes", name)
-	at := types.NamespacedName{Namespace: namespace, Name: name}
-	r := model.Get[*usher.Registration](s.server.Objects, at)
+	r := model.Get[*usher.Registration](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: name})
 	edit(s, namespace, name, func(r *usher.Registration) { r.Finalizers = nil })
-	if err := s.server.Delete("user", model.KindOf(r), at, model.Deletion{}); err != nil {
-		s.Fatal(err)
-	}
+	checktest.NoError(s, s.server.Delete("user", r))
 	return &usher.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: r.Spec}
 }
 
 // passAtRandom lets the operator make a pass, and perhaps crash in it.
 func (s *simulation) passAtRandom() {
-	s.Helper()
 	if s.random.IntN(3) > 0 {
 		s.refresh()
 	}
@@ -444,7 +429,6 @@ func (s *simulation) refresh() {
 
 // passes makes passes with an up-to-date cache.
 func (s *simulation) passes(n int) {
-	s.Helper()
 	for range n {
 		s.refresh()
 		s.pass()
@@ -452,12 +436,10 @@ func (s *simulation) passes(n int) {
 }
 
 func (s *simulation) pass() {
-	s.Helper()
 	s.passOver(namespace)
 }
 
 func (s *simulation) passOver(which string) {
-	s.Helper()
 	s.log("operator passes over %s", which)
 	current := which == namespace && maps.Equal(s.cached[model.Pods], s.server.Objects[model.Pods])
 	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: which}})
@@ -478,9 +460,7 @@ func (s *simulation) passOver(which string) {
 func (s *simulation) probe() {
 	s.process.left = unlimited
 	for _, name := range slices.Sorted(slices.Values(registries)) {
-		if _, err := s.operator.ReconcileRegistry(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}); err != nil {
-			s.Fatal(err)
-		}
+		checktest.Must(s.operator.ReconcileRegistry(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}))(s)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -63,7 +64,6 @@ func (s *simulation) asks(who string, pod *corev1.Pod) bool {
 
 // call makes the requests whose time has come.
 func (s *simulation) call() {
-	s.Helper()
 	waiting := s.callers
 	s.callers = nil
 	for _, c := range waiting {
@@ -75,7 +75,6 @@ func (s *simulation) call() {
 
 // repeat makes the caller's next request, if its time has come, and reports whether it goes on.
 func (s *simulation) repeat(c *caller) bool {
-	s.Helper()
 	pod := s.pod(c.pod.Name)
 	switch {
 	case pod == nil || pod.UID != c.pod.UID || pod.DeletionTimestamp != nil:
@@ -113,7 +112,7 @@ func (s *simulation) request(c *caller) error {
 	at := client.ObjectKeyFromObject(c.pod)
 	if !c.evicts {
 		s.guardian.deleters[c.pod.UID] = true
-		err := s.server.Delete(c.who, model.Pods, at, model.Deletion{UID: c.pod.UID})
+		err := s.server.Delete(c.who, c.pod, client.Preconditions{UID: &c.pod.UID})
 		s.log("%s deletes %s: %v", c.who, at.Name, err)
 		return err
 	}
@@ -149,7 +148,6 @@ func (s *simulation) scaleIn(*corev1.Pod) {
 
 // force deletes a Pod at once, with grace period 0 or past the guard.
 func (s *simulation) force(pod *corev1.Pod) {
-	s.Helper()
 	if s.random.IntN(2) == 0 {
 		s.change(pod, "skips the drain", func(pod *corev1.Pod) {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, usher.AnnotationSkipDrain, "true")
@@ -159,15 +157,12 @@ func (s *simulation) force(pod *corev1.Pod) {
 	}
 	s.guardian.excuse = "it is forced"
 	s.log("%s: is deleted by force", pod.Name)
-	if err := s.server.Delete(actorUser, model.Pods, client.ObjectKeyFromObject(pod), model.Deletion{Now: true}); err != nil {
-		s.Fatal(err)
-	}
+	checktest.NoError(s, s.server.Delete(actorUser, pod, client.GracePeriodSeconds(0)))
 	s.guardian.excuse = ""
 }
 
 // cascade deletes the CloneSet, in the background or the foreground; its Pods follow.
 func (s *simulation) cascade(*corev1.Pod) {
-	s.Helper()
 	if s.ending != "" || s.absent != nil || s.random.IntN(4) > 0 {
 		return
 	}
@@ -178,7 +173,6 @@ func (s *simulation) cascade(*corev1.Pod) {
 
 // endNamespace deletes all that is in the namespace.
 func (s *simulation) endNamespace(*corev1.Pod) {
-	s.Helper()
 	if s.ending != "" || s.absent != nil || s.random.IntN(4) > 0 {
 		return
 	}
@@ -192,7 +186,6 @@ func (s *simulation) endNamespace(*corev1.Pod) {
 
 // deleteAll deletes the objects of a kind; a CloneSet may have to wait for its Pods.
 func (s *simulation) deleteAll(kind model.Kind, who string) {
-	s.Helper()
 	for _, object := range model.Sorted(s.server.Objects[kind]) {
 		if object.GetNamespace() != namespace {
 			continue
@@ -200,16 +193,13 @@ func (s *simulation) deleteAll(kind model.Kind, who string) {
 		if kind == "CloneSet" && s.random.IntN(2) == 0 {
 			edit(s, namespace, object.GetName(), func(set *apps.CloneSet) { set.Finalizers = []string{metav1.FinalizerDeleteDependents} })
 		}
-		if err := s.server.Delete(who, kind, client.ObjectKeyFromObject(object), model.Deletion{}); err != nil {
-			s.Fatal(err)
-		}
+		checktest.NoError(s, s.server.Delete(who, object))
 	}
 }
 
 // collect deletes Pods whose CloneSet or namespace is being deleted. When all is gone, it is
 // made anew.
 func (s *simulation) collect() {
-	s.Helper()
 	if s.ending == "" {
 		return
 	}

@@ -183,7 +183,6 @@ func read[T any](text []byte) (out T) {
 
 // called reports whether API servers call the guard, as it is configured.
 func (s *simulation) called(r *admissionv1.AdmissionRequest) bool {
-	s.Helper()
 	at := slices.IndexFunc(webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool {
 		return slices.Contains(w.Rules[0].Operations, admissionregistrationv1.OperationType(r.Operation))
 	})
@@ -231,7 +230,6 @@ func (s *simulation) mislabel(pod *corev1.Pod) {
 // judgeLabels checks that the operator has put the label back after a pass that saw all Pods as
 // they are.
 func (s *simulation) judgeLabels() {
-	s.Helper()
 	for _, pod := range s.pods() {
 		if s.guardian.mislabelled[pod.UID] && plan.Unguarded(pod) {
 			s.fail("%s is without the guard's label after a pass", pod.Name)
@@ -241,7 +239,6 @@ func (s *simulation) judgeLabels() {
 
 // judgeEnd checks that no callers use a Pod that is deleted: its containers get SIGTERM.
 func (s *simulation) judgeEnd(c *model.Commit) {
-	s.Helper()
 	pod, _ := c.Pods()
 	if pod == nil || !c.Deletes() || !s.features.guard || s.guardian.proceeded[pod.UID] {
 		return
@@ -306,7 +303,6 @@ func (p *process) leaving(budget *policyv1.PodDisruptionBudget) map[types.UID]bo
 // judgeBudgets checks that no more Pods leave for evictions than their budgets allow, as far
 // as the operator can see.
 func (p *process) judgeBudgets(changes []registry.Change) {
-	p.Helper()
 	for _, budget := range model.List[*policyv1.PodDisruptionBudget](p.cached) {
 		leaving, fresh := p.leaving(budget), ""
 		for _, c := range changes {

@@ -24,7 +24,6 @@ import (
 
 // check checks the invariants that hold at every moment.
 func (s *simulation) check() {
-	s.Helper()
 	held := map[string]bool{}
 	for _, pod := range s.pods() {
 		held[string(pod.UID)] = controllerutil.ContainsFinalizer(pod, usher.Finalizer)
@@ -38,7 +37,6 @@ func (s *simulation) check() {
 // checkEntries checks the entries in a registry; held are the UIDs of Pods that cannot
 // vanish.
 func (s *simulation) checkEntries(name string, held map[string]bool) {
-	s.Helper()
 	foreign := false
 	r := s.registry(name)
 	known := r != nil && controllerutil.ContainsFinalizer(r, usher.Finalizer) && len(r.Status.Users) > 0
@@ -62,7 +60,6 @@ func (s *simulation) checkEntries(name string, held map[string]bool) {
 
 // judge checks a write of the operator to a Pod.
 func (s *simulation) judge(c *model.Commit) {
-	s.Helper()
 	s.judgeEnd(c)
 	before, after := c.Pods()
 	if c.Actor != actorOperator || before == nil {
@@ -88,7 +85,6 @@ func (s *simulation) judge(c *model.Commit) {
 
 // judgeFinalizer checks that the finalizer holds a Pod while a registry lists it.
 func (s *simulation) judgeFinalizer(before, after *corev1.Pod) {
-	s.Helper()
 	lost := controllerutil.ContainsFinalizer(before, usher.Finalizer) && !controllerutil.ContainsFinalizer(after, usher.Finalizer)
 	if lost {
 		s.proceeds(before)
@@ -99,7 +95,6 @@ func (s *simulation) judgeFinalizer(before, after *corev1.Pod) {
 }
 
 func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.LifecycleState) {
-	s.Helper()
 	gate := pod.Name + key + pod.Annotations[apps.AnnotationLifecycleTimestamp]
 	s.released[gate]++
 	stays := key == keyInPlace && s.features.policy == usher.InPlaceUpdateStay
@@ -125,7 +120,6 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 // judgeDrain checks that no callers use a Pod when its hook is released or it is deleted. One
 // that goes is listed nowhere, not even out of service.
 func (s *simulation) judgeDrain(what string, goes bool, pod *corev1.Pod) {
-	s.Helper()
 	listed, serving := s.listed(pod.UID)
 	switch last, ever := s.lastSeen[pod.UID]; {
 	case serving, listed && goes:
@@ -140,7 +134,6 @@ func (s *simulation) judgeDrain(what string, goes bool, pod *corev1.Pod) {
 
 // checkSettled checks what holds when nothing is left to do.
 func (s *simulation) checkSettled() {
-	s.Helper()
 	want := map[string]bool{"/" + s.foreign.ID: true}
 	for _, pod := range s.pods() {
 		for _, name := range []string{"nginx", edge} {
@@ -208,7 +201,6 @@ func (s *simulation) weightOf(name string) int32 {
 // judgeSilence checks the removal of Pods whose nodes are silent, as the caches show
 // them. A service has the name of its Registration.
 func (p *process) judgeSilence(name, service string, changes []registry.Change) {
-	p.Helper()
 	if !p.exists(service) {
 		return // what leaves does so because its Registration is gone
 	}
@@ -317,7 +309,6 @@ func (p *process) records(name string) {
 // when it does: they need as long again as the registry was away, but no
 // longer than plan.DefaultAfterOutage, to be back.
 func (s *simulation) judgeOutages(what string, pod *corev1.Pod) {
-	s.Helper()
 	for _, a := range s.absences {
 		known, seen := a.recorded || slices.Contains(a.met, s.process), s.seenIn[a.name][pod.UID]
 		if !known || a.to.IsZero() || !a.from.Before(seen.Add(propagation)) { // they had heard before

@@ -112,7 +112,6 @@ func (s *simulation) follows(pod *corev1.Pod) bool {
 
 // judgeService checks that callers of the Service do not use a Pod whose hook is released.
 func (s *simulation) judgeService(key string, pod *corev1.Pod) {
-	s.Helper()
 	last, ever := s.served[pod.UID]
 	switch {
 	case !s.follows(pod) || !ever:
@@ -126,7 +125,6 @@ func (s *simulation) judgeService(key string, pod *corev1.Pod) {
 // judgeGate checks a turn of a Pod's gate: only one that is to leave is taken out of its
 // Service, and only one that is protected is brought in.
 func (s *simulation) judgeGate(before, after *corev1.Pod) {
-	s.Helper()
 	if !s.follows(before) || after.UID != before.UID {
 		return
 	}
@@ -142,7 +140,6 @@ func (s *simulation) judgeGate(before, after *corev1.Pod) {
 
 // checkServed checks that the Service lists every Pod when nothing is left to do.
 func (s *simulation) checkServed() {
-	s.Helper()
 	if !s.features.service {
 		return
 	}

@@ -28,6 +28,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
@@ -128,12 +129,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 
 // make creates an object.
 func (s *simulation) make(object client.Object) client.Object {
-	s.Helper()
-	made, err := s.server.Create("user", object, false)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return made
+	return checktest.Must(s.server.Create("user", object, false))(s)
 }
 
 func (s *simulation) log(format string, args ...any) {
@@ -157,7 +153,7 @@ func (s *simulation) restart() {
 	live := model.Client{Server: s.server, Actor: actorOperator, Send: p.send}
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
-	operator, err := registration.New(&cached, &live, recorder{s}, registration.Options{
+	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
 		Workers: 1, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.Service != nil {
@@ -165,11 +161,7 @@ func (s *simulation) restart() {
 			}
 			return &connector{Registry: s.stores[r.Name], process: p, name: r.Name}, nil
 		},
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.operator = operator
+	}))(s)
 }
 
 // logged is the context of the operator's calls. Its logs must reveal no secret.
@@ -216,7 +208,6 @@ func (s *simulation) entries(name string) []registry.Entry {
 
 // settle ends all faults and lets the cluster settle.
 func (s *simulation) settle() {
-	s.Helper()
 	s.log("all is well")
 	for _, name := range registries {
 		s.breaks(name, memory.None)
@@ -253,7 +244,6 @@ func (s *simulation) wait(span time.Duration) { s.clock.SetTime(s.clock.Now().Ad
 
 // run takes so many steps, and then lets the cluster settle.
 func (s *simulation) run(steps int) {
-	s.Helper()
 	for range steps {
 		if s.broken == "" {
 			s.step()

@@ -23,6 +23,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -171,7 +172,7 @@ var steps = map[string]func(s *story, value string){
 		})
 	},
 	"remove": func(s *story, name string) {
-		check(s.T, name, s.server.Delete("user", "Registry", types.NamespacedName{Name: name}, model.Deletion{}))
+		checktest.NoError(s, s.server.Delete("user", s.registry(name)))
 	},
 	"vanish": func(s *story, name string) { s.vanished = s.vanish(name) },
 	// again makes a vanished Registration again, with another service if there is one.

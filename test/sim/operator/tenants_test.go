@@ -48,7 +48,6 @@ func (s *simulation) settleTenants() {
 }
 
 func (s *simulation) passOfTenants() {
-	s.Helper()
 	if s.features.tenants {
 		for _, tenant := range tenants {
 			s.refresh()
@@ -65,7 +64,6 @@ func (s *simulation) registrations() []*usher.Registration {
 // judgeOwners checks that nobody gets an entry into a service that is another's, by its rule or
 // by the entries in it.
 func (c *connector) judgeOwners(name string, changes []registry.Change) {
-	c.process.Helper()
 	for _, change := range changes {
 		by := change.Entry.Owner.Namespace
 		if change.Op != registry.Put {
@@ -84,7 +82,6 @@ func (c *connector) judgeOwners(name string, changes []registry.Change) {
 
 // checkOwned checks that each registry lists one tenant where both want to be.
 func (s *simulation) checkOwned() {
-	s.Helper()
 	for _, name := range registries {
 		if have := len(s.stores[name].Entries(spoils)); s.features.tenants && have != 1 {
 			s.fail("%s lists %d entries in %s, want one", name, have, spoils)
