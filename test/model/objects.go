@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -121,6 +122,12 @@ func WithVersion(object client.Object, version string) client.Object {
 	copied, _ := out.Interface().(client.Object)
 	copied.SetResourceVersion(version)
 	return copied
+}
+
+// Version is the version of an object; 0 if it has none.
+func Version(object client.Object) int64 {
+	number, _ := strconv.ParseInt(object.GetResourceVersion(), 10, 64) // 0 if it is no number
+	return number
 }
 
 // Clear makes an object the zero value of its type: decoding merges into what is there.

@@ -270,11 +270,7 @@ func (s *Server) admit(actor string, at types.NamespacedName, r admissionv1.Admi
 	}
 	r.Namespace, r.Name, r.UserInfo = at.Namespace, at.Name, authenticationv1.UserInfo{Username: actor}
 	for into, from := range map[*runtime.RawExtension]any{&r.OldObject: old, &r.Object: object, &r.Options: options} {
-		data, err := json.Marshal(from)
-		if err != nil {
-			return apierrors.NewInternalError(err)
-		}
-		into.Raw = data
+		into.Raw, _ = json.Marshal(from) // what the API has always encodes
 	}
 	return s.Admit(&r)
 }

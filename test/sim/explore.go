@@ -28,8 +28,9 @@ type Model struct {
 	Edits []string
 	// Faults happen once each, in any order, at any time.
 	Faults []string
-	// Interfere limits how much others do during one pass; below 0 is no limit.
+	// Interfere limits how much others do during one pass, unless it is Unbounded. Default: 1.
 	Interfere int
+	Unbounded bool
 	// Slow makes the kubelet read, stop, start and report one after the other.
 	Slow bool
 	// Timed lets time pass between passes.
@@ -50,7 +51,7 @@ type Model struct {
 	// Finds names mutants that this model finds.
 	Finds []string
 	// Change alters the controller.
-	Change func(*Config)
+	Change func(*Config) `json:"-"`
 }
 
 // Exploration is the result of exploring a model.

@@ -62,9 +62,9 @@ type transition struct {
 
 // transitions lists what others than the controller can do in a state.
 func (x *explorer) transitions(c *cluster) []transition {
-	pass, limited := c.pass, c.pass != nil && x.model.Interfere >= 0
-	if limited {
-		if int(pass.events) >= x.model.Interfere {
+	pass := c.pass
+	if pass != nil && !x.model.Unbounded {
+		if int(pass.events) >= max(x.model.Interfere, 1) {
 			return nil
 		}
 		disturbed := *pass

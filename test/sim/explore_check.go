@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -247,23 +246,9 @@ func (x *explorer) picture(c *cluster) []string {
 	if set := setOf(c.objects); set != nil {
 		out = append(out, fmt.Sprintf("CloneSet %s: %s", set.Name, describeSpec(set)))
 	}
-	for _, object := range model.Sorted(c.objects[model.Pods]) {
-		pod, _ := object.(*corev1.Pod)
-		facts := []string{string(model.State(pod)), "of " + hash(pod.Labels[apps.LabelRevision]), imagesOf(&pod.Spec)}
-		for _, kind := range []corev1.PodConditionType{corev1.PodReady, apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
-			if status := model.Condition(pod, kind).Status; status != "" {
-				facts = append(facts, fmt.Sprintf("%s=%s", kind, status))
-			}
-		}
-		if pod.DeletionTimestamp != nil {
-			facts = append(facts, "being deleted")
-		}
-		for _, key := range sortedKeys(pod.Labels, nil) {
-			if strings.HasPrefix(key, hookPrefix) {
-				facts = append(facts, key+"="+pod.Labels[key])
-			}
-		}
-		out = append(out, fmt.Sprintf("Pod %s: %s %v, runs %v", pod.Name, strings.Join(facts, ", "), pod.Finalizers, runOf(c.running, pod).Containers))
+	for _, pod := range model.List[*corev1.Pod](c.objects) {
+		out = append(out, fmt.Sprintf("Pod %s: %s, runs %v",
+			pod.Name, strings.Join(podChanges(&corev1.Pod{}, pod), ", "), runOf(c.running, pod).Containers))
 	}
 	return out
 }

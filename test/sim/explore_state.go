@@ -209,7 +209,7 @@ func (w *writer) rank(c *cluster) {
 	}
 	for _, object := range all {
 		name := w.intern(object).name
-		w.ranks[name] = append(w.ranks[name], versionOf(object))
+		w.ranks[name] = append(w.ranks[name], model.Version(object))
 	}
 	for name, versions := range w.ranks {
 		slices.Sort(versions)
@@ -230,7 +230,7 @@ func (w *writer) refer(objects ...client.Object) (string, []client.Object) {
 	out := make([]client.Object, len(objects))
 	for i, object := range objects {
 		content := w.intern(object)
-		rank := max(slices.Index(w.ranks[content.name], versionOf(object)), 0) + 1
+		rank := max(slices.Index(w.ranks[content.name], model.Version(object)), 0) + 1
 		key, out[i] = fmt.Appendf(key, "%d:%d ", content.id, rank), w.at(content, rank)
 	}
 	return string(key), out

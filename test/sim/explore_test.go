@@ -4,15 +4,14 @@ package sim
 
 import (
 	"flag"
+	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -25,9 +24,9 @@ var (
 // controller, the kubelets, the hook operator and the user act, and for every point at
 // which the controller can crash.
 func TestExplore(t *testing.T) {
-	worlds := models(t, "small")
+	worlds := load[[]Model]("models/small.yaml")
 	if *deep {
-		worlds = append(worlds, models(t, "large")...)
+		worlds = append(worlds, load[[]Model]("models/large.yaml")...)
 	}
 	for _, model := range worlds {
 		t.Run(model.Name, func(t *testing.T) {
@@ -82,61 +81,21 @@ func label(s *plan.Snapshot, p *plan.Plan, wanted func(*corev1.Pod) bool) {
 // TestMutantsAreFound: an explorer that finds nothing proves something only if it finds
 // known bugs.
 func TestMutantsAreFound(t *testing.T) {
-	all := append(simMutants(t), mutants(t, "mutants-explored.txt", graphMutants)...)
+	all := simMutants(t)
+	maps.Copy(all, mutants(t, "mutants-explored.yaml", graphMutants))
 	graph := []string{ruleStuck, ruleWakes}
-	for _, model := range models(t, "small") {
+	for _, model := range load[[]Model]("models/small.yaml") {
 		for _, name := range model.Finds {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				m := all[slices.IndexFunc(all, func(m mutant) bool { return m.name == name })]
-				broken := model
+				m, broken := all[name], model
 				broken.Change = m.sabotage
 				e := Explore(broken, *states)
 				t.Log(e)
-				if e.Violation == nil || !slices.Contains(append(graph, m.caught...), e.Violation.Rule) {
+				if e.Violation == nil || !slices.Contains(append(graph, m.Caught...), e.Violation.Rule) {
 					t.Errorf("the explorer misses it in %q", model.Name)
 				}
 			})
 		}
 	}
-}
-
-// models are the worlds of a file in testdata/models.
-func models(t testing.TB, size string) []Model {
-	var out []Model
-	for _, sc := range scenariotest.Read(t, "testdata/models/"+size+".txt") {
-		m := Model{Name: sc.Name, Interfere: 1}
-		for _, line := range sc.Given {
-			kind, about, _ := strings.Cut(line, ": ")
-			switch kind {
-			case "Set":
-				m.Set = about
-			case "Edits":
-				m.Edits = strings.Split(about, " > ")
-			case "With":
-				say(modelWords, &m, about)
-			case "Finds":
-				m.Finds = strings.Split(about, "; ")
-			default:
-				t.Fatalf("%s: nobody knows what that is: %s", sc.Name, line)
-			}
-		}
-		out = append(out, m)
-	}
-	return out
-}
-
-// modelWords are what can be said about a model.
-var modelWords = map[string]func(m *Model, value string){
-	"fresh":      func(m *Model, _ string) { m.Fresh = true },
-	"interfere":  func(m *Model, n string) { m.Interfere = scenariotest.Number(n) },
-	"unbounded":  func(m *Model, _ string) { m.Interfere = -1 },
-	"slow":       func(m *Model, _ string) { m.Slow = true },
-	"timed":      func(m *Model, _ string) { m.Timed = true },
-	"stale":      func(m *Model, _ string) { m.Stale = true },
-	"lossy":      func(m *Model, _ string) { m.Lossy = true },
-	"namesFirst": func(m *Model, _ string) { m.NamesFirst = true },
-	"reverse":    func(m *Model, _ string) { m.Reverse = true },
-	"cold":       func(m *Model, _ string) { m.Cold = true },
-	"fault":      func(m *Model, name string) { m.Faults = append(m.Faults, name) },
 }

@@ -139,21 +139,18 @@ func foresee(seed uint64, planner func(*plan.Snapshot) plan.Plan, interleaving u
 	for range 1 + w.chance.IntN(3) {
 		s.foreseeable(w)
 	}
-	f, err := forecast.Of(forecast.Change{
+	f := must(forecast.Of(forecast.Change{
 		Objects: view.Objects{
 			Now: s.World.now(), Set: live, Pods: s.Pods(), Revisions: owned[*appsv1.ControllerRevision](s),
 		},
 		To: s.Set(), Starts: config.Process.Starts, Planner: planner,
-	})
+	}))
 	if interleaving > 0 {
 		s.World.jitter = jitter
 		s.World.chance = newWorld(interleaving).chance
 	}
 	watched := s.watchPods()
 	s.rest()
-	if err != nil {
-		return []string{err.Error()}, watched.text(s)
-	}
 	return told(&f), watched.text(s)
 }
 

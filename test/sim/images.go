@@ -129,10 +129,7 @@ func withoutImage(w *podWrite) string {
 	if s.config.Nodes.Pull == 0 || !w.leavesService() || w.process.World.now().Sub(s.images.refused) < time.Minute {
 		return ""
 	}
-	template, err := w.set.Spec.Template.Decode()
-	if err != nil {
-		return ""
-	}
+	template := must(w.set.Spec.Template.Decode())
 	for i := range w.old.Spec.Containers {
 		on := plan.ImageOnNode{Node: w.old.Spec.NodeName, Image: template.Spec.Containers[i].Image}
 		if on.Node != "" && on.Image != w.old.Spec.Containers[i].Image && !s.images.has[on] && !s.images.rejected[on] {

@@ -139,10 +139,7 @@ func (s *Simulation) updateRevision(set *apps.CloneSet) string {
 	if name, ok := s.revisions[string(raw)]; ok {
 		return name
 	}
-	template, err := revision.Decode(raw)
-	if err != nil {
-		return ""
-	}
+	template := must(revision.Decode(raw))
 	for _, r := range owned[*appsv1.ControllerRevision](s) {
 		if found, err := revision.Template(r.Data.Raw); err == nil && revision.Equal(found, template) {
 			s.revisions[string(raw)] = r.Name

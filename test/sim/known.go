@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -60,7 +59,7 @@ func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
 func (p *Process) upTo(end int, without *model.Commit, read *answers) answers {
 	out := answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}
 	learn := func(pod *corev1.Pod) {
-		if old := out.learned[pod.UID]; old == nil || versionOf(pod) > versionOf(old) {
+		if old := out.learned[pod.UID]; old == nil || model.Version(pod) > model.Version(old) {
 			out.learned[pod.UID] = pod
 		}
 	}
@@ -109,7 +108,7 @@ func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 		return false
 	}
 	removed, ours := removal(p.Server, pod.UID, p.pass.upTo[model.Pods], p.name)
-	return removed && (ours || p.caches[model.Pods].Shown[pod.UID] || p.pass.shows(set, versionOf(pod)))
+	return removed && (ours || p.caches[model.Pods].Shown[pod.UID] || p.pass.shows(set, model.Version(pod)))
 }
 
 // removal reports whether a Pod was removed before a position in the log, and whether
@@ -127,14 +126,8 @@ func removal(s *model.Server, uid types.UID, end int, by string) (removed, his b
 // version.
 func (p *pass) shows(set *apps.CloneSet, version int64) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(p.base)), func(pod client.Object) bool {
-		return model.OwnerOf(pod) == string(set.UID) && versionOf(pod) > version
+		return model.OwnerOf(pod) == string(set.UID) && model.Version(pod) > version
 	})
-}
-
-// versionOf is the version of an object; 0 if it has none.
-func versionOf(object client.Object) int64 {
-	number, _ := strconv.ParseInt(object.GetResourceVersion(), 10, 64) // 0 if it is no number
-	return number
 }
 
 // available reports whether a Pod serves.
@@ -198,11 +191,7 @@ func countOf(c *apps.Count, fallback intstr.IntOrString, whole int, up bool) int
 	if c != nil {
 		value = c.IntOrString()
 	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(value, whole, up)
-	if err != nil { // admission refuses it
-		return 0
-	}
-	return n
+	return must(intstr.GetScaledValueFromIntOrPercent(value, whole, up))
 }
 
 func surgeOf(set *apps.CloneSet) int {

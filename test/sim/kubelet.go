@@ -189,17 +189,12 @@ func (n *nodes) report(pod *corev1.Pod, r *running) {
 	report := r.Report(pod, n.Node)
 	r.reports++
 	order := r.reports
-	at, uid, node := client.ObjectKeyFromObject(pod), pod.UID, pod.Spec.NodeName
-	n.World.after(n.span(n.config.Nodes.Report), func() {
-		if n.down[node] || order < r.reported {
+	n.later(pod, n.config.Nodes.Report, func(pod *corev1.Pod, r *running) {
+		if n.down[pod.Spec.NodeName] || order < r.reported || pod.Status.Phase == corev1.PodFailed {
 			return
 		}
 		r.reported = order
-		model.Change(n.Server, "kubelet", at, "status", func(pod *corev1.Pod) {
-			if pod.UID == uid && pod.Status.Phase != corev1.PodFailed {
-				report(pod, n.World.now())
-			}
-		})
+		model.Change(n.Server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { report(pod, n.World.now()) })
 	})
 }
 

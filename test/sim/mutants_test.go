@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,51 +24,49 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
-	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
 
 // mutant is a controller with one bug. A simulator that lets one of them pass proves
 // nothing about the real one.
 type mutant struct {
-	name string
 	// before changes what the planner sees; after changes what it decided.
 	before func(*Process, *plan.Snapshot)
 	after  func(*plan.Snapshot, *plan.Plan)
 	// change breaks the process in another way.
 	change func(*Config)
-	// caught lists rules; at least one of them must catch it. seed is a schedule in which it
-	// does; 0 is unknown.
-	caught []string
-	seed   uint64
 	// of builds the schedules. Default: Random.
 	of schedule
+	found
 }
 
-// mutants are those of a file in testdata, which says which rules catch them.
-func mutants(t *testing.T, file string, from ...map[string]mutant) []mutant {
+// found is how a mutant is found out.
+type found struct {
+	// Caught lists rules; at least one of them must catch it. Seed is a schedule in which it
+	// does; 0 is unknown.
+	Caught []string
+	Seed   uint64
+}
+
+// mutants are by name; a file in testdata says which rules catch them.
+func mutants(t *testing.T, file string, from ...map[string]mutant) map[string]mutant {
 	all := map[string]mutant{}
 	for _, some := range from {
 		maps.Copy(all, some)
 	}
-	var out []mutant
-	for _, sc := range scenariotest.Read(t, "testdata/"+file) {
-		m := all[sc.Name]
-		m.name, m.caught = sc.Name, sc.Given
-		if seed, ok := strings.CutPrefix(sc.Given[0], "Seed: "); ok {
-			m.seed, m.caught = uint64(scenariotest.Number(seed)), sc.Given[1:]
-		}
-		out = append(out, m)
-		delete(all, sc.Name)
+	known := load[map[string]found](file)
+	if diff := gocmp.Diff(slices.Sorted(maps.Keys(all)), slices.Sorted(maps.Keys(known))); diff != "" {
+		t.Fatalf("%s does not say of all mutants which rules catch them (-mutants +said):\n%s", file, diff)
 	}
-	if left := slices.Sorted(maps.Keys(all)); len(left) > 0 {
-		t.Fatalf("%s does not say which rules catch %q", file, left)
+	for name, m := range all {
+		m.found = known[name]
+		all[name] = m
 	}
-	return out
+	return all
 }
 
-func simMutants(t *testing.T) []mutant {
-	return mutants(t, "mutants.txt", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants, imageMutants, widthMutants)
+func simMutants(t *testing.T) map[string]mutant {
+	return mutants(t, "mutants.yaml", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants, imageMutants, widthMutants)
 }
 
 // misreads is a mutant that changes what the planner sees.
@@ -109,16 +107,12 @@ var snapshotMutants = map[string]mutant{
 // oneMoreRevision makes another revision of the template in each pass.
 func oneMoreRevision(p *Process, s *plan.Snapshot) {
 	set := p.pass.set
-	data, err := revision.Data(s.Update.Template)
-	if err != nil {
-		return
-	}
 	again := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: fmt.Sprintf("%s-v%d", set.Name, versionOf(set)),
+			Namespace: set.Namespace, Name: fmt.Sprintf("%s-v%d", set.Name, model.Version(set)),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
 		},
-		Data: runtime.RawExtension{Raw: data},
+		Data: runtime.RawExtension{Raw: must(revision.Data(s.Update.Template))},
 	}
 	_ = p.reconciler.Client.Create(context.Background(), again) // a fault does not matter
 }
@@ -244,27 +238,27 @@ func (m mutant) sabotage(c *Config) {
 const mutantSeeds = 1500
 
 func TestMutantsAreCaught(t *testing.T) {
-	for _, m := range simMutants(t) {
-		t.Run(m.name, func(t *testing.T) {
+	for name, m := range simMutants(t) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found := map[string]bool{}
+			others := map[string]bool{}
 			if m.of == nil {
 				m.of = Random
 			}
 			for seed := range uint64(mutantSeeds) {
 				if seed == 0 {
-					seed = m.seed
+					seed = m.Seed
 				}
 				v := m.of(seed, m.sabotage).Run()
-				if v != nil && slices.Contains(m.caught, v.Rule) {
+				if v != nil && slices.Contains(m.Caught, v.Rule) {
 					t.Logf("seed %d: %v", seed, v)
 					return
 				}
 				if v != nil {
-					found[v.Rule] = true
+					others[v.Rule] = true
 				}
 			}
-			t.Errorf("not caught in %d schedules; other rules that it broke: %q", mutantSeeds, slices.Sorted(maps.Keys(found)))
+			t.Errorf("not caught in %d schedules; other rules that it broke: %q", mutantSeeds, slices.Sorted(maps.Keys(others)))
 		})
 	}
 }

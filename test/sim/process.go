@@ -243,7 +243,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 
 // began notes the starting point of a pass.
 func (p *Process) began(set *apps.CloneSet) {
-	if p.learnedSet != nil && p.learnedSet.UID == set.UID && versionOf(p.learnedSet) > versionOf(set) {
+	if p.learnedSet != nil && p.learnedSet.UID == set.UID && model.Version(p.learnedSet) > model.Version(set) {
 		set = p.learnedSet
 	}
 	p.pass.set, p.pass.now = set, p.World.now()

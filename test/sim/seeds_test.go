@@ -17,12 +17,13 @@ import (
 	"github.com/go-logr/logr/funcr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
-	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -59,11 +60,22 @@ type schedule func(seed uint64, change func(*Config)) *Simulation
 
 var update = flag.Bool("update", false, "rewrite the golden stories; read every line that changes before you commit it")
 
-// TestGolden plays the classic rollouts and compares their stories with reviewed ones.
+// TestGolden plays the classic rollouts without faults. Their stories are reviewed, and what
+// they cost is limited. What is logged at the default level is enough to follow one.
 func TestGolden(t *testing.T) {
-	for _, c := range scenarios(t) {
-		t.Run(c.name, func(t *testing.T) {
-			golden(t, c.name, c.play(t, Calm()).goldenStory())
+	for _, c := range scenarios() {
+		t.Run(c.Name, func(t *testing.T) {
+			var lines strings.Builder
+			config := Calm()
+			config.Process.Logger = funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{})
+			s := c.play(t, config)
+			golden(t, c.Name, s.goldenStory())
+			if c.Name == "update in place with hooks" {
+				golden(t, "log of a rollout", s.numberRevisions(lines.String()))
+			}
+			if c.Writes > 0 {
+				c.checkFrugal(t, s)
+			}
 		})
 	}
 }
@@ -77,20 +89,6 @@ func golden(t *testing.T, name, text string) {
 	}
 	want := checktest.Must(os.ReadFile(path))(t)
 	checktest.Same(t, "the text (if it is right, rewrite it with -update)", string(want), text)
-}
-
-// TestLogOfARollout covers what the controller logs at the default level when a set is
-// created and rolled out: it is enough to follow the rollout.
-func TestLogOfARollout(t *testing.T) {
-	var lines strings.Builder
-	config := Calm()
-	config.Process.Logger = funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{})
-	for _, c := range scenarios(t) {
-		if c.name != "update in place with hooks" {
-			continue
-		}
-		golden(t, "log of a rollout", c.play(t, config).numberRevisions(lines.String()))
-	}
 }
 
 // numberRevisions numbers revisions in the order of their creation.
@@ -116,81 +114,52 @@ func (s *Simulation) goldenStory() string {
 	return out.String()
 }
 
-// TestFrugal counts the cost of a rollout without faults: no write is refused, every
-// write changes something, and each Pod costs no more writes than it has to.
-func TestFrugal(t *testing.T) {
-	for _, c := range scenarios(t) {
-		if c.mostWrites == 0 {
-			continue
+// checkFrugal counts the cost of a rollout: no write is refused, every write changes
+// something, and each Pod costs no more writes than it has to.
+func (c scenario) checkFrugal(t *testing.T, s *Simulation) {
+	t.Helper()
+	from, writes := epoch.Add(c.Steps[0].After.Duration), 0
+	for _, commit := range s.Server.Log[model.Pods] {
+		if isProcess(commit.Actor) && !commit.At.Before(from) {
+			writes++
 		}
-		t.Run(c.name, func(t *testing.T) {
-			s := c.play(t, Calm())
-			from, writes := epoch.Add(c.steps[0].after), 0
-			for _, commit := range s.Server.Log[model.Pods] {
-				if isProcess(commit.Actor) && !commit.At.Before(from) {
-					writes++
-				}
-			}
-			if pods := len(s.Pods()); writes > c.mostWrites*pods {
-				t.Errorf("%d writes for %d Pods, at most %d for each are allowed\n%s", writes, pods, c.mostWrites, s.World.Story())
-			}
-			if story := s.World.Story(); strings.Contains(story, "a write is refused") {
-				t.Errorf("writes were refused although nothing goes wrong:\n%s", story)
-			}
-		})
+	}
+	if pods := len(s.Pods()); writes > c.Writes*pods {
+		t.Errorf("%d writes for %d Pods, at most %d for each are allowed\n%s", writes, pods, c.Writes, s.World.Story())
+	}
+	if story := s.World.Story(); strings.Contains(story, "a write is refused") {
+		t.Errorf("writes were refused although nothing goes wrong:\n%s", story)
 	}
 }
 
 // scenario is a classic rollout: a set, what its user does, and when.
 type scenario struct {
-	name string
-	set  string
-	// steps happen in a cluster without faults.
-	steps []step
-	// mostWrites limits the controller's writes per Pod from the first step on; 0 is
-	// not checked.
-	mostWrites int
+	Name, Set string
+	// Steps happen in a cluster without faults.
+	Steps []step
+	// Writes limits the controller's writes per Pod from the first step on; 0 is not checked.
+	Writes int
 }
 
 type step struct {
-	// after is the time since the previous step.
-	after time.Duration
-	// what happens, in words, and about what a change of the set is.
-	what, about string
+	// After is the time since the previous step.
+	After metav1.Duration
+	// What happens, in words, and about what a change of the set is: it may be the same.
+	What, About string
 }
 
-// scenarios are those of testdata/scenarios.txt.
-func scenarios(t testing.TB) []scenario {
-	var out []scenario
-	for _, sc := range scenariotest.Read(t, "testdata/scenarios.txt") {
-		c := scenario{name: sc.Name}
-		for _, line := range sc.Given {
-			kind, about, _ := strings.Cut(line, " ")
-			switch kind {
-			case "Set:":
-				c.set = about
-			case "Writes:":
-				c.mostWrites = scenariotest.Number(about)
-			default:
-				what, change, _ := strings.Cut(about, ": ")
-				c.steps = append(c.steps, step{scenariotest.Duration(kind), what, cmp.Or(change, what)})
-			}
-		}
-		out = append(out, c)
-	}
-	return out
-}
+func scenarios() []scenario { return load[[]scenario]("scenarios.yaml") }
 
 // play runs a scenario to its end.
 func (c scenario) play(t *testing.T, config Config) *Simulation {
 	t.Helper()
-	s := New(config, NewSet(c.set))
+	s := New(config, NewSet(c.Set))
 	at := epoch
-	for _, step := range c.steps {
-		at = at.Add(step.after)
+	for _, step := range c.Steps {
+		at = at.Add(step.After.Duration)
 		s.World.runUntil(at)
 		if s.World.failure == nil {
-			s.happen(step.what, step.about)
+			s.happen(step.What, cmp.Or(step.About, step.What))
 		}
 	}
 	s.settles(t)
@@ -236,8 +205,8 @@ func TestLostAnswerAnywhere(t *testing.T) {
 
 // eachScenario tests with each scenario and its run without faults.
 func eachScenario(t *testing.T, test func(*testing.T, scenario, *Simulation)) {
-	for _, c := range scenarios(t) {
-		t.Run(c.name, func(t *testing.T) {
+	for _, c := range scenarios() {
+		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			test(t, c, c.play(t, Calm()))
 		})
@@ -259,23 +228,15 @@ func (c scenario) endsLike(t *testing.T, calm *Simulation, change func(*ProcessC
 func (s *Simulation) end() string {
 	var pods []string
 	for _, pod := range s.Pods() {
-		var gates []string
-		for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady, corev1.PodReady} {
-			gates = append(gates, fmt.Sprintf("%s=%s", kind, model.Condition(pod, kind).Status))
-		}
-		var labels []string
-		for _, key := range sortedKeys(pod.Labels, nil) {
-			if key != apps.LabelInstanceID {
-				labels = append(labels, key+"="+pod.Labels[key])
-			}
-		}
-		pods = append(pods, fmt.Sprint(imagesOf(&pod.Spec), labels, pod.Finalizers, gates))
+		pod = pod.DeepCopy()
+		pod.Spec.NodeName = ""
+		delete(pod.Labels, apps.LabelInstanceID)
+		facts := podChanges(&corev1.Pod{}, pod)
+		slices.Sort(facts) // the order of conditions makes no difference
+		pods = append(pods, strings.Join(facts, ", "))
 	}
 	slices.Sort(pods)
-	var status apps.CloneSetStatus
-	if set := s.Set(); set != nil { // it may have been deleted
-		status = set.Status
-	}
+	status := ptr.Deref(s.Set(), apps.CloneSet{}).Status // it may have been deleted
 	return fmt.Sprintf("%s\n%d %d %d %s %s", strings.Join(pods, "\n"), status.Replicas, status.AvailableReplicas,
 		status.UpdatedReplicas, status.CurrentRevision, status.UpdateRevision)
 }
@@ -302,10 +263,11 @@ func TestPodThatNoWatchShows(t *testing.T) {
 // deletes its claims; if not, the Pods of the next scale-out take them over. Either way
 // none is left over in the end.
 func TestCrashBetweenAPodAndItsClaims(t *testing.T) {
-	in, out := step{time.Minute, "scales", "replicas 1"}, step{time.Minute, "scales", "replicas 3"}
+	minute := metav1.Duration{Duration: time.Minute}
+	in, out := step{minute, "scales", "replicas 1"}, step{minute, "scales", "replicas 3"}
 	for name, c := range map[string]scenario{
-		"its state shows it": {set: "replicas 3; claims data log; hooks preDelete", steps: []step{in}},
-		"nothing shows it":   {set: "replicas 3; claims data log", steps: []step{in, out}},
+		"its state shows it": {Set: "replicas 3; claims data log; hooks preDelete", Steps: []step{in}},
+		"nothing shows it":   {Set: "replicas 3; claims data log", Steps: []step{in, out}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

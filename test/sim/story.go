@@ -5,12 +5,12 @@ package sim
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
@@ -176,7 +176,7 @@ func changed(old, new map[string]string) []string {
 
 // sortedKeys are the keys of two maps.
 func sortedKeys(a, b map[string]string) []string {
-	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(a)), slices.Collect(maps.Keys(b))))))
+	return sets.List(sets.KeySet(a).Union(sets.KeySet(b)))
 }
 
 func statusChanges(old, pod *corev1.Pod) []string {
@@ -207,10 +207,7 @@ func containerChanges(old, pod *corev1.Pod) []string {
 }
 
 func describeSet(c *model.Commit) string {
-	set, ok := c.Object().(*apps.CloneSet)
-	if !ok {
-		return ""
-	}
+	set := c.Object().(*apps.CloneSet)
 	old, _ := c.Old.(*apps.CloneSet)
 	switch {
 	case old == nil:
@@ -281,10 +278,7 @@ func describeSpec(set *apps.CloneSet) string {
 }
 
 func templateText(set *apps.CloneSet) string {
-	template, err := set.Spec.Template.Decode()
-	if err != nil || len(template.Spec.Containers) == 0 {
-		return "no template"
-	}
+	template := must(set.Spec.Template.Decode())
 	text := imagesOf(&template.Spec)
 	if tier := template.Labels["tier"]; tier != "" {
 		text += " tier=" + tier

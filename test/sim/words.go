@@ -3,7 +3,7 @@
 package sim
 
 import (
-	_ "embed" // hooks.yaml
+	"embed"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -137,15 +137,18 @@ func hook(set *apps.CloneSet, hooks *apps.Lifecycle) {
 	}
 }
 
-//go:embed testdata/hooks.yaml
-var hooksFile []byte
+//go:embed testdata/*.yaml testdata/models
+var testdata embed.FS
 
-var allHooks = func() (all map[string]*apps.Lifecycle) {
-	if err := yaml.UnmarshalStrict(hooksFile, &all); err != nil {
+// load decodes a file in testdata.
+func load[T any](file string) (out T) {
+	if err := yaml.UnmarshalStrict(must(testdata.ReadFile("testdata/"+file)), &out); err != nil {
 		panic(err)
 	}
-	return all
-}()
+	return out
+}
+
+var allHooks = load[map[string]*apps.Lifecycle]("hooks.yaml")
 
 // hooksNamed are hooks by what holds Pods.
 func hooksNamed(name string) *apps.Lifecycle {

@@ -236,41 +236,39 @@ func (s *simulation) delete(pod *corev1.Pod) {
 	checktest.NoError(s, s.server.Delete("user", pod))
 }
 
-// action is what can happen in a step.
-type action struct {
-	weight int
-	do     func(*simulation, *corev1.Pod)
-}
+// actions happen in all runs, leavings in those with the guard, each as often as it is likely.
+var actions = slices.Concat(
+	times(5, func(s *simulation, _ *corev1.Pod) { s.createOne() }),
+	times(10, func(s *simulation, _ *corev1.Pod) { s.kubelets() }),
+	times(1, (*simulation).crash),
+	times(17, func(s *simulation, pod *corev1.Pod) { s.reconcile(pod, false) }),
+	times(3, func(s *simulation, _ *corev1.Pod) { s.fault() }),
+	times(1, (*simulation).drift),
+	times(12, func(s *simulation, _ *corev1.Pod) { s.elapse(4 * time.Second) }),
+	times(7, func(s *simulation, _ *corev1.Pod) { s.probe() }),
+	times(2, func(s *simulation, _ *corev1.Pod) { s.replace() }),
+	times(2, func(s *simulation, pod *corev1.Pod) { s.silenceSome(pod) }),
+	times(1, func(s *simulation, pod *corev1.Pod) { s.weigh(pod, pick(s, "5", "70", "heavy", "")) }),
+	times(1, func(s *simulation, _ *corev1.Pod) { s.bypass() }),
+	times(2, (*simulation).relabel),
+	times(1, func(s *simulation, pod *corev1.Pod) { s.ask(actorUser, pod, false, s.patience()) }),
+	times(35, func(s *simulation, _ *corev1.Pod) { s.passAtRandom() }),
+)
 
-// actions happen in all runs, leavings in those with the guard.
-var actions = []action{
-	{5, func(s *simulation, _ *corev1.Pod) { s.createOne() }},
-	{10, func(s *simulation, _ *corev1.Pod) { s.kubelets() }},
-	{1, (*simulation).crash},
-	{17, func(s *simulation, pod *corev1.Pod) { s.reconcile(pod, false) }},
-	{3, func(s *simulation, _ *corev1.Pod) { s.fault() }},
-	{1, (*simulation).drift},
-	{12, func(s *simulation, _ *corev1.Pod) { s.elapse(4 * time.Second) }},
-	{7, func(s *simulation, _ *corev1.Pod) { s.probe() }},
-	{2, func(s *simulation, _ *corev1.Pod) { s.replace() }},
-	{2, func(s *simulation, pod *corev1.Pod) { s.silenceSome(pod) }},
-	{1, func(s *simulation, pod *corev1.Pod) { s.weigh(pod, pick(s, "5", "70", "heavy", "")) }},
-	{1, func(s *simulation, _ *corev1.Pod) { s.bypass() }},
-	{2, (*simulation).relabel},
-	{1, func(s *simulation, pod *corev1.Pod) { s.ask(actorUser, pod, false, s.patience()) }},
-	{35, func(s *simulation, _ *corev1.Pod) { s.passAtRandom() }},
-}
+var leavings = slices.Concat(
+	times(3, func(s *simulation, pod *corev1.Pod) { s.ask(actorUser, pod, true, s.patience()) }),
+	times(2, (*simulation).drainNode),
+	times(2, (*simulation).scaleIn),
+	times(1, (*simulation).force),
+	times(1, (*simulation).cascade),
+	times(1, (*simulation).endNamespace),
+	times(2, (*simulation).mislabel),
+	times(2, func(s *simulation, _ *corev1.Pod) { s.guardian.webhook = pick(s, there, there, there, away, slow) }),
+	times(8, func(s *simulation, _ *corev1.Pod) { s.server.CountBudgets() }),
+)
 
-var leavings = []action{
-	{3, func(s *simulation, pod *corev1.Pod) { s.ask(actorUser, pod, true, s.patience()) }},
-	{2, (*simulation).drainNode},
-	{2, (*simulation).scaleIn},
-	{1, (*simulation).force},
-	{1, (*simulation).cascade},
-	{1, (*simulation).endNamespace},
-	{2, (*simulation).mislabel},
-	{2, func(s *simulation, _ *corev1.Pod) { s.guardian.webhook = pick(s, there, there, there, away, slow) }},
-	{8, func(s *simulation, _ *corev1.Pod) { s.server.CountBudgets() }},
+func times(n int, do func(*simulation, *corev1.Pod)) []func(*simulation, *corev1.Pod) {
+	return slices.Repeat([]func(*simulation, *corev1.Pod){do}, n)
 }
 
 // pick draws one of several values.
@@ -287,26 +285,13 @@ func (s *simulation) step() {
 		s.passAtRandom()
 		return
 	}
-	pod := pick(s, s.pods()...)
-	s.draw().do(s, pod)
-	s.call()
-	s.check()
-}
-
-// draw draws an action by the weights.
-func (s *simulation) draw() action {
-	possible, sum := actions, 0
+	pod, possible := pick(s, s.pods()...), actions
 	if s.features.guard {
 		possible = slices.Concat(actions, leavings)
 	}
-	for _, a := range possible {
-		sum += a.weight
-	}
-	roll := s.random.IntN(sum)
-	return possible[slices.IndexFunc(possible, func(a action) bool {
-		roll -= a.weight
-		return roll < 0
-	})]
+	pick(s, possible...)(s, pod)
+	s.call()
+	s.check()
 }
 
 func (s *simulation) elapse(atMost time.Duration) {

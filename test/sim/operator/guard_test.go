@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -70,14 +69,6 @@ type guardian struct {
 type written struct {
 	*corev1.Pod
 	version int64
-}
-
-func versionOf(pod *corev1.Pod) int64 {
-	version, err := strconv.ParseInt(pod.ResourceVersion, 10, 64)
-	if err != nil {
-		panic(err) // the model's versions are numbers
-	}
-	return version
 }
 
 // stand puts the guard before the API server, with two replicas.
@@ -271,7 +262,7 @@ func (p *process) seen(uid types.UID) *corev1.Pod {
 		if pod.UID != uid {
 			continue
 		}
-		if written := p.guardian.writes[uid]; written != nil && written.version > versionOf(pod) {
+		if written := p.guardian.writes[uid]; written != nil && written.version > model.Version(pod) {
 			return written.Pod
 		}
 		return pod
