@@ -220,20 +220,15 @@ func (p *Process) missed(r *model.Request) {
 	if r.Kind != model.Pods {
 		return
 	}
-	known := slices.Concat(model.Sorted(p.caches[model.Pods].Objects), model.Sorted(p.pass.base)) // the cache may have seen it go since
-	for _, pod := range p.known.learned {
-		known = append(known, pod)
+	known := p.upTo(len(p.Server.Log[model.Pods]), nil, &p.known).learned // the cache may have seen some of them go since
+	for _, object := range p.caches[model.Pods].Objects {
+		known[object.GetUID()] = object.(*corev1.Pod)
 	}
-	for _, c := range p.Server.Log[model.Pods][p.pass.upTo[model.Pods]:] {
-		if c.Actor == p.name {
-			known = append(known, c.Object())
-		}
-	}
-	for _, pod := range known {
+	for uid, pod := range known {
 		at := client.ObjectKeyFromObject(pod)
 		live := p.Server.Objects[model.Pods][at]
-		if (r.Verb == model.VerbList || r.At == at) && (live == nil || live.GetUID() != pod.GetUID()) {
-			p.known.absent[pod.GetUID()] = true
+		if (r.Verb == model.VerbList || r.At == at) && (live == nil || live.GetUID() != uid) {
+			p.known.absent[uid] = true
 		}
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -123,7 +125,8 @@ func newExplorer(m Model) *explorer {
 	config := Calm()
 	x := &explorer{interner: newInterner(), model: m, index: map[string]int32{}}
 	if m.Cold {
-		x.freeze(&config)
+		config.Nodes.Pull = time.Second
+		x.cold = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(0), Annotations: map[string]string{}}}
 	}
 	if m.Change != nil {
 		m.Change(&config)

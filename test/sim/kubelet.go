@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -298,6 +299,60 @@ func (n *nodes) heal() {
 			r.forget()
 			n.notice(pod)
 		}
+	}
+}
+
+func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
+
+// cordon cordons a node, or uncordons it.
+func (n *nodes) cordon(node int, yes bool) {
+	name := nodeName(node)
+	if n.cordoned(name) == yes {
+		return
+	}
+	n.World.say("nodes", "%s is cordoned: %t", name, yes)
+	n.change("nodes", name, func(node *corev1.Node) { node.Spec.Unschedulable = yes })
+}
+
+// change changes a node, which is an object of the server from its first change on.
+func (n *nodes) change(actor, name string, change func(*corev1.Node)) {
+	if n.Server.Objects[model.Nodes][key("", name)] == nil {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		change(node)
+		must(n.Server.Create(actor, node, false))
+		return
+	}
+	model.Change(n.Server, actor, key("", name), "", change)
+}
+
+func (n *nodes) cordoned(name string) bool {
+	return unschedulable(n.Server.Objects[model.Nodes][key("", name)])
+}
+
+// unschedulable reports whether an object is a node that is cordoned.
+func unschedulable(object client.Object) bool {
+	node, ok := object.(*corev1.Node)
+	return ok && node.Spec.Unschedulable
+}
+
+// place is the place of the next Pod, on a node that is not cordoned; false if there is
+// none.
+func (n *nodes) place() (int, bool) {
+	all := max(n.config.Nodes.Nodes, 1)
+	for place := n.placed + 1; place <= n.placed+all; place++ {
+		if !n.cordoned(nodeName(place % all)) {
+			return place, true
+		}
+	}
+	return 0, false
+}
+
+// cordonsNode cordons a node, for some time or until the end.
+func (s *Simulation) cordonsNode() {
+	node := s.World.chance.IntN(max(s.config.Nodes.Nodes, 1))
+	s.nodes.cordon(node, true)
+	if s.World.roll(0.6) {
+		s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute, 5*time.Minute)), func() { s.nodes.cordon(node, false) })
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -257,6 +258,54 @@ func tooManyPods(w *podWrite) string {
 	if n := w.after.count(w.counted); n > most {
 		return fmt.Sprintf("Pod %s is created and makes %d, with %d replicas and a surge of %d for %d Pods",
 			w.name(), n, replicas(w.set), surge, need)
+	}
+	return ""
+}
+
+// leaveNodes reports whether a set's Pods leave cordoned nodes.
+func leaveNodes(set *apps.CloneSet) bool {
+	keepsClaims := len(set.Spec.VolumeClaimTemplates) > 0 && !set.Spec.ScaleStrategy.DisablePVCReuse
+	return !lifecycle.FromSpec(set.Spec.Lifecycle).PreDelete.Empty() && !keepsClaims
+}
+
+// leftBehind names the cordoned node that a Pod is still on.
+func (s *Simulation) leftBehind(pod *corev1.Pod, set *apps.CloneSet) string {
+	if leaveNodes(set) && s.nodes.cordoned(pod.Spec.NodeName) {
+		return "is still on " + pod.Spec.NodeName + ", which is cordoned"
+	}
+	return ""
+}
+
+// going are the cordoned nodes as a process's cache shows them.
+func (p *Process) going() map[string]bool {
+	out := map[string]bool{}
+	for at, node := range p.caches[model.Nodes].Objects {
+		if unschedulable(node) {
+			out[at.Name] = true
+		}
+	}
+	return out
+}
+
+// leavesNode reports whether the Pod is to leave its node, as far as the pass knew.
+func (w *podWrite) leavesNode(pod *corev1.Pod) bool {
+	return w.process.pass.going[pod.Spec.NodeName] && leaveNodes(w.set)
+}
+
+// doomed reports whether a Pod is to be deleted.
+func (w *podWrite) doomed(pod *corev1.Pod) bool {
+	return model.State(pod) == apps.StatePreparingDelete || specified(pod, w.set) || w.leavesNode(pod)
+}
+
+// namedForNothing: the controller names a Pod for deletion only if the user did, if it
+// leaves its node, or if it is recreated for an update.
+func namedForNothing(w *podWrite) string {
+	was := w.before.find(w.uid())
+	if w.old == nil || w.new == nil || was == nil || w.new.Labels[apps.LabelSpecifiedDelete] == w.old.Labels[apps.LabelSpecifiedDelete] {
+		return ""
+	}
+	if of(was, w.update) && !w.doomed(was) {
+		return fmt.Sprintf("Pod %s is named for deletion, and nobody asked for that", w.name())
 	}
 	return ""
 }

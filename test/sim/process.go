@@ -142,7 +142,8 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 	p := s.assemble(name, config, func(p *Process) func(*model.Request, func() error) error { return p.send })
 	ids := 0
-	p.reconciler.NewID = func() string { ids++; return fmt.Sprintf("%s%02d", short(name), ids) }
+	// The IDs of a process's Pods begin with the last letter of its name: "a" for the first process.
+	p.reconciler.NewID = func() string { ids++; return fmt.Sprintf("%s%02d", name[len(name)-1:], ids) }
 	p.handlers = map[model.Kind]handler.EventHandler{
 		model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents(), model.Nodes: p.reconciler.NodeEvents(),
 	}
@@ -186,9 +187,6 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 	}
 	return p.pass.plan
 }
-
-// short is the first letter of the IDs of a process's Pods: "a" for the first process.
-func short(name string) string { return name[len(name)-1:] }
 
 // handle does what the controller's event handlers do.
 func (p *Process) handle(kind model.Kind, before, after client.Object) {

@@ -116,9 +116,7 @@ func (s *Simulation) launch(config ProcessConfig) *Process {
 	n := len(s.processes)
 	name := "usher-" + strings.Repeat(string(rune('a'+n%26)), 1+n/26)
 	p := newProcess(s, name, config)
-	p.onCrash = func() {
-		s.World.after(s.config.Restart, func() { s.launch(s.successor()) })
-	}
+	p.onCrash = func() { s.World.after(s.config.Restart, func() { s.launch(s.successor()) }) }
 	s.processes = append(s.processes, p)
 	return p
 }

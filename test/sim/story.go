@@ -21,29 +21,25 @@ import (
 type story struct{ lines []line }
 
 type line struct {
-	at     time.Time
-	actor  string
-	format string
-	args   []any
-	commit *model.Commit
+	at    time.Time
+	actor string
+	// text describes it; "" if nobody needs to know.
+	text func() string
 }
 
 // say notes an event that is not a commit.
 func (w *World) say(actor, format string, args ...any) {
-	w.story.lines = append(w.story.lines, line{at: w.now(), actor: actor, format: format, args: args})
+	w.story.lines = append(w.story.lines, line{w.now(), actor, func() string { return fmt.Sprintf(format, args...) }})
 }
 
 // record notes a commit.
 func (w *World) record(c *model.Commit) {
-	w.story.lines = append(w.story.lines, line{at: c.At, actor: c.Actor, commit: c})
+	w.story.lines = append(w.story.lines, line{c.At, c.Actor, func() string { return describe(c) }})
 }
 
 // String describes an event; "" if nobody needs to know.
 func (l *line) String() string {
-	text := fmt.Sprintf(l.format, l.args...)
-	if l.commit != nil {
-		text = describe(l.commit)
-	}
+	text := l.text()
 	if text == "" {
 		return ""
 	}

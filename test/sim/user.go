@@ -61,7 +61,7 @@ var userActions = slices.Concat(
 	times(2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }),
 	times(3, (*Simulation).losesNode),
 	times(4, (*Simulation).cordonsNode),
-	times(1, (*Simulation).orphanByHand),
+	times(1, func(s *Simulation) { s.eachOf(1, s.orphan) }),
 	times(2, (*Simulation).takeOutByHand),
 	times(2, (*Simulation).breakImage),
 	times(5, (*Simulation).rollResources),
@@ -229,11 +229,7 @@ func (s *Simulation) losesNode() {
 	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.nodes.nodeUp(node) })
 }
 
-// orphanByHand removes a Pod from its set; the set may take it back.
-func (s *Simulation) orphanByHand() {
-	s.eachOf(1, s.orphan)
-}
-
+// orphan removes a Pod from its set; the set may take it back.
 func (s *Simulation) orphan(pod *corev1.Pod) {
 	s.changePod(pod, func(pod *corev1.Pod) { pod.OwnerReferences = nil })
 }

@@ -50,9 +50,7 @@ func number(text string) int32 { return int32(scenariotest.Number(text)) }
 // setWords are what can be said about a CloneSet, and changed.
 var setWords = map[string]func(set *apps.CloneSet, value string){
 	"replicas": func(set *apps.CloneSet, n string) { set.Spec.Replicas = new(number(n)) },
-	"type": func(set *apps.CloneSet, kind string) {
-		set.Spec.UpdateStrategy.Type = apps.UpdateStrategyType(kind)
-	},
+	"type":     func(set *apps.CloneSet, kind string) { set.Spec.UpdateStrategy.Type = apps.UpdateStrategyType(kind) },
 	// inPlace updates one Pod at a time.
 	"inPlace": func(set *apps.CloneSet, _ string) {
 		set.Spec.UpdateStrategy.Type, set.Spec.UpdateStrategy.MaxUnavailable = apps.UpdateInPlaceIfPossible, count("1")

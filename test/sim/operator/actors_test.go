@@ -39,11 +39,9 @@ func (s *simulation) enter(pod *corev1.Pod, state apps.LifecycleState, restores 
 	s.entered[pod.UID] = s.clock.Now()
 	s.change(pod, "enters "+string(state), func(pod *corev1.Pod) {
 		pod.Labels[apps.LabelLifecycleState] = string(state)
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
-		}
 		// Unique, so that the times at a gate can be distinguished.
-		pod.Annotations[apps.AnnotationLifecycleTimestamp] = epoch.Add(time.Duration(s.serial) * time.Second).Format(time.RFC3339)
+		entered := epoch.Add(time.Duration(s.serial) * time.Second).Format(time.RFC3339)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, apps.AnnotationLifecycleTimestamp, entered)
 		if restores != "" {
 			pod.Labels[restores] = "true"
 		}
@@ -74,8 +72,7 @@ func (s *simulation) create(name string, state apps.LifecycleState, labels ...st
 		delete(pod.Labels, apps.LabelLifecycleState)
 	}
 	s.log("%s: is created with %v", name, pod.Labels)
-	made, _ := s.make(pod).(*corev1.Pod)
-	return made
+	return s.make(pod).(*corev1.Pod)
 }
 
 // populate creates ready Pods that wait to be registered.
@@ -342,10 +339,7 @@ func (s *simulation) replace() {
 // weigh changes the annotation that the weight is taken from.
 func (s *simulation) weigh(pod *corev1.Pod, weight string) {
 	s.change(pod, "has the weight "+weight, func(pod *corev1.Pod) {
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
-		}
-		pod.Annotations[weightAnnotation] = weight
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, weightAnnotation, weight)
 	})
 }
 

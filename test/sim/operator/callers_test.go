@@ -227,11 +227,6 @@ func (s *simulation) collect() {
 	s.ending = ""
 }
 
-// abandon lets all callers give up that may.
-func (s *simulation) abandon() {
-	s.callers = slices.DeleteFunc(s.callers, func(c *caller) bool { return !c.gives.IsZero() })
-}
-
 // ownerOf are the owners of a new Pod: those of some names belong to a ReplicaSet, or to
 // nobody.
 func (s *simulation) ownerOf(name string) []metav1.OwnerReference {

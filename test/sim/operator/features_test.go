@@ -92,10 +92,7 @@ func drawFeatures(seed uint64) features {
 
 // skew draws how far the clock of a process is ahead of the true time.
 func (f features) skew(random *rand.Rand) time.Duration {
-	if !f.clocks {
-		return 0
-	}
-	return maxSkew * time.Duration(2*random.IntN(2)-1) // either end: what is between shows less
+	return f.ahead() * time.Duration(2*random.IntN(2)-1) // either end: what is between shows less
 }
 
 // ahead is how far the clock of a process may be ahead.
@@ -136,7 +133,7 @@ func (f features) registration(name, label string) *usher.Registration {
 		r.Spec.Drain.OnDeadline = usher.DeadlineBlock
 	}
 	if f.weights {
-		r.Spec.Instance.WeightFrom = fromAnnotation()
+		r.Spec.Instance.WeightFrom = &usher.PodSource{FieldRef: usher.FieldRef{FieldPath: "metadata.annotations['" + weightAnnotation + "']"}}
 	}
 	if f.proceed {
 		r.Spec.Deadlines.InPlaceUpdate = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}, OnDeadline: usher.DeadlineProceed}
@@ -148,10 +145,6 @@ func (f features) registration(name, label string) *usher.Registration {
 		r.Spec.Drain.RequestTimeout = &metav1.Duration{Duration: requestTimeout}
 	}
 	return r
-}
-
-func fromAnnotation() *usher.PodSource {
-	return &usher.PodSource{FieldRef: usher.FieldRef{FieldPath: "metadata.annotations['" + weightAnnotation + "']"}}
 }
 
 func login() *usher.SecretReference {

@@ -4,6 +4,7 @@ package operator
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -18,12 +19,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/yaml"
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/guard"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -338,18 +341,11 @@ func (s *simulation) unasked(pod *corev1.Pod) string {
 
 // TestConditions: the guard's matchConditions in Go are those of the chart.
 func TestConditions(t *testing.T) {
-	used := map[string]bool{}
+	used := sets.New[string]()
 	for _, w := range webhooks {
 		for _, c := range w.MatchConditions {
-			used[c.Expression] = true
+			used.Insert(c.Expression)
 		}
 	}
-	for expression := range conditions {
-		if !used[expression] {
-			t.Errorf("the chart has no matchCondition %s", expression)
-		}
-	}
-	if len(used) != len(conditions) {
-		t.Errorf("the chart has %d matchConditions, %d are written in Go", len(used), len(conditions))
-	}
+	checktest.Same(t, "what the chart has, and what is written in Go,", sets.List(used), slices.Sorted(maps.Keys(conditions)))
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,13 +110,10 @@ func (c *connector) Apply(ctx context.Context, service string, changes []registr
 
 // echo repeats the credentials, as a careless server may.
 func echo(err error) error {
-	if err == nil {
-		return nil
-	}
 	byID, rest := registry.ChangeErrors(err)
 	var errs []error
-	for id, one := range byID {
-		errs = append(errs, &registry.ChangeError{ID: id, Err: fmt.Errorf("%w, you sent %s", one, canary)})
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		errs = append(errs, &registry.ChangeError{ID: id, Err: fmt.Errorf("%w, you sent %s", byID[id], canary)})
 	}
 	if rest != nil {
 		errs = append(errs, fmt.Errorf("%w, you sent %s", rest, canary))

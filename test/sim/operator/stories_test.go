@@ -171,9 +171,7 @@ var steps = map[string]func(s *story, value string){
 			}
 		})
 	},
-	"remove": func(s *story, name string) {
-		checktest.NoError(s, s.server.Delete("user", s.registry(name)))
-	},
+	"remove": func(s *story, name string) { checktest.NoError(s, s.server.Delete("user", s.registry(name))) },
 	"vanish": func(s *story, name string) { s.vanished = s.vanish(name) },
 	// again makes a vanished Registration again, with another service if there is one.
 	"again": func(s *story, service string) {
