@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
@@ -146,29 +147,21 @@ const (
 	startTimeout = 2 * time.Minute
 	// probeTimeout bounds one health request to a component.
 	probeTimeout = 2 * time.Second
+	dialTime     = 5 * time.Second
+	// keepAlive is how soon the client of an etcd notices that it is back.
+	keepAlive = 2 * time.Second
 )
 
-// get returns nil if a URL answers 200.
+// get returns nil if a URL answers with success.
 func get(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	// Readers of the audit log recognize our requests by this name.
-	req.Header.Set("User-Agent", "usher-devcluster")
-	// A kept-alive connection to a component that has ended would be tried first.
-	req.Close = true
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 8<<10))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s: %s", url, resp.Status, text)
-	}
+	_, err := run.HTTP{Client: client, Header: http.Header{
+		// Readers of the audit log recognize our requests by this name.
+		"User-Agent": {"usher-devcluster"},
+		// A kept-alive connection to a component that has ended would be tried first.
+		"Connection": {"close"},
+	}}.Do(ctx, http.MethodGet, url, nil, new(string))
 	return err
 }
 
@@ -182,10 +175,10 @@ type EtcdOptions struct {
 }
 
 // Etcd is a single-member etcd independent of the control plane, for instance as a
-// service registry. After Kill, Restart brings it back with its port and data.
+// service registry, and a client of it. After Kill, Restart brings it back with its port and data.
 type Etcd struct {
 	*run.Process
-	endpoint string
+	Client *clientv3.Client
 }
 
 // StartEtcd starts an etcd with its data and log in dir, which is created if missing;
@@ -207,17 +200,30 @@ func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error)
 	if opts.Port != 0 {
 		free[0] = opts.Port
 	}
-	client := strconv.Itoa(free[0])
-	values := map[string]string{"DATA": filepath.Join(dir, "data"), "CLIENT": client, "PEER": strconv.Itoa(free[1])}
-	e := &Etcd{endpoint: "http://" + net.JoinHostPort(loopback, client)}
-	e.Process, err = run.Start(ctx, run.Spec{
+	port := strconv.Itoa(free[0])
+	values := map[string]string{"DATA": filepath.Join(dir, "data"), "CLIENT": port, "PEER": strconv.Itoa(free[1])}
+	endpoint := "http://" + net.JoinHostPort(loopback, port)
+	process, err := run.Start(ctx, run.Spec{
 		Name: build.Etcd, Path: binaries.Path(build.Etcd), Log: filepath.Join(dir, "etcd.log"),
 		Args:  flags(etcdFlags, values, opts.ExtraArgs),
-		Ready: func(ctx context.Context) error { return get(ctx, http.DefaultClient, e.Endpoint()+"/health") },
+		Ready: func(ctx context.Context) error { return get(ctx, http.DefaultClient, endpoint+"/health") },
 	})
-	return e, err
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, DialTimeout: dialTime, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAlive,
+		Logger: zap.NewNop(), // Its outages are intended.
+	})
+	if err != nil {
+		return nil, errors.Join(err, process.Close())
+	}
+	return &Etcd{process, client}, nil
 }
 
 // Endpoint is the client URL, for instance "http://127.0.0.1:23790". Kill and Restart do
 // not change it.
-func (e *Etcd) Endpoint() string { return e.endpoint }
+func (e *Etcd) Endpoint() string { return e.Client.Endpoints()[0] }
+
+// Close ends the client, and the process for good.
+func (e *Etcd) Close() error { return errors.Join(e.Client.Close(), e.Process.Close()) }

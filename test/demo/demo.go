@@ -77,7 +77,7 @@ const (
 type demonstration struct {
 	options Options
 	*stage.Stage
-	registry  *stage.Etcd
+	registry  *cluster.Etcd
 	usherArgs []string
 	server    *page.Server
 }

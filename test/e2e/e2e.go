@@ -25,6 +25,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/stage"
@@ -175,7 +176,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 
 // inside is the program in the sandbox: it starts the node and plays the stories.
 func inside(ctx context.Context, place *sandbox.Place, o Options) error {
-	s := &session{place: place, stories: o.chosen(), etcds: map[Registry]*stage.Etcd{}}
+	s := &session{place: place, stories: o.chosen(), etcds: map[Registry]*cluster.Etcd{}}
 	began := time.Now()
 	return stage.Run{
 		Dir: place.Dir, Out: o.Out,

@@ -17,6 +17,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
 	"github.com/usher-dev/usher/test/stage"
@@ -37,7 +38,7 @@ type session struct {
 	clients kubernetes.Interface
 	objects cache.Cache
 	changes stage.Watched // of objects
-	etcds   map[Registry]*stage.Etcd
+	etcds   map[Registry]*cluster.Etcd
 	// footprint is what is known of Usher's footprint so far.
 	footprint [][]stage.Cell
 	foundMu   sync.Mutex

@@ -20,7 +20,7 @@ func Debian(ctx context.Context, name string, packages ...string) (string, error
 	if err != nil {
 		return "", fmt.Errorf("%w; if apt-get knows no such package, run apt-get update", err)
 	}
-	folder, err := Cache(name, "debian-"+digest(uris))
+	folder, err := Cache(name, "debian-"+Digest(uris))
 	if err != nil {
 		return "", err
 	}

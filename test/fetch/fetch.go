@@ -97,8 +97,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// digest identifies what was made from the parts.
-func digest(parts ...string) string {
+// Digest identifies what was made from the parts.
+func Digest(parts ...string) string {
 	sum := sha256.New()
 	for _, part := range parts {
 		_, _ = fmt.Fprintf(sum, "%d:%s\n", len(part), part)
@@ -120,7 +120,7 @@ func GoProgram(ctx context.Context, name, module, pkg, estimate string) (string,
 		}
 		pins = append(pins, string(data))
 	}
-	folder, err := Cache(name, digest(append(pins, pkg, runtime.Version(), runtime.GOARCH)...))
+	folder, err := Cache(name, Digest(append(pins, pkg, runtime.Version(), runtime.GOARCH)...))
 	if err != nil {
 		return "", err
 	}
@@ -143,7 +143,7 @@ func Maven(ctx context.Context, name, project string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read what pins %s: %w", name, err)
 	}
-	folder, err := Cache(name, "maven-"+digest(string(data)))
+	folder, err := Cache(name, "maven-"+Digest(string(data)))
 	if err != nil {
 		return "", err
 	}

@@ -12,7 +12,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster"
@@ -30,7 +29,6 @@ const (
 // etcd is a real etcd. Unlike the API server's, it syncs its writes to disk.
 type etcd struct {
 	*cluster.Etcd
-	client  *clientv3.Client
 	version string
 
 	mu     sync.Mutex
@@ -43,19 +41,11 @@ func startEtcd(ctx context.Context, where Where) (Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &etcd{Etcd: process, keys: map[string]string{}}
-	e.client, err = clientv3.New(clientv3.Config{
-		Endpoints: []string{process.Endpoint()}, DialTimeout: startTime, Logger: zap.NewNop(),
-	})
+	status, err := process.Client.Status(ctx, process.Endpoint())
 	if err != nil {
 		return nil, errors.Join(err, process.Close())
 	}
-	status, err := e.client.Status(ctx, process.Endpoint())
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	e.version = status.Version
-	return e, nil
+	return &etcd{Etcd: process, version: status.Version, keys: map[string]string{}}, nil
 }
 
 func (e *etcd) Name() string { return "etcd " + e.version }
@@ -66,14 +56,14 @@ func (e *etcd) Spec() v1alpha1.RegistrySpec {
 
 // Put writes a value of the same size as Usher's.
 func (e *etcd) Put(ctx context.Context, name string) error {
-	_, err := e.client.Put(ctx, rawRoot+name, fmt.Sprintf(`{"Op":0,"Addr":"127.0.0.1:8080","Metadata":`+
+	_, err := e.Client.Put(ctx, rawRoot+name, fmt.Sprintf(`{"Op":0,"Addr":"127.0.0.1:8080","Metadata":`+
 		`{"usher":{"cluster":"00000000-0000-0000-0000-000000000000","namespace":"measure","registration":"web",`+
 		`"pod":%q,"uid":"00000000-0000-0000-0000-000000000000"},"weight":1}}`, name))
 	return err
 }
 
 func (e *etcd) Remove(ctx context.Context, name string) error {
-	_, err := e.client.Delete(ctx, rawRoot+name)
+	_, err := e.Client.Delete(ctx, rawRoot+name)
 	return err
 }
 
@@ -84,7 +74,7 @@ func (e *etcd) Evict(ctx context.Context, uid string) error {
 	if key == "" {
 		return fmt.Errorf("evict the entry of Pod %s: %w", uid, errNotWatched)
 	}
-	_, err := e.client.Delete(ctx, key)
+	_, err := e.Client.Delete(ctx, key)
 	return err
 }
 
@@ -107,7 +97,7 @@ func (e *etcd) Calls(ctx context.Context) (Calls, error) {
 
 func (e *etcd) Watch(ctx context.Context, report func(Sighting)) error {
 	began := time.Now()
-	answer, err := e.client.Get(ctx, root, clientv3.WithPrefix())
+	answer, err := e.Client.Get(ctx, root, clientv3.WithPrefix())
 	if err != nil {
 		return fmt.Errorf("watch etcd: %w", err)
 	}
@@ -118,7 +108,7 @@ func (e *etcd) Watch(ctx context.Context, report func(Sighting)) error {
 		e.compare(nil, kv, began, report)
 	}
 	// With a leader required, a disconnected watch ends instead of waiting.
-	watched := e.client.Watch(clientv3.WithRequireLeader(ctx), root, clientv3.WithPrefix(),
+	watched := e.Client.Watch(clientv3.WithRequireLeader(ctx), root, clientv3.WithPrefix(),
 		clientv3.WithPrevKV(), clientv3.WithRev(answer.Header.Revision+1))
 	for batch := range watched {
 		if err := batch.Err(); err != nil {
@@ -165,5 +155,3 @@ func choiceOf(kv *mvccpb.KeyValue) choice {
 	}
 	return choice{string(kv.Key): {uid: stored.Metadata.Usher.UID, life: uint64(kv.CreateRevision)}}
 }
-
-func (e *etcd) Close() error { return errors.Join(e.client.Close(), e.Process.Close()) }

@@ -151,9 +151,6 @@ func label(m *dto.Metric, name string) string {
 // errNotWatched means that Evict was asked for an entry that Watch has not reported.
 var errNotWatched = errors.New("the watch has reported no such entry")
 
-// startTime bounds a start, without the build.
-const startTime = time.Minute
-
 // manyConns lets all workers of a measurement keep their connections.
 func manyConns() *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128}}

@@ -71,7 +71,7 @@ const (
 
 // registry is an etcd that Usher reaches through a link, and callers directly.
 type registry struct {
-	*stage.Etcd
+	*cluster.Etcd
 	name string
 	link *stage.Link
 }

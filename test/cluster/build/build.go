@@ -10,8 +10,6 @@ package build
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -123,13 +121,8 @@ func readPin(dir, file string) (*Source, error) {
 // Key names the cache directory of this source built with one Go version: whatever
 // changes the binaries changes the key.
 func (s *Source) Key(goVersion string) string {
-	sum := sha256.New()
-	for _, part := range []string{
-		string(s.goMod), string(s.goSum), s.ldflags(Etcd), s.ldflags(APIServer), buildEnv, goVersion, runtime.GOOS, runtime.GOARCH,
-	} {
-		_, _ = fmt.Fprintf(sum, "%d:%s\n", len(part), part)
-	}
-	return s.Kubernetes + "-" + hex.EncodeToString(sum.Sum(nil))[:10]
+	return s.Kubernetes + "-" + fetch.Digest(
+		string(s.goMod), string(s.goSum), s.ldflags(Etcd), s.ldflags(APIServer), buildEnv, goVersion, runtime.GOOS, runtime.GOARCH)
 }
 
 // ldflags strips the symbols and sets Kubernetes' version, which a plain go build does

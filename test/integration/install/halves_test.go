@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/checktest"
-	"github.com/usher-dev/usher/test/cluster/clustertest"
 	servers "github.com/usher-dev/usher/test/servers/run"
 )
 
@@ -30,7 +29,7 @@ func TestHalvesApart(t *testing.T) {
 	metrics := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	s.run("usher-cloneset")
 	s.run("usher-registration", "--metrics-bind-address="+metrics)
-	s.Call("etcd", clustertest.StartEtcd(t).Endpoint())
+	s.startEtcd()
 	s.apply("registration")
 	s.apply("hooked")
 	s.available("3")

@@ -23,6 +23,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -67,6 +68,7 @@ type story struct {
 	// usher is the one that was started last, said what the last command printed, and noted
 	// the Pods that there were.
 	usher       *usher
+	etcd        *cluster.Etcd
 	kruise      *manager
 	said, noted string
 	deletions   deletions

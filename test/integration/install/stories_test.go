@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -46,7 +45,7 @@ var words = map[string]func(s *story, rest string){
 	"killed":     (*story).killed,
 	"run":        func(s *story, deployment string) { s.usher = s.run(deployment) },
 	"stop":       func(s *story, _ string) { s.usher.stop() },
-	"etcd":       func(s *story, _ string) { s.Call("etcd", clustertest.StartEtcd(s.T).Endpoint()) },
+	"etcd":       func(s *story, _ string) { s.startEtcd() },
 	"entries":    func(s *story, n string) { s.is("entries in etcd", s.entries(), n) },
 	"in service": func(s *story, n string) { s.until(n+" entries in etcd", func() bool { return s.entries() == n }) },
 
@@ -101,11 +100,15 @@ func (s *story) says(texts string) {
 	}
 }
 
+// startEtcd starts the registry.
+func (s *story) startEtcd() {
+	s.etcd = clustertest.StartEtcd(s.T)
+	s.Call("etcd", s.etcd.Endpoint())
+}
+
 // entries is the number of keys under services/ in etcd.
 func (s *story) entries() string {
-	client := checktest.Must(clientv3.New(clientv3.Config{Endpoints: []string{s.Expand("{etcd}")}, Logger: zap.NewNop()}))(s)
-	defer func() { _ = client.Close() }() // Everything was read.
-	answer := checktest.Must(client.Get(s.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly()))(s)
+	answer := checktest.Must(s.etcd.Client.Get(s.Context(), "services/", clientv3.WithPrefix(), clientv3.WithCountOnly()))(s)
 	return fmt.Sprint(answer.Count)
 }
 

@@ -37,21 +37,15 @@ func connect(t *testing.T, server *cluster.Etcd) *etcd.Registry {
 	return registrytest.Connect(etcd.New([]string{server.Endpoint()}, prefix, nil, 5*time.Second))(t)
 }
 
-func raw(t *testing.T, server *cluster.Etcd) *clientv3.Client {
-	t.Helper()
-	return registrytest.Connect(clientv3.New(clientv3.Config{Endpoints: []string{server.Endpoint()}, DialTimeout: 30 * time.Second}))(t)
-}
-
 func TestEtcdConformance(t *testing.T) {
 	server := clustertest.StartEtcd(t)
-	client := raw(t, server)
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		// All tests share one server: each begins with an empty one.
-		checktest.Must(client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()))(t)
+		checktest.Must(server.Client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()))(t)
 		return registrytest.Fixture{
 			Connector: connect(t, server),
 			Seed: func(t *testing.T, service, id string) {
-				checktest.Must(client.Put(registrytest.Bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`))(t)
+				checktest.Must(server.Client.Put(registrytest.Bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`))(t)
 			},
 			Break: server.Kill, Mend: server.Restart,
 		}
@@ -61,8 +55,7 @@ func TestEtcdConformance(t *testing.T) {
 // TestEtcdUsers logs in; errors say what is wrong with the credentials.
 func TestEtcdUsers(t *testing.T) {
 	server := clustertest.StartEtcd(t)
-	admin := raw(t, server)
-	ctx := registrytest.Bounded(t)
+	admin, ctx := server.Client, registrytest.Bounded(t)
 	for _, step := range []func() error{
 		func() error { _, err := admin.UserAdd(ctx, "root", "root-password"); return err },
 		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
@@ -106,7 +99,7 @@ func startTLS(t *testing.T, args ...string) string {
 	})
 	checktest.NoError(t, err)
 	t.Cleanup(func() {
-		if err := server.Kill(); err != nil {
+		if err := server.Close(); err != nil {
 			t.Errorf("stop etcd: %v", err)
 		}
 	})
@@ -204,7 +197,7 @@ func address(e registry.Entry) string { return fmt.Sprintf("%s:%d", e.Address, e
 
 func dialEtcd(t *testing.T, server *cluster.Etcd) *grpcClient {
 	t.Helper()
-	builder := checktest.Must(resolver.NewBuilder(raw(t, server)))(t)
+	builder := checktest.Must(resolver.NewBuilder(server.Client))(t)
 	conn, err := grpc.NewClient("etcd:///"+prefix+"/web", grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
@@ -239,7 +232,7 @@ func TestGRPCResolver(t *testing.T) {
 func TestEtcdManager(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	connector := connect(t, server)
-	manager := checktest.Must(endpoints.NewManager(raw(t, server), prefix+"/web"))(t)
+	manager := checktest.Must(endpoints.NewManager(server.Client, prefix+"/web"))(t)
 	registrytest.Put(t, connector, registrytest.Entry("mine"))
 	listed, err := manager.List(registrytest.Bounded(t))
 	endpoint := listed[prefix+"/web/mine"]

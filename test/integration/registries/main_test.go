@@ -70,7 +70,6 @@ type story struct {
 	owner, thief *scene.Scene
 	stop         func()
 	etcd         *cluster.Etcd
-	content      *clientv3.Client // of the etcd
 	// served is an instance that a caller finds over xDS.
 	served *registrytest.Instance
 	caller *grpcClient
@@ -152,7 +151,6 @@ func (s *story) register(spec string) *usherv1alpha1.Registry {
 func (s *story) discovery() *usherv1alpha1.Registry {
 	s.Helper()
 	s.etcd = clustertest.StartEtcd(s.T)
-	s.content = raw(s.T, s.etcd)
 	s.Call("etcd", s.etcd.Endpoint())
 	r := s.register("etcd: {endpoints: [" + s.etcd.Endpoint() + "]}, timeout: 1s")
 	s.Call("registry", r.Name)
@@ -280,7 +278,7 @@ func (s *story) held(rest string, want bool) {
 // lists waits until etcd itself has exactly these addresses of the service.
 func (s *story) lists(addresses string) {
 	s.Until("entries in etcd", func() string {
-		answer := checktest.Must(s.content.Get(registrytest.Bounded(s.T), prefix+"/"+s.Namespace+"/", clientv3.WithPrefix()))(s)
+		answer := checktest.Must(s.etcd.Client.Get(registrytest.Bounded(s.T), prefix+"/"+s.Namespace+"/", clientv3.WithPrefix()))(s)
 		var found []string
 		for _, kv := range answer.Kvs {
 			_, rest, _ := strings.Cut(string(kv.Value), `"Addr":"`)
