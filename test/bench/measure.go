@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -110,15 +111,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	o.Repair = cmp.Or(o.Repair, defaultRepair)
 	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)), ""
-	simulated, err := newNodes()
-	if err != nil {
-		return nil, err
-	}
+	simulated := newNodes()
 	var results []*result
-	err = stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
+	err := stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
 		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, auditFile(s), s.Usher()) },
 		func(ctx context.Context, s *stage.Stage) error {
-			return s.StartNodes(ctx, simulated, nodes, podsPerNode)
+			return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: simulated, Nodes: nodes, PodsPerNode: podsPerNode})
 		},
 		func(ctx context.Context, s *stage.Stage) error { return s.Install(ctx, namespace) },
 	}, Play: func(ctx context.Context, s *stage.Stage) (err error) {

@@ -18,9 +18,9 @@ type nodes struct {
 	pulled        map[[2]string]time.Time // when, by node and image
 }
 
-func newNodes() (*nodes, error) {
-	simulated, err := node.NewSimulatedRuntime(node.SimulatedOptions{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
-	return &nodes{Runtime: simulated, restart: containerDelay, pulled: map[[2]string]time.Time{}}, err
+func newNodes() *nodes {
+	simulated := node.NewSimulatedRuntime(node.SimulatedOptions{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
+	return &nodes{Runtime: simulated, restart: containerDelay, pulled: map[[2]string]time.Time{}}
 }
 
 // begin is told how long containers take to restart, and new images to be pulled.

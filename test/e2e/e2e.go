@@ -155,9 +155,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 	return sandbox.Session{
 		Prefix: "usher-e2e-", Args: o.Args, Out: o.Out,
 		Prepare: func(ctx context.Context, dir string) error {
-			tell, end := progress.Show(o.Out)
-			defer end()
-			return prepare(ctx, o, dir, tell)
+			return prepare(ctx, o, dir, progress.Show(o.Out))
 		},
 		Logs: []string{"logs", "node/logs", "node/cluster/logs", "etcd/etcd.log", "own-etcd/etcd.log", "varlog/pods"},
 		Done: func(dir string) error {

@@ -45,9 +45,7 @@ func (s *session) playMeasured(ctx context.Context, o Options) ([]outcome, error
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	go used.follow(following)
-	tell, end := progress.Show(o.Out)
-	outcomes := s.playAll(ctx, tell)
-	end()
+	outcomes := s.playAll(ctx, progress.Show(o.Out))
 	if cause := context.Cause(ctx); cause != nil {
 		return nil, cause
 	}

@@ -29,7 +29,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -146,18 +145,10 @@ func (s *soak) startNodes(ctx context.Context, st *stage.Stage) (err error) {
 	if s.node, err = st.NewLink(ctx, nil, server); err != nil {
 		return err
 	}
-	runtime, err := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(st.Path("images")), LogDir: st.Path("far")})
-	if err != nil {
-		return err
-	}
-	config := rest.CopyConfig(st.Cluster.RESTConfig())
+	config := st.Cluster.RESTConfig()
 	config.Host = "https://" + s.node.Address()
-	agent, err := node.Start(context.WithoutCancel(ctx), node.Options{RESTConfig: config, Runtime: runtime, Nodes: 1, First: nodes})
-	if err != nil {
-		return errors.Join(err, runtime.Close(ctx))
-	}
-	st.AtEnd(agent.Stop)
-	return nil
+	runtime := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(st.Path("images")), LogDir: st.Path("far")})
+	return st.StartNodes(ctx, node.Options{RESTConfig: config, Runtime: runtime, Nodes: 1, First: nodes})
 }
 
 // startRegistries starts them, and installs Usher's API with a Registry for each.

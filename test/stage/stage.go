@@ -87,8 +87,8 @@ func (r Run) Run(ctx context.Context) error {
 	}
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &Stage{Dir: dir, Root: root, fail: cancel}
-	if err = s.setUp(playing, r); err == nil {
+	s := &Stage{Dir: dir, Root: root, Tell: progress.Show(r.Out), fail: cancel}
+	if err = s.setUp(playing, r.Setup); err == nil {
 		err = r.Play(playing, s)
 	}
 	if cause := context.Cause(playing); err != nil && cause != nil && !errors.Is(err, cause) {
@@ -111,11 +111,8 @@ func (r Run) directory() (string, error) {
 	return os.MkdirTemp("", r.Name+"-")
 }
 
-func (s *Stage) setUp(ctx context.Context, r Run) error {
-	tell, end := progress.Show(r.Out)
-	defer end()
-	s.Tell = tell
-	for _, step := range r.Setup {
+func (s *Stage) setUp(ctx context.Context, steps []Step) error {
+	for _, step := range steps {
 		if err := step(ctx, s); err != nil {
 			return err
 		}
@@ -175,25 +172,20 @@ func (s *Stage) Web() checkout.Program {
 // StartWebNodes starts nodes whose containers are processes of the web service, in these
 // versions, or in any if none is named.
 func (s *Stage) StartWebNodes(ctx context.Context, nodes int, versions ...string) error {
-	runtime, err := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(s.Path("images"), versions...), LogDir: s.Path("containers")})
-	if err != nil {
-		return err
-	}
-	return s.StartNodes(ctx, runtime, nodes, 0)
+	runtime := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(s.Path("images"), versions...), LogDir: s.Path("containers")})
+	return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes})
 }
 
-// StartNodes starts nodes that run Pods in a runtime.
-func (s *Stage) StartNodes(ctx context.Context, runtime node.Runtime, nodes, podsPerNode int) error {
+// StartNodes starts nodes that run Pods.
+func (s *Stage) StartNodes(ctx context.Context, options node.Options) error {
 	// They live until the end, not only during the setup.
 	return s.Tell.Task("nodes", func() (string, error) {
-		agent, err := node.Start(context.WithoutCancel(ctx), node.Options{
-			RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes, PodsPerNode: podsPerNode,
-		})
+		agent, err := node.Start(context.WithoutCancel(ctx), options)
 		if err != nil {
-			return "", errors.Join(err, runtime.Close(ctx))
+			return "", errors.Join(err, options.Runtime.Close(ctx))
 		}
 		s.AtEnd(agent.Stop)
-		return fmt.Sprintf("%d ready", nodes), nil
+		return fmt.Sprintf("%d ready", options.Nodes), nil
 	})
 }
 

@@ -32,11 +32,9 @@ func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_V
 
 func newTestRuntime(t *testing.T) *processRuntime {
 	t.Helper()
-	r := checktest.Must(NewProcessRuntime(ProcessOptions{Images: shell, LogDir: t.TempDir()}))(t)
-	t.Cleanup(func() {
-		checktest.NoError(t, r.Close(context.Background()))
-	})
-	return r.(*processRuntime)
+	r := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: t.TempDir()}).(*processRuntime)
+	t.Cleanup(func() { checktest.NoError(t, r.Close(context.Background())) })
+	return r
 }
 
 // alive reports whether a process runs; a zombie does not.
@@ -62,10 +60,8 @@ const agentEnv = "NODE_TEST_AGENT"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(agentEnv); dir != "" {
-		r, err := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: dir})
-		if err == nil {
-			_, err = r.Start(ContainerConfig{Pod: buildPod(), Exited: func() {}, Container: &corev1.Container{Args: []string{"-c", "echo $$ ready; sleep 600"}}})
-		}
+		r := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: dir})
+		_, err := r.Start(ContainerConfig{Pod: buildPod(), Exited: func() {}, Container: &corev1.Container{Args: []string{"-c", "echo $$ ready; sleep 600"}}})
 		fmt.Println(err)
 		select {}
 	}
@@ -125,8 +121,7 @@ func TestAddressesAreEachPodsOwn(t *testing.T) {
 // API server.
 func newIdleAgent(t *testing.T, object *corev1.Pod) (a *Agent, reconcileIt func()) {
 	t.Helper()
-	runtime := checktest.Must(NewSimulatedRuntime(SimulatedOptions{}))(t)
-	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: runtime})
+	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: NewSimulatedRuntime(SimulatedOptions{})})
 	a.base, a.enqueue = t.Context(), func(types.NamespacedName) {}
 	return a, func() {
 		t.Helper()

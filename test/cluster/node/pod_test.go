@@ -35,11 +35,11 @@ func newStage(t *testing.T, object *corev1.Pod, o SimulatedOptions) *stage {
 	t.Helper()
 	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	o.MissingImages = []string{"missing:v1"}
-	simulated := checktest.Must(NewSimulatedRuntime(o))(t)
-	simulated.(*simulatedRuntime).clock = clock
+	simulated := NewSimulatedRuntime(o).(*simulatedRuntime)
+	simulated.clock = clock
 	s := &stage{T: t, clock: clock, object: object}
 	s.pod = &pod{uid: object.UID, podState: podState{hostIP: "10.254.0.1"}, kubelet: &kubelet{
-		runtime: &scriptedRuntime{simulated.(*simulatedRuntime), s}, traits: simulated.Traits(), clock: clock,
+		runtime: &scriptedRuntime{simulated, s}, traits: simulated.Traits(), clock: clock,
 		enqueue: func(types.NamespacedName) {}, base: t.Context(),
 	}}
 	return s
@@ -223,7 +223,7 @@ var (
 		"readyDelay":  func(o *SimulatedOptions, value string) { o.ReadyDelay = scenariotest.Duration(value) },
 		"updateDelay": func(o *SimulatedOptions, value string) { o.UpdateDelay = scenariotest.Duration(value) },
 		"deleteDelay": func(o *SimulatedOptions, value string) { o.DeleteDelay = scenariotest.Duration(value) },
-		"mostCPU":     func(o *SimulatedOptions, value string) { o.MostCPU = value },
+		"mostCPU":     func(o *SimulatedOptions, value string) { o.MostCPU = resource.MustParse(value) },
 	}
 	aboutContainers = map[string]func(c *corev1.Container, value string){
 		"image": func(c *corev1.Container, value string) { c.Image = value },

@@ -105,8 +105,8 @@ type SimulatedOptions struct {
 	// MissingImages are images that cannot be pulled.
 	MissingImages []string
 	// MostCPU is the most that a node gives a running container: a resize to a larger
-	// request is reported as infeasible. "" is no limit.
-	MostCPU string
+	// request is reported as infeasible. Zero is no limit.
+	MostCPU resource.Quantity
 }
 
 // simulatedRuntime simulates containers without running anything.
@@ -117,17 +117,10 @@ type simulatedRuntime struct {
 }
 
 // NewSimulatedRuntime creates a runtime that runs nothing, for thousands of Pods.
-func NewSimulatedRuntime(o SimulatedOptions) (Runtime, error) {
-	r := &simulatedRuntime{missing: o.MissingImages, clock: clock.RealClock{}, traits: Traits{
-		Name: "simulated", ReadyDelay: o.ReadyDelay, UpdateDelay: o.UpdateDelay, DeleteDelay: o.DeleteDelay,
+func NewSimulatedRuntime(o SimulatedOptions) Runtime {
+	return &simulatedRuntime{missing: o.MissingImages, clock: clock.RealClock{}, traits: Traits{
+		Name: "simulated", MostCPU: o.MostCPU, ReadyDelay: o.ReadyDelay, UpdateDelay: o.UpdateDelay, DeleteDelay: o.DeleteDelay,
 	}}
-	if o.MostCPU != "" {
-		var err error
-		if r.traits.MostCPU, err = resource.ParseQuantity(o.MostCPU); err != nil {
-			return nil, fmt.Errorf("SimulatedOptions.MostCPU %q: %w", o.MostCPU, err)
-		}
-	}
-	return r, nil
 }
 
 func (r *simulatedRuntime) Traits() Traits { return r.traits }

@@ -6,8 +6,7 @@ package progress
 
 import (
 	"fmt"
-	"io"
-	"sync"
+	"os"
 	"time"
 )
 
@@ -33,20 +32,9 @@ func (s Sink) Task(name string, do func() (detail string, err error)) error {
 	return err
 }
 
-// Show returns a sink that writes lines to out, until end is called.
-func Show(out io.Writer) (tell Sink, end func()) {
-	var mu sync.Mutex
-	ended := false
-	take := func(line string) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !ended {
-			_, _ = fmt.Fprintln(out, line) // A screen that is gone must not stop the work that it shows.
-		}
-	}
-	return take, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		ended = true
+// Show returns a sink that writes lines to a file.
+func Show(out *os.File) Sink {
+	return func(line string) {
+		_, _ = fmt.Fprintln(out, line) // A screen that is gone must not stop the work that it shows.
 	}
 }

@@ -48,15 +48,13 @@ type Options struct {
 	// Second adds a second node, which takes only Pods that tolerate SecondTaint.
 	Second bool
 	// NodeGone is how long the control plane waits before it considers a silent node
-	// lost; default 8 s.
+	// lost.
 	NodeGone time.Duration
 	// Failed is called with the error of a part that ended unexpectedly.
 	Failed func(error)
 	// Tell receives the progress; nil is allowed.
 	Tell progress.Sink
 }
-
-const defaultNodeGone = 8 * time.Second
 
 // Node is a running cluster of one node, or two.
 type Node struct {
@@ -70,9 +68,6 @@ type Node struct {
 
 // Start starts everything and returns when the node is ready and accepts Pods.
 func Start(ctx context.Context, o Options) (*Node, error) {
-	if o.NodeGone == 0 {
-		o.NodeGone = defaultNodeGone
-	}
 	n := &Node{options: o}
 	for i, p := range places() {
 		if i == 0 || o.Second {

@@ -68,11 +68,8 @@ func startNodes(ctx context.Context, s *stage.Stage, nodes int, simulate bool) e
 	if !simulate {
 		return s.StartWebNodes(ctx, nodes)
 	}
-	runtime, err := node.NewSimulatedRuntime(node.SimulatedOptions{})
-	if err != nil {
-		return err
-	}
-	return s.StartNodes(ctx, runtime, nodes, simulatedPods)
+	runtime := node.NewSimulatedRuntime(node.SimulatedOptions{})
+	return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes, PodsPerNode: simulatedPods})
 }
 
 // serve says how to use the cluster, and returns when it is interrupted, which is not an

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 func startNodes(ctx context.Context, c *cluster.Cluster) error {
 	return scene.StartNodes(ctx, c, 3, 1000, node.SimulatedOptions{
 		UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond, MissingImages: []string{"example.test/missing:v1"},
-		MostCPU: "4",
+		MostCPU: resource.MustParse("4"),
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/scene"
+	"github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -56,20 +56,10 @@ func (s *story) remove(pod *corev1.Pod, options ...client.DeleteOption) {
 }
 
 // ask sends a GET to the Pod's own address; the answer is empty if there is none.
-func (s *story) ask(pod *corev1.Pod, path string) string {
-	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, "http://"+pod.Status.PodIP+":8080"+path, nil)
-	if err != nil {
-		s.Error(err)
-		return ""
-	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, _ := io.ReadAll(response.Body) // a broken connection is no answer
-	return string(body)
+func (s *story) ask(pod *corev1.Pod, path string) (answer string) {
+	web := run.HTTP{Address: "http://" + pod.Status.PodIP + ":8080", Header: http.Header{"Connection": {"close"}}}
+	_, _ = web.Do(s.Context(), http.MethodGet, path, nil, &answer) // a broken connection is no answer
+	return answer
 }
 
 func main(pod *corev1.Pod) corev1.ContainerStatus {
@@ -84,7 +74,7 @@ func TestProcesses(t *testing.T) {
 	programs := t.TempDir()
 	web := checkout.Program{Module: scene.Root + "/test", Pkg: "./cmd/web", Out: filepath.Join(programs, "web")}
 	checktest.NoError(t, web.Compile(t.Context(), nil))
-	runtime := checktest.Must(node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(programs, "v1", "v2"), LogDir: t.TempDir()}))(t)
+	runtime := node.NewProcessRuntime(node.ProcessOptions{Images: node.ProgramDir(programs, "v1", "v2"), LogDir: t.TempDir()})
 	p := checktest.Must(scene.New(clustertest.Start(t)))(t)
 	agent := checktest.Must(node.Start(t.Context(), node.Options{RESTConfig: p.RESTConfig(), Runtime: runtime, Logger: testr.New(t)}))(t)
 	t.Cleanup(func() {

@@ -75,11 +75,7 @@ func New(c *cluster.Cluster) (*Plane, error) {
 
 // StartNodes starts nodes that simulate containers, until ctx ends.
 func StartNodes(ctx context.Context, c *cluster.Cluster, nodes, podsPerNode int, o node.SimulatedOptions) error {
-	simulated, err := node.NewSimulatedRuntime(o)
-	if err != nil {
-		return err
-	}
-	_, err = node.Start(ctx, node.Options{RESTConfig: c.RESTConfig(), Nodes: nodes, PodsPerNode: podsPerNode, Runtime: simulated})
+	_, err := node.Start(ctx, node.Options{RESTConfig: c.RESTConfig(), Nodes: nodes, PodsPerNode: podsPerNode, Runtime: node.NewSimulatedRuntime(o)})
 	return err
 }
 
