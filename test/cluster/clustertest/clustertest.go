@@ -27,6 +27,7 @@ package clustertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,38 +50,40 @@ const (
 // time.
 var heap = map[string]string{"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 
-// Option changes the options of a test's cluster.
-type Option func(*cluster.Options)
-
-// WithExtraArgs appends arguments to those of the components.
-func WithExtraArgs(extra cluster.ExtraArgs) Option {
-	return func(o *cluster.Options) { o.ExtraArgs = extra }
-}
-
 // Start starts a cluster in a temporary directory and stops it at the end of the test.
 // If the test has failed, or a component has ended on its own, it shows the end of each
 // component's log.
-func Start(t *testing.T, opts ...Option) *cluster.Cluster {
+func Start(t *testing.T) *cluster.Cluster {
 	t.Helper()
-	c, err := start(t.Context(), t.TempDir(), opts)
+	return StartWith(t, nil)
+}
+
+// StartWith is Start with more arguments of the components.
+func StartWith(t *testing.T, extra cluster.ExtraArgs) *cluster.Cluster {
+	t.Helper()
+	c, err := start(t.Context(), t.TempDir(), extra)
 	if err != nil {
 		t.Fatalf("start a cluster: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := c.Err(); err != nil {
-			t.Errorf("a component ended during the test: %v", err)
+		if err := stop(c); err != nil {
+			t.Error(err)
 		}
 		if t.Failed() {
-			t.Log(tails(c))
-		}
-		// t.Context() has ended by now.
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		if err := c.Stop(ctx); err != nil {
-			t.Errorf("stop the cluster: %v", err)
+			for _, log := range c.Logs() {
+				t.Log(tail(log))
+			}
 		}
 	})
 	return c
+}
+
+// stop ends a cluster, and says if a component had ended before.
+func stop(c *cluster.Cluster) error {
+	ended := c.Err()
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return errors.Join(ended, c.Stop(ctx))
 }
 
 // StartEtcd starts a stand-alone etcd in a temporary directory and stops it at the end
@@ -104,7 +107,7 @@ func StartEtcd(t *testing.T) *cluster.Etcd {
 
 // StartForMain starts a cluster in a temporary directory for a TestMain. Call stop
 // after the tests; it also removes the directory.
-func StartForMain() (c *cluster.Cluster, stop func(), err error) {
+func StartForMain() (c *cluster.Cluster, end func(), err error) {
 	dir, err := os.MkdirTemp("", "usher-cluster-")
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a folder for the cluster: %w", err)
@@ -114,40 +117,21 @@ func StartForMain() (c *cluster.Cluster, stop func(), err error) {
 		return nil, nil, err
 	}
 	return c, func() {
-		if err := c.Err(); err != nil {
-			fmt.Fprintln(os.Stderr, "a component ended during the tests:", err)
+		if err := errors.Join(stop(c), os.RemoveAll(dir)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		if err := c.Stop(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "stop the cluster:", err)
-		}
-		_ = os.RemoveAll(dir)
 	}, nil
-}
-
-// tails are the last lines of the logs of all components, for a failed test.
-func tails(c *cluster.Cluster) string {
-	parts := []string{}
-	for _, log := range c.Logs() {
-		parts = append(parts, tail(log))
-	}
-	return strings.Join(parts, "\n")
 }
 
 func tail(log string) string {
 	return "--- the end of " + filepath.Base(log) + "\n" + strings.Join(process.TailFile(log, shownLines), "\n")
 }
 
-func start(ctx context.Context, dir string, opts []Option) (*cluster.Cluster, error) {
+func start(ctx context.Context, dir string, extra cluster.ExtraArgs) (*cluster.Cluster, error) {
 	for name, value := range heap {
 		if os.Getenv(name) == "" {
 			_ = os.Setenv(name, value) // The defaults of Go work too.
 		}
 	}
-	options := cluster.Options{Dir: filepath.Join(dir, "cluster")}
-	for _, opt := range opts {
-		opt(&options)
-	}
-	return cluster.Start(ctx, options)
+	return cluster.Start(ctx, cluster.Options{Dir: filepath.Join(dir, "cluster"), ExtraArgs: extra})
 }

@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -96,15 +95,8 @@ func TestAdmissionAccepts(t *testing.T) {
 // rolledOut: all Pods are created, and an update reaches all of them.
 func rolledOut(s *story) {
 	s.settled(s.replicas())
-	s.newImage()
+	s.otherImage("web:v2")
 	s.settled(s.replicas())
-}
-
-// newImage changes only the image of the first container.
-func (s *story) newImage() {
-	s.Helper()
-	patch := []byte(`[{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.test/web:v2"}]`)
-	s.Must(s.Patch(s.Context(), s.key(), client.RawPatch(types.JSONPatchType, patch)))
 }
 
 // refusedLater: no Pod is created, and a condition quotes the API server.

@@ -9,7 +9,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // The API server refuses two kinds of request, as for any custom resource: a strategic
@@ -117,7 +117,7 @@ func (s *story) moved(rest string) {
 			if metav1.IsControlledBy(&pod, set) {
 				mine++
 			}
-			if conditionOf(&pod, corev1.PodReady).Status == corev1.ConditionTrue {
+			if stage.Ready(&pod) {
 				ready++
 			}
 		}

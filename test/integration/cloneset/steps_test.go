@@ -126,15 +126,10 @@ func (s *story) identities() map[string]types.UID {
 	return out
 }
 
-// samePods checks that no Pod was created or deleted.
-func (s *story) samePods(before map[string]types.UID) {
-	checktest.Same(s, "Pods", s.identities(), before)
-}
-
-// newPods checks that none of the Pods is left.
-func (s *story) newPods(before map[string]types.UID) {
+// newPods checks that none of the Pods before is left.
+func (s *story) newPods() {
 	for name := range s.identities() {
-		if _, kept := before[name]; kept {
+		if s.noted.pods[name] != "" {
 			s.Errorf("Pod %s was not recreated", name)
 		}
 	}
@@ -238,16 +233,6 @@ func (s *story) isTrue(kind apps.CloneSetConditionType, texts ...string) {
 func (s *story) isFalse(kind apps.CloneSetConditionType) {
 	s.Helper()
 	s.Condition(s.key(), string(kind), metav1.ConditionFalse)
-}
-
-// conditionOf is a Pod's condition.
-func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) (found corev1.PodCondition) {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == kind {
-			found = c
-		}
-	}
-	return found
 }
 
 // offerVolumes creates volumes for claims that select them by the label story.

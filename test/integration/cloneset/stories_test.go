@@ -17,6 +17,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // TestStories plays the stories in testdata/stories, each in a namespace of its own.
@@ -110,9 +111,9 @@ var words = map[string]func(s *story, rest string){
 	"run":                (*story).run,
 	"as in the template": func(s *story, _ string) { s.carryTemplate() },
 	"note":               func(s *story, _ string) { s.note() },
-	"same Pods":          func(s *story, _ string) { s.samePods(s.noted.pods) },
+	"same Pods":          func(s *story, _ string) { s.same("Pods", s.identities(), s.noted.pods) },
 	"same labels":        func(s *story, _ string) { s.same("labels", s.podLabels(), s.noted.labels) },
-	"new Pods":           func(s *story, _ string) { s.newPods(s.noted.pods) },
+	"new Pods":           func(s *story, _ string) { s.newPods() },
 	"same claims":        func(s *story, _ string) { s.same("claims", s.claims(), s.noted.claims) },
 	"same revisions":     func(s *story, _ string) { s.same("revisions", s.revisionNames(), s.noted.revisions) },
 	"restarts":           func(s *story, want string) { s.is("restarts", s.restarts(), want) },
@@ -228,8 +229,7 @@ func (s *story) unwritten() string {
 func (s *story) podsReady(want string) {
 	_, image, _ := strings.Cut(want, " with ")
 	ready := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool {
-		ready := conditionOf(&p, corev1.PodReady).Status == corev1.ConditionTrue
-		return !ready || p.Spec.Containers[0].Image != "example.test/"+image
+		return !stage.Ready(&p) || p.Spec.Containers[0].Image != "example.test/"+image
 	})
 	s.is("Pods ready", fmt.Sprint(len(ready), " with ", image), want)
 }
@@ -320,8 +320,7 @@ func (s *story) podIs(name, what string) {
 		if known, ok := s.Named(name); len(found) != 1 || ok && known != found[0].Name {
 			return false
 		}
-		isReady := conditionOf(&found[0], corev1.PodReady).Status == corev1.ConditionTrue
-		if ready == "ready" && !isReady || ready == "not ready" && isReady {
+		if isReady := stage.Ready(&found[0]); ready == "ready" && !isReady || ready == "not ready" && isReady {
 			return false
 		}
 		s.Call(name, found[0].Name)

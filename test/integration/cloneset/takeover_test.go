@@ -19,6 +19,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/integration/openkruise"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 // finalizers sets a Pod's finalizers.
@@ -63,7 +64,7 @@ func (s *story) kubelet(pod corev1.Pod) {
 	}
 	ready := corev1.ConditionTrue
 	for _, gate := range pod.Spec.ReadinessGates {
-		if conditionOf(&pod, gate.ConditionType).Status != corev1.ConditionTrue {
+		if !stage.IsTrue(&pod, gate.ConditionType) {
 			ready = corev1.ConditionFalse
 		}
 	}
@@ -108,7 +109,7 @@ func (s *story) ends(how string) {
 
 // kept checks that the only Pod is the same, protected, and up to date.
 func (s *story) kept(restarts string) {
-	s.samePods(s.noted.pods)
+	s.same("Pods", s.identities(), s.noted.pods)
 	pod := s.pods()[0]
 	s.is("the Pod", s.restarts()+" restarts", restarts)
 	if pod.Labels[inPlaceKey] != "true" || !slices.Contains(pod.Finalizers, registeredKey) {

@@ -76,13 +76,18 @@ type story struct {
 
 // begin starts a cluster with two nodes. A story waits more than it works, so stories run
 // side by side.
-func begin(t *testing.T, options ...clustertest.Option) *story {
+func begin(t *testing.T) *story {
+	t.Helper()
+	return beginWith(t, nil)
+}
+
+// beginWith is begin with more arguments of the control plane.
+func beginWith(t *testing.T, extra cluster.ExtraArgs) *story {
 	t.Helper()
 	t.Parallel()
-	c := clustertest.Start(t, options...)
-	api, err := client.NewWithWatch(c.RESTConfig(), client.Options{})
+	c := clustertest.StartWith(t, extra)
+	api := checktest.Must(client.NewWithWatch(c.RESTConfig(), client.Options{}))(t)
 	s := &story{Scene: &scene.Scene{T: t, Plane: &scene.Plane{Cluster: c, WithWatch: api}}, env: checkout.ToolEnv(tools, c.Kubeconfig(), t.TempDir())}
-	s.Must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	s.Must(scene.StartNodes(ctx, c, 2, 0, node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond}))

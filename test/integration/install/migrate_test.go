@@ -22,23 +22,16 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
-	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/integration/openkruise"
 )
 
-// keepingPods is a control plane that leaves Pods of missing nodes alone: the Pods
-// that OpenKruise leaves are on a node without an agent.
-func keepingPods() clustertest.Option {
-	return clustertest.WithExtraArgs(cluster.ExtraArgs{
-		build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"},
-	})
-}
-
-// TestMigrations plays the stories in testdata/migrations, on clusters where OpenKruise runs.
+// TestMigrations plays the stories in testdata/migrations, on clusters where OpenKruise runs. Their
+// control plane leaves Pods of missing nodes alone: those that OpenKruise leaves are on a node
+// without an agent.
 func TestMigrations(t *testing.T) {
 	scenariotest.Tell(t, "testdata/migrations/*.txt", words, func(t *testing.T) *story {
 		t.Helper()
-		s := begin(t, keepingPods())
+		s := beginWith(t, cluster.ExtraArgs{build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"}})
 		s.env = append(s.env, "BACKUP="+t.TempDir())
 		s.kruise = s.installOpenKruise()
 		return s
