@@ -156,7 +156,7 @@ const (
 	guardNamespace = "usher-system"
 	loopback       = "127.0.0.1"
 	// trustTime bounds the wait for the guard's certificate.
-	trustTime = 30 * time.Second
+	trustTime = 2 * time.Minute
 )
 
 // InstallGuard creates what the chart of the checkout at root makes for the guard, with its
@@ -205,17 +205,18 @@ func placeGuard(object *unstructured.Unstructured, user string, port int) bool {
 	return true
 }
 
-// AwaitGuard waits until API servers trust the guard, which Usher sees to when it starts.
-func AwaitGuard(ctx context.Context, c client.Client) error {
+// AwaitGuard waits until API servers trust the guard, which Usher sees to when it starts, and returns
+// its configuration.
+func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, trustTime, true, func(ctx context.Context) (bool, error) {
 		err := c.Get(ctx, client.ObjectKey{Name: GuardName}, configuration)
 		return err == nil && len(configuration.Webhooks[0].ClientConfig.CABundle) > 0, err
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("wait for the certificate of the guard: %w", err), context.Cause(ctx))
+		return nil, errors.Join(fmt.Errorf("wait for the certificate of the guard: %w", err), context.Cause(ctx))
 	}
-	return nil
+	return configuration, nil
 }
 
 // RemoveGuard takes the webhook away, as guard.enabled=false does.

@@ -176,7 +176,8 @@ func (d *demonstration) startUsher(ctx context.Context, s *stage.Stage) error {
 	if err := s.StartUsher(d.usherArgs...); err != nil {
 		return err
 	}
-	return checkout.AwaitGuard(ctx, s.Kube)
+	_, err = checkout.AwaitGuard(ctx, s.Kube)
+	return err
 }
 
 func (d *demonstration) play(ctx context.Context) (result Result, err error) {

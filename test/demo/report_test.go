@@ -103,8 +103,7 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	for _, hooks := range []bool{true, false} {
 		r := &run{hooks: hooks, board: newQuietBoard()}
 		web := cloneSets(hooks)[0]
-		client := checktest.Must(traffic.New(traffic.Options{Rate: 1}))(t)
-		r.actors = []*actor{{story: web, client: client, set: &unstructured.Unstructured{Object: map[string]any{"kind": "CloneSet"}}}}
+		r.actors = []*actor{{story: web, client: traffic.New(traffic.Options{Rate: 1}), set: &unstructured.Unstructured{Object: map[string]any{"kind": "CloneSet"}}}}
 		r.board.is(aSet())
 		r.board.is(aPod("web-a"))
 		if !hooks {

@@ -48,21 +48,17 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 	r := &run{demonstration: d, hooks: hooks, inbox: make(chan func(), inboxSize), board: newBoard(time.Now, d.log, d.server)}
 	pace := d.options.pace
 	for _, story := range d.options.stories(hooks) {
-		a := &actor{story: story, ended: make(chan error, 1)}
-		var err error
-		if a.set, a.registration, err = story.objects(hooks, d.options); err != nil {
+		set, registration, err := story.objects(hooks, d.options)
+		if err != nil {
 			return nil, err
 		}
-		a.client, err = traffic.New(traffic.Options{
+		client := traffic.New(traffic.Options{
 			Source: traffic.Etcd{Client: d.registry.Client, Prefix: stage.EtcdPrefix, Service: story.name},
 			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
 			OnChange: func(address string, joined bool) { r.inbox <- func() { r.board.registryChanged(address, joined) } },
 			OnLost:   func(l traffic.Loss) { r.inbox <- func() { r.board.lost(loss{l, story}) } },
 		})
-		if err != nil {
-			return nil, err
-		}
-		r.actors = append(r.actors, a)
+		r.actors = append(r.actors, &actor{story: story, set: set, registration: registration, client: client, ended: make(chan error, 1)})
 	}
 	return r, nil
 }

@@ -32,13 +32,12 @@ func (s *Scene) call() {
 	ctx, stop := context.WithCancel(s.ctx)
 	s.callers = &callers{stop: stop, flowing: &errgroup.Group{}}
 	for _, kind := range s.story.Registries {
-		client, err := traffic.New(traffic.Options{
+		client := traffic.New(traffic.Options{
 			Source: s.session.source(s.story, kind), Rate: rate / len(s.story.Registries),
 			CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part, Timeout: late,
 			// kube-proxy chooses a Pod for each connection.
 			NewConnections: kind == KubeProxy,
 		})
-		s.check(err)
 		s.callers.clients = append(s.callers.clients, client)
 		s.callers.flowing.Go(func() error {
 			if err := client.Run(ctx); !errors.Is(err, context.Canceled) {

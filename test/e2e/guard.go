@@ -4,18 +4,13 @@ package e2e
 
 import (
 	"context"
-	"errors"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/checkout"
 )
-
-// guardName is the name of the guard's webhook configuration.
-const guardName = "usher-guard"
 
 // limitGuard waits until API servers trust the guard, and keeps it away from the stories
 // that measure what is lost without it.
@@ -28,11 +23,7 @@ func (s *session) limitGuard(ctx context.Context) error {
 			excluded.Values = append(excluded.Values, story.Name)
 		}
 	}
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	err := stage.Poll(ctx, patience, "the guard's certificate", func(ctx context.Context) (bool, error) {
-		err := s.Kube.Get(ctx, client.ObjectKey{Name: guardName}, configuration)
-		return err == nil && len(configuration.Webhooks[0].ClientConfig.CABundle) > 0, err
-	})
+	configuration, err := checkout.AwaitGuard(ctx, s.Kube)
 	if err != nil {
 		return err
 	}
@@ -40,5 +31,5 @@ func (s *session) limitGuard(ctx context.Context) error {
 	for i := range configuration.Webhooks {
 		configuration.Webhooks[i].NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{excluded}}
 	}
-	return errors.Join(s.Kube.Patch(ctx, configuration, client.MergeFrom(before)))
+	return s.Kube.Patch(ctx, configuration, client.MergeFrom(before))
 }

@@ -5,14 +5,10 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"syscall"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -35,11 +31,7 @@ type kit struct {
 	Consul, HAProxy string
 }
 
-const (
-	kitFile = "kit.json"
-	// stopGrace is how long an interrupted build may take to end.
-	stopGrace = 5 * time.Second
-)
+const kitFile = "kit.json"
 
 // prepare builds and downloads everything into the caches and dir.
 func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) error {
@@ -88,19 +80,10 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	if err := program.Compile(ctx, tell); err != nil {
 		return "", err
 	}
-	platform := "linux/" + runtime.GOARCH
-	cmd := exec.CommandContext(ctx, tool, "-root", root, "-name", name, "-version", version, "-platforms", platform,
-		"-out", filepath.Join(dir, "images"))
-	// A separate process group, so that an interruption reaches the compilers it
-	// starts.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = stopGrace
-	return filepath.Join(dir, "images", "usher-linux-"+runtime.GOARCH+".tar"), tell.Task("image usher", func() (string, error) {
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("make Usher's image: %w\n%s", err, out)
-		}
-		return "packed", nil
+	out := filepath.Join(dir, "images")
+	return filepath.Join(out, "usher-linux-"+runtime.GOARCH+".tar"), tell.Task("image usher", func() (string, error) {
+		_, err := fetch.Run(ctx, "", tool, "-root", root, "-name", name, "-version", version, "-platforms", "linux/"+runtime.GOARCH, "-out", out)
+		return "packed", err
 	})
 }
 

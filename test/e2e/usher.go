@@ -34,6 +34,8 @@ const (
 	usherProgram    = "/usr/local/bin/usher"
 	usherReplicas   = 2
 
+	// stopGrace is how long an interrupted command may take to end.
+	stopGrace = 5 * time.Second
 	// readyTime is how long Usher may take from the install command to ready.
 	readyTime = 10 * time.Second
 
@@ -119,15 +121,7 @@ func (s *session) tool(ctx context.Context, program string, args ...string) *exe
 
 // awaitUsher waits until all replicas are ready and one has become leader since a time.
 func (s *session) awaitUsher(ctx context.Context, since time.Time, limit time.Duration) error {
-	var wrong error
-	err := stage.Poll(ctx, limit, "two replicas of Usher of which one leads", func(ctx context.Context) (bool, error) {
-		wrong = s.usherWrong(ctx, since)
-		return wrong == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", err, wrong)
-	}
-	return nil
+	return stage.Try(ctx, limit, "two replicas of Usher of which one leads", func(ctx context.Context) error { return s.usherWrong(ctx, since) })
 }
 
 func (s *session) usherWrong(ctx context.Context, since time.Time) error {
@@ -189,7 +183,7 @@ func (s *Scene) stopUsher() {
 			return fmt.Sprintf("%d Pods are there", len(pods.Items))
 		}
 		service := &corev1.Service{}
-		s.check(s.session.Kube.Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: guardName}, service))
+		s.check(s.session.Kube.Get(s.ctx, client.ObjectKey{Namespace: usherNamespace, Name: checkout.GuardName}, service))
 		err := dial(s.ctx, net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port))))
 		return stage.Unless(errors.Is(err, syscall.ECONNREFUSED), "the guard's address is not refused: %v", err)
 	})

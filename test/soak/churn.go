@@ -160,20 +160,17 @@ func (w *workload) labels() map[string]string {
 
 // settle waits until a workload is as it is to be, and its callers know all of it.
 func (s *soak) settle(ctx context.Context, w *workload, victim *corev1.Pod) error {
-	lacks := ""
-	err := stage.Poll(ctx, bound, w.name+" to be as it is to be", func(ctx context.Context) (bool, error) {
+	return stage.Try(ctx, bound, w.name+" to be as it is to be", func(ctx context.Context) error {
 		pods, err := s.pods(ctx, client.MatchingLabels(w.labels()))
-		lacks = w.lacks(pods, victim)
-		return lacks == "", err
+		if err != nil {
+			return err
+		}
+		return w.lacks(pods, victim)
 	})
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, lacks)
-	}
-	return err
 }
 
 // lacks says what is not yet as it is to be.
-func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) string {
+func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) error {
 	want := w.template()
 	var addresses []string
 	for i := range pods {
@@ -181,21 +178,24 @@ func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) string {
 		state := p.Labels[appsv1alpha1.LabelLifecycleState]
 		switch {
 		case victim != nil && p.UID == victim.UID, p.DeletionTimestamp != nil:
-			return p.Name + " is still there"
+			return errors.New(p.Name + " is still there")
 		case templateOf(p) != want, !strings.HasSuffix(want.image, ":"+stage.Version(p)):
-			return p.Name + " is not updated"
+			return errors.New(p.Name + " is not updated")
 		case !stage.Ready(p), state != "" && state != string(appsv1alpha1.StateNormal):
-			return p.Name + " is not ready, or in " + state
+			return errors.New(p.Name + " is not ready, or in " + state)
 		}
 		addresses = append(addresses, net.JoinHostPort(p.Status.PodIP, port))
 	}
 	slices.Sort(addresses)
 	for _, c := range w.callers {
 		if known := c.Known(); !slices.Equal(known, addresses) {
-			return fmt.Sprintf("callers know %v, and there are %v", known, addresses)
+			return fmt.Errorf("callers know %v, and there are %v", known, addresses)
 		}
 	}
-	return stage.Unless(len(pods) == int(w.replicas()), "there are %d Pods of %d", len(pods), w.replicas())
+	if len(pods) != int(w.replicas()) {
+		return fmt.Errorf("there are %d Pods of %d", len(pods), w.replicas())
+	}
+	return nil
 }
 
 // template is what edit changes of one.
@@ -228,15 +228,9 @@ func (s *soak) pods(ctx context.Context, which ...client.ListOption) ([]corev1.P
 
 // try repeats what fails while the API server is away, or a Pod may not go yet.
 func (s *soak) try(ctx context.Context, act func(context.Context) error) error {
-	var last error
-	err := stage.Poll(ctx, bound, "an answer of the API server", func(ctx context.Context) (bool, error) {
-		last = client.IgnoreNotFound(act(ctx))
-		return last == nil, nil
+	return stage.Try(ctx, bound, "an answer of the API server", func(ctx context.Context) error {
+		return client.IgnoreNotFound(act(ctx))
 	})
-	if err != nil {
-		err = fmt.Errorf("%w: %w", err, last)
-	}
-	return err
 }
 
 func (s *soak) apply(ctx context.Context, object *unstructured.Unstructured) error {

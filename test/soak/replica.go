@@ -105,18 +105,21 @@ func (r *replica) state(ctx context.Context) (s state, err error) {
 
 // leader is the replica that leads, once all are ready.
 func (s *soak) leader(ctx context.Context) (leader *replica, err error) {
-	err = stage.Poll(ctx, back, "all replicas of Usher to be ready, and one to lead", func(ctx context.Context) (bool, error) {
+	err = stage.Try(ctx, back, "all replicas of Usher to be ready, and one to lead", func(ctx context.Context) error {
 		leader = nil
 		for _, r := range s.replicas {
 			found, err := r.state(ctx)
 			if err = errors.Join(err, r.ready(ctx)); err != nil {
-				return false, nil // It is asked again.
+				return err
 			}
 			if found.leads {
 				leader = r
 			}
 		}
-		return leader != nil, nil
+		if leader == nil {
+			return errors.New("none leads")
+		}
+		return nil
 	})
 	return leader, err
 }

@@ -276,12 +276,11 @@ func (s *soak) prepare(w *workload) (err error) {
 	streams := 3 * len(s.registries)
 	rate := int(float64(s.options.Requests)/s.options.For.Seconds())/streams + 1
 	for _, r := range s.registries {
-		callers, failed := traffic.New(traffic.Options{
+		w.callers = append(w.callers, traffic.New(traffic.Options{
 			Source: traffic.Etcd{Client: r.Client, Prefix: stage.EtcdPrefix, Service: w.name},
 			Rate:   rate, CacheDelay: cacheDelay, SlowMin: slowMin, SlowMax: slowMax,
 			OnLost: func(l traffic.Loss) { s.say("LOST: %s, of %s at %s in %s", l.Reason, w.name, l.Addr, r.name) },
-		})
-		w.callers, err = append(w.callers, callers), errors.Join(err, failed)
+		}))
 	}
 	return err
 }
@@ -331,7 +330,7 @@ func (s *soak) live(ctx context.Context) (_ *Result, err error) {
 		return nil, err
 	}
 	if !s.options.Bare {
-		if err := checkout.AwaitGuard(ctx, s.Kube); err != nil {
+		if _, err := checkout.AwaitGuard(ctx, s.Kube); err != nil {
 			return nil, err
 		}
 	}

@@ -104,6 +104,19 @@ func Poll(ctx context.Context, limit time.Duration, what string, holds wait.Cond
 	return nil
 }
 
+// Try polls until do succeeds. Its last error says why it did not.
+func Try(ctx context.Context, limit time.Duration, what string, do func(ctx context.Context) error) error {
+	var last error
+	err := Poll(ctx, limit, what, func(ctx context.Context) (bool, error) {
+		last = do(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	return nil
+}
+
 // Ready reports whether a Pod is ready.
 func Ready(pod *corev1.Pod) bool { return IsTrue(pod, corev1.PodReady) }
 

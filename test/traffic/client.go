@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -33,11 +34,10 @@ type Client struct {
 }
 
 // New creates a client. What it sends before the first Section has no name.
-func New(options Options) (*Client, error) {
-	o, err := options.withDefaults()
-	if err != nil {
-		return nil, err
-	}
+func New(o Options) *Client {
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.slowShare = cmp.Or(o.slowShare, 0.03)
+	o.keepLosses = cmp.Or(o.keepLosses, 1000)
 	c := &Client{
 		options: o, lags: lags(o.CacheDelay), directory: &directory{keep: o.CacheDelay},
 		next: make([]int, callers), gone: make([]bool, callers),
@@ -46,7 +46,7 @@ func New(options Options) (*Client, error) {
 	for i := range c.next {
 		c.next[i] = i // otherwise all callers would rotate in step, on one instance at a time
 	}
-	return c, nil
+	return c
 }
 
 // Run follows the registry and, once every caller knows an instance, sends the stream

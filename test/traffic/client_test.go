@@ -53,7 +53,7 @@ func start(t *testing.T, change ...func(*Options)) *running {
 	for _, do := range change {
 		do(&options)
 	}
-	client := checktest.Must(New(options))(t)
+	client := New(options)
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{T: t, Client: client, listing: source, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- client.Run(ctx) }()

@@ -13,8 +13,6 @@
 package traffic
 
 import (
-	"cmp"
-	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -23,13 +21,13 @@ import (
 type Options struct {
 	// Source is the registry in which callers find instances.
 	Source Source
-	// Rate is the number of requests per second.
+	// Rate is the number of requests per second, at least one.
 	Rate int
 	// CacheDelay is how far the slowest caller's cache lags behind the registry;
 	// the others lag less, evenly spread.
 	CacheDelay time.Duration
-	// SlowMin and SlowMax bound how long a slow answer takes. Without them, no answer is
-	// to be slow.
+	// SlowMin and SlowMax bound how long a slow answer takes, less than Timeout. Without them, no
+	// answer is to be slow.
 	SlowMin, SlowMax time.Duration
 	// NewConnections gives each request a connection of its own. Servers do not reset them:
 	// docs/registry/service.md tells what kube-proxy does with the next from the same port.
@@ -52,18 +50,6 @@ type Options struct {
 
 // callers is the number of callers, each with its own cache.
 const callers = 8
-
-// withDefaults fills in defaults and refuses what would lose every request.
-func (o Options) withDefaults() (Options, error) {
-	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
-	o.slowShare = cmp.Or(o.slowShare, 0.03)
-	o.keepLosses = cmp.Or(o.keepLosses, 1000)
-	if o.Rate < 1 || o.SlowMin > o.SlowMax || o.SlowMax >= o.Timeout {
-		return o, fmt.Errorf("traffic: %d requests/s, slow ones of %s to %s, cannot be answered within %s: "+
-			"send at least one, and let the slowest end before the timeout", o.Rate, o.SlowMin, o.SlowMax, o.Timeout)
-	}
-	return o, nil
-}
 
 // request is one planned request.
 type request struct {
