@@ -3,9 +3,7 @@
 package checkout
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -95,7 +93,7 @@ func readFolder(folder, kind string) ([]*unstructured.Unstructured, error) {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
 			return err
 		}
-		objects, err := readFile(path)
+		objects, err := ReadObjects(path)
 		for _, object := range objects {
 			if object.GetKind() == kind {
 				found = append(found, object)
@@ -112,40 +110,25 @@ func readFolder(folder, kind string) ([]*unstructured.Unstructured, error) {
 	return found, nil
 }
 
-func readFile(name string) ([]*unstructured.Unstructured, error) {
+// ReadObjects reads the objects of a YAML file.
+func ReadObjects(name string) (objects []*unstructured.Unstructured, err error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }()
-	objects, err := ReadObjects(file)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return objects, nil
-}
-
-// ReadObjects reads the objects of a YAML stream.
-func ReadObjects(r io.Reader) ([]*unstructured.Unstructured, error) {
-	decoder := yaml.NewYAMLOrJSONDecoder(r, 4096)
-	objects := []*unstructured.Unstructured{}
+	defer func() { _ = file.Close() }() // It was only read.
+	decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
 	for {
-		var raw json.RawMessage
-		err := decoder.Decode(&raw)
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-			continue // a document of comments only
-		}
 		object := &unstructured.Unstructured{}
-		if err := object.UnmarshalJSON(raw); err != nil {
-			return nil, err
+		err := decoder.Decode(&object.Object)
+		switch {
+		case errors.Is(err, io.EOF):
+			return objects, nil
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		case len(object.Object) > 0: // otherwise it is a document of comments only
+			objects = append(objects, object)
 		}
-		objects = append(objects, object)
 	}
 }
 
@@ -167,7 +150,7 @@ func InstallGuard(ctx context.Context, c client.Client, root, user string, port 
 	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create namespace %s: %w", guardNamespace, err)
 	}
-	objects, err := readFile(filepath.Join(root, "tools", "chart", "testdata", "golden", "guard.yaml"))
+	objects, err := ReadObjects(filepath.Join(root, "tools", "chart", "testdata", "golden", "guard.yaml"))
 	if err != nil {
 		return nil, err
 	}

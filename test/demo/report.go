@@ -200,12 +200,8 @@ func (r Result) notes() []string {
 					o.name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.name))
 			}
 		}
-		var reasons []string
-		for _, r := range run.hooked().Reasons {
-			reasons = append(reasons, stage.Thousands(r.Count)+" × "+r.Reason)
-		}
-		if len(reasons) > 0 {
-			notes = append(notes, fmt.Sprintf("Lost with %s: %s.", title(run.Hooks), strings.Join(reasons, ", ")))
+		if reasons := run.hooked().Reasons; len(reasons) > 0 {
+			notes = append(notes, fmt.Sprintf("Lost with %s: %s.", title(run.Hooks), stage.Counts(reasons)))
 		}
 	}
 	return notes

@@ -33,18 +33,18 @@ func TestLostRequests(t *testing.T) {
 			{story: story{name: "web"}, Report: traffic.Report{Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseInPlace, 12_000, 0)}}},
 			{story: story{name: "prenormal", joinsOnly: true}, Leaving: 678, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseRecreate, 6_000, 678)},
-				Reasons:  []traffic.ReasonCount{{Reason: "connection refused", Count: 678}},
+				Reasons:  map[string]int{"connection refused": 678},
 			}},
 		},
 	}, &RunResult{
 		Outcomes: []Outcome{
 			{story: story{name: "web"}, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseInPlace, 900, 51)},
-				Reasons:  []traffic.ReasonCount{{Reason: "connection refused", Count: 50}, {Reason: "connection reset", Count: 1}},
+				Reasons:  map[string]int{"connection refused": 50, "connection reset": 1},
 			}},
 			{story: story{name: "prenormal"}, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseInPlace, 700, 2), section(phaseRecreate, 900, 1300)},
-				Reasons:  []traffic.ReasonCount{{Reason: "connection reset", Count: 1302}},
+				Reasons:  map[string]int{"connection reset": 1302},
 			}},
 		},
 	}

@@ -18,6 +18,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
 )
 
 // fact returns what is wrong as long as something is not a fact. is are the groups of its
@@ -144,17 +145,10 @@ var facts = map[string]fact{
 		return stage.Unless(seen < s.generation, "somebody leads, and has seen generation %d", seen)
 	},
 	`callers that always knew a Pod`: func(s *Scene, _ State, _ []string) string {
-		for _, lost := range s.callers.clients[0].Report().Reasons {
-			if lost.Reason == noInstance {
-				return fmt.Sprintf("%d requests met none", lost.Count)
-			}
-		}
-		return ""
+		n := s.callers.clients[0].Report().Reasons[traffic.NoInstance]
+		return stage.Unless(n == 0, "%d requests met none", n)
 	},
 }
-
-// noInstance is why a request is lost while nothing is registered.
-const noInstance = "the caller knew no instance"
 
 // look is what is wrong as long as these are not facts, which "and" joins.
 func look(text string) (func(*Scene, State) string, error) {

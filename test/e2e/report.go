@@ -5,11 +5,11 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -19,7 +19,7 @@ type outcome struct {
 	Story
 	total   traffic.Section
 	losses  []traffic.Loss
-	reasons []traffic.ReasonCount
+	reasons map[string]int
 	// took is the time from the first object to the end.
 	took time.Duration
 	// notes are what the story itself measured.
@@ -88,8 +88,8 @@ func failures(outcomes []outcome, style stage.Style) (lines []string) {
 			continue
 		}
 		text := o.failure
-		for _, r := range o.reasons {
-			text += fmt.Sprintf("\nlost: %d × %s", r.Count, r.Reason)
+		for _, reason := range slices.Sorted(maps.Keys(o.reasons)) {
+			text += fmt.Sprintf("\nlost: %d × %s", o.reasons[reason], reason)
 		}
 		for _, l := range o.losses {
 			text += fmt.Sprintf("\n  due %s, lost %s: %s at %q", l.Due.Format(time.StampMilli), l.At.Format(time.StampMilli), l.Reason, l.Addr)
@@ -118,12 +118,8 @@ func writeReports(dir, load string) error {
 	if err := stage.Load(&r, dir, reportsFile); err != nil {
 		return err
 	}
-	root, err := checkout.Find()
-	if err != nil {
-		return err
-	}
 	today := time.Now().UTC().Format(time.DateOnly)
 	return errors.Join(
-		stage.Splice(filepath.Join(root, storiesFile), storiesBegin, storiesEnd, fmt.Sprintf("Played on %s. %s\n\n%s", today, load, r.Stories)),
-		stage.Splice(filepath.Join(root, footprintFile), footprintBegin, footprintEnd, fmt.Sprintf("Measured on %s.\n\n%s", today, r.Footprint)))
+		stage.Splice(storiesFile, storiesBegin, storiesEnd, fmt.Sprintf("Played on %s. %s\n\n%s", today, load, r.Stories)),
+		stage.Splice(footprintFile, footprintBegin, footprintEnd, fmt.Sprintf("Measured on %s.\n\n%s", today, r.Footprint)))
 }

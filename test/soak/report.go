@@ -61,16 +61,12 @@ func (r *Result) Failed() string {
 // Table is the outcome for people.
 func (r *Result) Table() stage.Table {
 	total := r.Report.Total()
-	reasons := map[string]int{}
-	for _, reason := range r.Report.Reasons {
-		reasons[reason.Reason] = reason.Count
-	}
 	t := stage.Table{Columns: []stage.Column{{Title: "What"}, {Title: "Found"}}}
 	add := func(what, format string, args ...any) {
 		t.Rows = append(t.Rows, stage.Cells(what, fmt.Sprintf(format, args...)))
 	}
 	add("requests", "%s in %s, seed %d; p99 %s", stage.Thousands(total.Sent), r.took.Round(time.Second), r.seed, stage.Milliseconds(total.Fast.Percentile(99)))
-	add("lost", "%s", lost(total.Lost, reasons))
+	add("lost", "%s", lost(total.Lost, r.Report.Reasons))
 	add("answered by Pods that had left", "%s, %s of them slow", stage.Thousands(total.Drained), stage.Thousands(total.DrainedSlow))
 	add("changes", "%s", stage.Counts(r.Changes))
 	add("faults", "%s", stage.Counts(r.Faults))

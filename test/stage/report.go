@@ -5,16 +5,23 @@ package stage
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// Splice writes a text between the marks of a document.
-func Splice(path, begin, end, report string) error {
+// Splice writes a text between the marks of a document of the checkout.
+func Splice(document, begin, end, report string) error {
+	root, err := checkout.Find()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(root, document)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -177,7 +178,7 @@ func (c *Client) learn(addresses []string) {
 func (c *Client) Report() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	report := Report{Losses: slices.Clip(c.losses), Reasons: countReasons(c.reasons)}
+	report := Report{Losses: slices.Clip(c.losses), Reasons: maps.Clone(c.reasons)}
 	for _, section := range c.sections {
 		if section.Sent > 0 || section.Lost > 0 {
 			copied := *section

@@ -3,10 +3,8 @@
 package traffic
 
 import (
-	"cmp"
 	"math"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -53,20 +51,14 @@ type Loss struct {
 	Reason string
 }
 
-// ReasonCount is how often a reason occurred.
-type ReasonCount struct {
-	Reason string
-	Count  int
-}
-
 // Report is the outcome of a stream.
 type Report struct {
 	// Sections are the phases in their order.
 	Sections []Section
 	// Losses are the first lost requests, in the order in which they were found.
 	Losses []Loss
-	// Reasons counts all lost requests by reason, the most common first.
-	Reasons []ReasonCount
+	// Reasons counts all lost requests by reason.
+	Reasons map[string]int
 }
 
 // Total sums up all sections.
@@ -85,22 +77,11 @@ func (r Report) Total() Section {
 
 // Add joins the reports of two streams.
 func (r Report) Add(o Report) Report {
-	counts := map[string]int{}
-	for _, reason := range slices.Concat(r.Reasons, o.Reasons) {
-		counts[reason.Reason] += reason.Count
+	sum := Report{Sections: slices.Concat(r.Sections, o.Sections), Losses: slices.Concat(r.Losses, o.Losses), Reasons: map[string]int{}}
+	for _, reasons := range []map[string]int{r.Reasons, o.Reasons} {
+		for reason, n := range reasons {
+			sum.Reasons[reason] += n
+		}
 	}
-	return Report{
-		Sections: slices.Concat(r.Sections, o.Sections), Losses: slices.Concat(r.Losses, o.Losses), Reasons: countReasons(counts),
-	}
-}
-
-func countReasons(counts map[string]int) []ReasonCount {
-	list := make([]ReasonCount, 0, len(counts))
-	for reason, count := range counts {
-		list = append(list, ReasonCount{Reason: reason, Count: count})
-	}
-	slices.SortFunc(list, func(a, b ReasonCount) int {
-		return cmp.Or(b.Count-a.Count, strings.Compare(a.Reason, b.Reason))
-	})
-	return list
+	return sum
 }

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// reasonNoInstance is the reason for a loss that no server caused.
-const reasonNoInstance = "the caller knew no instance"
+// NoInstance is the reason for a loss that no server caused.
+const NoInstance = "the caller knew no instance"
 
 const (
 	// dialTimeout allows for one SYN dropped by a busy machine: it is resent after 1 s.
@@ -85,7 +85,7 @@ func (c *Client) launch(r request) (*flight, bool) {
 	f := &flight{request: r, at: c.started.Add(r.due), section: c.sections[len(c.sections)-1]}
 	f.section.Sent++
 	if len(known) == 0 {
-		c.lose(f, reasonNoInstance, now)
+		c.lose(f, NoInstance, now)
 		return nil, false
 	}
 	f.instance = c.instance(known[c.next[r.caller]%len(known)])

@@ -10,11 +10,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/soak"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -56,19 +54,11 @@ func run(ctx context.Context, args []string) error {
 	fmt.Println("\n" + strings.Join(result.Table().Lines(false), "\n"))
 	load, err := before.Text()
 	if err == nil && report {
-		err = write(load, result)
+		text := fmt.Sprintf("Played on %s. %s\n\n%s", time.Now().UTC().Format(time.DateOnly), load, result.Table().Markdown())
+		err = stage.Splice(document, begin, end, text)
 	}
 	if failed := result.Failed(); failed != "" {
 		err = errors.Join(err, errors.New(failed))
 	}
 	return err
-}
-
-func write(load string, result *soak.Result) error {
-	root, err := checkout.Find()
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("Played on %s. %s\n\n%s", time.Now().UTC().Format(time.DateOnly), load, result.Table().Markdown())
-	return stage.Splice(filepath.Join(root, document), begin, end, text)
 }

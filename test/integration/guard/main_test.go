@@ -10,7 +10,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -95,12 +94,7 @@ func startNodes(ctx context.Context) error {
 
 // installPolicy creates the policy that the chart makes for the readiness gate.
 func installPolicy(ctx context.Context) error {
-	manifests, err := os.Open(scene.Root + "/tools/chart/testdata/golden/guard.yaml")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = manifests.Close() }() // It was only read.
-	objects, err := checkout.ReadObjects(manifests)
+	objects, err := checkout.ReadObjects(scene.Root + "/tools/chart/testdata/golden/guard.yaml")
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@
 package install
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,12 +55,7 @@ func TestObjectsAreTaken(t *testing.T) {
 // and those that already exist.
 func requests(t *testing.T, file string) (created, applied []*unstructured.Unstructured) {
 	t.Helper()
-	content := checktest.Must(os.ReadFile(file))(t)
-	objects, err := checkout.ReadObjects(bytes.NewReader(content))
-	if err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	for _, object := range objects {
+	for _, object := range checktest.Must(checkout.ReadObjects(file))(t) {
 		switch object.GetKind() {
 		case "ServiceMonitor", "PrometheusRule", "Certificate": // Their CRDs are those of the Prometheus operator and of cert-manager.
 		case "Namespace", "CustomResourceDefinition":
