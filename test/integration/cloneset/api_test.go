@@ -29,13 +29,8 @@ func (s *story) kubectl() *discovery.DiscoveryClient {
 // TestColumns covers `kubectl get clone` and `kubectl get clone -o wide`.
 func TestColumns(t *testing.T) {
 	s := running(t, "plain")
-	data, err := s.kubectl().RESTClient().Get().AbsPath("/apis/apps.kruise.io/v1alpha1/namespaces", s.Namespace, "clonesets").
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
-	s.Must(err)
-	var table metav1.Table
-	if err := json.Unmarshal(data, &table); err != nil || len(table.Rows) != 1 {
-		t.Fatalf("table %s: %v", data, err)
-	}
+	table := s.Table("apps.kruise.io/v1alpha1", "clonesets")
+	checktest.Same(t, "rows", 1, len(table.Rows))
 	names, cells := map[bool][]string{}, map[string]any{}
 	for i, column := range table.ColumnDefinitions {
 		wide := column.Priority != 0

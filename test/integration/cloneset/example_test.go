@@ -10,17 +10,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
+	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
@@ -65,24 +67,18 @@ func (s *story) startExample(kubeconfig string, d *directory) {
 	s.Helper()
 	registry := httptest.NewServer(d)
 	s.Cleanup(registry.Close)
-	binary := filepath.Join(s.TempDir(), "operator")
-	build := exec.CommandContext(s.Context(), "go", "build", "-o", binary, "./examples/operator")
-	build.Dir = filepath.Join("..", "..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		s.Fatalf("build the example: %v\n%s", err, out)
-	}
-	var output strings.Builder
-	ctx, cancel := context.WithCancel(context.Background())
-	command := exec.CommandContext(ctx, binary)
-	command.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "REGISTRY_URL="+registry.URL)
-	command.Stdout, command.Stderr = &output, &output
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	s.Must(command.Start())
+	folder := s.TempDir()
+	program := checkout.Program{Module: scene.Root, Pkg: "./examples/operator", Out: filepath.Join(folder, "operator")}
+	s.Must(program.Compile(s.Context(), nil))
+	p, err := process.Start(process.Spec{
+		Name: "operator", Path: program.Out, Log: filepath.Join(folder, "log"),
+		Env: append(os.Environ(), "KUBECONFIG="+kubeconfig, "REGISTRY_URL="+registry.URL),
+	})
+	s.Must(err)
 	s.Cleanup(func() {
-		cancel()
-		_ = command.Wait() // It was interrupted.
+		checktest.NoError(s, p.Stop(context.Background(), 10*time.Second))
 		if s.Failed() {
-			s.Logf("the output of the example:\n%s", output.String())
+			s.Logf("the output of the example:\n%s", strings.Join(p.Tail(100), "\n"))
 		}
 	})
 }

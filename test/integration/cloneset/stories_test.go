@@ -92,7 +92,7 @@ var words = map[string]func(s *story, rest string){
 	"condition":        (*story).condition,
 	"event":            func(s *story, reason string) { s.Event(s.set(), reason) },
 	"at most":          (*story).fewEvents,
-	"rollout":          func(s *story, want string) { s.is("rollout", s.rolloutStatus(), want) },
+	"rollout":          func(s *story, want string) { s.Same("rollout", s.rolloutStatus(), want) },
 
 	// Its revisions.
 	"revision": func(s *story, name string) {
@@ -100,24 +100,24 @@ var words = map[string]func(s *story, rest string){
 		s.Call(name, s.set().Status.UpdateRevision)
 	},
 	"revisions":              (*story).keepsRevisions,
-	"history":                func(s *story, want string) { s.is("history", s.chronicle(), want) },
-	"causes":                 func(s *story, want string) { s.is("causes", s.causes(), want) },
-	"asked for":              func(s *story, want string) { s.is("asked for", fmt.Sprint(s.created.Load(), " revisions"), want) },
+	"history":                func(s *story, want string) { s.Same("history", s.chronicle(), want) },
+	"causes":                 func(s *story, want string) { s.Same("causes", s.causes(), want) },
+	"asked for":              func(s *story, want string) { s.Same("asked for", fmt.Sprint(s.created.Load(), " revisions"), want) },
 	"at its newest revision": func(s *story, _ string) { s.showsNewest() },
 
 	// Its Pods and claims. A note is what they are compared with later.
-	"nothing is written": func(s *story, _ string) { s.same("versions", s.versions(), s.noted.versions) },
+	"nothing is written": func(s *story, _ string) { s.Same("versions", s.versions(), s.noted.versions) },
 	"the Pod":            (*story).ends,
 	"run":                (*story).run,
 	"as in the template": func(s *story, _ string) { s.carryTemplate() },
 	"note":               func(s *story, _ string) { s.note() },
-	"same Pods":          func(s *story, _ string) { s.same("Pods", s.identities(), s.noted.pods) },
-	"same labels":        func(s *story, _ string) { s.same("labels", s.podLabels(), s.noted.labels) },
+	"same Pods":          func(s *story, _ string) { s.Same("Pods", s.identities(), s.noted.pods) },
+	"same labels":        func(s *story, _ string) { s.Same("labels", s.podLabels(), s.noted.labels) },
 	"new Pods":           func(s *story, _ string) { s.newPods() },
-	"same claims":        func(s *story, _ string) { s.same("claims", s.claims(), s.noted.claims) },
-	"same revisions":     func(s *story, _ string) { s.same("revisions", s.revisionNames(), s.noted.revisions) },
-	"restarts":           func(s *story, want string) { s.is("restarts", s.restarts(), want) },
-	"Pods unwritten":     func(s *story, want string) { s.is("unwritten", s.unwritten(), want) },
+	"same claims":        func(s *story, _ string) { s.Same("claims", s.claims(), s.noted.claims) },
+	"same revisions":     func(s *story, _ string) { s.Same("revisions", s.revisionNames(), s.noted.revisions) },
+	"restarts":           func(s *story, want string) { s.Same("restarts", s.restarts(), want) },
+	"Pods unwritten":     func(s *story, want string) { s.Same("unwritten", s.unwritten(), want) },
 	"Pods ready":         (*story).podsReady,
 	"Pods at":            (*story).labelAll,
 	"Pods are":           (*story).namePods,
@@ -134,20 +134,6 @@ func (s *story) named(name string) string {
 		return what
 	}
 	return name
-}
-
-// is compares what there is with what a step says.
-func (s *story) is(what, have, want string) {
-	s.Helper()
-	if have != want {
-		s.Errorf("%s: %q, want %q\n%s", what, have, want, s.Picture())
-	}
-}
-
-// same compares what there is with what was noted.
-func (s *story) same(what string, have, noted any) {
-	s.Helper()
-	s.is(what, fmt.Sprint(have), fmt.Sprint(noted))
 }
 
 // createFrom creates a set of testdata/sets, whose name a patch follows.
@@ -231,7 +217,7 @@ func (s *story) podsReady(want string) {
 	ready := slices.DeleteFunc(s.pods(), func(p corev1.Pod) bool {
 		return !stage.Ready(&p) || p.Spec.Containers[0].Image != "example.test/"+image
 	})
-	s.is("Pods ready", fmt.Sprint(len(ready), " with ", image), want)
+	s.Same("Pods ready", fmt.Sprint(len(ready), " with ", image), want)
 }
 
 // labelAll is "STATE get KEY=VALUE".
@@ -248,7 +234,7 @@ func (s *story) run(want string) {
 	for _, pod := range s.pods() {
 		c := pod.Status.ContainerStatuses[0]
 		requests := c.Resources.Requests
-		s.is(pod.Name, fmt.Sprint(strings.TrimPrefix(c.Image, "example.test/web:"), " ", requests.Cpu(), " ", requests.Memory()), want)
+		s.Same(pod.Name, fmt.Sprint(strings.TrimPrefix(c.Image, "example.test/web:"), " ", requests.Cpu(), " ", requests.Memory()), want)
 	}
 }
 
@@ -282,7 +268,7 @@ func (s *story) aboutPod(rest string) {
 	case verb == "is":
 		s.podIs(name, what)
 	case verb == "has" && noun == "image":
-		s.is("image", s.Pod(s.named(name)).Spec.Containers[0].Image, "example.test/"+more)
+		s.Same("image", s.Pod(s.named(name)).Spec.Containers[0].Image, "example.test/"+more)
 	case verb == "has":
 		s.Has(s.pod(s.named(name)), what)
 	case noun == "finalizers":

@@ -104,14 +104,14 @@ func (s *story) ends(how string) {
 	if kept {
 		s.kept(restarts)
 	}
-	s.is("revisions", fmt.Sprint(s.revisionNames()), fmt.Sprint(goldenRevisions))
+	s.Same("revisions", fmt.Sprint(s.revisionNames()), fmt.Sprint(goldenRevisions))
 }
 
 // kept checks that the only Pod is the same, protected, and up to date.
 func (s *story) kept(restarts string) {
-	s.same("Pods", s.identities(), s.noted.pods)
+	s.Same("Pods", s.identities(), s.noted.pods)
 	pod := s.pods()[0]
-	s.is("the Pod", s.restarts()+" restarts", restarts)
+	s.Same("the Pod", s.restarts()+" restarts", restarts)
 	if pod.Labels[inPlaceKey] != "true" || !slices.Contains(pod.Finalizers, registeredKey) {
 		s.Errorf("a hook is lost: labels %v, finalizers %v", pod.Labels, pod.Finalizers)
 	}

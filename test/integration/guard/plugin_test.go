@@ -101,7 +101,7 @@ func (s *story) file(patch string) {
 // foresee plans a change of the set.
 func (s *story) foresee(change string) {
 	printed, code := s.run("plan clone/web -o json " + change)
-	s.same("the exit code", code, 2)
+	s.Same("the exit code", code, 2)
 	var f forecast.Forecast
 	s.Must(json.Unmarshal([]byte(printed), &f))
 	for _, wave := range f.Waves {
@@ -117,7 +117,7 @@ func (s *story) asForeseen() {
 	for _, update := range updates[max(len(updates)-2, 0):] {
 		happened = append(happened, fmt.Sprint([]forecast.Step{{Pod: update.Related.Name, Does: forecast.InPlace}}))
 	}
-	s.same("what has happened", happened, s.foreseen)
+	s.Same("what has happened", happened, s.foreseen)
 }
 
 // dashboard shows a set that is paused in a page, which resumes it, undoes the change, and

@@ -99,19 +99,19 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"the last Pod is":    func(s *story, name string) { pods := s.Pods(); s.Call(name, pods[len(pods)-1].Name) },
 	"the drained Pod is": (*story).findDrained,
 	"drained":            (*story).drained,
-	"not held":           func(s *story, name string) { s.same("what holds it", s.Pod(name).Finalizers, []string{}) },
+	"not held":           func(s *story, name string) { s.Same("what holds it", s.Pod(name).Finalizers, []string{}) },
 	"every Pod has": func(s *story, document string) {
 		for _, pod := range s.Pods() {
 			s.Has(&pod, document)
 		}
 	},
 	"going": func(s *story, name string) {
-		s.same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
+		s.Same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
 	},
 	"note Pods": func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) },
 	"same Pods": func(s *story, _ string) {
 		slices.Sort(s.noted)
-		s.same("the Pods in Services", slices.Sorted(slices.Values(callers.inServices(s.Namespace))), s.noted)
+		s.Same("the Pods in Services", slices.Sorted(slices.Values(callers.inServices(s.Namespace))), s.noted)
 	},
 	"no condition but": (*story).onlyCondition,
 
@@ -121,10 +121,10 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"in Services":    (*story).inServices,
 	"have left":      (*story).haveLeft,
 	"count entries":  func(s *story, _ string) { s.fewest = callers.count(s.Namespace) },
-	"fewest entries": func(s *story, n string) { s.same("the fewest entries", s.fewest(), n) },
+	"fewest entries": func(s *story, n string) { s.Same("the fewest entries", s.fewest(), n) },
 	"at least":       (*story).atLeast,
 	"count rounds":   func(s *story, _ string) { s.rounds = s.countRounds() },
-	"rounds":         func(s *story, n string) { s.same("rounds", s.rounds(), n) },
+	"rounds":         func(s *story, n string) { s.Same("rounds", s.rounds(), n) },
 	"20 Pods on":     func(s *story, node string) { s.podsOn(20, node) },
 	"6 Pods on":      func(s *story, node string) { s.podsOn(6, node) },
 	"0 Pods on":      func(s *story, node string) { s.podsOn(0, node) },
@@ -150,14 +150,6 @@ func (s *story) enter(name string) {
 		s.namespaces[name] = begin(s.T)
 	}
 	s.Scene = s.namespaces[name]
-}
-
-// same compares what there is with what is to be there.
-func (s *story) same(what string, have, want any) {
-	s.Helper()
-	if fmt.Sprint(have) != fmt.Sprint(want) {
-		s.Errorf("%s: %v, want %v\n%s", what, have, want, s.Picture())
-	}
 }
 
 // registered are the Pods that the registry lists.
@@ -231,7 +223,7 @@ func (s *story) rollOut(workload string) {
 func (s *story) haveLeft(want string) {
 	left := callers.leavers(s.Namespace)
 	if !slices.Equal(left, []string{want}) {
-		s.same(fmt.Sprintf("Pods that have left the registry, %v", left), len(left), want)
+		s.Same(fmt.Sprintf("Pods that have left the registry, %v", left), len(left), want)
 	}
 }
 

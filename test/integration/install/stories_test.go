@@ -39,14 +39,14 @@ var words = map[string]func(s *story, rest string){
 	"call":   func(s *story, name string) { s.Call(name, s.said) },
 	"until":  (*story).untilSaid,
 	"says":   (*story).says,
-	"prints": func(s *story, want string) { s.is("what is printed", s.said, want) },
+	"prints": func(s *story, want string) { checktest.Same(s, "what is printed", want, s.said) },
 
 	// Usher, and the registry.
 	"killed":     (*story).killed,
 	"run":        func(s *story, deployment string) { s.usher = s.run(deployment) },
 	"stop":       func(s *story, _ string) { s.usher.stop() },
 	"etcd":       func(s *story, _ string) { s.startEtcd() },
-	"entries":    func(s *story, n string) { s.is("entries in etcd", s.entries(), n) },
+	"entries":    func(s *story, n string) { checktest.Same(s, "entries in etcd", n, s.entries()) },
 	"in service": func(s *story, n string) { s.until(n+" entries in etcd", func() bool { return s.entries() == n }) },
 
 	// OpenKruise.
@@ -63,16 +63,11 @@ var words = map[string]func(s *story, rest string){
 	"keeps Pods":      func(s *story, _ string) { s.within(s.pods(), s.noted) },
 	"only noted Pods": func(s *story, _ string) { s.within(s.noted, s.pods()) },
 	"all remains":     func(s *story, _ string) { s.remains() },
-	"held":            func(s *story, want string) { s.is("what finalizers hold", s.protected(), want) },
+	"held":            func(s *story, want string) { checktest.Same(s, "what finalizers hold", want, s.protected()) },
 	"free":            func(s *story, _ string) { s.until("nothing to be held", func() bool { return s.protected() == "" }) },
 	"watch deletions": func(s *story, _ string) { s.watchDeletions() },
 	"deletes":         (*story).deletes,
 	"deleted":         (*story).deleted,
-}
-
-func (s *story) is(what, have, want string) {
-	s.Helper()
-	checktest.Same(s, what, want, have)
 }
 
 // fails runs a script that must fail.

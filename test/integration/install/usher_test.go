@@ -3,10 +3,10 @@
 package install
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,15 +17,15 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/test/cluster/process"
 	servers "github.com/usher-dev/usher/test/servers/run"
 )
 
 // usher is a process that stands in for the container of Usher's Deployment.
 type usher struct {
-	story      *story
-	stop, kill func()
-	// log is the file with its output.
-	log string
+	*process.Process
+	story *story
+	stop  func()
 }
 
 // run does what a kubelet would: it starts Usher with the arguments of the Deployment
@@ -44,18 +44,15 @@ func (s *story) start(deployment string, more ...string) *usher {
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
 	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
 	args = append(append(args, s.reachGuard(args)...), more...)
-	log := checktest.Must(os.CreateTemp(s.TempDir(), deployment))(s)
-	u := &usher{story: s, log: log.Name()}
-	command := exec.Command(filepath.Join(tools, "usher"), args...) //nolint:noctx // It is stopped as a kubelet would.
-	command.Stdout, command.Stderr = log, log
-	s.Must(command.Start())
+	p, err := process.Start(process.Spec{
+		Name: deployment, Path: filepath.Join(tools, "usher"), Args: args, Log: filepath.Join(s.TempDir(), deployment+".log"),
+	})
+	s.Must(err)
+	u := &usher{Process: p, story: s}
 	u.stop = sync.OnceFunc(func() {
-		_ = command.Process.Signal(os.Interrupt) // A process that has already ended shows below.
-		_ = command.Wait()
-		_ = log.Close() // It was only read.
+		checktest.NoError(s, p.Stop(context.Background(), patience))
 		u.forbidden()
 	})
-	u.kill = func() { s.Must(command.Process.Kill()); u.stop() }
 	s.Cleanup(u.stop)
 	return u
 }
@@ -70,7 +67,8 @@ func (u *usher) leads() bool {
 func (s *story) killed(deployment string) {
 	next := s.start(deployment)
 	s.until("the second replica to wait for the lease", func() bool { return strings.Contains(next.output(), "acquire leader lease") })
-	s.usher.kill()
+	s.Must(s.usher.Kill())
+	s.usher.stop()
 	began := time.Now()
 	s.until("the second replica to lead", next.leads)
 	// cmd/usher's TestRenewal has the bound. Here others use the processors.
@@ -95,7 +93,7 @@ func (s *story) reachGuard(args []string) []string {
 
 func (u *usher) output() string {
 	u.story.Helper()
-	text, err := os.ReadFile(u.log)
+	text, err := os.ReadFile(u.Log())
 	u.story.Must(err)
 	return string(text)
 }

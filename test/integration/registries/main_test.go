@@ -9,7 +9,6 @@ package registries_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +22,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -325,15 +323,8 @@ func (s *story) dropSlices() {
 func (s *story) columns(document string) {
 	want := map[string]string{}
 	s.Must(yaml.Unmarshal([]byte(document), &want))
-	kube := checktest.Must(kubernetes.NewForConfig(s.RESTConfig()))(s)
 	s.Until("the columns", func() string {
-		data, err := kube.RESTClient().Get().
-			AbsPath("/apis/usher.dev/v1alpha1/namespaces/"+s.Namespace+"/registrations").
-			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(s.Context())
-		s.Must(err)
-		var table metav1.Table
-		s.Must(json.Unmarshal(data, &table))
-		found := map[string]string{}
+		table, found := s.Table("usher.dev/v1alpha1", "registrations"), map[string]string{}
 		for i, column := range table.ColumnDefinitions {
 			if len(table.Rows) == 1 && !slices.Contains([]string{"Name", "AGE", "WAITING"}, column.Name) {
 				found[column.Name] = fmt.Sprint(table.Rows[0].Cells[i])

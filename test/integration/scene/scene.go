@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -80,6 +81,25 @@ func (s *Scene) Manage(config *rest.Config, o ctrl.Options, setUp func(context.C
 	s.Must(err)
 	s.Cleanup(stop)
 	return stop
+}
+
+// Same compares what there is with what is to be there, as text.
+func (s *Scene) Same(what string, have, want any) {
+	s.Helper()
+	if fmt.Sprint(have) != fmt.Sprint(want) {
+		s.Errorf("%s: %v, want %v\n%s", what, have, want, s.Picture())
+	}
+}
+
+// Table is what kubectl shows of the objects of a kind in the story's namespace, such as
+// "apps.kruise.io/v1alpha1" and "clonesets".
+func (s *Scene) Table(api, resource string) (table metav1.Table) {
+	s.Helper()
+	kube := checktest.Must(kubernetes.NewForConfig(s.RESTConfig()))(s)
+	answer := kube.RESTClient().Get().AbsPath("/apis", api, "namespaces", s.Namespace, resource).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	s.Must(json.Unmarshal(checktest.Must(answer.DoRaw(s.Context()))(s), &table))
+	return table
 }
 
 // Until waits until nothing is missing. A story that waits in vain shows its objects.
