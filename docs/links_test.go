@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 var (
@@ -68,9 +70,7 @@ func TestEveryPageIsListed(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 }
 
 // TestReadmeIsTested: the commands of the project's README are those of pages that a story

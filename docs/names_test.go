@@ -6,14 +6,14 @@ package docs
 import (
 	"cmp"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // goFiles are the Go files of the repository by path.
@@ -28,19 +28,13 @@ func goFiles(t *testing.T) map[string]string {
 		files[strings.TrimPrefix(filepath.ToSlash(name), "../")] = string(text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	checktest.NoError(t, err)
 	return files
 }
 
 func read(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(checktest.Must(os.ReadFile(page))(t))
 }
 
 // TestNamesExist: the files (`name.go`), functions (`name()`) and tests (`TestName`)
@@ -50,9 +44,13 @@ func TestNamesExist(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("design notes: %v, %v", pages, err)
 	}
-	files, declared := goFiles(t), map[string]bool{}
+	declared := map[string]bool{} // functions, and the ends of files' paths
 	function := regexp.MustCompile(`(?m)^func (?:\([^)\n]*\) )?(\w+)[(\[]`)
-	for _, text := range files {
+	for file, text := range goFiles(t) {
+		for file != "" {
+			declared[file] = true
+			_, file, _ = strings.Cut(file, "/")
+		}
 		for _, found := range function.FindAllStringSubmatch(text, -1) {
 			declared[found[1]] = true
 		}
@@ -60,9 +58,7 @@ func TestNamesExist(t *testing.T) {
 	names := regexp.MustCompile("`(?:[A-Za-z]+\\.)*([A-Za-z]+)\\(\\)`|`(?:[a-z]+\\.)?((?:Test|Fuzz)[A-Za-z_0-9]+)`|`([A-Za-z0-9_/]+\\.go)`")
 	for _, page := range append(pages, "architecture.md", "security.md", "../AGENTS.md") {
 		for _, found := range names.FindAllStringSubmatch(read(t, page), -1) {
-			name := found[1] + found[2] + found[3]
-			isFile := func(file string) bool { return strings.HasSuffix("/"+file, "/"+name) }
-			if !declared[name] && !slices.ContainsFunc(slices.Collect(maps.Keys(files)), isFile) {
+			if name := found[1] + found[2] + found[3]; !declared[name] {
 				t.Errorf("%s names %s, which is nowhere", page, name)
 			}
 		}
@@ -152,7 +148,7 @@ var (
 // reasons.md, and every reason there is in the code.
 func TestReasonsAreDocumented(t *testing.T) {
 	page, known := read(t, "reasons.md"), map[string]bool{}
-	for _, condition := range strings.Fields(conditions) {
+	for condition := range strings.FieldsSeq(conditions) {
 		known[condition] = true
 	}
 	for file, text := range goFiles(t) {

@@ -39,8 +39,6 @@ import (
 type Options struct {
 	// Out receives all output.
 	Out *os.File
-	// Getenv reads the environment.
-	Getenv func(string) string
 	// KillUsher kills Usher in the middle of every phase and restarts it.
 	KillUsher bool
 	// StopRegistry stops the registry for a while in mid-rollout.
@@ -205,7 +203,7 @@ func (d *demonstration) play(ctx context.Context) (result Result, err error) {
 		result.Runs = append(result.Runs, played)
 		runs = append(runs, r.recordings()...)
 	}
-	d.log(result.write(stage.StyleOf(d.options.Out, d.options.Getenv))...)
+	d.log(result.write(stage.StyleOf(d.options.Out, os.Getenv))...)
 	if d.options.Page == "" {
 		return result, nil
 	}

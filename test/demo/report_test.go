@@ -248,7 +248,7 @@ func short(t *testing.T) Options {
 			t.Logf("what the demo showed:\n%s", text)
 		}
 	})
-	return Options{Out: out, Getenv: os.Getenv, hooksOnly: true, pace: pace{
+	return Options{Out: out, hooksOnly: true, pace: pace{
 		rate: 100, cacheDelay: 200 * time.Millisecond, slowMin: 200 * time.Millisecond, slowMax: 500 * time.Millisecond,
 		propagation: 1500 * time.Millisecond, outage: 8 * time.Second, bound: 90 * time.Second,
 	}}

@@ -48,7 +48,9 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 		}
 		return k.fetchRegistries(ctx, root, o.chosen(), tell)
 	})
-	steps.Go(func() error { return fetchTools(ctx, root, dir, tell) })
+	steps.Go(func() error {
+		return tell.Task("helm, kubectl", func() (string, error) { return "built", checkout.LinkTools(ctx, root, toolsIn(dir)) })
+	})
 	steps.Go(func() (err error) {
 		k.Usher, err = packUsher(ctx, root, dir, tell)
 		return err
@@ -87,11 +89,7 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	})
 }
 
-// fetchTools builds the programs that the documents' commands need.
-func fetchTools(ctx context.Context, root, dir string, tell progress.Sink) error {
-	return tell.Task("helm, kubectl", func() (string, error) { return "built", checkout.LinkTools(ctx, root, toolsIn(dir)) })
-}
-
+// toolsIn is where the programs are that the documents' commands need.
 func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
 
 // fetchRegistries gets the registry servers that the stories need.

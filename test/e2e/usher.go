@@ -108,7 +108,7 @@ func (s *session) follow(ctx context.Context, document, step string) error {
 	return nil
 }
 
-// tool is a command that finds the cluster, and the programs of fetchTools.
+// tool is a command that finds the cluster, and the programs of the documents' commands.
 func (s *session) tool(ctx context.Context, program string, args ...string) *exec.Cmd {
 	if own := filepath.Join(toolsIn(s.Dir), program); program != "bash" {
 		program = own
@@ -196,16 +196,20 @@ func (s *Scene) startUsher() {
 }
 
 func (s *session) scaleUsher(ctx context.Context, replicas int) error {
+	return s.patchUsher(ctx, `{"spec":{"replicas":%d}}`, replicas)
+}
+
+// patchUsher changes Usher's Deployment.
+func (s *session) patchUsher(ctx context.Context, format string, args ...any) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
-	return s.Kube.Patch(ctx, deployment, mergePatch(fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)))
+	return s.Kube.Patch(ctx, deployment, mergePatch(fmt.Sprintf(format, args...)))
 }
 
 // restartUsher replaces Usher's replicas with new ones, as an upgrade does.
 func (s *Scene) restartUsher() {
 	s.asked = time.Now()
-	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
-	patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, s.asked.Format(time.RFC3339Nano))
-	s.check(s.session.Kube.Patch(s.ctx, deployment, mergePatch(patch)))
+	s.check(s.session.patchUsher(s.ctx, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
+		s.asked.Format(time.RFC3339Nano)))
 }
 
 // awaitUsher waits until all replicas of Usher are ready again, and one has become

@@ -3,12 +3,13 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 func TestDeadLinks(t *testing.T) {
@@ -19,13 +20,11 @@ func TestDeadLinks(t *testing.T) {
 		"in/b.html": page(`<p id="x"><a href="../index.html#top">ok</a><img src="../no.svg"><link rel="stylesheet" href="https://example.com/a.css">`),
 		"site.js":   page(""),
 	})
-	want := []string{
+	checktest.NoError(t, err)
+	checktest.Same(t, "dead links", []string{
 		"in/b.html: ../no.svg", "in/b.html: https://example.com/a.css",
 		"index.html: #no", "index.html: in/b.html#y", "index.html: in/gone.html",
-	}
-	if err != nil || !slices.Equal(dead, want) {
-		t.Errorf("dead: %v, %v", strings.Join(dead, "\n"), err)
-	}
+	}, dead)
 }
 
 func TestFields(t *testing.T) {
@@ -66,7 +65,5 @@ What is refused:
 | ` + "`name`" + ` | string |  |
 
 `
-	if page.String() != want {
-		t.Errorf("the page is\n%s", page.String())
-	}
+	checktest.Same(t, "the page", want, page.String())
 }

@@ -13,28 +13,24 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // TestPack: an archive says nothing of the machine and the time that it was made on.
 func TestPack(t *testing.T) {
 	files := []file{{"kubectl-usher", 0o755, []byte("program")}, {"LICENSE", 0o644, []byte("text")}}
-	text, err := pack(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := checktest.Must(pack(files))(t)
 	zip, err := gzip.NewReader(bytes.NewReader(text))
 	if err != nil || !zip.ModTime.IsZero() {
 		t.Fatalf("the archive has the time %v, %v", zip.ModTime, err)
 	}
 	bundle := tar.NewReader(zip)
 	for _, want := range files {
-		header, err := bundle.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		have, err := io.ReadAll(bundle)
-		if got := (file{header.Name, header.Mode, have}); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("the archive has %+v, %v; want %+v", got, err, want)
+		header := checktest.Must(bundle.Next())(t)
+		have := file{header.Name, header.Mode, checktest.Must(io.ReadAll(bundle))(t)}
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("the archive has %+v; want %+v", have, want)
 		}
 		if at := header.ModTime.Unix(); at != 0 || header.Uname != "" {
 			t.Errorf("%s is of %q, %d", header.Name, header.Uname, at)
@@ -53,10 +49,7 @@ func TestManifest(t *testing.T) {
 		a.SHA256 = "sum of " + a.File
 		r.Archives = append(r.Archives, a)
 	}
-	text, err := r.manifest("../../.krew.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := checktest.Must(r.manifest("../../.krew.yaml"))(t)
 	var manifest struct {
 		Spec struct {
 			Version   string

@@ -103,9 +103,7 @@ type Agent struct {
 	cancel      context.CancelFunc
 	done        chan struct{} // closed once everything has ended
 	closeErr    error         // valid once done is closed
-
-	mu   sync.Mutex
-	pods map[types.NamespacedName]*pod
+	pods        sync.Map      // *pod by types.NamespacedName
 }
 
 // Start registers the nodes and serves their Pods until Stop is called or ctx ends.
@@ -144,7 +142,7 @@ func newAgent(c client.Client, o Options) *Agent {
 	a := &Agent{
 		kubelet: kubelet{runtime: o.Runtime, traits: o.Runtime.Traits(), clock: clock.RealClock{}, log: o.Logger},
 		client:  c, podsPerNode: cmp.Or(o.PodsPerNode, 110), nodes: map[string]int{},
-		done: make(chan struct{}), pods: map[types.NamespacedName]*pod{},
+		done: make(chan struct{}),
 	}
 	for i := range cmp.Or(o.Nodes, 2) {
 		a.nodes["node-"+strconv.Itoa(o.First+i+1)] = o.First + i
@@ -193,15 +191,14 @@ func (a *Agent) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
-	a.mu.Lock()
-	p := a.pods[request.NamespacedName]
-	a.mu.Unlock()
+	known, _ := a.pods.Load(request.NamespacedName)
+	p, _ := known.(*pod)
 	if p != nil && (err != nil || object.UID != p.uid) {
 		if !p.killAll(a.clock.Now()) {
 			return reconcile.Result{}, nil // the end of its containers puts it into the queue again
 		}
 		a.runtime.Release(p.uid)
-		a.record(request.NamespacedName, nil)
+		a.pods.Delete(request.NamespacedName)
 		p = nil
 	}
 	node, ours := a.nodes[object.Spec.NodeName]
@@ -210,22 +207,13 @@ func (a *Agent) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	}
 	if p == nil {
 		p = &pod{kubelet: &a.kubelet, uid: object.UID, podState: podState{hostIP: hostIP(a.traits, node)}}
-		a.record(request.NamespacedName, p)
+		a.pods.Store(request.NamespacedName, p)
 	}
 	next, err := a.sync(ctx, p, object)
 	if next.IsZero() || err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: max(next.Sub(a.clock.Now()), 1)}, nil
-}
-
-// record keeps what runs of a Pod; nil forgets it.
-func (a *Agent) record(name types.NamespacedName, p *pod) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.pods[name] = p; p == nil {
-		delete(a.pods, name)
-	}
 }
 
 // sync advances a Pod one step and reports the result. It returns when to call it again.

@@ -140,7 +140,7 @@ func TestCacheThatLags(t *testing.T) {
 		version string
 		want    corev1.PodPhase
 	}{{"10", ""}, {"9", corev1.PodRunning}} {
-		a.record(key, &pod{kubelet: &a.kubelet, uid: object.UID, version: last.version})
+		a.pods.Store(key, &pod{kubelet: &a.kubelet, uid: object.UID, version: last.version})
 		reconcileIt()
 		if err := a.client.Get(t.Context(), key, object); err != nil || object.Status.Phase != last.want {
 			t.Errorf("after our version %s: phase %q, %v; want %q", last.version, object.Status.Phase, err, last.want)
@@ -150,19 +150,19 @@ func TestCacheThatLags(t *testing.T) {
 
 // TestRecords: the agent has records of the Pods on its nodes that exist.
 func TestRecords(t *testing.T) {
-	other := buildPod()
+	object, other := buildPod(), buildPod()
 	other.Spec.NodeName = "another"
+	recorded := func(a *Agent) bool { _, ok := a.pods.Load(client.ObjectKeyFromObject(object)); return ok }
 	a, reconcileIt := newIdleAgent(t, other)
-	if reconcileIt(); len(a.pods) != 0 {
+	if reconcileIt(); recorded(a) {
 		t.Error("the agent has a record of a Pod on another's node")
 	}
-	object := buildPod()
 	a, reconcileIt = newIdleAgent(t, object)
-	if reconcileIt(); len(a.pods) != 1 {
+	if reconcileIt(); !recorded(a) {
 		t.Error("the agent has no record of its Pod")
 	}
 	checktest.NoError(t, a.client.Delete(t.Context(), object))
-	if reconcileIt(); len(a.pods) != 0 {
+	if reconcileIt(); recorded(a) {
 		t.Error("the agent still has a record of a Pod that is gone")
 	}
 }

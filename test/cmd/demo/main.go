@@ -19,7 +19,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	o := demo.Options{Out: os.Stdout, Getenv: os.Getenv}
+	o := demo.Options{Out: os.Stdout}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.BoolVar(&o.KillUsher, "kill-usher", false, "kill Usher (SIGKILL) in the middle of every phase and start it again")
 	flags.BoolVar(&o.StopRegistry, "stop-registry", false, "stop the registry for 20 s in the middle of the in-place update")
