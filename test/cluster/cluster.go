@@ -36,10 +36,8 @@ type Cluster struct {
 	fail context.CancelCauseFunc
 
 	// life serialises starting and ending components.
-	life sync.Mutex
-
-	mu      sync.Mutex
-	running map[string]*process.Process
+	life    sync.Mutex
+	running sync.Map // *process.Process by the name of the component
 }
 
 // Done is closed when a component ends unexpectedly or the cluster is stopped; Err
@@ -63,11 +61,9 @@ func (c *Cluster) Version() string { return c.binaries.Kubernetes }
 
 // PIDs are the IDs of the components' processes, by the names of their binaries.
 func (c *Cluster) PIDs() map[string]int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	pids := map[string]int{}
-	for name, p := range c.running {
-		pids[name] = p.PID()
+	for name, p := range c.running.Range {
+		pids[name.(string)] = p.(*process.Process).PID()
 	}
 	return pids
 }
@@ -117,19 +113,15 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 
 // process is the process of a component; nil if it does not run.
 func (c *Cluster) process(name string) *process.Process {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.running[name]
+	running, _ := c.running.Load(name)
+	p, _ := running.(*process.Process)
+	return p
 }
 
 // end ends a component if it runs.
 func (c *Cluster) end(name string, how func(*process.Process) error) error {
-	p := c.process(name)
-	if p == nil {
-		return nil
+	if p, runs := c.running.LoadAndDelete(name); runs {
+		return how(p.(*process.Process))
 	}
-	c.mu.Lock()
-	delete(c.running, name)
-	c.mu.Unlock()
-	return how(p)
+	return nil
 }

@@ -62,7 +62,7 @@ func startLocked(ctx context.Context, opts Options, l layout, binaries *build.Bi
 	if err := l.reset(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{opts: opts, layout: l, binaries: binaries, lock: lock, running: map[string]*process.Process{}}
+	c := &Cluster{opts: opts, layout: l, binaries: binaries, lock: lock}
 	c.well, c.fail = context.WithCancelCause(context.WithoutCancel(ctx))
 	err := c.start(ctx)
 	if err == nil {
@@ -135,9 +135,7 @@ func (c *Cluster) startComponent(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.running[name] = p
-	c.mu.Unlock()
+	c.running.Store(name, p)
 	health := Fill(components[name].health, c.values)
 	return p.WaitReady(ctx, func(ctx context.Context) error { return get(ctx, c.client, health) })
 }

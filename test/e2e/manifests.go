@@ -5,7 +5,6 @@ package e2e
 import (
 	_ "embed"
 	"fmt"
-	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -41,14 +40,9 @@ func build(kind any, documents ...string) (*unstructured.Unstructured, error) {
 	return stage.Merge(&unstructured.Unstructured{Object: map[string]any{}}, kind, documents...)
 }
 
-// newWorkload merges documents, the first of which is a manifest.
-func newWorkload(story Story, schema any, documents []string) (*unstructured.Unstructured, error) {
-	return build(schema, append(slices.Clone(documents), metadata(story))...)
-}
-
 // newRegistration merges documents, the first of which is a manifest.
 func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
-	return build(usherv1alpha1.Registration{}, append(slices.Clone(documents), metadata(story),
+	return build(usherv1alpha1.Registration{}, append(documents, metadata(story),
 		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
 			strings.ReplaceAll(story.registries(), string(KubeProxy), string(Service)), story.Name, max(story.Propagation.Duration, 0)))...)
 }

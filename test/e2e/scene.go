@@ -142,7 +142,8 @@ func (s *Scene) settle() {
 	})
 }
 
-// open creates what a story needs, unless it is there.
+// open creates what a story needs, unless it is there. The first of the documents of its workload and
+// of its Registration is a manifest; the others are merged into that.
 func (s *Scene) open(schema any, documents []string, registration ...string) {
 	if s.object == nil {
 		s.check(stage.OpenNamespace(s.ctx, s.session.Kube, s.story.Name))
@@ -156,7 +157,7 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 	s.check(err)
 	s.apply(made)
 	s.schema = schema
-	s.object, err = newWorkload(s.story, schema, documents)
+	s.object, err = build(schema, append(documents, metadata(s.story))...)
 	s.check(err)
 	s.generation = s.apply(s.object)
 	if s.story.uses(HAProxy, KubeProxy) {

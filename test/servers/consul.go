@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -31,9 +32,8 @@ type consul struct {
 	version string
 	every   time.Duration // between two reads
 
-	mu    sync.Mutex
-	nodes map[string]string // by UID
-	reads int               // by Watch
+	nodes sync.Map     // by UID
+	reads atomic.Int64 // by Watch
 }
 
 func startConsul(ctx context.Context, where Where) (Server, error) {
@@ -46,7 +46,7 @@ func startConsul(ctx context.Context, where Where) (Server, error) {
 		return nil, err
 	}
 	server.Client = manyConns()
-	c := &consul{Consul: server, every: readEvery, nodes: map[string]string{}}
+	c := &consul{Consul: server, every: readEvery}
 	var self struct{ Config struct{ Version string } }
 	if _, err := c.Do(ctx, http.MethodGet, "/v1/agent/self", nil, &self); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -77,13 +77,11 @@ func (c *consul) Remove(ctx context.Context, name string) error {
 }
 
 func (c *consul) Evict(ctx context.Context, uid string) error {
-	c.mu.Lock()
-	node := c.nodes[uid]
-	c.mu.Unlock()
-	if node == "" {
+	node, watched := c.nodes.Load(uid)
+	if !watched {
 		return fmt.Errorf("evict the entry of Pod %s: %w", uid, errNotWatched)
 	}
-	return c.Remove(ctx, node)
+	return c.Remove(ctx, node.(string))
 }
 
 // Calls counts the calls to Consul's HTTP API, by method and path.
@@ -100,9 +98,7 @@ func (c *consul) Calls(ctx context.Context) (Calls, error) {
 			calls[label(m, "method")+" "+path] += int(m.GetSummary().GetSampleCount())
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	calls[readCall] -= c.reads
+	calls[readCall] -= int(c.reads.Load())
 	return calls, nil
 }
 
@@ -138,16 +134,14 @@ func (c *consul) read(ctx context.Context, index string) (choice, string, error)
 		return nil, "", err
 	}
 	there := choice{}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reads++
+	c.reads.Add(1)
 	for _, i := range instances {
 		if i.Service.Weights.Passing < 1 {
 			continue
 		}
 		uid := i.Service.Meta["usher-uid"]
 		there[i.Node.Node] = chosen{uid: uid, life: i.Service.CreateIndex}
-		c.nodes[uid] = i.Node.Node
+		c.nodes.Store(uid, i.Node.Node)
 	}
 	return there, next, nil
 }

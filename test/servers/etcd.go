@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -31,9 +32,8 @@ type etcd struct {
 	*cluster.Etcd
 	version string
 
-	mu     sync.Mutex
-	keys   map[string]string // by UID
-	ranges int               // requested by Watch
+	keys   sync.Map     // by UID
+	ranges atomic.Int64 // requested by Watch
 }
 
 func startEtcd(ctx context.Context, where Where) (Server, error) {
@@ -45,7 +45,7 @@ func startEtcd(ctx context.Context, where Where) (Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, process.Close())
 	}
-	return &etcd{Etcd: process, version: status.Version, keys: map[string]string{}}, nil
+	return &etcd{Etcd: process, version: status.Version}, nil
 }
 
 func (e *etcd) Name() string { return "etcd " + e.version }
@@ -68,13 +68,11 @@ func (e *etcd) Remove(ctx context.Context, name string) error {
 }
 
 func (e *etcd) Evict(ctx context.Context, uid string) error {
-	e.mu.Lock()
-	key := e.keys[uid]
-	e.mu.Unlock()
-	if key == "" {
+	key, watched := e.keys.Load(uid)
+	if !watched {
 		return fmt.Errorf("evict the entry of Pod %s: %w", uid, errNotWatched)
 	}
-	_, err := e.Client.Delete(ctx, key)
+	_, err := e.Client.Delete(ctx, key.(string))
 	return err
 }
 
@@ -89,9 +87,7 @@ func (e *etcd) Calls(ctx context.Context) (Calls, error) {
 			calls[label(m, "grpc_method")] += n
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	calls[rangeCall] -= e.ranges
+	calls[rangeCall] -= int(e.ranges.Load())
 	return calls, nil
 }
 
@@ -101,9 +97,7 @@ func (e *etcd) Watch(ctx context.Context, report func(Sighting)) error {
 	if err != nil {
 		return fmt.Errorf("watch etcd: %w", err)
 	}
-	e.mu.Lock()
-	e.ranges++
-	e.mu.Unlock()
+	e.ranges.Add(1)
 	for _, kv := range answer.Kvs {
 		e.compare(nil, kv, began, report)
 	}
@@ -130,11 +124,9 @@ func (e *etcd) Watch(ctx context.Context, report func(Sighting)) error {
 
 func (e *etcd) compare(before, after *mvccpb.KeyValue, since time.Time, report func(Sighting)) {
 	was, is := choiceOf(before), choiceOf(after)
-	e.mu.Lock()
 	for key, one := range is {
-		e.keys[one.uid] = key
+		e.keys.Store(one.uid, key)
 	}
-	e.mu.Unlock()
 	was.changes(is, since, report)
 }
 

@@ -148,9 +148,9 @@ func (s *soak) begin(_ context.Context, f fault, leader *replica) (end func(cont
 	registry := s.registries[f.which]
 	switch f.name {
 	case usherKilled:
-		return nothing, s.replicas[f.which].process().Kill()
+		return nothing, s.replicas[f.which].process.Load().Kill()
 	case leaderStopped:
-		return func(ctx context.Context) error { return leader.process().Stop(ctx, stopGrace) }, nil
+		return func(ctx context.Context) error { return leader.process.Load().Stop(ctx, stopGrace) }, nil
 	case apiDown:
 		return s.Cluster.StartAPIServer, s.Cluster.KillAPIServer()
 	case registryDown:

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/usher-dev/usher/test/cluster/process"
@@ -33,9 +33,8 @@ type replica struct {
 	metrics, probes servers.HTTP
 	link            *stage.Link // to the API server
 
-	mu     sync.Mutex
-	now    *process.Process
-	starts int
+	process atomic.Pointer[process.Process] // the last one
+	starts  atomic.Int64
 }
 
 // keep runs the replica until ctx ends.
@@ -45,9 +44,8 @@ func (r *replica) keep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.mu.Lock()
-		r.now, r.starts = p, r.starts+1
-		r.mu.Unlock()
+		r.process.Store(p)
+		r.starts.Add(1)
 		select {
 		case <-p.Done():
 		case <-ctx.Done():
@@ -57,12 +55,6 @@ func (r *replica) keep(ctx context.Context) error {
 			return nil // It was to end.
 		}
 	}
-}
-
-func (r *replica) process() *process.Process {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.now
 }
 
 // ready is nil when the replica is, as its readiness probe sees it.
@@ -80,7 +72,7 @@ type state struct {
 
 func (r *replica) state(ctx context.Context) (s state, err error) {
 	var text string
-	p := r.process()
+	p := r.process.Load()
 	if p == nil {
 		return s, fmt.Errorf("%s has not started", r.spec.Name)
 	}

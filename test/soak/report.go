@@ -36,7 +36,7 @@ func (s *soak) result() *Result {
 		}
 	}
 	for _, replica := range s.replicas {
-		r.Starts += replica.starts
+		r.Starts += int(replica.starts.Load())
 	}
 	return r
 }

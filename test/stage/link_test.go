@@ -15,9 +15,7 @@ import (
 // echoServer returns the address of a server that sends back what it gets.
 func echoServer(t *testing.T) string {
 	t.Helper()
-	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	checktest.NoError(t, err)
-	t.Cleanup(func() { _ = server.Close() })
+	server := listen(t)
 	go func() {
 		for {
 			c, err := server.Accept()
@@ -30,12 +28,12 @@ func echoServer(t *testing.T) string {
 	return server.Addr().String()
 }
 
-// elsewhere is the address of a server that says nothing.
-func elsewhere(t *testing.T) string {
+// listen is a server that says nothing.
+func listen(t *testing.T) net.Listener {
 	t.Helper()
 	server := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = server.Close() })
-	return server.Addr().String()
+	return server
 }
 
 // echo returns how long it took until so much was sent and came back.
@@ -52,8 +50,7 @@ func TestLink(t *testing.T) {
 	const roundTrip, much = 100 * time.Millisecond, 8 << 20
 	s := &Stage{}
 	defer func() { checktest.NoError(t, s.close(t.Context())) }()
-	l, err := s.NewLink(t.Context(), func(target int) bool { return target > 0 }, elsewhere(t), "127.0.0.1:1", echoServer(t))
-	checktest.NoError(t, err)
+	l := checktest.Must(s.NewLink(t.Context(), func(target int) bool { return target > 0 }, listen(t).Addr().String(), "127.0.0.1:1", echoServer(t)))(t)
 	connect := func() net.Conn {
 		client := checktest.Must((&net.Dialer{}).DialContext(t.Context(), "tcp", l.Address()))(t)
 		checktest.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
@@ -73,7 +70,7 @@ func TestLink(t *testing.T) {
 		if _, err := echo(client, 1); err == nil {
 			t.Errorf("%s: the connection is still there", name)
 		}
-		if _, err = echo(connect(), 1); (err != nil) != (name == "down") {
+		if _, err := echo(connect(), 1); (err != nil) != (name == "down") {
 			t.Errorf("%s: a new connection: %v", name, err)
 		}
 		l.Down(false)

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"html"
@@ -23,26 +22,23 @@ import (
 )
 
 func main() {
+	root := flag.String("root", ".", "`folder` of the project")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := run(ctx, *root); err != nil {
 		fmt.Fprintln(os.Stderr, "docs:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet("docs", flag.ContinueOnError)
-	root := flags.String("root", ".", "`folder` of the project")
-	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("flags: %w", err)
-	}
-	if err := writeReference(ctx, *root); err != nil {
+func run(ctx context.Context, root string) error {
+	if err := writeReference(ctx, root); err != nil {
 		return err
 	}
-	site := filepath.Join(*root, "bin", "docs")
-	hugo := command(ctx, *root, "go", "tool", "-modfile=tools/docs/hugo.mod", "hugo", "--config", "tools/docs/hugo.yaml",
+	site := filepath.Join(root, "bin", "docs")
+	hugo := command(ctx, root, "go", "tool", "-modfile=tools/docs/hugo.mod", "hugo", "--config", "tools/docs/hugo.yaml",
 		"--cleanDestinationDir", "--panicOnWarning", "--noBuildLock", "--quiet")
 	if out, err := hugo.CombinedOutput(); err != nil {
 		return fmt.Errorf("hugo: %w\n%s", err, out)

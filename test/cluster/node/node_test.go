@@ -45,11 +45,10 @@ func alive(pid string) bool {
 
 func TestNothingOutlivesItsContainer(t *testing.T) {
 	r := newTestRuntime(t)
-	_, err := r.Start(ContainerConfig{
+	checktest.Must(r.Start(ContainerConfig{
 		Pod: buildPod(), IP: "127.77.0.1", Exited: func() {},
 		Container: &corev1.Container{Name: "main", Image: "shop/sh:v7", Args: []string{"-c", "sleep 600 & echo $!"}},
-	})
-	checktest.NoError(t, err)
+	}))(t)
 	log := filepath.Join(r.options.LogDir, "shop_web-0_uid-1", "main", "0.log")
 	registrytest.Until(t, "the container has a child", func() bool { return len(process.TailFile(log, 1)) > 0 })
 	registrytest.Until(t, "the container's child ends", func() bool { return !alive(process.TailFile(log, 1)[0]) })

@@ -21,11 +21,10 @@ func TestStop(t *testing.T) {
 		"stubborn": {"trap '' TERM; echo ready; while :; do sleep 1; done", "signal: killed", time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Start(Spec{
+			p := checktest.Must(Start(Spec{
 				Name: name, Path: "/bin/sh", Args: []string{"-c", test.script}, Log: filepath.Join(t.TempDir(), "logs", name),
 				Failed: func(err error) { t.Error(err) },
-			})
-			checktest.NoError(t, err)
+			}))(t)
 			registrytest.Until(t, "the process waits", func() bool { return len(p.Tail(1)) > 0 })
 			if p.ExitError() != nil {
 				t.Fatal("a running process has an exit error")

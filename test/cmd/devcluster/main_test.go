@@ -4,14 +4,15 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/cluster/process"
 )
 
 // programEnv makes this test binary act as the program itself.
@@ -27,33 +28,30 @@ func TestMain(m *testing.M) {
 // program is a run of the program in a directory.
 type program struct {
 	*testing.T
-	*exec.Cmd
-	dir, out string
+	*process.Process
+	dir string
 }
 
 func start(t *testing.T, dir string, args ...string) program {
 	t.Helper()
-	out := checktest.Must(os.CreateTemp(t.TempDir(), "out"))(t)
-	p := program{t, exec.CommandContext(t.Context(), os.Args[0], args...), dir, out.Name()}
-	p.Env, p.Stdout, p.Stderr = append(os.Environ(), programEnv+"=1", dirEnv+"="+dir), out, out
-	checktest.NoError(t, p.Start())
-	return p
+	return program{t, checktest.Must(process.Start(process.Spec{
+		Name: "devcluster", Path: os.Args[0], Args: args, Log: filepath.Join(t.TempDir(), "out"),
+		Env: append(os.Environ(), programEnv+"=1", dirEnv+"="+dir),
+	}))(t), dir}
 }
 
 // says waits until the program's output has a text.
 func (p program) says(text string) {
 	p.Helper()
-	registrytest.Until(p.T, text, func() bool {
-		said, err := os.ReadFile(p.out)
-		return err == nil && strings.Contains(string(said), text)
-	})
+	registrytest.Until(p.T, text, func() bool { return strings.Contains(strings.Join(p.Tail(100), "\n"), text) })
 }
 
 // ends waits for the end of the program, and of all that it has started.
 func (p program) ends(code int) {
 	p.Helper()
-	if err := p.Wait(); p.ProcessState.ExitCode() != code {
-		p.Errorf("it ends with %v, want exit code %d", err, code)
+	<-p.Done()
+	if state, _ := p.Ended(); state.ExitCode() != code {
+		p.Errorf("it ends with %s, want exit code %d", state, code)
 	}
 	registrytest.Until(p.T, "no process is left", func() bool { return len(p.processes()) == 0 })
 }
@@ -78,15 +76,16 @@ func TestLife(t *testing.T) {
 	p.says("export KUBECONFIG=" + dir)
 	second := start(t, dir, "-nodes=0")
 	second.says("already runs")
-	_ = second.Wait() // It has said why.
-	checktest.NoError(t, p.Process.Kill())
+	<-second.Done() // It has said why.
+	checktest.NoError(t, p.Kill())
 	p.ends(killed) // and its components with it
 
 	p = start(t, dir, "-nodes=0")
 	p.says("with 0 nodes")
-	for _, process := range p.processes() {
-		if strings.Contains(process, "data-dir") { // etcd
-			checktest.NoError(t, exec.CommandContext(t.Context(), "kill", "-9", strings.Split(process, "/")[2]).Run())
+	for _, line := range p.processes() {
+		if strings.Contains(line, "data-dir") { // etcd
+			pid := checktest.Must(strconv.Atoi(strings.Split(line, "/")[2]))(t)
+			checktest.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		}
 	}
 	p.says("etcd ended (signal: killed)")
@@ -94,12 +93,12 @@ func TestLife(t *testing.T) {
 
 	p = start(t, dir, "-nodes=0")
 	p.says("with 0 nodes")
-	checktest.NoError(t, p.Process.Signal(syscall.SIGINT))
+	checktest.NoError(t, p.Signal(syscall.SIGINT))
 	p.ends(0)
 
 	p = start(t, dir, "-nodes=0")
 	p.says("etcd: ready")
-	checktest.NoError(t, p.Process.Signal(syscall.SIGINT))
+	checktest.NoError(t, p.Signal(syscall.SIGINT))
 	p.says("nothing is left running")
 	p.ends(130)
 }

@@ -70,11 +70,10 @@ func (s *story) startExample(kubeconfig string, d *directory) {
 	folder := s.TempDir()
 	program := checkout.Program{Module: scene.Root, Pkg: "./examples/operator", Out: filepath.Join(folder, "operator")}
 	s.Must(program.Compile(s.Context(), nil))
-	p, err := process.Start(process.Spec{
+	p := checktest.Must(process.Start(process.Spec{
 		Name: "operator", Path: program.Out, Log: filepath.Join(folder, "log"),
 		Env: append(os.Environ(), "KUBECONFIG="+kubeconfig, "REGISTRY_URL="+registry.URL),
-	})
-	s.Must(err)
+	}))(s)
 	s.Cleanup(func() {
 		checktest.NoError(s, p.Stop(context.Background(), 10*time.Second))
 		if s.Failed() {

@@ -275,9 +275,8 @@ func (s *story) evict(name string) {
 func (s *story) refused(rest string) error {
 	name, text, _ := strings.Cut(rest, " ")
 	once := checktest.Must(kubernetes.NewForConfig(plane.RESTConfig()))(s)
-	body, err := json.Marshal(policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: name}})
-	s.Must(err)
-	err = once.CoreV1().RESTClient().Post().Namespace(s.Namespace).Resource("pods").Name(name).SubResource("eviction").
+	body := checktest.Must(json.Marshal(policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: name}}))(s)
+	err := once.CoreV1().RESTClient().Post().Namespace(s.Namespace).Resource("pods").Name(name).SubResource("eviction").
 		MaxRetries(0).Body(body).SetHeader("Content-Type", "application/json").Do(s.Context()).Error()
 	if apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), text) {
 		return nil

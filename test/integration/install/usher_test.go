@@ -44,10 +44,9 @@ func (s *story) start(deployment string, more ...string) *usher {
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
 	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
 	args = append(append(args, s.reachGuard(args)...), more...)
-	p, err := process.Start(process.Spec{
+	p := checktest.Must(process.Start(process.Spec{
 		Name: deployment, Path: filepath.Join(tools, "usher"), Args: args, Log: filepath.Join(s.TempDir(), deployment+".log"),
-	})
-	s.Must(err)
+	}))(s)
 	u := &usher{Process: p, story: s}
 	u.stop = sync.OnceFunc(func() {
 		checktest.NoError(s, p.Stop(context.Background(), patience))

@@ -25,8 +25,7 @@ func TestAdmission(t *testing.T) {
 		"registrations.yaml": `{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {namespace: default, generateName: admission-},
 			spec: {selector: {matchLabels: {app: web}}, registries: [discovery], instance: {service: web, port: 8080}}}`,
 	} {
-		text, err := os.ReadFile(filepath.Join("testdata", file))
-		checktest.NoError(t, err)
+		text := checktest.Must(os.ReadFile(filepath.Join("testdata", file)))(t)
 		var rows []struct {
 			Name, Refusal string
 			Set           map[string]any
@@ -34,9 +33,8 @@ func TestAdmission(t *testing.T) {
 		checktest.NoError(t, yaml.UnmarshalStrict(text, &rows))
 		for _, row := range rows {
 			patch := checktest.Must(yaml.Marshal(map[string]any{"spec": row.Set}))(t)
-			object, err := scene.Parse(base, string(patch))
-			checktest.NoError(t, err)
-			err = shared.Create(t.Context(), object, client.DryRunAll)
+			object := checktest.Must(scene.Parse(base, string(patch)))(t)
+			err := shared.Create(t.Context(), object, client.DryRunAll)
 			switch {
 			case row.Refusal == "" && err != nil:
 				t.Errorf("%s, %s: %v", file, row.Name, err)

@@ -354,8 +354,7 @@ func (k *kube) grant() {
 // TestEndpointSliceRights works with the operator's rights.
 func TestEndpointSliceRights(t *testing.T) {
 	k := newKube(t, shared)
-	api, err := client.New(k.user(), client.Options{Scheme: k.Scheme()})
-	checktest.NoError(t, err)
+	api := checktest.Must(client.New(k.user(), client.Options{Scheme: k.Scheme()}))(t)
 	u := connectSlices(t, api, k.Namespace)
 	registrytest.Check(t, "without rights", u.Ping(registrytest.Bounded(t)), registry.ErrPermanent, "forbidden")
 	k.grant()

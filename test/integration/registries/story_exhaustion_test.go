@@ -59,21 +59,18 @@ func TestStoryExhaustion(t *testing.T) {
 // shipped builds Usher, and says how its process starts. memory is the chart's limit, in bytes.
 func shipped(t *testing.T, plane *scene.Plane) (usher process.Spec, memory int64) {
 	t.Helper()
-	root, err := filepath.Abs(scene.Root)
-	checktest.NoError(t, err)
+	root := checktest.Must(filepath.Abs(scene.Root))(t)
 	var values struct {
 		Resources corev1.ResourceRequirements
 	}
-	text, err := os.ReadFile(filepath.Join(root, "charts", "usher", "values.yaml"))
-	checktest.NoError(t, err)
+	text := checktest.Must(os.ReadFile(filepath.Join(root, "charts", "usher", "values.yaml")))(t)
 	checktest.NoError(t, yaml.Unmarshal(text, &values))
 	memory = values.Resources.Limits.Memory().Value()
 	program := checkout.Program{Name: "build usher", Module: root, Pkg: "./cmd/usher", Out: filepath.Join(t.TempDir(), "usher")}
 	checktest.NoError(t, program.Compile(t.Context(), nil))
 	const user = "usher"
 	checktest.NoError(t, checkout.Install(t.Context(), plane.WithWatch, plane.RESTConfig(), root, user))
-	kubeconfig, err := plane.UserKubeconfig(user)
-	checktest.NoError(t, err)
+	kubeconfig := checktest.Must(plane.UserKubeconfig(user))(t)
 	return process.Spec{
 		Name: "usher", Path: program.Out, Args: []string{"--kubeconfig", kubeconfig}, Log: filepath.Join(t.TempDir(), "usher.log"),
 		Env: []string{fmt.Sprintf("GOMEMLIMIT=%d", memory)},
@@ -94,8 +91,7 @@ type victim struct {
 // it may.
 func (v *victim) run() {
 	v.Helper()
-	p, err := process.Start(v.usher)
-	v.Must(err)
+	p := checktest.Must(process.Start(v.usher))(v)
 	v.stop = sync.OnceFunc(func() {
 		peak, err := process.Table{}.PeakRSS(p.PID())
 		if exit := p.ExitError(); exit != nil {

@@ -403,13 +403,12 @@ func bootstrap(address, credentials string) string {
 func dialXDS(t *testing.T, bootstrap, target string) *grpcClient {
 	t.Helper()
 	builder := checktest.Must(grpcxds.NewXDSResolverWithConfigForTesting([]byte(bootstrap)))(t)
-	conn, err := grpc.NewClient(target, grpc.WithResolvers(builder),
+	conn := checktest.Must(grpc.NewClient(target, grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// It dials only endpoints, not the xDS server.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialMember(ctx, "tcp", address)
-		}))
-	checktest.NoError(t, err)
+		})))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }
