@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/test/demo/manifests"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -48,7 +49,7 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 	r := &run{demonstration: d, hooks: hooks, inbox: make(chan func(), inboxSize), board: newBoard(time.Now, d.log, d.server)}
 	pace := d.options.pace
 	for _, story := range d.options.stories(hooks) {
-		set, registration, err := story.objects(hooks, d.options)
+		set, registration, err := manifests.Workload(story.file, hooks, pace.propagation)
 		if err != nil {
 			return nil, err
 		}

@@ -17,11 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/test/demo/manifests"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -153,23 +151,6 @@ func (s story) typed() client.Object {
 		return &appsv1.Deployment{ObjectMeta: meta}
 	}
 	return &appsv1alpha1.CloneSet{ObjectMeta: meta}
-}
-
-// objects returns the story's workload and Registration. Without hooks, the CloneSet
-// loses its lifecycle and the Registration its hooks; everything else stays.
-func (s story) objects(hooks bool, o Options) (set, registration *unstructured.Unstructured, err error) {
-	if set, err = manifests.Object(s.file); err != nil {
-		return nil, nil, err
-	}
-	if registration, err = manifests.Object(s.file + "-registration"); err != nil {
-		return nil, nil, err
-	}
-	if !hooks {
-		unstructured.RemoveNestedField(set.Object, "spec", "lifecycle")
-		unstructured.RemoveNestedField(registration.Object, "spec", "hooks")
-	}
-	err = unstructured.SetNestedField(registration.Object, o.pace.propagation.String(), "spec", "drain", "propagation")
-	return set, registration, err
 }
 
 const (

@@ -256,23 +256,15 @@ func (s *soak) newWorkloads() error {
 
 // prepare reads a workload's objects, and makes its callers: those of each registry are half of them.
 func (s *soak) prepare(w *workload) (err error) {
-	if w.object, err = manifests.Object(w.name); err != nil {
-		return err
-	}
-	if w.registration, err = manifests.Object(w.name + "-registration"); err != nil {
+	if w.object, w.registration, err = manifests.Workload(w.name, !s.options.Bare, propagation); err != nil {
 		return err
 	}
 	w.name = w.registration.GetName()
 	registration := w.registration.Object
 	err = errors.Join(
 		unstructured.SetNestedStringSlice(registration, []string{s.registries[0].name, s.registries[1].name}, "spec", "registries"),
-		unstructured.SetNestedField(registration, propagation.String(), "spec", "drain", "propagation"),
 		unstructured.SetNestedField(registration, afterOutage.String(), "spec", "drain", "afterOutage"),
 		unstructured.SetNestedField(registration, "2s", "spec", "nodeFailure", "grace"))
-	if s.options.Bare {
-		unstructured.RemoveNestedField(w.object.Object, "spec", "lifecycle")
-		unstructured.RemoveNestedField(registration, "spec", "hooks")
-	}
 	streams := 3 * len(s.registries)
 	rate := int(float64(s.options.Requests)/s.options.For.Seconds())/streams + 1
 	for _, r := range s.registries {

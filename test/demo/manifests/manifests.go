@@ -7,6 +7,7 @@ package manifests
 import (
 	"embed"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -24,12 +25,22 @@ func Read(name string) (string, error) {
 	return string(text), nil
 }
 
-// Object returns what a manifest describes, for instance seed1.
-func Object(name string) (*unstructured.Unstructured, error) {
-	text, err := Read(name + ".yaml")
-	if err != nil {
-		return nil, err
+// Workload returns a workload, for instance seed1, and its Registration with a propagation. Without
+// hooks, a CloneSet loses its lifecycle and the Registration its hooks; everything else stays.
+func Workload(name string, hooks bool, propagation time.Duration) (workload, registration *unstructured.Unstructured, err error) {
+	workload, registration = &unstructured.Unstructured{}, &unstructured.Unstructured{}
+	for file, object := range map[string]*unstructured.Unstructured{name + ".yaml": workload, name + "-registration.yaml": registration} {
+		text, err := Read(file)
+		if err == nil {
+			err = yaml.Unmarshal([]byte(text), object)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
 	}
-	object := &unstructured.Unstructured{}
-	return object, yaml.Unmarshal([]byte(text), object)
+	if !hooks {
+		unstructured.RemoveNestedField(workload.Object, "spec", "lifecycle")
+		unstructured.RemoveNestedField(registration.Object, "spec", "hooks")
+	}
+	return workload, registration, unstructured.SetNestedField(registration.Object, propagation.String(), "spec", "drain", "propagation")
 }
