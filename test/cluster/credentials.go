@@ -91,14 +91,11 @@ func (c *Cluster) UserKubeconfig(user string, groups ...string) (string, error) 
 	return path, c.identity.writeUser(path, c.Server(), user, time.Now(), groups...)
 }
 
-// CA is the cluster's certificate authority, in PEM.
-func (c *Cluster) CA() []byte { return c.identity.authority.PEM() }
-
 // RESTConfig returns a new administrator client configuration without a rate limit (QPS
 // -1): the tests set the pace.
 func (c *Cluster) RESTConfig() *rest.Config {
 	return &rest.Config{
 		Host: c.Server(), QPS: -1, Burst: -1,
-		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA(), CertData: c.identity.admin.Cert, KeyData: c.identity.admin.Key},
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.identity.authority.PEM(), CertData: c.identity.admin.Cert, KeyData: c.identity.admin.Key},
 	}
 }

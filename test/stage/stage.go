@@ -260,7 +260,7 @@ func (s *Stage) StartRealNode(ctx context.Context, place *sandbox.Place, options
 	if err != nil {
 		return nil, err
 	}
-	s.Cluster = node.Plane()
+	s.Cluster = node.Plane
 	s.AtEnd(node.Stop)
 	served, err := images.Serve(ctx, options.Images[0], ImageRegistry)
 	if err != nil {

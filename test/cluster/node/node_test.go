@@ -151,7 +151,10 @@ func TestCacheThatLags(t *testing.T) {
 func TestRecords(t *testing.T) {
 	object, other := buildPod(), buildPod()
 	other.Spec.NodeName = "another"
-	recorded := func(a *Agent) bool { _, ok := a.pods.Load(client.ObjectKeyFromObject(object)); return ok }
+	recorded := func(a *Agent) bool {
+		_, ok := a.pods.Load(client.ObjectKeyFromObject(object))
+		return ok
+	}
 	a, reconcileIt := newIdleAgent(t, other)
 	if reconcileIt(); recorded(a) {
 		t.Error("the agent has a record of a Pod on another's node")

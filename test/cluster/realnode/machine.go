@@ -76,7 +76,7 @@ func (m *machine) startKubelet() error {
 	if m.kubelet != nil {
 		return nil
 	}
-	kubeconfig, err := m.plane.UserKubeconfig("system:node:"+m.name, "system:nodes")
+	kubeconfig, err := m.Plane.UserKubeconfig("system:node:"+m.name, "system:nodes")
 	if err != nil {
 		return err
 	}

@@ -58,8 +58,9 @@ type Options struct {
 
 // Node is a running cluster of one node, or two.
 type Node struct {
+	// Plane is the control plane.
+	Plane   *cluster.Cluster
 	options Options
-	plane   *cluster.Cluster
 	clients kubernetes.Interface
 	// machines are the first node and, if it is wanted, the second.
 	machines []*machine
@@ -109,9 +110,6 @@ func (n *Node) path(parts ...string) string {
 	return filepath.Join(append([]string{n.options.Dir}, parts...)...)
 }
 
-// Plane is the control plane.
-func (n *Node) Plane() *cluster.Cluster { return n.plane }
-
 // Stop ends the nodes and the control plane. Containers keep running until the sandbox
 // ends.
 func (n *Node) Stop(ctx context.Context) error {
@@ -122,8 +120,8 @@ func (n *Node) Stop(ctx context.Context) error {
 	if n.proxy != nil {
 		errs = append(errs, n.proxy.Stop(ctx, stopGrace))
 	}
-	if n.plane != nil {
-		errs = append(errs, n.plane.Stop(ctx))
+	if n.Plane != nil {
+		errs = append(errs, n.Plane.Stop(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -158,7 +156,7 @@ func (n *Node) startPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.plane = plane
+	n.Plane = plane
 	go func() {
 		<-plane.Done()
 		if err := plane.Err(); err != nil {

@@ -18,7 +18,7 @@ func (n *Node) startProxy(context.Context) error {
 	if err := routeServices(); err != nil {
 		return err
 	}
-	kubeconfig, err := n.plane.UserKubeconfig("system:kube-proxy")
+	kubeconfig, err := n.Plane.UserKubeconfig("system:kube-proxy")
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ type Session struct {
 	Prepare func(ctx context.Context, dir string) error
 	// Logs are paths below the directory that are kept if the run has failed.
 	Logs []string
-	// Done is called with the directory after a successful run; nil is allowed.
+	// Done is called with the directory after a successful run.
 	Done func(dir string) error
 	// Args are the arguments of the program inside; Out receives its output and the
 	// session's.
@@ -77,10 +77,8 @@ func (s Session) run(ctx context.Context, dir string) error {
 		return context.Cause(ctx)
 	case code != 0:
 		return ErrFailed
-	case s.Done != nil:
-		return s.Done(dir)
 	}
-	return nil
+	return s.Done(dir)
 }
 
 // removeStale removes the directories of killed runs.

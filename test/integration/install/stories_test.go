@@ -59,7 +59,7 @@ var words = map[string]func(s *story, rest string){
 	// Pods, and what holds them. A note is what they are compared with later.
 	"available":       (*story).available,
 	"note":            func(s *story, _ string) { s.noted = s.pods() },
-	"same Pods":       func(s *story, _ string) { s.same() },
+	"same Pods":       func(s *story, _ string) { checktest.Same(s, "the Pods", s.noted, s.pods()) },
 	"keeps Pods":      func(s *story, _ string) { s.within(s.pods(), s.noted) },
 	"only noted Pods": func(s *story, _ string) { s.within(s.noted, s.pods()) },
 	"all remains":     func(s *story, _ string) { s.remains() },

@@ -150,11 +150,6 @@ func (s *story) pods() string {
 	return s.sh(`kubectl get pods -l app=web --sort-by=.metadata.name -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.uid} restarts={.status.containerStatuses[0].restartCount} deleted={.metadata.deletionTimestamp} revision={.metadata.labels.controller-revision-hash}{"\n"}{end}'`)
 }
 
-// same fails if anything happened to the Pods since the note.
-func (s *story) same() {
-	checktest.Same(s, "the Pods", s.noted, s.pods())
-}
-
 // remains checks that the CRDs and the CloneSet are unchanged without Usher.
 func (s *story) remains() {
 	if crds := s.sh("kubectl get crd -l usher.dev/protected -o name"); len(strings.Fields(crds)) != 3 {
