@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,9 +77,9 @@ func (s *Scene) evict(name string) error {
 // timeDelete deletes a Pod with kubectl. It returns how long its drain took, and how much
 // later the API server accepted the deletion.
 func (s *Scene) timeDelete(name string) (drain, later time.Duration) {
-	began, watching := time.Now(), make(chan [2]time.Duration, 1)
-	go func() {
-		var drain time.Duration
+	began := time.Now()
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		_ = wait.PollUntilContextTimeout(s.ctx, 10*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 			pod := &corev1.Pod{}
 			err := s.session.objects.Get(ctx, client.ObjectKeyFromObject(s.pod(name)), pod)
@@ -87,11 +88,11 @@ func (s *Scene) timeDelete(name string) (drain, later time.Duration) {
 			}
 			return err != nil || pod.DeletionTimestamp != nil, nil
 		})
-		watching <- [2]time.Duration{drain, time.Since(began) - drain}
-	}()
+		later = time.Since(began) - drain
+	})
 	s.kubectl("delete", "pod", name, "--wait=false")
-	found := <-watching
-	return found[0], found[1]
+	watching.Wait()
+	return drain, later
 }
 
 // budget protects the story's Pods with a PodDisruptionBudget, and waits until it counts.

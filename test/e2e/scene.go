@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -56,12 +57,9 @@ type Scene struct {
 
 // perform plays a story to its end and returns why it failed.
 func (s *Scene) perform() error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.play()
-	}()
-	<-done
+	var playing sync.WaitGroup
+	playing.Go(s.play)
+	playing.Wait()
 	if err := s.hangUp(); err != nil && s.failure == nil {
 		s.failure = err
 	}
