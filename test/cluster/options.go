@@ -69,9 +69,6 @@ func (l layout) adminKubeconfig() string     { return l.path("kubeconfig") }
 
 // claimDir creates the directory for a cluster, or fails if it contains other files.
 func claimDir(dir string) error {
-	if dir == "" {
-		return errors.New("cluster: Options.Dir is empty: name the directory for the cluster's files")
-	}
 	l := layout{dir: dir}
 	if _, err := os.Stat(l.path(marker)); err == nil {
 		return nil
