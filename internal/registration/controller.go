@@ -195,9 +195,7 @@ func controllerOptions(concurrent int) controller.Options {
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](retryMin, retryMax),
 		// Controller names are unique in a process, but tests start several managers in one.
 		SkipNameValidation: new(true),
-		// controller-runtime's priority queue can block for ever when it is shut down
-		// (kubernetes-sigs/controller-runtime#3538), and nothing here has a priority.
-		UsePriorityQueue: new(false),
+		UsePriorityQueue:   new(false), // Nothing here has a priority.
 	}
 }
 

@@ -225,10 +225,7 @@ func (o *Operator) SetupWithManager(mgr ctrl.Manager) error {
 		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(o.concerns))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Workers,
-			// controller-runtime's priority queue can block forever at shutdown
-			// (kubernetes-sigs/controller-runtime#3538).
-			UsePriorityQueue: new(false),
-			RateLimiter:      workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 		}).Complete(r)
 	if err != nil {
 		return fmt.Errorf("hook operator %q: %w", o.name, err)

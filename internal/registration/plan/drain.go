@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,10 +88,21 @@ func ReadRecord(pod *corev1.Pod) *Record {
 		return nil
 	}
 	var record Record
-	if err := json.Unmarshal([]byte(text), &record); err != nil {
+	if err := json.Unmarshal([]byte(text), &record); err != nil || !record.plausible() {
 		return nil
 	}
 	return &record
+}
+
+// plausible reports whether times can be moved and written again: somebody else may have written
+// the record, and JSON has no year beyond 9999.
+func (r *Record) plausible() bool {
+	for _, at := range slices.AppendSeq([]time.Time{r.At, r.Began, r.Until}, maps.Values(r.Gone)) {
+		if at.Year() > 9000 {
+			return false
+		}
+	}
+	return true
 }
 
 // saidBy reports whether the other record says the same, and holds the Pod as long.

@@ -285,6 +285,7 @@ func FuzzAnnotations(f *testing.F) {
 	f.Add(`{"gate":"inPlaceUpdate","began":"2026-03-01T11:00:00Z","gone":{"nginx@discovery/services/nginx":"2026-03-01T11:00:00Z"},`+
 		`"until":"2026-03-01T11:00:05Z"}`, "nginx", "2026-03-01T11:59:00Z", `{"user":"me","eviction":true}`)
 	f.Add(`{"gone":null,"until":"9999-12-31T23:59:59Z"}`, ",other,", "yesterday", "{")
+	f.Add(`{"gate":"inPlaceUpdate","process":"other","at":"2026-03-01T11:00:00Z","until":"9999-12-31T23:59:59Z"}`, "nginx", "", "")
 	f.Fuzz(func(t *testing.T, drain, registrations, entered, request string) {
 		s := newFixture()
 		s.add("nginx-a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
