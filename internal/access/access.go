@@ -68,7 +68,7 @@ func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 	}
 	return func(log logr.Logger, next http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-			code, err := r.ofRequest(request)
+			code, err := r.ofRequest(request.Context(), request)
 			if err != nil {
 				log.Error(err, "Cannot find out whether a caller may read this")
 				code = http.StatusInternalServerError
@@ -83,7 +83,7 @@ func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 }
 
 // ofRequest is the status to answer a request with, unless there is an error; 200 if it may go on.
-func (r *Reviewer) ofRequest(request *http.Request) (int, error) {
+func (r *Reviewer) ofRequest(ctx context.Context, request *http.Request) (int, error) {
 	token, ok := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
 	if !ok || token == "" {
 		return http.StatusUnauthorized, nil
@@ -91,7 +91,7 @@ func (r *Reviewer) ofRequest(request *http.Request) (int, error) {
 	ask := authorizationv1.NonResourceAttributes{Path: request.URL.Path, Verb: strings.ToLower(request.Method)}
 	hash := sha256.Sum256([]byte(token))
 	return remembered(r, [3]string{string(hash[:]), ask.Path, ask.Verb}, func() (int, error) {
-		return r.ofToken(request.Context(), token, ask)
+		return r.ofToken(ctx, token, ask)
 	})
 }
 

@@ -342,10 +342,10 @@ func renderPatch(p *PodPatch) string {
 	if p.Registrations != nil {
 		words = append(words, "in("+*p.Registrations+")")
 	}
-	if p.Drain != nil {
+	switch {
+	case p.Drain != nil:
 		words = append(words, renderRecord(p.Drain))
-	}
-	if p.DropDrain {
+	case p.DropDrain:
 		words = append(words, "-drain")
 	}
 	if p.TakenBack != nil {
@@ -354,12 +354,16 @@ func renderPatch(p *PodPatch) string {
 	if p.Condition != nil {
 		words = append(words, renderCondition(p.Condition))
 	}
-	for _, r := range p.Released {
+	return strings.Join(append(words, renderForced(p.Released)...), " ")
+}
+
+func renderForced(released []Release) (words []string) {
+	for _, r := range released {
 		if len(r.Forced) > 0 {
 			words = append(words, "forced("+strings.Join(r.Forced, ",")+")")
 		}
 	}
-	return strings.Join(words, " ")
+	return words
 }
 
 func renderCondition(c *corev1.PodCondition) string {

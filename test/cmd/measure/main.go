@@ -60,14 +60,11 @@ func run(ctx context.Context, args []string, out *os.File, getenv func(string) s
 // complete fills in how many Pods are measured, and with which registries.
 func complete(o *bench.Options, registries string) error {
 	timed := len(o.Restarts)+len(o.Latencies) > 0 || o.Pull != 0
+	if err := verify(o, registries != "", timed); err != nil {
+		return err
+	}
 	usual := []int{100, 2000}
 	switch {
-	case o.Pull < 0 || o.Sets < 0:
-		return fmt.Errorf("%w: -image=%s -sets=%d: give a duration such as 5s, and a number such as 2000", stage.ErrUsage, o.Pull, o.Sets)
-	case o.Guard && registries != "", (timed || o.Sets > 0) && (o.Guard || registries != ""):
-		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency, -image and -sets", stage.ErrUsage)
-	case o.Sets > 0 && (len(o.Sizes) > 0 || len(o.Restarts) > 1 || len(o.Latencies) > 1 || o.Pull > 0):
-		return fmt.Errorf("%w: -sets gives the number of Pods and goes with one -restart and one -latency: leave the others out", stage.ErrUsage)
 	case o.Sets > 0:
 		usual = []int{o.Sets * bench.PodsPerSet}
 	case timed, o.Guard:
@@ -77,6 +74,20 @@ func complete(o *bench.Options, registries string) error {
 	}
 	if len(o.Sizes) == 0 {
 		o.Sizes = usual
+	}
+	return nil
+}
+
+// verify reports flags that are wrong or exclude each other.
+func verify(o *bench.Options, registries, timed bool) error {
+	one := len(o.Sizes) == 0 && len(o.Restarts) < 2 && len(o.Latencies) < 2 && o.Pull == 0
+	switch {
+	case o.Pull < 0, o.Sets < 0:
+		return fmt.Errorf("%w: -image=%s -sets=%d: give a duration such as 5s, and a number such as 2000", stage.ErrUsage, o.Pull, o.Sets)
+	case o.Guard && registries, (timed || o.Sets > 0) && (o.Guard || registries):
+		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency, -image and -sets", stage.ErrUsage)
+	case o.Sets > 0 && !one:
+		return fmt.Errorf("%w: -sets gives the number of Pods and goes with one -restart and one -latency: leave the others out", stage.ErrUsage)
 	}
 	return nil
 }
