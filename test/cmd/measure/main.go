@@ -82,7 +82,7 @@ func complete(o *bench.Options, registries string) error {
 func verify(o *bench.Options, registries, timed bool) error {
 	one := len(o.Sizes) == 0 && len(o.Restarts) < 2 && len(o.Latencies) < 2 && o.Pull == 0
 	switch {
-	case o.Pull < 0, o.Sets < 0:
+	case min(o.Pull, time.Duration(o.Sets)) < 0:
 		return fmt.Errorf("%w: -image=%s -sets=%d: give a duration such as 5s, and a number such as 2000", stage.ErrUsage, o.Pull, o.Sets)
 	case o.Guard && registries, (timed || o.Sets > 0) && (o.Guard || registries):
 		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency, -image and -sets", stage.ErrUsage)
