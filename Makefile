@@ -65,7 +65,7 @@ browser: docs ## Look at the page and the documentation in Debian's headless Chr
 	$(GO) -C test/browser test -count=1 -timeout 5m -v ./...
 
 .PHONY: versions
-versions: ## Play the stories on the oldest and the newest supported Kubernetes, built from source on the first run.
+versions: ## Play the stories on the older supported versions of Kubernetes, built from source on the first run.
 	@tools/versions $(ARGS)
 
 .PHONY: quick

@@ -80,7 +80,7 @@ func complete(o *bench.Options, registries string) error {
 
 // verify reports flags that are wrong or exclude each other.
 func verify(o *bench.Options, registries, timed bool) error {
-	one := len(o.Sizes) == 0 && len(o.Restarts) < 2 && len(o.Latencies) < 2 && o.Pull == 0
+	one := len(o.Sizes) == 0 && max(len(o.Restarts), len(o.Latencies)) < 2 && o.Pull == 0
 	switch {
 	case min(o.Pull, time.Duration(o.Sets)) < 0:
 		return fmt.Errorf("%w: -image=%s -sets=%d: give a duration such as 5s, and a number such as 2000", stage.ErrUsage, o.Pull, o.Sets)

@@ -49,7 +49,7 @@ func TestAdmission(t *testing.T) {
 func TestLayoutCannotChange(t *testing.T) {
 	r := &usherv1alpha1.Registry{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "layout-"},
-		Spec:       usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{Servers: []string{"127.0.0.1:1"}}},
+		Spec:       usherv1alpha1.RegistrySpec{ZooKeeper: &usherv1alpha1.ZooKeeperRegistry{Servers: []string{"127.0.0.1:1"}, TLS: true}},
 	}
 	if err := shared.Create(t.Context(), r); err != nil || r.Spec.ZooKeeper.Layout != usherv1alpha1.LayoutCurator {
 		t.Fatalf("the layout is %q by default, %v", r.Spec.ZooKeeper.Layout, err)
