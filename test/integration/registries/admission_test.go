@@ -45,6 +45,27 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
+// TestExamples: the Registries that the documents show are accepted.
+func TestExamples(t *testing.T) {
+	pages := checktest.Must(filepath.Glob(filepath.Join(scene.Root, "docs/registry/*.md")))(t)
+	for _, page := range pages {
+		found := 0
+		for _, block := range strings.Split(string(checktest.Must(os.ReadFile(page))(t)), "```yaml\n")[1:] {
+			example, _, _ := strings.Cut(block, "```")
+			if !strings.Contains(example, "kind: Registry\n") || strings.Contains(example, "\n---\n") {
+				continue
+			}
+			found++
+			if err := shared.Create(t.Context(), checktest.Must(scene.Parse(example))(t), client.DryRunAll); client.IgnoreAlreadyExists(err) != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s shows no Registry", page)
+		}
+	}
+}
+
 // TestLayoutCannotChange pins the layout in which existing entries were written.
 func TestLayoutCannotChange(t *testing.T) {
 	r := &usherv1alpha1.Registry{
