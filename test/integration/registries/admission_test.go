@@ -51,13 +51,16 @@ func TestExamples(t *testing.T) {
 	for _, page := range pages {
 		found := 0
 		for _, block := range strings.Split(string(checktest.Must(os.ReadFile(page))(t)), "```yaml\n")[1:] {
-			example, _, _ := strings.Cut(block, "```")
-			if !strings.Contains(example, "kind: Registry\n") || strings.Contains(example, "\n---\n") {
-				continue
-			}
-			found++
-			if err := shared.Create(t.Context(), checktest.Must(scene.Parse(example))(t), client.DryRunAll); client.IgnoreAlreadyExists(err) != nil {
-				t.Errorf("%s: %v", page, err)
+			objects, _, _ := strings.Cut(block, "```")
+			for object := range strings.SplitSeq(objects, "---\n") {
+				if !strings.Contains(object, "kind: Registry\n") {
+					continue
+				}
+				found++
+				err := shared.Create(t.Context(), checktest.Must(scene.Parse(object))(t), client.DryRunAll)
+				if client.IgnoreAlreadyExists(err) != nil {
+					t.Errorf("%s: %v", page, err)
+				}
 			}
 		}
 		if found == 0 {
