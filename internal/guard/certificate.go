@@ -261,8 +261,7 @@ func (k *keeper) setUp(mgr ctrl.Manager, own cache.Cache) error {
 	// There is one certificate, whatever has changed.
 	keep := crhandler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
 	// Names of controllers are unique in a process; a manager that is started again in the
-	// same one is no mistake. controller-runtime's priority queue can block for ever when it
-	// is shut down (kubernetes-sigs/controller-runtime#3538).
+	// same one is no mistake. Nothing here has a priority.
 	build := ctrl.NewControllerManagedBy(mgr).Named("guard-certificate").
 		WithOptions(controller.Options{SkipNameValidation: new(true), UsePriorityQueue: new(false), NeedLeaderElection: new(false)}).
 		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep))

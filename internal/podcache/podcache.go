@@ -2,8 +2,8 @@
 
 // Package podcache says what a manager's cache keeps of Pods: nearly all of those without a
 // controller, which a CloneSet may adopt; of a CloneSet's what plans may read; of all others only
-// what the hook operator reads, whether or not a Registration selects them today. What the cache keeps of a
-// Pod follows from the Pod alone, so whoever begins to concern Usher is there already.
+// what the hook operator reads, whether or not a Registration selects them today. What the cache
+// keeps of a Pod follows from the Pod alone, so whoever begins to concern Usher is there already.
 package podcache
 
 import (
@@ -77,7 +77,9 @@ func (t *templates) shorten(pod *corev1.Pod) {
 		images := ""
 		for i := range *containers {
 			c := &(*containers)[i]
-			c.VolumeMounts = nil
+			if c.VolumeMounts != nil { // not so in what is shared already
+				c.VolumeMounts = nil
+			}
 			images += c.Name + " " + c.Image + " "
 		}
 		*containers = shared(&t.containers, images, *containers)

@@ -49,7 +49,7 @@ func numbered(t testing.TB, pod *corev1.Pod, n int) *corev1.Pod {
 }
 
 // TestForeignPodsAreSmall: Pods of other controllers take little memory, the cache's own indexes
-// included, and those of CloneSets not much.
+// included, and those of CloneSets not much more.
 func TestForeignPodsAreSmall(t *testing.T) {
 	const count = 5_000
 	for kind, most := range map[string]int{"ReplicaSet": 2 << 10, apps.KindCloneSet.Kind: 6 << 10} {
