@@ -62,7 +62,7 @@ type story struct {
 	stop func()
 	// noted is what there was before.
 	noted noted
-	// intercept sends the controller's requests; nil for the usual way.
+	// intercept sends the requests of the next controller; nil for the usual way.
 	intercept func(request *http.Request, next http.RoundTripper) (*http.Response, error)
 }
 
@@ -100,13 +100,14 @@ func (s *story) startController() {
 	s.Helper()
 	config := rest.CopyConfig(s.RESTConfig())
 	config.UserAgent = manager // so that a story can tell who wrote a field
+	intercept := s.intercept   // a story may set another for the next controller while this one runs
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(request *http.Request) (*http.Response, error) {
 			if request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/controllerrevisions") {
 				s.created.Add(1)
 			}
-			if s.intercept != nil {
-				return s.intercept(request, next)
+			if intercept != nil {
+				return intercept(request, next)
 			}
 			return next.RoundTrip(request)
 		})
