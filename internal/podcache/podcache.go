@@ -8,6 +8,8 @@ package podcache
 
 import (
 	"hash/maphash"
+	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +63,8 @@ func (t *templates) keep(pod *corev1.Pod) *corev1.Pod {
 }
 
 // shorten drops the volumes of a CloneSet's Pod that no plan reads, and all mounts: the one with
-// the Pod's token has a name of its own in each Pod. What is left is mostly the template's.
+// the Pod's token has a name of its own in each Pod. What is left is mostly the template's. Of the
+// texts only a few are the Pod's own.
 func (t *templates) shorten(pod *corev1.Pod) {
 	spec := &pod.Spec
 	var volumes []corev1.Volume
@@ -87,15 +90,48 @@ func (t *templates) shorten(pod *corev1.Pod) {
 	spec.Tolerations = shared(&t.tolerations, len(spec.Tolerations), spec.Tolerations)
 	spec.ReadinessGates = shared(&t.gates, len(spec.ReadinessGates), spec.ReadinessGates)
 	pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences)
+	pod.Namespace, pod.GenerateName = t.text(pod.Namespace), t.text(pod.GenerateName)
+	for i, name := range pod.Finalizers {
+		pod.Finalizers[i] = t.text(name)
+	}
+	pod.Labels, pod.Annotations = t.shareTexts(pod.Labels, pod.Name), t.shareTexts(pod.Annotations, pod.Name)
+	pod.Status.Conditions = slices.Clone(pod.Status.Conditions)
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		c.Type, c.Status, c.Reason = corev1.PodConditionType(t.text(string(c.Type))), corev1.ConditionStatus(t.text(string(c.Status))), t.text(c.Reason)
+	}
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range statuses {
 			s := &statuses[i]
-			s.Name, s.Image, s.ImageID = t.text(s.Name), t.text(s.Image), t.text(s.ImageID)
+			s.Name, s.Image, s.ImageID, s.VolumeMounts = t.text(s.Name), t.text(s.Image), t.text(s.ImageID), nil
 		}
 	}
 }
 
-func (t *templates) text(s string) string { return shared(&t.texts, s, s) }
+func (t *templates) text(s string) string {
+	if known, ok := t.texts[s]; ok {
+		return known
+	}
+	return shared(&t.texts, s, s)
+}
+
+// longest is how long a value of a label or an annotation is that Pods may share, in bytes.
+const longest = 64
+
+// shareTexts shares the keys, and short values that are not the end of the Pod's own name.
+func (t *templates) shareTexts(m map[string]string, name string) map[string]string {
+	if m == nil {
+		return nil
+	}
+	out := make(map[string]string, len(m))
+	for key, value := range m {
+		if len(value) <= longest && !strings.HasSuffix(name, value) {
+			value = t.text(value)
+		}
+		out[t.text(key)] = value
+	}
+	return out
+}
 
 // templates are what Pods of one template have in common: maps and lists that are equal are
 // kept once.

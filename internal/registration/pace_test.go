@@ -21,7 +21,9 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
@@ -54,6 +56,37 @@ func TestPause(t *testing.T) {
 		if have := r.pauseLeft(namespace); have > 0 {
 			t.Errorf("after the pause the next pass is put off by %s more", have)
 		}
+	}
+}
+
+// TestPodsThatGoEndThePause: once, and only that of their own namespace.
+func TestPodsThatGoEndThePause(t *testing.T) {
+	for how, change := range map[string]func(*corev1.Pod){
+		"deleted": func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: epoch} },
+		"at a hook": func(pod *corev1.Pod) {
+			pod.Labels = map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StatePreparingDelete)}
+		},
+		"guarded": func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{usherv1alpha1.AnnotationDeletionRequest: "{}"}
+		},
+	} {
+		r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), notes: map[string]*notes{}, gathered: map[string]time.Time{}}
+		for _, paused := range []string{namespace, "another"} {
+			r.notesOf(paused).next = epoch.Add(maxPause)
+		}
+		update := func(older, newer *corev1.Pod) {
+			r.ofPods().Update(t.Context(), event.UpdateEvent{ObjectOld: older, ObjectNew: newer}, &noted{})
+		}
+		stays := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "a", Finalizers: []string{usherv1alpha1.Finalizer}}}
+		goes := stays.DeepCopy()
+		change(goes)
+		update(stays, stays)
+		checktest.Same(t, "the pause while Pods stay", maxPause, r.pauseLeft(namespace))
+		update(stays, goes)
+		checktest.Same(t, "the pause once one is "+how, 0, r.pauseLeft(namespace))
+		update(goes, goes)
+		checktest.Same(t, "the next pause", maxPause, r.pauseLeft(namespace))
+		checktest.Same(t, "another namespace's pause", maxPause, r.pauseLeft("another"))
 	}
 }
 

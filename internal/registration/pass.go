@@ -19,7 +19,7 @@ const (
 	// restFactor is how many times longer than its own work the pause after a pass is, so
 	// that passes over one namespace take at most a quarter of a processor.
 	restFactor = 3
-	// maxPause bounds the pause, and so how much later a Pod that is to leave is noticed.
+	// maxPause bounds the pause.
 	maxPause = time.Second / 2
 )
 
@@ -65,9 +65,11 @@ type notes struct {
 	registries    overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
-	// next is when the next pass may begin, turn the Pod whose patch was postponed.
-	next time.Time
-	turn string
+	// next is when the next pass may begin, and urgent whether it may at once; turn is the Pod whose
+	// patch was postponed.
+	next   time.Time
+	urgent bool
+	turn   string
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
 	// plans is the memory of the planner, and kept what it is accounted for, in bytes.
@@ -147,7 +149,7 @@ func (p *pass) timed(step func()) {
 // pause postpones the next pass. To list a large service takes long, whether one Pod has
 // changed or a thousand: without a pause, passes would follow each other, each with next to
 // nothing to do. So a pass that took long is followed by a longer pause, in which changes
-// gather, unless it has left something to the next.
+// gather, unless it has left something to the next, or until a Pod is to leave its registries.
 func (p *pass) pause() {
 	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay && !p.postponed {
 		p.notes.next = p.clock.Now().Add(rest)
@@ -156,7 +158,23 @@ func (p *pass) pause() {
 
 // pauseLeft is how long the next pass is postponed; zero or less if it is not.
 func (r *Reconciler) pauseLeft(namespace string) time.Duration {
-	return r.notesOf(namespace).next.Sub(r.clock.Now())
+	n := r.notesOf(namespace)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n.urgent {
+		n.urgent = false
+		return 0
+	}
+	return n.next.Sub(r.clock.Now())
+}
+
+// hurry ends the pause: somebody waits for a Pod to leave its registries.
+func (r *Reconciler) hurry(namespace string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.notes[namespace]; n != nil {
+		n.urgent = true
+	}
 }
 
 func (p *pass) decide() (decided plan.Plan) {

@@ -47,7 +47,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		WithLogConstructor(logConstructor(mgr, keyNamespace)).
 		Watches(&usherv1alpha1.Registration{}, inNamespace, builder.WithPredicates(specChanged)).
 		Watches(&appsv1alpha1.CloneSet{}, inNamespace, builder.WithPredicates(specChanged)).
-		Watches(&corev1.Pod{}, each(r.ofPod), builder.WithPredicates(updates(plan.Matters))).
+		Watches(&corev1.Pod{}, r.ofPods(), builder.WithPredicates(updates(plan.Matters))).
 		Watches(&policyv1.PodDisruptionBudget{}, inNamespace, builder.WithPredicates(predicate.Or(specChanged, updates(allowsMore)))).
 		Watches(&usherv1alpha1.Registry{}, each(r.ofRegistry), builder.WithPredicates(predicate.Or(specChanged, updates(comesOrGoes)))).
 		WatchesRawSource(source.Channel(r.back, each(r.ofRegistry))).
@@ -124,6 +124,21 @@ func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
 		return ptr.Deref(c, metav1.Condition{}).Status
 	}
 	return reachable(older) != reachable(newer)
+}
+
+// ofPods handles events of Pods. One that begins to go is urgent, and later changes of it are not, so
+// that a Pod that is changed all the time does not have passes follow each other.
+func (r *Reconciler) ofPods() handler.EventHandler {
+	every := each(r.ofPod)
+	return handler.Funcs{CreateFunc: every.Create, DeleteFunc: every.Delete, GenericFunc: every.Generic,
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			older, _ := e.ObjectOld.(*corev1.Pod) // A watch of Pods has nothing else.
+			newer, _ := e.ObjectNew.(*corev1.Pod)
+			if plan.Goes(newer) && !plan.Goes(older) {
+				r.hurry(newer.Namespace)
+			}
+			every.Update(ctx, e, q)
+		}}
 }
 
 // ofPod lets through Pods that a Registration selects, or that have our finalizer.

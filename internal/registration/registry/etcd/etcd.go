@@ -9,10 +9,10 @@
 package etcd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -43,7 +43,10 @@ const (
 	// retries and retryPause let a call survive a change of leader.
 	retries    = 5
 	retryPause = 100 * time.Millisecond
-	// firstRoom and maxRoom bound a list, and otherRoom any other answer, in bytes: at most
+	// pageSize is how many entries are read at a time: a large service's all at once would take
+	// several times their memory.
+	pageSize = 1000
+	// firstRoom and maxRoom bound a page, and otherRoom any other answer, in bytes: at most
 	// what is there now of the entries of one transaction.
 	firstRoom = 16 << 10
 	maxRoom   = 1 << 30
@@ -72,16 +75,25 @@ type Registry struct {
 	mu     sync.Mutex
 	client *clientv3.Client
 	closed bool
-	// decoded holds the entries of the last list, by service and key.
-	decoded map[string]map[string]decoded
+	// listed holds the last list of each service that has entries.
+	listed map[string]*list
 }
 
-// decoded is an entry and the value that it was decoded from. Few values of a service
-// change between two lists.
+// list is a service's entries by key. Few of them change between two lists.
+type list struct {
+	decoded map[string]*decoded
+	// room is how long the longest page was allowed to be, in bytes.
+	room int
+}
+
+// decoded is an entry and a hash of the value that it was decoded from. The revision alone would not
+// do: an etcd that was restored from a backup counts them again.
 type decoded struct {
-	value []byte
+	hash  uint64
 	entry registry.Entry
 }
+
+var seed = maphash.MakeSeed()
 
 // New checks what it gets but does not connect: the first call reports an etcd that is
 // down. The endpoints are URLs of members. The secret has keys of package credentials, all
@@ -110,7 +122,7 @@ func New(endpoints []string, prefix string, secret map[string][]byte, timeout ti
 			return nil, registry.Permanent(err)
 		}
 	}
-	return &Registry{prefix: strings.Trim(prefix, "/"), config: config, decoded: map[string]map[string]decoded{}}, nil
+	return &Registry{prefix: strings.Trim(prefix, "/"), config: config, listed: map[string]*list{}}, nil
 }
 
 // failFast disables the client's own wait for a connection, which makes an etcd that is
@@ -156,50 +168,54 @@ func (r *Registry) Ping(ctx context.Context) error {
 	return typed(err)
 }
 
-// List implements registry.Connector. The read is linearizable.
+// List implements registry.Connector. The read is linearizable, in pages of one revision.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	client, err := r.connected()
 	if err != nil {
 		return nil, err
 	}
-	kvs, err := r.read(ctx, client, service)
-	if err != nil {
-		return nil, err
-	}
-	return r.decode(service, kvs), nil
-}
-
-// read takes room for the answer before it arrives: first for about as much as last time, and
-// for more while that is too little.
-func (r *Registry) read(ctx context.Context, client *clientv3.Client, service string) ([]*mvccpb.KeyValue, error) {
-	for room := r.room(service); room <= maxRoom; room *= 4 {
-		if err := registry.Take(ctx, room); err != nil {
+	before := r.last(service)
+	now := &list{decoded: make(map[string]*decoded, len(before.decoded)), room: firstRoom}
+	entries := make([]registry.Entry, 0, len(before.decoded))
+	root := r.root(service)
+	from, revision, more := root, int64(0), true
+	for more {
+		page, err := now.read(ctx, client, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(root)),
+			clientv3.WithLimit(pageSize), clientv3.WithRev(revision))
+		if err != nil {
 			return nil, err
 		}
-		answer, err := client.Get(context.WithValue(ctx, roomKey{}, room), r.root(service), clientv3.WithPrefix(),
-			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+		for _, kv := range page.Kvs {
+			one := before.decode(strings.TrimPrefix(string(kv.Key), root), kv)
+			now.decoded[one.entry.ID] = one
+			entries = append(entries, one.entry)
+			from = string(kv.Key) + "\x00"
+		}
+		revision, more = page.Header.Revision, page.More && len(page.Kvs) > 0
+	}
+	r.keep(service, now)
+	return entries, nil
+}
+
+// read reads one page. It takes room for it before it arrives: first for as much as the longest page
+// so far, and for more while that is too little.
+func (l *list) read(ctx context.Context, client *clientv3.Client, from string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	for ; l.room <= maxRoom; l.room *= 4 {
+		if err := registry.Take(ctx, l.room); err != nil {
+			return nil, err
+		}
+		page, err := client.Get(context.WithValue(ctx, roomKey{}, l.room), from, options...)
 		if err == nil {
-			return answer.Kvs, registry.Take(ctx, sizeOf(answer.Kvs)-room)
+			return page, registry.Take(ctx, max(sizeOf(page.Kvs), len(page.Kvs)*registry.EntryBytes)-l.room)
 		}
 		if !tooLong(err) {
 			return nil, typed(err)
 		}
-		if err := registry.Take(ctx, -room); err != nil {
+		if err := registry.Take(ctx, -l.room); err != nil {
 			return nil, err
 		}
 	}
 	return nil, registry.TooMuch("etcd", maxRoom)
-}
-
-// room is how long the next list of a service may be at first, in bytes.
-func (r *Registry) room(service string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	size := 0
-	for id, known := range r.decoded[service] {
-		size += len(id) + len(known.value)
-	}
-	return max(firstRoom, 2*size)
 }
 
 func sizeOf(kvs []*mvccpb.KeyValue) (size int) {
@@ -209,28 +225,31 @@ func sizeOf(kvs []*mvccpb.KeyValue) (size int) {
 	return size
 }
 
-// decode reads the values that changed since the last list, and reuses the entries of
-// the others.
-func (r *Registry) decode(service string, kvs []*mvccpb.KeyValue) []registry.Entry {
+// decode reads a value that changed since that list; of the others it reuses the entries.
+func (l *list) decode(id string, kv *mvccpb.KeyValue) *decoded {
+	hash := maphash.Bytes(seed, kv.Value)
+	if known := l.decoded[id]; known != nil && known.hash == hash && known.entry.Version == version(kv) {
+		return known
+	}
+	return &decoded{hash, decode(id, kv)}
+}
+
+func (r *Registry) last(service string) *list {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, root := r.decoded[service], r.root(service)
-	entries, now := make([]registry.Entry, 0, len(kvs)), make(map[string]decoded, len(kvs))
-	for _, kv := range kvs {
-		id := strings.TrimPrefix(string(kv.Key), root)
-		known, ok := before[id]
-		if !ok || !bytes.Equal(known.value, kv.Value) {
-			known = decoded{kv.Value, decode(id, kv)}
-		}
-		known.entry.Version = version(kv)
-		now[id] = known
-		entries = append(entries, known.entry)
+	if l := r.listed[service]; l != nil {
+		return l
 	}
-	r.decoded[service] = now
-	if len(now) == 0 {
-		delete(r.decoded, service)
+	return &list{}
+}
+
+func (r *Registry) keep(service string, l *list) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listed[service] = l
+	if len(l.decoded) == 0 {
+		delete(r.listed, service)
 	}
-	return entries
 }
 
 // Close implements registry.Connector.
@@ -254,6 +273,9 @@ func (r *Registry) root(service string) string { return r.prefix + "/" + service
 func typed(err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, rpctypes.ErrCompacted) { // between two pages
+		return registry.Transient(plain(err))
 	}
 	switch code(err) {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,

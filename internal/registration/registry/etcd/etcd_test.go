@@ -3,12 +3,16 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"net"
+	"slices"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
 	"github.com/usher-dev/usher/internal/checktest"
@@ -28,29 +32,53 @@ func (*endless) Range(context.Context, *etcdserverpb.RangeRequest) (*etcdserverp
 	return &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Key: []byte("services/web/a"), Value: make([]byte, answers/2)}}}, nil
 }
 
-// TestAnswersAreBounded: no registry can take the process's memory.
-func TestAnswersAreBounded(t *testing.T) {
+// connect connects to a server of one's own.
+func connect(t *testing.T, kv etcdserverpb.KVServer) *Registry {
+	t.Helper()
 	listener := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	server := grpc.NewServer(grpc.MaxSendMsgSize(2 * answers))
-	etcdserverpb.RegisterKVServer(server, &endless{})
+	etcdserverpb.RegisterKVServer(server, kv)
 	go func() { _ = server.Serve(listener) }() // It ends with Stop.
 	t.Cleanup(server.Stop)
-	r := registrytest.Connect(New([]string{"http://" + listener.Addr().String()}, "services", nil, defaultTimeout))(t)
-	_, err := r.List(registrytest.Counted(t, answers), "web")
+	return registrytest.Connect(New([]string{"http://" + listener.Addr().String()}, "usher", nil, defaultTimeout))(t)
+}
+
+// TestAnswersAreBounded: no registry can take the process's memory.
+func TestAnswersAreBounded(t *testing.T) {
+	_, err := connect(t, &endless{}).List(registrytest.Counted(t, answers), "shop")
 	registrytest.Check(t, "an endless list", err, registry.ErrPermanent, "spread the instances over several services")
+}
+
+// keys is a server of these keys. If it is compacted, no revision can be read any more.
+type keys struct {
+	etcdserverpb.UnimplementedKVServer
+	kvs       []*mvccpb.KeyValue
+	compacted bool
+}
+
+func (k *keys) Range(_ context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	if r.Revision > 0 && k.compacted {
+		return nil, rpctypes.ErrGRPCCompacted
+	}
+	from, _ := slices.BinarySearchFunc(k.kvs, r.Key, func(kv *mvccpb.KeyValue, key []byte) int { return bytes.Compare(kv.Key, key) })
+	page := k.kvs[from:min(len(k.kvs), from+int(r.Limit))]
+	return &etcdserverpb.RangeResponse{Header: &etcdserverpb.ResponseHeader{Revision: 9}, Kvs: page, More: from+len(page) < len(k.kvs)}, nil
+}
+
+func kv(id string, revision int64, address string) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte("usher/shop/" + id), ModRevision: revision, Value: []byte(`{"Addr":"` + address + `:80"}`)}
+}
+
+func entry(id, version, address string) registry.Entry {
+	return registry.Entry{ID: id, Version: version, Address: address, Port: 80}
 }
 
 // TestListsDecodeWhatChanged checks that each list shows the current values: one that
 // was changed, removed or restored, and the new version of one that was rewritten
 // unchanged.
 func TestListsDecodeWhatChanged(t *testing.T) {
-	r := registrytest.Connect(New([]string{"http://127.0.0.1:1"}, "usher", nil, defaultTimeout))(t)
-	kv := func(id string, revision int64, address string) *mvccpb.KeyValue {
-		return &mvccpb.KeyValue{Key: []byte("usher/shop/" + id), ModRevision: revision, Value: []byte(`{"Addr":"` + address + `:80"}`)}
-	}
-	entry := func(id, version, address string) registry.Entry {
-		return registry.Entry{ID: id, Version: version, Address: address, Port: 80}
-	}
+	server := &keys{}
+	r := connect(t, server)
 	for _, step := range []struct {
 		stored []*mvccpb.KeyValue
 		want   []registry.Entry
@@ -58,13 +86,30 @@ func TestListsDecodeWhatChanged(t *testing.T) {
 		{[]*mvccpb.KeyValue{kv("a", 1, "10.0.0.1"), kv("b", 2, "10.0.0.2")}, []registry.Entry{entry("a", "1", "10.0.0.1"), entry("b", "2", "10.0.0.2")}},
 		{[]*mvccpb.KeyValue{kv("a", 3, "10.0.0.3")}, []registry.Entry{entry("a", "3", "10.0.0.3")}},
 		{[]*mvccpb.KeyValue{kv("a", 4, "10.0.0.3"), kv("b", 2, "10.0.0.9")}, []registry.Entry{entry("a", "4", "10.0.0.3"), entry("b", "2", "10.0.0.9")}},
+		{[]*mvccpb.KeyValue{kv("a", 4, "10.0.0.3"), kv("b", 2, "10.0.0.8")}, []registry.Entry{entry("a", "4", "10.0.0.3"), entry("b", "2", "10.0.0.8")}},
 		{nil, []registry.Entry{}},
 	} {
-		checktest.Same(t, "the list", step.want, r.decode("shop", step.stored))
+		server.kvs = step.stored
+		checktest.Same(t, "the list", step.want, checktest.Must(r.List(t.Context(), "shop"))(t))
 	}
-	if len(r.decoded) > 0 {
-		t.Errorf("a service without entries is remembered: %v", r.decoded)
+	if len(r.listed) > 0 {
+		t.Errorf("a service without entries is remembered: %v", r.listed)
 	}
+}
+
+// TestListsHavePages: a list longer than a page is whole and of one revision, or tried again.
+func TestListsHavePages(t *testing.T) {
+	server := &keys{}
+	var want []registry.Entry
+	for i := range 2*pageSize + 1 {
+		id := fmt.Sprintf("%05d", i)
+		server.kvs, want = append(server.kvs, kv(id, 1, "10.0.0.1")), append(want, entry(id, "1", "10.0.0.1"))
+	}
+	r := connect(t, server)
+	checktest.Same(t, "the list", want, checktest.Must(r.List(t.Context(), "shop"))(t))
+	server.compacted = true
+	_, err := r.List(t.Context(), "shop")
+	registrytest.Check(t, "a list whose revision is gone", err, registry.ErrTransient)
 }
 
 func TestValueLayout(t *testing.T) {
