@@ -44,8 +44,8 @@ func TestPause(t *testing.T) {
 			p.timed(func() { clock.SetTime(clock.Now().Add(spent / 2)) })
 		}
 		p.pause()
-		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, max(r.pauseLeft(namespace), 0))
-		checktest.Same(t, "how long another namespace waits", 0, max(r.pauseLeft("another"), 0))
+		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, r.pauseLeft(namespace))
+		checktest.Same(t, "how long another namespace waits", 0, r.pauseLeft("another"))
 		if want == 0 {
 			continue
 		}
@@ -59,7 +59,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestPodsThatGoEndThePause: once, and only that of their own namespace.
+// TestPodsThatGoEndThePause: every second one, and only that of their own namespace.
 func TestPodsThatGoEndThePause(t *testing.T) {
 	for how, change := range map[string]func(*corev1.Pod){
 		"deleted": func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: epoch} },
@@ -70,7 +70,8 @@ func TestPodsThatGoEndThePause(t *testing.T) {
 			pod.Annotations = map[string]string{usherv1alpha1.AnnotationDeletionRequest: "{}"}
 		},
 	} {
-		r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), notes: map[string]*notes{}, gathered: map[string]time.Time{}}
+		clock := clocktesting.NewFakePassiveClock(epoch)
+		r := &Reconciler{clock: clock, notes: map[string]*notes{}, gathered: map[string]time.Time{}}
 		for _, paused := range []string{namespace, "another"} {
 			r.notesOf(paused).next = epoch.Add(maxPause)
 		}
@@ -84,9 +85,16 @@ func TestPodsThatGoEndThePause(t *testing.T) {
 		checktest.Same(t, "the pause while Pods stay", maxPause, r.pauseLeft(namespace))
 		update(stays, goes)
 		checktest.Same(t, "the pause once one is "+how, 0, r.pauseLeft(namespace))
+		update(stays, goes)
+		checktest.Same(t, "the pause after that", maxPause, r.pauseLeft(namespace))
+		clock.SetTime(epoch.Add(maxPause))
+		checktest.Same(t, "the pause once it is over", 0, r.pauseLeft(namespace))
+		r.notesOf(namespace).next = clock.Now().Add(maxPause)
 		update(goes, goes)
-		checktest.Same(t, "the next pause", maxPause, r.pauseLeft(namespace))
-		checktest.Same(t, "another namespace's pause", maxPause, r.pauseLeft("another"))
+		checktest.Same(t, "a pause while one that goes changes", maxPause, r.pauseLeft(namespace))
+		update(stays, goes)
+		checktest.Same(t, "a pause that ends like the first", 0, r.pauseLeft(namespace))
+		checktest.Same(t, "when another namespace goes on", epoch.Add(maxPause), r.notesOf("another").next)
 	}
 }
 

@@ -65,11 +65,11 @@ type notes struct {
 	registries    overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
-	// next is when the next pass may begin, and urgent whether it may at once; turn is the Pod whose
-	// patch was postponed.
-	next   time.Time
-	urgent bool
-	turn   string
+	// next is when the next pass may begin, and turn the Pod whose patch was postponed.
+	next time.Time
+	turn string
+	// urgent means that somebody waits for the next pass, early that the last one did not wait.
+	urgent, early bool
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
 	// plans is the memory of the planner, and kept what it is accounted for, in bytes.
@@ -156,16 +156,18 @@ func (p *pass) pause() {
 	}
 }
 
-// pauseLeft is how long the next pass is postponed; zero or less if it is not.
+// pauseLeft is how long the next pass has to wait; one that does not begins. A Pod that begins to go
+// ends the pause, but never two in a row.
 func (r *Reconciler) pauseLeft(namespace string) time.Duration {
 	n := r.notesOf(namespace)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n.urgent {
-		n.urgent = false
-		return 0
+	left := max(n.next.Sub(r.clock.Now()), 0)
+	if left > 0 && (n.early || !n.urgent) {
+		return left
 	}
-	return n.next.Sub(r.clock.Now())
+	n.early, n.urgent = left > 0, false
+	return 0
 }
 
 // hurry ends the pause: somebody waits for a Pod to leave its registries.
