@@ -255,6 +255,7 @@ func (s *settings) restConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or KUBECONFIG, or run in a Pod", err)
 	}
+	config.DisableCompression = true // The network is faster than either side packs.
 	config.QPS, config.Burst = float32(s.qps), int(2*s.qps)
 	return rest.AddUserAgent(config, "usher"), nil
 }
