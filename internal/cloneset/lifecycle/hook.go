@@ -133,12 +133,12 @@ func (h Hook) Missing(labels map[string]string, finalizers []string) []string {
 
 func (h Hook) keys(labels map[string]string, finalizers []string, present bool) []string {
 	var out []string
-	for _, key := range slices.Sorted(maps.Keys(h.Labels)) {
-		got, ok := labels[key]
-		if (ok && got == h.Labels[key]) == present {
+	for key, want := range h.Labels {
+		if got, ok := labels[key]; (ok && got == want) == present {
 			out = append(out, key)
 		}
 	}
+	slices.Sort(out)
 	for _, finalizer := range h.Finalizers {
 		if slices.Contains(finalizers, finalizer) == present {
 			out = append(out, finalizer)
