@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -115,6 +116,8 @@ type Reconciler struct {
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
 	metrics   *metrics
+	// moves are the writes that tell of nothing but moving Pods.
+	moves *rate.Limiter
 	// memories are what is known of each set, by name.
 	memories sync.Map
 }
@@ -136,7 +139,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
 		roster: newRoster(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
 		revisions: newOverlay[*appsv1.ControllerRevision](),
-		Width:     width.New(options.Parallel), Each: inGoroutines, metrics: newMetrics(options.Clock.Now),
+		Width:     width.New(options.Parallel), Each: inGoroutines, metrics: newMetrics(options.Clock.Now), moves: rate.NewLimiter(movesPerSecond, movesAtOnce),
 	}
 }
 

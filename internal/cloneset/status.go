@@ -173,6 +173,9 @@ const (
 	// tellEvery is how far they may lag otherwise: in a small set each Pod that moves changes
 	// them by more.
 	tellEvery = 2 * time.Second
+	// movesPerSecond and movesAtOnce bound the writes of all sets together that tell of nothing
+	// but moving Pods: many small sets take the API server's time from their Pods.
+	movesPerSecond, movesAtOnce = 5, 10
 )
 
 // tell writes the status of a pass, and the events of its writes and of earlier ones. While Pods
@@ -188,7 +191,7 @@ func (r *Reconciler) tell(
 	}
 	if set.DeletionTimestamp == nil {
 		settled := idle && next.AvailableReplicas == next.Replicas
-		if due, later := m.tellLater(&set.Status, next, outcomes, settled, now); later {
+		if due, later := r.tellLater(m, &set.Status, next, outcomes, settled, now); later {
 			return due, nil
 		}
 	}
@@ -202,12 +205,18 @@ func (r *Reconciler) tell(
 }
 
 // tellLater reports whether a later pass may tell what this one found, and when that is due.
-func (m *memory) tellLater(was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time) (due time.Time, later bool) {
-	if canWait(was, next, outcomes) {
+func (r *Reconciler) tellLater(
+	m *memory, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time,
+) (due time.Time, later bool) {
+	switch due = m.told.Add(tellEvery); {
+	case canWait(was, next, outcomes):
 		return time.Time{}, true
+	case settled || !onlyMoves(was, next):
+		return time.Time{}, false
+	case now.Before(due):
+		return due, true
 	}
-	due = m.told.Add(tellEvery)
-	return due, !settled && now.Before(due) && onlyMoves(was, next)
+	return now.Add(tellEvery), !r.moves.AllowN(now, 1)
 }
 
 // canWait reports whether the status may be left to the next pass: only counters changed,
