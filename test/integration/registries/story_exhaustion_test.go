@@ -3,6 +3,7 @@
 package registries_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -307,12 +309,14 @@ func (v *victim) fatRegistrations() {
 	making.SetLimit(8)
 	const many = 1000
 	made := make(chan error, 1)
-	fat := fatSpec(v.registry.Name)
+	fat := e.Object("{apiVersion: usher.dev/v1alpha1, kind: Registration}", fatSpec(v.registry.Name)) // read once: it takes long
 	go func() {
 		for i := range many {
+			one := fat.DeepCopy()
+			one.SetName(fmt.Sprintf("fat-%d", i))
+			service := fmt.Sprintf("%s-%04d-%s", e.Namespace, i, strings.Repeat("s", 230))
 			making.Go(func() error {
-				return e.Create(e.Context(), e.Object(fmt.Sprintf("{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: fat-%d}}", i),
-					fat, fmt.Sprintf("spec: {instance: {service: %s-%04d-%s}}", e.Namespace, i, strings.Repeat("s", 230))))
+				return cmp.Or(unstructured.SetNestedField(one.Object, service, "spec", "instance", "service"), e.Create(e.Context(), one))
 			})
 		}
 		made <- making.Wait()
