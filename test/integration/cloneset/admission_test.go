@@ -169,38 +169,3 @@ func TestMisspeltFields(t *testing.T) {
 type warnings []string
 
 func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { *w = append(*w, text) }
-
-func TestDefaults(t *testing.T) {
-	s := withoutController(t)
-	s.create("minimal", `spec: {replicas: null}`)
-	spec := s.set().Spec
-	if *spec.Replicas != 1 || *spec.RevisionHistoryLimit != 10 || spec.UpdateStrategy.Type != "ReCreate" ||
-		spec.UpdateStrategy.MaxUnavailable.StrVal != "20%" || spec.UpdateStrategy.MaxSurge.IntVal != 0 ||
-		spec.UpdateStrategy.Partition.IntVal != 0 || spec.MinReadySeconds != 0 {
-		t.Errorf("defaults: %+v", spec)
-	}
-}
-
-// TestMutableFields covers what may change once the set exists, and that its selector
-// may not.
-func TestMutableFields(t *testing.T) {
-	s := withoutController(t)
-	s.create("plain")
-	for _, change := range []string{
-		`{replicas: 5}`, `{minReadySeconds: 5}`, `{progressDeadlineSeconds: 60}`, `{revisionHistoryLimit: 0}`,
-		`{template: {spec: {containers: [{name: main, image: "example.test/web:v2"}, {name: side, image: "example.test/web:v1"}]}}}`,
-		`{lifecycle: {preDelete: {finalizersHandler: [example.com/hold]}}}`,
-		`{scaleStrategy: {maxUnavailable: 1, podsToDelete: [web-aaaaa]}}`,
-		`{updateStrategy: {type: ReCreate, partition: "10%", maxSurge: 1, maxUnavailable: 0, paused: true}}`,
-		`{updateStrategy: {type: ""}}`,
-		`{volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce]}}]}`,
-	} {
-		if err := s.Patch(t.Context(), s.key(), s.MergePatch("spec: %s", change), client.DryRunAll); err != nil {
-			t.Errorf("%s: %v", change, err)
-		}
-	}
-	err := s.Patch(t.Context(), s.key(), s.MergePatch("spec: {selector: {matchLabels: {app: other}}}"), client.DryRunAll)
-	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "selector cannot change once the CloneSet exists") {
-		t.Errorf("another selector: %v", err)
-	}
-}

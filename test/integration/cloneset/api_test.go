@@ -10,11 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
@@ -107,91 +104,4 @@ func (f field) check(t *testing.T, path string) {
 	if f.Items != nil {
 		f.Items.check(t, path)
 	}
-}
-
-// A quota stops creation at the first refusal; the set reports this until the quota is
-// lifted.
-func TestQuota(t *testing.T) {
-	s := begin(t)
-	s.Make(s.Object(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {pods: "2"}}}`))
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "few"}}
-	counted := func(pods int64) {
-		t.Helper()
-		s.until("the quota to be counted", func() bool {
-			s.Read(quota)
-			hard := quota.Status.Hard[corev1.ResourcePods]
-			return hard.Value() == pods
-		})
-	}
-	counted(2)
-	s.create("plain", `spec: {replicas: 20}`)
-	s.isTrue(apps.ConditionFailedScale, "exceeded quota")
-	s.until("two Pods", func() bool { return s.set().Status.AvailableReplicas == 2 })
-	if e := s.Event(s.set(), "FailedCreate"); e.Type != corev1.EventTypeWarning || !strings.Contains(e.Note, "exceeded quota") || len(e.Note) > 500 {
-		t.Errorf("event %s %q", e.Type, e.Note)
-	}
-	s.Change(quota, `spec: {hard: {pods: "40"}}`)
-	counted(40)
-	s.patch(`spec: {replicas: 4}`) // otherwise the next attempt is half a minute later
-	s.settled(4)
-	s.isFalse(apps.ConditionFailedScale)
-}
-
-func TestOrphansAreAdoptedAndForeignPodsAreNot(t *testing.T) {
-	s := withoutController(t)
-	orphan, foreign := s.pod("orphan"), s.pod("foreign")
-	foreign.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "1234", Controller: new(true)}}
-	for _, pod := range []*corev1.Pod{orphan, foreign} {
-		pod.Labels = map[string]string{"app": "web"}
-		pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "example.test/web:v1"}}
-		s.Make(pod)
-	}
-	s.startController()
-	s.create("plain", `spec: {updateStrategy: {type: OnDelete}}`)
-	s.until("three Pods of the set", func() bool { return s.set().Status.Replicas == 3 })
-	s.Read(orphan)
-	if !metav1.IsControlledBy(orphan, s.set()) {
-		t.Errorf("the orphan belongs to %v", orphan.OwnerReferences)
-	}
-	// The garbage collector may have deleted it, since its owner does not exist.
-	if err := s.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err == nil && metav1.GetControllerOf(foreign).Name != "other" {
-		t.Errorf("the foreign Pod was touched: %v", foreign.OwnerReferences)
-	}
-}
-
-// Pods carry no field managers, which would double the cost of each write, except Pods
-// to which somebody applies server-side: what that manager stops applying is removed,
-// after an update too.
-func TestFieldManagersOfThoseWhoApply(t *testing.T) {
-	s := running(t, "plain")
-	for _, pod := range s.pods() {
-		if len(pod.ManagedFields) > 0 {
-			t.Errorf("Pod %s has managed fields of %s", pod.Name, pod.ManagedFields[0].Manager)
-		}
-	}
-	const theirs = "example.com/theirs"
-	name := s.pods()[0].Name
-	apply := func(labels map[string]any) {
-		t.Helper()
-		pod := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "v1", "kind": "Pod",
-			"metadata": map[string]any{"namespace": s.Namespace, "name": name, "labels": labels},
-		}}
-		s.Must(s.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(pod), client.FieldOwner(theirs)))
-	}
-	apply(map[string]any{theirs: "1"})
-	s.image("web:v2")
-	s.settled(3)
-	for _, pod := range s.pods() {
-		applies := slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
-			return e.Operation == metav1.ManagedFieldsOperationApply && e.Manager == theirs
-		})
-		if applies != (pod.Name == name) || (len(pod.ManagedFields) > 0) != applies {
-			t.Errorf("Pod %s: %d managers, somebody applies: %v", pod.Name, len(pod.ManagedFields), applies)
-		}
-	}
-	apply(nil)
-	s.until("the label to go that is no longer applied", func() bool {
-		return !slices.ContainsFunc(s.pods(), func(p corev1.Pod) bool { return p.Labels[theirs] != "" })
-	})
 }

@@ -309,17 +309,60 @@ func (s *story) restrict(string) {
 	})
 }
 
-// limit is "N Pods": the namespace may have so many, each with limits.
-func (s *story) limit(pods string) {
+// quota sets what the namespace may have, and waits until that counts.
+func (s *story) quota(hard string) {
 	s.Helper()
-	hard := fmt.Sprintf(`hard: {pods: "%c", limits.cpu: "1", limits.memory: 1Gi}`, pods[0])
-	quota := s.Object(fmt.Sprintf("{apiVersion: v1, kind: ResourceQuota, metadata: {name: quota}, spec: {%s}}", hard))
-	s.Make(quota)
-	s.Has(quota, fmt.Sprintf("status: {%s}", hard))
+	const object = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: quota}}"
+	s.apply(object, fmt.Sprintf("spec: {hard: %s}", hard))
+	s.Has(s.Object(object), fmt.Sprintf("status: {hard: %s}", hard))
 }
 
-// pulls is "POD pulls IMAGE": another Pod is there for that on its node. It is called pull, and
-// the UID of the set is called set.
+// somebody applies objects.
+const somebody = "example.com/somebody"
+
+func (s *story) apply(object string, patches ...string) {
+	s.Helper()
+	applied := client.ApplyConfigurationFromUnstructured(s.Object(object, patches...))
+	s.Must(s.Apply(s.Context(), applied, client.FieldOwner(somebody)))
+}
+
+// make creates an object, whose UID is then called "uid of NAME".
+func (s *story) make(object client.Object) {
+	s.Helper()
+	s.Make(object)
+	s.Call("uid of "+object.GetName(), string(object.GetUID()))
+}
+
+// managed are the Pods with a record of who manages which field. Somebody must be in it, who applies.
+func (s *story) managed() (names []string) {
+	for _, pod := range s.pods() {
+		if len(pod.ManagedFields) == 0 {
+			continue
+		}
+		names = append(names, pod.Name)
+		if !slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+			return e.Operation == metav1.ManagedFieldsOperationApply && e.Manager == somebody
+		}) {
+			s.Errorf("Pod %s has managed fields of %s", pod.Name, pod.ManagedFields[0].Manager)
+		}
+	}
+	return names
+}
+
+// change tries a change of the set.
+func (s *story) change(spec string) error {
+	return s.Patch(s.Context(), s.key(), s.MergePatch("spec: %s", spec), client.DryRunAll)
+}
+
+// refuses is "CHANGE because TEXT".
+func (s *story) refuses(rest string) {
+	spec, why, _ := strings.Cut(rest, " because ")
+	if err := s.change(spec); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
+		s.Errorf("%s: %v, want a refusal because %s", spec, err, why)
+	}
+}
+
+// pulls is "POD pulls IMAGE": another Pod is there for that on its node. It is called pull.
 func (s *story) pulls(rest string) {
 	s.Helper()
 	pod, image, _ := strings.Cut(rest, " pulls ")
@@ -328,7 +371,6 @@ func (s *story) pulls(rest string) {
 		for _, pod := range s.pods() {
 			if plan.PulledBy(&pod) == want {
 				s.Call("pull", pod.Name)
-				s.Call("set", string(s.set().UID))
 				return true
 			}
 		}

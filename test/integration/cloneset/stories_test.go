@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +18,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/test/integration/scene"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -63,7 +65,9 @@ var words = map[string]func(s *story, rest string){
 	"delete":            (*story).delete,
 	"volumes":           func(s *story, n string) { s.offerVolumes(scenariotest.Number(n), s.Namespace) },
 	"restricted":        (*story).restrict,
-	"quota of":          (*story).limit,
+	"quota":             (*story).quota,
+	"make":              func(s *story, object string) { s.make(s.Object(object)) },
+	"apply":             func(s *story, object string) { s.apply(object) },
 	"template":          (*story).setContainers,
 	"plugin sets image": (*story).setImage,
 	"write back":        (*story).writeBack,
@@ -90,7 +94,10 @@ var words = map[string]func(s *story, rest string){
 	"nothing is left":  func(s *story, _ string) { s.nothingLeft() },
 	"both at the gate": func(s *story, _ string) { s.atTheGate() },
 	"condition":        (*story).condition,
-	"event":            func(s *story, reason string) { s.Event(s.set(), reason) },
+	"may change":       func(s *story, spec string) { s.Must(s.change(spec)) },
+	"may not change":   (*story).refuses,
+	"event":            func(s *story, rest string) { s.event(rest) },
+	"warning":          func(s *story, rest string) { s.Same("the type", s.event(rest).Type, corev1.EventTypeWarning) },
 	"at most":          (*story).fewEvents,
 	"rollout":          func(s *story, want string) { s.Same("rollout", s.rolloutStatus(), want) },
 
@@ -117,6 +124,7 @@ var words = map[string]func(s *story, rest string){
 	"same claims":        func(s *story, _ string) { s.Same("claims", s.claims(), s.noted.claims) },
 	"same revisions":     func(s *story, _ string) { s.Same("revisions", s.revisionNames(), s.noted.revisions) },
 	"restarts":           func(s *story, want string) { s.Same("restarts", s.restarts(), want) },
+	"managed Pods:":      func(s *story, want string) { s.Same("managed", cmp.Or(strings.Join(s.managed(), " "), "none"), want) },
 	"Pods unwritten":     func(s *story, want string) { s.Same("unwritten", s.unwritten(), want) },
 	"Pods ready":         (*story).podsReady,
 	"Pods at":            (*story).labelAll,
@@ -141,7 +149,7 @@ func (s *story) createFrom(rest string) {
 	at := strings.IndexAny(rest+" ", " \n")
 	set := s.object(rest[:at], cmp.Or(rest[at:], "{}"))
 	s.name = set.GetName()
-	s.Make(set)
+	s.make(set)
 }
 
 func (s *story) delete(how string) {
@@ -166,6 +174,16 @@ func (s *story) condition(rest string) {
 	kind, rest, _ := strings.Cut(rest, " ")
 	status, texts, _ := strings.Cut(rest, " ")
 	s.Condition(s.key(), kind, metav1.ConditionStatus(status), strings.Split(texts, " | ")...)
+}
+
+// event waits for "REASON TEXT | TEXT", which is short.
+func (s *story) event(rest string) eventsv1.Event {
+	reason, texts, _ := strings.Cut(rest, " ")
+	e := s.Event(s.set(), reason, scene.Texts(texts)...)
+	if len(e.Note) > 500 {
+		s.Errorf("the event has %d bytes: %s", len(e.Note), e.Note)
+	}
+	return e
 }
 
 // keepsRevisions waits until these revisions alone are there.
