@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -133,19 +132,12 @@ func (s *Scene) pod(name string) *corev1.Pod {
 // localVolumes creates volumes from directories on the node, of a class with the story's name.
 // As there is no provisioner, these are the only ones.
 func (s *Scene) localVolumes(n int) {
-	kind := corev1.HostPathDirectoryOrCreate
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", s.story.Name, i)
-		s.check(s.session.Kube.Create(s.ctx, &corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.PersistentVolumeSpec{
-				Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
-				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				StorageClassName: s.story.Name,
-				PersistentVolumeSource: corev1.PersistentVolumeSource{
-					HostPath: &corev1.HostPathVolumeSource{Path: s.session.Path("volumes", name), Type: &kind},
-				},
-			},
-		}))
+		volume, err := build(corev1.PersistentVolume{}, fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %s}, spec: {
+			storageClassName: %s, capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], hostPath: {type: DirectoryOrCreate, path: %s}}}`,
+			name, s.story.Name, s.session.Path("volumes", name)))
+		s.check(err)
+		s.apply(volume)
 	}
 }

@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"text/template"
 	"time"
 
 	"github.com/usher-dev/usher/test/cluster"
@@ -118,34 +121,27 @@ func (s *session) startConsul(ctx context.Context) error {
 	})
 }
 
-// haproxyConfig disables HAProxy's retries, which would hide losses, and keeps open the
-// connections of callers between requests.
-const haproxyConfig = `
-global
-  stats socket ipv4@0.0.0.0:%d level admin
-defaults
-  mode http
-  retries 0
-  timeout connect 2s
-  timeout client 10m
-  timeout server 30s
-  timeout queue 2s
-`
+//go:embed manifests/haproxy.cfg
+var haproxyConfig string
 
 func (s *session) startHAProxy(ctx context.Context) error {
-	config := fmt.Sprintf(haproxyConfig, ports[HAProxy])
+	type front struct {
+		Story
+		Port int
+	}
+	var fronts []front
 	for _, story := range s.stories {
-		if !story.uses(HAProxy) {
-			continue
+		if story.uses(HAProxy) {
+			fronts = append(fronts, front{story, s.front(story)})
 		}
-		config += fmt.Sprintf("frontend %[1]s-callers\n  bind 0.0.0.0:%[2]d\n", story.Name, s.front(story))
-		if story.Ends {
-			config += fmt.Sprintf("  http-request return status 200 if { nbsrv(%s) eq 0 }\n", story.Name)
-		}
-		config += fmt.Sprintf("  default_backend %[1]s\nbackend %[1]s\n", story.Name)
+	}
+	var config bytes.Buffer
+	err := template.Must(template.New("").Parse(haproxyConfig)).Execute(&config, map[string]any{"Port": ports[HAProxy], "Fronts": fronts})
+	if err != nil {
+		return err
 	}
 	file := s.Path("haproxy.cfg")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
 		return err
 	}
 	return s.serve(ctx, run.Spec{

@@ -3,37 +3,23 @@
 package e2e
 
 import (
+	"os"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// settled is a set of two Pods with nothing in progress.
-func settled() State {
-	pod := func(name string) corev1.Pod {
-		return corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal)}},
-			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
-		}
-	}
-	return State{
-		Set: &appsv1alpha1.CloneSet{
-			ObjectMeta: metav1.ObjectMeta{Generation: 3},
-			Spec:       appsv1alpha1.CloneSetSpec{Replicas: ptr.To[int32](2)},
-			Status: appsv1alpha1.CloneSetStatus{
-				ObservedGeneration: 3, Replicas: 2, AvailableReplicas: 2, UpdatedAvailableReplicas: 2, ExpectedUpdatedReplicas: 2,
-			},
-		},
-		Registration: &usherv1alpha1.Registration{Status: usherv1alpha1.RegistrationStatus{Registered: 2}},
-		Pods:         []corev1.Pod{pod("a"), pod("b")},
-	}
+// stateOf reads testdata/NAME.yaml.
+func stateOf(t *testing.T, name string) (state State) {
+	t.Helper()
+	text := checktest.Must(os.ReadFile("testdata/" + name + ".yaml"))(t)
+	checktest.NoError(t, yaml.UnmarshalStrict(text, &state))
+	return state
 }
 
 func TestUnsettled(t *testing.T) {
@@ -58,7 +44,7 @@ func TestUnsettled(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			state := settled()
+			state := stateOf(t, "settled")
 			c.change(&state)
 			got := state.Unsettled(3)
 			if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
@@ -93,17 +79,8 @@ func TestFailure(t *testing.T) {
 // The first facts are not true of two Pods, and true when others run v2; of the second ones
 // it is the other way round.
 func TestFacts(t *testing.T) {
-	later := settled()
-	for i := range later.Pods {
-		later.Pods[i].Spec.NodeName = "node-2"
-		later.Pods[i].Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: "main", Image: "usher.test/web:v2", RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
-		}}
-	}
-	later.Pods[0].Name = "c"
-	later.Registration.Status.Registered = 3
-	later.Set.Status.Conditions = []appsv1alpha1.CloneSetCondition{{Type: "Blocked", Status: "True", Reason: "Stuck", Message: "main is"}}
-	s := &Scene{before: settled(), noted: settled()}
+	settled, later := stateOf(t, "settled"), stateOf(t, "later")
+	s := &Scene{before: settled, noted: settled}
 	for i, facts := range [][]string{
 		{
 			"all run v2", "a gone", "a replaced", "Pods on node-2", "2 Pods that serve v2", "at least 3 registered",
@@ -116,7 +93,7 @@ func TestFacts(t *testing.T) {
 	} {
 		for _, text := range facts {
 			wrong := checktest.Must(look(text))(t)
-			if now, then := wrong(s, settled()), wrong(s, later); (now == "") != (i == 1) || (then == "") != (i == 0) {
+			if now, then := wrong(s, settled), wrong(s, later); (now == "") != (i == 1) || (then == "") != (i == 0) {
 				t.Errorf("%s: %q, and later %q", text, now, then)
 			}
 		}
