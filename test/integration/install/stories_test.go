@@ -16,6 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
+	servers "github.com/usher-dev/usher/test/servers/run"
 )
 
 // TestStories plays the stories in testdata/stories, each on a cluster of its own.
@@ -42,8 +43,18 @@ var words = map[string]func(s *story, rest string){
 	"prints": func(s *story, want string) { checktest.Same(s, "what is printed", want, s.said) },
 
 	// Usher, and the registry.
-	"killed":     (*story).killed,
-	"run":        func(s *story, deployment string) { s.usher = s.run(deployment) },
+	"killed": (*story).killed,
+	"run": func(s *story, rest string) {
+		args := strings.Fields(rest)
+		s.usher = s.run(args[0], args[1:]...)
+	},
+	"address": func(s *story, name string) {
+		s.Call(name, fmt.Sprintf("127.0.0.1:%d", checktest.Must(servers.FreePorts(s.Context(), 1))(s)[0]))
+	},
+	"may":        func(s *story, what string) { s.may(what, "yes") },
+	"may not":    func(s *story, what string) { s.may(what, "no") },
+	"patch":      (*story).patch,
+	"scrapes":    (*story).scrapes,
 	"stop":       func(s *story, _ string) { s.usher.stop() },
 	"etcd":       func(s *story, _ string) { s.startEtcd() },
 	"entries":    func(s *story, n string) { checktest.Same(s, "entries in etcd", n, s.entries()) },
