@@ -103,35 +103,16 @@ func metaOf(t *testing.T, object Object) metav1.ObjectMeta {
 	return parse[metav1.PartialObjectMetadata](t, object.Text).ObjectMeta
 }
 
-// TestValuesRefused: invalid values are refused with the field's name.
+// TestValuesRefused: the values of testdata/refused.yaml are refused with the field's name.
 func TestValuesRefused(t *testing.T) {
-	for _, test := range []struct{ values, want string }{
-		{"replica: 3", "replica"},
-		{"replicas: two", "replicas"},
-		{"image: {digest: latest}", "digest"},
-		{"image: {pullPolicy: Sometimes}", "pullPolicy"},
-		{"halves: {clonesets: true}", "clonesets"},
-		{"halves: {cloneset: false, registration: false}", "turn on cloneset, registration, or both"},
-		{"log: {level: loud}", "level"},
-		{"parallel: 0", "parallel"},
-		{"leaseDuration: 1s", "leaseDuration"},
-		{"extraArgs: [leader-elect]", "extraArgs"},
-		{"metrics: {port: 70000}", "port"},
-		{"serviceAccount: {create: false}", "serviceAccount.name"},
-		{"serviceAccount: {name: mine}", "set serviceAccount.create to false"},
-		{"halves: {registration: false}\nxds: {enabled: true}", "turn on halves.registration"},
-		{"xds: {enabled: true, clientCA: true}", "set xds.tlsSecret"},
-		{"xds: {enabled: true}", "xds.insecure to true for plain text"},
-		{"xds: {enabled: true, tlsSecret: a, authorize: true}", "set xds.clientCA"},
-		{"networkPolicy: {to: {registries: [{cidr: 10.0.0.0/8, ports: [1]}]}}", "set networkPolicy.to.apiServer"},
-		{"networkPolicy: {to: {apiServer: [{ports: [1]}]}}", "networkPolicy"},
-		{"metrics: {enabled: false}\nprometheusRule: {enabled: true}", "alerts need metrics.enabled"},
-		{"metrics: {enabled: false}\ngrafana: {enabled: true}", "the dashboard needs metrics.enabled"},
-		{"topologySpreadConstraints: [{maxSkew: 1}]", "topologySpreadConstraints"},
-	} {
-		_, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, parse[map[string]any](t, test.values))
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", test.values, err, test.want)
+	text := must(os.ReadFile("testdata/refused.yaml"))(t)
+	for _, row := range parse[[]struct {
+		Values map[string]any
+		Says   string
+	}](t, string(text)) {
+		_, err := Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, row.Values)
+		if err == nil || !strings.Contains(err.Error(), row.Says) {
+			t.Errorf("%v: %v, want %q", row.Values, err, row.Says)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -41,29 +42,6 @@ func TestFields(t *testing.T) {
 			"free":  {Type: "object", XPreserveUnknownFields: &open, Properties: map[string]schema{"name": {Type: "string"}}},
 		},
 	})
-	want := `### Toy spec {#toy-spec}
-
-ToySpec is a toy.
-
-| Field | Type | Meaning |
-|---|---|---|
-| ` + "`free`" + ` | object |  |
-| ` + "`kind`" + ` | string | Default: ` + "`\"Bear\"`" + `. One of ` + "`Bear`, `Cat`" + `. |
-| ` + "`parts`" + ` | [list of object](#toy-spec-parts) |  |
-| **` + "`size`" + `** | integer | Size \| in cm. |
-
-What is refused:
-
-- size must grow
-
-### Toy spec.parts {#toy-spec-parts}
-
-
-
-| Field | Type | Meaning |
-|---|---|---|
-| ` + "`name`" + ` | string |  |
-
-`
+	want := string(checktest.Must(os.ReadFile("testdata/fields.md"))(t))
 	checktest.Same(t, "the page", want, page.String())
 }
