@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
@@ -123,25 +124,29 @@ func TestPageHoldsLostRequests(t *testing.T) {
 
 const addrA = "127.9.0.3:8080"
 
-// aPod is a running, ready Pod that belongs to CloneSet web.
-func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	yes := true
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: name, OwnerReferences: []metav1.OwnerReference{{Name: "web", UID: "web", Controller: &yes}},
-			Labels: map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal), appsv1alpha1.LabelTemplateHash: "new"},
-		},
-		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main", Image: "example.com/web:v1"}}},
-		Status: corev1.PodStatus{
-			PodIP:             "127.9.0.3",
-			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-			ContainerStatuses: []corev1.ContainerStatus{{RestartCount: 2}},
-		},
+// read reads an object of testdata, and changes it.
+func read[T any](file string, change []func(*T)) *T {
+	object := new(T)
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err == nil {
+		err = yaml.UnmarshalStrict(text, object)
+	}
+	if err != nil {
+		panic(err) // It is misspelt.
 	}
 	for _, c := range change {
-		c(pod)
+		c(object)
 	}
-	return pod
+	return object
+}
+
+func aPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	named := func(pod *corev1.Pod) { pod.Name = name }
+	return read("pod.yaml", append([]func(*corev1.Pod){named}, change...))
+}
+
+func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
+	return read("set.yaml", change)
 }
 
 func unready(pod *corev1.Pod)  { pod.Status.Conditions = pod.Status.Conditions[1:] }
@@ -149,20 +154,6 @@ func deleted(pod *corev1.Pod)  { pod.DeletionTimestamp = &metav1.Time{Time: time
 func draining(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelLifecycleState] = "PreparingUpdate" }
 
 func outdated(pod *corev1.Pod) { pod.Labels[appsv1alpha1.LabelTemplateHash] = "old" }
-
-// aSet is CloneSet web when all is done.
-func aSet(change ...func(*appsv1alpha1.CloneSet)) *appsv1alpha1.CloneSet {
-	one := int32(1)
-	set := &appsv1alpha1.CloneSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "web", Generation: 2},
-		Spec:       appsv1alpha1.CloneSetSpec{Replicas: &one},
-		Status:     appsv1alpha1.CloneSetStatus{ObservedGeneration: 2, UpdateRevision: "web-new"},
-	}
-	for _, c := range change {
-		c(set)
-	}
-	return set
-}
 
 func newQuietBoard() *board {
 	return newBoard(time.Now, func(...string) {}, page.NewServer(page.NewRecorder(time.Now(), "", 0), nil))
