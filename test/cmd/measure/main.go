@@ -26,11 +26,11 @@ func main() {
 func run(ctx context.Context, args []string, out *os.File, getenv func(string) string) error {
 	o, registries, markdown, check := bench.Options{Out: out, Getenv: getenv}, "", "", false
 	flags := flag.NewFlagSet("measure", flag.ContinueOnError)
-	flags.Var((*list[int])(&o.Sizes), "sizes", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart, -latency or -image 2000")
+	flags.Func("sizes", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart, -latency or -image 2000", list(&o.Sizes, strconv.Atoi))
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
 	flags.BoolVar(&o.Guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know")
-	flags.Var((*list[time.Duration])(&o.Restarts), "restart", "measure only updates in place, of containers that take that long to restart: `durations`, such as 50ms,5s")
-	flags.Var((*list[time.Duration])(&o.Latencies), "latency", "measure only updates in place, by an Usher that is that round trip away from the API server: `durations`, such as 0s,20ms, each with each -restart")
+	flags.Func("restart", "measure only updates in place, of containers that take that long to restart: `durations`, such as 50ms,5s", list(&o.Restarts, time.ParseDuration))
+	flags.Func("latency", "measure only updates in place, by an Usher that is that round trip away from the API server: `durations`, such as 0s,20ms, each with each -restart", list(&o.Latencies, time.ParseDuration))
 	flags.DurationVar(&o.Pull, "image", 0, "measure only updates in place, to images that nodes pull for that long")
 	flags.IntVar(&o.Sets, "sets", 0, "measure only updates in place: of a `number` of CloneSets of 5 Pods at once, of one of as many Pods, and of a small one beside it")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
@@ -92,26 +92,16 @@ func verify(o *bench.Options, registries, timed bool) error {
 	return nil
 }
 
-// list is a flag of several values with commas.
-type list[T int | time.Duration] []T
-
-func (l *list[T]) String() string { return fmt.Sprint(*l) }
-
-// Set implements flag.Value.
-func (l *list[T]) Set(text string) error {
-	for one := range strings.SplitSeq(text, ",") {
-		var value T
-		var err error
-		switch at := any(&value).(type) {
-		case *int:
-			*at, err = strconv.Atoi(one)
-		case *time.Duration:
-			*at, err = time.ParseDuration(one)
+// list reads several values with commas between them.
+func list[T int | time.Duration](into *[]T, parse func(string) (T, error)) func(text string) error {
+	return func(text string) error {
+		for one := range strings.SplitSeq(text, ",") {
+			value, err := parse(one)
+			if err != nil || value < 0 {
+				return fmt.Errorf("%q is none: give some with commas between them, such as 100,2000 or 50ms,5s", one)
+			}
+			*into = append(*into, value)
 		}
-		if err != nil || value < 0 {
-			return fmt.Errorf("%q is none: give some with commas between them, such as 100,2000 or 50ms,5s", one)
-		}
-		*l = append(*l, value)
+		return nil
 	}
-	return nil
 }
