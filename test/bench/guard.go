@@ -3,21 +3,19 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -127,23 +125,15 @@ func (m *measurement) placeGuard(ctx context.Context, there bool) error {
 
 // evaluations is how often the API server has evaluated conditions of webhooks.
 func (m *measurement) evaluations(ctx context.Context) (n int, err error) {
-	kube, err := kubernetes.NewForConfig(m.Cluster.RESTConfig())
+	client, err := rest.HTTPClientFor(m.Cluster.RESTConfig())
 	if err != nil {
 		return 0, err
 	}
-	text, err := kube.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read the API server's metrics: %w", err)
-	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		return 0, fmt.Errorf("read the API server's metrics: %w", err)
-	}
+	families, err := run.HTTP{Address: m.Cluster.Server(), Client: client}.Metrics(ctx, "/metrics")
 	for _, metric := range families[evaluations].GetMetric() {
 		n += int(metric.GetHistogram().GetSampleCount())
 	}
-	return n, nil
+	return n, err
 }
 
 // judgeGuard compares deletions with the guard and without it; nil if there are none.

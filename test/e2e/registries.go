@@ -146,7 +146,7 @@ func (s *session) startHAProxy(ctx context.Context) error {
 	}
 	return s.serve(ctx, run.Spec{
 		Name: string(HAProxy), Path: filepath.Join(s.kit.HAProxy, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
-		Env: []string{fetch.LibraryPath(s.kit.HAProxy)},
+		Env: append(os.Environ(), fetch.LibraryPath(s.kit.HAProxy)),
 		Ready: func(ctx context.Context) error {
 			return dial(ctx, net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[HAProxy])))
 		},

@@ -86,7 +86,7 @@ func (c *consul) Evict(ctx context.Context, uid string) error {
 
 // Calls counts the calls to Consul's HTTP API, by method and path.
 func (c *consul) Calls(ctx context.Context) (Calls, error) {
-	families, err := metrics(ctx, c.HTTP, "/v1/agent/metrics?format=prometheus")
+	families, err := c.Metrics(ctx, "/v1/agent/metrics?format=prometheus")
 	if err != nil {
 		return nil, err
 	}

@@ -77,7 +77,7 @@ func (e *etcd) Evict(ctx context.Context, uid string) error {
 }
 
 func (e *etcd) Calls(ctx context.Context) (Calls, error) {
-	families, err := metrics(ctx, run.HTTP{Address: e.Endpoint()}, "/metrics")
+	families, err := run.HTTP{Address: e.Endpoint()}.Metrics(ctx, "/metrics")
 	if err != nil {
 		return nil, err
 	}

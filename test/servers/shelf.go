@@ -14,11 +14,8 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // Service is the watched service.
@@ -126,16 +123,6 @@ func (c choice) changes(later choice, since time.Time, report func(Sighting)) {
 			report(Sighting{UID: is.uid, In: true, Since: since})
 		}
 	}
-}
-
-// metrics reads the metrics of a server, by name.
-func metrics(ctx context.Context, server run.HTTP, path string) (map[string]*dto.MetricFamily, error) {
-	var text string
-	if _, err := server.Do(ctx, http.MethodGet, path, nil, &text); err != nil {
-		return nil, err
-	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	return parser.TextToMetricFamilies(strings.NewReader(text))
 }
 
 // label returns the value of a metric's label; "" if there is none.

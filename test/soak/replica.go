@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +17,8 @@ import (
 )
 
 const (
-	lease = "usher.usher.dev"
+	// lease is the guard's, to which InstallGuard gives Usher the right.
+	lease = "usher-guard.usher.dev"
 	// restartPause is how long a replica that ended stays away.
 	restartPause = time.Second
 	stopGrace    = 5 * time.Second
@@ -71,24 +70,19 @@ type state struct {
 }
 
 func (r *replica) state(ctx context.Context) (s state, err error) {
-	var text string
 	p := r.process.Load()
 	if p == nil {
 		return s, fmt.Errorf("%s has not started", r.spec.Name)
 	}
 	s.pid = p.PID()
-	if _, err = r.metrics.Do(ctx, http.MethodGet, "/metrics", nil, &text); err != nil {
-		return s, err
-	}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch name {
-		case "go_goroutines":
-			s.goroutines, err = strconv.Atoi(value)
-		case `leader_election_master_status{name="` + lease + `"}`:
-			s.leads = value == "1"
+	families, err := r.metrics.Metrics(ctx, "/metrics")
+	gauge := func(name string) (value float64) {
+		for _, m := range families[name].GetMetric() {
+			value += m.GetGauge().GetValue()
 		}
+		return value
 	}
+	s.goroutines, s.leads = int(gauge("go_goroutines")), gauge("leader_election_master_status") == 1
 	if err == nil {
 		s.resident, err = process.Table{}.RSS(s.pid)
 	}

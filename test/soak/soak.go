@@ -26,8 +26,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -184,9 +182,6 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 	if err != nil {
 		return err
 	}
-	if err := s.allowLease(ctx); err != nil {
-		return err
-	}
 	kubeconfig, err := st.Cluster.UserKubeconfig(stage.UsherUser)
 	if err != nil {
 		return err
@@ -225,17 +220,6 @@ func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []stri
 		return args, err
 	}
 	return nil, checkout.RemoveGuard(ctx, s.Kube)
-}
-
-// allowLease gives Usher the right to the lease, as the chart does.
-func (s *soak) allowLease(ctx context.Context) error {
-	meta := metav1.ObjectMeta{Namespace: system, Name: "usher-leader"}
-	return errors.Join(
-		s.Kube.Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create", "get", "update"}},
-			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}}),
-		s.Kube.Create(ctx, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: stage.UsherUser}}}))
 }
 
 // newWorkloads are the demo's, with what can happen to each.

@@ -11,6 +11,7 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -26,7 +27,7 @@ import (
 type Spec struct {
 	// Name is what messages call the process, for instance "etcd".
 	Name string
-	// Path is the program's file.
+	// Path is the program's file, or its name in $PATH.
 	Path string
 	// Args are the arguments after the program's name.
 	Args []string
@@ -40,6 +41,8 @@ type Spec struct {
 	// Failed is called with the *ExitError if the process ends although nobody has asked it
 	// to; nil is allowed.
 	Failed func(error)
+	// Ready returns nil when the program is usable. Only package servers/run waits for that.
+	Ready func(ctx context.Context) error
 }
 
 // forks takes what the forking thread does. There is one for the whole program, because

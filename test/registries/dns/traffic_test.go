@@ -140,7 +140,7 @@ func startBind(t *testing.T, zones int) *bind {
 	b.Process = servers.Start(t, run.Spec{
 		Name: "named", Path: filepath.Join(root, "usr/sbin/named"), Ready: b.ready,
 		Args: []string{"-g", "-n", "1", "-c", filepath.Join(b.folder, "named.conf")},
-		Env:  []string{fetch.LibraryPath(root)},
+		Env:  append(os.Environ(), fetch.LibraryPath(root)),
 	})
 	return b
 }

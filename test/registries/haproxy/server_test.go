@@ -68,7 +68,7 @@ func (p *proxy) start(t *testing.T) {
 	checktest.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	p.Process = servers.Start(t, run.Spec{
 		Name: "haproxy", Path: filepath.Join(p.root, "usr/sbin/haproxy"), Args: []string{"-W", "-db", "-f", file},
-		Env: []string{fetch.LibraryPath(p.root)},
+		Env: append(os.Environ(), fetch.LibraryPath(p.root)),
 		Ready: func(ctx context.Context) error {
 			_, err := run.Ask(ctx, "unix", p.socket, "show info\n")
 			return err

@@ -14,37 +14,24 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"golang.org/x/sys/unix"
 
 	"github.com/usher-dev/usher/test/cluster/process"
-	"github.com/usher-dev/usher/test/fetch"
 )
 
 // startTimeout bounds the time until a server is ready: a Java server takes seconds when
 // many tests share a processor.
 const startTimeout = 2 * time.Minute
 
-// Spec describes how to run a server.
-type Spec struct {
-	// Name is for people.
-	Name string
-	// Path is the program, or its name in $PATH. Args are its arguments.
-	Path string
-	Args []string
-	// Dir is the working directory; the caller's if empty.
-	Dir string
-	// Env is added to the environment.
-	Env []string
-	// Log is the file that the server's output is appended to.
-	Log string
-	// Ready returns nil when the server is usable.
-	Ready func(ctx context.Context) error
-}
+// Spec describes how to run a server, which must have Ready.
+type Spec = process.Spec
 
 // Process is a server that can be restarted. It is not safe for concurrent use.
 type Process struct {
@@ -67,15 +54,8 @@ func (p *Process) Restart(ctx context.Context) error {
 	if err := p.Kill(); err != nil {
 		return err
 	}
-	path, err := fetch.Program(p.spec.Path)
-	if err != nil {
-		return err
-	}
-	p.Process, err = process.Start(process.Spec{
-		Name: p.spec.Name, Path: path, Args: p.spec.Args, Dir: p.spec.Dir, Log: p.spec.Log,
-		Env: append(os.Environ(), p.spec.Env...),
-	})
-	if err != nil {
+	var err error
+	if p.Process, err = process.Start(p.spec); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the start took longer than %s", startTimeout))
@@ -192,6 +172,16 @@ func (h HTTP) Do(ctx context.Context, method, path string, question, into any) (
 		return response.Header, nil
 	}
 	return response.Header, json.Unmarshal(data, into)
+}
+
+// Metrics reads metrics in Prometheus' format, by name.
+func (h HTTP) Metrics(ctx context.Context, path string) (map[string]*dto.MetricFamily, error) {
+	var text string
+	if _, err := h.Do(ctx, http.MethodGet, path, nil, &text); err != nil {
+		return nil, err
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	return parser.TextToMetricFamilies(strings.NewReader(text))
 }
 
 // askTimeout bounds one Ask.
