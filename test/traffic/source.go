@@ -4,10 +4,8 @@ package traffic
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -164,56 +162,40 @@ type Etcd struct {
 // resumes the watch; Follow returns an error if etcd has compacted the history or
 // cannot be listed.
 func (e Etcd) Follow(ctx context.Context, tell func(addresses []string)) error {
-	prefix := strings.Trim(e.Prefix, "/") + "/" + e.Service + "/"
-	listCtx, cancel := context.WithTimeout(ctx, listTimeout)
-	listed, err := e.Client.Get(listCtx, prefix, clientv3.WithPrefix())
+	manager, err := endpoints.NewManager(e.Client, strings.Trim(e.Prefix, "/")+"/"+e.Service)
+	if err != nil {
+		return err
+	}
+	listing, cancel := context.WithTimeout(ctx, listTimeout)
+	known, err := manager.List(listing)
 	cancel()
 	if err != nil {
-		return fmt.Errorf("list etcd keys below %s: %w", prefix, err)
+		return fmt.Errorf("list service %s in etcd: %w", e.Service, err)
 	}
-	addresses := map[string]string{} // by key
-	for _, kv := range listed.Kvs {
-		if addresses[string(kv.Key)], err = decode(kv.Key, kv.Value); err != nil {
-			return err
+	tell(addressesOf(known)) // A watch begins with a list, too, but says nothing if that is empty.
+	changes, err := manager.NewWatchChannel(ctx)
+	if err != nil {
+		return fmt.Errorf("watch service %s in etcd: %w", e.Service, err)
+	}
+	clear(known)
+	for transaction := range changes { // Callers never see part of one.
+		for _, change := range transaction {
+			if change.Op == endpoints.Delete {
+				delete(known, change.Key)
+			} else {
+				known[change.Key] = change.Endpoint
+			}
 		}
+		tell(addressesOf(known))
 	}
-	tell(slices.Collect(maps.Values(addresses)))
-	// The channel is closed only with the context: without a separate one, the watch of
-	// an abandoned Follow would live on.
-	watchCtx, stop := context.WithCancel(ctx)
-	defer stop()
-	for response := range e.Client.Watch(watchCtx, prefix, clientv3.WithPrefix(), clientv3.WithRev(listed.Header.Revision+1)) {
-		if err := apply(addresses, response); err != nil {
-			return fmt.Errorf("watch etcd keys below %s: %w", prefix, err)
-		}
-		tell(slices.Collect(maps.Values(addresses))) // Callers never see part of a transaction.
-	}
-	return ctx.Err()
+	return errors.Join(ctx.Err(), fmt.Errorf("the watch of service %s in etcd has ended", e.Service))
 }
 
-func apply(addresses map[string]string, response clientv3.WatchResponse) (err error) {
-	for _, event := range response.Events {
-		key := string(event.Kv.Key)
-		if event.Type == clientv3.EventTypeDelete {
-			delete(addresses, key)
-		} else if addresses[key], err = decode(event.Kv.Key, event.Kv.Value); err != nil {
-			return err
-		}
+func addressesOf(known endpoints.Key2EndpointMap) (addresses []string) {
+	for _, endpoint := range known {
+		addresses = append(addresses, endpoint.Addr)
 	}
-	return response.Err()
-}
-
-// decode is the address of an entry. It is stored as an endpoint, whose other fields do
-// not matter to a caller.
-func decode(key, value []byte) (address string, err error) {
-	var endpoint endpoints.Endpoint
-	if err := json.Unmarshal(value, &endpoint); err != nil {
-		return "", fmt.Errorf("etcd key %s: its value is no endpoint: %w", key, err)
-	}
-	if endpoint.Addr == "" {
-		return "", fmt.Errorf("etcd key %s: its value has no Addr", key)
-	}
-	return endpoint.Addr, nil
+	return addresses
 }
 
 // directory is the history of a service's addresses, as long as the slowest caller needs
