@@ -56,21 +56,13 @@ func TestEtcdConformance(t *testing.T) {
 func TestEtcdUsers(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	admin, ctx := server.Client, registrytest.Bounded(t)
-	for _, step := range []func() error{
-		func() error { _, err := admin.UserAdd(ctx, "root", "root-password"); return err },
-		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
-		func() error { _, err := admin.UserAdd(ctx, "usher", "right"); return err },
-		func() error { _, err := admin.RoleAdd(ctx, "services"); return err },
-		func() error {
-			_, err := admin.RoleGrantPermission(ctx, "services", "services/", "services0",
-				clientv3.PermissionType(clientv3.PermReadWrite))
-			return err
-		},
-		func() error { _, err := admin.UserGrantRole(ctx, "usher", "services"); return err },
-		func() error { _, err := admin.AuthEnable(ctx); return err },
-	} {
-		checktest.NoError(t, step())
-	}
+	checktest.Must(admin.UserAdd(ctx, "root", "root-password"))(t)
+	checktest.Must(admin.UserGrantRole(ctx, "root", "root"))(t)
+	checktest.Must(admin.UserAdd(ctx, "usher", "right"))(t)
+	checktest.Must(admin.RoleAdd(ctx, "services"))(t)
+	checktest.Must(admin.RoleGrantPermission(ctx, "services", "services/", "services0", clientv3.PermissionType(clientv3.PermReadWrite)))(t)
+	checktest.Must(admin.UserGrantRole(ctx, "usher", "services"))(t)
+	checktest.Must(admin.AuthEnable(ctx))(t)
 	for name, test := range map[string]struct {
 		prefix, user, password string
 		want                   error

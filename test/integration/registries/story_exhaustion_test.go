@@ -271,7 +271,7 @@ func (v *victim) endlessLists() {
 func (v *victim) flappingPods() {
 	e := v.attacker(v.registry.Name)
 	const pods, times, every = 5, 100, 100 * time.Millisecond
-	began, done := time.Now(), make(chan error, 1)
+	began := time.Now()
 	var flapping errgroup.Group
 	for i := range pods {
 		name := fmt.Sprintf("flaps-%d", i)
@@ -288,14 +288,21 @@ func (v *victim) flappingPods() {
 			return nil
 		})
 	}
-	go func() { done <- flapping.Wait() }()
+	v.meanwhile("Pods flap", flapping.Wait)
+	v.Logf("%d Pods changed %d times each within %s", pods, times, time.Since(began).Round(time.Millisecond))
+	e.Condition(e.Ref("Pod/flaps-0"), string(usherv1alpha1.ConditionRegistered), "True")
+}
+
+// meanwhile brings Pods into service until something has been done.
+func (v *victim) meanwhile(what string, do func() error) {
+	v.Helper()
+	done := make(chan error, 1)
+	go func() { done <- do() }()
 	for {
-		v.comes("Pods flap")
+		v.comes(what)
 		select {
 		case err := <-done:
 			v.Must(err)
-			v.Logf("%d Pods changed %d times each within %s", pods, times, time.Since(began).Round(time.Millisecond))
-			e.Condition(e.Ref("Pod/flaps-0"), string(usherv1alpha1.ConditionRegistered), "True")
 			return
 		default:
 		}
@@ -308,9 +315,8 @@ func (v *victim) fatRegistrations() {
 	var making errgroup.Group
 	making.SetLimit(8)
 	const many = 1000
-	made := make(chan error, 1)
 	fat := e.Object("{apiVersion: usher.dev/v1alpha1, kind: Registration}", fatSpec(v.registry.Name)) // read once: it takes long
-	go func() {
+	v.meanwhile("somebody writes fat Registrations", func() error {
 		for i := range many {
 			one := fat.DeepCopy()
 			one.SetName(fmt.Sprintf("fat-%d", i))
@@ -319,17 +325,8 @@ func (v *victim) fatRegistrations() {
 				return cmp.Or(unstructured.SetNestedField(one.Object, service, "spec", "instance", "service"), e.Create(e.Context(), one))
 			})
 		}
-		made <- making.Wait()
-	}()
-	for all := false; !all; {
-		v.comes("somebody writes fat Registrations")
-		select {
-		case err := <-made:
-			v.Must(err)
-			all = true
-		default:
-		}
-	}
+		return making.Wait()
+	})
 	v.comes("there are a thousand of them")
 	used := 0
 	v.Until("the share of one namespace", func() string {
