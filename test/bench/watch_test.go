@@ -43,7 +43,8 @@ func (c *clocked) pod(about string) *corev1.Pod {
 	pod := &corev1.Pod{}
 	checktest.NoError(c, yaml.UnmarshalStrict(fmt.Appendf(nil, `{metadata: {name: %[1]s, uid: %[1]s, labels: {%[2]s: Normal}},
 		spec: {containers: [{name: main, image: v1}]},
-		status: {conditions: [{type: Ready, status: "True"}], containerStatuses: [{name: main, image: v1}]}}`, name, apps.LabelLifecycleState), pod))
+		status: {conditions: [{type: Ready, status: "True"}], containerStatuses: [{name: main, image: v1}]}}`,
+		name, apps.LabelLifecycleState), pod))
 	checktest.NoError(c, scenariotest.Say(aboutPods, pod, strings.TrimSpace(words)))
 	return pod
 }
@@ -52,9 +53,9 @@ func (c *clocked) pod(about string) *corev1.Pod {
 var happens = map[string]func(c *clocked, about string) (answer string){
 	"Pod":     func(c *clocked, about string) string { c.pods.is(c.pod(about)); return "" },
 	"gone":    func(c *clocked, name string) string { c.pods.gone(c.pod(name)); return "" },
-	"joins":   func(c *clocked, _ string) string { return c.sighted("a", true, "0s") },
-	"leaves":  func(c *clocked, ago string) string { return c.sighted("a", false, ago) },
-	"unknown": func(c *clocked, _ string) string { return c.sighted("b", false, "0s") },
+	"joins":   func(c *clocked, _ string) string { c.sighted("a", true, "0s"); return "" },
+	"leaves":  func(c *clocked, ago string) string { c.sighted("a", false, ago); return "" },
+	"unknown": func(c *clocked, _ string) string { c.sighted("b", false, "0s"); return "" },
 	"after":   (*clocked).after,
 	"begin":   func(c *clocked, _ string) string { c.pods.begin(); return "" },
 	"end": func(c *clocked, _ string) string {
@@ -71,9 +72,8 @@ func (c *clocked) after(text string) string {
 }
 
 // sighted is a change of the registry that is not older than that.
-func (c *clocked) sighted(uid string, in bool, ago string) string {
+func (c *clocked) sighted(uid string, in bool, ago string) {
 	c.entries.sighted(servers.Sighting{UID: uid, In: in, Since: c.clock.Now().Add(-scenariotest.Duration(ago))})
-	return ""
 }
 
 // settled is "NUMBER IMAGE".

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -88,7 +89,7 @@ func (s *Scene) state() State {
 	now, err := s.session.state(s.ctx, s.story.Name)
 	s.check(err)
 	if s.object != nil && now.Set == nil {
-		now.Workload, err = s.session.workload(s.ctx, s.object)
+		now.Workload, err = present(s.ctx, s.session, client.ObjectKeyFromObject(s.object), s.object.DeepCopy())
 		s.check(err)
 	}
 	return now

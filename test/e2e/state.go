@@ -34,15 +34,11 @@ type State struct {
 // state returns the present state of a namespace.
 func (s *session) state(ctx context.Context, namespace string) (now State, err error) {
 	key := client.ObjectKey{Namespace: namespace, Name: setName}
-	set, registration, pods := &appsv1alpha1.CloneSet{}, &usherv1alpha1.Registration{}, &corev1.PodList{}
-	if err = s.objects.Get(ctx, key, set); err == nil {
-		now.Set = set
-	} else if client.IgnoreNotFound(err) != nil {
+	pods := &corev1.PodList{}
+	if now.Set, err = present(ctx, s, key, &appsv1alpha1.CloneSet{}); err != nil {
 		return now, err
 	}
-	if err = s.objects.Get(ctx, key, registration); err == nil {
-		now.Registration = registration
-	} else if client.IgnoreNotFound(err) != nil {
+	if now.Registration, err = present(ctx, s, key, &usherv1alpha1.Registration{}); err != nil {
 		return now, err
 	}
 	if err := s.objects.List(ctx, pods, client.InNamespace(namespace)); err != nil {
@@ -56,15 +52,12 @@ func (s *session) state(ctx context.Context, namespace string) (now State, err e
 	return now, nil
 }
 
-// workload returns the present state of an object; nil if it does not exist.
-func (s *session) workload(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	found := &unstructured.Unstructured{}
-	found.SetGroupVersionKind(object.GroupVersionKind())
-	err := s.objects.Get(ctx, client.ObjectKeyFromObject(object), found)
-	if err != nil {
-		return nil, client.IgnoreNotFound(err)
+// present reads an object; nil if it does not exist.
+func present[T client.Object](ctx context.Context, s *session, key client.ObjectKey, object T) (found T, err error) {
+	if err := s.objects.Get(ctx, key, object); err != nil {
+		return found, client.IgnoreNotFound(err)
 	}
-	return found, nil
+	return object, nil
 }
 
 // Pod finds a Pod by its name; nil if it is gone.

@@ -30,12 +30,13 @@ func (s *story) may(what, want string) {
 func (s *story) patch(rest string) {
 	who, rest, _ := strings.Cut(strings.TrimPrefix(rest, "by "), ", ")
 	text, refusal, refused := strings.Cut(rest, "\n  refused: ")
+	patch := checktest.Must(yaml.YAMLToJSON([]byte(text)))(s)
 	var pods corev1.PodList
 	s.Must(s.List(s.Context(), &pods, client.MatchingLabels{"app": "web"}))
 	for who := range strings.SplitSeq(who, " and ") {
 		half, subresource, _ := strings.Cut(who, "/")
 		before := &pods.Items[0]
-		after, err := s.patchAs("system:serviceaccount:usher-system:usher-"+half, before, subresource, checktest.Must(yaml.YAMLToJSON([]byte(text)))(s))
+		after, err := s.patchAs("system:serviceaccount:usher-system:usher-"+half, before, subresource, patch)
 		if (err == nil) == refused || refused && !strings.Contains(err.Error(), refusal) {
 			s.Errorf("%s patches with %s: %v, want %q", who, text, err, refusal)
 		}
