@@ -229,12 +229,6 @@ func (s *story) isTrue(kind apps.CloneSetConditionType, texts ...string) {
 	s.Condition(s.key(), string(kind), metav1.ConditionTrue, texts...)
 }
 
-// isFalse waits until a condition of the set is False.
-func (s *story) isFalse(kind apps.CloneSetConditionType) {
-	s.Helper()
-	s.Condition(s.key(), string(kind), metav1.ConditionFalse)
-}
-
 // offerVolumes creates volumes for claims that select them by the label story.
 func (s *story) offerVolumes(count int, label string) {
 	for i := range count {
