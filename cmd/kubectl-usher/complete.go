@@ -19,6 +19,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -51,12 +52,7 @@ func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, c
 		args = append([]string{args[0] + "/" + args[1]}, args[2:]...)
 	}
 	directive := cobra.ShellCompDirectiveNoFileComp
-	var found []string
-	for _, word := range n(ctx, args, typed) {
-		if strings.HasPrefix(word, typed) {
-			found = append(found, word)
-		}
-	}
+	found := list.Only(n(ctx, args, typed), func(word string) bool { return strings.HasPrefix(word, typed) })
 	if len(found) > 0 && strings.ContainsAny(found[0][len(found[0])-1:], "/:") {
 		directive |= cobra.ShellCompDirectiveNoSpace
 	}
@@ -111,10 +107,7 @@ func (s *session) targets(ctx context.Context, kinds []schema.GroupVersionKind, 
 	if !named {
 		prefix = shortName(kinds[0])
 	}
-	for _, name := range s.namesOf(ctx, s.kindOf(prefix, kinds)) {
-		out = append(out, prefix+"/"+name)
-	}
-	return out
+	return list.Map(s.namesOf(ctx, s.kindOf(prefix, kinds)), func(name string) string { return prefix + "/" + name })
 }
 
 // kindOf is the one of the kinds that somebody has typed; none if it is another one.
@@ -124,16 +117,13 @@ func (s *session) kindOf(word string, kinds []schema.GroupVersionKind) schema.Gr
 }
 
 // namesOf are the names of all objects of a kind, in the namespace if they have one.
-func (s *session) namesOf(ctx context.Context, kind schema.GroupVersionKind) (names []string) {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(kind)
-	if s.connect() != nil || s.client.List(ctx, list, client.InNamespace(s.namespace)) != nil {
+func (s *session) namesOf(ctx context.Context, kind schema.GroupVersionKind) []string {
+	found := &metav1.PartialObjectMetadataList{}
+	found.SetGroupVersionKind(kind)
+	if s.connect() != nil || s.client.List(ctx, found, client.InNamespace(s.namespace)) != nil {
 		return nil
 	}
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
-	}
-	return names
+	return list.Map(found.Items, func(o metav1.PartialObjectMetadata) string { return o.Name })
 }
 
 // registryNames offers a Registry for the only argument.

@@ -19,10 +19,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/usher-dev/usher/internal/list"
 )
 
 func main() {
@@ -149,9 +152,7 @@ func (s *session) versions(ctx context.Context) versions {
 		v.Kubernetes = server.GitVersion
 	}
 	deployments, _ := s.list(ctx, kindDeployment, usherLabels) // none if the user may not see them
-	for _, d := range deployments {
-		v.Usher = append(v.Usher, d.GetLabels()["app.kubernetes.io/version"])
-	}
+	v.Usher = list.Map(deployments, func(d metav1.Object) string { return d.GetLabels()["app.kubernetes.io/version"] })
 	slices.Sort(v.Usher)
 	v.Usher = slices.Compact(v.Usher)
 	return v

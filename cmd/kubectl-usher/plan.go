@@ -190,8 +190,8 @@ func setImage(podSpec map[string]any, change string) error {
 	}
 	var names []string
 	for _, field := range containerFields {
-		list, _ := podSpec[field].([]any)
-		for _, one := range list {
+		containers, _ := podSpec[field].([]any)
+		for _, one := range containers {
 			c, _ := one.(map[string]any)
 			if c["name"] == name {
 				c["image"] = image

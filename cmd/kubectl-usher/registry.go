@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -99,10 +100,7 @@ func (s *session) registry(ctx context.Context, name string, diff bool) error {
 
 // users reads the namespaces that use a registry: all of them, or the one of --namespace.
 func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) (all []view.Namespace, err error) {
-	var names []string
-	for _, user := range r.Status.Users {
-		names = append(names, user.Namespace)
-	}
+	names := list.Map(r.Status.Users, func(u usherv1alpha1.RegistryUser) string { return u.Namespace })
 	if *s.flags.Namespace != "" {
 		names = []string{s.namespace}
 	}

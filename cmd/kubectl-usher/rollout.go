@@ -23,6 +23,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -112,10 +113,7 @@ func historyCommand(s *session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var all []view.Revision
-		for _, object := range objects {
-			all = append(all, view.RevisionOf(set, object))
-		}
+		all := list.Map(objects, func(o *appsv1.ControllerRevision) view.Revision { return view.RevisionOf(set, o) })
 		return s.page().answer(all, func(p *page) { p.history(all, time.Now()) })
 	})
 	return s.outputs(command, "json", "yaml")

@@ -31,6 +31,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -164,7 +165,7 @@ func (s *session) target(args []string, kinds ...schema.GroupVersionKind) (targe
 	// The cluster may prefer another version of the kind.
 	at := slices.IndexFunc(kinds, func(kind schema.GroupVersionKind) bool { return kind.GroupKind() == found.GroupKind() })
 	if at < 0 {
-		return target{}, fmt.Errorf("this command works for %s, not for %s", list(kinds), found.Kind)
+		return target{}, fmt.Errorf("this command works for %s, not for %s", strings.Join(list.Map(kinds, plural), ", "), found.Kind)
 	}
 	return target{kinds[at], name}, nil
 }
@@ -173,14 +174,6 @@ var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's 
 
 // aliases are names of CloneSets that somebody may type where none are installed.
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
-
-func list(kinds []schema.GroupVersionKind) string {
-	names := make([]string, len(kinds))
-	for i, kind := range kinds {
-		names[i] = plural(kind)
-	}
-	return strings.Join(names, ", ")
-}
 
 // plural is what people call objects of a kind.
 func plural(kind schema.GroupVersionKind) string {
@@ -196,11 +189,11 @@ func (s *session) get(ctx context.Context, t target, object client.Object) error
 	if !apierrors.IsNotFound(err) || withdrawn(err) {
 		return failed(err, "read %s", t)
 	}
-	where, list := " in namespace "+s.namespace, strings.ToLower(t.kind.Kind)+"s -A"
+	where, those := " in namespace "+s.namespace, strings.ToLower(t.kind.Kind)+"s -A"
 	if mapping, err := s.mapper.RESTMapping(t.kind.GroupKind()); err == nil && mapping.Scope.Name() == meta.RESTScopeNameRoot {
-		where, list = "", mapping.Resource.Resource
+		where, those = "", mapping.Resource.Resource
 	}
-	return fmt.Errorf("there is no %s%s; kubectl get %s shows those that exist", t, where, list)
+	return fmt.Errorf("there is no %s%s; kubectl get %s shows those that exist", t, where, those)
 }
 
 // failed says what an error means for the user, and what to do; nil for none.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -34,10 +35,7 @@ func statusCommand(s *session) *cobra.Command {
 
 // print prints a workload in the format that was asked for.
 func (p *page) print(w *view.Workload) error {
-	var names []string
-	for _, pod := range w.Members {
-		names = append(names, "pod/"+pod.Name)
-	}
+	names := list.Map(w.Members, func(pod view.Pod) string { return "pod/" + pod.Name })
 	return p.answer(w, func(p *page) { p.status(w, time.Now()) }, names...)
 }
 
@@ -220,10 +218,7 @@ func (p *page) members(w *view.Workload, now time.Time) {
 	if len(shown) < len(w.Members) {
 		p.line(plain, "")
 	}
-	rows := make([]row, 0, len(shown))
-	for _, pod := range shown {
-		rows = append(rows, podRow(&pod, now, p.wide()))
-	}
+	rows := list.Map(shown, func(pod view.Pod) row { return podRow(&pod, now, p.wide()) })
 	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", "AGE", "WAITS FOR"}
 	if p.wide() {
 		header = append(header[:7:7], "NODE", "IMAGES", "WAITS FOR")

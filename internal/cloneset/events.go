@@ -17,6 +17,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // recordEvents records the events of a pass, except those of its writes. An event holds only a
@@ -156,12 +157,9 @@ func names(pods []*corev1.Pod) string {
 	if len(pods) == 1 {
 		return "Pod " + pods[0].Name
 	}
-	list := make([]string, 0, maxNames)
-	for _, pod := range pods[:min(maxNames, len(pods))] {
-		list = append(list, pod.Name)
-	}
-	text := fmt.Sprintf("%d Pods: %s", len(pods), strings.Join(list, ", "))
-	if more := len(pods) - len(list); more > 0 {
+	named := list.Map(pods[:min(maxNames, len(pods))], (*corev1.Pod).GetName)
+	text := fmt.Sprintf("%d Pods: %s", len(pods), strings.Join(named, ", "))
+	if more := len(pods) - len(named); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // memory is what this process knows of the set with a name, beyond the cache. Passes over one
@@ -296,7 +296,7 @@ func (d *drains) of(pods []*plan.PodInfo, now time.Time) map[types.UID]time.Time
 }
 
 func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {
-	c := inplace.ConditionOf(pod, apps.ConditionInPlaceUpdateReady)
+	c := podread.Condition(pod, apps.ConditionInPlaceUpdateReady)
 	if c == nil {
 		return metav1.Time{}, false
 	}

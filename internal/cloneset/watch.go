@@ -24,6 +24,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // SetChanged reports whether an event of a CloneSet carries something that no pass has
@@ -82,7 +83,7 @@ func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) 
 	pod := e.Object.(*corev1.Pod)
 	r.roster.changed(pod, nil)
 	r.pods.forget(pod.UID)
-	if pod.DeletionTimestamp != nil && !keepsClaims(pod) {
+	if pod.DeletionTimestamp != nil && len(podread.OwnClaims(pod)) == 0 {
 		r.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, deletionDelay) })
 		return
 	}
@@ -93,16 +94,9 @@ func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) 
 // enqueueFormerOwner wakes the set that a Pod belonged to before it was released: the claims
 // that it kept are free.
 func enqueueFormerOwner(pod *corev1.Pod, q queue) {
-	if end := strings.LastIndexByte(pod.Name, '-'); end > 0 && keepsClaims(pod) {
+	if end := strings.LastIndexByte(pod.Name, '-'); end > 0 && len(podread.OwnClaims(pod)) > 0 {
 		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:end]}})
 	}
-}
-
-// keepsClaims reports whether a Pod mounts claims of its own.
-func keepsClaims(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
-	})
 }
 
 // podChanged passes on changes that the planner reads.

@@ -24,6 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -160,7 +161,7 @@ func (p *player) next(pod *corev1.Pod) (step, time.Duration) {
 		return step{"start", (*player).run}, p.pace.start.takes()
 	case p.behind[pod.Name]:
 		return step{"restart", (*player).run}, p.pace.restart.takes()
-	case ready(pod) != inplace.IsTrue(pod, corev1.PodReady):
+	case ready(pod) != podread.IsTrue(pod, corev1.PodReady):
 		return step{"ready", func(p *player, pod *corev1.Pod) { setReady(pod, p.Now) }}, 0
 	}
 	if after, answered := p.answers(pod); answered {
@@ -236,7 +237,7 @@ const patience = 2 * time.Minute
 
 // stuck reports whether the Pod has no node, or a container that cannot start.
 func stuck(pod *corev1.Pod) bool {
-	if scheduled := inplace.ConditionOf(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+	if scheduled := podread.Condition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
 		return true
 	}
 	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
@@ -245,7 +246,7 @@ func stuck(pod *corev1.Pod) bool {
 }
 
 func notReadySince(pod *corev1.Pod) time.Time {
-	if ready := inplace.ConditionOf(pod, corev1.PodReady); ready != nil {
+	if ready := podread.Condition(pod, corev1.PodReady); ready != nil {
 		return ready.LastTransitionTime.Time
 	}
 	return pod.CreationTimestamp.Time
@@ -258,7 +259,7 @@ func containersReady(pod *corev1.Pod) bool {
 // ready reports whether the Pod counts as ready: its containers are, and its gates are open.
 func ready(pod *corev1.Pod) bool {
 	return containersReady(pod) &&
-		!slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !inplace.IsTrue(pod, g.ConditionType) })
+		!slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !podread.IsTrue(pod, g.ConditionType) })
 }
 
 func setReady(pod *corev1.Pod, now time.Time) {
@@ -270,7 +271,7 @@ func setReady(pod *corev1.Pod, now time.Time) {
 }
 
 func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus, now time.Time) {
-	c := inplace.ConditionOf(pod, kind)
+	c := podread.Condition(pod, kind)
 	if c == nil {
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind})
 		c = &pod.Status.Conditions[len(pod.Status.Conditions)-1]
@@ -284,7 +285,7 @@ func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.C
 func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
 	seen := lifecycle.Pod{State: regplan.StateOf(pod), Labels: pod.Labels, Finalizers: pod.Finalizers}
 	keys := lifecycle.Waiting(seen, p.Spec.Hooks)
-	if _, _, joins := p.Spec.Hooks.At(seen.State); len(keys) == 0 || joins && !inplace.IsTrue(pod, corev1.PodReady) {
+	if _, _, joins := p.Spec.Hooks.At(seen.State); len(keys) == 0 || joins && !podread.IsTrue(pod, corev1.PodReady) {
 		return 0, false
 	}
 	g := p.gateOf(pod, keys)

@@ -18,6 +18,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -152,7 +154,7 @@ func (p *player) replace(old, pod *corev1.Pod) {
 		delete(p.due, old.Name)
 		return
 	}
-	if inplace.IsTrue(pod, corev1.PodReady) && !ready(pod) {
+	if podread.IsTrue(pod, corev1.PodReady) && !ready(pod) {
 		setReady(pod, p.Now) // a kubelet sees at once that a gate was closed
 	}
 	p.Pods[at] = pod
@@ -209,10 +211,10 @@ func (m *measure) add(from, to time.Time) {
 func paceOf(pods []*corev1.Pod) pace {
 	var p pace
 	for _, pod := range pods {
-		if !inplace.IsTrue(pod, corev1.PodReady) {
+		if !podread.IsTrue(pod, corev1.PodReady) {
 			continue
 		}
-		ready := inplace.ConditionOf(pod, corev1.PodReady).LastTransitionTime.Time
+		ready := podread.Condition(pod, corev1.PodReady).LastTransitionTime.Time
 		record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 		switch {
 		case err != nil:
@@ -358,10 +360,7 @@ func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
 
 // stops says why Pods stay as they are.
 func (p *player) stops(last *plan.Plan) []string {
-	var out []string
-	for _, problem := range last.Problems {
-		out = append(out, problem.Message)
-	}
+	out := list.Map(last.Problems, func(problem plan.Problem) string { return problem.Message })
 	counts, blocked := plan.Review(p.Snapshot)
 	for i, b := range blocked {
 		if i == mostNamed {

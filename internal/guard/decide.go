@@ -16,6 +16,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -110,7 +111,7 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // one that cannot be read is replaced
 	direct := slices.Contains(collectors, r.User) || slices.Contains(cloneSetUsers, r.User)
 	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
-	named := ownerOf(pod, appsv1alpha1.KindCloneSet) != "" && len(plan.OwnClaims(pod)) == 0 && !direct
+	named := ownerOf(pod, appsv1alpha1.KindCloneSet) != "" && len(podread.OwnClaims(pod)) == 0 && !direct
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
 		d.RetryAfter = r.retryAfter(stored)
@@ -164,7 +165,7 @@ func (r Request) drained() bool {
 
 // joins reports whether a Pod is ready, and on its way into its registries.
 func (r Request) joins(pod *corev1.Pod) bool {
-	ready, registered := plan.Condition(pod, corev1.PodReady), plan.Condition(pod, usherv1alpha1.ConditionRegistered)
+	ready, registered := podread.Condition(pod, corev1.PodReady), podread.Condition(pod, usherv1alpha1.ConditionRegistered)
 	if ready == nil || ready.Status != corev1.ConditionTrue || registered != nil && registered.Status == corev1.ConditionTrue {
 		return false
 	}

@@ -18,7 +18,8 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -133,10 +134,8 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 		u.Problem = "the Registration does not use this service any more, and its entries may be left"
 		return u
 	}
-	known := usherv1alpha1.RegistryPods{}
-	if i := slices.IndexFunc(r.Status.Registries, func(p usherv1alpha1.RegistryPods) bool { return p.Name == registry.Name }); i >= 0 {
-		known = r.Status.Registries[i]
-	}
+	listed := list.Find(r.Status.Registries, func(p *usherv1alpha1.RegistryPods) bool { return p.Name == registry.Name })
+	known := ptr.Deref(listed, usherv1alpha1.RegistryPods{})
 	u.Problem = strings.ReplaceAll(known.Error, "\n", " ")
 	if u.Known = known.Entries != nil; !u.Known && u.Problem == "" {
 		u.Problem = "its entries have not been read back yet; a hook operator that is older than this plugin does not record them"
@@ -172,11 +171,7 @@ type comparison struct {
 
 // differs is what the operator found wrong with an entry; nil if it found nothing.
 func (c *comparison) differs(id string) *usherv1alpha1.EntryDifference {
-	at := slices.IndexFunc(c.known.Differences, func(d usherv1alpha1.EntryDifference) bool { return d.Entry == id })
-	if at < 0 {
-		return nil
-	}
-	return &c.known.Differences[at]
+	return list.Find(c.known.Differences, func(d *usherv1alpha1.EntryDifference) bool { return d.Entry == id })
 }
 
 // expected adds the entry of a Pod that is there or should be.
@@ -208,7 +203,7 @@ func (c *comparison) expected(e *regplan.Expected) {
 // confirmed reports whether the Pod's own condition says that it is listed here: everywhere,
 // or everywhere but in other registries.
 func (c *comparison) confirmed(pod string) bool {
-	if inplace.IsTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
+	if podread.IsTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
 		return true
 	}
 	for _, other := range c.registries {
@@ -257,7 +252,7 @@ var reasons = map[regplan.Reason]struct{ is, why string }{
 // condition has it.
 func (c *comparison) why(d *usherv1alpha1.EntryDifference) string {
 	if pod := c.pods[d.Pod]; pod != nil {
-		condition := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered)
+		condition := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
 		if condition != nil && condition.Reason == d.Reason {
 			if _, detail, found := strings.Cut(condition.Message, fmt.Sprintf(": Registry %s: ", c.registry)); found {
 				return strings.ReplaceAll(detail, "\n", " ")

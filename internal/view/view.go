@@ -15,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // Objects are what a view is made of, as the API server has them.
@@ -188,11 +189,7 @@ type Pod struct {
 }
 
 // Entry is whether a registry lists a Pod, as far as the Pod shows it.
-type Entry struct {
-	Registry string `json:"registry"`
-	// Listed is True, False or Unknown.
-	Listed string `json:"listed"`
-}
+type Entry = regplan.Shows
 
 // Wait is one thing that a Pod waits for.
 type Wait struct {

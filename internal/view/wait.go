@@ -11,8 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -135,15 +136,15 @@ func (w *waiter) foreignFinalizers() {
 
 // notReady is why a Pod that waits for nobody outside is not ready.
 func (w *waiter) notReady() {
-	ready := inplace.ConditionOf(w.pod, corev1.PodReady)
-	if inplace.IsTrue(w.pod, corev1.PodReady) || w.pod.Status.Phase == corev1.PodSucceeded {
+	ready := podread.Condition(w.pod, corev1.PodReady)
+	if podread.IsTrue(w.pod, corev1.PodReady) || w.pod.Status.Phase == corev1.PodSucceeded {
 		return
 	}
 	one := Wait{What: "is not ready yet", Next: w.command("describe pod %s", w.pod.Name)}
 	if ready != nil {
 		one.Since = ready.LastTransitionTime.Time
 	}
-	scheduled := inplace.ConditionOf(w.pod, corev1.PodScheduled)
+	scheduled := podread.Condition(w.pod, corev1.PodScheduled)
 	switch container := waitingContainer(w.pod); {
 	case w.pod.Status.Phase == corev1.PodFailed:
 		one.What = strings.TrimSpace("has failed: " + w.pod.Status.Reason + " " + w.pod.Status.Message)
@@ -162,16 +163,12 @@ func (w *waiter) notReady() {
 }
 
 func waitingContainer(pod *corev1.Pod) *corev1.ContainerStatus {
-	all := containerStatuses(pod)
-	if at := slices.IndexFunc(all, func(c corev1.ContainerStatus) bool { return c.State.Waiting != nil }); at >= 0 {
-		return &all[at]
-	}
-	return nil
+	return list.Find(containerStatuses(pod), func(c *corev1.ContainerStatus) bool { return c.State.Waiting != nil })
 }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
 func (w *waiter) condition() {
-	c := inplace.ConditionOf(w.pod, usherv1alpha1.ConditionRegistered)
+	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
 	if c == nil || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered || c.Message == "" {
 		return
 	}

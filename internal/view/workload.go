@@ -15,9 +15,10 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -40,7 +41,7 @@ func (o *Objects) other(shown map[string]regplan.Shown) Workload {
 	w := Workload{Summary: o.Other}
 	for _, pod := range o.Pods {
 		p := o.pod(pod, shown[pod.Name], nil)
-		p.Ready = inplace.IsTrue(pod, corev1.PodReady)
+		p.Ready = podread.IsTrue(pod, corev1.PodReady)
 		p.Available = p.Ready && pod.DeletionTimestamp == nil
 		w.Members = append(w.Members, p)
 	}
@@ -238,17 +239,11 @@ func (s *Summary) settled() bool {
 func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Blocked) Pod {
 	p := Pod{
 		Name: pod.Name, Node: pod.Spec.NodeName, State: stateOf(pod, shown.Holds), Created: pod.CreationTimestamp.Time,
-		Revision: setplan.RevisionOf(pod),
+		Revision: setplan.RevisionOf(pod), Entries: shown.Entries, Changed: changed(pod),
+		Images: list.Map(pod.Spec.Containers, func(c corev1.Container) string { return c.Name + "=" + c.Image }),
 	}
-	if c := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered); c != nil {
+	if c := podread.Condition(pod, usherv1alpha1.ConditionRegistered); c != nil {
 		p.Registered = string(c.Status)
-	}
-	for _, one := range shown.Entries {
-		p.Entries = append(p.Entries, Entry{one.Registry, string(one.Listed)})
-	}
-	p.Changed = changed(pod)
-	for _, c := range pod.Spec.Containers {
-		p.Images = append(p.Images, c.Name+"="+c.Image)
 	}
 	for _, c := range containerStatuses(pod) {
 		p.Restarts += int(c.RestartCount)
@@ -265,11 +260,11 @@ const StateDraining = "Draining"
 // changed is the latest of the times that the Pod itself shows.
 func changed(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time
-	if since, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]); err == nil && since.After(at) {
+	if since := podread.StateSince(pod); since.After(at) {
 		at = since
 	}
 	for _, kind := range []corev1.PodConditionType{corev1.PodReady, usherv1alpha1.ConditionRegistered} {
-		if c := inplace.ConditionOf(pod, kind); c != nil && c.LastTransitionTime.After(at) {
+		if c := podread.Condition(pod, kind); c != nil && c.LastTransitionTime.After(at) {
 			at = c.LastTransitionTime.Time
 		}
 	}
@@ -278,7 +273,7 @@ func changed(pod *corev1.Pod) time.Time {
 
 // drainedFor is the deletion that a Pod has been drained for; nil if there is none.
 func drainedFor(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
-	c := inplace.ConditionOf(pod, usherv1alpha1.ConditionRegistered)
+	c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
 	request, err := usherv1alpha1.DeletionRequestOf(pod)
 	if err != nil || c == nil || c.Status != corev1.ConditionFalse || pod.DeletionTimestamp != nil || slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
 		return nil

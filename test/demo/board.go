@@ -239,7 +239,7 @@ func (b *board) pod(set string, member view.Pod, object *corev1.Pod, before *pod
 	}
 	p.address = net.JoinHostPort(object.Status.PodIP, port)
 	// The registry itself says more than the Pod does.
-	p.Entries = []view.Entry{{Registry: "discovery", Listed: map[bool]string{true: "True", false: "False"}[b.entries[p.address]]}}
+	p.Entries = []view.Entry{{Registry: "discovery", Listed: map[bool]corev1.ConditionStatus{true: "True", false: "False"}[b.entries[p.address]]}}
 	was := before != nil && before.listed()
 	if before != nil {
 		p.moved = before.moved

@@ -15,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Node is what the node of a kubelet can do.
@@ -236,7 +237,7 @@ func Active(pod *corev1.Pod) bool {
 
 // Condition is a condition of a Pod; the zero condition if there is none of that type.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	return ptr.Deref(inplace.ConditionOf(pod, kind), corev1.PodCondition{})
+	return ptr.Deref(podread.Condition(pod, kind), corev1.PodCondition{})
 }
 
 // SetCondition writes a condition as a kubelet does.
@@ -265,5 +266,5 @@ func ContainerStatus(pod *corev1.Pod, name string) corev1.ContainerStatus {
 
 // gatesOpen reports whether all readiness gates of a Pod are True.
 func gatesOpen(pod *corev1.Pod) bool {
-	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !inplace.IsTrue(pod, g.ConditionType) })
+	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !podread.IsTrue(pod, g.ConditionType) })
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // resizable are the resources that can change in a running container.
@@ -177,7 +178,7 @@ func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 // allocated to the container counts too.
 func (s State) resized(pod *corev1.Pod, name string, want corev1.ResourceRequirements) bool {
 	status := StatusOf(pod, name)
-	underWay := IsTrue(pod, corev1.PodResizePending) || IsTrue(pod, corev1.PodResizeInProgress)
+	underWay := podread.IsTrue(pod, corev1.PodResizePending) || podread.IsTrue(pod, corev1.PodResizeInProgress)
 	if status == nil || status.Resources == nil || !startedOrBlocked(status) || underWay {
 		return false
 	}

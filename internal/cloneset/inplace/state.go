@@ -19,6 +19,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // State is the record of a Pod's latest in-place update, kept in the annotation
@@ -238,18 +239,7 @@ func RunsSpec(pod *corev1.Pod) bool {
 // StatusOf returns the status of a container of the Pod; nil if there is none.
 func StatusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	is := func(s *corev1.ContainerStatus) bool { return s.Name == name }
-	return cmp.Or(find(pod.Status.ContainerStatuses, is), find(pod.Status.InitContainerStatuses, is))
-}
-
-// ConditionOf returns a condition of the Pod; nil if it lacks it.
-func ConditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	return find(pod.Status.Conditions, func(c *corev1.PodCondition) bool { return c.Type == kind })
-}
-
-// IsTrue reports whether the Pod has a condition that is True.
-func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	c := ConditionOf(pod, kind)
-	return c != nil && c.Status == corev1.ConditionTrue
+	return cmp.Or(list.Find(pod.Status.ContainerStatuses, is), list.Find(pod.Status.InitContainerStatuses, is))
 }
 
 // ImageOf returns the image that the Pod's spec asks for in a container; "" if there is no
@@ -261,15 +251,5 @@ func ImageOf(pod *corev1.Pod, name string) string {
 // ContainerOf returns a container of the Pod's spec; nil if there is none.
 func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	is := func(c *corev1.Container) bool { return c.Name == name }
-	return cmp.Or(find(pod.Spec.Containers, is), find(pod.Spec.InitContainers, is))
-}
-
-// find returns the first member of a list that is sought; nil if none is.
-func find[T any](list []T, is func(*T) bool) *T {
-	for i := range list {
-		if is(&list[i]) {
-			return &list[i]
-		}
-	}
-	return nil
+	return cmp.Or(list.Find(pod.Spec.Containers, is), list.Find(pod.Spec.InitContainers, is))
 }

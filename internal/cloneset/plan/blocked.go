@@ -13,6 +13,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Blocked is a Pod that waits at a gate for someone outside, in an update for its
@@ -135,7 +136,7 @@ func (p *podState) wait(keys []string, batch *Batch) []Blocked {
 	case stuck != nil:
 		return []Blocked{*stuck}
 	case len(keys) > 0:
-		return []Blocked{{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: reachedState(p.pod)}}
+		return []Blocked{{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: podread.StateSince(p.pod)}}
 	}
 	return nil
 }
@@ -278,7 +279,7 @@ func (p *podState) stuck() *Blocked {
 // notReadySince is since when the Pod is not ready; zero if unknown. The kubelet does not
 // report since when a container waits.
 func notReadySince(pod *corev1.Pod) time.Time {
-	if c := inplace.ConditionOf(pod, corev1.PodReady); c != nil && c.Status != corev1.ConditionTrue {
+	if c := podread.Condition(pod, corev1.PodReady); c != nil && c.Status != corev1.ConditionTrue {
 		return c.LastTransitionTime.Time
 	}
 	return time.Time{}

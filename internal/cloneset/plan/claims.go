@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // endTimeout is how much longer than its grace period a Pod may take to end before its
@@ -150,7 +151,7 @@ func (p *podState) endsBy() (time.Time, bool) {
 	case !p.ended():
 		return time.Time{}, false
 	case p.preparesDelete():
-		return reachedState(p.pod).Add(endTimeout), true
+		return podread.StateSince(p.pod).Add(endTimeout), true
 	}
 	return time.Time{}, true
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // PodInfo is what is read of one version of a Pod, independent of its set. For an
@@ -135,12 +136,12 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 }
 
 func (f *PodInfo) readConditions(pod *corev1.Pod) {
-	if c := inplace.ConditionOf(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
+	if c := podread.Condition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
 		f.ready, f.readySince = true, c.LastTransitionTime.Time
 	}
-	f.able = inplace.IsTrue(pod, corev1.ContainersReady)
-	f.inPlaceReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionInPlaceUpdateReady), &noCondition)
-	f.podReady = cmp.Or(inplace.ConditionOf(pod, apps.ConditionPodReady), &noCondition)
+	f.able = podread.IsTrue(pod, corev1.ContainersReady)
+	f.inPlaceReady = cmp.Or(podread.Condition(pod, apps.ConditionInPlaceUpdateReady), &noCondition)
+	f.podReady = cmp.Or(podread.Condition(pod, apps.ConditionPodReady), &noCondition)
 	gates := pod.Spec.ReadinessGates
 	f.inPlaceReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})
 	f.podReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionPodReady})
@@ -201,12 +202,6 @@ type podState struct {
 	moved     bool // that action changes its state
 	fixed     bool // no other action may replace it
 	deferred  bool // the API server has asked to wait before it is deleted
-}
-
-// reachedState is when the Pod reached its state; zero if unknown.
-func reachedState(pod *corev1.Pod) time.Time {
-	at, _ := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]) // zero if it fails
-	return at
 }
 
 // active reports whether the Pod holds a place in the set: it runs or will, and is not

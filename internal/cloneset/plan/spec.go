@@ -18,6 +18,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // SpecOf reads a CloneSet. Admission refuses illegal values; an object older than those
@@ -26,21 +27,19 @@ import (
 func SpecOf(set *apps.CloneSet) (Spec, error) {
 	in := &set.Spec
 	spec := Spec{
-		Replicas:     int(ptr.Deref(in.Replicas, 1)),
-		PodsToDelete: in.ScaleStrategy.PodsToDelete,
-		Method:       cmp.Or(in.UpdateStrategy.Type, apps.UpdateReCreate),
-		Paused:       in.UpdateStrategy.Paused,
-		MinReady:     time.Duration(in.MinReadySeconds) * time.Second,
-		Hooks:        lifecycle.FromSpec(in.Lifecycle),
-		Spread:       readSpread(&in.Template),
-		Scatter:      in.UpdateStrategy.ScatterStrategy,
-		Pull:         readPull(set.Annotations),
+		Replicas:       int(ptr.Deref(in.Replicas, 1)),
+		PodsToDelete:   in.ScaleStrategy.PodsToDelete,
+		Method:         cmp.Or(in.UpdateStrategy.Type, apps.UpdateReCreate),
+		Paused:         in.UpdateStrategy.Paused,
+		MinReady:       time.Duration(in.MinReadySeconds) * time.Second,
+		Hooks:          lifecycle.FromSpec(in.Lifecycle),
+		Spread:         readSpread(&in.Template),
+		Scatter:        in.UpdateStrategy.ScatterStrategy,
+		Pull:           readPull(set.Annotations),
+		ClaimTemplates: list.Map(in.VolumeClaimTemplates, func(t apps.ClaimTemplate) string { return t.Metadata.Name }),
 
 		MaxUnavailable:    Count{Value: 20, Percent: true},
 		DisableClaimReuse: in.ScaleStrategy.DisablePVCReuse,
-	}
-	for i := range in.VolumeClaimTemplates {
-		spec.ClaimTemplates = append(spec.ClaimTemplates, in.VolumeClaimTemplates[i].Metadata.Name)
 	}
 
 	if in.ProgressDeadlineSeconds != nil && *in.ProgressDeadlineSeconds != math.MaxInt32 { // as for a Deployment, this means none

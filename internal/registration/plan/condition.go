@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 const (
@@ -29,7 +31,7 @@ func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 	if !ix.hasCondition(p, released) {
 		return
 	}
-	now, next := Condition(p.Pod, usherv1alpha1.ConditionRegistered), ix.conditionWithoutWait(p, released)
+	now, next := podread.Condition(p.Pod, usherv1alpha1.ConditionRegistered), ix.conditionWithoutWait(p, released)
 	first, head := ix.summarize(waiting)
 	switch {
 	case first != nil:
@@ -81,7 +83,7 @@ func (ix *index) hasCondition(p *pod, released bool) bool {
 // Registration selects any more keeps its status until it is released.
 func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition {
 	c := corev1.PodCondition{
-		Type: usherv1alpha1.ConditionRegistered, Status: conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered),
+		Type: usherv1alpha1.ConditionRegistered, Status: podread.Status(p.Pod, usherv1alpha1.ConditionRegistered),
 		LastTransitionTime: metav1.NewTime(ix.Now),
 	}
 	if status, decided := ix.turn(p); decided {
@@ -103,7 +105,7 @@ func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition
 // about it begins, which counts the others. That stays the same while the rest of the message,
 // such as an error, may change with every attempt.
 func (ix *index) summarize(waiting []Waiting) (first *Waiting, head string) {
-	reported := only(waiting, ix.worthReporting)
+	reported := list.Only(waiting, ix.worthReporting)
 	if len(reported) == 0 {
 		return nil, ""
 	}

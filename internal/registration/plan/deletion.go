@@ -17,6 +17,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // DefaultRequestTimeout is how long a Pod whose deletion was asked for stays out of its
@@ -93,7 +94,7 @@ func (ix *index) queueEvictions() {
 func (ix *index) allowed(budget *policyv1.PodDisruptionBudget, selector labels.Selector) int {
 	healthy := 0
 	for _, p := range ix.pods {
-		if p.DeletionTimestamp == nil && conditionStatus(p.Pod, corev1.PodReady) == corev1.ConditionTrue && selector.Matches(labels.Set(p.Labels)) {
+		if p.DeletionTimestamp == nil && podread.Status(p.Pod, corev1.PodReady) == corev1.ConditionTrue && selector.Matches(labels.Set(p.Labels)) {
 			healthy++
 		}
 	}
@@ -107,7 +108,7 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 	for _, p := range ix.pods {
 		switch {
 		// One that is not Ready does not count as healthy any more.
-		case !p.evicted, conditionStatus(p.Pod, corev1.PodReady) != corev1.ConditionTrue,
+		case !p.evicted, podread.Status(p.Pod, corev1.PodReady) != corev1.ConditionTrue,
 			!selector.Matches(labels.Set(p.Labels)):
 		case p.drains():
 			allowed--

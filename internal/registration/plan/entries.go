@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -163,7 +164,7 @@ func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
 	case !c.Swept:
 		c.Orphans = nil
 	case len(c.Orphans)*OrphanFloor > ours:
-		c.Orphans = only(c.Orphans, func(change registry.Change) bool { return ix.Suspects[c.Target][change.Entry.ID] })
+		c.Orphans = list.Only(c.Orphans, func(change registry.Change) bool { return ix.Suspects[c.Target][change.Entry.ID] })
 	}
 	c.unsettled = c.unsettled || slices.ContainsFunc(slices.Concat(c.Leaves, c.Orphans), func(change registry.Change) bool {
 		return change.Entry.Unsettled != ""

@@ -14,6 +14,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Finding is a hook that one side names and the other does not.
@@ -63,7 +64,7 @@ func (ix *index) cloneSetsOf(r *registration) []*appsv1alpha1.CloneSet {
 	for _, p := range r.pods {
 		owners[p.owner] = true
 	}
-	return only(ix.CloneSets, func(set *appsv1alpha1.CloneSet) bool { return owners[set.UID] || r.Selects(templateLabels(set)) })
+	return list.Only(ix.CloneSets, func(set *appsv1alpha1.CloneSet) bool { return owners[set.UID] || r.Selects(templateLabels(set)) })
 }
 
 func templateLabels(set *appsv1alpha1.CloneSet) labels.Set {
@@ -79,10 +80,7 @@ func unused(r *registration, sets []*appsv1alpha1.CloneSet) (found []Finding) {
 	if len(sets) == 0 {
 		return nil
 	}
-	names := make([]string, len(sets))
-	for i, set := range sets {
-		names[i] = set.Name
-	}
+	names := list.Map(sets, (*appsv1alpha1.CloneSet).GetName)
 	add := func(gate Gate, key, remedy string, uses func(*appsv1alpha1.CloneSet) bool) {
 		if key == "" || slices.ContainsFunc(sets, uses) {
 			return

@@ -20,6 +20,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -280,7 +281,7 @@ func (b *podBuilder) gate(turn string) {
 	if turn == "off" {
 		b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse)
 	}
-	Condition(b.condition(corev1.PodReady, corev1.ConditionFalse).pod, corev1.PodReady).Reason = reasonGates
+	podread.Condition(b.condition(corev1.PodReady, corev1.ConditionFalse).pod, corev1.PodReady).Reason = reasonGates
 }
 
 const weightPath = "metadata.annotations['example.com/weight']"

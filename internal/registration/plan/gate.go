@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Kubernetes lists a Pod in a Service while it is Ready. There Usher has no entry to write:
@@ -35,7 +36,7 @@ func HasGate(pod *corev1.Pod) bool {
 
 // answered reports whether the kubelet has answered a turn of the gate.
 func answered(a, b *corev1.Pod) bool {
-	return HasGate(a) && conditionStatus(a, corev1.PodReady) != conditionStatus(b, corev1.PodReady)
+	return HasGate(a) && podread.Status(a, corev1.PodReady) != podread.Status(b, corev1.PodReady)
 }
 
 // operates reports whether Usher can bring the Pod into a target of the Registration, and take
@@ -55,7 +56,7 @@ func (ix *index) leavesService(p *pod, r *registration) bool {
 // turn returns the status of the condition of a Pod that is in a Service; false if the
 // registries that Usher writes to decide.
 func (ix *index) turn(p *pod) (corev1.ConditionStatus, bool) {
-	now := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered)
+	now := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered)
 	inService := func(r *registration) bool { return r.gated }
 	switch {
 	case ix.abandons(p):
@@ -81,7 +82,7 @@ func (ix *index) abandons(p *pod) bool {
 // holdsBack reports whether the gate keeps a Pod out of its Service that no Registration
 // selects.
 func (ix *index) holdsBack(p *pod) bool {
-	return ix.abandons(p) && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
+	return ix.abandons(p) && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
 }
 
 // holds reports whether a hook waits for the target. A Service is waited for only on behalf of
@@ -102,14 +103,14 @@ func (l *listing) inService(p *pod) presence {
 		found.current = found.current || e.Weight > 0
 	}
 	found.serving = found.current
-	found.listed = found.current || conditionStatus(p.Pod, corev1.PodReady) == corev1.ConditionTrue ||
-		p.gate && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
+	found.listed = found.current || podread.Status(p.Pod, corev1.PodReady) == corev1.ConditionTrue ||
+		p.gate && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
 	return found
 }
 
 // stage is whom a Pod waits for on its way into a Service, or out of it.
 func (p *pod) stage(t Target, in bool) string {
-	gate, ready := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered), conditionStatus(p.Pod, corev1.PodReady)
+	gate, ready := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered), podread.Status(p.Pod, corev1.PodReady)
 	switch {
 	case p.gate && (gate == corev1.ConditionTrue) != in:
 		return fmt.Sprintf("its readiness gate %s is %s yet", usherv1alpha1.ConditionRegistered, gate)
@@ -124,7 +125,7 @@ func (p *pod) stage(t Target, in bool) string {
 // goneFromService is since when a Pod is gone from a Service: since now, or a while later if
 // nothing shows that the kubelet has answered the last turn of the gate.
 func (ix *index) goneFromService(p *pod) time.Time {
-	gate, ready := Condition(p.Pod, usherv1alpha1.ConditionRegistered), Condition(p.Pod, corev1.PodReady)
+	gate, ready := podread.Condition(p.Pod, usherv1alpha1.ConditionRegistered), podread.Condition(p.Pod, corev1.PodReady)
 	if p.gate && gate != nil && ready != nil && ready.LastTransitionTime.Before(&gate.LastTransitionTime) {
 		return ix.Now.UTC().Add(unanswered)
 	}

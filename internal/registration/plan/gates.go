@@ -12,9 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -235,7 +235,7 @@ func (ix *index) goneSince(p *pod, t Target) (gone time.Time, ever bool) {
 	if ix.gated(t) {
 		return ix.goneFromService(p), true
 	}
-	if !p.hasFinalizer() && conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown {
+	if !p.hasFinalizer() && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown {
 		return time.Time{}, false
 	}
 	return ix.Now.UTC(), true
@@ -245,7 +245,7 @@ func (ix *index) goneSince(p *pod, t Target) (gone time.Time, ever bool) {
 // need no care: Kubernetes takes a terminating Pod out of them.
 func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 	var v verdict
-	gate, since := GateLeaving, deletionSince(p.Pod)
+	gate, since := GateLeaving, podread.DeletedSince(p.Pod)
 	if p.DeletionTimestamp != nil {
 		gate = GateDeletion
 	}
@@ -280,16 +280,6 @@ func (w Waiting) unlessGone(found presence, t Target) (wait Waiting, gone bool) 
 		return w.withoutGate(t), false
 	}
 	return w.because(ReasonStillListed, found.inService.stage(t, false)), false
-}
-
-// deletionSince is when somebody asked for the Pod's deletion: its timestamp is when the
-// grace period ends.
-func deletionSince(pod *corev1.Pod) time.Time {
-	if pod.DeletionTimestamp == nil {
-		return time.Time{}
-	}
-	grace := ptr.Deref(pod.DeletionGracePeriodSeconds, 0)
-	return pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
 }
 
 func (w Waiting) because(reason Reason, message string) Waiting {

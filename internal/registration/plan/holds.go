@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Hold is a label or finalizer that keeps a Pod until Registrations release it.
@@ -44,8 +46,8 @@ type Shown struct {
 
 // Shows is whether a registry lists a Pod, as far as the Pod shows it.
 type Shows struct {
-	Registry string
-	Listed   corev1.ConditionStatus
+	Registry string                 `json:"registry"`
+	Listed   corev1.ConditionStatus `json:"listed"`
 }
 
 // Show returns what Pods show, by the Pod's name. It is made of the objects alone: no
@@ -62,7 +64,7 @@ func Show(snapshot Snapshot) map[string]Shown {
 // entries takes the condition for what it says of all registries, and the drain's record for
 // those that have let go.
 func (p *pod) entries() (out []Shows) {
-	status, record := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered), ReadRecord(p.Pod)
+	status, record := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered), ReadRecord(p.Pod)
 	var names []string
 	for _, r := range p.selectedBy {
 		names = append(names, r.Spec.Registries...)
@@ -92,9 +94,7 @@ func (r *Record) has(registry string) bool {
 }
 
 func (p *pod) holds() (out []Hold) {
-	for _, h := range p.hooks {
-		out = append(out, p.hold(h.gate, h.key.name, h.answerers))
-	}
+	out = list.Map(p.hooks, func(h hook) Hold { return p.hold(h.gate, h.key.name, h.answerers) })
 	if p.DeletionTimestamp != nil && p.hasFinalizer() {
 		out = append(out, p.hold(GateDeletion, usherv1alpha1.Finalizer, p.all()))
 	}
@@ -130,11 +130,11 @@ func (p *pod) waitsSince(gate Gate) time.Time {
 	case record != nil && record.Gate == gate:
 		return record.Began
 	case gate == GateDeletion:
-		return deletionSince(p.Pod)
+		return podread.DeletedSince(p.Pod)
 	case gate == GateRequested && p.request != nil:
 		return p.request.Since.Time
 	case gate.leaves():
-		return p.stateSince()
+		return podread.StateSince(p.Pod)
 	}
-	return later(p.stateSince(), readySince(p.Pod))
+	return later(podread.StateSince(p.Pod), readySince(p.Pod))
 }

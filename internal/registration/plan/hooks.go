@@ -10,6 +10,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // createdPending and createdDone are the values of a created hook's label.
@@ -166,7 +167,7 @@ func (r *registration) createdKey(lifecycle appsv1alpha1.Lifecycle) string {
 func (r *registration) hookFinalizers(pod *corev1.Pod) []string {
 	keys := r.Spec.Hooks
 	named := []string{keys.PreNormal, keys.InPlaceUpdate, keys.PreDelete}
-	return only(pod.Finalizers, func(name string) bool {
+	return list.Only(pod.Finalizers, func(name string) bool {
 		return slices.Contains(named, name) || slices.Contains(named, "") && r.hasName(name)
 	})
 }

@@ -16,6 +16,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // index is a snapshot with its objects tied together: which Registration selects which
@@ -128,9 +129,7 @@ func newIndex(snapshot Snapshot) *index {
 
 func (ix *index) indexRegistrations() {
 	if ix.registrations == nil {
-		for _, r := range ix.Registrations {
-			ix.registrations = append(ix.registrations, ix.newRegistration(r))
-		}
+		ix.registrations = list.Map(ix.Registrations, ix.newRegistration)
 		return
 	}
 	for i, r := range ix.registrations {
@@ -299,12 +298,6 @@ func (p *pod) all() []*registration { return slices.Concat(p.selectedBy, p.forme
 func (p *pod) protected() bool {
 	return p.hasFinalizer() && !p.hasRecord() &&
 		!slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return !p.mayBeListedBy(r) })
-}
-
-// stateSince is when the Pod entered its lifecycle state, zero if it is not known.
-func (p *pod) stateSince() time.Time {
-	at, _ := time.Parse(time.RFC3339, p.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp]) // zero if it fails
-	return at
 }
 
 func noRegistry(name string) string {

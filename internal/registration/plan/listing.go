@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -127,7 +128,7 @@ func (l *listing) drop(e *registry.Entry, c change) {
 // regroup sets the entries of a Pod anew, all at once: a registry may list any number for one. What
 // idle Pods keep does not change.
 func (l *listing) regroup(uid types.UID, c change) {
-	left := only(l.byPod[uid], func(e *registry.Entry) bool { return !c.gone[e] })
+	left := list.Only(l.byPod[uid], func(e *registry.Entry) bool { return !c.gone[e] })
 	if l.byPod[uid] = append(left, c.come[uid]...); len(l.byPod[uid]) == 0 {
 		delete(l.byPod, uid)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Needs returns the targets that a plan for the snapshot has to list, sorted.
@@ -56,7 +57,7 @@ func SortedTargets(targets []Target) []Target { return sorted(slices.Clone(targe
 // isSettled reports whether the Pod itself shows that nothing is left to do for it. Targets
 // of settled Pods are listed only when they are due.
 func (p *pod) isSettled() bool {
-	registered := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered)
+	registered := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered)
 	switch {
 	case slices.ContainsFunc(p.hooks, func(h hook) bool { return h.leaving() || p.wanted() }):
 		return false

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Defaults of spec.nodeFailure.
@@ -26,7 +28,7 @@ const (
 // node does not. The node controller sets only Ready when a node falls silent: containers
 // and gates still claim that all is well.
 func Silent(pod *corev1.Pod) (since time.Time, yes bool) {
-	c := Condition(pod, corev1.PodReady)
+	c := podread.Condition(pod, corev1.PodReady)
 	if c == nil || c.Status == corev1.ConditionTrue || c.Reason == reasonGates || unready(pod) != "" {
 		return time.Time{}, false
 	}

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -51,10 +53,10 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 	}
 	o.Targets = r.Status.Targets
 	if slices.ContainsFunc(r.pods, func(p *pod) bool { return p.unfit(r) == "" }) {
-		o.Targets = slices.Concat(o.Targets, only(r.current, func(t Target) bool { return r.refused[t] == nil }))
+		o.Targets = slices.Concat(o.Targets, list.Only(r.current, func(t Target) bool { return r.refused[t] == nil }))
 	}
 	o.Targets = SortedTargets(o.Targets)
-	o.Kept = only(SortedTargets(r.Status.Targets), func(t Target) bool { return !ix.left(r, t) })
+	o.Kept = list.Only(SortedTargets(r.Status.Targets), func(t Target) bool { return !ix.left(r, t) })
 	if r.DeletionTimestamp != nil {
 		v, busy := ix.release(r)
 		o.Released, o.Forced = v.passes() && !busy, v.forced
@@ -113,7 +115,7 @@ type counts struct {
 // countsOf counts a Pod for each of its Registrations. For a target that this pass did not
 // list, the Pod's own condition counts.
 func (ix *index) countsOf(p *pod) []counts {
-	condition := conditionStatus(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
+	condition := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
 	drains := p.DeletionTimestamp != nil && len(p.ownFinalizers()) > 0 || slices.ContainsFunc(p.hooks, hook.leaving)
 	all := make([]counts, len(p.selectedBy))
 	for i, r := range p.selectedBy {

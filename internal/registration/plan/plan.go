@@ -8,6 +8,7 @@ import (
 	"time"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Plan is what a pass should do, in this order.
@@ -256,9 +257,6 @@ func (ix *index) forget(p *pod, patch *PodPatch) (waiting []Waiting) {
 
 // namesOf is the Pod's annotation of the Registrations that may have entries of it.
 func namesOf(registrations ...[]*registration) *string {
-	var names []string
-	for _, r := range slices.Concat(registrations...) {
-		names = append(names, r.Name)
-	}
+	names := list.Map(slices.Concat(registrations...), func(r *registration) string { return r.Name })
 	return new(strings.Join(distinct(names), ","))
 }

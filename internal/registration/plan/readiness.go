@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // reasonGates is the kubelet's reason for a Pod that waits for readiness gates
@@ -38,37 +39,23 @@ func unready(pod *corev1.Pod) string {
 		return "the Pod is terminating"
 	case pod.Status.PodIP == "":
 		return "the Pod has no address yet"
-	case conditionStatus(pod, corev1.ContainersReady) != corev1.ConditionTrue:
+	case podread.Status(pod, corev1.ContainersReady) != corev1.ConditionTrue:
 		return "its containers are not ready"
 	}
 	for _, gate := range pod.Spec.ReadinessGates {
 		if gate.ConditionType == usherv1alpha1.ConditionRegistered {
 			continue
 		}
-		if conditionStatus(pod, gate.ConditionType) != corev1.ConditionTrue {
+		if podread.Status(pod, gate.ConditionType) != corev1.ConditionTrue {
 			return fmt.Sprintf("its readiness gate %s is not True", gate.ConditionType)
 		}
 	}
 	return ""
 }
 
-// Condition is the Pod's condition of that kind; nil if it has none.
-func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-func conditionStatus(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
-	return ptr.Deref(Condition(pod, kind), corev1.PodCondition{Status: corev1.ConditionUnknown}).Status
-}
-
 // readySince is when the Pod's containers became ready, zero if it is not known.
 func readySince(pod *corev1.Pod) time.Time {
-	return ptr.Deref(Condition(pod, corev1.ContainersReady), corev1.PodCondition{}).LastTransitionTime.Time
+	return ptr.Deref(podread.Condition(pod, corev1.ContainersReady), corev1.PodCondition{}).LastTransitionTime.Time
 }
 
 // portOf resolves the name of a container port; 0 if there is none.
@@ -104,5 +91,5 @@ func differ(a, b *corev1.Pod) bool {
 	aReady, _ := Ready(a)
 	bReady, _ := Ready(b)
 	registered := usherv1alpha1.ConditionRegistered
-	return aReady != bReady || conditionStatus(a, registered) != conditionStatus(b, registered)
+	return aReady != bReady || podread.Status(a, registered) != podread.Status(b, registered)
 }

@@ -22,6 +22,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -302,7 +303,7 @@ var podWords = map[string]func(b *podBuilder, value string){
 		b.condition(corev1.PodReady, map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[value == "ready"])
 	},
 	"turned": func(b *podBuilder, span string) {
-		Condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(ago(span))
+		podread.Condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(ago(span))
 	},
 	// since says when the Pod became ready, and entered its state.
 	"since": func(b *podBuilder, value string) {

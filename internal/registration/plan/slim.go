@@ -4,12 +4,12 @@ package plan
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Slim returns a Pod with what plans are made from, and no more: for Pods of other
@@ -24,7 +24,7 @@ func Slim(pod *corev1.Pod) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName, ReadinessGates: pod.Spec.ReadinessGates,
-			Volumes: OwnClaims(pod),
+			Volumes: podread.OwnClaims(pod),
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP},
 	}
@@ -55,15 +55,4 @@ func readsCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 		return true
 	}
 	return slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: kind})
-}
-
-// OwnClaims are the Pod's volumes that are claims of its own: the CloneSet that has released a
-// Pod, or lost it to another controller, takes them over when the Pod is gone.
-func OwnClaims(pod *corev1.Pod) (own []corev1.Volume) {
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name) {
-			own = append(own, v)
-		}
-	}
-	return own
 }

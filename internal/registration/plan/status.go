@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // maxNamed bounds how many waits or findings one condition's message names.
@@ -107,7 +108,7 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 // waitingCondition names Pods that wait for a registry. A Pod that waits until it is ready,
 // or for callers' caches, makes progress.
 func waitingCondition(o Outcome) metav1.Condition {
-	waits := only(o.Waiting, func(w Waiting) bool { return w.Overdue || !w.Reason.onItsWay() })
+	waits := list.Only(o.Waiting, func(w Waiting) bool { return w.Overdue || !w.Reason.onItsWay() })
 	if len(waits) == 0 {
 		return conditionOf(usherv1alpha1.ConditionWaiting, metav1.ConditionFalse, ReasonNothingWaits, "No Pod waits for a registry.")
 	}
@@ -116,11 +117,6 @@ func waitingCondition(o Outcome) metav1.Condition {
 		reason = ReasonDeadlineExceeded
 	}
 	return conditionOf(usherv1alpha1.ConditionWaiting, metav1.ConditionTrue, reason, joinMessages(waits, Waiting.String))
-}
-
-// only returns those to keep.
-func only[T any](all []T, keep func(T) bool) []T {
-	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !keep(one) })
 }
 
 // onItsWay reports whether the Pod makes progress without anybody's attention.
@@ -175,10 +171,7 @@ func validCondition(o Outcome) metav1.Condition {
 }
 
 func joinMessages[T any](all []T, message func(T) string) string {
-	var parts []string
-	for _, one := range all[:min(len(all), maxNamed)] {
-		parts = append(parts, message(one))
-	}
+	parts := list.Map(all[:min(len(all), maxNamed)], message)
 	if more := len(all) - maxNamed; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}

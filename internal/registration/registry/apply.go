@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Decide compares the changes with what a registry holds, and calls do for those that are
@@ -85,10 +87,7 @@ func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 
 // Entries returns the entries of what a registry holds, in the order of List.
 func Entries[T any](found []T, entry func(T) Entry) []Entry {
-	entries := make([]Entry, 0, len(found))
-	for _, one := range found {
-		entries = append(entries, entry(one))
-	}
+	entries := list.Map(found, entry)
 	Sort(entries)
 	return entries
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -59,10 +60,7 @@ func (r *Registry) round(ctx context.Context, n names, changes []registry.Change
 	if err != nil {
 		return nil, err
 	}
-	hosts := make([]string, 0, len(changes))
-	for _, change := range changes {
-		hosts = append(hosts, n.host(change.Entry.ID))
-	}
+	hosts := list.Map(changes, func(c registry.Change) string { return n.host(c.Entry.ID) })
 	instances, err := r.read(ctx, n, hosts, srvs)
 	if err != nil {
 		return nil, err
@@ -238,9 +236,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	for _, i := range instances {
-		entries = append(entries, i.entry)
-	}
+	entries = append(entries, list.Map(instances, func(i *instance) registry.Entry { return i.entry })...)
 	registry.Sort(entries)
 	return entries, nil
 }
@@ -313,11 +309,7 @@ func (i *instance) stored(n names) (stored, bool) {
 }
 
 func (i *instance) addresses() []string {
-	var all []string
-	for _, rr := range slices.Concat(i.sets[1:]...) {
-		all = append(all, dns.Field(rr, 1))
-	}
-	return all
+	return list.Map(slices.Concat(i.sets[1:]...), func(rr dns.RR) string { return dns.Field(rr, 1) })
 }
 
 // version is a digest of records without their TTL.
@@ -332,11 +324,7 @@ func version(sets ...[]dns.RR) string {
 
 // general copies records, because the DNS library modifies those that it is given.
 func general[T dns.RR](set []T) []dns.RR {
-	copies := make([]dns.RR, 0, len(set))
-	for _, rr := range set {
-		copies = append(copies, dns.Copy(rr))
-	}
-	return copies
+	return list.Map(set, func(rr T) dns.RR { return dns.Copy(rr) })
 }
 
 // wanted returns the records of an entry. Errors are permanent.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -158,11 +159,7 @@ func (w *worker) remove(leaving []server) error {
 
 // execute runs commands. A refusal by HAProxy is reported for its change.
 func (w *worker) execute(commands []command) error {
-	lines := make([]string, 0, len(commands))
-	for _, c := range commands {
-		lines = append(lines, c.line)
-	}
-	answers, err := w.run(lines...)
+	answers, err := w.run(list.Map(commands, func(c command) string { return c.line })...)
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,11 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -95,12 +97,8 @@ func Of(r *usherv1alpha1.Registry, namespace string) (Kind, registry.Settings) {
 }
 
 func find(rows []Kind) (Kind, registry.Settings) {
-	for _, row := range rows {
-		if row.settings != nil {
-			return row, *row.settings
-		}
-	}
-	return Kind{}, registry.Settings{}
+	kind := ptr.Deref(list.Find(rows, func(row *Kind) bool { return row.settings != nil }), Kind{})
+	return kind, ptr.Deref(kind.settings, registry.Settings{})
 }
 
 // Connect returns a function that makes a connector for a Registry of any kind. root is
@@ -130,10 +128,7 @@ func only(secret map[string][]byte, keys keys) map[string][]byte {
 
 // fields lists the fields of all kinds, for messages.
 func fields(rows []Kind) string {
-	var all []string
-	for _, row := range rows {
-		all = append(all, "spec."+row.Name)
-	}
+	all := list.Map(rows, func(row Kind) string { return "spec." + row.Name })
 	last := len(all) - 1
 	return strings.Join(all[:last], ", ") + " and " + all[last]
 }

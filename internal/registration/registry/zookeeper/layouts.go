@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -163,10 +164,7 @@ func (dubbo) encode(service string, e registry.Entry) (string, []byte, error) {
 			scheme = e.Metadata[key]
 		}
 	}
-	pairs := make([]string, 0, len(params))
-	for _, key := range slices.Sorted(maps.Keys(params)) {
-		pairs = append(pairs, key+"="+params[key])
-	}
+	pairs := list.Map(slices.Sorted(maps.Keys(params)), func(key string) string { return key + "=" + params[key] })
 	name := url.QueryEscape(scheme + "://" + e.HostPort() + "/" + service + "?" + strings.Join(pairs, "&"))
 	return name, encode.JSON(stored{Usher: &mark{Owner: e.Owner}}), nil
 }

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package list has what package slices lacks.
+package list
+
+import "slices"
+
+// Map is what f makes of each element; nil of none.
+func Map[S, T any](all []S, f func(S) T) []T {
+	out := slices.Grow([]T(nil), len(all))
+	for _, one := range all {
+		out = append(out, f(one))
+	}
+	return out
+}
+
+// Only are the elements to keep, in a slice of their own.
+func Only[T any](all []T, keep func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !keep(one) })
+}
+
+// Find is the first element that fits, in its place; nil if none does.
+func Find[T any](all []T, fits func(*T) bool) *T {
+	for i := range all {
+		if fits(&all[i]) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// Pointers are the elements in their places.
+func Pointers[T any, P ~*T](all []T) []P {
+	out := make([]P, len(all))
+	for i := range all {
+		out[i] = &all[i]
+	}
+	return out
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podread has what everybody reads of a Pod.
+package podread
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+)
+
+// Condition is a condition of the Pod, in its place; nil if it lacks it.
+func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	return list.Find(pod.Status.Conditions, func(c *corev1.PodCondition) bool { return c.Type == kind })
+}
+
+// Status is that of a condition; Unknown if the Pod lacks it.
+func Status(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
+	return ptr.Deref(Condition(pod, kind), corev1.PodCondition{Status: corev1.ConditionUnknown}).Status
+}
+
+// IsTrue reports whether the Pod has a condition that is True.
+func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	c := Condition(pod, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// StateSince is when the Pod reached its lifecycle state; zero if it does not say so.
+func StateSince(pod *corev1.Pod) time.Time {
+	at, _ := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]) // zero if it fails
+	return at
+}
+
+// DeletedSince is when somebody deleted the Pod; zero if nobody did. Its deletion timestamp is
+// when its grace period ends.
+func DeletedSince(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp == nil {
+		return time.Time{}
+	}
+	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+}
+
+// OwnClaims are the Pod's volumes that are claims of its own: their names end with the Pod's. The
+// CloneSet that has released a Pod, or lost it to another controller, takes them over when the
+// Pod is gone.
+func OwnClaims(pod *corev1.Pod) (own []corev1.Volume) {
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name) {
+			own = append(own, v)
+		}
+	}
+	return own
+}
