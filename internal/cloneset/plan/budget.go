@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -71,4 +72,92 @@ func (s *Spec) maxUnavailable() int {
 		return s.MaxUnavailable.up(s.Replicas)
 	}
 	return s.MaxUnavailable.down(s.Replicas)
+}
+
+// ledger counts, through the steps of one pass, what the budgets allow. Every step that
+// takes a Pod out of service pays here first.
+type ledger struct {
+	replicas, maxUnavailable int
+	// pods counts the active Pods that hold a place in the set.
+	pods int
+	// available counts those of them that serve.
+	available int
+	// underway counts the unavailable Pods that have the update revision or are on their
+	// way to it. No more than may be unavailable are touched at a time: otherwise a node
+	// with a brief outage would have all its Pods updated at once, since they are
+	// unavailable anyway, even if the new revision is broken.
+	underway int
+	// starts counts how many Pods may still be taken out of service or created in this
+	// pass; below 0 means no bound.
+	starts int
+}
+
+// start takes one of the pass's starts.
+func (l *ledger) start() bool {
+	if l.starts == 0 {
+		return false
+	}
+	l.starts--
+	return true
+}
+
+// spare reports whether one more available Pod may leave.
+func (l *ledger) spare() bool { return l.available > l.replicas-l.maxUnavailable }
+
+// surplus is the number of Pods above the replicas; negative if some are missing.
+func (l *ledger) surplus() int { return l.pods - l.replicas }
+
+// takeDown pays for taking a Pod out of service to replace or update it. A Pod that is
+// already unavailable costs nothing, but there must be room: see underway.
+func (l *ledger) takeDown(p *podState, room bool) bool {
+	switch {
+	case p.underway: // paid for in an earlier pass
+	case p.available && !l.spare(), !p.available && !room:
+		return false
+	}
+	if !p.deferred && !l.start() { // a deferred deletion has had its start
+		return false
+	}
+	l.hold(p)
+	return true
+}
+
+// roomForUpdate reports whether one more unavailable Pod may be updated.
+func (l *ledger) roomForUpdate() bool { return l.underway < l.maxUnavailable+l.surplus() }
+
+// hold counts a Pod as out of service and under way; it keeps its place.
+func (l *ledger) hold(p *podState) {
+	l.available -= one(p.available)
+	l.underway += one(!p.underway)
+	p.available, p.underway = false, true
+}
+
+// drop stops counting a Pod that leaves its place in this pass.
+func (l *ledger) drop(p *podState) {
+	l.pods--
+	l.available -= one(p.available)
+	l.underway -= one(p.underway)
+}
+
+// openLedger counts the set as the previous steps left it.
+func (p *pass) openLedger() {
+	p.ledger = ledger{replicas: p.Spec.Replicas, maxUnavailable: p.Spec.maxUnavailable(), starts: cmp.Or(p.Starts, -1)}
+	for _, v := range p.pods {
+		p.wakeAt(v.wakeAt)
+		leaving := v.state == apps.StatePreparingDelete
+		v.underway = v.isUnderway()
+		if !p.counted(v) {
+			continue
+		}
+		v.leaving = leaving
+		p.ledger.pods++
+		p.ledger.available += one(v.available)
+		p.ledger.underway += one(v.underway)
+	}
+}
+
+// isUnderway reports whether a Pod does not serve and either has the update revision, is
+// on its way to it, is being removed, or returns in this pass.
+func (p *podState) isUnderway() bool {
+	return !p.available && !p.awaitsRemoval() && (p.isUpdated || p.preparesDelete() || p.fixed || p.begun())
 }

@@ -4,7 +4,7 @@
 // Plan, and the same snapshot gives the same plan.
 //
 // Make runs these steps in this order. Each pays from one ledger
-// (ledger.go) for what it takes out of service:
+// (budget.go) for what it takes out of service:
 //
 //	step              decides                                             pays
 //	cancelScaleIn     which Pods leave PreparingDelete when a scale-in    nothing

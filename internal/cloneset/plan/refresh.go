@@ -3,13 +3,18 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/encode"
 )
 
@@ -133,4 +138,111 @@ func (p *pass) cleanUp(v *podState) {
 	default:
 		p.act(v, Action{Verb: Move, Reason: ReasonCleanUp, To: apps.StatePreparingDelete})
 	}
+}
+
+// advance continues an update in place that takes more than one write: with the
+// containers of the next launch priority, and with cpu and memory that the writer of the
+// record did not get to write. It is no new update: the Pod is out of service and paid
+// for, so it continues while the set is paused too. A Pod that is to get another revision
+// is left to its update.
+func (p *pass) advance(v *podState, conditions []Condition) bool {
+	if !v.unfinished() || v.chosen || v.pending || v.preparesDelete() {
+		return false
+	}
+	if v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate) {
+		return p.backToGate(v)
+	}
+	if len(v.record.Resizes(v.pod)) > 0 {
+		p.continueUpdate(v, ReasonResize, conditions)
+		return true
+	}
+	if len(v.record.Waits(v.pod, p.Now)) == 0 && len(v.record.Pending(v.pod)) > 0 {
+		p.continueUpdate(v, ReasonNextContainers, conditions)
+		return true
+	}
+	p.noteResize(v)
+	return false
+}
+
+// continueUpdate writes the next step. If someone has changed the Pod's state or condition since,
+// it restores that the Pod is in an update and out of service.
+func (p *pass) continueUpdate(v *podState, reason string, conditions []Condition) {
+	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
+	if v.state != apps.StateUpdating {
+		a.To = apps.StateUpdating
+	}
+	if v.inPlaceReady.Status == corev1.ConditionTrue {
+		a.Conditions = append(conditions, outOfService(v.revision))
+	}
+	p.act(v, a)
+}
+
+// backToGate returns a Pod to the gate if its hook was restored during an update, for
+// example because a scale-in that had chosen it was taken back: it may have been
+// registered since, and its other containers are still to change.
+func (p *pass) backToGate(v *podState) bool {
+	if v.state == apps.StatePreparingUpdate || !v.more() {
+		return false
+	}
+	p.act(v, Action{
+		Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate,
+		Conditions: p.conditions(v, apps.StatePreparingUpdate),
+	})
+	return true
+}
+
+// unfinished reports whether an update's record asks for more than the Pod's spec has, or
+// the kubelet has done.
+func (p *podState) unfinished() bool { return p.inUpdate() && p.restarting && p.record != nil }
+
+// more reports whether the record asks for more than the Pod's spec has.
+func (p *podState) more() bool {
+	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
+}
+
+// outOfService is the condition of a Pod whose containers are about to change.
+func outOfService(revision string) Condition {
+	return Condition{
+		Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse, Reason: ReasonStartInPlace, Message: revision,
+	}
+}
+
+// noteResize reports a kubelet that does not accept the new cpu and memory.
+func (p *pass) noteResize(v *podState) {
+	trouble := inplace.ResizeTrouble(v.pod)
+	if len(v.record.Resources) == 0 || trouble == "" {
+		return
+	}
+	p.problem(ProblemResize,
+		"the kubelet of Pod %s does not resize its containers %s (%s): request resources in spec.template that the node has, restore the previous ones, or delete the Pod so that it is recreated on another node",
+		v.pod.Name, strings.Join(slices.Sorted(maps.Keys(v.record.Resources)), ", "), trouble)
+}
+
+// cancelPending relabels a Pod with the revision that it runs, and reports whether a revision
+// fits. OpenKruise labels a Pod first and changes its containers after the grace period;
+// a Pod that it left in between, and that is not to be updated now, would stay out of
+// service for as long as the set is paused. Relabelling drops the waiting update, and the
+// next pass brings the Pod back.
+func (p *pass) cancelPending(v *podState) bool {
+	if !v.pending || v.chosen || v.specified {
+		return false
+	}
+	for _, r := range p.newestFirst() {
+		change := inplace.Pending(v.pod, r.Template)
+		if change.Drains() {
+			continue
+		}
+		p.act(v, Action{Verb: Update, Reason: lifecycle.ReasonUpdateDropped, Revision: r, Change: change})
+		return true
+	}
+	return false
+}
+
+// newestFirst lists the readable revisions: the current one first, which the Pod most
+// likely has, then the others from newest to oldest.
+func (p *pass) newestFirst() []*revision.Revision {
+	all := slices.SortedFunc(maps.Values(p.Revisions), func(a, b *revision.Revision) int {
+		return cmp.Or(falseFirst(a != p.Current, b != p.Current), cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name))
+	})
+	return slices.DeleteFunc(all, func(r *revision.Revision) bool { return r.Template == nil })
 }

@@ -12,7 +12,7 @@
 //	index       which Registration selects which Pod, and which targets it has
 //	memory      which Pods are idle, so that nothing has to be decided
 //	nodes       which Pods stay listed although their nodes do not answer
-//	entries     what changes in each target: desired state (desired.go) against listing
+//	entries     what changes in each target: desired state against listing
 //	findings    which hooks are named by one side only
 //	then for each Pod that is not idle (plan.go):
 //	  protect   the finalizer and the names that it needs before its first entry; the guard's

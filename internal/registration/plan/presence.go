@@ -6,6 +6,9 @@ import (
 	"cmp"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -92,4 +95,123 @@ func (ix *index) refused(p *pod) bool {
 	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
 		return slices.ContainsFunc(r.current, func(t Target) bool { return ix.failure(t, p.id) != nil })
 	})
+}
+
+// maxDifferences bounds how many entries a status names.
+const maxDifferences = 10
+
+// maxName bounds the name of a Pod that an entry names, in bytes: a registry may list anything.
+const maxName = 253
+
+// Reasons of differences that no Pod waits for.
+const (
+	// ReasonOrphan: the entry's Pod or Registration is gone.
+	ReasonOrphan Reason = "Orphan"
+	// ReasonDifferent: the entry is there, with another address, weight or metadata.
+	ReasonDifferent Reason = "Different"
+)
+
+// comparison is what a registry lists for a Registration, beside what it should list.
+type comparison struct {
+	// entries is how many entries of the Registration are there.
+	entries int32
+	// differences are entries that are not as they should be.
+	differences []usherv1alpha1.EntryDifference
+}
+
+// compare compares what one of the Registration's registries lists in these targets with what it
+// should list. If they were not all listed in this pass, the status says what it said.
+func (ix *index) compare(r *registration, targets []Target, one *usherv1alpha1.RegistryPods) {
+	var c comparison
+	for _, t := range targets {
+		listed, err := ix.look(t)
+		if err != nil {
+			return
+		}
+		if !ix.gated(t) {
+			ix.compareEntries(r, t, listed, &c)
+		}
+		if slices.Contains(r.current, t) {
+			ix.comparePods(r, t, &c)
+		}
+	}
+	slices.SortFunc(c.differences, func(a, b usherv1alpha1.EntryDifference) int {
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Reason, b.Reason))
+	})
+	one.Entries, one.Differing = &c.entries, int32(len(c.differences))
+	one.Differences = c.differences[:min(len(c.differences), maxDifferences)]
+}
+
+// compareEntries counts the Registration's entries in a target, and finds those whose Pod it
+// does not select: comparePods finds the others.
+func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *comparison) {
+	for _, e := range listed.entries {
+		if e.Owner.Cluster != ix.Cluster {
+			continue
+		}
+		mine := e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
+		if mine {
+			c.entries++
+		}
+		switch {
+		case ix.orphaned(e):
+			c.differs(e.Owner.Pod, e.ID, ReasonOrphan)
+		case mine && !ix.selects(r, t, e):
+			c.differs(e.Owner.Pod, e.ID, ReasonStillListed)
+		}
+	}
+}
+
+func (c *comparison) differs(pod, entry string, reason Reason) {
+	c.differences = append(c.differences, usherv1alpha1.EntryDifference{
+		Pod: Shorten(pod, maxName), Entry: Shorten(entry, maxError), Reason: string(reason)})
+}
+
+// selects reports whether the entry's Pod belongs to the Registration, and in this target.
+func (ix *index) selects(r *registration, t Target, e *registry.Entry) bool {
+	p := ix.byUID[types.UID(e.Owner.PodUID)]
+	return p != nil && slices.Contains(p.selectedBy, r) && slices.Contains(r.current, t)
+}
+
+// comparePods finds the Pods that a current target lists otherwise than it should, and counts
+// those of a Service.
+func (ix *index) comparePods(r *registration, t Target, c *comparison) {
+	for _, p := range r.pods {
+		if ix.gated(t) && ix.presence(r, t, p).serving {
+			c.entries++
+		}
+		if p.idle != nil {
+			continue
+		}
+		if reason := ix.differs(r, t, p); reason != "" {
+			c.differs(p.Name, p.id, reason)
+		}
+	}
+}
+
+// differs is why a target does not list a Pod as it should; empty if it does.
+func (ix *index) differs(r *registration, t Target, p *pod) Reason {
+	found := ix.presence(r, t, p)
+	switch want := ix.desiredOf(r, p); {
+	case want == unchanged:
+		return ""
+	case want == present:
+		return ix.misses(t, found)
+	case ix.gated(t) && !found.serving, !found.listed:
+		return ""
+	}
+	return Waiting{}.stillListed(found).Reason
+}
+
+// misses is why a target does not list a Pod that it should list.
+func (ix *index) misses(t Target, found presence) Reason {
+	switch {
+	case found.current:
+		return ""
+	case found.cause != nil:
+		return Waiting{}.failed(found.cause).Reason
+	case found.listed && found.reason == ReasonNotListed && !ix.gated(t):
+		return ReasonDifferent
+	}
+	return found.reason
 }
