@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // This file is what a manager's cache holds for the controller, and how it is indexed.
@@ -74,8 +75,7 @@ type PodLister func(ctx context.Context, namespace, owner string) ([]*corev1.Pod
 // byClient lists through a client whose cache has the index.
 func byClient(c client.Reader) PodLister {
 	return func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
-		var list corev1.PodList
-		return listByOwner(ctx, c, &list, &list.Items, namespace, owner)
+		return listByOwner[*corev1.Pod](ctx, c, &corev1.PodList{}, namespace, owner)
 	}
 }
 
@@ -160,7 +160,7 @@ func (r *roster) on(node string) (pods []*corev1.Pod) {
 			}
 		}
 	}
-	slices.SortFunc(pods, byName)
+	slices.SortFunc(pods, kube.ByName)
 	return pods
 }
 

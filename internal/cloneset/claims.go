@@ -267,8 +267,7 @@ func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name stri
 
 // listClaims lists claims by the UID of their controller, as r.ListPods lists Pods.
 func (r *Reconciler) listClaims(ctx context.Context, namespace, owner string) ([]*corev1.PersistentVolumeClaim, error) {
-	var list corev1.PersistentVolumeClaimList
-	return listByOwner(ctx, r.Client, &list, &list.Items, namespace, owner)
+	return listByOwner[*corev1.PersistentVolumeClaim](ctx, r.Client, &corev1.PersistentVolumeClaimList{}, namespace, owner)
 }
 
 // releasedInstances returns the instances whose Pod exists but no longer belongs to the set.

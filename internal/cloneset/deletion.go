@@ -3,14 +3,23 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"path"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
@@ -109,4 +118,121 @@ func (r *Reconciler) endDeletion(ctx context.Context, set *apps.CloneSet, left *
 	}
 	_, err = r.setFinalizer(ctx, set, false)
 	return err
+}
+
+// This file handles deletions of Pods that the API server answers with 429 Too Many
+// Requests, as Usher's guard does until a Pod is drained.
+
+// deferredError means that a Pod is to be deleted later.
+type deferredError struct {
+	error
+	// after is how long to wait.
+	after time.Duration
+}
+
+func (e *deferredError) Unwrap() error { return e.error }
+
+// deferral returns the error as a deferredError if it asks to wait.
+func deferral(err error) error {
+	if !apierrors.IsTooManyRequests(err) {
+		return err
+	}
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return &deferredError{error: err, after: max(time.Duration(seconds)*time.Second, time.Second)}
+}
+
+// deferred returns the deferral of an outcome; nil if there is none.
+func (o outcome) deferred() *deferredError {
+	wait, _ := errors.AsType[*deferredError](o.err)
+	return wait
+}
+
+// deferrals are the deferred deletions of a set, by the Pod's UID.
+type deferrals map[types.UID]deferralOf
+
+// deferralOf is the deferral of a Pod, and the Pod's digest then: a Pod that has changed
+// may be free to go.
+type deferralOf struct {
+	plan.Deferral
+	digest uint64
+}
+
+// observed returns the deferrals for the planner.
+func (d deferrals) observed(pods []*corev1.Pod) map[types.UID]plan.Deferral {
+	if len(d) == 0 {
+		return nil
+	}
+	out := make(map[types.UID]plan.Deferral, len(d))
+	for _, pod := range pods {
+		if known, ok := d[pod.UID]; ok {
+			if plan.Digest(pod) != known.digest {
+				known.Until = time.Time{}
+			}
+			out[pod.UID] = known.Deferral
+		}
+	}
+	return out
+}
+
+// after returns the deferrals as a pass left them: those of its outcomes, and those that
+// still run.
+func (d deferrals) after(s *plan.Snapshot, outcomes []outcome, now time.Time) deferrals {
+	left := deferrals{}
+	for uid, known := range s.Deferred {
+		if s.Now.Before(known.Until) {
+			left[uid] = d[uid]
+		}
+	}
+	for _, o := range outcomes {
+		if wait := o.deferred(); wait != nil {
+			pod := o.action.Pod
+			left[pod.UID] = deferralOf{
+				Deferral: plan.Deferral{Since: cmp.Or(s.Deferred[pod.UID].Since, now), Until: now.Add(wait.after), Message: wait.Error()},
+				digest:   plan.Digest(pod),
+			}
+		}
+	}
+	return left
+}
+
+// noteDeferrals keeps the deferrals of a pass for the next one, and adds them to what the
+// pass has left. It returns when the first of them ends; zero if there is none.
+func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, outcomes []outcome) (until time.Time) {
+	m := r.memory(keyOf(set))
+	m.deferrals = m.deferrals.after(s, outcomes, r.Clock.Now())
+	left.Deferred = make(map[types.UID]plan.Deferral, len(m.deferrals))
+	for uid, known := range m.deferrals {
+		left.Deferred[uid] = known.Deferral
+		until = plan.Earlier(until, known.Until)
+	}
+	return until
+}
+
+// withPromptDeletes returns a client like the manager's, except that a deletion of a Pod
+// returns with the API server's first answer. client-go would repeat a request that is to be
+// tried again later up to ten times, and a worker would wait that long for each Pod.
+func withPromptDeletes(mgr ctrl.Manager) (client.Client, error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return promptDeletes{next} })
+	c, err := client.New(config, client.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), Cache: &client.CacheOptions{Reader: mgr.GetCache()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return c, nil
+}
+
+// promptDeletes drops the header Retry-After when a Pod is deleted; the answer's body has
+// the time too.
+type promptDeletes struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t promptDeletes) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(request)
+	if err == nil && response.StatusCode == http.StatusTooManyRequests &&
+		request.Method == http.MethodDelete && path.Base(path.Dir(request.URL.Path)) == "pods" {
+		response.Header.Del("Retry-After")
+	}
+	return response, err
 }

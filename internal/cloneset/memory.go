@@ -20,6 +20,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -220,7 +221,7 @@ func (r *Reconciler) livePods(ctx context.Context, set *apps.CloneSet) ([]*corev
 	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return nil, fmt.Errorf("list the set's Pods at the API server: %w", err)
 	}
-	return pointersTo(live.Items), nil
+	return list.Pointers(live.Items), nil
 }
 
 func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
@@ -235,7 +236,7 @@ func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now t
 	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.HasLabels{apps.LabelInstanceID}); err != nil {
 		return fmt.Errorf("list claims after a lost answer: %w", err)
 	}
-	return relist(ctx, r.Reader, r.claims, set, cached, pointersTo(live.Items), now)
+	return relist(ctx, r.Reader, r.claims, set, cached, list.Pointers(live.Items), now)
 }
 
 // maxFlight bounds how long a request can be in flight before it takes effect: the API

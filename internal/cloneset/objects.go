@@ -8,7 +8,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +19,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // This file is what Pods, claims and revisions have in common: how they are read, patched
@@ -120,30 +120,9 @@ func create[T client.Object](
 
 // listByOwner lists the objects with that controller, or those without one, from the
 // cache, in name order. They are the cache's own: do not change them.
-func listByOwner[T any, P objectOf[T]](ctx context.Context, c client.Reader, list client.ObjectList, items *[]T, namespace, owner string) ([]P, error) {
-	err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("list %ss: %w", reflect.TypeFor[T]().Name(), err)
-	}
-	objects := pointersTo[T, P](*items)
-	slices.SortFunc(objects, byName[P])
-	return objects, nil
-}
-
-// objectOf is a pointer to an API object.
-type objectOf[T any] interface {
-	*T
-	client.Object
-}
-
-func byName[T client.Object](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
-
-func pointersTo[T any, P objectOf[T]](items []T) []P {
-	out := make([]P, 0, len(items))
-	for i := range items {
-		out = append(out, &items[i])
-	}
-	return out
+func listByOwner[T client.Object](ctx context.Context, c client.Reader, list client.ObjectList, namespace, owner string) ([]T, error) {
+	what := reflect.TypeFor[T]().Elem().Name() + "s"
+	return kube.List[T](ctx, c, what, list, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner})
 }
 
 // listOwned returns a set's objects as the cache shows them, overlaid with this

@@ -11,11 +11,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // overlay remembers the API server's answers to this controller's own writes until the
@@ -58,7 +58,7 @@ func (w *overlay[T]) all(set types.UID) []T {
 	for _, entry := range w.sets[set] {
 		objects = append(objects, entry.object)
 	}
-	slices.SortFunc(objects, byName[T])
+	slices.SortFunc(objects, kube.ByName[T])
 	return objects
 }
 
@@ -75,8 +75,8 @@ func (w *overlay[T]) note(set types.UID, entry overlayEntry[T]) {
 	if known, ok := objects[uid]; ok {
 		entry.created = entry.created || known.created
 		// A later version counts more than a requested deletion.
-		entry.deleted = entry.deleted || (known.deleted && !newer(entry.object, known.object))
-		if newer(known.object, entry.object) { // an older version, as cached, was found gone
+		entry.deleted = entry.deleted || (known.deleted && !kube.Newer(entry.object, known.object))
+		if kube.Newer(known.object, entry.object) { // an older version, as cached, was found gone
 			entry.object = known.object
 		}
 	}
@@ -103,7 +103,7 @@ func (w *overlay[T]) noteLive(set *apps.CloneSet, live T, at time.Time) {
 func (w *overlay[T]) newest(set types.UID, cached T) T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if entry, ok := w.sets[set][cached.GetUID()]; ok && newer(entry.object, cached) {
+	if entry, ok := w.sets[set][cached.GetUID()]; ok && kube.Newer(entry.object, cached) {
 		return entry.object
 	}
 	return cached
@@ -173,9 +173,9 @@ func addUnseen[T client.Object](
 			delete(entries, entry.object.GetUID())
 		case entry.deleted: // deleted before the cache showed it, which it still may
 		default:
-			at, _ := slices.BinarySearchFunc(objects, entry.object, byName[T])
+			at, _ := slices.BinarySearchFunc(objects, entry.object, kube.ByName[T])
 			objects = slices.Insert(objects, at, entry.object)
-			if now.Sub(entry.at) >= verifyAfter || later(latest(), entry.object.GetResourceVersion()) {
+			if now.Sub(entry.at) >= verifyAfter || kube.Later(latest(), entry.object.GetResourceVersion()) {
 				unverified = append(unverified, entry)
 			}
 		}
@@ -184,7 +184,7 @@ func addUnseen[T client.Object](
 }
 
 func byObject[T client.Object](a, b overlayEntry[T]) int {
-	return cmp.Or(byName(a.object, b.object), cmp.Compare(a.object.GetUID(), b.object.GetUID()))
+	return cmp.Or(kube.ByName(a.object, b.object), cmp.Compare(a.object.GetUID(), b.object.GetUID()))
 }
 
 // verifyAt returns when the first answer that the cache has not confirmed must be looked
@@ -209,7 +209,7 @@ func (w *overlay[T]) verifyAt(set types.UID) time.Time {
 // than trust this: an informer may put a new list into its store object by object.
 func latestVersion[T client.Object](cached []T) (latest string) {
 	for _, object := range cached {
-		if version := object.GetResourceVersion(); latest == "" || later(version, latest) {
+		if version := object.GetResourceVersion(); latest == "" || kube.Later(version, latest) {
 			latest = version
 		}
 	}
@@ -222,7 +222,7 @@ func (e overlayEntry[T]) over(cached T) (shown []T, caughtUp bool) {
 	switch {
 	case e.deleted && cached.GetDeletionTimestamp() == nil && !e.cameBack(cached):
 		return nil, false
-	case e.deleted || !newer(e.object, cached):
+	case e.deleted || !kube.Newer(e.object, cached):
 		return []T{cached}, true
 	}
 	return []T{e.object}, false
@@ -232,13 +232,5 @@ func (e overlayEntry[T]) over(cached T) (shown []T, caughtUp bool) {
 // now belongs to the set again.
 func (e overlayEntry[T]) cameBack(cached T) bool {
 	was, is := metav1.GetControllerOfNoCopy(e.object), metav1.GetControllerOfNoCopy(cached)
-	return is != nil && (was == nil || was.UID != is.UID) && newer(cached, e.object)
-}
-
-// newer reports whether a is a later version of the object than b.
-func newer(a, b client.Object) bool { return later(a.GetResourceVersion(), b.GetResourceVersion()) }
-
-func later(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order > 0
+	return is != nil && (was == nil || was.UID != is.UID) && kube.Newer(cached, e.object)
 }

@@ -30,8 +30,8 @@ func Find[T any](all []T, fits func(*T) bool) *T {
 }
 
 // Pointers are the elements in their places.
-func Pointers[T any, P ~*T](all []T) []P {
-	out := make([]P, len(all))
+func Pointers[T any](all []T) []*T {
+	out := make([]*T, len(all))
 	for i := range all {
 		out[i] = &all[i]
 	}

@@ -13,7 +13,7 @@
 //  4. executes (execute.go): first it records who will have entries where (own.go) and puts
 //     our finalizer on Pods; then it applies one batch of changes to each target, reads it
 //     back, plans again from that, and patches Pods;
-//  5. writes statuses (status.go), log lines and events (report.go).
+//  5. writes statuses (pass.go), log lines and events (report.go).
 //
 // Invariants:
 //

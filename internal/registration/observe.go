@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,13 +14,13 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
@@ -56,14 +55,13 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 }
 
 func (p *pass) readObjects(ctx context.Context) error {
-	var sets appsv1alpha1.CloneSetList
-	var budgets policyv1.PodDisruptionBudgetList
 	here := client.InNamespace(p.snapshot.Namespace)
 	var noPods, noSets, noBudgets, noRegistrations error
 	p.snapshot.Pods, noPods = p.listPods(ctx, p.snapshot.Namespace)
-	slices.SortFunc(p.snapshot.Pods, byName[*corev1.Pod])
-	p.snapshot.CloneSets, noSets = listed(ctx, p.client, "CloneSets", &sets, &sets.Items, here)
-	p.snapshot.Budgets, noBudgets = listed(ctx, p.client, "PodDisruptionBudgets", &budgets, &budgets.Items, here)
+	slices.SortFunc(p.snapshot.Pods, kube.ByName[*corev1.Pod])
+	p.snapshot.CloneSets, noSets = kube.List[*appsv1alpha1.CloneSet](ctx, p.client, "CloneSets", &appsv1alpha1.CloneSetList{}, here)
+	p.snapshot.Budgets, noBudgets = kube.List[*policyv1.PodDisruptionBudget](
+		ctx, p.client, "PodDisruptionBudgets", &policyv1.PodDisruptionBudgetList{}, here)
 	p.snapshot.Registrations, noRegistrations = p.know(ctx, p.snapshot.Namespace)
 	return errors.Join(noPods, noSets, noBudgets, noRegistrations)
 }
@@ -108,33 +106,18 @@ func read[T any, P object[T]](ctx context.Context, from client.Reader, what stri
 	return found, nil
 }
 
-// listed returns the objects of a list, sorted by name. They are the cache's own: nobody
-// modifies them.
-func listed[T any, P object[T]](ctx context.Context, c client.Reader, what string, list client.ObjectList, items *[]T, options ...client.ListOption) ([]P, error) {
-	if err := c.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
-		return nil, fmt.Errorf("list %s: %w", what, err)
-	}
-	var objects []P
-	for i := range *items {
-		objects = append(objects, &(*items)[i])
-	}
-	slices.SortFunc(objects, byName[P])
-	return objects, nil
-}
-
 // lister lists the objects of a namespace, in any order. They are the cache's own.
 type lister[P client.Object] func(ctx context.Context, namespace string) ([]P, error)
 
 // podsOf lists through a client.
 func (r *Reconciler) podsOf(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
-	var pods corev1.PodList
-	return listed(ctx, r.client, "Pods", &pods, &pods.Items, client.InNamespace(namespace))
+	return kube.List[*corev1.Pod](ctx, r.client, "Pods", &corev1.PodList{}, client.InNamespace(namespace))
 }
 
 // registrationsOf lists through a client; "" stands for all namespaces.
 func (r *Reconciler) registrationsOf(ctx context.Context, namespace string) ([]*usherv1alpha1.Registration, error) {
-	var list usherv1alpha1.RegistrationList
-	return listed(ctx, r.client, "Registrations", &list, &list.Items, client.InNamespace(namespace))
+	in := client.InNamespace(namespace)
+	return kube.List[*usherv1alpha1.Registration](ctx, r.client, "Registrations", &usherv1alpha1.RegistrationList{}, in)
 }
 
 // byIndex lists from an informer's index, if there is one: a cache of some namespaces has several. A
@@ -162,11 +145,8 @@ func byIndex[T any, P object[T]](ctx context.Context, from ctrlcache.Cache, othe
 }
 
 func (r *Reconciler) registries(ctx context.Context) ([]*usherv1alpha1.Registry, error) {
-	var list usherv1alpha1.RegistryList
-	return listed(ctx, r.client, "Registries", &list, &list.Items)
+	return kube.List[*usherv1alpha1.Registry](ctx, r.client, "Registries", &usherv1alpha1.RegistryList{})
 }
-
-func byName[T client.Object](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
 
 func (p *pass) readRegistries(ctx context.Context) error {
 	objects, err := p.registries(ctx)
@@ -315,16 +295,10 @@ func (o overlay[T]) wrote(answer T) { o[answer.GetUID()] = answer }
 func (o overlay[T]) cover(objects []T) overlay[T] {
 	used := overlay[T]{}
 	for i, object := range objects {
-		if answer, ok := o[object.GetUID()]; ok && newer(answer, object) {
+		if answer, ok := o[object.GetUID()]; ok && kube.Newer(answer, object) {
 			objects[i] = answer
 			used[object.GetUID()] = answer
 		}
 	}
 	return used
-}
-
-// newer reports whether a is a later version of the object than b.
-func newer(a, b client.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
-	return err == nil && order > 0
 }

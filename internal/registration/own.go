@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -219,7 +220,7 @@ func (p *pass) takeOver(ctx context.Context) error {
 	if err := p.addNamed(ctx); err != nil {
 		return err
 	}
-	slices.SortFunc(p.snapshot.Registrations, byName[*usherv1alpha1.Registration])
+	slices.SortFunc(p.snapshot.Registrations, kube.ByName[*usherv1alpha1.Registration])
 	return nil
 }
 

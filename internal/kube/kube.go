@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube reads and compares objects of the API, for both halves.
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// List reads objects that nobody may change, in name order. what they are goes into errors.
+func List[T client.Object](ctx context.Context, from client.Reader, what string, list client.ObjectList, options ...client.ListOption) ([]T, error) {
+	if err := from.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil, fmt.Errorf("list %s: %w", what, err)
+	}
+	all := slices.Grow([]T(nil), meta.LenList(list))
+	err := meta.EachListItem(list, func(item runtime.Object) error {
+		all = append(all, item.(T))
+		return nil
+	})
+	slices.SortFunc(all, ByName[T])
+	return all, err
+}
+
+// ByName compares names.
+func ByName[T client.Object](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
+
+// Newer reports whether a is a later version of the object than b.
+func Newer(a, b client.Object) bool { return Later(a.GetResourceVersion(), b.GetResourceVersion()) }
+
+// Later reports whether a resource version is later than another; false if one is none.
+func Later(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
+}
