@@ -3,15 +3,14 @@
 package hook
 
 import (
-	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Gate is a point in a Pod's life at which a hook may hold it.
@@ -49,9 +48,9 @@ func (o *Operator) pending(pod *corev1.Pod) (h hook, waits bool) {
 	case pod.DeletionTimestamp != nil:
 		return h, o.guards(pod) || h.key.finalizer && h.key.on(pod)
 	case h.gate.joins():
-		return h, !h.key.on(pod) && podread.IsTrue(pod, corev1.PodReady)
+		return h, !h.key.on(pod) && ready(pod)
 	case h.gate == Created:
-		return h, h.key.on(pod) && podread.IsTrue(pod, corev1.PodReady)
+		return h, h.key.on(pod) && ready(pod)
 	}
 	return h, h.key.on(pod)
 }
@@ -87,17 +86,35 @@ func (o *Operator) pass(pod *corev1.Pod, h hook) {
 // since is when the Pod reached its gate; zero if unknown.
 func since(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp != nil {
-		return podread.DeletedSince(pod)
+		grace := ptr.Deref(pod.DeletionGracePeriodSeconds, 0)
+		return pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
 	}
-	at := cmp.Or(podread.StateSince(pod), pod.CreationTimestamp.Time)
+	at, err := time.Parse(time.RFC3339, pod.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp])
+	if err != nil {
+		at = pod.CreationTimestamp.Time
+	}
 	// A gate that only Ready Pods reach has held the Pod since it became Ready.
-	if c := podread.Condition(pod, corev1.PodReady); gateOf(pod).joinsReady() && c != nil && c.LastTransitionTime.After(at) {
+	if c := condition(pod, corev1.PodReady); gateOf(pod).joinsReady() && c != nil && c.LastTransitionTime.After(at) {
 		return c.LastTransitionTime.Time
 	}
 	return at
 }
 
 func (g Gate) joinsReady() bool { return g.joins() || g == Created }
+
+func ready(pod *corev1.Pod) bool {
+	c := condition(pod, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
 
 // Key is what holds a Pod at a gate: a label with a value, or a finalizer, as
 // spec.lifecycle of the CloneSet names it. Create one with Label, LabelValue or

@@ -23,7 +23,6 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
-	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -231,7 +230,7 @@ func (s *scenario) pass() {
 	if !slices.Equal(before.Finalizers, live.Finalizers) {
 		tell("finalizers %v", live.Finalizers)
 	}
-	if c := podread.Condition(live, reported); c != nil {
+	if c := condition(live, reported); c != nil {
 		tell("%s %s: %s", c.Status, c.Reason, c.Message)
 	}
 	if s.operator.concerns(live) {

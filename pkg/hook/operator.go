@@ -39,8 +39,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
-	"github.com/usher-dev/usher/internal/podread"
 )
 
 const (
@@ -255,6 +253,6 @@ func (o *Operator) reported(pod *corev1.Pod) bool {
 	if o.Condition == "" {
 		return false
 	}
-	c := podread.Condition(pod, o.Condition)
+	c := condition(pod, o.Condition)
 	return c != nil && c.Status == corev1.ConditionFalse
 }

@@ -15,8 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-
-	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Reasons of events and of the Pod condition.
@@ -134,7 +132,7 @@ func (r *reconciler) report(ctx context.Context, pod *corev1.Pod, waits error, r
 	if waits != nil {
 		next.Status, next.Message = corev1.ConditionFalse, waits.Error()
 	}
-	now := podread.Condition(pod, r.Condition)
+	now := condition(pod, r.Condition)
 	if now == nil && waits == nil || now != nil && sameCondition(*now, next) {
 		return nil
 	}
