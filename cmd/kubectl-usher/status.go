@@ -92,7 +92,7 @@ func readiness(p *view.Pod) string {
 
 func podRow(p *view.Pod, now time.Time, wide bool) row {
 	r := row{cells: []string{
-		p.Name, cmp.Or(p.Revision, "-"), p.State, yesNo(p.Ready), cmp.Or(registered[p.Registered], "-"), strconv.Itoa(p.Restarts), ago(now, p.Created),
+		p.Name, cmp.Or(p.Revision, "-"), p.State, yesNo[p.Ready], cmp.Or(registered[p.Registered], "-"), strconv.Itoa(p.Restarts), ago(now, p.Created),
 	}}
 	if wide {
 		r.cells = append(r.cells, cmp.Or(p.Node, "-"), strings.Join(p.Images, " "))
@@ -111,14 +111,10 @@ func podRow(p *view.Pod, now time.Time, wide bool) row {
 	return r
 }
 
-var registered = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}
-
-func yesNo(yes bool) string {
-	if yes {
-		return "yes"
-	}
-	return "no"
-}
+var (
+	registered = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}
+	yesNo      = map[bool]string{true: "yes", false: "no"}
+)
 
 // waitText says what a Pod waits for, how long already, and until when.
 func waitText(w *view.Wait, now time.Time) string {

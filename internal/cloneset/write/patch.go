@@ -124,6 +124,7 @@ func status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []
 func (p *Operations) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
 	count := len(pod.Status.Conditions)
 	for _, c := range conditions {
+		c.LastTransitionTime = metav1.NewTime(now)
 		i := IndexOf(pod, c.Type)
 		if i < 0 || c.Status == corev1.ConditionFalse {
 			p.add("/metadata/resourceVersion", pod.ResourceVersion)
@@ -131,20 +132,14 @@ func (p *Operations) conditions(pod *corev1.Pod, conditions []plan.Condition, no
 		switch {
 		case i >= 0:
 			p.testCondition(i, pod)
-			p.replace(fmt.Sprintf("/status/conditions/%d", i), condition(c, now))
+			p.replace(fmt.Sprintf("/status/conditions/%d", i), c)
 			continue
 		case count == 0:
-			p.add("/status/conditions", []corev1.PodCondition{condition(c, now)})
+			p.add("/status/conditions", []corev1.PodCondition{c})
 		default:
-			p.add("/status/conditions/-", condition(c, now))
+			p.add("/status/conditions/-", c)
 		}
 		count++
-	}
-}
-
-func condition(c plan.Condition, now time.Time) corev1.PodCondition {
-	return corev1.PodCondition{
-		Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: metav1.NewTime(now),
 	}
 }
 
@@ -160,7 +155,8 @@ func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time
 		if c.Status == corev1.ConditionFalse {
 			metadata["resourceVersion"] = pod.ResourceVersion
 		}
-		list = append(list, condition(c, now))
+		c.LastTransitionTime = metav1.NewTime(now)
+		list = append(list, c)
 	}
 	return encode.JSON(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": list}})
 }

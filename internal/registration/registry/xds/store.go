@@ -113,7 +113,7 @@ func (s *Store) handle(object any, gone bool) {
 	if newer, err := later(slice.ResourceVersion, s.newest); err != nil || newer {
 		s.newest = slice.ResourceVersion
 	}
-	key := keyOf(slice)
+	key := client.ObjectKeyFromObject(slice)
 	delete(s.encoded, s.parts[key].service)
 	delete(s.parts, key)
 	if service := slice.Labels[LabelService]; service != "" && !gone {
@@ -123,10 +123,6 @@ func (s *Store) handle(object any, gone bool) {
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
-}
-
-func keyOf(slice *discoveryv1.EndpointSlice) types.NamespacedName {
-	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
 }
 
 // next returns a channel that is closed at the next change.
@@ -202,7 +198,7 @@ func (s *Store) missing(name string, list *discoveryv1.EndpointSliceList) (strin
 	listed := make(map[types.NamespacedName]bool, len(list.Items))
 	for i := range list.Items {
 		slice := &list.Items[i]
-		listed[keyOf(slice)] = true
+		listed[client.ObjectKeyFromObject(slice)] = true
 		if newer, err := later(slice.ResourceVersion, s.newest); err != nil || newer {
 			return slice.Name, err
 		}
