@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 const (
@@ -230,12 +232,6 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 func (s *Server) offers(set, action, to string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, one := range s.recorder.Recording().Runs[0].Sets {
-		for _, offer := range one.Actions {
-			if one.ID == set && offer.Name == action && offer.To == to {
-				return true
-			}
-		}
-	}
-	return false
+	known := list.Find(s.recorder.Recording().Runs[0].Sets, func(one *Set) bool { return one.ID == set })
+	return known != nil && slices.ContainsFunc(known.Actions, func(a Action) bool { return a.Name == action && a.To == to })
 }

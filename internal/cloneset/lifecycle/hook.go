@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 )
@@ -52,22 +53,14 @@ func (h Hooks) At(state apps.LifecycleState) (gate string, hook Hook, joins bool
 
 // FromSpec reads the hooks of a CloneSet; nil means no hooks.
 func FromSpec(spec *apps.Lifecycle) Hooks {
-	if spec == nil {
-		return Hooks{}
-	}
-	return Hooks{
-		PreNormal:     fromSpec(spec.PreNormal),
-		InPlaceUpdate: fromSpec(spec.InPlaceUpdate),
-		PreDelete:     fromSpec(spec.PreDelete),
-	}
+	in := ptr.Deref(spec, apps.Lifecycle{})
+	return Hooks{PreNormal: fromSpec(in.PreNormal), InPlaceUpdate: fromSpec(in.InPlaceUpdate), PreDelete: fromSpec(in.PreDelete)}
 }
 
 func fromSpec(spec *apps.LifecycleHook) Hook {
-	if spec == nil {
-		return Hook{}
-	}
-	hook := Hook{Labels: spec.LabelsHandler, MarkNotReady: spec.MarkPodNotReady}
-	for _, finalizer := range spec.FinalizersHandler {
+	in := ptr.Deref(spec, apps.LifecycleHook{})
+	hook := Hook{Labels: in.LabelsHandler, MarkNotReady: in.MarkPodNotReady}
+	for _, finalizer := range in.FinalizersHandler {
 		if !slices.Contains(hook.Finalizers, finalizer) { // the API accepts duplicates
 			hook.Finalizers = append(hook.Finalizers, finalizer)
 		}

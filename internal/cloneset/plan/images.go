@@ -16,6 +16,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // This file is about images that nodes pull before Pods there leave service. The kubelet ends
@@ -129,10 +130,9 @@ func waitingPull(pod *corev1.Pod, waiting corev1.ContainerStateWaiting) (state P
 
 // PulledBy is what a pull Pod pulls, and where.
 func PulledBy(pod *corev1.Pod) ImageOnNode {
-	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; v.Name == PullVolume && v.Image != nil {
-			return ImageOnNode{pod.Spec.NodeName, v.Image.Reference}
-		}
+	pulls := func(v *corev1.Volume) bool { return v.Name == PullVolume && v.Image != nil }
+	if v := list.Find(pod.Spec.Volumes, pulls); v != nil {
+		return ImageOnNode{pod.Spec.NodeName, v.Image.Reference}
 	}
 	return ImageOnNode{Node: pod.Spec.NodeName}
 }
