@@ -20,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // This file is what Pods, claims and revisions have in common: how they are read, patched
@@ -174,10 +175,7 @@ func verify[T client.Object](ctx context.Context, reader client.Reader, o *overl
 // object that was seen but is not in the list is gone, or its labels have changed and it
 // may still belong to the set.
 func relist[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], set *apps.CloneSet, seen, listed []T, now time.Time) error {
-	found := make(map[types.UID]T, len(listed))
-	for _, object := range listed {
-		found[object.GetUID()] = object
-	}
+	found := list.By(listed, func(object T) types.UID { return object.GetUID() })
 	seen = append(o.all(set.UID), seen...) // created objects too: the cache may never show them
 	for _, object := range seen {
 		if _, ok := found[object.GetUID()]; ok {

@@ -37,3 +37,12 @@ func Pointers[T any](all []T) []*T {
 	}
 	return out
 }
+
+// By are the elements by their keys; the last one counts where several have one.
+func By[K comparable, T any](all []T, key func(T) K) map[K]T {
+	out := make(map[K]T, len(all))
+	for _, one := range all {
+		out[key(one)] = one
+	}
+	return out
+}

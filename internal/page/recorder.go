@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -98,15 +99,10 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Summary: w.Summary,
 		Actions: seen.Actions, Registries: slices.Clone(known.Registries),
 	}
-	lanes, there := map[string]*Lane{}, map[string]bool{}
-	for _, lane := range known.Lanes {
-		lanes[lane.Name] = lane
-	}
+	lanes, there := list.By(known.Lanes, func(l *Lane) string { return l.Name }), map[string]bool{}
 	for _, pod := range w.Members {
 		there[pod.Name] = true
-		for _, e := range pod.Entries {
-			delta.Registries = append(delta.Registries, e.Registry)
-		}
+		delta.Registries = append(delta.Registries, list.Map(pod.Entries, func(e view.Entry) string { return e.Registry })...)
 		if lanes[pod.Name] == nil {
 			lanes[pod.Name] = &Lane{Pod: pod}
 			known.Lanes = append(known.Lanes, lanes[pod.Name])

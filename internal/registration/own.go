@@ -18,6 +18,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -207,10 +208,7 @@ func (p *pass) setUsers(ctx context.Context, object *usherv1alpha1.Registry, use
 // takeOver adds vanished Registrations to the snapshot, and what they left to new ones of
 // their name.
 func (p *pass) takeOver(ctx context.Context) error {
-	live := map[string]*usherv1alpha1.Registration{}
-	for _, r := range p.snapshot.Registrations {
-		live[r.Name] = r
-	}
+	live := list.By(p.snapshot.Registrations, (*usherv1alpha1.Registration).GetName)
 	left := p.users()
 	for _, name := range slices.Sorted(maps.Keys(left)) {
 		if err := p.adopt(ctx, name, live[name], left[name]); err != nil {

@@ -142,10 +142,7 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 	}
 	u.Listed, u.Differing = int(ptr.Deref(known.Entries, 0)), int(known.Differing)
 	u.Draining, u.Waiting = int(known.Draining), int(known.Waiting)
-	c := comparison{Use: &u, registry: registry.Name, registries: r.Status.Registries, known: &known, pods: map[string]*corev1.Pod{}}
-	for _, pod := range pods {
-		c.pods[pod.Name] = pod
-	}
+	c := comparison{Use: &u, registry: registry.Name, registries: r.Status.Registries, known: &known, pods: list.By(pods, (*corev1.Pod).GetName)}
 	snapshot := regplan.Snapshot{
 		Now: now, Namespace: n.Name, Registrations: []*usherv1alpha1.Registration{r}, CloneSets: Each[*apps.CloneSet](n.Objects), Pods: pods,
 	}

@@ -140,10 +140,7 @@ func (ix *index) indexRegistrations() {
 // indexPods reads the Pods of other versions than before.
 func (ix *index) indexPods() {
 	changed := ix.byUID == nil || len(ix.pods) != len(ix.Pods)
-	cloneSets := map[types.UID]*appsv1alpha1.CloneSet{}
-	for _, set := range ix.CloneSets {
-		cloneSets[set.UID] = set
-	}
+	cloneSets := list.By(ix.CloneSets, (*appsv1alpha1.CloneSet).GetUID)
 	pods := make([]*pod, len(ix.Pods))
 	for i, object := range ix.Pods {
 		var p *pod

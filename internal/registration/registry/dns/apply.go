@@ -141,9 +141,7 @@ func (r *Registry) update(ctx context.Context, ready []*operation) (again []regi
 			ready = ready[count:]
 			_, _, err := send(message)
 			if errors.Is(err, errPrerequisite) {
-				for _, op := range batch {
-					again = append(again, op.change)
-				}
+				again = append(again, list.Map(batch, func(op *operation) registry.Change { return op.change })...)
 			} else if err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -377,10 +378,7 @@ func itemsOf(s *discoveryv1.EndpointSlice) []item {
 		records = nil
 	}
 	items := make([]item, 0, len(s.Endpoints))
-	byUID := make(map[types.UID]*record, len(records))
-	for n := range records {
-		byUID[types.UID(records[n].Owner.PodUID)] = &records[n]
-	}
+	byUID := list.By(list.Pointers(records), func(r *record) types.UID { return types.UID(r.Owner.PodUID) })
 	for _, endpoint := range s.Endpoints {
 		i := item{endpoint: endpoint}
 		if uid := i.uid(); uid != "" {

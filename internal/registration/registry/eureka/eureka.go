@@ -31,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
@@ -163,18 +164,14 @@ func (r *Registry) cached(ctx context.Context, app string) (map[string]instance,
 	if err != nil {
 		return nil, err
 	}
-	instances := map[string]instance{}
 	if !found {
 		// Other servers do not know the path either.
-		return instances, r.isEureka(ctx)
+		return map[string]instance{}, r.isEureka(ctx)
 	}
 	if said.Application == nil {
 		return nil, registry.Permanent(fmt.Errorf("%s answered without an application: check eureka.address", r.client.URL(pathOf(app))))
 	}
-	for _, i := range said.Application.Instance {
-		instances[i.id()] = i
-	}
-	return instances, nil
+	return list.By(said.Application.Instance, instance.id), nil
 }
 
 // correct reads our recent writes one by one, until the cache shows them.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
@@ -174,10 +175,7 @@ func (r *Registry) replace(ctx context.Context, service string, steps []step) er
 
 // unseen returns the steps that the list does not show.
 func unseen(steps []step, instances []instance) []step {
-	have := make(map[string]instance, len(instances))
-	for _, i := range instances {
-		have[i.at()] = i
-	}
+	have := list.By(instances, instance.at)
 	return slices.DeleteFunc(slices.Clone(steps), func(s step) bool { return s.seen(have) })
 }
 

@@ -17,6 +17,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
@@ -165,10 +166,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err := r.call(ctx, PathApply, ApplyRequest{Service: service, Changes: changes}, &answer); err != nil {
 		return err
 	}
-	var refused []error
-	for _, refusal := range answer.Refused {
-		refused = append(refused, &registry.ChangeError{ID: refusal.ID, Err: refusal.err()})
-	}
+	refused := list.Map(answer.Refused, func(r Refusal) error { return &registry.ChangeError{ID: r.ID, Err: r.err()} })
 	return errors.Join(refused...)
 }
 
