@@ -14,10 +14,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -69,39 +67,6 @@ func check(t *testing.T, line string, err error) {
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
-}
-
-// premise is what a story begins with.
-type premise struct {
-	features features
-	defects  defects
-}
-
-// premises are what its objects ask for, and how its operator is broken.
-var premises = map[string]func(p *premise, value string){
-	"second":  func(p *premise, _ string) { p.features.second = true },
-	"proceed": func(p *premise, _ string) { p.features.proceed = true },
-	"blocks":  func(p *premise, _ string) { p.features.blocks = true },
-	"weights": func(p *premise, _ string) { p.features.weights = true },
-	"budget": func(p *premise, value string) {
-		p.features.guard, p.features.budget = true, int32(scenariotest.Number(value))
-	},
-	"losesRecords":      func(p *premise, _ string) { p.defects = misreading(func(r *usher.Registry) { r.Status.Users = nil }) },
-	"takesDrainsForOne": func(p *premise, _ string) { p.defects = misreading(takesDrainsForOne) },
-	"hasNoFloor": func(p *premise, _ string) {
-		p.defects = misreading(func(r *usher.Registration) { r.Spec.NodeFailure = &usher.NodeFailure{MaxPercent: ptr.To(int32(100))} })
-	},
-	"ignoresBudgets": func(p *premise, _ string) {
-		p.defects = misreading(func(b *policyv1.PodDisruptionBudget) { b.Status.DisruptionsAllowed = 100 })
-	},
-	"takesEvictionsForDeletions": func(p *premise, _ string) {
-		p.defects.miswrites = func(metadata map[string]any) {
-			annotations, _ := metadata["annotations"].(map[string]any)
-			if text, ok := annotations[usher.AnnotationDeletionRequest].(string); ok {
-				annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"eviction":true`, "", 1)
-			}
-		}
-	},
 }
 
 // steps are what can happen, and what can be noticed. Pods are nginx-000 and so on; where a
@@ -167,7 +132,7 @@ var steps = map[string]func(s *story, value string){
 		rate, burst, limited := strings.Cut(value, " ")
 		edit(s.simulation, "", "discovery", func(r *usher.Registry) {
 			if r.Spec.RateLimit = nil; limited {
-				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: int32(scenariotest.Number(rate)), Burst: ptr.To(int32(scenariotest.Number(burst)))}
+				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: int32(scenariotest.Number(rate)), Burst: new(int32(scenariotest.Number(burst)))}
 			}
 		})
 	},
