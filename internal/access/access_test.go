@@ -3,9 +3,11 @@
 package access
 
 import (
+	"cmp"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // reviewServer is an API server that reviews: a token is known if it begins with a user's name
@@ -70,31 +73,18 @@ func TestMetrics(t *testing.T) {
 	api, config := serve(t)
 	filter := checktest.Must(Metrics(config, nil))(t)
 	handler := checktest.Must(filter(logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metrics")) })))(t)
-	for _, test := range []struct {
-		name, method, path, authorization string
-		down                              bool
-		code, asked                       int
-	}{
-		{"nobody", "GET", "/metrics", "", false, 401, 0},
-		{"a password", "GET", "/metrics", "Basic prometheus.a", false, 401, 0},
-		{"a token that is none", "GET", "/metrics", "Bearer prometheus", false, 401, 1},
-		{"somebody else", "GET", "/metrics", "Bearer web.a", false, 403, 2},
-		{"somebody else again", "GET", "/metrics", "Bearer web.a", false, 403, 0},
-		{"the API server is down", "GET", "/metrics", "Bearer prometheus.a", true, 500, 1},
-		{"a reader", "GET", "/metrics", "Bearer prometheus.a", false, 200, 2},
-		{"a reader again, without the API server", "GET", "/metrics", "Bearer prometheus.a", true, 200, 0},
-		{"a reader of another path", "GET", "/debug/pprof", "Bearer prometheus.a", false, 403, 2},
-		{"a reader who writes", "POST", "/metrics", "Bearer prometheus.a", false, 403, 2},
-	} {
-		api.asked, api.down = 0, test.down
-		request := httptest.NewRequestWithContext(t.Context(), test.method, test.path, nil)
-		request.Header.Set("Authorization", test.authorization)
+	scenariotest.Table(t, "testdata/metrics.txt", func(t *testing.T, test struct {
+		Method, Path, Authorization string
+		Down                        bool
+	}) string {
+		api.asked, api.down = 0, test.Down
+		request := httptest.NewRequestWithContext(t.Context(), cmp.Or(test.Method, http.MethodGet), cmp.Or(test.Path, "/metrics"), nil)
+		request.Header.Set("Authorization", test.Authorization)
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, request)
-		if answer.Code != test.code || api.asked != test.asked || (answer.Body.String() == "metrics") != (test.code == 200) {
-			t.Errorf("%s: %d %s, after %d questions, want %d after %d", test.name, answer.Code, answer.Body, api.asked, test.code, test.asked)
-		}
-	}
+		checktest.Same(t, "it is let through", answer.Code == http.StatusOK, answer.Body.String() == "metrics")
+		return fmt.Sprintf("%d, after %d questions", answer.Code, api.asked)
+	})
 }
 
 // TestServices: a certificate's user and groups may read services of the namespaces whose

@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // TestClaimManifest: the template's own labels and annotations stay, the set's labels
@@ -56,23 +58,12 @@ func TestMountClaims(t *testing.T) {
 
 // TestClaimChanged: a claim that gets bound, as every claim does, triggers no pass.
 func TestClaimChanged(t *testing.T) {
-	set := web()
-	for name, c := range map[string]struct {
-		edit  func(*corev1.PersistentVolumeClaim)
-		wakes bool
-	}{
-		"bound":          {func(c *corev1.PersistentVolumeClaim) { c.Status.Phase, c.Spec.VolumeName = corev1.ClaimBound, "v" }, false},
-		"another label":  {func(c *corev1.PersistentVolumeClaim) { c.Labels["x"] = "y" }, false},
-		"going":          {func(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = deletedNow() }, true},
-		"set free":       {func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences = nil }, true},
-		"made again":     {func(c *corev1.PersistentVolumeClaim) { c.UID = "other" }, true},
-		"other instance": {func(c *corev1.PersistentVolumeClaim) { c.Labels[apps.LabelInstanceID] = "y" }, true},
-	} {
-		before := claimOf(set, "data-web-x", "x")
+	scenariotest.Table(t, "testdata/claim-changed.txt", func(t *testing.T, change json.RawMessage) string {
+		before := claimOf(web(), "data-web-x", "x")
 		after := before.DeepCopy()
-		c.edit(after)
-		checktest.Same(t, name+": wakes the set", c.wakes, claimChanged(before, after))
-	}
+		checktest.NoError(t, json.Unmarshal(change, after))
+		return passOrNone(claimChanged(before, after))
+	})
 }
 
 // TestInstanceDeletions: a deletion is forgotten when it is done, or was not done.

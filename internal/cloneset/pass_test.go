@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // passOver makes a pass over a new set of one Pod with more revisions than it keeps, on
@@ -209,42 +211,28 @@ func shown(pods []*corev1.Pod) string {
 // TestMerge: what a pass sees of answers that the cache does not show, and which of them
 // it verifies at once.
 func TestMerge(t *testing.T) {
-	pod := func(name, version string) *corev1.Pod { return podOf(web(), name, at(version)) }
-	created := func(object *corev1.Pod) podEntry { return podEntry{object: object, created: true, at: now} }
-	deleted := func(object *corev1.Pod) podEntry { return podEntry{object: object, deleted: true, at: now} }
-	foundGone := []podEntry{created(pod("new", "7")), deleted(pod("new", "3"))}
-	for name, test := range map[string]struct {
-		entries []podEntry
-		cached  []*corev1.Pod
-		want    string
-		verify  bool
-	}{
-		// A new Pod counts until the cache can have it. A Pod that is missing although later
-		// versions are there was deleted before the cache reached it, and no event will ever
-		// report that.
-		"created, the cache is empty":         {[]podEntry{created(pod("new", "5"))}, nil, "new 5", false},
-		"created, the cache is older":         {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("old", "4")}, "new 5, old 4", false},
-		"created, the cache is later":         {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("old", "6")}, "new 5, old 6", true},
-		"created, the cache is later, has it": {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("new", "3"), pod("old", "6")}, "new 5, old 6", false},
-		"the version is no number":            {[]podEntry{created(pod("new", "5"))}, []*corev1.Pod{pod("old", "x")}, "new 5, old x", false},
-		// The last answer stays known, so that no cache between the two versions brings the
-		// Pod back.
-		"found gone by an older version":                  {foundGone, nil, "", false},
-		"found gone, the cache is between":                {foundGone, []*corev1.Pod{pod("old", "6")}, "old 6", false},
-		"found gone, the cache has it":                    {foundGone, []*corev1.Pod{pod("new", "7"), pod("old", "7")}, "old 7", false},
-		"released, the version before":                    {[]podEntry{deleted(podOf(nil, "a", at("7")))}, []*corev1.Pod{pod("a", "6")}, "", false},
-		"released, and a later one of the set's":          {[]podEntry{deleted(podOf(nil, "a", at("7")))}, []*corev1.Pod{pod("a", "8")}, "a 8", false},
-		"deleted: a later version does not bring it back": {[]podEntry{deleted(pod("a", "7"))}, []*corev1.Pod{pod("a", "8")}, "", false},
-	} {
-		o := newOverlay[*corev1.Pod]()
-		for _, entry := range test.entries {
-			o.note("set", entry)
+	scenariotest.Table(t, "testdata/merge.txt", func(t *testing.T, test struct {
+		// Created, Deleted and Released are answers, each a Pod and its version; Cached are more.
+		Created, Deleted, Released string
+		Cached                     []string
+	}) string {
+		pod := func(owner *apps.CloneSet, text string) *corev1.Pod {
+			name, version, _ := strings.Cut(text, " ")
+			return podOf(owner, name, at(version))
 		}
-		pods, unverified := o.merge("set", test.cached, now.Add(time.Second))
-		if got := shown(pods); got != test.want || (len(unverified) > 0) != test.verify {
-			t.Errorf("%s: the pass sees %q, want %q; verifies %v", name, got, test.want, unverified)
+		o, cached := newOverlay[*corev1.Pod](), []*corev1.Pod(nil)
+		if test.Created != "" {
+			o.note("set", podEntry{object: pod(web(), test.Created), created: true, at: now})
 		}
-	}
+		if gone, owner := cmp.Or(test.Deleted, test.Released), map[bool]*apps.CloneSet{true: web()}[test.Deleted != ""]; gone != "" {
+			o.note("set", podEntry{object: pod(owner, gone), deleted: true, at: now})
+		}
+		for _, text := range test.Cached {
+			cached = append(cached, pod(web(), text))
+		}
+		pods, unverified := o.merge("set", cached, now.Add(time.Second))
+		return cmp.Or(shown(pods), "nothing") + map[bool]string{true: "; verifies"}[len(unverified) > 0]
+	})
 }
 
 // TestVerificationIsDue: an answer that the cache has not confirmed triggers a pass, since
@@ -346,34 +334,20 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 // TestDrains: a drain counts from when it was known to be in effect, whatever time the
 // write gives.
 func TestDrains(t *testing.T) {
-	pod := func(status corev1.ConditionStatus, at time.Time) *corev1.Pod {
-		return podOf(nil, "a", inUpdate(status, at))
-	}
-	out, in := corev1.ConditionFalse, corev1.ConditionTrue
-	type look struct {
-		pod  *corev1.Pod
-		at   time.Duration
-		want time.Duration // -1: not drained
-	}
-	tests := map[string][]look{
-		"in service":                                  {{pod(in, now), 0, -1}},
-		"the answer came late":                        {{pod(out, now), 20 * time.Second, 20 * time.Second}, {pod(out, now), 30 * time.Second, 20 * time.Second}},
-		"begun by another process":                    {{pod(out, now), 10 * time.Minute, maxFlight}},
-		"back in service, and out again":              {{pod(out, now), time.Second, time.Second}, {pod(in, now), 2 * time.Second, -1}, {pod(out, now), 9 * time.Second, 9 * time.Second}},
-		"a later drain, the one between was not seen": {{pod(out, now), time.Second, time.Second}, {pod(out, now.Add(40*time.Second)), 42 * time.Second, 42 * time.Second}},
-	}
-	for name, looks := range tests {
-		t.Run(name, func(t *testing.T) {
-			d := newDrains()
-			for _, look := range looks {
-				since, drained := d.of(plan.ReadPods([]*corev1.Pod{look.pod}, nil), now.Add(look.at))["uid-a"]
-				if drained != (look.want >= 0) || drained && !since.Equal(now.Add(look.want)) {
-					t.Errorf("after %s: drained %t since %s, want %s", look.at, drained, since.Sub(now), look.want)
-				}
-			}
-			if d.of(nil, now); len(d.known) > 0 {
-				t.Errorf("a Pod that is gone is remembered: %v", d.known)
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/drains.txt", func(t *testing.T, looks []struct {
+		// At is when a pass looks; the write says that the condition is so since then.
+		At, Since metav1.Duration
+		Is        corev1.ConditionStatus
+	}) string {
+		d, known := newDrains(), []string(nil)
+		for _, look := range looks {
+			pod := podOf(nil, "a", inUpdate(look.Is, now.Add(look.Since.Duration)))
+			since, drained := d.of(plan.ReadPods([]*corev1.Pod{pod}, nil), now.Add(look.At.Duration))["uid-a"]
+			known = append(known, map[bool]string{true: "since " + since.Sub(now).String(), false: "not drained"}[drained])
+		}
+		if d.of(nil, now); len(d.known) > 0 {
+			t.Errorf("a Pod that is gone is remembered: %v", d.known)
+		}
+		return strings.Join(known, ", ")
+	})
 }

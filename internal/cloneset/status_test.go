@@ -3,6 +3,8 @@
 package cloneset
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -15,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // TestProgressingCondition follows the condition from pass to pass; each pass knows only
@@ -127,37 +129,21 @@ func tally(s *plan.Snapshot) plan.Counts {
 // continues. Nothing else is left to the next pass without a time by which it is due: see
 // TestTellEvery.
 func TestStatusThatCanWait(t *testing.T) {
-	did, failed := []outcome{{}}, []outcome{{err: errGone}}
-	for _, test := range []struct {
-		name     string
-		replicas int32
-		change   func(*apps.CloneSetStatus)
-		outcomes []outcome
-		want     bool
-	}{
-		{"a few Pods of many", 1_000, func(s *apps.CloneSetStatus) { s.UpdatedReplicas += 20; s.ReadyReplicas -= 20 }, did, true},
-		{"more of them", 1_000, func(s *apps.CloneSetStatus) { s.UpdatedReplicas += 21 }, did, false},
-		{"fewer by more of them", 1_000, func(s *apps.CloneSetStatus) { s.ReadyReplicas -= 21 }, did, false},
-		{"one Pod of a few", 49, func(s *apps.CloneSetStatus) { s.ReadyReplicas-- }, did, false},
-		{"the pass did nothing", 1_000, func(s *apps.CloneSetStatus) { s.ReadyReplicas-- }, nil, false},
-		{"what it tried failed", 1_000, func(s *apps.CloneSetStatus) { s.ReadyReplicas-- }, failed, false},
-		{"a new generation", 1_000, func(s *apps.CloneSetStatus) { s.ObservedGeneration++ }, did, false},
-		{"what is expected", 1_000, func(s *apps.CloneSetStatus) { s.ExpectedUpdatedReplicas++ }, did, false},
-		{"a revision", 1_000, func(s *apps.CloneSetStatus) { s.CurrentRevision = "web-2" }, did, false},
-		{"a condition", 1_000, func(s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, did, false},
-		{"nothing", 1_000, func(*apps.CloneSetStatus) {}, did, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			was := &apps.CloneSetStatus{Replicas: test.replicas, ReadyReplicas: test.replicas, UpdatedReplicas: 7}
-			next := was.DeepCopy()
-			test.change(next)
-			before := was.DeepCopy()
-			checktest.Same(t, "canWait", test.want, canWait(was, next, test.outcomes))
-			if !equality.Semantic.DeepEqual(before, was) {
-				t.Error("the status was changed")
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/can-wait.txt", func(t *testing.T, test struct {
+		// Change is what is new in the status of 1,000 Pods, of which 7 are updated.
+		Change json.RawMessage
+		// Did is the result of what the pass tried.
+		Did string
+	}) string {
+		was := &apps.CloneSetStatus{Replicas: 1000, ReadyReplicas: 1000, UpdatedReplicas: 7}
+		next := was.DeepCopy()
+		checktest.NoError(t, json.Unmarshal(test.Change, next))
+		was.Replicas = next.Replicas
+		before := was.DeepCopy()
+		waits := canWait(was, next, map[string][]outcome{"something": {{}}, "something in vain": {{err: errGone}}}[test.Did])
+		checktest.Same(t, "the status before", before, was)
+		return map[bool]string{true: "can wait", false: "cannot wait"}[waits]
+	})
 }
 
 // TestTellEvery: while the Pods of a small set move, its status and the events of the writes are
@@ -170,59 +156,37 @@ func TestTellEvery(t *testing.T) {
 		pod := podOf(web(), name)
 		return []outcome{{action: plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace, Pod: pod}, pod: pod}}
 	}
-	moves := func(_ *apps.CloneSet, s *apps.CloneSetStatus) {
-		s.Condition(apps.ConditionProgressing).LastUpdateTime = *deletedNow()
-	}
-	for name, test := range map[string]struct {
-		after  time.Duration // the last time
-		change func(set *apps.CloneSet, next *apps.CloneSetStatus)
-		idle   bool
-		others int // sets that tell at the same time
-		told   bool
-	}{
-		"soon":              {after: tellEvery - 1, change: moves},
-		"later":             {after: tellEvery, change: moves, told: true},
-		"one of ten":        {after: tellEvery, change: moves, others: movesAtOnce - 1, told: true},
-		"one too many":      {after: tellEvery, change: moves, others: movesAtOnce},
-		"the end of many":   {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { s.AvailableReplicas = s.Replicas }, idle: true, others: 99, told: true},
-		"a condition":       {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { conditionOf(s, apps.ConditionBlocked).Reason = "x" }, told: true},
-		"a new generation":  {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { s.ObservedGeneration++ }, told: true},
-		"the last revision": {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { s.CurrentRevision = "web-2" }, idle: true},
-		"not available yet": {change: moves, idle: true},
-		"the end":           {change: func(_ *apps.CloneSet, s *apps.CloneSetStatus) { s.AvailableReplicas = s.Replicas }, idle: true, told: true},
-		"a deleted set":     {change: func(set *apps.CloneSet, _ *apps.CloneSetStatus) { set.DeletionTimestamp = deletedNow() }, told: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			set := stored.DeepCopy()
-			r, events := reconcilerOn(server(t, set.DeepCopy()))
-			checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), set))
-			r.memory(keyOf(set)).told = now
-			r.memory(keyOf(set)).untold = updated("web-a")
-			at, next := now.Add(test.after), set.Status.DeepCopy()
-			next.ReadyReplicas--
-			test.change(set, next)
-			for range test.others {
-				r.moves.AllowN(at, 1)
-			}
-			due, err := r.tell(t.Context(), set, next, updated("web-b"), test.idle, at)
-			checktest.NoError(t, err)
-			later := now.Add(tellEvery)
-			if !at.Before(later) {
-				later = at.Add(tellEvery)
-			}
-			if told := due.IsZero(); told != test.told || !told && !due.Equal(later) {
-				t.Errorf("due %s, told %t, want %t", due, told, test.told)
-			}
-			got := &apps.CloneSet{}
-			checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), got))
-			if written := got.Status.ReadyReplicas == 4; written != test.told {
-				t.Errorf("the status was written: %t, want %t", written, test.told)
-			}
-			if told := strings.Contains(strings.Join(events.notes, " "), "web-a, web-b"); told != test.told {
-				t.Errorf("the events are %q", events.notes)
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/tell-every.txt", func(t *testing.T, test struct {
+		After metav1.Duration // the last time
+		// Set and Status are what is new.
+		Set, Status json.RawMessage
+		Idle        bool
+		Others      int // sets that tell at the same time
+	}) string {
+		set := stored.DeepCopy()
+		r, events := reconcilerOn(server(t, set.DeepCopy()))
+		checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), set))
+		r.memory(keyOf(set)).told = now
+		r.memory(keyOf(set)).untold = updated("web-a")
+		next := set.Status.DeepCopy()
+		next.ReadyReplicas--
+		checktest.NoError(t, errors.Join(json.Unmarshal(test.Set, set), json.Unmarshal(test.Status, next)))
+		at := now.Add(test.After.Duration)
+		for range test.Others {
+			r.moves.AllowN(at, 1)
+		}
+		due, err := r.tell(t.Context(), set, next, updated("web-b"), test.Idle, at)
+		checktest.NoError(t, err)
+		got := &apps.CloneSet{}
+		checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), got))
+		told := due.IsZero()
+		checktest.Same(t, "the status was written", told, got.Status.ReadyReplicas == 4)
+		checktest.Same(t, "the events were recorded", told, strings.Contains(strings.Join(events.notes, " "), "web-a, web-b"))
+		if told {
+			return "told"
+		}
+		return "told in " + due.Sub(now).String()
+	})
 }
 
 // recordedEvents returns what a pass with these outcomes records.
@@ -238,40 +202,23 @@ func recordedEvents(t *testing.T, decided *plan.Plan, blocked []plan.Blocked, ou
 func TestEventReasons(t *testing.T) {
 	broken := errors.New("no")
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "a", broken)
-	for _, test := range []struct {
-		action plan.Action
-		err    error
-		want   []string
-	}{
-		{plan.Action{Verb: plan.Create, Reason: plan.ReasonScaleOut}, nil, []string{"Normal SuccessfulCreate"}},
-		{plan.Action{Verb: plan.Create, Reason: plan.ReasonScaleOut}, broken, []string{"Warning FailedCreate"}},
-		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonScaleIn}, nil, []string{"Normal SuccessfulDelete"}},
-		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonHookReleased}, broken, []string{"Warning FailedDelete"}},
-		{plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace}, nil, []string{"Normal SuccessfulUpdatePodInPlace"}},
-		{plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace}, broken, []string{"Warning FailedUpdatePodInPlace"}},
-		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonRecreate}, nil, []string{"Normal SuccessfulUpdatePodReCreate"}},
-		{plan.Action{Verb: plan.Move, Reason: plan.ReasonRecreate}, nil, []string{"Normal SuccessfulUpdatePodReCreate"}},
-		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonRecreate}, broken, []string{"Warning FailedUpdatePodReCreate"}},
-		{plan.Action{Verb: plan.Move, Reason: plan.ReasonNodeGoes, Because: "node n1 is cordoned"}, nil, []string{"Normal PodLeavesNode"}},
-		{plan.Action{Verb: plan.Delete, Reason: plan.ReasonNodeGoes, Because: "node n1 is cordoned"}, nil, []string{"Normal SuccessfulDelete"}},
-		{plan.Action{Verb: plan.Move, Reason: plan.ReasonConditions}, nil, nil},
-		{plan.Action{Verb: plan.Move, Reason: plan.ReasonConditions}, broken, []string{"Warning FailedUpdatePod"}},
-		{plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace}, conflict, nil},
-	} {
-		t.Run(fmt.Sprint(test.action.Verb, test.action.Reason, test.err), func(t *testing.T) {
-			test.action.Pod = podWithSecret("web-a")
-			events := recordedEvents(t, &plan.Plan{}, nil, outcome{action: test.action, pod: test.action.Pod, err: test.err})
-			if because := test.action.Because; because != "" && !strings.Contains(strings.Join(events.notes, " "), "("+because+")") {
-				t.Errorf("notes %q lack the cause", events.notes)
+	scenariotest.Table(t, "testdata/events.txt", func(t *testing.T, test struct {
+		Verb                   plan.Verb
+		Reason, Because, Fails string
+	}) string {
+		pod, err := podWithSecret("web-a"), map[string]error{"yes": broken, "conflict": conflict}[test.Fails]
+		action := plan.Action{Verb: test.Verb, Reason: test.Reason, Because: test.Because, Pod: pod}
+		events := recordedEvents(t, &plan.Plan{}, nil, outcome{action: action, pod: pod, err: err})
+		if test.Because != "" {
+			checktest.Says(t, "the notes", events.notes, "("+test.Because+")")
+		}
+		for _, note := range events.notes {
+			if strings.Contains(note, secret) || !strings.Contains(note, "Pod web-a") {
+				t.Errorf("note %q", note)
 			}
-			checktest.Same(t, "events", test.want, events.reasons)
-			for _, note := range events.notes {
-				if strings.Contains(note, secret) || !strings.Contains(note, "Pod web-a") {
-					t.Errorf("note %q", note)
-				}
-			}
-		})
-	}
+		}
+		return cmp.Or(strings.Join(events.reasons, ", "), "nothing")
+	})
 }
 
 func atPreDelete(pod string, since time.Duration) []plan.Blocked {

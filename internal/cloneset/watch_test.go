@@ -5,6 +5,7 @@ package cloneset
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
@@ -25,52 +26,33 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // TestSetChanged: the controller's own write of counters and conditions triggers no pass.
 // A write by someone else does, since it may be wrong, and so does everything that a pass
 // reads.
 func TestSetChanged(t *testing.T) {
-	two := int32(2)
-	counters := func(s *apps.CloneSet) { s.Status.ReadyReplicas, s.Status.ObservedGeneration = 3, 1 }
-	for _, test := range []struct {
-		name     string
-		answered string // the version that this controller's last write produced
-		change   func(*apps.CloneSet)
-		want     bool
-	}{
-		{"its own counters", "2", counters, false},
-		{"its own counters, of a write before the last one", "3", counters, false},
-		{"another's counters", "1", counters, true},
-		{"another's counters, and it has written none", "", counters, true},
-		{"its own condition", "2", func(s *apps.CloneSet) { s.Status.Conditions = []apps.CloneSetCondition{{Type: "Blocked"}} }, false},
-		{"managed fields", "2", func(s *apps.CloneSet) { s.ManagedFields = record(metav1.ManagedFieldsOperationUpdate) }, false},
-		{"the spec", "3", func(s *apps.CloneSet) { s.Generation++ }, true},
-		{"a label", "3", func(s *apps.CloneSet) { s.Labels = map[string]string{"a": "b"} }, true},
-		{"an annotation", "3", func(s *apps.CloneSet) { s.Annotations = map[string]string{"a": "b"} }, true},
-		{"a finalizer", "3", func(s *apps.CloneSet) { s.Finalizers = []string{"a"} }, true},
-		{"its deletion", "3", func(s *apps.CloneSet) { s.DeletionTimestamp = &metav1.Time{Time: now} }, true},
-		{"another set of its name", "3", func(s *apps.CloneSet) { s.UID = "other" }, true},
-		{"the current revision", "2", func(s *apps.CloneSet) { s.Status.CurrentRevision = "web-2" }, true},
-		{"the update revision", "2", func(s *apps.CloneSet) { s.Status.UpdateRevision = "web-2" }, true},
-		{"a collision", "2", func(s *apps.CloneSet) { s.Status.CollisionCount = &two }, true},
-		{"nothing: the periodic event", "1", func(s *apps.CloneSet) { s.ResourceVersion = "1" }, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			before := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Generation: 1, ResourceVersion: "1"}}
-			after := before.DeepCopy()
-			after.ResourceVersion = "2"
-			r, _ := reconcilerOn(server(t))
-			if test.answered != "" {
-				own := before.DeepCopy()
-				own.ResourceVersion = test.answered
-				r.memory(keyOf(own)).note(own)
-			}
-			test.change(after)
-			checktest.Same(t, "SetChanged", test.want, r.SetChanged(before, after))
-		})
-	}
+	scenariotest.Table(t, "testdata/set-changed.txt", func(t *testing.T, test struct {
+		// Answered is the version that this controller's last write produced, Change what is new.
+		Answered string
+		Change   json.RawMessage
+	}) string {
+		before := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Generation: 1, ResourceVersion: "1"}}
+		after := before.DeepCopy()
+		after.ResourceVersion = "2"
+		r, _ := reconcilerOn(server(t))
+		if test.Answered != "" {
+			own := before.DeepCopy()
+			own.ResourceVersion = test.Answered
+			r.memory(keyOf(own)).note(own)
+		}
+		checktest.NoError(t, json.Unmarshal(test.Change, after))
+		return passOrNone(r.SetChanged(before, after))
+	})
 }
+
+func passOrNone(wakes bool) string { return map[bool]string{true: "a pass", false: "no pass"}[wakes] }
 
 // TestWatchedPods: the events make a list of a set's Pods and one of the orphans, of each
 // namespace, in name order; a list that was returned does not change. Pods of others are in none.
@@ -289,52 +271,26 @@ func TestNodeCache(t *testing.T) {
 // TestNodeEvents: a node that goes, or stays after all, wakes the sets with Pods there, and
 // nothing else does.
 func TestNodeEvents(t *testing.T) {
-	node := func(edits ...func(*corev1.Node)) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-		for _, edit := range edits {
-			edit(n)
+	scenariotest.Table(t, "testdata/node-events.txt", func(t *testing.T, test struct {
+		Leave         plan.LeaveNodes
+		Before, After *corev1.Node
+	}) string {
+		onN1 := func(p *corev1.Pod) { p.Spec.NodeName = "n1" }
+		r, _ := reconcilerOn(server(t, web()))
+		r.Options.LeaveNodes = test.Leave
+		for _, pod := range []*corev1.Pod{podOf(web(), "web-a", onN1), podOf(web(), "web-b", onN1), podOf(web(), "web-c"), podOf(nil, "bare", onN1)} {
+			told(t, r.PodEvents(), nil, pod)
 		}
-		return n
-	}
-	cordon := func(n *corev1.Node) { n.Spec.Unschedulable = true }
-	taint := func(n *corev1.Node) {
-		n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
-	}
-	known := func(n *corev1.Node) {
-		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: deletedNow()}}
-	}
-	heartbeat := func(n *corev1.Node) { n.ResourceVersion, n.Labels = "2", map[string]string{"a": "b"} }
-	for _, test := range []struct {
-		name          string
-		leave         plan.LeaveNodes
-		before, after client.Object
-		want          bool
-	}{
-		{"it was cordoned when Usher started", plan.LeaveCordoned, nil, node(cordon), true},
-		{"it was not", plan.LeaveCordoned, nil, node(), false},
-		{"a heartbeat", plan.LeaveCordoned, node(), node(heartbeat), false},
-		{"a heartbeat of a cordoned one", plan.LeaveCordoned, node(cordon), node(cordon, heartbeat), false},
-		{"cordoned", plan.LeaveCordoned, node(), node(cordon), true},
-		{"the node controller knows of it", plan.LeaveCordoned, node(cordon), node(cordon, known), false},
-		{"uncordoned", plan.LeaveCordoned, node(cordon, known), node(known), true},
-		{"tainted", plan.LeaveCordoned, node(), node(taint), true},
-		{"cordoned, and that does not count", plan.LeaveTainted, node(), node(cordon), false},
-		{"tainted, and that counts", plan.LeaveTainted, node(), node(taint), true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			onN1 := func(p *corev1.Pod) { p.Spec.NodeName = "n1" }
-			r, _ := reconcilerOn(server(t, web()))
-			r.Options.LeaveNodes = test.leave
-			for _, pod := range []*corev1.Pod{podOf(web(), "web-a", onN1), podOf(web(), "web-b", onN1), podOf(web(), "web-c"), podOf(nil, "bare", onN1)} {
-				told(t, r.PodEvents(), nil, pod)
-			}
-			q := told(t, r.NodeEvents(), test.before, test.after)
-			web := reconcile.Request{NamespacedName: keyOf(web())}
-			if woken := slices.Contains(q.requests, web); woken != test.want || len(slices.Compact(q.requests)) > 1 {
-				t.Errorf("woke %v, want the set: %v", q.requests, test.want)
-			}
-		})
-	}
+		var before client.Object // nil, if there was none
+		if test.Before != nil {
+			before = test.Before
+		}
+		q := told(t, r.NodeEvents(), before, test.After)
+		if others := slices.DeleteFunc(slices.Clone(q.requests), func(r reconcile.Request) bool { return r.NamespacedName == keyOf(web()) }); len(others) > 0 {
+			t.Errorf("woke %v", others)
+		}
+		return passOrNone(len(q.requests) > 0)
+	})
 }
 
 // TestGoingNodes: only the nodes that Pods leave are read, and only for sets whose Pods a

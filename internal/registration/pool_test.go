@@ -25,6 +25,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func TestBackOff(t *testing.T) {
@@ -108,45 +109,47 @@ func TestSecretsAreFollowed(t *testing.T) {
 // at is a time so many seconds after the epoch.
 func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
 
-func away(from, to int) plan.Outage { return plan.Outage{From: at(from), To: at(to)} }
-
 // TestOutagesAreNoticed tells a pool what registries answer.
 func TestOutagesAreNoticed(t *testing.T) {
-	refused, broken := registry.Permanent(errors.New("refused")), registry.Transient(errors.New("down"))
-	type call struct {
-		at  int
-		err error
+	answers := map[string]error{
+		"answers": nil, "refuses": registry.Permanent(errors.New("refused")), "fails": registry.Transient(errors.New("down")),
+		"ends": registry.Transient(context.Canceled), // with the pass
 	}
-	for name, c := range map[string]struct {
-		known usherv1alpha1.RegistryStatus
-		calls []call
-		want  plan.Outage
-	}{
-		"all is well":                           {calls: []call{{1, nil}, {2, nil}}},
-		"a pass ends":                           {calls: []call{{1, nil}, {5, registry.Transient(context.Canceled)}}},
-		"it refuses us alone":                   {calls: []call{{1, nil}, {2, refused}, {9, nil}}},
-		"from the last answer to the next":      {calls: []call{{1, nil}, {5, broken}, {6, broken}, {9, nil}, {12, nil}}, want: away(1, 9)},
-		"it goes on":                            {calls: []call{{1, nil}, {5, broken}}, want: plan.Outage{From: at(1)}},
-		"refusing is no answer":                 {calls: []call{{1, nil}, {5, broken}, {6, refused}}, want: plan.Outage{From: at(1)}},
-		"no process has written when it went":   {calls: []call{{5, broken}, {9, nil}}, want: away(-10, 9)},
-		"another process saw it go":             {status(plan.Outage{From: at(1)}, 0), []call{{9, nil}}, away(-9, 9)},
-		"another process saw it all":            {status(away(1, 9), 9), []call{{20, nil}}, plan.Outage{From: at(1), To: at(9), Recalled: true}},
-		"another process saw it work, long ago": {status(plan.Outage{}, 3), []call{{20, broken}, {21, nil}}, away(-7, 21)},
-		"it is gone again soon":                 {status(away(1, 9), 9), []call{{10, nil}, {11, broken}, {12, nil}}, away(-9, 12)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			clock := clocktesting.NewFakePassiveClock(epoch)
-			p := newPool(nil, nil, clock, defaultRegistryWorkers)
-			p.state("a").reachability = reachabilityOf(&usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch)}, Status: c.known})
-			for _, call := range c.calls {
-				clock.SetTime(at(call.at))
-				p.noteCall(t.Context(), "a", call.err)
+	scenariotest.Table(t, "testdata/outages.txt", func(t *testing.T, test struct {
+		// Known is what another process has left behind, Worked that it saw the registry work then.
+		Known  []int
+		Worked int
+		// Calls are seconds and answers.
+		Calls []string
+	}) string {
+		var known plan.Outage
+		for i, when := range []*time.Time{&known.From, &known.To} {
+			if i < len(test.Known) {
+				*when = at(test.Known[i])
 			}
-			if have := p.outage("a"); have != c.want {
-				t.Errorf("noticed %+v, want %+v", have, c.want)
-			}
-		})
+		}
+		clock := clocktesting.NewFakePassiveClock(epoch)
+		p := newPool(nil, nil, clock, defaultRegistryWorkers)
+		object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch)}, Status: status(known, test.Worked)}
+		p.state("a").reachability = reachabilityOf(object)
+		for _, call := range test.Calls {
+			when, answer, _ := strings.Cut(call, " ")
+			clock.SetTime(at(scenariotest.Number(when)))
+			p.noteCall(t.Context(), "a", answers[answer])
+		}
+		return told(p.outage("a"))
+	})
+}
+
+// told describes an outage.
+func told(o plan.Outage) string {
+	switch {
+	case o == plan.Outage{}:
+		return "none"
+	case o.To.IsZero():
+		return fmt.Sprintf("since %s", o.From.Sub(epoch))
 	}
+	return fmt.Sprintf("from %s to %s", o.From.Sub(epoch), o.To.Sub(epoch)) + map[bool]string{true: ", recalled"}[o.Recalled]
 }
 
 // status is what a process leaves behind that saw the outage, and the registry

@@ -25,6 +25,8 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
@@ -68,6 +70,17 @@ func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) [
 	t.Helper()
 	each(t, pattern, func(t *testing.T, s Scenario) {
 		checktest.Same(t, "what comes of it", s.Want, play(t, s.Given))
+	})
+}
+
+// Table runs a test for each scenario of a file, whose lines are the fields of a T as YAML. play
+// returns the one line that comes of it.
+func Table[T any](t *testing.T, file string, play func(t *testing.T, given T) string) {
+	t.Helper()
+	Run(t, file, func(t *testing.T, lines []string) []string {
+		var given T
+		checktest.NoError(t, yaml.UnmarshalStrict([]byte(strings.Join(lines, "\n")), &given))
+		return []string{play(t, given)}
 	})
 }
 

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // TestPercentages: more than all Pods is read as more than all, however many digits it has.
@@ -82,39 +84,10 @@ func TestBudgets(t *testing.T) {
 
 // TestDeletionOf: the hook, and how the set is deleted, decide.
 func TestDeletionOf(t *testing.T) {
-	const ours, other = apps.FinalizerPreDelete, "example.com/other"
-	empty := &apps.Lifecycle{PreDelete: &apps.LifecycleHook{MarkPodNotReady: true}}
-	hooked := &apps.Lifecycle{PreDelete: &apps.LifecycleHook{LabelsHandler: map[string]string{keyDelete: "true"}}}
-	for _, test := range []struct {
-		name       string
-		hooks      *apps.Lifecycle
-		deleted    bool
-		finalizers []string
-		how        Deletion
-		hold       bool
-	}{
-		{name: "no hook"},
-		{name: "no hook any more", finalizers: []string{ours}},
-		{name: "a hook without keys", hooks: empty},
-		{name: "a hook", hooks: hooked, hold: true},
-		{name: "in background", hooks: hooked, deleted: true, finalizers: []string{other, ours}, how: Drain, hold: true},
-		{name: "in background, without a hook", deleted: true, finalizers: []string{ours}, how: LetGo},
-		{name: "in background, the finalizer taken off", hooks: hooked, deleted: true, finalizers: []string{other}, how: LetGo},
-		{name: "in foreground", hooks: hooked, deleted: true, finalizers: []string{ours, metav1.FinalizerDeleteDependents}, how: Drain},
-		{name: "in foreground, without a hook", deleted: true, finalizers: []string{metav1.FinalizerDeleteDependents}, how: LetGo},
-		{name: "without its Pods", hooks: hooked, deleted: true, finalizers: []string{ours, metav1.FinalizerOrphanDependents}, how: LetGo},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Finalizers: test.finalizers}}
-			set.Spec.Lifecycle = test.hooks
-			if test.deleted {
-				set.DeletionTimestamp = &metav1.Time{Time: now}
-			}
-			if how, hold := DeletionOf(set); how != test.how || hold != test.hold {
-				t.Errorf("%q, holds %t; want %q, %t", how, hold, test.how, test.hold)
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/deletion-of.txt", func(_ *testing.T, set apps.CloneSet) string {
+		how, hold := DeletionOf(&set)
+		return cmp.Or(string(how), "not deleted") + map[bool]string{true: ", and the finalizer holds it"}[hold]
+	})
 }
 
 // TestReadPods: what was read of a Pod counts only for that version of it, whichever other Pods

@@ -23,42 +23,29 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // TestKinds checks that everything that must know each kind of registry knows it.
 func TestKinds(t *testing.T) {
 	kube := fake.NewClientBuilder().Build()
 	connect := Connect(Cluster{Reader: kube, Writer: kube, XDS: xds.NewStore()})
-	const secret = "credentialsSecret: {namespace: usher, name: credentials}"
-	for text, want := range map[string]string{
-		"consul: {address: http://localhost:8500, datacenter: east, " + secret + "}": "consul east",
-		"dns: {server: localhost:53, zone: svc.example.com, " + secret + "}":         "dns svc.example.com",
-		"endpointSlice: {}":                "endpointSlice demo",
-		"endpointSlice: {namespace: edge}": "endpointSlice edge",
-		"etcd: {endpoints: [http://localhost:2379], prefix: mine, " + secret + "}": "etcd mine",
-		"eureka: {address: http://localhost:8761/eureka, " + secret + "}":          "eureka ",
-		"haproxy: {addresses: [unix:///run/haproxy.sock], " + secret + "}":         "haproxy ",
-		"nacos: {address: http://localhost:8848, group: mine, " + secret + "}":     "nacos public/mine/DEFAULT",
-		"service: {}": "service demo",
-		"webhook: {url: http://localhost, " + secret + "}": "webhook ",
-		"xds: {}":                "xds demo",
-		"xds: {namespace: edge}": "xds edge",
-		"zookeeper: {servers: [localhost:2181], " + secret + "}":                "zookeeper services",
-		"zookeeper: {servers: [localhost:2181], layout: Dubbo, " + secret + "}": "zookeeper dubbo",
-		"zookeeper: {servers: [localhost:2181], path: a/b, " + secret + "}":     "zookeeper a/b",
-	} {
-		r := &usherv1alpha1.Registry{}
-		checktest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+text+"}"), r))
+	scenariotest.Table(t, "testdata/kinds.txt", func(t *testing.T, spec usherv1alpha1.RegistrySpec) string {
+		r := &usherv1alpha1.Registry{Spec: spec}
 		kind, settings := Of(r, "demo")
-		named := settings.Secret != nil && settings.Secret.Name == "credentials"
-		if have := kind.Name + " " + settings.Root; have != want || named != strings.Contains(text, secret) {
-			t.Errorf("%s is of %q with the Secret %v, want %q", text, have, settings.Secret, want)
-		}
 		if folds := settings.Fold != nil && settings.Fold("Pay") == settings.Fold("pAY"); folds != (kind.Name == "consul" || kind.Name == "eureka") {
-			t.Errorf("%s takes Pay and pAY for one service: %t", text, folds)
+			t.Errorf("it takes Pay and pAY for one service: %t", folds)
 		}
-		connects(t, text, connect, r)
-	}
+		connects(t, kind.Name, connect, r)
+		said := []string{kind.Name}
+		if settings.Root != "" {
+			said = append(said, "root "+settings.Root)
+		}
+		if settings.Secret != nil {
+			said = append(said, "Secret "+settings.Secret.Name)
+		}
+		return strings.Join(said, ", ")
+	})
 }
 
 // connects checks that a Registry has a connector.
@@ -264,40 +251,22 @@ func TestOnlyItsKeys(t *testing.T) {
 // TestMetadataThatCallersObey is an attack: whoever may write a Registration publishes what
 // callers execute or obey. It is refused before the server, which is down here, hears of it.
 func TestMetadataThatCallersObey(t *testing.T) {
-	const consul, curator = "consul: {address: 'http://127.0.0.1:1'}", "zookeeper: {servers: ['127.0.0.1:1']}"
-	const dubbo = "zookeeper: {servers: ['127.0.0.1:1'], layout: Dubbo}"
-	for _, test := range []struct {
-		spec, pair string
-		obeyed     bool
-	}{
-		{curator, "@class=org.apache.xbean.propertyeditor.JndiConverter", true},
-		{curator, "class=a", false},
-		{dubbo, "category=routers", true},
-		{dubbo, "protocol=script", true},
-		{dubbo, "protocol=override", true},
-		{dubbo, "dynamic=false", true},
-		{dubbo, "serialization=nativejava", true},
-		{dubbo, "protocol=tri", false},
-		{dubbo, "version=1.0.0", false},
-		{dubbo, "tags=blue,canary", false},
-		{consul, "tags=v1.2,traefik.http.routers.x.rule=Host(`bank.example`)", true},
-		{consul, "tags=urlprefix-bank.example/", true},
-		{consul, "tags=v1.2,canary", false},
-		{"nacos: {address: 'http://127.0.0.1:1'}", "preserved.ip.delete.timeout=1", true},
-	} {
-		key, value, _ := strings.Cut(test.pair, "=")
-		last := key + "=" + value[strings.LastIndex(value, ",")+1:]
-		for _, allowed := range []string{"", key, last} {
-			r := &usherv1alpha1.Registry{}
-			checktest.NoError(t, yaml.UnmarshalStrict([]byte("spec: {"+test.spec+"}"), r))
+	scenariotest.Table(t, "testdata/obeyed.txt", func(t *testing.T, test struct {
+		Spec       usherv1alpha1.RegistrySpec
+		Key, Value string
+	}) string {
+		result, last := "taken", test.Key+"="+test.Value[strings.LastIndex(test.Value, ",")+1:]
+		for _, allowed := range []string{"", test.Key, last} {
+			r := &usherv1alpha1.Registry{Spec: test.Spec}
 			r.Spec.AllowedMetadata = []string{allowed}
 			_, settings := Of(r, "demo")
 			connector := checktest.Must(Connect(Cluster{})(r, settings.Root, nil))(t)
 			e := registrytest.Entry("a")
-			e.Metadata = map[string]string{"zone": "a", key: value}
-			what := fmt.Sprintf("%s with %s, allowed %q", test.spec, test.pair, allowed)
-			if err := registrytest.TryPut(t, connector, e); test.obeyed && allowed == "" {
+			e.Metadata = map[string]string{"zone": "a", test.Key: test.Value}
+			what := fmt.Sprintf("%q is allowed", allowed)
+			if err := registrytest.TryPut(t, connector, e); allowed == "" && !errors.Is(err, registry.ErrTransient) {
 				registrytest.CheckRefused(t, what, err, "a", registry.ErrPermanent, last, "spec.allowedMetadata")
+				result = "refused"
 			} else {
 				registrytest.Check(t, what, err, registry.ErrTransient)
 			}
@@ -305,5 +274,6 @@ func TestMetadataThatCallersObey(t *testing.T) {
 			registrytest.Check(t, what+": it leaves", leaves, registry.ErrTransient)
 			checktest.NoError(t, connector.Close())
 		}
-	}
+		return result
+	})
 }
