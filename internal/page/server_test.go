@@ -4,9 +4,11 @@ package page
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -36,46 +39,30 @@ func TestGuards(t *testing.T) {
 	did := 0
 	s := served(t, func(context.Context, string, string, string) error { did++; return nil })
 	const pause = `{"set": "CloneSet/shop/web", "action": "pause"}`
-	tests := map[string]struct {
-		change func(*http.Request)
-		want   int
-	}{
-		"as the page asks":      {func(*http.Request) {}, http.StatusNoContent},
-		"by the name localhost": {func(r *http.Request) { r.Host = "localhost:8080"; r.Header.Set("Origin", "http://localhost:8080") }, http.StatusNoContent},
-		"a name that was made to lead here": {func(r *http.Request) {
-			r.Host = "evil.example:8080"
-			r.Header.Set("Origin", "http://evil.example:8080")
-		}, http.StatusMisdirectedRequest},
-		"another port":                    {func(r *http.Request) { r.Host = "127.0.0.1:9090" }, http.StatusMisdirectedRequest},
-		"no host":                         {func(r *http.Request) { r.Host = "" }, http.StatusMisdirectedRequest},
-		"from another page":               {func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }, http.StatusForbidden},
-		"from another port":               {func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:9090") }, http.StatusForbidden},
-		"from a file":                     {func(r *http.Request) { r.Header.Set("Origin", "null") }, http.StatusForbidden},
-		"from nowhere":                    {func(r *http.Request) { r.Header.Del("Origin") }, http.StatusForbidden},
-		"as the browser says, cross-site": {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, http.StatusForbidden},
-		"as the browser says, same-site":  {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }, http.StatusForbidden},
-		"a form's content":                {func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, http.StatusForbidden},
-		"without the token":               {func(r *http.Request) { r.Header.Del("Authorization") }, http.StatusUnauthorized},
-		"with the token in the query":     {func(r *http.Request) { r.Header.Del("Authorization"); r.URL.RawQuery = "token=" + s.token }, http.StatusUnauthorized},
-		"with a wrong token":              {func(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }, http.StatusUnauthorized},
-		"by another method":               {func(r *http.Request) { r.Method = http.MethodPut }, http.StatusMethodNotAllowed},
-		"for something else":              {func(r *http.Request) { r.URL.Path = "/debug" }, http.StatusNotFound},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			did = 0
-			r := asked(t, s, pause)
-			test.change(r)
-			w := httptest.NewRecorder()
-			s.Handler(host).ServeHTTP(w, r)
-			if w.Code != test.want || (did == 1) != (test.want == http.StatusNoContent) {
-				t.Errorf("%d, done %d times: %s; want %d", w.Code, did, w.Body, test.want)
-			}
-			if w.Header().Get("X-Frame-Options") != "DENY" || w.Header().Get("Access-Control-Allow-Origin") != "" {
-				t.Errorf("headers %v", w.Header())
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/guards.txt", func(t *testing.T, test struct {
+		Method, Path string
+		Host         *string
+		Header       map[string]string
+		Without      string // a header
+		InQuery      bool   // is the token
+	}) string {
+		did = 0
+		r := asked(t, s, pause)
+		r.Method, r.URL.Path, r.Host = cmp.Or(test.Method, r.Method), cmp.Or(test.Path, r.URL.Path), *cmp.Or(test.Host, &r.Host)
+		for name, value := range test.Header {
+			r.Header.Set(name, value)
+		}
+		if r.Header.Del(test.Without); test.InQuery {
+			r.URL.RawQuery = "token=" + s.token
+		}
+		w := httptest.NewRecorder()
+		s.Handler(host).ServeHTTP(w, r)
+		if w.Header().Get("X-Frame-Options") != "DENY" || w.Header().Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("headers %v", w.Header())
+		}
+		checktest.Same(t, "it is done", w.Code == http.StatusNoContent, did == 1)
+		return fmt.Sprint(w.Code)
+	})
 }
 
 // asked is a request as the page sends it.

@@ -14,6 +14,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func TestEntryRoundTrip(t *testing.T) {
@@ -129,22 +130,14 @@ func TestAnswersThatAreNone(t *testing.T) {
 		_, err := fake(t, code, http.Header{"Location": {"/other"}}, body).List(t.Context(), "web")
 		return err
 	})
-	for name, test := range map[string]struct {
-		code   int
-		header http.Header
-		body   string
-		want   error
-	}{
-		"null":          {http.StatusOK, nil, "null", registry.ErrPermanent},
-		"nothing":       {http.StatusOK, nil, "", registry.ErrPermanent},
-		"filtered":      {http.StatusOK, http.Header{headerFiltered: {"true"}}, "[]", registry.ErrPermanent},
-		"not found":     {http.StatusNotFound, nil, "", registry.ErrPermanent},
-		"no leader":     {http.StatusInternalServerError, nil, "No cluster leader", registry.ErrTransient},
-		"an empty list": {http.StatusOK, nil, "[]", nil},
-	} {
-		_, err := fake(t, test.code, test.header, test.body).List(t.Context(), "web")
-		registrytest.Check(t, name, err, test.want)
-	}
+	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
+		Code   int
+		Header http.Header
+		Body   string
+	}) string {
+		_, err := fake(t, test.Code, test.Header, test.Body).List(t.Context(), "web")
+		return registrytest.Verdict(t, err)
+	})
 }
 
 // scripted has no instances, and answers transactions according to the script.

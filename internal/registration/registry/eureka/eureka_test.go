@@ -20,6 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func stored(t *testing.T) instance {
@@ -87,21 +88,13 @@ func connect(t *testing.T, secret map[string][]byte, clock clock.WithTicker, han
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
-	for name, test := range map[string]struct {
-		code  int
-		body  string
-		delta int // The status code of /apps/delta, and of /apps unless it is 403.
-		want  error
-	}{
-		"null":                {200, "null", 200, registry.ErrPermanent},
-		"another's not found": {404, "", 404, registry.ErrPermanent},
-		"broken meanwhile":    {404, "", 503, registry.ErrTransient},
-		"no application":      {404, "", 200, nil},
-		"nor deltas":          {404, "", 403, nil},
-		"an application":      {200, `{"application":{"instance":[]}}`, 200, nil},
-	} {
-		registrytest.Check(t, name, listing(t, test.code, test.body, test.delta), test.want)
-	}
+	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
+		Code  int
+		Body  string
+		Delta int // The status code of /apps/delta, and of /apps unless it is 403.
+	}) string {
+		return registrytest.Verdict(t, listing(t, test.Code, test.Body, test.Delta))
+	})
 	registrytest.CheckAnswers(t, func(code int, body string) error { return listing(t, code, body, http.StatusOK) })
 }
 

@@ -3,17 +3,19 @@
 package haproxy
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 const uid = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -63,7 +65,7 @@ func TestParseServers(t *testing.T) {
 	}
 	mine := owned("another")
 	mine.Address, mine.Port, mine.Weight = "fd00::2", 8080, 10
-	if diff := cmp.Diff(mine, have[1].entry); diff != "" || have[1].admin != 8 {
+	if diff := gocmp.Diff(mine, have[1].entry); diff != "" || have[1].admin != 8 {
 		t.Errorf("admin state %d, and the entry differs (-want +have):\n%s", have[1].admin, diff)
 	}
 	if !have[0].foreign() || have[1].foreign() {
@@ -87,38 +89,16 @@ func TestAnswersThatAreNotUnderstood(t *testing.T) {
 
 func TestSessionsAndQueueCount(t *testing.T) {
 	have, err := parseSessions("web", "# pxname,svname,qcur,qmax,scur\nweb,a,1,9,2\nother,a,0,0,7\nweb,b,0,3,0\n")
-	if diff := cmp.Diff(map[string]int{"a": 3, "b": 0}, have); err != nil || diff != "" {
+	if diff := gocmp.Diff(map[string]int{"a": 3, "b": 0}, have); err != nil || diff != "" {
 		t.Errorf("%v (-want +have):\n%s", err, diff)
 	}
 }
 
 func TestAnswersOfCommands(t *testing.T) {
-	for _, test := range []struct {
-		success *regexp.Regexp
-		answer  string
-		want    error
-	}{
-		{added, "New server registered.\n", nil},
-		{added, "a warning\nNew server registered.\n", nil},
-		{added, "", registry.ErrPermanent},
-		{added, alreadyExists, registry.ErrConflict},
-		{added, noSuchBackend, registry.ErrPermanent},
-		{silent, "", nil},
-		{silent, noSuchServer, registry.ErrConflict},
-		{silent, "Permission denied\n", registry.ErrPermanent},
-		{silent, "Unknown command, but maybe …", registry.ErrPermanent},
-		{silent, "something new", registry.ErrPermanent},
-		{deleted, "Server deleted.", nil},
-		{deleted, noSuchServer, nil},
-		{deleted, "Server still has connections attached to it, cannot remove it.", nil},
-		{deleted, notInMaint, registry.ErrConflict},
-		{moved, "IP changed from '127.0.0.1' to '127.0.0.2', no need to change the port by 'stats socket command'", nil},
-		{moved, "no need to change the addr, port changed from '1' to '2' by 'stats socket command'", nil},
-		{moved, "", registry.ErrPermanent},
-	} {
-		err := command{id: "a", line: "set server web/a", success: test.success}.check(test.answer)
-		registrytest.Check(t, "the answer "+test.answer, err, test.want)
-	}
+	commands := map[string]*regexp.Regexp{"add": added, "set": silent, "delete": deleted, "move": moved}
+	scenariotest.Table(t, "testdata/commands.txt", func(t *testing.T, test struct{ Command, Answer string }) string {
+		return registrytest.Verdict(t, command{id: "a", line: "set server web/a", success: commands[test.Command]}.check(test.Answer))
+	})
 }
 
 func TestSettle(t *testing.T) {
@@ -132,33 +112,22 @@ func TestSettle(t *testing.T) {
 	idle.admin = 1
 	theirs.entry.Owner, theirs.admin = registry.Owner{}, 5
 	one := func(s server) []server { return []server{s} }
+	known := map[string]server{"up": up, "heavy": heavy, "draining": draining, "idle": idle, "theirs": theirs, "held": held, "busy": busy}
 	versions := map[string]string{}
-	for _, test := range []struct {
-		name string
-		a, b []server
-		want string
-	}{
-		{"both have it", one(up), one(up), ""},
-		{"one has it", one(up), nil, "HAProxy b does not have it"},
-		{"the other has it", nil, one(up), "HAProxy a does not have it"},
-		{"they differ", one(up), one(heavy), "HAProxy b has it with another address, port, weight or owner"},
-		{"one drains", one(draining), one(up), "it waits for 2 sessions on HAProxy a"},
-		{"one drains, the other is done", nil, one(draining), "it waits for 2 sessions on HAProxy b"},
-		{"one is idle", one(up), one(idle), "it is out of service on HAProxy b and about to be deleted"},
-		{"two servers of one entry", []server{draining, up}, one(up), "it waits for 2 sessions on HAProxy a"},
-		{"it is held back", one(held), one(held), ""},
-		{"held back, and it has a session", one(busy), nil, "it waits for 1 session on HAProxy a"},
-		{"held back on one alone", one(held), one(up), "HAProxy b has it with another address, port, weight or owner"},
-		{"held back on one alone, and it has a session", one(up), one(busy), "it waits for 1 session on HAProxy b"},
-		{"somebody else's, in maintenance", one(theirs), nil, ""},
-	} {
-		have := r.settle([][]server{test.a, test.b})
-		checktest.Same(t, test.name, test.want, have.Unsettled)
-		if other := versions[have.Version]; other != "" {
-			t.Errorf("%s and %s have the same version", test.name, other)
+	scenariotest.Table(t, "testdata/settle.txt", func(t *testing.T, test struct{ A, B []string }) string {
+		servers := make([][]server, 2)
+		for i, names := range [][]string{test.A, test.B} {
+			for _, name := range names {
+				servers[i] = append(servers[i], known[name])
+			}
 		}
-		versions[have.Version] = test.name
-	}
+		have := r.settle(servers)
+		if other := versions[have.Version]; other != "" {
+			t.Errorf("%s has the same version", other)
+		}
+		versions[have.Version] = t.Name()
+		return cmp.Or(have.Unsettled, "settled")
+	})
 	draining.sessions = 1
 	if have := r.settle([][]server{one(draining), nil}); !strings.Contains(have.Unsettled, "1 session on") {
 		t.Errorf("one session is %q", have.Unsettled)
@@ -188,20 +157,11 @@ func TestOptions(t *testing.T) {
 // TestStrangers connects to servers that are not HAProxy, or that close the connection
 // early.
 func TestStrangers(t *testing.T) {
-	for _, test := range []struct {
-		name, says string
-		want       error
-	}{
-		{"another protocol", "HTTP/1.1 400 Bad Request\r\n\r\n", registry.ErrPermanent},
-		{"the master", "\nmaster> ", registry.ErrPermanent},
-		{"breaks off", "\n> 1\n" + columns, registry.ErrTransient},
-		{"says nothing", "", registry.ErrTransient},
-		{"a text of its own", "\n> hello > world\n> ", registry.ErrPermanent},
-	} {
-		spec := &usherv1alpha1.HAProxyRegistry{Addresses: []string{"tcp://" + registrytest.Listen(t, registrytest.Say(test.says))}}
+	scenariotest.Table(t, "testdata/strangers.txt", func(t *testing.T, test struct{ Says string }) string {
+		spec := &usherv1alpha1.HAProxyRegistry{Addresses: []string{"tcp://" + registrytest.Listen(t, registrytest.Say(test.Says))}}
 		_, err := registrytest.Connect(New(spec, nil))(t).List(t.Context(), "web")
-		registrytest.Check(t, test.name, err, test.want)
-	}
+		return registrytest.Verdict(t, err)
+	})
 }
 
 // FuzzDecode decodes the servers of a process and, after a prompt, their sessions.

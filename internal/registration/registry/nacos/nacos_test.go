@@ -16,6 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func stored(t *testing.T, e registry.Entry) instance {
@@ -119,22 +120,12 @@ func connect(t *testing.T, handler http.HandlerFunc) *Registry {
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
-	missing := `{"code":30000,"message":"server error","data":"service DEFAULT_GROUP@@web is not found!"}`
-	for name, test := range map[string]struct {
-		code, ready int
-		body        string
-		want        error
-	}{
-		"null":                {200, 200, `{"code":0,"data":null}`, registry.ErrPermanent},
-		"a code":              {200, 200, `{"code":30000,"message":"server error","data":[]}`, registry.ErrPermanent},
-		"another's not found": {404, 200, "not found", registry.ErrPermanent},
-		"an older Nacos":      {410, 200, "", registry.ErrPermanent},
-		"still loading":       {404, 500, missing, registry.ErrTransient},
-		"no such service":     {404, 200, missing, nil},
-		"an empty list":       {200, 200, `{"code":0,"data":[]}`, nil},
-	} {
-		registrytest.Check(t, name, listing(t, test.code, test.body, test.ready), test.want)
-	}
+	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
+		Code, Ready int
+		Body        string
+	}) string {
+		return registrytest.Verdict(t, listing(t, test.Code, test.Body, test.Ready))
+	})
 	registrytest.CheckAnswers(t, func(code int, body string) error { return listing(t, code, body, http.StatusOK) })
 }
 

@@ -239,6 +239,20 @@ func Check(t *testing.T, what string, err, mark error, words ...string) {
 	}
 }
 
+// Verdict says in a word what an error means, which must not contain Secret.
+func Verdict(t *testing.T, err error) string {
+	t.Helper()
+	for word, mark := range map[string]error{
+		"well": nil, "permanent": registry.ErrPermanent, "transient": registry.ErrTransient, "conflict": registry.ErrConflict,
+	} {
+		if (err == nil) == (mark == nil) && errors.Is(err, mark) {
+			Check(t, "the error", err, mark)
+			return word
+		}
+	}
+	return fmt.Sprint(err)
+}
+
 // CheckRefused is Check for the error of Apply that refuses exactly one change.
 func CheckRefused(t *testing.T, what string, err error, id string, mark error, words ...string) {
 	t.Helper()
