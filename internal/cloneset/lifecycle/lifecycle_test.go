@@ -61,28 +61,15 @@ func TestNext(t *testing.T) {
 // TestHookPredicates: one key is enough to hold, all are needed to be complete.
 func TestHookPredicates(t *testing.T) {
 	hook := Hook{Labels: map[string]string{"b": "1", "a": ""}, Finalizers: []string{"z", "y"}}
-	for _, test := range []struct {
-		name       string
-		labels     map[string]string
-		finalizers []string
-		missing    []string
-		holding    []string
-	}{
-		{"bare", nil, nil, []string{"a", "b", "z", "y"}, nil},
-		{"other value", map[string]string{"b": "2"}, []string{"x"}, []string{"a", "b", "z", "y"}, nil},
-		{"an empty value counts when it is there", map[string]string{"a": ""}, nil, []string{"b", "z", "y"}, []string{"a"}},
-		{"one finalizer", nil, []string{"y"}, []string{"a", "b", "z"}, []string{"y"}},
-		{"all", map[string]string{"a": "", "b": "1", "c": "3"}, []string{"x", "y", "z"}, nil, []string{"a", "b", "z", "y"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			holds, complete := hook.Holds(test.labels, test.finalizers), hook.Complete(test.labels, test.finalizers)
-			if holds != (len(test.holding) > 0) || complete != (len(test.missing) == 0) {
-				t.Errorf("holds: %v, complete: %v", holds, complete)
-			}
-			checktest.Same(t, "Missing", test.missing, hook.Missing(test.labels, test.finalizers))
-			checktest.Same(t, "Holding", test.holding, hook.Holding(test.labels, test.finalizers))
-		})
-	}
+	scenariotest.Table(t, "testdata/hook.txt", func(t *testing.T, pod struct {
+		Labels     map[string]string
+		Finalizers []string
+	}) string {
+		missing, holding := hook.Missing(pod.Labels, pod.Finalizers), hook.Holding(pod.Labels, pod.Finalizers)
+		checktest.Same(t, "it holds the Pod", len(holding) > 0, hook.Holds(pod.Labels, pod.Finalizers))
+		checktest.Same(t, "it is complete", len(missing) == 0, hook.Complete(pod.Labels, pod.Finalizers))
+		return fmt.Sprintf("holds by %v, misses %v", holding, missing)
+	})
 	if (Hook{}).Holds(map[string]string{"a": "1"}, []string{"z"}) || !(Hook{}).Complete(nil, nil) || !(Hook{}).Empty() {
 		t.Error("the zero Hook must hold nothing and be complete")
 	}

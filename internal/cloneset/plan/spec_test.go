@@ -134,34 +134,16 @@ func TestPodInfosOfOthers(t *testing.T) {
 // TestDigest: what the planner reads of a Pod, or of its claims, changes the digest; what it
 // does not read then does not. Nor do the reasons that a kubelet alternates between.
 func TestDigest(t *testing.T) {
-	for _, test := range []struct {
-		when          string
-		matters, idle []string
-	}{
-		{"",
-			[]string{"label x=y", "label app=db", "state PreparingUpdate", "entered 0s", "cost 7", "record {}", "graceRecord {}", "finalizer a/b", "failed",
-				"on n2", "terminating", "tolerates", "unready", "ready 1s", "restarts 1", "notInService", "inService web-r9", "mark", "is {metadata: {ownerReferences: [{uid: u}]}}"},
-			[]string{"is {metadata: {annotations: {x: y}}}", "condition Other", `is {metadata: {resourceVersion: "2", managedFields: [{manager: m}]}}`,
-				"is {status: {message: m, observedGeneration: 2}}", "container {containerID: c9}"}},
-		{"updating r2",
-			[]string{"container {containerID: c9}", "container {imageID: i9}", "container {image: i9}", "container {state: {running: null}}",
-				"is {status: {observedGeneration: 2}}", "is {status: {initContainerStatuses: [{name: s}]}}"}, nil},
-		{"terminating", // it matters for the claims
-			[]string{"state PreparingUpdate", "failed", "is {metadata: {ownerReferences: [{uid: u}]}}", "specified"},
-			[]string{"unready", "restarts 1", "finalizer a/b", "notInService", "record {}"}},
-		{"cpu 100m; resizing written",
-			[]string{"container {resources: {requests: {cpu: 200m}}}", "container {resources: null}", "container {allocatedResources: {cpu: 200m}}",
-				"condition PodResizePending", "container {state: {waiting: {reason: CrashLoopBackOff}}}"}, nil},
-		{"waits ErrImagePull", []string{"waits ContainerCreating"}, []string{"waits ImagePullBackOff"}},
-		{"updating r2; seen; waits ErrImagePull", []string{"waits ContainerCreating"}, []string{"waits ImagePullBackOff"}},
-		{"waits RunContainerError", nil, []string{"waits CrashLoopBackOff"}},
-		{"updating r2; seen; waits RunContainerError", nil, []string{"waits CrashLoopBackOff"}},
-		{"waits CrashLoopBackOff", nil, []string{"runsAgain c0 1", "ended c0 1"}},
-	} {
-		for changes, edits := range map[bool][]string{true: test.matters, false: test.idle} {
+	scenariotest.Table(t, "testdata/digest.txt", func(t *testing.T, test struct {
+		// When is true of a Pod; each of the others is said of it too.
+		When          string
+		Matters, Idle []string
+	}) string {
+		for changes, edits := range map[bool][]string{true: test.Matters, false: test.Idle} {
 			for _, edit := range edits {
-				checktest.Same(t, test.when+", then "+edit+": changes the digest", changes, Digest(pod("a", 1, test.when)) != Digest(pod("a", 1, test.when, edit)))
+				checktest.Same(t, edit+": changes the digest", changes, Digest(pod("a", 1, test.When)) != Digest(pod("a", 1, test.When, edit)))
 			}
 		}
-	}
+		return fmt.Sprintf("%d matter, %d do not", len(test.Matters), len(test.Idle))
+	})
 }

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"testing"
 	"time"
 )
@@ -13,30 +14,21 @@ func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.
 func away(from, to int) Outage { return Outage{From: at(from), To: at(to)} }
 
 func TestHeard(t *testing.T) {
-	for name, c := range map[string]struct {
-		outage Outage
-		gone   int
-		want   int
-		late   bool
-	}{
-		"no outage":                            {Outage{}, 100, 105, false},
-		"one that callers have got over":       {away(60, 80), 100, 105, false},
-		"one that some have yet to get over":   {away(60, 81), 100, 107, true},
-		"gone as soon as it is back":           {away(80, 95), 100, 115, true},
-		"a long one counts as the bound says":  {away(0, 95), 100, 130, true},
-		"gone while it was away":               {away(80, 110), 100, 145, true},
-		"away before callers could have heard": {away(102, 110), 100, 123, true},
-		"it goes on":                           {Outage{From: at(90)}, 100, 155, true}, // of the 120 seconds, 30 count
-		"by a clock that may be behind":        {Outage{From: at(80), To: at(85), Recalled: true}, 100, 125, true},
-		"by a clock, long ago":                 {Outage{From: at(40), To: at(45), Recalled: true}, 100, 105, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			have, late := c.outage.heard(at(c.gone), 5*time.Second, 30*time.Second, at(120))
-			if !have.Equal(at(c.want)) || late != c.late {
-				t.Errorf("heard %s after the epoch, late %t; want %ds, %t", have.Sub(epoch), late, c.want, c.late)
+	scenariotest.Table(t, "testdata/heard.txt", func(_ *testing.T, c struct {
+		// From and To are those of an outage, Gone is when an entry went.
+		From, To, Gone int
+		Recalled       bool
+	}) string {
+		var outage Outage
+		for when, seconds := range map[*time.Time]int{&outage.From: c.From, &outage.To: c.To} {
+			if seconds != 0 {
+				*when = at(seconds)
 			}
-		})
-	}
+		}
+		outage.Recalled = c.Recalled
+		heard, late := outage.heard(at(c.Gone), 5*time.Second, 30*time.Second, at(120))
+		return "heard at " + heard.Sub(epoch).String() + map[bool]string{true: ", late"}[late]
+	})
 	have, _ := away(80, 95).heard(at(100), 5*time.Second, 0, at(120))
 	if !have.Equal(at(105)) {
 		t.Errorf("without a bound for callers: %s, want 105s", have.Sub(epoch))
