@@ -5,6 +5,7 @@ package model
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -63,6 +65,21 @@ var scheme = func() *runtime.Scheme {
 	utilruntime.Must(usher.AddToScheme(s))
 	return s
 }()
+
+// Read decodes the objects in the documents of a YAML text.
+func Read(text string) (objects []client.Object, err error) {
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	for document := range strings.SplitSeq(text, "\n---\n") {
+		decoded, _, err := decoder.Decode([]byte(document), nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("decode %s: %w", document, err)
+		}
+		decoded.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		object, _ := decoded.(client.Object) // lists have no names, and are not written down
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
 
 // Objects are the objects of a server or a cache.
 type Objects map[Kind]map[types.NamespacedName]client.Object

@@ -4,11 +4,9 @@ package operator
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
@@ -112,41 +110,25 @@ func (f features) proceeds(after time.Duration) bool {
 	return !f.blocks && after >= drainDeadline
 }
 
-// registration is a Registration, named like its service, of the Pods that have its name
-// in a label.
-func (f features) registration(name, label string) *usher.Registration {
-	r := &usher.Registration{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: usher.RegistrationSpec{
-			Selector:        usher.LabelSelector{MatchLabels: map[string]usher.LabelValue{label: usher.LabelValue(name)}},
-			Registries:      registries,
-			Instance:        usher.Instance{Service: name, Port: intstr.FromInt32(80), Weight: 10},
-			Hooks:           usher.Hooks{Created: keyCreated, PreNormal: keyPreNormal, InPlaceUpdate: keyInPlace, PreDelete: keyDelete},
-			Drain:           usher.Drain{Propagation: &metav1.Duration{Duration: propagation}, Deadline: &metav1.Duration{Duration: drainDeadline}},
-			OnInPlaceUpdate: f.policy,
-		},
-	}
-	if f.service && name == service {
-		r.Spec.Registries = append(slices.Clone(registries), inServices)
+// register makes a Registration do what the features ask for.
+func (f features) register(spec *usher.RegistrationSpec) {
+	spec.OnInPlaceUpdate = f.policy
+	if f.service && spec.Instance.Service == service {
+		spec.Registries = append(spec.Registries, inServices)
 	}
 	if f.blocks {
-		r.Spec.Drain.OnDeadline = usher.DeadlineBlock
+		spec.Drain.OnDeadline = usher.DeadlineBlock
 	}
 	if f.weights {
-		r.Spec.Instance.WeightFrom = &usher.PodSource{FieldRef: usher.FieldRef{FieldPath: "metadata.annotations['" + weightAnnotation + "']"}}
+		spec.Instance.WeightFrom = &usher.PodSource{FieldRef: usher.FieldRef{FieldPath: "metadata.annotations['" + weightAnnotation + "']"}}
 	}
 	if f.proceed {
-		r.Spec.Deadlines.InPlaceUpdate = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}, OnDeadline: usher.DeadlineProceed}
+		spec.Deadlines.InPlaceUpdate = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}, OnDeadline: usher.DeadlineProceed}
 		if f.guard {
-			r.Spec.Deadlines.PreDelete = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}}
+			spec.Deadlines.PreDelete = &usher.HookDeadline{After: metav1.Duration{Duration: deadline}}
 		}
 	}
 	if f.guard {
-		r.Spec.Drain.RequestTimeout = &metav1.Duration{Duration: requestTimeout}
+		spec.Drain.RequestTimeout = &metav1.Duration{Duration: requestTimeout}
 	}
-	return r
-}
-
-func login() *usher.SecretReference {
-	return &usher.SecretReference{Namespace: namespace, Name: "login"}
 }

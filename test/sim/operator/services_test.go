@@ -8,9 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -29,18 +27,6 @@ const (
 
 // at is where the Service's only slice is.
 var at = types.NamespacedName{Namespace: namespace, Name: service}
-
-// services are the objects of runs with a Service.
-func (f features) serviceObjects() []client.Object {
-	if !f.service {
-		return nil
-	}
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}}
-	r := &usher.Registry{ObjectMeta: metav1.ObjectMeta{Name: inServices}}
-	r.Spec.Service = &usher.ServiceRegistry{}
-	return []client.Object{r, &discoveryv1.EndpointSlice{ObjectMeta: meta},
-		&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": service}}}}
-}
 
 // sliced are the Pods that the Service lists as ready.
 func (s *simulation) sliced() (uids []types.UID) {

@@ -5,6 +5,7 @@ package operator
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -18,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration"
@@ -273,42 +272,38 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// objects are those that the features ask for, kube-system first: its UID names the
-// cluster.
+//go:embed testdata/objects.yaml
+var objects string
+
+// objects are those that the features ask for.
 func (f features) objects() []client.Object {
-	namespaced := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
-	out := []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{corev1.LabelMetadataName: namespace}}},
-		&corev1.Secret{ObjectMeta: namespaced("login"), Data: map[string][]byte{"token": []byte(canary), "hmac": []byte(canary)}},
-		f.registration("nginx", "app"),
+	all, err := model.Read(objects)
+	if err != nil {
+		panic(err) // they are misspelt
 	}
-	if f.second {
-		out = append(out, f.registration(edge, "track"))
-	}
-	for _, name := range registries {
-		r := &usher.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		r.Spec.Services = []usher.ServiceRule{{Names: []string{service}, Namespaces: ours(), Shared: true}} // with the foreign entry
-		if name == "discovery" {
-			r.Spec.Consul = &usher.ConsulRegistry{CredentialsSecret: login()}
-			if f.rate > 0 {
-				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: f.rate}
+	all = slices.DeleteFunc(all, func(object client.Object) bool { return !f.asksFor(object) })
+	for _, object := range all {
+		switch o := object.(type) {
+		case *usher.Registration:
+			f.register(&o.Spec)
+		case *usher.Registry:
+			if f.rate > 0 && o.Spec.Consul != nil {
+				o.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: f.rate}
 			}
-		} else {
-			r.Spec.Webhook = &usher.WebhookRegistry{CredentialsSecret: login()}
+		case *policyv1.PodDisruptionBudget:
+			o.Spec.MinAvailable = ptr.To(intstr.FromInt32(f.budget))
 		}
-		out = append(out, r)
 	}
-	hook := func(key string) *apps.LifecycleHook {
-		return &apps.LifecycleHook{LabelsHandler: map[string]string{key: "true"}}
+	return all
+}
+
+func (f features) asksFor(object client.Object) bool {
+	switch object.(type) {
+	case *policyv1.PodDisruptionBudget:
+		return f.budget > 0
+	case *corev1.Service, *discoveryv1.EndpointSlice:
+		return f.service
 	}
-	if f.budget > 0 {
-		out = append(out, &policyv1.PodDisruptionBudget{ObjectMeta: namespaced("nginx"), Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: ptr.To(intstr.FromInt32(f.budget)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "nginx"}},
-		}})
-	}
-	set := &apps.CloneSet{ObjectMeta: namespaced("nginx")}
-	set.Spec.Lifecycle = &apps.Lifecycle{PreNormal: hook(keyPreNormal), InPlaceUpdate: hook(keyInPlace), PreDelete: hook(keyDelete)}
-	set.Spec.Template.Metadata.Labels = map[string]apps.LabelValue{"app": "nginx", keyCreated: "true"}
-	return append(append(out, set), f.serviceObjects()...)
+	asked, optional := map[string]bool{edge: f.second, inServices: f.service}[object.GetName()]
+	return asked || !optional
 }

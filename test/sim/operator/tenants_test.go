@@ -3,13 +3,14 @@
 package operator
 
 import (
+	_ "embed"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -21,25 +22,20 @@ var tenants = []string{"left", "right"}
 // spoils is the service that both claim.
 const spoils = "spoils"
 
-func ours() *usher.LabelSelector {
-	return &usher.LabelSelector{MatchLabels: map[string]usher.LabelValue{corev1.LabelMetadataName: namespace}}
-}
+//go:embed testdata/tenants.yaml
+var ofTenants string
 
 // settleTenants creates them, if the run has any.
 func (s *simulation) settleTenants() {
 	if !s.features.tenants {
 		return
 	}
-	for _, tenant := range tenants {
-		s.make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant, Labels: map[string]string{corev1.LabelMetadataName: tenant}}})
-		for _, claimed := range []string{spoils, service} {
-			r := features{}.registration(claimed, "tenant")
-			r.Namespace, r.Spec.Selector.MatchLabels["tenant"], r.Spec.Hooks = tenant, usher.LabelValue(tenant), usher.Hooks{}
-			s.make(r)
+	for _, object := range checktest.Must(model.Read(ofTenants))(s) {
+		s.make(object)
+		if _, ok := object.(*corev1.Pod); !ok {
+			continue
 		}
-		pod := s.make(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: tenant, Labels: map[string]string{"tenant": tenant}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx:1"}}}})
-		model.Change(s.server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+		model.Change(s.server, "kubelet", client.ObjectKeyFromObject(object), "status", func(pod *corev1.Pod) {
 			pod.Status.PodIP = "192.0.2.7"
 			model.SetCondition(pod, corev1.ContainersReady, true, s.clock.Now())
 			model.SetCondition(pod, corev1.PodReady, true, s.clock.Now())
