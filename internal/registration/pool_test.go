@@ -130,7 +130,8 @@ func TestOutagesAreNoticed(t *testing.T) {
 		}
 		clock := clocktesting.NewFakePassiveClock(epoch)
 		p := newPool(nil, nil, clock, defaultRegistryWorkers)
-		object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch)}, Status: status(known, test.Worked)}
+		object := &usherv1alpha1.Registry{Status: status(known, test.Worked)}
+		object.CreationTimestamp = metav1.NewTime(epoch)
 		p.state("a").reachability = reachabilityOf(object)
 		for _, call := range test.Calls {
 			when, answer, _ := strings.Cut(call, " ")

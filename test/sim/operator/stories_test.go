@@ -132,7 +132,8 @@ var steps = map[string]func(s *story, value string){
 		rate, burst, limited := strings.Cut(value, " ")
 		edit(s.simulation, "", "discovery", func(r *usher.Registry) {
 			if r.Spec.RateLimit = nil; limited {
-				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: int32(scenariotest.Number(rate)), Burst: new(int32(scenariotest.Number(burst)))}
+				most := int32(scenariotest.Number(burst))
+				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: int32(scenariotest.Number(rate)), Burst: &most}
 			}
 		})
 	},
