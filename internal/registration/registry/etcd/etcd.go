@@ -82,8 +82,8 @@ type Registry struct {
 // list is a service's entries by key. Few of them change between two lists.
 type list struct {
 	decoded map[string]*decoded
-	// room is how long the longest page was allowed to be, in bytes.
-	room int
+	// longest is how long its longest page was, and room how long a page may be, in bytes.
+	longest, room int
 }
 
 // decoded is an entry and a hash of the value that it was decoded from. The revision alone would not
@@ -175,7 +175,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		return nil, err
 	}
 	before := r.last(service)
-	now := &list{decoded: make(map[string]*decoded, len(before.decoded)), room: firstRoom}
+	now := &list{decoded: make(map[string]*decoded, len(before.decoded)), room: max(firstRoom, 2*before.longest)}
 	entries := make([]registry.Entry, 0, len(before.decoded))
 	root := r.root(service)
 	from, revision, more := root, int64(0), true
@@ -197,8 +197,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	return entries, nil
 }
 
-// read reads one page. It takes room for it before it arrives: first for as much as the longest page
-// so far, and for more while that is too little.
+// read reads one page. It takes room for it before it arrives: first for about as much as the longest
+// page of the last list, and for more while that is too little.
 func (l *list) read(ctx context.Context, client *clientv3.Client, from string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	for ; l.room <= maxRoom; l.room *= 4 {
 		if err := registry.Take(ctx, l.room); err != nil {
@@ -206,7 +206,9 @@ func (l *list) read(ctx context.Context, client *clientv3.Client, from string, o
 		}
 		page, err := client.Get(context.WithValue(ctx, roomKey{}, l.room), from, options...)
 		if err == nil {
-			return page, registry.Take(ctx, max(sizeOf(page.Kvs), len(page.Kvs)*registry.EntryBytes)-l.room)
+			size := sizeOf(page.Kvs)
+			l.longest = max(l.longest, size)
+			return page, registry.Take(ctx, max(size, len(page.Kvs)*registry.EntryBytes)-l.room)
 		}
 		if !tooLong(err) {
 			return nil, typed(err)

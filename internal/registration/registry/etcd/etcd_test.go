@@ -54,9 +54,11 @@ type keys struct {
 	etcdserverpb.UnimplementedKVServer
 	kvs       []*mvccpb.KeyValue
 	compacted bool
+	reads     int
 }
 
 func (k *keys) Range(_ context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	k.reads++
 	if r.Revision > 0 && k.compacted {
 		return nil, rpctypes.ErrGRPCCompacted
 	}
@@ -107,6 +109,9 @@ func TestListsHavePages(t *testing.T) {
 	}
 	r := connect(t, server)
 	checktest.Same(t, "the list", want, checktest.Must(r.List(t.Context(), "shop"))(t))
+	before := server.reads
+	checktest.Same(t, "the list again", want, checktest.Must(r.List(t.Context(), "shop"))(t))
+	checktest.Same(t, "how many reads a list takes once its size is known", 3, server.reads-before)
 	server.compacted = true
 	_, err := r.List(t.Context(), "shop")
 	registrytest.Check(t, "a list whose revision is gone", err, registry.ErrTransient)
