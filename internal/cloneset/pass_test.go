@@ -211,7 +211,7 @@ func shown(pods []*corev1.Pod) string {
 // TestMerge: what a pass sees of answers that the cache does not show, and which of them
 // it verifies at once.
 func TestMerge(t *testing.T) {
-	scenariotest.Table(t, "testdata/merge.txt", func(t *testing.T, test struct {
+	scenariotest.Table(t, "testdata/merge.txt", func(_ *testing.T, test struct {
 		// Created, Deleted and Released are answers, each a Pod and its version; Cached are more.
 		Created, Deleted, Released string
 		Cached                     []string

@@ -142,7 +142,9 @@ func updating(p *view.Pod, i, step int, now time.Time) {
 	p.State = []string{"PreparingUpdate", "PreparingUpdate", "Updating", "Updated", "Normal"}[step]
 	p.Ready, p.Available, p.Waits, p.Trouble = step != 2, step == 4, nil, false
 	for j := range p.Entries {
-		p.Entries[j].Listed = map[bool]string{true: "True", false: "False"}[step <= j || step == 4]
+		if p.Entries[j].Listed = "False"; step <= j || step == 4 {
+			p.Entries[j].Listed = "True"
+		}
 	}
 	waiting(p, i, step, now)
 }
