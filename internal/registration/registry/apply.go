@@ -87,7 +87,7 @@ func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 
 // Entries returns the entries of what a registry holds, in the order of List.
 func Entries[T any](found []T, entry func(T) Entry) []Entry {
-	entries := list.Map(found, entry)
+	entries := append([]Entry{}, list.Map(found, entry)...) // an empty list, in contrast to none
 	Sort(entries)
 	return entries
 }

@@ -134,7 +134,10 @@ func (r *Registry) Ping(ctx context.Context) error {
 // backend is empty.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	views, err := r.look(ctx, service)
-	return registry.Entries(views, view.asEntry), err
+	if err != nil {
+		return nil, err
+	}
+	return registry.Entries(views, view.asEntry), nil
 }
 
 // Close implements registry.Connector. There is nothing to free.

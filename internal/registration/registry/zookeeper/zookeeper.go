@@ -122,7 +122,10 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		nodes, err = r.read(ctx, conn, service)
 		return err
 	})
-	return registry.Entries(nodes, node.asEntry), err
+	if err != nil {
+		return nil, err
+	}
+	return registry.Entries(nodes, node.asEntry), nil
 }
 
 // Close implements registry.Connector.
