@@ -67,3 +67,10 @@ func TestRounds(t *testing.T) {
 		}
 	}
 }
+
+// TestNoEntriesAreAList: a registry that lists nothing says so; nil would mean that it was not asked.
+func TestNoEntriesAreAList(t *testing.T) {
+	if registry.Entries(nil, func(e registry.Entry) registry.Entry { return e }) == nil {
+		t.Error("an empty registry has no list")
+	}
+}
