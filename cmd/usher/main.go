@@ -15,7 +15,7 @@ import (
 
 // gcPercent is how much garbage may accumulate, in per cent of the live heap. The caches
 // are nearly all of the live heap, and a pass leaves little garbage: less than half of Go's
-// default saves a third of the memory for a few per cent of the processor time. GOGC overrides it.
+// default saves a third of the memory for some processor time. GOGC overrides it.
 const gcPercent = 40
 
 func main() {

@@ -95,7 +95,7 @@ func (t *templates) shorten(pod *corev1.Pod) {
 		pod.Finalizers[i] = t.text(name)
 	}
 	pod.Labels, pod.Annotations = t.shareTexts(pod.Labels, pod.Name), t.shareTexts(pod.Annotations, pod.Name)
-	pod.Status.Conditions = slices.Clone(pod.Status.Conditions)
+	pod.Status.Conditions = slices.Clone(pod.Status.Conditions) // decoding leaves room for more
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]
 		c.Type, c.Status, c.Reason = corev1.PodConditionType(t.text(string(c.Type))), corev1.ConditionStatus(t.text(string(c.Status))), t.text(c.Reason)

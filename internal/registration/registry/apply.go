@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/usher-dev/usher/internal/list"
 )
 
 // Decide compares the changes with what a registry holds, and calls do for those that are
@@ -87,7 +85,10 @@ func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 
 // Entries returns the entries of what a registry holds, in the order of List.
 func Entries[T any](found []T, entry func(T) Entry) []Entry {
-	entries := append([]Entry{}, list.Map(found, entry)...) // an empty list, in contrast to none
+	entries := make([]Entry, 0, len(found)) // not nil: none is a list too
+	for _, one := range found {
+		entries = append(entries, entry(one))
+	}
 	Sort(entries)
 	return entries
 }
