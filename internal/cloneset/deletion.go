@@ -150,11 +150,11 @@ func (o outcome) deferred() *deferredError {
 // deferrals are the deferred deletions of a set, by the Pod's UID.
 type deferrals map[types.UID]deferralOf
 
-// deferralOf is the deferral of a Pod, and the Pod's digest then: a Pod that has changed
-// may be free to go.
+// deferralOf is the deferral of a Pod, and the Pod as it was then: one that has changed may be
+// free to go.
 type deferralOf struct {
 	plan.Deferral
-	digest uint64
+	pod *corev1.Pod
 }
 
 // observed returns the deferrals for the planner.
@@ -165,7 +165,7 @@ func (d deferrals) observed(pods []*corev1.Pod) map[types.UID]plan.Deferral {
 	out := make(map[types.UID]plan.Deferral, len(d))
 	for _, pod := range pods {
 		if known, ok := d[pod.UID]; ok {
-			if plan.Digest(pod) != known.digest {
+			if !plan.Alike(pod, known.pod) {
 				known.Until = time.Time{}
 			}
 			out[pod.UID] = known.Deferral
@@ -188,7 +188,7 @@ func (d deferrals) after(s *plan.Snapshot, outcomes []outcome, now time.Time) de
 			pod := o.action.Pod
 			left[pod.UID] = deferralOf{
 				Deferral: plan.Deferral{Since: cmp.Or(s.Deferred[pod.UID].Since, now), Until: now.Add(wait.after), Message: wait.Error()},
-				digest:   plan.Digest(pod),
+				pod:      pod,
 			}
 		}
 	}

@@ -230,7 +230,7 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 		return err
 	}
 	r.pods.noteLive(set, live, r.Clock.Now())
-	if plan.Digest(live) != plan.Digest(pod) {
+	if !plan.Alike(live, pod) {
 		return err
 	}
 	return write(live)

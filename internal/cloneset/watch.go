@@ -116,7 +116,7 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		}
 		return
 	}
-	if plan.Digest(before) != plan.Digest(after) {
+	if !plan.Alike(before, after) {
 		r.enqueue(ctx, after, func(set reconcile.Request) {
 			q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
 		})

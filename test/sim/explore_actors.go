@@ -95,7 +95,7 @@ func (x *explorer) woken() bool {
 			is, _, _ := plan.PullOf(pod)
 			return was != is
 		}
-		return old == nil || pod == nil || plan.Digest(old) != plan.Digest(pod)
+		return old == nil || pod == nil || !plan.Alike(old, pod)
 	})
 }
 

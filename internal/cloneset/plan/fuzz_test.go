@@ -258,9 +258,10 @@ func BenchmarkRollout(b *testing.B) {
 // what the status is made from, and what every Pod event costs.
 func BenchmarkReading(b *testing.B) {
 	s := busySet(5_000, "")
+	changed := s.Pods[0].DeepCopy()
 	measure(b, "all Pods", func() { ReadPods(s.Pods, nil) })
 	measure(b, "review", func() { Review(s) })
-	measure(b, "digest", func() { Digest(s.Pods[0]) })
+	measure(b, "event", func() { Alike(s.Pods[0], changed) })
 }
 
 func measure(b *testing.B, name string, do func()) {

@@ -4,19 +4,18 @@ package plan
 
 import (
 	"cmp"
-	"hash/maphash"
 	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
-	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -308,10 +307,13 @@ func graceEnd(begun time.Time, grace time.Duration) time.Time {
 
 func (p *podState) holds(hook lifecycle.Hook) bool { return hook.Holds(p.labels, p.finalizers) }
 
-// Digest is a hash of everything that the planner reads of a Pod: an event that leaves it
-// unchanged needs no pass. It leaves out what cannot change during the life of a Pod. Of
-// a terminating Pod it covers only what decides the fate of its claims.
-func Digest(pod *corev1.Pod) uint64 {
+// Alike reports whether the planner reads the same of two versions of a Pod: an event between them
+// needs no pass.
+func Alike(a, b *corev1.Pod) bool { return equality.Semantic.DeepEqual(changeable(a), changeable(b)) }
+
+// changeable is what the planner reads of a Pod, without what cannot change during its life. Of
+// a terminating Pod it is only what decides the fate of its claims.
+func changeable(pod *corev1.Pod) []any {
 	var f PodInfo
 	f.read(pod)
 	read := []any{pod.UID, f.phase, f.terminate, pod.Labels}
@@ -321,11 +323,8 @@ func Digest(pod *corev1.Pod) uint64 {
 	if !f.terminate {
 		read = append(read, f.life()...)
 	}
-	return maphash.Bytes(digestSeed, encode.JSON(read))
+	return read
 }
-
-// digestSeed makes a digest differ from process to process.
-var digestSeed = maphash.MakeSeed()
 
 // life is what is read of a Pod that is not terminating.
 func (f *PodInfo) life() []any {

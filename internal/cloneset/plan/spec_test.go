@@ -131,18 +131,18 @@ func TestPodInfosOfOthers(t *testing.T) {
 	checktest.Same(t, "Pods that are ready", 2, tally(s).Ready)
 }
 
-// TestDigest: what the planner reads of a Pod, or of its claims, changes the digest; what it
-// does not read then does not. Nor do the reasons that a kubelet alternates between.
-func TestDigest(t *testing.T) {
-	scenariotest.Table(t, "testdata/digest.txt", func(t *testing.T, test struct {
+// TestAlike: versions of a Pod differ in what the planner reads of it, or of its claims, and not
+// in what it does not read then, nor in the reasons that a kubelet alternates between.
+func TestAlike(t *testing.T) {
+	scenariotest.Table(t, "testdata/alike.txt", func(t *testing.T, test struct {
 		// When is true of a Pod; each of the others is said of it too.
 		When          string
 		Matters, Idle []string
 	}) string {
 		for changes, edits := range map[bool][]string{true: test.Matters, false: test.Idle} {
 			for _, edit := range edits {
-				before, after := Digest(pod("a", 1, test.When)), Digest(pod("a", 1, test.When, edit))
-				checktest.Same(t, edit+": changes the digest", changes, before != after)
+				alike := Alike(pod("a", 1, test.When), pod("a", 1, test.When, edit))
+				checktest.Same(t, edit+": matters", changes, !alike)
 			}
 		}
 		return fmt.Sprintf("%d matter, %d do not", len(test.Matters), len(test.Idle))
