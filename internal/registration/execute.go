@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -30,8 +31,10 @@ import (
 const (
 	// defaultWorkers bounds the requests about Pods that one pass has in flight.
 	defaultWorkers = 32
-	// patchTime is how long a pass begins patches of Pods, before and after the registries change.
-	patchTime = 200 * time.Millisecond
+	// patchTime is how long a pass begins patches of Pods, before and after the registries change;
+	// urgentPatchTime as soon as another Pod waits to leave its registries.
+	patchTime       = 200 * time.Millisecond
+	urgentPatchTime = 50 * time.Millisecond
 	// soon is when the next pass follows one during which somebody changed an object. The
 	// event of that change may already be behind us.
 	soon = time.Second
@@ -43,6 +46,8 @@ var noEntries = []registry.Entry{}
 // execute carries out the plan up to the registries, and plans again from what they list
 // then. It leaves the patches of Pods to the caller.
 func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error) {
+	first := p.ofEndingPods(decided.Changes)
+	p.apply(ctx, slices.Clone(first))
 	unprepared, prepared := p.prepare(ctx, decided.Outcomes)
 	p.protect(ctx, decided.Protect)
 	if prepared || len(decided.Protect) > 0 {
@@ -65,30 +70,52 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 		}
 	}
 	p.noteSweeps(decided.Changes)
-	changes := withoutJoins(decided.Changes, unprepared)
+	rest := without(decided.Changes, first, unprepared)
+	p.apply(ctx, slices.Clone(rest))
+	changes := slices.Concat(first, rest)
 	if len(changes) == 0 {
 		return decided, nil
 	}
-	p.apply(ctx, slices.Clone(changes))
-	targets, before := make([]plan.Target, 0, len(changes)), make([][]registry.Entry, 0, len(changes))
+	before := maps.Clone(p.snapshot.Listings)
+	p.list(ctx, plan.SortedTargets(list.Map(changes, func(c plan.Changes) plan.Target { return c.Target })))
 	for _, c := range changes {
-		targets, before = append(targets, c.Target), append(before, p.snapshot.Listings[c.Target].Entries)
-	}
-	p.list(ctx, targets)
-	for i, c := range changes {
-		p.logChanges(ctx, c, before[i])
+		p.logChanges(ctx, c, before[c.Target].Entries)
 	}
 	return p.decide(), nil
 }
 
-// withoutJoins drops what some Registrations would register, and targets where nothing is
-// left to change.
-func withoutJoins(changes []plan.Changes, registrations map[string]bool) []plan.Changes {
-	var left []plan.Changes
+// ofEndingPods returns the removals of entries whose Pods are being deleted. Their processes end
+// now, and nothing takes a deletion back: they do not wait until the API server has shown whether
+// other changes are due.
+func (p *pass) ofEndingPods(changes []plan.Changes) (removals []plan.Changes) {
 	for _, c := range changes {
-		c.Joins = slices.DeleteFunc(slices.Clone(c.Joins), func(change registry.Change) bool {
-			return registrations[change.Entry.Owner.Registration]
-		})
+		c = plan.Changes{Target: c.Target, Reasons: c.Reasons, Leaves: list.Only(c.Leaves, func(change registry.Change) bool {
+			at, found := p.find(change.Entry.Owner.Pod)
+			return found && p.snapshot.Pods[at].DeletionTimestamp != nil
+		})}
+		if !c.Empty() {
+			removals = append(removals, c)
+		}
+	}
+	return removals
+}
+
+// without drops the removals that were made first, what some Registrations would register, and
+// targets where nothing is left to change.
+func without(changes, first []plan.Changes, registrations map[string]bool) (left []plan.Changes) {
+	type place struct {
+		plan.Target
+		id string
+	}
+	made := map[place]bool{}
+	for _, c := range first {
+		for _, change := range c.Leaves {
+			made[place{c.Target, change.Entry.ID}] = true
+		}
+	}
+	for _, c := range changes {
+		c.Leaves = list.Only(c.Leaves, func(change registry.Change) bool { return !made[place{c.Target, change.Entry.ID}] })
+		c.Joins = list.Only(c.Joins, func(change registry.Change) bool { return !registrations[change.Entry.Owner.Registration] })
 		if !c.Empty() {
 			left = append(left, c)
 		}
@@ -123,12 +150,12 @@ func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1
 	turn, _ := slices.BinarySearchFunc(patches, p.notes.turn, func(patch plan.PodPatch, name string) int { return strings.Compare(patch.Pod.Name, name) })
 	patches = slices.Concat(patches[turn:], patches[:turn])
 	patched, late := make([]*corev1.Pod, len(patches)), make([]bool, len(patches))
-	end := p.clock.Now().Add(patchTime)
+	began := p.clock.Now()
 	var group errgroup.Group
 	group.SetLimit(p.options.Workers)
 	for i := range patches {
 		group.Go(func() error {
-			if late[i] = !p.clock.Now().Before(end); !late[i] {
+			if late[i] = p.clock.Now().Sub(began) >= p.patchTime(); !late[i] {
 				patched[i] = p.patchPod(ctx, &patches[i])
 			}
 			return nil
@@ -140,6 +167,16 @@ func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1
 		p.again(batchDelay)
 	}
 	return slices.DeleteFunc(patched, func(pod *corev1.Pod) bool { return pod == nil })
+}
+
+// patchTime is how long patches may begin now.
+func (p *pass) patchTime() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.notes.urgent {
+		return urgentPatchTime
+	}
+	return patchTime
 }
 
 // patchPod returns nil if the Pod could not be patched as planned.
@@ -331,6 +368,7 @@ func (p *pass) apply(ctx context.Context, changes []plan.Changes) {
 			p.again(refusedRetry)
 		}
 		maps.Copy(failed, later[i])
+		maps.Copy(failed, p.snapshot.Failed[c.Target])
 		if len(failed) > 0 {
 			p.snapshot.Failed[c.Target] = failed
 		}

@@ -20,7 +20,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -59,8 +61,9 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestPodsThatGoEndThePause: every second one, and only that of their own namespace.
-func TestPodsThatGoEndThePause(t *testing.T) {
+// TestPodsThatGoAreUrgent: they shorten the pause of their own namespace, and the patches before it.
+func TestPodsThatGoAreUrgent(t *testing.T) {
+	const worked = 100 * time.Millisecond
 	for how, change := range map[string]func(*corev1.Pod){
 		"deleted": func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: epoch} },
 		"at a hook": func(pod *corev1.Pod) {
@@ -72,8 +75,9 @@ func TestPodsThatGoEndThePause(t *testing.T) {
 	} {
 		clock := clocktesting.NewFakePassiveClock(epoch)
 		r := &Reconciler{clock: clock, notes: map[string]*notes{}, gathered: map[string]time.Time{}}
+		pass := func(namespace string) *pass { return &pass{Reconciler: r, notes: r.notesOf(namespace), spent: worked} }
 		for _, paused := range []string{namespace, "another"} {
-			r.notesOf(paused).next = epoch.Add(maxPause)
+			pass(paused).pause()
 		}
 		update := func(older, newer *corev1.Pod) {
 			r.ofPods().Update(t.Context(), event.UpdateEvent{ObjectOld: older, ObjectNew: newer}, &noted{})
@@ -82,19 +86,17 @@ func TestPodsThatGoEndThePause(t *testing.T) {
 		goes := stays.DeepCopy()
 		change(goes)
 		update(stays, stays)
-		checktest.Same(t, "the pause while Pods stay", maxPause, r.pauseLeft(namespace))
+		checktest.Same(t, "the pause while Pods stay", restFactor*worked, r.pauseLeft(namespace))
+		checktest.Same(t, "how long patches begin", patchTime, pass(namespace).patchTime())
 		update(stays, goes)
-		checktest.Same(t, "the pause once one is "+how, 0, r.pauseLeft(namespace))
-		update(stays, goes)
-		checktest.Same(t, "the pause after that", maxPause, r.pauseLeft(namespace))
-		clock.SetTime(epoch.Add(maxPause))
-		checktest.Same(t, "the pause once it is over", 0, r.pauseLeft(namespace))
-		r.notesOf(namespace).next = clock.Now().Add(maxPause)
+		checktest.Same(t, "the pause once one is "+how, worked, r.pauseLeft(namespace))
+		checktest.Same(t, "how long patches begin then", urgentPatchTime, pass(namespace).patchTime())
+		clock.SetTime(epoch.Add(worked))
+		checktest.Same(t, "the pause when it is over", 0, r.pauseLeft(namespace))
+		pass(namespace).pause()
 		update(goes, goes)
-		checktest.Same(t, "a pause while one that goes changes", maxPause, r.pauseLeft(namespace))
-		update(stays, goes)
-		checktest.Same(t, "a pause that ends like the first", 0, r.pauseLeft(namespace))
-		checktest.Same(t, "when another namespace goes on", epoch.Add(maxPause), r.notesOf("another").next)
+		checktest.Same(t, "the next pause, while one that goes changes", restFactor*worked, r.pauseLeft(namespace))
+		checktest.Same(t, "that of another namespace", (restFactor-1)*worked, r.pauseLeft("another"))
 	}
 }
 
@@ -165,21 +167,30 @@ func (b *batches) Apply(ctx context.Context, _ string, changes []registry.Change
 	return b.answer(len(b.sizes), changes)
 }
 
-// applied makes 1,200 changes, of which the first 600 leave.
+// applied makes the changes of joining.
 func applied(t *testing.T, b *batches) (*pass, error) {
+	t.Helper()
+	p, c := joining(t, b)
+	return p, p.applyOne(t.Context(), c)
+}
+
+// joining is a pass over a registry, and 1,200 changes of which the first 600 leave.
+func joining(t *testing.T, b *batches) (*pass, plan.Changes) {
 	t.Helper()
 	object := &usherv1alpha1.Registry{}
 	object.Name, object.UID = "discovery", "discovery"
 	metrics := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
 	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
 	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock, 1)
-	p := &pass{Reconciler: r, objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
+	r.options.Workers, r.notes = 1, map[string]*notes{}
+	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
+	p.snapshot.Namespace, p.snapshot.Failed = namespace, map[plan.Target]map[string]error{}
 	c := plan.Changes{Target: plan.Target{Registry: object.Name, Prefix: "services", Service: "nginx"}}
 	for n := range 600 {
 		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: entryOf(fmt.Sprintf("leaves-%d", n))})
 		c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: entryOf(fmt.Sprintf("joins-%d", n))})
 	}
-	return p, p.applyOne(t.Context(), c)
+	return p, c
 }
 
 func TestManyChangesAreManyCalls(t *testing.T) {
@@ -214,6 +225,61 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 	}
 	if _, err := p.pool.down("discovery"); !errors.Is(err, down) {
 		t.Errorf("the registry is down with %v", err)
+	}
+}
+
+// TestPodsThatEndGoFirst: their entries leave before anything is read for the Pods that join.
+func TestPodsThatEndGoFirst(t *testing.T) {
+	b := &batches{answer: func(int, []registry.Change) error { return nil }}
+	p, c := joining(t, b)
+	ends := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ends", UID: "ends", DeletionTimestamp: &metav1.Time{Time: epoch}}}
+	stays := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stays", UID: "stays"}}
+	p.snapshot.Pods = []*corev1.Pod{ends, stays}
+	owned := func(pod string) registry.Owner {
+		return registry.Owner{Cluster: "here", Namespace: namespace, Registration: "web", Pod: pod, PodUID: pod}
+	}
+	c.Leaves[0].Entry.Owner, c.Leaves[1].Entry.Owner, c.Joins[0].Entry.Owner = owned("ends"), owned("stays"), owned("joins")
+	broken := errors.New("broken")
+	p.reader = interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			checktest.Same(t, "calls to the registry before the first read, by their changes", []int{1}, b.sizes)
+			return broken
+		},
+	})
+	if _, err := p.execute(t.Context(), plan.Plan{Changes: []plan.Changes{c}}); !errors.Is(err, broken) || len(p.snapshot.Failed) > 0 {
+		t.Errorf("a pass whose reads fail ends with %v, and %v", err, p.snapshot.Failed)
+	}
+	left := without([]plan.Changes{c, {Target: plan.Target{Service: "another"}, Leaves: c.Leaves}}, p.ofEndingPods([]plan.Changes{c}), nil)
+	checktest.Same(t, "removals that follow", []int{len(c.Leaves) - 1, len(c.Leaves)}, []int{len(left[0].Leaves), len(left[1].Leaves)})
+}
+
+// TestPatchesArePostponed: a pass begins no patch when its time is over, and the next one goes on
+// where it stopped.
+func TestPatchesArePostponed(t *testing.T) {
+	const each = 60 * time.Millisecond
+	clock, patched := clocktesting.NewFakePassiveClock(epoch), []string(nil)
+	api := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		SubResourcePatch: func(_ context.Context, _ client.Client, _ string, pod client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+			clock.SetTime(clock.Now().Add(each))
+			patched = append(patched, pod.GetName())
+			return nil
+		},
+	})
+	r := &Reconciler{clock: clock, notes: map[string]*notes{}, client: api, options: Options{Workers: 1}}
+	var patches []plan.PodPatch
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		patches = append(patches, plan.PodPatch{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}})
+	}
+	for i, step := range []struct {
+		urgent bool
+		want   string
+	}{{false, "a b c d"}, {false, "e f a b"}, {true, "c"}, {true, "d"}} {
+		patched = nil
+		p := &pass{Reconciler: r, notes: r.notesOf(namespace)}
+		if p.notes.urgent = step.urgent; len(p.patchPods(t.Context(), patches)) != len(patched) || !p.postponed {
+			t.Errorf("pass %d: %d Pods are patched, postponed is %t", i, len(patched), p.postponed)
+		}
+		checktest.Same(t, fmt.Sprintf("Pods patched in pass %d", i), step.want, strings.Join(patched, " "))
 	}
 }
 

@@ -23,7 +23,8 @@ import (
 
 const (
 	// restFactor is how many times longer than its own work the pause after a pass is, so
-	// that passes over one namespace take a quarter of a processor; two fifths while Pods go.
+	// that passes over one namespace take a quarter of a processor. While Pods go the pause is as
+	// long as the work, and passes take half a processor.
 	restFactor = 3
 	// maxPause bounds the pause.
 	maxPause = time.Second / 2
@@ -71,11 +72,12 @@ type notes struct {
 	registries    overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
-	// next is when the next pass may begin, and turn the Pod whose patch was postponed.
-	next time.Time
+	// next is when the next pass may begin, and soonest if it is urgent: a Pod waits to leave its
+	// registries.
+	next, soonest time.Time
+	urgent        bool
+	// turn is the Pod whose patch was postponed.
 	turn string
-	// urgent means that somebody waits for the next pass, early that the last one did not wait.
-	urgent, early bool
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
 	// plans is the memory of the planner, and kept what it is accounted for, in bytes.
@@ -155,28 +157,30 @@ func (p *pass) timed(step func()) {
 // pause postpones the next pass. To list a large service takes long, whether one Pod has
 // changed or a thousand: without a pause, passes would follow each other, each with next to
 // nothing to do. So a pass that took long is followed by a longer pause, in which changes
-// gather, unless it has left something to the next, or until a Pod is to leave its registries.
+// gather, unless it has left something to the next. A Pod that is to leave its registries shortens
+// the pause.
 func (p *pass) pause() {
 	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay && !p.postponed {
-		p.notes.next = p.clock.Now().Add(rest)
+		now := p.clock.Now()
+		p.notes.next, p.notes.soonest = now.Add(rest), now.Add(min(p.spent, maxPause))
 	}
 }
 
-// pauseLeft is how long the next pass has to wait; one that does not begins. A Pod that begins to go
-// ends the pause, but never two in a row.
+// pauseLeft is how long the next pass has to wait; one that does not begins.
 func (r *Reconciler) pauseLeft(namespace string) time.Duration {
 	n := r.notesOf(namespace)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := max(n.next.Sub(r.clock.Now()), 0)
-	if left > 0 && (n.early || !n.urgent) {
-		return left
+	next := n.next
+	if n.urgent {
+		next = n.soonest
 	}
-	n.early, n.urgent = left > 0, false
-	return 0
+	left := max(next.Sub(r.clock.Now()), 0)
+	n.urgent = n.urgent && left > 0
+	return left
 }
 
-// hurry ends the pause: somebody waits for a Pod to leave its registries.
+// hurry shortens the pause: somebody waits for a Pod to leave its registries.
 func (r *Reconciler) hurry(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
