@@ -6,6 +6,7 @@ package checkout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,14 +43,46 @@ type Program struct {
 
 // Compile builds the program with the go command. The error contains the compiler's
 // output; it is the cause of ctx if that ended.
+//
+// All who compile a program of this checkout, in whatever process, share one file in the cache: the
+// go command links it only if something has changed. The output file is a copy of their own, which
+// later builds leave alone.
 func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
 	return tell.Task(p.Name, func() (string, error) {
-		// As in tools/image: without traces of gRPC the linker drops what nothing calls.
-		if _, err := fetch.Run(ctx, p.Module, "go", "build", "-tags=grpcnotrace", "-modfile="+p.ModFile, "-o", p.Out, p.Pkg); err != nil {
+		if err := p.compile(ctx); err != nil {
 			return "", fmt.Errorf("%s: %w", p.Name, err)
 		}
 		return "built", nil
 	})
+}
+
+func (p Program) compile(ctx context.Context) (err error) {
+	shared, err := p.shared()
+	if err != nil {
+		return err
+	}
+	unlock, err := fetch.Lock(ctx, shared)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	// As in tools/image: without traces of gRPC the linker drops what nothing calls.
+	if _, err := fetch.Run(ctx, p.Module, "go", "build", "-tags=grpcnotrace", "-modfile="+p.ModFile, "-o", shared, p.Pkg); err != nil {
+		return err
+	}
+	_, err = fetch.Run(ctx, "", "install", "-D", shared, p.Out)
+	return err
+}
+
+// shared is the file in the cache that all builds of the program share, whatever its go.mod: each
+// leaves the last one there.
+func (p Program) shared() (string, error) {
+	root, err := fetch.Root()
+	if err != nil {
+		return "", err
+	}
+	module, err := filepath.Abs(p.Module)
+	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(module, p.Pkg)), err
 }
 
 // LinkTools links helm and kubectl, which the documents' commands need, into a directory. They

@@ -6,31 +6,80 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/test/fetch"
 )
 
-func TestCompile(t *testing.T) {
-	module := t.TempDir()
-	write := func(name, text string) {
-		t.Helper()
-		checktest.NoError(t, os.WriteFile(filepath.Join(module, name), []byte(text), 0o644))
-	}
-	write("go.mod", "module example.test/tiny\n\ngo 1.26\n")
-	write("main.go", "package main\n\nfunc main() { missing() }\n")
-	program := Program{Name: "build tiny", Module: module, Pkg: ".", Out: filepath.Join(module, "tiny")}
-	checktest.Says(t, "a program that is wrong", program.Compile(t.Context(), nil), "undefined: missing")
-	write("main.go", "package main\n\nfunc main() {}\n")
-	checktest.NoError(t, program.Compile(t.Context(), nil))
-	if _, err := os.Stat(program.Out); err != nil {
-		t.Error(err)
-	}
+// module is a module with one program, which is built in a cache of the test's own.
+type module struct {
+	*testing.T
+	dir string
+}
+
+func newModule(t *testing.T) module {
+	t.Helper()
+	t.Setenv(fetch.CacheEnv, t.TempDir())
+	m := module{t, t.TempDir()}
+	m.write("go.mod", "module example.test/tiny\n\ngo 1.26\n")
+	return m
+}
+
+func (m module) write(name, text string) {
+	m.Helper()
+	checktest.NoError(m, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o644))
+}
+
+// body is what the program does.
+func (m module) body(text string) {
+	m.Helper()
+	m.write("main.go", "package main\n\nfunc main() { "+text+" }\n")
+}
+
+// program is the program, with another output file each time.
+func (m module) program() Program {
+	return Program{Name: "build tiny", Module: m.dir, Pkg: ".", Out: filepath.Join(m.TempDir(), "bin", "tiny")}
+}
+
+func TestCompileFails(t *testing.T) {
+	m := newModule(t)
+	m.body("missing()")
+	checktest.Says(t, "a program that is wrong", m.program().Compile(t.Context(), nil), "build tiny: ", "undefined: missing")
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stop)
-	if err := program.Compile(ctx, nil); !errors.Is(err, stop) {
+	if err := m.program().Compile(ctx, nil); !errors.Is(err, stop) {
 		t.Errorf("interrupted: %v, want the cause", err)
+	}
+}
+
+// TestOneBuild: all who compile a program share one file, which is linked again when its source has
+// changed. What they have got stays as it was.
+func TestOneBuild(t *testing.T) {
+	m := newModule(t)
+	want, linked := map[string]string{}, []os.FileInfo{}
+	for _, says := range []string{"one", "one", "two"} {
+		m.body(`println("` + says + `")`)
+		var all errgroup.Group
+		for range 3 {
+			program := m.program()
+			want[program.Out] = says + "\n"
+			all.Go(func() error { return program.Compile(t.Context(), nil) })
+		}
+		checktest.NoError(t, all.Wait())
+		shared := checktest.Must(m.program().shared())(t)
+		linked = append(linked, checktest.Must(os.Stat(shared))(t))
+	}
+	for path, text := range want {
+		says := checktest.Must(exec.CommandContext(t.Context(), path).CombinedOutput())(t)
+		checktest.Same(t, "what it says", text, string(says))
+	}
+	if !os.SameFile(linked[0], linked[1]) || os.SameFile(linked[1], linked[2]) {
+		t.Error("it is linked although nothing has changed, or not although something has")
 	}
 }

@@ -9,6 +9,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -51,20 +52,29 @@ func Cache(name, version string) (string, error) {
 	return filepath.Join(root, "conformance", name+"-"+version), err
 }
 
+// Lock waits until nobody else, in this process or another, makes the file or directory.
+func Lock(ctx context.Context, path string) (unlock func() error, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make the cache folder (set %s to choose another): %w", CacheEnv, err)
+	}
+	lock := flock.New(path + ".lock")
+	if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
+		return nil, fmt.Errorf("wait for another process that makes %s: %w", path, cmp.Or(context.Cause(ctx), err))
+	}
+	return lock.Close, nil
+}
+
 // Once creates a file or a directory if it is missing: create makes it at a temporary path.
 // If several processes need it, one creates it and the others wait.
 func Once(ctx context.Context, path, what string, create func(ctx context.Context, temp string) error) (err error) {
 	if exists(path) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make the cache folder (set %s to choose another): %w", CacheEnv, err)
+	unlock, err := Lock(ctx, path)
+	if err != nil {
+		return err
 	}
-	lock := flock.New(path + ".lock")
-	if _, err := lock.TryLockContext(ctx, lockPoll); err != nil {
-		return fmt.Errorf("wait for another process that makes %s: %w", path, err)
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
+	defer func() { err = errors.Join(err, unlock()) }()
 	if exists(path) {
 		return nil
 	}
