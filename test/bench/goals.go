@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -60,17 +61,13 @@ const (
 type goal struct {
 	met         bool
 	what, found string
+	time        bool // it is about how long something takes
 }
 
 // judge compares the results with the goals. A goal without measurements (a comparison
 // of two sizes with only one) is left out.
 func judge(results []*result) []goal {
-	var steps []*result
-	for _, r := range results {
-		if !r.alone {
-			steps = append(steps, r)
-		}
-	}
+	steps := list.Only(results, func(r *result) bool { return !r.alone })
 	switch {
 	case len(steps) == 0:
 		return judgeGuard(results)
@@ -270,6 +267,7 @@ func judgeCost(steps []*result) (goals []goal) {
 		if len(r.gone) > 0 {
 			p99 := r.gone.Percentile(99)
 			goals = append(goals, goal{
+				time:  true,
 				met:   p99 <= goneLimit,
 				what:  fmt.Sprintf("%s, %s: from a Pod's deletion to its entry's removal at most %s, by p99", r.server, r.name, goneLimit),
 				found: fmt.Sprintf("%s of %d Pods, while %s failed over", stage.Milliseconds(p99), len(r.gone), stage.Thousands(r.size)),
@@ -308,9 +306,9 @@ func judgeEntries(steps []*result) (goals []goal) {
 			found += ": " + strings.Join(wrong[:min(len(wrong), 3)], ", ")
 		}
 		goals = append(goals,
-			goal{len(wrong) == 0, where + "no wrong deregistration, also when Usher is killed", found},
-			goal{noticed == 1, where + "the watch notices an entry that is taken out by hand", fmt.Sprintf("%d noticed", noticed)},
-			goal{written == 0, where + "a restart of an idle Usher writes nothing to the registry", fmt.Sprintf("%d writes", written)})
+			goal{met: len(wrong) == 0, what: where + "no wrong deregistration, also when Usher is killed", found: found},
+			goal{met: noticed == 1, what: where + "the watch notices an entry that is taken out by hand", found: fmt.Sprintf("%d noticed", noticed)},
+			goal{met: written == 0, what: where + "a restart of an idle Usher writes nothing to the registry", found: fmt.Sprintf("%d writes", written)})
 		steps = steps[end:]
 	}
 	return goals
