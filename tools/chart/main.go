@@ -65,35 +65,15 @@ const (
 `
 )
 
-// copies lists the generated files in the chart, and their targets. They are copies
-// because a chart is packed without its surroundings.
-var copies = []struct{ from, to string }{
-	{"config/crd/*.yaml", "files/crds"},
-	{"config/rbac/*/role.yaml", "files/rbac"},
-}
+// copies are the generated folders in the chart, and what they are copied from: a chart is packed
+// without its surroundings.
+var copies = map[string]string{"charts/usher/files/crds": "config/crd", "charts/usher/files/rbac": "config/rbac"}
 
 func copyFiles(root string) error {
-	for _, c := range copies {
-		to := filepath.Join(root, "charts", "usher", filepath.FromSlash(c.to))
-		if err := errors.Join(os.RemoveAll(to), os.MkdirAll(to, 0o755)); err != nil {
-			return fmt.Errorf("empty %s: %w", to, err)
-		}
-		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(c.from)))
-		if err != nil || len(files) == 0 {
-			return errors.Join(fmt.Errorf("found no %s: run make generate, in the project's folder", c.from), err)
-		}
-		for _, file := range files {
-			name := filepath.Base(file)
-			if name == "role.yaml" {
-				name = filepath.Base(filepath.Dir(file)) + ".yaml"
-			}
-			content, err := os.ReadFile(file)
-			if err != nil {
-				return fmt.Errorf("read what the chart copies: %w", err)
-			}
-			if err := os.WriteFile(filepath.Join(to, name), content, 0o644); err != nil { //nolint:gosec // For everybody to read, as all sources are.
-				return fmt.Errorf("write the chart's copy: %w", err)
-			}
+	for to, from := range copies {
+		to = filepath.Join(root, to)
+		if err := errors.Join(os.RemoveAll(to), os.CopyFS(to, os.DirFS(filepath.Join(root, from)))); err != nil {
+			return fmt.Errorf("copy %s (run make generate, in the project's folder): %w", from, err)
 		}
 	}
 	return nil
