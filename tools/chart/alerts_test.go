@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 // alerts are the chart's rules as Prometheus reads them.
@@ -44,14 +46,14 @@ func expressions(t *testing.T) map[string]string {
 	for name, rule := range alerts(t) {
 		all["alert "+name] = rule.Expr
 	}
-	text := must(os.ReadFile(filepath.Join(chartFolder, "files", "dashboard.json")))(t)
+	text := checktest.Must(os.ReadFile(filepath.Join(chartFolder, "files", "dashboard.json")))(t)
 	var dashboard struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr string }
 		}
 	}
-	noError(t, json.Unmarshal(text, &dashboard))
+	checktest.NoError(t, json.Unmarshal(text, &dashboard))
 	for _, panel := range dashboard.Panels {
 		for i, target := range panel.Targets {
 			all[fmt.Sprintf("panel %s, %d", panel.Title, i)] = strings.ReplaceAll(target.Expr, "$namespace", ".*")
@@ -63,7 +65,7 @@ func expressions(t *testing.T) map[string]string {
 // TestExpressions: Prometheus can read every expression, and docs/metrics.md, which a test of
 // the program compares with what it exports, has every metric.
 func TestExpressions(t *testing.T) {
-	documented := must(os.ReadFile(filepath.Join(root, "docs", "metrics.md")))(t)
+	documented := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "metrics.md")))(t)
 	others := []string{"up", "leader_election_master_status"}
 	for where, text := range expressions(t) {
 		parsed, err := parser.NewParser(parser.Options{}).ParseExpr(text)
@@ -85,7 +87,7 @@ func TestExpressions(t *testing.T) {
 
 // TestRunbooks: each alert has a section that says what to do, and each section an alert.
 func TestRunbooks(t *testing.T) {
-	text := must(os.ReadFile(filepath.Join(root, "docs", "alerts.md")))(t)
+	text := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "alerts.md")))(t)
 	var sections []string
 	for _, found := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(text), -1) {
 		sections = append(sections, found[1])
@@ -103,7 +105,7 @@ func TestRunbooks(t *testing.T) {
 // TestAlertsFire evaluates each alert on the series of testdata/alerts.yaml.
 func TestAlertsFire(t *testing.T) {
 	rules := alerts(t)
-	text := string(must(os.ReadFile("testdata/alerts.yaml"))(t))
+	text := string(checktest.Must(os.ReadFile("testdata/alerts.yaml"))(t))
 	for name, series := range parse[map[string]struct{ Trouble, Well string }](t, text) {
 		rule, ok := rules[name]
 		if !ok {
@@ -127,7 +129,7 @@ func fires(t *testing.T, expression, series string) bool {
 	t.Helper()
 	storage := promqltest.LoadedStorage(t, "load 1m\n"+series)
 	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
-	query := must(engine.NewInstantQuery(t.Context(), storage, nil, expression, time.Unix(0, 0).Add(20*time.Minute)))(t)
+	query := checktest.Must(engine.NewInstantQuery(t.Context(), storage, nil, expression, time.Unix(0, 0).Add(20*time.Minute)))(t)
 	defer query.Close()
 	result := query.Exec(t.Context())
 	if result.Err != nil {

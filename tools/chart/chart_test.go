@@ -12,13 +12,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	lua "github.com/yuin/gopher-lua"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	luajson "layeh.com/gopher-json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/internal/checktest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -43,7 +44,7 @@ func cases(t *testing.T) map[string]map[string]any {
 
 func read(t *testing.T, file string) map[string]any {
 	t.Helper()
-	return parse[map[string]any](t, string(must(os.ReadFile(file))(t)))
+	return parse[map[string]any](t, string(checktest.Must(os.ReadFile(file))(t)))
 }
 
 func parse[T any](t *testing.T, text string) (out T) {
@@ -56,7 +57,7 @@ func parse[T any](t *testing.T, text string) (out T) {
 
 func render(t *testing.T, values map[string]any) []Object {
 	t.Helper()
-	return must(Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, values))(t)
+	return checktest.Must(Render(chartFolder, Release{Name: "usher", Namespace: "usher-system"}, values))(t)
 }
 
 func TestLint(t *testing.T) {
@@ -88,12 +89,10 @@ func TestGolden(t *testing.T) {
 			text.WriteString(Join(others))
 			file := filepath.Join("testdata", "golden", name+".yaml")
 			if *update {
-				noError(t, os.WriteFile(file, []byte(text.String()), 0o600))
+				checktest.NoError(t, os.WriteFile(file, []byte(text.String()), 0o600))
 			}
-			want := must(os.ReadFile(file))(t)
-			if diff := cmp.Diff(string(want), text.String()); diff != "" {
-				t.Errorf("the chart renders something else (go test -update, if it is right):\n%s", diff)
-			}
+			want := checktest.Must(os.ReadFile(file))(t)
+			checktest.Same(t, "what the chart renders (go test -update, if it is right)", string(want), text.String())
 		})
 	}
 }
@@ -105,7 +104,7 @@ func metaOf(t *testing.T, object Object) metav1.ObjectMeta {
 
 // TestValuesRefused: the values of testdata/refused.yaml are refused with the field's name.
 func TestValuesRefused(t *testing.T) {
-	text := must(os.ReadFile("testdata/refused.yaml"))(t)
+	text := checktest.Must(os.ReadFile("testdata/refused.yaml"))(t)
 	for _, row := range parse[[]struct {
 		Values map[string]any
 		Says   string
@@ -138,7 +137,7 @@ func TestNames(t *testing.T) {
 		{"drain", "{}", "drain-usher"},
 		{"drain", "fullnameOverride: other", "other"},
 	} {
-		objects := must(Render(chartFolder, Release{Name: test.release, Namespace: "x"}, parse[map[string]any](t, test.values)))(t)
+		objects := checktest.Must(Render(chartFolder, Release{Name: test.release, Namespace: "x"}, parse[map[string]any](t, test.values)))(t)
 		for _, object := range objects {
 			name := metaOf(t, object).Name
 			if object.Kind != crdKind && name != test.want && !strings.HasPrefix(name, test.want+"-") {
@@ -151,13 +150,13 @@ func TestNames(t *testing.T) {
 // checks are the Argo CD health checks in docs/install.md, by key.
 func checks(t *testing.T) map[string]string {
 	t.Helper()
-	text := must(os.ReadFile(filepath.Join(root, "docs", "install.md")))(t)
+	text := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "install.md")))(t)
 	block := regexp.MustCompile("(?s)```yaml\n  # argocd-cm\n(.*?)\n  ```").FindSubmatch(text)
 	if block == nil {
 		t.Fatal("docs/install.md has no block for argocd-cm")
 	}
 	found := map[string]string{}
-	noError(t, yaml.Unmarshal(block[1], &found))
+	checktest.NoError(t, yaml.Unmarshal(block[1], &found))
 	return found
 }
 
@@ -166,9 +165,9 @@ func health(t *testing.T, script string, object []byte) (status, message string)
 	t.Helper()
 	state := lua.NewState()
 	defer state.Close()
-	obj := must(luajson.Decode(state, object))(t)
+	obj := checktest.Must(luajson.Decode(state, object))(t)
 	state.SetGlobal("obj", obj)
-	noError(t, state.DoString(script))
+	checktest.NoError(t, state.DoString(script))
 	table, ok := state.Get(-1).(*lua.LTable)
 	if !ok {
 		t.Fatalf("the check returns %s", state.Get(-1))
@@ -181,33 +180,16 @@ func TestHealthChecks(t *testing.T) {
 	rows := parse[[]struct {
 		Name, Kind, Want string
 		Object           map[string]any
-	}](t, string(must(os.ReadFile("testdata/health.yaml"))(t)))
+	}](t, string(checktest.Must(os.ReadFile("testdata/health.yaml"))(t)))
 	if len(rows) < 14 {
 		t.Errorf("%d rows", len(rows))
 	}
 	for _, row := range rows {
 		t.Run(row.Name, func(t *testing.T) {
-			status, message := health(t, checks(t)["resource.customizations.health."+row.Kind], must(json.Marshal(row.Object))(t))
+			status, message := health(t, checks(t)["resource.customizations.health."+row.Kind], checktest.Must(json.Marshal(row.Object))(t))
 			if status != row.Want || message == "" || message == "nil" {
 				t.Errorf("%s, %q; want %s", status, message, row.Want)
 			}
 		})
-	}
-}
-
-// noError ends the test if there is an error.
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns a value, unless there is an error.
-func must[T any](value T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		noError(t, err)
-		return value
 	}
 }
