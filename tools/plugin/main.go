@@ -12,15 +12,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"testing/fstest"
 	"text/template"
+	"time"
 )
 
 // platforms are those that a release has.
@@ -75,7 +77,7 @@ func build(ctx context.Context, root, out, version string, platforms []string) (
 		if err != nil {
 			return r, err
 		}
-		text, err := pack([]file{{a.Binary, 0o755, program}, {"LICENSE", 0o644, license}})
+		text, err := pack(fstest.MapFS{a.Binary: {Data: program, Mode: 0o755}, "LICENSE": {Data: license, Mode: 0o644}})
 		if err != nil {
 			return r, fmt.Errorf("pack %s: %w", a.File, err)
 		}
@@ -123,34 +125,19 @@ func compile(ctx context.Context, root, version string, a archive) ([]byte, erro
 	return os.ReadFile(program)
 }
 
-type file struct {
-	name string
-	mode int64
-	text []byte
-}
-
 // pack makes a tar.gz without times, owners or anything else of this machine.
-func pack(files []file) ([]byte, error) {
+func pack(files fstest.MapFS) ([]byte, error) {
+	for _, file := range files {
+		file.ModTime = time.Unix(0, 0)
+	}
 	var out bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	if err != nil {
 		return nil, err
 	}
 	bundle := tar.NewWriter(zip)
-	for _, f := range files {
-		if err := bundle.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.text)), Format: tar.FormatUSTAR}); err != nil {
-			return nil, err
-		}
-		if _, err := bundle.Write(f.text); err != nil {
-			return nil, err
-		}
-	}
-	for _, end := range []io.Closer{bundle, zip} {
-		if err := end.Close(); err != nil {
-			return nil, err
-		}
-	}
-	return out.Bytes(), nil
+	err = errors.Join(bundle.AddFS(files), bundle.Close(), zip.Close())
+	return out.Bytes(), err
 }
 
 // manifest fills in the template for krew.
