@@ -19,7 +19,7 @@ type nodes struct {
 }
 
 func newNodes() *nodes {
-	simulated := node.NewSimulatedRuntime(node.SimulatedOptions{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
+	simulated := node.NewSimulatedRuntime(node.Traits{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
 	return &nodes{Runtime: simulated, restart: containerDelay, pulled: map[[2]string]time.Time{}}
 }
 

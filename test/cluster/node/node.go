@@ -4,26 +4,27 @@ package node
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"fmt"
+	"os"
 	goruntime "runtime"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	coordinationv1 "k8s.io/client-go/applyconfigurations/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
 const (
 	leaseDuration = 40 * time.Second
 	// heartbeatPeriod is how often leases are renewed; a kubelet's value.
 	heartbeatPeriod = 10 * time.Second
-	// kubeletVersion is the Kubernetes version of the emulated kubelet.
-	kubeletVersion = "v1.37.2"
 )
 
 // hostIP is the address of the node with the given index.
@@ -34,43 +35,26 @@ func hostIP(traits Traits, index int) string {
 	return fmt.Sprintf("10.254.%d.%d", index/250, index%250+1)
 }
 
+// nodeText is a node, with values as $NAME.
+//
+//go:embed node.yaml
+var nodeText string
+
+// registerNode creates a node, which is ready, and its lease.
 func (a *Agent) registerNode(ctx context.Context, name string, index int) error {
-	labels := map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: goruntime.GOOS, corev1.LabelArchStable: goruntime.GOARCH}
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Spec:       corev1.NodeSpec{ProviderID: a.traits.Name + "://" + name},
+	values := map[string]string{
+		"NODE": name, "ADDRESS": hostIP(a.traits, index), "PODS": strconv.Itoa(a.podsPerNode), "RUNTIME": a.traits.Name,
+		"OS": goruntime.GOOS, "ARCH": goruntime.GOARCH,
 	}
+	node := &corev1.Node{}
+	if err := yaml.UnmarshalStrict([]byte(os.Expand(nodeText, func(key string) string { return values[key] })), node); err != nil {
+		return err
+	}
+	node.Status.Conditions = []corev1.NodeCondition{nodeReady(a.clock.Now())}
 	if err := a.client.Create(ctx, node); err != nil {
 		return fmt.Errorf("create node %s: %w", name, err)
 	}
-	node.Status = a.nodeStatus(name, index)
-	node.ResourceVersion = "" // overwrite whatever others changed meanwhile
-	if err := a.client.Status().Update(ctx, node); err != nil {
-		return fmt.Errorf("write the status of node %s: %w", name, err)
-	}
 	return a.renewLease(ctx, name)
-}
-
-// nodeStatus reports the node as ready.
-func (a *Agent) nodeStatus(name string, index int) corev1.NodeStatus {
-	capacity := corev1.ResourceList{
-		corev1.ResourceCPU:              resource.MustParse("1000"),
-		corev1.ResourceMemory:           resource.MustParse("4Ti"),
-		corev1.ResourceEphemeralStorage: resource.MustParse("4Ti"),
-		corev1.ResourcePods:             *resource.NewQuantity(int64(a.podsPerNode), resource.DecimalSI),
-	}
-	return corev1.NodeStatus{
-		Capacity: capacity, Allocatable: capacity,
-		Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: hostIP(a.traits, index)}, {Type: corev1.NodeHostName, Address: name},
-		},
-		Conditions: []corev1.NodeCondition{nodeReady(a.clock.Now())},
-		NodeInfo: corev1.NodeSystemInfo{
-			Architecture: goruntime.GOARCH, OperatingSystem: goruntime.GOOS, OSImage: "Usher development cluster",
-			KernelVersion: "none", KubeletVersion: kubeletVersion, ContainerRuntimeVersion: a.traits.Name + "://" + kubeletVersion,
-			MachineID: name, SystemUUID: name, BootID: name,
-		},
-	}
 }
 
 // runHeartbeats renews the leases of all nodes until ctx ends. The control plane looks only at the

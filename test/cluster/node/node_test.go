@@ -4,11 +4,9 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -54,39 +52,6 @@ func TestNothingOutlivesItsContainer(t *testing.T) {
 	registrytest.Until(t, "the container's child ends", func() bool { return !alive(process.TailFile(log, 1)[0]) })
 }
 
-// agentEnv makes this test binary act as an agent that runs a container.
-const agentEnv = "NODE_TEST_AGENT"
-
-func TestMain(m *testing.M) {
-	if dir := os.Getenv(agentEnv); dir != "" {
-		r := NewProcessRuntime(ProcessOptions{Images: shell, LogDir: dir})
-		_, err := r.Start(ContainerConfig{Pod: buildPod(), Exited: func() {}, Container: &corev1.Container{Args: []string{"-c", "echo $$ ready; sleep 600"}}})
-		fmt.Println(err)
-		select {}
-	}
-	os.Exit(m.Run())
-}
-
-// TestNoContainerOutlivesTheAgent kills an agent so that it cannot clean up.
-func TestNoContainerOutlivesTheAgent(t *testing.T) {
-	dir := t.TempDir()
-	agent := exec.CommandContext(t.Context(), os.Args[0])
-	agent.Env = append(os.Environ(), agentEnv+"="+dir)
-	checktest.NoError(t, agent.Start())
-	pid := ""
-	registrytest.Until(t, "the agent runs a container", func() bool {
-		logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
-		if err != nil || len(logs) == 0 || len(process.TailFile(logs[0], 1)) == 0 {
-			return false
-		}
-		pid, _, _ = strings.Cut(process.TailFile(logs[0], 1)[0], " ")
-		return alive(pid)
-	})
-	checktest.NoError(t, agent.Process.Kill())
-	_ = agent.Wait() // reports that the agent was killed
-	registrytest.Until(t, "the container ends with the agent", func() bool { return !alive(pid) })
-}
-
 func TestProgramDir(t *testing.T) {
 	dir := t.TempDir()
 	checktest.NoError(t, os.WriteFile(filepath.Join(dir, "web"), nil, 0o755))
@@ -120,7 +85,7 @@ func TestAddressesAreEachPodsOwn(t *testing.T) {
 // API server.
 func newIdleAgent(t *testing.T, object *corev1.Pod) (a *Agent, reconcileIt func()) {
 	t.Helper()
-	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: NewSimulatedRuntime(SimulatedOptions{})})
+	a = newAgent(fake.NewClientBuilder().WithObjects(object).WithStatusSubresource(object).Build(), Options{Runtime: NewSimulatedRuntime(Traits{})})
 	a.base, a.enqueue = t.Context(), func(types.NamespacedName) {}
 	return a, func() {
 		t.Helper()

@@ -31,7 +31,7 @@ type stage struct {
 	calls  []string // since the last check
 }
 
-func newStage(t *testing.T, object *corev1.Pod, o SimulatedOptions) *stage {
+func newStage(t *testing.T, object *corev1.Pod, o Traits) *stage {
 	t.Helper()
 	clock := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	o.MissingImages = []string{"missing:v1"}
@@ -219,11 +219,11 @@ var moves = map[string]func(s *stage, about string){
 
 // aboutNodes and aboutContainers are the words about nodes and containers.
 var (
-	aboutNodes = map[string]func(o *SimulatedOptions, value string){
-		"readyDelay":  func(o *SimulatedOptions, value string) { o.ReadyDelay = scenariotest.Duration(value) },
-		"updateDelay": func(o *SimulatedOptions, value string) { o.UpdateDelay = scenariotest.Duration(value) },
-		"deleteDelay": func(o *SimulatedOptions, value string) { o.DeleteDelay = scenariotest.Duration(value) },
-		"mostCPU":     func(o *SimulatedOptions, value string) { o.MostCPU = resource.MustParse(value) },
+	aboutNodes = map[string]func(o *Traits, value string){
+		"readyDelay":  func(o *Traits, value string) { o.ReadyDelay = scenariotest.Duration(value) },
+		"updateDelay": func(o *Traits, value string) { o.UpdateDelay = scenariotest.Duration(value) },
+		"deleteDelay": func(o *Traits, value string) { o.DeleteDelay = scenariotest.Duration(value) },
+		"mostCPU":     func(o *Traits, value string) { o.MostCPU = resource.MustParse(value) },
 	}
 	aboutContainers = map[string]func(c *corev1.Container, value string){
 		"image": func(c *corev1.Container, value string) { c.Image = value },
@@ -244,7 +244,7 @@ var (
 // TestPods plays the scenarios of testdata/pods.txt.
 func TestPods(t *testing.T) {
 	scenariotest.Run(t, "testdata/pods.txt", func(t *testing.T, lines []string) (results []string) {
-		object, options := buildPod(), SimulatedOptions{}
+		object, options := buildPod(), Traits{}
 		object.Spec.Containers = nil
 		var s *stage
 		for _, line := range lines {
@@ -278,7 +278,7 @@ func TestPods(t *testing.T) {
 // TestStatusOfAnInPlaceUpdate checks what the product reads of an update, and that each
 // change takes one write.
 func TestStatusOfAnInPlaceUpdate(t *testing.T) {
-	s := newStage(t, buildPod(), SimulatedOptions{})
+	s := newStage(t, buildPod(), Traits{})
 	s.step()
 	before := s.object.Status
 	s.clock.Step(time.Minute)
@@ -312,7 +312,7 @@ func TestStatusPatch(t *testing.T) {
 	object := buildPod()
 	object.Status.Conditions = []corev1.PodCondition{{Type: "KruisePodReady", Status: corev1.ConditionTrue}}
 	object.Status.QOSClass = corev1.PodQOSBestEffort
-	s := newStage(t, object, SimulatedOptions{})
+	s := newStage(t, object, Traits{})
 	s.step()
 	patch := checktest.Must(statusPatch(object, &s.object.Status))(t)
 	for part, want := range map[string]bool{`"uid":"uid-1"`: true, `"podIP":"10.`: true, `"type":"Ready"`: true, "qosClass": false, `"status":"True","type":"KruisePodReady"`: false, `"name":"web-0"`: false} {
@@ -323,7 +323,7 @@ func TestStatusPatch(t *testing.T) {
 }
 
 func TestReadyCondition(t *testing.T) {
-	s := newStage(t, gated(buildPod()), SimulatedOptions{})
+	s := newStage(t, gated(buildPod()), Traits{})
 	s.step()
 	for _, c := range s.object.Status.Conditions {
 		if c.Type == corev1.PodReady && (c.Reason != "ReadinessGatesNotReady" || !strings.Contains(c.Message, `"a" is not True`)) {

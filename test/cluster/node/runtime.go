@@ -48,12 +48,16 @@ type Traits struct {
 	// Real reports whether there are processes behind the containers: probes run, and
 	// the end of every Pod is reported.
 	Real bool
-	// MostCPU is the most that a node gives a container by a resize; zero is no limit.
+	// MostCPU is the most that a node gives a running container: a resize to a larger request is
+	// reported as infeasible. Zero is no limit.
 	MostCPU resource.Quantity
+	// MissingImages are images that a simulated node cannot pull.
+	MissingImages []string
 	// ReadyDelay is the time from the first sight of a Pod to its containers' start,
 	// UpdateDelay from the end of a container whose definition changed to its restart (it may
 	// change at any time),
-	// DeleteDelay from the first sight of a deletion to the end of the Pod's containers.
+	// DeleteDelay from the first sight of a deletion to the end of the Pod's containers. 0 for the
+	// first two means one status write instead of two.
 	ReadyDelay, UpdateDelay, DeleteDelay time.Duration
 }
 
@@ -97,30 +101,17 @@ func imageID(image string) (string, error) {
 	return fmt.Sprintf("%s@sha256:%x", ref.Context().Name(), sha256.Sum256([]byte(ref.Name()))), nil
 }
 
-// SimulatedOptions configures the behaviour of simulated containers.
-type SimulatedOptions struct {
-	// ReadyDelay, UpdateDelay and DeleteDelay are those of Traits. 0 for the first two
-	// means one status write instead of two.
-	ReadyDelay, UpdateDelay, DeleteDelay time.Duration
-	// MissingImages are images that cannot be pulled.
-	MissingImages []string
-	// MostCPU is the most that a node gives a running container: a resize to a larger
-	// request is reported as infeasible. Zero is no limit.
-	MostCPU resource.Quantity
-}
-
 // simulatedRuntime simulates containers without running anything.
 type simulatedRuntime struct {
-	traits  Traits
-	missing []string
-	clock   clock.PassiveClock
+	traits Traits
+	clock  clock.PassiveClock
 }
 
-// NewSimulatedRuntime creates a runtime that runs nothing, for thousands of Pods.
-func NewSimulatedRuntime(o SimulatedOptions) Runtime {
-	return &simulatedRuntime{missing: o.MissingImages, clock: clock.RealClock{}, traits: Traits{
-		Name: "simulated", MostCPU: o.MostCPU, ReadyDelay: o.ReadyDelay, UpdateDelay: o.UpdateDelay, DeleteDelay: o.DeleteDelay,
-	}}
+// NewSimulatedRuntime creates a runtime that runs nothing, for thousands of Pods. Its traits are
+// given, but for the name.
+func NewSimulatedRuntime(traits Traits) Runtime {
+	traits.Name = "simulated"
+	return &simulatedRuntime{traits: traits, clock: clock.RealClock{}}
 }
 
 func (r *simulatedRuntime) Traits() Traits { return r.traits }
@@ -134,7 +125,7 @@ func (r *simulatedRuntime) Address(pod types.UID) (string, error) {
 func (r *simulatedRuntime) Release(types.UID) {}
 
 func (r *simulatedRuntime) Pull(_, image string) (string, error) {
-	if slices.Contains(r.missing, image) {
+	if slices.Contains(r.traits.MissingImages, image) {
 		return "", fmt.Errorf("image %q is simulated as missing", image)
 	}
 	return imageID(image)

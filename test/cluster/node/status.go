@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // computeStatus is the status that a kubelet would report for the Pod: the object's,
@@ -22,10 +25,7 @@ func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.P
 		return status
 	}
 	status.ObservedGeneration = object.Generation
-	status.ContainerStatuses = nil
-	for _, c := range state.containers {
-		status.ContainerStatuses = append(status.ContainerStatuses, c.status(state.unready))
-	}
+	status.ContainerStatuses = list.Map(state.containers, func(c *container) corev1.ContainerStatus { return c.status(state.unready) })
 	status.HostIP, status.HostIPs = state.hostIP, []corev1.HostIP{{IP: state.hostIP}}
 	if state.ip != "" {
 		status.PodIP, status.PodIPs = state.ip, []corev1.PodIP{{IP: state.ip}}
@@ -118,7 +118,7 @@ func podReady(object *corev1.Pod, containersReady corev1.PodCondition) corev1.Po
 	condition := containersReady
 	condition.Type = corev1.PodReady
 	for _, gate := range object.Spec.ReadinessGates {
-		if condition.Status == corev1.ConditionTrue && !conditionTrue(object.Status.Conditions, gate.ConditionType) {
+		if condition.Status == corev1.ConditionTrue && !podread.IsTrue(object, gate.ConditionType) {
 			condition.Status, condition.Reason = corev1.ConditionFalse, "ReadinessGatesNotReady"
 			condition.Message = fmt.Sprintf("readiness gate %q is not True", gate.ConditionType)
 		}
@@ -184,9 +184,3 @@ func statusPatch(object *corev1.Pod, want *corev1.PodStatus) ([]byte, error) {
 
 // stamp is a time as the API server stores it: in whole seconds.
 func stamp(at time.Time) metav1.Time { return metav1.NewTime(at.Truncate(time.Second)) }
-
-func conditionTrue(conditions []corev1.PodCondition, kind corev1.PodConditionType) bool {
-	return slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
-		return c.Type == kind && c.Status == corev1.ConditionTrue
-	})
-}

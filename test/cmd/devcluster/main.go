@@ -68,7 +68,7 @@ func startNodes(ctx context.Context, s *stage.Stage, nodes int, simulate bool) e
 	if !simulate {
 		return s.StartWebNodes(ctx, nodes)
 	}
-	runtime := node.NewSimulatedRuntime(node.SimulatedOptions{})
+	runtime := node.NewSimulatedRuntime(node.Traits{})
 	return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes, PodsPerNode: simulatedPods})
 }
 

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 func startNodes(ctx context.Context, c *cluster.Cluster) error {
-	return scene.StartNodes(ctx, c, 3, 1000, node.SimulatedOptions{
+	return scene.StartNodes(ctx, c, 3, 1000, node.Traits{
 		UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond, MissingImages: []string{"example.test/missing:v1"},
 		MostCPU: resource.MustParse("4"),
 	})

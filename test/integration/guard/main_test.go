@@ -84,7 +84,7 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 // startNodes starts two nodes, and others that only DaemonSets use: they are cordoned.
 func startNodes(ctx context.Context) error {
 	const nodes = 8
-	err := scene.StartNodes(ctx, plane.Cluster, nodes, 0, node.SimulatedOptions{DeleteDelay: 20 * time.Millisecond})
+	err := scene.StartNodes(ctx, plane.Cluster, nodes, 0, node.Traits{DeleteDelay: 20 * time.Millisecond})
 	for i := 3; i <= nodes && err == nil; i++ {
 		other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
 		err = plane.Patch(ctx, other, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"unschedulable": true}}`)))

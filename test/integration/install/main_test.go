@@ -90,7 +90,7 @@ func beginWith(t *testing.T, extra cluster.ExtraArgs) *story {
 	s := &story{Scene: &scene.Scene{T: t, Plane: &scene.Plane{Cluster: c, WithWatch: api}}, env: checkout.ToolEnv(tools, c.Kubeconfig(), t.TempDir())}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	s.Must(scene.StartNodes(ctx, c, 2, 0, node.SimulatedOptions{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond}))
+	s.Must(scene.StartNodes(ctx, c, 2, 0, node.Traits{UpdateDelay: 20 * time.Millisecond, DeleteDelay: 20 * time.Millisecond}))
 	return s
 }
 

@@ -74,7 +74,7 @@ func New(c *cluster.Cluster) (*Plane, error) {
 }
 
 // StartNodes starts nodes that simulate containers, until ctx ends.
-func StartNodes(ctx context.Context, c *cluster.Cluster, nodes, podsPerNode int, o node.SimulatedOptions) error {
+func StartNodes(ctx context.Context, c *cluster.Cluster, nodes, podsPerNode int, o node.Traits) error {
 	_, err := node.Start(ctx, node.Options{RESTConfig: c.RESTConfig(), Nodes: nodes, PodsPerNode: podsPerNode, Runtime: node.NewSimulatedRuntime(o)})
 	return err
 }
