@@ -24,16 +24,21 @@ const (
 // ErrUsage marks errors of the command line.
 var ErrUsage = errors.New("usage")
 
-// Main is the frame of a command: it runs until it is done or interrupted, reports the
-// error on stderr, and exits. inside is whether the command runs in a sandbox, where the
-// command outside reports its interruption.
-func Main(name string, inside bool, run func(context.Context) error) {
+// Main is the frame of a command, which declares its flags and returns what it does: it runs until
+// it is done or interrupted, reports the error on stderr, and exits. inside is whether the command
+// runs in a sandbox, where the command outside reports its interruption.
+func Main(name string, inside bool, command func(*flag.FlagSet) func(context.Context) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	if !inside {
 		// The second Ctrl-C ends this process immediately; its children end with it.
 		context.AfterFunc(ctx, stop)
 	}
-	err := run(ctx)
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	run := command(flags)
+	err := parse(flags)
+	if err == nil {
+		err = run(ctx)
+	}
 	code := 0
 	switch {
 	case ctx.Err() != nil && err != nil:
@@ -53,9 +58,9 @@ func Main(name string, inside bool, run func(context.Context) error) {
 	os.Exit(code)
 }
 
-// Parse parses flags; arguments that are no flags are errors.
-func Parse(flags *flag.FlagSet, args []string) error {
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+// parse parses the flags; arguments that are no flags are errors.
+func parse(flags *flag.FlagSet) error {
+	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
 		return err
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", ErrUsage, err)

@@ -14,22 +14,18 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-func main() {
-	stage.Main("demo", false, func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
-}
+func main() { stage.Main("demo", false, command) }
 
-func run(ctx context.Context, args []string) error {
+func command(flags *flag.FlagSet) func(context.Context) error {
 	o := demo.Options{Out: os.Stdout}
-	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.BoolVar(&o.KillUsher, "kill-usher", false, "kill Usher (SIGKILL) in the middle of every phase and start it again")
 	flags.BoolVar(&o.StopRegistry, "stop-registry", false, "stop the registry for 20 s in the middle of the in-place update")
 	flags.StringVar(&o.Page, "page", "demo.html", "write the whole run to this `file` as one page")
-	if err := stage.Parse(flags, args); err != nil {
+	return func(ctx context.Context) error {
+		result, err := demo.Run(ctx, o)
+		if err == nil && result.Lost() > 0 {
+			err = fmt.Errorf("%d requests were lost although the hooks were on", result.Lost())
+		}
 		return err
 	}
-	result, err := demo.Run(ctx, o)
-	if err == nil && result.Lost() > 0 {
-		err = fmt.Errorf("%d requests were lost although the hooks were on", result.Lost())
-	}
-	return err
 }

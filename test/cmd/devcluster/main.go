@@ -26,26 +26,26 @@ const (
 	simulatedPods = 5000
 )
 
-func main() {
-	stage.Main("devcluster", false, func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
-}
+func main() { stage.Main("devcluster", false, command) }
 
-func run(ctx context.Context, args []string) error {
+func command(flags *flag.FlagSet) func(context.Context) error {
 	var (
 		nodes               int
 		simulate, buildOnly bool
 	)
-	flags := flag.NewFlagSet("devcluster", flag.ContinueOnError)
 	flags.IntVar(&nodes, "nodes", 2, "the `number` of nodes; 0 leaves all Pods pending")
 	flags.BoolVar(&simulate, "simulate", false, "only simulate containers, for clusters with thousands of Pods")
 	flags.BoolVar(&buildOnly, "build", false, "only build etcd and the Kubernetes binaries")
-	if err := stage.Parse(flags, args); err != nil {
-		return err
+	return func(ctx context.Context) error {
+		if buildOnly {
+			_, err := build.Ensure(ctx)
+			return err
+		}
+		return run(ctx, nodes, simulate)
 	}
-	if buildOnly {
-		_, err := build.Ensure(ctx)
-		return err
-	}
+}
+
+func run(ctx context.Context, nodes int, simulate bool) error {
 	cache, err := os.UserCacheDir()
 	dir := cmp.Or(os.Getenv(dirEnv), filepath.Join(cache, "usher", "devcluster"))
 	if err != nil && os.Getenv(dirEnv) == "" {

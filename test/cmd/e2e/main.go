@@ -19,16 +19,11 @@ import (
 
 func main() {
 	place := sandbox.Enter()
-	stage.Main("e2e", place != nil, func(ctx context.Context) error { return run(ctx, place, os.Args[1:]) })
+	stage.Main("e2e", place != nil, func(flags *flag.FlagSet) func(context.Context) error { return command(flags, place) })
 }
 
-func run(ctx context.Context, place *sandbox.Place, args []string) error {
-	stories, err := e2e.Stories()
-	if err != nil {
-		return err
-	}
-	o, list := e2e.Options{Stories: stories, Args: args, Out: os.Stdout}, false
-	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
+func command(flags *flag.FlagSet, place *sandbox.Place) func(context.Context) error {
+	o, list := e2e.Options{Args: os.Args[1:], Out: os.Stdout}, false
 	flags.Func("run", "play only the stories whose names match this `expression`", func(text string) (err error) {
 		o.Run, err = regexp.Compile(text)
 		return err
@@ -36,14 +31,16 @@ func run(ctx context.Context, place *sandbox.Place, args []string) error {
 	flags.BoolVar(&o.Shell, "shell", false, "open a shell on the node instead of playing stories")
 	flags.BoolVar(&o.Report, "report", false, "write the tables of all stories into docs/reliability.md and docs/performance.md")
 	flags.BoolVar(&list, "list", false, "list the stories")
-	if err := stage.Parse(flags, args); err != nil {
-		return err
-	}
-	if list {
+	return func(ctx context.Context) (err error) {
+		if o.Stories, err = e2e.Stories(); err != nil {
+			return err
+		}
+		if !list {
+			return e2e.Run(ctx, place, o)
+		}
 		for _, story := range o.Stories {
 			_, _ = fmt.Fprintf(o.Out, "%-24s %s\n", story.Name, story.About)
 		}
 		return nil
 	}
-	return e2e.Run(ctx, place, o)
 }

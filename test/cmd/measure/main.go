@@ -19,13 +19,10 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-func main() {
-	stage.Main("measure", false, func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout, os.Getenv) })
-}
+func main() { stage.Main("measure", false, command) }
 
-func run(ctx context.Context, args []string, out *os.File, getenv func(string) string) error {
-	o, registries, markdown, check := bench.Options{Out: out, Getenv: getenv}, "", "", false
-	flags := flag.NewFlagSet("measure", flag.ContinueOnError)
+func command(flags *flag.FlagSet) func(context.Context) error {
+	o, registries, markdown, check := bench.Options{Out: os.Stdout, Getenv: os.Getenv}, "", "", false
 	flags.Func("sizes", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart, -latency or -image 2000", list(&o.Sizes, strconv.Atoi))
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
 	flags.BoolVar(&o.Guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know")
@@ -35,12 +32,16 @@ func run(ctx context.Context, args []string, out *os.File, getenv func(string) s
 	flags.IntVar(&o.Sets, "sets", 0, "measure only updates in place: of a `number` of CloneSets of 5 Pods at once, of one of as many Pods, and of a small one beside it")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
 	flags.BoolVar(&check, "check", false, "end with exit code 1 if a goal is missed")
-	if err := stage.Parse(flags, args); err != nil {
-		return err
+	return func(ctx context.Context) error {
+		if err := complete(&o, registries); err != nil {
+			return err
+		}
+		return run(ctx, o, markdown, check)
 	}
-	if err := complete(&o, registries); err != nil {
-		return err
-	}
+}
+
+// run measures, and writes the tables into the file markdown, if it is to.
+func run(ctx context.Context, o bench.Options, markdown string, check bool) error {
 	if markdown != "" {
 		// After the measurement it would be too late to find out that it cannot be written.
 		if err := os.WriteFile(markdown, nil, 0o644); err != nil {

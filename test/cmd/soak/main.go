@@ -24,22 +24,19 @@ const (
 	end      = "<!-- soak: end -->"
 )
 
-func main() {
-	stage.Main("soak", false, func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
-}
+func main() { stage.Main("soak", false, command) }
 
-func run(ctx context.Context, args []string) error {
-	o := soak.Options{Out: os.Stdout}
-	report := false
-	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
+func command(flags *flag.FlagSet) func(context.Context) error {
+	o, report := soak.Options{Out: os.Stdout}, false
 	flags.IntVar(&o.Requests, "requests", 1_000_000, "send that many requests")
 	flags.DurationVar(&o.For, "for", time.Hour, "how long that is to take")
 	flags.Uint64Var(&o.Seed, "seed", uint64(time.Now().Unix()), "what decides which changes and faults happen; default: the time")
 	flags.BoolVar(&o.Bare, "bare", false, "leave out all hooks and the guard, to see that requests are lost then")
 	flags.BoolVar(&report, "report", false, "write the table into "+document)
-	if err := stage.Parse(flags, args); err != nil {
-		return err
-	}
+	return func(ctx context.Context) error { return run(ctx, o, report) }
+}
+
+func run(ctx context.Context, o soak.Options, report bool) error {
 	if o.Requests < 1 || o.For < time.Second {
 		return fmt.Errorf("%w: -requests=%d -for=%s: send at least one, and take at least a second", stage.ErrUsage, o.Requests, o.For)
 	}
