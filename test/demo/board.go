@@ -16,12 +16,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/page"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/view"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -252,7 +253,7 @@ func (b *board) pod(set string, member view.Pod, object *corev1.Pod, before *pod
 	}
 	if l := b.lanes[p.Name]; p.State == terminating && l.leaving.IsZero() {
 		// The Pod says it better than the time when the board learns of it, which may be late.
-		l.leaving = object.DeletionTimestamp.Add(-time.Duration(ptr.Deref(object.DeletionGracePeriodSeconds, 0)) * time.Second)
+		l.leaving = podread.DeletedSince(object)
 	}
 	return p
 }
@@ -348,12 +349,12 @@ func (b *board) tell() {
 		}
 		news := map[string][]loss{}
 		for _, l := range b.losses[b.logged:] {
-			news[l.of.name] = append(news[l.of.name], l)
+			news[l.of.Name] = append(news[l.of.Name], l)
 		}
 		b.logged = len(b.losses)
 		for _, name := range slices.Sorted(maps.Keys(news)) {
 			format := "LOST %d requests: %s"
-			if news[name][0].of.joinsOnly {
+			if news[name][0].of.JoinsOnly {
 				format = "has no preDelete hook: %d requests were cut as Pods left: %s"
 			}
 			b.sayOf(name, fmt.Sprintf(format, len(news[name]), news[name][0].Reason))
@@ -416,9 +417,7 @@ func (b *board) waitingFor() (lines []string) {
 // state is how every Pod is.
 func (b *board) state() (lines []string) {
 	b.Read(func() {
-		for _, p := range b.podsOf("") {
-			lines = append(lines, p.Name+" is "+p.State+"; "+strings.Join(p.facts(), "; "))
-		}
+		lines = list.Map(b.podsOf(""), func(p *pod) string { return p.Name + " is " + p.State + "; " + strings.Join(p.facts(), "; ") })
 	})
 	return lines
 }

@@ -4,8 +4,8 @@
 // plane while requests flow, and counts the lost requests: with lifecycle hooks and the
 // guard, and without.
 //
-// run.go drives the phases; story.go defines what happens to which workload, and disturbs them;
-// board.go is what is known of the cluster, and where conditions are
+// run.go drives the phases; stories.yaml is what happens to which workload, and story.go disturbs
+// them; board.go is what is known of the cluster, and where conditions are
 // awaited; report.go is the outcome. What a Pod waits for comes from package view, the
 // numbers from package traffic.
 package demo

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/page"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -64,7 +65,7 @@ func (r *RunResult) sum(of func(Outcome) int) int {
 // request was lost because a Pod joined or because it left.
 func (r *RunResult) hooked() (all traffic.Report) {
 	for _, o := range r.Outcomes {
-		if !o.joinsOnly {
+		if !o.JoinsOnly {
 			all = all.Add(o.Report)
 		}
 	}
@@ -132,7 +133,7 @@ func (r Result) requests() stage.Table {
 				last = group
 			}
 			total := o.Report.Total()
-			row := stage.Cells("  "+o.name, stage.Thousands(total.Sent), "",
+			row := stage.Cells("  "+o.Name, stage.Thousands(total.Sent), "",
 				milliseconds(total.Fast.Percentile(50)), milliseconds(total.Fast.Percentile(99)),
 				milliseconds(total.Slow.Percentile(50)), milliseconds(total.Slow.Percentile(99)), stage.Thousands(total.Drained))
 			row[2] = lostCell(total.Lost, o.Charged())
@@ -145,11 +146,11 @@ func (r Result) requests() stage.Table {
 // group is the heading of the workloads that are protected alike.
 func (o Outcome) group(hooks bool) string {
 	switch {
-	case o.joinsOnly:
+	case o.JoinsOnly:
 		return "CloneSet, preNormal hook alone"
-	case o.deployment && hooks:
+	case o.Deployment && hooks:
 		return "Deployment, guard on"
-	case o.deployment:
+	case o.Deployment:
 		return "Deployment, guard off"
 	case hooks:
 		return "CloneSet, hooks on"
@@ -193,11 +194,11 @@ func (r Result) notes() []string {
 	notes := []string{}
 	for _, run := range r.Runs {
 		for _, o := range run.Outcomes {
-			if o.joinsOnly {
+			if o.JoinsOnly {
 				notes = append(notes, fmt.Sprintf(
 					"%s is the proposal's YAML unchanged: its preNormal hook covers how Pods join, where %s requests were lost, and nothing\n"+
 						"covers how they leave, where %s were. %s-drain has a preDelete hook for that.",
-					o.name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.name))
+					o.Name, stage.Thousands(o.Charged()), stage.Thousands(o.Leaving), o.Name))
 			}
 		}
 		if reasons := run.hooked().Reasons; len(reasons) > 0 {
@@ -234,10 +235,10 @@ func (b *board) record() {
 		if lane == nil {
 			pod = "" // The caller knew none.
 		}
-		if marks[l.of.name] == nil {
-			marks[l.of.name] = map[string][]page.Mark{}
+		if marks[l.of.Name] == nil {
+			marks[l.of.Name] = map[string][]page.Mark{}
 		}
-		at, of := b.recorder.Since(l.At), marks[l.of.name]
+		at, of := b.recorder.Since(l.At), marks[l.of.Name]
 		if last := len(of[pod]) - 1; last >= 0 && at < of[pod][last].At+markLength {
 			of[pod][last].Count++
 			continue
@@ -245,11 +246,9 @@ func (b *board) record() {
 		of[pod] = append(of[pod], page.Mark{At: at, Kind: page.MarkLost, Count: 1, Text: l.Reason})
 	}
 	b.recorded = len(b.losses)
-	seen := []page.Seen{}
-	for _, name := range slices.Sorted(maps.Keys(b.workloads)) {
-		seen = append(seen, page.Seen{Workload: *b.workloads[name], Marks: marks[name]})
-	}
-	b.server.Observe(b.now(), "", seen)
+	b.server.Observe(b.now(), "", list.Map(slices.Sorted(maps.Keys(b.workloads)), func(name string) page.Seen {
+		return page.Seen{Workload: *b.workloads[name], Marks: marks[name]}
+	}))
 }
 
 // recordings are what happened in a run: where every hook is on, or none, and where not all
@@ -267,13 +266,13 @@ func (r *run) recordings() (all []page.Run) {
 			part.Title = "preNormal hook alone"
 		}
 		for _, a := range r.actors {
-			at := slices.IndexFunc(whole.Sets, func(s page.Set) bool { return s.ID == a.set.GetKind()+"/"+namespace+"/"+a.name })
-			if at < 0 || a.joinsOnly != joinsOnly {
+			at := slices.IndexFunc(whole.Sets, func(s page.Set) bool { return s.ID == a.set.GetKind()+"/"+namespace+"/"+a.Name })
+			if at < 0 || a.JoinsOnly != joinsOnly {
 				continue
 			}
 			set, sent := whole.Sets[at], stage.Thousands(a.client.Report().Total().Sent)
 			part.Sets = append(part.Sets, page.Set{
-				ID: set.ID, Title: a.set.GetKind() + " " + a.name, Text: a.about + " · " + sent + " requests",
+				ID: set.ID, Title: a.set.GetKind() + " " + a.Name, Text: a.About + " · " + sent + " requests",
 				Registries: set.Registries, Marks: set.Marks, Lanes: set.Lanes,
 			})
 		}

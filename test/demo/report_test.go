@@ -31,19 +31,19 @@ func TestLostRequests(t *testing.T) {
 	on, off := &RunResult{
 		Hooks: true,
 		Outcomes: []Outcome{
-			{story: story{name: "web"}, Report: traffic.Report{Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseInPlace, 12_000, 0)}}},
-			{story: story{name: "prenormal", joinsOnly: true}, Leaving: 678, Report: traffic.Report{
+			{story: story{Name: "web"}, Report: traffic.Report{Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseInPlace, 12_000, 0)}}},
+			{story: story{Name: "prenormal", JoinsOnly: true}, Leaving: 678, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseCreate, 800, 0), section(phaseRecreate, 6_000, 678)},
 				Reasons:  map[string]int{"connection refused": 678},
 			}},
 		},
 	}, &RunResult{
 		Outcomes: []Outcome{
-			{story: story{name: "web"}, Report: traffic.Report{
+			{story: story{Name: "web"}, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseInPlace, 900, 51)},
 				Reasons:  map[string]int{"connection refused": 50, "connection reset": 1},
 			}},
-			{story: story{name: "prenormal"}, Report: traffic.Report{
+			{story: story{Name: "prenormal"}, Report: traffic.Report{
 				Sections: []traffic.Section{section(phaseInPlace, 700, 2), section(phaseRecreate, 900, 1300)},
 				Reasons:  map[string]int{"connection reset": 1302},
 			}},
@@ -103,7 +103,7 @@ func TestPageHoldsLostRequests(t *testing.T) {
 	runs := []page.Run{}
 	for _, hooks := range []bool{true, false} {
 		r := &run{hooks: hooks, board: newQuietBoard()}
-		web := cloneSets(hooks)[0]
+		web := (Options{}).stories(hooks)[0]
 		r.actors = []*actor{{story: web, client: traffic.New(traffic.Options{Rate: 1}), set: &unstructured.Unstructured{Object: map[string]any{"kind": "CloneSet"}}}}
 		r.board.is(aSet())
 		r.board.is(aPod("web-a"))
@@ -255,7 +255,7 @@ func play(t *testing.T, options Options) (Result, string) {
 	}
 	for _, o := range on.Outcomes {
 		if sent := o.Report.Total().Sent; sent < 300 || o.Charged() != 0 {
-			t.Errorf("%s: of %d requests %d were lost: %v", o.name, sent, o.Charged(), o.Report.Reasons)
+			t.Errorf("%s: of %d requests %d were lost: %v", o.Name, sent, o.Charged(), o.Report.Reasons)
 		}
 	}
 	if on.DrainedSlow() == 0 {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/demo/manifests"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -49,12 +50,12 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 	r := &run{demonstration: d, hooks: hooks, inbox: make(chan func(), inboxSize), board: newBoard(time.Now, d.log, d.server)}
 	pace := d.options.pace
 	for _, story := range d.options.stories(hooks) {
-		set, registration, err := manifests.Workload(story.file, hooks, pace.propagation)
+		set, registration, err := manifests.Workload(story.File, hooks, pace.propagation)
 		if err != nil {
 			return nil, err
 		}
 		client := traffic.New(traffic.Options{
-			Source: traffic.Etcd{Client: d.registry.Client, Prefix: stage.EtcdPrefix, Service: story.name},
+			Source: traffic.Etcd{Client: d.registry.Client, Prefix: stage.EtcdPrefix, Service: story.Name},
 			Rate:   pace.rate, CacheDelay: pace.cacheDelay, SlowMin: pace.slowMin, SlowMax: pace.slowMax,
 			OnChange: func(address string, joined bool) { r.inbox <- func() { r.board.registryChanged(address, joined) } },
 			OnLost:   func(l traffic.Loss) { r.inbox <- func() { r.board.lost(loss{l, story}) } },
@@ -85,7 +86,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 	background.Go(func() { r.listen(ctx) })
 	r.log("\n━━ " + title(r.hooks))
 	for _, a := range r.actors {
-		r.log(fmt.Sprintf("   %-16s %s", a.name, a.about))
+		r.log(fmt.Sprintf("   %-16s %s", a.Name, a.About))
 	}
 	result := &RunResult{Hooks: r.hooks, Took: map[phase]time.Duration{}}
 	for i, name := range r.options.phases() {
@@ -98,10 +99,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 		r.board.tell()
 		r.board.say("%s done in %s", name, seconds(result.Took[name]))
 	}
-	result.Waited = r.waited
-	for _, a := range r.actors {
-		result.Outcomes = append(result.Outcomes, r.outcome(a))
-	}
+	result.Waited, result.Outcomes = r.waited, list.Map(r.actors, r.outcome)
 	return result, nil
 }
 
@@ -112,12 +110,12 @@ func (r *run) playPhase(ctx context.Context, background *sync.WaitGroup, name ph
 	var acting []*actor
 	for _, a := range r.actors {
 		a.client.Section(string(name))
-		step, ok := a.steps[name]
+		step, ok := a.Steps[name]
 		if !ok {
 			continue
 		}
 		acting = append(acting, a)
-		r.board.say("   %s: %s", a.name, step.about)
+		r.board.say("   %s: %s", a.Name, step.About)
 		if err := r.act(ctx, background, a, name); err != nil {
 			return err
 		}
@@ -141,19 +139,19 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 	case phaseDelete:
 		// Callers are to expect that they will know no instance.
 		a.client.EndWhenGone()
-		if a.deployment {
+		if a.Deployment {
 			return r.Kube.Delete(ctx, a.set.DeepCopy())
 		}
 	case phaseDrain:
 		return r.drainNode(ctx, a)
 	}
-	step := a.steps[name]
-	if step.change == "" {
-		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), step.pods)
+	step := a.Steps[name]
+	if step.Change == "" {
+		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), step.Pods)
 		return err
 	}
 	// Templates are merged alike, whatever they are in.
-	if a.set, err = stage.Merge(a.set, stage.CloneSet{}, step.change); err != nil {
+	if a.set, err = stage.Merge(a.set, stage.CloneSet{}, step.Change); err != nil {
 		return err
 	}
 	a.generation, err = stage.Apply(ctx, r.Kube, a.set)
@@ -168,8 +166,8 @@ func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
 	}
 	end := time.Now().Add(limit)
 	for _, a := range acting {
-		pods := a.steps[name].pods
-		what := fmt.Sprintf("%s %s to have %d Pods, all updated, available and registered", a.set.GetKind(), a.name, pods)
+		pods := a.Steps[name].Pods
+		what := fmt.Sprintf("%s %s to have %d Pods, all updated, available and registered", a.set.GetKind(), a.Name, pods)
 		err := r.board.await(ctx, time.Until(end), what, func() bool { return r.board.settledAt(a.typed(), pods, a.generation) })
 		if err != nil {
 			return err
@@ -183,7 +181,7 @@ func (r *run) settle(ctx context.Context, name phase, acting []*actor) error {
 			continue
 		}
 		// Otherwise the next phase would count this one's losses.
-		err := stage.Poll(ctx, r.options.pace.bound, "the callers of "+a.name+" to catch up", func(context.Context) (bool, error) {
+		err := stage.Poll(ctx, r.options.pace.bound, "the callers of "+a.Name+" to catch up", func(context.Context) (bool, error) {
 			return a.client.Report().Total().Sent > 0 && a.client.Settled(time.Now()), nil
 		})
 		if err != nil {
@@ -198,21 +196,21 @@ func (r *run) finish(ctx context.Context, a *actor, bound time.Duration) error {
 	select {
 	case err := <-a.ended:
 		if err != nil {
-			return fmt.Errorf("requests to %s: %w", a.name, err)
+			return fmt.Errorf("requests to %s: %w", a.Name, err)
 		}
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(bound):
-		return fmt.Errorf("wait for the callers of %s to notice that it is gone: %w within %s", a.name, errLate, seconds(bound))
+		return fmt.Errorf("wait for the callers of %s to notice that it is gone: %w within %s", a.Name, errLate, seconds(bound))
 	}
 	for _, object := range []client.Object{a.set.DeepCopy(), a.registration.DeepCopy()} {
 		if err := client.IgnoreNotFound(r.Kube.Delete(ctx, object)); err != nil {
-			return fmt.Errorf("delete %s: %w", a.name, err)
+			return fmt.Errorf("delete %s: %w", a.Name, err)
 		}
 	}
-	return r.board.await(ctx, bound, a.set.GetKind()+" and Registration "+a.name+" to be gone", func() bool {
-		return r.board.objects[key(a.typed())] == nil && len(r.board.podsOf(a.name)) == 0 &&
-			r.board.objects[key(&usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: a.name}})] == nil
+	return r.board.await(ctx, bound, a.set.GetKind()+" and Registration "+a.Name+" to be gone", func() bool {
+		return r.board.objects[key(a.typed())] == nil && len(r.board.podsOf(a.Name)) == 0 &&
+			r.board.objects[key(&usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Name: a.Name}})] == nil
 	})
 }
 
@@ -221,7 +219,7 @@ func (r *run) outcome(a *actor) Outcome {
 	o := Outcome{story: a.story, Report: a.client.Report()}
 	r.board.Read(func() {
 		for _, loss := range r.board.losses {
-			if _, lane := r.board.at(loss.Addr, loss.At); loss.of.name == a.name && a.joinsOnly && lane.lost(loss.At) {
+			if _, lane := r.board.at(loss.Addr, loss.At); loss.of.Name == a.Name && a.JoinsOnly && lane.lost(loss.At) {
 				o.Leaving++
 			}
 		}

@@ -4,6 +4,7 @@ package demo
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/stage"
@@ -50,104 +52,63 @@ func phases() []phase {
 // phases are those that have something to do.
 func (o Options) phases() []phase {
 	return slices.DeleteFunc(phases(), func(name phase) bool {
-		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.steps[name].about != "" })
+		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.Steps[name].About != "" })
 	})
 }
 
 // step is what a phase does to one workload.
 type step struct {
-	// about describes it to people.
-	about string
-	// change is a YAML document that changes the workload; empty to change the replicas
+	// About describes it to people.
+	About string
+	// Change is a YAML document that changes the workload; empty to change the replicas
 	// through the scale subresource instead.
-	change string
-	// pods is the number of Pods at the end.
-	pods int
+	Change string
+	// Pods is the number of Pods at the end.
+	Pods int
 }
 
 // story is one workload's life.
 type story struct {
-	// name is the name of the workload, the Registration and the service.
-	name string
-	// deployment marks a Deployment, which the guard protects. The others are CloneSets.
-	deployment bool
-	// about describes what it demonstrates.
-	about string
-	// joinsOnly marks a CloneSet whose YAML has no hook before deletion: losses from
+	// Name is the name of the workload, the Registration and the service.
+	Name string
+	// Deployment marks a Deployment, which the guard protects. The others are CloneSets.
+	Deployment bool
+	// About describes what it demonstrates, Without what it does in the run without hooks and
+	// guard. If that is empty, it is not in that run.
+	About, Without string
+	// JoinsOnly marks a CloneSet whose YAML has no hook before deletion: losses from
 	// leaving Pods do not count against the hooks.
-	joinsOnly bool
-	// file is its manifest, without the extension.
-	file string
-	// steps are what the phases do to it; a phase without one leaves it alone.
-	steps map[phase]step
+	JoinsOnly bool
+	// File is its manifest, without the extension.
+	File string
+	// Steps are what the phases do to it; a phase without one leaves it alone.
+	Steps map[phase]step
 }
 
-// life is what happens to every workload, and changes that only some have.
-func life(pods int, changes map[phase]step) map[phase]step {
-	const most = 5
-	steps := map[phase]step{
-		phaseCreate: {about: fmt.Sprintf("%d Pods", pods), pods: pods},
-		phaseOut:    {about: fmt.Sprintf("%d → %d Pods", pods, most), pods: most},
-		phaseIn:     {about: fmt.Sprintf("%d → %d Pods", most, pods), pods: pods},
-		phaseDelete: {about: fmt.Sprintf("%d → 0 Pods, and its end", pods)},
-	}
-	for name, step := range changes {
-		step.pods = pods
-		steps[name] = step
-	}
-	return steps
-}
-
-const v2 = `spec: {template: {spec: {containers: [{name: main, image: "example.com/web:v2"}]}}}`
+//go:embed stories.yaml
+var storiesText []byte
 
 // stories are the workloads of a run.
-func (o Options) stories(hooks bool) []story {
-	if o.KillUsher {
+func (o Options) stories(hooks bool) (all []story) {
+	if err := yaml.UnmarshalStrict(storiesText, &all); err != nil {
+		panic(err) // They are misspelt.
+	}
+	all = slices.DeleteFunc(all, func(s story) bool {
 		// While Usher is dead, nothing guards the Pods of a Deployment.
-		return cloneSets(hooks)
+		return o.KillUsher && s.Deployment || !hooks && s.Without == ""
+	})
+	for i := range all {
+		if !hooks {
+			all[i].About, all[i].JoinsOnly = all[i].Without, false
+		}
 	}
-	shop := story{
-		name: "shop", file: "deployment", deployment: true,
-		about: "a plain Deployment, drained by the guard",
-		steps: life(3, map[phase]step{
-			phaseRecreate: {about: "image web:v1 → web:v2, a rollout", change: v2},
-			phaseDrain:    {about: "its Pods on one of two nodes, as kubectl drain does"},
-		}),
-	}
-	if !hooks {
-		shop.about = "the same without the guard"
-	}
-	return append(cloneSets(hooks), shop)
-}
-
-// cloneSets are the CloneSets of a run.
-func cloneSets(hooks bool) []story {
-	web := story{
-		name: "web", file: "seed1", about: "updated in place and deleted behind hooks",
-		steps: life(2, map[phase]step{
-			phaseInPlace: {about: "image web:v1 → web:v2", change: v2},
-			// No in-place update can change a variable: the Pods have to be recreated.
-			phaseRecreate: {about: "a new variable in the template",
-				change: `spec: {template: {spec: {containers: [{name: main, env: [{name: RELEASE, value: "2"}]}]}}}`},
-		}),
-	}
-	joins := story{
-		name: "prenormal", file: "seed3", joinsOnly: hooks,
-		about: "Pods join behind a hook, and leave without",
-		steps: life(3, map[phase]step{phaseRecreate: {about: "image web:v1 → web:v2, one Pod more at a time", change: v2}}),
-	}
-	if !hooks {
-		web.about, joins.about = "the same without its lifecycle", "the same without its lifecycle"
-		return []story{web, joins}
-	}
-	drained := story{name: "prenormal-drain", file: "seed3-predelete", steps: joins.steps, about: "behind preNormal and preDelete hooks"}
-	return []story{web, drained, joins}
+	return all
 }
 
 // typed names the workload.
 func (s story) typed() client.Object {
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: s.name}
-	if s.deployment {
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: s.Name}
+	if s.Deployment {
 		return &appsv1.Deployment{ObjectMeta: meta}
 	}
 	return &appsv1alpha1.CloneSet{ObjectMeta: meta}
@@ -169,7 +130,7 @@ func (r *run) stops(name phase) bool {
 // disturb does what the options ask for during a phase.
 func (r *run) disturb(ctx context.Context, name phase, acting []*actor) error {
 	if r.stops(name) {
-		if err := r.stopRegistry(ctx, acting[0].name); err != nil {
+		if err := r.stopRegistry(ctx, acting[0].Name); err != nil {
 			return err
 		}
 	}
@@ -251,7 +212,7 @@ func (r *run) watchOutage(ctx context.Context) error {
 // it marks the node that has most of them unschedulable and evicts those that are there. The
 // API server asks to wait as long as a Pod has to drain, and client-go does.
 func (r *run) drainNode(ctx context.Context, a *actor) error {
-	node, pods := r.board.busiestNode(a.name)
+	node, pods := r.board.busiestNode(a.Name)
 	if err := stage.Cordon(ctx, r.Kube, node, true); err != nil {
 		return err
 	}
