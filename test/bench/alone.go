@@ -165,7 +165,7 @@ func (m *measurement) alone(ctx context.Context) ([]*result, error) {
 func (m *measurement) request(ctx context.Context, a request) (*result, error) {
 	ctx, cancel := bound(ctx)
 	defer cancel()
-	r := m.result(a.name)
+	r := m.result(step{name: a.name})
 	r.alone = true
 	before, err := m.cpu()
 	if err != nil {

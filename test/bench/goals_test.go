@@ -20,12 +20,12 @@ func times(seconds float64) time.Duration { return time.Duration(seconds * float
 // scale-in.
 func cloneSetResults(pods int, changes ...func(patch, update, scaleIn *result)) []*result {
 	n := float64(pods)
-	patch := &result{size: pods, pods: pods, rounds: 1, name: requestImage, alone: true, wall: times(n / 40), done: times(n / 32)}
+	patch := &result{step: step{name: requestImage, pods: pods}, size: pods, rounds: 1, alone: true, wall: times(n / 40), done: times(n / 32)}
 	patch.latency = traffic.Latencies{times(0.1), times(0.2)}
-	update := &result{size: pods, pods: pods, rounds: 1, name: stepInPlace, bounded: true, wall: times(n / 10), done: times(n / 10), peak: 50, others: 8 * pods}
+	update := &result{step: step{name: stepInPlace, pods: pods, bounded: true}, size: pods, rounds: 1, wall: times(n / 10), done: times(n / 10), peak: 50, theirs: 8 * pods}
 	update.tally = tally{least: pods * 80 / 100, out: traffic.Latencies{times(0.1), times(0.3)}}
 	update.own = apiRequests{writes: map[string]int{"patch pods": 2 * pods, "patch pods/status": 2 * pods, "create events": pods / 10}, rejected: map[string]int{}}
-	scaleIn := &result{size: pods, pods: pods, rounds: 1, name: "scale in", wall: times(n / 100), done: times(n / 100), peak: 60}
+	scaleIn := &result{step: step{name: "scale in", pods: pods}, size: pods, rounds: 1, wall: times(n / 100), done: times(n / 100), peak: 60}
 	scaleIn.own = apiRequests{writes: map[string]int{"delete pods": pods}, rejected: map[string]int{}}
 	for _, change := range changes {
 		change(patch, update, scaleIn)
@@ -35,13 +35,13 @@ func cloneSetResults(pods int, changes ...func(patch, update, scaleIn *result)) 
 
 // operatorResults meet all goals.
 func operatorResults(pods int, changes ...func([]*result)) []*result {
-	all := []*result{{server: "etcd 3", size: pods, pods: pods, rounds: 1, name: "put", alone: true, wall: time.Second}}
+	all := []*result{{step: step{name: "put", pods: pods}, server: "etcd 3", size: pods, rounds: 1, alone: true, wall: time.Second}}
 	for _, s := range operatorScenario(pods) {
 		n := pods
 		if s.pods > 0 {
 			n = s.pods
 		}
-		r := &result{server: "etcd 3", size: pods, pods: n, rounds: 1, name: s.name, wall: times(float64(n) / 10), peak: 70,
+		r := &result{step: step{name: s.name, pods: n}, server: "etcd 3", size: pods, rounds: 1, wall: times(float64(n) / 10), peak: 70,
 			calls: servers.Calls{"Range": 2 * n, "Txn": n}, own: apiRequests{writes: map[string]int{"patch pods": 4 * n}},
 			cpu: cpu{usher: time.Duration(n) * 10 * time.Millisecond}, moves: moves{left: n}}
 		switch s.name {
@@ -73,7 +73,7 @@ func setsResults(change func(one, small, many *result)) []*result {
 // guardResults meet the goal.
 func guardResults(p99 float64) []*result {
 	one := func(name string, p99 float64) *result {
-		return &result{size: 200, pods: 400, rounds: 2, alone: true, name: name, wall: times(2), done: times(2),
+		return &result{step: step{name: name, pods: 400}, size: 200, rounds: 2, alone: true, wall: times(2), done: times(2),
 			latency: traffic.Latencies{times(0.01), times(p99)}, cpu: cpu{apiServer: times(1)}}
 	}
 	return []*result{one(deleteGuarded, p99), one(deleteUnguarded, 0.1)}
@@ -149,7 +149,7 @@ func TestGoals(t *testing.T) {
 // every round is the worst.
 func TestMerge(t *testing.T) {
 	round := func(seconds, peak float64, least, patches int, out ...time.Duration) []*result {
-		r := &result{size: 100, pods: 100, rounds: 1, name: stepInPlace, wall: times(seconds), cpu: cpu{usher: times(seconds)}, peak: peak}
+		r := &result{step: step{name: stepInPlace, pods: 100}, size: 100, rounds: 1, wall: times(seconds), cpu: cpu{usher: times(seconds)}, peak: peak}
 		r.own, r.tally = apiRequests{writes: map[string]int{"patch pods": patches}}, tally{least: least, out: out}
 		return []*result{r}
 	}

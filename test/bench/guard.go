@@ -138,13 +138,7 @@ func (m *measurement) evaluations(ctx context.Context) (n int, err error) {
 
 // judgeGuard compares deletions with the guard and without it; nil if there are none.
 func judgeGuard(results []*result) []goal {
-	find := func(name string) *result {
-		if at := slices.IndexFunc(results, func(r *result) bool { return r.name == name }); at >= 0 {
-			return results[at]
-		}
-		return nil
-	}
-	with, without := find(deleteGuarded), find(deleteUnguarded)
+	with, without := largest(results, deleteGuarded), largest(results, deleteUnguarded)
 	if with == nil || without == nil {
 		return nil
 	}

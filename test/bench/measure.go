@@ -56,8 +56,6 @@ type Options struct {
 	Repair time.Duration
 	// Out receives the output.
 	Out *os.File
-	// Getenv reads the environment.
-	Getenv func(string) string
 }
 
 const (
@@ -135,7 +133,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, nodes, runtime.Version()),
 	}
 	if len(results) > 0 {
-		lines := strings.Join(report.lines(stage.StyleOf(o.Out, o.Getenv)), "\n")
+		lines := strings.Join(report.lines(stage.StyleOf(o.Out)), "\n")
 		_, _ = fmt.Fprintln(o.Out, lines) // There is nobody to report a failed write to.
 	}
 	return report, err

@@ -18,7 +18,7 @@ func options(t *testing.T) Options {
 	t.Setenv("TMPDIR", t.TempDir())
 	out := checktest.Must(os.Create(filepath.Join(t.TempDir(), "out")))(t)
 	t.Cleanup(func() { _ = out.Close() })
-	return Options{Sizes: []int{fewPods}, Out: out, Getenv: os.Getenv}
+	return Options{Sizes: []int{fewPods}, Out: out}
 }
 
 func nothingLeft(t *testing.T) {
@@ -46,7 +46,7 @@ func TestMeasure(t *testing.T) {
 			requests++
 			continue
 		}
-		if r.others <= 0 || r.cpu[apiServer] <= 0 {
+		if r.theirs <= 0 || r.cpu[apiServer] <= 0 {
 			t.Errorf("%s lacks something: %+v", r.name, r)
 		}
 		w, want := r.own.writes, want[r.name]

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -130,10 +131,7 @@ func writes(withRegistry bool) []column {
 			return decimal(r.perPod(float64(of(r))), 2)
 		}}
 	}
-	columns := []column{}
-	for _, kind := range kinds {
-		columns = append(columns, count(kind, func(r *result) int { return r.own.writes[kind] }))
-	}
+	columns := list.Map(kinds, func(kind string) column { return count(kind, func(r *result) int { return r.own.writes[kind] }) })
 	return append(columns,
 		count("other", func(r *result) int {
 			rest := sum(r.own.writes)
@@ -144,7 +142,7 @@ func writes(withRegistry bool) []column {
 		}),
 		count("all of Usher's", func(r *result) int { return sum(r.own.writes) }),
 		count("reads", func(r *result) int { return r.own.reads }),
-		count("writes of others", func(r *result) int { return r.others }),
+		count("writes of others", func(r *result) int { return r.theirs }),
 		column{"rejected", true, func(r *result) string { return stage.Counts(r.own.rejected) }})
 }
 
@@ -168,10 +166,7 @@ func (r *result) cpuPerPod() time.Duration { return r.cpu[usher] / time.Duration
 
 // table fills in a grid.
 func (r *Report) table(g grid) stage.Table {
-	t := stage.Table{}
-	for _, c := range g.columns {
-		t.Columns = append(t.Columns, stage.Column{Title: c.title, Right: !c.left})
-	}
+	t := stage.Table{Columns: list.Map(g.columns, func(c column) stage.Column { return stage.Column{Title: c.title, Right: !c.left} })}
 	for i, one := range r.results {
 		if one.alone != g.alone {
 			continue
@@ -179,11 +174,7 @@ func (r *Report) table(g grid) stage.Table {
 		if i > 0 && len(t.Rows) > 0 && r.results[i-1].size != one.size {
 			t.Rows = append(t.Rows, nil)
 		}
-		row := []string{}
-		for _, c := range g.columns {
-			row = append(row, c.cell(one))
-		}
-		t.Rows = append(t.Rows, stage.Cells(row...))
+		t.Rows = append(t.Rows, stage.Cells(list.Map(g.columns, func(c column) string { return c.cell(one) })...))
 	}
 	return t
 }

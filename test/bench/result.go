@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -31,17 +32,12 @@ type cpu [roles]time.Duration
 // in all rounds together: times and counts are sums, latencies are all samples, and what
 // must hold in every round is the worst.
 type result struct {
+	// step is what was measured; its pods is how many were changed in all rounds.
+	step
 	server string // the registry with its version; "" if there is none
 	size   int    // the number of Pods of the CloneSet
-	name   string
-	alone  bool // sent by a plain client without a controller
-	// pods is how many Pods were changed in all rounds.
-	pods, rounds int
-	// bounded means that maxUnavailable bounds the step.
-	bounded bool
-	// restart, pull, distance and timed are those of the step.
-	restart, pull, distance time.Duration
-	timed                   bool
+	alone  bool   // sent by a plain client without a controller
+	rounds int
 	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
 	beside time.Duration
 	// wall is until all Pods and entries have reached the result. done is until the
@@ -51,15 +47,16 @@ type result struct {
 	cpu        cpu
 	latency    traffic.Latencies // of the plain client's requests
 	own        apiRequests       // Usher's
-	others     int               // writes by everybody else
+	theirs     int               // writes by everybody else
 	calls      servers.Calls     // to the registry
 	peak       float64           // MiB, of any Usher since its start
 	tally
 	moves
 }
 
-func (m *measurement) result(name string) *result {
-	r := &result{size: m.turn.size, name: name, pods: m.turn.size, rounds: 1, own: newRequests()}
+func (m *measurement) result(p step) *result {
+	p.pods = cmp.Or(p.pods, m.turn.size)
+	r := &result{step: p, size: m.turn.size, rounds: 1, own: newRequests()}
 	if m.server != nil {
 		r.server = m.server.Name()
 	}
@@ -95,7 +92,7 @@ func (r *result) add(o *result) {
 	addAll(r.own.writes, o.own.writes)
 	addAll(r.own.rejected, o.own.rejected)
 	r.own.reads += o.own.reads
-	r.others += o.others
+	r.theirs += o.theirs
 	r.least = min(r.least, o.least)
 	r.peak = max(r.peak, o.peak)
 }

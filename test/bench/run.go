@@ -147,7 +147,7 @@ func (m *measurement) startRegistry(ctx context.Context, kind string) error {
 	if err != nil {
 		return err
 	}
-	m.server, err = servers.Start(ctx, kind, servers.Where{Root: m.Root, Dir: dir})
+	m.server, err = servers.Start(ctx, kind, m.Root, dir)
 	return err
 }
 
@@ -261,11 +261,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := m.result(p.name)
-	if p.pods > 0 {
-		r.pods = p.pods
-	}
-	r.bounded, r.restart, r.pull, r.distance, r.timed = p.bounded, p.restart, p.pull, p.distance, p.timed
+	r := m.result(p)
 	before, err := m.cpu()
 	if err != nil {
 		return nil, err
@@ -386,7 +382,7 @@ func removeEntry(ctx context.Context, m *measurement, p step) error {
 // account adds what is known only afterwards.
 func (m *measurement) account(ctx context.Context, r *result, before servers.Calls) error {
 	var err error
-	if r.own, r.others, err = m.audit.untilQuiet(ctx); err != nil {
+	if r.own, r.theirs, err = m.audit.untilQuiet(ctx); err != nil {
 		return err
 	}
 	now, err := m.calls(ctx)

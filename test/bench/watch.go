@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -123,7 +124,7 @@ func containerImage(pod *corev1.Pod) string {
 // running is the image that the Pod's ready container runs, whether or not callers may
 // use the Pod.
 func running(pod *corev1.Pod) string {
-	if !stage.IsTrue(pod, corev1.ContainersReady) {
+	if !podread.IsTrue(pod, corev1.ContainersReady) {
 		return ""
 	}
 	return containerImage(pod)

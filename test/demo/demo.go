@@ -203,7 +203,7 @@ func (d *demonstration) play(ctx context.Context) (result Result, err error) {
 		result.Runs = append(result.Runs, played)
 		runs = append(runs, r.recordings()...)
 	}
-	d.log(result.write(stage.StyleOf(d.options.Out, os.Getenv))...)
+	d.log(result.write(stage.StyleOf(d.options.Out))...)
 	if d.options.Page == "" {
 		return result, nil
 	}

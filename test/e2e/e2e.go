@@ -201,7 +201,7 @@ func (s *session) playAndReport(ctx context.Context, o Options) error {
 	if err := stage.Save(reports{played.Markdown(), footprint.Markdown()}, s.Dir, reportsFile); err != nil {
 		return err
 	}
-	style := stage.StyleOf(o.Out, os.Getenv)
+	style := stage.StyleOf(o.Out)
 	// What failed comes last: the end of a log is read first, and kept longest.
 	lines := slices.Concat([]string{""}, played.Lines(style), []string{""}, footprint.Lines(style), failures(outcomes, style), []string{""})
 	_, _ = fmt.Fprintln(o.Out, strings.Join(lines, "\n"))

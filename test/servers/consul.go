@@ -36,8 +36,8 @@ type consul struct {
 	reads atomic.Int64 // by Watch
 }
 
-func startConsul(ctx context.Context, where Where) (Server, error) {
-	server, err := run.StartConsul(ctx, filepath.Join(where.Root, "test", "registries", "consul", "server"), where.Dir, map[string]any{
+func startConsul(ctx context.Context, checkout, dir string) (Server, error) {
+	server, err := run.StartConsul(ctx, filepath.Join(checkout, "test", "registries", "consul", "server"), dir, map[string]any{
 		"telemetry": map[string]any{"prometheus_retention_time": metricsKept, "disable_hostname": true},
 		// By default, Consul allows one address no more than 200 connections.
 		"limits": map[string]any{"http_max_conns_per_client": 1000},

@@ -36,8 +36,8 @@ type etcd struct {
 	ranges atomic.Int64 // requested by Watch
 }
 
-func startEtcd(ctx context.Context, where Where) (Server, error) {
-	process, err := cluster.StartEtcd(ctx, where.Dir, cluster.EtcdOptions{ExtraArgs: []string{"--unsafe-no-fsync=false"}})
+func startEtcd(ctx context.Context, dir string) (Server, error) {
+	process, err := cluster.StartEtcd(ctx, dir, cluster.EtcdOptions{ExtraArgs: []string{"--unsafe-no-fsync=false"}})
 	if err != nil {
 		return nil, err
 	}

@@ -21,14 +21,6 @@ import (
 // Service is the watched service.
 const Service = "web"
 
-// Where is what starting a registry needs.
-type Where struct {
-	// Root is the checkout, which pins what is built.
-	Root string
-	// Dir is for its data and its log.
-	Dir string
-}
-
 // Server is a running registry.
 type Server interface {
 	// Name is its kind and version, for people.
@@ -90,14 +82,14 @@ func (c Calls) Writes() int {
 // Kinds lists the available registries.
 func Kinds() []string { return []string{kindEtcd, kindConsul} }
 
-// Start starts a registry of a kind. It first downloads and builds what is missing; ctx
-// bounds that.
-func Start(ctx context.Context, kind string, where Where) (Server, error) {
+// Start starts a registry of a kind, with its data and its log in dir. It first downloads and builds
+// what is missing, as the checkout pins it; ctx bounds that.
+func Start(ctx context.Context, kind, checkout, dir string) (Server, error) {
 	switch kind {
 	case kindEtcd:
-		return startEtcd(ctx, where)
+		return startEtcd(ctx, dir)
 	case kindConsul:
-		return startConsul(ctx, where)
+		return startConsul(ctx, checkout, dir)
 	}
 	return nil, fmt.Errorf("%q is none of the registries that can be measured: %s", kind, strings.Join(Kinds(), ", "))
 }

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/term"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
+
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Paint is a text style.
@@ -34,8 +36,8 @@ const (
 type Style bool
 
 // StyleOf returns what an open file can show.
-func StyleOf(out *os.File, getenv func(string) string) Style {
-	return Style(term.IsTerminal(int(out.Fd())) && getenv("TERM") != "dumb" && getenv("NO_COLOR") == "")
+func StyleOf(out *os.File) Style {
+	return Style(term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == "")
 }
 
 // Paint applies a style to a text, if colours are supported.
@@ -145,12 +147,8 @@ func (t Table) Markdown() string {
 	}
 	text := markdownRow(titles) + markdownRow(rules)
 	for _, row := range t.Rows {
-		texts := []string{}
-		for _, cell := range row {
-			texts = append(texts, cell.Text)
-		}
-		if len(texts) > 0 {
-			text += markdownRow(texts)
+		if len(row) > 0 {
+			text += markdownRow(list.Map(row, func(cell Cell) string { return cell.Text }))
 		}
 	}
 	return text

@@ -22,7 +22,7 @@ import (
 func main() { stage.Main("measure", false, command) }
 
 func command(flags *flag.FlagSet) func(context.Context) error {
-	o, registries, markdown, check := bench.Options{Out: os.Stdout, Getenv: os.Getenv}, "", "", false
+	o, registries, markdown, check := bench.Options{Out: os.Stdout}, "", "", false
 	flags.Func("sizes", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart, -latency or -image 2000", list(&o.Sizes, strconv.Atoi))
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
 	flags.BoolVar(&o.Guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know")
