@@ -12,6 +12,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
@@ -69,13 +70,7 @@ func (c *Cluster) PIDs() map[string]int {
 }
 
 // Logs lists the paths of the components' logs, in start order.
-func (c *Cluster) Logs() []string {
-	list := []string{}
-	for _, name := range build.All() {
-		list = append(list, c.layout.log(name))
-	}
-	return list
-}
+func (c *Cluster) Logs() []string { return list.Map(build.All(), c.layout.log) }
 
 // Stop ends all components in reverse order, each with SIGTERM and then, after a few
 // seconds or when ctx ends, with SIGKILL. When it returns, no process is left; the

@@ -53,7 +53,7 @@ type Options struct {
 type ExtraArgs map[string][]string
 
 // marker is the file that identifies a directory as ours, so that a start never deletes
-// anybody else's files.
+// anybody else's files. It is also the lock.
 const marker = ".usher-devcluster"
 
 // layout names the files below Options.Dir.
@@ -67,21 +67,29 @@ func (l layout) pki(name string) string      { return l.path("pki", name) }
 func (l layout) config(name string) string   { return l.path("config", name) }
 func (l layout) adminKubeconfig() string     { return l.path("kubeconfig") }
 
-// claimDir creates the directory for a cluster, or fails if it contains other files.
-func claimDir(dir string) error {
-	l := layout{dir: dir}
-	if _, err := os.Stat(l.path(marker)); err == nil {
-		return nil
-	}
+// claim creates the directory if it is missing and locks it for one cluster, unless it contains
+// other files. The kernel releases the lock when this process ends, however it ends.
+func claim(dir string) (*flock.Flock, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("read the cluster's directory: %w", err)
+		return nil, fmt.Errorf("read the cluster's directory: %w", err)
 	}
-	if len(entries) > 0 {
-		return fmt.Errorf("the directory %s holds other files (for instance %s): choose an empty or a new directory for the cluster",
+	if len(entries) > 0 && !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == marker }) {
+		return nil, fmt.Errorf("the directory %s holds other files (for instance %s): choose an empty or a new directory for the cluster",
 			dir, entries[0].Name())
 	}
-	return writeFile(l.path(marker), []byte("This directory belongs to Usher's devcluster, which empties it at each start.\n"), 0o644)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	lock := flock.New(filepath.Join(dir, marker))
+	locked, err := lock.TryLock()
+	if err == nil && !locked {
+		err = errors.New("a cluster already runs there: stop it first, or choose another directory")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), lock.Close())
+	}
+	return lock, nil
 }
 
 // reset removes what the previous run left, except for its logs, which grow.
@@ -99,20 +107,6 @@ func writeFile(path string, text []byte, mode os.FileMode) error {
 		return err
 	}
 	return os.WriteFile(path, text, mode)
-}
-
-// lockDir locks a directory for one cluster. The kernel releases the lock when this
-// process ends, however it ends.
-func lockDir(dir string) (*flock.Flock, error) {
-	lock := flock.New(filepath.Join(dir, "lock"))
-	locked, err := lock.TryLock()
-	if err == nil && !locked {
-		err = errors.New("a cluster already runs there: stop it first, or choose another directory")
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), lock.Close())
-	}
-	return lock, nil
 }
 
 // ServiceRange is the range of cluster IPs. Only package realnode has a kube-proxy that

@@ -32,30 +32,26 @@ import (
 // Errors: *process.ExitError if a component ended, for instance because Options.Port is
 // taken.
 func Start(ctx context.Context, opts Options) (*Cluster, error) {
-	// First what fails before a build that takes minutes.
-	if err := claimDir(opts.Dir); err != nil {
-		return nil, err
-	}
 	dir, err := filepath.Abs(opts.Dir)
 	if err != nil {
 		return nil, err
 	}
-	binaries, err := build.Ensure(ctx)
+	lock, err := claim(dir)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	c, err := startLocked(ctx, opts, layout{dir: dir}, binaries, lock)
+	c, err := startLocked(ctx, opts, layout{dir: dir}, lock)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return c, nil
 }
 
-func startLocked(ctx context.Context, opts Options, l layout, binaries *build.Binaries, lock *flock.Flock) (*Cluster, error) {
+func startLocked(ctx context.Context, opts Options, l layout, lock *flock.Flock) (*Cluster, error) {
+	binaries, err := build.Ensure(ctx)
+	if err != nil {
+		return nil, err
+	}
 	opts.Tell.Tell("Starting Kubernetes %s on %s in %s.", binaries.Kubernetes, loopback, l.dir)
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the start took longer than %s", startTimeout))
 	defer cancel()
@@ -64,8 +60,7 @@ func startLocked(ctx context.Context, opts Options, l layout, binaries *build.Bi
 	}
 	c := &Cluster{opts: opts, layout: l, binaries: binaries, lock: lock}
 	c.well, c.fail = context.WithCancelCause(context.WithoutCancel(ctx))
-	err := c.start(ctx)
-	if err == nil {
+	if err = c.start(ctx); err == nil {
 		return c, nil
 	}
 	for name := range c.PIDs() {
