@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +25,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/test/cluster"
 )
 
@@ -118,14 +118,7 @@ func Try(ctx context.Context, limit time.Duration, what string, do func(ctx cont
 }
 
 // Ready reports whether a Pod is ready.
-func Ready(pod *corev1.Pod) bool { return IsTrue(pod, corev1.PodReady) }
-
-// IsTrue reports whether a Pod has a condition with the status True.
-func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == kind && c.Status == corev1.ConditionTrue
-	})
-}
+func Ready(pod *corev1.Pod) bool { return podread.IsTrue(pod, corev1.PodReady) }
 
 // Version is the image tag that a Pod's container main runs, which differs from the spec
 // during an in-place update; empty if it runs none.

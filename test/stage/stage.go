@@ -88,8 +88,10 @@ func (r Run) Run(ctx context.Context) error {
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &Stage{Dir: dir, Root: root, Tell: progress.Show(r.Out), fail: cancel}
-	if err = s.setUp(playing, r.Setup); err == nil {
-		err = r.Play(playing, s)
+	for _, step := range slices.Concat(r.Setup, []Step{r.Play}) {
+		if err = step(playing, s); err != nil {
+			break
+		}
 	}
 	if cause := context.Cause(playing); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w (during %w)", cause, err)
@@ -109,15 +111,6 @@ func (r Run) directory() (string, error) {
 		return r.Dir, nil
 	}
 	return os.MkdirTemp("", r.Name+"-")
-}
-
-func (s *Stage) setUp(ctx context.Context, steps []Step) error {
-	for _, step := range steps {
-		if err := step(ctx, s); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // quiet drops the logs of libraries, which are not for the audience. Their loggers are one

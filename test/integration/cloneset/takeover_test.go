@@ -18,8 +18,8 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/test/integration/openkruise"
-	"github.com/usher-dev/usher/test/stage"
 )
 
 // finalizers sets a Pod's finalizers.
@@ -64,7 +64,7 @@ func (s *story) kubelet(pod corev1.Pod) {
 	}
 	ready := corev1.ConditionTrue
 	for _, gate := range pod.Spec.ReadinessGates {
-		if !stage.IsTrue(&pod, gate.ConditionType) {
+		if !podread.IsTrue(&pod, gate.ConditionType) {
 			ready = corev1.ConditionFalse
 		}
 	}
