@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // readyPoll is how often the start of the stream checks whether every caller knows an
@@ -83,16 +85,11 @@ func (c *Client) Run(ctx context.Context) error {
 // awaitStart returns when every caller knows an instance. Until then the service does
 // not exist yet, and no request can be lost.
 func (c *Client) awaitStart(ctx context.Context) error {
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
-	for !c.begin(time.Now()) {
-		select {
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), c.Trouble())
-		case <-tick.C:
-		}
+	err := wait.PollUntilContextCancel(ctx, readyPoll, true, func(context.Context) (bool, error) { return c.begin(time.Now()), nil })
+	if err != nil {
+		err = errors.Join(err, c.Trouble())
 	}
-	return nil
+	return err
 }
 
 func (c *Client) begin(now time.Time) bool {

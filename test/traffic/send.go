@@ -171,25 +171,16 @@ func (f *flight) send(ctx context.Context) error {
 		return err
 	}
 	if answer.StatusCode/100 != 2 {
-		return statusError(answer.StatusCode)
+		return fmt.Errorf("answered with %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))
 	}
 	return nil
-}
-
-type statusError int
-
-func (e statusError) Error() string {
-	return fmt.Sprintf("answered with %d %s", int(e), http.StatusText(int(e)))
 }
 
 // reason names the cause of a loss without the parts that differ between requests, so
 // that losses can be counted by it.
 func reason(err error, timeout time.Duration) string {
-	var status statusError
 	var dial *net.OpError
 	switch {
-	case errors.As(err, &status):
-		return status.Error()
 	case errors.As(err, &dial) && dial.Op == "dial" && dial.Timeout():
 		return fmt.Sprintf("no connection within %s", dialTimeout)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -18,9 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/servers/run"
 )
 
@@ -37,17 +39,11 @@ type Source interface {
 // follow follows a source until ctx ends. An error leaves callers with the latest list, as
 // an outage does.
 func follow(ctx context.Context, source Source, tell func(addresses []string), failed func(error)) {
-	for ctx.Err() == nil {
-		err := source.Follow(ctx, tell)
-		if ctx.Err() != nil || errors.Is(err, context.Canceled) {
-			return
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := source.Follow(ctx, tell); ctx.Err() == nil {
+			failed(err)
 		}
-		failed(err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
+	}, pause)
 }
 
 // Consul is a service in Consul, as callers without an agent query it: the instances
@@ -66,11 +62,7 @@ func (c Consul) Follow(ctx context.Context, tell func(addresses []string)) error
 		if err != nil {
 			return fmt.Errorf("list service %s in Consul: %w", c.Service, err)
 		}
-		var addresses []string
-		for _, i := range listed {
-			addresses = append(addresses, i.HostPort())
-		}
-		tell(addresses)
+		tell(list.Map(listed, run.Instance.HostPort))
 		index = next
 	}
 	return ctx.Err()
