@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,16 +50,19 @@ func Install(ctx context.Context, c client.Client, config *rest.Config, root, us
 	if err != nil {
 		return fmt.Errorf("install the CRDs: %w", err)
 	}
-	roles, err := readFolder(filepath.Join(root, "config", "rbac"), "ClusterRole")
-	if err != nil {
-		return err
+	files, err := filepath.Glob(filepath.Join(root, "config", "rbac", "*", "role.yaml"))
+	if err != nil || len(files) == 0 {
+		return errors.Join(fmt.Errorf("there are no roles in %s/config/rbac: is the checkout complete?", root), err)
 	}
-	for _, role := range roles {
-		if err := apply(ctx, c, role); err != nil {
+	for _, file := range files {
+		roles, err := ReadObjects(file)
+		if err != nil {
 			return err
 		}
-		if err := bind(ctx, c, role.GetName(), user); err != nil {
-			return err
+		for _, role := range roles {
+			if err := errors.Join(apply(ctx, c, role), bind(ctx, c, role.GetName(), user)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -84,30 +86,6 @@ func bind(ctx context.Context, c client.Client, role, user string) error {
 		return fmt.Errorf("bind role %s to user %s: %w", role, user, err)
 	}
 	return nil
-}
-
-// readFolder reads all objects of a kind from the YAML files below a directory.
-func readFolder(folder, kind string) ([]*unstructured.Unstructured, error) {
-	found := []*unstructured.Unstructured{}
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
-			return err
-		}
-		objects, err := ReadObjects(path)
-		for _, object := range objects {
-			if object.GetKind() == kind {
-				found = append(found, object)
-			}
-		}
-		return err
-	})
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("there is no %s in %s", kind, folder)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: is the checkout complete?", err)
-	}
-	return found, nil
 }
 
 // ReadObjects reads the objects of a YAML file.

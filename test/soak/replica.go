@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/process"
 	servers "github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
@@ -150,10 +151,7 @@ func (l *life) late() state  { return median(l.samples[len(l.samples)-len(l.samp
 
 func median(samples []state) (m state) {
 	by := func(value func(state) int64) int64 {
-		var all []int64
-		for _, s := range samples {
-			all = append(all, value(s))
-		}
+		all := list.Map(samples, value)
 		slices.Sort(all)
 		return all[len(all)/2]
 	}

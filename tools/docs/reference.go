@@ -15,6 +15,8 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/usher-dev/usher/internal/list"
 )
 
 const frontMatter = "---\nweight: %d\n---\n# %s\n\n%s\n\n"
@@ -142,10 +144,7 @@ func fields(page *strings.Builder, kind, path string, object *schema) {
 
 // rules writes what admission says about an object that breaks a rule of it.
 func rules(page *strings.Builder, object *schema) {
-	var messages []string
-	for _, rule := range object.XValidations {
-		messages = append(messages, cell(rule.Message))
-	}
+	messages := list.Map(object.XValidations, func(rule apiextensionsv1.ValidationRule) string { return cell(rule.Message) })
 	if len(messages) == 0 {
 		return
 	}
@@ -187,10 +186,7 @@ func meaning(field *schema) string {
 	if field.Default != nil && field.Type != "object" && !strings.Contains(field.Description, "Default") {
 		text = append(text, fmt.Sprintf("Default: `%s`.", field.Default.Raw))
 	}
-	var values []string
-	for _, value := range field.Enum {
-		values = append(values, "`"+strings.Trim(string(value.Raw), `"`)+"`")
-	}
+	values := list.Map(field.Enum, func(value apiextensionsv1.JSON) string { return "`" + strings.Trim(string(value.Raw), `"`) + "`" })
 	if len(values) > 0 {
 		text = append(text, "One of "+strings.Join(values, ", ")+".")
 	}

@@ -24,9 +24,6 @@ const endGrace = 45 * time.Second
 // check reports what is missing on this machine, with a sentence for each on what to
 // do; nil if a sandbox can be created.
 func check() error {
-	if runtime.GOOS != "linux" {
-		return fmt.Errorf("a real node needs Linux, and this is %s: run it in a virtual machine", runtime.GOOS)
-	}
 	if os.Geteuid() != 0 {
 		return errors.New("a real node needs root, for namespaces, mounts and control groups: run it as root (it changes nothing outside its own namespaces)")
 	}
