@@ -10,10 +10,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"path"
 	"slices"
-	"strings"
+	"strconv"
 
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/time/rate"
@@ -60,38 +60,20 @@ func (l cold) MediaType() (types.MediaType, error)  { return types.DockerUncompr
 func (l cold) Compressed() (io.ReadCloser, error)   { return io.NopCloser(l.read()), nil }
 func (l cold) Uncompressed() (io.ReadCloser, error) { return l.Compressed() }
 
-// withCold is a registry's store that has the cold layers beside what was pushed.
-type withCold struct {
-	registry.BlobHandler
-	layers map[v1.Hash]cold
-}
-
-func (b withCold) Get(ctx context.Context, repository string, hash v1.Hash) (io.ReadCloser, error) {
-	if layer, ok := b.layers[hash]; ok {
-		return layer.Compressed()
-	}
-	return b.BlobHandler.Get(ctx, repository, hash)
-}
-
-func (b withCold) Stat(ctx context.Context, repository string, hash v1.Hash) (int64, error) {
-	if layer, ok := b.layers[hash]; ok {
-		return layer.size, nil
-	}
-	return b.BlobHandler.(registry.BlobStatHandler).Stat(ctx, repository, hash)
-}
-
-func (b withCold) Put(ctx context.Context, repository string, hash v1.Hash, blob io.ReadCloser) error {
-	return b.BlobHandler.(registry.BlobPutHandler).Put(ctx, repository, hash, blob)
-}
-
-// slowly limits what a registry serves of the cold images.
-func slowly(registry http.Handler) http.Handler {
+// withCold is a registry that has the cold layers, by digest, beside what was pushed, and sends them
+// slowly.
+func withCold(registry http.Handler, layers map[string]cold) http.Handler {
 	pace := rate.NewLimiter(coldRate, coldPiece)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/v2/"+coldRepository+"/blobs/") {
-			w = slow{w, r.Context(), pace}
+		layer, ok := layers[path.Base(r.URL.Path)]
+		if !ok {
+			registry.ServeHTTP(w, r)
+			return
 		}
-		registry.ServeHTTP(w, r)
+		w.Header().Set("Content-Length", strconv.FormatInt(layer.size, 10))
+		if r.Method == http.MethodGet {
+			_, _ = io.Copy(slow{w, r.Context(), pace}, layer.read()) // Whoever hangs up needs no more.
+		}
 	})
 }
 

@@ -90,16 +90,18 @@ func Serve(ctx context.Context, archive, address string) (io.Closer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the registry of images: %w", err)
 	}
-	blobs := withCold{registry.NewInMemoryBlobHandler(), map[v1.Hash]cold{}}
-	handler := slowly(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithBlobHandler(blobs)))
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	layers := map[string]cold{}
+	server := &http.Server{
+		Handler:           withCold(registry.New(registry.Logger(log.New(io.Discard, "", 0))), layers),
+		ReadHeaderTimeout: time.Minute,
+	}
 	go func() { _ = server.Serve(listener) }() // Close ends it.
 	for _, version := range []string{"v1", "v2"} {
 		err = errors.Join(err, push(ctx, archive, version, address+"/web:"+version))
 	}
 	for _, tag := range []string{"first", "later"} {
 		layer, made := newCold(tag)
-		blobs.layers[layer.hash] = layer
+		layers[layer.hash.String()] = layer
 		err = errors.Join(err, made, push(ctx, archive, "v2", address+"/"+coldRepository+":"+tag, layer))
 	}
 	if err != nil {
