@@ -74,15 +74,15 @@ func (p Program) compile(ctx context.Context) (err error) {
 	return err
 }
 
-// shared is the file in the cache that all builds of the program share, whatever its go.mod: each
-// leaves the last one there.
+// shared is the file in the cache that all builds of the program share. Those with another go.mod share
+// another one: nobody else waits until it is compiled.
 func (p Program) shared() (string, error) {
 	root, err := fetch.Root()
 	if err != nil {
 		return "", err
 	}
 	module, err := filepath.Abs(p.Module)
-	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(module, p.Pkg)), err
+	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(module, p.Pkg, filepath.Base(p.ModFile))), err
 }
 
 // LinkTools links helm and kubectl, which the documents' commands need, into a directory. They
