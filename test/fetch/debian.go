@@ -20,12 +20,7 @@ func Debian(ctx context.Context, name string, packages ...string) (string, error
 	if err != nil {
 		return "", fmt.Errorf("%w; if apt-get knows no such package, run apt-get update", err)
 	}
-	folder, err := Cache(name, "debian-"+Digest(uris))
-	if err != nil {
-		return "", err
-	}
-	what := "Fetching " + name + " from Debian"
-	return folder, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
+	return cached(ctx, name, "debian-"+Digest(uris), "Fetching "+name+" from Debian", func(ctx context.Context, folder string) error {
 		if err := os.Mkdir(folder, 0o755); err != nil {
 			return err
 		}

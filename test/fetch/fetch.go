@@ -45,13 +45,6 @@ func Root() (string, error) {
 	return filepath.Join(user, "usher"), nil
 }
 
-// Cache is the user's directory for something with that name and version. It need not
-// exist.
-func Cache(name, version string) (string, error) {
-	root, err := Root()
-	return filepath.Join(root, "conformance", name+"-"+version), err
-}
-
 // Lock waits until nobody else, in this process or another, makes the file or directory.
 func Lock(ctx context.Context, path string) (unlock func() error, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -89,6 +82,17 @@ func Once(ctx context.Context, path, what string, create func(ctx context.Contex
 	}
 	announce("%s: done in %s.", what, time.Since(began).Round(time.Second))
 	return os.Rename(temp, path)
+}
+
+// cached is the folder in the cache for something with that name and version, which create makes if it
+// is missing.
+func cached(ctx context.Context, name, version, what string, create func(ctx context.Context, temp string) error) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	folder := filepath.Join(root, "conformance", name+"-"+version)
+	return folder, Once(ctx, folder, what, create)
 }
 
 // announce shows slow steps to whoever waits for the test: on the terminal if there is one,
@@ -130,16 +134,13 @@ func GoProgram(ctx context.Context, name, module, pkg, estimate string) (string,
 		}
 		pins = append(pins, string(data))
 	}
-	folder, err := Cache(name, Digest(append(pins, pkg, runtime.Version(), runtime.GOARCH)...))
-	if err != nil {
-		return "", err
-	}
+	version := Digest(append(pins, pkg, runtime.Version(), runtime.GOARCH)...)
 	what := "Building " + name + " from source (" + estimate + " the first time)"
-	program := filepath.Join(folder, name)
-	return program, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
+	folder, err := cached(ctx, name, version, what, func(ctx context.Context, folder string) error {
 		_, err := Run(ctx, module, "go", "build", "-mod=readonly", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(folder, name), pkg)
 		return err
 	})
+	return filepath.Join(folder, name), err
 }
 
 // Maven downloads the dependencies of the pom.xml in the directory, and returns the
@@ -153,12 +154,7 @@ func Maven(ctx context.Context, name, project string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read what pins %s: %w", name, err)
 	}
-	folder, err := Cache(name, "maven-"+Digest(string(data)))
-	if err != nil {
-		return "", err
-	}
-	what := "Fetching " + name + " from Maven Central"
-	return folder, Once(ctx, folder, what, func(ctx context.Context, folder string) error {
+	return cached(ctx, name, "maven-"+Digest(string(data)), "Fetching "+name+" from Maven Central", func(ctx context.Context, folder string) error {
 		_, err := Run(ctx, filepath.Dir(pom), "mvn", "-q", "-B", "-f", pom,
 			"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+folder)
 		return err
