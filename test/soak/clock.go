@@ -58,14 +58,8 @@ func moveClock(ctx context.Context, module, dir string) (modFile string, err err
 		return "", err
 	}
 	modFile = filepath.Join(dir, "go.mod")
-	for _, name := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join(module, name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
-		}
-		if err != nil {
-			return "", err
-		}
+	if _, err := fetch.Run(ctx, module, "cp", "go.mod", "go.sum", dir); err != nil {
+		return "", err
 	}
 	_, err = fetch.Run(ctx, module, "go", "mod", "edit", "-replace="+clockLibrary+"="+library, modFile)
 	return modFile, err
