@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/test/stage"
 )
 
 const (
@@ -244,14 +245,12 @@ func (p step) apply(ctx context.Context, kube client.Client) ([]int64, error) {
 // createSet creates another CloneSet like the measured one.
 func createSet(ctx context.Context, kube client.Client, name string) error {
 	set, err := object("cloneset")
+	if err == nil {
+		set, err = stage.Merge(set, stage.CloneSet{}, fmt.Sprintf("{metadata: {name: %[1]s}, spec: {"+
+			"selector: {matchLabels: {app: %[1]s}}, template: {metadata: {labels: {app: %[1]s}}}}}", name))
+	}
 	if err != nil {
 		return err
-	}
-	set.SetName(name)
-	for _, labels := range [][]string{{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"}} {
-		if err := unstructured.SetNestedField(set.Object, name, append(labels, "app")...); err != nil {
-			return err
-		}
 	}
 	return kube.Create(ctx, set)
 }
