@@ -44,9 +44,9 @@ type Program struct {
 // Compile builds the program with the go command. The error contains the compiler's
 // output; it is the cause of ctx if that ended.
 //
-// All who compile a program of this checkout, in whatever process, share one file in the cache: the
-// go command links it only if something has changed. The output file is a copy of their own, which
-// later builds leave alone.
+// All who compile a program, in whatever process, share one file in the cache: the go command links
+// it only if something has changed, or another checkout has built its own since. The output file is
+// a copy of their own, which later builds leave alone.
 func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
 	return tell.Task(p.Name, func() (string, error) {
 		if err := p.compile(ctx); err != nil {
@@ -78,11 +78,7 @@ func (p Program) compile(ctx context.Context) (err error) {
 // another one: nobody else waits until it is compiled.
 func (p Program) shared() (string, error) {
 	root, err := fetch.Root()
-	if err != nil {
-		return "", err
-	}
-	module, err := filepath.Abs(p.Module)
-	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(module, p.Pkg, filepath.Base(p.ModFile))), err
+	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(p.Pkg, filepath.Base(p.ModFile))), err
 }
 
 // LinkTools links helm and kubectl, which the documents' commands need, into a directory. They
