@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -41,7 +42,8 @@ var (
 type dialer struct {
 	servers []string
 	auth    []byte
-	network network
+	// dial makes a connection to a server, within dialTimeout.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// turn is held while making a connection.
 	turn *semaphore.Weighted
@@ -49,11 +51,6 @@ type dialer struct {
 	mu     sync.Mutex
 	conn   *zk.Conn
 	closed bool
-}
-
-// network makes a connection: a net.Dialer or a tls.Dialer.
-type network interface {
-	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // run calls op with a connection, and types its error. If the context ends, run closes
@@ -93,7 +90,7 @@ func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
 func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 	why := errNoSession
 	for _, n := range rand.Perm(len(d.servers)) {
-		raw, err := d.dial(ctx, d.servers[n])
+		raw, err := d.dial(ctx, "tcp", d.servers[n])
 		if err != nil {
 			why = err
 			continue
@@ -118,12 +115,6 @@ func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 	return nil, why
 }
 
-func (d *dialer) dial(ctx context.Context, server string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	return d.network.DialContext(ctx, "tcp", server)
-}
-
 // session begins a session on a connection, which the client does not replace when it ends. It
 // returns nil if the server gives none.
 func session(ctx context.Context, raw net.Conn) (*zk.Conn, <-chan zk.Event) {
@@ -136,7 +127,7 @@ func session(ctx context.Context, raw net.Conn) (*zk.Conn, <-chan zk.Event) {
 		return &frames{Conn: raw}, nil
 	}
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
-	conn, events, err := zk.Connect([]string{raw.RemoteAddr().String()}, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(silent{}))
+	conn, events, err := zk.Connect([]string{raw.RemoteAddr().String()}, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(silent))
 	if err == nil && await(events, zk.StateHasSession, zk.StateDisconnected) == zk.StateHasSession {
 		return conn, events
 	}
@@ -197,10 +188,7 @@ func (d *dialer) close() {
 }
 
 // silent discards the client's log, because errors are returned.
-type silent struct{}
-
-// Printf implements zk.Logger.
-func (silent) Printf(string, ...any) {}
+var silent = log.New(io.Discard, "", 0)
 
 // typed marks an error. An error not known to be permanent is transient, because a
 // needless retry is the safer mistake.

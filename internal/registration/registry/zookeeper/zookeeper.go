@@ -90,13 +90,14 @@ func New(servers []string, layout usherv1alpha1.ZooKeeperLayout, root string, en
 		}
 		auth = slices.Concat(user, []byte(":"), password)
 	}
-	d := &dialer{servers: servers, auth: auth, network: &net.Dialer{}, turn: semaphore.NewWeighted(1)}
+	plain := &net.Dialer{Timeout: dialTimeout}
+	d := &dialer{servers: servers, auth: auth, dial: plain.DialContext, turn: semaphore.NewWeighted(1)}
 	if encrypted {
 		config, err := credentials.TLS(secret)
 		if err != nil {
 			return nil, registry.Permanent(err)
 		}
-		d.network = &tls.Dialer{Config: config}
+		d.dial = (&tls.Dialer{NetDialer: plain, Config: config}).DialContext // its handshake included
 	}
 	return &Registry{root: "/" + strings.Trim(root, "/"), layout: layoutOf(layout), dialer: d}, nil
 }
@@ -231,9 +232,11 @@ func (r *Registry) round(ctx context.Context, service string, changes []registry
 		}
 		steps, no := r.steps(service, changes, nodes)
 		refused = append(refused, no)
-		acl, err := r.prepare(conn, r.folder(service), steps)
-		if err != nil {
-			return err
+		var acl []zk.ACL
+		if slices.ContainsFunc(steps, func(s step) bool { return s.change.Op == registry.Put }) {
+			if acl, err = prepare(conn, r.folder(service)); err != nil {
+				return err
+			}
 		}
 		errs := registry.Each(ctx, len(steps), parallel, func(n int) error { return steps[n].make(conn, r.folder(service), acl) })
 		for i, err := range errs {
@@ -294,26 +297,24 @@ func moved(results []zk.MultiResponse, err error) error {
 	return err
 }
 
-// prepare creates the folder if a step needs it, and returns the ACL for its nodes. New
-// nodes inherit the ACL of their parent, so that the owner of the root decides. Empty
-// folders stay, because callers watch them.
-func (r *Registry) prepare(conn *zk.Conn, folder string, steps []step) ([]zk.ACL, error) {
-	if !slices.ContainsFunc(steps, func(s step) bool { return s.change.Op == registry.Put }) {
-		return nil, nil
+// prepare creates a folder, and those around it, unless it is there. It returns the ACL for
+// its nodes: new nodes inherit that of their parent, so that the owner of the root decides.
+// Empty folders stay, because callers watch them.
+func prepare(conn *zk.Conn, folder string) ([]zk.ACL, error) {
+	acl, _, err := conn.GetACL(folder)
+	if err == nil {
+		return unmasked(acl), nil
 	}
-	at, missing := folder, []string{}
-	for {
-		acl, _, err := conn.GetACL(at)
-		if err == nil {
-			acl = unmasked(acl)
-			return acl, create(conn, missing, acl)
-		}
-		if !errors.Is(err, zk.ErrNoNode) || at == "/" {
-			return nil, fmt.Errorf("read the ACL of %s: %w", at, err)
-		}
-		missing = append([]string{at}, missing...)
-		at = path.Dir(at)
+	if !errors.Is(err, zk.ErrNoNode) || folder == "/" {
+		return nil, fmt.Errorf("read the ACL of %s: %w", folder, err)
 	}
+	if acl, err = prepare(conn, path.Dir(folder)); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Create(folder, nil, 0, acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+		return nil, fmt.Errorf("create %s: %w", folder, err)
+	}
+	return acl, nil
 }
 
 // unmasked replaces the users that the server shows as <name>:x with ourselves. The
@@ -327,14 +328,4 @@ func unmasked(acl []zk.ACL) []zk.ACL {
 		seen = append(seen, zk.AuthACL(zk.PermAll)...)
 	}
 	return seen
-}
-
-// create creates folders, outermost first.
-func create(conn *zk.Conn, folders []string, acl []zk.ACL) error {
-	for _, folder := range folders {
-		if _, err := conn.Create(folder, nil, 0, acl); err != nil && !errors.Is(err, zk.ErrNodeExists) {
-			return fmt.Errorf("create %s: %w", folder, err)
-		}
-	}
-	return nil
 }
