@@ -10,23 +10,22 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Decide compares the changes with what a registry holds, and calls do for those that are
 // left to make, each with what is there now, nil for nothing. It returns what do returned, and
 // the ChangeErrors of changes that must not be made, and of those for which do returns an error.
 func Decide[T, S any](found []T, entry func(T) Entry, changes []Change, do func(change Change, there *T) (S, error)) ([]S, error) {
-	at := make(map[string]int, len(found))
-	for i, one := range found {
-		at[entry(one).ID] = i
-	}
+	at := list.By(list.Pointers(found), func(one *T) string { return entry(*one).ID })
 	var left []S
 	var refused []error
 	for _, change := range changes {
-		var there *T
+		there := at[change.Entry.ID]
 		var current *Entry
-		if i, known := at[change.Entry.ID]; known {
-			there, current = &found[i], new(entry(found[i]))
+		if there != nil {
+			current = new(entry(*there))
 		}
 		needed, err := change.Check(current)
 		if err == nil && needed {

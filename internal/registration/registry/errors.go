@@ -76,29 +76,23 @@ func (e *ChangeError) Unwrap() error { return e.Err }
 func ChangeErrors(err error) (byID map[string]error, rest error) {
 	byID = map[string]error{}
 	var others []error
-	for _, one := range flatten(err) {
-		if change, ok := one.(*ChangeError); ok { //nolint:errorlint // flatten has unwrapped the joins.
-			byID[change.ID] = errors.Join(byID[change.ID], change.Err)
-			continue
+	var sort func(error)
+	sort = func(err error) {
+		switch e := err.(type) { //nolint:errorlint // It unwraps the joins.
+		case *ChangeError:
+			byID[e.ID] = errors.Join(byID[e.ID], e.Err)
+		case marked: // whose mark is no error of its own
+			others = append(others, err)
+		case interface{ Unwrap() []error }:
+			for _, one := range e.Unwrap() {
+				sort(one)
+			}
+		default:
+			others = append(others, err)
 		}
-		others = append(others, one)
 	}
+	sort(err)
 	return byID, errors.Join(others...)
-}
-
-func flatten(err error) []error {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if _, isMark := err.(marked); !ok || isMark { //nolint:errorlint // As above.
-		return []error{err}
-	}
-	var all []error
-	for _, one := range joined.Unwrap() {
-		all = append(all, flatten(one)...)
-	}
-	return all
 }
 
 // maxExcerpt limits how much of an answer an error repeats, in bytes.

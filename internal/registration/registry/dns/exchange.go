@@ -41,8 +41,7 @@ func (r *Registry) connect(ctx context.Context, call func(exchange) error) error
 	}
 	conn := &dns.Conn{Conn: raw}
 	defer func() { _ = conn.Close() }() // Every answer was read, or the call failed.
-	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })()
 	return call(func(request *dns.Msg) (*dns.Msg, []byte, error) { return r.send(ctx, conn, request) })
 }
 

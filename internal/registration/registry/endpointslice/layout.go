@@ -164,17 +164,10 @@ func (s *shelf) fits(p placement) bool {
 // writes returns the changed slices, those that gain an entry first: an entry that
 // moves is briefly in both slices rather than in neither.
 func (l *layout) writes() []*shelf {
-	var gain, lose []*shelf
-	for _, s := range l.shelves {
-		switch {
-		case len(s.changed) == 0:
-		case s.gains:
-			gain = append(gain, s)
-		default:
-			lose = append(lose, s)
-		}
+	changed := func(gains bool) []*shelf {
+		return list.Only(l.shelves, func(s *shelf) bool { return len(s.changed) > 0 && s.gains == gains })
 	}
-	return append(gain, lose...)
+	return append(changed(true), changed(false)...)
 }
 
 // render returns the slice to write.

@@ -292,19 +292,10 @@ func tooLong(err error) bool {
 	return code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
 }
 
-// readable is an error without gRPC's prefix in its message.
-type readable struct {
-	error
-	message string
-}
-
-func (r readable) Error() string { return r.message }
-
-func (r readable) Unwrap() error { return r.error }
-
+// plain is the error without gRPC's prefix in its message.
 func plain(err error) error {
 	if s, ok := status.FromError(err); ok && s.Message() != "" {
-		return readable{error: err, message: s.Message()}
+		return errors.New(s.Message())
 	}
 	return err
 }

@@ -62,12 +62,13 @@ func FromSpec(s *usherv1alpha1.EurekaRegistry) *registry.Settings {
 
 // Registry implements registry.Connector.
 type Registry struct {
-	lease   time.Duration
-	fresh   time.Time // From then on, lists contain everything written before us.
-	clock   clock.WithTicker
-	client  *rest.Client
-	stop    context.CancelFunc
-	stopped chan struct{}
+	lease  time.Duration
+	fresh  time.Time // From then on, lists contain everything written before us.
+	clock  clock.WithTicker
+	client *rest.Client
+	stop   context.CancelFunc
+	// renewing ends after stop.
+	renewing sync.WaitGroup
 
 	// written has as keys the applications and IDs of instances that the cache may not
 	// show correctly, each as [2]string.
@@ -95,14 +96,15 @@ func New(s *usherv1alpha1.EurekaRegistry, secret map[string][]byte, clock clock.
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Registry{
-		client: client,
-		lease:  ptr.Deref(s.Lease, metav1.Duration{Duration: defaultLease}).Duration,
-		fresh:  clock.Now().Add(ptr.Deref(s.ResponseCache, metav1.Duration{Duration: defaultResponseCache}).Duration),
-		clock:  clock,
-		stop:   stop, stopped: make(chan struct{}),
+		client:  client,
+		lease:   ptr.Deref(s.Lease, metav1.Duration{Duration: defaultLease}).Duration,
+		fresh:   clock.Now().Add(ptr.Deref(s.ResponseCache, metav1.Duration{Duration: defaultResponseCache}).Duration),
+		clock:   clock,
+		stop:    stop,
 		renewed: map[string]renewal{},
 	}
-	go r.renewUntil(ctx, clock.NewTicker(RenewInterval))
+	ticker := clock.NewTicker(RenewInterval)
+	r.renewing.Go(func() { r.renewUntil(ctx, ticker) })
 	return r, nil
 }
 
@@ -149,7 +151,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 // Close implements registry.Connector. It stops all renewals.
 func (r *Registry) Close() error {
 	r.stop()
-	<-r.stopped
+	r.renewing.Wait()
 	return r.client.Close()
 }
 
@@ -316,7 +318,6 @@ func (r *Registry) keep(app string, entries []registry.Entry) {
 
 // renewUntil renews at every tick, until the context ends.
 func (r *Registry) renewUntil(ctx context.Context, ticker clock.Ticker) {
-	defer close(r.stopped)
 	defer ticker.Stop()
 	for {
 		select {

@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"math"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,8 +61,7 @@ func (t target) try(ctx context.Context, call func(*session) error) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // Every answer was read, or the call failed.
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	reader := bufio.NewReader(registry.Taking(ctx, conn))
 	if err := greet(conn, reader); err != nil {
 		return err
@@ -76,11 +75,9 @@ func refuses(err error) bool {
 	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
 		return true
 	}
-	var verification *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
-	var authority x509.UnknownAuthorityError
-	return errors.As(err, &verification) || errors.As(err, &record) ||
-		errors.As(err, &authority) || errors.Is(err, fs.ErrPermission)
+	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
+	_, otherProtocol := errors.AsType[tls.RecordHeaderError](err)
+	return unverified || otherProtocol || errors.Is(err, fs.ErrPermission)
 }
 
 // greet turns the prompt on. It detects anything that speaks another protocol.
@@ -102,9 +99,7 @@ func greet(conn net.Conn, reader *bufio.Reader) error {
 // run sends commands and returns their answers, in order.
 func (s *session) run(commands ...string) ([]string, error) {
 	answers := make([]string, 0, len(commands))
-	for len(commands) > 0 {
-		batch := commands[:min(len(commands), pipelined)]
-		commands = commands[len(batch):]
+	for batch := range slices.Chunk(commands, pipelined) {
 		if _, err := s.conn.Write([]byte(strings.Join(batch, "\n") + "\n")); err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@
 package haproxy
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"regexp"
@@ -251,10 +252,7 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 
 // preferred sorts the servers in service first.
 func preferred(a, b server) int {
-	if out := min(a.admin, 1) - min(b.admin, 1); out != 0 {
-		return out
-	}
-	return strings.Compare(a.name, b.name)
+	return cmp.Or(cmp.Compare(min(a.admin, 1), min(b.admin, 1)), strings.Compare(a.name, b.name))
 }
 
 // wait describes what a server without new requests waits for.

@@ -17,8 +17,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -47,8 +49,7 @@ type Registry struct {
 	now      func() time.Time
 	*rest.Client
 
-	mu    sync.Mutex
-	login login
+	login atomic.Pointer[login]
 }
 
 // New checks what it gets but does not connect. The address is the URL of a server, to which /nacos
@@ -230,10 +231,7 @@ func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 	if r.username == "" {
 		return "", nil
 	}
-	r.mu.Lock()
-	have := r.login
-	r.mu.Unlock()
-	now := r.now()
+	have, now := ptr.Deref(r.login.Load(), login{}), r.now()
 	if have.token != refused && now.Before(have.until) {
 		return have.token, nil
 	}
@@ -257,9 +255,6 @@ func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 		return "", registry.Permanent(fmt.Errorf("%s answered without an access token: check nacos.address", answer.Where))
 	}
 	life := time.Duration(said.TokenTTL) * time.Second
-	next := login{token: said.AccessToken, until: now.Add(life - life/loginShare)}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.login = next
-	return next.token, nil
+	r.login.Store(&login{token: said.AccessToken, until: now.Add(life - life/loginShare)})
+	return said.AccessToken, nil
 }

@@ -119,14 +119,11 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	if len(q.Query) > 0 {
 		target += "?" + q.Query.Encode()
 	}
-	var body io.Reader // Some servers reject a GET with a body.
 	if q.JSON != nil {
 		q.Body = encode.JSON(q.JSON)
 	}
-	if q.Body != nil {
-		body = bytes.NewReader(q.Body)
-	}
-	request, err := http.NewRequestWithContext(ctx, q.Method, target, body)
+	// An empty reader is no body: some servers reject a GET that has one.
+	request, err := http.NewRequestWithContext(ctx, q.Method, target, bytes.NewReader(q.Body))
 	if err != nil {
 		return nil, registry.Permanent(fmt.Errorf("%s: %w", c.options.Field, err))
 	}
