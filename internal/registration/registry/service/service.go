@@ -38,8 +38,9 @@ func FromSpec(reader client.Reader, namespace string) func(*usherv1alpha1.Servic
 	}
 }
 
-// Registry implements registry.Connector.
+// Registry implements registry.Connector. Ping and Close are those of the EndpointSlices.
 type Registry struct {
+	*endpointslice.Registry
 	reader    client.Reader
 	namespace string
 }
@@ -47,7 +48,8 @@ type Registry struct {
 // New returns a connector for the Services of a namespace. Without a namespace only Ping
 // works.
 func New(reader client.Reader, namespace string) *Registry {
-	return &Registry{reader: reader, namespace: namespace}
+	slices := endpointslice.New(endpointslice.Options{Reader: reader, Namespace: namespace})
+	return &Registry{Registry: slices, reader: reader, namespace: namespace}
 }
 
 // List implements registry.Connector. Every endpoint of a Pod is an entry that belongs to the
@@ -70,7 +72,7 @@ func (r *Registry) List(ctx context.Context, name string) ([]registry.Entry, err
 	if err != nil {
 		return nil, endpointslice.Typed(ctx, err)
 	}
-	var all []registry.Entry
+	all := []registry.Entry{}
 	for i := range list.Items {
 		for n := range list.Items[i].Endpoints {
 			all = append(all, entry(&list.Items[i], n))
@@ -120,12 +122,3 @@ func (r *Registry) Apply(_ context.Context, name string, changes []registry.Chan
 	}
 	return registry.Permanent(fmt.Errorf("only Kubernetes writes the EndpointSlices of Service %s", name))
 }
-
-// Ping implements registry.Connector.
-func (r *Registry) Ping(ctx context.Context) error {
-	var list discoveryv1.EndpointSliceList
-	return endpointslice.Typed(ctx, r.reader.List(ctx, &list, client.InNamespace(r.namespace), client.Limit(1)))
-}
-
-// Close implements registry.Connector. The connector does not own the client.
-func (r *Registry) Close() error { return nil }
