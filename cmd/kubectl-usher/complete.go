@@ -6,12 +6,14 @@ import (
 	"context"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -156,20 +158,16 @@ func (s *session) revisionNumbers(ctx context.Context, set *apps.CloneSet) (out 
 	return out
 }
 
+// tag matches what follows the repository in the name of an image.
+var tag = regexp.MustCompile(`(:[^/:@]*)?(@.*)?$`)
+
 // images are the containers of a CloneSet, with their repositories.
-func images(_ context.Context, set *apps.CloneSet) (out []string) {
+func images(_ context.Context, set *apps.CloneSet) []string {
 	template, err := set.Spec.Template.Decode()
 	if err != nil {
 		return nil
 	}
-	for i := range template.Spec.Containers {
-		repository, _, _ := strings.Cut(template.Spec.Containers[i].Image, "@")
-		if at := strings.LastIndex(repository, ":"); at > strings.LastIndex(repository, "/") {
-			repository = repository[:at]
-		}
-		out = append(out, template.Spec.Containers[i].Name+"="+repository+":")
-	}
-	return out
+	return list.Map(template.Spec.Containers, func(c corev1.Container) string { return c.Name + "=" + tag.ReplaceAllString(c.Image, "") + ":" })
 }
 
 // keys are those that hold the Pod that the first argument names.

@@ -331,7 +331,7 @@ func (s *session) read(ctx context.Context, kinds ...schema.GroupVersionKind) (a
 }
 
 // list lists objects of a kind, in all namespaces unless the options name one.
-func (s *session) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) (all []metav1.Object, err error) {
+func (s *session) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) ([]metav1.Object, error) {
 	made, err := scheme.New(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err != nil {
 		return nil, err
@@ -339,9 +339,6 @@ func (s *session) list(ctx context.Context, kind schema.GroupVersionKind, option
 	if err := s.reader.List(ctx, made.(client.ObjectList), options...); err != nil {
 		return nil, err
 	}
-	err = meta.EachListItem(made, func(item runtime.Object) error {
-		all = append(all, item.(metav1.Object))
-		return nil
-	})
-	return all, err
+	found, err := meta.ExtractList(made)
+	return list.Map(found, func(object runtime.Object) metav1.Object { return object.(metav1.Object) }), err
 }

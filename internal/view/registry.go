@@ -203,13 +203,10 @@ func (c *comparison) confirmed(pod string) bool {
 	if podread.IsTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
 		return true
 	}
-	for _, other := range c.registries {
-		missesIt := slices.ContainsFunc(other.Differences, func(d usherv1alpha1.EntryDifference) bool { return d.Pod == pod })
-		if other.Name != c.registry && missesIt {
-			return true
-		}
-	}
-	return false
+	missesIt := func(d usherv1alpha1.EntryDifference) bool { return d.Pod == pod }
+	return slices.ContainsFunc(c.registries, func(other usherv1alpha1.RegistryPods) bool {
+		return other.Name != c.registry && slices.ContainsFunc(other.Differences, missesIt)
+	})
 }
 
 // found is how an entry is that the operator found wrong.
