@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -174,52 +175,46 @@ func objects(t testing.TB, file string) view.Objects {
 	return o
 }
 
-// TestPlan prints what changes of what is in testdata/*.yaml would do.
+// TestPlan prints what the changes in testdata/plan/plan.yaml would do of what is in testdata/*.yaml.
 func TestPlan(t *testing.T) {
+	const file = "testdata/plan/plan.yaml"
+	var changes []struct {
+		Name, File string
+		// Image is as for --image, and Spec holds the other fields that change.
+		Image string
+		Spec  json.RawMessage
+		// Updated is when the Pods were last updated in place; all of them got ready at 11:58.
+		Updated string
+	}
+	checktest.NoError(t, yaml.UnmarshalStrict(checktest.Must(os.ReadFile(file))(t), &changes))
 	var out bytes.Buffer
 	p := &page{out: &out}
 	quotas := []*corev1.ResourceQuota{{ObjectMeta: metav1.ObjectMeta{Name: "small"}, Status: corev1.ResourceQuotaStatus{
 		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("6")}, Used: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("5")},
 	}}}
-	image := func(set *apps.CloneSet, change string) { changeImage(t, set, change) }
-	for _, test := range []struct {
-		name, file string
-		change     func(*apps.CloneSet)
-		// updated is when the Pods were last updated in place; all of them got ready at 11:58.
-		updated string
-	}{
-		{"nothing", "rollout", nil, ""},
-		{"an image in place", "rollout", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
-		{"an image by new Pods", "rollout", func(set *apps.CloneSet) {
-			image(set, "main=web:v3")
-			set.Spec.UpdateStrategy.Type = apps.UpdateReCreate
-		}, ""},
-		{"fewer Pods", "rollout", func(set *apps.CloneSet) { set.Spec.Replicas = new(int32(3)) }, ""},
-		{"a partition", "partition", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
-		{"paused", "paused", func(set *apps.CloneSet) { image(set, "main=web:v3") }, ""},
-		{"stuck", "stuck", func(set *apps.CloneSet) { set.Spec.UpdateStrategy.MaxUnavailable = nil }, ""},
-		{"more than a quota has left", "rollout", func(set *apps.CloneSet) { set.Spec.Replicas = new(int32(8)) }, ""},
-		{"many", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }, ""},
-		{"what earlier updates took", "many", func(set *apps.CloneSet) { image(set, "main=web:v9") }, "2026-11-23T11:57:40Z"},
-	} {
-		o := objects(t, "testdata/"+test.file+".yaml")
+	for _, change := range changes {
+		o := objects(t, "testdata/"+change.File+".yaml")
 		for _, pod := range o.Pods {
 			pod.UID = types.UID(pod.Name)
-			if test.updated != "" {
-				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, apps.AnnotationInPlaceUpdateState, `{"updateTimestamp":"`+test.updated+`"}`)
+			if change.Updated != "" {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, apps.AnnotationInPlaceUpdateState, `{"updateTimestamp":"`+change.Updated+`"}`)
 			}
 		}
 		to := o.Set.DeepCopy()
-		if test.change != nil {
+		if change.Image != "" {
 			to.Generation++
-			test.change(to)
+			changeImage(t, to, change.Image)
+		}
+		if change.Spec != nil {
+			to.Generation++
+			checktest.NoError(t, json.Unmarshal(change.Spec, &to.Spec))
 		}
 		f := checktest.Must(forecast.Of(forecast.Change{Objects: o, To: to, Quotas: quotas}))(t)
-		p.line(plain, "# %s", test.name)
+		p.line(plain, "# %s", change.Name)
 		p.forecast(&f)
 		p.line(plain, "")
 	}
-	compare(t, "testdata/plan/plan.yaml", out.String())
+	compare(t, file, out.String())
 }
 
 // changeImage makes a change as --image does.
