@@ -3,6 +3,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -40,46 +41,179 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// slice returns a slice of the service web in the namespace demo, with ready endpoints.
-func slice(name, version string, addresses ...string) *discoveryv1.EndpointSlice {
-	port := int32(80)
+// slice returns a slice of the service web in the namespace demo. An endpoint has the conditions
+// that follow its address, or none.
+func slice(name, version string, endpoints ...string) *discoveryv1.EndpointSlice {
 	made := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "demo", Name: name, ResourceVersion: version, Labels: map[string]string{LabelService: "web"},
 		},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: &port}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(80))}},
 	}
-	for _, address := range addresses {
-		made.Endpoints = append(made.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
-	}
-	return made
-}
-
-func conditions(ready, serving, terminating bool) discoveryv1.EndpointConditions {
-	return discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
-}
-
-func list(version string, slices ...*discoveryv1.EndpointSlice) *discoveryv1.EndpointSliceList {
-	made := &discoveryv1.EndpointSliceList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
-	for _, s := range slices {
-		made.Items = append(made.Items, *s)
+	for _, text := range endpoints {
+		address, conditions, given := strings.Cut(text, " ")
+		e := discoveryv1.Endpoint{Addresses: []string{address}}
+		if is := func(what string) *bool { return new(strings.Contains(conditions, what)) }; given {
+			e.Conditions = discoveryv1.EndpointConditions{Ready: is("ready"), Serving: is("serving"), Terminating: is("terminating")}
+		}
+		made.Endpoints = append(made.Endpoints, e)
 	}
 	return made
 }
 
-// serves checks the endpoints that clients receive, as address:port, with ! for a
-// draining one.
-func serves(t *testing.T, s *Store, name, want string) {
+// talk is a store, and what one client hears of its server.
+type talk struct {
+	*testing.T
+	*stream
+	known map[string]*discoveryv1.EndpointSlice
+	// served has what came of a list once the store serves it.
+	served chan error
+	lines  []string
+}
+
+func newTalk(t *testing.T) *talk {
 	t.Helper()
-	r := checktest.Must(s.assignment(name))(t)
+	w := &talk{T: t, known: map[string]*discoveryv1.EndpointSlice{}, served: make(chan error, 1)}
+	log := funcr.New(func(_, args string) { w.tell("log %s", strings.TrimPrefix(args, `"level"=0 `)) }, funcr.Options{})
+	w.stream = &stream{
+		adsServer: newADS(NewStore(), checktest.Must(newMetrics(prometheus.NewRegistry()))(t), log),
+		ctx:       t.Context(), send: w.receive, wants: map[string]*want{}, allowed: map[string]bool{},
+	}
+	return w
+}
+
+func (w *talk) tell(format string, args ...any) {
+	w.lines = append(w.lines, fmt.Sprintf(format, args...))
+}
+
+// receive tells of an answer.
+func (w *talk) receive(r *discoveryv3.DiscoveryResponse) error {
+	for _, resource := range r.GetResources() {
+		checktest.Same(w, "the type of a resource", r.GetTypeUrl(), resource.GetTypeUrl())
+	}
+	if r.GetVersionInfo() == "" {
+		w.Errorf("%v has no version", r)
+	}
+	w.tell("answer %s: %d of %s", r.GetNonce(), len(r.GetResources()), r.GetTypeUrl()[strings.LastIndex(r.GetTypeUrl(), ".")+1:])
+	return nil
+}
+
+// hear makes a call for the client, and tells if nothing comes of it.
+func (w *talk) hear(err error, told int) {
+	if err != nil {
+		w.tell("error %s", status.Code(err))
+	}
+	if len(w.lines) == told {
+		w.tell("no answer")
+	}
+}
+
+// ask sends a request, such as "Listener 1: web.demo, shop.demo" with the nonce 1. What is refused
+// is the answer with that nonce.
+func (w *talk) ask(text string, refusal *rpcstatus.Status) {
+	head, list, some := strings.Cut(text, ": ")
+	var names []string
+	if some {
+		names = strings.Split(list, ", ")
+	}
+	typeURL, nonce, _ := strings.Cut(head, " ")
+	for _, known := range []string{typeListener, typeRoute, typeCluster, typeAssignment} {
+		if strings.HasSuffix(known, "."+typeURL) {
+			typeURL = known
+		}
+	}
+	told := len(w.lines)
+	w.hear(w.take(&discoveryv3.DiscoveryRequest{
+		Node: &corev3.Node{Id: "me"}, TypeUrl: typeURL, ResponseNonce: nonce, ErrorDetail: refusal, ResourceNames: names,
+	}), told)
+}
+
+// list is what the API server lists of the service, such as "30: one 10, two 20" at the version 30.
+func (w *talk) list(text string) {
+	version, names, _ := strings.Cut(text, ": ")
+	made := &discoveryv1.EndpointSliceList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
+	for one := range strings.SplitSeq(names, ", ") {
+		name, version, _ := strings.Cut(one, " ")
+		made.Items = append(made.Items, *slice(name, version))
+	}
+	w.tell("%s is missing", cmp.Or(checktest.Must(w.store.missing("web.demo", made))(w), "nothing"))
+	ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+	w.Cleanup(cancel)
+	go func() { w.served <- w.store.awaitServed(ctx, "demo", "web", made) }()
+}
+
+// change lets the API server tell of a slice, such as "one 1: 10.0.0.1, 10.0.0.2 serving": one of the
+// service web, unless something else follows the version.
+func (w *talk) change(text string) {
+	head, endpoints, _ := strings.Cut(text, ": ")
+	name, version, _ := strings.Cut(head, " ")
+	version, of, other := strings.Cut(version, " of ")
+	next := slice(name, version, strings.Split(endpoints, ", ")...)
+	switch {
+	case of == "names":
+		next.AddressType = discoveryv1.AddressTypeFQDN
+	case of == "no port":
+		next.Ports = nil
+	case of == "no service":
+		next.Labels = nil
+	case other:
+		next.Labels[LabelService] = of
+	}
+	if before := w.known[name]; before != nil {
+		w.store.handler().OnUpdate(before, next)
+	} else {
+		w.store.handler().OnAdd(next, false)
+	}
+	w.known[name] = next
+}
+
+// words are what happens in testdata/talk.txt.
+var words = map[string]func(w *talk, text string){
+	"Slice": (*talk).change,
+	"Gone": func(w *talk, text string) {
+		name, version, _ := strings.Cut(text, " ")
+		w.store.handler().OnDelete(cache.DeletedFinalStateUnknown{Key: "demo/" + name, Obj: slice(name, version)})
+	},
+	"Access": func(w *talk, _ string) {
+		w.mayRead = func(_ context.Context, client *x509.Certificate, namespace string) (bool, error) {
+			if namespace == "down" {
+				return false, errors.New("no answer")
+			}
+			return client.Subject.CommonName == "web" && namespace == "demo", nil
+		}
+	},
+	"Certificate": func(w *talk, name string) {
+		shown := []*x509.Certificate{{Subject: pkix.Name{CommonName: name}}}
+		w.ctx = peer.NewContext(w.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: shown}}})
+	},
+	"asks": func(w *talk, text string) { w.ask(text, nil) },
+	"refuses": func(w *talk, text string) {
+		w.ask(text, &rpcstatus.Status{Message: "no\nsuch thing"})
+		w.tell("refusals: %v", testutil.ToFloat64(w.metrics.refusals))
+	},
+	"changed": func(w *talk, _ string) { told := len(w.lines); w.hear(w.push(typeAssignment), told) },
+	"served":  (*talk).shows,
+	"kept":    func(w *talk, _ string) { w.tell("%d slices, %d services", len(w.store.parts), len(w.store.encoded)) },
+	"listed":  (*talk).list,
+	"awaited": func(w *talk, _ string) {
+		checktest.NoError(w, <-w.served)
+		w.tell("all is served")
+	},
+}
+
+// shows tells which endpoints clients receive, with ! for a draining one.
+func (w *talk) shows(name string) {
+	r := checktest.Must(w.store.assignment(name))(w)
 	var made endpointv3.ClusterLoadAssignment
-	checktest.NoError(t, r.data.UnmarshalTo(&made))
-	var have []string
+	checktest.NoError(w, r.data.UnmarshalTo(&made))
+	checktest.Same(w, "the name", name, made.GetClusterName())
+	var all []string
 	for _, locality := range made.GetEndpoints() {
 		if locality.GetLocality() == nil || locality.GetLoadBalancingWeight().GetValue() == 0 {
-			t.Errorf("gRPC refuses or skips %v", locality)
+			w.Errorf("gRPC refuses or skips %v", locality)
 		}
 		for _, e := range locality.GetLbEndpoints() {
 			socket := e.GetEndpoint().GetAddress().GetSocketAddress()
@@ -87,62 +221,22 @@ func serves(t *testing.T, s *Store, name, want string) {
 			if e.GetHealthStatus() == corev3.HealthStatus_DRAINING {
 				text += "!"
 			}
-			have = append(have, text)
+			all = append(all, text)
 		}
 	}
-	if made.GetClusterName() != name || strings.Join(have, " ") != want {
-		t.Errorf("%s is served as %s %v, want %s", name, made.GetClusterName(), have, want)
-	}
+	w.tell("%s at %s", name, cmp.Or(strings.Join(all, " "), "no address"))
 }
 
-func TestStoreFollows(t *testing.T) {
-	s := NewStore()
-	serves(t, s, "web.demo", "")
-	one, two := slice("one", "1", "10.0.0.2", "10.0.0.1"), slice("two", "2", "10.0.0.3", "10.0.0.1")
-	handler := s.handler()
-	handler.OnAdd(one, true)
-	handler.OnAdd(two, false)
-	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80 10.0.0.3:80")
-	serves(t, s, "web.other", "")
-
-	fewer := slice("one", "3", "10.0.0.2")
-	handler.OnUpdate(one, fewer)
-	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80 10.0.0.3:80")
-	handler.OnDelete(cache.DeletedFinalStateUnknown{Key: "demo/two", Obj: two})
-	serves(t, s, "web.demo", "10.0.0.2:80")
-
-	moved := slice("one", "4", "10.0.0.2")
-	moved.Labels[LabelService] = "shop"
-	handler.OnUpdate(fewer, moved)
-	serves(t, s, "web.demo", "")
-	serves(t, s, "shop.demo", "10.0.0.2:80")
-	left := slice("one", "5", "10.0.0.2")
-	left.Labels = nil
-	handler.OnUpdate(moved, left)
-	serves(t, s, "shop.demo", "")
-	if len(s.parts)+len(s.encoded) > 0 {
-		t.Errorf("what is gone is remembered: %v %v", s.parts, s.encoded)
-	}
-}
-
-// TestStoreConditions checks that endpoints in service and terminating ones are served.
-func TestStoreConditions(t *testing.T) {
-	s := NewStore()
-	one := slice("one", "1", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-	one.Endpoints[1].Conditions = conditions(false, true, true)
-	one.Endpoints[2].Conditions = conditions(false, false, true)
-	one.Endpoints[3].Conditions = conditions(false, true, false)
-	s.handle(one, false)
-	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80!")
-	// Another slice has the same address, in service.
-	s.handle(slice("two", "2", "10.0.0.2"), false)
-	serves(t, s, "web.demo", "10.0.0.1:80 10.0.0.2:80")
-
-	noPort, name := slice("two", "3", "10.0.0.9"), slice("one", "4", "web.example.com")
-	noPort.Ports, name.AddressType = nil, discoveryv1.AddressTypeFQDN
-	s.handle(noPort, false)
-	s.handle(name, false)
-	serves(t, s, "web.demo", "")
+// TestTalk plays testdata/talk.txt: what the store serves, and what a client is told of it.
+func TestTalk(t *testing.T) {
+	scenariotest.Run(t, "testdata/talk.txt", func(t *testing.T, lines []string) []string {
+		w := newTalk(t)
+		for _, line := range lines {
+			word, text, _ := strings.Cut(line, " ")
+			words[word](w, text)
+		}
+		return w.lines
+	})
 }
 
 // TestStoreVersions checks that a version changes exactly when the served state does.
@@ -150,8 +244,7 @@ func TestStoreVersions(t *testing.T) {
 	s, other := NewStore(), NewStore()
 	version := func(s *Store) string {
 		t.Helper()
-		r := checktest.Must(s.assignment("web.demo"))(t)
-		return r.version
+		return checktest.Must(s.assignment("web.demo"))(t).version
 	}
 	s.handle(slice("one", "1", "10.0.0.1", "10.0.0.2"), false)
 	other.handle(slice("b", "7", "10.0.0.2"), false)
@@ -164,208 +257,20 @@ func TestStoreVersions(t *testing.T) {
 	}
 }
 
-// TestAwaitServed waits for what a list has and the store lacks.
-func TestAwaitServed(t *testing.T) {
-	one, two := slice("one", "10", "10.0.0.1"), slice("two", "20", "10.0.0.2")
-	for name, test := range map[string]struct {
-		list    *discoveryv1.EndpointSliceList
-		missing string
-		events  func(s *Store)
-	}{
-		"all is known":            {list("20", one, two), "", nil},
-		"a newer slice is known":  {list("15", one), "", nil},
-		"a new slice":             {list("30", one, two, slice("three", "30")), "three", func(s *Store) { s.handle(slice("three", "30"), false) }},
-		"a new slice, gone again": {list("30", one, two, slice("three", "30")), "three", func(s *Store) { s.handle(slice("three", "31"), true) }},
-		"a changed slice":         {list("30", one, slice("two", "30")), "two", func(s *Store) { s.handle(slice("two", "30"), false) }},
-		"the end of a slice":      {list("30", one), "two", func(s *Store) { s.handle(slice("two", "25"), true) }},
-		"no slice is left":        {list("31", two), "one", func(s *Store) { s.handle(slice("one", "31"), true) }},
-	} {
-		s := NewStore()
-		s.handle(one, false)
-		s.handle(two, false)
-		checktest.Same(t, name+": missing", test.missing, checktest.Must(s.missing("web.demo", test.list))(t))
-		done := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		go func() { done <- s.awaitServed(ctx, "demo", "web", test.list) }()
-		if test.events != nil {
-			test.events(s)
-		}
-		if err := <-done; err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		cancel()
-	}
-}
-
 func TestAwaitServedEnds(t *testing.T) {
 	s := NewStore()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := s.awaitServed(ctx, "demo", "web", list("10", slice("one", "10")))
+	one := discoveryv1.EndpointSliceList{Items: []discoveryv1.EndpointSlice{*slice("one", "10")}}
+	err := s.awaitServed(ctx, "demo", "web", &one)
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "EndpointSlice one") {
 		t.Errorf("a change that nobody serves: %v", err)
 	}
 	s.handle(slice("one", "10"), false)
-	if err := s.awaitServed(t.Context(), "demo", "web", list("x", slice("two", "x"))); err == nil {
+	one.Items[0].ResourceVersion = "x"
+	if err := s.awaitServed(t.Context(), "demo", "web", &one); err == nil {
 		t.Error("a version that is no number is compared")
 	}
-}
-
-// caller is the client end of a stream.
-type caller struct {
-	*testing.T
-	*stream
-	answers []*discoveryv3.DiscoveryResponse
-	logs    strings.Builder
-}
-
-func newCaller(t *testing.T, store *Store) *caller {
-	t.Helper()
-	m := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
-	c := &caller{T: t}
-	log := funcr.New(func(_, args string) { c.logs.WriteString(args + "\n") }, funcr.Options{})
-	c.stream = &stream{
-		adsServer: newADS(store, m, log), ctx: t.Context(), wants: map[string]*want{}, allowed: map[string]bool{},
-	}
-	c.send = func(r *discoveryv3.DiscoveryResponse) error {
-		c.answers = append(c.answers, r)
-		return nil
-	}
-	return c
-}
-
-// ask sends a request that answers the nonce.
-func (c *caller) ask(typeURL, nonce string, names ...string) {
-	c.Helper()
-	err := c.take(&discoveryv3.DiscoveryRequest{
-		Node: &corev3.Node{Id: "me"}, TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names,
-	})
-	checktest.NoError(c.T, err)
-}
-
-func (c *caller) changed() {
-	c.Helper()
-	checktest.NoError(c.T, c.push(typeAssignment))
-}
-
-// receives checks that exactly one answer arrived, and returns its nonce.
-func (c *caller) receives(typeURL string, resources int) string {
-	c.Helper()
-	if len(c.answers) != 1 {
-		c.Fatalf("%d answers came, want one", len(c.answers))
-	}
-	answer := c.answers[0]
-	c.answers = nil
-	if answer.GetTypeUrl() != typeURL || len(answer.GetResources()) != resources || answer.GetNonce() == "" || answer.GetVersionInfo() == "" {
-		c.Errorf("the answer is %v, want %d of %s", answer, resources, typeURL)
-	}
-	for _, r := range answer.GetResources() {
-		checktest.Same(c, "the type of a resource", typeURL, r.GetTypeUrl())
-	}
-	return answer.GetNonce()
-}
-
-func (c *caller) silence(why string) {
-	c.Helper()
-	if len(c.answers) > 0 {
-		c.Errorf("%s: was answered with %v", why, c.answers)
-		c.answers = nil
-	}
-}
-
-func TestStreamTalk(t *testing.T) {
-	store := NewStore()
-	store.handle(slice("one", "1", "10.0.0.1"), false)
-	c := newCaller(t, store)
-	for _, kind := range []string{typeListener, typeRoute, typeCluster} {
-		c.ask(kind, "", "web.demo")
-		nonce := c.receives(kind, 1)
-		c.ask(kind, nonce, "web.demo")
-		c.silence("an acknowledgement")
-	}
-	c.ask(typeAssignment, "", "web.demo")
-	first := c.receives(typeAssignment, 1)
-	c.ask(typeAssignment, first, "web.demo")
-	c.changed()
-	c.silence("a change of something else")
-
-	store.handle(slice("one", "2", "10.0.0.2"), false)
-	c.changed()
-	second := c.receives(typeAssignment, 1)
-	c.ask(typeAssignment, first, "web.demo", "shop.demo")
-	c.silence("a request from before the last answer")
-	c.ask(typeAssignment, second, "web.demo", "shop.demo")
-	third := c.receives(typeAssignment, 2)
-
-	// Dropped and requested again: the client has forgotten it.
-	c.ask(typeAssignment, third, "shop.demo")
-	c.silence("fewer names")
-	store.handle(slice("one", "3", "10.0.0.3"), false)
-	c.changed()
-	c.silence("a change of what nobody asks for")
-	c.ask(typeAssignment, third, "shop.demo", "web.demo")
-	c.receives(typeAssignment, 2)
-	c.ask(typeAssignment, "", "x.y")
-	c.silence("an empty nonce after an answer")
-}
-
-// TestStreamRefused checks that a refused answer is not repeated.
-func TestStreamRefused(t *testing.T) {
-	store := NewStore()
-	store.handle(slice("one", "1", "10.0.0.1"), false)
-	c := newCaller(t, store)
-	c.ask(typeAssignment, "", "web.demo")
-	nonce := c.receives(typeAssignment, 1)
-	refusal := &discoveryv3.DiscoveryRequest{
-		TypeUrl: typeAssignment, ResponseNonce: nonce, ResourceNames: []string{"web.demo"},
-		ErrorDetail: &rpcstatus.Status{Message: "no\nsuch thing"},
-	}
-	checktest.NoError(t, c.take(refusal))
-	c.silence("a refusal")
-	if n := testutil.ToFloat64(c.metrics.refusals); n != 1 || !strings.Contains(c.logs.String(), `"says"="no such thing"`) ||
-		!strings.Contains(c.logs.String(), `"node"="me"`) {
-		t.Errorf("%v refusals are counted; the log says %s", n, c.logs.String())
-	}
-	store.handle(slice("one", "2", "10.0.0.2"), false)
-	c.changed()
-	c.receives(typeAssignment, 1)
-}
-
-// TestStreamNames checks that every valid service name gets an answer, whether or not
-// the service exists.
-func TestStreamNames(t *testing.T) {
-	c := newCaller(t, NewStore())
-	c.ask(typeListener, "", "web", "Web.demo", "a.b.c", "", "web.demo:80")
-	c.silence("names that no service can have")
-	checktest.Says(t, "the log", c.logs.String(), "<service>.<namespace>")
-	c.ask(typeListener, "", "web.demo", "nobody.demo", "web.demo")
-	c.receives(typeListener, 2)
-	c.ask(typeCluster, "")
-	c.silence("no name")
-	c.ask("type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "", "web.demo")
-	c.silence("another type")
-	err := c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: make([]string, maxNames+1)})
-	checktest.Same(t, "too many names", codes.InvalidArgument, status.Code(err))
-}
-
-// TestStreamAccess checks that a client gets the names that its certificate allows, and no
-// answer for others; without an answer of the API server it is to come back.
-func TestStreamAccess(t *testing.T) {
-	c := newCaller(t, NewStore())
-	c.mayRead = func(_ context.Context, client *x509.Certificate, namespace string) (bool, error) {
-		if namespace == "down" {
-			return false, errors.New("no answer")
-		}
-		return client.Subject.CommonName == "web" && namespace == "demo", nil
-	}
-	c.ask(typeListener, "", "web.demo")
-	c.silence("a client without a certificate")
-	certificate := &x509.Certificate{Subject: pkix.Name{CommonName: "web"}}
-	c.ctx = peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}})
-	c.ask(typeListener, "", "web.demo", "web.other")
-	c.receives(typeListener, 1)
-	checktest.Says(t, "the log", c.logs.String(), "no certificate", "CN=web may not get endpointslices.discovery.k8s.io in namespace other")
-	checktest.Same(t, "no answer of the API server", codes.Unavailable, status.Code(c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: []string{"web.down"}})))
 }
 
 func newServer(t *testing.T, address string, synced func() bool) *server {
@@ -493,37 +398,36 @@ func FuzzRequest(f *testing.F) {
 		if proto.Unmarshal(data, &request) != nil {
 			return
 		}
-		store := NewStore()
-		store.handle(slice("one", "1", "10.0.0.1"), false)
-		c := newCaller(t, store)
+		w := newTalk(t)
+		w.store.handle(slice("one", "1", "10.0.0.1"), false)
 		for range 2 {
-			if err := c.take(&request); err != nil && status.Code(err) != codes.InvalidArgument {
+			if err := w.take(&request); err != nil && status.Code(err) != codes.InvalidArgument {
 				t.Error(err)
 			}
 		}
 	})
 }
 
-// TestExhaustion: clients have bounds together, for streams, names and log lines.
+// TestExhaustion: clients have bounds, each and together, for streams, names and log lines.
 func TestExhaustion(t *testing.T) {
-	c := newCaller(t, NewStore())
+	w := newTalk(t)
 	ask := func(names ...string) codes.Code {
-		return status.Code(c.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: names, ResponseNonce: strconv.Itoa(c.nonces)}))
+		return status.Code(w.take(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: names, ResponseNonce: strconv.Itoa(w.nonces)}))
 	}
-	c.names = semaphore.NewWeighted(3)
-	if got := []codes.Code{ask("a.demo"), ask("a.demo", "b.demo"), ask("c.demo", "d.demo"), ask("a.demo")}; !slices.Equal(got,
-		[]codes.Code{codes.OK, codes.OK, codes.ResourceExhausted, codes.OK}) {
-		t.Errorf("names are answered with %v", got)
-	}
-	if c.forget(); !c.names.TryAcquire(3) {
+	checktest.Same(t, "too many names of one client", codes.InvalidArgument, ask(make([]string, maxNames+1)...))
+	w.names = semaphore.NewWeighted(3)
+	have := []codes.Code{ask("a.demo"), ask("a.demo", "b.demo"), ask("c.demo", "d.demo"), ask("a.demo")}
+	checktest.Same(t, "how names are answered", []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted, codes.OK}, have)
+	if w.forget(); !w.names.TryAcquire(3) {
 		t.Error("the names of a stream that has ended take room")
 	}
-	c.streams = semaphore.NewWeighted(0)
-	checktest.Same(t, "a stream too many", codes.ResourceExhausted, status.Code(c.StreamAggregatedResources(nil)))
+	w.streams = semaphore.NewWeighted(0)
+	checktest.Same(t, "a stream too many", codes.ResourceExhausted, status.Code(w.StreamAggregatedResources(nil)))
+	w.lines = nil
 	for range 100 {
-		c.note("a client does something odd")
+		w.note("a client does something odd")
 	}
-	if lines := strings.Count(c.logs.String(), "something odd"); lines < 1 || lines > 2*lineBurst {
+	if lines := len(w.lines); lines < 1 || lines > 2*lineBurst {
 		t.Errorf("100 oddities make %d lines", lines)
 	}
 }
