@@ -5,6 +5,7 @@ package consul
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,7 +15,6 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func TestEntryRoundTrip(t *testing.T) {
@@ -41,19 +41,6 @@ func TestTags(t *testing.T) {
 	if have := there.entry("web").Metadata; !cmp.Equal(have, e.Metadata) {
 		t.Errorf("the metadata came back as %v, want %v", have, e.Metadata)
 	}
-}
-
-func TestEntriesOfOthers(t *testing.T) {
-	stored := checktest.Must(encoded("web", registrytest.SixEntry()))(t)
-	copied := instance{Service: stored}
-	copied.Node.Node = "agent-1"
-	if e := copied.entry("web"); e.Owner != (registry.Owner{}) || e.ID != "demo.web-1.0a@agent-1" {
-		t.Errorf("a copy on another node became %+v", e)
-	}
-	bare := instance{Service: service{ID: "web"}, Checks: []check{{Status: passing}, {Status: "warning"}}}
-	bare.Node.Node, bare.Node.Address = "agent-1", "192.0.2.1"
-	want := registry.Entry{ID: "web@agent-1", Address: "192.0.2.1", Version: "0.2.0"}
-	checktest.Same(t, "an instance without an address", want, bare.entry("web"))
 }
 
 func TestWhatConsulCannotHoldIsRefused(t *testing.T) {
@@ -110,33 +97,17 @@ func TestOptions(t *testing.T) {
 
 func token(text string) map[string][]byte { return map[string][]byte{KeyToken: []byte(text)} }
 
-// fake gives the same answer to every list.
-func fake(t *testing.T, code int, header http.Header, body string) *Registry {
-	t.Helper()
-	server := registrytest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Has("consistent") {
-			for key, values := range header {
-				w.Header()[key] = values
-			}
-		}
-		w.WriteHeader(code)
-		_, _ = w.Write([]byte(body))
-	}))
-	return registrytest.Connect(New(server, "", token("s3cret\n")))(t)
-}
-
 func TestAnswersThatAreNone(t *testing.T) {
-	registrytest.CheckAnswers(t, func(code int, body string) error {
-		_, err := fake(t, code, http.Header{"Location": {"/other"}}, body).List(t.Context(), "web")
+	registrytest.CheckAnswers(t, func(t *testing.T, a registrytest.Answer) error {
+		server := registrytest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("consistent") {
+				maps.Copy(w.Header(), a.Header)
+			}
+			w.WriteHeader(a.Code)
+			_, _ = w.Write([]byte(a.Body))
+		}))
+		_, err := registrytest.Connect(New(server, "", token("s3cret\n")))(t).List(t.Context(), "web")
 		return err
-	})
-	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
-		Code   int
-		Header http.Header
-		Body   string
-	}) string {
-		_, err := fake(t, test.Code, test.Header, test.Body).List(t.Context(), "web")
-		return registrytest.Verdict(t, err)
 	})
 }
 
@@ -271,6 +242,5 @@ func FuzzDecode(f *testing.F) {
 			return nil
 		}
 		return registry.Entries(list, func(i instance) registry.Entry { return i.entry("web") })
-	}, `[{"Node":{"Node":"agent-1","Address":"192.0.2.1"},"Service":{"ID":"web","Tags":["b","a"],"Meta":{"usher-uid":"u","k":"v"},`+
-		`"Weights":{"Passing":1}},"Checks":[{"Status":"passing","ModifyIndex":7}]}]`, `[null,{"Service":{"Weights":{"Passing":-1}},"Checks":[{}]}]`)
+	})
 }

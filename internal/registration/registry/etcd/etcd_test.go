@@ -126,19 +126,6 @@ func TestValueLayout(t *testing.T) {
 	}
 }
 
-func TestValuesOfOthersHaveNoOwner(t *testing.T) {
-	for _, text := range []string{
-		"", "10.0.0.1:80", "{", `{"Op":0}`, `{"Addr":"nowhere"}`, `{"Addr":"10.0.0.1:80","Metadata":"text"}`,
-		`{"Addr":"10.0.0.1:80","Metadata":{"usher":"mine","weight":"much"}}`,
-		`{"Addr":"10.0.0.1:80","Metadata":{"usher":[1]}}`,
-	} {
-		entry := decode("a", &mvccpb.KeyValue{Value: []byte(text), ModRevision: 7})
-		if entry.Owner != (registry.Owner{}) || entry.ID != "a" || entry.Version != "7" {
-			t.Errorf("%q became %+v", text, entry)
-		}
-	}
-}
-
 func TestReservedMetadataIsRefused(t *testing.T) {
 	for _, key := range []string{metaWeight, metaOwner} {
 		_, err := encoded(registry.Entry{Address: "10.0.0.1", Port: 80, Metadata: map[string]string{key: "x"}})
@@ -152,8 +139,7 @@ func TestOptionsNeedEndpoints(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	own := checktest.Must(encoded(registrytest.Entry("a")))(f)
 	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
 		return []registry.Entry{decode("a", &mvccpb.KeyValue{Value: []byte(text)})}
-	}, own, "10.0.0.1:80", `{"Addr":"[::1]:99999999999","Metadata":{"usher":{"cluster":1},"weight":1e99,"a":null}}`)
+	})
 }

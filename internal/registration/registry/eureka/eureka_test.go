@@ -20,7 +20,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func stored(t *testing.T) instance {
@@ -49,22 +48,6 @@ func TestEntryRoundTrip(t *testing.T) {
 	}
 }
 
-func TestEntriesOfOthers(t *testing.T) {
-	copied := stored(t)
-	copied.InstanceID = "another"
-	if e := copied.entry(); e.Owner != (registry.Owner{}) || e.ID != "another" || e.Weight != 1 {
-		t.Errorf("metadata copied to another instance made it %+v", e)
-	}
-	var list several
-	const old = `{"hostName":"host-1","ipAddr":"192.0.2.1","status":"DOWN","port":{"$":"80","@enabled":"false"},
-		"securePort":{"$":"443","@enabled":"true"},"metadata":{"@class":"java.util.Collections$EmptyMap"}}`
-	if err := json.Unmarshal([]byte(old), &list); err != nil || len(list) != 1 {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	want := registry.Entry{ID: "host-1", Address: "192.0.2.1", Port: 443, Version: list[0].version()}
-	checktest.Same(t, "an instance of an old client", want, list[0].entry())
-}
-
 func TestWhatEurekaCannotHoldIsRefused(t *testing.T) {
 	for _, key := range []string{"usher-uid", metaWeight, "@class", "a/b", ""} {
 		e := registrytest.SixEntry()
@@ -87,37 +70,27 @@ func connect(t *testing.T, secret map[string][]byte, clock clock.WithTicker, han
 	return registrytest.Connect(New(spec, secret, clock))(t)
 }
 
+// TestAnswersThatAreNone: the other answer is that of /apps/delta, and of /apps unless it is 403.
 func TestAnswersThatAreNone(t *testing.T) {
-	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
-		Code  int
-		Body  string
-		Delta int // The status code of /apps/delta, and of /apps unless it is 403.
-	}) string {
-		return registrytest.Verdict(t, listing(t, test.Code, test.Body, test.Delta))
+	registrytest.CheckAnswers(t, func(t *testing.T, a registrytest.Answer) error {
+		secret := map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte(registrytest.Secret + "\n")}
+		r := connect(t, secret, clock.RealClock{}, func(w http.ResponseWriter, r *http.Request) {
+			user, password, _ := r.BasicAuth()
+			switch {
+			case user != "me" || password != registrytest.Secret:
+				t.Errorf("the login is %s, %s", user, password)
+			case r.URL.Path == "/apps/WEB":
+				w.WriteHeader(a.Code)
+				_, _ = w.Write([]byte(a.Body))
+				return
+			case r.URL.Path == "/apps/delta" || a.Other != http.StatusForbidden:
+				w.WriteHeader(a.Other)
+			}
+			_, _ = w.Write([]byte(`{"applications":{}}`))
+		})
+		_, err := r.List(t.Context(), "web")
+		return err
 	})
-	registrytest.CheckAnswers(t, func(code int, body string) error { return listing(t, code, body, http.StatusOK) })
-}
-
-// listing lists the application WEB with a server that gives this answer.
-func listing(t *testing.T, code int, body string, delta int) error {
-	t.Helper()
-	secret := map[string][]byte{credentials.KeyUsername: []byte("me"), credentials.KeyPassword: []byte(registrytest.Secret + "\n")}
-	r := connect(t, secret, clock.RealClock{}, func(w http.ResponseWriter, r *http.Request) {
-		user, password, _ := r.BasicAuth()
-		switch {
-		case user != "me" || password != registrytest.Secret:
-			t.Errorf("the login is %s, %s", user, password)
-		case r.URL.Path == "/apps/WEB":
-			w.WriteHeader(code)
-			_, _ = w.Write([]byte(body))
-			return
-		case r.URL.Path == "/apps/delta" || delta != http.StatusForbidden:
-			w.WriteHeader(delta)
-		}
-		_, _ = w.Write([]byte(`{"applications":{}}`))
-	})
-	_, err := r.List(t.Context(), "web")
-	return err
 }
 
 // frozen is a server whose list never changes, and that records its requests.
@@ -211,6 +184,5 @@ func FuzzDecode(f *testing.F) {
 			return nil
 		}
 		return registry.Entries(list, instance.entry)
-	}, `{"instanceId":"a","ipAddr":"10.0.0.1","status":"UP","port":{"$":"80","@enabled":"true"},"lastDirtyTimestamp":"7",`+
-		`"metadata":{"@class":"x","usher-id":"a","usher-uid":"u","weight":"-1"}}`, `[null,{"port":{"$":1e9}},{"port":{"$":null}}]`)
+	})
 }

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -37,17 +35,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestNamesOfOthersHaveNoOwner(t *testing.T) {
-	for _, name := range []string{
-		"web1", "demo.web-x7k2p.0a1b2c3d", "a:b", "a:usher:b:c", "a:other:5e0c:web:" + uid, ":usher:5e0c:web:" + uid,
-		"a:usher::web:" + uid, "a:usher:5e0c:web:", "a:usher:5e0c:web:u:demo", "a:usher:5e0c:web:u:demo:pod:more",
-	} {
-		if have := identify(name); have.Owner != (registry.Owner{}) || have.ID != name {
-			t.Errorf("%q became %+v", name, have)
-		}
-	}
-}
-
 func TestNamesThatWouldBeCommands(t *testing.T) {
 	for _, id := range []string{"a;b", "a:b", "a#b", "a\\b"} {
 		_, err := nameOf(owned(id))
@@ -56,22 +43,6 @@ func TestNamesThatWouldBeCommands(t *testing.T) {
 }
 
 const columns = "# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_port\n"
-
-func TestParseServers(t *testing.T) {
-	have, err := parseServers("1\n" + columns +
-		"3 web 1 theirs 192.0.2.1 0 5 1 80\n3 web 2 another:usher:5e0c:web:" + uid + ":demo:web-x7k2p fd00::2 2 8 10 8080\n")
-	if err != nil || len(have) != 2 {
-		t.Fatalf("%d servers, %v", len(have), err)
-	}
-	mine := owned("another")
-	mine.Address, mine.Port, mine.Weight = "fd00::2", 8080, 10
-	if diff := gocmp.Diff(mine, have[1].entry); diff != "" || have[1].admin != 8 {
-		t.Errorf("admin state %d, and the entry differs (-want +have):\n%s", have[1].admin, diff)
-	}
-	if !have[0].foreign() || have[1].foreign() {
-		t.Error("foreign is the wrong one")
-	}
-}
 
 func TestAnswersThatAreNotUnderstood(t *testing.T) {
 	for _, text := range []string{
@@ -84,13 +55,6 @@ func TestAnswersThatAreNotUnderstood(t *testing.T) {
 	for _, text := range []string{"", "nothing", "# pxname,svname,qcur,scur\nweb,a,0", "# pxname,svname,qcur,scur\nweb,a,0,many"} {
 		_, err := parseSessions("web", text)
 		registrytest.Check(t, "the sessions "+text, err, registry.ErrPermanent)
-	}
-}
-
-func TestSessionsAndQueueCount(t *testing.T) {
-	have, err := parseSessions("web", "# pxname,svname,qcur,qmax,scur\nweb,a,1,9,2\nother,a,0,0,7\nweb,b,0,3,0\n")
-	if diff := gocmp.Diff(map[string]int{"a": 3, "b": 0}, have); err != nil || diff != "" {
-		t.Errorf("%v (-want +have):\n%s", err, diff)
 	}
 }
 
@@ -180,6 +144,5 @@ func FuzzDecode(f *testing.F) {
 			servers[i].sessions = sessions[servers[i].name]
 		}
 		return registry.Entries(r.merge([][]server{servers}), view.asEntry)
-	}, "1\n"+columns+"3 web 1 a:usher:5e0c:web:u 10.0.0.1 2 8 10 8080\n3 web 2 theirs 192.0.2.1 0 5 1 80"+prompt+
-		"# pxname,svname,qcur,qmax,scur\nweb,a:usher:5e0c:web:u,1,9,2\n"+prompt, "1\n# srv_name\nx > y"+prompt, "\n>"+prompt)
+	})
 }

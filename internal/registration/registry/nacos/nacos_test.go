@@ -16,7 +16,6 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func stored(t *testing.T, e registry.Entry) instance {
@@ -39,23 +38,6 @@ func TestEntryRoundTrip(t *testing.T) {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
-}
-
-func TestEntriesOfOthers(t *testing.T) {
-	ours := stored(t, registrytest.SixEntry())
-	copied := ours
-	copied.IP = "192.0.2.1"
-	if e := copied.entry(); e.Owner != (registry.Owner{}) || e.ID != "192.0.2.1:80" {
-		t.Errorf("metadata copied to another instance made it %+v", e)
-	}
-	moved := registrytest.SixEntry()
-	moved.Address = "fd00::2"
-	both := identify([]instance{stored(t, moved), ours})
-	if both[0].entry.ID != "demo.web-1.0a" || both[1].entry.ID != "demo.web-1.0a@[fd00::2]:80" ||
-		both[1].entry.Owner != registrytest.SixEntry().Owner {
-		t.Errorf("two instances with one ID are %+v", both)
-	}
-	checktest.Same(t, "a small weight", 1, (instance{IP: "192.0.2.1", Port: 1, Weight: 0.2, Healthy: true, Enabled: true}).entry().Weight)
 }
 
 func TestWhatNacosCannotHoldIsRefused(t *testing.T) {
@@ -119,35 +101,26 @@ func connect(t *testing.T, handler http.HandlerFunc) *Registry {
 	return registrytest.Connect(New(registrytest.Serve(t, handler), root, secret))(t)
 }
 
+// TestAnswersThatAreNone: the other answer is whether the server is ready.
 func TestAnswersThatAreNone(t *testing.T) {
-	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
-		Code, Ready int
-		Body        string
-	}) string {
-		return registrytest.Verdict(t, listing(t, test.Code, test.Body, test.Ready))
+	registrytest.CheckAnswers(t, func(t *testing.T, a registrytest.Answer) error {
+		r := connect(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/nacos/v3/auth/user/login":
+				_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
+			case "/nacos/v3/admin/core/state/readiness":
+				w.WriteHeader(a.Other)
+				_, _ = w.Write([]byte(`{"code":0,"data":"ok"}`))
+			case "/nacos/v3/admin/ns/instance/list":
+				w.WriteHeader(a.Code)
+				_, _ = w.Write([]byte(a.Body))
+			default:
+				t.Errorf("Nacos does not have the path %s", r.URL.Path)
+			}
+		})
+		_, err := r.List(t.Context(), "web")
+		return err
 	})
-	registrytest.CheckAnswers(t, func(code int, body string) error { return listing(t, code, body, http.StatusOK) })
-}
-
-// listing lists a service with a server that gives this answer.
-func listing(t *testing.T, code int, body string, ready int) error {
-	t.Helper()
-	r := connect(t, func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/nacos/v3/auth/user/login":
-			_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
-		case "/nacos/v3/admin/core/state/readiness":
-			w.WriteHeader(ready)
-			_, _ = w.Write([]byte(`{"code":0,"data":"ok"}`))
-		case "/nacos/v3/admin/ns/instance/list":
-			w.WriteHeader(code)
-			_, _ = w.Write([]byte(body))
-		default:
-			t.Errorf("Nacos does not have the path %s", r.URL.Path)
-		}
-	})
-	_, err := r.List(t.Context(), "web")
-	return err
 }
 
 // TestLogins checks that a login is renewed before its end, and after the server
@@ -190,6 +163,5 @@ func FuzzDecode(f *testing.F) {
 			return nil
 		}
 		return registry.Entries(identify(list), listed.asEntry)
-	}, `[{"ip":"10.0.0.1","port":80,"weight":1e300,"healthy":true,"enabled":true,"metadata":{"usher-id":"a","usher-address":"10.0.0.1:80"}}]`,
-		`[null,{"ip":"::1","weight":-0.5},{"metadata":{"usher-id":":0","usher-address":":0"}}]`)
+	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 const (
@@ -265,9 +266,16 @@ func CheckRefused(t *testing.T, what string, err error, id string, mark error, w
 }
 
 // FuzzDecode decodes whatever a registry may answer: decode must not panic, and must return the
-// same entries each time.
+// same entries each time. It begins with the seeds; without any, with the answers in
+// testdata/decode.txt, of which the entries come that stand there.
 func FuzzDecode(f *testing.F, decode func(text string) []registry.Entry, seeds ...string) {
 	f.Helper()
+	if len(seeds) == 0 {
+		for _, s := range scenariotest.Read(f, "testdata/decode.txt") {
+			seeds = append(seeds, strings.Join(s.Given, "\n"))
+			checktest.Same(f, s.Name, strings.Join(s.Want, "\n"), shown(decode(seeds[len(seeds)-1])))
+		}
+	}
 	for _, seed := range seeds {
 		f.Add(seed)
 	}
@@ -276,6 +284,16 @@ func FuzzDecode(f *testing.F, decode func(text string) []registry.Entry, seeds .
 			t.Errorf("%q is first %+v, and then %+v", text, first, second)
 		}
 	})
+}
+
+// shown are entries as testdata/decode.txt has them.
+func shown(entries []registry.Entry) string {
+	var lines []string
+	for _, e := range entries {
+		line := fmt.Sprintf("%s: %s, weight %d, %v, %s; %s", e.ID, e.HostPort(), e.Weight, e.Metadata, e.Owner, e.Unsettled)
+		lines = append(lines, strings.TrimRight(line, "; "))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // CheckAddresses checks that each of these is refused permanently: addresses that are none, and a
@@ -332,24 +350,20 @@ func Say(text string) func(net.Conn) {
 	}
 }
 
-// CheckAnswers checks what a connector makes of answers that are no list. list calls List
-// with a server that gives the answer.
-func CheckAnswers(t *testing.T, list func(code int, body string) error) {
+// Answer is what a server answers to a list, and how to another request that tells it from other
+// servers.
+type Answer struct {
+	Code   int
+	Header http.Header
+	Body   string
+	Other  int
+}
+
+// CheckAnswers checks what a connector makes of the answers in testdata/answers.txt, beside it and
+// here. list calls List with a server that gives the answer.
+func CheckAnswers(t *testing.T, list func(t *testing.T, a Answer) error) {
 	t.Helper()
-	for name, test := range map[string]struct {
-		code int
-		body string
-		want error
-	}{
-		"a page":       {http.StatusOK, "<html>", registry.ErrPermanent},
-		"an object":    {http.StatusOK, "{}", registry.ErrPermanent},
-		"a redirect":   {http.StatusFound, "", registry.ErrPermanent},
-		"unauthorized": {http.StatusUnauthorized, Secret, registry.ErrPermanent},
-		"forbidden":    {http.StatusForbidden, Secret, registry.ErrPermanent},
-		"too many":     {http.StatusTooManyRequests, "", registry.ErrTransient},
-		"broken":       {http.StatusInternalServerError, "", registry.ErrTransient},
-		"unavailable":  {http.StatusServiceUnavailable, "", registry.ErrTransient},
-	} {
-		Check(t, name, list(test.code, test.body), test.want)
+	for _, file := range []string{"../registrytest/testdata/answers.txt", "testdata/answers.txt"} {
+		scenariotest.Table(t, file, func(t *testing.T, a Answer) string { return Verdict(t, list(t, a)) })
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -49,30 +48,6 @@ func TestCuratorContent(t *testing.T) {
 		`"owner":{"cluster":"here","namespace":"demo","registration":"web","pod":"demo.web-1.0a","uid":"uid-demo.web-1.0a"}}}`
 	if err != nil || name != "demo.web-1.0a" || string(data) != want {
 		t.Errorf("%s: %s, %v; want %s", name, data, err, want)
-	}
-}
-
-func TestNodesOfOthers(t *testing.T) {
-	provider := url.QueryEscape("dubbo://192.0.2.1:20880/org.example.Web?application=shop&interface=org.example.Web&side=provider")
-	for name, test := range map[string]struct {
-		layout     layout
-		node, data string
-		want       registry.Entry
-	}{
-		"Curator's": {curator{}, "a", `{"name":"web","address":"192.0.2.1","port":1,"payload":{"@class":"x","n":1},"enabled":true}`,
-			registry.Entry{Address: "192.0.2.1", Port: 1, Weight: 1, Metadata: map[string]string{"@class": "x"}}},
-		"no JSON":          {curator{}, "a", "192.0.2.1", registry.Entry{Address: "192.0.2.1", Weight: 1}},
-		"nothing":          {curator{}, "a", "", registry.Entry{Weight: 1}},
-		"disabled":         {curator{}, "a", `{"address":"192.0.2.1","enabled":false}`, registry.Entry{Address: "192.0.2.1"}},
-		"without a port":   {curator{}, "a", `{"address":"x","port":null,"payload":"p"}`, registry.Entry{Address: "x", Weight: 1}},
-		"another's mark":   {curator{}, "a", `{"address":"x","usher":"mine"}`, registry.Entry{Address: "x", Weight: 1}},
-		"Dubbo's":          {dubbo{}, provider, "192.0.2.1", registry.Entry{Address: "192.0.2.1", Port: 20880, Weight: 100, Metadata: map[string]string{"application": "shop"}}},
-		"no escape":        {dubbo{}, "%zz", "", registry.Entry{Address: "%zz", Weight: 100}},
-		"no URL":           {dubbo{}, "theirs", "", registry.Entry{Weight: 100}},
-		"a mark, no owner": {dubbo{}, "theirs", `{"usher":[1]}`, registry.Entry{Weight: 100}},
-	} {
-		test.want.ID = test.node
-		checktest.Same(t, name, test.want, test.layout.decode(test.node, []byte(test.data)))
 	}
 }
 
@@ -184,8 +159,7 @@ func FuzzDecode(f *testing.F) {
 	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
 		name, data, _ := strings.Cut(text, "\n")
 		return []registry.Entry{curator{}.decode(name, []byte(data)), dubbo{}.decode(name, []byte(data))}
-	}, "a\n"+`{"name":"web","address":"192.0.2.1","port":1,"payload":{"@class":"x","n":1},"enabled":true,"usher":{"weight":-1,"owner":{"cluster":"c"}}}`,
-		url.QueryEscape("dubbo://[::1]:20880/org.example.Web?usher=a&weight=1e9&=&a")+"\n"+`{"usher":{"owner":{"uid":"u"}}}`, "%zz\n{")
+	})
 }
 
 // bytesConn is a connection on which a server sends some bytes and hangs up.
