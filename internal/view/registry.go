@@ -99,10 +99,7 @@ func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace
 		}
 	}
 	if o := r.Status.LastOutage; o != nil {
-		v.OutageFrom = o.From.Time
-		if o.To != nil {
-			v.OutageTo = o.To.Time
-		}
+		v.OutageFrom, v.OutageTo = o.From.Time, ptr.Deref(o.To, metav1.Time{}).Time
 	}
 	for _, user := range r.Status.Users {
 		at := slices.IndexFunc(namespaces, func(n Namespace) bool { return n.Name == user.Namespace })

@@ -91,22 +91,14 @@ func New(s *usherv1alpha1.HAProxyRegistry, secret map[string][]byte) (*Registry,
 }
 
 func parseTarget(address string, secret map[string][]byte) (target, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		u = &url.URL{}
-	}
-	switch u.Scheme {
-	case "unix":
-		if u.Host == "" && strings.HasPrefix(u.Path, "/") {
-			return target{"unix", u.Path, (&net.Dialer{}).DialContext}, nil
-		}
-	case "tcp", "tls":
-		if u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
-			break
-		}
-		if u.Scheme == "tcp" {
-			return target{"tcp", u.Host, (&net.Dialer{}).DialContext}, nil
-		}
+	switch u, err := url.Parse(address); {
+	case err != nil:
+	case u.Scheme == "unix" && u.Host == "" && strings.HasPrefix(u.Path, "/"):
+		return target{"unix", u.Path, (&net.Dialer{}).DialContext}, nil
+	case u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil:
+	case u.Scheme == "tcp":
+		return target{"tcp", u.Host, (&net.Dialer{}).DialContext}, nil
+	case u.Scheme == "tls":
 		config, err := credentials.TLS(secret)
 		return target{"tcp", u.Host, (&tls.Dialer{Config: config}).DialContext}, err
 	}
