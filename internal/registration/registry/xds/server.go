@@ -16,7 +16,6 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -69,11 +68,10 @@ type TLSFiles struct {
 // server serves clients on one address. It starts once it knows the full state, and
 // persists nothing.
 type server struct {
+	*adsServer
 	address string
-	ads     *adsServer
 	creds   credentials.TransportCredentials
 	synced  toolscache.InformerSynced
-	log     logr.Logger
 	serving atomic.Bool
 }
 
@@ -104,12 +102,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options ServerOptions) (*Store
 	if err != nil {
 		return nil, fmt.Errorf("follow EndpointSlices: %w", err)
 	}
-	log := mgr.GetLogger().WithName("xds")
-	s := &server{
-		address: options.Address, creds: creds, synced: handle.HasSynced, log: log,
-		ads: newADS(store, m, log),
-	}
-	s.ads.mayRead = options.MayRead
+	ads := newADS(store, m, mgr.GetLogger().WithName("xds"))
+	ads.mayRead = options.MayRead
+	s := &server{adsServer: ads, address: options.Address, creds: creds, synced: handle.HasSynced}
 	if err := errors.Join(mgr.Add(s), mgr.AddReadyzCheck("xds", s.ready)); err != nil {
 		return nil, fmt.Errorf("set up the xDS server: %w", err)
 	}
@@ -133,7 +128,7 @@ func (s *server) Start(ctx context.Context) error {
 			Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: maxAgeGrace,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}))
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s.ads)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s.adsServer)
 	s.log.Info("Serving xDS", "address", listener.Addr().String(), "tls", s.creds.Info().SecurityProtocol)
 	s.serving.Store(true)
 	defer s.serving.Store(false)

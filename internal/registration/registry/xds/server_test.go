@@ -276,10 +276,7 @@ func TestAwaitServedEnds(t *testing.T) {
 func newServer(t *testing.T, address string, synced func() bool) *server {
 	t.Helper()
 	m := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
-	return &server{
-		address: address, creds: insecure.NewCredentials(), log: logr.Discard(), synced: synced,
-		ads: newADS(NewStore(), m, logr.Discard()),
-	}
+	return &server{adsServer: newADS(NewStore(), m, logr.Discard()), address: address, creds: insecure.NewCredentials(), synced: synced}
 }
 
 // free returns an address on which nothing listens.
