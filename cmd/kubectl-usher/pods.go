@@ -277,7 +277,10 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 		case <-ctx.Done():
 			return fmt.Errorf("pod/%s is still there; kubectl usher why pod/%s -n %s says what it waits for", pod.Name, pod.Name, pod.Namespace)
 		case e := <-changes.ResultChan():
-			pod = podOf(e)
+			// No version of the Pod is missed; it is nil after a watch that has ended.
+			if pod, _ = e.Object.(*corev1.Pod); e.Type == watch.Deleted {
+				pod = nil
+			}
 		case <-clock.C:
 			d.why(ctx)
 			pod = nil
@@ -316,15 +319,6 @@ func (d *draining) tell(format string, args ...any) {
 		d.told[text] = true
 		tell(d.Out, "%6.1fs  pod/%s %s\n", time.Since(d.began).Seconds(), d.pod.Name, text)
 	}
-}
-
-// podOf is the Pod of an event, so that no version of it is missed; nil after a watch that
-// has ended, and for a Pod that is gone.
-func podOf(e watch.Event) *corev1.Pod {
-	if pod, ok := e.Object.(*corev1.Pod); ok && e.Type != watch.Deleted {
-		return pod
-	}
-	return nil
 }
 
 // step looks at the Pod, tells what has changed, and asks for what comes next. It reports

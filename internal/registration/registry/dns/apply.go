@@ -203,8 +203,6 @@ func (i *instance) listed() bool { return len(i.srvs) > 0 }
 // exists reports whether it has records other than SRV.
 func (i *instance) exists() bool { return len(slices.Concat(i.sets[:]...)) > 0 }
 
-func compareText(a, b dns.RR) int { return strings.Compare(a.String(), b.String()) }
-
 // List implements registry.Connector. It queries the SRV records, and for the address
 // and TXT records of each target in the zone. That needs only the right to query, and
 // reads nothing of other services.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -189,6 +190,6 @@ func records[T dns.RR](answer *dns.Msg, question dns.Question) []T {
 			found = append(found, record)
 		}
 	}
-	slices.SortFunc(found, func(a, b T) int { return compareText(a, b) })
+	slices.SortFunc(found, func(a, b T) int { return strings.Compare(a.String(), b.String()) })
 	return found
 }

@@ -183,7 +183,7 @@ func (r *Registry) write(ctx context.Context, shelves []*shelf) (stale bool, err
 		err := r.send(ctx, s)
 		switch {
 		case err == nil:
-		case outdated(err, s):
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err) && s.object.UID != "": // unless a new one lacks its namespace
 			stale = true
 		case apierrors.IsInvalid(err):
 			for _, id := range slices.Compact(slices.Sorted(slices.Values(s.changed))) {
@@ -199,12 +199,6 @@ func (r *Registry) write(ctx context.Context, shelves []*shelf) (stale bool, err
 		}
 	}
 	return stale, errors.Join(refused...)
-}
-
-// outdated reports whether the slice changed since it was read.
-func outdated(err error, s *shelf) bool {
-	// For a new slice, not found means that its namespace is missing.
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) && s.object.UID != ""
 }
 
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete

@@ -19,7 +19,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,12 +57,6 @@ func (s *Store) Connector(options endpointslice.Options) (registry.Connector, er
 
 // nameOf returns the name that clients ask for.
 func nameOf(namespace, service string) string { return service + "." + namespace }
-
-// validName reports whether a service can have the name.
-func validName(name string) bool {
-	service, namespace, two := strings.Cut(name, ".")
-	return two && len(validation.IsDNS1123Label(service)) == 0 && len(validation.IsDNS1123Label(namespace)) == 0
-}
 
 // Store is the served state. An informer fills it; everything in it is also in the API
 // server.

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -210,10 +211,10 @@ func (s *stream) forget() {
 
 // wrong says why the client does not get a name; empty if it does.
 func (s *stream) wrong(name string) (string, error) {
-	if !validName(name) {
+	service, namespace, _ := strings.Cut(name, ".")
+	if len(validation.IsDNS1123Label(service))+len(validation.IsDNS1123Label(namespace)) > 0 {
 		return "no service can have it, use <service>.<namespace>", nil
 	}
-	_, namespace, _ := strings.Cut(name, ".")
 	if s.mayRead == nil || s.allowed[namespace] {
 		return "", nil
 	}
