@@ -137,15 +137,10 @@ func waitText(w *view.Wait, now time.Time) string {
 // all by what they have in common.
 const mostPods = 40
 
-// worstFirst returns the Pods by rank, and among equals by name.
-func worstFirst(pods []view.Pod) []view.Pod {
-	return slices.SortedStableFunc(slices.Values(pods), func(a, b view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
-}
-
 // worst returns the Pods to list one by one, in trouble first, and the others: of more than
 // limit Pods, all that just serve.
 func worst(pods []view.Pod, limit int) (shown, rest []view.Pod) {
-	sorted := worstFirst(pods)
+	sorted := slices.SortedStableFunc(slices.Values(pods), func(a, b view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
 	at := len(sorted)
 	if at > limit {
 		at = limit
@@ -204,7 +199,7 @@ func groups(pods []view.Pod) []*group {
 func (p *page) members(w *view.Workload, now time.Time) {
 	limit := min(mostPods, p.room()-1) // a header
 	if len(w.Members) > limit {
-		p.groups(groups(worstFirst(w.Members)), now)
+		p.groups(groups(w.Members), now)
 		limit = min(mostPods, p.room()-2) // an empty line, and a header
 	}
 	shown, _ := worst(w.Members, max(limit, 0))

@@ -190,10 +190,7 @@ func (e Entry) HostPort() string { return net.JoinHostPort(e.Address, strconv.It
 // the address as a whole.
 func (e *Entry) SetHostPort(text string) {
 	e.Address = text
-	host, port, err := net.SplitHostPort(text)
-	if err != nil {
-		return
-	}
+	host, port, _ := net.SplitHostPort(text) // no port of another form
 	if number, err := strconv.ParseInt(port, 10, 32); err == nil {
 		e.Address, e.Port = host, int32(number)
 	}
