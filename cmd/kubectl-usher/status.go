@@ -143,10 +143,8 @@ func worst(pods []view.Pod, limit int) (shown, rest []view.Pod) {
 	sorted := slices.SortedStableFunc(slices.Values(pods), func(a, b view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
 	at := len(sorted)
 	if at > limit {
-		at = limit
-		if serves := slices.IndexFunc(sorted, func(p view.Pod) bool { return p.Rank() == view.RankServes }); serves >= 0 {
-			at = min(at, serves)
-		}
+		serves, _ := slices.BinarySearchFunc(sorted, view.RankServes, func(p view.Pod, rank view.Rank) int { return cmp.Compare(p.Rank(), rank) })
+		at = min(limit, serves)
 	}
 	return sorted[:at], sorted[at:]
 }

@@ -84,12 +84,11 @@ func idOf(w *view.Workload) string { return w.Kind + "/" + w.Namespace + "/" + w
 // setOf is what is known of a workload.
 func (r *Recorder) setOf(w *view.Workload) *Set {
 	run := &r.recording.Runs[0]
-	at := slices.IndexFunc(run.Sets, func(s Set) bool { return s.ID == idOf(w) })
-	if at < 0 {
-		run.Sets = append(run.Sets, Set{ID: idOf(w)})
-		at = len(run.Sets) - 1
+	if known := list.Find(run.Sets, func(s *Set) bool { return s.ID == idOf(w) }); known != nil {
+		return known
 	}
-	return &run.Sets[at]
+	run.Sets = append(run.Sets, Set{ID: idOf(w)})
+	return &run.Sets[len(run.Sets)-1]
 }
 
 // set brings what is known of a workload up to date, and returns the difference.

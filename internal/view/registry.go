@@ -118,16 +118,14 @@ func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace
 func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *usherv1alpha1.RegistryUser) Use {
 	u := Use{Namespace: user.Namespace, Registration: user.Registration, Service: user.Service, Problem: n.Unread}
 	registrations, pods := Each[*usherv1alpha1.Registration](n.Objects), Each[*corev1.Pod](n.Objects)
-	at := slices.IndexFunc(registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == user.Registration })
+	r := list.By(registrations, (*usherv1alpha1.Registration).GetName)[user.Registration]
 	switch {
 	case u.Problem != "":
 		return u
-	case at < 0:
+	case r == nil:
 		u.Problem = "the Registration is gone, and its entries may be left"
 		return u
-	}
-	r := registrations[at]
-	if r.Spec.Instance.Service != user.Service || !slices.Contains(r.Spec.Registries, registry.Name) {
+	case r.Spec.Instance.Service != user.Service || !slices.Contains(r.Spec.Registries, registry.Name):
 		u.Problem = "the Registration does not use this service any more, and its entries may be left"
 		return u
 	}

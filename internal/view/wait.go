@@ -69,9 +69,8 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 		return
 	}
 	for _, key := range b.Keys {
-		at := slices.IndexFunc(w.holds, func(h regplan.Hold) bool { return h.Key == key })
-		if at >= 0 {
-			w.held(&w.holds[at])
+		if hold := list.Find(w.holds, func(h *regplan.Hold) bool { return h.Key == key }); hold != nil {
+			w.held(hold)
 			continue
 		}
 		// A key of Usher's domain has no other who could answer it.

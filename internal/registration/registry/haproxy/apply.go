@@ -104,8 +104,8 @@ func (w *worker) put(j job) []command {
 	do := func(success *regexp.Regexp, words ...string) command {
 		return command{id: e.ID, line: strings.Join(words, " "), success: success}
 	}
-	at := slices.IndexFunc(j.servers[w.at], func(s server) bool { return s.name == j.name })
-	if at < 0 {
+	have := list.Find(j.servers[w.at], func(s *server) bool { return s.name == j.name })
+	if have == nil {
 		words := []string{"add server", full, e.HostPort(), "weight", strconv.Itoa(int(e.Weight))}
 		commands := []command{do(added, append(words, strings.Fields(w.options)...)...)}
 		if slices.Contains(strings.Fields(w.options), "check") {
@@ -115,7 +115,6 @@ func (w *worker) put(j job) []command {
 		// sends it no requests.
 		return append(commands, do(silent, "set server", full, "state ready"))
 	}
-	have := j.servers[w.at][at]
 	var commands []command
 	if have.entry.Address != e.Address || have.entry.Port != e.Port {
 		commands = append(commands, do(moved, "set server", full, "addr", e.Address, "port", strconv.Itoa(int(e.Port))))
