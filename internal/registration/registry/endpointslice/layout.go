@@ -243,11 +243,10 @@ func encoded(e registry.Entry) (item, group, error) {
 	if g.portName, g.appProtocol, err = portMetadata(rest); err != nil {
 		return item{}, group{}, registry.Permanent(fmt.Errorf("instance.metadata: %w", err))
 	}
-	serves, held, yes := e.Weight > 0, e.Weight == 0, true
 	made := item{
 		endpoint: discoveryv1.Endpoint{
 			Addresses:  []string{e.Address},
-			Conditions: discoveryv1.EndpointConditions{Ready: &serves, Serving: &yes, Terminating: &held},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(e.Weight > 0), Serving: new(true), Terminating: new(e.Weight == 0)},
 			TargetRef: &corev1.ObjectReference{
 				Kind: "Pod", Namespace: e.Owner.Namespace, Name: e.Owner.Pod, UID: types.UID(e.Owner.PodUID),
 			},
@@ -303,8 +302,7 @@ func groupOf(s *discoveryv1.EndpointSlice) group {
 
 // ports returns the ports of a slice of the group.
 func (g group) ports() []discoveryv1.EndpointPort {
-	tcp := corev1.ProtocolTCP
-	p := discoveryv1.EndpointPort{Name: &g.portName, Port: &g.port, Protocol: &tcp}
+	p := discoveryv1.EndpointPort{Name: &g.portName, Port: &g.port, Protocol: new(corev1.ProtocolTCP)}
 	if g.appProtocol != "" {
 		p.AppProtocol = &g.appProtocol
 	}

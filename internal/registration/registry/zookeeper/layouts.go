@@ -53,9 +53,8 @@ func (curator) obeyed(key, _ string) bool { return !paramKey.MatchString(key) }
 func (curator) folder(service string) string { return service }
 
 func (curator) encode(service string, e registry.Entry) (string, []byte, error) {
-	enabled := true
 	i := serviceInstance{
-		Name: service, ID: e.ID, Address: e.Address, Port: &e.Port, Enabled: &enabled, Usher: encode.JSON(mark{Weight: e.Weight, Owner: e.Owner}),
+		Name: service, ID: e.ID, Address: e.Address, Port: &e.Port, Enabled: new(true), Usher: encode.JSON(mark{Weight: e.Weight, Owner: e.Owner}),
 		// A persistent node, which only a removal ends.
 		ServiceType: "PERMANENT",
 	}
