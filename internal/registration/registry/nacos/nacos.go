@@ -20,8 +20,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -231,8 +229,8 @@ func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 	if r.username == "" {
 		return "", nil
 	}
-	have, now := ptr.Deref(r.login.Load(), login{}), r.now()
-	if have.token != refused && now.Before(have.until) {
+	have, now := r.login.Load(), r.now()
+	if have != nil && have.token != refused && now.Before(have.until) {
 		return have.token, nil
 	}
 	answer, err := r.send(ctx, http.MethodPost, pathLogin, url.Values{
