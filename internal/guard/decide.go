@@ -141,15 +141,15 @@ const joinTime = 10 * time.Second
 
 // turn returns the Pod of the same owner that drains, or that is ready and not registered
 // yet; nil if there is none.
-func (r Request) turn(pods []corev1.Pod) *corev1.Pod {
+func (r Request) turn(pods []*corev1.Pod) *corev1.Pod {
 	owner := metav1.GetControllerOf(r.Pod)
 	for _, other := range pods {
-		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(&other, &metav1.ObjectMeta{UID: owner.UID}) {
+		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) {
 			continue
 		}
 		_, asked := other.Annotations[usherv1alpha1.AnnotationDeletionRequest]
-		if asked || r.joins(&other) {
-			return &other
+		if asked || r.joins(other) {
+			return other
 		}
 	}
 	return nil
@@ -230,10 +230,8 @@ func (r Request) message(named bool) string {
 	if until := drainedAt(r.Pod); until.After(r.Now) {
 		text += "; callers may use it until " + until.UTC().Format(time.RFC3339)
 	}
-	for _, c := range r.Pod.Status.Conditions {
-		if c.Type == usherv1alpha1.ConditionRegistered && c.Status != corev1.ConditionTrue && c.Message != "" {
-			text += "; " + strings.TrimSuffix(c.Message, ".")
-		}
+	if c := podread.Condition(r.Pod, usherv1alpha1.ConditionRegistered); c != nil && c.Status != corev1.ConditionTrue && c.Message != "" {
+		text += "; " + strings.TrimSuffix(c.Message, ".")
 	}
 	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)
 }

@@ -45,7 +45,7 @@ func TestDecide(t *testing.T) {
 			}
 		}
 		if r.takesTurns() {
-			r.After = r.turn([]corev1.Pod{*r.Pod, *other})
+			r.After = r.turn([]*corev1.Pod{r.Pod, other})
 		}
 		return decided(t, r)
 	})

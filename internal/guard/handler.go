@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;patch
@@ -94,11 +96,11 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 // decide answers a request. Where Pods take turns it looks at those of the same owner.
 func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
 	if r.takesTurns() {
-		var pods corev1.PodList
-		if err := h.Reader.List(ctx, &pods, client.InNamespace(r.Pod.Namespace)); err != nil {
-			return Decision{}, fmt.Errorf("list the Pods of the same owner: %w", err)
+		pods, err := kube.List[*corev1.Pod](ctx, h.Reader, "the Pods of the same owner", &corev1.PodList{}, client.InNamespace(r.Pod.Namespace))
+		if err != nil {
+			return Decision{}, err
 		}
-		r.After = r.turn(pods.Items)
+		r.After = r.turn(pods)
 	}
 	return Decide(r, h.CloneSetUsers), nil
 }

@@ -14,9 +14,15 @@ func Map[S, T any](all []S, f func(S) T) []T {
 	return out
 }
 
-// Only are the elements to keep, in a slice of their own.
+// Only are the elements to keep, in a slice of their own; nil if there are none.
 func Only[T any](all []T, keep func(T) bool) []T {
-	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !keep(one) })
+	var out []T
+	for _, one := range all {
+		if keep(one) {
+			out = append(out, one)
+		}
+	}
+	return out
 }
 
 // Find is the first element that fits, in its place; nil if none does.

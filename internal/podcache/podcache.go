@@ -19,6 +19,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -67,13 +68,7 @@ func (t *templates) keep(pod *corev1.Pod) *corev1.Pod {
 // texts only a few are the Pod's own.
 func (t *templates) shorten(pod *corev1.Pod) {
 	spec := &pod.Spec
-	var volumes []corev1.Volume
-	for _, v := range spec.Volumes {
-		if v.PersistentVolumeClaim != nil || v.Image != nil {
-			volumes = append(volumes, v)
-		}
-	}
-	spec.Volumes = volumes
+	spec.Volumes = list.Only(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Image != nil })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, containers := range []*[]corev1.Container{&spec.InitContainers, &spec.Containers} {

@@ -26,8 +26,7 @@ func Status(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatu
 
 // IsTrue reports whether the Pod has a condition that is True.
 func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	c := Condition(pod, kind)
-	return c != nil && c.Status == corev1.ConditionTrue
+	return Status(pod, kind) == corev1.ConditionTrue
 }
 
 // StateSince is when the Pod reached its lifecycle state; zero if it does not say so.
@@ -48,11 +47,8 @@ func DeletedSince(pod *corev1.Pod) time.Time {
 // OwnClaims are the Pod's volumes that are claims of its own: their names end with the Pod's. The
 // CloneSet that has released a Pod, or lost it to another controller, takes them over when the
 // Pod is gone.
-func OwnClaims(pod *corev1.Pod) (own []corev1.Volume) {
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name) {
-			own = append(own, v)
-		}
-	}
-	return own
+func OwnClaims(pod *corev1.Pod) []corev1.Volume {
+	return list.Only(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && strings.HasSuffix(v.PersistentVolumeClaim.ClaimName, "-"+pod.Name)
+	})
 }
