@@ -220,12 +220,9 @@ func (t *ClaimTemplate) DeepCopyInto(out *ClaimTemplate) { *out = *t }
 
 // AsMeta converts the selector to a metav1.LabelSelector.
 func (s *LabelSelector) AsMeta() *metav1.LabelSelector {
-	out := &metav1.LabelSelector{}
-	if len(s.MatchLabels) > 0 {
-		out.MatchLabels = make(map[string]string, len(s.MatchLabels))
-		for key, value := range s.MatchLabels {
-			out.MatchLabels[key] = string(value)
-		}
+	out := &metav1.LabelSelector{MatchLabels: make(map[string]string, len(s.MatchLabels))}
+	for key, value := range s.MatchLabels {
+		out.MatchLabels[key] = string(value)
 	}
 	for _, e := range s.MatchExpressions {
 		requirement := metav1.LabelSelectorRequirement{Key: e.Key, Operator: e.Operator}

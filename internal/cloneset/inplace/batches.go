@@ -13,6 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Step is one write of an in-place update: the new record, and what changes with it. The
@@ -176,11 +178,7 @@ func nextBatch(pod *corev1.Pod, open Change, blocking []string) (first, rest Cha
 
 // highest is the highest priority of some containers, at least one.
 func highest(pod *corev1.Pod, names []string) int64 {
-	top := priorityOf(pod, names[0])
-	for _, name := range names[1:] {
-		top = max(top, priorityOf(pod, name))
-	}
-	return top
+	return slices.Max(list.Map(names, func(name string) int64 { return priorityOf(pod, name) }))
 }
 
 // priorityOf is a container's launch priority. It cannot change during the life of a Pod,
@@ -224,20 +222,10 @@ func (s State) UnderWay(pod *corev1.Pod) bool {
 	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StateUpdating {
 		return true
 	}
-	return s.Revision != "" && slices.ContainsFunc(pod.Status.Conditions, s.outFor)
-}
-
-// outFor reports whether the Pod is out of service for the record's update: the condition
-// names it, or names an earlier one during which it began.
-func (s State) outFor(c corev1.PodCondition) bool {
-	return c.Type == apps.ConditionInPlaceUpdateReady && c.Status == corev1.ConditionFalse &&
+	// Its condition names this update, or an earlier one during which it began.
+	c := podread.Condition(pod, apps.ConditionInPlaceUpdateReady)
+	return s.Revision != "" && c != nil && c.Status == corev1.ConditionFalse &&
 		(c.Message == s.Revision || !s.UpdateTimestamp.Before(&c.LastTransitionTime))
-}
-
-// ImagesOnly returns the record without what asks for further writes.
-func (s State) ImagesOnly() State {
-	s.Resources, s.NextContainerImages, s.NextContainerResources = nil, nil, nil
-	return s
 }
 
 // unfinished returns the record of an earlier update that is not done, or an empty one.

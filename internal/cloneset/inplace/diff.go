@@ -173,16 +173,14 @@ func changeable(was, is []container) sets.Set[string] {
 
 // changedKeys compares the string maps metadata.<field>.
 func changedKeys(from, to map[string]any, field string) map[string]*string {
-	was, is := revision.Strings(from, field), revision.Strings(to, field)
-	out := map[string]*string{}
-	for key, value := range is {
-		if old, ok := was[key]; !ok || old != value {
-			out[key] = &value
-		}
-	}
-	for key := range was {
-		if _, ok := is[key]; !ok {
+	is := revision.Strings(to, field)
+	out := Values(is)
+	for key, old := range revision.Strings(from, field) {
+		switch value, ok := is[key]; {
+		case !ok:
 			out[key] = nil
+		case value == old:
+			delete(out, key)
 		}
 	}
 	return out

@@ -135,13 +135,6 @@ func lacks(have, want corev1.ResourceList) bool {
 	return false
 }
 
-// withWanted is what a container's resources become.
-func withWanted(have, want corev1.ResourceRequirements) corev1.ResourceRequirements {
-	out := *have.DeepCopy()
-	out.Requests, out.Limits = merged(have.Requests, want.Requests), merged(have.Limits, want.Limits)
-	return out
-}
-
 // wantedResources returns the cpu and memory that a template gives to each container that
 // runs as long as its Pod and has any.
 func wantedResources(spec *corev1.PodSpec) map[string]corev1.ResourceRequirements {
@@ -166,7 +159,9 @@ func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	out := Change{Resources: s.Resources}.open(pod).Resources
 	for name, want := range out {
-		out[name] = withWanted(ContainerOf(pod, name).Resources, want)
+		all := ContainerOf(pod, name).Resources.DeepCopy()
+		all.Requests, all.Limits = merged(all.Requests, want.Requests), merged(all.Limits, want.Limits)
+		out[name] = *all
 	}
 	return out
 }

@@ -167,7 +167,7 @@ func (f *PodInfo) readRecord() {
 		return
 	}
 	if !record.UnderWay(f.pod) {
-		record = record.ImagesOnly()
+		record.Resources, record.NextContainerImages, record.NextContainerResources = nil, nil, nil // it asks for no more writes
 	}
 	f.record = &record
 }

@@ -37,11 +37,8 @@ type Revision struct {
 // Of reads a ControllerRevision's data. An unreadable one stays known, without a template,
 // so that its Pods are not mistaken for Pods of no revision.
 func Of(name string, number int64, data []byte) *Revision {
-	found := &Revision{Name: name, Number: number}
-	if template, err := Template(data); err == nil {
-		found.Template = template
-	}
-	return found
+	template, _ := Template(data) // nil if it fails
+	return &Revision{Name: name, Number: number, Template: template}
 }
 
 // Newest returns the newest revision that holds the template, nil if none does, and the
@@ -168,10 +165,11 @@ func normalizeAs(value any, as reflect.Type) any {
 		as = as.Elem()
 	}
 	if as == reflect.TypeFor[resource.Quantity]() {
-		if q, ok := Quantity(value); ok {
-			return q.String()
+		q, err := resource.ParseQuantity(fmt.Sprint(value)) // it may be written as a number
+		if err != nil {
+			return value // unreadable: it stays
 		}
-		return value // unreadable: it stays
+		return q.String()
 	}
 	switch v := value.(type) {
 	case map[string]any:
@@ -266,14 +264,4 @@ func isZero(value any, as reflect.Type) bool {
 		return value == "0"
 	}
 	return value == false || value == "" || value == int64(0)
-}
-
-// Quantity reads a quantity, which may be written as a number.
-func Quantity(value any) (resource.Quantity, bool) {
-	switch value.(type) {
-	case string, int64, float64:
-		q, err := resource.ParseQuantity(fmt.Sprint(value))
-		return q, err == nil
-	}
-	return resource.Quantity{}, false
 }

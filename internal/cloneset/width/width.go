@@ -14,6 +14,7 @@ package width
 import (
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,11 +36,12 @@ const (
 
 // Width is how many writes may be under way at a time. It is safe for concurrent use.
 type Width struct {
-	mu       sync.Mutex
-	most     float64
-	value    float64
-	underway int
-	floors   map[string]*floor
+	underway atomic.Int64
+
+	mu     sync.Mutex
+	most   float64
+	value  float64
+	floors map[string]*floor
 	// rested counts the writes since the last refusal that counted: those that were under
 	// way with it say the same.
 	rested int
@@ -66,27 +68,19 @@ func (w *Width) Now() int {
 }
 
 // Begin counts a write that is sent. Its end is told to Done or to Failed.
-func (w *Width) Begin() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.underway++
-}
+func (w *Width) Begin() { w.underway.Add(1) }
 
 // Failed ends a write that was not carried out. Nothing is learned from it: an error that
 // comes at once, while the API server restarts for instance, would pass for its best latency.
-func (w *Width) Failed() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.underway--
-}
+func (w *Width) Failed() { w.underway.Add(-1) }
 
 // Done learns from a write: its kind (writes of one kind cost about the same), how long it
 // took, and whether the server asked for fewer requests.
 func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	busy := float64(w.underway) > w.value/2
-	w.underway--
+	busy := float64(w.underway.Load()) > w.value/2
+	w.underway.Add(-1)
 	w.rested++
 	if w.floors[kind] == nil {
 		w.floors[kind] = &floor{before: math.MaxInt64, now: math.MaxInt64}

@@ -40,15 +40,9 @@ func (p *Operations) replace(path string, value any) {
 
 func (p *Operations) remove(path string) { *p = append(*p, Operation{Op: "remove", Path: path}) }
 
-// pointer returns the RFC 6901 path of its parts.
-func pointer(parts ...string) string {
-	escape := strings.NewReplacer("~", "~0", "/", "~1")
-	var b strings.Builder
-	for _, part := range parts {
-		b.WriteByte('/')
-		b.WriteString(escape.Replace(part))
-	}
-	return b.String()
+// member returns the RFC 6901 path of a member of a string map in the metadata.
+func member(field, key string) string {
+	return "/metadata/" + field + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
 // basis begins a patch with what every decision about a Pod depends on: it is this Pod
@@ -66,7 +60,7 @@ func basis(pod *corev1.Pod) Operations {
 		if text, ok := pod.Annotations[apps.AnnotationInPlaceUpdateState]; ok {
 			record = text
 		}
-		p.test(pointer("metadata", "annotations", apps.AnnotationInPlaceUpdateState), record)
+		p.test(member("annotations", apps.AnnotationInPlaceUpdateState), record)
 	}
 	return p
 }
@@ -205,10 +199,8 @@ func (p *Operations) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
 
 // state returns the changes of an action's state and labels; a nil value removes the key.
 func state(a *plan.Action, now time.Time) (labels, annotations map[string]*string) {
-	labels, annotations = maps.Clone(a.Labels), map[string]*string{}
-	if labels == nil {
-		labels = map[string]*string{}
-	}
+	labels, annotations = map[string]*string{}, map[string]*string{}
+	maps.Copy(labels, a.Labels)
 	if a.To != "" {
 		state, at := string(a.To), now.UTC().Format(time.RFC3339)
 		labels[apps.LabelLifecycleState], annotations[apps.AnnotationLifecycleTimestamp] = &state, &at
@@ -242,9 +234,9 @@ func (p *Operations) merge(field string, have map[string]string, change map[stri
 		old, there := have[key]
 		switch value := change[key]; {
 		case value == nil && there:
-			p.remove(pointer("metadata", field, key))
+			p.remove(member(field, key))
 		case value != nil && (!there || old != *value):
-			p.add(pointer("metadata", field, key), *value)
+			p.add(member(field, key), *value)
 		}
 	}
 }
