@@ -83,11 +83,11 @@ func (s *session) answered(ctx context.Context, pod *corev1.Pod, key string) (*c
 	joins := !hook.Empty() && (state == apps.StatePreparingNormal || state == apps.StateUpdated)
 	switch {
 	case pod.DeletionTimestamp != nil: // it waits for finalizers alone
-		lifecycle.Hook{Finalizers: []string{key}}.Release(after)
+		lifecycle.Hook{FinalizersHandler: []string{key}}.Release(after)
 	case joins:
 		hook.Confirm(after)
 	default: // the finalizer may be none of the set's
-		lifecycle.Hook{Labels: hook.Labels, Finalizers: []string{key}}.Release(after)
+		lifecycle.Hook{LabelsHandler: hook.LabelsHandler, FinalizersHandler: []string{key}}.Release(after)
 	}
 	if equality.Semantic.DeepEqual(pod.ObjectMeta, after.ObjectMeta) {
 		return nil, fmt.Errorf("pod/%s does not wait for %q; kubectl usher why pod/%s shows what it waits for", pod.Name, key, pod.Name)
@@ -106,11 +106,11 @@ func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (hook l
 		return hook, err
 	}
 	for _, one := range lifecycle.FromSpec(set.Spec.Lifecycle).All() {
-		if value, ok := one.Labels[key]; ok {
-			hook.Labels = map[string]string{key: value}
+		if value, ok := one.LabelsHandler[key]; ok {
+			hook.LabelsHandler = map[string]string{key: value}
 		}
-		if slices.Contains(one.Finalizers, key) {
-			hook.Finalizers = []string{key}
+		if slices.Contains(one.FinalizersHandler, key) {
+			hook.FinalizersHandler = []string{key}
 		}
 	}
 	return hook, nil

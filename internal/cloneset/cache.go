@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -68,14 +69,16 @@ func ownerOf(object client.Object) []string {
 	return []string{orphanKey}
 }
 
-// PodLister lists Pods of a namespace by the UID of their controller, in name order; "orphan"
-// lists those without a controller.
-type PodLister func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error)
+// Lister lists objects of a namespace by the UID of their controller, in name order; "orphan"
+// lists those without a controller. They, and the list, are the cache's own: do not change them.
+type Lister[T client.Object] func(ctx context.Context, namespace, owner string) ([]T, error)
 
 // byClient lists through a client whose cache has the index.
-func byClient(c client.Reader) PodLister {
-	return func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
-		return listByOwner[*corev1.Pod](ctx, c, &corev1.PodList{}, namespace, owner)
+func byClient[T client.Object](c client.Reader, empty client.ObjectList) Lister[T] {
+	what := reflect.TypeFor[T]().Elem().Name() + "s"
+	return func(ctx context.Context, namespace, owner string) ([]T, error) {
+		into := empty.DeepCopyObject().(client.ObjectList)
+		return kube.List[T](ctx, c, what, into, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner})
 	}
 }
 
@@ -94,8 +97,6 @@ type rosterList struct {
 	// lent means that a pass may read the slice, so that it must not change.
 	lent bool
 }
-
-func newRoster() *roster { return &roster{lists: map[rosterKey]*rosterList{}} }
 
 // keyOfRoster is where a Pod is listed; the zero key if there is none, or it concerns no CloneSet.
 func keyOfRoster(pod *corev1.Pod) rosterKey {

@@ -13,11 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // errClaimTaken means that an instance cannot have its claim: someone else owns the name,
@@ -28,17 +30,18 @@ var errClaimTaken = errors.New("the claim cannot be used")
 var errClaimBusy = errors.New("the claim keeps changing")
 
 // newID draws an unused instance id.
-func (r *Reconciler) newID(taken map[string]bool) string {
+func (r *Reconciler) newID(taken sets.Set[string]) string {
 	id := r.NewID()
-	for n := 0; taken[id] && n < idTries; n++ {
+	for n := 0; taken.Has(id) && n < idTries; n++ {
 		id = r.NewID()
 	}
 	return id
 }
 
-// lookup reports whether an instance can use an existing claim of the set: takeOver for its
-// next Pod, hasClaim for a Pod that lacks others; nil for a new instance, which uses none.
-type lookup func(ctx context.Context, set *apps.CloneSet, name string) (bool, error)
+// lookup returns the existing claim of the set that an instance can use, nil if there is none:
+// takeOver for its next Pod, findClaim for a Pod that lacks others; nil for a new instance,
+// which uses none.
+type lookup func(ctx context.Context, set *apps.CloneSet, name string) (*corev1.PersistentVolumeClaim, error)
 
 // provide ensures that an instance has its claims, and returns those that it created. It
 // looks up existing claims first: a Pod whose claim is gone or terminating would wait
@@ -67,7 +70,7 @@ func (r *Reconciler) provideClaim(
 		return nil, err
 	}
 	if exists != nil {
-		if there, err := exists(ctx, set, manifest.GetName()); there || err != nil {
+		if there, err := exists(ctx, set, manifest.GetName()); there != nil || err != nil {
 			return nil, err
 		}
 	}
@@ -106,12 +109,6 @@ func (r *Reconciler) deleteUnusedClaims(ctx context.Context, set *apps.CloneSet,
 		}
 	}
 	return r.deleteClaims(ctx, set, id, made)
-}
-
-// hasClaim reports whether the set has a usable claim of that name.
-func (r *Reconciler) hasClaim(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
-	claim, err := r.findClaim(ctx, set, name)
-	return claim != nil, err
 }
 
 // findClaim asks the API server for a claim of the set. It returns nil if none has that
@@ -243,13 +240,13 @@ func sameUse(a, b *corev1.PersistentVolumeClaim) bool {
 // takeOverTries bounds how often a claim that changes meanwhile is read again.
 const takeOverTries = 3
 
-// takeOver assigns a claim to the next Pod. It returns false if there is no such claim,
+// takeOver assigns a claim to the next Pod. It returns nil if there is no such claim,
 // and errClaimTaken if it cannot be used.
-func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name string) (bool, error) {
+func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name string) (*corev1.PersistentVolumeClaim, error) {
 	for range takeOverTries {
 		claim, err := r.findClaim(ctx, set, name)
 		if claim == nil || err != nil {
-			return false, err
+			return nil, err
 		}
 		now := r.Clock.Now()
 		mark := map[string]string{annotationTakenOver: now.UTC().Format(time.RFC3339Nano)}
@@ -257,17 +254,12 @@ func (r *Reconciler) takeOver(ctx context.Context, set *apps.CloneSet, name stri
 		switch {
 		case err == nil:
 			r.claims.noteCreated(set, taken, now)
-			return true, nil
+			return taken, nil
 		case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
-			return false, fmt.Errorf("take over claim %s: %w", name, err)
+			return nil, fmt.Errorf("take over claim %s: %w", name, err)
 		}
 	}
-	return false, fmt.Errorf("take over claim %s: %w", name, errClaimBusy)
-}
-
-// listClaims lists claims by the UID of their controller, as r.ListPods lists Pods.
-func (r *Reconciler) listClaims(ctx context.Context, namespace, owner string) ([]*corev1.PersistentVolumeClaim, error) {
-	return listByOwner[*corev1.PersistentVolumeClaim](ctx, r.Client, &corev1.PersistentVolumeClaimList{}, namespace, owner)
+	return nil, fmt.Errorf("take over claim %s: %w", name, errClaimBusy)
 }
 
 // releasedInstances returns the instances whose Pod exists but no longer belongs to the set.
@@ -279,15 +271,12 @@ func (r *Reconciler) releasedInstances(
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	own := make(map[string]bool, len(pods))
-	for _, pod := range pods {
-		own[pod.Name] = true
-	}
+	own := list.By(pods, (*corev1.Pod).GetName)
 	out := map[string]bool{}
 	for _, claim := range claims {
 		id := plan.InstanceOfClaim(set.Name, claim)
 		name := plan.PodName(set.Name, id)
-		if id == "" || own[name] || out[id] {
+		if id == "" || own[name] != nil || out[id] {
 			continue
 		}
 		cached := &corev1.Pod{}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -71,20 +70,10 @@ type Options struct {
 	PullImage string
 	// Clock is the time source. Default: the machine's clock.
 	Clock clock.PassiveClock
-	// Registerer registers the metrics. Default: controller-runtime's.
-	Registerer prometheus.Registerer
 }
 
 // defaultParallel suffices for 1,000 writes a second over a connection of 100 ms.
 const defaultParallel = 128
-
-func (o Options) withDefaults() Options {
-	o.Parallel = cmp.Or(o.Parallel, defaultParallel)
-	o.LeaveNodes = cmp.Or(o.LeaveNodes, plan.LeaveCordoned)
-	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
-	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, ctrlmetrics.Registry)
-	return o
-}
 
 // Reconciler reconciles CloneSets. Create one with New.
 type Reconciler struct {
@@ -98,11 +87,9 @@ type Reconciler struct {
 	Clock   clock.PassiveClock
 	// Plan decides what a set needs. Default: plan.Make.
 	Plan func(*plan.Snapshot) plan.Plan
-	// ListPods lists Pods of a namespace by their controller's UID, or those without a
-	// controller, in name order, as the cache shows them. It returns the cache's own objects
-	// and list: do not change them. Default: list by Client, which copies and sorts; Setup
-	// sets WatchedPods.
-	ListPods PodLister
+	// ListPods lists Pods as the cache shows them. Default: list by Client, which copies and
+	// sorts; Setup sets WatchedPods.
+	ListPods Lister[*corev1.Pod]
 	// NewID names a Pod. Default: five random characters.
 	NewID func() string
 	// Width is how many writes of a set are under way at a time. Default: a width.Width of at
@@ -115,7 +102,10 @@ type Reconciler struct {
 	pods      *overlay[*corev1.Pod]
 	claims    *overlay[*corev1.PersistentVolumeClaim]
 	revisions *overlay[*appsv1.ControllerRevision]
-	metrics   *metrics
+	// listClaims and listRevisions list as the cache shows them.
+	listClaims    Lister[*corev1.PersistentVolumeClaim]
+	listRevisions Lister[*appsv1.ControllerRevision]
+	metrics       *metrics
 	// moves are the writes that tell of nothing but moving Pods.
 	moves *rate.Limiter
 	// memories are what is known of each set, by name.
@@ -132,14 +122,18 @@ type Width interface {
 
 // New returns a Reconciler, whose metrics Setup registers. Reader must not be a cache.
 func New(c client.Client, reader client.Reader, recorder events.EventRecorder, options Options) *Reconciler {
-	options = options.withDefaults()
+	options.Parallel = cmp.Or(options.Parallel, defaultParallel)
+	options.LeaveNodes = cmp.Or(options.LeaveNodes, plan.LeaveCordoned)
+	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
 	return &Reconciler{
-		Client: c, Reader: reader, Events: recorder,
-		Options: options, Clock: options.Clock,
-		Plan: plan.Make, ListPods: byClient(c), NewID: func() string { return rand.String(5) },
-		roster: newRoster(), pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](),
-		revisions: newOverlay[*appsv1.ControllerRevision](),
-		Width:     width.New(options.Parallel), Each: inGoroutines, metrics: newMetrics(options.Clock.Now), moves: rate.NewLimiter(movesPerSecond, movesAtOnce),
+		Client: c, Reader: reader, Events: recorder, Options: options, Clock: options.Clock,
+		Plan: plan.Make, NewID: func() string { return rand.String(5) }, Each: inGoroutines, Width: width.New(options.Parallel),
+		ListPods:      byClient[*corev1.Pod](c, &corev1.PodList{}),
+		listClaims:    byClient[*corev1.PersistentVolumeClaim](c, &corev1.PersistentVolumeClaimList{}),
+		listRevisions: byClient[*appsv1.ControllerRevision](c, &appsv1.ControllerRevisionList{}),
+		roster:        &roster{lists: map[rosterKey]*rosterList{}}, metrics: newMetrics(options.Clock.Now),
+		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), revisions: newOverlay[*appsv1.ControllerRevision](),
+		moves: rate.NewLimiter(movesPerSecond, movesAtOnce),
 	}
 }
 
@@ -154,7 +148,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	r := New(c, mgr.GetAPIReader(), recorder, options)
-	if err := r.metrics.register(r.Options.Registerer); err != nil {
+	if err := r.metrics.register(ctrlmetrics.Registry); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	r.ListPods = r.WatchedPods
@@ -170,7 +164,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&corev1.Pod{}, r.PodEvents()).
 		Watches(&corev1.PersistentVolumeClaim{}, r.ClaimEvents()).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: sets, UsePriorityQueue: new(true),
+			MaxConcurrentReconciles: setsAtOnce, UsePriorityQueue: new(true),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 		}).
 		WithLogConstructor(func(req *reconcile.Request) logr.Logger {
@@ -189,7 +183,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-// sets is how many CloneSets are reconciled at a time. That many writes keep an API server busy, if
+// setsAtOnce is how many CloneSets are reconciled at a time. That many writes keep an API server busy, if
 // each of them may have only one Pod out of service; with more, a Pod that is to come back would wait
 // at the API server behind those that leave.
-const sets = 16
+const setsAtOnce = 16

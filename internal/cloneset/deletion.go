@@ -148,47 +148,39 @@ func (o outcome) deferred() *deferredError {
 }
 
 // deferrals are the deferred deletions of a set, by the Pod's UID.
-type deferrals map[types.UID]deferralOf
-
-// deferralOf is the deferral of a Pod, and the Pod as it was then: one that has changed may be
-// free to go.
-type deferralOf struct {
-	plan.Deferral
-	pod *corev1.Pod
-}
+type deferrals map[types.UID]plan.Deferral
 
 // observed returns the deferrals for the planner.
-func (d deferrals) observed(pods []*corev1.Pod) map[types.UID]plan.Deferral {
+func (d deferrals) observed(pods []*corev1.Pod) deferrals {
 	if len(d) == 0 {
 		return nil
 	}
-	out := make(map[types.UID]plan.Deferral, len(d))
+	out := make(deferrals, len(d))
 	for _, pod := range pods {
 		if known, ok := d[pod.UID]; ok {
-			if !plan.Alike(pod, known.pod) {
+			if !plan.Alike(pod, known.Pod) {
 				known.Until = time.Time{}
 			}
-			out[pod.UID] = known.Deferral
+			out[pod.UID] = known
 		}
 	}
 	return out
 }
 
-// after returns the deferrals as a pass left them: those of its outcomes, and those that
+// deferralsAfter returns the deferrals as a pass left them: those of its outcomes, and those that
 // still run.
-func (d deferrals) after(s *plan.Snapshot, outcomes []outcome, now time.Time) deferrals {
+func deferralsAfter(s *plan.Snapshot, outcomes []outcome, now time.Time) deferrals {
 	left := deferrals{}
 	for uid, known := range s.Deferred {
 		if s.Now.Before(known.Until) {
-			left[uid] = d[uid]
+			left[uid] = known
 		}
 	}
 	for _, o := range outcomes {
 		if wait := o.deferred(); wait != nil {
 			pod := o.action.Pod
-			left[pod.UID] = deferralOf{
-				Deferral: plan.Deferral{Since: cmp.Or(s.Deferred[pod.UID].Since, now), Until: now.Add(wait.after), Message: wait.Error()},
-				pod:      pod,
+			left[pod.UID] = plan.Deferral{
+				Since: cmp.Or(s.Deferred[pod.UID].Since, now), Until: now.Add(wait.after), Message: wait.Error(), Pod: pod,
 			}
 		}
 	}
@@ -198,11 +190,9 @@ func (d deferrals) after(s *plan.Snapshot, outcomes []outcome, now time.Time) de
 // noteDeferrals keeps the deferrals of a pass for the next one, and adds them to what the
 // pass has left. It returns when the first of them ends; zero if there is none.
 func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, outcomes []outcome) (until time.Time) {
-	m := r.memory(keyOf(set))
-	m.deferrals = m.deferrals.after(s, outcomes, r.Clock.Now())
-	left.Deferred = make(map[types.UID]plan.Deferral, len(m.deferrals))
-	for uid, known := range m.deferrals {
-		left.Deferred[uid] = known.Deferral
+	left.Deferred = deferralsAfter(s, outcomes, r.Clock.Now())
+	r.memory(keyOf(set)).deferrals = left.Deferred
+	for _, known := range left.Deferred {
 		until = plan.Earlier(until, known.Until)
 	}
 	return until

@@ -155,7 +155,7 @@ func TestUnseenPodOfADeletedSet(t *testing.T) {
 	pod := podOf(set, "web-a", held)
 	live := server(t, set, pod)
 	r, _ := reconcilerOn(live)
-	r.ListPods = byClient(server(t))
+	r.ListPods = byClient[*corev1.Pod](server(t), &corev1.PodList{})
 	passes(t, r, set)
 	if got := read(t, live, pod).Labels[apps.LabelLifecycleState]; got != string(apps.StatePreparingDelete) || !exists(t, live, set) {
 		t.Errorf("the Pod is in %q, and the set exists: %t", got, exists(t, live, set))
@@ -219,17 +219,17 @@ func TestDeferral(t *testing.T) {
 func TestDeferralsOfAPass(t *testing.T) {
 	pod := podOf(nil, "web-a", at("1"))
 	refused := []outcome{{action: plan.Action{Verb: plan.Delete, Pod: pod}, err: deferral(apierrors.NewTooManyRequests("", 0))}}
-	d := deferrals{}.after(&plan.Snapshot{Now: now}, refused, now)
+	d := deferralsAfter(&plan.Snapshot{Now: now}, refused, now)
 	if got := d[pod.UID]; !got.Since.Equal(now) || !got.Until.Equal(now.Add(time.Second)) {
 		t.Fatalf("first %+v", got)
 	}
 	later := now.Add(time.Second)
 	s := &plan.Snapshot{Now: later}
 	s.Deferred = d.observed([]*corev1.Pod{pod})
-	if again := d.after(s, refused, later)[pod.UID]; !again.Since.Equal(now) || !again.Until.After(later) {
+	if again := deferralsAfter(s, refused, later)[pod.UID]; !again.Since.Equal(now) || !again.Until.After(later) {
 		t.Errorf("again %+v", again)
 	}
-	if left := d.after(s, nil, later); len(left) > 0 {
+	if left := deferralsAfter(s, nil, later); len(left) > 0 {
 		t.Errorf("not asked again: %v", left)
 	}
 	changed := pod.DeepCopy()

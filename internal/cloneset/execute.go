@@ -114,7 +114,7 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 	case plan.Discard:
 		return outcome{action: a, err: r.discard(ctx, set, a)}
 	case plan.Provide:
-		_, err := r.provide(ctx, set, a.Instance, r.hasClaim)
+		_, err := r.provide(ctx, set, a.Instance, r.findClaim)
 		return outcome{action: a, err: err}
 	}
 	pod, err := r.changePod(ctx, set, a)
@@ -251,7 +251,7 @@ func (r *Reconciler) writePod(
 	if err != nil {
 		return nil, err
 	}
-	r.memory(keyOf(set)).drains.note(patched, r.Clock.Now())
+	r.memory(keyOf(set)).noteDrain(patched, r.Clock.Now())
 	r.pods.noteLive(set, patched, r.Clock.Now())
 	if !metav1.IsControlledBy(patched, set) {
 		// A merge cannot test who owns the Pod. Someone has taken it from the set since

@@ -18,6 +18,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // pullsKey is the key of indexOwner for the pull Pods of a set.
@@ -53,21 +54,9 @@ func (r *Reconciler) listImages(ctx context.Context, s *plan.Snapshot) error {
 		return nil
 	}
 	s.Pulls.Listed = map[string][]corev1.ContainerImage{}
-	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
-	defer cancel()
-	for _, pod := range s.PodInfos {
-		name := pod.Pod().Spec.NodeName
-		if _, known := s.Pulls.Listed[name]; known || name == "" || pod.Revision() == s.Update.Name {
-			continue
-		}
-		var node corev1.Node
-		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &node, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read node %s: %w; the controller needs to get, list and watch nodes, or the annotation %s=false on the CloneSet", name, err, apps.AnnotationImagesFirst)
-		}
-		s.Pulls.Listed[name] = node.Status.Images
-	}
-	return nil
+	old := list.Only(s.PodInfos, func(pod *plan.PodInfo) bool { return pod.Revision() != s.Update.Name })
+	remedy := ", or the annotation " + apps.AnnotationImagesFirst + "=false on the CloneSet"
+	return r.readNodes(ctx, list.Map(old, (*plan.PodInfo).Pod), "", remedy, func(node *corev1.Node) { s.Pulls.Listed[node.Name] = node.Status.Images })
 }
 
 // pullImages creates and deletes pull Pods.

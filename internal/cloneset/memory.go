@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,12 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -44,7 +45,6 @@ type memory struct {
 	podInfos []*plan.PodInfo
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
-	drains    *drains
 
 	// uid is the UID of the set that the last pass read, gone that of one which the API server
 	// no longer has; "" once the cache has caught up.
@@ -60,13 +60,17 @@ type memory struct {
 	// claims are gone too: the answer may have been lost, or the API server too busy for the
 	// rest. They hold the claims as they were at the decision.
 	deletions map[string][]*corev1.PersistentVolumeClaim
+	// drains are since when Pods are known to be out of service for an update, by UID. The time
+	// in their condition is when the write was sent; a slow API server may have applied it much
+	// later, and the grace period counts from then.
+	drains map[types.UID]drain
 }
 
 // memory returns what is known of a set, by name.
 func (r *Reconciler) memory(set types.NamespacedName) *memory {
 	value, known := r.memories.Load(set)
 	if !known {
-		value, _ = r.memories.LoadOrStore(set, &memory{deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: newDrains()})
+		value, _ = r.memories.LoadOrStore(set, &memory{deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{}})
 	}
 	return value.(*memory)
 }
@@ -97,15 +101,11 @@ func (m *memory) note(answer *apps.CloneSet) {
 func (m *memory) newest(cached *apps.CloneSet) *apps.CloneSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.answer == nil {
-		return cached
-	}
-	order, err := resourceversion.CompareResourceVersion(m.answer.ResourceVersion, cached.ResourceVersion)
-	if err != nil || order < 0 || m.answer.UID != cached.UID {
+	same := m.answer != nil && m.answer.UID == cached.UID
+	if !same || (m.answer.ResourceVersion != cached.ResourceVersion && !kube.Newer(m.answer, cached)) {
 		m.answer = nil
-		return cached
 	}
-	return m.answer
+	return cmp.Or(m.answer, cached)
 }
 
 // noteDeletion keeps that the Pod of an instance is to go, and its claims after it.
@@ -217,11 +217,8 @@ func (r *Reconciler) livePods(ctx context.Context, set *apps.CloneSet) ([]*corev
 	case err != nil:
 		selector = labels.Everything()
 	}
-	var live corev1.PodList
-	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, fmt.Errorf("list the set's Pods at the API server: %w", err)
-	}
-	return list.Pointers(live.Items), nil
+	return kube.List[*corev1.Pod](ctx, r.Reader, "the set's Pods at the API server", &corev1.PodList{},
+		client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector})
 }
 
 func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now time.Time) error {
@@ -232,74 +229,57 @@ func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now t
 	if len(cached) == 0 && len(set.Spec.VolumeClaimTemplates) == 0 {
 		return nil
 	}
-	var live corev1.PersistentVolumeClaimList
-	if err := r.Reader.List(ctx, &live, client.InNamespace(set.Namespace), client.HasLabels{apps.LabelInstanceID}); err != nil {
-		return fmt.Errorf("list claims after a lost answer: %w", err)
+	live, err := kube.List[*corev1.PersistentVolumeClaim](ctx, r.Reader, "claims after a lost answer", &corev1.PersistentVolumeClaimList{},
+		client.InNamespace(set.Namespace), client.HasLabels{apps.LabelInstanceID})
+	if err != nil {
+		return err
 	}
-	return relist(ctx, r.Reader, r.claims, set, cached, list.Pointers(live.Items), now)
+	return relist(ctx, r.Reader, r.claims, set, cached, live, now)
 }
 
 // maxFlight bounds how long a request can be in flight before it takes effect: the API
 // server gives up after a minute, its default --request-timeout.
 const maxFlight = time.Minute
 
-// drains remembers since when Pods of a set are known to be out of service for an update. The time
-// in their condition is when the write was sent; a slow API server may have applied it
-// much later, and the grace period counts from then.
-type drains struct {
-	mu    sync.Mutex
-	known map[types.UID]drain
-}
-
+// drain is since when a Pod is known to be drained.
 type drain struct {
 	// recorded is the time in the condition; it distinguishes drains.
 	recorded metav1.Time
 	since    time.Time
 }
 
-func newDrains() *drains { return &drains{known: map[types.UID]drain{}} }
-
-// note looks at the answer to a write, or at a cached Pod, and keeps when the drain was
-// first known. A drain that another process began counts, at the latest, from when its
-// request must have ended.
-func (d *drains) note(pod *corev1.Pod, now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.keep(pod, now)
-}
-
-func (d *drains) keep(pod *corev1.Pod, now time.Time) {
+// noteDrain looks at the answer to a write, or at a cached Pod, and returns when its drain was
+// first known; zero if it is in service. A drain that another process began counts, at the
+// latest, from when its request must have ended.
+func (m *memory) noteDrain(pod *corev1.Pod, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	recorded, out := drainOf(pod)
-	if !out {
-		delete(d.known, pod.UID)
-		return
+	switch known, ok := m.drains[pod.UID]; {
+	case !out:
+		delete(m.drains, pod.UID)
+	case !ok || !known.recorded.Equal(&recorded):
+		m.drains[pod.UID] = drain{recorded: recorded, since: plan.Earlier(now, recorded.Add(maxFlight))}
 	}
-	if have, ok := d.known[pod.UID]; ok && have.recorded.Equal(&recorded) {
-		return
-	}
-	d.known[pod.UID] = drain{recorded: recorded, since: plan.Earlier(now, recorded.Add(maxFlight))}
+	return m.drains[pod.UID].since
 }
 
-// of returns since when each of the set's Pods is known to be drained. It leaves out Pods in
-// service, and forgets them and those that are gone.
-func (d *drains) of(pods []*plan.PodInfo, now time.Time) map[types.UID]time.Time {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// drained returns since when each of the set's Pods is known to be drained. It leaves out Pods
+// in service, and forgets them and those that are gone.
+func (m *memory) drained(pods []*plan.PodInfo, now time.Time) map[types.UID]time.Time {
 	out := map[types.UID]time.Time{}
 	for _, info := range pods {
 		if pod := info.Pod(); info.Drained() {
-			d.keep(pod, now)
-			out[pod.UID] = d.known[pod.UID].since
+			out[pod.UID] = m.noteDrain(pod, now)
 		}
 	}
-	maps.DeleteFunc(d.known, func(pod types.UID, _ drain) bool { return out[pod].IsZero() })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.drains, func(pod types.UID, _ drain) bool { return out[pod].IsZero() })
 	return out
 }
 
 func drainOf(pod *corev1.Pod) (recorded metav1.Time, out bool) {
-	c := podread.Condition(pod, apps.ConditionInPlaceUpdateReady)
-	if c == nil {
-		return metav1.Time{}, false
-	}
+	c := ptr.Deref(podread.Condition(pod, apps.ConditionInPlaceUpdateReady), corev1.PodCondition{})
 	return c.LastTransitionTime, c.Status == corev1.ConditionFalse
 }

@@ -33,7 +33,19 @@ type metrics struct {
 
 func newMetrics(now func() time.Time) *metrics {
 	return &metrics{
-		sets: newSetCollector(now),
+		sets: &setCollector{
+			now:  now,
+			sets: map[types.NamespacedName]setState{},
+			pods: prometheus.NewDesc("usher_cloneset_pods",
+				"Pods of a CloneSet by lifecycle state, without terminating Pods.",
+				[]string{"namespace", "cloneset", "state"}, nil),
+			blocked: prometheus.NewDesc("usher_cloneset_blocked_pods",
+				"Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.",
+				[]string{"namespace", "cloneset", "gate", "key"}, nil),
+			wait: prometheus.NewDesc("usher_cloneset_blocked_seconds",
+				"How long the longest-waiting Pod has been at a gate.",
+				[]string{"namespace", "cloneset", "gate"}, nil),
+		},
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_cloneset_writes_total",
 			Help: "Write requests to the API server, by result: ok, conflict (the next pass decides again), wait (the API server asks to try again later), error.",
@@ -121,22 +133,6 @@ type setState struct {
 	// blocked counts the Pods by gate and key; since is the earliest arrival by gate.
 	blocked map[[2]string]int
 	since   map[string]time.Time
-}
-
-func newSetCollector(now func() time.Time) *setCollector {
-	return &setCollector{
-		now:  now,
-		sets: map[types.NamespacedName]setState{},
-		pods: prometheus.NewDesc("usher_cloneset_pods",
-			"Pods of a CloneSet by lifecycle state, without terminating Pods.",
-			[]string{"namespace", "cloneset", "state"}, nil),
-		blocked: prometheus.NewDesc("usher_cloneset_blocked_pods",
-			"Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.",
-			[]string{"namespace", "cloneset", "gate", "key"}, nil),
-		wait: prometheus.NewDesc("usher_cloneset_blocked_seconds",
-			"How long the longest-waiting Pod has been at a gate.",
-			[]string{"namespace", "cloneset", "gate"}, nil),
-	}
 }
 
 func keyOf(set *apps.CloneSet) types.NamespacedName { return client.ObjectKeyFromObject(set) }

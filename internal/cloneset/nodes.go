@@ -9,7 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
@@ -81,45 +82,50 @@ func (r *Reconciler) goingNodes(ctx context.Context, spec *plan.Spec) (map[strin
 	}
 	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()
-	var nodes corev1.NodeList
-	if err := r.Client.List(ctx, &nodes, client.MatchingFields{indexGoing: goingKey}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list nodes: %w; the controller needs to get, list and watch nodes, or --leave-nodes=%s", err, plan.LeaveNever)
+	nodes, err := kube.List[*corev1.Node](ctx, r.Client, "nodes", &corev1.NodeList{}, client.MatchingFields{indexGoing: goingKey})
+	if err != nil {
+		return nil, fmt.Errorf("%w; the controller needs to get, list and watch nodes, or --leave-nodes=%s", err, plan.LeaveNever)
 	}
-	out := make(map[string][]corev1.Taint, len(nodes.Items))
-	for i := range nodes.Items {
-		out[nodes.Items[i].Name] = r.Options.LeaveNodes.Taints(&nodes.Items[i])
+	out := make(map[string][]corev1.Taint, len(nodes))
+	for _, node := range nodes {
+		out[node.Name] = r.Options.LeaveNodes.Taints(node)
 	}
 	return out, nil
 }
 
-// nodeLabels reads the node labels that the constraints name, for the nodes of the set's
-// Pods. A node that does not exist (yet) is in no domain. A change of labels causes no
-// pass: they only decide which Pod is missed least when one has to go.
+// nodeLabels reads the labels of the Pods' nodes, if a constraint names one. A node that does
+// not exist (yet) is in no domain. A change of labels causes no pass: they only decide which
+// Pod is missed least when one has to go.
 func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, pods []*corev1.Pod) (map[string]map[string]string, error) {
 	// The host name need not be read: it is the node's name.
-	terms = slices.DeleteFunc(slices.Clone(terms), func(t plan.SpreadTerm) bool { return t.TopologyKey == corev1.LabelHostname })
-	if len(terms) == 0 {
+	if !slices.ContainsFunc(terms, func(t plan.SpreadTerm) bool { return t.TopologyKey != corev1.LabelHostname }) {
 		return nil, nil
 	}
+	labels := map[string]map[string]string{}
+	err := r.readNodes(ctx, pods, " for spec.template.spec.topologySpreadConstraints", "", func(node *corev1.Node) { labels[node.Name] = node.Labels })
+	return labels, err
+}
+
+// readNodes reads each of the Pods' nodes once, except those that do not exist (yet). An error
+// says what for, and what to do without them.
+func (r *Reconciler) readNodes(ctx context.Context, pods []*corev1.Pod, purpose, remedy string, read func(*corev1.Node)) error {
 	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()
-	out := map[string]map[string]string{}
+	known := sets.Set[string]{}
 	for _, pod := range pods {
 		name := pod.Spec.NodeName
-		if _, known := out[name]; known || name == "" {
+		if name == "" || known.Has(name) {
 			continue
 		}
+		known.Insert(name)
 		var node corev1.Node
 		err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &node, client.UnsafeDisableDeepCopy)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("read node %s for spec.template.spec.topologySpreadConstraints: %w; the controller needs to get, list and watch nodes", name, err)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read node %s%s: %w; the controller needs to get, list and watch nodes%s", name, purpose, err, remedy)
 		}
-		out[name] = map[string]string{}
-		for i := range terms {
-			if value, ok := node.Labels[terms[i].TopologyKey]; ok {
-				out[name][terms[i].TopologyKey] = value
-			}
+		if err == nil {
+			read(&node)
 		}
 	}
-	return out, nil
+	return nil
 }

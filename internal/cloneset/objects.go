@@ -19,7 +19,6 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
-	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -82,9 +81,8 @@ func (r *Reconciler) dryRun(ctx context.Context, manifest client.Object) error {
 // was observed, and returns the API server's answer.
 func mergeVersion[T client.Object](ctx context.Context, r *Reconciler, subresource string, object T, change map[string]any) (T, error) {
 	metadata := map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()}
-	if more, ok := change["metadata"].(map[string]any); ok {
-		maps.Copy(metadata, more)
-	}
+	more, _ := change["metadata"].(map[string]any)
+	maps.Copy(metadata, more)
 	change["metadata"] = metadata
 	return sendPatch(ctx, r, subresource, object, types.MergePatchType, encode.JSON(change))
 }
@@ -119,19 +117,11 @@ func create[T client.Object](
 	return nil
 }
 
-// listByOwner lists the objects with that controller, or those without one, from the
-// cache, in name order. They are the cache's own: do not change them.
-func listByOwner[T client.Object](ctx context.Context, c client.Reader, list client.ObjectList, namespace, owner string) ([]T, error) {
-	what := reflect.TypeFor[T]().Elem().Name() + "s"
-	return kube.List[T](ctx, c, what, list, client.InNamespace(namespace), client.MatchingFields{indexOwner: owner})
-}
-
 // listOwned returns a set's objects as the cache shows them, overlaid with this
 // controller's last writes. It verifies the entries that the cache has contradicted for
 // too long.
 func listOwned[T client.Object](
-	ctx context.Context, reader client.Reader, o *overlay[T], list func(ctx context.Context, namespace, owner string) ([]T, error),
-	set *apps.CloneSet, now time.Time,
+	ctx context.Context, reader client.Reader, o *overlay[T], list Lister[T], set *apps.CloneSet, now time.Time,
 ) ([]T, error) {
 	for verified := false; ; verified = true {
 		cached, err := list(ctx, set.Namespace, string(set.UID))
@@ -161,11 +151,10 @@ func verify[T client.Object](ctx context.Context, reader client.Reader, o *overl
 		return err
 	}
 	o.forget(entry.object.GetUID())
-	entry.at = now
+	// What is gone stays hidden until the cache shows the deletion.
+	entry.at, entry.deleted = now, !exists || !metav1.IsControlledBy(live, set)
 	if exists {
-		entry.object, entry.deleted = live, !metav1.IsControlledBy(live, set)
-	} else {
-		entry.deleted = true // hidden until the cache shows the deletion
+		entry.object = live
 	}
 	o.note(set.UID, entry)
 	return nil

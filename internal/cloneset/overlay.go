@@ -16,6 +16,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // overlay remembers the API server's answers to this controller's own writes until the
@@ -54,12 +55,8 @@ func newOverlay[T client.Object]() *overlay[T] {
 func (w *overlay[T]) all(set types.UID) []T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	objects := make([]T, 0, len(w.sets[set]))
-	for _, entry := range w.sets[set] {
-		objects = append(objects, entry.object)
-	}
-	slices.SortFunc(objects, kube.ByName[T])
-	return objects
+	entries := slices.SortedFunc(maps.Values(w.sets[set]), byObject[T])
+	return list.Map(entries, func(entry overlayEntry[T]) T { return entry.object })
 }
 
 // note keeps the answer to a write.

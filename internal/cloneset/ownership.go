@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,39 +21,31 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
-// owned are the Pods and claims of a set.
-type owned struct {
-	pods   []*corev1.Pod
-	read   []*plan.PodInfo // by the Pods' index
-	claims []*corev1.PersistentVolumeClaim
-}
-
 // claimOwnership adopts the set's revisions, Pods and claims that have no owner, releases
-// the Pods that its selector no longer matches, and returns what the set then owns.
-func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now time.Time) (owned, error) {
+// the Pods that its selector no longer matches, and notes what the set then owns.
+func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) error {
 	selector, err := selectorOf(set)
 	if err != nil {
-		return owned{}, err
+		return err
 	}
 	if err := r.adoptRevisions(ctx, set, selector); err != nil {
-		return owned{}, err
+		return err
 	}
 	if err := r.adoptOrphans(ctx, set, selector); err != nil {
-		return owned{}, err
+		return err
 	}
-	pods, err := r.ownPods(ctx, set, now)
+	pods, err := r.ownPods(ctx, set, s.Now)
 	if err != nil {
-		return owned{}, err
+		return err
 	}
-	pods, read, err := r.releaseUnmatched(ctx, set, selector, pods)
-	if err != nil {
-		return owned{}, err
+	if s.Pods, s.PodInfos, err = r.releaseUnmatched(ctx, set, selector, pods); err != nil {
+		return err
 	}
-	if err := r.adoptClaims(ctx, set, pods); err != nil {
-		return owned{}, err
+	if err := r.adoptClaims(ctx, set, s.Pods); err != nil {
+		return err
 	}
-	claims, err := listOwned(ctx, r.Reader, r.claims, r.listClaims, set, now)
-	return owned{pods, read, claims}, err
+	s.Claims, err = listOwned(ctx, r.Reader, r.claims, r.listClaims, set, s.Now)
+	return err
 }
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
@@ -66,8 +57,7 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet, selec
 
 // adoptEach adopts the ownerless objects of the set's namespace that fit.
 func adoptEach[T client.Object](
-	ctx context.Context, set *apps.CloneSet, list func(ctx context.Context, namespace, owner string) ([]T, error),
-	fits func(T) bool, adopt func(T) error,
+	ctx context.Context, set *apps.CloneSet, list Lister[T], fits func(T) bool, adopt func(T) error,
 ) error {
 	orphans, err := list(ctx, set.Namespace, orphanKey)
 	if err != nil {

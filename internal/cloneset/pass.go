@@ -85,7 +85,8 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	left := afterwards(snapshot, outcomes)
 	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
 	counts, blocked := plan.Review(left, decided.Waits...)
-	idle := isIdle(counts, &decided, left)
+	// Nothing was to be done and nothing is outstanding: no Pod is terminating either.
+	idle := counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
 	r.memory(keyOf(set)).podInfos = left.PodInfos
 	if idle {
 		r.memory(keyOf(set)).podInfos = nil // they would retain Pod versions that the cache no longer holds
@@ -106,12 +107,6 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	return after(&decided, outcomes, now, errors.Join(pulled, revisionsPruned, written, namesPruned, ended))
 }
 
-// isIdle reports whether a pass had nothing to do and nothing is outstanding: no Pod is
-// terminating either.
-func isIdle(counts plan.Counts, decided *plan.Plan, left *plan.Snapshot) bool {
-	return counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
-}
-
 // prepare ensures that a plan can be made, and reads its input. Only the steps before
 // observe write; observe only reads.
 func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
@@ -122,20 +117,19 @@ func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, invalid(err)
 	}
-	owned, err := r.claimOwnership(ctx, set, now)
-	if err != nil {
+	s := &plan.Snapshot{Now: now, Set: set.Name, Spec: spec}
+	if err := r.claimOwnership(ctx, set, s); err != nil {
 		return nil, nil, err
 	}
 	known, err := r.syncRevisions(ctx, set)
 	if err != nil {
 		return nil, nil, err
 	}
-	snapshot, err := r.observe(ctx, set, spec, known, owned, now)
-	if err != nil {
+	if err := r.observe(ctx, set, s, known); err != nil {
 		return nil, nil, err
 	}
-	r.checkTemplates(ctx, set, snapshot)
-	return snapshot, known, nil
+	r.checkTemplates(ctx, set, s)
+	return s, known, nil
 }
 
 // reportInvalid reports what is wrong, and touches nothing.
@@ -215,43 +209,34 @@ func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 	return &left
 }
 
-// observe reads everything that a plan is made from. It writes nothing.
-func (r *Reconciler) observe(
-	ctx context.Context, set *apps.CloneSet, spec plan.Spec, known *revisions, own owned, now time.Time,
-) (*plan.Snapshot, error) {
+// observe reads everything else that a plan is made from. It writes nothing.
+func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, known *revisions) (err error) {
 	last := ""
-	for _, pod := range own.read {
+	for _, pod := range s.PodInfos {
 		if pod.Revision() == last {
 			continue
 		}
 		last = pod.Revision()
 		if err := r.findRevision(ctx, set, known, last); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	released, err := r.releasedInstances(ctx, set, own.pods, own.claims)
-	if err != nil {
-		return nil, err
+	if s.ReleasedInstances, err = r.releasedInstances(ctx, set, s.Pods, s.Claims); err != nil {
+		return err
 	}
-	nodes, err := r.nodeLabels(ctx, spec.Spread, own.pods)
-	if err != nil {
-		return nil, err
+	if s.Nodes, err = r.nodeLabels(ctx, s.Spec.Spread, s.Pods); err != nil {
+		return err
 	}
-	going, err := r.goingNodes(ctx, &spec)
-	if err != nil {
-		return nil, err
+	if s.GoingNodes, err = r.goingNodes(ctx, &s.Spec); err != nil {
+		return err
 	}
-	return &plan.Snapshot{
-		Now: now, Set: set.Name,
-		ExcludePreparingDelete: set.Labels[apps.LabelScalingExcludePreparingDelete] == "true",
-		Spec:                   spec,
-		Current:                known.current, Update: known.update, Revisions: known.byHash,
-		Pods: own.pods, PodInfos: own.read, Nodes: nodes, GoingNodes: going, Deferred: r.memory(keyOf(set)).deferrals.observed(own.pods),
-		// What was read after the pass began counts from when it was read, not earlier.
-		Drained: r.memory(keyOf(set)).drains.of(own.read, r.Clock.Now()),
-		Claims:  own.claims, DeletedInstances: r.memory(keyOf(set)).deletedInstances(set, own.pods, own.claims), ReleasedInstances: released,
-		Starts: r.starts(), NoResize: r.Options.NoResize,
-	}, nil
+	m := r.memory(keyOf(set))
+	s.Starts, s.NoResize = r.starts(), r.Options.NoResize
+	s.ExcludePreparingDelete = set.Labels[apps.LabelScalingExcludePreparingDelete] == "true"
+	s.Current, s.Update, s.Revisions = known.current, known.update, known.byHash
+	s.Deferred, s.DeletedInstances = m.deferrals.observed(s.Pods), m.deletedInstances(set, s.Pods, s.Claims)
+	s.Drained = m.drained(s.PodInfos, r.Clock.Now()) // what was read after the pass began counts from when it was read, not earlier
+	return nil
 }
 
 // ownPods returns the set's Pods. It relists them first if an answer was lost.

@@ -339,14 +339,14 @@ func TestDrains(t *testing.T) {
 		At, Since metav1.Duration
 		Is        corev1.ConditionStatus
 	}) string {
-		d, known := newDrains(), []string(nil)
+		m, known := (&Reconciler{}).memory(keyOf(web())), []string(nil)
 		for _, look := range looks {
 			pod := podOf(nil, "a", inUpdate(look.Is, now.Add(look.Since.Duration)))
-			since, drained := d.of(plan.ReadPods([]*corev1.Pod{pod}, nil), now.Add(look.At.Duration))["uid-a"]
+			since, drained := m.drained(plan.ReadPods([]*corev1.Pod{pod}, nil), now.Add(look.At.Duration))["uid-a"]
 			known = append(known, map[bool]string{true: "since " + since.Sub(now).String(), false: "not drained"}[drained])
 		}
-		if d.of(nil, now); len(d.known) > 0 {
-			t.Errorf("a Pod that is gone is remembered: %v", d.known)
+		if m.drained(nil, now); len(m.drains) > 0 {
+			t.Errorf("a Pod that is gone is remembered: %v", m.drains)
 		}
 		return strings.Join(known, ", ")
 	})

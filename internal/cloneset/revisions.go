@@ -72,12 +72,6 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	return out, nil
 }
 
-// listRevisions lists ControllerRevisions by the UID of their controller, as r.ListPods
-// lists Pods.
-func (r *Reconciler) listRevisions(ctx context.Context, namespace, owner string) ([]*appsv1.ControllerRevision, error) {
-	return listByOwner[*appsv1.ControllerRevision](ctx, r.Client, &appsv1.ControllerRevisionList{}, namespace, owner)
-}
-
 // add reads a ControllerRevision.
 func (v *revisions) add(object *appsv1.ControllerRevision) *revision.Revision {
 	found := revision.Of(object.Name, object.Revision, object.Data.Raw)

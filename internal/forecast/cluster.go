@@ -40,18 +40,17 @@ func (p *player) perform(a *plan.Action) error {
 		pod.DeletionTimestamp = &metav1.Time{Time: p.Now}
 		p.replace(a.Pod, pod)
 		p.discard(a.Claims)
-		return nil
 	case plan.Discard:
 		p.discard(a.Claims)
-		return nil
 	case plan.Provide:
 		return p.provide(a.Instance)
+	default:
+		pod, err := p.written(a.Pod, a)
+		if err != nil {
+			return fmt.Errorf("foresee what happens to Pod %s: %w", a.Pod.Name, err)
+		}
+		p.replace(a.Pod, pod)
 	}
-	pod, err := p.written(a.Pod, a)
-	if err != nil {
-		return fmt.Errorf("foresee what happens to Pod %s: %w", a.Pod.Name, err)
-	}
-	p.replace(a.Pod, pod)
 	return nil
 }
 
@@ -114,7 +113,9 @@ func (p *player) create(a *plan.Action) error {
 	for _, gate := range pod.Spec.ReadinessGates {
 		setCondition(pod, gate.ConditionType, corev1.ConditionTrue, p.Now)
 	}
-	p.add(pod)
+	at, _ := slices.BinarySearchFunc(p.Pods, pod, byName)
+	p.Pods = slices.Insert(slices.Clone(p.Pods), at, pod)
+	p.expect(pod)
 	return nil
 }
 
@@ -237,10 +238,8 @@ const patience = 2 * time.Minute
 
 // stuck reports whether the Pod has no node, or a container that cannot start.
 func stuck(pod *corev1.Pod) bool {
-	if scheduled := podread.Condition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
-		return true
-	}
-	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	return podread.Status(pod, corev1.PodScheduled) == corev1.ConditionFalse || slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Waiting != nil && plan.Persistent(s.State.Waiting.Reason)
 	})
 }
@@ -284,11 +283,11 @@ func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.C
 // answers reports whether somebody answers the hook that holds a Pod, and after how long.
 func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
 	seen := lifecycle.Pod{State: regplan.StateOf(pod), Labels: pod.Labels, Finalizers: pod.Finalizers}
-	keys := lifecycle.Waiting(seen, p.Spec.Hooks)
+	at, keys := lifecycle.Waiting(seen, p.Spec.Hooks)
 	if _, _, joins := p.Spec.Hooks.At(seen.State); len(keys) == 0 || joins && !podread.IsTrue(pod, corev1.PodReady) {
 		return 0, false
 	}
-	g := p.gateOf(pod, keys)
+	g := p.gateOf(pod, at, keys)
 	return g.takes, g.answered
 }
 

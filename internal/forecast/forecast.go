@@ -170,7 +170,7 @@ func Of(c Change) (Forecast, error) {
 	p := &player{
 		Snapshot: s, set: c.To, begun: c.Now, pace: paceOf(s.Pods), planner: c.Planner, usage: c.usageOf(),
 		due: map[string]due{}, behind: map[string]bool{}, broken: map[string]bool{},
-		record: record{told: map[string]place{}, gates: map[string]*gate{}, registrations: c.Registrations},
+		told: map[string]place{}, gates: map[string]*gate{}, registrations: c.Registrations,
 	}
 	if p.planner == nil {
 		p.planner = plan.Make

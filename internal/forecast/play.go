@@ -15,7 +15,6 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
-	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
@@ -41,7 +40,23 @@ type player struct {
 	made, steps int
 	// usage is nil if there is no quota.
 	usage *usage
-	record
+
+	// What is told of the play: waves are the Pods that leave together, told those that a wave
+	// names.
+	waves []Wave
+	told  map[string]place
+	// returned reports whether a Pod came into service after the last one left.
+	returned bool
+	// lowest is how few Pods served, available how many do now.
+	lowest, available int
+	// gates are those at which a hook was asked, by state and keys; hooks what was asked.
+	gates map[string]*gate
+	hooks []Hook
+	// containers counts those that were started.
+	containers    int
+	registrations []*usherv1alpha1.Registration
+	// foreign are the keys that somebody other than Usher answers.
+	foreign []string
 }
 
 // due is a step, and when it is taken.
@@ -161,13 +176,6 @@ func (p *player) replace(old, pod *corev1.Pod) {
 	p.expect(pod)
 }
 
-// add puts a new Pod among the others.
-func (p *player) add(pod *corev1.Pod) {
-	at, _ := slices.BinarySearchFunc(p.Pods, pod, byName)
-	p.Pods = slices.Insert(slices.Clone(p.Pods), at, pod)
-	p.expect(pod)
-}
-
 const (
 	// unknownTakes stands for what no Pod shows. Only the order of events depends on it.
 	unknownTakes = 10 * time.Second
@@ -225,25 +233,6 @@ func paceOf(pods []*corev1.Pod) pace {
 		}
 	}
 	return p
-}
-
-// record is what is told of a play.
-type record struct {
-	waves []Wave
-	// told are the Pods that a wave names.
-	told map[string]place
-	// returned reports whether a Pod came into service after the last one left.
-	returned bool
-	// lowest is how few Pods served, available how many do now.
-	lowest, available int
-	// gates are those at which a hook was asked, by state and keys; hooks what was asked.
-	gates map[string]*gate
-	hooks []Hook
-	// containers counts those that were started.
-	containers    int
-	registrations []*usherv1alpha1.Registration
-	// foreign are the keys that somebody other than Usher answers.
-	foreign []string
 }
 
 // gate is where keys of a hook hold a Pod, and whether they are answered.
@@ -328,9 +317,8 @@ func (p *player) look() {
 }
 
 // gateOf finds out who answers the keys that hold a Pod.
-func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
-	state := regplan.StateOf(pod)
-	name := string(state) + " " + strings.Join(keys, " ")
+func (p *player) gateOf(pod *corev1.Pod, at string, keys []string) *gate {
+	name := string(regplan.StateOf(pod)) + " " + strings.Join(keys, " ")
 	if known := p.gates[name]; known != nil {
 		return known
 	}
@@ -339,12 +327,12 @@ func (p *player) gateOf(pod *corev1.Pod, keys []string) *gate {
 		Now: p.Now, Pods: []*corev1.Pod{pod}, Registrations: p.registrations, CloneSets: []*apps.CloneSet{p.set},
 	})[pod.Name].Holds
 	for _, key := range keys {
-		h := Hook{Gate: lifecycle.Gate(state), Key: key}
-		at := slices.IndexFunc(holds, func(hold regplan.Hold) bool { return hold.Key == key })
+		h := Hook{Gate: at, Key: key}
+		i := slices.IndexFunc(holds, func(hold regplan.Hold) bool { return hold.Key == key })
 		switch {
-		case at >= 0:
-			h.Registrations, h.Registries = holds[at].Registrations, holds[at].Registries
-			g.takes = max(g.takes, answerTakes+holds[at].Propagation)
+		case i >= 0:
+			h.Registrations, h.Registries = holds[i].Registrations, holds[i].Registries
+			g.takes = max(g.takes, answerTakes+holds[i].Propagation)
 		case strings.Contains(key, usherv1alpha1.HookDomain):
 			h.Unanswered, g.answered = true, false
 		default:

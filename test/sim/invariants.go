@@ -331,13 +331,13 @@ func hooksLost(w *podWrite) string {
 		lost := append(missing(w.hooks.InPlaceUpdate), missing(w.hooks.PreDelete)...)
 		// What preNormal sets comes back with its confirmation.
 		lost = slices.DeleteFunc(lost, func(key string) bool {
-			_, label := w.hooks.PreNormal.Labels[key]
-			return label || slices.Contains(w.hooks.PreNormal.Finalizers, key)
+			_, label := w.hooks.PreNormal.LabelsHandler[key]
+			return label || slices.Contains(w.hooks.PreNormal.FinalizersHandler, key)
 		})
 		if len(lost) > 0 {
 			return fmt.Sprintf("Pod %s comes back without %s", w.name(), strings.Join(lost, ", "))
 		}
-		if n := w.hooks.PreNormal; len(n.Labels)+len(n.Finalizers) > 0 && len(missing(n)) == 0 {
+		if n := w.hooks.PreNormal; !n.Empty() && len(missing(n)) == 0 {
 			return fmt.Sprintf("Pod %s comes back as if its preNormal hook had said yes", w.name())
 		}
 	case from == apps.StateUpdated && to == apps.StatePreparingUpdate:

@@ -17,14 +17,7 @@ import (
 
 // Hook is a set of labels and finalizers with which someone outside holds a Pod at a
 // gate. The zero Hook holds nothing.
-type Hook struct {
-	// Labels hold the Pod while they have these values.
-	Labels map[string]string
-	// Finalizers hold the Pod while it has them.
-	Finalizers []string
-	// MarkNotReady makes the Pod not ready while the hook holds it.
-	MarkNotReady bool
-}
+type Hook apps.LifecycleHook
 
 // Hooks are the hooks of a CloneSet.
 type Hooks struct {
@@ -54,18 +47,8 @@ func (h Hooks) At(state apps.LifecycleState) (gate string, hook Hook, joins bool
 // FromSpec reads the hooks of a CloneSet; nil means no hooks.
 func FromSpec(spec *apps.Lifecycle) Hooks {
 	in := ptr.Deref(spec, apps.Lifecycle{})
-	return Hooks{PreNormal: fromSpec(in.PreNormal), InPlaceUpdate: fromSpec(in.InPlaceUpdate), PreDelete: fromSpec(in.PreDelete)}
-}
-
-func fromSpec(spec *apps.LifecycleHook) Hook {
-	in := ptr.Deref(spec, apps.LifecycleHook{})
-	hook := Hook{Labels: in.LabelsHandler, MarkNotReady: in.MarkPodNotReady}
-	for _, finalizer := range in.FinalizersHandler {
-		if !slices.Contains(hook.Finalizers, finalizer) { // the API accepts duplicates
-			hook.Finalizers = append(hook.Finalizers, finalizer)
-		}
-	}
-	return hook
+	hook := func(in *apps.LifecycleHook) Hook { return Hook(ptr.Deref(in, apps.LifecycleHook{})) }
+	return Hooks{PreNormal: hook(in.PreNormal), InPlaceUpdate: hook(in.InPlaceUpdate), PreDelete: hook(in.PreDelete)}
 }
 
 // Holds reports whether at least one label or finalizer of the hook is on the Pod.
@@ -86,9 +69,9 @@ func (h Hook) Confirm(pod metav1.Object) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	maps.Copy(labels, h.Labels)
+	maps.Copy(labels, h.LabelsHandler)
 	pod.SetLabels(labels)
-	for _, f := range h.Finalizers {
+	for _, f := range h.FinalizersHandler {
 		if !slices.Contains(pod.GetFinalizers(), f) {
 			pod.SetFinalizers(append(pod.GetFinalizers(), f))
 		}
@@ -99,7 +82,7 @@ func (h Hook) Confirm(pod metav1.Object) {
 // the Pod may go.
 func (h Hook) Release(pod metav1.Object) {
 	labels := pod.GetLabels()
-	for key, value := range h.Labels {
+	for key, value := range h.LabelsHandler {
 		if labels[key] != value {
 			continue
 		}
@@ -108,11 +91,11 @@ func (h Hook) Release(pod metav1.Object) {
 			labels[key] = "true"
 		}
 	}
-	pod.SetFinalizers(slices.DeleteFunc(pod.GetFinalizers(), func(f string) bool { return slices.Contains(h.Finalizers, f) }))
+	pod.SetFinalizers(slices.DeleteFunc(pod.GetFinalizers(), func(f string) bool { return slices.Contains(h.FinalizersHandler, f) }))
 }
 
 // Empty reports whether the hook names neither a label nor a finalizer.
-func (h Hook) Empty() bool { return len(h.Labels) == 0 && len(h.Finalizers) == 0 }
+func (h Hook) Empty() bool { return len(h.LabelsHandler) == 0 && len(h.FinalizersHandler) == 0 }
 
 // Holding lists the keys of the hook that are on the Pod, in order.
 func (h Hook) Holding(labels map[string]string, finalizers []string) []string {
@@ -126,14 +109,15 @@ func (h Hook) Missing(labels map[string]string, finalizers []string) []string {
 
 func (h Hook) keys(labels map[string]string, finalizers []string, present bool) []string {
 	var out []string
-	for key, want := range h.Labels {
+	for key, want := range h.LabelsHandler {
 		if got, ok := labels[key]; (ok && got == want) == present {
 			out = append(out, key)
 		}
 	}
 	slices.Sort(out)
-	for _, finalizer := range h.Finalizers {
-		if slices.Contains(finalizers, finalizer) == present {
+	for i, finalizer := range h.FinalizersHandler {
+		first := slices.Index(h.FinalizersHandler, finalizer) == i // the API accepts duplicates
+		if first && slices.Contains(finalizers, finalizer) == present {
 			out = append(out, finalizer)
 		}
 	}

@@ -5,7 +5,6 @@ package lifecycle
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +16,7 @@ import (
 // hooks ask for a label and a finalizer at each gate.
 func hooks(marking bool) Hooks {
 	gate := func(key string) Hook {
-		return Hook{Labels: map[string]string{key: "yes"}, Finalizers: []string{key + "-f"}, MarkNotReady: marking}
+		return Hook{LabelsHandler: map[string]string{key: "yes"}, FinalizersHandler: []string{key + "-f"}, MarkPodNotReady: marking}
 	}
 	return Hooks{PreNormal: gate("normal"), InPlaceUpdate: gate("update"), PreDelete: gate("delete")}
 }
@@ -51,16 +50,17 @@ func TestNext(t *testing.T) {
 		checktest.NoError(t, scenariotest.Say(podWords, &pod, about))
 		next, reason := Next(pod, asked)
 		comes := strings.TrimSpace(cmp.Or(string(next), "(none)") + " " + reason)
-		if keys := Waiting(pod, asked); reason == "" && len(keys) > 0 {
-			return []string{comes, fmt.Sprintf("waits at %s for %s", Gate(pod.State), strings.Join(keys, ", "))}
+		if gate, keys := Waiting(pod, asked); reason == "" && len(keys) > 0 {
+			return []string{comes, fmt.Sprintf("waits at %s for %s", gate, strings.Join(keys, ", "))}
 		}
 		return []string{comes}
 	})
 }
 
-// TestHookPredicates: one key is enough to hold, all are needed to be complete.
+// TestHookPredicates: one key is enough to hold, all are needed to be complete, and a finalizer
+// that is listed twice counts once.
 func TestHookPredicates(t *testing.T) {
-	hook := Hook{Labels: map[string]string{"b": "1", "a": ""}, Finalizers: []string{"z", "y"}}
+	hook := Hook{LabelsHandler: map[string]string{"b": "1", "a": ""}, FinalizersHandler: []string{"z", "y", "z"}}
 	scenariotest.Table(t, "testdata/hook.txt", func(t *testing.T, pod struct {
 		Labels     map[string]string
 		Finalizers []string
@@ -78,33 +78,32 @@ func TestHookPredicates(t *testing.T) {
 // TestMarkOf: markPodNotReady marks at the two gates through which a Pod leaves service,
 // and nowhere else.
 func TestMarkOf(t *testing.T) {
-	for state, want := range map[apps.LifecycleState]Mark{
-		"": MarkLifted, apps.StateNormal: MarkLifted, apps.StatePreparingNormal: MarkLifted, apps.StateUpdated: MarkLifted,
-		apps.StatePreparingUpdate: MarkSet, apps.StatePreparingDelete: MarkSet, apps.StateUpdating: MarkKept,
+	type mark struct{ Set, Lift bool }
+	set, kept, lifted := mark{Set: true}, mark{}, mark{Lift: true}
+	for state, want := range map[apps.LifecycleState]mark{
+		"": lifted, apps.StateNormal: lifted, apps.StatePreparingNormal: lifted, apps.StateUpdated: lifted,
+		apps.StatePreparingUpdate: set, apps.StatePreparingDelete: set, apps.StateUpdating: kept,
 	} {
-		checktest.Same(t, fmt.Sprintf("MarkOf(%q)", state), want, MarkOf(state, hooks(true)))
-		if got := MarkOf(state, hooks(false)); got == MarkSet {
+		var got mark
+		got.Set, got.Lift = MarkOf(state, hooks(true))
+		checktest.Same(t, fmt.Sprintf("MarkOf(%q)", state), want, got)
+		if set, _ := MarkOf(state, hooks(false)); set {
 			t.Errorf("MarkOf(%q) marks without markPodNotReady", state)
 		}
 	}
 	for _, state := range []apps.LifecycleState{"", apps.StateNormal, apps.StateUpdating} {
-		checktest.Same(t, fmt.Sprintf("the gate of a Pod in %q", state), "", Gate(state))
+		gate, _, _ := hooks(true).At(state)
+		checktest.Same(t, fmt.Sprintf("the gate of a Pod in %q", state), "", gate)
 	}
 }
 
-// TestFromSpec: an absent lifecycle and absent hooks hold nothing, and a finalizer that
-// is listed twice counts once.
+// TestFromSpec: an absent lifecycle and absent hooks hold nothing.
 func TestFromSpec(t *testing.T) {
 	if got := FromSpec(nil); !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() || !got.PreDelete.Empty() {
 		t.Errorf("FromSpec(nil) = %+v", got)
 	}
-	got := FromSpec(&apps.Lifecycle{PreDelete: &apps.LifecycleHook{
-		LabelsHandler: map[string]string{"a": "1"}, FinalizersHandler: []string{"f", "g", "f"}, MarkPodNotReady: true,
-	}})
-	if !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() {
-		t.Errorf("absent hooks hold: %+v", got)
-	}
-	if h := got.PreDelete; h.Labels["a"] != "1" || !slices.Equal(h.Finalizers, []string{"f", "g"}) || !h.MarkNotReady {
-		t.Errorf("PreDelete = %+v", h)
+	got := FromSpec(&apps.Lifecycle{PreDelete: &apps.LifecycleHook{FinalizersHandler: []string{"f"}}})
+	if !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() || got.PreDelete.Empty() {
+		t.Errorf("absent hooks hold, or a hook that is there does not: %+v", got)
 	}
 }

@@ -90,48 +90,23 @@ func intoService(p Pod, hooks Hooks) apps.LifecycleState {
 	return apps.StatePreparingNormal
 }
 
-// Mark is what happens to the mark with which a hook with markPodNotReady keeps a Pod out
-// of service.
-type Mark int
-
-// The marks.
-const (
-	// MarkLifted: nothing marks the Pod.
-	MarkLifted Mark = iota
-	// MarkKept: an existing mark stays.
-	MarkKept
-	// MarkSet: the hook marks the Pod.
-	MarkSet
-)
-
-// MarkOf returns the mark of a Pod in a state. It is evaluated for every Pod in every
+// MarkOf reports whether a hook with markPodNotReady marks a Pod in a state as not ready, or
+// whether a mark that the Pod has is to be lifted. It is evaluated for every Pod in every
 // pass, so that no way out of a state can forget to remove the mark.
-func MarkOf(state apps.LifecycleState, hooks Hooks) Mark {
+func MarkOf(state apps.LifecycleState, hooks Hooks) (set, lift bool) {
 	_, hook, joins := hooks.At(state)
-	switch {
-	case state == apps.StateUpdating:
-		// The update itself keeps the Pod out of service: an existing mark stays until
-		// the update ends, and a new one would be a wasted write.
-		return MarkKept
-	case hook.MarkNotReady && !joins:
-		return MarkSet
-	}
-	return MarkLifted
+	set = hook.MarkPodNotReady && !joins
+	// An update itself keeps the Pod out of service: an existing mark stays until the update
+	// ends, and a new one would be a wasted write.
+	return set, !set && state != apps.StateUpdating
 }
 
-// Gate names the hook that holds a Pod in this state, as spec.lifecycle spells it; "" if
-// none can.
-func Gate(state apps.LifecycleState) string {
-	gate, _, _ := Hooks{}.At(state)
-	return gate
-}
-
-// Waiting lists, in order, the keys of the hook that keep a Pod in its state: those that
-// must be added, or those that must be removed.
-func Waiting(p Pod, hooks Hooks) []string {
-	_, hook, joins := hooks.At(p.State)
+// Waiting returns the gate at which a Pod is, and lists, in order, the keys of its hook that
+// keep the Pod there: those that must be added, or those that must be removed.
+func Waiting(p Pod, hooks Hooks) (gate string, keys []string) {
+	gate, hook, joins := hooks.At(p.State)
 	if joins {
-		return hook.Missing(p.Labels, p.Finalizers)
+		return gate, hook.Missing(p.Labels, p.Finalizers)
 	}
-	return hook.Holding(p.Labels, p.Finalizers)
+	return gate, hook.Holding(p.Labels, p.Finalizers)
 }

@@ -104,7 +104,8 @@ func (s *Snapshot) blocked(v *podState) []Blocked {
 	case s.Deletion == Drain && !v.preparesDelete():
 		return nil
 	}
-	waits := v.wait(lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks), v.waitsForBatch(s.Now))
+	gate, keys := lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks)
+	waits := v.wait(gate, keys, v.waitsForBatch(s.Now))
 	for i := range waits {
 		waits[i].SetDeleted = s.Deletion == Drain
 	}
@@ -128,7 +129,7 @@ func (p *podState) waitsForBatch(now time.Time) *Batch {
 // priority, or a stuck container; nothing if it does not wait. A Pod with a stuck
 // container may wait at a gate that only a ready Pod passes: then blame the container,
 // not the hook.
-func (p *podState) wait(keys []string, batch *Batch) []Blocked {
+func (p *podState) wait(gate string, keys []string, batch *Batch) []Blocked {
 	stuck := p.stuck()
 	switch {
 	case len(keys) == 0 && batch != nil:
@@ -136,7 +137,7 @@ func (p *podState) wait(keys []string, batch *Batch) []Blocked {
 	case stuck != nil:
 		return []Blocked{*stuck}
 	case len(keys) > 0:
-		return []Blocked{{Pod: p.pod.Name, Gate: lifecycle.Gate(p.state), State: p.state, Keys: keys, Since: podread.StateSince(p.pod)}}
+		return []Blocked{{Pod: p.pod.Name, Gate: gate, State: p.state, Keys: keys, Since: podread.StateSince(p.pod)}}
 	}
 	return nil
 }
@@ -156,6 +157,8 @@ type Deferral struct {
 	Since, Until time.Time
 	// Message is the API server's.
 	Message string
+	// Pod is as it was then: one that has changed may be free to go.
+	Pod *corev1.Pod
 }
 
 func (d *Deferral) text(pod string) string {

@@ -144,12 +144,11 @@ func (p *pass) openLedger() {
 	p.ledger = ledger{replicas: p.Spec.Replicas, maxUnavailable: p.Spec.maxUnavailable(), starts: cmp.Or(p.Starts, -1)}
 	for _, v := range p.pods {
 		p.wakeAt(v.wakeAt)
-		leaving := v.state == apps.StatePreparingDelete
 		v.underway = v.isUnderway()
 		if !p.counted(v) {
 			continue
 		}
-		v.leaving = leaving
+		v.leaving = v.preparesDelete()
 		p.ledger.pods++
 		p.ledger.available += one(v.available)
 		p.ledger.underway += one(v.underway)

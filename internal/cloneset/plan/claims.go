@@ -188,15 +188,6 @@ func (i *instance) has(name string) bool {
 	return i != nil && slices.ContainsFunc(i.claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
 }
 
-// taken returns the ids that no new instance may get.
-func (p *pass) taken() map[string]bool {
-	taken := make(map[string]bool, len(p.instances))
-	for _, i := range p.instances {
-		taken[i.id] = true
-	}
-	return taken
-}
-
 // syncClaims deletes the claims that no Pod will use again, and creates those that a
 // Pod lacks.
 func (p *pass) syncClaims() {

@@ -105,8 +105,7 @@ func split(pods []*podState, of func(*podState) bool) (are, others []*podState) 
 
 // begun reports whether the Pod's update has begun.
 func (p *podState) begun() bool {
-	return p.state == apps.StatePreparingUpdate || p.state == apps.StateUpdating ||
-		p.out
+	return p.state == apps.StatePreparingUpdate || p.state == apps.StateUpdating || p.out
 }
 
 func (s *Snapshot) weight(p *podState) int {

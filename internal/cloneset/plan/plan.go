@@ -276,7 +276,7 @@ type Action struct {
 	// concern; with "", Create draws a new one.
 	Instance string
 	// Taken are the ids that a new one must differ from. Do not change it.
-	Taken map[string]bool
+	Taken sets.Set[string]
 	// Claims are those that Delete and Discard delete.
 	Claims []*corev1.PersistentVolumeClaim
 }

@@ -74,7 +74,7 @@ func TestUpdateOrder(t *testing.T) {
 
 // TestNewIDs: a new instance id is none that has claims.
 func TestNewIDs(t *testing.T) {
-	if p := Make(snap("replicas 2; claims x")); !p.Actions[1].Taken["x"] {
+	if p := Make(snap("replicas 2; claims x")); !p.Actions[1].Taken.Has("x") {
 		t.Error("a new id may be one that has claims")
 	}
 }

@@ -75,14 +75,14 @@ func (p *pass) conditions(v *podState, next apps.LifecycleState) []Condition {
 
 // mark sets or removes the mark that a hook with markPodNotReady asks for.
 func (p *pass) mark(v *podState, next apps.LifecycleState) []Condition {
-	mark := lifecycle.MarkOf(next, p.Spec.Hooks)
+	set, lift := lifecycle.MarkOf(next, p.Spec.Hooks)
 	switch {
-	case mark == lifecycle.MarkSet && v.podReadyGate && v.podReady.Status != corev1.ConditionFalse:
+	case set && v.podReadyGate && v.podReady.Status != corev1.ConditionFalse:
 		return []Condition{{
 			Type: apps.ConditionPodReady, Status: corev1.ConditionFalse, Reason: ReasonMarkedNotReady, Message: notReadyMessage(next),
 		}}
-	case mark == lifecycle.MarkLifted && v.podReady.Status == corev1.ConditionFalse && !markedByOthers(v.podReady.Message),
-		mark != lifecycle.MarkSet && v.podReadyGate && v.podReady.Status == "":
+	case lift && v.podReady.Status == corev1.ConditionFalse && !markedByOthers(v.podReady.Message),
+		!set && v.podReadyGate && v.podReady.Status == "":
 		return []Condition{{Type: apps.ConditionPodReady, Status: corev1.ConditionTrue, Reason: ReasonInService}}
 	}
 	return nil

@@ -9,9 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // desired is how many Pods there should be now: the replicas, plus a surge while Pods are
@@ -51,7 +54,7 @@ func (p *pass) create() {
 	}
 	current := p.Spec.partition() - p.old
 	ids, missing := p.instancesFor(missing)
-	taken := p.taken()
+	taken := sets.KeySet(p.byID)
 	for n := range missing {
 		a := Action{Verb: Create, Reason: ReasonScaleOut, Revision: p.Update, Taken: taken}
 		if n < len(ids) {
@@ -107,7 +110,7 @@ func (p *pass) scaleIn() {
 // ones, then the rest; in each group the least useful first.
 func (p *pass) victims(count int) []*podState {
 	stays := func(v *podState) bool { return !v.toBeDeleted() && !v.leaving }
-	old, updated := byRevision(slices.DeleteFunc(slices.Clone(p.pods), func(v *podState) bool { return !stays(v) }))
+	old, updated := byRevision(list.Only(p.pods, stays))
 	counts := p.countDomains(stays)
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
 	out := counts.pick(old, surplusOld)
@@ -162,19 +165,19 @@ func (p *pass) restoreAction(v *podState) Action {
 	a := Action{
 		Verb: Move, Reason: ReasonScaleInCancelled, To: apps.StatePreparingNormal,
 		Conditions:       p.conditions(v, apps.StatePreparingNormal),
-		Labels:           inplace.Values(hooks.InPlaceUpdate.Labels),
-		RemoveFinalizers: hooks.PreNormal.Finalizers,
+		Labels:           inplace.Values(hooks.InPlaceUpdate.LabelsHandler),
+		RemoveFinalizers: hooks.PreNormal.FinalizersHandler,
 	}
-	maps.Copy(a.Labels, inplace.Values(hooks.PreDelete.Labels))
+	maps.Copy(a.Labels, inplace.Values(hooks.PreDelete.LabelsHandler))
 	var created map[string]*string // the labels in the template that the Pod was created from
 	if r := p.Revisions[v.hash]; r != nil {
 		created = inplace.Values(revision.Strings(r.Template, "labels"))
 	}
-	for key := range hooks.PreNormal.Labels {
+	for key := range hooks.PreNormal.LabelsHandler {
 		a.Labels[key] = created[key] // without it, the key is removed
 	}
-	for _, finalizer := range slices.Concat(hooks.InPlaceUpdate.Finalizers, hooks.PreDelete.Finalizers) {
-		if !slices.Contains(hooks.PreNormal.Finalizers, finalizer) && !slices.Contains(a.AddFinalizers, finalizer) {
+	for _, finalizer := range slices.Concat(hooks.InPlaceUpdate.FinalizersHandler, hooks.PreDelete.FinalizersHandler) {
+		if !slices.Contains(hooks.PreNormal.FinalizersHandler, finalizer) && !slices.Contains(a.AddFinalizers, finalizer) {
 			a.AddFinalizers = append(a.AddFinalizers, finalizer)
 		}
 	}
@@ -198,12 +201,7 @@ func (p *pass) release() {
 // replace removes the Pods that are named for deletion or leave their nodes, the least useful
 // first, as far as the budget allows.
 func (p *pass) replace() {
-	var waiting []*podState
-	for _, v := range p.pods {
-		if v.awaitsRemoval() {
-			waiting = append(waiting, v)
-		}
-	}
+	waiting := list.Only(p.pods, (*podState).awaitsRemoval)
 	if len(waiting) == 0 {
 		return
 	}

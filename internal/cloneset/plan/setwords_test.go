@@ -131,16 +131,16 @@ const (
 func hookSets(name string) lifecycle.Hooks {
 	if name == "shared keys" {
 		return lifecycle.Hooks{
-			PreNormal:     lifecycle.Hook{Labels: map[string]string{"ready": "yes", "extra": "yes"}, Finalizers: []string{"shared/f", keyNormal}},
-			InPlaceUpdate: lifecycle.Hook{Finalizers: []string{"shared/f", keyUpdate}},
-			PreDelete:     lifecycle.Hook{Labels: map[string]string{"ready": "yes", "listed": "yes"}, Finalizers: []string{keyDelete, keyUpdate}, MarkNotReady: true},
+			PreNormal:     lifecycle.Hook{LabelsHandler: map[string]string{"ready": "yes", "extra": "yes"}, FinalizersHandler: []string{"shared/f", keyNormal}},
+			InPlaceUpdate: lifecycle.Hook{FinalizersHandler: []string{"shared/f", keyUpdate}},
+			PreDelete:     lifecycle.Hook{LabelsHandler: map[string]string{"ready": "yes", "listed": "yes"}, FinalizersHandler: []string{keyDelete, keyUpdate}, MarkPodNotReady: true},
 		}
 	}
 	name, marking := strings.CutSuffix(name, ", marking")
 	all := lifecycle.Hooks{
-		PreNormal:     lifecycle.Hook{Finalizers: []string{keyNormal}},
-		InPlaceUpdate: lifecycle.Hook{Finalizers: []string{keyUpdate}, MarkNotReady: marking},
-		PreDelete:     lifecycle.Hook{Finalizers: []string{keyDelete}, MarkNotReady: marking},
+		PreNormal:     lifecycle.Hook{FinalizersHandler: []string{keyNormal}},
+		InPlaceUpdate: lifecycle.Hook{FinalizersHandler: []string{keyUpdate}, MarkPodNotReady: marking},
+		PreDelete:     lifecycle.Hook{FinalizersHandler: []string{keyDelete}, MarkPodNotReady: marking},
 	}
 	return map[string]lifecycle.Hooks{
 		"all": all, "preDelete": {PreDelete: all.PreDelete}, "inPlaceUpdate": {InPlaceUpdate: all.InPlaceUpdate},

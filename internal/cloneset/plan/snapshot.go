@@ -60,7 +60,7 @@ type Snapshot struct {
 	PodInfos []*PodInfo
 	// Deferred are the deletions that the API server has deferred, by the Pod's UID.
 	Deferred map[types.UID]Deferral
-	// Nodes are the node labels that Spec.Spread names, by node, for the Pods' nodes.
+	// Nodes are the labels of the Pods' nodes, if Spec.Spread names one, by node.
 	Nodes map[string]map[string]string
 	// GoingNodes are the nodes that Pods are to leave, and the taints that say so.
 	GoingNodes map[string][]corev1.Taint
@@ -220,10 +220,8 @@ func readPriority(in *apps.UpdatePriorityStrategy, spec *Spec) error {
 // asks for is no reason to stop.
 func readPull(annotations map[string]string) PullSpec {
 	pull := PullSpec{Off: annotations[apps.AnnotationImagesFirst] == "false", Timeout: DefaultPullTimeout}
-	if text := annotations[apps.AnnotationPullParallelism]; text != "" {
-		if count, err := readCount(apps.Count(intstr.Parse(text))); err == nil {
-			pull.Parallel = &count
-		}
+	if count, err := readCount(apps.Count(intstr.Parse(annotations[apps.AnnotationPullParallelism]))); err == nil {
+		pull.Parallel = &count
 	}
 	if ready, err := strconv.Atoi(annotations[apps.AnnotationPullMinUpdatedReady]); err == nil {
 		pull.Ready = ready

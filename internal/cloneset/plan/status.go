@@ -31,7 +31,12 @@ func Review(s *Snapshot, found ...Blocked) (Counts, []Blocked) {
 	for status := range PodStatuses(s) {
 		waiting = append(waiting, status.Waits...)
 		if status.Active {
-			c.add(&status)
+			c.Replicas++
+			c.Ready += one(status.Ready)
+			c.Available += one(status.Available)
+			c.Updated += one(status.Updated)
+			c.UpdatedReady += one(status.Updated && status.Ready)
+			c.UpdatedAvailable += one(status.Updated && status.Available)
 		}
 	}
 	c.ExpectedUpdated = s.Spec.Replicas - s.Spec.partition()
@@ -90,15 +95,6 @@ type Budget struct {
 // Budget computes percentages.
 func (s *Spec) Budget() Budget {
 	return Budget{Partition: s.partition(), MaxUnavailable: s.maxUnavailable(), MaxSurge: s.maxSurge()}
-}
-
-func (c *Counts) add(p *PodStatus) {
-	c.Replicas++
-	c.Ready += one(p.Ready)
-	c.Available += one(p.Available)
-	c.Updated += one(p.Updated)
-	c.UpdatedReady += one(p.Updated && p.Ready)
-	c.UpdatedAvailable += one(p.Updated && p.Available)
 }
 
 func one(yes bool) int {

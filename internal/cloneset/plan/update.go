@@ -106,8 +106,8 @@ func (p *pass) prepareUpdate(v *podState) {
 	hook := p.Spec.Hooks.InPlaceUpdate
 	a := Action{Verb: Move, Reason: ReasonPrepareUpdate, To: apps.StatePreparingUpdate}
 	if v.state == apps.StateUpdated {
-		a.Labels = inplace.Values(hook.Labels)
-		a.AddFinalizers = hook.Finalizers
+		a.Labels = inplace.Values(hook.LabelsHandler)
+		a.AddFinalizers = hook.FinalizersHandler
 	}
 	a.Conditions = p.conditions(v, apps.StatePreparingUpdate)
 	p.act(v, a)

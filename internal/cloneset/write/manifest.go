@@ -28,7 +28,7 @@ import (
 // the Pods, so it adds the gates itself: no webhook is needed.
 func readinessGates(hooks lifecycle.Hooks) []corev1.PodConditionType {
 	gates := []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady}
-	if hooks.InPlaceUpdate.MarkNotReady || hooks.PreDelete.MarkNotReady {
+	if hooks.InPlaceUpdate.MarkPodNotReady || hooks.PreDelete.MarkPodNotReady {
 		gates = append(gates, apps.ConditionPodReady)
 	}
 	return gates

@@ -121,7 +121,7 @@ func startUsher(ctx context.Context, port int) error {
 	ended, err := plane.Manage(ctx, plane.RESTConfig(), options, func(ctx context.Context, mgr ctrl.Manager) error {
 		leads = mgr.Elected()
 		return errors.Join(
-			cloneset.Setup(ctx, mgr, cloneset.Options{Registerer: prometheus.NewRegistry()}),
+			cloneset.Setup(ctx, mgr, cloneset.Options{}),
 			registration.Setup(ctx, mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}))
 	})
 	if err != nil {
