@@ -111,9 +111,9 @@ func blockedReason(b *plan.Blocked) string {
 func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known *revisions, f findings) (apps.CloneSetStatus, time.Time) {
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
-	next.Replicas, next.ReadyReplicas, next.AvailableReplicas = number(counts.Replicas), number(counts.Ready), number(counts.Available)
-	next.UpdatedReplicas, next.UpdatedReadyReplicas = number(counts.Updated), number(counts.UpdatedReady)
-	next.UpdatedAvailableReplicas, next.ExpectedUpdatedReplicas = number(counts.UpdatedAvailable), number(counts.ExpectedUpdated)
+	next.Replicas, next.ReadyReplicas, next.AvailableReplicas = int32(counts.Replicas), int32(counts.Ready), int32(counts.Available)
+	next.UpdatedReplicas, next.UpdatedReadyReplicas = int32(counts.Updated), int32(counts.UpdatedReady)
+	next.UpdatedAvailableReplicas, next.ExpectedUpdatedReplicas = int32(counts.UpdatedAvailable), int32(counts.ExpectedUpdated)
 	next.UpdateRevision = known.update.Name
 	next.CurrentRevision = known.current.Name
 	if counts.RolledOut {
@@ -128,8 +128,6 @@ func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known 
 	}
 	return next, setProgress(set, s, &next)
 }
-
-func number(count int) int32 { return int32(count) } // no set has that many Pods
 
 // setCondition is the one place where a condition changes. A condition that was never
 // True is left out; one that was becomes False.

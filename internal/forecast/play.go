@@ -254,7 +254,7 @@ func (p *player) decided(d *plan.Plan) {
 		case does == "":
 		case does == Create:
 			p.wave(false).Created++
-		case !p.told[a.Pod.Name].begun():
+		case p.told[a.Pod.Name].wave == 0: // it has not begun
 			w := p.wave(true)
 			w.Pods = append(w.Pods, Step{Pod: a.Pod.Name, Does: does})
 			p.told[a.Pod.Name] = place{len(p.waves), len(w.Pods) - 1}
@@ -267,8 +267,6 @@ func (p *player) decided(d *plan.Plan) {
 
 // place is where a Pod is told: in a wave, counted from 1.
 type place struct{ wave, index int }
-
-func (p place) begun() bool { return p.wave > 0 }
 
 // wave is the one that a Pod leaves with: a new one if another Pod has come into service
 // since the last.

@@ -27,10 +27,10 @@ func pod() *corev1.Pod {
 	}}
 }
 
-// TestDecide checks the scenarios in testdata: a line for who asks, for the Pod, and for
+// TestDecide checks the scenarios: a line for who asks, for the Pod, and for
 // another one of its DaemonSet; then what is decided.
 func TestDecide(t *testing.T) {
-	scenariotest.Run(t, "testdata/*.txt", func(t *testing.T, lines []string) []string {
+	scenariotest.Run(t, "testdata/decisions.txt", func(t *testing.T, lines []string) []string {
 		r, other := Request{Pod: pod(), User: "ann", Now: now}, pod()
 		other.Name, other.UID = "web-2", "uid-2"
 		for _, line := range lines {

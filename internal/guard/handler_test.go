@@ -3,16 +3,14 @@
 package guard
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,91 +52,59 @@ func deletion(t *testing.T, p *corev1.Pod) admission.Request {
 
 // server is an API server that fails patches and refuses evictions, and notes those: the Pod,
 // whether the request is a dry run, and its own options.
-func server(broken, refusal error, evictions *[]string) client.Client {
+func server(broken, refusal string, evictions *[]string) client.Client {
 	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if broken != nil {
-				return broken
+			if broken != "" {
+				return errors.New(broken)
 			}
 			return api.Patch(ctx, object, patch, options...)
 		},
 		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, of, body client.Object, options ...client.SubResourceCreateOption) error {
 			o := (&client.SubResourceCreateOptions{}).ApplyOptions(options)
 			*evictions = append(*evictions, fmt.Sprintf("%s %v %s", of.GetName(), o.DryRun, encode.JSON(body.(*policyv1.Eviction).DeleteOptions)))
-			return refusal
+			if refusal != "" {
+				return apierrors.NewTooManyRequests(refusal, 0)
+			}
+			return nil
 		},
 	}).Build()
 }
 
-// TestHandle: what the guard answers, and whether it asks for a drain. The guard's own
-// trouble never keeps a Pod.
+// TestHandle: what the guard answers, whether it asks for a drain, and what it tries before. The
+// guard's own trouble never keeps a Pod.
 func TestHandle(t *testing.T) {
-	evict := &metav1.DeleteOptions{}
-	refusal := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
-	for name, c := range map[string]handleCase{
-		"a deletion":                        {code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
-		"a dry run":                         {dry: true, allowed: true},
-		"an eviction":                       {evict: evict, code: http.StatusTooManyRequests, message: "leaves its registries", asked: true},
-		"an eviction by force":              {evict: &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, allowed: true},
-		"an eviction's dry run":             {evict: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, allowed: true},
-		"an eviction that a budget refuses": {evict: evict, refusal: refusal, code: http.StatusTooManyRequests, message: "disruption budget"},
-		"an eviction of a Pod that is gone": {evict: evict, gone: true, allowed: true},
-		"a Pod that goes meanwhile":         {gone: true, code: http.StatusTooManyRequests, message: "leaves its registries"},
-		"the API server does not take the request for a drain": {broken: errors.New("no"),
-			allowed: true, warnings: "deleted without a drain: ask for a drain: no"},
-		"an unreadable Pod": {unreadable: true, allowed: true, warnings: "deleted without a drain"},
-	} {
-		t.Run(name, func(t *testing.T) { c.run(t) })
-	}
-}
-
-// handleCase is a request, what the API server does meanwhile, and the answer.
-type handleCase struct {
-	// evict are the options of an eviction; a deletion has none.
-	evict           *metav1.DeleteOptions
-	dry, unreadable bool
-	refusal, broken error
-	gone            bool
-	allowed         bool
-	code            int32
-	message         string
-	warnings        string
-	asked           bool
-}
-
-func (c handleCase) request(t *testing.T, p *corev1.Pod) admission.Request {
-	t.Helper()
-	r := deletion(t, p)
-	r.DryRun = &c.dry
-	switch {
-	case c.unreadable:
-		r.OldObject.Raw = []byte("{")
-	case c.evict != nil:
-		r.Name, r.SubResource, r.Object = p.Name, "eviction", raw(t, policyv1.Eviction{DeleteOptions: c.evict})
-	}
-	return r
-}
-
-func (c handleCase) run(t *testing.T) {
-	p, evictions := pod(), []string(nil)
-	api := server(c.broken, c.refusal, &evictions)
-	if !c.gone {
-		checktest.NoError(t, api.Create(t.Context(), p))
-	}
-	h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
-	got := h.Handle(t.Context(), c.request(t, p))
-	have := fmt.Sprintf("%t %d %s %q", got.Allowed, got.Result.Code, got.Result.Message, got.Warnings)
-	want := regexp.MustCompile(fmt.Sprintf("^%t %d .*%s.*%s", c.allowed, cmp.Or(c.code, http.StatusOK), c.message, c.warnings))
-	if !want.MatchString(have) {
-		t.Errorf("%s, want %s", have, want)
-	}
-	if details := got.Result.Details; c.asked && details.RetryAfterSeconds != 1 {
-		t.Errorf("retry after %d s", details.RetryAfterSeconds)
-	}
-	if c.evict != nil && c.asked {
-		checktest.Same(t, "tried as a dry run", []string{`web-1 [All] {"dryRun":["All"]}`}, evictions)
-	}
-	checktest.Same(t, "asked for a drain", c.asked, asksForDrain(t, api, p))
+	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
+		// Evict are the options of an eviction; a deletion has none.
+		Evict                    *metav1.DeleteOptions
+		DryRun, Unreadable, Gone bool
+		// Broken is what the API server answers to a patch, Refusal to an eviction.
+		Broken, Refusal string
+	}) string {
+		p, evictions := pod(), []string(nil)
+		api := server(test.Broken, test.Refusal, &evictions)
+		if !test.Gone {
+			checktest.NoError(t, api.Create(t.Context(), p))
+		}
+		request := deletion(t, p)
+		request.DryRun = &test.DryRun
+		switch {
+		case test.Unreadable:
+			request.OldObject.Raw = []byte("{")
+		case test.Evict != nil:
+			request.Name, request.SubResource, request.Object = p.Name, "eviction", raw(t, policyv1.Eviction{DeleteOptions: test.Evict})
+		}
+		h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+		got := h.Handle(t.Context(), request)
+		says := strings.TrimSpace(fmt.Sprintf("%d %s%s", got.Result.Code, got.Result.Message, strings.Join(got.Warnings, ", ")))
+		if got.Allowed {
+			says = "allowed, " + says
+		}
+		if details := got.Result.Details; details != nil {
+			says += fmt.Sprintf(" Again in %d s.", details.RetryAfterSeconds)
+		}
+		return says + strings.Join(append([]string{""}, evictions...), "; tries ") + map[bool]string{true: "; asks for a drain"}[asksForDrain(t, api, p)]
+	})
 }
 
 // asksForDrain reports whether the stored Pod, if it is there, carries a request.
@@ -155,15 +121,8 @@ func asksForDrain(t *testing.T, api client.Client, p *corev1.Pod) bool {
 // TestEvictDrained: the controller of DaemonSets asks for another Pod than before. The one that
 // has drained is evicted, unless it has changed; if it stays, the answer says why.
 func TestEvictDrained(t *testing.T) {
-	refusal := apierrors.NewTooManyRequests("no budget", 0)
-	for name, c := range map[string]struct {
-		refusal error
-		want    string
-	}{
-		"evicted": {want: "Pod web-1 leaves its registries when Pod web-2, which is out of them, is replaced"},
-		"refused": {refusal: refusal, want: "Pod web-1 leaves its registries when Pod web-2, which is out of them, is replaced: no budget"},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, refusal := range []string{"", "no budget"} {
+		t.Run(refusal, func(t *testing.T) {
 			p, drained := pod(), pod()
 			drained.Name, drained.UID = "web-2", "uid-2"
 			for of, words := range map[*corev1.Pod][]string{p: {"owner DaemonSet"}, drained: {"owner DaemonSet", "nobodys", "requested 5s 5s"}} {
@@ -172,15 +131,16 @@ func TestEvictDrained(t *testing.T) {
 				}
 			}
 			var evictions []string
-			api := server(nil, c.refusal, &evictions)
+			api := server("", refusal, &evictions)
 			checktest.NoError(t, errors.Join(api.Create(t.Context(), p), api.Create(t.Context(), drained)))
 			recorder := events.NewFakeRecorder(10)
 			h := &Handler{Reader: api, Writer: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(now)}
 			request := deletion(t, p)
 			request.UserInfo.Username = perNode
-			checktest.Same(t, "the answer", c.want, h.Handle(t.Context(), request).Result.Message)
+			want := strings.TrimSuffix("Pod web-1 leaves its registries when Pod web-2, which is out of them, is replaced: "+refusal, ": ")
+			checktest.Same(t, "the answer", want, h.Handle(t.Context(), request).Result.Message)
 			checktest.Same(t, "evicted", []string{`web-2 [] {"preconditions":{"uid":"uid-2","resourceVersion":"1"}}`}, evictions)
-			checktest.Same(t, "an event tells of the eviction", c.refusal == nil, len(recorder.Events) == 1)
+			checktest.Same(t, "an event tells of the eviction", refusal == "", len(recorder.Events) == 1)
 		})
 	}
 }
