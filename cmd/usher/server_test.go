@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // serverWith returns an API server that reports only its version and resources.
@@ -45,37 +47,14 @@ func serverWith(t *testing.T, gitVersion string, resources ...string) *rest.Conf
 // TestCheckServer: the check names an old API server, what will not work on it and what
 // the user then sees; it does not mention a supported one.
 func TestCheckServer(t *testing.T) {
-	const tooOld = "and Usher supports " + oldestKubernetes + " and newer"
-	const noResize = "has no subresource pods/resize, so no running Pod can get other cpu or memory"
-	resize := []string{"pods", "pods/status", "pods/resize"}
-	for name, test := range map[string]struct {
-		version, controllers string
-		resources            []string
-		says                 []string
-	}{
-		"supported":                     {"v1.33.13", "cloneset", resize, nil},
-		"newer":                         {"v1.40.0-alpha.1", "cloneset", resize, nil},
-		"a vendor's":                    {"v1.34.2+k3s1", "cloneset", resize, nil},
-		"too old":                       {"v1.32.13-eks-1", "cloneset,registration", resize[:2], []string{"has Kubernetes v1.32.13-eks-1, " + tooOld, noResize}},
-		"too old for the hook operator": {"v1.32.13", "registration", resize[:2], []string{tooOld}},
-		"the feature is off":            {"v1.34.0", "cloneset", resize[:2], []string{noResize}},
-		"no version":                    {"", "cloneset", resize, []string{"cannot be read; Usher supports"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			said, found := warnings(t, test.controllers, serverWith(t, test.version, test.resources...))
-			if found.noResize != (len(test.resources) < len(resize)) {
-				t.Errorf("no resize: %v", found.noResize)
-			}
-			if len(said) != len(test.says) {
-				t.Fatalf("said %q, want %q", said, test.says)
-			}
-			for i, want := range test.says {
-				if !strings.Contains(said[i], "Warning: ") || !strings.Contains(said[i], want) {
-					t.Errorf("said %s, want a warning with %s", said[i], want)
-				}
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/servers.txt", func(t *testing.T, test struct {
+		Version, Controllers string
+		Resources            []string
+	}) string {
+		said, found := warnings(t, test.Controllers, serverWith(t, test.Version, test.Resources...))
+		checktest.Same(t, "it has no subresource pods/resize", !slices.Contains(test.Resources, "pods/resize"), found.noResize)
+		return cmp.Or(strings.Join(said, " "), "nothing")
+	})
 }
 
 // warnings returns the lines that the check logs, and what it found.

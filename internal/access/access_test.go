@@ -88,31 +88,20 @@ func TestMetrics(t *testing.T) {
 }
 
 // TestServices: a certificate's user and groups may read services of the namespaces whose
-// EndpointSlices they may get.
+// EndpointSlices they may get; the answer is remembered, one that failed is not.
 func TestServices(t *testing.T) {
 	api, config := serve(t)
 	r, err := New(config)
 	checktest.NoError(t, err)
-	certificate := func(name string, groups ...string) *x509.Certificate {
-		return &x509.Certificate{RawSubject: []byte(name), Subject: pkix.Name{CommonName: name, Organization: groups}}
-	}
-	for _, test := range []struct {
-		client    *x509.Certificate
-		namespace string
-		down      bool
-		allowed   bool
-	}{
-		{certificate("prometheus"), "edge", false, true},
-		{certificate("prometheus"), "other", false, false},
-		{certificate("web"), "edge", true, false},
-		{certificate("web"), "edge", false, false},
-		{certificate("shop", "prometheus"), "edge", false, true},
-		{certificate("shop", "prometheus"), "edge", true, true},
-	} {
-		api.asked, api.down = 0, test.down
-		allowed, err := r.MayReadServices(t.Context(), test.client, test.namespace)
-		if allowed != test.allowed || (err != nil) != (test.down && api.asked > 0) {
-			t.Errorf("%s in %s: %v, %v, want %v", test.client.Subject, test.namespace, allowed, err, test.allowed)
-		}
-	}
+	scenariotest.Table(t, "testdata/services.txt", func(t *testing.T, test struct {
+		User      string
+		Groups    []string
+		Namespace string
+		Down      bool
+	}) string {
+		api.asked, api.down = 0, test.Down
+		client := &x509.Certificate{RawSubject: []byte(test.User), Subject: pkix.Name{CommonName: test.User, Organization: test.Groups}}
+		allowed, err := r.MayReadServices(t.Context(), client, test.Namespace)
+		return fmt.Sprintf("%s, after %d questions", map[bool]string{true: "allowed", false: "no"}[allowed], api.asked) + map[bool]string{true: ", which failed"}[err != nil]
+	})
 }

@@ -5,7 +5,6 @@ package cloneset
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -28,6 +28,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/podcache"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // TestTakenName: if a name is taken, by a terminating Pod or by anyone else's, another
@@ -189,44 +190,32 @@ func TestResizePatch(t *testing.T) {
 // TestResizeAnswers: a refusal is reported as one, and never taken for a deleted Pod, a
 // lost answer or a conflict.
 func TestResizeAnswers(t *testing.T) {
-	pods := corev1.Resource("pods")
-	gone, same := apierrors.NewNotFound(pods, "web-a"), []client.Object{resizing()}
-	for name, test := range map[string]struct {
-		answer  error
-		live    []client.Object
-		refused bool
-		is      func(error) bool
-	}{
-		"forbidden":                {apierrors.NewForbidden(pods, "web-a", errors.New("policy")), same, true, apierrors.IsForbidden},
-		"invalid":                  {apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "web-a", nil), same, false, failedTest},
-		"no such subresource":      {gone, same, true, apierrors.IsForbidden},
-		"not supported":            {apierrors.NewMethodNotSupported(corev1.Resource("pods/resize"), "patch"), same, true, apierrors.IsForbidden},
-		"the Pod is gone":          {gone, nil, false, apierrors.IsNotFound},
-		"another Pod of that name": {gone, []client.Object{resizing(func(p *corev1.Pod) { p.UID = "uid-b" })}, false, apierrors.IsNotFound},
-		"timed out":                {apierrors.NewTimeoutError("slow", 1), same, false, unanswered},
-		"conflict":                 {apierrors.NewConflict(pods, "web-a", errors.New("newer")), same, false, apierrors.IsConflict},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r, _ := reconcilerOn(interceptor.NewClient(server(t, test.live...), interceptor.Funcs{
-				SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
-					return test.answer
-				},
-			}))
-			pod := resizing()
-			_, err := r.writePod(t.Context(), web(), pod, plan.Action{Verb: plan.Continue, Pod: pod}, "resize")
-			var refusal *resizeRefusal
-			if errors.As(err, &refusal) != test.refused || !test.is(err) {
-				t.Fatalf("err = %v", err)
-			}
-			if !test.refused {
-				return
-			}
-			f := find(&plan.Plan{}, nil, []outcome{{action: plan.Action{Verb: plan.Continue}, err: err}})
-			if got := f[apps.ConditionFailedUpdate]; got.Reason != plan.ProblemResize || !strings.Contains(got.Message, "containers main of Pod web-a") {
-				t.Errorf("reported: %+v", f)
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/resize-answers.txt", func(t *testing.T, test struct {
+		Answer metav1.Status
+		// Live is the UID of the Pod that is there; "" if none is.
+		Live types.UID
+	}) string {
+		var live []client.Object
+		if test.Live != "" {
+			live = append(live, resizing(func(p *corev1.Pod) { p.UID = test.Live }))
+		}
+		r, _ := reconcilerOn(interceptor.NewClient(server(t, live...), interceptor.Funcs{
+			SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+				return &apierrors.StatusError{ErrStatus: test.Answer}
+			},
+		}))
+		action := plan.Action{Verb: plan.Continue, Pod: resizing()}
+		_, err := r.writePod(t.Context(), web(), action.Pod, action, "resize")
+		switch o := (outcome{action: action, err: err}); {
+		case o.conflicted():
+			return fmt.Sprint(apierrors.ReasonForError(err), ": decided again")
+		case unanswered(err):
+			return fmt.Sprint(apierrors.ReasonForError(err), ": nobody knows")
+		default:
+			failure := find(&plan.Plan{}, nil, []outcome{o})[apps.ConditionFailedUpdate]
+			return fmt.Sprint(apierrors.ReasonForError(err), ": ", failure.Reason, ": ", failure.Message)
+		}
+	})
 }
 
 func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFieldsEntry {
