@@ -29,47 +29,37 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestProgressingCondition follows the condition from pass to pass; each pass knows only
-// the status that the previous one wrote.
+// TestProgressingCondition follows the condition from pass to pass, in lines of when one is and
+// what was changed before; each pass knows only the status that the previous one wrote. The
+// messages are OpenKruise's, letter for letter.
 func TestProgressingCondition(t *testing.T) {
-	r := &revision.Revision{Name: "web-r1"}
-	known := &revisions{current: r, update: r}
-	set := &apps.CloneSet{}
-	s := &plan.Snapshot{Spec: plan.Spec{Replicas: 1, ProgressDeadline: time.Minute}, Current: r, Update: r}
-	steps := []struct {
-		after  time.Duration
-		edit   func()
-		status corev1.ConditionStatus
-		reason string
-		// message is OpenKruise's, letter for letter.
-		message string
-		due     time.Duration
-	}{
-		{0, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, "CloneSet is progressing", time.Minute},
-		{59 * time.Second, func() {}, corev1.ConditionTrue, plan.ProgressUpdated, "CloneSet is progressing", time.Minute},
-		{time.Minute, func() {}, corev1.ConditionFalse, plan.ProgressDeadlineExceeded, "CloneSet revision web-r1 has timed out progressing", 0},
-		{2 * time.Minute, func() { s.Spec.Paused = true }, corev1.ConditionTrue, plan.ProgressPaused, "CloneSet is paused", 0},
-		{time.Hour, func() {}, corev1.ConditionTrue, plan.ProgressPaused, "CloneSet is paused", 0},
-		{2 * time.Hour, func() { s.Spec.Paused = false }, corev1.ConditionTrue, plan.ProgressUpdated, "CloneSet is progressing", 2*time.Hour + time.Minute},
-		{3 * time.Hour, func() { s.Spec.Replicas, s.Spec.Partition = 0, plan.Count{} }, corev1.ConditionTrue, plan.ProgressAvailable, "CloneSet is available", 0},
-	}
-	for _, step := range steps {
-		step.edit()
-		s.Now = now.Add(step.after)
-		next, due := nextStatus(set, s, tally(s), known, nil)
-		c := next.Condition(apps.ConditionProgressing)
-		if c == nil || c.Status != step.status || c.Reason != step.reason || c.Message != step.message {
-			t.Fatalf("after %v: %+v, want %s %s %q", step.after, c, step.status, step.reason, step.message)
+	scenariotest.Run(t, "testdata/progressing.txt", func(_ *testing.T, lines []string) (out []string) {
+		r := &revision.Revision{Name: "web-r1"}
+		set, s := &apps.CloneSet{}, &plan.Snapshot{Spec: plan.Spec{Replicas: 1, ProgressDeadline: time.Minute}, Current: r, Update: r}
+		for _, line := range lines {
+			after, change, _ := strings.Cut(line, " ")
+			switch change {
+			case "paused", "resumed":
+				s.Spec.Paused = change == "paused"
+			case "scaled to 0":
+				s.Spec.Replicas = 0
+			case "without a deadline":
+				s.Spec.ProgressDeadline = 0
+			}
+			s.Now = now.Add(scenariotest.Duration(after))
+			next, due := nextStatus(set, s, tally(s), &revisions{current: r, update: r}, nil)
+			set.Status = next
+			text := "no condition"
+			if c := next.Condition(apps.ConditionProgressing); c != nil {
+				text = fmt.Sprint(c.Status, " ", c.Reason, ": ", c.Message)
+			}
+			if !due.IsZero() {
+				text += "; due at " + due.Sub(now).String()
+			}
+			out = append(out, text)
 		}
-		if want := step.due; (want == 0) != due.IsZero() || (want != 0 && !due.Equal(now.Add(want))) {
-			t.Errorf("after %v: due at %v, want %v", step.after, due, want)
-		}
-		set.Status = next
-	}
-	s.Spec.ProgressDeadline = 0
-	if next, _ := nextStatus(set, s, tally(s), known, nil); next.Condition(apps.ConditionProgressing) != nil {
-		t.Error("the condition outlives its deadline")
-	}
+		return out
+	})
 }
 
 // TestNoDeadline: the largest number means no deadline, as for a Deployment.
