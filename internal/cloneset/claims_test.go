@@ -6,12 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -20,41 +18,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
-	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
-
-// TestClaimManifest: the template's own labels and annotations stay, the set's labels
-// win, and fields that no library knows are preserved.
-func TestClaimManifest(t *testing.T) {
-	set := web(`{"metadata":{"name":"data","labels":{"tier":"storage","app":"other"},"annotations":{"note":"x"}},
-		"spec":{"fieldOfTheFuture":7,"resources":{"requests":{"storage":"1Gi"}}},"status":{"phase":"Bound"}}`)
-	claim := checktest.Must(write.ClaimManifest(set, &set.Spec.VolumeClaimTemplates[0], "abcde"))(t)
-	labels := map[string]string{"tier": "storage", "app": "web", apps.LabelInstanceID: "abcde"}
-	if claim.GetName() != "data-web-abcde" || claim.GetNamespace() != "default" || !maps.Equal(claim.GetLabels(), labels) ||
-		claim.GetAnnotations()["note"] != "x" || !metav1.IsControlledBy(claim, set) {
-		t.Errorf("metadata %v", claim.Object["metadata"])
-	}
-	spec, _ := claim.Object["spec"].(map[string]any)
-	if _, status := claim.Object["status"]; spec["fieldOfTheFuture"] == nil || spec["resources"] == nil || status {
-		t.Errorf("claim %v", claim.Object)
-	}
-}
-
-func TestMountClaims(t *testing.T) {
-	volume := func(name string) any {
-		return map[string]any{"name": name, "persistentVolumeClaim": map[string]any{"claimName": name + "-web-abcde"}}
-	}
-	config := map[string]any{"name": "config", "configMap": map[string]any{"name": "c"}}
-	set := web(`{"metadata":{"name":"data"}}`, `{"metadata":{"name":"log"}}`)
-	spec := map[string]any{"volumes": []any{map[string]any{"name": "data", "emptyDir": map[string]any{}}, config}}
-	write.MountClaims(spec, set, "abcde")
-	checktest.Same[any](t, "volumes", []any{volume("data"), config, volume("log")}, spec["volumes"])
-	none := map[string]any{}
-	if write.MountClaims(none, web(), "abcde"); len(none) > 0 {
-		t.Errorf("a Pod without claims gets %v", none)
-	}
-}
 
 // TestClaimChanged: a claim that gets bound, as every claim does, triggers no pass.
 func TestClaimChanged(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
@@ -62,61 +63,32 @@ func TestTakenName(t *testing.T) {
 	}
 }
 
-// TestNewPod: what a Pod is created with, in addition to its template. The gates are
-// there whatever the update type: no webhook adds them.
-func TestNewPod(t *testing.T) {
-	template := `{"metadata":{"labels":{"app":"web","lifecycle.apps.kruise.io/state":"Normal"},"annotations":{"note":"x"},"finalizers":["example.com/f"]},` +
-		`"spec":{"readinessGates":[{"conditionType":"mine"},{"conditionType":"InPlaceUpdateReady"}],"fromTheFuture":{"a":9007199254740993},"containers":[{"name":"main","image":"app:1"}]}}`
-	marked := &apps.Lifecycle{PreDelete: &apps.LifecycleHook{MarkPodNotReady: true}}
-	for _, test := range []struct {
-		name      string
-		template  string
-		kind      apps.UpdateStrategyType
-		lifecycle *apps.Lifecycle
-		gates     []string
-	}{
-		{"recreate", `{"spec":{"containers":[]}}`, apps.UpdateReCreate, nil, []string{"InPlaceUpdateReady"}},
-		{"gates of its own", template, apps.UpdateInPlaceIfPossible, nil, []string{"mine", "InPlaceUpdateReady"}},
-		{"a hook that marks", template, apps.UpdateOnDelete, marked, []string{"mine", "InPlaceUpdateReady", "KruisePodReady"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			raw := checktest.Must(revision.Decode([]byte(test.template)))(t)
-			set := web()
-			set.Spec.UpdateStrategy.Type, set.Spec.Lifecycle = test.kind, test.lifecycle
-			pod := write.PodManifest(set, &revision.Revision{Name: "web-r1", Template: raw}, "abcde", now)
-			checktest.Same(t, "gates", test.gates, gatesOf(pod))
-			isNewPod(t, pod, set)
-			if test.template != template {
-				return
-			}
-			future, _, _ := unstructured.NestedInt64(pod.Object, "spec", "fromTheFuture", "a")
-			if future != 9007199254740993 || pod.GetAnnotations()["note"] != "x" || !slices.Equal(pod.GetFinalizers(), []string{"example.com/f"}) {
-				t.Errorf("lost on the way: %v", pod.Object)
-			}
-		})
-	}
-}
-
-func gatesOf(pod *unstructured.Unstructured) []string {
-	var out []string
-	list, _, _ := unstructured.NestedSlice(pod.Object, "spec", "readinessGates")
-	for _, gate := range list {
-		out = append(out, gate.(map[string]any)["conditionType"].(string))
-	}
-	return out
-}
-
-// isNewPod checks what every new Pod web-abcde of revision web-r1 carries.
-func isNewPod(t *testing.T, pod *unstructured.Unstructured, set *apps.CloneSet) {
-	t.Helper()
-	for key, want := range map[string]string{
-		apps.LabelInstanceID: "abcde", apps.LabelRevision: "web-r1", apps.LabelTemplateHash: "r1", apps.LabelLifecycleState: "PreparingNormal",
-	} {
-		checktest.Same(t, "label "+key, want, pod.GetLabels()[key])
-	}
-	if at := pod.GetAnnotations()[apps.AnnotationLifecycleTimestamp]; pod.GetName() != "web-abcde" || at != "2026-01-02T03:04:05Z" || !metav1.IsControlledBy(pod, set) {
-		t.Errorf("Pod %s since %s of %v", pod.GetName(), at, pod.GetOwnerReferences())
-	}
+// TestManifests: what a Pod is created with, in addition to its template, and a claim. The gates
+// are there whatever the update type: no webhook adds them. What no library knows stays.
+func TestManifests(t *testing.T) {
+	scenariotest.Run(t, "testdata/manifests.txt", func(t *testing.T, lines []string) []string {
+		var test struct {
+			// Template is the set's, of a Pod; Claim that of a claim.
+			Template, Claim json.RawMessage
+			Type            apps.UpdateStrategyType
+			Lifecycle       *apps.Lifecycle
+			Claims          []string
+		}
+		checktest.NoError(t, yaml.UnmarshalStrict([]byte(strings.Join(lines, "\n")), &test))
+		set := web(test.Claims...)
+		set.Spec.UpdateStrategy.Type, set.Spec.Lifecycle = test.Type, test.Lifecycle
+		var made *unstructured.Unstructured
+		if test.Claim != nil {
+			set = web(string(test.Claim))
+			made = checktest.Must(write.ClaimManifest(set, &set.Spec.VolumeClaimTemplates[0], "abcde"))(t)
+		} else {
+			r := &revision.Revision{Name: "web-r1", Template: checktest.Must(revision.Decode(test.Template))(t)}
+			made = write.PodManifest(set, r, "abcde", now)
+		}
+		checktest.Same(t, "the set controls it", true, metav1.IsControlledBy(made, set))
+		made.SetOwnerReferences(nil)
+		return strings.Split(strings.TrimSpace(string(checktest.Must(yaml.Marshal(made.Object))(t))), "\n")
+	})
 }
 
 // TestPatchIsEncoded: whatever the user's keys and values, an encoder builds the patch,

@@ -54,7 +54,7 @@ func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 		}
 	}
 	spec["readinessGates"] = gates
-	MountClaims(spec, set, id)
+	mountClaims(spec, set, id)
 
 	labels, annotations := revision.Strings(template, "labels"), revision.Strings(template, "annotations")
 	maps.Copy(labels, revisionLabels(r))
@@ -100,9 +100,9 @@ func manifest(set *apps.CloneSet, kind, name string, spec any, labels, annotatio
 	return object
 }
 
-// MountClaims adds the volumes of a Pod's claims. They replace volumes of the same name
+// mountClaims adds the volumes of a Pod's claims. They replace volumes of the same name
 // in the template, as in a StatefulSet.
-func MountClaims(spec map[string]any, set *apps.CloneSet, id string) {
+func mountClaims(spec map[string]any, set *apps.CloneSet, id string) {
 	volumes, _ := spec["volumes"].([]any)
 	for i := range set.Spec.VolumeClaimTemplates {
 		name := set.Spec.VolumeClaimTemplates[i].Metadata.Name
