@@ -127,23 +127,14 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 
 // revisionOf passes a template through a ControllerRevision; nil if there is none.
 func revisionOf(template map[string]any) (*revision.Revision, error) {
-	data, err := revision.Data(template)
+	data, err := revision.Data(template) // fails if the revision would hold another one
 	if errors.Is(err, revision.ErrNoTemplate) {
 		return nil, nil // the set reports it
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encode revision: %w", err)
 	}
-	back, err := revision.Template(data)
-	switch {
-	case errors.Is(err, revision.ErrNoTemplate):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("decode revision: %w", err)
-	case !revision.Equal(template, back):
-		return nil, fmt.Errorf("the revision holds another template: %s", cmp.Diff(template, back))
-	}
-	return &revision.Revision{Name: "web-" + revision.Hash(template, 0), Template: back}, nil
+	return revision.Of("web-"+revision.Hash(template, 0), 0, data), nil
 }
 
 // BenchmarkPass is a whole pass over a set that needs nothing: what every pass costs,

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -110,16 +111,19 @@ func (p *pass) reusable(i *instance) bool {
 // worthKeeping reports whether no claim is terminating, and a Pod of the present
 // templates would mount at least one of them.
 func (p *pass) worthKeeping(i *instance) bool {
-	wanted := false
+	wanted, names := false, p.claimNames(i.id)
 	for _, claim := range i.claims {
 		if claim.DeletionTimestamp != nil {
 			return false
 		}
-		wanted = wanted || slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
-			return claim.Name == ClaimName(template, p.Set, i.id)
-		})
+		wanted = wanted || slices.Contains(names, claim.Name)
 	}
 	return wanted
+}
+
+// claimNames are the names of the claims that the present templates give to an instance.
+func (p *pass) claimNames(id string) []string {
+	return list.Map(p.Spec.ClaimTemplates, func(template string) string { return ClaimName(template, p.Set, id) })
 }
 
 // returning counts the instances that the next Pods can soon take over, because their
@@ -178,9 +182,7 @@ func (p *pass) instancesFor(missing int) ([]string, int) {
 
 // complete reports whether an instance lacks no claim.
 func (p *pass) complete(i *instance) bool {
-	return !slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
-		return !i.has(ClaimName(template, p.Set, i.id))
-	})
+	return !slices.ContainsFunc(p.claimNames(i.id), func(name string) bool { return !i.has(name) })
 }
 
 // has reports whether an instance, which may be nil, has a claim of that name.
@@ -228,10 +230,7 @@ func (p *pass) unwanted(i *instance) bool {
 // the Pod was scheduled. Later the claim's own protection keeps it.
 func (p *pass) lacksClaim(v *podState) bool {
 	id := InstanceOf(p.Set, v.pod)
-	return id != "" && slices.ContainsFunc(p.Spec.ClaimTemplates, func(template string) bool {
-		name := ClaimName(template, p.Set, id)
-		return mounts(v.pod, name) && !p.byID[id].has(name)
-	})
+	return id != "" && slices.ContainsFunc(p.claimNames(id), func(name string) bool { return mounts(v.pod, name) && !p.byID[id].has(name) })
 }
 
 func mounts(pod *corev1.Pod, claim string) bool {
