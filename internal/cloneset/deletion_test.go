@@ -4,6 +4,7 @@ package cloneset
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -26,6 +27,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 const drainKey = "example.com/drain"
@@ -72,71 +74,41 @@ func TestFinalizer(t *testing.T) {
 // passed it, whatever is wrong with its spec, and does nothing else. Nobody waits for Pods
 // that are orphaned, or whose hook is gone.
 func TestDeletedSet(t *testing.T) {
-	broken := func(set *apps.CloneSet) {
-		set.Spec.UpdateStrategy.Partition = &apps.Count{Type: 1, StrVal: "some"}
-		set.Spec.Selector.MatchExpressions = []apps.LabelSelectorRequirement{{Key: "app", Operator: "Near"}}
-		set.Spec.Template = apps.PodTemplate{}
-	}
-	for name, test := range map[string]struct {
-		change func(*apps.CloneSet)
-		drains bool
-		held   []string
-	}{
-		"in background":                     {change: func(*apps.CloneSet) {}, drains: true, held: []string{apps.FinalizerPreDelete}},
-		"in background, with a broken spec": {change: broken, drains: true, held: []string{apps.FinalizerPreDelete}},
-		"in foreground": {
-			change: func(set *apps.CloneSet) {
-				set.Finalizers = append(set.Finalizers, metav1.FinalizerDeleteDependents)
-			},
-			drains: true, held: []string{metav1.FinalizerDeleteDependents},
-		},
-		"without its Pods": {
-			change: func(set *apps.CloneSet) {
-				set.Finalizers = append(set.Finalizers, metav1.FinalizerOrphanDependents)
-			},
-			held: []string{metav1.FinalizerOrphanDependents},
-		},
-		"the hook is removed": {change: func(set *apps.CloneSet) { set.Spec.Lifecycle = nil }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			set := hookedSet(apps.FinalizerPreDelete)
-			set.DeletionTimestamp, set.Spec.Replicas = deletedNow(), new(int32(9))
-			test.change(set)
-			pod, orphan := podOf(set, "web-a", held), podOf(nil, "web-b")
-			c := server(t, set, pod, orphan)
-			r, _ := reconcilerOn(c)
-			r.memory(keyOf(set)).stale = true // it asks the API server for its Pods, too
-			passes(t, r, set)
-			heldBy(t, c, set, test.held)
-			checktest.Same(t, "the Pod is at its gate", test.drains, read(t, c, pod).Labels[apps.LabelLifecycleState] == string(apps.StatePreparingDelete))
-			var pods corev1.PodList
-			if err := c.List(t.Context(), &pods); err != nil || len(pods.Items) != 2 || metav1.GetControllerOf(read(t, c, orphan)) != nil {
-				t.Errorf("%d Pods, or an adopted one: %v", len(pods.Items), err)
-			}
-			if test.drains {
-				change(t, c, pod, func(pod *corev1.Pod) { pod.Finalizers = nil })
-				passes(t, r, set)
-				heldBy(t, c, set, slices.DeleteFunc(test.held, func(f string) bool { return f == apps.FinalizerPreDelete }))
-			}
-		})
-	}
+	scenariotest.Table(t, "testdata/deleted-set.txt", func(t *testing.T, fields json.RawMessage) string {
+		set := hookedSet(apps.FinalizerPreDelete)
+		set.DeletionTimestamp, set.Spec.Replicas = deletedNow(), new(int32(9))
+		checktest.NoError(t, json.Unmarshal(fields, set))
+		pod, orphan := podOf(set, "web-a", held), podOf(nil, "web-b")
+		c := server(t, set, pod, orphan)
+		r, _ := reconcilerOn(c)
+		r.memory(keyOf(set)).stale = true // it asks the API server for its Pods, too
+		passes(t, r, set)
+		comes := heldBy(t, c, set)
+		var pods corev1.PodList
+		if err := c.List(t.Context(), &pods); err != nil || len(pods.Items) != 2 || metav1.GetControllerOf(read(t, c, orphan)) != nil {
+			t.Errorf("%d Pods, or an adopted one: %v", len(pods.Items), err)
+		}
+		if read(t, c, pod).Labels[apps.LabelLifecycleState] != string(apps.StatePreparingDelete) {
+			return comes
+		}
+		change(t, c, pod, func(pod *corev1.Pod) { pod.Finalizers = nil })
+		passes(t, r, set)
+		return comes + "; when its Pod has passed the gate, " + heldBy(t, c, set)
+	})
 }
 
-// heldBy checks what holds a deleted set, and that one that drains its Pods says so.
-func heldBy(t *testing.T, c client.Client, set *apps.CloneSet, want []string) {
+// heldBy is what holds a deleted set. One that drains its Pods says so.
+func heldBy(t *testing.T, c client.Client, set *apps.CloneSet) string {
 	t.Helper()
 	if !exists(t, c, set) {
-		if len(want) > 0 {
-			t.Errorf("the set is gone, want %q to hold it", want)
-		}
-		return
+		return "it is gone"
 	}
 	live := read(t, c, set)
-	checktest.Same(t, "what holds the set", want, live.Finalizers)
-	if slices.Contains(want, apps.FinalizerPreDelete) && !holdsFinding(&live.Status, apps.ConditionBlocked, findBlocked([]plan.Blocked{{
+	if slices.Contains(live.Finalizers, apps.FinalizerPreDelete) && !holdsFinding(&live.Status, apps.ConditionBlocked, findBlocked([]plan.Blocked{{
 		Pod: "web-a", State: apps.StatePreparingDelete, Gate: "preDelete", Keys: []string{drainKey}, Since: now, SetDeleted: true}})) {
 		t.Errorf("nobody knows what it waits for: %+v", live.Status.Conditions)
 	}
+	return "held by " + strings.Join(live.Finalizers, " and ")
 }
 
 // change changes a Pod.
