@@ -232,16 +232,11 @@ func TestLostRevisionIsAskedForOnce(t *testing.T) {
 // TestRollbackOfAnOldCache: a revision becomes the newest again only for the template
 // that the API server has, and the API server's version counts from then on.
 func TestRollbackOfAnOldCache(t *testing.T) {
-	for name, test := range map[string]struct {
-		generation int64
-		want       int64
-	}{
-		"the cache is up to date": {generation: 3, want: 8},
-		"the cache is behind":     {generation: 4, want: 5},
-	} {
-		t.Run(name, func(t *testing.T) {
+	// The cache has generation 3: it is up to date, or behind.
+	for generation, want := range map[int64]int64{3: 8, 4: 5} {
+		t.Run(fmt.Sprint("generation ", generation), func(t *testing.T) {
 			set := web()
-			set.Generation = test.generation
+			set.Generation = generation
 			object := revisionObject(set, "web-6f", `{}`)
 			object.Revision = 5
 			c := server(t, set, object)
@@ -249,11 +244,11 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 			cached := read(t, c, set)
 			cached.Generation, cached.ResourceVersion = 3, "1"
 			err := r.renumber(t.Context(), cached, object, 8)
-			if apierrors.IsConflict(err) != (test.generation != 3) || (err != nil && !apierrors.IsConflict(err)) {
+			if apierrors.IsConflict(err) != (generation != 3) || (err != nil && !apierrors.IsConflict(err)) {
 				t.Errorf("error %v", err)
 			}
-			checktest.Same(t, "revision", test.want, read(t, c, object).Revision)
-			checktest.Same(t, "the generation that the next pass takes", test.generation, r.memory(keyOf(cached)).newest(cached).Generation)
+			checktest.Same(t, "revision", want, read(t, c, object).Revision)
+			checktest.Same(t, "the generation that the next pass takes", generation, r.memory(keyOf(cached)).newest(cached).Generation)
 		})
 	}
 }

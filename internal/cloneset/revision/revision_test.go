@@ -82,18 +82,15 @@ func TestTemplateErrors(t *testing.T) {
 
 // TestSame: the long and the short form of a revision label are equal.
 func TestSame(t *testing.T) {
-	for _, test := range []struct {
-		a, b string
-		want bool
-	}{
-		{"web-6f4", "web-6f4", true},
-		{"web-6f4", "6f4", true},
-		{"6f4", "6f4", true},
-		{"my-web-6f4", "web-6f4", true},
-		{"web-6f4", "web-6f5", false},
-		{"", "", false},
-		{"", "6f4", false},
+	for pair, want := range map[[2]string]bool{
+		{"web-6f4", "web-6f4"}:    true,
+		{"web-6f4", "6f4"}:        true,
+		{"6f4", "6f4"}:            true,
+		{"my-web-6f4", "web-6f4"}: true,
+		{"web-6f4", "web-6f5"}:    false,
+		{"", ""}:                  false,
+		{"", "6f4"}:               false,
 	} {
-		checktest.Same(t, fmt.Sprintf("Same(%q, %q)", test.a, test.b), test.want, Same(test.a, test.b))
+		checktest.Same(t, fmt.Sprintf("%q are the same", pair), want, Same(pair[0], pair[1]))
 	}
 }
