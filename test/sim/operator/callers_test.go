@@ -161,26 +161,15 @@ func (s *simulation) force(pod *corev1.Pod) {
 	s.guardian.excuse = ""
 }
 
-// cascade deletes the CloneSet, in the background or the foreground; its Pods follow.
-func (s *simulation) cascade(*corev1.Pod) {
+// end deletes the objects of some kinds, in any order; whoever is to delete the Pods follows.
+func (s *simulation) end(who, follows string, kinds ...model.Kind) {
 	if s.ending != "" || s.absent != nil || s.random.IntN(4) > 0 {
 		return
 	}
-	s.ending = actorCollector
-	s.log("the CloneSet is deleted")
-	s.deleteAll("CloneSet", actorUser)
-}
-
-// endNamespace deletes all that is in the namespace.
-func (s *simulation) endNamespace(*corev1.Pod) {
-	if s.ending != "" || s.absent != nil || s.random.IntN(4) > 0 {
-		return
-	}
-	s.ending = actorNamespace
-	s.log("the namespace is deleted")
-	kinds := []model.Kind{"CloneSet", "Registration"}
+	s.ending = follows
+	s.log("%s ends all of %v", who, kinds)
 	for _, n := range s.random.Perm(len(kinds)) {
-		s.deleteAll(kinds[n], actorNamespace)
+		s.deleteAll(kinds[n], who)
 	}
 }
 

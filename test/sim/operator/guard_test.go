@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -28,6 +29,7 @@ import (
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/guard"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/test/model"
@@ -250,10 +252,7 @@ func (s *simulation) proceeds(pod *corev1.Pod) {
 	if record := plan.ReadRecord(pod); record != nil {
 		since = record.Began
 	}
-	if pod.DeletionTimestamp != nil {
-		since = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
-	}
-	if s.features.proceeds(s.clock.Now().Sub(since)) {
+	if since = cmp.Or(podread.DeletedSince(pod), since); s.features.proceeds(s.clock.Now().Sub(since)) {
 		s.guardian.proceeded[pod.UID] = true
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -133,7 +134,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		t.Run(mutant.Name, func(t *testing.T) {
 			given := &premise{}
 			for _, line := range mutant.Given {
-				check(t, line, scenariotest.Say(premises, given, line))
+				checktest.NoError(t, scenariotest.Say(premises, given, line))
 			}
 			for seed := range uint64(30) {
 				s := simulate(t, seed, given.features, given.defects)

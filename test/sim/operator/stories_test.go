@@ -14,10 +14,10 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -49,24 +49,17 @@ func TestStories(t *testing.T) {
 		given := &premise{}
 		for _, line := range lines {
 			if about, ok := strings.CutPrefix(line, "Given "); ok {
-				check(t, line, scenariotest.Say(premises, given, about))
+				checktest.NoError(t, scenariotest.Say(premises, given, about))
 			}
 		}
 		s := &story{simulation: simulate(t, 1, given.features, given.defects), called: map[string]memory.Calls{}}
 		for _, line := range lines {
 			if !strings.HasPrefix(line, "Given ") {
-				check(t, line, scenariotest.Say(steps, s, line))
+				checktest.NoError(t, scenariotest.Say(steps, s, line))
 			}
 		}
 		return s.noticed
 	})
-}
-
-func check(t *testing.T, line string, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: %v", line, err)
-	}
 }
 
 // steps are what can happen, and what can be noticed. Pods are nginx-000 and so on; where a
@@ -84,13 +77,7 @@ var steps = map[string]func(s *story, value string){
 	"delete": func(s *story, _ string) { s.delete(s.first()) },
 	"crash":  func(s *story, _ string) { s.crash(s.first()) },
 	"drift":  func(s *story, _ string) { s.drift(s.first()) },
-	"annotate": func(s *story, _ string) {
-		s.change(s.first(), "is changed by somebody", func(pod *corev1.Pod) { pod.Annotations = map[string]string{"somebody": "else"} })
-	},
-	"hook": func(s *story, _ string) {
-		s.change(s.first(), "is hooked again", func(pod *corev1.Pod) { pod.Labels[keyCreated] = "true" })
-	},
-	"enter": func(s *story, state string) { s.enter(s.first(), apps.LifecycleState(state), "") },
+	"enter":  func(s *story, state string) { s.enter(s.first(), apps.LifecycleState(state), "") },
 	// label sets the labels by which the two Registrations select.
 	"label": func(s *story, value string) {
 		app, track, _ := strings.Cut(value, " ")
@@ -110,11 +97,8 @@ var steps = map[string]func(s *story, value string){
 	},
 	"budgets": func(s *story, _ string) { s.server.CountBudgets() },
 
-	"down": func(s *story, name string) { s.breaks(name, memory.Down) },
-	"hang": func(s *story, name string) {
-		edit(s.simulation, "", name, func(r *usher.Registry) { r.Spec.Timeout = &metav1.Duration{Duration: 20 * time.Millisecond} })
-		s.breaks(name, memory.Hang)
-	},
+	"down":     func(s *story, name string) { s.breaks(name, memory.Down) },
+	"hang":     func(s *story, name string) { s.breaks(name, memory.Hang) },
 	"slow":     func(s *story, span string) { s.slow = scenariotest.Duration(span) },
 	"up":       func(s *story, name string) { s.breaks(name, memory.None) },
 	"readOnly": func(s *story, name string) { s.breaks(name, memory.ReadOnly) },
@@ -127,37 +111,20 @@ var steps = map[string]func(s *story, value string){
 				Owner: registry.Owner{Cluster: here, Namespace: namespace, Registration: "nginx", Pod: name, PodUID: name}})
 		}
 	},
-	// limit is how many changes discovery takes in a second, and how many at once.
-	"limit": func(s *story, value string) {
-		rate, burst, limited := strings.Cut(value, " ")
-		edit(s.simulation, "", "discovery", func(r *usher.Registry) {
-			if r.Spec.RateLimit = nil; limited {
-				most := int32(scenariotest.Number(burst))
-				r.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: int32(scenariotest.Number(rate)), Burst: &most}
-			}
-		})
-	},
 	"remove": func(s *story, name string) { checktest.NoError(s, s.server.Delete("user", s.registry(name))) },
 	"vanish": func(s *story, name string) { s.vanished = s.vanish(name) },
-	// again makes a vanished Registration again, with another service if there is one.
-	"again": func(s *story, service string) {
-		s.vanished.Spec.Instance.Service = cmp.Or(service, s.vanished.Spec.Instance.Service)
-		s.make(s.vanished)
-	},
-	// in gives a Registration one registry, select other labels.
-	"in": func(s *story, value string) {
-		name, in, _ := strings.Cut(value, " ")
-		s.respec(name, func(spec *usher.RegistrationSpec) { spec.Registries = []string{in} })
-	},
-	"select": func(s *story, value string) {
-		words := strings.Fields(value)
-		s.respec(words[0], func(spec *usher.RegistrationSpec) {
-			spec.Selector.MatchLabels = map[string]usher.LabelValue{}
-			for _, label := range words[1:] {
-				key, value, _ := strings.Cut(label, "=")
-				spec.Selector.MatchLabels[key] = usher.LabelValue(value)
-			}
-		})
+	"again":  func(s *story, _ string) { s.make(s.vanished) },
+	// change is a merge patch by a user, such as "change Registry/discovery {spec: {rateLimit: null}}".
+	"change": func(s *story, value string) {
+		what, fields, _ := strings.Cut(value, " ")
+		kind, name, _ := strings.Cut(what, "/")
+		at := types.NamespacedName{Namespace: namespace, Name: name}
+		if kind == "Registry" {
+			at.Namespace = ""
+		}
+		patch := checktest.Must(yaml.YAMLToJSON([]byte(fields)))(s)
+		checktest.Must(s.server.Patch("user", model.Kind(kind), at, "", types.MergePatchType, patch))(s)
+		s.log("%s is changed: %s", what, fields)
 	},
 
 	"wait":    func(s *story, span string) { s.wait(scenariotest.Duration(span)) },
@@ -263,7 +230,7 @@ var steps = map[string]func(s *story, value string){
 	"requeue": func(s *story, _ string) {
 		s.refresh()
 		result, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}})
-		check(s.T, "pass", err)
+		checktest.NoError(s, err)
 		s.notice("again in %s", result.RequeueAfter)
 	},
 	"outages": func(s *story, _ string) {
@@ -281,7 +248,7 @@ var steps = map[string]func(s *story, value string){
 	// metrics are those of a name, with the help that Prometheus shows.
 	"metrics": func(s *story, name string) {
 		families, err := s.gatherer.Gather()
-		check(s.T, name, err)
+		checktest.NoError(s, err)
 		for _, f := range families {
 			if f.GetName() == name {
 				s.notice("%s %s: %s", name, strings.ToLower(f.GetType().String()), f.GetHelp())
@@ -314,11 +281,6 @@ func (s *story) first() *corev1.Pod { return s.pods()[0].DeepCopy() }
 func (s *story) wantsAway(who, name string, evicts bool) {
 	s.ask(who, s.pod(name), evicts, time.Minute)
 	s.call()
-}
-
-// respec changes the spec of a Registration.
-func (s *story) respec(name string, change func(*usher.RegistrationSpec)) {
-	edit(s.simulation, namespace, name, func(r *usher.Registration) { change(&r.Spec) })
 }
 
 // registry reads a Registry from the API server; nil if there is none.
