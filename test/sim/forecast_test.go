@@ -87,19 +87,11 @@ func TestForecastChance(t *testing.T) {
 // TestForecastMutants: a forecast with one bug is found out.
 func TestForecastMutants(t *testing.T) {
 	t.Parallel()
-	for name, mutate := range map[string]func(*plan.Snapshot){
-		"it ignores maxUnavailable":     func(s *plan.Snapshot) { s.Spec.MaxUnavailable = plan.Count{Value: 99} },
-		"it ignores maxSurge":           func(s *plan.Snapshot) { s.Spec.MaxSurge = plan.Count{} },
-		"it ignores the partition":      func(s *plan.Snapshot) { s.Spec.Partition = plan.Count{} },
-		"it recreates what is in place": func(s *plan.Snapshot) { s.Spec.Method = apps.UpdateReCreate },
-		"it goes on while paused":       func(s *plan.Snapshot) { s.Spec.Paused = false },
-		"it forgets revisions":          func(s *plan.Snapshot) { s.Revisions = nil },
-	} {
+	for name, m := range mutants(t, "mutants-forecast.txt") {
 		found := func(seed uint64) bool {
 			a := agrees(seed, func(s *plan.Snapshot) plan.Plan {
 				broken := *s
-				mutate(&broken)
-				return plan.Make(&broken)
+				return m.plan(nil, &broken)
 			})
 			return !a.holds()
 		}
@@ -107,9 +99,9 @@ func TestForecastMutants(t *testing.T) {
 		for seed < forecasts && !found(seed) {
 			seed++
 		}
-		t.Logf("%s: seed %d", name, seed)
+		t.Logf("it %s: seed %d", name, seed)
 		if seed == forecasts {
-			t.Errorf("%s, and no seed shows it", name)
+			t.Errorf("it %s, and no seed shows it", name)
 		}
 	}
 }

@@ -4,26 +4,30 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -31,77 +35,213 @@ import (
 // nothing about the real one.
 type mutant struct {
 	// before changes what the planner sees; after changes what it decided.
-	before func(*Process, *plan.Snapshot)
-	after  func(*plan.Snapshot, *plan.Plan)
+	before []func(*Process, *plan.Snapshot)
+	after  []func(*Process, *plan.Snapshot, *plan.Plan)
 	// change breaks the process in another way.
 	change func(*Config)
-	// of builds the schedules. Default: Random.
-	of schedule
-	found
+	// of builds the schedules; seed is one that shows the bug, 0 is unknown.
+	of   schedule
+	seed uint64
+	// caught lists rules; at least one of them must catch it.
+	caught []string
 }
 
-// found is how a mutant is found out.
-type found struct {
-	// Caught lists rules; at least one of them must catch it. Seed is a schedule in which it
-	// does; 0 is unknown.
-	Caught []string
-	Seed   uint64
-}
-
-// mutants are by name; a file in testdata says which rules catch them.
-func mutants(t *testing.T, file string, from ...map[string]mutant) map[string]mutant {
+// mutants are those of a file in testdata, by name.
+func mutants(t *testing.T, file string) map[string]mutant {
+	t.Helper()
 	all := map[string]mutant{}
-	for _, some := range from {
-		maps.Copy(all, some)
-	}
-	known := load[map[string]found](file)
-	if diff := gocmp.Diff(slices.Sorted(maps.Keys(all)), slices.Sorted(maps.Keys(known))); diff != "" {
-		t.Fatalf("%s does not say of all mutants which rules catch them (-mutants +said):\n%s", file, diff)
-	}
-	for name, m := range all {
-		m.found = known[name]
-		all[name] = m
+	for _, told := range scenariotest.Read(t, "testdata/"+file) {
+		m := mutant{of: Random, caught: told.Want}
+		for _, line := range told.Given {
+			checktest.NoError(t, scenariotest.Say(bugs, &m, line))
+		}
+		all[told.Name] = m
 	}
 	return all
 }
 
-func simMutants(t *testing.T) map[string]mutant {
-	return mutants(t, "mutants.yaml", planMutants, snapshotMutants, containerMutants, claimMutants, deletionMutants, imageMutants, widthMutants)
-}
+// bugs are what mutants are told in.
+var bugs = map[string]func(m *mutant, value string){
+	"seed": func(m *mutant, n string) { m.seed = uint64(scenariotest.Number(n)) },
+	// misreads takes fields of the snapshot for others, misplans those of the plan, and
+	// misrecords, by a merge patch, those of the record that each Pod has of its update.
+	"misreads": func(m *mutant, fields string) {
+		m.before = append(m.before, func(_ *Process, s *plan.Snapshot) { overwrite(s, fields) })
+	},
+	"misplans": func(m *mutant, fields string) {
+		m.after = append(m.after, func(_ *Process, _ *plan.Snapshot, p *plan.Plan) { overwrite(p, fields) })
+	},
+	"misrecords": func(m *mutant, fields string) {
+		patch := must(yaml.YAMLToJSON([]byte(fields)))
+		m.before = append(m.before, func(_ *Process, s *plan.Snapshot) {
+			s.Pods = list.Map(s.Pods, func(pod *corev1.Pod) *corev1.Pod {
+				record, err := jsonpatch.MergePatch([]byte(pod.Annotations[apps.AnnotationInPlaceUpdateState]), patch)
+				if err != nil {
+					return pod // it has none
+				}
+				pod = pod.DeepCopy()
+				pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(record)
+				return pod
+			})
+		})
+	},
+	// takes confuses two methods of updates, or two ways to part with Pods.
+	"takes": func(m *mutant, value string) {
+		from, to, _ := strings.Cut(value, " for ")
+		m.before = append(m.before, func(_ *Process, s *plan.Snapshot) {
+			if string(s.Spec.Method) == from {
+				s.Spec.Method = apps.UpdateStrategyType(to)
+			}
+			if string(s.Deletion) == from {
+				s.Deletion = plan.Deletion(to)
+			}
+		})
+	},
+	// omits leaves actions out, misdecides changes fields of them; see facts.
+	"omits": func(m *mutant, which string) {
+		m.after = append(m.after, func(_ *Process, _ *plan.Snapshot, p *plan.Plan) {
+			p.Actions = slices.DeleteFunc(p.Actions, func(a plan.Action) bool { return slices.Contains(facts(&a), which) })
+		})
+	},
+	"misdecides": func(m *mutant, value string) {
+		which, fields, _ := strings.Cut(value, " ")
+		m.acts(func(_ *Process, _ *plan.Snapshot, a *plan.Action) {
+			if slices.Contains(facts(a), which) {
+				overwrite(a, fields)
+			}
+		})
+	},
+	// keeps leaves a condition of Pods as it is.
+	"keeps": func(m *mutant, value string) {
+		m.acts(func(_ *Process, _ *plan.Snapshot, a *plan.Action) {
+			a.Conditions = slices.DeleteFunc(slices.Clone(a.Conditions), func(c plan.Condition) bool {
+				return value == fmt.Sprint(c.Type, " ", c.Status)
+			})
+		})
+	},
+	// careless writes without preconditions.
+	"careless": breaks(func(c *Config) { c.Process.Careless = true }),
 
-// misreads is a mutant that changes what the planner sees.
-func misreads(what func(*plan.Snapshot)) mutant {
-	return mutant{before: func(_ *Process, s *plan.Snapshot) { what(s) }}
-}
-
-// snapshotMutants misread the world.
-var snapshotMutants = map[string]mutant{
-	"ignores maxUnavailable": misreads(func(s *plan.Snapshot) {
-		s.Spec.MaxUnavailable = plan.Count{Value: 100, Percent: true}
-	}),
-	"ignores the surge limit":               misreads(func(s *plan.Snapshot) { s.Spec.MaxSurge = plan.Count{Value: 5} }),
-	"overruns the partition":                misreads(func(s *plan.Snapshot) { s.Spec.Partition = plan.Count{} }),
-	"forgets what it wrote":                 {before: forgetWrites},
-	"ignores the grace period":              misreads(func(s *plan.Snapshot) { s.Spec.Grace = 0 }),
-	"ignores the inPlaceUpdate hook":        misreads(func(s *plan.Snapshot) { s.Spec.Hooks.InPlaceUpdate = lifecycle.Hook{} }),
-	"ignores the preNormal hook":            misreads(func(s *plan.Snapshot) { s.Spec.Hooks.PreNormal = lifecycle.Hook{} }),
-	"ignores the preDelete hook":            misreads(func(s *plan.Snapshot) { s.Spec.Hooks.PreDelete = lifecycle.Hook{} }),
-	"ignores cordons":                       misreads(func(s *plan.Snapshot) { s.GoingNodes = nil }),
-	"takes a node for cordoned that is not": misreads(func(s *plan.Snapshot) { s.GoingNodes = cordonedNode() }),
-	"ignores the pause":                     misreads(func(s *plan.Snapshot) { s.Spec.Paused = false }),
-	"updates what is to be updated by hand": misreads(func(s *plan.Snapshot) {
-		if s.Spec.Method == apps.UpdateOnDelete {
-			s.Spec.Method = apps.UpdateInPlaceIfPossible
+	"forgetsWrites":         sees(forgetWrites),
+	"makesRevisions":        sees(oneMoreRevision),
+	"takesUpdateForCurrent": sees(func(_ *Process, s *plan.Snapshot) { s.Current = s.Update }),
+	"takesPullsForDone": sees(func(_ *Process, s *plan.Snapshot) {
+		for i, pod := range s.Pulls.Pods {
+			s.Pulls.Pods[i] = pod.DeepCopy()
+			s.Pulls.Pods[i].Status.Phase = corev1.PodSucceeded
 		}
 	}),
-	"ignores minReadySeconds":                    misreads(func(s *plan.Snapshot) { s.Spec.MinReady = 0 }),
-	"makes every new Pod of the update revision": misreads(func(s *plan.Snapshot) { s.Current = s.Update }),
-	"advances the current revision early": {after: func(s *plan.Snapshot, _ *plan.Plan) {
-		s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(pod *corev1.Pod) bool { return !of(pod, s.Update.Name) })
+	// takesImagesForOthers takes an image on one node for one on all nodes.
+	"takesImagesForOthers": sees(func(_ *Process, s *plan.Snapshot) {
+		all := slices.Concat(slices.Collect(maps.Values(s.Pulls.Listed))...)
+		for node := range s.Pulls.Listed {
+			s.Pulls.Listed[node] = all
+		}
+	}),
+	// removesFinalizers takes all finalizers off a set that parts with its Pods like that.
+	"removesFinalizers": func(m *mutant, how string) {
+		m.before = append(m.before, func(p *Process, s *plan.Snapshot) {
+			if string(s.Deletion) == how {
+				set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.pass.set.Namespace, Name: p.pass.set.Name}}
+				_ = p.reconciler.Client.Patch(context.Background(), set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))) // a fault does not matter
+			}
+		})
+	},
+	"actsOnStatus": sees(func(p *Process, s *plan.Snapshot) {
+		if p.pass.set.Status.ObservedGeneration > 0 {
+			s.Spec.Replicas++
+		}
+	}),
+
+	"advancesEarly": decides(func(s *plan.Snapshot, _ *plan.Plan) {
+		s.Pods = list.Only(s.Pods, func(pod *corev1.Pod) bool { return of(pod, s.Update.Name) })
 		s.Spec.Replicas = len(s.Pods)
-	}},
-	"makes revisions that are there": {before: oneMoreRevision},
-	"writes without preconditions":   careless(mutant{}),
+	}),
+	"finishesAll":     decides(finishAll),
+	"replacesUnready": decides(replaceUnready),
+	// deletesClaimsFirst deletes the claims of a Pod before the Pod.
+	"deletesClaimsFirst": func(m *mutant, _ string) {
+		m.acts(func(p *Process, _ *plan.Snapshot, a *plan.Action) {
+			for _, claim := range a.Claims {
+				if a.Verb == plan.Delete {
+					_ = p.Server.Delete(p.name, claim)
+				}
+			}
+		})
+	},
+	"deletesClaimsOfFailed": func(m *mutant, _ string) {
+		m.acts(func(_ *Process, s *plan.Snapshot, a *plan.Action) {
+			if a.Reason == plan.ReasonCleanUp && a.Verb == plan.Delete {
+				a.Claims = list.Only(s.Claims, func(claim *corev1.PersistentVolumeClaim) bool {
+					return s.Set+"-"+claim.Labels[apps.LabelInstanceID] == a.Pod.Name && claim.DeletionTimestamp == nil
+				})
+			}
+		})
+	},
+	"flagsToAndFro": decides(func(s *plan.Snapshot, p *plan.Plan) {
+		mark(s, p, func(pod *corev1.Pod) bool {
+			return model.State(pod) == apps.StatePreparingUpdate && pod.Labels["hook/flag"] == ""
+		})
+	}),
+	"flagsNoted": decides(func(s *plan.Snapshot, p *plan.Plan) {
+		mark(s, p, func(pod *corev1.Pod) bool { return pod.Annotations["other/note"] != "" })
+	}),
+
+	// wide takes the schedules in which many writes are under way. The others control how many
+	// those are, and learn the wrong things about the API server.
+	"wide":     func(m *mutant, _ string) { m.of = Wide },
+	"eager":    breaks(func(c *Config) { c.Process.Eager = true }),
+	"deaf":     controls(func(w cloneset.Width) cloneset.Width { return deaf{w} }),
+	"timeless": controls(func(w cloneset.Width) cloneset.Width { return timeless{w} }),
+	"hasty":    controls(func(w cloneset.Width) cloneset.Width { return &hasty{w, map[string]bool{}} }),
+	"double":   controls(func(w cloneset.Width) cloneset.Width { return double{w} }),
+}
+
+func breaks(what func(*Config)) func(*mutant, string) {
+	return func(m *mutant, _ string) { m.change = what }
+}
+
+func controls(by func(cloneset.Width) cloneset.Width) func(*mutant, string) {
+	return breaks(func(c *Config) { c.Process.Control = by })
+}
+
+func sees(change func(*Process, *plan.Snapshot)) func(*mutant, string) {
+	return func(m *mutant, _ string) { m.before = append(m.before, change) }
+}
+
+func decides(change func(*plan.Snapshot, *plan.Plan)) func(*mutant, string) {
+	return func(m *mutant, _ string) {
+		m.after = append(m.after, func(_ *Process, s *plan.Snapshot, p *plan.Plan) { change(s, p) })
+	}
+}
+
+// acts changes actions.
+func (m *mutant) acts(change func(*Process, *plan.Snapshot, *plan.Action)) {
+	m.after = append(m.after, func(by *Process, s *plan.Snapshot, p *plan.Plan) {
+		for i := range p.Actions {
+			change(by, s, &p.Actions[i])
+		}
+	})
+}
+
+// facts are by what mutants choose an action: its verb and reason, the states that its Pod
+// comes from and moves to, and whether it resizes.
+func facts(a *plan.Action) []string {
+	out := []string{string(a.Verb), a.Reason, "to" + string(a.To)}
+	if a.Pod != nil {
+		out = append(out, "from"+string(model.State(a.Pod)))
+	}
+	if a.Change != nil && len(a.Change.Resources) > 0 {
+		out = append(out, "resize")
+	}
+	return out
+}
+
+// overwrite decodes fields into what has others.
+func overwrite(something any, fields string) {
+	if err := yaml.UnmarshalStrict([]byte(fields), something); err != nil {
+		panic(err) // they are misspelt
+	}
 }
 
 // oneMoreRevision makes another revision of the template in each pass.
@@ -123,87 +263,37 @@ func forgetWrites(p *Process, s *plan.Snapshot) {
 	})
 }
 
-// misdecides is a mutant that changes actions.
-func misdecides(change func(*plan.Action)) mutant {
-	return mutant{after: func(_ *plan.Snapshot, p *plan.Plan) {
-		for i := range p.Actions {
-			change(&p.Actions[i])
-		}
-	}}
-}
-
-// omits is a mutant that leaves out some actions.
-func omits(which func(plan.Action) bool) mutant {
-	return mutant{after: func(_ *plan.Snapshot, p *plan.Plan) { p.Actions = slices.DeleteFunc(p.Actions, which) }}
-}
-
-// never leaves out the actions for a reason.
-func never(reason string) mutant {
-	return omits(func(a plan.Action) bool { return a.Reason == reason })
-}
-
-// keeps is a mutant that leaves a condition of Pods as it is.
-func keeps(kind corev1.PodConditionType, status corev1.ConditionStatus) mutant {
-	return misdecides(func(a *plan.Action) {
-		a.Conditions = slices.DeleteFunc(slices.Clone(a.Conditions), func(c plan.Condition) bool {
-			return c.Type == kind && c.Status == status
-		})
-	})
-}
-
-// careless is a mutant that also writes without preconditions.
-func careless(m mutant) mutant {
-	m.change = func(c *Config) { c.Process.Careless = true }
-	return m
-}
-
-// cordonedNode is the first node, cordoned.
-func cordonedNode() map[string][]corev1.Taint {
-	node := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}
-	return map[string][]corev1.Taint{nodeName(0): plan.LeaveCordoned.Taints(node)}
-}
-
-// planMutants decide wrongly.
-var planMutants = map[string]mutant{
-	"drops the drain":                 careless(keeps(apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse)),
-	"never brings a drained Pod back": keeps(apps.ConditionInPlaceUpdateReady, corev1.ConditionTrue),
-	"never lifts the mark":            keeps(apps.ConditionPodReady, corev1.ConditionTrue),
-	"deletes held Pods": misdecides(func(a *plan.Action) {
-		if a.To == apps.StatePreparingDelete {
-			*a = plan.Action{Verb: plan.Delete, Reason: a.Reason, Pod: a.Pod}
-		}
-	}),
-	"restores Pods without their hooks": misdecides(func(a *plan.Action) {
-		if a.Reason == plan.ReasonScaleInCancelled {
-			a.Labels, a.AddFinalizers, a.RemoveFinalizers = nil, nil, nil
-		}
-	}),
-	"leaves the gate open before a second update": misdecides(func(a *plan.Action) {
-		if a.To == apps.StatePreparingUpdate {
-			a.Labels, a.AddFinalizers = nil, nil
-		}
-	}),
-	"never leaves Updated": omits(func(a plan.Action) bool {
-		return a.Pod != nil && model.State(a.Pod) == apps.StateUpdated
-	}),
-	"never cleans up":                        never(plan.ReasonCleanUp),
-	"never restores":                         never(plan.ReasonScaleInCancelled),
-	"never wakes up by itself":               {after: func(_ *plan.Snapshot, p *plan.Plan) { p.RequeueAt = time.Time{} }},
-	"believes an update done at once":        {after: finishAll},
-	"replaces all that is not ready at once": {after: replaceUnready},
-	"always has something to write":          {after: func(_ *plan.Snapshot, p *plan.Plan) { p.More = true }},
-}
-
 // finishAll takes every Pod out of Updating.
 func finishAll(s *plan.Snapshot, p *plan.Plan) {
-	for _, pod := range s.Pods {
-		taken := slices.ContainsFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
-		if !taken && model.State(pod) == apps.StateUpdating && pod.DeletionTimestamp == nil {
+	for _, pod := range idle(s, p) {
+		if model.State(pod) == apps.StateUpdating {
 			p.Actions = append(p.Actions, plan.Action{
 				Verb: plan.Move, Reason: lifecycle.ReasonUpdateDone, Pod: pod, To: apps.StateUpdated,
 				Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue}},
 			})
 		}
+	}
+}
+
+// idle are the Pods that stay as they are.
+func idle(s *plan.Snapshot, p *plan.Plan) []*corev1.Pod {
+	return list.Only(s.Pods, func(pod *corev1.Pod) bool {
+		taken := slices.ContainsFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
+		return !taken && pod.DeletionTimestamp == nil
+	})
+}
+
+// mark adds a label to Pods that need nothing else, or removes it.
+func mark(s *plan.Snapshot, p *plan.Plan, wanted func(*corev1.Pod) bool) {
+	for _, pod := range idle(s, p) {
+		if _, has := pod.Labels["hook/flag"]; wanted(pod) == has {
+			continue
+		}
+		a := plan.Action{Verb: plan.Move, Reason: "Flag", Pod: pod, Labels: map[string]*string{"hook/flag": nil}}
+		if wanted(pod) {
+			a.Labels["hook/flag"] = new("yes")
+		}
+		p.Actions = append(p.Actions, a)
 	}
 }
 
@@ -218,17 +308,20 @@ func replaceUnready(s *plan.Snapshot, p *plan.Plan) {
 	}
 }
 
-func (m mutant) sabotage(c *Config) {
-	c.Process.Planner = func(p *Process, s *plan.Snapshot) plan.Plan {
-		if m.before != nil {
-			m.before(p, s)
-		}
-		decided := plan.Make(s)
-		if m.after != nil {
-			m.after(s, &decided)
-		}
-		return decided
+// plan is the mutant's plan.
+func (m mutant) plan(p *Process, s *plan.Snapshot) plan.Plan {
+	for _, change := range m.before {
+		change(p, s)
 	}
+	decided := plan.Make(s)
+	for _, change := range m.after {
+		change(p, s, &decided)
+	}
+	return decided
+}
+
+func (m mutant) sabotage(c *Config) {
+	c.Process.Planner = m.plan
 	if m.change != nil {
 		m.change(c)
 	}
@@ -238,19 +331,16 @@ func (m mutant) sabotage(c *Config) {
 const mutantSeeds = 1500
 
 func TestMutantsAreCaught(t *testing.T) {
-	for name, m := range simMutants(t) {
+	for name, m := range mutants(t, "mutants.txt") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			others := map[string]bool{}
-			if m.of == nil {
-				m.of = Random
-			}
 			for seed := range uint64(mutantSeeds) {
 				if seed == 0 {
-					seed = m.Seed
+					seed = m.seed
 				}
 				v := m.of(seed, m.sabotage).Run()
-				if v != nil && slices.Contains(m.Caught, v.Rule) {
+				if v != nil && slices.Contains(m.caught, v.Rule) {
 					t.Logf("seed %d: %v", seed, v)
 					return
 				}
@@ -261,149 +351,6 @@ func TestMutantsAreCaught(t *testing.T) {
 			t.Errorf("not caught in %d schedules; other rules that it broke: %q", mutantSeeds, slices.Sorted(maps.Keys(others)))
 		})
 	}
-}
-
-// containerMutants break the steps between the writes of one update.
-var containerMutants = map[string]mutant{
-	"believes a resize done at once": careless(eachRecord(func(record map[string]any) { delete(record, "containerResources") })),
-	"never resizes":                  omits(func(a plan.Action) bool { return a.Reason == plan.ReasonResize || resizes(a) }),
-	"resizes what is in service": careless(misdecides(func(a *plan.Action) {
-		if resizes(*a) {
-			a.Conditions = nil
-		}
-	})),
-	"does not wait for the first containers": careless(eachRecord(func(record map[string]any) { record["preCheckBeforeNext"] = map[string]any{} })),
-	"never comes to the next containers":     never(plan.ReasonNextContainers),
-	"forgets the next containers":            careless(eachRecord(func(record map[string]any) { delete(record, "nextContainerImages") })),
-}
-
-func resizes(a plan.Action) bool { return a.Change != nil && len(a.Change.Resources) > 0 }
-
-// eachRecord changes the record of every Pod that the planner sees.
-func eachRecord(change func(map[string]any)) mutant {
-	return misreads(func(s *plan.Snapshot) {
-		pods := make([]*corev1.Pod, 0, len(s.Pods))
-		for _, pod := range s.Pods {
-			var record map[string]any
-			if json.Unmarshal([]byte(pod.Annotations[apps.AnnotationInPlaceUpdateState]), &record) == nil {
-				change(record)
-				data, _ := json.Marshal(record) // what was JSON always encodes
-				pod = pod.DeepCopy()
-				pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(data)
-			}
-			pods = append(pods, pod)
-		}
-		s.Pods = pods
-	})
-}
-
-// claimMutants handle claims wrongly.
-var claimMutants = map[string]mutant{
-	"deletes claims before their Pod": {change: func(c *Config) { c.Process.Planner = claimsFirst }},
-	"leaves claims that wait": misdecides(func(a *plan.Action) {
-		if a.Verb == plan.Create {
-			a.Instance = ""
-		}
-	}),
-	"deletes the claims of Pods that failed": {after: func(s *plan.Snapshot, p *plan.Plan) {
-		for i := range p.Actions {
-			if a := &p.Actions[i]; a.Reason == plan.ReasonCleanUp && a.Verb == plan.Delete {
-				a.Claims = held(s, a.Pod.Name)
-			}
-		}
-	}},
-	"takes every claim that no Pod has for unwanted": misreads(func(s *plan.Snapshot) { s.Spec.DisableClaimReuse = true }),
-	"forgets the claims of deleted Pods": {after: func(_ *plan.Snapshot, p *plan.Plan) {
-		p.Actions = slices.DeleteFunc(p.Actions, func(a plan.Action) bool { return a.Verb == plan.Discard })
-		for i := range p.Actions {
-			p.Actions[i].Claims = nil
-		}
-	}},
-	"never makes a claim that was lost": omits(func(a plan.Action) bool { return a.Verb == plan.Provide }),
-}
-
-// claimsFirst deletes the claims of a Pod before the Pod.
-func claimsFirst(p *Process, s *plan.Snapshot) plan.Plan {
-	decided := plan.Make(s)
-	for i := range decided.Actions {
-		if a := &decided.Actions[i]; a.Verb == plan.Delete {
-			for _, claim := range a.Claims {
-				_ = p.Server.Delete(p.name, claim)
-			}
-		}
-	}
-	return decided
-}
-
-// held lists the claims that carry the instance ID of a Pod.
-func held(s *plan.Snapshot, pod string) []*corev1.PersistentVolumeClaim {
-	return slices.DeleteFunc(slices.Clone(s.Claims), func(claim *corev1.PersistentVolumeClaim) bool {
-		return s.Set+"-"+claim.Labels[apps.LabelInstanceID] != pod || claim.DeletionTimestamp != nil
-	})
-}
-
-// deletionMutants part with the Pods of a deleted set in the wrong way.
-var deletionMutants = map[string]mutant{
-	"never lets a deleted set go": misreads(func(s *plan.Snapshot) {
-		if s.Deletion == plan.Drain {
-			s.Deletion = plan.LetGo
-		}
-	}),
-	"lets a deleted set go before its Pods": {before: func(p *Process, s *plan.Snapshot) {
-		if s.Deletion == plan.Drain {
-			removeFinalizers(p)
-		}
-	}},
-	"drains orphans": misreads(func(s *plan.Snapshot) {
-		if s.Deletion == plan.LetGo {
-			s.Deletion = plan.Drain
-		}
-	}),
-	"creates Pods before the finalizer holds the set": {before: func(p *Process, s *plan.Snapshot) {
-		if s.Deletion == plan.NotDeleted {
-			removeFinalizers(p)
-		}
-	}},
-}
-
-// removeFinalizers takes all finalizers off the set.
-func removeFinalizers(p *Process) {
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.pass.set.Namespace, Name: p.pass.set.Name}}
-	_ = p.reconciler.Client.Patch(context.Background(), set, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))) // a fault does not matter
-}
-
-// imageMutants have images pulled in the wrong way.
-var imageMutants = map[string]mutant{
-	"does not wait for images": misreads(func(s *plan.Snapshot) { s.Pulls.RefusedUntil = s.Now.Add(time.Hour) }),
-	"takes every pull for done": misreads(func(s *plan.Snapshot) {
-		for i, pod := range s.Pulls.Pods {
-			s.Pulls.Pods[i] = pod.DeepCopy()
-			s.Pulls.Pods[i].Status.Phase = corev1.PodSucceeded
-		}
-	}),
-	"takes an image for another node's": misreads(func(s *plan.Snapshot) {
-		var all []corev1.ContainerImage
-		for _, images := range s.Pulls.Listed {
-			all = append(all, images...)
-		}
-		for node := range s.Pulls.Listed {
-			s.Pulls.Listed[node] = all
-		}
-	}),
-	"never ends a pull": {after: func(_ *plan.Snapshot, p *plan.Plan) { p.EndPulls = nil }},
-}
-
-// widthMutants learn the wrong things about the API server.
-var widthMutants = map[string]mutant{
-	"takes a refusal for an answer":      {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return deaf{w} })},
-	"takes every answer for fast":        {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return timeless{w} })},
-	"takes a failure for an answer":      {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return &hasty{w, map[string]bool{}} })},
-	"writes twice as many at a time":     {of: Wide, change: func(c *Config) { c.Process.Eager = true }},
-	"takes the width for twice as large": {of: Wide, change: controlled(func(w cloneset.Width) cloneset.Width { return double{w} })},
-}
-
-func controlled(by func(cloneset.Width) cloneset.Width) func(*Config) {
-	return func(c *Config) { c.Process.Control = by }
 }
 
 type deaf struct{ cloneset.Width }
