@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Client is a controller's client. Verbs that no controller uses are nil.
@@ -80,11 +82,7 @@ func (r *Request) Receive(answer []client.Object) error {
 	case *metav1.PartialObjectMetadata:
 		out.ObjectMeta = meta.AsPartialObjectMetadata(Clone(answer[0])).ObjectMeta
 	case client.ObjectList:
-		items := make([]runtime.Object, len(answer))
-		for i := range answer {
-			items[i] = answer[i]
-		}
-		return meta.SetList(out, items)
+		return meta.SetList(out, list.Map(answer, func(object client.Object) runtime.Object { return object }))
 	case client.Object:
 		reflect.ValueOf(out).Elem().Set(reflect.ValueOf(Clone(answer[0])).Elem())
 	}
@@ -125,22 +123,18 @@ func (c *Client) objects(kind Kind) map[types.NamespacedName]client.Object {
 }
 
 // List reads objects. The server knows no index: only what it can select by.
-func (c *Client) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+func (c *Client) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
 	o := client.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
 	o.ApplyOptions(options)
 	if c.Cache == nil && !o.FieldSelector.Empty() {
 		return apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s", o.FieldSelector))
 	}
-	r := &Request{Verb: VerbList, Kind: KindOf(list), Cached: c.Cache != nil, Out: list}
+	r := &Request{Verb: VerbList, Kind: KindOf(into), Cached: c.Cache != nil, Out: into}
 	return c.send(r, func() ([]client.Object, error) {
-		var out []client.Object
-		for _, object := range Sorted(c.objects(r.Kind)) {
-			if (o.Namespace == "" || o.Namespace == object.GetNamespace()) && o.LabelSelector.Matches(labels.Set(object.GetLabels())) &&
-				(o.FieldSelector.Empty() || o.FieldSelector.Matches(c.Index(object))) {
-				out = append(out, object)
-			}
-		}
-		return out, nil
+		return list.Only(Sorted(c.objects(r.Kind)), func(object client.Object) bool {
+			return (o.Namespace == "" || o.Namespace == object.GetNamespace()) && o.LabelSelector.Matches(labels.Set(object.GetLabels())) &&
+				(o.FieldSelector.Empty() || o.FieldSelector.Matches(c.Index(object)))
+		}), nil
 	})
 }
 

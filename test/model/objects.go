@@ -26,6 +26,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Kind names a kind of object, which is also the name of its Go type.
@@ -104,12 +105,7 @@ func (o Objects) Put(kind Kind, object client.Object) {
 // List lists the objects of a type by name.
 func List[T client.Object](o Objects) []T {
 	var none T
-	sorted := Sorted(o[KindOf(none)])
-	out := make([]T, len(sorted))
-	for i, object := range sorted {
-		out[i], _ = object.(T) // objects are kept by their kind
-	}
-	return out
+	return list.Map(Sorted(o[KindOf(none)]), func(object client.Object) T { return object.(T) }) // objects are kept by their kind
 }
 
 // Get returns an object of a type; nil if there is none.

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // Commit is one change of one object. The objects must not be changed.
@@ -307,7 +309,7 @@ func (s *Server) disrupt(pod *corev1.Pod, dryRun bool) error {
 		status := budget.Status
 		switch {
 		case !Covers(budget, pod):
-		case !ready(pod) && status.DesiredHealthy > 0 && status.CurrentHealthy >= status.DesiredHealthy:
+		case !podread.IsTrue(pod, corev1.PodReady) && status.DesiredHealthy > 0 && status.CurrentHealthy >= status.DesiredHealthy:
 		case status.DisruptionsAllowed <= 0:
 			return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 		case !dryRun:
@@ -329,10 +331,6 @@ func Covers(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	return err == nil && budget.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))
 }
 
-func ready(pod *corev1.Pod) bool {
-	return Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
-}
-
 // CountBudgets is a pass of the disruption controller over budgets with spec.minAvailable.
 func (s *Server) CountBudgets() {
 	for _, budget := range List[*policyv1.PodDisruptionBudget](s.Objects) {
@@ -349,7 +347,7 @@ func (s *Server) CountBudgets() {
 			case pod.DeletionTimestamp != nil:
 			case disrupted:
 				next.DisruptedPods[pod.Name] = granted
-			case ready(pod):
+			case podread.IsTrue(pod, corev1.PodReady):
 				next.CurrentHealthy++
 			}
 		}
