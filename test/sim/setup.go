@@ -221,29 +221,20 @@ func decode[T any](data []byte) (out T) {
 	return out
 }
 
-// rawTemplate encodes a template with sorted keys, so that a patch of the CloneSet
-// leaves it unchanged byte for byte.
-func rawTemplate(template corev1.PodTemplateSpec) apps.PodTemplate {
-	raw := apps.NewPodTemplate(template)
-	return decode[apps.PodTemplate](must(json.Marshal(decode[any](raw.Raw()))))
-}
-
-// Retemplate changes the template of a CloneSet.
+// Retemplate changes the template of a CloneSet. Its keys are sorted, so that a patch of the
+// CloneSet leaves it unchanged byte for byte.
 func Retemplate(change func(*corev1.PodTemplateSpec)) func(*apps.CloneSet) {
 	return func(set *apps.CloneSet) {
 		template := must(set.Spec.Template.Decode())
 		change(template)
-		set.Spec.Template = rawTemplate(*template)
+		raw := apps.NewPodTemplate(*template)
+		set.Spec.Template = decode[apps.PodTemplate](must(json.Marshal(decode[any](raw.Raw()))))
 	}
 }
 
 // Undo merges the data of a revision into the CloneSet, including its directive.
 func Undo(data []byte) func(*apps.CloneSet) {
 	return func(set *apps.CloneSet) {
-		was := must(json.Marshal(map[string]any{"spec": map[string]any{"template": set.Spec.Template}}))
-		is := decode[struct {
-			Spec struct{ Template apps.PodTemplate }
-		}](must(jsonpatch.MergePatch(was, data)))
-		set.Spec.Template = is.Spec.Template
+		*set = decode[apps.CloneSet](must(jsonpatch.MergePatch(must(json.Marshal(set)), data)))
 	}
 }

@@ -4,12 +4,12 @@ package sim
 
 import (
 	"embed"
+	"encoding/json"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -19,13 +19,8 @@ import (
 
 // NewSet is a CloneSet of one replica with one container, changed as the words say.
 func NewSet(about string) *apps.CloneSet {
-	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "sim", Name: "demo"}}
-	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "demo"}
-	set.Spec.Template = rawTemplate(corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "demo"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app:1"}}},
-	})
-	to("replicas 1; type ReCreate; unavailable 20%; " + about)(set)
+	set := load[*apps.CloneSet]("set.yaml")
+	to("replicas 1; type ReCreate; unavailable 20%; image app:1; " + about)(set)
 	return set
 }
 
@@ -40,51 +35,14 @@ func say[T any](words map[string]func(T, string), something T, about string) {
 	}
 }
 
-func count(text string) *apps.Count {
-	value := intstr.Parse(text)
-	return (*apps.Count)(&value)
-}
-
-func number(text string) int32 { return int32(scenariotest.Number(text)) }
-
 // setWords are what can be said about a CloneSet, and changed.
-var setWords = map[string]func(set *apps.CloneSet, value string){
-	"replicas": func(set *apps.CloneSet, n string) { set.Spec.Replicas = new(number(n)) },
-	"type":     func(set *apps.CloneSet, kind string) { set.Spec.UpdateStrategy.Type = apps.UpdateStrategyType(kind) },
-	// inPlace updates one Pod at a time.
-	"inPlace": func(set *apps.CloneSet, _ string) {
-		set.Spec.UpdateStrategy.Type, set.Spec.UpdateStrategy.MaxUnavailable = apps.UpdateInPlaceIfPossible, count("1")
-	},
-	"unavailable": func(set *apps.CloneSet, n string) { set.Spec.UpdateStrategy.MaxUnavailable = count(n) },
-	"surge":       func(set *apps.CloneSet, n string) { set.Spec.UpdateStrategy.MaxSurge = count(n) },
-	"partition":   func(set *apps.CloneSet, n string) { set.Spec.UpdateStrategy.Partition = count(n) },
-	"paused":      func(set *apps.CloneSet, yes string) { set.Spec.UpdateStrategy.Paused = yes == "true" },
-	"grace": func(set *apps.CloneSet, seconds string) {
-		set.Spec.UpdateStrategy.InPlaceUpdateStrategy = &apps.InPlaceUpdateStrategy{GracePeriodSeconds: number(seconds)}
-	},
-	"minReady": func(set *apps.CloneSet, seconds string) { set.Spec.MinReadySeconds = number(seconds) },
-	"excluded": func(set *apps.CloneSet, yes string) {
-		set.Labels = map[string]string{apps.LabelScalingExcludePreparingDelete: yes}
-	},
+var setWords = withPatches(map[string]func(set *apps.CloneSet, value string){
 	"claims": func(set *apps.CloneSet, names string) {
 		set.Spec.VolumeClaimTemplates = claimTemplates(strings.Fields(names)...)
 	},
 	// lifecycle changes the hooks alone, hooks also prepares the template for them.
 	"lifecycle": func(set *apps.CloneSet, hooks string) { set.Spec.Lifecycle = hooksNamed(hooks) },
 	"hooks":     func(set *apps.CloneSet, hooks string) { hook(set, hooksNamed(hooks)) },
-	"image":     setImage,
-	"env":       ofContainer(func(c *corev1.Container, value string) { c.Env = []corev1.EnvVar{{Name: "VALUE", Value: value}} }),
-	"cpu":       ofContainer(requestCPU),
-	"memory": ofContainer(func(c *corev1.Container, value string) {
-		c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(value)
-	}),
-	// restarting is a container that has to restart to change its CPU.
-	"restarting": ofContainer(func(c *corev1.Container, _ string) {
-		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
-	}),
-	"tier": func(set *apps.CloneSet, value string) {
-		Retemplate(func(t *corev1.PodTemplateSpec) { t.Labels["tier"] = value })(set)
-	},
 	// ordered has a second container, which is updated before the first one; images gives both
 	// another image.
 	"ordered": func(set *apps.CloneSet, _ string) {
@@ -101,30 +59,32 @@ var setWords = map[string]func(set *apps.CloneSet, value string){
 			}
 		})(set)
 	},
+})
+
+// withPatches adds the words in words.yaml.
+func withPatches(words map[string]func(*apps.CloneSet, string)) map[string]func(*apps.CloneSet, string) {
+	patches := load[struct{ Set, Template map[string]string }]("words.yaml")
+	for word, patch := range patches.Set {
+		words[word] = func(set *apps.CloneSet, value string) { *set = merged(*set, patch, value) }
+	}
+	for word, patch := range patches.Template {
+		words[word] = func(set *apps.CloneSet, value string) {
+			Retemplate(func(t *corev1.PodTemplateSpec) { *t = merged(*t, patch, value) })(set)
+		}
+	}
 	// undo rolls back as a client does that merges the data of a revision into the set.
-	"undo": func(set *apps.CloneSet, image string) {
+	words["undo"] = func(set *apps.CloneSet, image string) {
 		before := set.DeepCopy()
-		setImage(before, image)
+		words["image"](before, image)
 		Undo(must(revision.Data(must(revision.Decode(before.Spec.Template.Raw())))))(set)
-	},
-}
-
-// ofContainer changes the first container of the template.
-func ofContainer(change func(*corev1.Container, string)) func(*apps.CloneSet, string) {
-	return func(set *apps.CloneSet, value string) {
-		Retemplate(func(t *corev1.PodTemplateSpec) { change(&t.Spec.Containers[0], value) })(set)
 	}
+	return words
 }
 
-func setImage(set *apps.CloneSet, image string) {
-	ofContainer(func(c *corev1.Container, image string) { c.Image = image })(set, image)
-}
-
-func requestCPU(c *corev1.Container, cpu string) {
-	if c.Resources.Requests == nil {
-		c.Resources.Requests = corev1.ResourceList{}
-	}
-	c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
+// merged is something after a patch, in which $ stands for a value.
+func merged[T any](something T, patch, value string) T {
+	change := must(yaml.YAMLToJSON([]byte(strings.ReplaceAll(patch, "$", value))))
+	return decode[T](must(strategicpatch.StrategicMergePatch(must(json.Marshal(something)), change, something)))
 }
 
 // hook gives the set hooks and prepares the template for them: what holds a Pod is present, what
