@@ -9,12 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -91,45 +91,20 @@ func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
 }
 
 func claimTemplates(names ...string) []apps.ClaimTemplate {
-	var out []apps.ClaimTemplate
-	for _, name := range names {
-		out = append(out, decode[apps.ClaimTemplate](fmt.Appendf(nil,
-			`{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, name)))
-	}
-	return out
+	return list.Map(names, func(name string) apps.ClaimTemplate {
+		return decode[apps.ClaimTemplate](fmt.Appendf(nil,
+			`{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, name))
+	})
 }
 
 func templateNames(set *apps.CloneSet) []string {
-	var names []string
-	for i := range set.Spec.VolumeClaimTemplates {
-		names = append(names, set.Spec.VolumeClaimTemplates[i].Metadata.Name)
-	}
-	return names
-}
-
-// claimsText describes the claim templates; "" if there are none.
-func claimsText(set *apps.CloneSet) string {
-	text := ""
-	if names := templateNames(set); len(names) > 0 {
-		text = "claims " + strings.Join(names, " ")
-	}
-	if set.Spec.ScaleStrategy.DisablePVCReuse {
-		text += " not reused"
-	}
-	return text
+	return list.Map(set.Spec.VolumeClaimTemplates, func(t apps.ClaimTemplate) string { return t.Metadata.Name })
 }
 
 // strangers are claims that have names of the set's claims but do not belong to the
 // set: one has another owner, and somebody keeps the other.
 func (s *Simulation) strangers() {
-	yes := true
-	other := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Other", Name: "other", UID: "other", Controller: &yes}}
-	for i, owners := range [][]metav1.OwnerReference{other, nil} {
-		id := []string{"a04", "a06"}[i]
-		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.key.Namespace, Name: "data-" + s.key.Name + "-" + id, OwnerReferences: owners,
-			Labels: map[string]string{"app": "demo", apps.LabelInstanceID: id},
-		}}
+	for _, claim := range load[[]*corev1.PersistentVolumeClaim]("strangers.yaml") {
 		must(s.Server.Create("user", claim, false))
 	}
 }
@@ -139,11 +114,7 @@ var claimActions = []func(*Simulation){
 	(*Simulation).deleteByHand,
 	(*Simulation).deleteByHand,
 	func(s *Simulation) { s.eachOf(1, s.nodes.evict) },
-	func(s *Simulation) {
-		s.Edit("changes whether claims are reused", func(set *apps.CloneSet) {
-			set.Spec.ScaleStrategy.DisablePVCReuse = !set.Spec.ScaleStrategy.DisablePVCReuse
-		})
-	},
+	func(s *Simulation) { s.change(fmt.Sprint("reuseOff ", !s.Set().Spec.ScaleStrategy.DisablePVCReuse)) },
 	draws("claims", "data", "data log", "log"),
 	(*Simulation).loseClaim,
 	(*Simulation).freeClaim,
@@ -198,16 +169,6 @@ func (s *Simulation) giveUpPods() {
 	}
 }
 
-// claimRules must hold whenever the controller writes to a claim.
-var claimRules = []struct {
-	name string
-	find func(*Simulation, *Process, *claimWrite) string
-}{
-	{"no claim of another owner is touched", foreignClaim},
-	{"no claim goes while its Pod stays", claimFirst},
-	{"claims outlive a Pod that others deleted", claimLost},
-}
-
 // claimWrite is one write of a controller process to a claim.
 type claimWrite struct {
 	*model.Commit
@@ -220,47 +181,46 @@ func (s *Simulation) judgeClaim(p *Process, c *model.Commit) {
 	w := &claimWrite{Commit: c, set: p.pass.set, id: c.Object().GetLabels()[apps.LabelInstanceID]}
 	w.old, _ = c.Old.(*corev1.PersistentVolumeClaim)
 	w.new, _ = c.New.(*corev1.PersistentVolumeClaim)
-	for _, r := range claimRules {
-		if what := r.find(s, p, w); what != "" {
-			s.World.fail(r.name, "%s", what)
-			return
-		}
+	if w.old == nil {
+		return
+	}
+	foreignClaim(p, w)
+	if w.Deletes() {
+		claimFirst(s, w)
+		claimLost(s, p, w)
 	}
 }
 
-func foreignClaim(_ *Simulation, p *Process, w *claimWrite) string {
-	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
-		return ""
+// foreignClaim: no claim of another owner is touched.
+func foreignClaim(p *Process, w *claimWrite) {
+	if model.OwnerOf(w.old) == string(w.set.UID) {
+		return
 	}
 	used := p.knows(w.set).count(func(pod *corev1.Pod) bool { return pod.Name == w.set.Name+"-"+w.id }) > 0
 	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) && used {
-		return "" // it is adopted together with its Pod
+		return // it is adopted together with its Pod
 	}
-	return fmt.Sprintf("claim %s belongs to %s", w.old.Name, model.OwnerOf(w.old))
+	p.World.fail("no claim of another owner is touched", "claim %s belongs to %s", w.old.Name, model.OwnerOf(w.old))
 }
 
 // claimFirst also applies if another process has created the Pod in the meantime. A
 // process that deletes a Pod and then its claims cannot know of the next Pod, but finds
 // its mark.
-func claimFirst(s *Simulation, _ *Process, w *claimWrite) string {
-	if !w.Deletes() {
-		return ""
-	}
+func claimFirst(s *Simulation, w *claimWrite) {
 	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil {
-		return fmt.Sprintf("claim %s is deleted, and Pod %s stays", w.old.Name, pod.Name)
+		s.World.fail("no claim goes while its Pod stays", "claim %s is deleted, and Pod %s stays", w.old.Name, pod.Name)
 	}
-	return ""
 }
 
 // claimLost: a Pod keeps its claims unless the controller wanted the Pod deleted or the
 // user disabled reuse.
-func claimLost(s *Simulation, p *Process, w *claimWrite) string {
-	if !w.Deletes() || s.reuseDisabled || p.rivals(model.Pods, model.Claims) {
-		return ""
+func claimLost(s *Simulation, p *Process, w *claimWrite) {
+	if s.reuseDisabled || p.rivals(model.Pods, model.Claims) {
+		return
 	}
 	end := s.endOf(w.set.Name + "-" + w.id)
 	if end == nil {
-		return "" // there was no Pod: its name was taken
+		return // there was no Pod: its name was taken
 	}
 	history := s.Server.History(model.Pods, end.Old.GetUID())
 	pod, _ := history[len(history)-1].Object().(*corev1.Pod) // its last version
@@ -274,9 +234,9 @@ func claimLost(s *Simulation, p *Process, w *claimWrite) string {
 		wanted = wanted || asked || model.State(pod) == apps.StatePreparingDelete
 	}
 	if !wanted {
-		return fmt.Sprintf("claim %s is deleted, and Pod %s was deleted by %s in phase %s", w.old.Name, pod.Name, end.Actor, pod.Status.Phase)
+		s.World.fail("claims outlive a Pod that others deleted", "claim %s is deleted, and Pod %s was deleted by %s in phase %s",
+			w.old.Name, pod.Name, end.Actor, pod.Status.Phase)
 	}
-	return ""
 }
 
 // endOf finds the commit that deleted the latest Pod of a name.
@@ -290,22 +250,21 @@ func (s *Simulation) endOf(name string) *model.Commit {
 }
 
 // withoutClaims: a Pod is created after its claims, and mounts them.
-func withoutClaims(w *podWrite) string {
+func withoutClaims(w *podWrite) {
 	if w.old != nil || w.process.rivals(model.Pods, model.Claims) {
-		return ""
+		return
 	}
 	id := strings.TrimPrefix(w.new.Name, w.set.Name+"-")
 	for _, template := range templateNames(w.set) {
 		name := template + "-" + w.set.Name + "-" + id
 		if !slices.Contains(claimsOf(w.new), name) {
-			return fmt.Sprintf("Pod %s does not mount %s", w.new.Name, name)
+			w.fail("does not mount %s", name)
 		}
 		object, err := w.process.Server.Get(model.Claims, key(w.new.Namespace, name))
 		if (err != nil || model.OwnerOf(object) != string(w.set.UID)) && !wroteClaim(w.process.Server, name) {
-			return fmt.Sprintf("Pod %s is created without its claim %s", w.new.Name, name)
+			w.fail("is created without its claim %s", name)
 		}
 	}
-	return ""
 }
 
 // wroteClaim reports whether the user has changed a claim of that name.
@@ -314,10 +273,10 @@ func wroteClaim(s *model.Server, name string) bool {
 }
 
 // claimsLeft: new claims are created only if none wait for a Pod.
-func claimsLeft(w *podWrite) string {
+func claimsLeft(w *podWrite) {
 	s := w.process.pass.snapshot
 	if w.old != nil || s == nil || s.Spec.DisableClaimReuse || len(s.Spec.ClaimTemplates) == 0 {
-		return ""
+		return
 	}
 	actions := w.process.pass.plan.Actions
 	fresh := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == "" })
@@ -325,10 +284,9 @@ func claimsLeft(w *podWrite) string {
 		id := claim.Labels[apps.LabelInstanceID]
 		used := slices.ContainsFunc(actions, func(a plan.Action) bool { return a.Verb == plan.Create && a.Instance == id })
 		if fresh && !used && waits(s, claim, id) {
-			return fmt.Sprintf("Pod %s is created with new claims while %s waits for a Pod", w.new.Name, claim.Name)
+			w.fail("is created with new claims while %s waits for a Pod", claim.Name)
 		}
 	}
-	return ""
 }
 
 // waits reports whether the planner could see a claim waiting for a Pod.

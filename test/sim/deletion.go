@@ -117,9 +117,7 @@ func (s *Simulation) randomEnd(seed uint64) {
 	case w.roll(0.15):
 		s.World.after(after, func() { s.DeleteSet(metav1.DeletePropagationOrphan) })
 	case w.roll(0.15):
-		s.World.after(after, func() {
-			s.Edit("removes the hooks", func(set *apps.CloneSet) { set.Spec.Lifecycle = nil })
-		})
+		s.World.after(after, func() { s.happen("removes the hooks", "lifecycle none") })
 	}
 	s.plannedEnd = max(s.plannedEnd, after)
 }
@@ -131,28 +129,26 @@ const (
 )
 
 // withoutFinalizer: a set with a preDelete hook has its finalizer before it has Pods.
-func withoutFinalizer(w *podWrite) string {
+func withoutFinalizer(w *podWrite) {
 	set := model.Get[*apps.CloneSet](w.process.Server.Objects, client.ObjectKeyFromObject(w.set))
 	switch {
 	case w.old != nil || w.hooks.PreDelete.Empty() || set == nil || set.UID != w.set.UID || set.DeletionTimestamp != nil:
 	case set.Spec.Lifecycle != nil && set.Spec.Lifecycle.PreDelete != nil && !slices.Contains(set.Finalizers, apps.FinalizerPreDelete) &&
 		set.Generation == w.set.Generation:
-		return fmt.Sprintf("Pod %s is created, and the CloneSet has the finalizers %v", w.name(), set.Finalizers)
+		w.fail("is created, and the CloneSet has the finalizers %v", set.Finalizers)
 	}
-	return ""
 }
 
 // afterDeletion: of a set that the process knows to be deleted no Pod is created or updated,
 // and orphans are left as they are.
-func afterDeletion(w *podWrite) string {
+func afterDeletion(w *podWrite) {
 	switch {
 	case w.set.DeletionTimestamp == nil:
 	case slices.Contains(w.set.Finalizers, metav1.FinalizerOrphanDependents):
-		return fmt.Sprintf("Pod %s is touched, and is to be an orphan", w.name())
+		w.fail("is touched, and is to be an orphan")
 	case w.old == nil || w.updates():
-		return fmt.Sprintf("Pod %s is created or updated", w.name())
+		w.fail("is created or updated")
 	}
-	return ""
 }
 
 // judgeCollected checks a deletion by the garbage collector: of a set that the controller

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -126,39 +127,25 @@ func (x *explorer) actions(c *cluster) []action {
 }
 
 // kubeletActions are the next steps of a Pod's kubelet and of the scheduler.
-func (x *explorer) kubeletActions(pod *corev1.Pod) []action {
-	step := func(do func(*corev1.Pod)) []action { return []action{{byKubelet, func() { do(pod) }}} }
-	switch next := model.Next(pod); {
-	case next == model.Wait:
-		return nil
-	case next == model.Stop:
-		return step(x.ends)
-	case next == model.Bind:
-		return step(x.scheduled)
-	case x.model.Slow:
-		return x.slowActions(pod, step)
+func (x *explorer) kubeletActions(pod *corev1.Pod) (out []action) {
+	step := func(due bool, do func(*corev1.Pod)) {
+		if due {
+			out = append(out, action{byKubelet, func() { do(pod) }})
+		}
 	}
-	if run := runOf(x.state.running, pod); run.Generation == pod.Generation && run.Containers[0].Up && x.reported(pod) {
-		return nil
-	}
-	return step(func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
-}
-
-// slowActions are the steps of a kubelet that does one thing at a time.
-func (x *explorer) slowActions(pod *corev1.Pod, step func(func(*corev1.Pod)) []action) []action {
-	var out []action
 	run := runOf(x.state.running, pod)
-	if run.Generation != pod.Generation {
-		out = append(out, step(x.syncs)...)
-	}
-	if run.Generation == 0 {
-		return out
-	}
-	if !run.Containers[0].Up {
-		out = append(out, step(x.starts)...)
-	}
-	if !x.reported(pod) {
-		out = append(out, step(x.reports)...)
+	reads := run.Generation != pod.Generation
+	switch next := model.Next(pod); {
+	case next == model.Stop:
+		step(true, x.ends)
+	case next == model.Bind:
+		step(true, x.scheduled)
+	case next == model.Sync && x.model.Slow: // one thing at a time
+		step(reads, x.syncs)
+		step(run.Generation > 0 && !run.Containers[0].Up, x.starts)
+		step(run.Generation > 0 && !x.reported(pod), x.reports)
+	case next == model.Sync:
+		step(reads || !run.Containers[0].Up || !x.reported(pod), func(pod *corev1.Pod) { x.syncs(pod); x.starts(pod); x.reports(pod) })
 	}
 	return out
 }
@@ -267,11 +254,9 @@ func (x *explorer) editActions() []action {
 	if do == nil {
 		return []action{{byUser, func() { x.state.edits++; x.sim.happen("", edit) }}}
 	}
-	var out []action
-	for _, pod := range x.sim.Pods() {
-		out = append(out, action{byUser, func() { x.state.edits++; do(x.sim, pod) }})
-	}
-	return out
+	return list.Map(x.sim.Pods(), func(pod *corev1.Pod) action {
+		return action{byUser, func() { x.state.edits++; do(x.sim, pod) }}
+	})
 }
 
 func (x *explorer) faultActions() []action {
@@ -358,10 +343,7 @@ func (x *explorer) listActions(node *corev1.Node) []action {
 	}
 	return []action{{byKubelet, func() {
 		model.Change(x.server, "kubelet", key("", node.Name), "", func(node *corev1.Node) {
-			node.Status.Images = nil
-			for _, image := range has {
-				node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{"docker.io/library/" + image}})
-			}
+			node.Status.Images = list.Map(has, listed)
 		})
 	}}}
 }

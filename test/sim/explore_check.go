@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -132,22 +133,13 @@ func (x *explorer) checkEnds() {
 
 // round describes a cycle near a state.
 func (x *explorer) round(id int32, before [][]int32, open []int) []string {
-	seen := map[int32]int{}
 	var way []int32
-	for {
-		if at, ok := seen[id]; ok {
-			way = way[at:]
-			break
-		}
-		seen[id] = len(way)
+	for !slices.Contains(way, id) {
 		way = append(way, id)
-		for _, from := range before[id] {
-			if open[from] > 0 {
-				id = from
-				break
-			}
-		}
+		from := slices.IndexFunc(before[id], func(from int32) bool { return open[from] > 0 })
+		id = before[id][from]
 	}
+	way = way[slices.Index(way, id):]
 	var out []string
 	for i := len(way) - 1; i >= 0; i-- {
 		out = append(out, x.step(way[i], way[(i+len(way)-1)%len(way)])...)
@@ -244,7 +236,7 @@ func (x *explorer) step(from, to int32) []string {
 func (x *explorer) picture(c *cluster) []string {
 	var out []string
 	if set := setOf(c.objects); set != nil {
-		out = append(out, fmt.Sprintf("CloneSet %s: %s", set.Name, describeSpec(set)))
+		out = append(out, fmt.Sprintf("CloneSet %s: %s", set.Name, strings.Join(changes(&apps.CloneSet{}, set), ", ")))
 	}
 	for _, pod := range model.List[*corev1.Pod](c.objects) {
 		out = append(out, fmt.Sprintf("Pod %s: %s, runs %v",

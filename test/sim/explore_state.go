@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -171,10 +172,8 @@ func (l *interner) canonical(c *cluster) (string, *cluster) {
 	out.objects, out.running = w.all(c.objects), w.runs(c)
 	if p := c.pass; p != nil {
 		w.key = fmt.Appendf(w.key, " %d %t", p.events, p.second)
-		out.pass = &passInProgress{base: w.all(p.base), events: p.events, second: p.second}
-		for _, r := range p.results {
-			out.pass.results = append(out.pass.results, w.answer(r))
-		}
+		base := w.all(p.base)
+		out.pass = &passInProgress{base: base, results: list.Map(p.results, w.answer), events: p.events, second: p.second}
 	}
 	clear(l.fresh)
 	return string(w.key), &out
@@ -237,11 +236,7 @@ func (w *writer) refer(objects ...client.Object) (string, []client.Object) {
 }
 
 func inOrder(o model.Objects) []client.Object {
-	var all []client.Object
-	for _, kind := range kinds {
-		all = append(all, model.Sorted(o[kind])...)
-	}
-	return all
+	return slices.Concat(list.Map(kinds, func(kind model.Kind) []client.Object { return model.Sorted(o[kind]) })...)
 }
 
 func (w *writer) all(o model.Objects) model.Objects {

@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,9 +56,12 @@ func (n *nodes) fetched(on plan.ImageOnNode) {
 	if !n.World.roll(0.5) {
 		return
 	}
-	n.change("kubelet", on.Node, func(node *corev1.Node) {
-		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{"docker.io/library/" + on.Image}})
-	})
+	n.change("kubelet", on.Node, func(node *corev1.Node) { node.Status.Images = append(node.Status.Images, listed(on.Image)) })
+}
+
+// listed is an image as a node lists it.
+func listed(image string) corev1.ContainerImage {
+	return corev1.ContainerImage{Names: []string{"docker.io/library/" + image}}
 }
 
 // pull is one sync of a pull Pod by its kubelet.
@@ -124,19 +126,18 @@ const ruleImages = "no Pod in service leaves for an image that its node lacks"
 
 // withoutImage: before a Pod in service leaves it for an update in place, its node has the new
 // images, where they can be pulled.
-func withoutImage(w *podWrite) string {
+func withoutImage(w *podWrite) {
 	s := w.process.Simulation
 	if s.config.Nodes.Pull == 0 || !w.leavesService() || w.process.World.now().Sub(s.images.refused) < time.Minute {
-		return ""
+		return
 	}
 	template := must(w.set.Spec.Template.Decode())
 	for i := range w.old.Spec.Containers {
 		on := plan.ImageOnNode{Node: w.old.Spec.NodeName, Image: template.Spec.Containers[i].Image}
 		if on.Node != "" && on.Image != w.old.Spec.Containers[i].Image && !s.images.has[on] && !s.images.rejected[on] {
-			return fmt.Sprintf("Pod %s leaves service, and %s does not have %s", w.name(), on.Node, on.Image)
+			w.fail("leaves service, and %s does not have %s", on.Node, on.Image)
 		}
 	}
-	return ""
 }
 
 // leavesService reports whether the write takes a Pod in service out of it for an update in place.

@@ -36,6 +36,8 @@ func (v *Violation) Error() string {
 type podWrite struct {
 	*model.Commit
 	process *Process
+	// rule is the one that the write is judged by.
+	rule string
 	// set is the CloneSet as the pass read it, and hooks are its hooks.
 	set   *apps.CloneSet
 	hooks lifecycle.Hooks
@@ -49,14 +51,11 @@ type podWrite struct {
 	now time.Time
 }
 
-// rule returns what is wrong with a write, or "".
-type rule struct {
-	name string
-	find func(*podWrite) string
-}
-
 // rules must hold whenever the controller writes to a Pod.
-var rules = []rule{
+var rules = []struct {
+	name  string
+	check func(*podWrite)
+}{
 	{ruleHeldUpdate, heldUpdate},
 	{ruleHeldDelete, heldDelete},
 	{"no drain is skipped", drainSkipped},
@@ -116,14 +115,15 @@ func (s *Simulation) judge(p *Process, c *model.Commit) {
 	}
 	w.before, w.after = p.decided(set, c), p.decided(set, nil)
 	for _, r := range rules {
-		if s.overtaken(set) && !slices.Contains(lastingRules, r.name) {
-			continue
-		}
-		if what := r.find(w); what != "" {
-			s.World.fail(r.name, "%s", what)
-			return
+		if w.rule = r.name; !s.overtaken(set) || slices.Contains(lastingRules, r.name) {
+			r.check(w)
 		}
 	}
+}
+
+// fail notes what is wrong with the write.
+func (w *podWrite) fail(format string, args ...any) {
+	w.process.World.fail(w.rule, "Pod %s %s", w.name(), fmt.Sprintf(format, args...))
 }
 
 // fail records the first violation and ends the run.
@@ -222,42 +222,40 @@ func (w *podWrite) moves() bool {
 }
 
 // heldUpdate: a Pod in Updating has passed its gate, or there was no gate then.
-func heldUpdate(w *podWrite) string {
+func heldUpdate(w *podWrite) {
 	if w.updates() && model.State(w.old) != apps.StateUpdating && w.hooks.InPlaceUpdate.Holds(w.old.Labels, w.old.Finalizers) {
-		return fmt.Sprintf("Pod %s is updated, and the inPlaceUpdate hook holds it", w.name())
+		w.fail("is updated, and the inPlaceUpdate hook holds it")
 	}
-	return ""
 }
 
-func heldDelete(w *podWrite) string {
+func heldDelete(w *podWrite) {
 	if w.Deletes() && w.hooks.PreDelete.Holds(w.old.Labels, w.old.Finalizers) {
-		return fmt.Sprintf("Pod %s is deleted, and the preDelete hook holds it", w.name())
+		w.fail("is deleted, and the preDelete hook holds it")
 	}
-	return ""
 }
 
 // drainSkipped: before a container changes, the Pod is out of its endpoints for the
 // whole grace period. A Pod without a node serves nobody, and neither does one in which
 // nothing runs, or in which nothing ran when it left its endpoints: what starts later
 // never joins them.
-func drainSkipped(w *podWrite) string {
+func drainSkipped(w *podWrite) {
 	if !w.changesContainers() || w.old.Spec.NodeName == "" {
-		return "" // nothing runs yet that could restart
+		return // nothing runs yet that could restart
 	}
 	drained := model.Condition(w.old, apps.ConditionInPlaceUpdateReady)
 	if drained.Status != corev1.ConditionFalse {
-		return fmt.Sprintf("the containers of Pod %s change while InPlaceUpdateReady is %q", w.name(), drained.Status)
+		w.fail("gets other containers while InPlaceUpdateReady is %q", drained.Status)
+		return
 	}
 	strategy := w.set.Spec.UpdateStrategy.InPlaceUpdateStrategy
 	if strategy == nil || model.State(w.old) == apps.StateUpdating || !anyRunning(w.old) {
-		return ""
+		return
 	}
 	grace := time.Duration(strategy.GracePeriodSeconds) * time.Second
 	at, ran := drainedAt(w.process.Server, w.old)
 	if gone := w.process.World.now().Sub(at); ran && gone < grace {
-		return fmt.Sprintf("the containers of Pod %s change %s after the drain began, and the grace period is %s", w.name(), gone, grace)
+		w.fail("gets other containers %s after the drain began, and the grace period is %s", gone, grace)
 	}
-	return ""
 }
 
 // drainedAt is exactly when a Pod last left its endpoints for an update (its condition
@@ -279,17 +277,17 @@ func anyRunning(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-func foreignTouched(w *podWrite) string {
+func foreignTouched(w *podWrite) {
 	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
-		return ""
+		return
 	}
 	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) {
-		return "" // an adoption
+		return // an adoption
 	}
 	if model.OwnerOf(w.old) == model.Orphan && w.onlyOpens() {
-		return "" // its own new Pod, just released
+		return // its own new Pod, just released
 	}
-	return fmt.Sprintf("Pod %s belongs to %s", w.name(), model.OwnerOf(w.old))
+	w.fail("belongs to %s", model.OwnerOf(w.old))
 }
 
 // onlyOpens reports whether the write only opens the Pod's readiness gates.
@@ -308,22 +306,21 @@ func (w *podWrite) onlyOpens() bool {
 	return model.Same(before, w.new)
 }
 
-func leavingUpdated(w *podWrite) string {
+func leavingUpdated(w *podWrite) {
 	switch {
 	case !w.updates():
 	case w.old.DeletionTimestamp != nil:
-		return fmt.Sprintf("Pod %s is updated on its way out", w.name())
+		w.fail("is updated on its way out")
 	case model.State(w.old) == apps.StatePreparingDelete:
-		return fmt.Sprintf("Pod %s is updated in PreparingDelete", w.name())
+		w.fail("is updated in PreparingDelete")
 	}
-	return ""
 }
 
 // hooksLost: on the way back, and before an update that follows another one whose hook
 // had not closed, the labels and finalizers are restored together with the state.
-func hooksLost(w *podWrite) string {
+func hooksLost(w *podWrite) {
 	if !w.moves() {
-		return ""
+		return
 	}
 	missing := func(h lifecycle.Hook) []string { return h.Missing(w.new.Labels, w.new.Finalizers) }
 	switch from, to := model.State(w.old), model.State(w.new); {
@@ -335,15 +332,14 @@ func hooksLost(w *podWrite) string {
 			return label || slices.Contains(w.hooks.PreNormal.FinalizersHandler, key)
 		})
 		if len(lost) > 0 {
-			return fmt.Sprintf("Pod %s comes back without %s", w.name(), strings.Join(lost, ", "))
+			w.fail("comes back without %s", strings.Join(lost, ", "))
 		}
 		if n := w.hooks.PreNormal; !n.Empty() && len(missing(n)) == 0 {
-			return fmt.Sprintf("Pod %s comes back as if its preNormal hook had said yes", w.name())
+			w.fail("comes back as if its preNormal hook had said yes")
 		}
 	case from == apps.StateUpdated && to == apps.StatePreparingUpdate:
 		if lost := missing(w.hooks.InPlaceUpdate); len(lost) > 0 {
-			return fmt.Sprintf("Pod %s goes to the gate without %s, so the gate stands open", w.name(), strings.Join(lost, ", "))
+			w.fail("goes to the gate without %s, so the gate stands open", strings.Join(lost, ", "))
 		}
 	}
-	return ""
 }

@@ -18,6 +18,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -157,13 +158,7 @@ func of(pod *corev1.Pod, name string) bool {
 
 // count counts the Pods that satisfy has.
 func (k knowledge) count(has func(*corev1.Pod) bool) int {
-	n := 0
-	for _, pod := range k {
-		if has(pod) {
-			n++
-		}
-	}
-	return n
+	return len(list.Only(k, has))
 }
 
 func (k knowledge) find(uid types.UID) *corev1.Pod {

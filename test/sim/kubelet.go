@@ -17,6 +17,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -358,10 +359,7 @@ func (s *Simulation) cordonsNode() {
 
 // resourcesOf describes the resources of all containers.
 func resourcesOf(spec *corev1.PodSpec) string {
-	var all []string
-	for i := range spec.Containers {
-		all = append(all, model.ResourcesText(spec.Containers[i].Resources))
-	}
+	all := list.Map(spec.Containers, func(c corev1.Container) string { return model.ResourcesText(c.Resources) })
 	return strings.Trim(strings.Join(all, "+"), "+")
 }
 
@@ -378,9 +376,9 @@ func priorityOf(c *corev1.Container) (priority int) {
 // orderBroken: no container changes while one of a higher priority still has to change
 // for the same revision, or has not reached its target; within one update, also not
 // while that container is not ready.
-func orderBroken(w *podWrite) string {
+func orderBroken(w *podWrite) {
 	if !w.changesContainers() || w.old.Spec.NodeName == "" {
-		return ""
+		return
 	}
 	for i := range w.new.Spec.Containers {
 		changed := &w.new.Spec.Containers[i]
@@ -393,11 +391,10 @@ func orderBroken(w *podWrite) string {
 				continue
 			}
 			if what := w.notYet(first, j, changed.Name); what != "" {
-				return fmt.Sprintf("container %s of Pod %s changes, but %s, which goes before it, %s", changed.Name, w.name(), first.Name, what)
+				w.fail("changes in container %s, but %s, which goes before it, %s", changed.Name, first.Name, what)
 			}
 		}
 	}
-	return ""
 }
 
 // notYet describes what a container that precedes another one still lacks; "" if

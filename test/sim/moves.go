@@ -4,7 +4,6 @@ package sim
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -19,9 +18,9 @@ import (
 
 // othersWiped: the controller changes only its own keys and those of the hooks and the
 // template.
-func othersWiped(w *podWrite) string {
+func othersWiped(w *podWrite) {
 	if w.old == nil || w.new == nil {
-		return ""
+		return
 	}
 	keys := slices.Concat(
 		changed(w.old.Labels, w.new.Labels), changed(w.old.Annotations, w.new.Annotations),
@@ -30,9 +29,8 @@ func othersWiped(w *podWrite) string {
 	// All keys that belong neither to the controller nor to a hook or a template start with this.
 	others := slices.DeleteFunc(keys, func(key string) bool { return !strings.HasPrefix(key, "other/") })
 	if len(others) > 0 {
-		return fmt.Sprintf("of Pod %s change %v", w.name(), others)
+		w.fail("loses or gets %v", others)
 	}
-	return ""
 }
 
 // moves are the allowed transitions.
@@ -45,63 +43,57 @@ var moves = map[apps.LifecycleState][]apps.LifecycleState{
 	apps.StatePreparingDelete: {apps.StatePreparingNormal},
 }
 
-func illegalMove(w *podWrite) string {
+func illegalMove(w *podWrite) {
 	switch {
 	case w.new == nil:
 	case w.old == nil:
 		if model.State(w.new) != apps.StatePreparingNormal {
-			return fmt.Sprintf("Pod %s is created in %s", w.name(), model.State(w.new))
+			w.fail("is created in %s", model.State(w.new))
 		}
 	case w.moves() && !slices.Contains(moves[model.State(w.old)], model.State(w.new)):
-		return fmt.Sprintf("Pod %s moves from %s to %s", w.name(), model.State(w.old), model.State(w.new))
+		w.fail("moves from %s to %s", model.State(w.old), model.State(w.new))
 	}
-	return ""
 }
 
 // gateForced: no Pod becomes Normal before preNormal confirms it, or leaves an update
 // before the inPlaceUpdate hook holds again.
-func gateForced(w *podWrite) string {
+func gateForced(w *podWrite) {
 	if !w.moves() || model.State(w.new) != apps.StateNormal {
-		return ""
+		return
 	}
 	missing := w.hooks.PreNormal.Missing(w.old.Labels, w.old.Finalizers)
 	if model.State(w.old) != apps.StatePreparingNormal {
 		missing = append(missing, w.hooks.InPlaceUpdate.Missing(w.old.Labels, w.old.Finalizers)...)
 	}
 	if len(missing) > 0 {
-		return fmt.Sprintf("Pod %s moves from %s to Normal, and its hooks have not set %s",
-			w.name(), model.State(w.old), strings.Join(missing, ", "))
+		w.fail("moves from %s to Normal, and its hooks have not set %s", model.State(w.old), strings.Join(missing, ", "))
 	}
-	return ""
 }
 
 // doneTooEarly: a Pod leaves Updating only when the kubelet runs what the spec says and
 // the Pod is back in service, so that whoever registers it sees it ready.
-func doneTooEarly(w *podWrite) string {
+func doneTooEarly(w *podWrite) {
 	if !w.moves() || model.State(w.old) != apps.StateUpdating || model.State(w.new) == apps.StatePreparingDelete {
-		return ""
+		return
 	}
 	if what := w.process.nodes.truth(w.old); what != "" {
-		return fmt.Sprintf("Pod %s leaves Updating, but %s", w.name(), what)
+		w.fail("leaves Updating, but %s", what)
 	}
 	if model.Condition(w.new, apps.ConditionInPlaceUpdateReady).Status == corev1.ConditionFalse {
-		return fmt.Sprintf("Pod %s leaves Updating before it is back in service", w.name())
+		w.fail("leaves Updating before it is back in service")
 	}
-	return ""
 }
 
 // wrongRevision: a new Pod gets the current revision while there are fewer old Pods
 // than the partition keeps.
-func wrongRevision(w *podWrite) string {
+func wrongRevision(w *podWrite) {
 	current := w.set.Status.CurrentRevision
 	if w.old != nil || current == "" || !of(w.new, w.update) || revision.Same(current, w.update) || !w.process.shows(current) {
-		return ""
+		return
 	}
 	if old := w.after.count(w.countsAsOld); old < partitionOf(w.set) {
-		return fmt.Sprintf("Pod %s is created of the update revision, with %d old Pods and a partition of %d",
-			w.name(), old, partitionOf(w.set))
+		w.fail("is created of the update revision, with %d old Pods and a partition of %d", old, partitionOf(w.set))
 	}
-	return ""
 }
 
 // keepsOld reports whether a Pod has an old revision and is to stay.
@@ -119,32 +111,29 @@ func (w *podWrite) countsAsOld(pod *corev1.Pod) bool {
 
 // partitionOverrun: no Pod that the partition keeps is updated, or deleted for the
 // update.
-func partitionOverrun(w *podWrite) string {
+func partitionOverrun(w *podWrite) {
 	pod := w.after.find(w.uid())
 	was := w.before.find(w.uid())
 	if was == nil || !w.keepsOld(was) || (pod != nil && w.keepsOld(pod)) || w.frees() {
-		return ""
+		return
 	}
 	if old := w.after.count(w.keepsOld); old < partitionOf(w.set) {
-		return fmt.Sprintf("Pod %s leaves the old revision, %d Pods of it are left, and the partition is %d",
-			w.name(), old, partitionOf(w.set))
+		w.fail("leaves the old revision, %d Pods of it are left, and the partition is %d", old, partitionOf(w.set))
 	}
-	return ""
 }
 
 // updatedAgainstWill: no update begins while paused, and none ever begins with
 // OnDelete.
-func updatedAgainstWill(w *podWrite) string {
+func updatedAgainstWill(w *podWrite) {
 	u := &w.set.Spec.UpdateStrategy
 	begins := (w.updates() && !w.goesOn()) || (w.moves() && model.State(w.new) == apps.StatePreparingUpdate)
 	switch {
 	case !begins:
 	case u.Paused:
-		return fmt.Sprintf("Pod %s is updated while the set is paused", w.name())
+		w.fail("is updated while the set is paused")
 	case u.Type == apps.UpdateOnDelete:
-		return fmt.Sprintf("Pod %s is updated, and the type is OnDelete", w.name())
+		w.fail("is updated, and the type is OnDelete")
 	}
-	return ""
 }
 
 func (w *podWrite) uid() types.UID { return cmp.Or(w.new, w.old).UID }
@@ -164,36 +153,35 @@ func (w *podWrite) rivals() bool { return w.process.rivals(model.Pods) }
 // tooManyUnavailable allows a serving Pod to be taken down only if enough others serve.
 // Whether the Pod itself serves does not depend on what the process knew, because the
 // write can carry that as a precondition. The process cannot be sure of the other Pods.
-func tooManyUnavailable(w *podWrite) string {
+func tooManyUnavailable(w *podWrite) {
 	if w.old == nil || !w.serves(w.old) || (w.new != nil && w.serves(w.new)) || w.rivals() {
-		return ""
+		return
 	}
 	left, floor := w.after.count(w.serves), replicas(w.set)-unavailableOf(w.set)
 	if left < floor {
-		return fmt.Sprintf("Pod %s is taken out of service and leaves %d available Pods of %d replicas, with maxUnavailable %d",
-			w.name(), left, replicas(w.set), unavailableOf(w.set))
+		w.fail("is taken out of service and leaves %d available Pods of %d replicas, with maxUnavailable %d",
+			left, replicas(w.set), unavailableOf(w.set))
 	}
-	return ""
 }
 
 // tooManyTouched also limits how many Pods that do not serve are updated or replaced at
 // a time. Surplus Pods that do not serve can always be deleted.
-func tooManyTouched(w *podWrite) string {
+func tooManyTouched(w *podWrite) {
 	if !w.touchesIdle() || w.rivals() || (w.leaves() && w.staying() >= replicas(w.set)) {
-		return ""
+		return
 	}
 	if w.doomed(w.old) {
-		return w.tooManyNamed(w.old)
+		w.tooManyNamed()
+		return
 	}
 	settled := w.after.count(func(pod *corev1.Pod) bool {
 		return w.counted(pod) && !w.serves(pod) && (w.underWay(pod) || (of(pod, w.update) && !w.doomed(pod)))
 	})
 	room := unavailableOf(w.set) + w.after.count(w.counted) - replicas(w.set)
 	if settled > room {
-		return fmt.Sprintf("Pod %s does not serve and is touched; now %d such Pods are being updated, replaced or started, and there is room for %d",
-			w.name(), settled, room)
+		w.fail("does not serve and is touched; now %d such Pods are being updated, replaced or started, and there is room for %d",
+			settled, room)
 	}
-	return ""
 }
 
 // touchesIdle reports whether the write starts the update or the deletion of a Pod that
@@ -227,16 +215,15 @@ func (w *podWrite) staying() int {
 // tooManyNamed limits how many Pods that are named for deletion and do not serve are
 // deleted while their replacements are being created. Older broken Pods delay the
 // deletion no more than they always did.
-func (w *podWrite) tooManyNamed(was *corev1.Pod) string {
+func (w *podWrite) tooManyNamed() {
 	made := w.after.count(func(pod *corev1.Pod) bool {
 		return w.counted(pod) && !w.serves(pod) &&
-			(model.State(pod) == apps.StatePreparingDelete || (of(pod, w.update) && !w.doomed(pod) && pod.CreationTimestamp.After(was.CreationTimestamp.Time)))
+			(model.State(pod) == apps.StatePreparingDelete || (of(pod, w.update) && !w.doomed(pod) && pod.CreationTimestamp.After(w.old.CreationTimestamp.Time)))
 	})
 	room := max(unavailableOf(w.set), 1) + w.after.count(w.counted) - replicas(w.set)
 	if made > room {
-		return fmt.Sprintf("Pod %s was named for deletion and goes; now %d Pods are being replaced, and there is room for %d", w.name(), made, room)
+		w.fail("was named for deletion and goes; now %d Pods are being replaced, and there is room for %d", made, room)
 	}
-	return ""
 }
 
 // underWay reports whether the update or the deletion of a Pod has begun.
@@ -246,9 +233,9 @@ func (w *podWrite) underWay(pod *corev1.Pod) bool {
 
 // tooManyPods allows a Pod to be created only for a free place, and surge only while
 // there is something to surge for.
-func tooManyPods(w *podWrite) string {
+func tooManyPods(w *podWrite) {
 	if w.old != nil || w.rivals() {
-		return ""
+		return
 	}
 	surge := surgeOf(w.set)
 	need := w.after.count(func(pod *corev1.Pod) bool {
@@ -256,10 +243,8 @@ func tooManyPods(w *podWrite) string {
 	})
 	most := replicas(w.set) + min(surge, need)
 	if n := w.after.count(w.counted); n > most {
-		return fmt.Sprintf("Pod %s is created and makes %d, with %d replicas and a surge of %d for %d Pods",
-			w.name(), n, replicas(w.set), surge, need)
+		w.fail("is created and makes %d, with %d replicas and a surge of %d for %d Pods", n, replicas(w.set), surge, need)
 	}
-	return ""
 }
 
 // leaveNodes reports whether a set's Pods leave cordoned nodes.
@@ -299,13 +284,12 @@ func (w *podWrite) doomed(pod *corev1.Pod) bool {
 
 // namedForNothing: the controller names a Pod for deletion only if the user did, if it
 // leaves its node, or if it is recreated for an update.
-func namedForNothing(w *podWrite) string {
+func namedForNothing(w *podWrite) {
 	was := w.before.find(w.uid())
 	if w.old == nil || w.new == nil || was == nil || w.new.Labels[apps.LabelSpecifiedDelete] == w.old.Labels[apps.LabelSpecifiedDelete] {
-		return ""
+		return
 	}
 	if of(was, w.update) && !w.doomed(was) {
-		return fmt.Sprintf("Pod %s is named for deletion, and nobody asked for that", w.name())
+		w.fail("is named for deletion, and nobody asked for that")
 	}
-	return ""
 }

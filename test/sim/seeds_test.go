@@ -137,6 +137,9 @@ type scenario struct {
 	Name, Set string
 	// Steps happen in a cluster without faults.
 	Steps []step
+	// Restart and Stop are how long it takes to replace a process and to stop a container, if not
+	// as long as in Calm.
+	Restart, Stop metav1.Duration
 	// Writes limits the controller's writes per Pod from the first step on; 0 is not checked.
 	Writes int
 }
@@ -153,6 +156,8 @@ func scenarios() []scenario { return load[[]scenario]("scenarios.yaml") }
 // play runs a scenario to its end.
 func (c scenario) play(t *testing.T, config Config) *Simulation {
 	t.Helper()
+	config.Restart = cmp.Or(c.Restart.Duration, config.Restart)
+	config.Nodes.Stop = cmp.Or(c.Stop.Duration, config.Nodes.Stop)
 	s := New(config, NewSet(c.Set))
 	at := epoch
 	for _, step := range c.Steps {
@@ -237,7 +242,7 @@ func (s *Simulation) end() string {
 	}
 	slices.Sort(pods)
 	status := ptr.Deref(s.Set(), apps.CloneSet{}).Status // it may have been deleted
-	return fmt.Sprintf("%s\n%d %d %d %s %s", strings.Join(pods, "\n"), status.Replicas, status.AvailableReplicas,
+	return fmt.Sprintf("%s\n%d claims\n%d %d %d %s %s", strings.Join(pods, "\n"), len(s.Claims()), status.Replicas, status.AvailableReplicas,
 		status.UpdatedReplicas, status.CurrentRevision, status.UpdateRevision)
 }
 
@@ -256,32 +261,4 @@ func TestPodThatNoWatchShows(t *testing.T) {
 	watch.stopped = false
 	watch.Relist()
 	s.settles(t)
-}
-
-// TestCrashBetweenAPodAndItsClaims ends the process after each single write of a
-// scale-in. If the Pod shows that the controller wanted it deleted, the next process
-// deletes its claims; if not, the Pods of the next scale-out take them over. Either way
-// none is left over in the end.
-func TestCrashBetweenAPodAndItsClaims(t *testing.T) {
-	minute := metav1.Duration{Duration: time.Minute}
-	in, out := step{minute, "scales", "replicas 1"}, step{minute, "scales", "replicas 3"}
-	for name, c := range map[string]scenario{
-		"its state shows it": {Set: "replicas 3; claims data log; hooks preDelete", Steps: []step{in}},
-		"nothing shows it":   {Set: "replicas 3; claims data log", Steps: []step{in, out}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			play := func(crashAt int) *Simulation {
-				config := Calm()
-				config.Process.CrashAt, config.Restart, config.Nodes.Stop = crashAt, 50*time.Millisecond, 20*time.Second
-				return c.play(t, config)
-			}
-			for n := range play(0).processes[0].writes + 1 {
-				s := play(n)
-				if pods, claims := len(s.Pods()), len(s.Claims()); claims != 2*pods {
-					t.Fatalf("crash after write %d leaves %d claims of %d Pods\n%s", n, claims, pods, s.World.Story())
-				}
-			}
-		})
-	}
 }

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,8 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -70,40 +73,75 @@ func (s story) text() []string {
 
 // describe describes a commit; "" if nobody needs to know.
 func describe(c *model.Commit) string {
-	name := c.Object().GetName()
-	switch c.Kind {
-	case model.Pods:
-		return describePod(c)
-	case model.CloneSets:
-		return describeSet(c)
-	}
-	switch {
-	case c.Old == nil:
-		return fmt.Sprintf("creates %s %s", c.Kind, name)
-	case c.New == nil:
-		return fmt.Sprintf("removes %s %s", c.Kind, name)
-	case c.Old.GetDeletionTimestamp() == nil && c.New.GetDeletionTimestamp() != nil:
-		return fmt.Sprintf("changes %s %s: to be deleted", c.Kind, name)
-	}
-	if keys := changed(c.Old.GetAnnotations(), c.New.GetAnnotations()); len(keys) > 0 {
-		return fmt.Sprintf("changes %s %s: annotation %s", c.Kind, name, keys[0])
-	}
-	return fmt.Sprintf("changes %s %s", c.Kind, name)
-}
-
-func describePod(c *model.Commit) string {
+	what := fmt.Sprintf("%s %s", c.Kind, c.Object().GetName())
 	old, pod := c.Pods()
+	set, isSet := c.New.(*apps.CloneSet)
+	var all []string
 	switch {
-	case old == nil:
-		return fmt.Sprintf("creates Pod %s of revision %s with %s", pod.Name, pod.Labels[apps.LabelTemplateHash], imagesOf(&pod.Spec))
-	case pod == nil:
-		return fmt.Sprintf("removes Pod %s for good", old.Name)
+	case c.New == nil:
+		return "removes " + what
+	case c.Old == nil && pod != nil:
+		return fmt.Sprintf("creates %s of revision %s with %s", what, pod.Labels[apps.LabelTemplateHash], imagesOf(&pod.Spec))
+	case c.Old == nil && isSet:
+		return fmt.Sprintf("creates %s: %s", what, strings.Join(changes(&apps.CloneSet{}, set), ", "))
+	case c.Old == nil:
+		return "creates " + what
+	case pod != nil:
+		all = podChanges(old, pod)
+	default:
+		all = changes(c.Old, c.New)
 	}
-	changes := podChanges(old, pod)
-	if len(changes) == 0 {
+	switch {
+	case len(all) > 0:
+		return fmt.Sprintf("changes %s: %s", what, strings.Join(all, ", "))
+	case isSet:
+		return statusText(&set.Status)
+	case pod != nil:
 		return ""
 	}
-	return fmt.Sprintf("changes Pod %s: %s", pod.Name, strings.Join(changes, ", "))
+	return "changes " + what
+}
+
+// changes describes how an object changes that is no Pod, except for its status.
+func changes(old, next client.Object) (out []string) {
+	if old.GetDeletionTimestamp() == nil && next.GetDeletionTimestamp() != nil {
+		out = append(out, "to be deleted")
+	}
+	out = append(out, finalizerChanges(old.GetFinalizers(), next.GetFinalizers())...)
+	was, is := fieldsOf(old), fieldsOf(next)
+	for _, path := range changed(was, is) {
+		out = append(out, path+" "+cmp.Or(is[path], "removed"))
+	}
+	return out
+}
+
+// fieldsOf are the values in the spec, the labels and the annotations of an object, by their paths.
+func fieldsOf(object client.Object) map[string]string {
+	document := decode[struct {
+		Spec     any
+		Metadata struct{ Labels, Annotations any }
+	}](must(json.Marshal(object)))
+	out := map[string]string{}
+	addFields(out, "", document.Spec)
+	addFields(out, "labels.", document.Metadata.Labels)
+	addFields(out, "annotations.", document.Metadata.Annotations)
+	return out
+}
+
+func addFields(to map[string]string, path string, value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, field := range value {
+			addFields(to, path+key+".", field)
+		}
+	case []any:
+		for i, item := range value {
+			addFields(to, fmt.Sprint(path, i, "."), item)
+		}
+	case nil:
+	default:
+		to[strings.TrimSuffix(path, ".")] = fmt.Sprint(value)
+	}
 }
 
 func podChanges(old, pod *corev1.Pod) []string {
@@ -163,16 +201,11 @@ func labelChanges(old, labels map[string]string) []string {
 
 // changed are the keys of which two maps hold different values, in order.
 func changed(old, new map[string]string) []string {
-	return slices.DeleteFunc(sortedKeys(old, new), func(key string) bool {
+	return slices.DeleteFunc(sets.List(sets.KeySet(old).Union(sets.KeySet(new))), func(key string) bool {
 		was, had := old[key]
 		is, has := new[key]
 		return was == is && had == has
 	})
-}
-
-// sortedKeys are the keys of two maps.
-func sortedKeys(a, b map[string]string) []string {
-	return sets.List(sets.KeySet(a).Union(sets.KeySet(b)))
 }
 
 func statusChanges(old, pod *corev1.Pod) []string {
@@ -202,22 +235,7 @@ func containerChanges(old, pod *corev1.Pod) []string {
 	return out
 }
 
-func describeSet(c *model.Commit) string {
-	set := c.Object().(*apps.CloneSet)
-	old, _ := c.Old.(*apps.CloneSet)
-	switch {
-	case old == nil:
-		return fmt.Sprintf("creates CloneSet %s: %s", set.Name, describeSpec(set))
-	case c.New == nil:
-		return fmt.Sprintf("removes CloneSet %s", set.Name)
-	case old.DeletionTimestamp == nil && set.DeletionTimestamp != nil:
-		return strings.Join(append([]string{"deletes CloneSet " + set.Name}, finalizerChanges(old.Finalizers, set.Finalizers)...), ", ")
-	case !slices.Equal(old.Finalizers, set.Finalizers):
-		return fmt.Sprintf("changes CloneSet %s: %s", set.Name, strings.Join(finalizerChanges(old.Finalizers, set.Finalizers), ", "))
-	case old.Generation != set.Generation || len(old.Labels) != len(set.Labels):
-		return fmt.Sprintf("changes CloneSet %s: %s", set.Name, describeSpec(set))
-	}
-	s := &set.Status
+func statusText(s *apps.CloneSetStatus) string {
 	text := fmt.Sprintf("notes in the status: %d Pods, %d ready, %d available; updated %d, %d ready, %d available of %d; current %s, update %s",
 		s.Replicas, s.ReadyReplicas, s.AvailableReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas,
 		s.UpdatedAvailableReplicas, s.ExpectedUpdatedReplicas, hash(s.CurrentRevision), hash(s.UpdateRevision))
@@ -232,83 +250,5 @@ func describeSet(c *model.Commit) string {
 func hash(revision string) string { return revision[strings.LastIndex(revision, "-")+1:] }
 
 func imagesOf(spec *corev1.PodSpec) string {
-	var images []string
-	for i := range spec.Containers {
-		images = append(images, spec.Containers[i].Image)
-	}
-	return strings.Join(images, "+")
-}
-
-// describeSpec describes the relevant parts of a CloneSet's spec.
-func describeSpec(set *apps.CloneSet) string {
-	u := &set.Spec.UpdateStrategy
-	parts := []string{fmt.Sprintf("%d replicas", replicas(set)), templateText(set), string(u.Type)}
-	add := func(name string, value *apps.Count) {
-		if value != nil {
-			parts = append(parts, name+" "+value.IntOrString().String())
-		}
-	}
-	add("partition", u.Partition)
-	add("maxUnavailable", u.MaxUnavailable)
-	add("maxSurge", u.MaxSurge)
-	add("scaleStrategy.maxUnavailable", set.Spec.ScaleStrategy.MaxUnavailable)
-	if u.Paused {
-		parts = append(parts, "paused")
-	}
-	if u.InPlaceUpdateStrategy != nil {
-		parts = append(parts, fmt.Sprintf("grace %ds", u.InPlaceUpdateStrategy.GracePeriodSeconds))
-	}
-	if set.Spec.MinReadySeconds > 0 {
-		parts = append(parts, fmt.Sprintf("minReady %ds", set.Spec.MinReadySeconds))
-	}
-	if names := set.Spec.ScaleStrategy.PodsToDelete; len(names) > 0 {
-		parts = append(parts, "podsToDelete "+strings.Join(names, " "))
-	}
-	if set.Labels[apps.LabelScalingExcludePreparingDelete] == "true" {
-		parts = append(parts, "PreparingDelete not counted")
-	}
-	if text := claimsText(set); text != "" {
-		parts = append(parts, text)
-	}
-	return strings.Join(append(parts, hooksText(set.Spec.Lifecycle)), ", ")
-}
-
-func templateText(set *apps.CloneSet) string {
-	template := must(set.Spec.Template.Decode())
-	text := imagesOf(&template.Spec)
-	if tier := template.Labels["tier"]; tier != "" {
-		text += " tier=" + tier
-	}
-	if cpu, ok := template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU]; ok {
-		text += " cpu " + cpu.String()
-	}
-	if env := template.Spec.Containers[0].Env; len(env) > 0 {
-		text += " env " + env[0].Value
-	}
-	return text
-}
-
-func hooksText(l *apps.Lifecycle) string {
-	if l == nil {
-		return "no hooks"
-	}
-	var parts []string
-	for _, h := range []struct {
-		name string
-		hook *apps.LifecycleHook
-	}{{"preNormal", l.PreNormal}, {"inPlaceUpdate", l.InPlaceUpdate}, {"preDelete", l.PreDelete}} {
-		if h.hook == nil {
-			continue
-		}
-		keys := slices.Clone(h.hook.FinalizersHandler)
-		for _, key := range sortedKeys(h.hook.LabelsHandler, nil) {
-			keys = append(keys, key+"="+h.hook.LabelsHandler[key])
-		}
-		text := h.name + " by " + strings.Join(keys, " and ")
-		if h.hook.MarkPodNotReady {
-			text += " (marks not ready)"
-		}
-		parts = append(parts, text)
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(list.Map(spec.Containers, func(c corev1.Container) string { return c.Image }), "+")
 }

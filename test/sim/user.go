@@ -285,16 +285,15 @@ func (w *podWrite) frees() bool {
 
 // strayTouched: a Pod that the set does not match is released unchanged, and only such
 // a Pod is released.
-func strayTouched(w *podWrite) string {
+func strayTouched(w *podWrite) {
 	if w.old == nil || model.OwnerOf(w.old) != string(w.set.UID) || w.old.DeletionTimestamp != nil {
-		return ""
+		return
 	}
 	switch out := stray(w.old, w.set); {
 	case w.set.DeletionTimestamp != nil: // the garbage collector deletes such a Pod too
 	case out && !w.frees() && !w.onlyOpens():
-		return fmt.Sprintf("Pod %s does not match the selector, and is changed", w.name())
+		w.fail("does not match the selector, and is changed")
 	case !out && w.new != nil && model.OwnerOf(w.new) != string(w.set.UID):
-		return fmt.Sprintf("Pod %s matches the selector, and is let go", w.name())
+		w.fail("matches the selector, and is let go")
 	}
-	return ""
 }
