@@ -32,7 +32,7 @@ type Client struct {
 	// Index holds the fields by which a cache can select objects.
 	Index func(client.Object) fields.Set
 	// Send takes each request to the server, or to the cache, and the answer back: do
-	// carries out the request. Default: it only calls do.
+	// carries out the request.
 	Send func(r *Request, do func() error) error
 }
 
@@ -91,17 +91,13 @@ func (r *Request) Receive(answer []client.Object) error {
 
 // send takes a request to the server and back; do returns the objects of the answer.
 func (c *Client) send(r *Request, do func() ([]client.Object, error)) error {
-	carryOut := func() error {
+	return c.Send(r, func() error {
 		answer, err := do()
 		if err != nil {
 			return err
 		}
 		return r.Receive(answer)
-	}
-	if c.Send == nil {
-		return carryOut()
-	}
-	return c.Send(r, carryOut)
+	})
 }
 
 // Get reads an object.

@@ -76,25 +76,15 @@ func claimsOf(pod *corev1.Pod) []string {
 // mountable reports whether all claims of a Pod exist and are not being deleted: the
 // scheduler assigns no node before that.
 func mountable(s *model.Server, pod *corev1.Pod) bool {
-	for _, name := range claimsOf(pod) {
+	return !slices.ContainsFunc(claimsOf(pod), func(name string) bool {
 		claim, err := s.Get(model.Claims, key(pod.Namespace, name))
-		if err != nil || claim.GetDeletionTimestamp() != nil {
-			return false
-		}
-	}
-	return true
+		return err != nil || claim.GetDeletionTimestamp() != nil
+	})
 }
 
 // Claims lists the set's claims on the server, by name.
 func (s *Simulation) Claims() []*corev1.PersistentVolumeClaim {
 	return owned[*corev1.PersistentVolumeClaim](s)
-}
-
-func claimTemplates(names ...string) []apps.ClaimTemplate {
-	return list.Map(names, func(name string) apps.ClaimTemplate {
-		return decode[apps.ClaimTemplate](fmt.Appendf(nil,
-			`{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, name))
-	})
 }
 
 func templateNames(set *apps.CloneSet) []string {

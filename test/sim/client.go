@@ -43,11 +43,9 @@ var errDead = errors.New("the process is gone")
 // reads from the server. send carries their requests.
 func (p *Process) clients(send func(*model.Request, func() error) error) (cached, live *model.Client) {
 	live = &model.Client{Server: p.Server, Actor: p.name, Send: send}
-	cached = &model.Client{
-		Server: p.Server, Actor: p.name, Send: send,
-		Cache: func(kind model.Kind) map[types.NamespacedName]client.Object { return p.caches[kind].Objects },
-		Index: indexes,
-	}
+	cached = new(*live)
+	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return p.caches[kind].Objects }
+	cached.Index = indexes
 	return cached, live
 }
 

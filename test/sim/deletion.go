@@ -122,11 +122,7 @@ func (s *Simulation) randomEnd(seed uint64) {
 	s.plannedEnd = max(s.plannedEnd, after)
 }
 
-const (
-	ruleHeldSet    = "no Pod is made while nothing holds a set with a preDelete hook"
-	ruleDeletedSet = "a deleted set only removes its Pods, and no orphans"
-	ruleCollected  = "no Pod of a deleted set is collected while its hook holds it"
-)
+const ruleCollected = "no Pod of a deleted set is collected while its hook holds it"
 
 // withoutFinalizer: a set with a preDelete hook has its finalizer before it has Pods.
 func withoutFinalizer(w *podWrite) {

@@ -228,14 +228,10 @@ func Explore(m Model, most int) Exploration {
 	}
 	x.add(start, -1, 0)
 	complete := x.visit(most)
-	out := Exploration{States: len(x.nodes), Transitions: len(x.edges), Complete: complete}
-	for i := range x.nodes {
-		if x.nodes[i].state.pass == nil {
-			out.Idle++
-		}
-		if x.nodes[i].goal {
-			out.Goals++
-		}
+	out := Exploration{
+		States: len(x.nodes), Transitions: len(x.edges), Complete: complete,
+		Idle:  len(x.those(func(id int32) bool { return x.nodes[id].state.pass == nil })),
+		Goals: len(x.those(func(id int32) bool { return x.nodes[id].goal })),
 	}
 	if x.found == nil && complete {
 		x.checkGraph()

@@ -122,8 +122,6 @@ func (s *Simulation) refusePull() bool {
 	return true
 }
 
-const ruleImages = "no Pod in service leaves for an image that its node lacks"
-
 // withoutImage: before a Pod in service leaves it for an update in place, its node has the new
 // images, where they can be pulled.
 func withoutImage(w *podWrite) {

@@ -55,42 +55,35 @@ type podWrite struct {
 var rules = []struct {
 	name  string
 	check func(*podWrite)
+	// lasts reports whether the rule holds also for a set that is gone or deleted without the process
+	// knowing.
+	lasts bool
 }{
-	{ruleHeldUpdate, heldUpdate},
-	{ruleHeldDelete, heldDelete},
-	{"no drain is skipped", drainSkipped},
-	{"containers are updated by their priority", orderBroken},
-	{ruleForeign, foreignTouched},
-	{"a Pod that is not the set's any more is let go as it is", strayTouched},
-	{"no Pod in PreparingDelete or on its way out is updated", leavingUpdated},
-	{"a Pod comes back with its hooks", hooksLost},
-	{ruleWiped, othersWiped},
-	{"states follow the table", illegalMove},
-	{"a gate opens only when its hook says so", gateForced},
-	{"an update is done when the kubelet says so", doneTooEarly},
-	{"no more unavailable by our doing than allowed", tooManyUnavailable},
-	{"unavailable Pods are not all updated or deleted at once", tooManyTouched},
-	{"never more Pods than replicas and surge", tooManyPods},
-	{"the partition is never overrun", partitionOverrun},
-	{"new Pods keep to the partition", wrongRevision},
-	{"nothing is updated that the strategy leaves alone", updatedAgainstWill},
-	{"no Pod is named for deletion for nothing", namedForNothing},
-	{"a Pod is made after its claims", withoutClaims},
-	{"claims that wait are used first", claimsLeft},
-	{ruleHeldSet, withoutFinalizer},
-	{ruleDeletedSet, afterDeletion},
-	{ruleImages, withoutImage},
+	{"no Pod is updated while its hook holds it", heldUpdate, true},
+	{"no Pod is deleted while its hook holds it", heldDelete, true},
+	{"no drain is skipped", drainSkipped, false},
+	{"containers are updated by their priority", orderBroken, false},
+	{"no Pod of another owner is touched", foreignTouched, true},
+	{"a Pod that is not the set's any more is let go as it is", strayTouched, false},
+	{"no Pod in PreparingDelete or on its way out is updated", leavingUpdated, false},
+	{"a Pod comes back with its hooks", hooksLost, false},
+	{"nothing of others is wiped from a Pod", othersWiped, true},
+	{"states follow the table", illegalMove, false},
+	{"a gate opens only when its hook says so", gateForced, false},
+	{"an update is done when the kubelet says so", doneTooEarly, false},
+	{"no more unavailable by our doing than allowed", tooManyUnavailable, false},
+	{"unavailable Pods are not all updated or deleted at once", tooManyTouched, false},
+	{"never more Pods than replicas and surge", tooManyPods, false},
+	{"the partition is never overrun", partitionOverrun, false},
+	{"new Pods keep to the partition", wrongRevision, false},
+	{"nothing is updated that the strategy leaves alone", updatedAgainstWill, false},
+	{"no Pod is named for deletion for nothing", namedForNothing, false},
+	{"a Pod is made after its claims", withoutClaims, false},
+	{"claims that wait are used first", claimsLeft, false},
+	{"no Pod is made while nothing holds a set with a preDelete hook", withoutFinalizer, false},
+	{"a deleted set only removes its Pods, and no orphans", afterDeletion, false},
+	{"no Pod in service leaves for an image that its node lacks", withoutImage, false},
 }
-
-// lastingRules hold also for a set that is gone or deleted without the process knowing.
-var lastingRules = []string{ruleHeldUpdate, ruleHeldDelete, ruleForeign, ruleWiped}
-
-const (
-	ruleHeldUpdate = "no Pod is updated while its hook holds it"
-	ruleHeldDelete = "no Pod is deleted while its hook holds it"
-	ruleForeign    = "no Pod of another owner is touched"
-	ruleWiped      = "nothing of others is wiped from a Pod"
-)
 
 // judge checks a commit of a controller process.
 func (s *Simulation) judge(p *Process, c *model.Commit) {
@@ -115,7 +108,7 @@ func (s *Simulation) judge(p *Process, c *model.Commit) {
 	}
 	w.before, w.after = p.decided(set, c), p.decided(set, nil)
 	for _, r := range rules {
-		if w.rule = r.name; !s.overtaken(set) || slices.Contains(lastingRules, r.name) {
+		if w.rule = r.name; r.lasts || !s.overtaken(set) {
 			r.check(w)
 		}
 	}

@@ -192,7 +192,7 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 func (p *Process) handle(kind model.Kind, before, after client.Object) {
 	p.handling = true
 	defer func() { p.handling = false }()
-	handlers, request := p.handlers[kind], reconcile.Request{NamespacedName: p.key}
+	request := reconcile.Request{NamespacedName: p.key}
 	switch kind {
 	case model.CloneSets:
 		if before == nil || after == nil || p.reconciler.SetChanged(before, after) {
@@ -203,7 +203,7 @@ func (p *Process) handle(kind model.Kind, before, after client.Object) {
 			p.queue.Add(request)
 		}
 	default:
-		dispatch(handlers, before, after, p.queue)
+		dispatch(p.handlers[kind], before, after, p.queue)
 	}
 }
 

@@ -17,22 +17,17 @@ import (
 // happened since the previous one, and a rollout needs no more statuses than it has
 // steps.
 func TestStatusOncePerStep(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		set  string
-		// most is how many statuses a Pod may cost.
-		most int
-	}{
+	for set, most := range map[string]int{ // of the statuses that a Pod may cost
 		// Out of service; not ready; ready, with the next one out.
-		{"without hooks", "replicas 10; inPlace", 3},
+		"replicas 10; inPlace": 3,
 		// Held; out of service; not ready; back and held; ready; released.
-		{"with hooks", "replicas 10; inPlace; hooks label", 6},
+		"replicas 10; inPlace; hooks label": 6,
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			s, writes := rollOut(t, test.set)
+		t.Run(set, func(t *testing.T) {
+			s, writes := rollOut(t, set)
 			s.checkStatuses(t)
-			if writes > 10*test.most {
-				t.Errorf("%d writes of the status for 10 Pods, %d are enough\n%s", writes, 10*test.most, s.World.Story())
+			if writes > 10*most {
+				t.Errorf("%d writes of the status for 10 Pods, %d are enough\n%s", writes, 10*most, s.World.Story())
 			}
 			t.Logf("%d writes of the status for 10 Pods", writes)
 		})

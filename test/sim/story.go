@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -238,7 +239,7 @@ func containerChanges(old, pod *corev1.Pod) []string {
 func statusText(s *apps.CloneSetStatus) string {
 	text := fmt.Sprintf("notes in the status: %d Pods, %d ready, %d available; updated %d, %d ready, %d available of %d; current %s, update %s",
 		s.Replicas, s.ReadyReplicas, s.AvailableReplicas, s.UpdatedReplicas, s.UpdatedReadyReplicas,
-		s.UpdatedAvailableReplicas, s.ExpectedUpdatedReplicas, hash(s.CurrentRevision), hash(s.UpdateRevision))
+		s.UpdatedAvailableReplicas, s.ExpectedUpdatedReplicas, revision.Short(s.CurrentRevision), revision.Short(s.UpdateRevision))
 	for _, condition := range s.Conditions {
 		if condition.Status == corev1.ConditionTrue {
 			text += fmt.Sprintf("; %s: %s", condition.Type, condition.Message)
@@ -246,8 +247,6 @@ func statusText(s *apps.CloneSetStatus) string {
 	}
 	return text
 }
-
-func hash(revision string) string { return revision[strings.LastIndex(revision, "-")+1:] }
 
 func imagesOf(spec *corev1.PodSpec) string {
 	return strings.Join(list.Map(spec.Containers, func(c corev1.Container) string { return c.Image }), "+")

@@ -5,6 +5,7 @@ package sim
 import (
 	"embed"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -38,7 +40,10 @@ func say[T any](words map[string]func(T, string), something T, about string) {
 // setWords are what can be said about a CloneSet, and changed.
 var setWords = withPatches(map[string]func(set *apps.CloneSet, value string){
 	"claims": func(set *apps.CloneSet, names string) {
-		set.Spec.VolumeClaimTemplates = claimTemplates(strings.Fields(names)...)
+		set.Spec.VolumeClaimTemplates = list.Map(strings.Fields(names), func(name string) apps.ClaimTemplate {
+			return decode[apps.ClaimTemplate](fmt.Appendf(nil,
+				`{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`, name))
+		})
 	},
 	// lifecycle changes the hooks alone, hooks also prepares the template for them.
 	"lifecycle": func(set *apps.CloneSet, hooks string) { set.Spec.Lifecycle = hooksNamed(hooks) },

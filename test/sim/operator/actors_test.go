@@ -18,6 +18,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/model"
@@ -123,12 +124,8 @@ func (s *simulation) report(pod *corev1.Pod) {
 		}
 		report(pod, s.clock.Now())
 		// The kubelet's reason tells a Pod that waits for its gates from one whose node is silent.
-		for i := range pod.Status.Conditions {
-			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
-				waits := c.Status != corev1.ConditionTrue && model.Condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
-				c.Reason = map[bool]string{true: "ReadinessGatesNotReady"}[waits]
-			}
-		}
+		waits := !podread.IsTrue(pod, corev1.PodReady) && podread.IsTrue(pod, corev1.ContainersReady)
+		podread.Condition(pod, corev1.PodReady).Reason = map[bool]string{true: "ReadinessGatesNotReady"}[waits]
 	})
 	s.log("%s: ready is %s", pod.Name, model.Condition(s.pod(pod.Name), corev1.PodReady).Status)
 }
@@ -141,19 +138,20 @@ func (s *simulation) crash(pod *corev1.Pod) {
 	}
 }
 
-// silence lets the node of a ready Pod fall silent; it is back when the kubelet reports.
-func (s *simulation) silence(pod *corev1.Pod) {
-	if _, silent := plan.Silent(pod); silent {
-		s.report(pod)
-		return
+// silence lets the nodes of ready Pods fall silent; a node is back when its kubelet reports.
+func (s *simulation) silence(pods ...*corev1.Pod) {
+	for _, pod := range pods {
+		_, silent := plan.Silent(pod)
+		switch ready, _ := plan.Ready(pod); {
+		case silent:
+			s.report(pod)
+		case ready && pod.DeletionTimestamp == nil:
+			s.log("%s: its node is silent", pod.Name)
+			model.Change(s.server, "nodes", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
+				model.SetCondition(pod, corev1.PodReady, false, s.clock.Now())
+			})
+		}
 	}
-	if ready, _ := plan.Ready(pod); !ready || pod.DeletionTimestamp != nil {
-		return
-	}
-	s.log("%s: its node is silent", pod.Name)
-	model.Change(s.server, "nodes", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) {
-		model.SetCondition(pod, corev1.PodReady, false, s.clock.Now())
-	})
 }
 
 // move is what a CloneSet controller may do with a Pod in a state.
@@ -320,13 +318,11 @@ func (s *simulation) createOne() {
 
 // silenceSome silences the node of one Pod, and now and then those of all Pods.
 func (s *simulation) silenceSome(pod *corev1.Pod) {
-	if s.random.IntN(3) > 0 {
-		s.silence(pod)
-		return
+	pods := []*corev1.Pod{pod}
+	if s.random.IntN(3) == 0 {
+		pods = s.pods()
 	}
-	for _, pod := range s.pods() {
-		s.silence(pod)
-	}
+	s.silence(pods...)
 }
 
 // replace starts a new process whose cache may be older than the previous one's.

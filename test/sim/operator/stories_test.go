@@ -83,12 +83,8 @@ var steps = map[string]func(s *story, value string){
 		app, track, _ := strings.Cut(value, " ")
 		s.label(s.first(), app, track)
 	},
-	"weigh": func(s *story, weight string) { s.weigh(s.first(), weight) },
-	"silence": func(s *story, _ string) {
-		for _, pod := range s.pods() {
-			s.silence(pod)
-		}
-	},
+	"weigh":   func(s *story, weight string) { s.weigh(s.first(), weight) },
+	"silence": func(s *story, _ string) { s.silence(s.pods()...) },
 	"evict":   func(s *story, name string) { s.wantsAway(actorUser, name, true) },
 	"scaleIn": func(s *story, name string) { s.wantsAway(actorReplicaSet, name, false) },
 	"drainNode": func(s *story, _ string) {
