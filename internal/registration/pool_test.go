@@ -4,6 +4,7 @@ package registration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -219,36 +221,25 @@ func entryOf(id string) registry.Entry {
 	return registry.Entry{ID: id, Address: "10.0.0.1", Port: 80, Weight: 1, Owner: registry.Owner{Cluster: "here", PodUID: "uid"}}
 }
 
-// TestBatchesAreValidated checks that a connector gets no batch that cannot be applied.
+// TestBatchesAreValidated checks that a connector gets no batch that cannot be applied. What a change does
+// not say is that of one that puts an entry a.
 func TestBatchesAreValidated(t *testing.T) {
-	change := func(do func(*registry.Entry)) registry.Change {
-		e := entryOf("a")
-		do(&e)
-		return registry.Change{Op: registry.Put, Entry: e}
-	}
-	held := change(func(e *registry.Entry) { e.Weight = 0 })
-	for name, batch := range map[string][]registry.Change{
-		"twice":      {change(func(*registry.Entry) {}), change(func(*registry.Entry) {})},
-		"no port":    {change(func(e *registry.Entry) { e.Port = 0 })},
-		"no owner":   {change(func(e *registry.Entry) { e.Owner = registry.Owner{} })},
-		"no address": {change(func(e *registry.Entry) { e.Address = "web.example.com" })},
-		"slash":      {change(func(e *registry.Entry) { e.ID = "../web" })},
-		"no weight":  {held},
-		"no change":  {{Op: "turn", Entry: entryOf("a")}},
-	} {
+	scenariotest.Table(t, "testdata/batches.txt", func(t *testing.T, batch struct {
+		Service   string
+		HoldsBack bool
+		Changes   []json.RawMessage
+	}) string {
 		store := memory.New()
-		c := &conn{workers: semaphore.NewWeighted(1), Connector: store, timeout: time.Minute}
-		if err := c.Apply(t.Context(), "web", batch); !errors.Is(err, registry.ErrPermanent) || store.Calls().Apply > 0 {
-			t.Errorf("%s: %v, after %d calls", name, err, store.Calls().Apply)
+		c := &conn{workers: semaphore.NewWeighted(1), Connector: store, timeout: time.Minute, holdsBack: batch.HoldsBack}
+		var changes []registry.Change
+		for _, fields := range batch.Changes {
+			change := registry.Change{Op: registry.Put, Entry: entryOf("a")}
+			checktest.NoError(t, json.Unmarshal(fields, &change))
+			changes = append(changes, change)
 		}
-	}
-	c := &conn{workers: semaphore.NewWeighted(1), Connector: memory.New(), timeout: time.Minute, holdsBack: true}
-	if err := c.Apply(t.Context(), "web", []registry.Change{held}); err != nil {
-		t.Errorf("a connector that holds back: %v", err)
-	}
-	if err := c.Apply(t.Context(), "", nil); !errors.Is(err, registry.ErrPermanent) {
-		t.Errorf("no service: %v", err)
-	}
+		verdict := registrytest.Verdict(t, c.Apply(t.Context(), batch.Service, changes))
+		return fmt.Sprintf("%s, %d calls", verdict, store.Calls().Apply)
+	})
 }
 
 // careless is a connector that does not survive what its registry answers.

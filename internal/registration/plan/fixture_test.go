@@ -154,13 +154,12 @@ func (f *fixture) add(name string, state appsv1alpha1.LifecycleState) *podBuilde
 	return b.ready(true)
 }
 
+// truth is the status of a condition.
+var truth = map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}
+
 func (b *podBuilder) ready(ready bool) *podBuilder {
-	status := corev1.ConditionFalse
-	if ready {
-		status = corev1.ConditionTrue
-	}
-	b.condition(corev1.ContainersReady, status)
-	return b.condition(corev1.PodReady, status)
+	b.condition(corev1.ContainersReady, truth[ready])
+	return b.condition(corev1.PodReady, truth[ready])
 }
 
 func (b *podBuilder) condition(kind corev1.PodConditionType, status corev1.ConditionStatus) *podBuilder {

@@ -22,6 +22,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -60,11 +61,7 @@ func TestPlans(t *testing.T) {
 // TestNeeds: which targets a pass has to list.
 func TestNeeds(t *testing.T) {
 	observe(t, "testdata/needs.txt", func(f *fixture) []string {
-		var lines []string
-		for _, target := range Needs(f.Snapshot) {
-			lines = append(lines, "list "+target.Registry)
-		}
-		return lines
+		return list.Map(Needs(f.Snapshot), func(t Target) string { return "list " + t.Registry })
 	})
 }
 
@@ -139,16 +136,13 @@ func TestMessages(t *testing.T) {
 func TestTargets(t *testing.T) {
 	observe(t, "testdata/targets.txt", func(f *fixture) []string {
 		var lines []string
-		list := func(what string, targets []Target) {
-			var names []string
-			for _, target := range targets {
-				names = append(names, target.Registry)
-			}
+		tell := func(what string, targets []Target) {
+			names := list.Map(targets, func(t Target) string { return t.Registry })
 			lines = append(lines, what+" "+cmp.Or(strings.Join(names, " "), "nothing"))
 		}
 		p := Make(f.Snapshot)
-		list("records", p.Outcomes[0].Targets)
-		list("keeps", p.Outcomes[0].Kept)
+		tell("records", p.Outcomes[0].Targets)
+		tell("keeps", p.Outcomes[0].Kept)
 		if p.Outcomes[0].Released {
 			lines = append(lines, "goes")
 		}
@@ -299,9 +293,7 @@ var podWords = map[string]func(b *podBuilder, value string){
 		}
 		b.f.seed("service", e)
 	},
-	"kubelet": func(b *podBuilder, value string) {
-		b.condition(corev1.PodReady, map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[value == "ready"])
-	},
+	"kubelet": func(b *podBuilder, value string) { b.condition(corev1.PodReady, truth[value == "ready"]) },
 	"turned": func(b *podBuilder, span string) {
 		podread.Condition(b.pod, usherv1alpha1.ConditionRegistered).LastTransitionTime = metav1.NewTime(ago(span))
 	},
