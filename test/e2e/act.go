@@ -31,6 +31,14 @@ func (s *Scene) apply(object *unstructured.Unstructured) int64 {
 	return generation
 }
 
+// make creates or changes an object, which documents make.
+func (s *Scene) make(kind any, documents ...string) *unstructured.Unstructured {
+	object, err := build(kind, documents...)
+	s.check(err)
+	s.apply(object)
+	return object
+}
+
 // change merges a YAML document into the workload. Containers and variables are matched
 // by name; null removes a field.
 func (s *Scene) change(document string) {
@@ -96,10 +104,8 @@ func (s *Scene) timeDelete(name string) (drain, later time.Duration) {
 
 // budget protects the story's Pods with a PodDisruptionBudget, and waits until it counts.
 func (s *Scene) budget(spec string) {
-	budget, err := build(policyv1.PodDisruptionBudget{}, fmt.Sprintf(
+	budget := s.make(policyv1.PodDisruptionBudget{}, fmt.Sprintf(
 		"{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {namespace: %s, name: web}, spec: {selector: {matchLabels: {app: web}}, %s}}", s.story.Name, spec))
-	s.check(err)
-	s.apply(budget)
 	s.await("the budget to count", func(now State) string {
 		found := &policyv1.PodDisruptionBudget{}
 		s.check(s.session.Kube.Get(s.ctx, client.ObjectKeyFromObject(budget), found))
@@ -134,10 +140,8 @@ func (s *Scene) pod(name string) *corev1.Pod {
 func (s *Scene) localVolumes(n int) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", s.story.Name, i)
-		volume, err := build(corev1.PersistentVolume{}, fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %s}, spec: {
+		s.make(corev1.PersistentVolume{}, fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %s}, spec: {
 			storageClassName: %s, capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], hostPath: {type: DirectoryOrCreate, path: %s}}}`,
 			name, s.story.Name, s.session.Path("volumes", name)))
-		s.check(err)
-		s.apply(volume)
 	}
 }

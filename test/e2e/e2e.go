@@ -25,6 +25,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/progress"
 	"github.com/usher-dev/usher/test/cluster/sandbox"
@@ -84,11 +85,7 @@ func (s Story) uses(kinds ...Registry) bool {
 
 // registries lists the names of the story's registries.
 func (s Story) registries() string {
-	var names []string
-	for _, kind := range s.Registries {
-		names = append(names, string(kind))
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(list.Map(s.Registries, func(kind Registry) string { return string(kind) }), ", ")
 }
 
 // Options configures a run.
@@ -121,7 +118,7 @@ const defaultPropagation = 2 * time.Second
 
 // chosen are the stories to play, with their defaults.
 func (o Options) chosen() []Story {
-	var list []Story
+	var chosen []Story
 	for _, story := range o.Stories {
 		if o.Run != nil && !o.Run.MatchString(story.Name) {
 			continue
@@ -132,9 +129,9 @@ func (o Options) chosen() []Story {
 		if story.Propagation.Duration == 0 {
 			story.Propagation.Duration = defaultPropagation
 		}
-		list = append(list, story)
+		chosen = append(chosen, story)
 	}
-	return list
+	return chosen
 }
 
 // Run starts the node, plays the stories and removes everything. place is what
@@ -205,14 +202,9 @@ func (s *session) playAndReport(ctx context.Context, o Options) error {
 	// What failed comes last: the end of a log is read first, and kept longest.
 	lines := slices.Concat([]string{""}, played.Lines(style), []string{""}, footprint.Lines(style), failures(outcomes, style), []string{""})
 	_, _ = fmt.Fprintln(o.Out, strings.Join(lines, "\n"))
-	var failed []string
-	for _, o := range outcomes {
-		if o.failure != "" {
-			failed = append(failed, o.Name)
-		}
-	}
-	if len(failed) > 0 {
-		return fmt.Errorf("%d of %d stories failed: %s", len(failed), len(outcomes), strings.Join(failed, ", "))
+	if failed := list.Only(outcomes, func(o outcome) bool { return o.failure != "" }); len(failed) > 0 {
+		names := list.Map(failed, func(o outcome) string { return o.Name })
+		return fmt.Errorf("%d of %d stories failed: %s", len(failed), len(outcomes), strings.Join(names, ", "))
 	}
 	return s.awaitEmpty(ctx)
 }

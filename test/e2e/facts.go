@@ -16,6 +16,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/images"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -63,7 +64,7 @@ var facts = map[string]fact{
 		return replaced(s, now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] })
 	},
 	`Pods on (\S+)`: func(_ *Scene, now State, is []string) string {
-		return atLeast("1", count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] }))
+		return limited("least", "1", count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] }))
 	},
 	`(\S+) gone`: func(_ *Scene, now State, is []string) string {
 		return stage.Unless(now.Pod(is[0]) == nil, "it is there")
@@ -90,20 +91,13 @@ var facts = map[string]fact{
 		return stage.Unless(done != 0 && done != len(now.Pods), "%d of %d Pods serve it", done, len(now.Pods))
 	},
 	`at most (\d+) more than noted that serve (\S+)`: func(s *Scene, now State, is []string) string {
-		return atMost(is[0], serving(now, is[1])-serving(s.noted, is[1]))
+		return limited("most", is[0], serving(now, is[1])-serving(s.noted, is[1]))
 	},
 	`at most (\d+) restarted since noted`: func(s *Scene, now State, is []string) string {
-		more := 0
-		for _, pod := range now.Pods {
-			more += stage.Restarts(&pod)
-		}
-		for _, pod := range s.noted.Pods {
-			more -= stage.Restarts(&pod)
-		}
-		return atMost(is[0], more)
+		return limited("most", is[0], restarts(now.Pods)-restarts(s.noted.Pods))
 	},
 	`at most (\d+) restarted of those noted at (\S+)`: func(s *Scene, now State, is []string) string {
-		return atMost(is[0], count(s.noted, func(pod corev1.Pod) bool {
+		return limited("most", is[0], count(s.noted, func(pod corev1.Pod) bool {
 			return pod.Spec.Containers[0].Image == images.Web+":"+is[1] && stage.Restarts(now.Pod(pod.Name)) > 0
 		}))
 	},
@@ -117,13 +111,10 @@ var facts = map[string]fact{
 	},
 
 	`at most (\d+) not ready`: func(_ *Scene, now State, is []string) string {
-		return atMost(is[0], count(now, func(pod corev1.Pod) bool { return !stage.Ready(&pod) }))
+		return limited("most", is[0], count(now, func(pod corev1.Pod) bool { return !stage.Ready(&pod) }))
 	},
-	`at most (\d+) registered`: func(_ *Scene, now State, is []string) string {
-		return atMost(is[0], int(now.Registration.Status.Registered))
-	},
-	`at least (\d+) registered`: func(_ *Scene, now State, is []string) string {
-		return atLeast(is[0], int(now.Registration.Status.Registered))
+	`at (most|least) (\d+) registered`: func(_ *Scene, now State, is []string) string {
+		return limited(is[0], is[1], int(now.Registration.Status.Registered))
 	},
 
 	`a Pod that waits: (.*)`: func(_ *Scene, now State, is []string) string {
@@ -231,54 +222,45 @@ func replaced(s *Scene, now State, these func(corev1.Pod) bool) string {
 	return ""
 }
 
-func atMost(limit string, n int) string {
-	most, err := strconv.Atoi(limit)
-	return stage.Unless(err == nil && n <= most, "there are %d", n)
+// limited means that a number is at "most" the limit, or at "least".
+func limited(how, limit string, n int) string {
+	bound, err := strconv.Atoi(limit)
+	return stage.Unless(err == nil && (n == bound || (n < bound) == (how == "most")), "there are %d", n)
 }
 
-func atLeast(limit string, n int) string {
-	least, err := strconv.Atoi(limit)
-	return stage.Unless(err == nil && n >= least, "there are %d", n)
-}
-
-func count(now State, is func(corev1.Pod) bool) (n int) {
-	for _, pod := range now.Pods {
-		if is(pod) {
-			n++
-		}
-	}
-	return n
-}
+func count(now State, is func(corev1.Pod) bool) int { return len(list.Only(now.Pods, is)) }
 
 // serving counts the Pods that are ready and run a version.
 func serving(now State, version string) int {
 	return count(now, func(pod corev1.Pod) bool { return stage.Ready(&pod) && stage.Version(&pod) == version })
 }
 
+func restarts(pods []corev1.Pod) (n int) {
+	for _, pod := range pods {
+		n += stage.Restarts(&pod)
+	}
+	return n
+}
+
 // names lists the Pods' names.
 func names(now State) string {
-	list := []string{}
-	for _, pod := range now.Pods {
-		list = append(list, pod.Name)
-	}
-	return fmt.Sprint(list)
+	return fmt.Sprint(list.Map(now.Pods, func(pod corev1.Pod) string { return pod.Name }))
 }
 
 // waitingFor is why a Pod's container main waits; empty if it does not.
 func waitingFor(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.Name == "main" && c.State.Waiting != nil {
-			return c.State.Waiting.Reason
-		}
+	c := list.Find(pod.Status.ContainerStatuses, func(c *corev1.ContainerStatus) bool { return c.Name == "main" })
+	if c == nil || c.State.Waiting == nil {
+		return ""
 	}
-	return ""
+	return c.State.Waiting.Reason
 }
 
 // claims lists the claims that are not being deleted, with UID and volume.
 func (s *Scene) claims() (found []string) {
-	list := &corev1.PersistentVolumeClaimList{}
-	s.check(s.session.Kube.List(s.ctx, list, client.InNamespace(s.story.Name)))
-	for _, c := range list.Items {
+	claims := &corev1.PersistentVolumeClaimList{}
+	s.check(s.session.Kube.List(s.ctx, claims, client.InNamespace(s.story.Name)))
+	for _, c := range claims.Items {
 		if c.DeletionTimestamp == nil {
 			found = append(found, fmt.Sprintf("%s (%s) on %s", c.Name, c.UID, c.Spec.VolumeName))
 		}

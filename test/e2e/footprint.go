@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -47,16 +45,16 @@ func (s *session) measureInstallation(ctx context.Context, way string, took time
 		}
 		youngest, oldest = min(youngest, age), max(oldest, age)
 	}
-	lease := &coordinationv1.Lease{}
-	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil {
+	lease, err := s.lease(ctx)
+	if err != nil {
 		return err
 	}
-	if lease.Spec.AcquireTime == nil {
+	if lease.AcquireTime == nil {
 		return errors.New("the lease of Usher's leader has no acquireTime")
 	}
 	s.found("`"+way+"` to ready", stage.Seconds(took),
 		"from the command of docs/install.md until two replicas are ready and one leads; the image is on the node")
-	s.found("process to leading, after `"+way+"`", stage.Seconds(lease.Spec.AcquireTime.Sub(now.Add(-oldest))),
+	s.found("process to leading, after `"+way+"`", stage.Seconds(lease.AcquireTime.Sub(now.Add(-oldest))),
 		"from the start of the first replica's process to the acquireTime of the lease")
 	s.found("process to ready, after `"+way+"`", stage.Seconds(youngest),
 		"from the start of the last replica's process until its Pod is ready; the probe looks every 5 s")

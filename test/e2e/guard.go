@@ -9,19 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/checkout"
 )
 
 // limitGuard waits until API servers trust the guard, and keeps it away from the stories
 // that measure what is lost without it.
 func (s *session) limitGuard(ctx context.Context) error {
+	unguarded := list.Only(s.stories, func(story Story) bool { return story.Unguarded })
 	excluded := metav1.LabelSelectorRequirement{
-		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: []string{metav1.NamespaceSystem},
-	}
-	for _, story := range s.stories {
-		if story.Unguarded {
-			excluded.Values = append(excluded.Values, story.Name)
-		}
+		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn,
+		Values: append(list.Map(unguarded, func(story Story) string { return story.Name }), metav1.NamespaceSystem),
 	}
 	configuration, err := checkout.AwaitGuard(ctx, s.Kube)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -40,11 +39,10 @@ func build(kind any, documents ...string) (*unstructured.Unstructured, error) {
 	return stage.Merge(&unstructured.Unstructured{Object: map[string]any{}}, kind, documents...)
 }
 
-// newRegistration merges documents, the first of which is a manifest.
-func newRegistration(story Story, documents []string) (*unstructured.Unstructured, error) {
-	return build(usherv1alpha1.Registration{}, append(documents, metadata(story),
-		fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
-			strings.ReplaceAll(story.registries(), string(KubeProxy), string(Service)), story.Name, max(story.Propagation.Duration, 0)))...)
+// registers is what a story's Registration says.
+func registers(story Story) string {
+	return fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
+		strings.ReplaceAll(story.registries(), string(KubeProxy), string(Service)), story.Name, max(story.Propagation.Duration, 0))
 }
 
 // The address of the Service of the story whose callers use it, one of those that the API
@@ -54,14 +52,14 @@ const (
 	serviceAddress = serviceIP + ":80"
 )
 
-// newService is the Service that a story's callers follow.
-func newService(story Story) (*unstructured.Unstructured, error) {
+// service is the Service that a story's callers follow.
+func service(story Story) string {
 	address := "" // the API server's choice
 	if story.uses(KubeProxy) {
 		address = serviceIP
 	}
-	return build(corev1.Service{}, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[1]s}, "+
-		"spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}], clusterIP: %[2]q}}", story.Name, address))
+	return fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[1]s}, "+
+		"spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}], clusterIP: %[2]q}}", story.Name, address)
 }
 
 func metadata(story Story) string {
@@ -71,8 +69,8 @@ func metadata(story Story) string {
 // registryObject is the Registry of a kind.
 func registryObject(kind Registry) (*unstructured.Unstructured, error) {
 	spec := map[Registry]string{
-		Etcd:    "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",
-		OwnEtcd: "etcd: {endpoints: [%q], prefix: " + etcdPrefix + "}",
+		Etcd:    "etcd: {endpoints: [%q], prefix: " + stage.EtcdPrefix + "}",
+		OwnEtcd: "etcd: {endpoints: [%q], prefix: " + stage.EtcdPrefix + "}",
 		Consul:  "consul: {address: %q}",
 		HAProxy: "haproxy: {addresses: [%q]}",
 	}[kind]

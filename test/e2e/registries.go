@@ -16,6 +16,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/fetch"
@@ -24,11 +25,8 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-const (
-	// frontPort is the first port of HAProxy's frontends, one per story.
-	frontPort  = 9000
-	etcdPrefix = "services"
-)
+// frontPort is the first port of HAProxy's frontends, one per story.
+const frontPort = 9000
 
 // ports are the ports of the registries on the node.
 var ports = map[Registry]int{Etcd: 2379, OwnEtcd: 2479, Consul: 8500, HAProxy: 9999}
@@ -59,7 +57,7 @@ func (s *session) source(story Story, kind Registry) traffic.Source {
 	case HAProxy:
 		return traffic.Fixed(net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(s.front(story))))
 	default:
-		return traffic.Etcd{Client: s.etcds[kind].Client, Prefix: etcdPrefix, Service: story.Name}
+		return traffic.Etcd{Client: s.etcds[kind].Client, Prefix: stage.EtcdPrefix, Service: story.Name}
 	}
 }
 
@@ -70,13 +68,8 @@ func (s *session) front(story Story) int {
 
 // registries are those that the stories need, and etcd.
 func (s *session) registries() []Registry {
-	list := []Registry{Etcd}
-	for _, kind := range []Registry{OwnEtcd, Consul, HAProxy} {
-		if uses(s.stories, kind) {
-			list = append(list, kind)
-		}
-	}
-	return list
+	others := list.Only([]Registry{OwnEtcd, Consul, HAProxy}, func(kind Registry) bool { return uses(s.stories, kind) })
+	return append([]Registry{Etcd}, others...)
 }
 
 // startRegistries starts the registries. They listen on the node's address, where Pods
@@ -129,12 +122,8 @@ func (s *session) startHAProxy(ctx context.Context) error {
 		Story
 		Port int
 	}
-	var fronts []front
-	for _, story := range s.stories {
-		if story.uses(HAProxy) {
-			fronts = append(fronts, front{story, s.front(story)})
-		}
-	}
+	behind := list.Only(s.stories, func(story Story) bool { return story.uses(HAProxy) })
+	fronts := list.Map(behind, func(story Story) front { return front{story, s.front(story)} })
 	var config bytes.Buffer
 	err := template.Must(template.New("").Parse(haproxyConfig)).Execute(&config, map[string]any{"Port": ports[HAProxy], "Fronts": fronts})
 	if err != nil {

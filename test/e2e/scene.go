@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -89,7 +91,9 @@ func (s *Scene) state() State {
 	now, err := s.session.state(s.ctx, s.story.Name)
 	s.check(err)
 	if s.object != nil && now.Set == nil {
-		now.Workload, err = present(s.ctx, s.session, client.ObjectKeyFromObject(s.object), s.object.DeepCopy())
+		kind, err := s.session.Kube.Scheme().New(s.object.GroupVersionKind())
+		s.check(err)
+		now.Workload, err = present(s.ctx, s.session, client.ObjectKeyFromObject(s.object), kind.(client.Object))
 		s.check(err)
 	}
 	return now
@@ -148,13 +152,10 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 		s.check(stage.OpenNamespace(s.ctx, s.session.Kube, s.story.Name))
 	}
 	if s.story.uses(Service, KubeProxy) {
-		made, err := newService(s.story)
-		s.check(err)
-		s.apply(made)
+		s.make(corev1.Service{}, service(s.story))
 	}
-	made, err := newRegistration(s.story, registration)
-	s.check(err)
-	s.apply(made)
+	s.make(usherv1alpha1.Registration{}, append(registration, metadata(s.story), registers(s.story))...)
+	var err error
 	s.schema = schema
 	s.object, err = build(schema, append(documents, metadata(s.story))...)
 	s.check(err)

@@ -9,12 +9,14 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/view"
 	"github.com/usher-dev/usher/test/stage"
 )
 
@@ -24,7 +26,7 @@ type State struct {
 	Set          *appsv1alpha1.CloneSet
 	Registration *usherv1alpha1.Registration
 	// Workload is the story's workload if that is no CloneSet; nil if it does not exist.
-	Workload *unstructured.Unstructured
+	Workload client.Object
 	// Pods are the workload's Pods in the namespace, by name, including those being deleted.
 	Pods []corev1.Pod
 	// Pulling is how many others there are, which pull an image.
@@ -62,84 +64,61 @@ func present[T client.Object](ctx context.Context, s *session, key client.Object
 
 // Pod finds a Pod by its name; nil if it is gone.
 func (s State) Pod(name string) *corev1.Pod {
-	for i := range s.Pods {
-		if s.Pods[i].Name == name {
-			return &s.Pods[i]
-		}
-	}
-	return nil
+	return list.Find(s.Pods, func(pod *corev1.Pod) bool { return pod.Name == name })
 }
 
 // Condition returns one of the set's conditions; an empty one if absent.
-func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) appsv1alpha1.CloneSetCondition {
+func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) (c appsv1alpha1.CloneSetCondition) {
 	if s.Set != nil {
-		for _, c := range s.Set.Status.Conditions {
-			if c.Type == kind {
-				return c
-			}
-		}
+		c = ptr.Deref(s.Set.Status.Condition(kind), c)
 	}
-	return appsv1alpha1.CloneSetCondition{}
+	return c
 }
 
 // Unsettled returns what is missing until nothing is in progress: the controllers have
 // seen the set's generation, and every Pod has the newest revision (except those of the
 // partition), serves and is registered. It is empty if nothing is missing.
 func (s State) Unsettled(generation int64) string {
+	wrong, want := s.unsettledSet(generation)
+	if s.Workload != nil {
+		wrong, want = s.unsettledWorkload(generation)
+	}
 	switch {
-	case s.Workload != nil:
-		return s.unsettledWorkload(generation)
-	case s.Set == nil:
-		return "the set is not there"
-	case s.Set.Generation < generation || s.Set.Status.ObservedGeneration < s.Set.Generation:
-		return "Usher has not seen the set's last change"
-	}
-	replicas, status := *s.Set.Spec.Replicas, s.Set.Status
-	if wrong := s.unsettledPods(replicas); wrong != "" {
+	case wrong != "":
 		return wrong
-	}
-	if status.Replicas != replicas || status.AvailableReplicas != replicas || status.UpdatedAvailableReplicas < status.ExpectedUpdatedReplicas {
-		return fmt.Sprintf("the status counts %d Pods, %d available, %d updated and available, want %d, %d, %d",
-			status.Replicas, status.AvailableReplicas, status.UpdatedAvailableReplicas, replicas, replicas, status.ExpectedUpdatedReplicas)
-	}
-	return s.unregistered(replicas)
-}
-
-// unsettledWorkload is Unsettled for a Deployment, a StatefulSet or a DaemonSet.
-func (s State) unsettledWorkload(generation int64) string {
-	count := func(fields ...string) int64 {
-		n, _, _ := unstructured.NestedInt64(s.Workload.Object, fields...) // What is absent is 0.
-		return n
-	}
-	if seen := count("status", "observedGeneration"); s.Workload.GetGeneration() < generation || seen < s.Workload.GetGeneration() {
-		return "its controller has not seen its last change"
-	}
-	want, fields := count("spec", "replicas"), []string{"replicas", "updatedReplicas", "availableReplicas"}
-	if s.Workload.GetKind() == "DaemonSet" {
-		want = count("status", "desiredNumberScheduled")
-		fields = []string{"currentNumberScheduled", "updatedNumberScheduled", "numberAvailable"}
-	}
-	for _, field := range fields {
-		if n := count("status", field); n != want || want == 0 {
-			return fmt.Sprintf("its status has %d %s, want %d", n, field, want)
-		}
-	}
-	if wrong := s.unsettledPods(int32(want)); wrong != "" {
-		return wrong
-	}
-	return s.unregistered(int32(want))
-}
-
-func (s State) unsettledPods(want int32) string {
-	if len(s.Pods) != int(want) {
+	case len(s.Pods) != want:
 		return fmt.Sprintf("%d Pods, want %d", len(s.Pods), want)
+	case s.Registration == nil:
+		return "the Registration is not there"
 	}
 	for _, pod := range s.Pods {
 		if wrong := unsettledPod(&pod, s.Set != nil); wrong != "" {
 			return pod.Name + " is " + wrong
 		}
 	}
-	return ""
+	now := s.Registration.Status
+	return stage.Unless(int(now.Registered) == want && now.Draining == 0, "%d Pods are registered and %d drain, want %d and none", now.Registered, now.Draining, want)
+}
+
+// unsettledSet is Unsettled for the set itself, and how many Pods it is to have.
+func (s State) unsettledSet(generation int64) (wrong string, want int) {
+	switch {
+	case s.Set == nil:
+		return "the set is not there", 0
+	case s.Set.Generation < generation || s.Set.Status.ObservedGeneration < s.Set.Generation:
+		return "Usher has not seen the set's last change", 0
+	}
+	replicas, now := *s.Set.Spec.Replicas, s.Set.Status
+	done := now.Replicas == replicas && now.AvailableReplicas == replicas && now.UpdatedAvailableReplicas >= now.ExpectedUpdatedReplicas
+	return stage.Unless(done, "the status counts %d Pods, %d available, %d updated and available, want %d, %d, %d", now.Replicas,
+		now.AvailableReplicas, now.UpdatedAvailableReplicas, replicas, replicas, now.ExpectedUpdatedReplicas), int(replicas)
+}
+
+// unsettledWorkload is unsettledSet for a Deployment, a StatefulSet or a DaemonSet.
+func (s State) unsettledWorkload(generation int64) (wrong string, want int) {
+	now := view.SummaryOf(s.Workload)
+	done := s.Workload.GetGeneration() >= generation && now.Phase == view.PhaseDone && now.Desired > 0
+	return stage.Unless(done, "the %s is %+v", now.Kind, now), now.Desired
 }
 
 func unsettledPod(pod *corev1.Pod, inSet bool) string {
@@ -154,14 +133,6 @@ func unsettledPod(pod *corev1.Pod, inSet bool) string {
 	return ""
 }
 
-func (s State) unregistered(replicas int32) string {
-	if s.Registration == nil {
-		return "the Registration is not there"
-	}
-	now := s.Registration.Status
-	return stage.Unless(now.Registered == replicas && now.Draining == 0, "%d Pods are registered and %d drain, want %d and none", now.Registered, now.Draining, replicas)
-}
-
 // String is the state when a story failed.
 func (s State) String() string {
 	shown := map[string]any{}
@@ -169,7 +140,7 @@ func (s State) String() string {
 		shown["CloneSet"] = s.Set.Status
 	}
 	if s.Workload != nil {
-		shown[s.Workload.GetKind()] = s.Workload.Object["status"]
+		shown["Workload"] = s.Workload
 	}
 	if s.Registration != nil {
 		shown["Registration"] = s.Registration.Status

@@ -3,55 +3,31 @@
 package e2e
 
 import (
+	"cmp"
 	"os"
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	"sigs.k8s.io/yaml"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// stateOf reads testdata/NAME.yaml.
-func stateOf(t *testing.T, name string) (state State) {
+// stateOf is testdata/NAME.yaml after a JSON patch.
+func stateOf(t *testing.T, name, patch string) (state State) {
 	t.Helper()
-	text := checktest.Must(os.ReadFile("testdata/" + name + ".yaml"))(t)
-	checktest.NoError(t, yaml.UnmarshalStrict(text, &state))
+	document := checktest.Must(yaml.YAMLToJSON(checktest.Must(os.ReadFile("testdata/" + name + ".yaml"))(t)))(t)
+	changes := checktest.Must(jsonpatch.DecodePatch(checktest.Must(yaml.YAMLToJSON([]byte(patch)))(t)))(t)
+	checktest.NoError(t, yaml.UnmarshalStrict(checktest.Must(changes.Apply(document))(t), &state))
 	return state
 }
 
 func TestUnsettled(t *testing.T) {
-	cases := map[string]struct {
-		change func(*State)
-		want   string
-	}{
-		"nothing":             {func(*State) {}, ""},
-		"no set":              {func(s *State) { s.Set = nil }, "the set is not there"},
-		"an old set":          {func(s *State) { s.Set.Generation = 2 }, "last change"},
-		"an old status":       {func(s *State) { s.Set.Status.ObservedGeneration = 2 }, "last change"},
-		"too few Pods":        {func(s *State) { s.Pods = s.Pods[:1] }, "1 Pods, want 2"},
-		"a Pod that goes":     {func(s *State) { s.Pods[1].DeletionTimestamp = &metav1.Time{} }, "b is being deleted"},
-		"a Pod at a gate":     {func(s *State) { s.Pods[0].Labels[appsv1alpha1.LabelLifecycleState] = "Updated" }, "a is Updated"},
-		"a Pod not ready":     {func(s *State) { s.Pods[0].Status.Conditions = nil }, "a is not ready"},
-		"not all available":   {func(s *State) { s.Set.Status.AvailableReplicas = 1 }, "1 available"},
-		"not all updated":     {func(s *State) { s.Set.Status.UpdatedAvailableReplicas = 1 }, "1 updated"},
-		"a partition is kept": {func(s *State) { s.Set.Status.UpdatedAvailableReplicas, s.Set.Status.ExpectedUpdatedReplicas = 1, 1 }, ""},
-		"no Registration":     {func(s *State) { s.Registration = nil }, "the Registration is not there"},
-		"not all registered":  {func(s *State) { s.Registration.Status.Registered = 1 }, "1 Pods are registered"},
-		"one drains":          {func(s *State) { s.Registration.Status.Draining = 1 }, "1 drain"},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			state := stateOf(t, "settled")
-			c.change(&state)
-			got := state.Unsettled(3)
-			if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-		})
-	}
+	scenariotest.Run(t, "testdata/unsettled.txt", func(t *testing.T, patch []string) []string {
+		return []string{cmp.Or(stateOf(t, "settled", strings.Join(patch, "\n")).Unsettled(3), "nothing")}
+	})
 }
 
 // Every step of every story can be played.
@@ -79,7 +55,7 @@ func TestFailure(t *testing.T) {
 // The first facts are not true of two Pods, and true when others run v2; of the second ones
 // it is the other way round.
 func TestFacts(t *testing.T) {
-	settled, later := stateOf(t, "settled"), stateOf(t, "later")
+	settled, later := stateOf(t, "settled", "[]"), stateOf(t, "later", "[]")
 	s := &Scene{before: settled, noted: settled}
 	for i, facts := range [][]string{
 		{

@@ -41,8 +41,8 @@ const (
 
 	// stranger holds the lease of Usher's leader for longer than a story, and does
 	// nothing.
-	stranger              = "usher-e2e"
-	strangerSeconds int32 = 3600
+	stranger        = "usher-e2e"
+	strangerSeconds = 3600
 )
 
 // installUsher installs Usher as users do, with the commands of docs/install.md: first
@@ -92,8 +92,7 @@ func (s *session) uninstall(ctx context.Context, way string) error {
 	if err != nil {
 		return err
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherLease}}
-	return client.IgnoreNotFound(s.Kube.Delete(ctx, lease))
+	return client.IgnoreNotFound(s.Kube.Delete(ctx, newLease()))
 }
 
 // follow runs the commands of a step of a document.
@@ -125,7 +124,7 @@ func (s *session) awaitUsher(ctx context.Context, since time.Time, limit time.Du
 }
 
 func (s *session) usherWrong(ctx context.Context, since time.Time) error {
-	deployment, lease := &appsv1.Deployment{}, &coordinationv1.Lease{}
+	deployment := &appsv1.Deployment{}
 	if err := s.Kube.Get(ctx, client.ObjectKey{Namespace: usherNamespace, Name: usherDeployment}, deployment); err != nil {
 		return err
 	}
@@ -133,13 +132,14 @@ func (s *session) usherWrong(ctx context.Context, since time.Time) error {
 	if status.ObservedGeneration < deployment.Generation || status.ReadyReplicas != want || status.UpdatedReplicas != want || status.Replicas != want {
 		return fmt.Errorf("%d of %d replicas are ready, %d are of the newest version", status.ReadyReplicas, want, status.UpdatedReplicas)
 	}
-	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil {
+	lease, err := s.lease(ctx)
+	if err != nil {
 		return err
 	}
-	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+	if ptr.Deref(lease.HolderIdentity, "") == "" {
 		return errors.New("nobody holds its lease")
 	}
-	if renewed := lease.Spec.RenewTime; renewed == nil || renewed.Time.Before(since) {
+	if renewed := lease.RenewTime; renewed == nil || renewed.Time.Before(since) {
 		return errors.New("nobody has renewed its lease")
 	}
 	return nil
@@ -196,20 +196,15 @@ func (s *Scene) startUsher() {
 }
 
 func (s *session) scaleUsher(ctx context.Context, replicas int) error {
-	return s.patchUsher(ctx, `{"spec":{"replicas":%d}}`, replicas)
-}
-
-// patchUsher changes Usher's Deployment.
-func (s *session) patchUsher(ctx context.Context, format string, args ...any) error {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherDeployment}}
-	return s.Kube.Patch(ctx, deployment, mergePatch(fmt.Sprintf(format, args...)))
+	_, err := stage.Scale(ctx, s.Kube, deployment, replicas)
+	return err
 }
 
 // restartUsher replaces Usher's replicas with new ones, as an upgrade does.
 func (s *Scene) restartUsher() {
 	s.asked = time.Now()
-	s.check(s.session.patchUsher(s.ctx, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
-		s.asked.Format(time.RFC3339Nano)))
+	s.kubectl("rollout", "restart", "deployment", usherDeployment, "--namespace="+usherNamespace)
 }
 
 // awaitUsher waits until all replicas of Usher are ready again, and one has become
@@ -220,10 +215,7 @@ func (s *Scene) awaitUsher() { s.check(s.session.awaitUsher(s.ctx, s.asked, pati
 // the leader has noticed: its replica restarts, and nobody leads until electUsher.
 func (s *Scene) deposeUsher() {
 	before := s.usherRestarts()
-	now := metav1.NowMicro()
-	s.check(s.session.writeLease(s.ctx, coordinationv1.LeaseSpec{
-		HolderIdentity: ptr.To(stranger), LeaseDurationSeconds: ptr.To(strangerSeconds), AcquireTime: &now, RenewTime: &now,
-	}))
+	s.check(s.session.writeLease(s.ctx, stranger, strangerSeconds, strconv.Quote(time.Now().UTC().Format(metav1.RFC3339Micro))))
 	s.await("the leader to restart", func(State) string {
 		now := s.usherRestarts()
 		return stage.Unless(now > before, "no replica of Usher has")
@@ -237,38 +229,36 @@ func (s *Scene) electUsher() {
 	s.awaitUsher()
 }
 
-func leaseKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: usherNamespace, Name: usherLease}
+func newLease() *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: usherNamespace, Name: usherLease}}
+}
+
+// lease reads the lease of Usher's leader.
+func (s *session) lease(ctx context.Context) (coordinationv1.LeaseSpec, error) {
+	lease := newLease()
+	err := s.Kube.Get(ctx, client.ObjectKeyFromObject(lease), lease)
+	return lease.Spec, err
 }
 
 // freeLease takes the lease from the stranger, if that holds it.
 func (s *session) freeLease(ctx context.Context) error {
-	lease := &coordinationv1.Lease{}
-	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil || ptr.Deref(lease.Spec.HolderIdentity, "") != stranger {
+	lease, err := s.lease(ctx)
+	if err != nil || ptr.Deref(lease.HolderIdentity, "") != stranger {
 		return err
 	}
-	return s.writeLease(ctx, coordinationv1.LeaseSpec{HolderIdentity: ptr.To(""), LeaseDurationSeconds: ptr.To[int32](1)})
+	return s.writeLease(ctx, "", 1, "null")
 }
 
 // writeLease writes the lease regardless of concurrent writes: a leader renews it
-// several times a second.
-func (s *session) writeLease(ctx context.Context, spec coordinationv1.LeaseSpec) error {
-	lease := &coordinationv1.Lease{}
-	if err := s.Kube.Get(ctx, leaseKey(), lease); err != nil {
-		return err
-	}
-	before := lease.DeepCopy()
-	spec.LeaseTransitions = lease.Spec.LeaseTransitions
-	lease.Spec = spec
-	return s.Kube.Patch(ctx, lease, client.MergeFrom(before))
+// several times a second. since is a time as JSON.
+func (s *session) writeLease(ctx context.Context, holder string, seconds int, since string) error {
+	return s.Kube.Patch(ctx, newLease(), mergePatch(fmt.Sprintf(
+		`{"spec": {"holderIdentity": %q, "leaseDurationSeconds": %d, "acquireTime": %[3]s, "renewTime": %[3]s}}`, holder, seconds, since)))
 }
 
 // usherRestarts counts the restarts of all of Usher's replicas.
-func (s *Scene) usherRestarts() (n int) {
+func (s *Scene) usherRestarts() int {
 	pods := &corev1.PodList{}
 	s.check(s.session.Kube.List(s.ctx, pods, client.InNamespace(usherNamespace)))
-	for _, pod := range pods.Items {
-		n += stage.Restarts(&pod)
-	}
-	return n
+	return restarts(pods.Items)
 }
