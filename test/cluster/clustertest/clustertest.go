@@ -90,7 +90,13 @@ func stop(c *cluster.Cluster) error {
 // of the test.
 func StartEtcd(t *testing.T) *cluster.Etcd {
 	t.Helper()
-	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), cluster.EtcdOptions{})
+	return StartEtcdWith(t, cluster.EtcdOptions{})
+}
+
+// StartEtcdWith is StartEtcd with options.
+func StartEtcdWith(t *testing.T, o cluster.EtcdOptions) *cluster.Etcd {
+	t.Helper()
+	e, err := cluster.StartEtcd(t.Context(), t.TempDir(), o)
 	if err != nil {
 		t.Fatalf("start etcd: %v", err)
 	}

@@ -23,27 +23,6 @@ func (s *story) kubectl() *discovery.DiscoveryClient {
 	return checktest.Must(discovery.NewDiscoveryClientForConfig(s.RESTConfig()))(s)
 }
 
-// TestColumns covers `kubectl get clone` and `kubectl get clone -o wide`.
-func TestColumns(t *testing.T) {
-	s := running(t, "plain")
-	table := s.Table("apps.kruise.io/v1alpha1", "clonesets")
-	checktest.Same(t, "rows", 1, len(table.Rows))
-	names, cells := map[bool][]string{}, map[string]any{}
-	for i, column := range table.ColumnDefinitions {
-		wide := column.Priority != 0
-		names[wide] = append(names[wide], column.Name)
-		cells[column.Name] = table.Rows[0].Cells[i]
-	}
-	checktest.Same(t, "columns", "Name DESIRED UPDATED UPDATED_READY UPDATED_AVAILABLE READY TOTAL AGE", strings.Join(names[false], " "))
-	checktest.Same(t, "wide columns", "CONTAINERS IMAGES SELECTOR WAITING", strings.Join(names[true], " "))
-	for name, want := range map[string]any{
-		"Name": "web", "DESIRED": 3.0, "UPDATED": 3.0, "UPDATED_READY": 3.0, "UPDATED_AVAILABLE": 3.0,
-		"READY": 3.0, "TOTAL": 3.0, "CONTAINERS": "main", "IMAGES": "example.test/web:v1", "SELECTOR": "app=web",
-	} {
-		checktest.Same(t, name, want, cells[name])
-	}
-}
-
 func TestShortNameAndCategory(t *testing.T) {
 	s := withoutController(t)
 	list := checktest.Must(s.kubectl().ServerResourcesForGroupVersion(apps.GroupVersion.String()))(s)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/process"
@@ -65,14 +66,12 @@ func (d *directory) breaks(broken bool) {
 // as a separate process.
 func (s *story) startExample(kubeconfig string, d *directory) {
 	s.Helper()
-	registry := httptest.NewServer(d)
-	s.Cleanup(registry.Close)
 	folder := s.TempDir()
 	program := checkout.Program{Module: scene.Root, Pkg: "./examples/operator", Out: filepath.Join(folder, "operator")}
 	s.Must(program.Compile(s.Context(), nil))
 	p := checktest.Must(process.Start(process.Spec{
 		Name: "operator", Path: program.Out, Log: filepath.Join(folder, "log"),
-		Env: append(os.Environ(), "KUBECONFIG="+kubeconfig, "REGISTRY_URL="+registry.URL),
+		Env: append(os.Environ(), "KUBECONFIG="+kubeconfig, "REGISTRY_URL="+registrytest.Serve(s.T, d)),
 	}))(s)
 	s.Cleanup(func() {
 		checktest.NoError(s, p.Stop(context.Background(), 10*time.Second))
@@ -92,14 +91,11 @@ func TestExample(t *testing.T) {
 	s, d := &story{Scene: &scene.Scene{T: t, Plane: own, Namespace: "default"}, name: "web"}, &directory{entries: map[string]bool{}}
 	s.startController()
 	s.startExample(c.Kubeconfig(), d)
-	s.create("hooked", `spec: {replicas: 3, updateStrategy: {maxUnavailable: 1}, template: {metadata: {labels: {example.com/newly-create: "true"}}}}`)
+	s.Make(s.Prop("hooked", `spec: {replicas: 3, updateStrategy: {maxUnavailable: 1}, template: {metadata: {labels: {example.com/newly-create: "true"}}}}`))
 	listed := func(when string, count int) {
 		t.Helper()
-		s.until(fmt.Sprintf("the registry to have the addresses of exactly %d Pods %s", count, when), func() bool {
-			var want []string
-			for _, pod := range s.pods() {
-				want = append(want, "/web/"+pod.Status.PodIP)
-			}
+		s.Await(fmt.Sprintf("the registry to have the addresses of exactly %d Pods %s", count, when), func() bool {
+			want := list.Map(s.pods(), func(pod corev1.Pod) string { return "/web/" + pod.Status.PodIP })
 			slices.Sort(want)
 			return len(want) == count && slices.Equal(d.list(), want)
 		})
@@ -115,20 +111,14 @@ func TestExample(t *testing.T) {
 	// While the registry is down, a leaving Pod waits and reports it.
 	d.breaks(true)
 	s.patch(`spec: {replicas: 2}`)
-	s.until("the event", func() bool {
-		var list corev1.EventList
-		s.All(&list)
-		return slices.ContainsFunc(list.Items, func(event corev1.Event) bool {
-			return event.Reason == "HookFailed" && strings.Contains(event.Message, "503 Service Unavailable")
-		})
-	})
+	s.Event(nil, "HookFailed", "503 Service Unavailable")
 	d.breaks(false)
 	listed("after scale in", 2)
 
 	// Somebody other than the controller deletes a Pod: it is deregistered all the same.
 	victim := s.pods()[0]
 	s.Must(s.Delete(t.Context(), &victim))
-	s.until("the Pod's end", func() bool { return s.identities()[victim.Name] != victim.UID })
+	s.gone(victim.Name)
 	listed("after a Pod was deleted", 2)
 	for _, pod := range s.pods() {
 		if !slices.Contains(pod.Finalizers, "example.com/traffic") {

@@ -86,11 +86,11 @@ func begin(t *testing.T) *story {
 	return s
 }
 
-// running begins with a set of testdata/sets whose Pods are all available.
+// running begins with a set of testdata/props.yaml whose Pods are all available.
 func running(t *testing.T, set string) *story {
 	t.Helper()
 	s := begin(t)
-	s.create(set)
+	s.Make(s.Prop(set))
 	s.settled(s.replicas())
 	return s
 }

@@ -11,7 +11,6 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
@@ -28,7 +27,7 @@ import (
 // somebody changed meanwhile.
 func TestPluginRequestsThatAreRefused(t *testing.T) {
 	s := withoutController(t)
-	s.create("tooled")
+	s.Make(s.Prop("tooled"))
 	stale := s.raw()
 	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"example.test/web:v2"}]}}}}`))
 	if err := s.Patch(t.Context(), s.key(), patch); !apierrors.IsUnsupportedMediaType(err) {
@@ -97,10 +96,9 @@ func (s *story) migrate(replicas string) {
 			spec[key] = value
 		}
 	}
-	set := &unstructured.Unstructured{Object: map[string]any{
-		"metadata": map[string]any{"namespace": s.Namespace, "name": "web", "labels": map[string]any{"team": "shop"}}, "spec": spec,
-	}}
-	set.SetGroupVersionKind(apps.KindCloneSet)
+	set := s.Ref("CloneSet/web")
+	set.SetLabels(map[string]string{"team": "shop"})
+	set.Object["spec"] = spec
 	s.Make(set)
 }
 

@@ -21,6 +21,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -37,10 +38,7 @@ type typed struct {
 
 // raw is the set as stored in the API server.
 func (s *story) raw() *unstructured.Unstructured {
-	set := &unstructured.Unstructured{}
-	set.SetGroupVersionKind(apps.KindCloneSet)
-	set.SetNamespace(s.Namespace)
-	set.SetName(s.name)
+	set := s.Ref("CloneSet/" + s.name)
 	s.Read(set)
 	return set
 }
@@ -114,26 +112,20 @@ func (s *story) templateAt(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec
 
 // chronicle summarizes the history: "1 web:v1, 2 web:v2".
 func (s *story) chronicle() string {
-	var out []string
-	for _, r := range s.history() {
+	return strings.Join(list.Map(s.history(), func(r appsv1.ControllerRevision) string {
 		image := s.templateAt(&r).Spec.Containers[0].Image
-		out = append(out, fmt.Sprintf("%d %s", r.Revision, strings.TrimPrefix(image, "example.test/")))
-	}
-	return strings.Join(out, ", ")
+		return fmt.Sprintf("%d %s", r.Revision, strings.TrimPrefix(image, "example.test/"))
+	}), ", ")
 }
 
 // restarts lists the container restarts of each Pod, fewest first: "0+0 1+0" is two
 // Pods; in the second, the first container restarted once.
 func (s *story) restarts() string {
-	var out []string
-	for _, pod := range s.pods() {
-		var counts []string
-		slices.SortFunc(pod.Status.ContainerStatuses, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
-		for _, c := range pod.Status.ContainerStatuses {
-			counts = append(counts, fmt.Sprint(c.RestartCount))
-		}
-		out = append(out, strings.Join(counts, "+"))
-	}
+	out := list.Map(s.pods(), func(pod corev1.Pod) string {
+		all := pod.Status.ContainerStatuses
+		slices.SortFunc(all, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
+		return strings.Join(list.Map(all, func(c corev1.ContainerStatus) string { return fmt.Sprint(c.RestartCount) }), "+")
+	})
 	slices.Sort(out)
 	return strings.Join(out, " ")
 }
@@ -154,13 +146,11 @@ func (s *story) unchanged() {
 func rollout(set *apps.CloneSet) (says string, over bool) {
 	status, replicas := &set.Status, *set.Spec.Replicas
 	want := status.ExpectedUpdatedReplicas
-	timedOut := slices.ContainsFunc(status.Conditions, func(c apps.CloneSetCondition) bool {
-		return c.Type == apps.ConditionProgressing && c.Reason == "ProgressDeadlineExceeded"
-	})
+	progressing := status.Condition(apps.ConditionProgressing)
 	switch {
 	case status.ObservedGeneration < set.Generation:
 		return "waiting for the spec to be observed", false
-	case timedOut:
+	case progressing != nil && progressing.Reason == "ProgressDeadlineExceeded":
 		return "exceeded its progress deadline", true
 	case status.UpdatedReplicas < want:
 		return fmt.Sprintf("%d of %d new Pods have been updated", status.UpdatedReplicas, want), false
@@ -176,7 +166,7 @@ func rollout(set *apps.CloneSet) (says string, over bool) {
 
 // rolloutStatus is `rollout status`: it follows the set until the output is final.
 func (s *story) rolloutStatus() (says string) {
-	s.until("the rollout to be over", func() (over bool) {
+	s.Await("the rollout to be over", func() (over bool) {
 		says, over = rollout(s.set())
 		return over
 	})

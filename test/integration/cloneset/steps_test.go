@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,43 +14,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/integration/scene"
+	"github.com/usher-dev/usher/internal/list"
 )
 
-// The keys of the hooks in testdata/sets.
+// The keys of hooks in testdata/props.yaml.
 const (
 	inPlaceKey    = "example.com/unready-blocker-inplace"
-	deleteKey     = "example.com/unready-blocker-delete"
 	registeredKey = "example.com/registered"
 )
-
-// text is a file of testdata with the story's namespace.
-func (s *story) text(file string) string {
-	s.Helper()
-	content := checktest.Must(os.ReadFile(filepath.Join("testdata", file)))(s)
-	return strings.ReplaceAll(string(content), "NAMESPACE", s.Namespace)
-}
-
-// object is a set of testdata/sets, changed by merge patches.
-func (s *story) object(set string, patches ...string) *unstructured.Unstructured {
-	s.Helper()
-	return s.Object(s.text(filepath.Join("sets", set+".yaml")), patches...)
-}
-
-// create creates such a set.
-func (s *story) create(set string, patches ...string) {
-	s.Helper()
-	s.Make(s.object(set, patches...))
-}
 
 // patch changes the set by a merge patch.
 func (s *story) patch(format string, args ...any) {
@@ -75,12 +50,7 @@ func (s *story) otherImage(image string) {
 // label labels a Pod, as an operator that answers a hook.
 func (s *story) label(pod, key, value string) {
 	s.Helper()
-	s.Change(s.pod(pod), `metadata: {labels: {%q: %q}}`, key, value)
-}
-
-// pod is the key of a Pod.
-func (s *story) pod(name string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
+	s.Change(s.Ref("Pod/"+pod), `metadata: {labels: {%q: %q}}`, key, value)
 }
 
 // key is the key of the set.
@@ -155,18 +125,14 @@ func (s *story) carryTemplate() {
 
 // revisions are the story's ControllerRevisions, oldest first.
 func (s *story) revisions() []appsv1.ControllerRevision {
-	var list appsv1.ControllerRevisionList
-	s.All(&list)
-	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
-	return list.Items
+	var all appsv1.ControllerRevisionList
+	s.All(&all)
+	slices.SortFunc(all.Items, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
+	return all.Items
 }
 
 func (s *story) revisionNames() []string {
-	names := []string{}
-	for _, r := range s.revisions() {
-		names = append(names, r.Name)
-	}
-	return names
+	return list.Map(s.revisions(), func(r appsv1.ControllerRevision) string { return r.Name })
 }
 
 // podVersions are the resource versions of the story's Pods.
@@ -187,16 +153,10 @@ func (s *story) versions() map[string]string {
 	return out
 }
 
-// until waits for a condition.
-func (s *story) until(what string, condition func() bool) {
-	s.Helper()
-	s.Until(what, func() string { return registrytest.Unless(condition(), "it is not so") })
-}
-
 // untilStatus waits for a status of the set's present generation.
 func (s *story) untilStatus(what string, condition func(status *apps.CloneSetStatus) bool) {
 	s.Helper()
-	s.until(what, func() bool {
+	s.Await(what, func() bool {
 		set := s.set()
 		return set.Status.ObservedGeneration == set.Generation && condition(&set.Status)
 	})
@@ -219,31 +179,22 @@ func (s *story) settled(replicas int32) {
 
 // gone waits until a Pod is being deleted.
 func (s *story) gone(pod string) {
-	s.until("Pod "+pod+" to go", func() bool { return s.identities()[pod] == "" })
-}
-
-// isTrue waits until a condition of the set is True with these texts in "reason:
-// message".
-func (s *story) isTrue(kind apps.CloneSetConditionType, texts ...string) {
-	s.Helper()
-	s.Condition(s.key(), string(kind), metav1.ConditionTrue, texts...)
+	s.Await("Pod "+pod+" to go", func() bool { return s.identities()[pod] == "" })
 }
 
 // offerVolumes creates volumes for claims that select them by the label story.
 func (s *story) offerVolumes(count int, label string) {
 	for i := range count {
-		s.Make(s.Object(fmt.Sprintf(`{apiVersion: v1, kind: PersistentVolume, metadata: {name: %s-%d, labels: {story: %s}}, spec: {
-			capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], persistentVolumeReclaimPolicy: Retain, hostPath: {path: /nowhere}}}`,
-			s.Namespace, i, label)))
+		s.Make(s.Prop("PersistentVolume", fmt.Sprintf("metadata: {name: %s-%d, labels: {story: %s}}", s.Namespace, i, label)))
 	}
 }
 
 // claims maps the names of the remaining claims to their UIDs.
 func (s *story) claims() map[string]types.UID {
-	var list corev1.PersistentVolumeClaimList
-	s.All(&list)
+	var all corev1.PersistentVolumeClaimList
+	s.All(&all)
 	out := map[string]types.UID{}
-	for _, claim := range list.Items {
+	for _, claim := range all.Items {
 		if claim.DeletionTimestamp == nil {
 			out[claim.Name] = claim.UID
 		}
@@ -254,7 +205,7 @@ func (s *story) claims() map[string]types.UID {
 // paired waits until there are so many claims, and checks that each Pod has its claim from the
 // template, and mounts it.
 func (s *story) paired(count string) {
-	s.until(count+" claims", func() bool { return fmt.Sprint(len(s.claims())) == count })
+	s.Await(count+" claims", func() bool { return fmt.Sprint(len(s.claims())) == count })
 	claims := s.claims()
 	for _, pod := range s.pods() {
 		name := plan.ClaimName("data", "web", pod.Labels[apps.LabelInstanceID])
@@ -280,13 +231,10 @@ func withoutResize(request *http.Request, next http.RoundTripper) (*http.Respons
 
 // forbidResizes makes the API server refuse resizes in the story's namespace.
 func (s *story) forbidResizes() {
-	for text := range strings.SplitSeq(s.text("forbid-resize.yaml"), "---") {
-		object := checktest.Must(scene.Parse(text))(s)
-		s.Make(object)
-	}
+	s.Make(s.Prop("ValidatingAdmissionPolicy"), s.Prop("ValidatingAdmissionPolicyBinding"))
 	pod := s.pods()[0]
 	patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"150m"}}}]}}`))
-	s.until("the policy to be in force", func() bool {
+	s.Await("the policy to be in force", func() bool {
 		err := s.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "nothing is resized here")
 	})
@@ -295,36 +243,18 @@ func (s *story) forbidResizes() {
 // restrict lets only Pods into the namespace that may do nothing special.
 func (s *story) restrict(string) {
 	s.Helper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}
-	s.Change(namespace, "metadata: {labels: {pod-security.kubernetes.io/enforce: restricted}}")
-	s.until("the namespace to be restricted", func() bool {
+	s.Change(s.Ref("Namespace/"+s.Namespace), "metadata: {labels: {pod-security.kubernetes.io/enforce: restricted}}")
+	s.Await("the namespace to be restricted", func() bool {
 		pod := s.Object(`{apiVersion: v1, kind: Pod, metadata: {name: any}, spec: {containers: [{name: main, image: any}]}}`)
 		return apierrors.IsForbidden(s.Create(s.Context(), pod, client.DryRunAll))
 	})
 }
 
-// quota sets what the namespace may have, and waits until that counts.
-func (s *story) quota(hard string) {
-	s.Helper()
-	const object = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: quota}}"
-	s.apply(object, fmt.Sprintf("spec: {hard: %s}", hard))
-	s.Has(s.Object(object), fmt.Sprintf("status: {hard: %s}", hard))
-}
-
 // somebody applies objects.
 const somebody = "example.com/somebody"
 
-func (s *story) apply(object string, patches ...string) {
-	s.Helper()
-	applied := client.ApplyConfigurationFromUnstructured(s.Object(object, patches...))
-	s.Must(s.Apply(s.Context(), applied, client.FieldOwner(somebody)))
-}
-
-// make creates an object, whose UID is then called "uid of NAME".
-func (s *story) make(object client.Object) {
-	s.Helper()
-	s.Make(object)
-	s.Call("uid of "+object.GetName(), string(object.GetUID()))
+func (s *story) apply(object string) {
+	s.Must(s.Apply(s.Context(), client.ApplyConfigurationFromUnstructured(s.Object(object)), client.FieldOwner(somebody)))
 }
 
 // managed are the Pods with a record of who manages which field. Somebody must be in it, who applies.
@@ -343,31 +273,16 @@ func (s *story) managed() (names []string) {
 	return names
 }
 
-// change tries a change of the set.
-func (s *story) change(spec string) error {
-	return s.Patch(s.Context(), s.key(), s.MergePatch("spec: %s", spec), client.DryRunAll)
-}
-
-// refuses is "CHANGE because TEXT".
-func (s *story) refuses(rest string) {
-	spec, why, _ := strings.Cut(rest, " because ")
-	if err := s.change(spec); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
-		s.Errorf("%s: %v, want a refusal because %s", spec, err, why)
-	}
-}
-
 // pulls is "POD pulls IMAGE": another Pod is there for that on its node. It is called pull.
 func (s *story) pulls(rest string) {
 	s.Helper()
 	pod, image, _ := strings.Cut(rest, " pulls ")
 	want := plan.ImageOnNode{Node: s.Pod(s.named(pod)).Spec.NodeName, Image: "example.test/" + image}
-	s.until("a Pod that pulls "+image, func() bool {
-		for _, pod := range s.pods() {
-			if plan.PulledBy(&pod) == want {
-				s.Call("pull", pod.Name)
-				return true
-			}
+	s.Await("a Pod that pulls "+image, func() bool {
+		found := list.Find(s.pods(), func(pod *corev1.Pod) bool { return plan.PulledBy(pod) == want })
+		if found != nil {
+			s.Call("pull", found.Name)
 		}
-		return false
+		return found != nil
 	})
 }

@@ -10,13 +10,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/integration/scene"
 	"github.com/usher-dev/usher/test/stage"
@@ -28,7 +28,7 @@ func TestStories(t *testing.T) {
 }
 
 // words are what a step can begin with. What is to happen is awaited.
-var words = map[string]func(s *story, rest string){
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[string]func(s *story, rest string){
 	// What the controller does.
 	"controller crashes": func(s *story, _ string) { s.crash() },
 	"controller keeps field managers": func(s *story, _ string) {
@@ -62,44 +62,24 @@ var words = map[string]func(s *story, rest string){
 	"patch":             func(s *story, rest string) { s.patch("%s", rest) },
 	"image":             (*story).image,
 	"other image":       (*story).otherImage,
-	"delete":            (*story).delete,
 	"volumes":           func(s *story, n string) { s.offerVolumes(scenariotest.Number(n), s.Namespace) },
 	"restricted":        (*story).restrict,
-	"quota":             (*story).quota,
-	"make":              func(s *story, object string) { s.make(s.Object(object)) },
-	"apply":             func(s *story, object string) { s.apply(object) },
+	"apply":             (*story).apply,
 	"template":          (*story).setContainers,
 	"plugin sets image": (*story).setImage,
 	"write back":        (*story).writeBack,
-	"a Deployment": func(s *story, _ string) {
-		s.create("deployment")
-		s.until("the Deployment's Pods", func() bool { return s.deployment().Status.AvailableReplicas == 4 })
-	},
-	"migrate":          (*story).migrate,
-	"scale":            func(s *story, n string) { s.scaleTo(s.set(), int32(scenariotest.Number(n))) },
-	"scale Deployment": func(s *story, n string) { s.scaleTo(s.deployment(), int32(scenariotest.Number(n))) },
-	"moved":            (*story).moved,
-	"the Deployment goes": func(s *story, _ string) {
-		former := s.deployment()
-		s.Must(s.Delete(s.Context(), former, client.PropagationPolicy(metav1.DeletePropagationForeground)))
-		s.Gone(former)
-	},
-	"undo": (*story).undo,
+	"migrate":           (*story).migrate,
+	"scale":             func(s *story, n string) { s.scaleTo(s.set(), int32(scenariotest.Number(n))) },
+	"scale Deployment":  func(s *story, n string) { s.scaleTo(s.deployment(), int32(scenariotest.Number(n))) },
+	"moved":             (*story).moved,
+	"undo":              (*story).undo,
 
 	// What becomes of the set.
-	"settled":          func(s *story, n string) { s.settled(int32(scenariotest.Number(n))) },
-	"status":           (*story).reports,
-	"set has":          func(s *story, want string) { s.Has(s.key(), want) },
-	"set is gone":      func(s *story, _ string) { s.Gone(s.key()) },
-	"nothing is left":  func(s *story, _ string) { s.nothingLeft() },
-	"both at the gate": func(s *story, _ string) { s.atTheGate() },
-	"condition":        (*story).condition,
-	"may change":       func(s *story, spec string) { s.Must(s.change(spec)) },
-	"may not change":   (*story).refuses,
-	"event":            func(s *story, rest string) { s.event(rest) },
-	"warning":          func(s *story, rest string) { s.Same("the type", s.event(rest).Type, corev1.EventTypeWarning) },
-	"at most":          (*story).fewEvents,
-	"rollout":          func(s *story, want string) { s.Same("rollout", s.rolloutStatus(), want) },
+	"settled":         func(s *story, n string) { s.settled(int32(scenariotest.Number(n))) },
+	"status":          (*story).reports,
+	"nothing is left": func(s *story, _ string) { s.nothingLeft() },
+	"at most":         (*story).fewEvents,
+	"rollout":         func(s *story, want string) { s.Same("rollout", s.rolloutStatus(), want) },
 
 	// Its revisions.
 	"revision": func(s *story, name string) {
@@ -127,14 +107,12 @@ var words = map[string]func(s *story, rest string){
 	"managed Pods:":      func(s *story, want string) { s.Same("managed", cmp.Or(strings.Join(s.managed(), " "), "none"), want) },
 	"Pods unwritten":     func(s *story, want string) { s.Same("unwritten", s.unwritten(), want) },
 	"Pods ready":         (*story).podsReady,
-	"Pods at":            (*story).labelAll,
 	"Pods are":           (*story).namePods,
-	"all Pods have":      (*story).allPodsHave,
 	"Pod":                (*story).aboutPod,
 	"a Pod beside":       (*story).pulls,
 	"claims":             (*story).paired,
 	"claim of":           (*story).aboutClaim,
-}
+})
 
 // named is what has a name; the name itself if nothing has it.
 func (s *story) named(name string) string {
@@ -144,16 +122,12 @@ func (s *story) named(name string) string {
 	return name
 }
 
-// createFrom creates a set of testdata/sets, whose name a patch follows.
+// createFrom creates a set of testdata/props.yaml, whose name a patch follows.
 func (s *story) createFrom(rest string) {
 	at := strings.IndexAny(rest+" ", " \n")
-	set := s.object(rest[:at], cmp.Or(rest[at:], "{}"))
+	set := s.Prop(rest[:at], cmp.Or(rest[at:], "{}"))
 	s.name = set.GetName()
-	s.make(set)
-}
-
-func (s *story) delete(how string) {
-	s.Must(s.Delete(s.Context(), s.key(), client.PropagationPolicy(how)))
+	s.Make(set)
 }
 
 // reports waits until the status of the present generation has these fields.
@@ -164,35 +138,15 @@ func (s *story) reports(fields string) {
 }
 
 func (s *story) nothingLeft() {
-	s.until("its Pods and revisions to be gone", func() bool {
+	s.Await("its Pods and revisions to be gone", func() bool {
 		return len(s.pods()) == 0 && len(s.revisions()) == 0
 	})
 }
 
-// condition waits for a condition, its status, and texts in it.
-func (s *story) condition(rest string) {
-	kind, rest, _ := strings.Cut(rest, " ")
-	status, texts, _ := strings.Cut(rest, " ")
-	s.Condition(s.key(), kind, metav1.ConditionStatus(status), strings.Split(texts, " | ")...)
-}
-
-// event waits for "REASON TEXT | TEXT", which is short.
-func (s *story) event(rest string) eventsv1.Event {
-	reason, texts, _ := strings.Cut(rest, " ")
-	e := s.Event(s.set(), reason, scene.Texts(texts)...)
-	if len(e.Note) > 500 {
-		s.Errorf("the event has %d bytes: %s", len(e.Note), e.Note)
-	}
-	return e
-}
-
 // keepsRevisions waits until these revisions alone are there.
 func (s *story) keepsRevisions(names string) {
-	var want []string
-	for name := range strings.FieldsSeq(names) {
-		want = append(want, s.named(name))
-	}
-	s.until("the revisions "+names+" alone", func() bool { return slices.Equal(s.revisionNames(), want) })
+	want := list.Map(strings.Fields(names), s.named)
+	s.Await("the revisions "+names+" alone", func() bool { return slices.Equal(s.revisionNames(), want) })
 }
 
 // noted is what there was before.
@@ -211,11 +165,10 @@ func (s *story) note() {
 }
 
 // podLabels are the labels of each Pod.
-func (s *story) podLabels() (out []string) {
-	for _, pod := range s.pods() {
-		out = append(out, pod.Name+" "+metav1.FormatLabelSelector(metav1.SetAsLabelSelector(pod.Labels)))
-	}
-	return out
+func (s *story) podLabels() []string {
+	return list.Map(s.pods(), func(pod corev1.Pod) string {
+		return pod.Name + " " + metav1.FormatLabelSelector(metav1.SetAsLabelSelector(pod.Labels))
+	})
 }
 
 // unwritten counts Pods that still have the versions that were noted.
@@ -238,15 +191,6 @@ func (s *story) podsReady(want string) {
 	s.Same("Pods ready", fmt.Sprint(len(ready), " with ", image), want)
 }
 
-// labelAll is "STATE get KEY=VALUE".
-func (s *story) labelAll(rest string) {
-	state, label, _ := strings.Cut(rest, " get ")
-	key, value, _ := strings.Cut(label, "=")
-	for _, pod := range s.in(apps.LifecycleState(state)) {
-		s.label(pod.Name, key, value)
-	}
-}
-
 // run is "v2 200m 64Mi": the image's tag, cpu and memory of every Pod.
 func (s *story) run(want string) {
 	for _, pod := range s.pods() {
@@ -263,19 +207,13 @@ func (s *story) namePods(names string) {
 	}
 }
 
-func (s *story) allPodsHave(document string) {
-	for _, pod := range s.pods() {
-		s.Has(&pod, document)
-	}
-}
-
 func (s *story) aboutClaim(rest string) {
 	pod, document, _ := strings.Cut(rest, " has")
 	name := plan.ClaimName("data", "web", s.Pod(s.named(pod)).Labels[apps.LabelInstanceID])
 	s.Has(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}, document)
 }
 
-// aboutPod is what a Pod is, has or gets.
+// aboutPod is what a Pod is or gets, and which image it has.
 func (s *story) aboutPod(rest string) {
 	name, rest, _ := strings.Cut(rest, " ")
 	verb, what, _ := strings.Cut(rest, " ")
@@ -285,10 +223,8 @@ func (s *story) aboutPod(rest string) {
 		s.gone(s.named(name))
 	case verb == "is":
 		s.podIs(name, what)
-	case verb == "has" && noun == "image":
+	case verb == "has": // an image
 		s.Same("image", s.Pod(s.named(name)).Spec.Containers[0].Image, "example.test/"+more)
-	case verb == "has":
-		s.Has(s.pod(s.named(name)), what)
 	case noun == "finalizers":
 		s.withFinalizers(s.named(name), more)
 	default:
@@ -299,13 +235,10 @@ func (s *story) aboutPod(rest string) {
 
 // withFinalizers sets the finalizers of a Pod, in this order; that may remove a Pod that is being
 // deleted.
-func (s *story) withFinalizers(name, list string) {
-	var want []string
-	for finalizer := range strings.FieldsSeq(list) {
-		want = append(want, "example.com/"+finalizer)
-	}
-	s.until("the finalizers to be written", func() bool {
-		pod := s.pod(name)
+func (s *story) withFinalizers(name, finalizers string) {
+	want := list.Map(strings.Fields(finalizers), func(finalizer string) string { return "example.com/" + finalizer })
+	s.Await("the finalizers to be written", func() bool {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
 		if err := s.Get(s.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || slices.Equal(pod.Finalizers, want) {
 			s.Must(client.IgnoreNotFound(err))
 			return true
@@ -319,7 +252,7 @@ func (s *story) withFinalizers(name, list string) {
 // yet, it gets that name.
 func (s *story) podIs(name, what string) {
 	state, ready, _ := strings.Cut(what, ", ")
-	s.until("one Pod that is "+what, func() bool {
+	s.Await("one Pod that is "+what, func() bool {
 		found := s.in(apps.LifecycleState(state))
 		if known, ok := s.Named(name); len(found) != 1 || ok && known != found[0].Name {
 			return false
@@ -330,13 +263,4 @@ func (s *story) podIs(name, what string) {
 		s.Call(name, found[0].Name)
 		return true
 	})
-}
-
-// atTheGate waits until the deleted set says that it waits for both of its Pods.
-func (s *story) atTheGate() {
-	s.until("both Pods at their gate", func() bool { return len(s.in(apps.StatePreparingDelete)) == 2 })
-	s.isTrue(apps.ConditionBlocked, deleteKey+" since ", ", before the CloneSet is deleted", "1 other Pod waits")
-	if got := s.set().Finalizers; !slices.Contains(got, apps.FinalizerPreDelete) {
-		s.Errorf("nothing but %q holds the set", got)
-	}
 }

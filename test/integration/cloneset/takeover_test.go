@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -94,7 +95,7 @@ func (s *story) takeOver(rest string) {
 // ends brings the set to its end: its Pod is "kept with 1 restarts", or "goes".
 func (s *story) ends(how string) {
 	restarts, kept := strings.CutPrefix(how, "is kept with ")
-	s.until("the set to be as the user wants it", func() bool {
+	s.Await("the set to be as the user wants it", func() bool {
 		s.operate()
 		set := s.set()
 		status, want := &set.Status, *set.Spec.Replicas
@@ -149,7 +150,7 @@ func (s *story) written(object client.Object) (paths []string) {
 // documented checks what the controller has written so far against the paths of OpenKruise's
 // documentation.
 func (s *story) documented() {
-	documented := strings.Split(s.text("documented-paths.txt"), "\n")
+	documented := strings.Split(string(checktest.Must(os.ReadFile("testdata/documented-paths.txt"))(s)), "\n")
 	objects := []client.Object{s.set()}
 	for _, pod := range s.pods() {
 		objects = append(objects, &pod)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -104,19 +105,16 @@ func (s *story) foresee(change string) {
 	s.Same("the exit code", code, 2)
 	var f forecast.Forecast
 	s.Must(json.Unmarshal([]byte(printed), &f))
-	for _, wave := range f.Waves {
-		s.foreseen = append(s.foreseen, fmt.Sprint(wave.Pods))
-	}
+	s.foreseen = list.Map(f.Waves, func(wave forecast.Wave) string { return fmt.Sprint(wave.Pods) })
 }
 
 // asForeseen compares the last two updates with the waves of the plan.
 func (s *story) asForeseen() {
-	var happened []string
 	updates := s.Events(nil, "SuccessfulUpdatePodInPlace")
 	slices.SortFunc(updates, func(a, b eventsv1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
-	for _, update := range updates[max(len(updates)-2, 0):] {
-		happened = append(happened, fmt.Sprint([]forecast.Step{{Pod: update.Related.Name, Does: forecast.InPlace}}))
-	}
+	happened := list.Map(updates[max(len(updates)-2, 0):], func(update eventsv1.Event) string {
+		return fmt.Sprint([]forecast.Step{{Pod: update.Related.Name, Does: forecast.InPlace}})
+	})
 	s.Same("what has happened", happened, s.foreseen)
 }
 

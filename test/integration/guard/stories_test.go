@@ -25,6 +25,8 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -79,7 +81,6 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"delete if there":             func(s *story, ref string) { s.Must(client.IgnoreNotFound(s.Delete(s.Context(), s.Ref(ref)))) },
 	"namespace":                   (*story).enter,
 	"force":                       func(s *story, ref string) { s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(0))) },
-	"roll out":                    (*story).rollOut,
 	"evict":                       (*story).evict,
 	"evict all":                   (*story).evictAll,
 	"eviction refused":            func(s *story, rest string) { s.Must(s.refused(rest)) },
@@ -98,13 +99,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"the first Pod is":   func(s *story, name string) { s.Call(name, s.Pods()[0].Name) },
 	"the last Pod is":    func(s *story, name string) { pods := s.Pods(); s.Call(name, pods[len(pods)-1].Name) },
 	"the drained Pod is": (*story).findDrained,
-	"drained":            (*story).drained,
 	"not held":           func(s *story, name string) { s.Same("what holds it", s.Pod(name).Finalizers, []string{}) },
-	"every Pod has": func(s *story, document string) {
-		for _, pod := range s.Pods() {
-			s.Has(&pod, document)
-		}
-	},
 	"going": func(s *story, name string) {
 		s.Same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
 	},
@@ -153,11 +148,8 @@ func (s *story) enter(name string) {
 }
 
 // registered are the Pods that the registry lists.
-func (s *story) registered() (listed []types.UID) {
-	for _, e := range callers.registry.Entries(s.Namespace) {
-		listed = append(listed, types.UID(e.Owner.PodUID))
-	}
-	return listed
+func (s *story) registered() []types.UID {
+	return list.Map(callers.registry.Entries(s.Namespace), func(e registry.Entry) types.UID { return types.UID(e.Owner.PodUID) })
 }
 
 // listed waits until there are just so many Pods, and they are those listed.
@@ -206,19 +198,6 @@ func (s *story) gates(how string) {
 	})
 }
 
-// rollOut changes a workload's template, and waits until every Pod has it.
-func (s *story) rollOut(workload string) {
-	s.Change(s.Ref(workload), `spec: {template: {metadata: {labels: {version: "2"}}}}`)
-	s.Until("the rollout to end", func() string {
-		for _, pod := range s.Pods() {
-			if pod.Labels["version"] != "2" {
-				return pod.Name + " is old"
-			}
-		}
-		return ""
-	})
-}
-
 // haveLeft checks how many Pods have left the registry at least once, or which one.
 func (s *story) haveLeft(want string) {
 	left := callers.leavers(s.Namespace)
@@ -227,24 +206,16 @@ func (s *story) haveLeft(want string) {
 	}
 }
 
-// drained waits until nothing of Usher's holds a Pod.
-func (s *story) drained(name string) {
-	s.Until(name+" to be drained", func() string {
-		held := s.Pod(name).Finalizers
-		return registrytest.Unless(len(held) == 0, fmt.Sprintf("it is held by %v", held))
-	})
-}
-
 // findDrained waits for a Pod that is to be deleted, and is in no registry any more.
 func (s *story) findDrained(name string) {
 	s.Until("a Pod to be drained", func() string {
-		for _, pod := range s.Pods() {
-			if pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StatePreparingDelete) && pod.Labels["web.usher.dev/drained"] != "true" {
-				s.Call(name, pod.Name)
-				return ""
-			}
+		found := list.Find(s.Pods(), func(pod *corev1.Pod) bool {
+			return pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StatePreparingDelete) && pod.Labels["web.usher.dev/drained"] != "true"
+		})
+		if found != nil {
+			s.Call(name, found.Name)
 		}
-		return "none is"
+		return registrytest.Unless(found != nil, "none is")
 	})
 }
 

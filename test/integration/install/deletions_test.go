@@ -59,7 +59,7 @@ func (g *deletions) saw(pod *corev1.Pod) {
 func (s *story) deleted(rest string) {
 	count, names, _ := strings.Cut(rest, " ")
 	n, g := scenariotest.Number(count), &s.deletions
-	s.until(rest+" to be deleted", func() bool {
+	s.Await(rest+" to be deleted", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return len(g.left)+len(g.early) >= n

@@ -17,9 +17,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/checkout"
@@ -30,9 +28,8 @@ import (
 )
 
 const (
-	// patience bounds every wait and every command of a story.
+	// patience bounds every command of a story.
 	patience = 90 * time.Second
-	poll     = 50 * time.Millisecond
 	// root is the project's directory, where the commands of the documents run.
 	root = scene.Root
 )
@@ -86,7 +83,7 @@ func beginWith(t *testing.T, extra cluster.ExtraArgs) *story {
 	t.Helper()
 	t.Parallel()
 	c := clustertest.StartWith(t, extra)
-	api := checktest.Must(client.NewWithWatch(c.RESTConfig(), client.Options{}))(t)
+	api := checktest.Must(checkout.NewClient(c.RESTConfig()))(t)
 	s := &story{Scene: &scene.Scene{T: t, Plane: &scene.Plane{Cluster: c, WithWatch: api}}, env: checkout.ToolEnv(tools, c.Kubeconfig(), t.TempDir())}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -126,13 +123,4 @@ func (s *story) follow(step string) string {
 	document, name, _ := strings.Cut(step, " ")
 	script := checktest.Must(checkout.DocumentedStep(root, document, name))(s)
 	return s.sh("%s", strings.NewReplacer("http://etcd.example.com:2379", s.Expand("{etcd}"), "propagation: 5s", "propagation: 1s").Replace(script))
-}
-
-// until waits for something that must happen.
-func (s *story) until(what string, happened func() bool) {
-	s.Helper()
-	err := wait.PollUntilContextTimeout(s.Context(), poll, patience, true, func(context.Context) (bool, error) { return happened(), nil })
-	if err != nil {
-		s.Fatalf("waited %s for %s\n%s", patience, what, s.sh("kubectl get clonesets,pods,registrations,registries -A -o wide"))
-	}
 }

@@ -22,7 +22,7 @@ func TestObjectsAreTaken(t *testing.T) {
 	s := begin(t)
 	s.sh("kubectl apply --server-side -f dist/crds.yaml")
 	s.sh("kubectl create namespace usher-system && kubectl label namespace usher-system pod-security.kubernetes.io/enforce=restricted")
-	s.until("the namespace's service account", func() bool {
+	s.Await("the namespace's service account", func() bool {
 		_, err := s.try("kubectl -n usher-system get serviceaccount default")
 		return err == nil
 	})

@@ -58,7 +58,7 @@ var words = map[string]func(s *story, rest string){
 	"stop":       func(s *story, _ string) { s.usher.stop() },
 	"etcd":       func(s *story, _ string) { s.startEtcd() },
 	"entries":    func(s *story, n string) { checktest.Same(s, "entries in etcd", n, s.entries()) },
-	"in service": func(s *story, n string) { s.until(n+" entries in etcd", func() bool { return s.entries() == n }) },
+	"in service": func(s *story, n string) { s.Await(n+" entries in etcd", func() bool { return s.entries() == n }) },
 
 	// OpenKruise.
 	"OpenKruise leaves":       (*story).leave,
@@ -75,7 +75,7 @@ var words = map[string]func(s *story, rest string){
 	"only noted Pods": func(s *story, _ string) { s.within(s.noted, s.pods()) },
 	"all remains":     func(s *story, _ string) { s.remains() },
 	"held":            func(s *story, want string) { checktest.Same(s, "what finalizers hold", want, s.protected()) },
-	"free":            func(s *story, _ string) { s.until("nothing to be held", func() bool { return s.protected() == "" }) },
+	"free":            func(s *story, _ string) { s.Await("nothing to be held", func() bool { return s.protected() == "" }) },
 	"watch deletions": func(s *story, _ string) { s.watchDeletions() },
 	"deletes":         (*story).deletes,
 	"deleted":         (*story).deleted,
@@ -92,7 +92,7 @@ func (s *story) fails(script string) {
 // untilSaid is "TEXT $ SCRIPT": it runs the script until it says the text.
 func (s *story) untilSaid(rest string) {
 	text, script, _ := strings.Cut(rest, " $ ")
-	s.until(rest, func() bool { return strings.Contains(s.sh("%s", script), text) })
+	s.Await(rest, func() bool { return strings.Contains(s.sh("%s", script), text) })
 }
 
 // says checks that the last script has said texts, one after the other.

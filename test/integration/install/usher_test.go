@@ -33,7 +33,7 @@ type usher struct {
 func (s *story) run(deployment string, more ...string) *usher {
 	s.Helper()
 	u := s.start(deployment, more...)
-	s.until("Usher to be the leader", u.leads)
+	s.Await("Usher to be the leader", u.leads)
 	return u
 }
 
@@ -65,11 +65,11 @@ func (u *usher) leads() bool {
 // killed kills the leader beside a second replica, which is to lead and work soon.
 func (s *story) killed(deployment string) {
 	next := s.start(deployment)
-	s.until("the second replica to wait for the lease", func() bool { return strings.Contains(next.output(), "acquire leader lease") })
+	s.Await("the second replica to wait for the lease", func() bool { return strings.Contains(next.output(), "acquire leader lease") })
 	s.Must(s.usher.Kill())
 	s.usher.stop()
 	began := time.Now()
-	s.until("the second replica to lead", next.leads)
+	s.Await("the second replica to lead", next.leads)
 	// cmd/usher's TestRenewal has the bound. Here others use the processors.
 	took := time.Since(began)
 	if s.Logf("followed after %s", took); took < 3*time.Second || took > 8*time.Second {
@@ -137,7 +137,7 @@ func (s *story) apply(name string) {
 
 // available waits until the set has that many Pods in service.
 func (s *story) available(count string) {
-	s.until("the CloneSet to have "+count+" Pods in service", func() bool {
+	s.Await("the CloneSet to have "+count+" Pods in service", func() bool {
 		out, err := s.try(`kubectl get cloneset web -o jsonpath='{.status.updatedAvailableReplicas}/{.status.replicas}/{.metadata.generation}={.status.observedGeneration}'`)
 		counts, generations, _ := strings.Cut(out, "/"+count+"/")
 		wanted, observed, _ := strings.Cut(generations, "=")

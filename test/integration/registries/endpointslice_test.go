@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +20,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -53,10 +54,10 @@ func (k *kube) slices() []discoveryv1.EndpointSlice { return slicesOf(k.Scene) }
 
 func slicesOf(s *scene.Scene) []discoveryv1.EndpointSlice {
 	s.Helper()
-	var list discoveryv1.EndpointSliceList
-	s.Must(s.List(s.Context(), &list, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "web"}))
-	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-	return list.Items
+	var all discoveryv1.EndpointSliceList
+	s.Must(s.List(s.Context(), &all, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "web"}))
+	slices.SortFunc(all.Items, func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	return all.Items
 }
 
 // seed writes a slice with one endpoint, as the manager.
@@ -119,11 +120,7 @@ func TestEndpointSliceShape(t *testing.T) {
 		if !*e.Conditions.Ready || !*e.Conditions.Serving || *e.Conditions.Terminating || e.TargetRef.Kind != "Pod" {
 			t.Errorf("the endpoint is %+v", e)
 		}
-		protocol := ""
-		if p.AppProtocol != nil {
-			protocol = *p.AppProtocol
-		}
-		seen[e.TargetRef.Name] = fmt.Sprintf("%s %s %s:%d %s", s.AddressType, e.Addresses[0], *p.Name, *p.Port, protocol)
+		seen[e.TargetRef.Name] = fmt.Sprintf("%s %s %s:%d %s", s.AddressType, e.Addresses[0], *p.Name, *p.Port, ptr.Deref(p.AppProtocol, ""))
 	}
 	want := map[string]string{
 		"web-001": "IPv4 10.1.0.2 http:8080 ", "web-002": "IPv6 fd00::2 http:8080 ",
@@ -137,12 +134,8 @@ func TestEndpointSliceSizes(t *testing.T) {
 	k := newKube(t, shared)
 	all := members(250)
 	registrytest.Put(t, k, all...)
-	sizes := func() (list []int) {
-		for _, s := range k.slices() {
-			list = append(list, len(s.Endpoints))
-		}
-		slices.Sort(list)
-		return list
+	sizes := func() []int {
+		return slices.Sorted(slices.Values(list.Map(k.slices(), func(s discoveryv1.EndpointSlice) int { return len(s.Endpoints) })))
 	}
 	checktest.Same(t, "the sizes of slices of 250 endpoints", []int{50, 100, 100}, sizes())
 	registrytest.Remove(t, k, all[:100]...)
@@ -287,17 +280,7 @@ func dialMember(ctx context.Context, network, address string) (net.Conn, error) 
 func follow(k *kube, service string) func() []string {
 	k.Helper()
 	set := checktest.Must(kubernetes.NewForConfig(k.RESTConfig()))(k)
-	var known atomic.Pointer[[]string]
-	known.Store(&[]string{})
-	ctx, cancel := context.WithCancel(context.Background())
-	var following sync.WaitGroup
-	following.Go(func() {
-		if err := (traffic.Service{Client: set, Namespace: k.Namespace, Name: service}).Follow(ctx, func(addresses []string) { known.Store(&addresses) }); ctx.Err() == nil {
-			k.Errorf("the caller ended: %v", err)
-		}
-	})
-	k.Cleanup(func() { cancel(); following.Wait() })
-	return func() []string { return *known.Load() }
+	return registrytest.Told(k.T, traffic.Service{Client: set, Namespace: k.Namespace, Name: service}.Follow)
 }
 
 // TestEndpointSliceTraffic rolls instances under a caller that follows slices.

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/client/v3/naming/resolver"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -85,15 +86,9 @@ func startTLS(t *testing.T, args ...string) string {
 	t.Helper()
 	ports := checktest.Must(run.FreePorts(t.Context(), 2))(t)
 	plain, secure := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("https://127.0.0.1:%d", ports[1])
-	server, err := cluster.StartEtcd(registrytest.Bounded(t), t.TempDir(), cluster.EtcdOptions{
+	clustertest.StartEtcdWith(t, cluster.EtcdOptions{
 		Port:      ports[0],
 		ExtraArgs: append(args, "--listen-client-urls="+plain+","+secure, "--advertise-client-urls="+plain),
-	})
-	checktest.NoError(t, err)
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Errorf("stop etcd: %v", err)
-		}
 	})
 	return secure
 }
@@ -116,16 +111,6 @@ func TestEtcdTLS(t *testing.T) {
 	})
 }
 
-// backend is a gRPC server that only reports that it is healthy.
-type backend struct {
-	grpc_health_v1.UnimplementedHealthServer
-}
-
-// Check implements grpc_health_v1.HealthServer.
-func (backend) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
-	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
-}
-
 // slow is the metadata of a slow call.
 const (
 	slow     = "slow"
@@ -133,7 +118,7 @@ const (
 	slowTime = 400 * time.Millisecond
 )
 
-// serveGRPC starts a gRPC server for an instance. A call takes some time, so that some are
+// serveGRPC starts a gRPC server for an instance, which reports that it is healthy. A call takes some time, so that some are
 // in flight when the server ends.
 func serveGRPC(i *registrytest.Instance, listener net.Listener) (kill func()) {
 	server := grpc.NewServer(grpc.UnaryInterceptor(
@@ -149,7 +134,7 @@ func serveGRPC(i *registrytest.Instance, listener net.Listener) (kill func()) {
 			i.Served.Add(1)
 			return handler(ctx, request)
 		}))
-	grpc_health_v1.RegisterHealthServer(server, backend{})
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
 	go func() { _ = server.Serve(listener) }()
 	return server.Stop
 }
@@ -190,11 +175,9 @@ func address(e registry.Entry) string { return fmt.Sprintf("%s:%d", e.Address, e
 func dialEtcd(t *testing.T, server *cluster.Etcd) *grpcClient {
 	t.Helper()
 	builder := checktest.Must(resolver.NewBuilder(server.Client))(t)
-	conn, err := grpc.NewClient("etcd:///"+prefix+"/web", grpc.WithResolvers(builder),
+	conn := registrytest.Connect(grpc.NewClient("etcd:///"+prefix+"/web", grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
-	checktest.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`)))(t)
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }
 

@@ -10,7 +10,6 @@ package registries_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +29,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -114,9 +114,6 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"note":    func(s *story, name string) { s.noted = s.Pod(name).UID },
 	"another": (*story).another,
 	"stays":   (*story).stays,
-	"held by": func(s *story, rest string) { s.held(rest, true) },
-	"free of": func(s *story, rest string) { s.held(rest, false) },
-	"columns": (*story).columns,
 
 	"the thief": func(s *story, _ string) { s.enterThief() },
 	"the owner": func(s *story, _ string) { s.Scene = s.owner },
@@ -181,17 +178,8 @@ func (s *story) enterThief() {
 // pod creates a Pod in service as the CloneSet controller would, and names it.
 func (s *story) pod(name string) {
 	s.Helper()
-	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "demo"}}
-	s.Read(set)
-	labels := map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StateNormal)}
-	for key, value := range set.Spec.Template.Metadata.Labels {
-		labels[key] = string(value)
-	}
-	s.Call(name, set.Name+"-"+name)
-	s.Make(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: set.Name + "-" + name, Labels: labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1alpha1.KindCloneSet)}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx:latest"}}},
-	})
+	s.Call(name, "demo-"+name)
+	s.Make(s.Prop("Pod of the CloneSet", "metadata: {name: demo-"+name+"}"))
 }
 
 // ready is "POD IP": its kubelet reports it as ready.
@@ -264,15 +252,6 @@ func (s *story) stays(name string) {
 	})
 }
 
-// held is "FINALIZER POD".
-func (s *story) held(rest string, want bool) {
-	finalizer, name, _ := strings.Cut(rest, " ")
-	s.Until("the hook", func() string {
-		have := s.Pod(name).Finalizers
-		return registrytest.Unless(slices.Contains(have, finalizer) == want, fmt.Sprintf("the finalizers are %v", have))
-	})
-}
-
 // lists waits until etcd itself has exactly these addresses of the service.
 func (s *story) lists(addresses string) {
 	s.Until("entries in etcd", func() string {
@@ -291,12 +270,8 @@ func (s *story) lists(addresses string) {
 // managers waits until the Service web has slices of exactly these managers.
 func (s *story) managers(want string) {
 	s.Until("slices of "+want, func() string {
-		var have []string
-		for _, slice := range slicesOf(s.Scene) {
-			if len(slice.Endpoints) > 0 {
-				have = append(have, slice.Labels[discoveryv1.LabelManagedBy])
-			}
-		}
+		used := list.Only(slicesOf(s.Scene), func(slice discoveryv1.EndpointSlice) bool { return len(slice.Endpoints) > 0 })
+		have := list.Map(used, func(slice discoveryv1.EndpointSlice) string { return slice.Labels[discoveryv1.LabelManagedBy] })
 		slices.Sort(have)
 		return registrytest.Unless(strings.Join(have, " ") == want, fmt.Sprintf("are those of %v", have))
 	})
@@ -316,20 +291,4 @@ func (s *story) dropSlices() {
 	s.Must(s.DeleteAllOf(s.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(s.Namespace),
 		client.MatchingLabels{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}))
 	s.Must(s.Delete(s.Context(), s.Ref("Endpoints/web")))
-}
-
-// columns waits for what kubectl get -o wide prints of the only Registration, without its name,
-// its age and what it waits for.
-func (s *story) columns(document string) {
-	want := map[string]string{}
-	s.Must(yaml.Unmarshal([]byte(document), &want))
-	s.Until("the columns", func() string {
-		table, found := s.Table("usher.dev/v1alpha1", "registrations"), map[string]string{}
-		for i, column := range table.ColumnDefinitions {
-			if len(table.Rows) == 1 && !slices.Contains([]string{"Name", "AGE", "WAITING"}, column.Name) {
-				found[column.Name] = fmt.Sprint(table.Rows[0].Cells[i])
-			}
-		}
-		return registrytest.Unless(maps.Equal(found, want), fmt.Sprintf("are %v, want %v", found, want))
-	})
 }

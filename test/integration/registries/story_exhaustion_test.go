@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,8 +170,7 @@ func (v *victim) attacker(name string) *story {
 // flapper makes a Pod that is ready.
 func (s *story) flapper(name string) {
 	s.Helper()
-	s.Make(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "nginx"}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "nginx:latest"}}}})
+	s.Make(s.Prop("Pod", "metadata: {name: "+name+"}"))
 	s.Must(s.reports(name, "10.0.0.2", true))
 }
 
@@ -181,7 +179,7 @@ func (s *story) flapper(name string) {
 func (v *victim) webhook(list func(w http.ResponseWriter, r *http.Request)) (registry string, lists *atomic.Int32) {
 	v.Helper()
 	lists = &atomic.Int32{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := registrytest.Serve(v.T, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/list") {
 			_, _ = w.Write([]byte("{}")) // A caller that is gone has failed by itself.
 			return
@@ -190,8 +188,7 @@ func (v *victim) webhook(list func(w http.ResponseWriter, r *http.Request)) (reg
 		defer lists.Add(-1)
 		list(w, r)
 	}))
-	v.Cleanup(server.Close)
-	return v.register("webhook: {url: " + server.URL + "}, timeout: 1m").Name, lists
+	return v.register("webhook: {url: " + url + "}, timeout: 1m").Name, lists
 }
 
 // slowRegistry answers nobody until the victim has been served.

@@ -87,8 +87,7 @@ func meshOf(s *scene.Scene, r *replica, address string) *mesh {
 // connect recreates the connector, as the process of the replica has it.
 func (m *mesh) connect() {
 	m.Helper()
-	c := registrytest.Connect(m.store.Connector(endpointslice.Options{Reader: m.Scene, Writer: m.Scene, Namespace: m.Namespace}))(m.T)
-	m.Connector = c
+	m.Connector = registrytest.Connect(m.store.Connector(endpointslice.Options{Reader: m.Scene, Writer: m.Scene, Namespace: m.Namespace}))(m.T)
 }
 
 // target is what clients dial.
@@ -403,13 +402,12 @@ func bootstrap(address, credentials string) string {
 func dialXDS(t *testing.T, bootstrap, target string) *grpcClient {
 	t.Helper()
 	builder := checktest.Must(grpcxds.NewXDSResolverWithConfigForTesting([]byte(bootstrap)))(t)
-	conn := checktest.Must(grpc.NewClient(target, grpc.WithResolvers(builder),
+	conn := registrytest.Connect(grpc.NewClient(target, grpc.WithResolvers(builder),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// It dials only endpoints, not the xDS server.
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialMember(ctx, "tcp", address)
 		})))(t)
-	t.Cleanup(func() { _ = conn.Close() })
 	return &grpcClient{grpc_health_v1.NewHealthClient(conn)}
 }
 

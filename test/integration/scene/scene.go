@@ -19,7 +19,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -31,6 +30,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -115,6 +115,12 @@ func (s *Scene) Until(what string, missing func() string) {
 	}
 }
 
+// Await waits until something holds that has nothing to say.
+func (s *Scene) Await(what string, holds func() bool) {
+	s.Helper()
+	s.Until(what, func() string { return registrytest.Unless(holds(), "it is not so") })
+}
+
 // Stays checks for some time that nothing is wrong.
 func (s *Scene) Stays(what string, during time.Duration, wrong func() string) {
 	s.Helper()
@@ -152,12 +158,14 @@ func (s *Scene) Object(text string, patches ...string) *unstructured.Unstructure
 	return object
 }
 
-// Make creates objects, in the story's namespace unless they have another.
+// Make creates objects, in the story's namespace unless they have another. Their UIDs are then called
+// "uid of NAME".
 func (s *Scene) Make(objects ...client.Object) {
 	s.Helper()
 	for _, object := range objects {
 		object.SetNamespace(cmp.Or(object.GetNamespace(), s.Namespace))
 		s.Must(s.Create(s.Context(), object))
+		s.Call("uid of "+object.GetName(), string(object.GetUID()))
 	}
 }
 
@@ -213,18 +221,14 @@ func (s *Scene) Gone(object client.Object) {
 }
 
 // Conditions reads the conditions of an object.
-func (s *Scene) Conditions(object client.Object) (all []metav1.Condition) {
+func (s *Scene) Conditions(object client.Object) []metav1.Condition {
 	s.Helper()
 	s.Read(object)
-	fields := checktest.Must(runtime.DefaultUnstructuredConverter.ToUnstructured(object))(s)
-	conditions, _, err := unstructured.NestedSlice(fields, "status", "conditions")
-	s.Must(err)
-	for _, fields := range conditions {
-		var c metav1.Condition
-		s.Must(runtime.DefaultUnstructuredConverter.FromUnstructured(fields.(map[string]any), &c))
-		all = append(all, c)
+	var has struct {
+		Status struct{ Conditions []metav1.Condition }
 	}
-	return all
+	s.Must(json.Unmarshal(encode.JSON(object), &has))
+	return has.Status.Conditions
 }
 
 // Condition waits until an object has a condition with the status ("" is any), and with all
@@ -248,7 +252,8 @@ func (s *Scene) Events(object client.Object, reason string) []eventsv1.Event {
 	})
 }
 
-// Event waits for an event of a reason about an object (nil is any) with all texts in its note.
+// Event waits for an event of a reason about an object (nil is any) with all texts in its note, which is
+// short.
 func (s *Scene) Event(object client.Object, reason string, texts ...string) (found eventsv1.Event) {
 	s.Helper()
 	s.Until(fmt.Sprintf("event %s with %q", reason, texts), func() string {
@@ -259,6 +264,9 @@ func (s *Scene) Event(object client.Object, reason string, texts ...string) (fou
 		}
 		return registrytest.Unless(i >= 0, fmt.Sprintf("it is none of %d of that reason", len(all)))
 	})
+	if len(found.Note) > 500 {
+		s.Errorf("the event has %d bytes: %s", len(found.Note), found.Note)
+	}
 	return found
 }
 
@@ -271,18 +279,15 @@ func Contains(text string, parts []string) bool {
 func (s *Scene) Picture() string {
 	var sets appsv1alpha1.CloneSetList
 	var registrations usherv1alpha1.RegistrationList
-	s.All(&sets)
-	s.All(&registrations)
-	var b strings.Builder
-	show := func(what string, status any) {
-		text, err := json.Marshal(status)
-		fmt.Fprintf(&b, "%s: %s %v\n", what, text, err)
+	for _, list := range []client.ObjectList{&sets, &registrations} {
+		_ = s.List(s.Context(), list, client.InNamespace(s.Namespace)) // What cannot be listed is left out.
 	}
+	var b strings.Builder
 	for _, set := range sets.Items {
-		show("CloneSet "+set.Name, set.Status)
+		fmt.Fprintf(&b, "CloneSet %s: %s\n", set.Name, encode.JSON(set.Status))
 	}
 	for _, r := range registrations.Items {
-		show("Registration "+r.Name, r.Status)
+		fmt.Fprintf(&b, "Registration %s: %s\n", r.Name, encode.JSON(r.Status))
 	}
 	for _, pod := range s.Pods() {
 		fmt.Fprintf(&b, "Pod %s labels %v finalizers %v phase %s conditions", pod.Name, pod.Labels, pod.Finalizers, pod.Status.Phase)

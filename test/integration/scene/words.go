@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
@@ -33,8 +37,13 @@ func Words[S any](scene func(S) *Scene, words map[string]func(S, string)) map[st
 			ref, how := cut(rest)
 			s.Must(s.Delete(s.Context(), s.Ref(ref), &client.DeleteOptions{PropagationPolicy: propagation(how)}))
 		},
-		"gone": func(s *Scene, ref string) { s.Gone(s.Ref(ref)) },
-		"has":  func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) },
+		"gone":          func(s *Scene, ref string) { s.Gone(s.Ref(ref)) },
+		"has":           func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) },
+		"every Pod has": (*Scene).everyPodHas,
+		"columns":       (*Scene).columns,
+		// "may change KIND/NAME PATCH", and "may not change KIND/NAME PATCH because TEXT".
+		"may change":     func(s *Scene, rest string) { s.Must(s.tryChange(rest)) },
+		"may not change": (*Scene).refuses,
 		// "condition KIND/NAME TYPE STATUS TEXT | TEXT", with the status "any" too.
 		"condition": func(s *Scene, rest string) {
 			ref, rest := cut(rest)
@@ -42,23 +51,22 @@ func Words[S any](scene func(S) *Scene, words map[string]func(S, string)) map[st
 			status, texts := cut(rest)
 			s.Condition(s.Ref(ref), kind, metav1.ConditionStatus(strings.TrimPrefix(status, "any")), Texts(texts)...)
 		},
-		"event": func(s *Scene, rest string) { reason, texts := cut(rest); s.Event(nil, reason, Texts(texts)...) },
-		"event of": func(s *Scene, rest string) {
-			ref, rest := cut(rest)
-			reason, texts := cut(rest)
-			about := s.Ref(ref)
-			s.Read(about)
-			s.Event(about, reason, Texts(texts)...)
-		},
+		"event":      func(s *Scene, rest string) { reason, texts := cut(rest); s.Event(nil, reason, Texts(texts)...) },
+		"event of":   func(s *Scene, rest string) { s.eventOf(rest) },
+		"warning of": func(s *Scene, rest string) { s.Same("the type", s.eventOf(rest).Type, corev1.EventTypeWarning) },
 	} {
 		words[word] = func(story S, rest string) { do(scene(story), rest) }
 	}
 	return words
 }
 
+// cut cuts off the first word, which a space or the end of a line follows.
 func cut(text string) (first, rest string) {
-	first, rest, _ = strings.Cut(strings.TrimSpace(text), " ")
-	return first, rest
+	text = strings.TrimSpace(text)
+	if end := strings.IndexAny(text, " \n"); end >= 0 {
+		return text[:end], text[end+1:]
+	}
+	return text, ""
 }
 
 func propagation(how string) *metav1.DeletionPropagation {
@@ -69,12 +77,7 @@ func propagation(how string) *metav1.DeletionPropagation {
 }
 
 // Texts are those of "one | the other".
-func Texts(text string) (all []string) {
-	for part := range strings.SplitSeq(text, " | ") {
-		all = append(all, strings.TrimSpace(part))
-	}
-	return all
-}
+func Texts(text string) []string { return list.Map(strings.Split(text, " | "), strings.TrimSpace) }
 
 func (s *Scene) props() (all map[string]json.RawMessage) {
 	s.Helper()
@@ -107,13 +110,74 @@ func (s *Scene) Ref(ref string) *unstructured.Unstructured {
 // Has waits until an object has the fields of a YAML document.
 func (s *Scene) Has(object client.Object, document string) {
 	s.Helper()
-	var want map[string]any
-	s.Must(yaml.Unmarshal([]byte(document), &want))
 	s.Until(fmt.Sprintf("%T %s to have %s", object, object.GetName(), document), func() string {
 		s.Read(object)
-		fields := checktest.Must(runtime.DefaultUnstructuredConverter.ToUnstructured(object))(s)
-		return registrytest.Unless(includes(fields, want), fmt.Sprintf("it is %v", fields))
+		return s.lacks(object, document)
 	})
+}
+
+// everyPodHas is Has for all Pods that there are.
+func (s *Scene) everyPodHas(document string) {
+	s.Until("every Pod to have "+document, func() string {
+		for _, pod := range s.Pods() {
+			if lacks := s.lacks(&pod, document); lacks != "" {
+				return lacks
+			}
+		}
+		return ""
+	})
+}
+
+// lacks describes an object that does not have the fields of a YAML document.
+func (s *Scene) lacks(object client.Object, document string) string {
+	s.Helper()
+	var want map[string]any
+	s.Must(yaml.Unmarshal([]byte(document), &want))
+	fields := checktest.Must(runtime.DefaultUnstructuredConverter.ToUnstructured(object))(s)
+	return registrytest.Unless(includes(fields, want), fmt.Sprintf("%s is %v", object.GetName(), fields))
+}
+
+// columns is "API RESOURCE", and below it the columns of kubectl get in their order, for the only object of
+// the kind. It waits for their values, except where none is said.
+func (s *Scene) columns(rest string) {
+	lines := strings.Split(rest, "\n")
+	api, resource := cut(lines[0])
+	want := list.Map(lines[1:], strings.TrimSpace)
+	s.Until("the columns", func() string {
+		table, have := s.Table(api, resource), []string{}
+		if len(table.Rows) != 1 {
+			return fmt.Sprintf("are those of %d objects", len(table.Rows))
+		}
+		for i, column := range table.ColumnDefinitions {
+			have = append(have, strings.Repeat("wide ", int(column.Priority))+column.Name)
+			if !slices.Contains(want, have[i]) {
+				have[i] += fmt.Sprintf(": %v", table.Rows[0].Cells[i])
+			}
+		}
+		return registrytest.Unless(slices.Equal(have, want), fmt.Sprintf("are %q, want %q", have, want))
+	})
+}
+
+// tryChange is "KIND/NAME PATCH", as a dry run.
+func (s *Scene) tryChange(rest string) error {
+	ref, patch := cut(rest)
+	return s.Patch(s.Context(), s.Ref(ref), s.MergePatch("%s", patch), client.DryRunAll)
+}
+
+func (s *Scene) refuses(rest string) {
+	change, why, _ := strings.Cut(rest, " because ")
+	if err := s.tryChange(change); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
+		s.Errorf("%s: %v, want a refusal because %s", change, err, why)
+	}
+}
+
+// eventOf waits for "KIND/NAME REASON TEXT | TEXT".
+func (s *Scene) eventOf(rest string) eventsv1.Event {
+	ref, rest := cut(rest)
+	reason, texts := cut(rest)
+	about := s.Ref(ref)
+	s.Read(about)
+	return s.Event(about, reason, Texts(texts)...)
 }
 
 // includes reports whether fields have these values: of lists of objects some may be missing.

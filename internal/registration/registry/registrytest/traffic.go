@@ -209,20 +209,31 @@ func InTurn(addresses func() []string) func(context.Context) (string, error) {
 // again, with a pause in between, and returns a function with the latest ones.
 func Follow(t *testing.T, pause time.Duration, list func(ctx context.Context) ([]string, error)) func() []string {
 	t.Helper()
+	return Told(t, func(ctx context.Context, tell func(addresses []string)) (err error) {
+		repeat(ctx, pause, func() bool {
+			var addresses []string
+			if addresses, err = list(ctx); err == nil {
+				tell(addresses)
+			}
+			return err == nil
+		})
+		return err
+	})
+}
+
+// Told is Follow for a caller whom follow tells the addresses, and again all of them after each change,
+// until its context ends.
+func Told(t *testing.T, follow func(ctx context.Context, tell func(addresses []string)) error) func() []string {
+	t.Helper()
 	var known atomic.Pointer[[]string]
 	known.Store(&[]string{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var following sync.WaitGroup
 	following.Go(func() {
-		repeat(ctx, pause, func() bool {
-			addresses, err := list(ctx)
-			if err == nil {
-				known.Store(&addresses)
-			} else if ctx.Err() == nil {
-				t.Errorf("a caller cannot list the instances: %v", err)
-			}
-			return err == nil
-		})
+		err := follow(ctx, func(addresses []string) { known.Store(&addresses) })
+		if ctx.Err() == nil {
+			t.Errorf("a caller cannot follow the instances: %v", err)
+		}
 	})
 	t.Cleanup(func() { cancel(); following.Wait() })
 	return func() []string { return *known.Load() }
