@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -219,8 +220,5 @@ func catalog(node, service, id, status string) map[string]any {
 // passing are the addresses that a caller of the service gets.
 func (s *server) passing(ctx context.Context, service, index string) (addresses []string, next string, err error) {
 	listed, next, err := run.Passing(ctx, s.HTTP, service, index)
-	for _, i := range listed {
-		addresses = append(addresses, i.HostPort())
-	}
-	return addresses, next, err
+	return list.Map(listed, run.Instance.HostPort), next, err
 }

@@ -25,6 +25,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -248,12 +249,10 @@ func caller(t *testing.T, folder string, args ...string) func() []string {
 // addresses drops what follows the bar.
 func addresses(instances func() []string) func() []string {
 	return func() []string {
-		var all []string
-		for _, i := range instances() {
+		return list.Map(instances(), func(i string) string {
 			address, _, _ := strings.Cut(i, "|")
-			all = append(all, address)
-		}
-		return all
+			return address
+		})
 	}
 }
 
@@ -345,10 +344,7 @@ type server struct {
 func start(t *testing.T, more ...string) *server {
 	t.Helper()
 	root := servers.Fetch(t, func(ctx context.Context) (string, error) { return fetch.Debian(ctx, "zookeeper", packages...) })
-	var path []string
-	for _, jar := range jars {
-		path = append(path, filepath.Join(root, "usr/share/java", jar+".jar"))
-	}
+	path := list.Map(jars, func(jar string) string { return filepath.Join(root, "usr/share/java", jar+".jar") })
 	port := servers.FreePorts(t, 1)[0]
 	s := &server{address: fmt.Sprintf("127.0.0.1:%d", port)}
 	config := filepath.Join(t.TempDir(), "zoo.cfg")
