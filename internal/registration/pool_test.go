@@ -255,8 +255,7 @@ func TestPanicsAreErrors(t *testing.T) {
 		return careless{}, nil
 	}, clocktesting.NewFakePassiveClock(epoch), 1)
 	_, connect := p.get(t.Context(), object, "bad", false)
-	c, err := p.get(t.Context(), object, "good", false)
-	checktest.NoError(t, err)
+	c := checktest.Must(p.get(t.Context(), object, "good", false))(t)
 	_, list := c.List(t.Context(), "web")
 	each := registry.Each(t.Context(), 2, 2, func(int) error { return careless{}.Ping(t.Context()) })
 	for where, err := range map[string]error{

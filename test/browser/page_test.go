@@ -190,14 +190,11 @@ func TestFrames(t *testing.T) {
 		s.observe(set("Normal", view.PhaseUpdating, pods))
 		s.eventually("lanes", text+`.includes("web-0001")`)
 		ctx, stop := context.WithCancel(t.Context())
-		changed := make(chan struct{})
-		go func() {
-			defer close(changed)
-			s.change(ctx, pods)
-		}()
+		var changing sync.WaitGroup
+		changing.Go(func() { s.change(ctx, pods) })
 		rates[pods] = get(s.tab, chromedp.Evaluate[float64](frames, chromedp.EvalAwaitPromise))
 		stop()
-		<-changed
+		changing.Wait()
 		rows := get(s.tab, chromedp.Evaluate[int](`document.querySelectorAll("tbody tr").length`))
 		t.Logf("%d Pods: %.0f frames a second, %d rows in the document", pods, rates[pods], rows)
 		if rows > 80 {

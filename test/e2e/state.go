@@ -133,25 +133,13 @@ func unsettledPod(pod *corev1.Pod, inSet bool) string {
 	return ""
 }
 
-// String is the state when a story failed.
+// String is the state when a story failed. Of its Pods' specs, only their nodes are of interest.
 func (s State) String() string {
-	shown := map[string]any{}
-	if s.Set != nil {
-		shown["CloneSet"] = s.Set.Status
-	}
-	if s.Workload != nil {
-		shown["Workload"] = s.Workload
-	}
-	if s.Registration != nil {
-		shown["Registration"] = s.Registration.Status
-	}
-	for _, pod := range s.Pods {
-		shown["Pod "+pod.Name] = map[string]any{
-			"node": pod.Spec.NodeName, "annotations": pod.Annotations, "phase": pod.Status.Phase, "ready": stage.Ready(&pod), "deleted": pod.DeletionTimestamp, "finalizers": pod.Finalizers,
-			"labels": pod.Labels, "containers": pod.Status.ContainerStatuses,
-		}
-	}
-	text, err := yaml.Marshal(shown)
+	s.Pods = list.Map(s.Pods, func(pod corev1.Pod) corev1.Pod {
+		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
+		return pod
+	})
+	text, err := yaml.Marshal(s)
 	if err != nil {
 		return err.Error()
 	}

@@ -20,6 +20,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -264,10 +265,7 @@ func (f *fixture) inService(others ...string) {
 	f.Registries["service"] = RegistryState{Prefix: "services", Gated: true, HoldsBack: true}
 	r := f.Registrations[0]
 	r.Spec.Registries = append([]string{"service"}, others...)
-	r.Status.Targets = nil
-	for _, name := range r.Spec.Registries {
-		r.Status.Targets = append(r.Status.Targets, target(name))
-	}
+	r.Status.Targets = list.Map(r.Spec.Registries, target)
 }
 
 // gate gives the Pod the readiness gate, on, off or new, and what the kubelet answers.

@@ -121,9 +121,11 @@ func (s *story) startController() {
 	}}, func(ctx context.Context, mgr ctrl.Manager) error { return cloneset.Setup(ctx, mgr, s.options) })
 }
 
-// crash stops the controller and starts another one.
-func (s *story) crash() {
-	s.Helper()
-	s.stop()
-	s.startController()
+// crash stops the controller and starts another one, after a change of how it runs.
+func crash(change func(*story)) func(*story, string) {
+	return func(s *story, _ string) {
+		s.stop()
+		change(s)
+		s.startController()
+	}
 }

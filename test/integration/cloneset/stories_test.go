@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -30,23 +29,12 @@ func TestStories(t *testing.T) {
 // words are what a step can begin with. What is to happen is awaited.
 var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[string]func(s *story, rest string){
 	// What the controller does.
-	"controller crashes": func(s *story, _ string) { s.crash() },
-	"controller keeps field managers": func(s *story, _ string) {
-		s.options.KeepFieldManagers = true
-		s.crash()
-	},
-	"images first": func(s *story, _ string) {
-		s.options.PullImage = "example.test/usher:v1"
-		s.crash()
-	},
-	"resizes are unknown": func(s *story, _ string) {
-		s.options.NoResize = true
-		s.crash()
-	},
-	"resizes are not found": func(s *story, _ string) {
-		s.intercept = withoutResize
-		s.crash()
-	},
+	"controller crashes":              crash(func(*story) {}),
+	"controller keeps field managers": crash(func(s *story) { s.options.KeepFieldManagers = true }),
+	"images first":                    crash(func(s *story) { s.options.PullImage = "example.test/usher:v1" }),
+	"resizes are unknown":             crash(func(s *story) { s.options.NoResize = true }),
+	"resizes are not found":           crash(func(s *story) { s.intercept = withoutResize }),
+
 	"resizes are forbidden":       func(s *story, _ string) { s.forbidResizes() },
 	"another pass writes nothing": func(s *story, _ string) { s.unchanged() },
 	"OpenKruise leaves":           (*story).takeOver,
@@ -217,35 +205,17 @@ func (s *story) aboutClaim(rest string) {
 func (s *story) aboutPod(rest string) {
 	name, rest, _ := strings.Cut(rest, " ")
 	verb, what, _ := strings.Cut(rest, " ")
-	noun, more, _ := strings.Cut(what, " ")
 	switch {
 	case verb == "is" && what == "gone":
 		s.gone(s.named(name))
 	case verb == "is":
 		s.podIs(name, what)
-	case verb == "has": // an image
-		s.Same("image", s.Pod(s.named(name)).Spec.Containers[0].Image, "example.test/"+more)
-	case noun == "finalizers":
-		s.withFinalizers(s.named(name), more)
+	case verb == "has":
+		s.Same("image", s.Pod(s.named(name)).Spec.Containers[0].Image, "example.test/"+strings.TrimPrefix(what, "image "))
 	default:
 		key, value, _ := strings.Cut(what, "=")
 		s.label(s.named(name), key, value)
 	}
-}
-
-// withFinalizers sets the finalizers of a Pod, in this order; that may remove a Pod that is being
-// deleted.
-func (s *story) withFinalizers(name, finalizers string) {
-	want := list.Map(strings.Fields(finalizers), func(finalizer string) string { return "example.com/" + finalizer })
-	s.Await("the finalizers to be written", func() bool {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
-		if err := s.Get(s.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || slices.Equal(pod.Finalizers, want) {
-			s.Must(client.IgnoreNotFound(err))
-			return true
-		}
-		s.finalizers(pod, want...)
-		return false
-	})
 }
 
 // podIs waits until one Pod is in a state, and ready or not if that is said. If it has no name

@@ -35,13 +35,6 @@ func (s *story) compile() {
 	s.Must(checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: s.program}.Compile(s.Context(), nil))
 }
 
-// as lets somebody else run the plugin.
-func (s *story) as(user string) {
-	var err error
-	s.kubeconfig, err = plane.UserKubeconfig(user)
-	s.Must(err)
-}
-
 func (s *story) command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, s.program, append([]string{"-n", s.Namespace, "--kubeconfig", s.kubeconfig}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+filepath.Dir(s.program))

@@ -127,7 +127,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 
 	// The kubectl plugin.
 	"kubectl usher":   func(s *story, _ string) { s.compile() },
-	"as":              (*story).as,
+	"as":              func(s *story, user string) { s.kubeconfig = checktest.Must(plane.UserKubeconfig(user))(s) },
 	"usher":           func(s *story, rest string) { s.ends(0, rest) },
 	"usher ends 2":    func(s *story, rest string) { s.ends(2, rest) },
 	"usher refuses":   func(s *story, rest string) { s.ends(1, strings.Replace(rest, "=> ", "=> error:  | ", 1)) },

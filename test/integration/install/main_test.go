@@ -71,15 +71,9 @@ type story struct {
 	deletions   deletions
 }
 
-// begin starts a cluster with two nodes. A story waits more than it works, so stories run
-// side by side.
-func begin(t *testing.T) *story {
-	t.Helper()
-	return beginWith(t, nil)
-}
-
-// beginWith is begin with more arguments of the control plane.
-func beginWith(t *testing.T, extra cluster.ExtraArgs) *story {
+// begin starts a cluster with two nodes, and with more arguments of the control plane. A story waits
+// more than it works, so stories run side by side.
+func begin(t *testing.T, extra cluster.ExtraArgs) *story {
 	t.Helper()
 	t.Parallel()
 	c := clustertest.StartWith(t, extra)

@@ -31,7 +31,7 @@ import (
 func TestMigrations(t *testing.T) {
 	scenariotest.Tell(t, "testdata/migrations/*.txt", words, func(t *testing.T) *story {
 		t.Helper()
-		s := beginWith(t, cluster.ExtraArgs{build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"}})
+		s := begin(t, cluster.ExtraArgs{build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"}})
 		s.env = append(s.env, "BACKUP="+t.TempDir())
 		s.kruise = s.installOpenKruise()
 		return s

@@ -19,7 +19,7 @@ import (
 // The API server accepts every object of the chart, without an unknown field, and would
 // run the Pods in a namespace with the strictest Pod Security standard.
 func TestObjectsAreTaken(t *testing.T) {
-	s := begin(t)
+	s := begin(t, nil)
 	s.sh("kubectl apply --server-side -f dist/crds.yaml")
 	s.sh("kubectl create namespace usher-system && kubectl label namespace usher-system pod-security.kubernetes.io/enforce=restricted")
 	s.Await("the namespace's service account", func() bool {

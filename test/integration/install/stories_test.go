@@ -23,7 +23,7 @@ import (
 func TestStories(t *testing.T) {
 	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
 		t.Helper()
-		s := begin(t)
+		s := begin(t, nil)
 		s.Call("dir", t.TempDir())
 		return s
 	})

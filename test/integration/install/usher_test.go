@@ -92,9 +92,7 @@ func (s *story) reachGuard(args []string) []string {
 
 func (u *usher) output() string {
 	u.story.Helper()
-	text, err := os.ReadFile(u.Log())
-	u.story.Must(err)
-	return string(text)
+	return string(checktest.Must(os.ReadFile(u.Log()))(u.story))
 }
 
 // forbidden fails if Usher was refused anything: the chart's roles must suffice.

@@ -35,7 +35,8 @@ func Words[S any](scene func(S) *Scene, words map[string]func(S, string)) map[st
 		// "delete KIND/NAME PROPAGATION", as its kind does if none is said.
 		"delete": func(s *Scene, rest string) {
 			ref, how := cut(rest)
-			s.Must(s.Delete(s.Context(), s.Ref(ref), &client.DeleteOptions{PropagationPolicy: propagation(how)}))
+			options := list.Map(strings.Fields(how), func(how string) client.DeleteOption { return client.PropagationPolicy(how) })
+			s.Must(s.Delete(s.Context(), s.Ref(ref), options...))
 		},
 		"gone":          func(s *Scene, ref string) { s.Gone(s.Ref(ref)) },
 		"has":           func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) },
@@ -67,13 +68,6 @@ func cut(text string) (first, rest string) {
 		return text[:end], text[end+1:]
 	}
 	return text, ""
-}
-
-func propagation(how string) *metav1.DeletionPropagation {
-	if how == "" {
-		return nil
-	}
-	return new(metav1.DeletionPropagation(how))
 }
 
 // Texts are those of "one | the other".
