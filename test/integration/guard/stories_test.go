@@ -103,11 +103,8 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"going": func(s *story, name string) {
 		s.Same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
 	},
-	"note Pods": func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) },
-	"same Pods": func(s *story, _ string) {
-		slices.Sort(s.noted)
-		s.Same("the Pods in Services", slices.Sorted(slices.Values(callers.inServices(s.Namespace))), s.noted)
-	},
+	"note Pods":        func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) },
+	"same Pods":        func(s *story, _ string) { s.Same("the Pods in Services", callers.inServices(s.Namespace), s.noted) },
 	"no condition but": (*story).onlyCondition,
 
 	// What callers have.
@@ -171,9 +168,7 @@ func (s *story) listed(count string, listed func() []types.UID) {
 func (s *story) served(count string) {
 	s.listed(count, func() []types.UID { return callers.inServices(s.Namespace) })
 	for _, pod := range s.Pods() {
-		if !slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: usherv1alpha1.ConditionRegistered}) {
-			s.Fatalf("Pod %s has the gates %v", pod.Name, pod.Spec.ReadinessGates)
-		}
+		s.Has(&pod, "spec: {readinessGates: [{conditionType: usher.dev/registered}]}")
 	}
 }
 
@@ -246,9 +241,8 @@ func (s *story) evict(name string) {
 func (s *story) refused(rest string) error {
 	name, text, _ := strings.Cut(rest, " ")
 	once := checktest.Must(kubernetes.NewForConfig(plane.RESTConfig()))(s)
-	body := checktest.Must(json.Marshal(policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: name}}))(s)
 	err := once.CoreV1().RESTClient().Post().Namespace(s.Namespace).Resource("pods").Name(name).SubResource("eviction").
-		MaxRetries(0).Body(body).SetHeader("Content-Type", "application/json").Do(s.Context()).Error()
+		MaxRetries(0).Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name}}).Do(s.Context()).Error()
 	if apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), text) {
 		return nil
 	}

@@ -174,11 +174,11 @@ func (w *witness) readyIn(namespace string) (found []types.UID) {
 	return found
 }
 
-// inServices is readyIn for stories.
+// inServices is readyIn for stories, in order.
 func (w *witness) inServices(namespace string) []types.UID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.readyIn(namespace)
+	return slices.Sorted(slices.Values(w.readyIn(namespace)))
 }
 
 // tooEarly are the Pods of a namespace whose containers ended too early.
