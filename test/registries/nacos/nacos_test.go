@@ -31,20 +31,16 @@ import (
 // slowly, and a namespace for each of them.
 func TestServer(t *testing.T) {
 	s := start(t, nil)
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *server)
-	}{
-		{"conformance", testConformance},
-		{"changes of the console are undone", testConsole},
-		{"an address that another entry has", testAddressOfAnother},
-		{"a service of ephemeral instances", testEphemeralService},
-		{"3000 entries", testMany},
-		{"traffic", testTraffic},
-		{"health checks", testHealthCheck},
-	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, s) })
-	}
+	t.Run("conformance", func(t *testing.T) { testConformance(t, s) })
+	t.Run("changes of the console are undone", func(t *testing.T) { testConsole(t, s) })
+	t.Run("an address that another entry has", func(t *testing.T) { testAddressOfAnother(t, s) })
+	t.Run("a service of ephemeral instances", func(t *testing.T) { testEphemeralService(t, s) })
+	t.Run("3000 entries", func(t *testing.T) {
+		_, r := s.connect(t)
+		registrytest.PutMany(t, r, 3000)
+	})
+	t.Run("traffic", func(t *testing.T) { testTraffic(t, s) })
+	t.Run("health checks", func(t *testing.T) { testHealthCheck(t, s) })
 }
 
 func testConformance(t *testing.T, s *server) {
@@ -150,12 +146,6 @@ func TestUsers(t *testing.T) {
 		registrytest.Check(t, name+": ping", r.Ping(registrytest.Bounded(t)), test.want)
 		registrytest.Check(t, name+": apply", registrytest.TryPut(t, r, registrytest.Entry(name)), test.want)
 	}
-}
-
-// testMany writes 3000 entries.
-func testMany(t *testing.T, s *server) {
-	_, r := s.connect(t)
-	registrytest.PutMany(t, r, 3000)
 }
 
 // testTraffic rolls instances under a caller that polls Nacos's client API, as clients
