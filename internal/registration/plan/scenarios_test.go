@@ -367,6 +367,9 @@ func (b registryBuilder) state(change func(*RegistryState)) {
 	b.f.Registries[b.name] = state
 }
 
+// fails means that the registry does not list.
+func (b registryBuilder) fails(err error) { b.f.Listings[target(b.name)] = Listing{Err: err} }
+
 func (b registryBuilder) rule(names string, admits, shared bool) {
 	b.state(func(s *RegistryState) {
 		s.Rules = append(s.Rules, ServiceRule{Names: strings.Fields(names), Admits: admits, Shared: shared})
@@ -375,9 +378,7 @@ func (b registryBuilder) rule(names string, admits, shared bool) {
 
 // registryWords are what can be said about a Registry.
 var registryWords = map[string]func(b registryBuilder, value string){
-	"down": func(b registryBuilder, _ string) {
-		b.f.Listings[target(b.name)] = Listing{Err: registry.Transient(errors.New("connection refused"))}
-	},
+	"down":      func(b registryBuilder, _ string) { b.fails(registry.Transient(errors.New("connection refused"))) },
 	"missing":   func(b registryBuilder, _ string) { delete(b.f.Registries, b.name) },
 	"denied":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Denied = true }) },
 	"leaving":   func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Leaving = true }) },
@@ -388,9 +389,7 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"refuses": func(b registryBuilder, why string) {
 		b.state(func(s *RegistryState) { s.Err = registry.Permanent(errors.New(why)) })
 	},
-	"unlistable": func(b registryBuilder, why string) {
-		b.f.Listings[target(b.name)] = Listing{Err: registry.OneService(registry.Permanent(errors.New(why)))}
-	},
+	"unlistable": func(b registryBuilder, why string) { b.fails(registry.OneService(registry.Permanent(errors.New(why)))) },
 	// new is one that has recorded nobody.
 	"new": func(b registryBuilder, _ string) {
 		b.f.Registrations[0].Status.Targets = nil
@@ -426,7 +425,7 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"lists": func(b registryBuilder, failure string) {
 		b.f.Listings[target(b.name)] = Listing{Entries: []registry.Entry{}}
 		if failure != "nothing" {
-			b.f.Listings[target(b.name)] = Listing{Err: registry.Transient(errors.New(failure))}
+			b.fails(registry.Transient(errors.New(failure)))
 		}
 	},
 	"readOnly": func(b registryBuilder, pod string) {

@@ -27,23 +27,20 @@ import (
 // TestServer uses one server for all tests, since it starts slowly.
 func TestServer(t *testing.T) {
 	s := start(t)
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *server)
-	}{
-		{"conformance", testConformance},
-		{"changes of others are undone", testOthers},
-		{"the next connector knows what was written", testSuccessor},
-		{"renewals", testRenewals},
-		{"3000 entries", testMany},
-		{"traffic", testTraffic},
-		{"restart", testRestart},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+	play := func(name string, test func(*testing.T, *server)) {
+		t.Run(name, func(t *testing.T) {
 			s.empty(t)
-			test.run(t, s)
+			test(t, s)
 		})
 	}
+	play("conformance", testConformance)
+	play("changes of others are undone", testOthers)
+	play("the next connector knows what was written", testSuccessor)
+	play("renewals", testRenewals)
+	// They are listed before they are in the cache.
+	play("3000 entries", func(t *testing.T, s *server) { registrytest.PutMany(t, s.connect(t), 3000) })
+	play("traffic", testTraffic)
+	play("restart", testRestart)
 }
 
 // testConformance suspends the server's process instead of ending it: Eureka keeps
@@ -115,12 +112,6 @@ func testRenewals(t *testing.T, s *server) {
 		_, err := s.Do(registrytest.Bounded(t), http.MethodGet, "/apps/WEB/a", nil, nil)
 		return registrytest.Unless(err != nil, "the instance is still there")
 	})
-}
-
-// testMany writes 3000 entries, and lists them before they are in the cache.
-func testMany(t *testing.T, s *server) {
-	r := s.connect(t)
-	registrytest.PutMany(t, r, 3000)
 }
 
 // testTraffic rolls instances under a caller that queries the application, as Eureka
