@@ -32,7 +32,7 @@ const (
 	// defaultWorkers bounds the requests about Pods that one pass has in flight.
 	defaultWorkers = 32
 	// patchTime is how long a pass begins patches of Pods, before and after the registries change;
-	// urgentPatchTime as soon as another Pod waits to leave its registries.
+	// urgentPatchTime as soon as a Pod ends that registries may list.
 	patchTime       = 200 * time.Millisecond
 	urgentPatchTime = 50 * time.Millisecond
 	// soon is when the next pass follows one during which somebody changed an object. The

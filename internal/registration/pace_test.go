@@ -61,43 +61,38 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestPodsThatGoAreUrgent: they shorten the pause of their own namespace, and the patches before it.
-func TestPodsThatGoAreUrgent(t *testing.T) {
+// TestPodsThatEndAreUrgent: they shorten the pause of their own namespace, and the patches before it.
+func TestPodsThatEndAreUrgent(t *testing.T) {
 	const worked = 100 * time.Millisecond
-	for how, change := range map[string]func(*corev1.Pod){
-		"deleted": func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: epoch} },
-		"at a hook": func(pod *corev1.Pod) {
-			pod.Labels = map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StatePreparingDelete)}
-		},
-		"guarded": func(pod *corev1.Pod) {
-			pod.Annotations = map[string]string{usherv1alpha1.AnnotationDeletionRequest: "{}"}
-		},
-	} {
-		clock := clocktesting.NewFakePassiveClock(epoch)
-		r := &Reconciler{clock: clock, notes: map[string]*notes{}, gathered: map[string]time.Time{}}
-		pass := func(namespace string) *pass { return &pass{Reconciler: r, notes: r.notesOf(namespace), spent: worked} }
-		for _, paused := range []string{namespace, "another"} {
-			pass(paused).pause()
-		}
-		update := func(older, newer *corev1.Pod) {
-			r.ofPods().Update(t.Context(), event.UpdateEvent{ObjectOld: older, ObjectNew: newer}, &noted{})
-		}
-		stays := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "a", Finalizers: []string{usherv1alpha1.Finalizer}}}
-		goes := stays.DeepCopy()
-		change(goes)
-		update(stays, stays)
-		checktest.Same(t, "the pause while Pods stay", restFactor*worked, r.pauseLeft(namespace))
-		checktest.Same(t, "how long patches begin", patchTime, pass(namespace).patchTime())
-		update(stays, goes)
-		checktest.Same(t, "the pause once one is "+how, worked, r.pauseLeft(namespace))
-		checktest.Same(t, "how long patches begin then", urgentPatchTime, pass(namespace).patchTime())
-		clock.SetTime(epoch.Add(worked))
-		checktest.Same(t, "the pause when it is over", 0, r.pauseLeft(namespace))
-		pass(namespace).pause()
-		update(goes, goes)
-		checktest.Same(t, "the next pause, while one that goes changes", restFactor*worked, r.pauseLeft(namespace))
-		checktest.Same(t, "that of another namespace", (restFactor-1)*worked, r.pauseLeft("another"))
+	clock := clocktesting.NewFakePassiveClock(epoch)
+	r := &Reconciler{clock: clock, notes: map[string]*notes{}, gathered: map[string]time.Time{}}
+	pass := func(namespace string) *pass { return &pass{Reconciler: r, notes: r.notesOf(namespace), spent: worked} }
+	for _, paused := range []string{namespace, "another"} {
+		pass(paused).pause()
 	}
+	update := func(older, newer *corev1.Pod) {
+		r.ofPods().Update(t.Context(), event.UpdateEvent{ObjectOld: older, ObjectNew: newer}, &noted{})
+	}
+	stays := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "a", Finalizers: []string{usherv1alpha1.Finalizer}}}
+	held, ends := stays.DeepCopy(), stays.DeepCopy()
+	held.Labels = map[string]string{appsv1alpha1.LabelLifecycleState: string(appsv1alpha1.StatePreparingDelete)}
+	ends.DeletionTimestamp = &metav1.Time{Time: epoch}
+	free := ends.DeepCopy()
+	free.Finalizers = nil
+	for _, newer := range []*corev1.Pod{stays, held, free} {
+		update(stays, newer)
+	}
+	checktest.Same(t, "the pause while none ends that may be listed", restFactor*worked, r.pauseLeft(namespace))
+	checktest.Same(t, "how long patches begin", patchTime, pass(namespace).patchTime())
+	update(held, ends)
+	checktest.Same(t, "the pause once one ends", worked, r.pauseLeft(namespace))
+	checktest.Same(t, "how long patches begin then", urgentPatchTime, pass(namespace).patchTime())
+	clock.SetTime(epoch.Add(worked))
+	checktest.Same(t, "the pause when it is over", 0, r.pauseLeft(namespace))
+	pass(namespace).pause()
+	update(ends, ends)
+	checktest.Same(t, "the next pause, while one that ends changes", restFactor*worked, r.pauseLeft(namespace))
+	checktest.Same(t, "that of another namespace", (restFactor-1)*worked, r.pauseLeft("another"))
 }
 
 // TestListsAreKeptWhileThereIsRoom: what is listed is kept between passes, as far as all namespaces

@@ -23,7 +23,7 @@ import (
 
 const (
 	// restFactor is how many times longer than its own work the pause after a pass is, so
-	// that passes over one namespace take a quarter of a processor. While Pods go the pause is as
+	// that passes over one namespace take a quarter of a processor. While Pods end the pause is as
 	// long as the work, and passes take half a processor.
 	restFactor = 3
 	// maxPause bounds the pause.
@@ -72,8 +72,8 @@ type notes struct {
 	registries    overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
-	// next is when the next pass may begin, and soonest if it is urgent: a Pod waits to leave its
-	// registries.
+	// next is when the next pass may begin, and soonest if it is urgent: a Pod ends that
+	// registries may list.
 	next, soonest time.Time
 	urgent        bool
 	// turn is the Pod whose patch was postponed.
@@ -157,8 +157,7 @@ func (p *pass) timed(step func()) {
 // pause postpones the next pass. To list a large service takes long, whether one Pod has
 // changed or a thousand: without a pause, passes would follow each other, each with next to
 // nothing to do. So a pass that took long is followed by a longer pause, in which changes
-// gather, unless it has left something to the next. A Pod that is to leave its registries shortens
-// the pause.
+// gather, unless it has left something to the next. A Pod that ends shortens the pause.
 func (p *pass) pause() {
 	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay && !p.postponed {
 		now := p.clock.Now()
@@ -180,7 +179,7 @@ func (r *Reconciler) pauseLeft(namespace string) time.Duration {
 	return left
 }
 
-// hurry shortens the pause: somebody waits for a Pod to leave its registries.
+// hurry shortens the pause: a Pod ends that registries may list.
 func (r *Reconciler) hurry(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

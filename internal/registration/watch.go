@@ -126,15 +126,16 @@ func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
 	return reachable(older) != reachable(newer)
 }
 
-// ofPods handles events of Pods. One that begins to go is urgent, and later changes of it are not, so
-// that a Pod that is changed all the time does not have passes follow each other.
+// ofPods handles events of Pods. One that is being deleted, and may be listed, is urgent: its process
+// ends. Later changes of it are not, so that a Pod that is changed all the time does not have passes
+// follow each other.
 func (r *Reconciler) ofPods() handler.EventHandler {
 	every := each(r.ofPod)
 	return handler.Funcs{CreateFunc: every.Create, DeleteFunc: every.Delete, GenericFunc: every.Generic,
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			older, _ := e.ObjectOld.(*corev1.Pod) // A watch of Pods has nothing else.
 			newer, _ := e.ObjectNew.(*corev1.Pod)
-			if plan.Goes(newer) && !plan.Goes(older) {
+			if hasFinalizer(newer) && newer.DeletionTimestamp != nil && older.DeletionTimestamp == nil {
 				r.hurry(newer.Namespace)
 			}
 			every.Update(ctx, e, q)

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/podread"
 )
@@ -47,12 +46,6 @@ func readRequest(pod *corev1.Pod) (request *usherv1alpha1.DeletionRequest, evict
 		return nil, request.Eviction
 	}
 	return request, request.Eviction
-}
-
-// Goes reports whether the Pod is to leave its registries for good.
-func Goes(pod *corev1.Pod) bool {
-	request, _ := readRequest(pod)
-	return pod.DeletionTimestamp != nil || request != nil || pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StatePreparingDelete)
 }
 
 // Unguarded reports whether API servers let the Pod go without asking the guard, although a
