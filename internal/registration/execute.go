@@ -404,6 +404,9 @@ func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registr
 // applyOne makes the changes of a target, batch by batch, until one fails as a whole. It
 // returns the refusals of all of them.
 func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
+	if _, down := p.pool.down(c.Target.Registry); down != nil {
+		return down // The removals that were made first have found that out.
+	}
 	object := p.objects[c.Target.Registry]
 	conn, err := p.pool.get(ctx, object, c.Target.Prefix, false)
 	if err != nil {

@@ -221,6 +221,10 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 	if _, err := p.pool.down("discovery"); !errors.Is(err, down) {
 		t.Errorf("the registry is down with %v", err)
 	}
+	again := plan.Changes{Target: plan.Target{Registry: "discovery"}, Joins: []registry.Change{{Op: registry.Put, Entry: entryOf("a")}}}
+	if err := p.applyOne(t.Context(), again); !errors.Is(err, down) || len(b.sizes) != 2 {
+		t.Errorf("after that, changes fail with %v, and %d batches were sent", err, len(b.sizes))
+	}
 }
 
 // TestPodsThatEndGoFirst: their entries leave before anything is read for the Pods that join.
