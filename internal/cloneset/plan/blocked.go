@@ -13,6 +13,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -207,14 +208,8 @@ func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
 	if seen := pod.Status.ObservedGeneration; seen > 0 && seen < pod.Generation {
 		return nil
 	}
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			if stuckReason(pod, &list[i]) != "" {
-				return &list[i]
-			}
-		}
-	}
-	return nil
+	is := func(s *corev1.ContainerStatus) bool { return stuckReason(pod, s) != "" }
+	return cmp.Or(list.Find(pod.Status.InitContainerStatuses, is), list.Find(pod.Status.ContainerStatuses, is))
 }
 
 // stuckReason is why a container is stuck; "" if it is not.

@@ -115,11 +115,7 @@ func (p *pass) victims(count int) []*podState {
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
 	out := counts.pick(old, surplusOld)
 	out = append(out, counts.pick(updated, count-len(out))...)
-	gone := make(map[*podState]bool, len(out))
-	for _, v := range out {
-		gone[v] = true
-	}
-	kept := slices.DeleteFunc(old, func(v *podState) bool { return gone[v] })
+	kept := slices.DeleteFunc(old, sets.New(out...).Has)
 	return append(out, counts.pick(kept, count-len(out))...)
 }
 

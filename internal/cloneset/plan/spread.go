@@ -110,12 +110,7 @@ func (c *domainCounts) pick(pods []*podState, count int) []*podState {
 	groups := c.groups(pods)
 	out := make([]*podState, 0, min(count, len(pods)))
 	for len(out) < min(count, len(pods)) {
-		best := groups[0]
-		for _, other := range groups[1:] {
-			if compare(other, best) < 0 {
-				best = other
-			}
-		}
+		best := slices.MinFunc(groups, compare)
 		out = append(out, best.pods[0])
 		add(best.domains, -1)
 		if best.pods = best.pods[1:]; len(best.pods) == 0 {
@@ -147,13 +142,9 @@ func (c *domainCounts) groups(pods []*podState) []*group {
 
 // compare decides which group's first Pod goes first.
 func compare(a, b *group) int {
-	if order := byUse(a.pods[0], b.pods[0]); order != 0 {
+	byCount := func(a, b *int) int { return cmp.Compare(*a, *b) }
+	if order := cmp.Or(byUse(a.pods[0], b.pods[0]), slices.CompareFunc(b.domains, a.domains, byCount)); order != 0 {
 		return order
-	}
-	for i := range a.domains {
-		if order := cmp.Compare(*b.domains[i], *a.domains[i]); order != 0 {
-			return order
-		}
 	}
 	return byAge(a.pods[0], b.pods[0])
 }

@@ -24,16 +24,6 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// readinessGates returns the readiness gates of a set's new Pods. The controller creates
-// the Pods, so it adds the gates itself: no webhook is needed.
-func readinessGates(hooks lifecycle.Hooks) []corev1.PodConditionType {
-	gates := []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady}
-	if hooks.InPlaceUpdate.MarkPodNotReady || hooks.PreDelete.MarkPodNotReady {
-		gates = append(gates, apps.ConditionPodReady)
-	}
-	return gates
-}
-
 // PodManifest builds a Pod from the raw template of a revision, so that fields which this
 // program's libraries do not know reach the API server.
 func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.Time) *unstructured.Unstructured {
@@ -43,13 +33,14 @@ func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 	if spec == nil {
 		spec = map[string]any{}
 	}
+	// The controller creates the Pods, so it adds the gates itself: no webhook is needed.
+	own := []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady}
+	if hooks := lifecycle.FromSpec(set.Spec.Lifecycle); hooks.InPlaceUpdate.MarkPodNotReady || hooks.PreDelete.MarkPodNotReady {
+		own = append(own, apps.ConditionPodReady)
+	}
 	gates, _ := spec["readinessGates"].([]any)
-	for _, gate := range readinessGates(lifecycle.FromSpec(set.Spec.Lifecycle)) {
-		present := slices.ContainsFunc(gates, func(g any) bool {
-			m, _ := g.(map[string]any)
-			return m["conditionType"] == string(gate)
-		})
-		if !present {
+	for _, gate := range own {
+		if indexOf(gates, "conditionType", string(gate)) < 0 {
 			gates = append(gates, map[string]any{"conditionType": string(gate)})
 		}
 	}
@@ -109,19 +100,23 @@ func mountClaims(spec map[string]any, set *apps.CloneSet, id string) {
 		volume := map[string]any{
 			"name": name, "persistentVolumeClaim": map[string]any{"claimName": plan.ClaimName(name, set.Name, id)},
 		}
-		at := slices.IndexFunc(volumes, func(v any) bool {
-			m, _ := v.(map[string]any)
-			return m["name"] == name
-		})
-		if at < 0 {
+		if at := indexOf(volumes, "name", name); at < 0 {
 			volumes = append(volumes, volume)
-			continue
+		} else {
+			volumes[at] = volume
 		}
-		volumes[at] = volume
 	}
 	if len(volumes) > 0 {
 		spec["volumes"] = volumes
 	}
+}
+
+// indexOf is where a list has an object with that value in a field; below 0 if it has none.
+func indexOf(objects []any, field, value string) int {
+	return slices.IndexFunc(objects, func(object any) bool {
+		members, _ := object.(map[string]any)
+		return members[field] == value
+	})
 }
 
 // revisionLabels are a revision's labels. Where the set's name leaves no room for the hash in

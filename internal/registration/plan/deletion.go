@@ -14,8 +14,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -63,18 +65,16 @@ func (p *pod) requested() bool { return p.request != nil && !p.queued }
 // queueEvictions holds back evictions that PodDisruptionBudgets do not allow yet: the API
 // server counts a Pod only when it is gone, and would let all Pods of a node drain at once.
 func (ix *index) queueEvictions() {
-	queued := map[*pod]bool{}
+	queued := sets.New[*pod]()
 	for _, budget := range ix.Budgets {
 		if selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector); err == nil {
-			for _, p := range ix.beyond(ix.allowed(budget, selector), selector) {
-				queued[p] = true
-			}
+			queued.Insert(ix.beyond(ix.allowed(budget, selector), selector)...)
 		}
 	}
 	for _, p := range ix.pods {
 		// One that is about to be taken back begins no drain any more.
 		late := p.request != nil && !p.drains() && !ix.Now.Before(p.expiry())
-		if held := late || queued[p]; p.queued != held {
+		if held := late || queued.Has(p); p.queued != held {
 			p.queued = held
 			p.hooks = hooksAt(p)
 			p.settled = p.isSettled()
@@ -85,13 +85,10 @@ func (ix *index) queueEvictions() {
 // allowed is how many Pods the budget allows to disrupt. Its status may be older than what the
 // Pods show: those that have stopped being Ready since count already.
 func (ix *index) allowed(budget *policyv1.PodDisruptionBudget, selector labels.Selector) int {
-	healthy := 0
-	for _, p := range ix.pods {
-		if p.DeletionTimestamp == nil && podread.Status(p.Pod, corev1.PodReady) == corev1.ConditionTrue && selector.Matches(labels.Set(p.Labels)) {
-			healthy++
-		}
-	}
-	return int(budget.Status.DisruptionsAllowed) - max(0, int(budget.Status.CurrentHealthy)-healthy)
+	healthy := list.Only(ix.pods, func(p *pod) bool {
+		return p.DeletionTimestamp == nil && podread.IsTrue(p.Pod, corev1.PodReady) && selector.Matches(labels.Set(p.Labels))
+	})
+	return int(budget.Status.DisruptionsAllowed) - max(0, int(budget.Status.CurrentHealthy)-len(healthy))
 }
 
 // beyond returns the evictions that have to wait if so many may drain at a time. The
@@ -101,8 +98,7 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 	for _, p := range ix.pods {
 		switch {
 		// One that is not Ready does not count as healthy any more.
-		case !p.evicted, podread.Status(p.Pod, corev1.PodReady) != corev1.ConditionTrue,
-			!selector.Matches(labels.Set(p.Labels)):
+		case !p.evicted, !podread.IsTrue(p.Pod, corev1.PodReady), !selector.Matches(labels.Set(p.Labels)):
 		case p.drains():
 			allowed--
 		case p.request != nil: // a CloneSet has budgets of its own

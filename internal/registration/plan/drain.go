@@ -98,12 +98,8 @@ func ReadRecord(pod *corev1.Pod) *Record {
 // plausible reports whether times can be moved and written again: somebody else may have written
 // the record, and JSON has no year beyond 9999.
 func (r *Record) plausible() bool {
-	for _, at := range slices.AppendSeq([]time.Time{r.At, r.Began, r.Until}, maps.Values(r.Gone)) {
-		if at.Year() > 9000 {
-			return false
-		}
-	}
-	return true
+	times := slices.AppendSeq([]time.Time{r.At, r.Began, r.Until}, maps.Values(r.Gone))
+	return !slices.ContainsFunc(times, func(at time.Time) bool { return at.Year() > 9000 })
 }
 
 // saidBy reports whether the other record says the same, and holds the Pod as long.

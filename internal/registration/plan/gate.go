@@ -29,9 +29,7 @@ func (ix *index) gated(t Target) bool { return ix.Registries[t.Registry].Gated }
 
 // HasGate reports whether the Pod is not Ready without Usher's condition.
 func HasGate(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.ReadinessGates, func(gate corev1.PodReadinessGate) bool {
-		return gate.ConditionType == usherv1alpha1.ConditionRegistered
-	})
+	return slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: usherv1alpha1.ConditionRegistered})
 }
 
 // answered reports whether the kubelet has answered a turn of the gate.

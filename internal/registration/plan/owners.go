@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -168,15 +169,11 @@ func addRule(service string, shared bool, namespaces ...string) string {
 // rule is the first one that names the service; nil if none does.
 func (s RegistryState) rule(service string) *ServiceRule {
 	service = s.folded(service)
-	for i := range s.Rules {
-		if slices.ContainsFunc(s.Rules[i].Names, func(name string) bool {
-			start, any := strings.CutSuffix(s.folded(name), "*")
-			return start == service || any && strings.HasPrefix(service, start)
-		}) {
-			return &s.Rules[i]
-		}
+	names := func(name string) bool {
+		start, any := strings.CutSuffix(s.folded(name), "*")
+		return start == service || any && strings.HasPrefix(service, start)
 	}
-	return nil
+	return list.Find(s.Rules, func(r *ServiceRule) bool { return slices.ContainsFunc(r.Names, names) })
 }
 
 // holder looks for namespaces that the Registry has recorded in the target: the snapshot's, or

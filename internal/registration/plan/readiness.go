@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -66,10 +67,8 @@ func portOf(pod *corev1.Pod, port intstr.IntOrString) int32 {
 		return port.IntVal
 	}
 	for _, container := range pod.Spec.Containers {
-		for _, candidate := range container.Ports {
-			if candidate.Name == port.StrVal {
-				return candidate.ContainerPort
-			}
+		if named := list.Find(container.Ports, func(p *corev1.ContainerPort) bool { return p.Name == port.StrVal }); named != nil {
+			return named.ContainerPort
 		}
 	}
 	return 0

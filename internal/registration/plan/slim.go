@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -39,12 +40,7 @@ func Slim(pod *corev1.Pod) *corev1.Pod {
 	if len(ports) > 0 {
 		short.Spec.Containers = []corev1.Container{{Ports: ports}}
 	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; readsCondition(pod, c.Type) {
-			short.Status.Conditions = append(short.Status.Conditions, *c)
-		}
-	}
-	short.Status.Conditions = slices.Clip(short.Status.Conditions)
+	short.Status.Conditions = slices.Clip(list.Only(pod.Status.Conditions, func(c corev1.PodCondition) bool { return readsCondition(pod, c.Type) }))
 	return short
 }
 

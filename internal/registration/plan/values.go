@@ -114,22 +114,11 @@ func podField(pod *corev1.Pod, path string) (value string, ok bool) {
 		}
 		return value, ok
 	}
-	switch path {
-	case "metadata.name":
-		value = pod.Name
-	case "metadata.namespace":
-		value = pod.Namespace
-	case "metadata.uid":
-		value = string(pod.UID)
-	case "spec.nodeName":
-		value = pod.Spec.NodeName
-	case "spec.serviceAccountName":
-		value = pod.Spec.ServiceAccountName
-	case "status.podIP":
-		value = pod.Status.PodIP
-	case "status.hostIP":
-		value = pod.Status.HostIP
-	}
+	value = map[string]string{
+		"metadata.name": pod.Name, "metadata.namespace": pod.Namespace, "metadata.uid": string(pod.UID),
+		"spec.nodeName": pod.Spec.NodeName, "spec.serviceAccountName": pod.Spec.ServiceAccountName,
+		"status.podIP": pod.Status.PodIP, "status.hostIP": pod.Status.HostIP,
+	}[path]
 	return value, value != ""
 }
 
