@@ -28,6 +28,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -406,13 +407,8 @@ func after(w *forecast.Wave) string {
 func waveText(w *forecast.Wave) string {
 	var parts []string
 	for _, d := range doings {
-		var names []string
-		for _, step := range w.Pods {
-			if step.Does == d.does {
-				names = append(names, step.Pod)
-			}
-		}
-		if len(names) > 0 {
+		if steps := list.Only(w.Pods, func(s forecast.Step) bool { return s.Does == d.does }); len(steps) > 0 {
+			names := list.Map(steps, func(s forecast.Step) string { return s.Pod })
 			parts = append(parts, d.text+": "+forecast.Names(names))
 		}
 	}

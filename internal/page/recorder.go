@@ -177,13 +177,8 @@ func (r *Recorder) earlier(present Segment, pod *view.Pod) []Segment {
 
 // segmentOf is how a Pod is.
 func segmentOf(at int64, pod *view.Pod) Segment {
-	s := Segment{At: at, State: pod.State, Ready: pod.Ready}
-	for _, e := range pod.Entries {
-		if e.Listed == "True" {
-			s.In = append(s.In, e.Registry)
-		}
-	}
-	return s
+	listed := list.Only(pod.Entries, func(e view.Entry) bool { return e.Listed == "True" })
+	return Segment{At: at, State: pod.State, Ready: pod.Ready, In: list.Map(listed, func(e view.Entry) string { return e.Registry })}
 }
 
 func (s *Segment) same(other *Segment) bool {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -151,17 +152,11 @@ func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1
 	patches = slices.Concat(patches[turn:], patches[:turn])
 	patched, late := make([]*corev1.Pod, len(patches)), make([]bool, len(patches))
 	began := p.clock.Now()
-	var group errgroup.Group
-	group.SetLimit(p.options.Workers)
-	for i := range patches {
-		group.Go(func() error {
-			if late[i] = p.clock.Now().Sub(began) >= p.patchTime(); !late[i] {
-				patched[i] = p.patchPod(ctx, &patches[i])
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // Each failure asks for another pass itself.
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), p.options.Workers, len(patches), func(i int) {
+		if late[i] = p.clock.Now().Sub(began) >= p.patchTime(); !late[i] {
+			patched[i] = p.patchPod(ctx, &patches[i]) // each failure asks for another pass itself
+		}
+	})
 	if first := slices.Index(late, true); first >= 0 {
 		p.notes.turn, p.postponed, p.unpatched = patches[first].Pod.Name, true, true
 		p.again(batchDelay)
@@ -283,15 +278,14 @@ func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.Namespac
 }
 
 // ofSilentNodes returns the removals of entries whose Pods are on silent nodes.
-func (p *pass) ofSilentNodes(leaves []registry.Change) (removals []registry.Change) {
-	for _, change := range leaves {
-		if at, found := p.find(change.Entry.Owner.Pod); found {
-			if _, silent := plan.Silent(p.snapshot.Pods[at]); silent {
-				removals = append(removals, change)
-			}
+func (p *pass) ofSilentNodes(leaves []registry.Change) []registry.Change {
+	return list.Only(leaves, func(change registry.Change) bool {
+		at, found := p.find(change.Entry.Owner.Pod)
+		if found {
+			_, found = plan.Silent(p.snapshot.Pods[at])
 		}
-	}
-	return removals
+		return found
+	})
 }
 
 // refreshPod puts the API server's version of a Pod into the snapshot, and reports whether

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
@@ -76,13 +77,10 @@ func (r *Reconciler) leavingRegistries(ctx context.Context, _ client.Object) []c
 	if err != nil {
 		return nil
 	}
-	var requests []ctrl.Request
-	for _, object := range objects {
-		if object.DeletionTimestamp != nil {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-		}
-	}
-	return requests
+	leaving := list.Only(objects, func(r *usherv1alpha1.Registry) bool { return r.DeletionTimestamp != nil })
+	return list.Map(leaving, func(r *usherv1alpha1.Registry) ctrl.Request {
+		return ctrl.Request{NamespacedName: client.ObjectKeyFromObject(r)}
+	})
 }
 
 // ReconcileRegistry probes one Registry, and writes into its status whether it answers.
@@ -176,14 +174,11 @@ func (r *Reconciler) free(ctx context.Context, object *usherv1alpha1.Registry) (
 	if err != nil {
 		return false, err
 	}
-	var users []string
+	users := list.Map(object.Status.Users, func(u usherv1alpha1.RegistryUser) string { return u.Namespace + "/" + u.Registration })
 	for _, registration := range registrations {
 		if recordedAt(registration, object.Name) {
 			users = append(users, registration.Namespace+"/"+registration.Name)
 		}
-	}
-	for _, u := range object.Status.Users {
-		users = append(users, u.Namespace+"/"+u.Registration)
 	}
 	next := object.DeepCopy()
 	switch {

@@ -144,7 +144,8 @@ func (w *waiter) notReady() {
 		one.Since = ready.LastTransitionTime.Time
 	}
 	scheduled := podread.Condition(w.pod, corev1.PodScheduled)
-	switch container := waitingContainer(w.pod); {
+	container := list.Find(containerStatuses(w.pod), func(c *corev1.ContainerStatus) bool { return c.State.Waiting != nil })
+	switch {
 	case w.pod.Status.Phase == corev1.PodFailed:
 		one.What = strings.TrimSpace("has failed: " + w.pod.Status.Reason + " " + w.pod.Status.Message)
 		w.trouble = true
@@ -159,10 +160,6 @@ func (w *waiter) notReady() {
 		}
 	}
 	w.out = append(w.out, one)
-}
-
-func waitingContainer(pod *corev1.Pod) *corev1.ContainerStatus {
-	return list.Find(containerStatuses(pod), func(c *corev1.ContainerStatus) bool { return c.State.Waiting != nil })
 }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.

@@ -3,6 +3,7 @@
 package hook
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,12 +109,11 @@ func ready(pod *corev1.Pod) bool {
 }
 
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
+	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if at < 0 {
+		return nil
 	}
-	return nil
+	return &pod.Status.Conditions[at]
 }
 
 // Key is what holds a Pod at a gate: a label with a value, or a finalizer, as

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -254,10 +255,9 @@ func rawOrEmpty(raw []byte) []byte {
 
 // Condition returns a condition of the status; nil if it lacks it.
 func (s *CloneSetStatus) Condition(kind CloneSetConditionType) *CloneSetCondition {
-	for i := range s.Conditions {
-		if s.Conditions[i].Type == kind {
-			return &s.Conditions[i]
-		}
+	at := slices.IndexFunc(s.Conditions, func(c CloneSetCondition) bool { return c.Type == kind })
+	if at < 0 {
+		return nil
 	}
-	return nil
+	return &s.Conditions[at]
 }

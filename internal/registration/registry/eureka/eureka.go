@@ -305,15 +305,10 @@ type renewal struct {
 // keep starts to renew Usher's listed instances, including those of other clusters: in
 // other kinds of registry, they would not expire either.
 func (r *Registry) keep(app string, entries []registry.Entry) {
-	var ids []string
-	for _, e := range entries {
-		if e.Owner != (registry.Owner{}) {
-			ids = append(ids, e.ID)
-		}
-	}
+	ours := list.Only(entries, func(e registry.Entry) bool { return e.Owner != registry.Owner{} })
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.renewed[app] = renewal{ids: ids, listed: r.clock.Now()}
+	r.renewed[app] = renewal{ids: list.Map(ours, func(e registry.Entry) string { return e.ID }), listed: r.clock.Now()}
 }
 
 // renewUntil renews at every tick, until the context ends.

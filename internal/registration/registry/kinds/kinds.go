@@ -76,7 +76,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 		{"haproxy", tls(), true, false, of(spec.HAProxy, haproxy.FromSpec)},
 		{"nacos", tls(login...), true, false, of(spec.Nacos, nacos.FromSpec)},
 		{"service", nil, true, true, of(spec.Service, service.FromSpec(in.Reader, namespace))},
-		{"webhook", keys{webhook.KeyHMAC, webhook.KeyCA}, false, false, of(spec.Webhook, webhook.FromSpec)},
+		{"webhook", keys{webhook.KeyHMAC, credentials.KeyCA}, false, false, of(spec.Webhook, webhook.FromSpec)},
 		{"xds", nil, true, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
 		{"zookeeper", tls(login...), false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
 	}

@@ -19,17 +19,13 @@ import (
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
-// Keys of the credentials Secret.
-const (
-	// KeyHMAC signs every request.
-	KeyHMAC = "hmac"
-	// KeyCA is the PEM bundle that verifies the server's certificate. Default: the
-	// system's roots.
-	KeyCA = "ca.crt"
-)
+// KeyHMAC is the key of the credentials Secret that signs every request. For https the Secret
+// may also hold credentials.KeyCA.
+const KeyHMAC = "hmac"
 
 // Headers of every request.
 const (
@@ -114,7 +110,7 @@ func New(url string, secret map[string][]byte) (*Registry, error) {
 		Field: "webhook.url", Example: "https://host/path", Address: url,
 		Hint: "the key " + KeyHMAC + " of the credentials Secret",
 		// The protocol signs requests and uses no client certificates.
-		Secret: map[string][]byte{KeyCA: secret[KeyCA]},
+		Secret: map[string][]byte{credentials.KeyCA: secret[credentials.KeyCA]},
 	})
 	if err != nil {
 		return nil, err
