@@ -25,6 +25,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // This file is what a pass does differently for a CloneSet that is being deleted.
@@ -193,7 +194,7 @@ func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, o
 	left.Deferred = deferralsAfter(s, outcomes, r.Clock.Now())
 	r.memory(keyOf(set)).deferrals = left.Deferred
 	for _, known := range left.Deferred {
-		until = plan.Earlier(until, known.Until)
+		until = list.Earliest(until, known.Until)
 	}
 	return until
 }

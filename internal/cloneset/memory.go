@@ -22,6 +22,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -259,7 +260,7 @@ func (m *memory) noteDrain(pod *corev1.Pod, now time.Time) time.Time {
 	case !out:
 		delete(m.drains, pod.UID)
 	case !ok || !known.recorded.Equal(&recorded):
-		m.drains[pod.UID] = drain{recorded: recorded, since: plan.Earlier(now, recorded.Add(maxFlight))}
+		m.drains[pod.UID] = drain{recorded: recorded, since: list.Earliest(now, recorded.Add(maxFlight))}
 	}
 	return m.drains[pod.UID].since
 }

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
@@ -195,7 +194,7 @@ func (w *overlay[T]) verifyAt(set types.UID) time.Time {
 		if entry.deleted && entry.created {
 			continue // hidden, whatever the cache shows
 		}
-		first = plan.Earlier(first, entry.at.Add(verifyAfter))
+		first = list.Earliest(first, entry.at.Add(verifyAfter))
 	}
 	return first
 }

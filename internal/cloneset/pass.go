@@ -18,6 +18,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // invalidError means that no plan can be made for a set until someone fixes it.
@@ -96,7 +97,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	tellAt, written := r.tell(ctx, set, &next, outcomes, idle, now)
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
 	for _, at := range []time.Time{due, tellAt, deferredUntil, longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
-		decided.RequeueAt = plan.Earlier(decided.RequeueAt, at)
+		decided.RequeueAt = list.Earliest(decided.RequeueAt, at)
 	}
 	r.recordEvents(set, &decided, blocked, now)
 	r.logPass(ctx, set, &next, blocked, outcomes, now)
@@ -166,7 +167,7 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 		}
 		// A condition and an event report it; only a change of something else fixes it. Whatever
 		// was not refused continues.
-		at = plan.Earlier(at, now.Add(refusedFor))
+		at = list.Earliest(at, now.Add(refusedFor))
 	}
 	if again && len(failures) == 0 {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil

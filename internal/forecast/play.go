@@ -103,9 +103,7 @@ const together = 10
 // nothing will.
 func (p *player) wait(next time.Time) bool {
 	for _, d := range p.due {
-		if next.IsZero() || d.at.Before(next) {
-			next = d.at
-		}
+		next = list.Earliest(next, d.at)
 	}
 	if next.IsZero() {
 		return false

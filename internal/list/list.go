@@ -3,7 +3,10 @@
 // Package list has what package slices lacks.
 package list
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Map is what f makes of each element; nil of none.
 func Map[S, T any](all []S, f func(S) T) []T {
@@ -51,4 +54,14 @@ func By[K comparable, T any](all []T, key func(T) K) map[K]T {
 		out[key(one)] = one
 	}
 	return out
+}
+
+// Earliest is the first of some times; zero ones do not count.
+func Earliest(times ...time.Time) (first time.Time) {
+	for _, at := range times {
+		if first.IsZero() || !at.IsZero() && at.Before(first) {
+			first = at
+		}
+	}
+	return first
 }

@@ -11,6 +11,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/collectors"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -123,7 +124,7 @@ func metricsOf(namespace string, o plan.Outcome, status usherv1alpha1.Registrati
 		if wait.Registry != "" && wait.Pod != "" {
 			at := place{string(wait.Gate), wait.Registry}
 			waiting[at]++
-			since[at] = plan.Earlier(since[at], wait.Since)
+			since[at] = list.Earliest(since[at], wait.Since)
 		}
 	}
 	for at, pods := range waiting {

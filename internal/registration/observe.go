@@ -21,6 +21,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
@@ -164,7 +165,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		}
 		until, down := p.pool.down(r.Name)
 		if down != nil {
-			p.retry = plan.Earlier(p.retry, until)
+			p.retry = list.Earliest(p.retry, until)
 		}
 		p.objects[r.Name] = r
 		kind, settings := kinds.Of(r, p.snapshot.Namespace)
@@ -208,7 +209,7 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 			p.snapshot.Sweep[target] = true
 			at = now.Add(repairOf(object))
 		}
-		next = plan.Earlier(next, at)
+		next = list.Earliest(next, at)
 	}
 	return next
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -55,7 +56,7 @@ type pass struct {
 }
 
 // again asks for another pass after d.
-func (p *pass) again(d time.Duration) { p.retry = plan.Earlier(p.retry, p.clock.Now().Add(d)) }
+func (p *pass) again(d time.Duration) { p.retry = list.Earliest(p.retry, p.clock.Now().Add(d)) }
 
 // notes are what the passes over a namespace remember. They run one at a time.
 type notes struct {
@@ -127,7 +128,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := errors.Join(p.errs...); err != nil {
 		return ctrl.Result{}, err
 	}
-	next := plan.Earlier(decided.RequeueAt, plan.Earlier(sweep, p.retry))
+	next := list.Earliest(decided.RequeueAt, sweep, p.retry)
 	if next.IsZero() {
 		return ctrl.Result{}, nil
 	}

@@ -15,6 +15,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // pass is the state of one pass over a snapshot.
@@ -102,15 +103,7 @@ func (p *pass) counted(v *podState) bool {
 }
 
 // wakeAt asks for a pass at that time or earlier.
-func (p *pass) wakeAt(at time.Time) { p.plan.RequeueAt = Earlier(p.plan.RequeueAt, at) }
-
-// Earlier returns the earlier of two times; one that is zero does not count.
-func Earlier(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
-}
+func (p *pass) wakeAt(at time.Time) { p.plan.RequeueAt = list.Earliest(p.plan.RequeueAt, at) }
 
 // act records the Pod's one action of this pass. A finding of refresh yields to a
 // removal, and mere conditions yield to an update: correcting a condition only to change

@@ -208,7 +208,7 @@ func (p *pass) replace() {
 		if v.fixed {
 			continue
 		}
-		if !p.ledger.takeDown(v, inFlight.room(Earlier(inFlight.oldest, v.created), &p.ledger)) {
+		if !p.ledger.takeDown(v, inFlight.room(list.Earliest(inFlight.oldest, v.created), &p.ledger)) {
 			if p.outOfStarts() {
 				return
 			}
@@ -219,7 +219,7 @@ func (p *pass) replace() {
 			reason = ReasonNodeGoes
 		}
 		p.remove(v, reason)
-		inFlight.oldest = Earlier(inFlight.oldest, v.created)
+		inFlight.oldest = list.Earliest(inFlight.oldest, v.created)
 		if v.leaving {
 			inFlight.taken++ // one that is deleted outright is missing from the surplus instead
 		}

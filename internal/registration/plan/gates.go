@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -75,14 +76,6 @@ func (v *verdict) confirmed(registry string, since, until time.Time) {
 	v.waits = append(v.waits, wait)
 }
 
-// Earlier returns the earlier of two times; either may be unset.
-func Earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // join decides on a hook that opens when every registry lists the Pod.
 func (ix *index) join(p *pod, h hook) verdict {
 	var v verdict
@@ -116,7 +109,7 @@ func (ix *index) limit(r *registration, wait *Waiting, v *verdict) {
 	switch end := limit.end(wait.Since); {
 	case end.IsZero():
 	case ix.Now.Before(end):
-		v.next = Earlier(v.next, end)
+		v.next = list.Earliest(v.next, end)
 	default:
 		wait.Overdue = limit.policy == usherv1alpha1.DeadlineBlock
 		wait.lapsed = !wait.Overdue
@@ -163,7 +156,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 			}
 			r.awaited[t] = true
 			v.wait(wait)
-			v.next = Earlier(v.next, *free)
+			v.next = list.Earliest(v.next, *free)
 			record.Open = record.Open || free.IsZero()
 			record.Until = later(record.Until, *free)
 		}
@@ -180,7 +173,7 @@ func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v
 	}
 	base := Waiting{Registration: strings.Join(p.names, ","), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
 	v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+promised.Format(time.RFC3339)))
-	v.next = Earlier(v.next, promised)
+	v.next = list.Earliest(v.next, promised)
 	record.Until = promised
 }
 

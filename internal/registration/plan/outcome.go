@@ -63,7 +63,7 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 		o.Waiting = append(o.Waiting, v.waiting...)
 		plan.Waiting = append(plan.Waiting, v.waiting...)
 		if !v.passes() {
-			plan.RequeueAt = Earlier(plan.RequeueAt, v.next)
+			plan.RequeueAt = list.Earliest(plan.RequeueAt, v.next)
 		}
 	}
 	return o

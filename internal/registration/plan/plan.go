@@ -112,8 +112,8 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	} else {
 		next = ix.planLiving(p, &patch, plan)
 	}
-	next = Earlier(next, ix.planRequest(p, &patch))
-	plan.RequeueAt = Earlier(plan.RequeueAt, next)
+	next = list.Earliest(next, ix.planRequest(p, &patch))
+	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
 	if !patch.Empty() {
 		plan.Patches = append(plan.Patches, patch)
@@ -150,7 +150,7 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 			h.answer(v, patch)
 			continue
 		}
-		next = Earlier(next, v.next)
+		next = list.Earliest(next, v.next)
 		drains = drains || h.leaving()
 	}
 	ix.planDrain(p, record, stored, drains, patch)
@@ -160,7 +160,7 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	}
 	for _, r := range p.selectedBy {
 		if k := r.kept[p]; k != nil {
-			next = Earlier(next, k.until)
+			next = list.Earliest(next, k.until)
 		}
 	}
 	return next
