@@ -82,7 +82,7 @@ func (r *Reconciler) forget(set types.NamespacedName) {
 	r.pods.drop(m.uid)
 	r.claims.drop(m.uid)
 	r.revisions.drop(m.uid)
-	r.metrics.sets.forget(set)
+	r.metrics.sets.Forget(set)
 	r.memories.Delete(set)
 	if m.gone != "" {
 		r.memory(set).gone = m.gone

@@ -5,7 +5,6 @@ package cloneset
 import (
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,35 +16,36 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/collectors"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // metrics are the controller's Prometheus metrics. docs/metrics.md lists them.
 type metrics struct {
 	// sets reports on each set as its last pass left it.
-	sets    *setCollector
+	sets    *collectors.Left[types.NamespacedName]
 	writes  *prometheus.CounterVec
 	actions *prometheus.CounterVec
 	// parallel is how many Pods of a set are written at a time.
 	parallel prometheus.Gauge
 	updates  prometheus.Histogram
 	passes   prometheus.Histogram
+	now      func() time.Time
 }
+
+// What there is of CloneSets.
+var (
+	kindPods = prometheus.NewDesc("usher_cloneset_pods",
+		"Pods of a CloneSet by lifecycle state, without terminating Pods.", []string{"namespace", "cloneset", "state"}, nil)
+	kindBlocked = prometheus.NewDesc("usher_cloneset_blocked_pods",
+		"Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.",
+		[]string{"namespace", "cloneset", "gate", "key"}, nil)
+	kindWait = prometheus.NewDesc("usher_cloneset_blocked_seconds",
+		"How long the longest-waiting Pod has been at a gate.", []string{"namespace", "cloneset", "gate"}, nil)
+)
 
 func newMetrics(now func() time.Time) *metrics {
 	return &metrics{
-		sets: &setCollector{
-			now:  now,
-			sets: map[types.NamespacedName]setState{},
-			pods: prometheus.NewDesc("usher_cloneset_pods",
-				"Pods of a CloneSet by lifecycle state, without terminating Pods.",
-				[]string{"namespace", "cloneset", "state"}, nil),
-			blocked: prometheus.NewDesc("usher_cloneset_blocked_pods",
-				"Pods that wait at a gate, by the label or finalizer that they wait for; or for a container, by the kubelet's reason.",
-				[]string{"namespace", "cloneset", "gate", "key"}, nil),
-			wait: prometheus.NewDesc("usher_cloneset_blocked_seconds",
-				"How long the longest-waiting Pod has been at a gate.",
-				[]string{"namespace", "cloneset", "gate"}, nil),
-		},
+		now: now, sets: collectors.NewLeft[types.NamespacedName](kindPods, kindBlocked, kindWait),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "usher_cloneset_writes_total",
 			Help: "Write requests to the API server, by result: ok, conflict (the next pass decides again), wait (the API server asks to try again later), error.",
@@ -93,10 +93,10 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 		}
 	}
 	if left.Deletion == plan.LetGo {
-		m.sets.forget(keyOf(set))
+		m.sets.Forget(keyOf(set))
 		return
 	}
-	m.sets.put(keyOf(set), blocked, left.PodInfos)
+	m.sets.Put(keyOf(set), m.ofSet(keyOf(set), blocked, left.PodInfos))
 }
 
 // wrote counts a write by verb and result, and returns its error.
@@ -115,48 +115,39 @@ func (m *metrics) wrote(verb string, err error) error {
 	return err
 }
 
-// setCollector reports on each set. It keeps what the last pass found and computes the
-// metrics at each scrape: a wait grows between scrapes without a pass, and a deleted set
-// leaves nothing behind.
-type setCollector struct {
-	now           func() time.Time
-	pods          *prometheus.Desc
-	blocked, wait *prometheus.Desc
-
-	mu   sync.Mutex
-	sets map[types.NamespacedName]setState
-}
-
-// setState is a set as its last pass left it.
-type setState struct {
-	states map[apps.LifecycleState]int
-	// blocked counts the Pods by gate and key; since is the earliest arrival by gate.
-	blocked map[[2]string]int
-	since   map[string]time.Time
-}
-
 func keyOf(set *apps.CloneSet) types.NamespacedName { return client.ObjectKeyFromObject(set) }
 
-// put records how a pass left a set.
-func (c *setCollector) put(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.PodInfo) {
-	found := setState{states: map[apps.LifecycleState]int{}, blocked: map[[2]string]int{}, since: map[string]time.Time{}}
+// ofSet are the metrics of a set as a pass left it. A wait grows between scrapes without a pass.
+func (m *metrics) ofSet(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.PodInfo) func(to chan<- prometheus.Metric) {
+	states, waiting, since := map[apps.LifecycleState]int{}, map[[2]string]int{}, map[string]time.Time{}
 	for _, pod := range pods {
 		if !pod.Terminating() {
-			found.states[knownState(pod.State())]++
+			states[knownState(pod.State())]++
 		}
 	}
 	for i := range blocked {
 		b := &blocked[i]
 		for _, key := range b.Keys {
-			found.blocked[[2]string{b.Gate, key}]++
+			waiting[[2]string{b.Gate, key}]++
 		}
-		if earliest, ok := found.since[b.Gate]; !b.Since.IsZero() && (!ok || b.Since.Before(earliest)) {
-			found.since[b.Gate] = b.Since
+		if !b.Since.IsZero() {
+			since[b.Gate] = list.Earliest(since[b.Gate], b.Since)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sets[set] = found
+	return func(to chan<- prometheus.Metric) {
+		gauge := func(kind *prometheus.Desc, value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(kind, prometheus.GaugeValue, value, append([]string{set.Namespace, set.Name}, labels...)...)
+		}
+		for state, count := range states {
+			gauge(kindPods, float64(count), string(state))
+		}
+		for at, count := range waiting {
+			gauge(kindBlocked, float64(count), at[0], at[1])
+		}
+		for gate, earliest := range since {
+			gauge(kindWait, max(m.now().Sub(earliest).Seconds(), 0), gate)
+		}
+	}
 }
 
 // knownState returns a Pod's state, or "other" for an unknown one, so that a Pod's label
@@ -167,39 +158,4 @@ func knownState(state apps.LifecycleState) apps.LifecycleState {
 		return state
 	}
 	return "other"
-}
-
-// forget drops a set that is gone.
-func (c *setCollector) forget(set types.NamespacedName) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.sets, set)
-}
-
-// Describe sends the descriptions of the metrics.
-func (c *setCollector) Describe(to chan<- *prometheus.Desc) {
-	to <- c.pods
-	to <- c.blocked
-	to <- c.wait
-}
-
-// Collect sends the metrics as they are now.
-func (c *setCollector) Collect(to chan<- prometheus.Metric) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now()
-	for set, found := range c.sets {
-		gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
-			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, append([]string{set.Namespace, set.Name}, labels...)...)
-		}
-		for state, count := range found.states {
-			gauge(c.pods, float64(count), string(state))
-		}
-		for at, count := range found.blocked {
-			gauge(c.blocked, float64(count), at[0], at[1])
-		}
-		for gate, since := range found.since {
-			gauge(c.wait, max(now.Sub(since).Seconds(), 0), gate)
-		}
-	}
 }

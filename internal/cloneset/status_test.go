@@ -387,7 +387,8 @@ func TestMetricsFollowConventions(t *testing.T) {
 	if first.sets != second.sets || first.writes != second.writes {
 		t.Error("the second one counts apart")
 	}
-	first.sets.put(keyOf(&apps.CloneSet{}), []plan.Blocked{{Gate: "preDelete", Keys: []string{"x"}, Since: now}}, plan.ReadPods([]*corev1.Pod{inState("")}, nil))
+	first.passed(&apps.CloneSet{}, nil, []plan.Blocked{{Gate: "preDelete", Keys: []string{"x"}, Since: now}}, nil,
+		&plan.Snapshot{Now: now, PodInfos: plan.ReadPods([]*corev1.Pod{inState("")}, nil)})
 	first.writes.WithLabelValues("patch", "ok").Inc()
 	first.actions.WithLabelValues("move").Inc()
 	problems, err := testutil.GatherAndLint(registry)

@@ -5,6 +5,7 @@ package collectors
 
 import (
 	"errors"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -20,4 +21,47 @@ func Register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 		}
 	}
 	return err
+}
+
+// Left is a collector of the metrics that passes leave, by what each pass was over.
+type Left[K comparable] struct {
+	kinds []*prometheus.Desc
+
+	mu      sync.Mutex
+	metrics map[K]func(to chan<- prometheus.Metric)
+}
+
+// NewLeft returns a Left for metrics of those kinds.
+func NewLeft[K comparable](kinds ...*prometheus.Desc) *Left[K] {
+	return &Left[K]{kinds: kinds, metrics: map[K]func(chan<- prometheus.Metric){}}
+}
+
+// Put replaces what the last pass left. The metrics are sent at each scrape.
+func (l *Left[K]) Put(key K, metrics func(to chan<- prometheus.Metric)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.metrics[key] = metrics
+}
+
+// Forget drops the metrics of what is gone.
+func (l *Left[K]) Forget(key K) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.metrics, key)
+}
+
+// Describe implements prometheus.Collector.
+func (l *Left[K]) Describe(to chan<- *prometheus.Desc) {
+	for _, kind := range l.kinds {
+		to <- kind
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (l *Left[K]) Collect(to chan<- prometheus.Metric) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, send := range l.metrics {
+		send(to)
+	}
 }

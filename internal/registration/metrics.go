@@ -4,7 +4,6 @@ package registration
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,7 +24,7 @@ const (
 // metrics are the operator's metrics. The values of labels are names of Registrations and
 // Registries, and words that are listed here: none comes from a Pod or an error.
 type metrics struct {
-	registrations *registrations
+	registrations *collectors.Left[string] // by namespace
 	waits         *prometheus.HistogramVec
 	failures      *prometheus.CounterVec
 	orphans       *prometheus.GaugeVec
@@ -51,7 +50,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		registrations: &registrations{left: map[string][]prometheus.Metric{}},
+		registrations: collectors.NewLeft[string](kindPods, kindPerRegistry, kindWaiting, kindSince),
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "usher_hook_wait_seconds",
 			Help:    "How long a registry held a Pod at a gate before it had confirmed.",
@@ -69,37 +68,6 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(
 		collectors.Register(registerer, &m.registrations), collectors.Register(registerer, &m.waits), collectors.Register(registerer, &m.failures),
 		collectors.Register(registerer, &m.orphans), collectors.Register(registerer, &m.removed))
-}
-
-// registrations are the metrics of Registrations: what the last pass over each namespace left.
-type registrations struct {
-	mu   sync.Mutex
-	left map[string][]prometheus.Metric
-}
-
-// show replaces what is shown of a namespace.
-func (r *registrations) show(namespace string, metrics []prometheus.Metric) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.left[namespace] = metrics
-}
-
-// Describe implements prometheus.Collector.
-func (r *registrations) Describe(to chan<- *prometheus.Desc) {
-	for _, kind := range []*prometheus.Desc{kindPods, kindPerRegistry, kindWaiting, kindSince} {
-		to <- kind
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (r *registrations) Collect(to chan<- prometheus.Metric) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, metrics := range r.left {
-		for _, one := range metrics {
-			to <- one
-		}
-	}
 }
 
 // metricsOf are those of one Registration after a pass.

@@ -341,16 +341,23 @@ func TestMetricsOfWhatIsGone(t *testing.T) {
 		Waiting:      []plan.Waiting{{Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}},
 	}
 	status := usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}}
-	m.registrations.show(namespace, metricsOf(namespace, outcome, status))
+	show := func(metrics []prometheus.Metric) {
+		m.registrations.Put(namespace, func(to chan<- prometheus.Metric) {
+			for _, one := range metrics {
+				to <- one
+			}
+		})
+	}
+	show(metricsOf(namespace, outcome, status))
 	m.released(plan.Release{Gate: plan.GateCreated, Waits: []plan.RegistryWait{{Registry: "discovery", Wait: time.Second}}})
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
 	checktest.Same(t, "series", 13, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	outcome.Waiting = nil
-	m.registrations.show(namespace, metricsOf(namespace, outcome, status))
+	show(metricsOf(namespace, outcome, status))
 	checktest.Same(t, "series when nothing waits", 11, checktest.Must(testutil.GatherAndCount(scraped))(t))
-	m.registrations.show(namespace, nil)
+	show(nil)
 	m.forgetRegistry("discovery")
 	checktest.Same(t, "series that are left", 0, checktest.Must(testutil.GatherAndCount(scraped))(t))
 }

@@ -238,7 +238,11 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 		shown = append(shown, metricsOf(p.snapshot.Namespace, o, status)...)
 		p.errs = append(p.errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
 	}
-	p.metrics.registrations.show(p.snapshot.Namespace, shown)
+	p.metrics.registrations.Put(p.snapshot.Namespace, func(to chan<- prometheus.Metric) {
+		for _, one := range shown {
+			to <- one
+		}
+	})
 }
 
 func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
