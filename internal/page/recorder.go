@@ -23,7 +23,6 @@ import (
 type Recorder struct {
 	recording Recording
 	start     time.Time
-	marked    int // marks of the run that an observation has returned
 }
 
 // NewRecorder begins a recording of what goes on; what ended longer than keep ago is forgotten, and 0 keeps
@@ -46,22 +45,17 @@ type Seen struct {
 // Recording returns everything so far; it changes with the next observation.
 func (r *Recorder) Recording() *Recording { return &r.recording }
 
-// Mark adds something that happened to the whole run. The next observation returns it.
-func (r *Recorder) Mark(mark Mark) {
-	r.recording.Runs[0].Marks = append(r.recording.Runs[0].Marks, mark)
-}
-
 // Since is a moment in the recording's time.
 func (r *Recorder) Since(at time.Time) int64 { return at.Sub(r.start).Milliseconds() }
 
-// Observe takes all workloads as they are at a moment, and returns what is new.
-func (r *Recorder) Observe(now time.Time, all []Seen) *Recording {
+// Observe takes all workloads as they are at a moment, and what happened to the whole run since the
+// last observation. It returns what is new.
+func (r *Recorder) Observe(now time.Time, all []Seen, marks ...Mark) *Recording {
 	run := &r.recording.Runs[0]
 	first := run.Now == 0 && len(run.Sets) == 0
-	run.Now = r.Since(now)
+	run.Now, run.Marks = r.Since(now), append(run.Marks, marks...)
 	delta := r.recording
-	delta.Runs = []Run{{Title: run.Title, Start: run.Start, Now: run.Now, Marks: run.Marks[r.marked:]}}
-	r.marked = len(run.Marks)
+	delta.Runs = []Run{{Title: run.Title, Start: run.Start, Now: run.Now, Marks: marks}}
 	out := &delta.Runs[0]
 	for i := range all {
 		if change, changed := r.set(r.setOf(&all[i].Workload), &all[i], first); changed {

@@ -103,8 +103,7 @@ func TestDeltas(t *testing.T) {
 	r := NewRecorder(noon, "title", time.Hour)
 	var folded Recording
 	for i, seen := range course {
-		r.Mark(Mark{At: r.Since(at(i)), Kind: MarkPhase})
-		delta := r.Observe(at(i), seen)
+		delta := r.Observe(at(i), seen, Mark{At: r.Since(at(i)), Kind: MarkPhase})
 		if i == 1 && len(delta.Runs[0].Sets) > 0 {
 			t.Errorf("nothing changed, and is sent: %+v", delta.Runs[0].Sets)
 		}

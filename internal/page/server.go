@@ -53,15 +53,15 @@ func NewServer(recorder *Recorder, do Do) *Server {
 	return &Server{do: do, token: rand.Text(), recorder: recorder, readers: map[chan []byte]bool{}}
 }
 
-// Observe records the workloads as they are, and tells the readers. The note is what they
-// have to know of the whole.
-func (s *Server) Observe(now time.Time, note string, all []Seen) {
+// Observe records the workloads as they are, and what happened to the whole run since, and tells
+// the readers. The note is what they have to know of the whole.
+func (s *Server) Observe(now time.Time, note string, all []Seen, marks ...Mark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	recording := s.recorder.Recording()
 	noted := recording.Note != note
 	recording.Note = note
-	delta := s.recorder.Observe(now, all)
+	delta := s.recorder.Observe(now, all, marks...)
 	if len(s.readers) == 0 || len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
 		return
 	}
@@ -74,13 +74,6 @@ func (s *Server) Observe(now time.Time, note string, all []Seen) {
 			close(reader)
 		}
 	}
-}
-
-// Mark adds something that happened to the whole run, for the next observation.
-func (s *Server) Mark(mark Mark) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.recorder.Mark(mark)
 }
 
 // Follow goes on with another recorder. Readers come back by themselves, and get all of it.

@@ -135,8 +135,7 @@ func TestEvents(t *testing.T) {
 	if delta := event(t, lines); delta.Reset || len(delta.Runs[0].Sets[0].Lanes) != 1 || delta.Runs[0].Sets[0].Lanes[0].Name != "b" {
 		t.Errorf("then %+v", delta)
 	}
-	s.Mark(Mark{At: 2000, Kind: MarkPhase})
-	s.Observe(at(2), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))})
+	s.Observe(at(2), "", []Seen{web(pod("a", "Normal", 0), pod("b", "Normal", 0))}, Mark{At: 2000, Kind: MarkPhase})
 	if delta := event(t, lines); len(delta.Runs[0].Marks) != 1 || len(delta.Runs[0].Sets) != 0 {
 		t.Errorf("with a mark %+v", delta)
 	}

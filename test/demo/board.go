@@ -48,6 +48,7 @@ type board struct {
 
 	recorder *page.Recorder
 	server   *page.Server // shows the recording while it is made
+	marks    []page.Mark  // of the whole run, since it was last recorded
 	recorded int          // of the losses
 	ended    bool         // the recording
 }
@@ -104,7 +105,7 @@ func (b *board) say(format string, args ...any) {
 func (b *board) begin(phase string) {
 	b.Change(func() {
 		b.phase = phase
-		b.server.Mark(page.Mark{At: b.recorder.Since(b.now()), Kind: page.MarkPhase, Text: phase[strings.Index(phase, " ")+1:]})
+		b.marks = append(b.marks, page.Mark{At: b.recorder.Since(b.now()), Kind: page.MarkPhase, Text: phase[strings.Index(phase, " ")+1:]})
 	})
 	b.say("━━ %s", phase)
 }

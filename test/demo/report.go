@@ -248,7 +248,8 @@ func (b *board) record() {
 	b.recorded = len(b.losses)
 	b.server.Observe(b.now(), "", list.Map(slices.Sorted(maps.Keys(b.workloads)), func(name string) page.Seen {
 		return page.Seen{Workload: *b.workloads[name], Marks: marks[name]}
-	}))
+	}), b.marks...)
+	b.marks = nil
 }
 
 // recordings are what happened in a run: where every hook is on, or none, and where not all
