@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path"
 	"slices"
@@ -69,7 +70,7 @@ func (r *Reconciler) syncFinalizer(ctx context.Context, set *apps.CloneSet) (*ap
 // existing returns nil for a set that is deleted and that nothing holds: the cache does not
 // show yet that it is gone.
 func existing(set *apps.CloneSet) *apps.CloneSet {
-	if set.DeletionTimestamp != nil && len(set.Finalizers) == 0 {
+	if set != nil && set.DeletionTimestamp != nil && len(set.Finalizers) == 0 {
 		return nil
 	}
 	return set
@@ -82,17 +83,10 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 	if hold {
 		finalizers = append(finalizers, apps.FinalizerPreDelete)
 	}
-	written, err := mergeVersion(ctx, r, "", set, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		r.memory(keyOf(set)).stale = true // the cache is behind
-	}
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
+	written, err := r.writeSet(ctx, "", set, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 	if err != nil {
 		return nil, fmt.Errorf("write the finalizer %s: %w", apps.FinalizerPreDelete, err)
 	}
-	r.memory(keyOf(written)).note(written)
 	return existing(written), nil
 }
 
@@ -172,11 +166,8 @@ func (d deferrals) observed(pods []*corev1.Pod) deferrals {
 // still run.
 func deferralsAfter(s *plan.Snapshot, outcomes []outcome, now time.Time) deferrals {
 	left := deferrals{}
-	for uid, known := range s.Deferred {
-		if s.Now.Before(known.Until) {
-			left[uid] = known
-		}
-	}
+	maps.Copy(left, s.Deferred)
+	maps.DeleteFunc(left, func(_ types.UID, known plan.Deferral) bool { return !s.Now.Before(known.Until) })
 	for _, o := range outcomes {
 		if wait := o.deferred(); wait != nil {
 			pod := o.action.Pod

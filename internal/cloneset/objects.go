@@ -87,6 +87,22 @@ func mergeVersion[T client.Object](ctx context.Context, r *Reconciler, subresour
 	return sendPatch(ctx, r, subresource, object, types.MergePatchType, encode.JSON(change))
 }
 
+// writeSet merges a change into a set, or its status, and returns the set as it is then; nil if it
+// is gone.
+func (r *Reconciler) writeSet(ctx context.Context, subresource string, set *apps.CloneSet, change map[string]any) (*apps.CloneSet, error) {
+	written, err := mergeVersion(ctx, r, subresource, set, change)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		// The set has changed or is gone, and its own events trigger another pass; until then, do
+		// not trust the cache.
+		r.memory(keyOf(set)).stale = true
+	}
+	if err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	r.memory(keyOf(written)).note(written)
+	return written, nil
+}
+
 // getLive reads an object from the API server. It returns false if the object is gone,
 // whether or not another one has its name.
 func getLive[T client.Object](ctx context.Context, reader client.Reader, object T) (T, bool, error) {

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -264,19 +263,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next a
 	if equality.Semantic.DeepEqual(set.Status, next) {
 		return nil
 	}
-	written, err := mergeVersion(ctx, r, "status", set, map[string]any{"status": next})
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// The set has changed or is gone, and its own events trigger another pass; until
-		// then, do not trust the cache.
-		r.memory(keyOf(set)).stale = true
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	if _, err := r.writeSet(ctx, "status", set, map[string]any{"status": next}); err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}
-	r.memory(keyOf(written)).note(written)
 	return nil
 }
 
