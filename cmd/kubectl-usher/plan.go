@@ -409,7 +409,7 @@ func waveText(w *forecast.Wave) string {
 	for _, d := range doings {
 		if steps := list.Only(w.Pods, func(s forecast.Step) bool { return s.Does == d.does }); len(steps) > 0 {
 			names := list.Map(steps, func(s forecast.Step) string { return s.Pod })
-			parts = append(parts, d.text+": "+forecast.Names(names))
+			parts = append(parts, d.text+": "+list.Some(names, forecast.MostNamed))
 		}
 	}
 	if w.Created > 0 {

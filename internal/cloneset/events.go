@@ -157,12 +157,7 @@ func names(pods []*corev1.Pod) string {
 	if len(pods) == 1 {
 		return "Pod " + pods[0].Name
 	}
-	named := list.Map(pods[:min(maxNames, len(pods))], (*corev1.Pod).GetName)
-	text := fmt.Sprintf("%d Pods: %s", len(pods), strings.Join(named, ", "))
-	if more := len(pods) - len(named); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return fmt.Sprintf("%d Pods: %s", len(pods), list.Some(list.Map(pods, (*corev1.Pod).GetName), maxNames))
 }
 
 func (r *Reconciler) normal(set *apps.CloneSet, reason, action, note string, args ...any) {

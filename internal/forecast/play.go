@@ -346,12 +346,9 @@ func (p *player) gateOf(pod *corev1.Pod, at string, keys []string) *gate {
 func (p *player) stops(last *plan.Plan) []string {
 	out := list.Map(last.Problems, func(problem plan.Problem) string { return problem.Message })
 	counts, blocked := plan.Review(p.Snapshot)
-	for i, b := range blocked {
-		if i == mostNamed {
-			out = append(out, fmt.Sprintf("%d more Pods wait like that", len(blocked)-i))
-			break
-		}
-		out = append(out, b.String())
+	out = append(out, list.Map(blocked[:min(len(blocked), MostNamed)], plan.Blocked.String)...)
+	if more := len(blocked) - MostNamed; more > 0 {
+		out = append(out, fmt.Sprintf("%d more Pods wait like that", more))
 	}
 	out = append(out, p.old(counts, len(out) > 0)...)
 	if last.ScaleUpLimited > 0 {
@@ -391,19 +388,11 @@ func (p *player) stuck(old, available int) string {
 		}
 	}
 	return fmt.Sprintf("updateStrategy.maxUnavailable: %s the old revision; %d of %d Pods serve, and these are expected to stay out of service: %s",
-		pods(old, "keeps", "keep"), available, p.Spec.Replicas, Names(down))
+		pods(old, "keeps", "keep"), available, p.Spec.Replicas, list.Some(down, MostNamed))
 }
 
-// mostNamed is how many Pods a sentence names.
-const mostNamed = 5
-
-// Names lists names, the first few of many.
-func Names(all []string) string {
-	if len(all) > mostNamed {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), len(all)-mostNamed)
-	}
-	return strings.Join(all, ", ")
-}
+// MostNamed is how many Pods a sentence names.
+const MostNamed = 5
 
 func pods(n int, one, many string) string {
 	if n == 1 {

@@ -4,7 +4,9 @@
 package list
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -64,4 +66,12 @@ func Earliest(times ...time.Time) (first time.Time) {
 		}
 	}
 	return first
+}
+
+// Some lists names for people: the first ones, and how many more there are.
+func Some(all []string, most int) string {
+	if len(all) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+	}
+	return strings.Join(all, ", ")
 }
