@@ -139,10 +139,8 @@ func versionCommand(s *session) *cobra.Command {
 func (s *session) versions(ctx context.Context) versions {
 	v := versions{Plugin: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				v.Revision = setting.Value[:min(12, len(setting.Value))]
-			}
+		if built := list.Find(info.Settings, func(s *debug.BuildSetting) bool { return s.Key == "vcs.revision" }); built != nil {
+			v.Revision = built.Value[:min(12, len(built.Value))]
 		}
 	}
 	if s.connect() != nil {

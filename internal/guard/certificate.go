@@ -137,11 +137,10 @@ func (k *keeper) trust(ctx context.Context, chain []byte) error {
 	next := configuration.DeepCopy()
 	for i := range next.Webhooks {
 		webhook := &next.Webhooks[i].ClientConfig
-		bundle, err := k.bundle(webhook.CABundle, chain)
-		if err != nil {
+		var err error
+		if webhook.CABundle, err = k.bundle(webhook.CABundle, chain); err != nil {
 			return err
 		}
-		webhook.CABundle = bundle
 	}
 	if equality.Semantic.DeepEqual(configuration, next) {
 		return nil

@@ -15,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -57,9 +58,7 @@ func Gather(now time.Time, workload metav1.Object, all []metav1.Object) Objects 
 		o.Other = SummaryOf(workload)
 	}
 	above := []types.UID{workload.GetUID()}
-	for _, set := range owned(Each[*appsv1.ReplicaSet](all), above) {
-		above = append(above, set.UID)
-	}
+	above = append(above, list.Map(owned(Each[*appsv1.ReplicaSet](all), above), (*appsv1.ReplicaSet).GetUID)...)
 	o.Pods = append(o.Pods, owned(Each[*corev1.Pod](all), above)...)
 	o.Revisions = owned(Each[*appsv1.ControllerRevision](all), above)
 	slices.SortFunc(o.Revisions, func(a, b *appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })

@@ -250,9 +250,6 @@ func (o *Operator) guards(pod *corev1.Pod) bool {
 
 // reported reports whether the Pod's condition still shows that it waits.
 func (o *Operator) reported(pod *corev1.Pod) bool {
-	if o.Condition == "" {
-		return false
-	}
-	c := condition(pod, o.Condition)
+	c := condition(pod, o.Condition) // no Pod has one of no type
 	return c != nil && c.Status == corev1.ConditionFalse
 }

@@ -8,6 +8,7 @@ package lifecycle
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -65,10 +66,8 @@ func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
 // Confirm puts everything that the hook names on a Pod, as whoever answers it does when the
 // Pod may join.
 func (h Hook) Confirm(pod metav1.Object) {
-	labels := pod.GetLabels()
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, pod.GetLabels())
 	maps.Copy(labels, h.LabelsHandler)
 	pod.SetLabels(labels)
 	for _, f := range h.FinalizersHandler {
@@ -83,12 +82,8 @@ func (h Hook) Confirm(pod metav1.Object) {
 func (h Hook) Release(pod metav1.Object) {
 	labels := pod.GetLabels()
 	for key, value := range h.LabelsHandler {
-		if labels[key] != value {
-			continue
-		}
-		labels[key] = "false"
-		if value == "false" {
-			labels[key] = "true"
+		if labels[key] == value {
+			labels[key] = strconv.FormatBool(value == "false")
 		}
 	}
 	pod.SetFinalizers(slices.DeleteFunc(pod.GetFinalizers(), func(f string) bool { return slices.Contains(h.FinalizersHandler, f) }))

@@ -278,9 +278,7 @@ func (r *Registry) write(ctx context.Context, method, path string, body any) err
 	switch {
 	case err != nil:
 		return err
-	case answer.Code == http.StatusOK, answer.Code == http.StatusNoContent:
-		return nil
-	case answer.Code == http.StatusNotFound && method != http.MethodPost:
+	case answer.Code == http.StatusOK, answer.Code == http.StatusNoContent, answer.Code == http.StatusNotFound && method != http.MethodPost:
 		return nil
 	}
 	return answer.Refusal()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -125,13 +126,11 @@ func (r *Registry) write(ctx context.Context, method string, form url.Values) er
 // form sets every field, because an update must omit none.
 func (r *Registry) form(service string, i instance) url.Values {
 	form := r.where(service)
-	form.Set("ip", i.IP)
-	form.Set("port", strconv.Itoa(int(i.Port)))
-	form.Set("weight", strconv.FormatFloat(i.Weight, 'f', -1, 64))
-	form.Set("enabled", strconv.FormatBool(i.Enabled))
-	form.Set("healthy", "true")
-	form.Set("ephemeral", "false")
-	form.Set("metadata", string(encode.JSON(i.Metadata)))
+	maps.Copy(form, url.Values{
+		"ip": {i.IP}, "port": {strconv.Itoa(int(i.Port))}, "weight": {strconv.FormatFloat(i.Weight, 'f', -1, 64)},
+		"enabled": {strconv.FormatBool(i.Enabled)}, "healthy": {"true"}, "ephemeral": {"false"},
+		"metadata": {string(encode.JSON(i.Metadata))},
+	})
 	return form
 }
 
