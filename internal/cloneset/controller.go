@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/width"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get;list;watch;patch
@@ -167,13 +167,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			MaxConcurrentReconciles: setsAtOnce, UsePriorityQueue: new(true),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryMin, retryMax),
 		}).
-		WithLogConstructor(func(req *reconcile.Request) logr.Logger {
-			logger := mgr.GetLogger().WithName("cloneset")
-			if req != nil {
-				logger = logger.WithValues("cloneset", req.String())
-			}
-			return logger
-		})
+		WithLogConstructor(kube.Logger(mgr, "cloneset", "cloneset"))
 	if err := r.watchNodes(ctx, mgr, b); err != nil {
 		return err
 	}

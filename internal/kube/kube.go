@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube reads and compares objects of the API, for both halves.
+// Package kube reads and compares objects of the API, and names them in logs, for both halves.
 package kube
 
 import (
@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -39,4 +41,15 @@ func Newer(a, b client.Object) bool { return Later(a.GetResourceVersion(), b.Get
 func Later(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
+}
+
+// Logger makes the logger of a controller, with the object of a request under that key.
+func Logger(mgr ctrl.Manager, name, key string) func(*ctrl.Request) logr.Logger {
+	return func(request *ctrl.Request) logr.Logger {
+		logger := mgr.GetLogger().WithName(name)
+		if request != nil {
+			logger = logger.WithValues(key, strings.TrimPrefix(request.String(), "/")) // as of objects without a namespace
+		}
+		return logger
+	}
 }

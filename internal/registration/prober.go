@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
@@ -51,7 +52,7 @@ func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("registry").
 		WithOptions(controllerOptions(probes)).
-		WithLogConstructor(logConstructor(mgr, keyRegistry)).
+		WithLogConstructor(kube.Logger(mgr, "registration", keyRegistry)).
 		For(&usherv1alpha1.Registry{}, builder.WithPredicates(specChanged)).
 		Watches(&usherv1alpha1.Registration{}, handler.EnqueueRequestsFromMapFunc(r.leavingRegistries)).
 		WatchesRawSource(source.Channel(r.probes, &handler.EnqueueRequestForObject{})).

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -31,17 +30,6 @@ const (
 	keyRegistry     = "registry"
 	keyPod          = "pod"
 )
-
-// logConstructor makes the logger of a controller, whose requests are objects of that key.
-func logConstructor(mgr ctrl.Manager, key string) func(*ctrl.Request) logr.Logger {
-	return func(request *ctrl.Request) logr.Logger {
-		logger := mgr.GetLogger().WithName("registration")
-		if request != nil {
-			logger = logger.WithValues(key, request.Name)
-		}
-		return logger
-	}
-}
 
 // logWaits logs each wait that begins or ends. It remembers the open ones, so that a pass
 // without changes logs nothing.

@@ -29,6 +29,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -44,7 +45,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	controller := ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
 		WithOptions(controllerOptions(passes)).
-		WithLogConstructor(logConstructor(mgr, keyNamespace)).
+		WithLogConstructor(kube.Logger(mgr, "registration", keyNamespace)).
 		Watches(&usherv1alpha1.Registration{}, inNamespace, builder.WithPredicates(specChanged)).
 		Watches(&appsv1alpha1.CloneSet{}, inNamespace, builder.WithPredicates(specChanged)).
 		Watches(&corev1.Pod{}, r.ofPods(), builder.WithPredicates(updates(plan.Matters))).
