@@ -5,6 +5,7 @@ package forecast
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -111,12 +112,7 @@ func (p *player) wait(next time.Time) bool {
 	if next.After(p.Now) {
 		p.Now = next
 	}
-	var now []due
-	for _, d := range p.due {
-		if !d.at.After(p.Now) {
-			now = append(now, d)
-		}
-	}
+	now := slices.DeleteFunc(slices.Collect(maps.Values(p.due)), func(d due) bool { return d.at.After(p.Now) })
 	slices.SortFunc(now, func(a, b due) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.number, b.number)) })
 	for _, d := range now[:min(len(now), 1+len(now)/together)] {
 		delete(p.due, d.pod)

@@ -41,9 +41,6 @@ const (
 	soon = time.Second
 )
 
-// noEntries is an empty listing, in contrast to none.
-var noEntries = []registry.Entry{}
-
 // execute carries out the plan up to the registries, and plans again from what they list
 // then. It leaves the patches of Pods to the caller.
 func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error) {

@@ -265,7 +265,7 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, targ
 		return plan.Listing{Err: fmt.Errorf("list service %s: %w", target.Service, err)}
 	}
 	if entries == nil {
-		entries = noEntries
+		entries = []registry.Entry{} // an empty listing, in contrast to none
 	}
 	return plan.Listing{Entries: entries}
 }

@@ -166,18 +166,13 @@ func (p *pass) instancesFor(missing int) ([]string, int) {
 	if len(p.Spec.ClaimTemplates) == 0 {
 		return nil, missing
 	}
-	var ids []string
-	for _, i := range p.instances {
-		if p.reusable(i) && (p.ClaimsRefused == "" || p.complete(i)) {
-			ids = append(ids, i.id)
-		}
-	}
-	fresh := max(missing-len(ids)-p.returning(), 0)
+	free := list.Only(p.instances, func(i *instance) bool { return p.reusable(i) && (p.ClaimsRefused == "" || p.complete(i)) })
+	fresh := max(missing-len(free)-p.returning(), 0)
 	if p.ClaimsRefused != "" {
 		fresh = 0
 	}
-	ids = ids[:min(len(ids), missing)]
-	return ids, len(ids) + fresh
+	free = free[:min(len(free), missing)]
+	return list.Map(free, func(i *instance) string { return i.id }), len(free) + fresh
 }
 
 // complete reports whether an instance lacks no claim.

@@ -9,6 +9,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // update leads the chosen Pods to the update revision, as far as the budget allows. Those
@@ -158,13 +159,8 @@ func (p *pass) choose() {
 	if need <= 0 {
 		return
 	}
-	candidates := make([]*podState, 0, p.old)
-	for _, v := range p.pods {
-		if !v.isUpdated && !v.toBeDeleted() && p.updatable(v) {
-			candidates = append(candidates, v)
-		}
-	}
-	p.queue = p.orderForUpdate(candidates)
+	candidate := func(v *podState) bool { return !v.isUpdated && !v.toBeDeleted() && p.updatable(v) }
+	p.queue = p.orderForUpdate(list.Only(p.pods, candidate))
 	p.queue = p.queue[:min(need, len(p.queue))]
 	for _, v := range p.queue {
 		v.chosen = true

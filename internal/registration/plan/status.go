@@ -81,11 +81,9 @@ func countWaits(one *usherv1alpha1.RegistryPods, waits []Waiting) {
 			one.Error = cmp.Or(one.Error, wait.Message)
 		}
 	}
+	one.Waiting = int32(len(leaving))
 	for _, leaves := range leaving {
-		one.Waiting++
-		if leaves {
-			one.Draining++
-		}
+		one.Draining += oneIf(leaves)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/utils/ptr"
+
 	// The types of templates.json.
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -25,6 +26,7 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -86,11 +88,9 @@ func assignment(name string, endpoints []endpoint) *endpointv3.ClusterLoadAssign
 		return made
 	}
 	// gRPC skips localities without a weight, and refuses those without a name.
-	locality := &endpointv3.LocalityLbEndpoints{Locality: &corev3.Locality{}, LoadBalancingWeight: wrapperspb.UInt32(1)}
-	for _, e := range endpoints {
-		locality.LbEndpoints = append(locality.LbEndpoints, lbEndpoint(e))
-	}
-	made.Endpoints = []*endpointv3.LocalityLbEndpoints{locality}
+	made.Endpoints = []*endpointv3.LocalityLbEndpoints{{
+		Locality: &corev3.Locality{}, LoadBalancingWeight: wrapperspb.UInt32(1), LbEndpoints: list.Map(endpoints, lbEndpoint),
+	}}
 	return made
 }
 
