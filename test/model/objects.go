@@ -130,11 +130,10 @@ func Clone[T client.Object](object T) T {
 
 // WithVersion is a shallow copy of an object with another version.
 func WithVersion(object client.Object, version string) client.Object {
-	out := reflect.New(reflect.TypeOf(object).Elem())
-	out.Elem().Set(reflect.ValueOf(object).Elem())
-	copied, _ := out.Interface().(client.Object)
-	copied.SetResourceVersion(version)
-	return copied
+	out := Empty(object)
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(object).Elem())
+	out.SetResourceVersion(version)
+	return out
 }
 
 // Version is the version of an object; 0 if it has none.
@@ -143,8 +142,11 @@ func Version(object client.Object) int64 {
 	return number
 }
 
-// Clear makes an object the zero value of its type: decoding merges into what is there.
-func Clear(object client.Object) { reflect.ValueOf(object).Elem().SetZero() }
+// Empty is an empty object of the same type.
+func Empty(object client.Object) client.Object {
+	out, _ := reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
+	return out
+}
 
 // semantic compares the raw templates of CloneSets too.
 var semantic = func() conversion.Equalities {

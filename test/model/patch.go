@@ -32,20 +32,20 @@ const ClaimProtection = "kubernetes.io/pvc-protection"
 func (s *Server) Patch(
 	actor string, kind Kind, at types.NamespacedName, subresource string, patchType types.PatchType, data []byte,
 ) (client.Object, error) {
-	return s.Update(actor, kind, at, subresource, func(object client.Object) error {
-		err := patch(object, patchType, data)
+	return s.replace(actor, kind, at, subresource, func(old client.Object) (client.Object, error) {
+		next, err := patched(old, patchType, data)
 		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 			err = apierrors.NewBadRequest(err.Error())
 		}
-		return err
+		return next, err
 	})
 }
 
-// patch patches an object with the libraries of the real server.
-func patch(object client.Object, patchType types.PatchType, data []byte) error {
+// patched is an object after a patch, made with the libraries of the real server.
+func patched(object client.Object, patchType types.PatchType, data []byte) (client.Object, error) {
 	document, err := json.Marshal(object)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	kind := KindOf(object)
 	switch {
@@ -56,14 +56,14 @@ func patch(object client.Object, patchType types.PatchType, data []byte) error {
 	case patchType == types.StrategicMergePatchType && kind != CloneSets:
 		document, err = strategicpatch.StrategicMergePatch(document, data, object)
 	default:
-		return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", kind.Resource(), object.GetName(),
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", kind.Resource(), object.GetName(),
 			fmt.Sprintf("the body of the request was in an unknown format: %s", patchType), 0, true)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	Clear(object)
-	return json.Unmarshal(document, object)
+	next := Empty(object)
+	return next, json.Unmarshal(document, next)
 }
 
 // jsonPatch is RFC 6902. Like the real server it answers 422 when a test does
@@ -81,7 +81,8 @@ func jsonPatch(document, data []byte) ([]byte, error) {
 }
 
 // confine restores what the subresource cannot change, and refuses what nobody can
-// change.
+// change. What stays the same is shared by both, as neither is changed any more: so it is
+// compared quickly.
 func confine(old, next client.Object, subresource string) error {
 	next.SetCreationTimestamp(old.GetCreationTimestamp())
 	next.SetDeletionTimestamp(old.GetDeletionTimestamp())
@@ -110,18 +111,22 @@ func confine(old, next client.Object, subresource string) error {
 
 // confineOther keeps the status apart from the rest of an object that has one.
 func confineOther(old, next client.Object, subresource string) {
-	kept, changed := reflect.ValueOf(Clone(old)).Elem(), reflect.ValueOf(next).Elem()
+	kept, changed := reflect.ValueOf(old).Elem(), reflect.ValueOf(next).Elem()
 	status, spec := changed.FieldByName("Status"), changed.FieldByName("Spec")
 	if !status.IsValid() || !spec.IsValid() {
 		return
 	}
 	if subresource == "status" {
-		kept.FieldByName("Status").Set(status)
+		written := reflect.New(status.Type()).Elem()
+		written.Set(status)
 		changed.Set(kept)
+		status.Set(written)
 		return
 	}
 	status.Set(kept.FieldByName("Status"))
-	if !semantic.DeepEqual(spec.Interface(), kept.FieldByName("Spec").Interface()) {
+	if was := kept.FieldByName("Spec"); semantic.DeepEqual(spec.Interface(), was.Interface()) {
+		spec.Set(was)
+	} else {
 		next.SetGeneration(old.GetGeneration() + 1)
 	}
 }
@@ -129,16 +134,16 @@ func confineOther(old, next client.Object, subresource string) {
 // confinePod restores what a subresource of a Pod cannot change. Labels and annotations
 // change with the status too.
 func confinePod(old, next *corev1.Pod, subresource string) error {
-	kept := Clone(old)
 	if subresource == "status" {
-		next.Spec, next.OwnerReferences = kept.Spec, kept.OwnerReferences
+		next.Spec, next.OwnerReferences = old.Spec, old.OwnerReferences
 		return nil
 	}
-	next.Status = kept.Status
+	next.Status = old.Status
 	if subresource == "resize" {
 		return confineResize(old, next)
 	}
 	if equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+		next.Spec = old.Spec
 		return nil
 	}
 	same := next.Spec.DeepCopy()

@@ -146,12 +146,21 @@ func released(object client.Object) bool {
 // Update replaces an object with a copy that change has changed. The subresource
 // decides which part of it can change; "" is the object itself.
 func (s *Server) Update(actor string, kind Kind, at types.NamespacedName, subresource string, change func(client.Object) error) (client.Object, error) {
+	return s.replace(actor, kind, at, subresource, func(old client.Object) (client.Object, error) {
+		next := Clone(old)
+		return next, change(next)
+	})
+}
+
+func (s *Server) replace(
+	actor string, kind Kind, at types.NamespacedName, subresource string, by func(client.Object) (client.Object, error),
+) (client.Object, error) {
 	old, err := s.Get(kind, at)
 	if err != nil {
 		return nil, err
 	}
-	next := Clone(old)
-	if err := change(next); err != nil {
+	next, err := by(old)
+	if err != nil {
 		return nil, err
 	}
 	if err := preconditions(old, &metav1.Preconditions{UID: new(next.GetUID()), ResourceVersion: new(next.GetResourceVersion())}); err != nil {

@@ -375,8 +375,7 @@ func (l *interner) rename(c *interned, renaming string, replacer *strings.Replac
 
 // rewrite changes the text of an object.
 func rewrite(object client.Object, change func(string) string) client.Object {
-	out := model.Clone(object)
-	model.Clear(out)
+	out := model.Empty(object)
 	if err := json.Unmarshal([]byte(change(string(must(json.Marshal(object))))), out); err != nil {
 		panic(fmt.Sprintf("decode %s: %v", object.GetName(), err))
 	}

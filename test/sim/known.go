@@ -48,7 +48,7 @@ func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
 		}
 		pod := c.Object().(*corev1.Pod)
 		if was := pods.learned[pod.UID]; was != nil && c.New != nil && !model.Same(was, c.Old) {
-			pod = redone(was, c)
+			pod = p.pass.redo(was, c)
 		}
 		pods.learned[pod.UID], pods.absent[pod.UID] = pod, c.New == nil
 	}
@@ -79,6 +79,24 @@ func (p *Process) upTo(end int, without *model.Commit, read *answers) answers {
 	}
 	maps.Copy(out.absent, read.absent)
 	return out
+}
+
+// redo remembers what redone returns, which every later write of the pass asks for again.
+func (p *pass) redo(pod *corev1.Pod, c *model.Commit) *corev1.Pod {
+	on := redoing{pod, c}
+	if p.redone[on] == nil {
+		if p.redone == nil {
+			p.redone = map[redoing]*corev1.Pod{}
+		}
+		p.redone[on] = redone(pod, c)
+	}
+	return p.redone[on]
+}
+
+// redoing is a commit on top of another state of its Pod.
+type redoing struct {
+	pod    *corev1.Pod
+	commit *model.Commit
 }
 
 // redone applies what a commit did to a Pod on top of what others had done.

@@ -113,6 +113,8 @@ type pass struct {
 	decidedAt int
 	// going are the nodes that were cordoned then.
 	going map[string]bool
+	// redone are the Pods with the process's writes, on top of what it knew then.
+	redone map[redoing]*corev1.Pod
 	// snapshot is the input of the decision, plan its result.
 	snapshot *plan.Snapshot
 	plan     plan.Plan

@@ -5,6 +5,7 @@ package operator
 import (
 	"cmp"
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -99,7 +100,7 @@ func (p *premise) misreads(what string, fromCache bool) {
 			return
 		}
 		merged, mergeErr := jsonpatch.MergePatch(encode.JSON(object), patch)
-		model.Clear(object)
+		reflect.ValueOf(object).Elem().SetZero() // decoding merges into what is there
 		if err := cmp.Or(err, mergeErr, json.Unmarshal(merged, object)); err != nil {
 			panic(err) // the fields are misspelt
 		}
