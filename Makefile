@@ -57,8 +57,8 @@ test-stories: # the longest first
 test-demo: # by itself: it counts requests that are lost, and starved callers lose some
 	cd test && $(RACE) ./demo
 test-sim: # some seeds with the race detector; all of them and the mutants would take five times as long with it
-	cd test && GOGC=400 $(TEST) ./sim/...
-	cd test && $(RACE) ./sim/... -seeds 20 -skip 'Mutants|Explore|Anywhere|Losing'
+	cd test && GOGC=1600 GOMEMLIMIT=1GiB $(TEST) ./sim/...
+	cd test && GOGC=400 $(RACE) ./sim/... -seeds 20 -skip 'Mutants|Explore|Anywhere|Losing'
 
 .PHONY: browser
 browser: docs ## Look at the page and the documentation in Debian's headless Chromium, fetched on the first run and not installed (docs/testing.md).
