@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ const (
 )
 
 // heap lets the components collect garbage less often, which saves a seventh of their
-// time.
+// time, and a twelfth of the test's own.
 var heap = map[string]string{"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 
 // Start starts a cluster in a temporary directory and stops it at the end of the test.
@@ -134,6 +135,9 @@ func tail(log string) string {
 }
 
 func start(ctx context.Context, dir string, extra cluster.ExtraArgs) (*cluster.Cluster, error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400) // the runtime of this process has read the environment already
+	}
 	for name, value := range heap {
 		if os.Getenv(name) == "" {
 			_ = os.Setenv(name, value) // The defaults of Go work too.
