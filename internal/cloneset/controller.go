@@ -87,6 +87,8 @@ type Reconciler struct {
 	Clock   clock.PassiveClock
 	// Plan decides what a set needs. Default: plan.Make.
 	Plan func(*plan.Snapshot) plan.Plan
+	// Return decides whether a Pod returns during a pass. Default: plan.Return.
+	Return func(*plan.Snapshot, *corev1.Pod, time.Time) (plan.Action, bool)
 	// ListPods lists Pods as the cache shows them. Default: list by Client, which copies and
 	// sorts; Setup sets WatchedPods.
 	ListPods Lister[*corev1.Pod]
@@ -97,6 +99,9 @@ type Reconciler struct {
 	Width Width
 	// Each does something so many times, at most limit times at once. Default: in goroutines.
 	Each func(limit, times int, do func(int))
+	// Beside does something while the caller goes on, and returns what waits for its end. Default:
+	// in a goroutine.
+	Beside func(do func()) (wait func())
 
 	roster    *roster
 	pods      *overlay[*corev1.Pod]
@@ -127,7 +132,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
 	return &Reconciler{
 		Client: c, Reader: reader, Events: recorder, Options: options, Clock: options.Clock,
-		Plan: plan.Make, NewID: func() string { return rand.String(5) }, Each: inGoroutines, Width: width.New(options.Parallel),
+		Plan: plan.Make, Return: plan.Return, NewID: func() string { return rand.String(5) }, Each: inGoroutines, Beside: inGoroutine, Width: width.New(options.Parallel),
 		ListPods:      byClient[*corev1.Pod](c, &corev1.PodList{}),
 		listClaims:    byClient[*corev1.PersistentVolumeClaim](c, &corev1.PersistentVolumeClaimList{}),
 		listRevisions: byClient[*appsv1.ControllerRevision](c, &appsv1.ControllerRevisionList{}),

@@ -55,10 +55,19 @@ func failedTest(err error) bool {
 // isConflict reports whether a write's preconditions did not hold.
 func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
-// execute runs the actions in parallel, started in their order. Creates start slowly
+// execute runs the actions, and puts Pods back into service meanwhile. Its outcomes are those of
+// both.
+func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action) []outcome {
+	back := &r.memory(keyOf(set)).returns
+	back.open(ctx, set, s, actions)
+	outcomes := r.act(ctx, set, actions)
+	return append(outcomes, back.close()...)
+}
+
+// act runs the actions in parallel, started in their order. Creates start slowly
 // (one, two, four, …) and stop at the first refusal: what refuses one of them refuses
 // them all.
-func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
+func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
 	var outcomes []outcome
 	for len(actions) > 0 {
 		count := 0
@@ -93,7 +102,11 @@ func (r *Reconciler) starts() int { return 2 * r.Width.Now() }
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
 	r.metrics.parallel.Set(float64(r.Width.Now()))
 	outcomes := make([]outcome, len(actions))
-	r.together(len(actions), func(i int) { outcomes[i] = r.perform(ctx, set, actions[i]) })
+	back := &r.memory(keyOf(set)).returns
+	r.together(len(actions), func(i int) {
+		outcomes[i] = r.perform(ctx, set, actions[i])
+		back.ended(&actions[i])
+	})
 	return outcomes
 }
 

@@ -46,6 +46,7 @@ type memory struct {
 	podInfos []*plan.PodInfo
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
+	returns   returns
 
 	// uid is the UID of the set that the last pass read, gone that of one which the API server
 	// no longer has; "" once the cache has caught up.

@@ -89,7 +89,7 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 			continue
 		}
 		if drained, out := drainOf(o.action.Pod); out {
-			m.updates.Observe(left.Now.Sub(drained.Time).Seconds())
+			m.updates.Observe(m.now().Sub(drained.Time).Seconds())
 		}
 	}
 	if left.Deletion == plan.LetGo {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -77,7 +78,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	decided := r.Plan(snapshot)
-	outcomes := r.execute(ctx, set, decided.Actions)
+	outcomes := r.execute(ctx, set, snapshot, decided.Actions)
 	pulled := r.pullImages(ctx, set, &decided)
 	if slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) }) {
 		r.memory(keyOf(set)).stale = true
@@ -183,22 +184,22 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 // costs one status write, not a second one once the cache has caught up.
 func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 	left := *s
-	newest := map[*corev1.Pod]*corev1.Pod{} // keyed by the observed Pod; nil if it was deleted
+	newest := map[types.UID]*corev1.Pod{} // nil if it was deleted
 	var made []*corev1.Pod
 	for _, o := range outcomes {
 		switch {
 		case o.action.Verb == plan.Delete && o.err == nil:
-			newest[o.action.Pod] = nil
+			newest[o.action.Pod.UID] = nil
 		case o.pod == nil:
 		case o.action.Verb == plan.Create:
 			made = append(made, o.pod)
 		default:
-			newest[o.action.Pod] = o.pod
+			newest[o.action.Pod.UID] = o.pod
 		}
 	}
 	left.Pods = make([]*corev1.Pod, 0, len(s.Pods)+len(made))
 	for _, pod := range s.Pods {
-		if answered, ok := newest[pod]; ok {
+		if answered, ok := newest[pod.UID]; ok {
 			pod = answered
 		}
 		if pod != nil {

@@ -117,6 +117,7 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	if !plan.Alike(before, after) {
+		r.returned(after)
 		r.enqueue(ctx, after, func(set reconcile.Request) {
 			q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
 		})

@@ -216,6 +216,22 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 
 // list lists targets into the snapshot. It does not call registries that are known to be down.
 func (p *pass) list(ctx context.Context, targets []plan.Target) {
+	var listings []plan.Listing
+	p.timed(func() { listings = p.listAll(ctx, targets) })
+	p.noticeOutages()
+	for i, target := range targets {
+		if err := p.knowOwners(ctx, listings[i].Entries); err != nil {
+			listings[i] = plan.Listing{Err: err}
+		}
+		if listings[i].Entries != nil || listings[i].Err != nil {
+			p.snapshot.Listings[target] = listings[i]
+		}
+	}
+	// Waits count from the end of the listing: an earlier time would shorten them.
+	p.snapshot.Now = p.clock.Now()
+}
+
+func (p *pass) listAll(ctx context.Context, targets []plan.Target) []plan.Listing {
 	listings := make([]plan.Listing, len(targets))
 	var group errgroup.Group
 	group.SetLimit(min(p.options.Workers, maxCalls))
@@ -235,18 +251,8 @@ func (p *pass) list(ctx context.Context, targets []plan.Target) {
 			return nil
 		})
 	}
-	p.timed(func() { _ = group.Wait() }) // Errors are in the listings.
-	p.noticeOutages()
-	for i, target := range targets {
-		if err := p.knowOwners(ctx, listings[i].Entries); err != nil {
-			listings[i] = plan.Listing{Err: err}
-		}
-		if listings[i].Entries != nil || listings[i].Err != nil {
-			p.snapshot.Listings[target] = listings[i]
-		}
-	}
-	// Waits count from the end of the listing: an earlier time would shorten them.
-	p.snapshot.Now = p.clock.Now()
+	_ = group.Wait() // errors are in the listings
+	return listings
 }
 
 func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, target plan.Target) plan.Listing {

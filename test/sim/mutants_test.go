@@ -187,6 +187,20 @@ var bugs = map[string]func(m *mutant, value string){
 		mark(s, p, func(pod *corev1.Pod) bool { return pod.Annotations["other/note"] != "" })
 	}),
 
+	// returns misreads the snapshot for Pods that return during a pass; returnsEarly returns them
+	// before the kubelet is done.
+	"returns": func(m *mutant, fields string) {
+		m.change = returner(func(s *plan.Snapshot, pod *corev1.Pod, now time.Time) (plan.Action, bool) {
+			wrong := *s
+			overwrite(&wrong, fields)
+			return plan.Return(&wrong, pod, now)
+		})
+	},
+	"returnsEarly": breaks(returner(func(_ *plan.Snapshot, pod *corev1.Pod, _ time.Time) (plan.Action, bool) {
+		ready := []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue}}
+		return plan.Action{Verb: plan.Move, Pod: pod, To: apps.StateNormal, Conditions: ready}, model.State(pod) == apps.StateUpdating
+	})),
+
 	// wide takes the schedules in which many writes are under way. The others control how many
 	// those are, and learn the wrong things about the API server.
 	"wide":     func(m *mutant, _ string) { m.of = Wide },
@@ -195,6 +209,10 @@ var bugs = map[string]func(m *mutant, value string){
 	"timeless": controls(func(w cloneset.Width) cloneset.Width { return timeless{w} }),
 	"hasty":    controls(func(w cloneset.Width) cloneset.Width { return &hasty{w, map[string]bool{}} }),
 	"double":   controls(func(w cloneset.Width) cloneset.Width { return double{w} }),
+}
+
+func returner(decides func(*plan.Snapshot, *corev1.Pod, time.Time) (plan.Action, bool)) func(*Config) {
+	return func(c *Config) { c.Process.Returner = decides }
 }
 
 func breaks(what func(*Config)) func(*mutant, string) {

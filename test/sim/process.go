@@ -46,6 +46,8 @@ type ProcessConfig struct {
 	Faults Faults
 	// Planner decides. Default: plan.Make.
 	Planner func(*Process, *plan.Snapshot) plan.Plan
+	// Returner decides about Pods that return during a pass. Default: plan.Return.
+	Returner func(*plan.Snapshot, *corev1.Pod, time.Time) (plan.Action, bool)
 	// CrashAt is the number of the write after which the first process crashes; 0 is
 	// none.
 	CrashAt int
@@ -125,6 +127,7 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 	p := &Process{
 		Simulation: s, name: name, config: config, caches: map[model.Kind]*watch{},
 		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}, deleted: map[types.UID]bool{},
+		strain: strain{returning: map[*errand]bool{}},
 	}
 	cached, live := p.clients(send(p))
 	options := cloneset.Options{Parallel: max(config.Parallel, 1), Clock: s.World.Clock}
@@ -132,7 +135,10 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 		options.PullImage = "usher"
 	}
 	p.reconciler = cloneset.New(cached, live, recorder{p}, options)
-	p.reconciler.Plan, p.reconciler.Each = p.decide, p.each
+	p.reconciler.Plan, p.reconciler.Each, p.reconciler.Beside = p.decide, p.each, p.beside
+	if config.Returner != nil {
+		p.reconciler.Return = config.Returner
+	}
 	if p.control = p.reconciler.Width; config.Control != nil {
 		p.control = config.Control(p.control)
 	}

@@ -41,6 +41,10 @@ type strain struct {
 	// underWay counts the writes under way; there may be widest, the width before the first of
 	// them.
 	underWay, widest int
+	// returning are the errands that put Pods back into service beside a pass, and mostBack is the
+	// largest width since there was none.
+	returning map[*errand]bool
+	mostBack  int
 	// before is the width when the trouble began, ended counts the writes that have ended in it,
 	// since the last pass, and passes those of as many writes as that.
 	before, ended, passes int
@@ -85,9 +89,38 @@ func (p *Process) each(limit, times int, do func(int)) {
 	}
 }
 
-// begins counts a write that is sent, and returns what ends it.
+// beside does what a controller does beside a pass, as an errand.
+func (p *Process) beside(do func()) (wait func()) {
+	done := false
+	p.World.after(0, func() {
+		p.World.errand(func() {
+			errand := p.World.doing
+			if len(p.returning) == 0 {
+				p.mostBack = 0
+			}
+			p.returning[errand] = true
+			do()
+			delete(p.returning, errand)
+			done = true
+		})
+	})
+	return func() {
+		for !done {
+			p.World.step()
+		}
+	}
+}
+
+// begins counts a write that is sent, and returns what ends it. Returns are written beside it.
 func (p *Process) begins() (end func()) {
 	s := &p.strain
+	if s.returning[p.World.doing] {
+		s.mostBack = max(s.mostBack, s.control.Now())
+		if len(s.returning) > s.mostBack {
+			p.World.fail(ruleUnderWay, "there are %d beside a pass, and the width is %d", len(s.returning), s.mostBack)
+		}
+		return func() { s.ended++ }
+	}
 	if s.underWay == 0 {
 		s.widest = s.control.Now()
 	}

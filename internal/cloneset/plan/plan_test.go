@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -30,6 +32,41 @@ func TestChangeIsWorkedOutOnce(t *testing.T) {
 func TestRemovedCondition(t *testing.T) {
 	s := snap("r2", pod("a", 1, "updating r2; withoutCondition"))
 	checktest.Same(t, "what the condition names", "web-r2", Make(s).Actions[0].Conditions[0].Message)
+}
+
+// TestReturns: which Pods return while their set's pass still writes.
+func TestReturns(t *testing.T) {
+	for _, test := range []struct {
+		set, pod string
+		want     bool
+	}{
+		{"r2", "updating r2; restarted", true},
+		{"r2", "updating r2", false}, // the kubelet is not done
+		{"r2; hooks all", "updating r2; restarted; registered", true},
+		{"r2; hooks all", "updating r2; restarted", false}, // its hook is to take hold first
+		{"r2; hooks all", "updating r2; state Updated; registered", true},
+		{"r2", "updating r2; restarted; cpu 100m; resizing", false}, // there is more to change
+		{"r3", "updating r2; restarted", false},                     // it has another update before it
+		{"r2", "state PreparingUpdate", false},                      // whether it is still to be updated, a pass knows
+		{"r1", "state PreparingNormal; unready", true},
+		{"r1", "state PreparingNormal; pending", false},
+		{"r1", "", false},
+		{"r1; named p", "state PreparingNormal", false},
+		{"r1", "state PreparingNormal; label " + apps.LabelSpecifiedDelete + "=true", false},
+		{"r1", "state PreparingNormal; terminating", false},
+		{"r1", "state PreparingDelete", false},
+	} {
+		s := counted(snap("InPlaceIfPossible; "+test.set, pod("p", 1, strings.Split(test.pod, "; ")...)))
+		decide(t, s)
+		if a, ok := Return(s, s.Pods[0], now); ok != test.want {
+			t.Errorf("%s, a Pod %q: returns %t (%v), want %t", test.set, test.pod, ok, a, test.want)
+		}
+	}
+	s := snap("r1", pod("p", 1, "state PreparingNormal"))
+	s.Deletion = Drain
+	if a, ok := Return(s, s.Pods[0], now); ok {
+		t.Errorf("a Pod of a set that is deleted returns: %v", a)
+	}
 }
 
 // TestGraceIsWhole: a condition records the second in which a drain began, and the grace
@@ -170,6 +207,11 @@ func decide(t testing.TB, s *Snapshot) Plan {
 
 // soundness returns what is wrong with a plan, whatever the snapshot.
 func soundness(s *Snapshot, p Plan) error {
+	for _, pod := range s.Pods {
+		if err := hasty(s, p, pod); err != nil {
+			return err
+		}
+	}
 	seen := map[string]bool{}
 	for _, a := range p.Actions {
 		if err := errors.Join(sparing(s, a), untimely(s, a)); err != nil {
@@ -196,6 +238,21 @@ func soundness(s *Snapshot, p Plan) error {
 		}
 	}
 	return nil
+}
+
+// hasty returns an error if a Pod would return during a pass that the next pass would not put back
+// into service, unless that removes it.
+func hasty(s *Snapshot, p Plan, pod *corev1.Pod) error {
+	a, ok := Return(s, pod, s.Now)
+	if !ok {
+		return nil
+	}
+	for _, b := range p.Actions {
+		if b.Pod == pod && (b.Verb == Delete || b.To == apps.StatePreparingDelete || cmp.Equal(a, b)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%v: a pass does not do that", a)
 }
 
 // bypassed returns an error if an action takes a Pod past a hook that holds it.

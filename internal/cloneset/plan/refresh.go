@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -30,6 +31,26 @@ func (p *pass) refresh() {
 	for _, v := range p.ended {
 		p.cleanUp(v)
 	}
+}
+
+// Return decides whether a Pod that has changed since the snapshot goes back into service, which
+// concerns no other Pod and no budget. The rest is for the next pass.
+func Return(s *Snapshot, pod *corev1.Pod, now time.Time) (Action, bool) {
+	one := *s
+	one.Now, one.Pods, one.PodInfos = now, []*corev1.Pod{pod}, nil
+	if one.Deletion != NotDeleted || slices.Contains(one.Spec.PodsToDelete, pod.Name) {
+		return Action{}, false
+	}
+	p, v := &pass{Snapshot: &one}, &podState{}
+	one.read(v, newPodInfo(pod))
+	if !v.active() || v.specified || !v.isUpdated || v.quiet {
+		return Action{}, false
+	}
+	p.refreshPod(v)
+	if !v.acted || p.plan.Actions[0].To != apps.StateNormal {
+		return Action{}, false
+	}
+	return p.plan.Actions[0], true
 }
 
 func (p *pass) refreshPod(v *podState) {
