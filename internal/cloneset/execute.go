@@ -59,7 +59,7 @@ func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest
 // both.
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action) []outcome {
 	back := &r.memory(keyOf(set)).returns
-	back.open(ctx, set, s, actions)
+	back.open(set.UID, s, actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
 	outcomes := r.act(ctx, set, actions)
 	return append(outcomes, back.close()...)
 }

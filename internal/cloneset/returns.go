@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"context"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
@@ -21,10 +19,11 @@ import (
 // no budget, so it is done beside the pass.
 type returns struct {
 	mu sync.Mutex
-	// ctx, set and snapshot are those of the pass; the snapshot is nil while none writes.
-	ctx      context.Context
-	set      *apps.CloneSet
+	// snapshot is that of the pass, over the set with that UID; nil while none writes. perform
+	// does an action for it.
 	snapshot *plan.Snapshot
+	set      types.UID
+	perform  func(plan.Action) outcome
 	// acting are the Pods that an action of the pass, or a return, concerns that has not ended.
 	acting sets.Set[types.UID]
 	// actions are the returns that nobody has begun, and waits wait for those who do them.
@@ -36,10 +35,10 @@ type returns struct {
 
 // open begins to accept Pods, except those that the actions of the pass concern, until each has
 // ended.
-func (b *returns) open(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action) {
+func (b *returns) open(set types.UID, s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ctx, b.set, b.snapshot, b.acting = ctx, set, s, sets.Set[types.UID]{}
+	b.set, b.snapshot, b.perform, b.acting = set, s, perform, sets.Set[types.UID]{}
 	for i := range actions {
 		if pod := actions[i].Pod; pod != nil {
 			b.acting.Insert(pod.UID)
@@ -102,7 +101,7 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	b := &value.(*memory).returns
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.snapshot == nil || b.set.UID != owner.UID || b.acting.Has(pod.UID) {
+	if b.snapshot == nil || b.set != owner.UID || b.acting.Has(pod.UID) {
 		return
 	}
 	action, ok := r.Return(b.snapshot, r.pods.newest(owner.UID, pod), r.Clock.Now())
@@ -115,11 +114,11 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 		return
 	}
 	b.workers++
-	ctx, set := b.ctx, b.set
+	perform := b.perform
 	b.waits = append(b.waits, r.Beside(func() {
 		a, more := b.next(nil, r.Width.Now())
 		for more {
-			done := r.perform(ctx, set, a)
+			done := perform(a)
 			a, more = b.next(&done, r.Width.Now())
 		}
 	}))

@@ -26,6 +26,8 @@
 //	syncClaims        which claims are deleted, and which are missing     nothing
 //	prunePodsToDelete which names leave podsToDelete                      nothing
 //
+// Return decides the same as refresh about one Pod that changes while the pass writes.
+//
 // An example: replicas 10, maxUnavailable 2, no surge, type InPlaceIfPossible. web-3
 // crashes. The template gets a new image.
 //

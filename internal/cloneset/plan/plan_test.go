@@ -202,16 +202,14 @@ func decide(t testing.TB, s *Snapshot) Plan {
 	t.Helper()
 	p := Make(s)
 	checktest.NoError(t, soundness(s, p))
+	for _, pod := range s.Pods {
+		checktest.NoError(t, hasty(s, p, pod))
+	}
 	return p
 }
 
 // soundness returns what is wrong with a plan, whatever the snapshot.
 func soundness(s *Snapshot, p Plan) error {
-	for _, pod := range s.Pods {
-		if err := hasty(s, p, pod); err != nil {
-			return err
-		}
-	}
 	seen := map[string]bool{}
 	for _, a := range p.Actions {
 		if err := errors.Join(sparing(s, a), untimely(s, a)); err != nil {

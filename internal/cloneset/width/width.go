@@ -31,7 +31,7 @@ const (
 	stalled = time.Second
 	// memory is how many writes of a kind pass until the least latency before them is
 	// forgotten: the network, or the server, may have changed.
-	memory = 1000
+	memory = 200
 )
 
 // Width is how many writes may be under way at a time. It is safe for concurrent use.

@@ -281,6 +281,29 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestMovesAway: an API server that was near answers from far away, after a failover for instance.
+// Ten seconds later the width is wide enough for that.
+func TestMovesAway(t *testing.T) {
+	w := New(128)
+	r := &rollout{control: w, restart: 50 * time.Millisecond, service: usual}
+	near, far := 0, 0
+	r.tooMany = func() bool {
+		switch {
+		case r.now < 5*time.Second:
+			near = w.Now()
+		case r.now < 15*time.Second:
+			r.latency = 100 * time.Millisecond
+		case far == 0:
+			far = w.Now()
+		}
+		return false
+	}
+	r.play()
+	if near > 20 || far < 30 {
+		t.Errorf("the width is %d near by, and %d ten seconds after", near, far)
+	}
+}
+
 // feed tells a Width of writes that all took that long, as many as it allows at a time.
 func feed(w *Width, writes int, took time.Duration) {
 	for writes > 0 {
