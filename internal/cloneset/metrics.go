@@ -82,7 +82,7 @@ func (m *metrics) register(registerer prometheus.Registerer) error {
 // passed records what a pass decided and how it left the set.
 func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []plan.Blocked, outcomes []outcome, left *plan.Snapshot) {
 	for i := range actions {
-		m.actions.WithLabelValues(strings.ToLower(string(actions[i].Verb))).Inc()
+		m.planned(&actions[i])
 	}
 	for _, o := range outcomes {
 		if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone {
@@ -97,6 +97,11 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 		return
 	}
 	m.sets.Put(keyOf(set), m.ofSet(keyOf(set), blocked, left.PodInfos))
+}
+
+// planned counts an action.
+func (m *metrics) planned(a *plan.Action) {
+	m.actions.WithLabelValues(strings.ToLower(string(a.Verb))).Inc()
 }
 
 // wrote counts a write by verb and result, and returns its error.

@@ -108,6 +108,7 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	if !ok {
 		return
 	}
+	r.metrics.planned(&action)
 	b.acting.Insert(pod.UID)
 	b.actions = append(b.actions, action)
 	if b.workers >= r.Width.Now() {

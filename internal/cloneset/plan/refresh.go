@@ -43,7 +43,7 @@ func Return(s *Snapshot, pod *corev1.Pod, now time.Time) (Action, bool) {
 	}
 	p, v := &pass{Snapshot: &one}, &podState{}
 	one.read(v, newPodInfo(pod))
-	if !v.active() || v.specified || !v.isUpdated || v.quiet {
+	if !v.active() || v.specified || !v.isUpdated || v.quiet || v.closed() {
 		return Action{}, false
 	}
 	p.refreshPod(v)
@@ -51,6 +51,11 @@ func Return(s *Snapshot, pod *corev1.Pod, now time.Time) (Action, bool) {
 		return Action{}, false
 	}
 	return p.plan.Actions[0], true
+}
+
+// closed reports whether a readiness gate of the Pod was never opened: its creation is doing that.
+func (f *PodInfo) closed() bool {
+	return f.inPlaceReadyGate && f.inPlaceReady.Status == "" || f.podReadyGate && f.podReady.Status == ""
 }
 
 func (p *pass) refreshPod(v *podState) {
