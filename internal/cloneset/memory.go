@@ -46,7 +46,8 @@ type memory struct {
 	podInfos []*plan.PodInfo
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
-	returns   returns
+	// returns are the Pods that come back beside the pass; events of Pods add to them.
+	returns returns
 
 	// uid is the UID of the set that the last pass read, gone that of one which the API server
 	// no longer has; "" once the cache has caught up.
