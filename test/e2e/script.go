@@ -208,9 +208,11 @@ func (s *Scene) remember() { s.before, s.claimed = s.state(), s.claims() }
 
 // published changes the CloneSets that others published: their image is pulled from an image
 // registry, and without a readiness probe, a Pod would be ready as soon as its container has
-// started, even if it does not listen yet.
+// started, even if it does not listen yet. The probe and the requests are those of all stories:
+// containers that request nothing wait for all others on a busy machine.
 const published = `spec: {template: {spec: {containers: [{name: main, image: "` + images.PulledWeb + `:v1",
-	readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}}]}}}`
+	readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1, timeoutSeconds: 10},
+	resources: {requests: {cpu: 10m, memory: 16Mi}}}]}}}`
 
 // timeUpdate updates the image, and measures how long a Pod is out of service at most.
 func (s *Scene) timeUpdate(image string) {
