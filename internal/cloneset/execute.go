@@ -55,13 +55,13 @@ func failedTest(err error) bool {
 // isConflict reports whether a write's preconditions did not hold.
 func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
-// execute runs the actions, and puts Pods back into service meanwhile. Its outcomes are those of
-// both.
-func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action) []outcome {
+// execute runs the actions of a plan, and puts Pods back into service meanwhile. Its outcomes are
+// those of both; a later pass learns of returns that have not ended then.
+func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
 	back := &r.memory(keyOf(set)).returns
-	back.open(set.UID, s, actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
-	outcomes := r.act(ctx, set, actions)
-	return append(outcomes, back.close()...)
+	decided.Actions = back.open(set.UID, s, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	outcomes := r.act(ctx, set, decided.Actions)
+	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
 }
 
 // act runs the actions in parallel, started in their order. Creates start slowly

@@ -19,6 +19,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -78,7 +79,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	decided := r.Plan(snapshot)
-	outcomes := r.execute(ctx, set, snapshot, decided.Actions)
+	outcomes := r.execute(ctx, set, snapshot, &decided)
 	pulled := r.pullImages(ctx, set, &decided)
 	if slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) }) {
 		r.memory(keyOf(set)).stale = true
@@ -106,6 +107,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		r.recordProgress(set, &next)
 	}
 	ended := r.endDeletion(ctx, set, left, &decided)
+	r.memory(keyOf(set)).returns.shut(&decided)
 	return after(&decided, outcomes, now, errors.Join(pulled, revisionsPruned, written, namesPruned, ended))
 }
 
@@ -199,7 +201,8 @@ func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 	}
 	left.Pods = make([]*corev1.Pod, 0, len(s.Pods)+len(made))
 	for _, pod := range s.Pods {
-		if answered, ok := newest[pod.UID]; ok {
+		// A Pod that returned beside the previous pass may have changed since then.
+		if answered, ok := newest[pod.UID]; ok && (answered == nil || !kube.Newer(pod, answered)) {
 			pod = answered
 		}
 		if pod != nil {

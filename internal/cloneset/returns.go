@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,37 +14,41 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// returns are the Pods that come back into service while their set's pass waits for its writes.
-// Far from the API server a pass takes several round trips, and a Pod that became ready at its
-// beginning would be out of service until the next one. To put it back concerns no other Pod and
-// no budget, so it is done beside the pass.
+// returns are the Pods that come back into service while a pass over their set goes on. Far from
+// the API server a pass takes several round trips, and a Pod that became ready at its beginning
+// would be out of service until the next one. To put it back concerns no other Pod and no budget,
+// so it is done beside the pass, and the next pass need not wait for its end.
 type returns struct {
 	mu sync.Mutex
-	// snapshot is that of the pass, over the set with that UID; nil while none writes. perform
-	// does an action for it.
+	// snapshot is that of the latest pass, over the set with that UID; nil while none accepts Pods.
+	// perform does an action for it.
 	snapshot *plan.Snapshot
 	set      types.UID
 	perform  func(plan.Action) outcome
-	// acting are the Pods that an action of the pass, or a return, concerns that has not ended.
-	acting sets.Set[types.UID]
-	// actions are the returns that nobody has begun, and waits wait for those who do them.
-	actions  []plan.Action
+	// acting are the Pods that an action of the pass concerns that has not ended. returning are
+	// those that come back, until a pass has learned what came of it.
+	acting, returning sets.Set[types.UID]
+	// begin are the returns that nobody has begun, and waits wait for those who do them.
+	begin    []func() outcome
 	workers  int
 	waits    []func()
 	outcomes []outcome
 }
 
 // open begins to accept Pods, except those that the actions of the pass concern, until each has
-// ended.
-func (b *returns) open(set types.UID, s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) {
+// ended. It leaves out, and returns, actions on Pods that come back already: those would do the
+// same, or are decided again in the next pass.
+func (b *returns) open(set types.UID, s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) []plan.Action {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.set, b.snapshot, b.perform, b.acting = set, s, perform, sets.Set[types.UID]{}
-	for i := range actions {
-		if pod := actions[i].Pod; pod != nil {
-			b.acting.Insert(pod.UID)
+	return slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
+		if a.Pod == nil || b.returning.Has(a.Pod.UID) {
+			return a.Pod != nil
 		}
-	}
+		b.acting.Insert(a.Pod.UID)
+		return false
+	})
 }
 
 // ended notes that an action of the pass has ended.
@@ -55,39 +60,55 @@ func (b *returns) ended(a *plan.Action) {
 	}
 }
 
-// close accepts no more Pods, waits for those that are under way, and returns what came of them.
-// The next pass does the rest.
-func (b *returns) close() []outcome {
+// learn returns what came of the returns that have ended, after those that are under way if it is
+// to wait for them.
+func (b *returns) learn(wait bool) []outcome {
 	b.mu.Lock()
 	waits := b.waits
-	b.snapshot, b.actions, b.waits = nil, nil, nil
-	b.mu.Unlock()
-	for _, wait := range waits {
-		wait()
+	if wait || b.workers == 0 {
+		b.waits = nil
 	}
+	b.mu.Unlock()
+	if wait {
+		for _, wait := range waits {
+			wait()
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	outcomes := b.outcomes
 	b.outcomes = nil
+	for _, o := range outcomes {
+		b.returning.Delete(o.action.Pod.UID)
+	}
 	return outcomes
 }
 
+// shut accepts no more Pods. If some come back, another pass has to learn what comes of it.
+func (b *returns) shut(decided *plan.Plan) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.snapshot = nil
+	decided.More = decided.More || len(b.returning) > 0
+}
+
 // next ends a return, and takes another one, for one of at most so many that do them.
-func (b *returns) next(last *outcome, most int) (plan.Action, bool) {
+func (b *returns) next(last *outcome, most int) (do func() outcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if last != nil {
 		b.outcomes = append(b.outcomes, *last)
-		b.acting.Delete(last.action.Pod.UID)
 	}
-	if len(b.actions) == 0 || b.workers > most {
+	if len(b.begin) == 0 || b.workers > most {
 		b.workers--
-		return plan.Action{}, false
+		return nil
 	}
-	first := b.actions[0]
-	b.actions = b.actions[1:]
-	return first, true
+	do = b.begin[0]
+	b.begin = b.begin[1:]
+	return do
 }
 
-// returned puts a Pod that has changed back into service, if its set's pass is writing. Otherwise
+// returned puts a Pod that has changed back into service, if a pass over its set goes on. Otherwise
 // the next pass does it.
 func (r *Reconciler) returned(pod *corev1.Pod) {
 	owner := metav1.GetControllerOfNoCopy(pod)
@@ -101,7 +122,7 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	b := &value.(*memory).returns
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.snapshot == nil || b.set != owner.UID || b.acting.Has(pod.UID) {
+	if b.snapshot == nil || b.set != owner.UID || b.acting.Has(pod.UID) || b.returning.Has(pod.UID) {
 		return
 	}
 	action, ok := r.Return(b.snapshot, r.pods.newest(owner.UID, pod), r.Clock.Now())
@@ -109,18 +130,20 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 		return
 	}
 	r.metrics.planned(&action)
-	b.acting.Insert(pod.UID)
-	b.actions = append(b.actions, action)
+	if b.returning == nil {
+		b.returning = sets.Set[types.UID]{}
+	}
+	b.returning.Insert(pod.UID)
+	perform := b.perform
+	b.begin = append(b.begin, func() outcome { return perform(action) })
 	if b.workers >= r.Width.Now() {
 		return
 	}
 	b.workers++
-	perform := b.perform
 	b.waits = append(b.waits, r.Beside(func() {
-		a, more := b.next(nil, r.Width.Now())
-		for more {
-			done := perform(a)
-			a, more = b.next(&done, r.Width.Now())
+		for do := b.next(nil, r.Width.Now()); do != nil; {
+			done := do()
+			do = b.next(&done, r.Width.Now())
 		}
 	}))
 }

@@ -5,6 +5,7 @@ package cloneset
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,55 +22,127 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestReturnsDuringPass: while a pass waits for the answer to a write, Pods that can return do,
-// once, and those that a write of the pass concerns do not.
-func TestReturnsDuringPass(t *testing.T) {
-	set := web()
-	set.Spec.Replicas = new(int32(3))
-	bound := func(pod *corev1.Pod) *corev1.Pod { pod.Spec.NodeName = "n1"; return pod }
-	c := server(t, set)
-	sent, release := make(chan string, 10), make(chan struct{})
-	waits, fails := "", ""
-	r, _ := reconcilerOn(interceptor.NewClient(c, interceptor.Funcs{
+// returning is a set of three Pods that return once they are bound to a node. Writes to those with
+// a gate wait for it, and fail with what it gives, nil or not.
+type returning struct {
+	*Reconciler
+	set   *apps.CloneSet
+	pods  []*corev1.Pod
+	gates map[string]chan error
+	sent  chan string // the names of the Pods that are written
+	c     client.Client
+}
+
+func returningSet(t *testing.T, gated ...int) *returning {
+	r := &returning{set: web(), gates: map[string]chan error{}, sent: make(chan string, 10)}
+	r.set.Spec.Replicas = new(int32(3))
+	r.c = server(t, r.set)
+	r.Reconciler, _ = reconcilerOn(interceptor.NewClient(r.c.(client.WithWatch), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			object.SetUID(types.UID(object.GetName()))
 			return c.Create(ctx, object, options...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if waits != "" {
-				sent <- object.GetName()
-			}
-			switch object.GetName() {
-			case waits:
-				<-release
-			case fails:
-				return errors.New("broken for good")
+			if _, pod := object.(*corev1.Pod); pod && len(r.gates) > 0 {
+				r.sent <- object.GetName()
+				if err := <-r.gates[object.GetName()]; err != nil {
+					return err
+				}
 			}
 			return c.Patch(ctx, object, patch, options...)
 		},
 	}))
-	checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}))(t)
-	pods := checktest.Must(r.ListPods(t.Context(), set.Namespace, string(set.UID)))(t)
-	checktest.NoError(t, c.Update(t.Context(), bound(pods[0].DeepCopy())))
-	waits, fails = pods[0].Name, pods[2].Name
-	done := make(chan error)
-	go func() {
-		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
-		done <- err
-	}()
-	checktest.Same(t, "what is written first", waits, <-sent)
-	for _, pod := range append(pods, pods[1]) {
-		r.PodEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: pod, ObjectNew: bound(pod.DeepCopy())}, &queued{})
+	_ = r.pass(t)
+	r.pods = checktest.Must(r.ListPods(t.Context(), r.set.Namespace, string(r.set.UID)))(t)
+	for i, pod := range r.pods {
+		gate := make(chan error)
+		if r.gates[pod.Name] = gate; !slices.Contains(gated, i) {
+			close(gate)
+		}
 	}
-	checktest.Same(t, "what returns meanwhile", sets.New(pods[1].Name, fails), sets.New(next(t, sent), next(t, sent)))
-	close(release)
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "broken for good") {
+	return r
+}
+
+func (r *returning) pass(t *testing.T) error {
+	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)})
+	if err == nil && result.RequeueAfter == time.Millisecond {
+		return errAgain{}
+	}
+	return err
+}
+
+// errAgain means that another pass is due at once.
+type errAgain struct{}
+
+func (errAgain) Error() string { return "another pass is due at once" }
+
+func (r *returning) start(t *testing.T) (ended chan error) {
+	ended = make(chan error)
+	go func() { ended <- r.pass(t) }()
+	return ended
+}
+
+// bind binds Pods to a node, unless they are, and tells of each by an event.
+func (r *returning) bind(t *testing.T, pods ...*corev1.Pod) {
+	for _, pod := range pods {
+		bound := read(t, r.c, pod)
+		if bound.Spec.NodeName == "" {
+			bound.Spec.NodeName = "n1"
+			checktest.NoError(t, r.c.Update(t.Context(), bound))
+		}
+		r.PodEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: pod, ObjectNew: bound}, &queued{})
+	}
+}
+
+func (r *returning) state(t *testing.T, pod *corev1.Pod) string {
+	return read(t, r.c, pod).Labels[apps.LabelLifecycleState]
+}
+
+// TestReturnsDuringPass: while a pass waits for the answer to a write, Pods that can return do,
+// once, and those that a write of the pass concerns do not.
+func TestReturnsDuringPass(t *testing.T) {
+	r := returningSet(t, 0, 2)
+	r.bind(t, r.pods[0])
+	ended := r.start(t)
+	checktest.Same(t, "what is written first", r.pods[0].Name, next(t, r.sent))
+	r.bind(t, r.pods...)
+	r.bind(t, r.pods[1])
+	checktest.Same(t, "what returns meanwhile", sets.New(r.pods[1].Name, r.pods[2].Name), sets.New(next(t, r.sent), next(t, r.sent)))
+	close(r.gates[r.pods[2].Name])
+	r.gates[r.pods[0].Name] <- nil
+	if err := <-ended; err != nil && !errors.As(err, &errAgain{}) {
+		t.Error(err)
+	}
+	checktest.NoError(t, r.pass(t))
+	for _, pod := range r.pods {
+		checktest.Same(t, "the state of "+pod.Name, string(apps.StateNormal), r.state(t, pod))
+	}
+	checktest.Same(t, "more writes", 0, len(r.sent))
+}
+
+// TestReturnOutlastsPass: a pass does not wait for a return beside it. The next one leaves the Pod
+// alone, and only one with nothing else to do waits, and fails if the return has failed.
+func TestReturnOutlastsPass(t *testing.T) {
+	r := returningSet(t, 0, 1)
+	r.bind(t, r.pods[0])
+	ended := r.start(t)
+	checktest.Same(t, "what is written first", r.pods[0].Name, next(t, r.sent))
+	r.bind(t, r.pods[1])
+	checktest.Same(t, "what returns meanwhile", r.pods[1].Name, next(t, r.sent))
+	r.gates[r.pods[0].Name] <- nil
+	checktest.Same(t, "the end of the first pass", error(errAgain{}), <-ended)
+	r.bind(t, r.pods[2])
+	checktest.Same(t, "the end of the second pass", error(errAgain{}), r.pass(t))
+	checktest.Same(t, "what it writes", r.pods[2].Name, next(t, r.sent))
+	checktest.Same(t, "more writes", 0, len(r.sent))
+	ended = r.start(t)
+	r.gates[r.pods[1].Name] <- errors.New("broken for good")
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "broken for good") {
 		t.Errorf("the pass hides that a return failed: %v", err)
 	}
-	for _, pod := range pods[:2] {
-		checktest.Same(t, "the state of "+pod.Name, string(apps.StateNormal), read(t, c, pod).Labels[apps.LabelLifecycleState])
-	}
-	checktest.Same(t, "more writes", 0, len(sent))
+	close(r.gates[r.pods[1].Name])
+	checktest.NoError(t, r.pass(t))
+	checktest.Same(t, "the state of the Pod in the end", string(apps.StateNormal), r.state(t, r.pods[1]))
 }
 
 // next is what comes within a minute.

@@ -46,7 +46,7 @@ func (x *explorer) runPass(c *cluster) *passRun {
 		passes = 2
 	}
 	for range passes {
-		r.process.pass = pass{}
+		r.process.pass = &pass{}
 		// The next pass, which is another transition, retries failures.
 		r.result, _ = r.process.reconciler.Reconcile(context.Background(), reconcile.Request{NamespacedName: x.sim.key})
 	}

@@ -84,7 +84,8 @@ type Process struct {
 	vain, lastSeen int
 
 	strain
-	pass pass
+	// pass is the current one, or the one that a return belongs to while that goes on.
+	pass *pass
 	// known is what the process has read from the server.
 	known answers
 	// deleted are the Pods that the process asked to delete.
@@ -127,7 +128,7 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 	p := &Process{
 		Simulation: s, name: name, config: config, caches: map[model.Kind]*watch{},
 		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}, deleted: map[types.UID]bool{},
-		strain: strain{returning: map[*errand]bool{}},
+		strain: strain{returning: map[*errand]bool{}}, pass: &pass{},
 	}
 	cached, live := p.clients(send(p))
 	options := cloneset.Options{Parallel: max(config.Parallel, 1), Clock: s.World.Clock}
@@ -238,7 +239,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 	if p.vain++; p.vain > mostVain {
 		p.World.fail("it does not spin", "%d passes in a row, and nothing has changed anywhere", p.vain)
 	}
-	p.pass = pass{}
+	p.pass = &pass{}
 	result, err := p.reconciler.Reconcile(log.IntoContext(context.Background(), p.config.Logger), request)
 	if err != nil && !p.dead {
 		p.World.say(p.name, "the pass fails: %v", err)

@@ -89,11 +89,17 @@ func (p *Process) each(limit, times int, do func(int)) {
 	}
 }
 
-// beside does what a controller does beside a pass, as an errand.
+// beside does what a controller does beside a pass, and beside the next ones if it lasts, as an
+// errand that is judged by what the process knew in that pass.
 func (p *Process) beside(do func()) (wait func()) {
-	done := false
+	done, of := false, p.pass
 	p.World.after(0, func() {
-		p.World.errand(func() {
+		p.World.errandIn(func(goOn func()) {
+			now := p.pass
+			p.pass = of
+			goOn()
+			p.pass = now
+		}, func() {
 			errand := p.World.doing
 			if len(p.returning) == 0 {
 				p.mostBack = 0

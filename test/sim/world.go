@@ -88,7 +88,10 @@ func (w *World) pass(span time.Duration) {
 }
 
 // errand starts something. While it lets time pass, everything else goes on.
-func (w *World) errand(do func()) {
+func (w *World) errand(do func()) { w.errandIn(func(goOn func()) { goOn() }, do) }
+
+// errandIn does so in surroundings, which are there whenever the errand goes on.
+func (w *World) errandIn(surround func(goOn func()), do func()) {
 	e := &errand{}
 	next, _ := iter.Pull(func(yield func(struct{}) bool) { // it is never stopped
 		e.wait = func() { yield(struct{}{}) }
@@ -96,7 +99,7 @@ func (w *World) errand(do func()) {
 	})
 	e.goOn = func() {
 		w.doing = e
-		next()
+		surround(func() { next() })
 		w.doing = nil
 	}
 	e.goOn()

@@ -29,9 +29,10 @@ const (
 	// stalled is how long a write takes at least that client-go has repeated after such an
 	// answer: Retry-After has whole seconds.
 	stalled = time.Second
-	// memory is how many writes of a kind pass until the least latency before them is
-	// forgotten: the network, or the server, may have changed.
-	memory = 200
+	// memory is how many times as many writes of a kind as the width, and as the first width, pass
+	// until the least latency before them is forgotten: the network, or the server, may have
+	// changed. A pass has fewer, and the first of them do not wait for others.
+	memory = 4
 )
 
 // Width is how many writes may be under way at a time. It is safe for concurrent use.
@@ -47,7 +48,7 @@ type Width struct {
 	rested int
 }
 
-// floor is the least latency of a kind of write, of the last memory writes at least.
+// floor is the least latency of a kind of write, lately.
 type floor struct {
 	before, now time.Duration
 	count       int
@@ -87,7 +88,7 @@ func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 	}
 	waited := 0.0
 	if !tooMany { // a refusal is fast
-		waited = w.floors[kind].share(took)
+		waited = w.floors[kind].share(took, memory*int(max(first, w.value)))
 		tooMany = took >= stalled && waited > 0.9
 	}
 	change := 0.0
@@ -102,11 +103,9 @@ func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 	w.value = max(min(least, w.most), min(w.most, w.value+change))
 }
 
-// step is Vegas's decision, for as many writes as the width. The queue may be twice as long as
-// in Netflix's: with a narrower width a pass is so short that the writes once a pass, such as
-// the CloneSet's status, outweigh those of its Pods.
+// step is Vegas's decision, for as many writes as the width.
 func step(width, queue float64) float64 {
-	unit := 2 * max(1, math.Log10(width))
+	unit := max(1, math.Log10(width))
 	switch {
 	case queue <= unit:
 		return 6 * unit
@@ -118,11 +117,12 @@ func step(width, queue float64) float64 {
 	return 0
 }
 
-// share is which part of a write's time was spent waiting, from 0 to below 1.
-func (f *floor) share(took time.Duration) float64 {
+// share is which part of a write's time was spent waiting, from 0 to below 1. The floor is that of
+// so many writes at least.
+func (f *floor) share(took time.Duration, writes int) float64 {
 	f.now = min(f.now, took)
 	shortest := min(f.before, f.now)
-	if f.count++; f.count == memory {
+	if f.count++; f.count >= writes {
 		f.before, f.now, f.count = f.now, math.MaxInt64, 0
 	}
 	if took <= 0 {
