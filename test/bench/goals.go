@@ -20,8 +20,10 @@ const (
 	writesInPlace = 4
 	// ceilingShare is the required share of what the API server allows.
 	ceilingShare = 0.80
-	// timedShare is the required share of what the API server, at ceilingShare, and the
-	// budget allow where containers take long to restart.
+	// timedShare is the required share of what the API server, at ceilingShare, and the budget
+	// allow where containers take long to restart. A shared machine changes its speed within
+	// minutes, and what the API server took before says little then: the same share of the
+	// processors is enough.
 	timedShare = 0.90
 	// rejectedLimit limits the share of rejected writes, in each step.
 	rejectedLimit = 0.01
@@ -138,10 +140,10 @@ func judgeTimed(step *result, server float64) []goal {
 	where := step.name + ": "
 	p99 := step.out.Percentile(99)
 	return []goal{{
-		met:  step.perSecond() >= timedShare*possible,
-		what: fmt.Sprintf("%sat least %.0f %% of what is possible", where, 100*timedShare),
-		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server takes %.1f, maxUnavailable allows %.1f",
-			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget),
+		met:  max(step.perSecond()/possible, step.busy()) >= timedShare,
+		what: fmt.Sprintf("%sat least %.0f %% of what is possible, or of the processors", where, 100*timedShare),
+		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server took %.1f before, maxUnavailable allows %.1f; the processors were %.0f %% busy",
+			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget, 100*step.busy()),
 	}, {
 		met:   p99 <= step.restart+outBeyond,
 		what:  fmt.Sprintf("%sp99 out of service at most %s more than the restart", where, outBeyond),
