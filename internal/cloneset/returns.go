@@ -70,8 +70,8 @@ func (b *returns) learn(wait bool) []outcome {
 	}
 	b.mu.Unlock()
 	if wait {
-		for _, wait := range waits {
-			wait()
+		for _, end := range waits {
+			end()
 		}
 	}
 	b.mu.Lock()
