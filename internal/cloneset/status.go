@@ -171,8 +171,9 @@ const (
 	// them by more.
 	tellEvery = 2 * time.Second
 	// movesPerSecond and movesAtOnce bound the writes of all sets together that tell of nothing
-	// but moving Pods: many small sets take the API server's time from their Pods.
-	movesPerSecond, movesAtOnce = 5, 10
+	// but a rollout that begins, or moving Pods: many small sets take the API server's time from
+	// their Pods.
+	movesPerSecond, movesAtOnce = 2, 10
 )
 
 // tell writes the status of a pass, and the events of its writes and of earlier ones. While Pods
@@ -210,7 +211,7 @@ func (r *Reconciler) tellLater(
 		return time.Time{}, true
 	case settled || !onlyMoves(was, next):
 		return time.Time{}, false
-	case now.Before(due):
+	case now.Before(due) && was.ObservedGeneration == next.ObservedGeneration:
 		return due, true
 	}
 	return now.Add(tellEvery), !r.moves.AllowN(now, 1)
@@ -235,15 +236,17 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	return equality.Semantic.DeepEqual(same, *next)
 }
 
-// onlyMoves reports whether only what follows from moving Pods changed: counters, the time of the
-// last progress, and that no Pod of the current revision is left.
+// onlyMoves reports whether only what follows from a rollout that begins or from moving Pods
+// changed: what is to be rolled out, counters, the time of the last progress, and that no Pod of the
+// current revision is left.
 func onlyMoves(was, next *apps.CloneSetStatus) bool {
 	same := *was.DeepCopy()
 	after := counters(next)
 	for i, counter := range counters(&same) {
 		*counter = *after[i]
 	}
-	same.CurrentRevision = next.CurrentRevision
+	same.ObservedGeneration, same.ExpectedUpdatedReplicas = next.ObservedGeneration, next.ExpectedUpdatedReplicas
+	same.CurrentRevision, same.UpdateRevision = next.CurrentRevision, next.UpdateRevision
 	if before, after := same.Condition(apps.ConditionProgressing), next.Condition(apps.ConditionProgressing); before != nil && after != nil {
 		before.LastUpdateTime = after.LastUpdateTime
 	}

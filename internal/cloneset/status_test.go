@@ -137,8 +137,8 @@ func TestStatusThatCanWait(t *testing.T) {
 }
 
 // TestTellEvery: while the Pods of a small set move, its status and the events of the writes are
-// told together, every two seconds, unless many sets move at once. What is no counter, and the end, is told at once, and then
-// nothing is due.
+// told together, every two seconds, and the beginning of a rollout at once; both later if many sets
+// tell at once. What is neither, and the end, is told at once, and then nothing is due.
 func TestTellEvery(t *testing.T) {
 	stored := web()
 	stored.Status = apps.CloneSetStatus{Replicas: 5, ReadyReplicas: 5, Conditions: []apps.CloneSetCondition{{Type: apps.ConditionProgressing}}}

@@ -33,9 +33,9 @@ const (
 	warmSize = 50
 )
 
-// plainMost bounds how many Pods the plain client changes where only updates are measured: what
-// the API server takes a second depends little on how many there are.
-const plainMost = 2000
+// plainMost bounds how many Pods the plain client changes around each step: what the API server
+// takes a second depends little on how many there are.
+const plainMost = 1000
 
 // requestImage is the name that a goal refers to.
 const requestImage = "patch image"
@@ -63,37 +63,39 @@ func (m *measurement) requests() []request {
 		return []request{{name: "put", send: m.server.Put}, {name: "remove", send: m.server.Remove}}
 	}
 	const touch = "measure.usher.dev/touched"
-	v1, v2, merge := image(1), image(2), types.StrategicMergePatchType
-	requests := []request{
-		{name: "create", image: v1, send: m.createPods()},
+	v1, v2, merge := plainImage(1), plainImage(2), types.StrategicMergePatchType
+	create, remove := request{name: "create", image: v1, send: m.createPods()}, m.removal("delete")
+	if m.options.around() {
+		return []request{create}
+	}
+	return []request{
+		create,
 		{name: "patch metadata", image: v1, send: m.patch(types.MergePatchType, labelPatch(touch, `"true"`))},
 		{name: "patch status", image: v1, send: m.patchStatus(`{"status":{"conditions":[{"type":"` + touch + `","status":"True"}]}}`)},
 		{name: requestImage, image: v2, send: m.patch(merge, imagePatch(v2))},
-		{name: "delete", gone: true, send: m.removePod},
-	}
-	if m.options.timed() || m.options.Sets > 0 { // by hand, 32 Pods at a time would take long
-		return requests
-	}
-	return append(requests, []request{
+		remove,
 		{hidden: true, send: m.createPods(corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})},
 		{hidden: true, image: v1, send: m.patchStatus(gatePatch("True", apps.StateNormal))},
 		{name: "in place by hand", image: v2, workers: handWorkers, send: m.updateByHand(v2)},
-		{hidden: true, gone: true, send: m.removePod},
-	}...)
+		m.removal(""),
+	}
+}
+
+// removal is of all Pods; without a name it is not reported.
+func (m *measurement) removal(name string) request {
+	return request{name: name, hidden: name == "", gone: true, send: func(ctx context.Context, name string) error {
+		return m.Kube.Delete(ctx, barePod(name))
+	}}
 }
 
 // createPods returns what creates Pods with readiness gates.
 func (m *measurement) createPods(gates ...corev1.PodReadinessGate) func(context.Context, string) error {
 	return func(ctx context.Context, name string) error {
 		pod := barePod(name)
-		pod.Labels = map[string]string{"app": setName, updateHook: hooked, deleteHook: hooked}
-		pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image(1)}}, ReadinessGates: gates}
+		pod.Labels = map[string]string{"app": "plain", updateHook: hooked, deleteHook: hooked}
+		pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: plainImage(1)}}, ReadinessGates: gates}
 		return m.Kube.Create(ctx, pod)
 	}
-}
-
-func (m *measurement) removePod(ctx context.Context, name string) error {
-	return m.Kube.Delete(ctx, barePod(name))
 }
 
 func podName(i int) string { return fmt.Sprintf("raw-%05d", i) }
@@ -113,6 +115,9 @@ func (m *measurement) patchStatus(body string) func(context.Context, string) err
 		return m.Kube.Status().Patch(ctx, barePod(name), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
 	}
 }
+
+// plainImage is a version of the image that the plain client's Pods run.
+func plainImage(version int) string { return fmt.Sprintf("example.test/plain:v%d", version) }
 
 func imagePatch(image string) string {
 	return fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, image)
@@ -165,22 +170,46 @@ func (m *measurement) alone(ctx context.Context) ([]*result, error) {
 	return results, nil
 }
 
+// plainPods is how many Pods the plain client has.
+func (m *measurement) plainPods() int {
+	if m.options.around() {
+		return min(m.turn.size, plainMost)
+	}
+	return m.turn.size
+}
+
+// staying is how many of them stay while Usher is measured.
+func (m *measurement) staying() int {
+	if m.options.around() {
+		return m.plainPods()
+	}
+	return 0
+}
+
+// ceiling measures how fast the API server patches the plain client's Pods now.
+func (m *measurement) ceiling(ctx context.Context) (*result, error) {
+	if err := m.warmUp(ctx); err != nil {
+		return nil, err
+	}
+	m.nodes.begin(containerDelay, 0)
+	m.plainVersion++
+	next := plainImage(m.plainVersion)
+	m.say("%s, the plain client: %s", m.where(), requestImage)
+	return m.request(ctx, request{name: requestImage, image: next, send: m.patch(types.StrategicMergePatchType, imagePatch(next))})
+}
+
 // request measures one kind of request, and waits until the nodes have done their part.
 func (m *measurement) request(ctx context.Context, a request) (*result, error) {
-	ctx, cancel := bound(ctx)
+	ctx, cancel := m.bound(ctx)
 	defer cancel()
-	pods := m.turn.size
-	if m.options.timed() {
-		pods = min(pods, plainMost)
-	}
-	r := m.result(step{name: a.name, pods: pods})
+	r := m.result(step{name: a.name, pods: m.plainPods()})
 	r.alone = true
 	before, err := m.cpu()
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	if r.latency, err = sendAll(ctx, a, pods); err != nil {
+	if r.latency, err = sendAll(ctx, a, r.pods); err != nil {
 		return nil, err
 	}
 	r.wall = time.Since(began)
@@ -191,7 +220,7 @@ func (m *measurement) request(ctx context.Context, a request) (*result, error) {
 	case a.gone:
 		err = m.pods.await(ctx, 0, nil)
 	case a.image != "":
-		err = m.pods.await(ctx, pods, map[string]int{a.image: pods})
+		err = m.pods.await(ctx, anyNumber, map[string]int{a.image: r.pods})
 	}
 	r.done = time.Since(began)
 	return r, err

@@ -41,8 +41,8 @@ const (
 	// linearLimit is how many times longer per Pod a step may take in the largest size
 	// than in the smallest. It leaves a tenth for chance.
 	linearLimit = 1.1
-	// memoryLimit limits Usher's memory, in MiB.
-	memoryLimit = 100
+	// memoryLimit limits Usher's memory, in MiB, and memoryLimitBig with more than memoryPods.
+	memoryLimit, memoryLimitBig, memoryPods = 100, 250, 2000
 	// operatorMemoryLimit limits that of both halves.
 	operatorMemoryLimit = 120
 	// goneLimit is how long after a Pod's deletion its entry may be there, by p99.
@@ -84,7 +84,7 @@ func judgeRate(results []*result) (goals []goal) {
 	limit, share := ceiling.perSecond()/writesInPlace, ceilingShare
 	for _, r := range results {
 		if r.timed && r.bounded && r.size == ceiling.size && r.name != stepSets {
-			goals = append(goals, judgeTimed(r, share*limit)...)
+			goals = append(goals, judgeTimed(r)...)
 		}
 	}
 	if len(goals) > 0 {
@@ -115,12 +115,12 @@ func judgeSets(steps []*result) []goal {
 	if many == nil || small == nil {
 		return nil
 	}
-	share := many.perSecond() / one.perSecond()
+	share := many.perSecond() / one.perSecond() * faster(one, many)
 	return []goal{{
 		met:  share >= setsShare,
 		what: fmt.Sprintf("many sets of %d Pods, in place: at least %.0f %% of the Pods/s of one set", PodsPerSet, 100*setsShare),
-		found: fmt.Sprintf("%.0f %% with %s sets: %.1f of %.1f Pods/s", 100*share, stage.Thousands(many.size/PodsPerSet),
-			many.perSecond(), one.perSecond()),
+		found: fmt.Sprintf("%.0f %% with %s sets: %.1f of %.1f Pods/s%s", 100*share, stage.Thousands(many.size/PodsPerSet),
+			many.perSecond(), one.perSecond(), machines(many, one)),
 	}, {
 		met:   one.beside <= small.wall+besideLimit,
 		what:  fmt.Sprintf("a set of %d Pods beside one of %s, in place: at most %s longer than alone", smallPods, stage.Thousands(one.size), besideLimit),
@@ -128,10 +128,28 @@ func judgeSets(steps []*result) []goal {
 	}}
 }
 
+// faster is how many times faster the machine was around one result than around another: processors
+// that are shared change their speed within minutes. It is 1 if that was not measured.
+func faster(one, than *result) float64 {
+	if one.around.requests == 0 {
+		return 1
+	}
+	return one.around.perSecond() / than.around.perSecond()
+}
+
+// machines shows how fast the machine was around two results; "" if that was not measured.
+func machines(a, b *result) string {
+	if a.around.requests == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; the API server took %.0f and %.0f requests a second around that", a.around.perSecond(), b.around.perSecond())
+}
+
 // judgeTimed judges an update of containers or images that take long, or by an Usher that is far
 // from the API server. Either that bounds it, and the last Pods begin one restart before its end,
 // or maxUnavailable does. The first Pods begin when their nodes have the image.
-func judgeTimed(step *result, server float64) []goal {
+func judgeTimed(step *result) []goal {
+	server := ceilingShare * step.around.perSecond() / writesInPlace
 	pods, out := float64(step.size), (step.restart + roundTrips*step.distance).Seconds()
 	budget := (pods - float64(readyFloor(step.size))) / out
 	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget))
@@ -140,7 +158,7 @@ func judgeTimed(step *result, server float64) []goal {
 	return []goal{{
 		met:  step.perSecond() >= timedShare*possible,
 		what: fmt.Sprintf("%sat least %.0f %% of what is possible", where, 100*timedShare),
-		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server took %.1f before, maxUnavailable allows %.1f; the processors were %.0f %% busy",
+		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server took %.1f around that, maxUnavailable allows %.1f; the processors were %.0f %% busy",
 			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget, 100*step.busy()),
 	}, {
 		met:   p99 <= step.restart+outBeyond,
@@ -165,6 +183,10 @@ func judgeWorst(steps []*result) []goal {
 		return float64(readyFloor(r.size)-r.least) / float64(r.size)
 	})
 	memory, most := worst(steps, func(r *result) float64 { return r.peak })
+	limit := memoryLimit
+	if memory.size > memoryPods {
+		limit = memoryLimitBig
+	}
 	return []goal{{
 		met: share < rejectedLimit, what: fmt.Sprintf("rejected writes under %.0f %% in every phase", 100*rejectedLimit),
 		found: fmt.Sprintf("at most %.2f %%: %s of %s in %q at %s Pods", 100*share, stage.Thousands(sum(rejected.own.rejected)),
@@ -173,7 +195,7 @@ func judgeWorst(steps []*result) []goal {
 		met: over <= 0, what: fmt.Sprintf("updates keep %.0f %% of the Pods ready", 100*(1-maxUnavailable)),
 		found: fmt.Sprintf("at least %s of %s were, in %q", stage.Thousands(budget.least), stage.Thousands(budget.size), budget.name),
 	}, {
-		met: most < memoryLimit, what: fmt.Sprintf("Usher's memory under %d MiB", memoryLimit),
+		met: most < float64(limit), what: fmt.Sprintf("Usher's memory under %d MiB", limit),
 		found: fmt.Sprintf("at most %.0f MiB, with %s Pods", most, stage.Thousands(memory.size)),
 	}}
 }
@@ -197,24 +219,35 @@ func pairs(steps []*result) (pairs [][2]*result) {
 	return pairs
 }
 
-// judgeSizes compares the smallest with the largest size.
+// judgeSizes compares the smallest with the largest size, as on a machine of the same speed.
 func judgeSizes(steps []*result) (goals []goal) {
 	for _, pair := range pairs(steps) {
 		small, large := pair[0], pair[1]
-		if len(small.out) > 0 && len(large.out) > 0 {
-			was, is := small.out.Percentile(99), large.out.Percentile(99)
+		machine, outLimit := machines(large, small), outLimit
+		if machine != "" {
+			outLimit = linearLimit
+			times := large.cpuPerPod().Seconds() / small.cpuPerPod().Seconds() * faster(large, small)
 			goals = append(goals, goal{
-				met:  is.Seconds() <= outLimit*was.Seconds(),
-				what: fmt.Sprintf("%s: p99 out of service at most %g × that at %s Pods", large.name, outLimit, stage.Thousands(small.size)),
-				found: fmt.Sprintf("%.1f ×: %s at %s Pods, %s at %s", is.Seconds()/was.Seconds(), stage.Milliseconds(is),
-					stage.Thousands(large.size), stage.Milliseconds(was), stage.Thousands(small.size)),
+				met: times <= linearLimit, what: large.name + ": no more of Usher's CPU time a Pod",
+				found: fmt.Sprintf("%.2f ×: %s at %s Pods, %s at %s%s", times, stage.Milliseconds(large.cpuPerPod()), stage.Thousands(large.size),
+					stage.Milliseconds(small.cpuPerPod()), stage.Thousands(small.size), machine),
 			})
 		}
-		times := small.perSecond() / large.perSecond()
+		if len(small.out) > 0 && len(large.out) > 0 {
+			was, is := small.out.Percentile(99), large.out.Percentile(99)
+			times := is.Seconds() / was.Seconds() * faster(large, small)
+			goals = append(goals, goal{
+				met:  times <= outLimit,
+				what: fmt.Sprintf("%s: p99 out of service at most %g × that at %s Pods", large.name, outLimit, stage.Thousands(small.size)),
+				found: fmt.Sprintf("%.1f ×: %s at %s Pods, %s at %s%s", times, stage.Milliseconds(is),
+					stage.Thousands(large.size), stage.Milliseconds(was), stage.Thousands(small.size), machine),
+			})
+		}
+		times := small.perSecond() / large.perSecond() * faster(large, small)
 		goals = append(goals, goal{
 			met: times <= linearLimit, what: large.name + ": no worse than linear",
-			found: fmt.Sprintf("%.2f × the time per Pod: %s for %s Pods, %s for %s", times, stage.Seconds(large.perRound(large.wall)),
-				stage.Thousands(large.size), stage.Seconds(small.perRound(small.wall)), stage.Thousands(small.size)),
+			found: fmt.Sprintf("%.2f × the time per Pod: %s for %s Pods, %s for %s%s", times, stage.Seconds(large.perRound(large.wall)),
+				stage.Thousands(large.size), stage.Seconds(small.perRound(small.wall)), stage.Thousands(small.size), machine),
 		})
 	}
 	return goals

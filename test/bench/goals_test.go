@@ -31,6 +31,9 @@ func cloneSetResults(pods int, changes ...func(patch, update, scaleIn *result)) 
 	for _, change := range changes {
 		change(patch, update, scaleIn)
 	}
+	if update.timed && update.around.requests == 0 {
+		update.around = pace{pods, times(n / 40)}
+	}
 	return []*result{patch, update, scaleIn}
 }
 
@@ -66,7 +69,7 @@ func setsResults(change func(one, small, many *result)) []*result {
 	all := cloneSetResults(2000)
 	one, small, many := *all[1], *all[1], *all[1]
 	small.name, small.pods, small.bounded, small.wall, one.beside = stepSmall, smallPods, false, times(3), times(4)
-	many.name = stepSets
+	many.name, one.around, many.around = stepSets, pace{2000, times(50)}, pace{2000, times(50)}
 	change(&one, &small, &many)
 	return []*result{all[0], &one, &small, &many}
 }
@@ -98,6 +101,17 @@ func TestGoals(t *testing.T) {
 	operator := func(change func([]*result)) []*result {
 		return slices.Concat(operatorResults(100), operatorResults(1000, change))
 	}
+	large := func(change func(update *result)) (all []*result) {
+		for _, pods := range []int{2000, 20000} {
+			all = append(all, cloneSetResults(pods, func(_, u, _ *result) {
+				u.timed, u.cpu[usher] = true, time.Duration(pods)*time.Millisecond
+				if pods > 2000 {
+					change(u)
+				}
+			})[:2]...)
+		}
+		return all
+	}
 	for name, c := range map[string]struct {
 		results []*result
 		want    string // the findings of the goals that are missed
@@ -125,17 +139,28 @@ func TestGoals(t *testing.T) {
 			"without it p99 100 ms, p50 10 ms, and 2.5 ms of the API server's CPU each"},
 		"restarts, met": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart = true, 5*time.Second }), ""},
 		"restarts, budget not used": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.wall = true, time.Minute, times(500) }),
-			"62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server took 8.0 before, maxUnavailable allows 6.7; the processors were 0 % busy"},
+			"62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server took 8.0 around that, maxUnavailable allows 6.7; the processors were 0 % busy"},
 		"far away, budget not used": {cloneSetResults(2000, func(_, u, _ *result) {
 			u.timed, u.restart, u.distance, u.wall = true, 59700*time.Millisecond, 100*time.Millisecond, times(500)
-		}), "62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server took 8.0 before, maxUnavailable allows 6.7; the processors were 0 % busy"},
+		}), "62 % at 2,000 Pods: 4.0 of 6.5 Pods/s; the API server took 8.0 around that, maxUnavailable allows 6.7; the processors were 0 % busy"},
 		"restarts, on a machine that became slow": {cloneSetResults(2000, func(_, u, _ *result) {
 			u.timed, u.wall, u.cpu[apiServer] = true, times(500), times(500*0.91*float64(runtime.NumCPU()))
-		}), "50 % at 2,000 Pods: 4.0 of 8.0 Pods/s; the API server took 8.0 before, maxUnavailable allows +Inf; the processors were 91 % busy"},
+		}), "50 % at 2,000 Pods: 4.0 of 8.0 Pods/s; the API server took 8.0 around that, maxUnavailable allows +Inf; the processors were 91 % busy"},
+		"large, timed, met": {large(func(*result) {}), ""},
+		"large, on a machine that became slow": {large(func(u *result) {
+			u.wall, u.around, u.cpu[usher], u.out[1] = times(4000), pace{1, times(0.05)}, times(40), times(0.6)
+		}), ""},
+		"large, dear":  {large(func(u *result) { u.cpu[usher] = times(23) }), "1.15 ×: 1.1 ms at 20,000 Pods, 1.0 ms at 2,000; the API server took 40 and 40 requests a second around that"},
+		"large, out":   {large(func(u *result) { u.out[1] = times(0.34) }), "1.1 ×: 340 ms at 20,000 Pods, 300 ms at 2,000; the API server took 40 and 40 requests a second around that"},
+		"large, grown": {large(func(u *result) { u.peak = 250 }), "at most 250 MiB, with 20,000 Pods"},
 		"images, late": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.pull, u.wall = true, 50*time.Second, times(334) }),
-			"90 % at 2,000 Pods: 6.0 of 6.7 Pods/s; the API server took 8.0 before, maxUnavailable allows +Inf; the processors were 0 % busy"},
-		"sets, met":                   {setsResults(func(_, _, _ *result) {}), ""},
-		"sets, slow":                  {setsResults(func(_, _, m *result) { m.wall = times(223) }), "90 % with 400 sets: 9.0 of 10.0 Pods/s"},
+			"90 % at 2,000 Pods: 6.0 of 6.7 Pods/s; the API server took 8.0 around that, maxUnavailable allows +Inf; the processors were 0 % busy"},
+		"sets, met": {setsResults(func(_, _, _ *result) {}), ""},
+		"sets, slow": {setsResults(func(_, _, m *result) { m.wall = times(223) }),
+			"90 % with 400 sets: 9.0 of 10.0 Pods/s; the API server took 40 and 40 requests a second around that"},
+		"sets, on a machine that became slow": {setsResults(func(_, _, m *result) { m.wall, m.around = times(440), pace{2000, times(100)} }), ""},
+		"sets, on a machine that became fast": {setsResults(func(_, _, m *result) { m.around = pace{2000, times(25)} }),
+			"50 % with 400 sets: 10.0 of 10.0 Pods/s; the API server took 80 and 40 requests a second around that"},
 		"a small set waits":           {setsResults(func(o, _, _ *result) { o.beside = times(5.1) }), "5.10 s; alone 3.00 s"},
 		"restarts, back late":         {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.out[1] = true, 5*time.Second, times(6.1) }), "6100 ms"},
 		"a fifth, killed, costs more": {operator(func(r []*result) { r[3].cpu[usher] = times(20) }), ""},

@@ -65,11 +65,12 @@ func (m *measurement) guarded(ctx context.Context) (results []*result, err error
 
 // deleteUnknown makes Pods and deletes them.
 func (m *measurement) deleteUnknown(ctx context.Context, there bool) (*result, error) {
-	create, remove := m.createPods(), request{name: deleteUnguarded, gone: true, send: m.removePod, perSecond: deletesPerSecond}
+	remove := m.removal(deleteUnguarded)
+	remove.perSecond = deletesPerSecond
 	if there {
 		remove.name = deleteGuarded
 	}
-	if _, err := m.request(ctx, request{hidden: true, image: image(1), send: create}); err != nil {
+	if _, err := m.request(ctx, request{hidden: true, image: plainImage(1), send: m.createPods()}); err != nil {
 		return nil, err
 	}
 	if err := m.placeGuard(ctx, there); err != nil {

@@ -167,7 +167,7 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 	if len(m.options.Registries) > 0 {
 		return all, nil
 	}
-	turns := schedule(m.options.Sizes)
+	turns := schedule(m.options.Sizes, m.options.rounds())
 	if m.options.Guard {
 		turns = guardTurns(m.options.Sizes)
 	}
@@ -181,8 +181,13 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 	return all, nil
 }
 
-// maxRounds bounds how often a size is measured.
-const maxRounds = 10
+// rounds bounds how often a size is measured.
+func (o Options) rounds() int {
+	if o.around() {
+		return 2
+	}
+	return 10
+}
 
 // turn is one round of one size.
 type turn struct{ size, round, of int }
@@ -192,11 +197,11 @@ type turn struct{ size, round, of int }
 // affects all sizes alike. A smaller size is measured until as many Pods have moved as
 // in the largest: rare long events (a garbage collection of the API server takes as long
 // as a hundred Pods) should have the same share in all sizes.
-func schedule(sizes []int) []turn {
+func schedule(sizes []int, most int) []turn {
 	largest := slices.Max(sizes)
 	var first, middle, last []turn
 	for _, n := range sizes {
-		rounds := min(max(largest/n, 1), maxRounds)
+		rounds := min(max(largest/n, 1), most)
 		for round := range rounds {
 			t := turn{size: n, round: round, of: rounds}
 			switch {

@@ -12,6 +12,14 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
+// pace is how many requests were answered in which time.
+type pace struct {
+	requests int
+	wall     time.Duration
+}
+
+func (p pace) perSecond() float64 { return float64(p.requests) / p.wall.Seconds() }
+
 // role is a program whose CPU time is measured.
 type role int
 
@@ -41,6 +49,8 @@ type result struct {
 	rounds int
 	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
 	beside time.Duration
+	// around is what the API server took from the plain client right before and after.
+	around pace
 	// wall is until all Pods and entries have reached the result. done is until the
 	// CloneSet's status reports that too or, without a controller, until the nodes have
 	// done their part.
@@ -80,6 +90,8 @@ func merge(all, round []*result) []*result {
 }
 
 func (r *result) add(o *result) {
+	r.around.requests += o.around.requests
+	r.around.wall += o.around.wall
 	r.pods += o.pods
 	r.rounds += o.rounds
 	r.wall += o.wall

@@ -25,8 +25,9 @@ import (
 )
 
 const (
-	// stepLimit is how long a step may take.
+	// stepLimit is how long a step may take, and podLimit how much longer for each Pod.
 	stepLimit = 10 * time.Minute
+	podLimit  = 100 * time.Millisecond
 	// kills is how often Usher is killed, spread evenly over a step.
 	kills = 2
 	// deleteEvery is the pause between the deletions of deleteMeanwhile.
@@ -44,6 +45,8 @@ type measurement struct {
 	audit   *auditLog
 	began   time.Time
 	nodes   *nodes
+	// plainVersion is of the image that the plain client's Pods run.
+	plainVersion int
 	// kubeconfig is Usher's, if it is not the usual one, and link what it goes through.
 	kubeconfig string
 	link       *stage.Link
@@ -63,14 +66,15 @@ func (m *measurement) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(m.options.Out, "%6.1fs  %s\n", time.Since(m.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, stepLimit, fmt.Errorf("it took longer than %s", stepLimit))
+func (m *measurement) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := stepLimit + time.Duration(m.turn.size)*podLimit
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s", limit))
 }
 
 // size measures one round of one size: first without a controller, then with a newly
 // started Usher.
 func (m *measurement) size(ctx context.Context, steps []step, registry string, t turn) (results []*result, err error) {
-	m.turn, m.past, m.peak = t, 0, 0
+	m.turn, m.past, m.peak, m.plainVersion = t, 0, 0, 1
 	watching, stop := context.WithCancel(ctx)
 	var watches sync.WaitGroup
 	defer func() {
@@ -95,12 +99,12 @@ func (m *measurement) size(ctx context.Context, steps []step, registry string, t
 		return nil, fmt.Errorf("%s: %w", m.where(), err)
 	}
 	for _, p := range steps {
-		r, err := m.step(ctx, p)
+		done, err := m.measure(ctx, p)
 		if err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", m.where(), p.name, err)
 		}
 		if !p.hidden {
-			results = append(results, r)
+			results = append(results, done...)
 		}
 	}
 	return results, m.end(ctx)
@@ -165,7 +169,7 @@ func (m *measurement) objects() ([]client.Object, error) {
 
 // begin starts Usher with an empty CloneSet.
 func (m *measurement) begin(ctx context.Context) error {
-	ctx, cancel := bound(ctx)
+	ctx, cancel := m.bound(ctx)
 	defer cancel()
 	objects, err := m.objects()
 	if err != nil {
@@ -226,8 +230,11 @@ func (m *measurement) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("delete the CloneSets: %w", err)
+	}
 	for _, object := range objects {
-		if err := m.Kube.Delete(ctx, object); err != nil {
+		if err := client.IgnoreNotFound(m.Kube.Delete(ctx, object)); err != nil {
 			return fmt.Errorf("delete %s: %w", object.GetName(), err)
 		}
 		// Usher holds it while it is used.
@@ -239,8 +246,36 @@ func (m *measurement) end(ctx context.Context) error {
 			return err
 		}
 	}
+	if m.staying() > 0 {
+		if _, err := m.request(ctx, m.removal("")); err != nil {
+			return err
+		}
+	}
 	m.running = false
 	return m.StopUsher(ctx)
+}
+
+// measure measures a step and, if the machine's speed matters for it, what the API server takes from
+// the plain client right before and after it.
+func (m *measurement) measure(ctx context.Context, p step) ([]*result, error) {
+	if p.hidden || !m.options.around() {
+		r, err := m.step(ctx, p)
+		return []*result{r}, err
+	}
+	before, err := m.ceiling(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.step(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	after, err := m.ceiling(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.around = pace{before.pods + after.pods, before.wall + after.wall}
+	return []*result{before, r, after}, nil
 }
 
 // step makes one change and measures until it is done.
@@ -253,7 +288,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	if m.link != nil {
 		m.link.Slow(p.distance)
 	}
-	ctx, cancel := bound(ctx)
+	ctx, cancel := m.bound(ctx)
 	defer cancel()
 	m.pods.begin()
 	m.entries.begin()
@@ -298,7 +333,7 @@ func (m *measurement) perform(ctx context.Context, p step) (generations []int64,
 		}
 	}
 	all := p.replicas * len(p.names())
-	if err := m.pods.await(ctx, all+p.others, map[string]int{image(p.version): all - p.old, image(p.version - 1): p.old}); err != nil {
+	if err := m.pods.await(ctx, all+p.others+m.staying(), map[string]int{image(p.version): all - p.old, image(p.version - 1): p.old}); err != nil {
 		return nil, err
 	}
 	if m.server == nil {
@@ -344,7 +379,7 @@ func deleteMeanwhile(ctx context.Context, m *measurement, _ step) error {
 // updateBeside updates another CloneSet when a third of a step is done.
 func updateBeside(other step) func(context.Context, *measurement, step) error {
 	return func(ctx context.Context, m *measurement, p step) error {
-		if err := m.pods.await(ctx, p.replicas+p.others, map[string]int{image(p.version): p.replicas / 3}); err != nil {
+		if err := m.pods.await(ctx, anyNumber, map[string]int{image(p.version): p.replicas / 3}); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -394,6 +429,7 @@ func (m *measurement) account(ctx context.Context, r *result, before servers.Cal
 		return err
 	}
 	r.tally = m.pods.end()
+	r.least -= m.staying()
 	err = m.notePeak()
 	r.peak = m.peak
 	return err

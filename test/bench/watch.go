@@ -138,11 +138,14 @@ func (w *podWatch) end() (t tally) {
 	return t
 }
 
+// anyNumber of Pods is what await may wait for.
+const anyNumber = -1
+
 // await waits until there are that many Pods, and of each image that many that have
 // reached their target.
 func (w *podWatch) await(ctx context.Context, pods int, settled map[string]int) error {
 	return w.Await(ctx, func() string {
-		right := len(w.pods) == pods
+		right := pods == anyNumber || len(w.pods) == pods
 		for image, n := range settled {
 			right = right && w.settled[image] >= n
 		}
