@@ -95,7 +95,7 @@ func (o Options) check() error {
 }
 
 // nodesFor is the number of nodes for that many Pods plus, in an update that recreates
-// them, those that are still terminating.
+// them, those that are still terminating. The plain client's may be among them.
 func nodesFor(pods int) int {
 	return max(minNodes, int(math.Ceil(1.5*float64(pods)/podsPerNode)))
 }
@@ -108,7 +108,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Repair = cmp.Or(o.Repair, defaultRepair)
-	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)), ""
+	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)+plainMost), ""
 	simulated := newNodes()
 	var results []*result
 	err := stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
