@@ -15,15 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
 const (
 	// plainWorkers is how many requests the plain client sends concurrently.
 	plainWorkers = 50
-	// handWorkers is how many Pods it updates concurrently: Usher's default.
-	handWorkers = 32
 	// warmAtLeast is how long the API server is kept busy before a step, and warmSpread
 	// how much longer at most: about the time between two of its garbage collections
 	// under that load.
@@ -37,65 +34,32 @@ const (
 // takes a second depends little on how many there are.
 const plainMost = 1000
 
-// requestImage is the name that a goal refers to.
-const requestImage = "patch image"
-
 // request is one kind of request of the plain client, one for each Pod or entry.
 type request struct {
-	name    string
-	workers int // 0 means plainWorkers
-	send    func(ctx context.Context, name string) error
+	name string
+	send func(ctx context.Context, name string) error
 	// image is what all Pods run in the end; "" not to wait for that. gone means that
 	// there are none.
 	image string
 	gone  bool
-	// hidden means that it only prepares the next one, and is not reported.
-	hidden bool
 	// perSecond is how many are sent a second, whether they are answered or not; 0 is as
 	// many as the workers can.
 	perSecond int
 }
 
-// requests are those of a plain client without a controller. The scheduler and the nodes
-// work meanwhile, as they do when Usher writes.
-func (m *measurement) requests() []request {
-	if m.server != nil {
-		return []request{{name: "put", send: m.server.Put}, {name: "remove", send: m.server.Remove}}
-	}
-	const touch = "measure.usher.dev/touched"
-	v1, v2, merge := plainImage(1), plainImage(2), types.StrategicMergePatchType
-	create, remove := request{name: "create", image: v1, send: m.createPods()}, m.removal("delete")
-	if m.options.around() {
-		return []request{create}
-	}
-	return []request{
-		create,
-		{name: "patch metadata", image: v1, send: m.patch(types.MergePatchType, labelPatch(touch, `"true"`))},
-		{name: "patch status", image: v1, send: m.patchStatus(`{"status":{"conditions":[{"type":"` + touch + `","status":"True"}]}}`)},
-		{name: requestImage, image: v2, send: m.patch(merge, imagePatch(v2))},
-		remove,
-		{hidden: true, send: m.createPods(corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})},
-		{hidden: true, image: v1, send: m.patchStatus(gatePatch("True", apps.StateNormal))},
-		{name: "in place by hand", image: v2, workers: handWorkers, send: m.updateByHand(v2)},
-		m.removal(""),
-	}
-}
-
-// removal is of all Pods; without a name it is not reported.
+// removal is of all Pods.
 func (m *measurement) removal(name string) request {
-	return request{name: name, hidden: name == "", gone: true, send: func(ctx context.Context, name string) error {
+	return request{name: name, gone: true, send: func(ctx context.Context, name string) error {
 		return m.Kube.Delete(ctx, barePod(name))
 	}}
 }
 
-// createPods returns what creates Pods with readiness gates.
-func (m *measurement) createPods(gates ...corev1.PodReadinessGate) func(context.Context, string) error {
-	return func(ctx context.Context, name string) error {
-		pod := barePod(name)
-		pod.Labels = map[string]string{"app": "plain", updateHook: hooked, deleteHook: hooked}
-		pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: plainImage(1)}}, ReadinessGates: gates}
-		return m.Kube.Create(ctx, pod)
-	}
+// createPod creates a Pod with hooks.
+func (m *measurement) createPod(ctx context.Context, name string) error {
+	pod := barePod(name)
+	pod.Labels = map[string]string{"app": "plain", updateHook: hooked, deleteHook: hooked}
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: plainImage(1)}}
+	return m.Kube.Create(ctx, pod)
 }
 
 func podName(i int) string { return fmt.Sprintf("raw-%05d", i) }
@@ -104,86 +68,37 @@ func barePod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-func (m *measurement) patch(kind types.PatchType, body string) func(context.Context, string) error {
-	return func(ctx context.Context, name string) error {
-		return m.Kube.Patch(ctx, barePod(name), client.RawPatch(kind, []byte(body)))
-	}
-}
-
-func (m *measurement) patchStatus(body string) func(context.Context, string) error {
-	return func(ctx context.Context, name string) error {
-		return m.Kube.Status().Patch(ctx, barePod(name), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
-	}
-}
-
 // plainImage is a version of the image that the plain client's Pods run.
 func plainImage(version int) string { return fmt.Sprintf("example.test/plain:v%d", version) }
 
-func imagePatch(image string) string {
-	return fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, image)
-}
-
-// gatePatch opens or closes a Pod's readiness gate and sets its state.
-func gatePatch(open string, state apps.LifecycleState) string {
-	return fmt.Sprintf(`{"metadata":{"labels":{%q:%q}},"status":{"conditions":[{"type":%q,"status":%q}]}}`,
-		apps.LabelLifecycleState, state, apps.ConditionInPlaceUpdateReady, open)
-}
-
-// updateByHand takes one Pod through its update as a plain client does that knows the
-// next step: out of service, the new image, and in service again as soon as the watch
-// shows that the node runs it. This is the fastest that the protocol allows a controller.
-func (m *measurement) updateByHand(image string) func(context.Context, string) error {
-	out, update := m.patchStatus(gatePatch("False", apps.StateUpdating)), m.patch(types.StrategicMergePatchType, imagePatch(image))
-	in := m.patchStatus(gatePatch("True", apps.StateNormal))
-	return func(ctx context.Context, name string) error {
-		if err := out(ctx, name); err != nil {
-			return err
-		}
-		if err := update(ctx, name); err != nil {
-			return err
-		}
-		if err := m.pods.awaitRunning(ctx, name, image); err != nil {
-			return err
-		}
-		return in(ctx, name)
-	}
-}
-
-// alone measures what the API server or the registry can do for a plain client.
+// alone measures what the API server or the registry can do for a plain client before Usher
+// starts. The scheduler and the nodes work meanwhile, as they do when Usher writes.
 func (m *measurement) alone(ctx context.Context) ([]*result, error) {
 	if err := m.warmUp(ctx); err != nil {
 		return nil, err
 	}
+	requests := []request{{name: "create", image: plainImage(1), send: m.createPod}}
+	if m.server != nil {
+		requests = []request{{name: "put", send: m.server.Put}, {name: "remove", send: m.server.Remove}}
+	}
 	var results []*result
-	for _, a := range m.requests() {
-		if !a.hidden {
-			m.say("%s, no controller: %s", m.where(), a.name)
-		}
+	for _, a := range requests {
+		m.say("%s, no controller: %s", m.where(), a.name)
 		r, err := m.request(ctx, a)
 		if err != nil {
 			return nil, fmt.Errorf("%s, no controller, %s: %w", m.where(), a.name, err)
 		}
-		if !a.hidden {
-			results = append(results, r)
-		}
+		results = append(results, r)
 	}
 	return results, nil
 }
 
-// plainPods is how many Pods the plain client has.
-func (m *measurement) plainPods() int {
-	if m.options.around() {
-		return min(m.turn.size, plainMost)
-	}
-	return m.turn.size
-}
-
-// staying is how many of them stay while Usher is measured.
+// staying is how many Pods of the plain client stay while Usher is measured.
 func (m *measurement) staying() int {
-	if m.options.around() {
-		return m.plainPods()
+	if m.server != nil {
+		return 0
 	}
-	return 0
+	return min(m.turn.size, plainMost)
 }
 
 // ceiling measures how fast the API server patches the plain client's Pods now.
@@ -194,15 +109,18 @@ func (m *measurement) ceiling(ctx context.Context) (*result, error) {
 	m.nodes.begin(containerDelay, 0)
 	m.plainVersion++
 	next := plainImage(m.plainVersion)
-	m.say("%s, the plain client: %s", m.where(), requestImage)
-	return m.request(ctx, request{name: requestImage, image: next, send: m.patch(types.StrategicMergePatchType, imagePatch(next))})
+	m.say("%s, the plain client", m.where())
+	body := fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, next)
+	return m.request(ctx, request{name: "patch image", image: next, send: func(ctx context.Context, name string) error {
+		return m.Kube.Patch(ctx, barePod(name), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
+	}})
 }
 
 // request measures one kind of request, and waits until the nodes have done their part.
 func (m *measurement) request(ctx context.Context, a request) (*result, error) {
 	ctx, cancel := m.bound(ctx)
 	defer cancel()
-	r := m.result(step{name: a.name, pods: m.plainPods()})
+	r := m.result(step{name: a.name, pods: cmp.Or(m.staying(), m.turn.size)})
 	r.alone = true
 	before, err := m.cpu()
 	if err != nil {
@@ -234,7 +152,7 @@ func sendAll(ctx context.Context, a request, n int) (traffic.Latencies, error) {
 	if a.perSecond > 0 {
 		pace = rate.NewLimiter(rate.Limit(a.perSecond), 1)
 	} else {
-		all.SetLimit(cmp.Or(a.workers, plainWorkers))
+		all.SetLimit(plainWorkers)
 	}
 	for i := range n {
 		if err := pace.Wait(ctx); err != nil {

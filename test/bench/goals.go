@@ -74,27 +74,27 @@ func judge(results []*result) []goal {
 	case steps[0].server != "":
 		return judgeOperator(steps)
 	}
-	return slices.Concat(judgeRate(results), judgeSets(steps), judgeWorst(steps), judgeSizes(steps))
+	return slices.Concat(judgeRate(steps), judgeSets(steps), judgeWorst(steps), judgeSizes(steps))
 }
 
-// judgeRate compares the rate of updates in place with what the API server allows, both
-// in the largest size.
-func judgeRate(results []*result) (goals []goal) {
-	step, ceiling := largest(results, stepInPlace), largest(results, requestImage)
-	limit, share := ceiling.perSecond()/writesInPlace, ceilingShare
-	for _, r := range results {
-		if r.timed && r.bounded && r.size == ceiling.size && r.name != stepSets {
+// judgeRate compares the rate of updates in place with what the API server allows: where containers
+// or images take long or Usher is far away in all sizes, otherwise in the largest one.
+func judgeRate(steps []*result) (goals []goal) {
+	step := largest(steps, stepInPlace)
+	for _, r := range steps {
+		if r.timed && r.bounded && r.name != stepSets {
 			goals = append(goals, judgeTimed(r)...)
 		}
 	}
 	if len(goals) > 0 {
 		return goals
 	}
+	limit, share := step.around.perSecond()/writesInPlace, ceilingShare
 	return []goal{{
 		met:  step.perSecond() >= share*limit,
 		what: fmt.Sprintf("in place, at least %.0f %% of the raw patch ceiling ÷ %d", 100*share, writesInPlace),
 		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f Pods/s of %.0f ÷ %d = %.1f", 100*step.perSecond()/limit,
-			stage.Thousands(step.size), step.perSecond(), ceiling.perSecond(), writesInPlace, limit),
+			stage.Thousands(step.size), step.perSecond(), step.around.perSecond(), writesInPlace, limit),
 	}}
 }
 
@@ -115,12 +115,13 @@ func judgeSets(steps []*result) []goal {
 	if many == nil || small == nil {
 		return nil
 	}
-	share := many.perSecond() / one.perSecond() * faster(one, many)
+	faster, machines := machines(one, many)
+	share := many.perSecond() / one.perSecond() * faster
 	return []goal{{
 		met:  share >= setsShare,
 		what: fmt.Sprintf("many sets of %d Pods, in place: at least %.0f %% of the Pods/s of one set", PodsPerSet, 100*setsShare),
 		found: fmt.Sprintf("%.0f %% with %s sets: %.1f of %.1f Pods/s%s", 100*share, stage.Thousands(many.size/PodsPerSet),
-			many.perSecond(), one.perSecond(), machines(many, one)),
+			many.perSecond(), one.perSecond(), machines),
 	}, {
 		met:   one.beside <= small.wall+besideLimit,
 		what:  fmt.Sprintf("a set of %d Pods beside one of %s, in place: at most %s longer than alone", smallPods, stage.Thousands(one.size), besideLimit),
@@ -128,21 +129,14 @@ func judgeSets(steps []*result) []goal {
 	}}
 }
 
-// faster is how many times faster the machine was around one result than around another: processors
-// that are shared change their speed within minutes. It is 1 if that was not measured.
-func faster(one, than *result) float64 {
+// machines is how many times faster the machine was around one result than around another, and tells
+// people. It is 1 if that was not measured.
+func machines(one, than *result) (faster float64, text string) {
 	if one.around.requests == 0 {
-		return 1
+		return 1, ""
 	}
-	return one.around.perSecond() / than.around.perSecond()
-}
-
-// machines shows how fast the machine was around two results; "" if that was not measured.
-func machines(a, b *result) string {
-	if a.around.requests == 0 {
-		return ""
-	}
-	return fmt.Sprintf("; the API server took %.0f and %.0f requests a second around that", a.around.perSecond(), b.around.perSecond())
+	a, b := one.around.perSecond(), than.around.perSecond()
+	return a / b, fmt.Sprintf("; the API server took %.0f and %.0f requests a second around that", a, b)
 }
 
 // judgeTimed judges an update of containers or images that take long, or by an Usher that is far
@@ -219,38 +213,35 @@ func pairs(steps []*result) (pairs [][2]*result) {
 	return pairs
 }
 
-// judgeSizes compares the smallest with the largest size, as on a machine of the same speed.
+// judgeSizes compares the smallest with the largest size.
 func judgeSizes(steps []*result) (goals []goal) {
 	for _, pair := range pairs(steps) {
-		small, large := pair[0], pair[1]
-		machine, outLimit := machines(large, small), outLimit
-		if machine != "" {
+		outLimit := outLimit
+		if pair[1].timed {
 			outLimit = linearLimit
-			times := large.cpuPerPod().Seconds() / small.cpuPerPod().Seconds() * faster(large, small)
-			goals = append(goals, goal{
-				met: times <= linearLimit, what: large.name + ": no more of Usher's CPU time a Pod",
-				found: fmt.Sprintf("%.2f ×: %s at %s Pods, %s at %s%s", times, stage.Milliseconds(large.cpuPerPod()), stage.Thousands(large.size),
-					stage.Milliseconds(small.cpuPerPod()), stage.Thousands(small.size), machine),
-			})
+			goals = append(goals, compare(pair, "Usher's CPU time a Pod", linearLimit, (*result).cpuPerPod))
 		}
-		if len(small.out) > 0 && len(large.out) > 0 {
-			was, is := small.out.Percentile(99), large.out.Percentile(99)
-			times := is.Seconds() / was.Seconds() * faster(large, small)
-			goals = append(goals, goal{
-				met:  times <= outLimit,
-				what: fmt.Sprintf("%s: p99 out of service at most %g × that at %s Pods", large.name, outLimit, stage.Thousands(small.size)),
-				found: fmt.Sprintf("%.1f ×: %s at %s Pods, %s at %s%s", times, stage.Milliseconds(is),
-					stage.Thousands(large.size), stage.Milliseconds(was), stage.Thousands(small.size), machine),
-			})
+		if len(pair[0].out) > 0 && len(pair[1].out) > 0 {
+			goals = append(goals, compare(pair, "p99 out of service", outLimit, func(r *result) time.Duration { return r.out.Percentile(99) }))
 		}
-		times := small.perSecond() / large.perSecond() * faster(large, small)
-		goals = append(goals, goal{
-			met: times <= linearLimit, what: large.name + ": no worse than linear",
-			found: fmt.Sprintf("%.2f × the time per Pod: %s for %s Pods, %s for %s%s", times, stage.Seconds(large.perRound(large.wall)),
-				stage.Thousands(large.size), stage.Seconds(small.perRound(small.wall)), stage.Thousands(small.size), machine),
-		})
+		goals = append(goals, compare(pair, "time a Pod", linearLimit, func(r *result) time.Duration { return r.wall / time.Duration(r.pods) }))
 	}
 	return goals
+}
+
+// compare judges what a Pod takes in the larger of two sizes, as on a machine of the same speed.
+func compare(pair [2]*result, what string, limit float64, of func(*result) time.Duration) goal {
+	small, large := pair[0], pair[1]
+	faster, machines := machines(large, small)
+	where, times := large.name, of(large).Seconds()/of(small).Seconds()*faster
+	if large.server != "" {
+		where = large.server + ", " + where
+	}
+	return goal{
+		met: times <= limit, what: fmt.Sprintf("%s: %s at most %g × that at %s Pods", where, what, limit, stage.Thousands(small.size)),
+		found: fmt.Sprintf("%.2f ×: %s at %s Pods, %s at %s%s", times, stage.Milliseconds(of(large)), stage.Thousands(large.size),
+			stage.Milliseconds(of(small)), stage.Thousands(small.size), machines),
+	}
 }
 
 // judgeOperator judges both halves of Usher with registries.
@@ -262,13 +253,7 @@ func judgeOperator(steps []*result) []goal {
 		if large.pods != large.size || large.name == stepIdle || small.cpu[usher] == 0 {
 			continue
 		}
-		was, is := small.cpuPerPod(), large.cpuPerPod()
-		goals = append(goals, goal{
-			met:  is.Seconds() <= growthLimit*was.Seconds(),
-			what: fmt.Sprintf("%s, %s: the CPU time a Pod costs Usher grows by %g × at most", large.server, large.name, growthLimit),
-			found: fmt.Sprintf("%.1f ×: %s with %s Pods, %s with %s", is.Seconds()/was.Seconds(), stage.Milliseconds(is),
-				stage.Thousands(large.size), stage.Milliseconds(was), stage.Thousands(small.size)),
-		})
+		goals = append(goals, compare(pair, "Usher's CPU time a Pod", growthLimit, (*result).cpuPerPod))
 	}
 	return goals
 }

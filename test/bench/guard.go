@@ -70,7 +70,7 @@ func (m *measurement) deleteUnknown(ctx context.Context, there bool) (*result, e
 	if there {
 		remove.name = deleteGuarded
 	}
-	if _, err := m.request(ctx, request{hidden: true, image: plainImage(1), send: m.createPods()}); err != nil {
+	if _, err := m.request(ctx, request{image: plainImage(1), send: m.createPod}); err != nil {
 		return nil, err
 	}
 	if err := m.placeGuard(ctx, there); err != nil {

@@ -167,7 +167,11 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 	if len(m.options.Registries) > 0 {
 		return all, nil
 	}
-	turns := schedule(m.options.Sizes, m.options.rounds())
+	most := maxRounds
+	if m.options.timed() || m.options.Sets > 0 {
+		most = fewRounds
+	}
+	turns := schedule(m.options.Sizes, most)
 	if m.options.Guard {
 		turns = guardTurns(m.options.Sizes)
 	}
@@ -181,13 +185,8 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 	return all, nil
 }
 
-// rounds bounds how often a size is measured.
-func (o Options) rounds() int {
-	if o.around() {
-		return 2
-	}
-	return 10
-}
+// maxRounds bounds how often a size is measured, fewRounds where only updates are.
+const maxRounds, fewRounds = 10, 2
 
 // turn is one round of one size.
 type turn struct{ size, round, of int }

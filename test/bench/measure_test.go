@@ -57,7 +57,7 @@ func TestMeasure(t *testing.T) {
 			once(t, r.name+", "+what, count[0], fewPods*count[1])
 		}
 	}
-	if requests != 6 || len(report.results) != requests+len(want) || len(report.goals) == 0 {
+	if requests != 2 || len(report.results) != requests+len(want) || len(report.goals) == 0 {
 		t.Errorf("%d results, %d of them without a controller, and %d goals", len(report.results), requests, len(report.goals))
 	}
 }

@@ -255,27 +255,23 @@ func (m *measurement) end(ctx context.Context) error {
 	return m.StopUsher(ctx)
 }
 
-// measure measures a step and, if the machine's speed matters for it, what the API server takes from
-// the plain client right before and after it.
+// measure measures a step and, around updates, what the API server takes from the plain client.
 func (m *measurement) measure(ctx context.Context, p step) ([]*result, error) {
-	if p.hidden || !m.options.around() {
+	if !p.bounded || m.server != nil {
 		r, err := m.step(ctx, p)
 		return []*result{r}, err
 	}
-	before, err := m.ceiling(ctx)
-	if err != nil {
-		return nil, err
+	all := make([]*result, 3)
+	for i, one := range []func(context.Context) (*result, error){
+		m.ceiling, func(ctx context.Context) (*result, error) { return m.step(ctx, p) }, m.ceiling,
+	} {
+		var err error
+		if all[i], err = one(ctx); err != nil {
+			return nil, err
+		}
 	}
-	r, err := m.step(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	after, err := m.ceiling(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r.around = pace{before.pods + after.pods, before.wall + after.wall}
-	return []*result{before, r, after}, nil
+	all[1].around = pace{all[0].pods + all[2].pods, all[0].wall + all[2].wall}
+	return all, nil
 }
 
 // step makes one change and measures until it is done.

@@ -111,10 +111,6 @@ func cloneSetScenario(n int) []step {
 // timed reports whether only updates in place are measured, and how long they take.
 func (o Options) timed() bool { return len(o.Restarts)+len(o.Latencies) > 0 || o.Pull > 0 }
 
-// around reports whether the plain client is measured around each step, because the steps are
-// compared with what it reached, or with each other, and take long.
-func (o Options) around() bool { return o.timed() || o.Sets > 0 }
-
 // scenario is what is measured without a registry.
 func (o Options) scenario(n int) []step {
 	restarts, latencies := o.Restarts, o.Latencies

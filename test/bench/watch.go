@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -43,10 +42,10 @@ type podState struct {
 	since time.Time
 	// served reports whether it has been ready before.
 	served bool
-	// running is the image that its ready container runs, settled the spec's image if
-	// the Pod has reached its target: in service, running it, nothing in progress.
-	running, settled string
-	state            apps.LifecycleState
+	// settled is the spec's image if the Pod has reached its target: in service, running it,
+	// nothing in progress.
+	settled string
+	state   apps.LifecycleState
 }
 
 func newPodWatch(now func() time.Time, saw func(*corev1.Pod, apps.LifecycleState)) *podWatch {
@@ -71,7 +70,7 @@ func (w *podWatch) is(pod *corev1.Pod) {
 
 // observe returns a Pod's state after an older one, and tallies how long it was unready.
 func (w *podWatch) observe(pod *corev1.Pod, old podState) podState {
-	p := podState{ready: inService(pod), since: old.since, served: old.served, running: running(pod), state: stateOf(pod)}
+	p := podState{ready: inService(pod), since: old.since, served: old.served, state: stateOf(pod)}
 	if want := pod.Spec.Containers[0].Image; p.ready && (p.state == "" || p.state == apps.StateNormal) && containerImage(pod) == want {
 		p.settled = want
 	}
@@ -121,15 +120,6 @@ func containerImage(pod *corev1.Pod) string {
 	return pod.Status.ContainerStatuses[0].Image
 }
 
-// running is the image that the Pod's ready container runs, whether or not callers may
-// use the Pod.
-func running(pod *corev1.Pod) string {
-	if !podread.IsTrue(pod, corev1.ContainersReady) {
-		return ""
-	}
-	return containerImage(pod)
-}
-
 // begin starts a new tally, end returns it.
 func (w *podWatch) begin() { w.Change(func() { w.tally = tally{least: w.ready} }) }
 
@@ -151,13 +141,6 @@ func (w *podWatch) await(ctx context.Context, pods int, settled map[string]int) 
 		}
 		return stage.Unless(right, "of %d Pods %d are ready, and of each image %v are settled; there should be %d Pods, and %v settled",
 			len(w.pods), w.ready, w.settled, pods, settled)
-	})
-}
-
-// awaitRunning waits until a Pod's node runs an image.
-func (w *podWatch) awaitRunning(ctx context.Context, name, image string) error {
-	return w.Await(ctx, func() string {
-		return stage.Unless(w.pods[name].running == image, "the node of Pod %s does not run %s", name, image)
 	})
 }
 
