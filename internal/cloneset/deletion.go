@@ -53,7 +53,7 @@ func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, no
 		},
 		Current: known.current, Update: known.update,
 		Pods: pods, PodInfos: plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), Deferred: r.memory(keyOf(set)).deferrals.observed(pods),
-		Starts: r.starts(),
+		Starts: r.starts(len(pods)),
 	}, known, nil
 }
 

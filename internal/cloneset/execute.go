@@ -96,8 +96,13 @@ func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan
 	return outcomes
 }
 
-// starts is how many Pods a pass may begin with: it lasts as long as two or three writes.
-func (r *Reconciler) starts() int { return 2 * r.Width.Now() }
+// startsShare is the part of its Pods, as a divisor, that a pass over a large set may begin with: it
+// reads them all, so that passes that begin with few would take more of a processor than their writes.
+const startsShare = 100
+
+// starts is how many Pods a pass may begin with: it lasts as long as two or three writes, and longer
+// in a large set. Pods that are ready meanwhile come back beside it.
+func (r *Reconciler) starts(pods int) int { return max(2*r.Width.Now(), pods/startsShare) }
 
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
 	r.metrics.parallel.Set(float64(r.Width.Now()))

@@ -236,7 +236,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Sn
 		return err
 	}
 	m := r.memory(keyOf(set))
-	s.Starts, s.NoResize = r.starts(), r.Options.NoResize
+	s.Starts, s.NoResize = r.starts(len(s.Pods)), r.Options.NoResize
 	s.ExcludePreparingDelete = set.Labels[apps.LabelScalingExcludePreparingDelete] == "true"
 	s.Current, s.Update, s.Revisions = known.current, known.update, known.byHash
 	s.Deferred, s.DeletedInstances = m.deferrals.observed(s.Pods), m.deletedInstances(set, s.Pods, s.Claims)
