@@ -110,7 +110,9 @@ func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions
 	back := &r.memory(keyOf(set)).returns
 	r.together(len(actions), func(i int) {
 		outcomes[i] = r.perform(ctx, set, actions[i])
-		back.ended(&actions[i])
+		if seen := back.ended(&actions[i]); seen != nil {
+			r.returned(seen) // it may be ready before the answer to the write that restarts it
+		}
 	})
 	return outcomes
 }

@@ -34,8 +34,10 @@ type memory struct {
 	// reported is the wait of the last event.
 	reported string
 	rollout  rolloutLog
-	// told is when the status was last written, untold what no event has reported since then.
+	// told is when the status was last written, untold what no event has reported since then, and
+	// late when a beginning that was left to a later pass has to be told; zero if none was.
 	told   time.Time
+	late   time.Time
 	untold []outcome
 	// pullsRefused is until when no pull Pod is created, pullsSkipped what the last event said
 	// of those that nobody waits for.

@@ -25,9 +25,11 @@ type returns struct {
 	snapshot *plan.Snapshot
 	set      types.UID
 	perform  func(plan.Action) outcome
-	// acting are the Pods that an action of the pass concerns that has not ended. returning are
-	// those that come back, until a pass has learned what came of it.
-	acting, returning sets.Set[types.UID]
+	// acting are the Pods that an action of the pass concerns that has not ended, each as the last
+	// event since it began has shown it, or nil.
+	acting map[types.UID]*corev1.Pod
+	// returning are the Pods that come back, until a pass has learned what came of it.
+	returning sets.Set[types.UID]
 	// begin are the returns that nobody has begun, and waits wait for those who do them.
 	begin    []func() outcome
 	workers  int
@@ -41,23 +43,26 @@ type returns struct {
 func (b *returns) open(set types.UID, s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) []plan.Action {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.set, b.snapshot, b.perform, b.acting = set, s, perform, sets.Set[types.UID]{}
+	b.set, b.snapshot, b.perform, b.acting = set, s, perform, map[types.UID]*corev1.Pod{}
 	return slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
 		if a.Pod == nil || b.returning.Has(a.Pod.UID) {
 			return a.Pod != nil
 		}
-		b.acting.Insert(a.Pod.UID)
+		b.acting[a.Pod.UID] = nil
 		return false
 	})
 }
 
-// ended notes that an action of the pass has ended.
-func (b *returns) ended(a *plan.Action) {
+// ended notes that an action of the pass has ended, and returns its Pod as an event has shown it
+// meanwhile; nil if none has.
+func (b *returns) ended(a *plan.Action) (seen *corev1.Pod) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if a.Pod != nil {
-		b.acting.Delete(a.Pod.UID)
+		seen = b.acting[a.Pod.UID]
+		delete(b.acting, a.Pod.UID)
 	}
+	return seen
 }
 
 // learn returns what came of the returns that have ended, after those that are under way if it is
@@ -122,7 +127,11 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	b := &value.(*memory).returns
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.snapshot == nil || b.set != owner.UID || b.acting.Has(pod.UID) || b.returning.Has(pod.UID) {
+	if b.snapshot == nil || b.set != owner.UID || b.returning.Has(pod.UID) {
+		return
+	}
+	if _, acts := b.acting[pod.UID]; acts {
+		b.acting[pod.UID] = pod // to be looked at when the action has ended
 		return
 	}
 	action, ok := r.Return(b.snapshot, r.pods.newest(owner.UID, pod), r.Clock.Now())

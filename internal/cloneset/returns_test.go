@@ -120,6 +120,23 @@ func TestReturnsDuringPass(t *testing.T) {
 	checktest.Same(t, "more writes", 0, len(r.sent))
 }
 
+// TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
+// at when that action has ended, and not in the next pass.
+func TestReturnSeenDuringItsAction(t *testing.T) {
+	r := returningSet(t, 0, 1)
+	r.bind(t, r.pods[:2]...)
+	ended := r.start(t)
+	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
+	r.bind(t, r.pods[0])
+	r.gates[r.pods[0].Name] <- errors.New("refused")
+	checktest.Same(t, "what is written before the pass ends", r.pods[0].Name, next(t, r.sent))
+	close(r.gates[r.pods[0].Name])
+	close(r.gates[r.pods[1].Name])
+	<-ended // with the refusal
+	_ = r.pass(t)
+	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
+}
+
 // TestReturnOutlastsPass: a pass does not wait for a return beside it. The next one leaves the Pod
 // alone, and only one with nothing else to do waits, and fails if the return has failed.
 func TestReturnOutlastsPass(t *testing.T) {

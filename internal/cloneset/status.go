@@ -170,6 +170,8 @@ const (
 	// tellEvery is how far they may lag otherwise: in a small set each Pod that moves changes
 	// them by more.
 	tellEvery = 2 * time.Second
+	// beginWithin is when the beginning of a rollout is told at the latest, however many sets tell.
+	beginWithin = 10 * time.Second
 	// movesPerSecond and movesAtOnce bound the writes of all sets together that tell of nothing
 	// but a rollout that begins, or moving Pods: many small sets take the API server's time from
 	// their Pods.
@@ -194,7 +196,7 @@ func (r *Reconciler) tell(
 		}
 	}
 	if !same {
-		m.told = now
+		m.told, m.late = now, time.Time{}
 	}
 	err = r.writeStatus(ctx, set, *next)
 	r.recordOutcomes(set, m.untold)
@@ -206,12 +208,16 @@ func (r *Reconciler) tell(
 func (r *Reconciler) tellLater(
 	m *memory, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time,
 ) (due time.Time, later bool) {
+	begins := was.ObservedGeneration != next.ObservedGeneration
+	if begins && m.late.IsZero() {
+		m.late = now.Add(beginWithin)
+	}
 	switch due = m.told.Add(tellEvery); {
 	case canWait(was, next, outcomes):
 		return time.Time{}, true
-	case settled || !onlyMoves(was, next):
+	case settled, !onlyMoves(was, next), begins && !now.Before(m.late):
 		return time.Time{}, false
-	case now.Before(due) && was.ObservedGeneration == next.ObservedGeneration:
+	case now.Before(due) && !begins:
 		return due, true
 	}
 	return now.Add(tellEvery), !r.moves.AllowN(now, 1)

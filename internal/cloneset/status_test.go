@@ -138,7 +138,7 @@ func TestStatusThatCanWait(t *testing.T) {
 
 // TestTellEvery: while the Pods of a small set move, its status and the events of the writes are
 // told together, every two seconds, and the beginning of a rollout at once; both later if many sets
-// tell at once. What is neither, and the end, is told at once, and then nothing is due.
+// tell at once, a beginning by ten seconds at most. What is neither, and the end, is told at once, and then nothing is due.
 func TestTellEvery(t *testing.T) {
 	stored := web()
 	stored.Status = apps.CloneSetStatus{Replicas: 5, ReadyReplicas: 5, Conditions: []apps.CloneSetCondition{{Type: apps.ConditionProgressing}}}
@@ -151,7 +151,8 @@ func TestTellEvery(t *testing.T) {
 		// Set and Status are what is new.
 		Set, Status json.RawMessage
 		Idle        bool
-		Others      int // sets that tell at the same time
+		Others      int  // sets that tell at the same time
+		Waits       bool // since then, because so many told
 	}) string {
 		set := stored.DeepCopy()
 		r, events := reconcilerOn(server(t, set.DeepCopy()))
@@ -162,6 +163,10 @@ func TestTellEvery(t *testing.T) {
 		next.ReadyReplicas--
 		checktest.NoError(t, errors.Join(json.Unmarshal(test.Set, set), json.Unmarshal(test.Status, next)))
 		at := now.Add(test.After.Duration)
+		if test.Waits {
+			r.moves.AllowN(now, movesAtOnce)
+			_ = checktest.Must(r.tell(t.Context(), set, next, nil, false, now))(t)
+		}
 		for range test.Others {
 			r.moves.AllowN(at, 1)
 		}
