@@ -132,7 +132,7 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	checktest.Same(t, "what is written before the pass ends", r.pods[0].Name, next(t, r.sent))
 	close(r.gates[r.pods[0].Name])
 	close(r.gates[r.pods[1].Name])
-	<-ended // with the refusal
+	checktest.Says(t, "the refusal", <-ended, "refused")
 	_ = r.pass(t)
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
 }

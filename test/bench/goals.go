@@ -147,16 +147,15 @@ func judgeTimed(step *result) []goal {
 	pods, out := float64(step.size), (step.restart + roundTrips*step.distance).Seconds()
 	budget := (pods - float64(readyFloor(step.size))) / out
 	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget))
-	where := step.name + ": "
 	p99 := step.out.Percentile(99)
 	return []goal{{
 		met:  step.perSecond() >= timedShare*possible,
-		what: fmt.Sprintf("%sat least %.0f %% of what is possible", where, 100*timedShare),
-		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server took %.1f around that, maxUnavailable allows %.1f; the processors were %.0f %% busy",
-			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget, 100*step.busy()),
+		what: fmt.Sprintf("%s: at least %.0f %% of what is possible", step.name, 100*timedShare),
+		found: fmt.Sprintf("%.0f %% at %s Pods: %.1f of %.1f Pods/s; the API server took %.1f around that, maxUnavailable allows %.1f",
+			100*step.perSecond()/possible, stage.Thousands(step.size), step.perSecond(), possible, server, budget),
 	}, {
 		met:   p99 <= step.restart+outBeyond,
-		what:  fmt.Sprintf("%sp99 out of service at most %s more than the restart", where, outBeyond),
+		what:  fmt.Sprintf("%s: p99 out of service at most %s more than the restart", step.name, outBeyond),
 		found: stage.Milliseconds(p99),
 	}}
 }
@@ -233,10 +232,8 @@ func judgeSizes(steps []*result) (goals []goal) {
 func compare(pair [2]*result, what string, limit float64, of func(*result) time.Duration) goal {
 	small, large := pair[0], pair[1]
 	faster, machines := machines(large, small)
-	where, times := large.name, of(large).Seconds()/of(small).Seconds()*faster
-	if large.server != "" {
-		where = large.server + ", " + where
-	}
+	where := strings.TrimPrefix(large.server+", "+large.name, ", ") // without a registry, the name alone
+	times := of(large).Seconds() / of(small).Seconds() * faster
 	return goal{
 		met: times <= limit, what: fmt.Sprintf("%s: %s at most %g × that at %s Pods", where, what, limit, stage.Thousands(small.size)),
 		found: fmt.Sprintf("%.2f ×: %s at %s Pods, %s at %s%s", times, stage.Milliseconds(of(large)), stage.Thousands(large.size),

@@ -153,30 +153,9 @@ func (m *measurement) moveAway(ctx context.Context) error {
 }
 
 // all measures all registries and sizes.
-func (m *measurement) all(ctx context.Context) ([]*result, error) {
-	var all []*result
-	for _, kind := range m.options.Registries {
-		for _, n := range m.options.Sizes {
-			done, err := m.size(ctx, operatorScenario(n), kind, turn{size: n, of: 1})
-			if err != nil {
-				return all, err
-			}
-			all = merge(all, done)
-		}
-	}
-	if len(m.options.Registries) > 0 {
-		return all, nil
-	}
-	most := maxRounds
-	if m.options.timed() || m.options.Sets > 0 {
-		most = fewRounds
-	}
-	turns := schedule(m.options.Sizes, most)
-	if m.options.Guard {
-		turns = guardTurns(m.options.Sizes)
-	}
-	for _, t := range turns {
-		done, err := m.size(ctx, m.options.scenario(t.size), "", t)
+func (m *measurement) all(ctx context.Context) (all []*result, err error) {
+	for _, t := range m.options.turns() {
+		done, err := m.size(ctx, t)
 		if err != nil {
 			return all, err
 		}
@@ -185,11 +164,32 @@ func (m *measurement) all(ctx context.Context) ([]*result, error) {
 	return all, nil
 }
 
+// turns are what is measured, in this order.
+func (o Options) turns() (turns []turn) {
+	for _, kind := range o.Registries {
+		for _, n := range o.Sizes {
+			turns = append(turns, turn{registry: kind, size: n, of: 1})
+		}
+	}
+	switch {
+	case len(turns) > 0:
+		return turns
+	case o.Guard:
+		return guardTurns(o.Sizes)
+	case o.timed() || o.Sets > 0:
+		return schedule(o.Sizes, fewRounds)
+	}
+	return schedule(o.Sizes, maxRounds)
+}
+
 // maxRounds bounds how often a size is measured, fewRounds where only updates are.
 const maxRounds, fewRounds = 10, 2
 
-// turn is one round of one size.
-type turn struct{ size, round, of int }
+// turn is one round of one size, with a registry or without.
+type turn struct {
+	registry        string
+	size, round, of int
+}
 
 // schedule orders the rounds of all sizes: half of those of each smaller size, then the
 // largest, then the other halves. A machine that gets faster or slower meanwhile then

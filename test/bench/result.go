@@ -4,7 +4,6 @@ package bench
 
 import (
 	"cmp"
-	"runtime"
 	"slices"
 	"time"
 
@@ -118,15 +117,6 @@ func (r *result) perRound(total time.Duration) time.Duration {
 
 // perSecond is the number of Pods or requests per second.
 func (r *result) perSecond() float64 { return float64(r.pods) / r.wall.Seconds() }
-
-// busy is which share of the processors was at work, for whatever program.
-func (r *result) busy() float64 {
-	all := time.Duration(0)
-	for _, one := range r.cpu {
-		all += one
-	}
-	return all.Seconds() / max(r.wall, r.done).Seconds() / float64(runtime.NumCPU())
-}
 
 // unready is how long Pods were not ready: new ones until they were ready, those updated
 // in place until they were ready again.

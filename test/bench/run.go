@@ -73,7 +73,7 @@ func (m *measurement) bound(ctx context.Context) (context.Context, context.Cance
 
 // size measures one round of one size: first without a controller, then with a newly
 // started Usher.
-func (m *measurement) size(ctx context.Context, steps []step, registry string, t turn) (results []*result, err error) {
+func (m *measurement) size(ctx context.Context, t turn) (results []*result, err error) {
 	m.turn, m.past, m.peak, m.plainVersion = t, 0, 0, 1
 	watching, stop := context.WithCancel(ctx)
 	var watches sync.WaitGroup
@@ -85,7 +85,7 @@ func (m *measurement) size(ctx context.Context, steps []step, registry string, t
 			err = errors.Join(err, m.server.Close())
 		}
 	}()
-	if err := m.watch(watching, &watches, registry); err != nil {
+	if err := m.watch(watching, &watches); err != nil {
 		return nil, err
 	}
 	m.say("%s, round %d of %d", m.where(), t.round+1, t.of)
@@ -98,7 +98,7 @@ func (m *measurement) size(ctx context.Context, steps []step, registry string, t
 	if err := m.begin(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.where(), err)
 	}
-	for _, p := range steps {
+	for _, p := range m.options.scenario(t) {
 		done, err := m.measure(ctx, p)
 		if err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", m.where(), p.name, err)
@@ -120,12 +120,12 @@ func (m *measurement) where() string {
 }
 
 // watch starts the registry, if there is one, and watches until ctx ends.
-func (m *measurement) watch(ctx context.Context, watches *sync.WaitGroup, registry string) error {
+func (m *measurement) watch(ctx context.Context, watches *sync.WaitGroup) error {
 	m.server, m.entries = nil, newEntryWatch(time.Now)
 	saw := m.entries.saw
-	if registry == "" {
+	if m.turn.registry == "" {
 		saw = answerHooks(ctx, m.Kube, m.Fail)
-	} else if err := m.startRegistry(ctx, registry); err != nil {
+	} else if err := m.startRegistry(ctx, m.turn.registry); err != nil {
 		return err
 	}
 	m.pods, m.set = newPodWatch(time.Now, saw), &setWatch{sets: map[string]apps.CloneSetStatus{}}

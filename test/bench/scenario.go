@@ -111,8 +111,9 @@ func cloneSetScenario(n int) []step {
 // timed reports whether only updates in place are measured, and how long they take.
 func (o Options) timed() bool { return len(o.Restarts)+len(o.Latencies) > 0 || o.Pull > 0 }
 
-// scenario is what is measured without a registry.
-func (o Options) scenario(n int) []step {
+// scenario is what is measured in a turn.
+func (o Options) scenario(t turn) []step {
+	n := t.size
 	restarts, latencies := o.Restarts, o.Latencies
 	if len(restarts) == 0 {
 		restarts = []time.Duration{containerDelay}
@@ -122,6 +123,8 @@ func (o Options) scenario(n int) []step {
 	}
 	steps := cloneSetScenario(n)
 	switch {
+	case t.registry != "":
+		return operatorScenario(n)
 	case o.Sets > 0:
 		steps = setsScenario(n)
 	case o.timed():

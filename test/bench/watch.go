@@ -155,27 +155,21 @@ func (w *setWatch) is(set *apps.CloneSet) { w.Change(func() { w.sets[set.Name] =
 // await waits until each status reports that the Pods match a step of a generation; no
 // generations mean any.
 func (w *setWatch) await(ctx context.Context, generations []int64, p step) error {
+	all, updated := int32(p.replicas), int32(p.replicas-p.old)
 	for i, name := range p.names() {
 		generation := int64(0)
 		if generations != nil {
 			generation = generations[i]
 		}
-		if err := w.awaitOne(ctx, name, generation, p); err != nil {
+		if err := w.Await(ctx, func() string {
+			s := w.sets[name]
+			return stage.Unless(s.ObservedGeneration >= generation && s.Replicas == all && s.ReadyReplicas == all && s.AvailableReplicas == all &&
+				s.UpdatedReplicas == updated && s.UpdatedReadyReplicas == updated && s.UpdatedAvailableReplicas == updated,
+				"the status should get to %d updated and available Pods of %d: generation %d of %d is observed, %d Pods, %d updated, %d of them available",
+				updated, all, s.ObservedGeneration, generation, s.Replicas, s.UpdatedReplicas, s.UpdatedAvailableReplicas)
+		}); err != nil {
 			return fmt.Errorf("CloneSet %s: %w", name, err)
 		}
 	}
 	return nil
-}
-
-func (w *setWatch) awaitOne(ctx context.Context, name string, generation int64, p step) error {
-	all, updated := int32(p.replicas), int32(p.replicas-p.old)
-	return w.Await(ctx, func() string {
-		s := w.sets[name]
-		if s.ObservedGeneration >= generation && s.Replicas == all && s.ReadyReplicas == all && s.AvailableReplicas == all &&
-			s.UpdatedReplicas == updated && s.UpdatedReadyReplicas == updated && s.UpdatedAvailableReplicas == updated {
-			return ""
-		}
-		return fmt.Sprintf("the status should get to %d updated and available Pods of %d: generation %d of %d is observed, %d Pods, %d updated, %d of them available",
-			updated, all, s.ObservedGeneration, generation, s.Replicas, s.UpdatedReplicas, s.UpdatedAvailableReplicas)
-	})
 }
