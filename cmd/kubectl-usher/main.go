@@ -104,7 +104,7 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	group("See and ask:", statusCommand(s), whyCommand(s), planCommand(s), historyCommand(s), diffCommand(s),
 		registryCommand(s), doctorCommand(s), dashboardCommand(s))
 	group("Take hold:", undoCommand(s), pauseCommand(s, "pause"), pauseCommand(s, "resume"), partitionCommand(s),
-		restartCommand(s), drainCommand(s), releaseCommand(s))
+		s.changes(s.onCloneSet("restart", s.restart)), drainCommand(s), releaseCommand(s))
 	root.AddCommand(versionCommand(s))
 	s.completeFlags(root)
 	return root

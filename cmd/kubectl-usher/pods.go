@@ -150,10 +150,6 @@ func (s *session) whoAmI(ctx context.Context) string {
 	return review.Status.UserInfo.Username
 }
 
-func restartCommand(s *session) *cobra.Command {
-	return s.changes(s.onCloneSet("restart", s.restart))
-}
-
 func (s *session) restart(ctx context.Context, set *apps.CloneSet) error {
 	o, err := s.gather(ctx, set, kindPod)
 	if err != nil {

@@ -132,7 +132,10 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
 	return &Reconciler{
 		Client: c, Reader: reader, Events: recorder, Options: options, Clock: options.Clock,
-		Plan: plan.Make, Return: plan.Return, NewID: func() string { return rand.String(5) }, Each: inGoroutines, Beside: inGoroutine, Width: width.New(options.Parallel),
+		Plan: plan.Make, Return: plan.Return, NewID: func() string { return rand.String(5) }, Beside: inGoroutine, Width: width.New(options.Parallel),
+		Each: func(limit, times int, do func(int)) {
+			workqueue.ParallelizeUntil(context.Background(), limit, times, do)
+		},
 		ListPods:      byClient[*corev1.Pod](c, &corev1.PodList{}),
 		listClaims:    byClient[*corev1.PersistentVolumeClaim](c, &corev1.PersistentVolumeClaimList{}),
 		listRevisions: byClient[*appsv1.ControllerRevision](c, &appsv1.ControllerRevisionList{}),

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -59,7 +58,11 @@ func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest
 // those of both; a later pass learns of returns that have not ended then.
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
 	back := &r.memory(keyOf(set)).returns
-	decided.Actions = back.open(set.UID, s, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	left, early := back.open(s, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	decided.Actions = left
+	for _, pod := range early {
+		r.returned(pod)
+	}
 	outcomes := r.act(ctx, set, decided.Actions)
 	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
 }
@@ -119,10 +122,6 @@ func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions
 
 // together does as many things at a time as the API server takes.
 func (r *Reconciler) together(times int, do func(int)) { r.Each(r.Width.Now(), times, do) }
-
-func inGoroutines(limit, times int, do func(int)) {
-	workqueue.ParallelizeUntil(context.Background(), limit, times, do)
-}
 
 func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) outcome {
 	switch a.Verb {

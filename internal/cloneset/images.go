@@ -27,13 +27,6 @@ func pullsKey(set string) string { return "pulls/" + set }
 // pullsFor returns the UID of the set for which a Pod pulls an image; "" if it is none.
 func pullsFor(object client.Object) string { return object.GetLabels()[apps.LabelPullsFor] }
 
-// pullChanged reports whether a pull Pod changed in a way that the planner reads.
-func pullChanged(before, after *corev1.Pod) bool {
-	was, _, _ := plan.PullOf(before)
-	is, _, _ := plan.PullOf(after)
-	return was != is
-}
-
 // prepareAll prepares a pass with the set's pull Pods.
 func (r *Reconciler) prepareAll(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
 	pods, err := r.ListPods(ctx, set.Namespace, pullsKey(string(set.UID)))

@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // returns are the Pods that come back into service while a pass over their set goes on. Far from
@@ -25,6 +27,9 @@ type returns struct {
 	snapshot *plan.Snapshot
 	set      types.UID
 	perform  func(plan.Action) outcome
+	// early are the Pods that events have shown since the pass began to read, and before it accepts
+	// any: it may have read them before. nil from then on.
+	early map[types.UID]*corev1.Pod
 	// acting are the Pods that an action of the pass concerns that has not ended, each as the last
 	// event since it began has shown it, or nil.
 	acting map[types.UID]*corev1.Pod
@@ -37,20 +42,29 @@ type returns struct {
 	outcomes []outcome
 }
 
-// open begins to accept Pods, except those that the actions of the pass concern, until each has
-// ended. It leaves out, and returns, actions on Pods that come back already: those would do the
-// same, or are decided again in the next pass.
-func (b *returns) open(set types.UID, s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) []plan.Action {
+// read notes that a pass over the set with that UID begins to read.
+func (b *returns) read(set types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.set, b.snapshot, b.perform, b.acting = set, s, perform, map[types.UID]*corev1.Pod{}
-	return slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
+	b.set, b.early = set, map[types.UID]*corev1.Pod{}
+}
+
+// open begins to accept Pods, except those that the actions of the pass concern, until each has
+// ended, and returns those that came early. It leaves out actions on Pods that come back already:
+// those would do the same, or are decided again in the next pass.
+func (b *returns) open(s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) (left []plan.Action, early []*corev1.Pod) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	early = slices.SortedFunc(maps.Values(b.early), kube.ByName)
+	b.snapshot, b.perform, b.acting, b.early = s, perform, map[types.UID]*corev1.Pod{}, nil
+	left = slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
 		if a.Pod == nil || b.returning.Has(a.Pod.UID) {
 			return a.Pod != nil
 		}
 		b.acting[a.Pod.UID] = nil
 		return false
 	})
+	return left, early
 }
 
 // ended notes that an action of the pass has ended, and returns its Pod as an event has shown it
@@ -97,6 +111,22 @@ func (b *returns) shut(decided *plan.Plan) {
 	decided.More = decided.More || len(b.returning) > 0
 }
 
+// accepts reports whether a Pod that has changed is to be looked at now. One that came early, or that
+// an action of the pass concerns, will be.
+func (b *returns) accepts(set types.UID, pod *corev1.Pod) bool {
+	_, acts := b.acting[pod.UID]
+	switch {
+	case b.set != set || b.returning.Has(pod.UID):
+	case b.early != nil:
+		b.early[pod.UID] = pod
+	case acts:
+		b.acting[pod.UID] = pod
+	default:
+		return b.snapshot != nil
+	}
+	return false
+}
+
 // next ends a return, and takes another one, for one of at most so many that do them.
 func (b *returns) next(last *outcome, most int) (do func() outcome) {
 	b.mu.Lock()
@@ -127,11 +157,7 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	b := &value.(*memory).returns
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.snapshot == nil || b.set != owner.UID || b.returning.Has(pod.UID) {
-		return
-	}
-	if _, acts := b.acting[pod.UID]; acts {
-		b.acting[pod.UID] = pod // to be looked at when the action has ended
+	if !b.accepts(owner.UID, pod) {
 		return
 	}
 	action, ok := r.Return(b.snapshot, r.pods.newest(owner.UID, pod), r.Clock.Now())

@@ -20,6 +20,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
 // returning is a set of three Pods that return once they are bound to a node. Writes to those with
@@ -135,6 +136,23 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	checktest.Says(t, "the refusal", <-ended, "refused")
 	_ = r.pass(t)
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
+}
+
+// TestReturnBeforePassActs: a Pod of which an event tells after the pass has read it, and before it
+// acts, is looked at as soon as it acts.
+func TestReturnBeforePassActs(t *testing.T) {
+	r := returningSet(t, 0)
+	r.bind(t, r.pods[0])
+	r.Plan = func(s *plan.Snapshot) plan.Plan {
+		r.bind(t, r.pods[1])
+		return plan.Make(s)
+	}
+	ended := r.start(t)
+	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
+	close(r.gates[r.pods[0].Name])
+	if err := <-ended; err != nil && !errors.As(err, &errAgain{}) {
+		t.Error(err)
+	}
 }
 
 // TestReturnOutlastsPass: a pass does not wait for a return beside it. The next one leaves the Pod

@@ -184,9 +184,11 @@ func (r *Reconciler) tryCreateRevision(
 	if err != nil {
 		return nil, unusable(fmt.Errorf("spec.template: %w", err))
 	}
+	annotations := maps.Clone(set.Annotations) // so that its change-cause shows in the rollout history
+	delete(annotations, corev1.LastAppliedConfigAnnotation)
 	object := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: set.Name + "-" + hash, Labels: historyLabels(set, hash), Annotations: revisionAnnotations(set),
+			Namespace: set.Namespace, Name: set.Name + "-" + hash, Labels: historyLabels(set, hash), Annotations: annotations,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, apps.KindCloneSet)},
 		},
 		Data: runtime.RawExtension{Raw: data}, Revision: number,
@@ -215,14 +217,6 @@ func historyLabels(set *apps.CloneSet, hash string) map[string]string {
 		}
 	}
 	return labels
-}
-
-// revisionAnnotations are the set's own annotations, so that its change-cause shows in
-// the rollout history.
-func revisionAnnotations(set *apps.CloneSet) map[string]string {
-	annotations := maps.Clone(set.Annotations)
-	delete(annotations, corev1.LastAppliedConfigAnnotation)
-	return annotations
 }
 
 // holds reports whether a revision holds the template.

@@ -230,27 +230,20 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil }) {
 		return false
 	}
-	before, after, same := counters(was), counters(next), *was
+	before, after := counters(was), counters(next)
 	for i := range before {
 		if change := *after[i] - *before[i]; max(change, -change) > next.Replicas/countersPerWrite {
 			return false
 		}
 	}
-	for i, counter := range counters(&same) {
-		*counter = *after[i]
-	}
-	return equality.Semantic.DeepEqual(same, *next)
+	return equality.Semantic.DeepEqual(withCounters(*was, next), *next)
 }
 
 // onlyMoves reports whether only what follows from a rollout that begins or from moving Pods
 // changed: what is to be rolled out, counters, the time of the last progress, and that no Pod of the
 // current revision is left.
 func onlyMoves(was, next *apps.CloneSetStatus) bool {
-	same := *was.DeepCopy()
-	after := counters(next)
-	for i, counter := range counters(&same) {
-		*counter = *after[i]
-	}
+	same := withCounters(*was.DeepCopy(), next)
 	same.ObservedGeneration, same.ExpectedUpdatedReplicas = next.ObservedGeneration, next.ExpectedUpdatedReplicas
 	same.CurrentRevision, same.UpdateRevision = next.CurrentRevision, next.UpdateRevision
 	if before, after := same.Condition(apps.ConditionProgressing), next.Condition(apps.ConditionProgressing); before != nil && after != nil {
@@ -265,6 +258,14 @@ func counters(s *apps.CloneSetStatus) []*int32 {
 		&s.Replicas, &s.ReadyReplicas, &s.AvailableReplicas,
 		&s.UpdatedReplicas, &s.UpdatedReadyReplicas, &s.UpdatedAvailableReplicas,
 	}
+}
+
+// withCounters is a status with the counters of another one.
+func withCounters(s apps.CloneSetStatus, of *apps.CloneSetStatus) apps.CloneSetStatus {
+	for i, counter := range counters(of) {
+		*counters(&s)[i] = *counter
+	}
+	return s
 }
 
 // writeStatus writes the status if it changed.

@@ -111,7 +111,8 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	if pullsFor(after) != "" {
-		if pullChanged(before, after) {
+		was, _, _ := plan.PullOf(before)
+		if is, _, _ := plan.PullOf(after); was != is {
 			r.enqueue(ctx, after, q.Add)
 		}
 		return

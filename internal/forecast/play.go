@@ -109,9 +109,7 @@ func (p *player) wait(next time.Time) bool {
 	if next.IsZero() {
 		return false
 	}
-	if next.After(p.Now) {
-		p.Now = next
-	}
+	p.Now = list.Latest(p.Now, next)
 	now := slices.DeleteFunc(slices.Collect(maps.Values(p.due)), func(d due) bool { return d.at.After(p.Now) })
 	slices.SortFunc(now, func(a, b due) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.number, b.number)) })
 	for _, d := range now[:min(len(now), 1+len(now)/together)] {

@@ -68,6 +68,9 @@ func Earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
+// Latest is the last of some times.
+func Latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
+
 // Some lists names for people: the first ones, and how many more there are.
 func Some(all []string, most int) string {
 	if len(all) > most {

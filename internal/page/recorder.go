@@ -145,7 +145,8 @@ func (r *Recorder) now() int64 { return r.recording.Runs[0].Now }
 // lane returns what is new of a Pod.
 func (r *Recorder) lane(known *Lane, pod *view.Pod, marks []Mark, first bool) (delta *Lane, changed bool) {
 	delta = &Lane{Pod: *pod}
-	segment := segmentOf(r.now(), pod)
+	listed := list.Only(pod.Entries, func(e view.Entry) bool { return e.Listed == "True" })
+	segment := Segment{At: r.now(), State: pod.State, Ready: pod.Ready, In: list.Map(listed, func(e view.Entry) string { return e.Registry })}
 	switch last := len(known.Segments) - 1; {
 	case last < 0 && first:
 		delta.Segments = r.earlier(segment, pod)
@@ -167,12 +168,6 @@ func (r *Recorder) earlier(present Segment, pod *view.Pod) []Segment {
 		return []Segment{present}
 	}
 	return []Segment{{At: created, State: "Unknown"}, present}
-}
-
-// segmentOf is how a Pod is.
-func segmentOf(at int64, pod *view.Pod) Segment {
-	listed := list.Only(pod.Entries, func(e view.Entry) bool { return e.Listed == "True" })
-	return Segment{At: at, State: pod.State, Ready: pod.Ready, In: list.Map(listed, func(e view.Entry) string { return e.Registry })}
 }
 
 func (s *Segment) same(other *Segment) bool {

@@ -175,11 +175,7 @@ func (p *pass) patchTime() time.Duration {
 func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
 	next := &corev1.Pod{}
 	next.Namespace, next.Name = patch.Pod.Namespace, patch.Pod.Name
-	data, err := patch.Encode()
-	if err == nil {
-		err = p.client.Status().Patch(ctx, next, client.RawPatch(types.StrategicMergePatchType, data))
-	}
-	if err != nil {
+	if err := p.client.Status().Patch(ctx, next, client.RawPatch(types.StrategicMergePatchType, patch.Encode())); err != nil {
 		p.podFailed(ctx, patch, err)
 		return nil
 	}

@@ -216,8 +216,7 @@ func (p *pass) sweepDue(now time.Time) time.Time {
 
 // list lists targets into the snapshot. It does not call registries that are known to be down.
 func (p *pass) list(ctx context.Context, targets []plan.Target) {
-	var listings []plan.Listing
-	p.timed(func() { listings = p.listAll(ctx, targets) })
+	listings := timed(p, func() []plan.Listing { return p.listAll(ctx, targets) })
 	p.noticeOutages()
 	for i, target := range targets {
 		if err := p.knowOwners(ctx, listings[i].Entries); err != nil {

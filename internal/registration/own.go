@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -225,19 +226,16 @@ func (p *pass) takeOver(ctx context.Context) error {
 // addNamed adds the Registrations that Pods name and the cache does not show yet: nobody else
 // tells where these Pods are listed.
 func (p *pass) addNamed(ctx context.Context) error {
-	known := map[string]bool{"": true}
-	for _, r := range p.snapshot.Registrations {
-		known[r.Name] = true
-	}
+	known := sets.New(list.Map(p.snapshot.Registrations, (*usherv1alpha1.Registration).GetName)...).Insert("")
 	for _, pod := range p.snapshot.Pods {
-		if names := pod.Annotations[usherv1alpha1.AnnotationRegistrations]; known[names] { // as nearly all name one
+		if names := pod.Annotations[usherv1alpha1.AnnotationRegistrations]; known.Has(names) { // as nearly all name one
 			continue
 		}
 		for _, name := range plan.Names(pod) {
-			if known[name] {
+			if known.Has(name) {
 				continue
 			}
-			known[name] = true
+			known.Insert(name)
 			if live, err := p.findRegistration(ctx, name); err != nil {
 				return err
 			} else if live != nil {

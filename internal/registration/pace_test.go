@@ -43,7 +43,7 @@ func TestPause(t *testing.T) {
 		r := &Reconciler{clock: clock, notes: map[string]*notes{}}
 		p := &pass{Reconciler: r, notes: r.notesOf(namespace)}
 		for range 2 {
-			p.timed(func() { clock.SetTime(clock.Now().Add(spent / 2)) })
+			timed(p, func() any { clock.SetTime(clock.Now().Add(spent / 2)); return nil })
 		}
 		p.pause()
 		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, r.pauseLeft(namespace))

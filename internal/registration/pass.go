@@ -114,7 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	defer p.keep()
 	p.snapshot.Now = r.clock.Now()
 	sweep := p.sweepDue(p.snapshot.Now)
-	p.list(ctx, p.needs())
+	p.list(ctx, timed(p, func() []plan.Target { return plan.Needs(p.snapshot) }))
 	decided, err := p.execute(ctx, p.decide())
 	if err != nil {
 		return ctrl.Result{}, err
@@ -149,10 +149,10 @@ func (p *pass) keep() {
 
 // timed measures a step of the pass's own work: listing and planning, not waiting for the API
 // server.
-func (p *pass) timed(step func()) {
+func timed[T any](p *pass, step func() T) T {
 	began := p.clock.Now()
-	step()
-	p.spent += p.clock.Now().Sub(began)
+	defer func() { p.spent += p.clock.Now().Sub(began) }()
+	return step()
 }
 
 // pause postpones the next pass. To list a large service takes long, whether one Pod has
@@ -189,14 +189,8 @@ func (r *Reconciler) hurry(namespace string) {
 	}
 }
 
-func (p *pass) decide() (decided plan.Plan) {
-	p.timed(func() { decided = plan.Make(p.snapshot) })
-	return decided
-}
-
-func (p *pass) needs() (targets []plan.Target) {
-	p.timed(func() { targets = plan.Needs(p.snapshot) })
-	return targets
+func (p *pass) decide() plan.Plan {
+	return timed(p, func() plan.Plan { return plan.Make(p.snapshot) })
 }
 
 // settle forgets targets that were written to and are in order. It forgets none while the

@@ -37,12 +37,12 @@ type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
 // watchNamespaces maps every event to the namespaces that it may concern.
 func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
-	services, err := r.services(mgr)
+	services, err := servicesOf(mgr)
 	if err != nil {
 		return err
 	}
 	inNamespace := each(func(_ context.Context, object client.Object, q queue) { r.gather(q, object.GetNamespace()) })
-	controller := ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
 		WithOptions(controllerOptions(passes)).
 		WithLogConstructor(kube.Logger(mgr, "registration", keyNamespace)).
@@ -52,11 +52,10 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		Watches(&policyv1.PodDisruptionBudget{}, inNamespace, builder.WithPredicates(predicate.Or(specChanged, updates(allowsMore)))).
 		Watches(&usherv1alpha1.Registry{}, each(r.ofRegistry), builder.WithPredicates(predicate.Or(specChanged, updates(comesOrGoes)))).
 		WatchesRawSource(source.Channel(r.back, each(r.ofRegistry))).
-		WatchesMetadata(&corev1.Namespace{}, each(r.ofNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{}))
-	for _, events := range services {
-		controller.WatchesRawSource(events)
-	}
-	return controller.Complete(r)
+		WatchesMetadata(&corev1.Namespace{}, each(r.ofNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WatchesRawSource(source.Kind[client.Object](services, metadataOf(corev1.SchemeGroupVersion.WithKind("Service")), r.ofService(client.Object.GetName))).
+		WatchesRawSource(source.Kind[client.Object](services, metadataOf(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")), r.ofService(serviceOf))).
+		Complete(r)
 }
 
 // gather has a pass made once the namespace's events are gathered, unless one is due already.
@@ -196,10 +195,10 @@ func recordedAt(registration *usherv1alpha1.Registration, registry string) bool 
 	return slices.ContainsFunc(registration.Status.Targets, func(t plan.Target) bool { return t.Registry == registry })
 }
 
-// services are the sources of events about Services and their EndpointSlices. A pass reads
+// servicesOf is the cache that brings events about Services and their EndpointSlices. A pass reads
 // those that it needs from the API server, so the events' objects are names and labels only.
 // They have a cache of their own: the manager's may select other slices.
-func (r *Reconciler) services(mgr ctrl.Manager) ([]source.Source, error) {
+func servicesOf(mgr ctrl.Manager) (cache.Cache, error) {
 	names, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultTransform: onlyService,
 	})
@@ -209,10 +208,7 @@ func (r *Reconciler) services(mgr ctrl.Manager) ([]source.Source, error) {
 	if err := mgr.Add(names); err != nil {
 		return nil, fmt.Errorf("start the cache of Services: %w", err)
 	}
-	return []source.Source{
-		source.Kind[client.Object](names, metadataOf(corev1.SchemeGroupVersion.WithKind("Service")), r.ofService(client.Object.GetName)),
-		source.Kind[client.Object](names, metadataOf(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")), r.ofService(serviceOf)),
-	}, nil
+	return names, nil
 }
 
 func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {

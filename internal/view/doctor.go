@@ -214,16 +214,13 @@ func (e *examination) probes() {
 		if ref := metav1.GetControllerOf(pod); ref != nil {
 			owner = strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
 		}
-		if known[owner] || !e.registered(pod) || probed(pod) {
+		probed := func(c corev1.Container) bool { return c.ReadinessProbe != nil }
+		if known[owner] || !e.registered(pod) || slices.ContainsFunc(pod.Spec.Containers, probed) {
 			continue
 		}
 		known[owner] = true
 		e.risk(owner, "its Pods are registered and no container has a readinessProbe: callers are sent to them before they serve")
 	}
-}
-
-func probed(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.ReadinessProbe != nil })
 }
 
 // registered reports whether a Registration selects the Pod.

@@ -78,8 +78,7 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 	}
 	w.Revisions = o.revisions(w.Members)
 	if previous := Previous(set, o.Revisions); previous != nil {
-		r := RevisionOf(set, previous)
-		w.Previous = &r
+		w.Previous = new(RevisionOf(set, previous))
 	}
 	return w
 }
@@ -259,14 +258,9 @@ const StateDraining = "Draining"
 
 // changed is the latest of the times that the Pod itself shows.
 func changed(pod *corev1.Pod) time.Time {
-	at := pod.CreationTimestamp.Time
-	if since := podread.StateSince(pod); since.After(at) {
-		at = since
-	}
+	at := list.Latest(pod.CreationTimestamp.Time, podread.StateSince(pod))
 	for _, kind := range []corev1.PodConditionType{corev1.PodReady, usherv1alpha1.ConditionRegistered} {
-		if c := podread.Condition(pod, kind); c != nil && c.LastTransitionTime.After(at) {
-			at = c.LastTransitionTime.Time
-		}
+		at = list.Latest(at, ptr.Deref(podread.Condition(pod, kind), corev1.PodCondition{}).LastTransitionTime.Time)
 	}
 	return at
 }

@@ -148,9 +148,7 @@ func (s State) begunDone(pod *corev1.Pod, now time.Time) (bool, time.Time) {
 		if !yes {
 			return false, time.Time{}
 		}
-		if at.After(from) {
-			from = at
-		}
+		from = list.Latest(from, at)
 	}
 	if now.Before(from) {
 		return false, from

@@ -16,6 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -123,11 +124,8 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 	f.revision = RevisionOf(pod)
 	f.hash = revision.Short(f.revision)
 	f.specified = pod.Labels[apps.LabelSpecifiedDelete] == "true"
-	f.phase = pod.Status.Phase
-	f.terminate = pod.DeletionTimestamp != nil
-	f.scheduled = pod.Spec.NodeName != ""
-	f.node = pod.Spec.NodeName
-	f.created = pod.CreationTimestamp.Time
+	f.created, f.phase, f.terminate = pod.CreationTimestamp.Time, pod.Status.Phase, pod.DeletionTimestamp != nil
+	f.node, f.scheduled = pod.Spec.NodeName, pod.Spec.NodeName != ""
 	f.cost, _ = strconv.Atoi(pod.Annotations[corev1.PodDeletionCost]) // an unreadable cost counts as 0, as in a ReplicaSet
 	f.readConditions(pod)
 	for i := range pod.Status.ContainerStatuses {
@@ -288,11 +286,7 @@ func (p *podState) changing() bool {
 // over; ok is false if none has begun.
 func (p *podState) graceOver(to string, grace time.Duration) (at time.Time, ok bool) {
 	begun := p.out && p.state != apps.StateUpdating && p.inPlaceReady.Message == to
-	at = graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace)
-	if known := p.drained.Add(grace); known.After(at) {
-		at = known
-	}
-	return at, begun
+	return list.Latest(graceEnd(p.inPlaceReady.LastTransitionTime.Time, grace), p.drained.Add(grace)), begun
 }
 
 // graceEnd returns when a grace period ends that began in the recorded second: times on

@@ -188,7 +188,11 @@ func (p *pass) updatable(v *podState) bool {
 	change, err := p.change(v)
 	switch {
 	case err == nil:
-		p.checkPriority(change)
+		if change.Unranked != "" { // told, and nothing more: to fix it takes new Pods
+			p.problem(ProblemPriority,
+				"%s of container %s in spec.template is not a whole number and counts as 0: give it a value such as \"10\" with the next change that recreates the Pods",
+				apps.EnvContainerPriority, change.Unranked)
+		}
 		return true
 	case errors.Is(err, errUnreadable):
 		p.problem(ProblemRevision, "ControllerRevision %s cannot be read, so Pod %s stays as it is: delete the Pod so that it is recreated",
@@ -204,16 +208,6 @@ func (p *pass) updatable(v *podState) bool {
 		p.problem(ProblemNotInPlace, "updateStrategy.type is InPlaceOnly, but %v: undo that change, or set the type to InPlaceIfPossible", err)
 	}
 	return false
-}
-
-// checkPriority reports an unreadable launch priority. It delays nothing: fixing it takes
-// new Pods.
-func (p *pass) checkPriority(change *inplace.Change) {
-	if change.Unranked != "" {
-		p.problem(ProblemPriority,
-			"%s of container %s in spec.template is not a whole number and counts as 0: give it a value such as \"10\" with the next change that recreates the Pods",
-			apps.EnvContainerPriority, change.Unranked)
-	}
 }
 
 var (

@@ -22,6 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // PodManifest builds a Pod from the raw template of a revision, so that fields which this
@@ -53,11 +54,8 @@ func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 	labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal)
 	annotations[apps.AnnotationLifecycleTimestamp] = now.UTC().Format(time.RFC3339)
 	pod := manifest(set, "Pod", plan.PodName(set.Name, id), spec, labels, annotations)
-	if finalizers, ok := metadata["finalizers"].([]any); ok {
-		for _, f := range finalizers {
-			pod.SetFinalizers(append(pod.GetFinalizers(), fmt.Sprint(f)))
-		}
-	}
+	finalizers, _ := metadata["finalizers"].([]any)
+	pod.SetFinalizers(list.Map(finalizers, func(f any) string { return fmt.Sprint(f) }))
 	return pod
 }
 

@@ -4,7 +4,6 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -163,9 +162,4 @@ func undo(pod *corev1.Pod) map[string]*string {
 		annotations[corev1.PodDeletionCost] = request.DeletionCost
 	}
 	return annotations
-}
-
-// whyRequested explains why a Pod is out of its registries.
-func (p *pod) whyRequested() string {
-	return fmt.Sprintf("%s asked to delete it at %s", p.request.By, p.request.Since.UTC().Format(time.RFC3339))
 }

@@ -271,8 +271,7 @@ func (o Outage) Status() *usherv1alpha1.Outage {
 	}
 	status := &usherv1alpha1.Outage{From: metav1.NewTime(o.From.Truncate(time.Second))}
 	if !o.To.IsZero() {
-		to := metav1.NewTime(o.To.Add(time.Second - 1).Truncate(time.Second))
-		status.To = &to
+		status.To = new(metav1.NewTime(o.To.Add(time.Second - 1).Truncate(time.Second)))
 	}
 	return status
 }

@@ -4,8 +4,10 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -256,7 +258,7 @@ func (p *pod) unfit(r *registration) string { return cmp.Or(p.misplaced(r), p.un
 // it does.
 func (p *pod) misplaced(r *registration) string {
 	if p.requested() {
-		return p.whyRequested()
+		return fmt.Sprintf("%s asked to delete it at %s", p.request.By, p.request.Since.UTC().Format(time.RFC3339))
 	}
 	switch p.state {
 	case appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
@@ -281,11 +283,6 @@ func (p *pod) wanted() bool {
 func (p *pod) updating() bool {
 	return slices.Contains([]appsv1alpha1.LifecycleState{
 		appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating, appsv1alpha1.StateUpdated}, p.state)
-}
-
-// staysFor reports whether the Pod stays in the Registration's registries at this gate.
-func (r *registration) staysFor(h hook) bool {
-	return h.gate == GateInPlaceUpdate && r.Spec.OnInPlaceUpdate == usherv1alpha1.InPlaceUpdateStay
 }
 
 // heldBack reports whether the Registration's entries of the Pod should stay in a target,

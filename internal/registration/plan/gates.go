@@ -139,7 +139,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 	before := record.Until
 	record.Until, record.Open = time.Time{}, false
 	for _, r := range slices.Concat(h.answerers, p.deselected()) {
-		if r.staysFor(h) {
+		if h.gate == GateInPlaceUpdate && r.Spec.OnInPlaceUpdate == usherv1alpha1.InPlaceUpdateStay {
 			continue
 		}
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
@@ -158,7 +158,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 			v.wait(wait)
 			v.next = list.Earliest(v.next, *free)
 			record.Open = record.Open || free.IsZero()
-			record.Until = later(record.Until, *free)
+			record.Until = list.Latest(record.Until, *free)
 		}
 	}
 	ix.holdUntil(before, p, h, record, &v)
@@ -175,13 +175,6 @@ func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v
 	v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+promised.Format(time.RFC3339)))
 	v.next = list.Earliest(v.next, promised)
 	record.Until = promised
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // drained reports whether the Registration's entries of the Pod have been gone from the

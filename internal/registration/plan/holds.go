@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -63,14 +64,10 @@ func Show(snapshot Snapshot) map[string]Shown {
 
 // entries takes the condition for what it says of all registries, and the drain's record for
 // those that have let go.
-func (p *pod) entries() (out []Shows) {
+func (p *pod) entries() []Shows {
 	status, record := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered), ReadRecord(p.Pod)
-	var names []string
-	for _, r := range p.selectedBy {
-		names = append(names, r.Spec.Registries...)
-	}
-	names = distinct(names)
-	for _, name := range names {
+	names := distinct(slices.Concat(list.Map(p.selectedBy, func(r *registration) []string { return r.Spec.Registries })...))
+	return list.Map(names, func(name string) Shows {
 		one := Shows{name, status}
 		switch {
 		case record != nil && record.has(name):
@@ -78,9 +75,8 @@ func (p *pod) entries() (out []Shows) {
 		case status == corev1.ConditionFalse && len(names) > 1:
 			one.Listed = corev1.ConditionUnknown // one of them does not list it
 		}
-		out = append(out, one)
-	}
-	return out
+		return one
+	})
 }
 
 // has reports whether a registry has let go.
@@ -136,5 +132,5 @@ func (p *pod) waitsSince(gate Gate) time.Time {
 	case gate.leaves():
 		return podread.StateSince(p.Pod)
 	}
-	return later(podread.StateSince(p.Pod), readySince(p.Pod))
+	return list.Latest(podread.StateSince(p.Pod), readySince(p.Pod))
 }

@@ -220,11 +220,8 @@ func (ix *index) findings(r *registration) []Finding {
 
 // cloneSetsOf finds the CloneSets that create Pods for the Registration, or own some.
 func (ix *index) cloneSetsOf(r *registration) []*appsv1alpha1.CloneSet {
-	owners := map[types.UID]bool{}
-	for _, p := range r.pods {
-		owners[p.owner] = true
-	}
-	return list.Only(ix.CloneSets, func(set *appsv1alpha1.CloneSet) bool { return owners[set.UID] || r.Selects(templateLabels(set)) })
+	owners := list.By(r.pods, func(p *pod) types.UID { return p.owner })
+	return list.Only(ix.CloneSets, func(set *appsv1alpha1.CloneSet) bool { return owners[set.UID] != nil || r.Selects(templateLabels(set)) })
 }
 
 func templateLabels(set *appsv1alpha1.CloneSet) labels.Set {

@@ -75,6 +75,10 @@ func named(registrations []*registration, name string) *registration {
 // targets are all where the Registration may have entries.
 func (r *registration) targets() []Target { return slices.Concat(r.current, r.former) }
 
+func targetsOf(all []*registration) []Target {
+	return slices.Concat(list.Map(all, (*registration).targets)...)
+}
+
 // pod is a Pod with its Registrations.
 type pod struct {
 	*corev1.Pod
@@ -165,12 +169,11 @@ func (ix *index) indexPods() {
 
 // selectPods sets the Pods of each Registration.
 func (ix *index) selectPods() {
-	ix.byUID = make(map[types.UID]*pod, len(ix.pods))
+	ix.byUID = list.By(ix.pods, (*pod).GetUID)
 	for _, r := range ix.registrations {
 		r.pods = nil
 	}
 	for _, p := range ix.pods {
-		ix.byUID[p.UID] = p
 		for _, r := range p.selectedBy {
 			r.pods = append(r.pods, p)
 		}
@@ -179,8 +182,8 @@ func (ix *index) selectPods() {
 
 func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registration {
 	r := &registration{Registration: object}
-	if !readsPods(&r.Spec.Instance) {
-		r.static = valuesOf(&r.Spec.Instance, nil)
+	if i := &r.Spec.Instance; i.WeightFrom == nil && len(i.TagsFrom)+len(i.MetadataFrom) == 0 {
+		r.static = valuesOf(i, nil)
 	}
 	if r.DeletionTimestamp == nil {
 		ix.findCurrent(r)
@@ -216,13 +219,11 @@ func (ix *index) findCurrent(r *registration) {
 // findFormer finds where the Registration may have left entries. If the Registry object
 // is gone, nobody can list the target: it holds no Pod, unless the spec still names it.
 func (ix *index) findFormer(r *registration) {
-	for _, t := range r.Status.Targets {
+	r.former = list.Only(r.Status.Targets, func(t Target) bool {
 		_, exists := ix.Registries[t.Registry]
 		named := r.DeletionTimestamp == nil && slices.Contains(r.Spec.Registries, t.Registry)
-		if (exists || named) && !slices.Contains(r.current, t) {
-			r.former = append(r.former, t)
-		}
-	}
+		return (exists || named) && !slices.Contains(r.current, t)
+	})
 	slices.SortFunc(r.former, compareTargets)
 }
 

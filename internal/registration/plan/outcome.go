@@ -117,8 +117,7 @@ type counts struct {
 func (ix *index) countsOf(p *pod) []counts {
 	condition := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionTrue
 	drains := p.DeletionTimestamp != nil && len(p.ownFinalizers()) > 0 || slices.ContainsFunc(p.hooks, hook.leaving)
-	all := make([]counts, len(p.selectedBy))
-	for i, r := range p.selectedBy {
+	return list.Map(p.selectedBy, func(r *registration) counts {
 		c := counts{notReady: oneIf(p.unready != ""), draining: oneIf(drains)}
 		registered := len(r.current) > 0 && len(r.missing) == 0
 		for _, t := range r.current {
@@ -130,9 +129,8 @@ func (ix *index) countsOf(p *pod) []counts {
 			c.serving = append(c.serving, oneIf(found.serving))
 		}
 		c.registered = oneIf(registered)
-		all[i] = c
-	}
-	return all
+		return c
+	})
 }
 
 func oneIf(yes bool) int32 {

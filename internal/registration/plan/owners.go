@@ -36,13 +36,7 @@ func (ix *index) refuse() {
 	for _, r := range ix.registrations {
 		r.refused = map[Target]*refusal{}
 		for _, t := range r.current {
-			no := ix.refusal(t)
-			if no == nil {
-				no = ix.Registries[t.Registry].full(UserOf(r.Registration, t), t)
-			}
-			if no != nil {
-				r.refused[t] = no
-			}
+			r.refused[t] = cmp.Or(ix.refusal(t), ix.Registries[t.Registry].full(UserOf(r.Registration, t), t))
 		}
 	}
 }

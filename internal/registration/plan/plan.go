@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -311,11 +311,7 @@ type RegistryWait struct {
 
 // forced names the registries that the patch gives up at a deadline; empty if there are none.
 func (p *PodPatch) forced() string {
-	var names []string
-	for _, release := range p.Released {
-		names = append(names, release.Forced...)
-	}
-	return strings.Join(distinct(names), ", ")
+	return strings.Join(distinct(slices.Concat(list.Map(p.Released, func(r Release) []string { return r.Forced })...)), ", ")
 }
 
 // setLabel sets a label; nil removes it.
@@ -330,19 +326,15 @@ func (p *PodPatch) setLabel(key string, value *string) {
 // labels, annotations and finalizers too, and changes no spec, whoever sends it. So all that a
 // pass changes on a Pod is one write. It carries UID and resource version, so that a Pod that
 // changed since is left alone.
-func (p *PodPatch) Encode() ([]byte, error) {
-	annotations, err := p.annotations()
-	if err != nil {
-		return nil, err
-	}
+func (p *PodPatch) Encode() []byte {
 	patch := map[string]any{"metadata": podMetadata{
-		UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.labels(), Annotations: annotations,
+		UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.labels(), Annotations: p.annotations(),
 		AddFinalizers: p.AddFinalizers, RemoveFinalizers: p.RemoveFinalizers,
 	}}
 	if p.Condition != nil {
 		patch["status"] = map[string]any{"conditions": []*corev1.PodCondition{p.Condition}}
 	}
-	return json.Marshal(patch)
+	return encode.JSON(patch)
 }
 
 // podMetadata is metadata of a strategic merge patch: null removes a label or annotation.
@@ -369,7 +361,7 @@ func (p *PodPatch) labels() map[string]*string {
 }
 
 // annotations are those that change; nil removes one.
-func (p *PodPatch) annotations() (map[string]*string, error) {
+func (p *PodPatch) annotations() map[string]*string {
 	annotations := map[string]*string{}
 	if p.TakenBack != nil {
 		annotations = undo(p.Pod)
@@ -378,11 +370,7 @@ func (p *PodPatch) annotations() (map[string]*string, error) {
 		annotations[usherv1alpha1.AnnotationDrain] = nil
 	}
 	if p.Drain != nil {
-		record, err := json.Marshal(p.Drain)
-		if err != nil {
-			return nil, err
-		}
-		annotations[usherv1alpha1.AnnotationDrain] = new(string(record))
+		annotations[usherv1alpha1.AnnotationDrain] = new(string(encode.JSON(p.Drain)))
 	}
 	if p.Registrations != nil {
 		annotations[usherv1alpha1.AnnotationRegistrations] = p.Registrations
@@ -390,7 +378,7 @@ func (p *PodPatch) annotations() (map[string]*string, error) {
 	if _, named := p.Pod.Annotations[usherv1alpha1.AnnotationRegistrations]; named && slices.Contains(p.RemoveFinalizers, usherv1alpha1.Finalizer) {
 		annotations[usherv1alpha1.AnnotationRegistrations] = nil
 	}
-	return annotations, nil
+	return annotations
 }
 
 // Empty reports whether the patch changes nothing.

@@ -111,59 +111,51 @@ const (
 	ReasonDifferent Reason = "Different"
 )
 
-// comparison is what a registry lists for a Registration, beside what it should list.
-type comparison struct {
-	// entries is how many entries of the Registration are there.
-	entries int32
-	// differences are entries that are not as they should be.
-	differences []usherv1alpha1.EntryDifference
-}
-
 // compare compares what one of the Registration's registries lists in these targets with what it
 // should list. If they were not all listed in this pass, the status says what it said.
 func (ix *index) compare(r *registration, targets []Target, one *usherv1alpha1.RegistryPods) {
-	var c comparison
+	now := usherv1alpha1.RegistryPods{Entries: new(int32(0))}
 	for _, t := range targets {
 		listed, err := ix.look(t)
 		if err != nil {
 			return
 		}
 		if !ix.gated(t) {
-			ix.compareEntries(r, t, listed, &c)
+			ix.compareEntries(r, t, listed, &now)
 		}
 		if slices.Contains(r.current, t) {
-			ix.comparePods(r, t, &c)
+			ix.comparePods(r, t, &now)
 		}
 	}
-	slices.SortFunc(c.differences, func(a, b usherv1alpha1.EntryDifference) int {
+	slices.SortFunc(now.Differences, func(a, b usherv1alpha1.EntryDifference) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Entry, b.Entry), cmp.Compare(a.Reason, b.Reason))
 	})
-	one.Entries, one.Differing = &c.entries, int32(len(c.differences))
-	one.Differences = c.differences[:min(len(c.differences), maxDifferences)]
+	one.Entries, one.Differing = now.Entries, int32(len(now.Differences))
+	one.Differences = now.Differences[:min(len(now.Differences), maxDifferences)]
 }
 
 // compareEntries counts the Registration's entries in a target, and finds those whose Pod it
 // does not select: comparePods finds the others.
-func (ix *index) compareEntries(r *registration, t Target, listed *listing, c *comparison) {
+func (ix *index) compareEntries(r *registration, t Target, listed *listing, now *usherv1alpha1.RegistryPods) {
 	for _, e := range listed.entries {
 		if e.Owner.Cluster != ix.Cluster {
 			continue
 		}
 		mine := e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
 		if mine {
-			c.entries++
+			*now.Entries++
 		}
 		switch {
 		case ix.orphaned(e):
-			c.differs(e.Owner.Pod, e.ID, ReasonOrphan)
+			differs(now, e.Owner.Pod, e.ID, ReasonOrphan)
 		case mine && !ix.selects(r, t, e):
-			c.differs(e.Owner.Pod, e.ID, ReasonStillListed)
+			differs(now, e.Owner.Pod, e.ID, ReasonStillListed)
 		}
 	}
 }
 
-func (c *comparison) differs(pod, entry string, reason Reason) {
-	c.differences = append(c.differences, usherv1alpha1.EntryDifference{
+func differs(now *usherv1alpha1.RegistryPods, pod, entry string, reason Reason) {
+	now.Differences = append(now.Differences, usherv1alpha1.EntryDifference{
 		Pod: Shorten(pod, maxName), Entry: Shorten(entry, maxError), Reason: string(reason)})
 }
 
@@ -175,16 +167,16 @@ func (ix *index) selects(r *registration, t Target, e *registry.Entry) bool {
 
 // comparePods finds the Pods that a current target lists otherwise than it should, and counts
 // those of a Service.
-func (ix *index) comparePods(r *registration, t Target, c *comparison) {
+func (ix *index) comparePods(r *registration, t Target, now *usherv1alpha1.RegistryPods) {
 	for _, p := range r.pods {
 		if ix.gated(t) && ix.presence(r, t, p).serving {
-			c.entries++
+			*now.Entries++
 		}
 		if p.idle != nil {
 			continue
 		}
 		if reason := ix.differs(r, t, p); reason != "" {
-			c.differs(p.Name, p.id, reason)
+			differs(now, p.Name, p.id, reason)
 		}
 	}
 }

@@ -152,11 +152,9 @@ func (ix *index) keepSilent(r *registration) {
 	slices.SortFunc(lost, func(a, b *pod) int {
 		return cmp.Or(a.silentSince.Compare(b.silentSince), strings.Compare(a.Name, b.Name))
 	})
-	leave := min(total*int(percent)/100, total-1)
-	for i, p := range lost {
-		if i >= leave {
-			r.kept[p] = &kept{message: fmt.Sprintf("its node does not answer, and it stays listed: the nodes of %d of %d Pods "+
-				"do not, and spec.nodeFailure.maxPercent is %d; the last one always stays", len(lost), total, percent)}
-		}
+	leave := max(min(total*int(percent)/100, total-1, len(lost)), 0)
+	for _, p := range lost[leave:] {
+		r.kept[p] = &kept{message: fmt.Sprintf("its node does not answer, and it stays listed: the nodes of %d of %d Pods "+
+			"do not, and spec.nodeFailure.maxPercent is %d; the last one always stays", len(lost), total, percent)}
 	}
 }

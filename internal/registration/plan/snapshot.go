@@ -4,14 +4,18 @@ package plan
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -98,4 +102,108 @@ type Snapshot struct {
 	Suspects map[Target]map[string]bool
 	// Memory makes plans for the same namespace cheaper; nil plans from scratch.
 	Memory *Memory
+}
+
+// Needs returns the targets that a plan for the snapshot has to list, sorted.
+func Needs(snapshot Snapshot) []Target {
+	ix := newIndex(snapshot)
+	var all []Target
+	for _, r := range ix.registrations {
+		all = append(all, r.former...)
+		changed := r.Generation != r.Status.ObservedGeneration
+		all = append(all, list.Only(r.current, func(t Target) bool { return changed || ix.Due[t] || ix.Sweep[t] })...)
+	}
+	for _, p := range ix.pods {
+		asked := p.former
+		if !p.settled {
+			asked = p.all()
+		}
+		all = append(all, targetsOf(asked)...)
+	}
+	return sorted(all)
+}
+
+// Targets returns those of every Registration of the snapshot, sorted.
+func Targets(snapshot Snapshot) []Target { return newIndex(snapshot).targets() }
+
+func (ix *index) targets() []Target { return sorted(targetsOf(ix.registrations)) }
+
+// sorted sorts targets, and removes duplicates.
+func sorted(targets []Target) []Target {
+	slices.SortFunc(targets, compareTargets)
+	return slices.Compact(targets)
+}
+
+// SortedTargets returns a sorted copy without duplicates.
+func SortedTargets(targets []Target) []Target { return sorted(slices.Clone(targets)) }
+
+// isSettled reports whether the Pod itself shows that nothing is left to do for it. Targets
+// of settled Pods are listed only when they are due.
+func (p *pod) isSettled() bool {
+	registered := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered)
+	switch {
+	case slices.ContainsFunc(p.hooks, func(h hook) bool { return h.leaving() || p.wanted() }):
+		return false
+	case len(p.selectedBy) == 0, p.DeletionTimestamp != nil:
+		return !p.hasFinalizer() && len(p.ownFinalizers()) == 0
+	case p.wanted():
+		return registered == "True" && p.protected()
+	}
+	return !p.writes() || registered != "True" && (!p.hasFinalizer() || registered == "False")
+}
+
+// ownFinalizers are those that Usher may remove from a terminating Pod.
+func (p *pod) ownFinalizers() []string {
+	var own []string
+	if p.hasFinalizer() {
+		own = append(own, usherv1alpha1.Finalizer)
+	}
+	for _, r := range p.all() {
+		for _, key := range r.hookFinalizers(p.Pod) {
+			if !slices.Contains(own, key) {
+				own = append(own, key)
+			}
+		}
+	}
+	return own
+}
+
+// Slim returns a Pod with what plans are made from, and no more: for Pods of other
+// controllers, of which a cluster may have many. It shares maps and lists with the Pod. Its one
+// container has all named ports.
+func Slim(pod *corev1.Pod) *corev1.Pod {
+	short := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences, Finalizers: pod.Finalizers,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName, ReadinessGates: pod.Spec.ReadinessGates,
+			Volumes: podread.OwnClaims(pod),
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP},
+	}
+	var ports []corev1.ContainerPort
+	for i := range pod.Spec.Containers {
+		for _, port := range pod.Spec.Containers[i].Ports {
+			if port.Name != "" {
+				ports = append(ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort})
+			}
+		}
+	}
+	if len(ports) > 0 {
+		short.Spec.Containers = []corev1.Container{{Ports: ports}}
+	}
+	short.Status.Conditions = slices.Clip(list.Only(pod.Status.Conditions, func(c corev1.PodCondition) bool { return readsCondition(pod, c.Type) }))
+	return short
+}
+
+// readsCondition reports whether plans depend on a condition of a Pod.
+func readsCondition(pod *corev1.Pod, kind corev1.PodConditionType) bool {
+	switch kind {
+	case corev1.PodReady, corev1.ContainersReady, usherv1alpha1.ConditionRegistered:
+		return true
+	}
+	return slices.Contains(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: kind})
 }

@@ -128,11 +128,6 @@ func distinct(names []string) []string {
 	return slices.Compact(names)
 }
 
-// readsPods reports whether entries depend on more of a Pod than its address.
-func readsPods(i *usherv1alpha1.Instance) bool {
-	return i.WeightFrom != nil || len(i.TagsFrom) > 0 || len(i.MetadataFrom) > 0
-}
-
 // InvalidValue is a value of a Pod that cannot be used.
 type InvalidValue struct {
 	// Pod that has it.

@@ -59,10 +59,8 @@ func Rounds(changes []Change, round func([]Change) (again []Change, err error)) 
 		}
 		changes = again
 	}
-	for _, change := range changes {
-		errs = append(errs, change.Refused(fmt.Errorf("others write to it all the time: %w", ErrConflict)))
-	}
-	return errors.Join(errs...)
+	busy := fmt.Errorf("others write to it all the time: %w", ErrConflict)
+	return errors.Join(append(errs, list.Map(changes, func(c Change) error { return c.Refused(busy) })...)...)
 }
 
 // Each calls call for every number below n, at most limit at a time, and returns the

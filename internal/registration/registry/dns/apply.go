@@ -281,7 +281,8 @@ func (r *Registry) read(ctx context.Context, n names, hosts []string, srvs []*dn
 
 // understand makes the entry. An instance without a TXT record from Usher is foreign.
 func (i *instance) understand(n names) {
-	i.entry = registry.Entry{ID: strings.TrimSuffix(i.host, "."+n.base), Address: strings.Join(i.addresses(), ",")}
+	addresses := list.Map(slices.Concat(i.sets[1:]...), func(rr dns.RR) string { return dns.Field(rr, 1) })
+	i.entry = registry.Entry{ID: strings.TrimSuffix(i.host, "."+n.base), Address: strings.Join(addresses, ",")}
 	said, ours := i.stored(n)
 	if ours {
 		i.entry.ID, i.entry.Owner, i.entry.Metadata = said.ID, said.Owner, said.Metadata
@@ -302,10 +303,6 @@ func (i *instance) stored(n names) (stored, bool) {
 		return said, false
 	}
 	return said, said.Owner.Cluster != "" && said.Owner.PodUID != "" && n.host(said.ID) == i.host
-}
-
-func (i *instance) addresses() []string {
-	return list.Map(slices.Concat(i.sets[1:]...), func(rr dns.RR) string { return dns.Field(rr, 1) })
 }
 
 // version is a digest of records without their TTL.

@@ -9,6 +9,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,15 +105,10 @@ func New(endpoints []string, prefix string, secret map[string][]byte, timeout ti
 		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: list the URLs of the members"))
 	}
 	config := clientv3.Config{
-		Endpoints:            endpoints,
-		DialTimeout:          timeout,
-		DialKeepAliveTime:    keepAlive,
-		DialKeepAliveTimeout: keepAliveTimeout,
-		Username:             string(secret[credentials.KeyUsername]),
-		Password:             string(secret[credentials.KeyPassword]),
-		MaxUnaryRetries:      retries,
-		BackoffWaitBetween:   retryPause,
-		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
+		Endpoints: endpoints, DialTimeout: timeout, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAliveTimeout,
+		Username: string(secret[credentials.KeyUsername]), Password: string(secret[credentials.KeyPassword]),
+		MaxUnaryRetries: retries, BackoffWaitBetween: retryPause,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 		// Errors are returned; the client's own log would repeat them.
 		Logger: zap.NewNop(),
 	}
@@ -132,11 +128,8 @@ func failFast(
 	ctx context.Context, method string, request, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption,
 ) error {
-	room, ok := ctx.Value(roomKey{}).(int)
-	if !ok {
-		room = otherRoom
-	}
-	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(room))...)
+	room, _ := ctx.Value(roomKey{}).(int)
+	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(cmp.Or(room, otherRoom)))...)
 }
 
 // connected returns the client, made on first use: with a user name, making a client
@@ -150,12 +143,9 @@ func (r *Registry) connected() (*clientv3.Client, error) {
 	if r.client != nil {
 		return r.client, nil
 	}
-	client, err := clientv3.New(r.config)
-	if err != nil {
-		return nil, typed(err)
-	}
-	r.client = client
-	return client, nil
+	var err error
+	r.client, err = clientv3.New(r.config)
+	return r.client, typed(err)
 }
 
 // Ping implements registry.Connector.
@@ -210,7 +200,7 @@ func (l *list) read(ctx context.Context, client *clientv3.Client, from string, o
 			l.longest = max(l.longest, size)
 			return page, registry.Take(ctx, max(size, len(page.Kvs)*registry.EntryBytes)-l.room)
 		}
-		if !tooLong(err) {
+		if code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "larger than max") { // than the page may be
 			return nil, typed(err)
 		}
 		if err := registry.Take(ctx, -l.room); err != nil {
@@ -239,10 +229,7 @@ func (l *list) decode(id string, kv *mvccpb.KeyValue) *decoded {
 func (r *Registry) last(service string) *list {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.listed[service]; l != nil {
-		return l
-	}
-	return &list{}
+	return cmp.Or(r.listed[service], &list{})
 }
 
 func (r *Registry) keep(service string, l *list) {
@@ -285,11 +272,6 @@ func typed(err error) error {
 		return registry.Permanent(plain(err))
 	}
 	return registry.Transient(plain(err))
-}
-
-// tooLong reports whether there was too little room for an answer.
-func tooLong(err error) bool {
-	return code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
 }
 
 // plain is the error without gRPC's prefix in its message.

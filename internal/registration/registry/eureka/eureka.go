@@ -96,12 +96,9 @@ func New(s *usherv1alpha1.EurekaRegistry, secret map[string][]byte, clock clock.
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Registry{
-		client:  client,
-		lease:   ptr.Deref(s.Lease, metav1.Duration{Duration: defaultLease}).Duration,
-		fresh:   clock.Now().Add(ptr.Deref(s.ResponseCache, metav1.Duration{Duration: defaultResponseCache}).Duration),
-		clock:   clock,
-		stop:    stop,
-		renewed: map[string]renewal{},
+		client: client, clock: clock, stop: stop, renewed: map[string]renewal{},
+		lease: ptr.Deref(s.Lease, metav1.Duration{Duration: defaultLease}).Duration,
+		fresh: clock.Now().Add(ptr.Deref(s.ResponseCache, metav1.Duration{Duration: defaultResponseCache}).Duration),
 	}
 	ticker := clock.NewTicker(RenewInterval)
 	r.renewing.Go(func() { r.renewUntil(ctx, ticker) })
@@ -250,11 +247,7 @@ func application(service string) string { return strings.ToUpper(service) }
 // pathOf returns the path, below the address, of an application or one of its
 // instances.
 func pathOf(parts ...string) string {
-	path := "/apps"
-	for _, part := range parts {
-		path += "/" + url.PathEscape(part)
-	}
-	return path
+	return "/apps/" + strings.Join(list.Map(parts, url.PathEscape), "/")
 }
 
 // get reads the path into into. found is false if nothing is there.

@@ -198,7 +198,7 @@ var errHeldBack = errors.New("it is held back by Nacos's own check: let Nacos re
 // plan is what changes a list to the wanted entries.
 type plan struct {
 	// taken maps each address to the entry that has it.
-	taken   map[string]registry.Entry
+	taken   map[string]listed
 	steps   []step
 	refused []error
 }
@@ -206,10 +206,8 @@ type plan struct {
 // newPlan plans removals before puts, because an address may pass from one entry to
 // another.
 func newPlan(instances []instance, changes []registry.Change) *plan {
-	found, p := identify(instances), &plan{taken: map[string]registry.Entry{}}
-	for _, l := range found {
-		p.taken[l.instance.at()] = l.entry
-	}
+	found := identify(instances)
+	p := &plan{taken: list.By(found, func(l listed) string { return l.instance.at() })}
 	removals := func(a, b registry.Change) int { return strings.Compare(string(b.Op), string(a.Op)) }
 	sorted := slices.SortedStableFunc(slices.Values(changes), removals)
 	var err error
@@ -241,15 +239,15 @@ func (p *plan) one(c registry.Change, there *listed) (step, error) {
 // take refuses an address that another entry has: Nacos identifies instances only by
 // their address.
 func (p *plan) take(e registry.Entry, at string) error {
-	other, taken := p.taken[at]
-	switch {
+	found, taken := p.taken[at]
+	switch other := found.entry; {
 	case !taken || other.ID == e.ID:
-		p.taken[at] = e
+		p.taken[at] = listed{entry: e}
 		return nil
 	case other.Owner.Cluster != e.Owner.Cluster:
 		return fmt.Errorf("its address %s is that of %s, which belongs to %s: %w", at, other.ID, other.Owner, registry.ErrForeign)
 	}
-	return fmt.Errorf("its address %s is that of %s: %w", at, other.ID, registry.ErrConflict)
+	return fmt.Errorf("its address %s is that of %s: %w", at, found.entry.ID, registry.ErrConflict)
 }
 
 // Metadata keys that Usher writes in addition to the owner. metaAddress repeats the

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -72,10 +74,7 @@ func (curator) decode(name string, data []byte) registry.Entry {
 		e.Address = string(data)
 		return e
 	}
-	e.Address = i.Address
-	if i.Port != nil {
-		e.Port = *i.Port
-	}
+	e.Address, e.Port = i.Address, ptr.Deref(i.Port, 0)
 	var payload map[string]any
 	if json.Unmarshal(i.Payload, &payload) == nil {
 		for key, value := range payload {
@@ -88,7 +87,7 @@ func (curator) decode(name string, data []byte) registry.Entry {
 	if json.Unmarshal(i.Usher, &usher) == nil {
 		e.Weight, e.Owner = usher.Weight, usher.Owner
 	}
-	if i.Enabled != nil && !*i.Enabled {
+	if !ptr.Deref(i.Enabled, true) {
 		e.Weight = 0
 	}
 	return e
