@@ -44,11 +44,9 @@ func (s *session) allRegistries(ctx context.Context) error {
 	if err != nil {
 		return failed(err, "list Registries")
 	}
-	var (
-		all   []view.Registry
-		names []string
-		rows  []row
-	)
+	var all []view.Registry
+	var names []string
+	var rows []row
 	for _, one := range view.Each[*usherv1alpha1.Registry](found) {
 		r := view.OfRegistry(time.Now(), one, nil)
 		state, colour := answers(&r)

@@ -181,9 +181,7 @@ func groups(pods []view.Pod) []*group {
 		known := cmp.Or(byKey[key], &g)
 		byKey[key] = known
 		known.pods++
-		if !g.since.IsZero() && g.since.Before(known.since) {
-			known.since = g.since
-		}
+		known.since = list.Earliest(known.since, g.since)
 		if len(known.examples) < 2 {
 			known.examples = append(known.examples, p.Name)
 		}

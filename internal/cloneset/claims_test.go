@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -112,7 +113,8 @@ func TestFormerSetWakes(t *testing.T) {
 		"its name cannot be of any set": {podOf(nil, "x", mounting("data-x")), nil},
 	} {
 		q := &queued{}
-		enqueueFormerOwner(c.pod, q)
+		r, _ := reconcilerOn(server(t))
+		r.podGone(t.Context(), event.DeleteEvent{Object: c.pod}, q)
 		checktest.Same(t, name, c.want, q.requests)
 	}
 }

@@ -47,10 +47,7 @@ func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, no
 	how, _ := plan.DeletionOf(set)
 	return &plan.Snapshot{
 		Now: now, Set: set.Name, Deletion: how,
-		Spec: plan.Spec{
-			Hooks:    lifecycle.FromSpec(set.Spec.Lifecycle),
-			MinReady: time.Duration(set.Spec.MinReadySeconds) * time.Second,
-		},
+		Spec:    plan.Spec{Hooks: lifecycle.FromSpec(set.Spec.Lifecycle), MinReady: time.Duration(set.Spec.MinReadySeconds) * time.Second},
 		Current: known.current, Update: known.update,
 		Pods: pods, PodInfos: plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), Deferred: r.memory(keyOf(set)).deferrals.observed(pods),
 		Starts: r.starts(len(pods)),

@@ -108,13 +108,10 @@ func (r *Reconciler) writeSet(ctx context.Context, subresource string, set *apps
 func getLive[T client.Object](ctx context.Context, reader client.Reader, object T) (T, bool, error) {
 	live := named(object)
 	err := reader.Get(ctx, client.ObjectKeyFromObject(object), live)
-	if apierrors.IsNotFound(err) {
-		return live, false, nil
-	}
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return live, false, fmt.Errorf("look up %s %s: %w", kindOf(object), object.GetName(), err)
 	}
-	return live, live.GetUID() == object.GetUID(), nil
+	return live, err == nil && live.GetUID() == object.GetUID(), nil
 }
 
 // create creates what a manifest describes, and reads the API server's answer into an

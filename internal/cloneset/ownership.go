@@ -52,12 +52,12 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *
 // Pods of other owners.
 func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet, selector labels.Selector) error {
 	return adoptEach(ctx, set, r.ListPods, func(pod *corev1.Pod) bool { return adoptable(pod, selector) },
-		func(pod *corev1.Pod) error { return r.adoptPod(ctx, set, selector, pod) })
+		func(pod *corev1.Pod) (*corev1.Pod, error) { return r.adoptPod(ctx, set, selector, pod) })
 }
 
 // adoptEach adopts the ownerless objects of the set's namespace that fit.
 func adoptEach[T client.Object](
-	ctx context.Context, set *apps.CloneSet, list Lister[T], fits func(T) bool, adopt func(T) error,
+	ctx context.Context, set *apps.CloneSet, list Lister[T], fits func(T) bool, adopt func(T) (T, error),
 ) error {
 	orphans, err := list(ctx, set.Namespace, orphanKey)
 	if err != nil {
@@ -67,7 +67,7 @@ func adoptEach[T client.Object](
 		if !fits(orphan) {
 			continue
 		}
-		if err := adopt(orphan); err != nil {
+		if _, err := adopt(orphan); err != nil {
 			return err
 		}
 	}
@@ -88,17 +88,16 @@ func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
 
 // adoptPod adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
 // the time, and such a change does not trigger another pass.
-func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) error {
-	_, err := adopt(ctx, r, r.pods, set, pod)
+func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) (*corev1.Pod, error) {
+	adopted, err := adopt(ctx, r, r.pods, set, pod)
 	if !apierrors.IsConflict(err) {
-		return err
+		return adopted, err
 	}
 	live, exists, err := getLive(ctx, r.Reader, pod)
 	if err != nil || !exists || !adoptable(live, selector) {
-		return err // otherwise the watch reports the change, and triggers another pass
+		return nil, err // otherwise the watch reports the change, and triggers another pass
 	}
-	_, err = adopt(ctx, r, r.pods, set, live)
-	return err
+	return adopt(ctx, r, r.pods, set, live)
 }
 
 // releaseUnmatched releases the set's Pods that its selector no longer matches, and returns
@@ -152,9 +151,8 @@ func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet, sel
 	return adoptEach(ctx, set, r.listRevisions, func(object *appsv1.ControllerRevision) bool {
 		hash, ours := strings.CutPrefix(object.Name, set.Name+"-")
 		return ours && !strings.Contains(hash, "-") && object.DeletionTimestamp == nil && selector.Matches(labels.Set(object.Labels))
-	}, func(object *appsv1.ControllerRevision) error {
-		_, err := r.adoptRevision(ctx, set, object)
-		return err
+	}, func(object *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
+		return r.adoptRevision(ctx, set, object)
 	})
 }
 
@@ -183,8 +181,7 @@ func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods [
 			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)
 		})
 		return id != "" && claim.DeletionTimestamp == nil && used && ours.Matches(labels.Set(claim.Labels))
-	}, func(claim *corev1.PersistentVolumeClaim) error {
-		_, err := adopt(ctx, r, r.claims, set, claim)
-		return err
+	}, func(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+		return adopt(ctx, r, r.claims, set, claim)
 	})
 }

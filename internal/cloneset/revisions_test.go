@@ -375,7 +375,7 @@ func TestAdoptionOfAChangedPod(t *testing.T) {
 				})
 			}
 			r, _ := reconcilerOn(beforePatch(live, calls...))
-			err := r.adoptPod(t.Context(), read(t, live, set), labels.SelectorFromSet(labels.Set{"app": "web"}), read(t, live, pod))
+			_, err := r.adoptPod(t.Context(), read(t, live, set), labels.SelectorFromSet(labels.Set{"app": "web"}), read(t, live, pod))
 			if (err != nil) != test.fail {
 				t.Fatal(err)
 			}

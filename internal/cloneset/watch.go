@@ -88,12 +88,7 @@ func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) 
 		return
 	}
 	r.enqueue(ctx, pod, q.Add)
-	enqueueFormerOwner(pod, q)
-}
-
-// enqueueFormerOwner wakes the set that a Pod belonged to before it was released: the claims
-// that it kept are free.
-func enqueueFormerOwner(pod *corev1.Pod, q queue) {
+	// Wake the set that it belonged to before it was released, too: the claims that it kept are free.
 	if end := strings.LastIndexByte(pod.Name, '-'); end > 0 && len(podread.OwnClaims(pod)) > 0 {
 		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:end]}})
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -245,10 +246,7 @@ func stuck(pod *corev1.Pod) bool {
 }
 
 func notReadySince(pod *corev1.Pod) time.Time {
-	if ready := podread.Condition(pod, corev1.PodReady); ready != nil {
-		return ready.LastTransitionTime.Time
-	}
-	return pod.CreationTimestamp.Time
+	return list.Latest(pod.CreationTimestamp.Time, podread.Since(pod, corev1.PodReady))
 }
 
 func containersReady(pod *corev1.Pod) bool {

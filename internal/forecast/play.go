@@ -214,7 +214,7 @@ func paceOf(pods []*corev1.Pod) pace {
 		if !podread.IsTrue(pod, corev1.PodReady) {
 			continue
 		}
-		ready := podread.Condition(pod, corev1.PodReady).LastTransitionTime.Time
+		ready := podread.Since(pod, corev1.PodReady)
 		record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 		switch {
 		case err != nil:

@@ -29,6 +29,11 @@ func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return Status(pod, kind) == corev1.ConditionTrue
 }
 
+// Since is when a condition last changed; zero if the Pod lacks it.
+func Since(pod *corev1.Pod, kind corev1.PodConditionType) time.Time {
+	return ptr.Deref(Condition(pod, kind), corev1.PodCondition{}).LastTransitionTime.Time
+}
+
 // StateSince is when the Pod reached its lifecycle state; zero if it does not say so.
 func StateSince(pod *corev1.Pod) time.Time {
 	at, _ := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]) // zero if it fails

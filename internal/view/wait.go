@@ -135,14 +135,10 @@ func (w *waiter) foreignFinalizers() {
 
 // notReady is why a Pod that waits for nobody outside is not ready.
 func (w *waiter) notReady() {
-	ready := podread.Condition(w.pod, corev1.PodReady)
 	if podread.IsTrue(w.pod, corev1.PodReady) || w.pod.Status.Phase == corev1.PodSucceeded {
 		return
 	}
-	one := Wait{What: "is not ready yet", Next: w.command("describe pod %s", w.pod.Name)}
-	if ready != nil {
-		one.Since = ready.LastTransitionTime.Time
-	}
+	one := Wait{What: "is not ready yet", Next: w.command("describe pod %s", w.pod.Name), Since: podread.Since(w.pod, corev1.PodReady)}
 	scheduled := podread.Condition(w.pod, corev1.PodScheduled)
 	container := list.Find(containerStatuses(w.pod), func(c *corev1.ContainerStatus) bool { return c.State.Waiting != nil })
 	switch {

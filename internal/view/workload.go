@@ -260,7 +260,7 @@ const StateDraining = "Draining"
 func changed(pod *corev1.Pod) time.Time {
 	at := list.Latest(pod.CreationTimestamp.Time, podread.StateSince(pod))
 	for _, kind := range []corev1.PodConditionType{corev1.PodReady, usherv1alpha1.ConditionRegistered} {
-		at = list.Latest(at, ptr.Deref(podread.Condition(pod, kind), corev1.PodCondition{}).LastTransitionTime.Time)
+		at = list.Latest(at, podread.Since(pod, kind))
 	}
 	return at
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -103,10 +104,7 @@ func (w *entryWatch) sighted(s servers.Sighting) {
 			delete(w.deleted, uid)
 		}
 		// An earlier absence of the Pod, before its entry came, is no excuse.
-		from := s.Since.Add(-tolerance)
-		if came := w.listed[uid]; came.After(from) {
-			from = came
-		}
+		from := list.Latest(s.Since.Add(-tolerance), w.listed[uid])
 		w.pending = append(w.pending, removal{uid: uid, from: from, due: now.Add(tolerance)})
 		delete(w.listed, uid)
 	})

@@ -140,8 +140,7 @@ func (ix *index) gateless(p *pod) []Waiting {
 	for _, r := range p.selectedBy {
 		for _, t := range r.current {
 			if ix.gated(t) {
-				base := Waiting{Registration: r.Name, Pod: p.Name, Gate: GateJoining, Registry: t.Registry}
-				waiting = append(waiting, base.withoutGate(t))
+				waiting = append(waiting, Waiting{Registration: r.Name, Pod: p.Name, Gate: GateJoining, Registry: t.Registry}.withoutGate(t))
 			}
 		}
 	}

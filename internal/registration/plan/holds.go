@@ -132,5 +132,5 @@ func (p *pod) waitsSince(gate Gate) time.Time {
 	case gate.leaves():
 		return podread.StateSince(p.Pod)
 	}
-	return list.Latest(podread.StateSince(p.Pod), readySince(p.Pod))
+	return list.Latest(podread.StateSince(p.Pod), podread.Since(p.Pod, corev1.ContainersReady))
 }

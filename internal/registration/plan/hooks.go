@@ -159,10 +159,9 @@ func (r *registration) createdKey(lifecycle appsv1alpha1.Lifecycle) string {
 		return named
 	}
 	key := r.Name + usherv1alpha1.HookDomain + usherv1alpha1.HookCreated
-	for _, hook := range []*appsv1alpha1.LifecycleHook{lifecycle.PreNormal, lifecycle.InPlaceUpdate, lifecycle.PreDelete} {
-		if keyIn(hook, key).used() {
-			return ""
-		}
+	hooks := []*appsv1alpha1.LifecycleHook{lifecycle.PreNormal, lifecycle.InPlaceUpdate, lifecycle.PreDelete}
+	if slices.ContainsFunc(hooks, func(hook *appsv1alpha1.LifecycleHook) bool { return keyIn(hook, key).used() }) {
+		return ""
 	}
 	return key
 }

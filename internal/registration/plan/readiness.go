@@ -56,11 +56,6 @@ func unready(pod *corev1.Pod) string {
 	return ""
 }
 
-// readySince is when the Pod's containers became ready, zero if it is not known.
-func readySince(pod *corev1.Pod) time.Time {
-	return ptr.Deref(podread.Condition(pod, corev1.ContainersReady), corev1.PodCondition{}).LastTransitionTime.Time
-}
-
 // portOf resolves the name of a container port; 0 if there is none.
 func portOf(pod *corev1.Pod, port intstr.IntOrString) int32 {
 	if port.Type == intstr.Int {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/model"
@@ -173,9 +174,5 @@ func (d defects) miswritten(r *model.Request) []byte {
 		return r.Patch
 	}
 	d.miswrites(body["metadata"])
-	changed, err := json.Marshal(body)
-	if err != nil {
-		panic(err) // what was JSON always encodes
-	}
-	return changed
+	return encode.JSON(body)
 }
