@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -23,10 +24,11 @@ import (
 type returns struct {
 	mu sync.Mutex
 	// snapshot is that of the latest pass, over the set with that UID; nil while none accepts Pods.
-	// perform does an action for it.
+	// selector is the set's, and perform does an action for it.
 	snapshot *plan.Snapshot
 	set      types.UID
 	perform  func(plan.Action) outcome
+	selector labels.Selector
 	// early are the Pods that events have shown since the pass began to read, and before it accepts
 	// any: it may have read them before. nil from then on.
 	early map[types.UID]*corev1.Pod
@@ -52,11 +54,11 @@ func (b *returns) read(set types.UID) {
 // open begins to accept Pods, except those that the actions of the pass concern, until each has
 // ended, and returns those that came early. It leaves out actions on Pods that come back already:
 // those would do the same, or are decided again in the next pass.
-func (b *returns) open(s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) (left []plan.Action, early []*corev1.Pod) {
+func (b *returns) open(s *plan.Snapshot, selector labels.Selector, actions []plan.Action, perform func(plan.Action) outcome) (left []plan.Action, early []*corev1.Pod) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	early = slices.SortedFunc(maps.Values(b.early), kube.ByName)
-	b.snapshot, b.perform, b.acting, b.early = s, perform, map[types.UID]*corev1.Pod{}, nil
+	b.snapshot, b.selector, b.perform, b.acting, b.early = s, selector, perform, map[types.UID]*corev1.Pod{}, nil
 	left = slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
 		if a.Pod == nil || b.returning.Has(a.Pod.UID) {
 			return a.Pod != nil
@@ -160,8 +162,10 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	if !b.accepts(owner.UID, pod) {
 		return
 	}
-	action, ok := r.Return(b.snapshot, r.pods.newest(owner.UID, pod), r.Clock.Now())
-	if !ok {
+	pod = r.pods.newest(owner.UID, pod)
+	action, ok := r.Return(b.snapshot, pod, r.Clock.Now())
+	left := metav1.GetControllerOfNoCopy(pod)
+	if !ok || left == nil || left.UID != owner.UID || !b.selector.Matches(labels.Set(pod.Labels)) { // the pass has released it, or the next one will
 		return
 	}
 	r.metrics.planned(&action)

@@ -24,7 +24,6 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/encode"
-	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -243,10 +242,6 @@ func stuck(pod *corev1.Pod) bool {
 	return podread.Status(pod, corev1.PodScheduled) == corev1.ConditionFalse || slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Waiting != nil && plan.Persistent(s.State.Waiting.Reason)
 	})
-}
-
-func notReadySince(pod *corev1.Pod) time.Time {
-	return list.Latest(pod.CreationTimestamp.Time, podread.Since(pod, corev1.PodReady))
 }
 
 func containersReady(pod *corev1.Pod) bool {

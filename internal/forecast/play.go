@@ -126,11 +126,12 @@ func (p *player) meet() {
 	for _, pod := range p.Pods {
 		record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 		done, _ := record.Done(pod, p.Now)
+		since := list.Latest(pod.CreationTimestamp.Time, podread.Since(pod, corev1.PodReady))
 		switch {
 		case stuck(pod):
 			p.broken[pod.Name] = true
 		case !started(pod):
-		case regplan.StateOf(pod) == apps.StateUpdating && (err != nil || !done), !containersReady(pod) && p.Now.Sub(notReadySince(pod)) < patience:
+		case regplan.StateOf(pod) == apps.StateUpdating && (err != nil || !done), !containersReady(pod) && p.Now.Sub(since) < patience:
 			p.behind[pod.Name] = true
 		case !containersReady(pod):
 			p.broken[pod.Name] = true
