@@ -164,8 +164,8 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	}
 	pod = r.pods.newest(owner.UID, pod)
 	action, ok := r.Return(b.snapshot, pod, r.Clock.Now())
-	left := metav1.GetControllerOfNoCopy(pod)
-	if !ok || left == nil || left.UID != owner.UID || !b.selector.Matches(labels.Set(pod.Labels)) { // the pass has released it, or the next one will
+	// The pass may have released it, or the next one will.
+	if now := metav1.GetControllerOfNoCopy(pod); !ok || now == nil || now.UID != owner.UID || !b.selector.Matches(labels.Set(pod.Labels)) {
 		return
 	}
 	r.metrics.planned(&action)

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -300,8 +301,6 @@ func (p *Process) later(kind model.Kind, before, after client.Object) {
 
 // inOrder plans an event, but not before the last one of its kind.
 func (w *World) inOrder(last *time.Time, delay time.Duration, do func()) {
-	if at := w.now().Add(delay); at.After(*last) {
-		*last = at
-	}
+	*last = list.Latest(*last, w.now().Add(delay))
 	w.after(last.Sub(w.now()), do)
 }

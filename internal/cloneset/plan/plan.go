@@ -169,8 +169,10 @@ func (p *pass) problem(reason, format string, args ...any) {
 	}
 }
 
-// finish sorts the plan: Pods that come back precede those that leave.
+// finish sorts the plan: Pods that come back precede those that leave. Where nothing is done, another
+// pass would decide the same: what is left undone waits for an event, or for the time to wake.
 func (p *pass) finish() Plan {
+	p.plan.More = p.plan.More && len(p.plan.Actions)+len(p.plan.Pulls) > 0
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
 	return p.plan
 }
