@@ -94,12 +94,6 @@ func (o Options) check() error {
 	return nil
 }
 
-// nodesFor is the number of nodes for that many Pods plus, in an update that recreates
-// them, those that are still terminating. The plain client's may be among them.
-func nodesFor(pods int) int {
-	return max(minNodes, int(math.Ceil(1.5*float64(pods)/podsPerNode)))
-}
-
 // Run measures, and shows the tables at the end. On an error, the report has what was
 // measured before. When it returns, no process is left, and no file except the logs of a
 // failed measurement.
@@ -108,13 +102,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Repair = cmp.Or(o.Repair, defaultRepair)
-	began, nodes, version := time.Now(), nodesFor(slices.Max(o.Sizes)+plainMost), ""
-	simulated := newNodes()
+	// In an update that recreates Pods, some are still terminating; the plain client's may be among them.
+	pods := 1.5 * float64(slices.Max(o.Sizes)+plainMost)
+	began, number, version := time.Now(), max(minNodes, int(math.Ceil(pods/podsPerNode))), ""
+	containers := node.NewSimulatedRuntime(node.Traits{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
+	simulated := &nodes{Runtime: containers, restart: containerDelay, pulled: map[[2]string]time.Time{}}
 	var results []*result
 	err := stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
 		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, auditFile(s), s.Usher()) },
 		func(ctx context.Context, s *stage.Stage) error {
-			return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: simulated, Nodes: nodes, PodsPerNode: podsPerNode})
+			return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: simulated, Nodes: number, PodsPerNode: podsPerNode})
 		},
 		func(ctx context.Context, s *stage.Stage) error { return s.Install(ctx, namespace) },
 	}, Play: func(ctx context.Context, s *stage.Stage) (err error) {
@@ -130,7 +127,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}}.Run(ctx)
 	report := &Report{
 		results: results, goals: judge(results), taken: began,
-		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, nodes, runtime.Version()),
+		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, number, runtime.Version()),
 	}
 	if len(results) > 0 {
 		lines := strings.Join(report.lines(stage.StyleOf(o.Out)), "\n")

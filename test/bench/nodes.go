@@ -18,11 +18,6 @@ type nodes struct {
 	pulled        map[[2]string]time.Time // when, by node and image
 }
 
-func newNodes() *nodes {
-	simulated := node.NewSimulatedRuntime(node.Traits{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
-	return &nodes{Runtime: simulated, restart: containerDelay, pulled: map[[2]string]time.Time{}}
-}
-
 // begin is told how long containers take to restart, and new images to be pulled.
 func (n *nodes) begin(restart, pull time.Duration) {
 	n.mu.Lock()

@@ -148,15 +148,22 @@ var verbs = map[string]func(s *Scene, about, document string){
 		}
 	},
 
-	"kill Usher":    func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGKILL) },
-	"freeze Usher":  func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGSTOP) },
-	"thaw Usher":    func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGCONT) },
-	"stop Usher":    func(s *Scene, _, _ string) { s.stopUsher() },
-	"start Usher":   func(s *Scene, _, _ string) { s.startUsher() },
-	"restart Usher": func(s *Scene, _, _ string) { s.restartUsher() },
-	"await Usher":   func(s *Scene, _, _ string) { s.awaitUsher() },
-	"depose Usher":  func(s *Scene, _, _ string) { s.deposeUsher() },
-	"elect Usher":   func(s *Scene, _, _ string) { s.electUsher() },
+	"kill Usher":   func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGKILL) },
+	"freeze Usher": func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGSTOP) },
+	"thaw Usher":   func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGCONT) },
+	"stop Usher":   func(s *Scene, _, _ string) { s.stopUsher() },
+	"start Usher":  func(s *Scene, _, _ string) { s.startUsher() },
+	"restart Usher": func(s *Scene, _, _ string) { // as an upgrade does
+		s.asked = time.Now()
+		s.kubectl("rollout", "restart", "deployment", usherDeployment, "--namespace="+usherNamespace)
+	},
+	"await Usher":  func(s *Scene, _, _ string) { s.awaitUsher() },
+	"depose Usher": func(s *Scene, _, _ string) { s.deposeUsher() },
+	"elect Usher": func(s *Scene, _, _ string) {
+		s.asked = time.Now()
+		s.check(s.session.freeLease(s.ctx))
+		s.awaitUsher()
+	},
 
 	"stop the kubelet":     func(s *Scene, _, _ string) { s.check(s.session.node.StopKubelet(s.ctx)) },
 	"start the kubelet":    func(s *Scene, _, _ string) { s.check(s.session.node.StartKubelet(s.ctx)) },

@@ -201,18 +201,12 @@ func (s *session) scaleUsher(ctx context.Context, replicas int) error {
 	return err
 }
 
-// restartUsher replaces Usher's replicas with new ones, as an upgrade does.
-func (s *Scene) restartUsher() {
-	s.asked = time.Now()
-	s.kubectl("rollout", "restart", "deployment", usherDeployment, "--namespace="+usherNamespace)
-}
-
 // awaitUsher waits until all replicas of Usher are ready again, and one has become
 // leader since the story last did something to Usher.
 func (s *Scene) awaitUsher() { s.check(s.session.awaitUsher(s.ctx, s.asked, patience)) }
 
 // deposeUsher gives the lease of Usher's leader to an inactive holder, and returns when
-// the leader has noticed: its replica restarts, and nobody leads until electUsher.
+// the leader has noticed: its replica restarts, and nobody leads until the lease is free again.
 func (s *Scene) deposeUsher() {
 	before := s.usherRestarts()
 	s.check(s.session.writeLease(s.ctx, stranger, strangerSeconds, strconv.Quote(time.Now().UTC().Format(metav1.RFC3339Micro))))
@@ -220,13 +214,6 @@ func (s *Scene) deposeUsher() {
 		now := s.usherRestarts()
 		return stage.Unless(now > before, "no replica of Usher has")
 	})
-}
-
-// electUsher frees the lease and waits until Usher has a leader.
-func (s *Scene) electUsher() {
-	s.asked = time.Now()
-	s.check(s.session.freeLease(s.ctx))
-	s.awaitUsher()
 }
 
 func newLease() *coordinationv1.Lease {

@@ -89,16 +89,13 @@ func missingLibraries(ctx context.Context, packages []string) ([]string, error) 
 	var wanted []string
 	for line := range strings.Lines(tree) {
 		name := strings.TrimSpace(line)
-		// Indented lines are relations, and names in brackets are virtual packages.
-		if strings.HasPrefix(line, name) && !strings.HasPrefix(name, "<") && !have[name] && isLibrary(name) {
+		// Indented lines are relations, and names in brackets are virtual packages. What is no library is
+		// needed only by an installation.
+		library := strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs")
+		if library && strings.HasPrefix(line, name) && !have[name] {
 			wanted = append(wanted, name)
 		}
 	}
 	slices.Sort(wanted)
 	return slices.Compact(wanted), nil
-}
-
-// isLibrary excludes what only an installation needs.
-func isLibrary(name string) bool {
-	return strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs")
 }

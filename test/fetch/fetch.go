@@ -190,12 +190,8 @@ func Run(ctx context.Context, dir, name string, args ...string) (string, error) 
 	if err := cmd.Run(); err != nil && ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	} else if err != nil {
-		return "", fmt.Errorf("%s %s: %w\n%s", name, args[0], err, lastLines(stdout.String()+stderr.String(), 20))
+		lines := strings.Split(strings.TrimRight(stdout.String()+stderr.String(), "\n"), "\n")
+		return "", fmt.Errorf("%s %s: %w\n%s", name, args[0], err, strings.Join(lines[max(0, len(lines)-20):], "\n"))
 	}
 	return stdout.String(), nil
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

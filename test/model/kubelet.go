@@ -153,7 +153,8 @@ func (r *Run) Report(pod *corev1.Pod, node Node) func(pod *corev1.Pod, now time.
 		statuses[i] = r.Containers[i].status(&pod.Spec.Containers[i], node)
 	}
 	pending, resizing := r.resizeConditions(node)
-	up, ready, started, generation := r.up(), r.up() && gatesOpen(pod), r.Started, r.Generation
+	closed := func(g corev1.PodReadinessGate) bool { return !podread.IsTrue(pod, g.ConditionType) }
+	up, ready, started, generation := r.up(), r.up() && !slices.ContainsFunc(pod.Spec.ReadinessGates, closed), r.Started, r.Generation
 	return func(pod *corev1.Pod, now time.Time) {
 		if started {
 			pod.Status.Phase = corev1.PodRunning
@@ -262,9 +263,4 @@ func seconds(at time.Time) metav1.Time { return metav1.NewTime(at.Truncate(time.
 // ContainerStatus is the status of a container; the zero status if there is none.
 func ContainerStatus(pod *corev1.Pod, name string) corev1.ContainerStatus {
 	return ptr.Deref(inplace.StatusOf(pod, name), corev1.ContainerStatus{})
-}
-
-// gatesOpen reports whether all readiness gates of a Pod are True.
-func gatesOpen(pod *corev1.Pod) bool {
-	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !podread.IsTrue(pod, g.ConditionType) })
 }

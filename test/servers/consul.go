@@ -45,7 +45,7 @@ func startConsul(ctx context.Context, checkout, dir string) (Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	server.Client = manyConns()
+	server.Client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128}} // all workers keep their connections
 	c := &consul{Consul: server, every: readEvery}
 	var self struct{ Config struct{ Version string } }
 	if _, err := c.Do(ctx, http.MethodGet, "/v1/agent/self", nil, &self); err != nil {

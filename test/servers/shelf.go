@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -129,8 +128,3 @@ func label(m *dto.Metric, name string) string {
 
 // errNotWatched means that Evict was asked for an entry that Watch has not reported.
 var errNotWatched = errors.New("the watch has reported no such entry")
-
-// manyConns lets all workers of a measurement keep their connections.
-func manyConns() *http.Client {
-	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128}}
-}

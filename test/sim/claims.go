@@ -62,6 +62,17 @@ func usedBy(s *model.Server, claim string, has func(*corev1.Pod) bool) *corev1.P
 	return nil
 }
 
+// inUse reports whether a claim that is deleted stays until a Pod ends.
+func (s *Simulation) inUse(claim *corev1.PersistentVolumeClaim) bool {
+	return usedBy(s.Server, claim.Name, scheduled) != nil
+}
+
+// dropped reports whether a claim is deleted too early, or still: without reuse one may go when its
+// Pod does.
+func (s *Simulation) dropped(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.DeletionTimestamp != nil && (!s.reuseDisabled || !s.inUse(claim))
+}
+
 // claimsOf names the claims that a Pod mounts.
 func claimsOf(pod *corev1.Pod) []string {
 	var names []string
@@ -113,7 +124,7 @@ var claimActions = []func(*Simulation){
 // loseClaim deletes a claim that no scheduled Pod uses.
 func (s *Simulation) loseClaim() {
 	for _, claim := range s.Claims() {
-		if usedBy(s.Server, claim.Name, scheduled) == nil {
+		if !s.inUse(claim) {
 			_ = s.Server.Delete("user", claim)
 			return
 		}
@@ -176,7 +187,7 @@ func (s *Simulation) judgeClaim(p *Process, c *model.Commit) {
 	}
 	foreignClaim(p, w)
 	if w.Deletes() {
-		claimFirst(s, w)
+		claimFirst(s, p, w)
 		claimLost(s, p, w)
 	}
 }
@@ -195,9 +206,10 @@ func foreignClaim(p *Process, w *claimWrite) {
 
 // claimFirst also applies if another process has created the Pod in the meantime. A
 // process that deletes a Pod and then its claims cannot know of the next Pod, but finds
-// its mark.
-func claimFirst(s *Simulation, w *claimWrite) {
-	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil {
+// its mark. Without reuse a claim goes with its Pod in any case: a process that sees a rival's
+// new claim, and not yet its Pod, takes nothing from it.
+func claimFirst(s *Simulation, p *Process, w *claimWrite) {
+	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil && (!s.reuseDisabled || !p.rivals(model.Pods)) {
 		s.World.fail("no claim goes while its Pod stays", "claim %s is deleted, and Pod %s stays", w.old.Name, pod.Name)
 	}
 }
@@ -251,15 +263,11 @@ func withoutClaims(w *podWrite) {
 			w.fail("does not mount %s", name)
 		}
 		object, err := w.process.Server.Get(model.Claims, key(w.new.Namespace, name))
-		if (err != nil || model.OwnerOf(object) != string(w.set.UID)) && !wroteClaim(w.process.Server, name) {
+		his := func(c *model.Commit) bool { return c.Actor == "user" && c.Object().GetName() == name }
+		if (err != nil || model.OwnerOf(object) != string(w.set.UID)) && !slices.ContainsFunc(w.process.Server.Log[model.Claims], his) {
 			w.fail("is created without its claim %s", name)
 		}
 	}
-}
-
-// wroteClaim reports whether the user has changed a claim of that name.
-func wroteClaim(s *model.Server, name string) bool {
-	return slices.ContainsFunc(s.Log[model.Claims], func(c *model.Commit) bool { return c.Actor == "user" && c.Object().GetName() == name })
 }
 
 // claimsLeft: new claims are created only if none wait for a Pod.
@@ -302,8 +310,8 @@ func (p *Process) rivals(of ...model.Kind) bool {
 func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	for _, pod := range s.Pods() {
 		for _, name := range claimsOf(pod) {
-			claim, err := s.Server.Get(model.Claims, key(pod.Namespace, name))
-			if err != nil || claim.GetDeletionTimestamp() != nil || model.OwnerOf(claim) != string(set.UID) {
+			claim := model.Get[*corev1.PersistentVolumeClaim](s.Server.Objects, key(pod.Namespace, name))
+			if claim == nil || s.dropped(claim) || model.OwnerOf(claim) != string(set.UID) {
 				return fmt.Sprintf("Pod %s lacks its claim %s", pod.Name, name)
 			}
 		}
@@ -313,7 +321,7 @@ func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 		// A Pod that was released keeps its claims until it is gone.
 		_, err := s.Server.Get(model.Pods, key(set.Namespace, set.Name+"-"+id))
 		switch {
-		case claim.DeletionTimestamp != nil:
+		case s.dropped(claim):
 			return fmt.Sprintf("claim %s is still going", claim.Name)
 		case err != nil && set.Spec.ScaleStrategy.DisablePVCReuse:
 			return fmt.Sprintf("claim %s belongs to no Pod and waits for none", claim.Name)

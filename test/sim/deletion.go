@@ -36,10 +36,7 @@ func (c collector) observe(commit *model.Commit) {
 		}
 		return
 	}
-	owner := metav1.GetControllerOf(object)
-	if pulls(object) && len(object.GetOwnerReferences()) > 0 {
-		owner = &object.GetOwnerReferences()[0]
-	}
+	owner := ownerIn(commit)
 	if owner == nil || owner.Kind != apps.KindCloneSet.Kind {
 		return
 	}
@@ -47,6 +44,16 @@ func (c collector) observe(commit *model.Commit) {
 	if set := model.Get[*apps.CloneSet](c.Server.Objects, at); set == nil || set.DeletionTimestamp != nil {
 		c.later(func() { c.collect(at, owner.UID) })
 	}
+}
+
+// ownerIn is the owner of a commit's object, or the one that has released it; nil if there is none.
+func ownerIn(commit *model.Commit) *metav1.OwnerReference {
+	for _, object := range []client.Object{commit.New, commit.Old} {
+		if object != nil && len(object.GetOwnerReferences()) > 0 {
+			return &object.GetOwnerReferences()[0]
+		}
+	}
+	return nil
 }
 
 func (c collector) later(do func()) {
@@ -189,16 +196,18 @@ func (s *Simulation) overtaken(set *apps.CloneSet) bool {
 // goes reports whether the set is gone, or deleted.
 func goes(set *apps.CloneSet) bool { return set == nil || set.DeletionTimestamp != nil }
 
-// leftOver describes what is left of a set that goes; "" if nothing is.
+// leftOver describes what is left of a set that goes; "" if nothing is. A Pod that was released
+// keeps its claims, and they keep a set that is deleted in the foreground.
 func (s *Simulation) leftOver(set *apps.CloneSet) string {
-	if set != nil {
+	if set != nil && !slices.ContainsFunc(s.Claims(), s.inUse) {
 		return fmt.Sprintf("the CloneSet is deleted and still there, with the finalizers %v", set.Finalizers)
 	}
 	for _, kind := range dependents {
 		for _, object := range model.Sorted(s.Server.Objects[kind]) {
-			owner, used := metav1.GetControllerOf(object), kind == model.Claims && usedBy(s.Server, object.GetName(), scheduled) != nil
-			if owner != nil && owner.Kind == apps.KindCloneSet.Kind && !used {
-				return fmt.Sprintf("the CloneSet is gone, and %s %s is not", kind, object.GetName())
+			owner := metav1.GetControllerOf(object)
+			claim, _ := object.(*corev1.PersistentVolumeClaim)
+			if owner != nil && owner.Kind == apps.KindCloneSet.Kind && (claim == nil || !s.inUse(claim)) {
+				return fmt.Sprintf("the CloneSet goes, and %s %s stays", kind, object.GetName())
 			}
 		}
 	}

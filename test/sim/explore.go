@@ -211,9 +211,9 @@ func (x *explorer) remember(r *result) {
 // number makes the next object get the UID that belongs to its name, if it is a Pod.
 func (x *explorer) number(kind model.Kind, name string) {
 	x.server.UIDs = 5000
-	switch {
+	switch end := name[max(len(name)-2, 0):]; {
 	case kind == model.Pods && strings.Contains(name, "-pull-"):
-		x.server.UIDs = pullNumber(name)
+		x.server.UIDs = 7000 + 16*int(end[0]) + int(end[1])
 	case kind == model.Pods:
 		x.server.UIDs = numberOf(name) - 1
 	}

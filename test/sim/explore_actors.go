@@ -347,9 +347,3 @@ func (x *explorer) listActions(node *corev1.Node) []action {
 		})
 	}}}
 }
-
-// pullNumber is the number in the UID of a pull Pod, by its name.
-func pullNumber(name string) int {
-	end := name[len(name)-2:]
-	return 7000 + 16*int(end[0]) + int(end[1])
-}

@@ -70,8 +70,12 @@ func (s *Simulation) endFaults() {
 	operator{s}.finish()
 	for _, p := range s.processes {
 		p.config.Faults = Faults{}
-		for _, cache := range p.caches {
-			cache.lag = quiet(ProcessConfig{}).Lag
+		for _, kind := range kinds {
+			cache := p.caches[kind]
+			if cache.lag = quiet(ProcessConfig{}).Lag; cache.due.After(s.World.now().Add(time.Second)) { // it hangs
+				cache.due = time.Time{}
+				cache.plan(len(p.Server.Log[kind]))
+			}
 		}
 	}
 }

@@ -91,7 +91,12 @@ func wrongRevision(w *podWrite) {
 	if w.old != nil || current == "" || !of(w.new, w.update) || revision.Same(current, w.update) || !w.process.shows(current) {
 		return
 	}
-	if old := w.after.count(w.countsAsOld); old < partitionOf(w.set) {
+	// A Pod chosen by a scale-in counts: a growing set takes those back first, and if that write is
+	// refused, the next pass does it.
+	planned := func(pod *corev1.Pod) bool {
+		return model.State(pod) == apps.StatePreparingDelete && !specified(pod, w.set) && !w.leavesNode(pod)
+	}
+	if old := w.olds(planned); old < partitionOf(w.set) {
 		w.fail("is created of the update revision, with %d old Pods and a partition of %d", old, partitionOf(w.set))
 	}
 }
@@ -101,23 +106,23 @@ func (w *podWrite) keepsOld(pod *corev1.Pod) bool {
 	return model.Active(pod) && !of(pod, w.update) && !w.doomed(pod)
 }
 
-// countsAsOld reports whether a Pod has an old revision when a new one is created. A
-// Pod chosen by a scale-in counts: a growing set takes those back first, and if that
-// write is refused, the next pass does it.
-func (w *podWrite) countsAsOld(pod *corev1.Pod) bool {
-	planned := model.State(pod) == apps.StatePreparingDelete && !specified(pod, w.set) && !w.leavesNode(pod)
-	return model.Active(pod) && !of(pod, w.update) && (planned || !w.doomed(pod))
+// olds counts the Pods of an old revision that are to stay, and those that count all the same.
+func (w *podWrite) olds(also func(*corev1.Pod) bool) int {
+	return w.after.count(func(pod *corev1.Pod) bool {
+		return w.keepsOld(pod) || (model.Active(pod) && !of(pod, w.update) && also(pod))
+	})
 }
 
-// partitionOverrun: no Pod that the partition keeps is updated, or deleted for the
-// update.
+// partitionOverrun: no Pod that the partition keeps is updated, or deleted for the update. One that
+// leaves its node counts until it is at its gate: its replacement keeps the old revision, too.
 func partitionOverrun(w *podWrite) {
 	pod := w.after.find(w.uid())
 	was := w.before.find(w.uid())
 	if was == nil || !w.keepsOld(was) || (pod != nil && w.keepsOld(pod)) || w.frees() {
 		return
 	}
-	if old := w.after.count(w.keepsOld); old < partitionOf(w.set) {
+	waits := func(pod *corev1.Pod) bool { return w.leavesNode(pod) && model.State(pod) != apps.StatePreparingDelete }
+	if old := w.olds(waits); old < partitionOf(w.set) {
 		w.fail("leaves the old revision, %d Pods of it are left, and the partition is %d", old, partitionOf(w.set))
 	}
 }
@@ -175,7 +180,7 @@ func tooManyTouched(w *podWrite) {
 		return
 	}
 	settled := w.after.count(func(pod *corev1.Pod) bool {
-		return w.counted(pod) && !w.serves(pod) && (w.underWay(pod) || (of(pod, w.update) && !w.doomed(pod)))
+		return w.counted(pod) && !w.serves(pod) && (w.underWay(pod) || w.arrives(pod))
 	})
 	room := unavailableOf(w.set) + w.after.count(w.counted) - replicas(w.set)
 	if settled > room {
@@ -187,10 +192,8 @@ func tooManyTouched(w *podWrite) {
 // touchesIdle reports whether the write starts the update or the deletion of a Pod that
 // does not serve.
 func (w *podWrite) touchesIdle() bool {
-	if w.old == nil || !model.Active(w.old) || w.serves(w.old) || w.underWay(w.old) {
-		return false
-	}
-	return w.new == nil || !model.Active(w.new) || w.underWay(w.new)
+	return w.old != nil && model.Active(w.old) && !w.serves(w.old) && !w.underWay(w.old) &&
+		(w.new == nil || !model.Active(w.new) || w.underWay(w.new))
 }
 
 // leaves reports whether the Pod is deleted, or is taken to the gate before deletion.
@@ -218,7 +221,7 @@ func (w *podWrite) staying() int {
 func (w *podWrite) tooManyNamed() {
 	made := w.after.count(func(pod *corev1.Pod) bool {
 		return w.counted(pod) && !w.serves(pod) &&
-			(model.State(pod) == apps.StatePreparingDelete || (of(pod, w.update) && !w.doomed(pod) && pod.CreationTimestamp.After(w.old.CreationTimestamp.Time)))
+			(model.State(pod) == apps.StatePreparingDelete || (w.arrives(pod) && pod.CreationTimestamp.After(w.old.CreationTimestamp.Time)))
 	})
 	room := max(unavailableOf(w.set), 1) + w.after.count(w.counted) - replicas(w.set)
 	if made > room {
@@ -229,6 +232,15 @@ func (w *podWrite) tooManyNamed() {
 // underWay reports whether the update or the deletion of a Pod has begun.
 func (w *podWrite) underWay(pod *corev1.Pod) bool {
 	return begun(pod) || model.State(pod) == apps.StatePreparingDelete
+}
+
+// arrives reports whether a Pod that stays has the update revision. If this pass gave it that without
+// touching what runs, it was free, and the order of a pass's writes is not known.
+func (w *podWrite) arrives(pod *corev1.Pod) bool {
+	return of(pod, w.update) && !w.doomed(pod) && !slices.ContainsFunc(w.process.Server.Log[model.Pods][w.process.pass.decidedAt:], func(c *model.Commit) bool {
+		old, next := c.Pods()
+		return c.Actor == w.process.name && old != nil && next != nil && next.UID == pod.UID && !of(old, w.update) && of(next, w.update)
+	})
 }
 
 // tooManyPods allows a Pod to be created only for a free place, and surge only while

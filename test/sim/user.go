@@ -51,7 +51,9 @@ var userActions = slices.Concat(
 	times(2, (*Simulation).pause),
 	times(2, (*Simulation).retype),
 	times(3, (*Simulation).rehook),
-	times(1, (*Simulation).retime),
+	times(1, func(s *Simulation) {
+		s.change(fmt.Sprintf("grace %d; minReady %d", pick(s.World, 0, 3, 20), pick(s.World, 0, 5, 30)))
+	}),
 	times(4, (*Simulation).nameForDeletion),
 	times(3, (*Simulation).listForDeletion),
 	times(3, (*Simulation).deleteByHand),
@@ -59,11 +61,19 @@ var userActions = slices.Concat(
 	times(1, exclude),
 	times(2, func(s *Simulation) { s.eachOf(1, s.nodes.restart) }),
 	times(2, func(s *Simulation) { s.eachOf(1, s.nodes.evict) }),
-	times(3, (*Simulation).losesNode),
+	times(3, func(s *Simulation) {
+		node := s.World.chance.IntN(max(s.config.Nodes.Nodes, 1))
+		s.nodes.nodeDown(node)
+		s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.nodes.nodeUp(node) })
+	}),
 	times(4, (*Simulation).cordonsNode),
 	times(1, func(s *Simulation) { s.eachOf(1, s.orphan) }),
 	times(2, (*Simulation).takeOutByHand),
-	times(2, (*Simulation).breakImage),
+	times(2, func(s *Simulation) {
+		image := pick(s.World, "app:3", "app:4")
+		s.World.say("story", "%s does not start", image)
+		s.nodes.Broken[image] = true
+	}),
 	times(5, (*Simulation).rollResources),
 	times(4, rollAll),
 	times(3, func(s *Simulation) {
@@ -100,12 +110,6 @@ func (s *Simulation) thinkAgain(first, then func(*Simulation)) {
 
 // scaleBack scales to the present number of Pods, or to a few more.
 func (s *Simulation) scaleBack() { s.change(fmt.Sprint("replicas ", min(len(s.Pods()), 6))) }
-
-func (s *Simulation) breakImage() {
-	image := pick(s.World, "app:3", "app:4")
-	s.World.say("story", "%s does not start", image)
-	s.nodes.Broken[image] = true
-}
 
 // rollBack returns to an earlier template.
 func (s *Simulation) rollBack() {
@@ -170,10 +174,6 @@ func (s *Simulation) rehook() {
 	s.Edit("changes the hooks", func(set *apps.CloneSet) { set.Spec.Lifecycle = hooks })
 }
 
-func (s *Simulation) retime() {
-	s.change(fmt.Sprintf("grace %d; minReady %d", pick(s.World, 0, 3, 20), pick(s.World, 0, 5, 30)))
-}
-
 // eachOf does something to n of the set's Pods.
 func (s *Simulation) eachOf(n int, do func(*corev1.Pod)) {
 	pods := s.Pods()
@@ -221,12 +221,6 @@ func (s *Simulation) touchByHand() {
 			}
 		})
 	})
-}
-
-func (s *Simulation) losesNode() {
-	node := s.World.chance.IntN(max(s.config.Nodes.Nodes, 1))
-	s.nodes.nodeDown(node)
-	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.nodes.nodeUp(node) })
 }
 
 // orphan removes a Pod from its set; the set may take it back.

@@ -156,7 +156,8 @@ func (p *pass) openLedger() {
 }
 
 // isUnderway reports whether a Pod does not serve and either has the update revision, is
-// on its way to it, is being removed, or returns in this pass.
+// on its way to it, is being removed, or returns in this pass. What has begun stays so when the
+// Pod is named for deletion: its removal is paid for.
 func (p *podState) isUnderway() bool {
-	return !p.available && !p.awaitsRemoval() && (p.isUpdated || p.preparesDelete() || p.fixed || p.begun())
+	return !p.available && (p.begun() || (!p.awaitsRemoval() && (p.isUpdated || p.preparesDelete() || p.fixed)))
 }

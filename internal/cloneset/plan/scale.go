@@ -233,7 +233,7 @@ func (p *pass) replace() {
 type replacements struct {
 	// created are the sorted creation times of unavailable Pods.
 	created []time.Time
-	// taken counts those that are at the gate, or were created in this pass.
+	// taken counts those that are at the gate, return from it, or were created in this pass.
 	taken int
 	// oldest is the creation time of the oldest Pod that this pass replaces.
 	oldest time.Time
@@ -243,7 +243,7 @@ func (p *pass) countReplacements() *replacements {
 	m := &replacements{}
 	for _, v := range p.pods {
 		switch {
-		case v.leaving:
+		case v.leaving, v.fixed: // its return may be refused
 			m.taken++
 		case v.underway && p.counted(v):
 			m.created = append(m.created, v.created)

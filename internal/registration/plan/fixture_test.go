@@ -110,13 +110,6 @@ func (f *fixture) mesh() {
 	f.registration("second", "mesh").Spec.Selector.MatchLabels = map[string]usherv1alpha1.LabelValue{"track": "edge"}
 }
 
-// unnamed makes the Registration name no hook, and the CloneSet use keys that are named
-// after it, and one that only looks so.
-func (f *fixture) unnamed() {
-	f.Registrations[0].Spec.Hooks = usherv1alpha1.Hooks{}
-	f.CloneSets[0].Spec.Lifecycle = fixtureProps().Unnamed.DeepCopy()
-}
-
 // orphan is an entry of usherv1alpha1.Finalizer whose Pod is not known.
 func orphan(name string) registry.Entry {
 	return registry.Entry{ID: namespace + "." + name, Address: "10.9.9.9", Port: 80, Weight: 10, Version: "3",

@@ -439,8 +439,13 @@ var registryWords = map[string]func(b registryBuilder, value string){
 
 // circumstances are what else can be said.
 var circumstances = map[string]func(f *fixture, value string){
-	"Mesh":       func(f *fixture, _ string) { f.mesh() },
-	"Unnamed":    func(f *fixture, _ string) { f.unnamed() },
+	"Mesh": func(f *fixture, _ string) { f.mesh() },
+	// The Registration names no hook, and the CloneSet uses keys that are named after it, and one that
+	// only looks so.
+	"Unnamed": func(f *fixture, _ string) {
+		f.Registrations[0].Spec.Hooks = usherv1alpha1.Hooks{}
+		f.CloneSets[0].Spec.Lifecycle = fixtureProps().Unnamed.DeepCopy()
+	},
 	"Unlisted":   func(f *fixture, _ string) { f.Listings = map[Target]Listing{} },
 	"NoCloneSet": func(f *fixture, _ string) { f.CloneSets = nil },
 	"Sweep":      func(f *fixture, _ string) { f.Sweep[target("discovery")] = true },

@@ -189,12 +189,7 @@ func includes(whole, part any) bool {
 		items, _ := whole.([]any)
 		return len(items) >= len(part) && !slices.ContainsFunc(part, func(want any) bool {
 			return !slices.ContainsFunc(items, func(item any) bool { return includes(item, want) })
-		}) && (len(items) == len(part) || slices.ContainsFunc(items, isObject))
+		}) && (len(items) == len(part) || slices.ContainsFunc(items, func(item any) bool { _, ok := item.(map[string]any); return ok }))
 	}
 	return fmt.Sprint(whole) == fmt.Sprint(part)
-}
-
-func isObject(item any) bool {
-	_, ok := item.(map[string]any)
-	return ok
 }
