@@ -58,12 +58,7 @@ func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest
 // those of both; a later pass learns of returns that have not ended then.
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
 	back := &r.memory(keyOf(set)).returns
-	selector, _ := selectorOf(set) // unreadable only if the set is being deleted: then no Pod returns
-	left, early := back.open(s, selector, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
-	decided.Actions = left
-	for _, pod := range early {
-		r.returned(pod)
-	}
+	decided.Actions = back.open(set, s, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
 	outcomes := r.act(ctx, set, decided.Actions)
 	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
 }

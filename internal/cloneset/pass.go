@@ -68,7 +68,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // pass makes one pass over a set that has been read.
 func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
 	now := r.Clock.Now()
-	r.memory(keyOf(set)).returns.read(set.UID)
 	snapshot, known, err := r.prepareAll(ctx, set, now)
 	if bad, ok := errors.AsType[*invalidError](err); ok {
 		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)

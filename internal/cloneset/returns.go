@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
@@ -13,25 +12,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/kube"
 )
 
-// returns are the Pods that come back into service while a pass over their set goes on. Far from
-// the API server a pass takes several round trips, and a Pod that became ready at its beginning
-// would be out of service until the next one. To put it back concerns no other Pod and no budget,
-// so it is done beside the pass, and the next pass need not wait for its end.
+// returns are the Pods that come back into service while a pass over their set goes on, or follows.
+// Far from the API server, or in a large set, a pass takes long, and a Pod that became ready at its
+// beginning would be out of service until the next one. To put it back concerns no other Pod and no
+// budget, so it is done beside the pass, and the next pass need not wait for its end.
 type returns struct {
 	mu sync.Mutex
-	// snapshot is that of the latest pass, over the set with that UID; nil while none accepts Pods.
+	// snapshot is that of the latest pass, over the set with that UID; nil after one that did nothing.
 	// selector is the set's, and perform does an action for it.
 	snapshot *plan.Snapshot
 	set      types.UID
 	perform  func(plan.Action) outcome
 	selector labels.Selector
-	// early are the Pods that events have shown since the pass began to read, and before it accepts
-	// any: it may have read them before. nil from then on.
-	early map[types.UID]*corev1.Pod
 	// acting are the Pods that an action of the pass concerns that has not ended, each as the last
 	// event since it began has shown it, or nil.
 	acting map[types.UID]*corev1.Pod
@@ -44,29 +40,21 @@ type returns struct {
 	outcomes []outcome
 }
 
-// read notes that a pass over the set with that UID begins to read.
-func (b *returns) read(set types.UID) {
+// open begins to accept a set's Pods by a new snapshot, except those that the actions of the pass
+// concern, until each has ended. It leaves out actions on Pods that come back already: those would do
+// the same, or are decided again in the next pass.
+func (b *returns) open(set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) (left []plan.Action) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.set, b.early = set, map[types.UID]*corev1.Pod{}
-}
-
-// open begins to accept Pods, except those that the actions of the pass concern, until each has
-// ended, and returns those that came early. It leaves out actions on Pods that come back already:
-// those would do the same, or are decided again in the next pass.
-func (b *returns) open(s *plan.Snapshot, selector labels.Selector, actions []plan.Action, perform func(plan.Action) outcome) (left []plan.Action, early []*corev1.Pod) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	early = slices.SortedFunc(maps.Values(b.early), kube.ByName)
-	b.snapshot, b.selector, b.perform, b.acting, b.early = s, selector, perform, map[types.UID]*corev1.Pod{}, nil
-	left = slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
+	b.set, b.snapshot, b.perform, b.acting = set.UID, s, perform, map[types.UID]*corev1.Pod{}
+	b.selector, _ = selectorOf(set) // unreadable only if the set is being deleted: then no Pod returns
+	return slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
 		if a.Pod == nil || b.returning.Has(a.Pod.UID) {
 			return a.Pod != nil
 		}
 		b.acting[a.Pod.UID] = nil
 		return false
 	})
-	return left, early
 }
 
 // ended notes that an action of the pass has ended, and returns its Pod as an event has shown it
@@ -105,22 +93,23 @@ func (b *returns) learn(wait bool) []outcome {
 	return outcomes
 }
 
-// shut accepts no more Pods. If some come back, another pass has to learn what comes of it.
+// shut ends a pass. If Pods come back, another one has to learn what comes of it, and one that acted
+// is followed by another: Pods come back until that acts, which takes time in a large set.
 func (b *returns) shut(decided *plan.Plan) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.snapshot = nil
+	if len(decided.Actions) == 0 {
+		b.snapshot = nil
+	}
 	decided.More = decided.More || len(b.returning) > 0
 }
 
-// accepts reports whether a Pod that has changed is to be looked at now. One that came early, or that
-// an action of the pass concerns, will be.
+// accepts reports whether a Pod that has changed is to be looked at now. One that an action of the pass
+// concerns will be.
 func (b *returns) accepts(set types.UID, pod *corev1.Pod) bool {
 	_, acts := b.acting[pod.UID]
 	switch {
 	case b.set != set || b.returning.Has(pod.UID):
-	case b.early != nil:
-		b.early[pod.UID] = pod
 	case acts:
 		b.acting[pod.UID] = pod
 	default:
@@ -145,8 +134,8 @@ func (b *returns) next(last *outcome, most int) (do func() outcome) {
 	return do
 }
 
-// returned puts a Pod that has changed back into service, if a pass over its set goes on. Otherwise
-// the next pass does it.
+// returned puts a Pod that has changed back into service, if a pass over its set goes on or has
+// acted. Otherwise the next pass does it.
 func (r *Reconciler) returned(pod *corev1.Pod) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {

@@ -83,14 +83,20 @@ func (r *returning) start(t *testing.T) (ended chan error) {
 	return ended
 }
 
-// bind binds Pods to a node, unless they are, and tells of each by an event.
+// place binds a Pod to a node, unless it is.
+func (r *returning) place(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+	bound := read(t, r.c, pod)
+	if bound.Spec.NodeName == "" {
+		bound.Spec.NodeName = "n1"
+		checktest.NoError(t, r.c.Update(t.Context(), bound))
+	}
+	return bound
+}
+
+// bind does so, and tells of each Pod by an event.
 func (r *returning) bind(t *testing.T, pods ...*corev1.Pod) {
 	for _, pod := range pods {
-		bound := read(t, r.c, pod)
-		if bound.Spec.NodeName == "" {
-			bound.Spec.NodeName = "n1"
-			checktest.NoError(t, r.c.Update(t.Context(), bound))
-		}
+		bound := r.place(t, pod)
 		r.PodEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: pod, ObjectNew: bound}, &queued{})
 	}
 }
@@ -103,7 +109,7 @@ func (r *returning) state(t *testing.T, pod *corev1.Pod) string {
 // return do, once, and those that a write of the pass concerns do not.
 func TestReturnsDuringPass(t *testing.T) {
 	r := returningSet(t, 0, 2)
-	r.bind(t, r.pods[0])
+	r.place(t, r.pods[0])
 	r.Plan = func(s *plan.Snapshot) plan.Plan {
 		r.bind(t, r.pods[1]) // which the pass has read
 		return plan.Make(s)
@@ -128,7 +134,8 @@ func TestReturnsDuringPass(t *testing.T) {
 // at when that action has ended, and not in the next pass. One that is not selected any more stays.
 func TestReturnSeenDuringItsAction(t *testing.T) {
 	r := returningSet(t, 0, 1)
-	r.bind(t, r.pods[:2]...)
+	r.place(t, r.pods[0])
+	r.place(t, r.pods[1])
 	ended := r.start(t)
 	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
 	r.bind(t, r.pods[0])
@@ -143,18 +150,33 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
 }
 
+// TestReturnBetweenPasses: after a pass that acted Pods can return without another one, which learns of
+// it, and not after one that did nothing.
+func TestReturnBetweenPasses(t *testing.T) {
+	r := returningSet(t)
+	r.place(t, r.pods[0])
+	checktest.NoError(t, r.pass(t))
+	checktest.Same(t, "what the pass writes", r.pods[0].Name, next(t, r.sent))
+	r.bind(t, r.pods[1])
+	checktest.Same(t, "what returns without a pass", r.pods[1].Name, next(t, r.sent))
+	checktest.NoError(t, r.pass(t))
+	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[1]))
+	r.bind(t, r.pods[2])
+	checktest.Same(t, "returns under way", 0, len(r.memory(keyOf(r.set)).returns.returning))
+}
+
 // TestReturnOutlastsPass: a pass does not wait for a return beside it. The next one leaves the Pod
 // alone, and only one with nothing else to do waits, and fails if the return has failed.
 func TestReturnOutlastsPass(t *testing.T) {
 	r := returningSet(t, 0, 1)
-	r.bind(t, r.pods[0])
+	r.place(t, r.pods[0])
 	ended := r.start(t)
 	checktest.Same(t, "what is written first", r.pods[0].Name, next(t, r.sent))
 	r.bind(t, r.pods[1])
 	checktest.Same(t, "what returns meanwhile", r.pods[1].Name, next(t, r.sent))
 	r.gates[r.pods[0].Name] <- nil
 	checktest.Same(t, "the end of the first pass", error(errAgain{}), <-ended)
-	r.bind(t, r.pods[2])
+	r.place(t, r.pods[2]) // only the pass sees it
 	checktest.Same(t, "the end of the second pass", error(errAgain{}), r.pass(t))
 	checktest.Same(t, "what it writes", r.pods[2].Name, next(t, r.sent))
 	checktest.Same(t, "more writes", 0, len(r.sent))

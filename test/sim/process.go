@@ -84,8 +84,9 @@ type Process struct {
 	vain, lastSeen int
 
 	strain
-	// pass is the current one, or the one that a return belongs to while that goes on.
-	pass *pass
+	// pass is the current one, or the one that a return belongs to while that goes on, and latest the
+	// latest one that has decided.
+	pass, latest *pass
 	// known is what the process has read from the server.
 	known answers
 	// deleted are the Pods that the process asked to delete.
@@ -185,7 +186,7 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 		s.Starts = p.config.Starts
 	}
 	p.pass.known = &answers{maps.Clone(p.known.learned), maps.Clone(p.known.absent)}
-	p.pass.decidedAt, p.pass.going = len(p.Server.Log[model.Pods]), p.going()
+	p.pass.decidedAt, p.pass.going, p.latest = len(p.Server.Log[model.Pods]), p.going(), p.pass
 	decide := p.config.Planner
 	if decide == nil {
 		decide = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }

@@ -91,9 +91,9 @@ func (p *Process) each(limit, times int, do func(int)) {
 }
 
 // beside does what a controller does beside a pass, and beside the next ones if it lasts, as an
-// errand that is judged by what the process knew in that pass.
+// errand that is judged by what the process knew in the latest pass that has decided.
 func (p *Process) beside(do func()) (wait func()) {
-	done, of := false, p.pass
+	done, of := false, p.latest
 	p.World.after(0, func() {
 		p.World.errandIn(func(goOn func()) {
 			now := p.pass

@@ -194,8 +194,8 @@ func (p *pass) release() {
 	}
 }
 
-// replace removes the Pods that are named for deletion or leave their nodes, the least useful
-// first, as far as the budget allows.
+// replace removes the Pods that are named for deletion or leave their nodes, as far as the budget
+// allows: first those that are paid for, then the least useful.
 func (p *pass) replace() {
 	waiting := list.Only(p.pods, (*podState).awaitsRemoval)
 	if len(waiting) == 0 {
@@ -204,7 +204,8 @@ func (p *pass) replace() {
 	inFlight := p.countReplacements()
 	p.replacing = inFlight
 	stays := func(v *podState) bool { return !v.leaving && !v.removed }
-	for _, v := range p.countDomains(stays).pick(waiting, len(waiting)) {
+	order := p.countDomains(stays).pick(waiting, len(waiting))
+	for _, v := range slices.Concat(split(order, func(v *podState) bool { return v.underway })) {
 		if v.fixed {
 			continue
 		}
