@@ -83,21 +83,21 @@ func (r *returning) start(t *testing.T) (ended chan error) {
 	return ended
 }
 
-// place binds a Pod to a node, unless it is.
-func (r *returning) place(t *testing.T, pod *corev1.Pod) *corev1.Pod {
-	bound := read(t, r.c, pod)
-	if bound.Spec.NodeName == "" {
-		bound.Spec.NodeName = "n1"
-		checktest.NoError(t, r.c.Update(t.Context(), bound))
+// place binds Pods to a node, unless they are.
+func (r *returning) place(t *testing.T, pods ...*corev1.Pod) {
+	for _, pod := range pods {
+		if bound := read(t, r.c, pod); bound.Spec.NodeName == "" {
+			bound.Spec.NodeName = "n1"
+			checktest.NoError(t, r.c.Update(t.Context(), bound))
+		}
 	}
-	return bound
 }
 
 // bind does so, and tells of each Pod by an event.
 func (r *returning) bind(t *testing.T, pods ...*corev1.Pod) {
+	r.place(t, pods...)
 	for _, pod := range pods {
-		bound := r.place(t, pod)
-		r.PodEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: pod, ObjectNew: bound}, &queued{})
+		r.PodEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: pod, ObjectNew: read(t, r.c, pod)}, &queued{})
 	}
 }
 
@@ -105,8 +105,9 @@ func (r *returning) state(t *testing.T, pod *corev1.Pod) string {
 	return read(t, r.c, pod).Labels[apps.LabelLifecycleState]
 }
 
-// TestReturnsDuringPass: while a pass decides and waits for the answer to a write, Pods that can
-// return do, once, and those that a write of the pass concerns do not.
+// TestReturnsDuringPass: after a pass that acted Pods that can return do, once, while the next one
+// decides and waits for the answer to a write, and those that a write of it concerns do not. After one
+// that did nothing they wait for the next.
 func TestReturnsDuringPass(t *testing.T) {
 	r := returningSet(t, 0, 2)
 	r.place(t, r.pods[0])
@@ -128,14 +129,14 @@ func TestReturnsDuringPass(t *testing.T) {
 		checktest.Same(t, "the state of "+pod.Name, string(apps.StateNormal), r.state(t, pod))
 	}
 	checktest.Same(t, "more writes", 0, len(r.sent))
+	checktest.Same(t, "no snapshot to return by", true, r.memory(keyOf(r.set)).returns.snapshot == nil)
 }
 
 // TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
 // at when that action has ended, and not in the next pass. One that is not selected any more stays.
 func TestReturnSeenDuringItsAction(t *testing.T) {
 	r := returningSet(t, 0, 1)
-	r.place(t, r.pods[0])
-	r.place(t, r.pods[1])
+	r.place(t, r.pods[:2]...)
 	ended := r.start(t)
 	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
 	r.bind(t, r.pods[0])
@@ -148,21 +149,6 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	checktest.Says(t, "the refusal", <-ended, "refused")
 	_ = r.pass(t)
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
-}
-
-// TestReturnBetweenPasses: after a pass that acted Pods can return without another one, which learns of
-// it, and not after one that did nothing.
-func TestReturnBetweenPasses(t *testing.T) {
-	r := returningSet(t)
-	r.place(t, r.pods[0])
-	checktest.NoError(t, r.pass(t))
-	checktest.Same(t, "what the pass writes", r.pods[0].Name, next(t, r.sent))
-	r.bind(t, r.pods[1])
-	checktest.Same(t, "what returns without a pass", r.pods[1].Name, next(t, r.sent))
-	checktest.NoError(t, r.pass(t))
-	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[1]))
-	r.bind(t, r.pods[2])
-	checktest.Same(t, "returns under way", 0, len(r.memory(keyOf(r.set)).returns.returning))
 }
 
 // TestReturnOutlastsPass: a pass does not wait for a return beside it. The next one leaves the Pod

@@ -112,8 +112,8 @@ func (s *Simulation) strangers() {
 
 // claimActions are the user's actions in a set with claims.
 var claimActions = []func(*Simulation){
-	(*Simulation).deleteByHand,
-	(*Simulation).deleteByHand,
+	deleteByHand,
+	deleteByHand,
 	func(s *Simulation) { s.eachOf(1, s.nodes.evict) },
 	func(s *Simulation) { s.change(fmt.Sprint("reuseOff ", !s.Set().Spec.ScaleStrategy.DisablePVCReuse)) },
 	draws("claims", "data", "data log", "log"),

@@ -149,7 +149,7 @@ func foresee(seed uint64, planner func(*plan.Snapshot) plan.Plan, interleaving u
 // foreseeable lets the user change something that leaves no choice to chance.
 func (s *Simulation) foreseeable(w *World) {
 	pick(w, roll, roll, rollAll, rollAll, relabel, recreate, recreate, scale, scale, (*Simulation).rollResources, (*Simulation).rollResources,
-		(*Simulation).pause, (*Simulation).retype, exclude, movePartition, (*Simulation).rebudget, (*Simulation).listForDeletion)(s)
+		pause, (*Simulation).retype, exclude, movePartition, rebudget, (*Simulation).listForDeletion)(s)
 }
 
 // rank gives Pods labels by which the set orders their update.

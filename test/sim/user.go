@@ -34,6 +34,9 @@ var (
 	scale         = draws("replicas", "0", "1", "2", "3", "4", "5")
 	movePartition = draws("partition", "0", "1", "2", "50%", "100%")
 	exclude       = draws("excluded", "true", "false")
+	rebudget      = func(s *Simulation) { s.change(budgets(s.World, s.Set().Spec.UpdateStrategy.Type)) }
+	pause         = func(s *Simulation) { s.change(fmt.Sprint("paused ", !s.Set().Spec.UpdateStrategy.Paused)) }
+	deleteByHand  = func(s *Simulation) { s.eachOf(1, func(pod *corev1.Pod) { _ = s.Server.Delete("user", pod) }) }
 )
 
 // userActions are what a random schedule lets the user do, each as often as it is likely.
@@ -47,8 +50,8 @@ var userActions = slices.Concat(
 	times(3, func(s *Simulation) { s.thinkAgain(scale, (*Simulation).scaleBack) }),
 	times(3, func(s *Simulation) { s.thinkAgain(roll, roll) }),
 	times(4, movePartition),
-	times(2, (*Simulation).rebudget),
-	times(2, (*Simulation).pause),
+	times(2, rebudget),
+	times(2, pause),
 	times(2, (*Simulation).retype),
 	times(3, (*Simulation).rehook),
 	times(1, func(s *Simulation) {
@@ -56,7 +59,7 @@ var userActions = slices.Concat(
 	}),
 	times(4, (*Simulation).nameForDeletion),
 	times(3, (*Simulation).listForDeletion),
-	times(3, (*Simulation).deleteByHand),
+	times(3, deleteByHand),
 	times(2, (*Simulation).touchByHand),
 	times(1, exclude),
 	times(2, func(s *Simulation) { s.eachOf(1, s.nodes.restart) }),
@@ -79,7 +82,11 @@ var userActions = slices.Concat(
 	times(3, func(s *Simulation) {
 		s.thinkAgain(rollAll, pick(s.World, rollAll, (*Simulation).rollBack, (*Simulation).rollResources))
 	}),
-	times(1, (*Simulation).forbidResizes),
+	times(1, func(s *Simulation) {
+		s.World.say("story", "the API server refuses resizes")
+		s.Server.RefuseResizes = true
+		s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.RefuseResizes = false })
+	}),
 )
 
 func times(n int, do func(*Simulation)) []func(*Simulation) {
@@ -133,13 +140,6 @@ func (s *Simulation) rollResources() {
 	s.change("cpu " + pick(s.World, "100m", "200m", "300m", "700m", "950m") + pick(s.World, "", "", "; images app:1", "; images app:3"))
 }
 
-// forbidResizes makes the API server refuse resizes for some time.
-func (s *Simulation) forbidResizes() {
-	s.World.say("story", "the API server refuses resizes")
-	s.Server.RefuseResizes = true
-	s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.RefuseResizes = false })
-}
-
 // budgets draws maxUnavailable and maxSurge, which cannot both be 0.
 func budgets(w *World, kind apps.UpdateStrategyType) string {
 	unavailable, surge := pick(w, "1", "2", "50%", "0"), pick(w, "0", "0", "1", "30%")
@@ -150,12 +150,6 @@ func budgets(w *World, kind apps.UpdateStrategyType) string {
 		unavailable = "1"
 	}
 	return "unavailable " + unavailable + "; surge " + surge
-}
-
-func (s *Simulation) rebudget() { s.change(budgets(s.World, s.Set().Spec.UpdateStrategy.Type)) }
-
-func (s *Simulation) pause() {
-	s.change(fmt.Sprint("paused ", !s.Set().Spec.UpdateStrategy.Paused))
 }
 
 func (s *Simulation) retype() {
@@ -205,10 +199,6 @@ func (s *Simulation) listForDeletion() {
 			set.Spec.Replicas = new(*set.Spec.Replicas - 1)
 		}
 	})
-}
-
-func (s *Simulation) deleteByHand() {
-	s.eachOf(1, func(pod *corev1.Pod) { _ = s.Server.Delete("user", pod) })
 }
 
 // touchByHand writes something unrelated to the controller.
