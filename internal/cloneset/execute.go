@@ -58,7 +58,9 @@ func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest
 // those of both; a later pass learns of returns that have not ended then.
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
 	back := &r.memory(keyOf(set)).returns
-	decided.Actions = back.open(set, s, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	left := back.open(set, s, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	decided.More = decided.More || len(left) < len(decided.Actions) // what is left out is decided again
+	decided.Actions = left
 	outcomes := r.act(ctx, set, decided.Actions)
 	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
 }

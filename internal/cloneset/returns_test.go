@@ -132,6 +132,15 @@ func TestReturnsDuringPass(t *testing.T) {
 	checktest.Same(t, "no snapshot to return by", true, r.memory(keyOf(r.set)).returns.snapshot == nil)
 }
 
+// TestActionOnReturned: what a pass leaves out because the Pod has come back is decided again at once.
+func TestActionOnReturned(t *testing.T) {
+	r := returningSet(t)
+	r.bind(t, r.pods[0])
+	checktest.Same(t, "what returns after the first pass", r.pods[0].Name, next(t, r.sent))
+	r.Plan = func(*plan.Snapshot) plan.Plan { return plan.Plan{Actions: []plan.Action{{Verb: plan.Delete, Pod: r.pods[0]}}} }
+	checktest.Same(t, "the end of the pass", error(errAgain{}), r.pass(t))
+}
+
 // TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
 // at when that action has ended, and not in the next pass. One that is not selected any more stays.
 func TestReturnSeenDuringItsAction(t *testing.T) {
