@@ -109,9 +109,7 @@ func stateOf(pod *corev1.Pod) apps.LifecycleState {
 }
 
 // inService reports whether callers may use the Pod.
-func inService(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && stage.Ready(pod)
-}
+func inService(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && stage.Ready(pod) }
 
 func containerImage(pod *corev1.Pod) string {
 	if len(pod.Status.ContainerStatuses) == 0 {

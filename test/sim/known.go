@@ -175,9 +175,7 @@ func of(pod *corev1.Pod, name string) bool {
 }
 
 // count counts the Pods that satisfy has.
-func (k knowledge) count(has func(*corev1.Pod) bool) int {
-	return len(list.Only(k, has))
-}
+func (k knowledge) count(has func(*corev1.Pod) bool) int { return len(list.Only(k, has)) }
 
 func (k knowledge) find(uid types.UID) *corev1.Pod {
 	if i := slices.IndexFunc(k, func(pod *corev1.Pod) bool { return pod.UID == uid }); i >= 0 {

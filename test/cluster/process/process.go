@@ -82,9 +82,7 @@ func (p *Process) ExitError() *ExitError {
 }
 
 // Tail returns the last n lines that this run wrote to its log.
-func (p *Process) Tail(n int) []string {
-	return tailOf(p.spec.Log, p.logOffset, n)
-}
+func (p *Process) Tail(n int) []string { return tailOf(p.spec.Log, p.logOffset, n) }
 
 // Stop sends SIGTERM, and SIGKILL if the process still runs after grace or when ctx
 // ends earlier. It returns when the process is gone; stopping an ended process is not

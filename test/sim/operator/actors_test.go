@@ -410,9 +410,7 @@ func (s *simulation) passes(n int) {
 	}
 }
 
-func (s *simulation) pass() {
-	s.passOver(namespace)
-}
+func (s *simulation) pass() { s.passOver(namespace) }
 
 func (s *simulation) passOver(which string) {
 	s.log("operator passes over %s", which)
