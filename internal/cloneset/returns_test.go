@@ -137,7 +137,8 @@ func TestActionOnReturned(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
 	checktest.Same(t, "what returns after the first pass", r.pods[0].Name, next(t, r.sent))
-	r.Plan = func(*plan.Snapshot) plan.Plan { return plan.Plan{Actions: []plan.Action{{Verb: plan.Delete, Pod: r.pods[0]}}} }
+	remove := plan.Plan{Actions: []plan.Action{{Verb: plan.Delete, Pod: r.pods[0]}}}
+	r.Plan = func(*plan.Snapshot) plan.Plan { return remove }
 	checktest.Same(t, "the end of the pass", error(errAgain{}), r.pass(t))
 }
 
