@@ -70,6 +70,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	now := r.Clock.Now()
 	snapshot, known, err := r.prepareAll(ctx, set, now)
 	if bad, ok := errors.AsType[*invalidError](err); ok {
+		r.memory(keyOf(set)).returns.shut(&plan.Plan{})
 		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
 	}
 	if err == nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// returns are the Pods that come back into service while a pass over their set goes on, or follows.
-// Far from the API server, or in a large set, a pass takes long, and a Pod that became ready at its
-// beginning would be out of service until the next one. To put it back concerns no other Pod and no
-// budget, so it is done beside the pass, and the next pass need not wait for its end.
+// returns are the Pods that come back into service while a pass over their set goes on, or is about to
+// follow. Far from the API server, or in a large set, a pass takes long, and a Pod that became ready at
+// its beginning would be out of service until the next one. To put it back concerns no other Pod and no
+// budget, so it is done beside the passes, and none of them waits for its end.
 type returns struct {
 	mu sync.Mutex
 	// snapshot is that of the latest pass, over the set with that UID; nil after one that did nothing.
@@ -93,8 +93,8 @@ func (b *returns) learn(wait bool) []outcome {
 	return outcomes
 }
 
-// shut ends a pass. If Pods come back, another one has to learn what comes of it, and one that acted
-// is followed by another: Pods come back until that acts, which takes time in a large set.
+// shut ends a pass. While Pods come back, another pass has to learn what came of it. A pass that acted
+// is followed by one in any case, because its writes cause events: until then its snapshot decides.
 func (b *returns) shut(decided *plan.Plan) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

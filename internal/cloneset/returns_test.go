@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -140,6 +141,17 @@ func TestActionOnReturned(t *testing.T) {
 	remove := plan.Plan{Actions: []plan.Action{{Verb: plan.Delete, Pod: r.pods[0]}}}
 	r.Plan = func(*plan.Snapshot) plan.Plan { return remove }
 	checktest.Same(t, "the end of the pass", error(errAgain{}), r.pass(t))
+}
+
+// TestInvalidSetReturnsNobody: nothing of a set that has become invalid is touched, also not by a return.
+func TestInvalidSetReturnsNobody(t *testing.T) {
+	r := returningSet(t)
+	set := read(t, r.c, r.set)
+	set.Spec.UpdateStrategy.Partition = (*apps.Count)(new(intstr.FromString("half")))
+	checktest.NoError(t, r.c.Update(t.Context(), set))
+	_ = r.pass(t)
+	r.bind(t, r.pods[0])
+	checktest.Same(t, "returns under way", 0, len(r.memory(keyOf(r.set)).returns.returning))
 }
 
 // TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked

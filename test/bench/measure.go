@@ -103,15 +103,14 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	o.Repair = cmp.Or(o.Repair, defaultRepair)
 	// In an update that recreates Pods, some are still terminating; the plain client's may be among them.
-	pods := 1.5 * float64(slices.Max(o.Sizes)+plainMost)
-	began, number, version := time.Now(), max(minNodes, int(math.Ceil(pods/podsPerNode))), ""
+	began, version, count := time.Now(), "", max(minNodes, int(math.Ceil(1.5*float64(slices.Max(o.Sizes)+plainMost)/podsPerNode)))
 	containers := node.NewSimulatedRuntime(node.Traits{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
 	simulated := &nodes{Runtime: containers, restart: containerDelay, pulled: map[[2]string]time.Time{}}
 	var results []*result
 	err := stage.Run{Name: "usher-measure", Out: o.Out, Setup: []stage.Step{
 		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, auditFile(s), s.Usher()) },
 		func(ctx context.Context, s *stage.Stage) error {
-			return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: simulated, Nodes: number, PodsPerNode: podsPerNode})
+			return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: simulated, Nodes: count, PodsPerNode: podsPerNode})
 		},
 		func(ctx context.Context, s *stage.Stage) error { return s.Install(ctx, namespace) },
 	}, Play: func(ctx context.Context, s *stage.Stage) (err error) {
@@ -127,7 +126,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}}.Run(ctx)
 	report := &Report{
 		results: results, goals: judge(results), taken: began,
-		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, number, runtime.Version()),
+		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, count, runtime.Version()),
 	}
 	if len(results) > 0 {
 		lines := strings.Join(report.lines(stage.StyleOf(o.Out)), "\n")

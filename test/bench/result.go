@@ -110,10 +110,8 @@ func (r *result) add(o *result) {
 }
 
 // perPod is a total over the number of Pods, perRound over the number of rounds.
-func (r *result) perPod(total float64) float64 { return total / float64(r.pods) }
-func (r *result) perRound(total time.Duration) time.Duration {
-	return total / time.Duration(r.rounds)
-}
+func (r *result) perPod(total float64) float64               { return total / float64(r.pods) }
+func (r *result) perRound(total time.Duration) time.Duration { return total / time.Duration(r.rounds) }
 
 // perSecond is the number of Pods or requests per second.
 func (r *result) perSecond() float64 { return float64(r.pods) / r.wall.Seconds() }

@@ -67,8 +67,8 @@ func (s *Simulation) inUse(claim *corev1.PersistentVolumeClaim) bool {
 	return usedBy(s.Server, claim.Name, scheduled) != nil
 }
 
-// dropped reports whether a claim is deleted too early, or still: without reuse one may go when its
-// Pod does.
+// dropped reports whether a claim is terminating and should not be. Without reuse it may be, for as
+// long as its Pod runs.
 func (s *Simulation) dropped(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.DeletionTimestamp != nil && (!s.reuseDisabled || !s.inUse(claim))
 }
@@ -209,7 +209,7 @@ func foreignClaim(p *Process, w *claimWrite) {
 // its mark. Without reuse a claim goes with its Pod in any case: a process that sees a rival's
 // new claim, and not yet its Pod, takes nothing from it.
 func claimFirst(s *Simulation, p *Process, w *claimWrite) {
-	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil && (!s.reuseDisabled || !p.rivals(model.Pods)) {
+	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil && (!w.set.Spec.ScaleStrategy.DisablePVCReuse || !p.rivals(model.Pods)) {
 		s.World.fail("no claim goes while its Pod stays", "claim %s is deleted, and Pod %s stays", w.old.Name, pod.Name)
 	}
 }

@@ -199,7 +199,7 @@ func goes(set *apps.CloneSet) bool { return set == nil || set.DeletionTimestamp 
 // leftOver describes what is left of a set that goes; "" if nothing is. A Pod that was released
 // keeps its claims, and they keep a set that is deleted in the foreground.
 func (s *Simulation) leftOver(set *apps.CloneSet) string {
-	if set != nil && !slices.ContainsFunc(s.Claims(), s.inUse) {
+	if set != nil && (!slices.Equal(set.Finalizers, []string{metav1.FinalizerDeleteDependents}) || !slices.ContainsFunc(s.Claims(), s.inUse)) {
 		return fmt.Sprintf("the CloneSet is deleted and still there, with the finalizers %v", set.Finalizers)
 	}
 	for _, kind := range dependents {

@@ -348,15 +348,6 @@ func (n *nodes) place() (int, bool) {
 	return 0, false
 }
 
-// cordonsNode cordons a node, for some time or until the end.
-func (s *Simulation) cordonsNode() {
-	node := s.World.chance.IntN(max(s.config.Nodes.Nodes, 1))
-	s.nodes.cordon(node, true)
-	if s.World.roll(0.6) {
-		s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute, 5*time.Minute)), func() { s.nodes.cordon(node, false) })
-	}
-}
-
 // resourcesOf describes the resources of all containers.
 func resourcesOf(spec *corev1.PodSpec) string {
 	all := list.Map(spec.Containers, func(c corev1.Container) string { return model.ResourcesText(c.Resources) })

@@ -96,7 +96,7 @@ func wrongRevision(w *podWrite) {
 	planned := func(pod *corev1.Pod) bool {
 		return model.State(pod) == apps.StatePreparingDelete && !specified(pod, w.set) && !w.leavesNode(pod)
 	}
-	if old := w.olds(planned); old < partitionOf(w.set) {
+	if old := w.oldPods(planned); old < partitionOf(w.set) {
 		w.fail("is created of the update revision, with %d old Pods and a partition of %d", old, partitionOf(w.set))
 	}
 }
@@ -106,8 +106,8 @@ func (w *podWrite) keepsOld(pod *corev1.Pod) bool {
 	return model.Active(pod) && !of(pod, w.update) && !w.doomed(pod)
 }
 
-// olds counts the Pods of an old revision that are to stay, and those that count all the same.
-func (w *podWrite) olds(also func(*corev1.Pod) bool) int {
+// oldPods counts the Pods of an old revision that are to stay, and those that count all the same.
+func (w *podWrite) oldPods(also func(*corev1.Pod) bool) int {
 	return w.after.count(func(pod *corev1.Pod) bool {
 		return w.keepsOld(pod) || (model.Active(pod) && !of(pod, w.update) && also(pod))
 	})
@@ -122,7 +122,7 @@ func partitionOverrun(w *podWrite) {
 		return
 	}
 	waits := func(pod *corev1.Pod) bool { return w.leavesNode(pod) && model.State(pod) != apps.StatePreparingDelete }
-	if old := w.olds(waits); old < partitionOf(w.set) {
+	if old := w.oldPods(waits); old < partitionOf(w.set) {
 		w.fail("leaves the old revision, %d Pods of it are left, and the partition is %d", old, partitionOf(w.set))
 	}
 }

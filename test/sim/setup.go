@@ -160,9 +160,7 @@ func (s *Simulation) observe(c *model.Commit) {
 }
 
 // Set reads the CloneSet from the server.
-func (s *Simulation) Set() *apps.CloneSet {
-	return model.Get[*apps.CloneSet](s.Server.Objects, s.key)
-}
+func (s *Simulation) Set() *apps.CloneSet { return model.Get[*apps.CloneSet](s.Server.Objects, s.key) }
 
 // Edit lets the user change the CloneSet.
 func (s *Simulation) Edit(what string, change func(*apps.CloneSet)) {

@@ -69,7 +69,13 @@ var userActions = slices.Concat(
 		s.nodes.nodeDown(node)
 		s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.nodes.nodeUp(node) })
 	}),
-	times(4, (*Simulation).cordonsNode),
+	times(4, func(s *Simulation) { // for some time, or until the end
+		node := s.World.chance.IntN(max(s.config.Nodes.Nodes, 1))
+		s.nodes.cordon(node, true)
+		if s.World.roll(0.6) {
+			s.World.after(s.World.between(0, pick(s.World, time.Second, time.Minute, 5*time.Minute)), func() { s.nodes.cordon(node, false) })
+		}
+	}),
 	times(1, func(s *Simulation) { s.eachOf(1, s.orphan) }),
 	times(2, (*Simulation).takeOutByHand),
 	times(2, func(s *Simulation) {

@@ -194,9 +194,7 @@ func (b *podBuilder) annotate(value string) *podBuilder {
 }
 
 // named makes the Pod say which Registrations may have entries of it.
-func (b *podBuilder) named(names string) {
-	b.annotation(usherv1alpha1.AnnotationRegistrations, names)
-}
+func (b *podBuilder) named(names string) { b.annotation(usherv1alpha1.AnnotationRegistrations, names) }
 
 // lost is a Pod whose node fell silent some time ago.
 func (b *podBuilder) lost(ago time.Duration) {

@@ -23,9 +23,7 @@ func (p *proxy) send(client *http.Client, query string) func(context.Context) er
 }
 
 // client opens a new connection for each request.
-func client() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-}
+func client() *http.Client { return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} }
 
 // get sends a request that must succeed.
 func (p *proxy) get(t *testing.T) {
