@@ -52,8 +52,8 @@ test-tools:
 	cd tools/image && $(TEST) ./...
 	cd tools/chart && $(TEST) ./...
 	cd cmd/kubectl-usher && $(TEST) ./...
-test-stories: # the longest first
-	cd test && $(RACE) ./integration/... $$($(GO) list ./... | grep -vE '/test/(sim|demo)')
+test-stories: # the longest first, and three packages at a time: they mostly wait
+	cd test && $(RACE) -p 3 ./integration/... $$($(GO) list ./... | grep -vE '/test/(sim|demo)')
 test-demo: # by itself: it counts requests that are lost, and starved callers lose some
 	cd test && $(RACE) ./demo
 test-sim: # some seeds with the race detector; all of them and the mutants would take five times as long with it
