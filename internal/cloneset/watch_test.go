@@ -111,6 +111,19 @@ func TestForeignPods(t *testing.T) {
 	}
 }
 
+// TestOwnerless: a Pod without an owner wakes the sets that select it, when it appears and when its
+// labels change, but not whenever its node reports.
+func TestOwnerless(t *testing.T) {
+	r, _ := reconcilerOn(server(t, web()))
+	ours, running, strange := podOf(nil, "a", at("1")), podOf(nil, "a", at("2")), podOf(nil, "a", at("3"))
+	running.Status.Phase, strange.Labels = corev1.PodRunning, nil
+	var wakes []int
+	for _, e := range [][2]client.Object{{nil, ours}, {ours, running}, {strange, ours}, {ours, strange}, {nil, strange}} {
+		wakes = append(wakes, len(told(t, r.PodEvents(), e[0], e[1]).requests))
+	}
+	checktest.Same(t, "how many sets wake when it appears, runs, fits now, fits no longer, never fits", []int{1, 0, 1, 0, 0}, wakes)
+}
+
 // TestGone: deletions of terminating Pods are batched; that of a Pod that was not
 // terminating, or had claims, is reported at once.
 func TestGone(t *testing.T) {

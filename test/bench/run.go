@@ -230,7 +230,11 @@ func (m *measurement) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)); err != nil {
+	removeAll := func() error { return m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)) }
+	for err = removeAll(); apierrors.IsTimeout(err); { // of thousands of sets
+		err = removeAll()
+	}
+	if err != nil {
 		return fmt.Errorf("delete the CloneSets: %w", err)
 	}
 	for _, object := range objects {
@@ -290,6 +294,10 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	m.entries.begin()
 	calls, err := m.calls(ctx)
 	if err != nil {
+		return nil, err
+	}
+	// What the plain client caused is not the step's.
+	if err := m.audit.next(func(auditEvent) {}); err != nil {
 		return nil, err
 	}
 	r := m.result(p)

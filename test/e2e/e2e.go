@@ -117,8 +117,7 @@ func (o Options) check() error {
 const defaultPropagation = 2 * time.Second
 
 // chosen are the stories to play, with their defaults.
-func (o Options) chosen() []Story {
-	var chosen []Story
+func (o Options) chosen() (chosen []Story) {
 	for _, story := range o.Stories {
 		if o.Run != nil && !o.Run.MatchString(story.Name) {
 			continue

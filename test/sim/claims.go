@@ -74,8 +74,7 @@ func (s *Simulation) dropped(claim *corev1.PersistentVolumeClaim) bool {
 }
 
 // claimsOf names the claims that a Pod mounts.
-func claimsOf(pod *corev1.Pod) []string {
-	var names []string
+func claimsOf(pod *corev1.Pod) (names []string) {
 	for i := range pod.Spec.Volumes {
 		if source := pod.Spec.Volumes[i].PersistentVolumeClaim; source != nil {
 			names = append(names, source.ClaimName)

@@ -118,7 +118,7 @@ func (p *Process) readLive(r *model.Request, do func() error) error {
 	return err
 }
 
-// learn notes an object that the process has read from the server.
+// learn notes an object that the process has read from the server, or got as an answer.
 func (p *Process) learn(object client.Object) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -183,9 +183,7 @@ func (p *Process) answer(r *model.Request, lose bool) error {
 		return errDead
 	}
 	for _, object := range r.Answer {
-		if set, ok := object.(*apps.CloneSet); ok {
-			p.learnedSet = set
-		}
+		p.learn(object) // a patch that changes nothing shows the Pod, too
 	}
 	return nil
 }

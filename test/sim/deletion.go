@@ -84,8 +84,7 @@ func (c collector) collect(at types.NamespacedName, owner types.UID) {
 	}
 }
 
-func (c collector) owned(owner types.UID) []client.Object {
-	var out []client.Object
+func (c collector) owned(owner types.UID) (out []client.Object) {
 	for _, kind := range dependents {
 		for _, object := range model.Sorted(c.Server.Objects[kind]) {
 			if model.OwnerOf(object) == string(owner) || ownerOf(object) == "pulls/"+string(owner) {

@@ -107,8 +107,7 @@ func redone(pod *corev1.Pod, c *model.Commit) *corev1.Pod {
 }
 
 // own returns the existing Pods that belong to the set, by name.
-func (p *Process) own(set *apps.CloneSet, pods answers) knowledge {
-	var k knowledge
+func (p *Process) own(set *apps.CloneSet, pods answers) (k knowledge) {
 	for uid, pod := range pods.learned {
 		if !pods.absent[uid] && model.OwnerOf(pod) == string(set.UID) && !p.vanished(set, pod) {
 			k = append(k, pod)

@@ -63,13 +63,7 @@ func (w *World) Story() string {
 
 // text describes the events without their times.
 func (s story) text() []string {
-	var out []string
-	for i := range s.lines {
-		if text := s.lines[i].String(); text != "" {
-			out = append(out, text)
-		}
-	}
-	return out
+	return list.Only(list.Map(s.lines, func(l line) string { return l.String() }), func(text string) bool { return text != "" })
 }
 
 // describe describes a commit; "" if nobody needs to know.
@@ -167,14 +161,10 @@ func podChanges(old, pod *corev1.Pod) []string {
 }
 
 func finalizerChanges(old, finalizers []string) []string {
-	var out []string
-	for _, f := range lacking(finalizers, old) {
-		out = append(out, fmt.Sprintf("finalizer %s added", f))
+	text := func(what string) func(string) string {
+		return func(f string) string { return "finalizer " + f + " " + what }
 	}
-	for _, f := range lacking(old, finalizers) {
-		out = append(out, fmt.Sprintf("finalizer %s removed", f))
-	}
-	return out
+	return append(list.Map(lacking(finalizers, old), text("added")), list.Map(lacking(old, finalizers), text("removed"))...)
 }
 
 // lacking are those of some strings that others lack.
@@ -209,8 +199,7 @@ func changed(old, new map[string]string) []string {
 	})
 }
 
-func statusChanges(old, pod *corev1.Pod) []string {
-	var out []string
+func statusChanges(old, pod *corev1.Pod) (out []string) {
 	for _, c := range pod.Status.Conditions {
 		if before := model.Condition(old, c.Type); before.Status != c.Status && c.Type != corev1.ContainersReady {
 			out = append(out, fmt.Sprintf("%s=%s", c.Type, c.Status))
@@ -219,8 +208,7 @@ func statusChanges(old, pod *corev1.Pod) []string {
 	return append(out, containerChanges(old, pod)...)
 }
 
-func containerChanges(old, pod *corev1.Pod) []string {
-	var out []string
+func containerChanges(old, pod *corev1.Pod) (out []string) {
 	for _, c := range pod.Status.ContainerStatuses {
 		before := model.ContainerStatus(old, c.Name)
 		if before.ContainerID != c.ContainerID && c.ContainerID != "" {
