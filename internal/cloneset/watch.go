@@ -114,7 +114,7 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	// A set that adopts a Pod without an owner looks at its labels, and has seen these.
-	seen := ownerBefore == nil && ownerAfter == nil && maps.Equal(before.Labels, after.Labels)
+	seen := before.UID == after.UID && ownerBefore == nil && ownerAfter == nil && maps.Equal(before.Labels, after.Labels)
 	if !seen && !plan.Alike(before, after) {
 		r.returned(after)
 		r.enqueue(ctx, after, func(set reconcile.Request) {

@@ -115,13 +115,13 @@ func TestForeignPods(t *testing.T) {
 // labels change, but not whenever its node reports.
 func TestOwnerless(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
-	ours, running, strange := podOf(nil, "a", at("1")), podOf(nil, "a", at("2")), podOf(nil, "a", at("3"))
-	running.Status.Phase, strange.Labels = corev1.PodRunning, nil
+	ours, running, strange, next := podOf(nil, "a", at("1")), podOf(nil, "a", at("2")), podOf(nil, "a", at("3")), podOf(nil, "a", at("4"))
+	running.Status.Phase, strange.Labels, next.UID = corev1.PodRunning, nil, "next"
 	var wakes []int
-	for _, e := range [][2]client.Object{{nil, ours}, {ours, running}, {strange, ours}, {ours, strange}, {nil, strange}} {
+	for _, e := range [][2]client.Object{{nil, ours}, {ours, running}, {strange, ours}, {ours, strange}, {nil, strange}, {ours, next}} {
 		wakes = append(wakes, len(told(t, r.PodEvents(), e[0], e[1]).requests))
 	}
-	checktest.Same(t, "how many sets wake when it appears, runs, fits now, fits no longer, never fits", []int{1, 0, 1, 0, 0}, wakes)
+	checktest.Same(t, "how many sets wake when it appears, runs, fits now, fits no longer, never fits, is replaced", []int{1, 0, 1, 0, 0, 1}, wakes)
 }
 
 // TestGone: deletions of terminating Pods are batched; that of a Pod that was not
