@@ -178,10 +178,7 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 
 // inGoroutine does something beside everything else.
 func inGoroutine(do func()) (wait func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		do()
-	}()
-	return func() { <-done }
+	var all sync.WaitGroup
+	all.Go(do)
+	return all.Wait
 }

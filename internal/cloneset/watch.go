@@ -113,14 +113,19 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		}
 		return
 	}
-	// A set that adopts a Pod without an owner looks at its labels, and has seen these.
-	seen := before.UID == after.UID && ownerBefore == nil && ownerAfter == nil && maps.Equal(before.Labels, after.Labels)
-	if !seen && !plan.Alike(before, after) {
+	if !sameOrphan(before, after) && !plan.Alike(before, after) {
 		r.returned(after)
 		r.enqueue(ctx, after, func(set reconcile.Request) {
 			q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
 		})
 	}
+}
+
+// sameOrphan reports whether a Pod has no owner, as before, and the same labels: a set that adopts
+// it looks at nothing else, and has seen them.
+func sameOrphan(before, after *corev1.Pod) bool {
+	return before.UID == after.UID && metav1.GetControllerOfNoCopy(before) == nil && metav1.GetControllerOfNoCopy(after) == nil &&
+		maps.Equal(before.Labels, after.Labels)
 }
 
 // enqueue adds the sets that a Pod or claim concerns.
