@@ -142,14 +142,12 @@ func machines(one, than *result) (faster float64, text string) {
 
 // judgeTimed judges an update of containers or images that take long, or by an Usher that is far
 // from the API server. Either that bounds it, and the last Pods begin one restart before its end,
-// or maxUnavailable does, after the API server has taken as many Pods as it allows once. The first
-// Pods begin when their nodes have the image.
+// or maxUnavailable does. The first Pods begin when their nodes have the image.
 func judgeTimed(step *result) []goal {
 	server := ceilingShare * step.around.perSecond() / writesInPlace
-	pods, unavailable := float64(step.size), float64(step.size-readyFloor(step.size))
-	out := (step.restart + roundTrips*step.distance).Seconds()
-	budget := unavailable / out
-	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget+unavailable/server))
+	pods, out := float64(step.size), (step.restart + roundTrips*step.distance).Seconds()
+	budget := (pods - float64(readyFloor(step.size))) / out
+	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget))
 	p99 := step.out.Percentile(99)
 	return []goal{{
 		met:  step.perSecond() >= timedShare*possible,

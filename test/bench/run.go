@@ -226,6 +226,8 @@ func (m *measurement) notePeak() error {
 
 // end deletes everything and stops Usher.
 func (m *measurement) end(ctx context.Context) error {
+	ctx, cancel := m.bound(ctx)
+	defer cancel()
 	objects, err := m.objects()
 	if err != nil {
 		return err

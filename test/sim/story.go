@@ -161,10 +161,9 @@ func podChanges(old, pod *corev1.Pod) []string {
 }
 
 func finalizerChanges(old, finalizers []string) []string {
-	text := func(what string) func(string) string {
-		return func(f string) string { return "finalizer " + f + " " + what }
-	}
-	return append(list.Map(lacking(finalizers, old), text("added")), list.Map(lacking(old, finalizers), text("removed"))...)
+	added := list.Map(lacking(finalizers, old), func(f string) string { return "finalizer " + f + " added" })
+	removed := list.Map(lacking(old, finalizers), func(f string) string { return "finalizer " + f + " removed" })
+	return append(added, removed...)
 }
 
 // lacking are those of some strings that others lack.
