@@ -86,8 +86,7 @@ func spread(queue []int32, links [][]int32, enter func(int32) bool) {
 }
 
 // those lists the states that satisfy has.
-func (x *explorer) those(has func(int32) bool) []int32 {
-	var out []int32
+func (x *explorer) those(has func(int32) bool) (out []int32) {
 	for id := range int32(len(x.nodes)) { // memory runs out long before
 		if has(id) {
 			out = append(out, id)

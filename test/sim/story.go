@@ -171,8 +171,7 @@ func lacking(some, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(some), func(s string) bool { return slices.Contains(others, s) })
 }
 
-func labelChanges(old, labels map[string]string) []string {
-	var out []string
+func labelChanges(old, labels map[string]string) (out []string) {
 	for _, key := range changed(old, labels) {
 		is, has := labels[key]
 		name := key[strings.LastIndex(key, "/")+1:]

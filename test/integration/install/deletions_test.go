@@ -85,6 +85,9 @@ func (s *story) deleted(rest string) {
 func (s *story) deletes(rest string) {
 	count, step, _ := strings.Cut(rest, " ")
 	if node, ok := strings.CutPrefix(rest, "a node's "); ok {
+		// What an earlier step deleted may be listed for a while yet, and is not deleted again.
+		gone := func() bool { return s.sh("kubectl get pods -o jsonpath='{.items[*].metadata.deletionTimestamp}'") == "" }
+		s.Await("deleted Pods to be gone", gone)
 		nodes := strings.Fields(s.sh("kubectl get pods -l 'app in (cart, shop)' -o jsonpath='{.items[*].spec.nodeName}'"))
 		others := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { return node == nodes[0] })
 		count, step = fmt.Sprint(len(nodes)-len(others)), node
