@@ -86,8 +86,8 @@ func (s *story) deletes(rest string) {
 	count, step, _ := strings.Cut(rest, " ")
 	if node, ok := strings.CutPrefix(rest, "a node's "); ok {
 		// What an earlier step deleted may be listed for a while yet, and is not deleted again.
-		gone := func() bool { return s.sh("kubectl get pods -o jsonpath='{.items[*].metadata.deletionTimestamp}'") == "" }
-		s.Await("deleted Pods to be gone", gone)
+		const terminating = "kubectl get pods -o jsonpath='{.items[*].metadata.deletionTimestamp}'"
+		s.Await("deleted Pods to be gone", func() bool { return s.sh(terminating) == "" })
 		nodes := strings.Fields(s.sh("kubectl get pods -l 'app in (cart, shop)' -o jsonpath='{.items[*].spec.nodeName}'"))
 		others := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { return node == nodes[0] })
 		count, step = fmt.Sprint(len(nodes)-len(others)), node
