@@ -76,8 +76,8 @@ func TestSetsFarAway(t *testing.T) {
 		}
 		got = append(got, r.name)
 		once(t, r.name+", times out of service", len(r.out), r.pods)
-		if least := containerDelay + 2*distance; r.out.Percentile(0) < least {
-			t.Errorf("%s: a Pod was out of service for %s, less than %s", r.name, r.out.Percentile(0), least)
+		if least := containerDelay + 2*distance; r.out.Percentile(50) < least {
+			t.Errorf("%s: half of the Pods were out of service for at most %s, less than %s", r.name, r.out.Percentile(50), least)
 		}
 	}
 	checktest.Same(t, "measured", []string{stepSmall, stepInPlace, stepSets}, got)
@@ -87,7 +87,7 @@ func TestSetsFarAway(t *testing.T) {
 }
 
 // Each pair of restart and latency is measured, and images come first: their pull keeps no Pod out
-// of service.
+// of service. The median is compared, since the watch may learn of a Pod's return sooner than of its leaving.
 func TestTimed(t *testing.T) {
 	const pull, restart, distance = 2 * time.Second, 300 * time.Millisecond, 50 * time.Millisecond
 	o := options(t)
@@ -99,8 +99,8 @@ func TestTimed(t *testing.T) {
 			continue
 		}
 		once(t, r.name+", times out of service", len(r.out), fewPods)
-		if r.wall < pull || r.out.Percentile(0) < r.restart+2*r.distance || r.out.Percentile(100) > r.restart+pull {
-			t.Errorf("%s: it took %s, and Pods were out of service for %s to %s", r.name, r.wall, r.out.Percentile(0), r.out.Percentile(100))
+		if r.wall < pull || r.out.Percentile(50) < r.restart+2*r.distance || r.out.Percentile(100) > r.restart+pull {
+			t.Errorf("%s: it took %s, and Pods were out of service for %s (p50) and at most %s", r.name, r.wall, r.out.Percentile(50), r.out.Percentile(100))
 		}
 		got[r.restart.String()+" "+r.distance.String()] = true
 	}
