@@ -97,8 +97,9 @@ type Reconciler struct {
 	// Width is how many writes of a set are under way at a time. Default: a width.Width of at
 	// most Options.Parallel.
 	Width Width
-	// Each does something so many times, at most limit times at once. Default: in goroutines.
-	Each func(limit, times int, do func(int))
+	// Each does something so many times in order, at most as many at once as limit says then. Default: in
+	// goroutines.
+	Each func(limit func() int, times int, do func(int))
 	// Beside does something while the caller goes on, and returns what waits for its end. Default:
 	// in a goroutine.
 	Beside func(do func()) (wait func())
@@ -133,10 +134,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	return &Reconciler{
 		Client: c, Reader: reader, Events: recorder, Options: options, Clock: options.Clock,
 		Plan: plan.Make, Return: plan.Return, NewID: func() string { return rand.String(5) }, Beside: inGoroutine, Width: width.New(options.Parallel),
-		Each: func(limit, times int, do func(int)) {
-			workqueue.ParallelizeUntil(context.Background(), limit, times, do)
-		},
-		ListPods:      byClient[*corev1.Pod](c, &corev1.PodList{}),
+		Each: inGoroutines, ListPods: byClient[*corev1.Pod](c, &corev1.PodList{}),
 		listClaims:    byClient[*corev1.PersistentVolumeClaim](c, &corev1.PersistentVolumeClaimList{}),
 		listRevisions: byClient[*appsv1.ControllerRevision](c, &appsv1.ControllerRevisionList{}),
 		roster:        &roster{lists: map[rosterKey]*rosterList{}}, metrics: newMetrics(options.Clock.Now),

@@ -101,15 +101,19 @@ func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan
 // reads them all, so that passes that begin with few would take more of a processor than their writes.
 const startsShare = 100
 
-// starts is how many Pods a pass may begin with: it lasts as long as two or three writes, and longer
-// in a large set. Pods that are ready meanwhile come back beside it.
-func (r *Reconciler) starts(pods int) int { return max(2*r.Width.Now(), pods/startsShare) }
+// starts is how many Pods a pass may begin with: it lasts as long as eight writes, so that its end, when
+// few are under way, counts for little, and longer in a large set. Pods that are ready meanwhile come
+// back beside it.
+func (r *Reconciler) starts(pods int) int { return max(4*r.Width.Now(), pods/startsShare) }
 
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
 	r.metrics.parallel.Set(float64(r.Width.Now()))
 	outcomes := make([]outcome, len(actions))
 	back := &r.memory(keyOf(set)).returns
-	r.together(len(actions), func(i int) {
+	// Pods that come back leave less room for others. Two take the room of one: otherwise a wave of them,
+	// that left together, would hold up all others, and they would come in waves, too.
+	room := func() int { return max(r.Width.Now()-int(back.workers.Load())/2, 1) }
+	r.Each(room, len(actions), func(i int) {
 		outcomes[i] = r.perform(ctx, set, actions[i])
 		if seen := back.ended(&actions[i]); seen != nil {
 			r.returned(seen) // it may be ready before the answer to the write that restarts it
@@ -117,9 +121,6 @@ func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions
 	})
 	return outcomes
 }
-
-// together does as many things at a time as the API server takes.
-func (r *Reconciler) together(times int, do func(int)) { r.Each(r.Width.Now(), times, do) }
 
 func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) outcome {
 	switch a.Verb {
@@ -254,9 +255,7 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 }
 
 // writePod writes what an action changes in a subresource of a Pod.
-func (r *Reconciler) writePod(
-	ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action, subresource string,
-) (*corev1.Pod, error) {
+func (r *Reconciler) writePod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action, subresource string) (*corev1.Pod, error) {
 	kind, data := write.Patch(subresource, pod, &a, r.Options.KeepFieldManagers, r.Clock.Now())
 	if data == nil {
 		return pod, nil

@@ -291,7 +291,7 @@ func TestBeside(t *testing.T) {
 		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(large)})
 		done <- err
 	}()
-	checktest.Same(t, "how many Pods of 2,000 and of 20,000 a pass begins with", [2]int{2 * r.Width.Now(), 200}, [2]int{r.starts(2000), r.starts(20_000)})
+	checktest.Same(t, "how many Pods of 2,000 and of 20,000 a pass begins with", [2]int{4 * r.Width.Now(), 200}, [2]int{r.starts(2000), r.starts(20_000)})
 	for range r.Width.Now() {
 		<-sent
 	}

@@ -55,12 +55,12 @@ func (r *Reconciler) listImages(ctx context.Context, s *plan.Snapshot) error {
 // pullImages creates and deletes pull Pods.
 func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided *plan.Plan) error {
 	ended, created := make([]error, len(decided.EndPulls)), make([]error, len(decided.Pulls))
-	r.together(len(ended), func(i int) {
+	r.Each(r.Width.Now, len(ended), func(i int) {
 		if pod := decided.EndPulls[i]; pod.DeletionTimestamp == nil {
 			ended[i] = client.IgnoreNotFound(r.remove(ctx, pod, client.Preconditions{UID: &pod.UID}))
 		}
 	})
-	r.together(len(created), func(i int) { created[i] = r.createPull(ctx, set, &decided.Pulls[i]) })
+	r.Each(r.Width.Now, len(created), func(i int) { created[i] = r.createPull(ctx, set, &decided.Pulls[i]) })
 	m := r.memory(keyOf(set))
 	for i, err := range created {
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {

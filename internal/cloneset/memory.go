@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,6 +40,8 @@ type memory struct {
 	told   time.Time
 	late   time.Time
 	untold []outcome
+	// next is when the next pass may begin.
+	next time.Time
 	// pullsRefused is until when no pull Pod is created, pullsSkipped what the last event said
 	// of those that nobody waits for.
 	pullsRefused time.Time
@@ -75,7 +78,9 @@ type memory struct {
 func (r *Reconciler) memory(set types.NamespacedName) *memory {
 	value, known := r.memories.Load(set)
 	if !known {
-		value, _ = r.memories.LoadOrStore(set, &memory{deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{}})
+		value, _ = r.memories.LoadOrStore(set, &memory{
+			deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{}, returns: returns{returning: sets.Set[types.UID]{}},
+		})
 	}
 	return value.(*memory)
 }

@@ -52,9 +52,7 @@ func (r *Reconciler) send(verb string, request func() error) error {
 
 // sendPatch patches an object, or a subresource of it, and returns the API server's
 // answer.
-func sendPatch[T client.Object](
-	ctx context.Context, r *Reconciler, subresource string, object T, kind types.PatchType, data []byte,
-) (T, error) {
+func sendPatch[T client.Object](ctx context.Context, r *Reconciler, subresource string, object T, kind types.PatchType, data []byte) (T, error) {
 	answer := named(object)
 	if subresource == "" {
 		return answer, r.send("patch", func() error { return r.Client.Patch(ctx, answer, client.RawPatch(kind, data)) })
@@ -133,9 +131,7 @@ func create[T client.Object](
 // listOwned returns a set's objects as the cache shows them, overlaid with this
 // controller's last writes. It verifies the entries that the cache has contradicted for
 // too long.
-func listOwned[T client.Object](
-	ctx context.Context, reader client.Reader, o *overlay[T], list Lister[T], set *apps.CloneSet, now time.Time,
-) ([]T, error) {
+func listOwned[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], list Lister[T], set *apps.CloneSet, now time.Time) ([]T, error) {
 	for verified := false; ; verified = true {
 		cached, err := list(ctx, set.Namespace, string(set.UID))
 		if err != nil {

@@ -158,9 +158,7 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 
 // addUnseen adds the answers about objects that the cache does not show; it returns those that
 // must be looked up.
-func addUnseen[T client.Object](
-	objects []T, entries, unseen map[types.UID]overlayEntry[T], cached []T, now time.Time,
-) (all []T, unverified []overlayEntry[T]) {
+func addUnseen[T client.Object](objects []T, entries, unseen map[types.UID]overlayEntry[T], cached []T, now time.Time) (all []T, unverified []overlayEntry[T]) {
 	latest := sync.OnceValue(func() string { return latestVersion(cached) })
 	for _, entry := range slices.SortedFunc(maps.Values(unseen), byObject[T]) {
 		switch {

@@ -43,9 +43,18 @@ func unusable(err error) error {
 	return &invalidError{error: err, reason: ReasonRevisionUnusable, retry: true}
 }
 
+// A pass over a large set reads all its Pods. Passes that began at each Pod's return would take more of a
+// processor than their writes, so one begins pauseShare times as long after the one before as that took to
+// plan, which is a third of what it computes, and longestPause at most. Shorter pauses than shortestPause are
+// not worth a timer.
+const pauseShare, shortestPause, longestPause = 30, 10 * time.Millisecond, 250 * time.Millisecond
+
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	start := r.Clock.Now()
+	if pause := r.memory(req.NamespacedName).next.Sub(start); pause > shortestPause {
+		return reconcile.Result{RequeueAfter: pause}, nil
+	}
 	set, err := r.readSet(ctx, req.NamespacedName)
 	if set == nil {
 		if err == nil {
@@ -79,7 +88,9 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if set == nil || err != nil {
 		return reconcile.Result{}, err
 	}
+	planning := r.Clock.Now()
 	decided := r.Plan(snapshot)
+	r.memory(keyOf(set)).next = now.Add(min(pauseShare*r.Clock.Since(planning), longestPause))
 	outcomes := r.execute(ctx, set, snapshot, &decided)
 	pulled := r.pullImages(ctx, set, &decided)
 	if slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) }) {

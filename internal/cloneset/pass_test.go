@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,6 +40,31 @@ func passOver(t *testing.T, failing interceptor.Funcs) (*apps.CloneSet, []string
 	r, events := reconcilerOn(interceptor.NewClient(c, failing))
 	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)})
 	return read(t, c, set), events.reasons, err
+}
+
+// TestPause: if a plan takes long, the next pass over the set comes later, but not much. The API server's time
+// does not count.
+func TestPause(t *testing.T) {
+	for took, pause := range map[time.Duration]time.Duration{
+		0: 0, 300 * time.Microsecond: 0, time.Millisecond: 29 * time.Millisecond, 50 * time.Millisecond: 200 * time.Millisecond,
+	} {
+		set, passes := web(), 0
+		r, _ := reconcilerOn(server(t, set))
+		clock := testclock.NewFakePassiveClock(now)
+		r.Clock = clock
+		r.Plan = func(s *plan.Snapshot) plan.Plan {
+			passes++
+			clock.SetTime(clock.Now().Add(took))
+			return plan.Make(s)
+		}
+		var result reconcile.Result
+		for range 2 {
+			result = checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}))(t)
+		}
+		if paused := passes == 1; paused != (pause > 0) || (paused && result.RequeueAfter != pause) {
+			t.Errorf("a plan took %s, and the next pass is due %s later, after %d passes", took, result.RequeueAfter, passes)
+		}
+	}
 }
 
 // TestLateFailures: a failure after the Pods were written prevents neither the status nor

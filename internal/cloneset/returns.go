@@ -5,6 +5,7 @@ package cloneset
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,9 +34,9 @@ type returns struct {
 	acting map[types.UID]*corev1.Pod
 	// returning are the Pods that come back, until a pass has learned what came of it.
 	returning sets.Set[types.UID]
-	// begin are the returns that nobody has begun, and waits wait for those who do them.
+	// begin are the returns that nobody has begun, workers how many do them, and waits wait for those.
 	begin    []func() outcome
-	workers  int
+	workers  atomic.Int32
 	waits    []func()
 	outcomes []outcome
 }
@@ -74,7 +75,7 @@ func (b *returns) ended(a *plan.Action) (seen *corev1.Pod) {
 func (b *returns) learn(wait bool) []outcome {
 	b.mu.Lock()
 	waits := b.waits
-	if wait || b.workers == 0 {
+	if wait || b.workers.Load() == 0 {
 		b.waits = nil
 	}
 	b.mu.Unlock()
@@ -118,20 +119,21 @@ func (b *returns) accepts(set types.UID, pod *corev1.Pod) bool {
 	return false
 }
 
-// next ends a return, and takes another one, for one of at most so many that do them.
-func (b *returns) next(last *outcome, most int) (do func() outcome) {
+// next does a return, for one of at most so many that do them, and reports whether there was one.
+func (b *returns) next(most int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if last != nil {
-		b.outcomes = append(b.outcomes, *last)
+	if len(b.begin) == 0 || int(b.workers.Load()) > most {
+		b.workers.Add(-1)
+		return false
 	}
-	if len(b.begin) == 0 || b.workers > most {
-		b.workers--
-		return nil
-	}
-	do = b.begin[0]
+	do := b.begin[0]
 	b.begin = b.begin[1:]
-	return do
+	b.mu.Unlock()
+	done := do()
+	b.mu.Lock()
+	b.outcomes = append(b.outcomes, done)
+	return true
 }
 
 // returned puts a Pod that has changed back into service, if a pass over its set goes on or has
@@ -158,20 +160,15 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 		return
 	}
 	r.metrics.planned(&action)
-	if b.returning == nil {
-		b.returning = sets.Set[types.UID]{}
-	}
 	b.returning.Insert(pod.UID)
 	perform := b.perform
 	b.begin = append(b.begin, func() outcome { return perform(action) })
-	if b.workers >= r.Width.Now() {
+	if int(b.workers.Load()) >= r.Width.Now() {
 		return
 	}
-	b.workers++
+	b.workers.Add(1)
 	b.waits = append(b.waits, r.Beside(func() {
-		for do := b.next(nil, r.Width.Now()); do != nil; {
-			done := do()
-			do = b.next(&done, r.Width.Now())
+		for b.next(r.Width.Now()) {
 		}
 	}))
 }
@@ -181,4 +178,16 @@ func inGoroutine(do func()) (wait func()) {
 	var all sync.WaitGroup
 	all.Go(do)
 	return all.Wait
+}
+
+// inGoroutines does something so many times, as many at once as limit says meanwhile.
+func inGoroutines(limit func() int, times int, do func(int)) {
+	ended := make(chan struct{})
+	for begun, done := 0, 0; done < times; done++ {
+		for ; begun < times && begun-done < limit(); begun++ {
+			i := begun
+			go func() { do(i); ended <- struct{}{} }()
+		}
+		<-ended
+	}
 }

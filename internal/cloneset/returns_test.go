@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +197,44 @@ func TestReturnOutlastsPass(t *testing.T) {
 	close(r.gates[r.pods[1].Name])
 	checktest.NoError(t, r.pass(t))
 	checktest.Same(t, "the state of the Pod in the end", string(apps.StateNormal), r.state(t, r.pods[1]))
+}
+
+// TestRoom: two Pods that come back take the room of one action of a pass, and one of these may always be under way.
+func TestRoom(t *testing.T) {
+	r := returningSet(t)
+	back, taken := &r.memory(keyOf(r.set)).returns, []int{}
+	r.Each = func(limit func() int, _ int, _ func(int)) {
+		for _, workers := range []int32{0, 1, 6, 100} {
+			back.workers.Store(workers)
+			taken = append(taken, r.Width.Now()-limit())
+		}
+	}
+	r.inParallel(t.Context(), r.set, make([]plan.Action, 1))
+	checktest.Same(t, "the room that they take", []int{0, 0, 3, r.Width.Now() - 1}, taken)
+}
+
+// TestInGoroutines: no more is done at once than the limit says by then.
+func TestInGoroutines(t *testing.T) {
+	var limit, doing, most atomic.Int32
+	limit.Store(3)
+	begun, end := make(chan string, 9), make(chan struct{})
+	wait := inGoroutine(func() {
+		inGoroutines(func() int { return int(limit.Load()) }, 9, func(int) {
+			most.Store(max(most.Load(), doing.Add(1)))
+			begun <- "another"
+			<-end
+			doing.Add(-1)
+		})
+	})
+	for range 3 {
+		next(t, begun)
+	}
+	limit.Store(1)
+	most.Store(0)
+	close(end)
+	wait()
+	checktest.Same(t, "how many are done at once", int32(1), most.Load())
+	checktest.Same(t, "how many have begun since then", 6, len(begun))
 }
 
 // next is what comes within a minute.

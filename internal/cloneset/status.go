@@ -205,9 +205,7 @@ func (r *Reconciler) tell(
 }
 
 // tellLater reports whether a later pass may tell what this one found, and when that is due.
-func (r *Reconciler) tellLater(
-	m *memory, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time,
-) (due time.Time, later bool) {
+func (r *Reconciler) tellLater(m *memory, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time) (due time.Time, later bool) {
 	begins := was.ObservedGeneration != next.ObservedGeneration
 	if begins && m.late.IsZero() {
 		m.late = now.Add(beginWithin)

@@ -141,13 +141,16 @@ func machines(one, than *result) (faster float64, text string) {
 }
 
 // judgeTimed judges an update of containers or images that take long, or by an Usher that is far
-// from the API server. Either that bounds it, and the last Pods begin one restart before its end,
-// or maxUnavailable does. The first Pods begin when their nodes have the image.
+// from the API server. Either that bounds it, and the last Pods begin one restart before its end.
+// Or maxUnavailable does: as many Pods as it allows may begin once those before them are back, and while
+// the last of these waves begins and the one before it comes back, the API server does the work of a whole
+// wave. The first Pods begin when their nodes have the image.
 func judgeTimed(step *result) []goal {
 	server := ceilingShare * step.around.perSecond() / writesInPlace
 	pods, out := float64(step.size), (step.restart + roundTrips*step.distance).Seconds()
-	budget := (pods - float64(readyFloor(step.size))) / out
-	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget))
+	unavailable := pods - float64(readyFloor(step.size))
+	budget := unavailable / out
+	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget+unavailable/server))
 	p99 := step.out.Percentile(99)
 	return []goal{{
 		met:  step.perSecond() >= timedShare*possible,

@@ -67,19 +67,20 @@ func (w *checked) Now() int {
 }
 
 // each does what a controller does at a time, as errands.
-func (p *Process) each(limit, times int, do func(int)) {
-	if limit == 1 {
+func (p *Process) each(limit func() int, times int, do func(int)) {
+	if p.config.Parallel <= 1 {
 		for i := range times {
 			do(i)
 		}
 		return
 	}
+	eager := 1
 	if p.config.Eager {
-		limit *= 2
+		eager = 2
 	}
 	doing := 0
 	for i := range times {
-		for doing >= limit {
+		for doing >= eager*limit() {
 			p.World.step()
 		}
 		doing++
@@ -136,8 +137,9 @@ func (p *Process) begins() (end func()) {
 		return ended
 	}
 	if s.underWay == 0 {
-		s.widest = s.control.Now()
+		s.widest = 0
 	}
+	s.widest = max(s.widest, s.control.Now())
 	if s.underWay++; s.underWay > s.widest {
 		p.World.fail(ruleUnderWay, "there are %d, and the width is %d", s.underWay, s.widest)
 	}

@@ -29,6 +29,8 @@ const (
 	// stalled is how long a write takes at least that client-go has repeated after such an
 	// answer: Retry-After has whole seconds.
 	stalled = time.Second
+	// tolerance is how many times the least latency a write takes that did not wait: latencies vary.
+	tolerance = 1.05
 	// memory is how many times as many writes of a kind as the width, and as the first width, pass
 	// until the least latency before them is forgotten: the network, or the server, may have
 	// changed. A pass has fewer, and the first of them do not wait for others.
@@ -111,6 +113,8 @@ func step(width, queue float64) float64 {
 		return 6 * unit
 	case queue < 3*unit:
 		return unit
+	case queue > 12*unit: // the server has become slower, as while it collects garbage
+		return -6 * unit
 	case queue > 6*unit:
 		return -unit
 	}
@@ -128,5 +132,5 @@ func (f *floor) share(took time.Duration, writes int) float64 {
 	if took <= 0 {
 		return 0
 	}
-	return 1 - float64(shortest)/float64(took)
+	return max(0, 1-tolerance*float64(shortest)/float64(took))
 }

@@ -22,8 +22,8 @@ type control interface {
 
 // A rollout plays an in-place update of a set on an API server with two workers and a queue
 // that it shares with the nodes, in the way the controller works: pass by pass, Pods that come
-// back first, then as many starts as the width allows, and now and then the status. Pods that
-// come back during a pass return beside it, and the next one does not wait for them.
+// back first, then four times as many starts as the width, and now and then the status. Pods that
+// come back during a pass return beside it and go first, and the next one does not wait for them.
 type rollout struct {
 	events    []event // in order
 	now       time.Duration
@@ -95,7 +95,7 @@ func (r *rollout) pass() {
 		r.jobs = append(r.jobs, job{r.returns(p)})
 	}
 	r.ready = nil
-	for starts := r.control.Now(); starts > 0 && r.left > 0 && r.out < r.budget; starts-- {
+	for starts := 4 * r.control.Now(); starts > 0 && r.left > 0 && r.out < r.budget; starts-- {
 		p := &pod{}
 		r.left--
 		r.out++
@@ -136,7 +136,7 @@ func (r *rollout) beside() {
 }
 
 func (r *rollout) work() {
-	for len(r.jobs) > 0 && r.doing < r.control.Now() {
+	for len(r.jobs) > 0 && r.doing < max(r.control.Now()-r.returning/2, 1) {
 		j := r.jobs[0]
 		r.jobs = r.jobs[1:]
 		r.doing++
@@ -310,7 +310,7 @@ func TestMovesAway(t *testing.T) {
 		return false
 	}
 	r.play()
-	if near > 15 || far < 20 {
+	if near > 20 || far < 22 {
 		t.Errorf("the width is %d near by, and %d three seconds after", near, far)
 	}
 }

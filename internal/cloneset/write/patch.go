@@ -81,9 +81,7 @@ func Subresources() []string { return []string{"status", "", "resize"} }
 // Patch is what an action writes to a subresource of a Pod; no data if it changes nothing
 // there. It touches only the controller's own fields, and drops the field managers' record
 // of the Pod unless keepRecord is set.
-func Patch(
-	subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time,
-) (kind types.PatchType, data []byte) {
+func Patch(subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) (kind types.PatchType, data []byte) {
 	switch {
 	case subresource == "status" && len(a.Conditions) > 0:
 		return status(pod, a, now)

@@ -45,9 +45,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 
 // round sends one transaction. If it was not applied, because an entry is not as it was
 // listed, round returns the changes that remain.
-func (r *Registry) round(
-	ctx context.Context, client *clientv3.Client, service string, changes []registry.Change,
-) (again []registry.Change, err error) {
+func (r *Registry) round(ctx context.Context, client *clientv3.Client, service string, changes []registry.Change) (again []registry.Change, err error) {
 	var refused []error
 	var sent []registry.Change
 	var compares []clientv3.Cmp

@@ -64,9 +64,7 @@ func (a *adsServer) note(message string, keysAndValues ...any) {
 }
 
 // StreamAggregatedResources implements discoveryv3.AggregatedDiscoveryServiceServer.
-func (a *adsServer) StreamAggregatedResources(
-	server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
-) error {
+func (a *adsServer) StreamAggregatedResources(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	if !a.streams.TryAcquire(1) {
 		return status.Errorf(codes.ResourceExhausted, "this replica serves %d clients, and no more: run more replicas", maxStreams)
 	}
