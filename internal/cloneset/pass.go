@@ -47,7 +47,7 @@ func unusable(err error) error {
 // processor than their writes, so one begins pauseShare times as long after the one before as that took to
 // plan, which is a third of what it computes, and longestPause at most. Shorter pauses than shortestPause are
 // not worth a timer.
-const pauseShare, shortestPause, longestPause = 30, 10 * time.Millisecond, 250 * time.Millisecond
+const pauseShare, shortestPause, longestPause = 30, 10 * time.Millisecond, 100 * time.Millisecond
 
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {

@@ -46,7 +46,7 @@ func passOver(t *testing.T, failing interceptor.Funcs) (*apps.CloneSet, []string
 // does not count.
 func TestPause(t *testing.T) {
 	for took, pause := range map[time.Duration]time.Duration{
-		0: 0, 300 * time.Microsecond: 0, time.Millisecond: 29 * time.Millisecond, 50 * time.Millisecond: 200 * time.Millisecond,
+		0: 0, 300 * time.Microsecond: 0, time.Millisecond: 29 * time.Millisecond, 70 * time.Millisecond: 30 * time.Millisecond,
 	} {
 		set, passes := web(), 0
 		r, _ := reconcilerOn(server(t, set))
