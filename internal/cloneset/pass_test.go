@@ -27,6 +27,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -42,16 +43,14 @@ func passOver(t *testing.T, failing interceptor.Funcs) (*apps.CloneSet, []string
 	return read(t, c, set), events.reasons, err
 }
 
-// TestPause: if a plan takes long, the next pass over the set comes later, but not much. The API server's time
-// does not count.
+// TestPause: if it takes long to plan, the next pass over the set begins later, but not much.
 func TestPause(t *testing.T) {
 	for took, pause := range map[time.Duration]time.Duration{
 		0: 0, 300 * time.Microsecond: 0, time.Millisecond: 29 * time.Millisecond, 70 * time.Millisecond: 30 * time.Millisecond,
 	} {
 		set, passes := web(), 0
 		r, _ := reconcilerOn(server(t, set))
-		clock := testclock.NewFakePassiveClock(now)
-		r.Clock = clock
+		clock := r.Clock.(*testclock.FakePassiveClock)
 		r.Plan = func(s *plan.Snapshot) plan.Plan {
 			passes++
 			clock.SetTime(clock.Now().Add(took))
@@ -227,11 +226,7 @@ type podEntry = overlayEntry[*corev1.Pod]
 
 // shown lists Pods as "name version".
 func shown(pods []*corev1.Pod) string {
-	var out []string
-	for _, pod := range pods {
-		out = append(out, pod.Name+" "+pod.ResourceVersion)
-	}
-	return strings.Join(out, ", ")
+	return strings.Join(list.Map(pods, func(pod *corev1.Pod) string { return pod.Name + " " + pod.ResourceVersion }), ", ")
 }
 
 // TestMerge: what a pass sees of answers that the cache does not show, and which of them

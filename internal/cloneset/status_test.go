@@ -26,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -353,10 +354,7 @@ func TestPassMetrics(t *testing.T) {
 		done(lifecycle.ReasonUpdateDropped, drained(corev1.ConditionFalse), nil),
 		{action: plan.Action{Verb: plan.Create}},
 	}
-	var actions []plan.Action
-	for _, o := range outcomes {
-		actions = append(actions, o.action)
-	}
+	actions := list.Map(outcomes, func(o outcome) plan.Action { return o.action })
 	m.passed(&apps.CloneSet{}, actions, nil, outcomes, &plan.Snapshot{Now: now})
 	compare(t, m.actions, "actions")
 	registry := prometheus.NewPedanticRegistry()

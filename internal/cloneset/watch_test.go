@@ -26,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -117,10 +118,8 @@ func TestOwnerless(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
 	ours, running, strange, next := podOf(nil, "a", at("1")), podOf(nil, "a", at("2")), podOf(nil, "a", at("3")), podOf(nil, "a", at("4"))
 	running.Status.Phase, strange.Labels, next.UID = corev1.PodRunning, nil, "next"
-	var wakes []int
-	for _, e := range [][2]client.Object{{nil, ours}, {ours, running}, {strange, ours}, {ours, strange}, {nil, strange}, {ours, next}} {
-		wakes = append(wakes, len(told(t, r.PodEvents(), e[0], e[1]).requests))
-	}
+	events := [][2]client.Object{{nil, ours}, {ours, running}, {strange, ours}, {ours, strange}, {nil, strange}, {ours, next}}
+	wakes := list.Map(events, func(e [2]client.Object) int { return len(told(t, r.PodEvents(), e[0], e[1]).requests) })
 	checktest.Same(t, "how many sets wake when it appears, runs, fits now, fits no longer, never fits, is replaced", []int{1, 0, 1, 0, 0, 1}, wakes)
 }
 

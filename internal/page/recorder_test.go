@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -161,12 +162,8 @@ func TestForget(t *testing.T) {
 		r.Observe(at(i), seen)
 	}
 	r.Observe(at(66), course[len(course)-1])
-	got := []string{}
-	for _, lane := range r.Recording().Runs[0].Sets[0].Lanes {
-		got = append(got, line(lane))
-	}
 	want := []string{"-40000 Normal ready", "5000 Normal ready in dns"}
-	checktest.Same(t, "what is asked", want, got)
+	checktest.Same(t, "what is asked", want, list.Map(r.Recording().Runs[0].Sets[0].Lanes, line))
 }
 
 // TestFile: nothing in a recording gets out of its place, and the file asks nobody.

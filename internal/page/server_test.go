@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -99,11 +100,7 @@ func TestActions(t *testing.T) {
 		view.PhaseDone: "undo", view.PhaseUpdating: "pause undo", view.PhaseStalled: "pause undo", view.PhasePaused: "resume undo", view.PhaseDeleting: "",
 	} {
 		w := view.Workload{Summary: view.Summary{Kind: "CloneSet", Phase: phase}, Previous: &view.Revision{Name: "web-1", Number: 1}}
-		var got []string
-		for _, a := range Actions(&w) {
-			got = append(got, a.Name)
-		}
-		checktest.Same(t, string(phase), want, strings.Join(got, " "))
+		checktest.Same(t, string(phase), want, strings.Join(list.Map(Actions(&w), func(a Action) string { return a.Name }), " "))
 	}
 	if got := Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}); got != nil {
 		t.Errorf("Deployment: %v", got)

@@ -28,6 +28,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
@@ -265,10 +266,9 @@ func TestPatchesArePostponed(t *testing.T) {
 		},
 	})
 	r := &Reconciler{clock: clock, notes: map[string]*notes{}, client: api, options: Options{Workers: 1}}
-	var patches []plan.PodPatch
-	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
-		patches = append(patches, plan.PodPatch{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}})
-	}
+	patches := list.Map([]string{"a", "b", "c", "d", "e", "f"}, func(name string) plan.PodPatch {
+		return plan.PodPatch{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}}
+	})
 	for i, step := range []struct {
 		urgent bool
 		want   string

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -81,13 +82,8 @@ func guardResults(p99 float64) []*result {
 }
 
 func missed(goals []goal) string {
-	out := []string{}
-	for _, g := range goals {
-		if !g.met {
-			out = append(out, g.found)
-		}
-	}
-	return strings.Join(out, ", ")
+	left := list.Only(goals, func(g goal) bool { return !g.met })
+	return strings.Join(list.Map(left, func(g goal) string { return g.found }), ", ")
 }
 
 func TestGoals(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -87,12 +88,7 @@ func decoded(t *testing.T, data []byte) image.Image {
 func apart(a, b image.Image, x, y int) bool {
 	r, g, bl, _ := a.At(x, y).RGBA()
 	r2, g2, bl2, _ := b.At(x, y).RGBA()
-	for _, pair := range [][2]uint32{{r, r2}, {g, g2}, {bl, bl2}} {
-		if max(pair[0], pair[1])-min(pair[0], pair[1]) > noticeable {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([][2]uint32{{r, r2}, {g, g2}, {bl, bl2}}, func(pair [2]uint32) bool { return max(pair[0], pair[1])-min(pair[0], pair[1]) > noticeable })
 }
 
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)

@@ -74,13 +74,13 @@ func (p *Process) each(limit func() int, times int, do func(int)) {
 		}
 		return
 	}
-	eager := 1
+	most := limit
 	if p.config.Eager {
-		eager = 2
+		most = func() int { return 2 * limit() }
 	}
 	doing := 0
 	for i := range times {
-		for doing >= eager*limit() {
+		for doing >= most() {
 			p.World.step()
 		}
 		doing++

@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 	"unicode/utf8"
@@ -44,11 +45,7 @@ type measure struct{ t *testing.T }
 func (m measure) largest(path string, s *apiextensionsv1.JSONSchemaProps) int {
 	switch {
 	case len(s.Enum) > 0:
-		size := 0
-		for _, value := range s.Enum {
-			size = max(size, len(value.Raw))
-		}
-		return size
+		return len(slices.MaxFunc(s.Enum, func(a, b apiextensionsv1.JSON) int { return len(a.Raw) - len(b.Raw) }).Raw)
 	case s.Type == "string", s.XIntOrString:
 		return m.text(path, s) + len(`""`)
 	case s.Type == "array":
@@ -107,12 +104,7 @@ func (m measure) text(path string, s *apiextensionsv1.JSONSchemaProps) int {
 // takesMore reports whether a pattern takes a text with a character beyond ASCII.
 func takesMore(pattern string) bool {
 	r := regexp.MustCompile(pattern)
-	for _, text := range []string{"é", "aéa", "http://é", "a/é:1", "tcp://é:1", "unix:///é", "é:1"} {
-		if r.MatchString(text) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"é", "aéa", "http://é", "a/é:1", "tcp://é:1", "unix:///é", "é:1"}, r.MatchString)
 }
 
 // key is how many bytes a key of a map can have.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -84,20 +85,17 @@ func render(change *Change, err error) []string {
 	if err != nil {
 		return []string{"refused: " + err.Error()}
 	}
-	var lines []string
-	for _, name := range slices.Sorted(maps.Keys(change.Images)) {
-		lines = append(lines, "image "+name+": "+change.Images[name])
-	}
-	for _, name := range slices.Sorted(maps.Keys(change.Resources)) {
-		lines = append(lines, "resources "+name+": "+amounts(change.Resources[name]))
-	}
+	lines := list.Map(slices.Sorted(maps.Keys(change.Images)), func(name string) string { return "image " + name + ": " + change.Images[name] })
+	lines = append(lines, list.Map(slices.Sorted(maps.Keys(change.Resources)), func(name string) string {
+		return "resources " + name + ": " + amounts(change.Resources[name])
+	})...)
 	for _, kind := range []struct {
 		name   string
 		values map[string]*string
 	}{{"label ", change.Labels}, {"annotation ", change.Annotations}} {
-		for _, key := range slices.Sorted(maps.Keys(kind.values)) {
-			lines = append(lines, kind.name+key+": "+ptr.Deref(kind.values[key], "(removed)"))
-		}
+		lines = append(lines, list.Map(slices.Sorted(maps.Keys(kind.values)), func(key string) string {
+			return kind.name + key + ": " + ptr.Deref(kind.values[key], "(removed)")
+		})...)
 	}
 	if change.Unranked != "" {
 		lines = append(lines, "unranked "+change.Unranked)

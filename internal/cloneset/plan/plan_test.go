@@ -16,6 +16,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // TestChangeIsWorkedOutOnce for all Pods of a revision.
@@ -101,10 +102,7 @@ func TestGraceIsWhole(t *testing.T) {
 func TestUpdateOrder(t *testing.T) {
 	s := snap("r2; scatter app=db", pod("a", 1), pod("b", 1), pod("c", 1, "label app=db"), pod("d", 1, "label app=db"))
 	for range 2 {
-		var order []string
-		for _, v := range s.orderForUpdate(newPass(s).pods) {
-			order = append(order, v.pod.Name)
-		}
+		order := list.Map(s.orderForUpdate(newPass(s).pods), func(v *podState) string { return v.pod.Name })
 		checktest.Same(t, "the order", []string{"c", "a", "b", "d"}, order)
 		slices.Reverse(s.Pods)
 	}
@@ -191,11 +189,7 @@ func perZone(s *Snapshot) []int {
 
 // describe lists the actions of a plan as text, in order.
 func describe(p Plan) []string {
-	lines := []string{}
-	for _, a := range p.Actions {
-		lines = append(lines, a.String())
-	}
-	return lines
+	return list.Map(p.Actions, func(a Action) string { return a.String() })
 }
 
 // decide makes a plan and checks the invariants.

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -56,11 +57,7 @@ func TestCounts(t *testing.T) {
 // TestWaits: for what Pods wait, in words.
 func TestWaits(t *testing.T) {
 	observe(t, "testdata/waits.txt", func(_ *testing.T, s *Snapshot) []string {
-		var lines []string
-		for _, b := range waiting(s) {
-			lines = append(lines, b.String())
-		}
-		return lines
+		return list.Map(waiting(s), func(b Blocked) string { return b.String() })
 	})
 }
 
@@ -111,11 +108,7 @@ func placed(nodes string, about ...string) []*corev1.Pod {
 
 // render lists what a plan does, and what it reports; "2 ×" of what it does twice.
 func render(s *Snapshot, p Plan) []string {
-	lines := []string{}
-	for _, a := range p.Actions {
-		lines = append(lines, renderAction(a))
-	}
-	lines = fold(lines)
+	lines := fold(list.Map(p.Actions, renderAction))
 	for _, b := range waiting(s) {
 		if b.Batch != nil {
 			lines = append(lines, fmt.Sprintf("%s waits for its containers %s", b.Pod, strings.Join(b.Batch.Containers, ", ")))

@@ -15,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -59,10 +60,9 @@ func TestReadSpread(t *testing.T) {
 		{TopologyKey: "illegal", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"": "!"}}},
 		{TopologyKey: corev1.LabelHostname, LabelSelector: web},
 	}}})
-	var got []string
-	for _, term := range readSpread(&template) {
-		got = append(got, fmt.Sprintf("%s %v %v", term.TopologyKey, term.Selector, term.MatchLabelKeys))
-	}
+	got := list.Map(readSpread(&template), func(term SpreadTerm) string {
+		return fmt.Sprintf("%s %v %v", term.TopologyKey, term.Selector, term.MatchLabelKeys)
+	})
 	checktest.Same(t, "constraints", []string{zoneKey + " app=web [pod-template-hash]", corev1.LabelHostname + " app=web []"}, got)
 	plain := apps.NewPodTemplate(corev1.PodTemplateSpec{})
 	var unreadable apps.PodTemplate

@@ -280,10 +280,7 @@ func weightFrom() *usherv1alpha1.PodSource {
 
 // render tells a plan in lines that read as prose.
 func render(p Plan) []string {
-	var lines []string
-	for i := range p.Protect {
-		lines = append(lines, "protect "+renderPatch(&p.Protect[i]))
-	}
+	lines := list.Map(p.Protect, func(patch PodPatch) string { return "protect " + renderPatch(&patch) })
 	for _, c := range p.Changes {
 		for _, change := range slices.Concat(c.Leaves, c.Joins) {
 			verb := string(change.Op)
@@ -296,9 +293,7 @@ func render(p Plan) []string {
 			lines = append(lines, fmt.Sprintf("sweep %s %s", c.Target.Registry, change.Entry.Owner.Pod))
 		}
 	}
-	for i := range p.Patches {
-		lines = append(lines, "patch "+renderPatch(&p.Patches[i]))
-	}
+	lines = append(lines, list.Map(p.Patches, func(patch PodPatch) string { return "patch " + renderPatch(&patch) })...)
 	for _, w := range p.Waiting {
 		line := strings.Join([]string{"wait", w.Pod, string(w.Gate), w.Registry, string(w.Reason)}, " ")
 		if w.Overdue {

@@ -20,6 +20,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
@@ -113,10 +114,7 @@ func (n *Node) path(parts ...string) string {
 // Stop ends the nodes and the control plane. Containers keep running until the sandbox
 // ends.
 func (n *Node) Stop(ctx context.Context) error {
-	var errs []error
-	for _, m := range n.machines {
-		errs = append(errs, m.stop(ctx))
-	}
+	errs := list.Map(n.machines, func(m *machine) error { return m.stop(ctx) })
 	if n.proxy != nil {
 		errs = append(errs, n.proxy.Stop(ctx, stopGrace))
 	}

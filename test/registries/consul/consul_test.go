@@ -185,13 +185,8 @@ func (s *server) nodes(t *testing.T) []string {
 	t.Helper()
 	var listed []struct{ Node string }
 	servers.Must(t, s.HTTP, http.MethodGet, "/v1/catalog/nodes?consistent", nil, &listed)
-	var names []string
-	for _, n := range listed {
-		if n.Node != "server" {
-			names = append(names, n.Node)
-		}
-	}
-	return names
+	names := list.Map(listed, func(n struct{ Node string }) string { return n.Node })
+	return slices.DeleteFunc(names, func(name string) bool { return name == "server" })
 }
 
 // empty removes everything that tests have written.

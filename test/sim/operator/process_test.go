@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/model"
@@ -112,10 +113,9 @@ func (c *connector) Apply(ctx context.Context, service string, changes []registr
 // echo repeats the credentials, as a careless server may.
 func echo(err error) error {
 	byID, rest := registry.ChangeErrors(err)
-	var errs []error
-	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		errs = append(errs, &registry.ChangeError{ID: id, Err: fmt.Errorf("%w, you sent %s", byID[id], canary)})
-	}
+	errs := list.Map(slices.Sorted(maps.Keys(byID)), func(id string) error {
+		return &registry.ChangeError{ID: id, Err: fmt.Errorf("%w, you sent %s", byID[id], canary)}
+	})
 	if rest != nil {
 		errs = append(errs, fmt.Errorf("%w, you sent %s", rest, canary))
 	}

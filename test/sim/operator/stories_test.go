@@ -22,6 +22,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -191,13 +192,8 @@ var steps = map[string]func(s *story, value string){
 		s.notice("%s is %v", key, counts)
 	},
 	"weights": func(s *story, _ string) {
-		var weights []string
-		for _, e := range s.stores["discovery"].Entries(service) {
-			if e.ID != s.foreign.ID {
-				weights = append(weights, strconv.Itoa(int(e.Weight)))
-			}
-		}
-		s.notice("weights %s", strings.Join(weights, " "))
+		own := list.Only(s.stores["discovery"].Entries(service), func(e registry.Entry) bool { return e.ID != s.foreign.ID })
+		s.notice("weights %s", strings.Join(list.Map(own, func(e registry.Entry) string { return strconv.Itoa(int(e.Weight)) }), " "))
 	},
 	"records": func(s *story, _ string) {
 		for _, name := range registries {

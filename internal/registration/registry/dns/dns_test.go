@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -31,10 +32,7 @@ func TestRecords(t *testing.T) {
 	n := checktest.Must(r.names("web"))(t)
 	srv, others, err := r.wanted(n, mine())
 	checktest.NoError(t, err)
-	var have []string
-	for _, rr := range append([]dns.RR{srv}, others...) {
-		have = append(have, strings.ReplaceAll(rr.String(), "\t", " "))
-	}
+	have := list.Map(append([]dns.RR{srv}, others...), func(rr dns.RR) string { return strings.ReplaceAll(rr.String(), "\t", " ") })
 	want := []string{
 		"_web._tcp.svc.example.com. 5 IN SRV 0 10 8080 demo.web-x7k2p.0a1b2c3d.web.svc.example.com.",
 		`demo.web-x7k2p.0a1b2c3d.web.svc.example.com. 5 IN TXT "{\"id\":\"demo.web-x7k2p.0a1b2c3d\",` +

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -104,10 +105,7 @@ func (f *faulty) wrote(want string) {
 // lists checks the listed IDs with their port names.
 func (f *faulty) lists(want string) {
 	f.Helper()
-	var have []string
-	for _, e := range registrytest.List(f.T, f.Registry) {
-		have = append(have, strings.TrimSpace(e.ID+" "+e.Metadata[MetaPortName]))
-	}
+	have := list.Map(registrytest.List(f.T, f.Registry), func(e registry.Entry) string { return strings.TrimSpace(e.ID + " " + e.Metadata[MetaPortName]) })
 	checktest.Same(f, "listed", want, strings.Join(have, ","))
 }
 

@@ -19,6 +19,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -94,10 +95,7 @@ func read(t *testing.T, path string) string {
 
 // TestTable checks that the table, the API's fields and the CRD agree.
 func TestTable(t *testing.T) {
-	var names []string
-	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
-		names = append(names, row.Name)
-	}
+	names := list.Map(table(Cluster{}, &usherv1alpha1.RegistrySpec{}, ""), func(row Kind) string { return row.Name })
 	if fields := fieldsOfAPI(t); !slices.Equal(names, fields) {
 		t.Errorf("the table has the kinds %q, RegistrySpec the fields %q", names, fields)
 	}
