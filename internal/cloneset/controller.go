@@ -97,8 +97,8 @@ type Reconciler struct {
 	// Width is how many writes of a set are under way at a time. Default: a width.Width of at
 	// most Options.Parallel.
 	Width Width
-	// Each does something so many times in order, at most as many at once as limit says then. Default: in
-	// goroutines.
+	// Each does something so many times, begun in order, and never more at once than limit, which is at
+	// least 1, says then. Default: in goroutines.
 	Each func(limit func() int, times int, do func(int))
 	// Beside does something while the caller goes on, and returns what waits for its end. Default:
 	// in a goroutine.

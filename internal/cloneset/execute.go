@@ -110,8 +110,8 @@ func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions
 	r.metrics.parallel.Set(float64(r.Width.Now()))
 	outcomes := make([]outcome, len(actions))
 	back := &r.memory(keyOf(set)).returns
-	// Pods that come back leave less room for others. Two take the room of one: otherwise a wave of them,
-	// that left together, would hold up all others, and they would come in waves, too.
+	// Two Pods that come back take the room of one other. If each took its own, Pods that left together
+	// would hold up all others when they return, and the rollout would go on in waves.
 	room := func() int { return max(r.Width.Now()-int(back.workers.Load())/2, 1) }
 	r.Each(room, len(actions), func(i int) {
 		outcomes[i] = r.perform(ctx, set, actions[i])

@@ -43,9 +43,9 @@ func unusable(err error) error {
 	return &invalidError{error: err, reason: ReasonRevisionUnusable, retry: true}
 }
 
-// A pass over a large set reads all its Pods. Passes that began at each Pod's return would take more of a
-// processor than their writes, so one begins pauseShare times as long after the one before as that took to
-// plan, which is a third of what it computes, and longestPause at most. Shorter pauses than shortestPause are
+// A pass over a large set reads all its Pods. One for each Pod that returns would take more processor time
+// than the writes. So passes begin at least pauseShare times as far apart as it takes to plan one, which is a
+// third of what it computes, but none waits for longer than longestPause. A pause of less than shortestPause is
 // not worth a timer.
 const pauseShare, shortestPause, longestPause = 30, 10 * time.Millisecond, 100 * time.Millisecond
 

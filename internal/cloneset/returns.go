@@ -180,7 +180,7 @@ func inGoroutine(do func()) (wait func()) {
 	return all.Wait
 }
 
-// inGoroutines does something so many times, as many at once as limit says meanwhile.
+// inGoroutines does something so many times, each in a goroutine, as many at once as limit says then.
 func inGoroutines(limit func() int, times int, do func(int)) {
 	ended := make(chan struct{})
 	for begun, done := 0, 0; done < times; done++ {

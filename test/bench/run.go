@@ -262,7 +262,7 @@ func (m *measurement) end(ctx context.Context) error {
 }
 
 // measure measures a step and, around updates, what the API server takes from the plain client: twice before
-// and twice after, since in the few seconds of one ceiling the API server may collect no garbage.
+// and twice after, since one takes so few seconds that the API server may collect no garbage meanwhile.
 func (m *measurement) measure(ctx context.Context, p step) ([]*result, error) {
 	if !p.bounded || m.server != nil {
 		r, err := m.step(ctx, p)

@@ -140,7 +140,7 @@ func (o Options) scenario(t turn) []step {
 func timedScenario(n int, restarts, latencies []time.Duration, pull time.Duration) []step {
 	steps := []step{{name: "scale out", replicas: n, version: 1, hidden: true}}
 	for _, distance := range latencies {
-		if distance > 0 { // an API server does not move, and Usher knows how far away it is
+		if distance > 0 { // an API server does not move away from a running Usher
 			steps = append(steps, step{name: "learn the distance", replicas: n, version: len(steps) + 1, old: n - n/10, distance: distance, hidden: true})
 		}
 		for _, restart := range restarts {

@@ -29,7 +29,7 @@ const (
 	// stalled is how long a write takes at least that client-go has repeated after such an
 	// answer: Retry-After has whole seconds.
 	stalled = time.Second
-	// tolerance is how many times the least latency a write takes that did not wait: latencies vary.
+	// tolerance is how many times the least latency counts as no wait: latencies vary.
 	tolerance = 1.05
 	// memory is how many times as many writes of a kind as the width, and as the first width, pass
 	// until the least latency before them is forgotten: the network, or the server, may have
