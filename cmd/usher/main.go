@@ -8,7 +8,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 )
@@ -18,9 +20,21 @@ import (
 // default saves a third of the memory for some processor time. GOGC overrides it.
 const gcPercent = 40
 
+// smallHeap is what the heap may grow to, in bytes and with its garbage, in any case: to collect a small
+// one often took a third of the processor time.
+const smallHeap = 40 << 20
+
+// tuneGC sets how much garbage may accumulate, from now on and again after each collection.
+func tuneGC() {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	debug.SetGCPercent(max(gcPercent, smallHeap*100/int(max(live[0].Value.Uint64(), 4<<20))-100))
+	runtime.AddCleanup(new([16]byte), func(struct{}) { tuneGC() }, struct{}{})
+}
+
 func main() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		tuneGC()
 	}
 	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "usher:", err)

@@ -83,6 +83,7 @@ var rules = []struct {
 	{"no Pod is made while nothing holds a set with a preDelete hook", withoutFinalizer, false},
 	{"a deleted set only removes its Pods, and no orphans", afterDeletion, false},
 	{"no Pod in service leaves for an image that its node lacks", withoutImage, false},
+	{"a condition says nothing that is over", saysOver, true},
 }
 
 // judge checks a commit of a controller process.
@@ -271,32 +272,35 @@ func anyRunning(pod *corev1.Pod) bool {
 }
 
 func foreignTouched(w *podWrite) {
-	if w.old == nil || model.OwnerOf(w.old) == string(w.set.UID) {
-		return
+	switch {
+	case w.old == nil || model.OwnerOf(w.old) == string(w.set.UID):
+	case model.OwnerOf(w.old) == model.Orphan && w.new != nil && (model.OwnerOf(w.new) == string(w.set.UID) || w.onlyOpens()):
+		// an adoption, or its own new Pod, just released
+	default:
+		w.fail("belongs to %s", model.OwnerOf(w.old))
 	}
-	if model.OwnerOf(w.old) == model.Orphan && w.new != nil && model.OwnerOf(w.new) == string(w.set.UID) {
-		return // an adoption
-	}
-	if model.OwnerOf(w.old) == model.Orphan && w.onlyOpens() {
-		return // its own new Pod, just released
-	}
-	w.fail("belongs to %s", model.OwnerOf(w.old))
 }
 
 // onlyOpens reports whether the write only opens the Pod's readiness gates.
 func (w *podWrite) onlyOpens() bool {
-	if w.new == nil {
+	closed := func(kind corev1.PodConditionType) bool {
+		return model.Condition(w.new, kind).Status == corev1.ConditionFalse
+	}
+	if w.new == nil || closed(apps.ConditionInPlaceUpdateReady) || closed(apps.ConditionPodReady) {
 		return false
 	}
 	before := w.old.DeepCopy()
-	before.ResourceVersion = w.new.ResourceVersion
-	for _, kind := range []corev1.PodConditionType{apps.ConditionInPlaceUpdateReady, apps.ConditionPodReady} {
-		if model.Condition(w.new, kind).Status == corev1.ConditionFalse {
-			return false
-		}
-	}
-	before.Status.Conditions = w.new.Status.Conditions
+	before.ResourceVersion, before.Status.Conditions = w.new.ResourceVersion, w.new.Status.Conditions
 	return model.Same(before, w.new)
+}
+
+func saysOver(w *podWrite) {
+	if w.new == nil {
+		return
+	}
+	if c := model.Condition(w.new, apps.ConditionInPlaceUpdateReady); c.Status == corev1.ConditionTrue && c.Message != "" {
+		w.fail("is in service, and its condition says %q", c.Message)
+	}
 }
 
 func leavingUpdated(w *podWrite) {

@@ -18,10 +18,11 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 )
 
-// Operations are an RFC 6902 patch. Patches of Pods use it because its tests state exactly
-// what a decision depends on: a kubelet that writes the Pod's status at the same moment
+// Operations are an RFC 6902 patch. Patches of a Pod itself use it because its tests state
+// exactly what a decision depends on: a kubelet that writes the Pod's status at the same moment
 // is no conflict, a hook that takes hold is one.
 type Operations []Operation
 
@@ -84,7 +85,7 @@ func Subresources() []string { return []string{"status", "", "resize"} }
 func Patch(subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) (kind types.PatchType, data []byte) {
 	switch {
 	case subresource == "status" && len(a.Conditions) > 0:
-		return status(pod, a, now)
+		return types.StrategicMergePatchType, status(pod, a, now)
 	case subresource == "" && (a.Verb != plan.Move || len(a.Conditions) == 0): // else it went with the status
 		data = whole(pod, a, keepRecord, now)
 	case subresource == "resize" && (a.Verb == plan.Update || a.Verb == plan.Continue):
@@ -93,64 +94,43 @@ func Patch(subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool,
 	return types.JSONPatchType, data
 }
 
-// status sets an action's conditions and, in the same write, the metadata that a
-// Move changes: the subresource status takes both, so that nobody sees a state without
-// its conditions. A condition that takes the Pod out of service also has the observed
-// version as its precondition: a drain is only ever decided on the Pod as it is.
-func status(pod *corev1.Pod, a *plan.Action, now time.Time) (types.PatchType, []byte) {
-	p := basis(pod)
-	p.conditions(pod, a.Conditions, now)
-	with := len(p)
-	if a.Verb == plan.Move {
-		p.move(pod, a, now)
+// status sets an action's conditions and, in the same write, the metadata that a Move changes: the
+// subresource status takes both, so that nobody sees a state without its conditions. It merges, which
+// costs the API server less than a JSON patch. The observed version is its precondition, and covers every
+// test, unless the Pod only gets conditions that it lacks and that leave it in service: the scheduler and
+// the kubelet write to a new Pod all the time, and another process may have added them.
+func status(pod *corev1.Pod, a *plan.Action, now time.Time) []byte {
+	// complete has the members that a merge would leave as they were if they were left out.
+	type complete struct {
+		corev1.PodCondition
+		Reason  string `json:"reason"`
+		Message string `json:"message"`
 	}
-	merges := func(c plan.Condition) bool { return IndexOf(pod, c.Type) < 0 || c.Status == corev1.ConditionFalse }
-	if len(p) == with && slices.ContainsFunc(a.Conditions, merges) {
-		return types.StrategicMergePatchType, mergeConditions(pod, a.Conditions, now)
-	}
-	return types.JSONPatchType, encode.JSON(p)
-}
-
-// conditions sets conditions. For one that the Pod lacks, the patch depends on the
-// observed version: a list cannot be tested for what it does not hold.
-func (p *Operations) conditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) {
-	count := len(pod.Status.Conditions)
-	for _, c := range conditions {
+	conditions := list.Map(a.Conditions, func(c plan.Condition) complete {
 		c.LastTransitionTime = metav1.NewTime(now)
-		i := IndexOf(pod, c.Type)
-		if i < 0 || c.Status == corev1.ConditionFalse {
-			p.add("/metadata/resourceVersion", pod.ResourceVersion)
-		}
-		switch {
-		case i >= 0:
-			p.testCondition(i, pod)
-			p.replace(fmt.Sprintf("/status/conditions/%d", i), c)
-			continue
-		case count == 0:
-			p.add("/status/conditions", []corev1.PodCondition{c})
-		default:
-			p.add("/status/conditions/-", c)
-		}
-		count++
-	}
-}
-
-// mergeConditions sets conditions, and nothing else, if the Pod lacks one or one takes it
-// out of service. It merges by type: another process may have added what the Pod lacks,
-// and the scheduler and the kubelet write to a new Pod all the time. A Pod that leaves
-// service has the observed version as its precondition; that covers every test, and a
-// merge costs the API server less.
-func mergeConditions(pod *corev1.Pod, conditions []plan.Condition, now time.Time) []byte {
+		return complete{c, c.Reason, c.Message}
+	})
 	metadata := map[string]any{"uid": pod.UID}
-	list := make([]corev1.PodCondition, 0, len(conditions))
-	for _, c := range conditions {
-		if c.Status == corev1.ConditionFalse {
-			metadata["resourceVersion"] = pod.ResourceVersion
-		}
-		c.LastTransitionTime = metav1.NewTime(now)
-		list = append(list, c)
+	if a.Verb == plan.Move {
+		labels, annotations := state(a, now)
+		mergeInto(metadata, "labels", labels)
+		mergeInto(metadata, "annotations", annotations)
+		mergeInto(metadata, "finalizers", a.AddFinalizers)
+		mergeInto(metadata, "$deleteFromPrimitiveList/finalizers", a.RemoveFinalizers)
 	}
-	return encode.JSON(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": list}})
+	lacks := func(c plan.Condition) bool { return IndexOf(pod, c.Type) < 0 }
+	leaves := func(c plan.Condition) bool { return c.Status == corev1.ConditionFalse }
+	if len(metadata) > 1 || !slices.ContainsFunc(a.Conditions, lacks) || slices.ContainsFunc(a.Conditions, leaves) {
+		metadata["resourceVersion"] = pod.ResourceVersion
+	}
+	return encode.JSON(map[string]any{"metadata": metadata, "status": map[string]any{"conditions": conditions}})
+}
+
+// mergeInto sets a map or a list that is not empty.
+func mergeInto(metadata map[string]any, field string, value any) {
+	if reflect.ValueOf(value).Len() > 0 {
+		metadata[field] = value
+	}
 }
 
 // IndexOf is where the Pod has a condition; below 0 if it lacks it.
