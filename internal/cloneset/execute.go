@@ -28,6 +28,8 @@ type outcome struct {
 	// pod is the Pod as the last write left it; nil if there was none.
 	pod *corev1.Pod
 	err error
+	// beside means that it was done beside the passes: its events may be over when a pass learns of it.
+	beside bool
 }
 
 // conflicted reports whether the action did not happen because the Pod changed after it was

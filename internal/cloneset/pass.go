@@ -68,6 +68,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if unanswered(err) {
 		r.memory(req.NamespacedName).stale = true
 	}
+	if err != nil {
+		r.memory(req.NamespacedName).next = time.Time{} // to pause would end the back-off
+	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
 	}

@@ -131,6 +131,7 @@ func (b *returns) next(most int) bool {
 	b.begin = b.begin[1:]
 	b.mu.Unlock()
 	done := do()
+	done.beside = true
 	b.mu.Lock()
 	b.outcomes = append(b.outcomes, done)
 	return true

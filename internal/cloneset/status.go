@@ -225,7 +225,7 @@ func (r *Reconciler) tellLater(m *memory, was, next *apps.CloneSetStatus, outcom
 // by a few in a large set, and the events of this pass's writes trigger the next one. A
 // pass that finds nothing more to do always writes.
 func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
-	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil }) {
+	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil && !o.beside }) {
 		return false
 	}
 	before, after := counters(was), counters(next)

@@ -180,7 +180,7 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 	return p
 }
 
-// decide plans, and notes what the process knows.
+// decide plans, and notes what the process knows. It takes a while where many writes may be under way.
 func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 	if p.config.Parallel <= 1 {
 		s.Starts = p.config.Starts
@@ -192,6 +192,9 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 		decide = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
 	}
 	p.pass.snapshot, p.pass.plan = s, decide(p, s)
+	if p.config.Parallel > 1 { // so passes pause
+		p.World.pass(time.Duration(len(s.Pods)) * 50 * time.Microsecond)
+	}
 	for i := range p.pass.plan.Actions {
 		p.World.say(p.name, "decides to %s", p.pass.plan.Actions[i])
 	}

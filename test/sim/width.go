@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // This file is about how many writes are under way at a time, and an API server that takes
@@ -167,10 +168,7 @@ func (p *Process) arrives() error {
 	if p.config.Service > 0 {
 		p.queues()
 	}
-	if p.dead {
-		return errDead
-	}
-	return nil
+	return map[bool]error{true: errDead}[p.dead]
 }
 
 // queues waits until the server has carried out the writes that came before, and this one.
@@ -179,10 +177,7 @@ func (p *Process) queues() {
 	if p.trouble == slow {
 		service *= 40
 	}
-	if p.idleFrom.Before(p.World.now()) {
-		p.idleFrom = p.World.now()
-	}
-	p.idleFrom = p.idleFrom.Add(service)
+	p.idleFrom = list.Latest(p.idleFrom, p.World.now()).Add(service)
 	p.World.pass(p.idleFrom.Sub(p.World.now()))
 }
 
