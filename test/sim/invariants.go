@@ -283,10 +283,8 @@ func foreignTouched(w *podWrite) {
 
 // onlyOpens reports whether the write only opens the Pod's readiness gates.
 func (w *podWrite) onlyOpens() bool {
-	closed := func(kind corev1.PodConditionType) bool {
-		return model.Condition(w.new, kind).Status == corev1.ConditionFalse
-	}
-	if w.new == nil || closed(apps.ConditionInPlaceUpdateReady) || closed(apps.ConditionPodReady) {
+	const closed = corev1.ConditionFalse
+	if w.new == nil || model.Condition(w.new, apps.ConditionInPlaceUpdateReady).Status == closed || model.Condition(w.new, apps.ConditionPodReady).Status == closed {
 		return false
 	}
 	before := w.old.DeepCopy()
@@ -294,11 +292,10 @@ func (w *podWrite) onlyOpens() bool {
 	return model.Same(before, w.new)
 }
 
+// saysOver: the message names the revision for which a Pod has left service, so it goes when the Pod is back.
 func saysOver(w *podWrite) {
-	if w.new == nil {
-		return
-	}
-	if c := model.Condition(w.new, apps.ConditionInPlaceUpdateReady); c.Status == corev1.ConditionTrue && c.Message != "" {
+	pod := cmp.Or(w.new, &corev1.Pod{})
+	if c := model.Condition(pod, apps.ConditionInPlaceUpdateReady); c.Status == corev1.ConditionTrue && c.Message != "" {
 		w.fail("is in service, and its condition says %q", c.Message)
 	}
 }

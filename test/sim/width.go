@@ -168,7 +168,10 @@ func (p *Process) arrives() error {
 	if p.config.Service > 0 {
 		p.queues()
 	}
-	return map[bool]error{true: errDead}[p.dead]
+	if p.dead {
+		return errDead
+	}
+	return nil
 }
 
 // queues waits until the server has carried out the writes that came before, and this one.
