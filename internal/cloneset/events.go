@@ -13,10 +13,12 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -198,19 +200,19 @@ func (r *Reconciler) logPass(ctx context.Context, set *apps.CloneSet, next *apps
 // logOutcomes logs each action with its reason, and each failure.
 func logOutcomes(logger logr.Logger, outcomes []outcome) {
 	for _, o := range outcomes {
+		if o.err == nil && !logger.V(1).Enabled() {
+			continue
+		}
 		about := logger.WithValues("action", strings.ToLower(string(o.action.Verb)), "reason", o.action.Reason)
-		if o.pod != nil {
-			about = about.WithValues("pod", o.pod.Name)
+		add := func(key, value string) {
+			if value != "" {
+				about = about.WithValues(key, value)
+			}
 		}
-		if o.action.Revision != nil {
-			about = about.WithValues("revision", o.action.Revision.Name)
-		}
-		if o.action.Because != "" {
-			about = about.WithValues("because", o.action.Because)
-		}
-		if o.action.To != "" {
-			about = about.WithValues("state", o.action.To)
-		}
+		add("pod", ptr.Deref(o.pod, corev1.Pod{}).Name)
+		add("revision", ptr.Deref(o.action.Revision, revision.Revision{}).Name)
+		add("because", o.action.Because)
+		add("state", string(o.action.To))
 		switch {
 		case o.err == nil:
 			about.V(1).Info("Action done")

@@ -134,6 +134,7 @@ func (w *overlay[T]) merge(set types.UID, cached []T, now time.Time) (objects []
 		return cached, nil
 	}
 	unseen := maps.Clone(entries)
+	objects = make([]T, 0, len(cached)+len(entries))
 	for _, object := range cached {
 		uid := object.GetUID()
 		entry, answered := entries[uid]

@@ -263,6 +263,4 @@ func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) []byte
 }
 
 // drainedAt is when the Pod's drain ends if nothing else happens; zero if that is not known.
-func drainedAt(pod *corev1.Pod) time.Time {
-	return plan.ReadRecord(pod).End()
-}
+func drainedAt(pod *corev1.Pod) time.Time { return plan.ReadRecord(pod).End() }

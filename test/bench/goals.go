@@ -181,7 +181,7 @@ func judgeWorst(steps []*result) []goal {
 	})
 	memory, most := worst(steps, func(r *result) float64 { return r.peak })
 	limit := memoryLimit
-	if memory.size > memoryPods {
+	if memory.size+memory.others > memoryPods {
 		limit = memoryLimitBig
 	}
 	return []goal{{

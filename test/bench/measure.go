@@ -173,13 +173,13 @@ func (o Options) turns() (turns []turn) {
 	case o.Guard:
 		return guardTurns(o.Sizes)
 	case o.timed() || o.Sets > 0:
-		return schedule(o.Sizes, fewRounds)
+		return schedule(o.Sizes, 1)
 	}
 	return schedule(o.Sizes, maxRounds)
 }
 
-// maxRounds bounds how often a size is measured, fewRounds where only updates are.
-const maxRounds, fewRounds = 10, 2
+// maxRounds bounds how often a size is measured.
+const maxRounds = 10
 
 // turn is one round of one size, with a registry or without.
 type turn struct {

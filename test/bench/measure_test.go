@@ -21,14 +21,6 @@ func options(t *testing.T) Options {
 	return Options{Sizes: []int{fewPods}, Out: out}
 }
 
-func nothingLeft(t *testing.T) {
-	t.Helper()
-	left, err := os.ReadDir(os.Getenv("TMPDIR"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("files are left: %v, %v", left, err)
-	}
-}
-
 func TestMeasure(t *testing.T) {
 	report := measure(t, options(t))
 	type counts struct{ patches, creates, deletes, out, startup int }
@@ -86,15 +78,14 @@ func TestSetsFarAway(t *testing.T) {
 	}
 }
 
-// Each pair of restart and latency is measured, and images come first: their pull keeps no Pod out
-// of service. The median is compared, since the watch may learn of a Pod's return sooner than of its leaving.
+// Each pair of restart and latency is measured, in as many Pods of each size, and images come first: their
+// pull keeps no Pod out of service. The median is compared, since the watch may learn of a Pod's return sooner than of its leaving.
 func TestTimed(t *testing.T) {
-	const pull, restart, distance = 2 * time.Second, 300 * time.Millisecond, 50 * time.Millisecond
+	const pull, restart, distance, each = 2 * time.Second, 300 * time.Millisecond, 50 * time.Millisecond, fewPods/2 + fewPods
 	o := options(t)
-	o.Restarts, o.Latencies, o.Pull = []time.Duration{containerDelay, restart}, []time.Duration{0, distance}, pull
-	report := measure(t, o)
-	got := map[string]bool{}
-	for _, r := range report.results {
+	o.Sizes, o.Restarts, o.Latencies, o.Pull = []int{fewPods / 2, fewPods}, []time.Duration{containerDelay, restart}, []time.Duration{0, distance}, pull
+	got := map[string]int{}
+	for _, r := range measure(t, o).results {
 		if r.alone {
 			continue
 		}
@@ -102,16 +93,18 @@ func TestTimed(t *testing.T) {
 		if r.wall < pull || r.out.Percentile(50) < r.restart+2*r.distance || r.out.Percentile(100) > r.restart+pull {
 			t.Errorf("%s: it took %s, and Pods were out of service for %s (p50) and at most %s", r.name, r.wall, r.out.Percentile(50), r.out.Percentile(100))
 		}
-		got[r.restart.String()+" "+r.distance.String()] = true
+		got[r.restart.String()+" "+r.distance.String()] += r.size
 	}
-	checktest.Same(t, "measured", map[string]bool{"50ms 0s": true, "300ms 0s": true, "50ms 50ms": true, "300ms 50ms": true}, got)
+	checktest.Same(t, "Pods in each CloneSet", map[string]int{"50ms 0s": each, "300ms 0s": each, "50ms 50ms": each, "300ms 50ms": each}, got)
 }
 
 // measure measures successfully, and checks what every measurement has.
 func measure(t *testing.T, o Options) *Report {
 	t.Helper()
 	report := checktest.Must(Run(t.Context(), o))(t)
-	nothingLeft(t)
+	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		t.Errorf("files are left: %v, %v", left, err)
+	}
 	for _, r := range report.results {
 		if r.wall <= 0 || r.done < r.wall || r.alone != (len(r.latency) > 0) || r.alone == (r.peak > 0) {
 			t.Errorf("%s lacks something: %+v", r.name, r)

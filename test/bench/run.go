@@ -349,6 +349,16 @@ func (m *measurement) perform(ctx context.Context, p step) (generations []int64,
 	return generations, m.entries.await(ctx, all)
 }
 
+// oneByOne changes CloneSets one after another, each to a version of its own.
+func oneByOne(ctx context.Context, m *measurement, p step) error {
+	for i, name := range p.names() {
+		if _, err := m.perform(ctx, step{set: name, others: p.others, replicas: p.replicas, version: p.version + i}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // killTwice kills Usher when a third and when two thirds of a step are done.
 func killTwice(ctx context.Context, m *measurement, p step) error {
 	for i := range kills {
@@ -436,7 +446,7 @@ func (m *measurement) account(ctx context.Context, r *result, before servers.Cal
 		return err
 	}
 	r.tally = m.pods.end()
-	r.least -= m.staying()
+	r.least -= m.staying() + r.others
 	err = m.notePeak()
 	r.peak = m.peak
 	return err

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,7 +59,7 @@ type step struct {
 	pods int // how many it changes
 	// sets is how many CloneSets it changes at once, each in the same way; 0 means one: set,
 	// which is setName by default. create means that they do not exist yet. others is how many
-	// Pods other CloneSets have.
+	// Pods there are in CloneSets that do not change then.
 	sets   int
 	set    string
 	create bool
@@ -128,7 +129,7 @@ func (o Options) scenario(t turn) []step {
 	case o.Sets > 0:
 		steps = setsScenario(n)
 	case o.timed():
-		return timedScenario(n, restarts, latencies, o.Pull)
+		return timedScenario(n, max(slices.Max(o.Sizes)/n, 1), restarts, latencies, o.Pull)
 	}
 	for i := range steps {
 		steps[i].restart, steps[i].distance, steps[i].timed = restarts[0], latencies[0], o.timed()
@@ -136,24 +137,27 @@ func (o Options) scenario(t turn) []step {
 	return steps
 }
 
-// timedScenario updates a CloneSet once for each restart and latency.
-func timedScenario(n int, restarts, latencies []time.Duration, pull time.Duration) []step {
-	steps := []step{{name: "scale out", replicas: n, version: 1, hidden: true}}
+// timedScenario updates so many CloneSets of n Pods each, one after another, once for each restart and
+// latency.
+func timedScenario(n, sets int, restarts, latencies []time.Duration, pull time.Duration) []step {
+	all, others := step{name: "scale out", sets: sets, create: true, pods: n * sets, replicas: n, version: sets - 1, hidden: true}, n*(sets-1)
+	steps := []step{all}
 	for _, distance := range latencies {
+		away := ""
 		if distance > 0 { // an API server does not move away from a running Usher
-			steps = append(steps, step{name: "learn the distance", replicas: n, version: len(steps) + 1, old: n - n/10, distance: distance, hidden: true})
+			away = fmt.Sprintf(", API server %s away", distance)
+			steps = append(steps, step{name: "learn the distance", set: all.names()[0], others: others, replicas: n, version: sets * len(steps), old: n - n/10, distance: distance, hidden: true})
 		}
 		for _, restart := range restarts {
-			name := fmt.Sprintf("%s, restart %s", stepInPlace, restart)
+			update := all
+			update.name = fmt.Sprintf("%s, restart %s", stepInPlace, restart)
 			if pull > 0 {
-				name += fmt.Sprintf(", pull %s", pull)
+				update.name += fmt.Sprintf(", pull %s", pull)
 			}
-			if distance > 0 {
-				name += fmt.Sprintf(", API server %s away", distance)
-			}
-			steps = append(steps, step{
-				name: name, replicas: n, version: len(steps) + 1, bounded: true, timed: true, restart: restart, pull: pull, distance: distance,
-			})
+			update.name, update.others, update.version, update.do = update.name+away, others, sets*len(steps), oneByOne
+			update.create, update.hidden, update.bounded, update.timed = false, false, true, true
+			update.restart, update.pull, update.distance = restart, pull, distance
+			steps = append(steps, update)
 		}
 	}
 	return steps

@@ -98,9 +98,7 @@ func (p *pass) claimsOf(v *podState) []*corev1.PersistentVolumeClaim {
 // deleted, so that its claims are deleted too. These marks survive a crash between the
 // deletion of a Pod and that of its claims. A Pod that ended may be at the gate only
 // because of that: its claims stay.
-func (p *podState) takesClaims() bool {
-	return p.specified || (p.preparesDelete() && !p.ended())
-}
+func (p *podState) takesClaims() bool { return p.specified || (p.preparesDelete() && !p.ended()) }
 
 // reusable reports whether the next Pod can take over an instance: someone other than the
 // controller deleted its Pod, and all its claims exist.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,9 +68,12 @@ func Make(s *Snapshot) Plan {
 	return p.finish()
 }
 
+// spare are states of passes that have ended: in a large set they are most of what a pass allocates.
+var spare = sync.Pool{New: func() any { return new([]podState) }}
+
 func newPass(s *Snapshot) *pass {
 	p := &pass{Snapshot: s, named: sets.New(s.Spec.PodsToDelete...), changes: map[string]func() (*inplace.Change, error){}}
-	p.states = make([]podState, len(s.Pods)) // one allocation, not one per Pod
+	p.states = slices.Grow((*spare.Get().(*[]podState))[:0], len(s.Pods))[:len(s.Pods)]
 	p.pods = make([]*podState, 0, len(s.Pods))
 	for i := range s.Pods {
 		v := &p.states[i]
@@ -174,6 +178,8 @@ func (p *pass) problem(reason, format string, args ...any) {
 func (p *pass) finish() Plan {
 	p.plan.More = p.plan.More && len(p.plan.Actions)+len(p.plan.Pulls) > 0
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
+	clear(p.states) // they would retain Pods
+	spare.Put(&p.states)
 	return p.plan
 }
 

@@ -4,13 +4,16 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
@@ -249,9 +252,7 @@ func (s *Snapshot) read(v *podState, info *PodInfo) {
 }
 
 // inUpdate reports whether an update may be changing the Pod's containers.
-func (f *PodInfo) inUpdate() bool {
-	return f.state == apps.StateUpdating || f.out
-}
+func (f *PodInfo) inUpdate() bool { return f.state == apps.StateUpdating || f.out }
 
 // availability reports whether a Pod serves and, if it is ready but not for long enough,
 // when it will.
@@ -302,46 +303,50 @@ func graceEnd(begun time.Time, grace time.Duration) time.Time {
 func (p *podState) holds(hook lifecycle.Hook) bool { return hook.Holds(p.labels, p.finalizers) }
 
 // Alike reports whether the planner reads the same of two versions of a Pod: an event between them
-// needs no pass.
-func Alike(a, b *corev1.Pod) bool { return equality.Semantic.DeepEqual(changeable(a), changeable(b)) }
-
-// changeable is what the planner reads of a Pod, without what cannot change during its life. Of
-// a terminating Pod it is only what decides the fate of its claims.
-func changeable(pod *corev1.Pod) []any {
-	var f PodInfo
-	f.read(pod)
-	read := []any{pod.UID, f.phase, f.terminate, pod.Labels}
-	for i := range pod.OwnerReferences {
-		read = append(read, pod.OwnerReferences[i].UID)
-	}
-	if !f.terminate {
-		read = append(read, f.life()...)
-	}
-	return read
+// needs no pass. Of a terminating Pod that is only what decides the fate of its claims.
+func Alike(a, b *corev1.Pod) bool {
+	var was, is PodInfo
+	was.read(a)
+	is.read(b)
+	sameOwner := func(a, b metav1.OwnerReference) bool { return a.UID == b.UID }
+	return a.UID == b.UID && was.phase == is.phase && was.terminate == is.terminate && maps.Equal(a.Labels, b.Labels) &&
+		slices.EqualFunc(a.OwnerReferences, b.OwnerReferences, sameOwner) && (is.terminate || was.livesAs(&is))
 }
 
-// life is what is read of a Pod that is not terminating.
-func (f *PodInfo) life() []any {
-	read := []any{
-		f.node, f.ready, f.able && f.out, f.readySince.Unix(), f.restarts,
-		f.pod.Finalizers, len(f.pod.Spec.Tolerations), // tolerations can only be added
+// livesAs reports whether the planner reads the same of two versions of a Pod that is not terminating.
+func (f *PodInfo) livesAs(is *PodInfo) bool {
+	return f.life() == is.life() && slices.Equal(f.finalizers, is.finalizers) &&
+		(!f.inUpdate() || equality.Semantic.DeepEqual(progressOf(f.pod), progressOf(is.pod)))
+}
+
+// life is most of what is read of a Pod that is not terminating, without what cannot change during its life.
+type life struct {
+	node, stuckOn         string
+	ready, able           bool
+	readySince            int64 // Unix time; on the wire, times have whole seconds
+	restarts, tolerations int   // tolerations can only be added
+	conditions            [2]struct {
+		status  corev1.ConditionStatus
+		message string
+		since   int64
 	}
-	for _, c := range []*corev1.PodCondition{f.inPlaceReady, f.podReady} {
-		read = append(read, c.Status, c.Message, c.LastTransitionTime)
+	annotations [4]string
+}
+
+func (f *PodInfo) life() life {
+	l := life{
+		node: f.node, ready: f.ready, able: f.able && f.out, readySince: f.readySince.Unix(), restarts: int(f.restarts), tolerations: len(f.pod.Spec.Tolerations),
+		stuckOn: ptr.Deref(f.stuckOn, corev1.ContainerStatus{}).Name, // without the reason: a kubelet alternates between reasons
 	}
-	for _, key := range []string{
+	for i, c := range []*corev1.PodCondition{f.inPlaceReady, f.podReady} {
+		l.conditions[i].status, l.conditions[i].message, l.conditions[i].since = c.Status, c.Message, c.LastTransitionTime.Unix()
+	}
+	for i, key := range []string{
 		apps.AnnotationLifecycleTimestamp, apps.AnnotationInPlaceUpdateState, apps.AnnotationInPlaceUpdateGrace, corev1.PodDeletionCost,
 	} {
-		read = append(read, f.pod.Annotations[key])
+		l.annotations[i] = f.pod.Annotations[key]
 	}
-	if f.stuckOn != nil {
-		// Without the reason: a kubelet alternates between reasons.
-		read = append(read, f.stuckOn.Name)
-	}
-	if f.inUpdate() {
-		read = append(read, progressOf(f.pod)...)
-	}
-	return read
+	return l
 }
 
 // progressOf is what shows how far the kubelet is with an update.

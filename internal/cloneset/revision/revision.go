@@ -136,9 +136,7 @@ func Hash(template map[string]any, collisions int32) string {
 
 // Equal reports whether two templates ask for the same Pods, however they are written:
 // see Normalize.
-func Equal(a, b map[string]any) bool {
-	return reflect.DeepEqual(Normalize(a), Normalize(b))
-}
+func Equal(a, b map[string]any) bool { return reflect.DeepEqual(Normalize(a), Normalize(b)) }
 
 // Same compares two revision labels. The long form "<set>-<hash>" and the short form
 // "<hash>" are equal.

@@ -41,10 +41,11 @@ func (p *Operations) replace(path string, value any) {
 
 func (p *Operations) remove(path string) { *p = append(*p, Operation{Op: "remove", Path: path}) }
 
+// escape is RFC 6901's.
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
+
 // member returns the RFC 6901 path of a member of a string map in the metadata.
-func member(field, key string) string {
-	return "/metadata/" + field + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-}
+func member(field, key string) string { return "/metadata/" + field + "/" + escape.Replace(key) }
 
 // basis begins a patch with what every decision about a Pod depends on: it is this Pod
 // and still belongs to the set, its labels and finalizers are unchanged, nobody has

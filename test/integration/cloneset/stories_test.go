@@ -22,9 +22,7 @@ import (
 )
 
 // TestStories plays the stories in testdata/stories, each in a namespace of its own.
-func TestStories(t *testing.T) {
-	scenariotest.Tell(t, "testdata/stories/*.txt", words, begin)
-}
+func TestStories(t *testing.T) { scenariotest.Tell(t, "testdata/stories/*.txt", words, begin) }
 
 // words are what a step can begin with. What is to happen is awaited.
 var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[string]func(s *story, rest string){

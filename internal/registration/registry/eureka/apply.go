@@ -157,9 +157,7 @@ type instance struct {
 }
 
 // id returns the ID, or the host name if an old client gave no ID.
-func (i instance) id() string {
-	return cmp.Or(i.InstanceID, i.HostName)
-}
+func (i instance) id() string { return cmp.Or(i.InstanceID, i.HostName) }
 
 // entry converts the instance to an entry.
 func (i instance) entry() registry.Entry {

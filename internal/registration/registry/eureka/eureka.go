@@ -108,9 +108,7 @@ func New(s *usherv1alpha1.EurekaRegistry, secret map[string][]byte, clock clock.
 
 // Ping implements registry.Connector. Like List, it fails while lists cannot be
 // trusted.
-func (r *Registry) Ping(ctx context.Context) error {
-	return cmp.Or(r.isEureka(ctx), r.trusted())
-}
+func (r *Registry) Ping(ctx context.Context) error { return cmp.Or(r.isEureka(ctx), r.trusted()) }
 
 // trusted reports whether lists contain everything written before us.
 func (r *Registry) trusted() error {

@@ -317,9 +317,7 @@ func (i instance) entry() registry.Entry {
 }
 
 // weight is rounded up, so that only 0 becomes 0.
-func (i instance) weight() int32 {
-	return int32(math.Ceil(min(max(i.Weight, 0), maxWeight)))
-}
+func (i instance) weight() int32 { return int32(math.Ceil(min(max(i.Weight, 0), maxWeight))) }
 
 // version returns a digest, because Nacos has no versions.
 func (i instance) version() string { return registry.Digest(encode.JSON(i)) }

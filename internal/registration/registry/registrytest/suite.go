@@ -434,6 +434,4 @@ func testCancelled(h *harness) {
 	h.shows()
 }
 
-func testPing(h *harness) {
-	Check(h.T, "ping", h.Connector.Ping(within(h.T, callTimeout)), nil)
-}
+func testPing(h *harness) { Check(h.T, "ping", h.Connector.Ping(within(h.T, callTimeout)), nil) }

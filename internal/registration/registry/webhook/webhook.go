@@ -129,9 +129,7 @@ func Sign(key []byte, timestamp, path string, body []byte) string {
 }
 
 // Ping implements registry.Connector.
-func (r *Registry) Ping(ctx context.Context) error {
-	return r.call(ctx, PathPing, struct{}{}, nil)
-}
+func (r *Registry) Ping(ctx context.Context) error { return r.call(ctx, PathPing, struct{}{}, nil) }
 
 // List implements registry.Connector.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {

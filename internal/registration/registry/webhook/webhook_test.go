@@ -174,9 +174,7 @@ func TestUnsettledEntriesAreListed(t *testing.T) {
 	}
 }
 
-func TestOptionsAreChecked(t *testing.T) {
-	registrytest.CheckAddresses(t, webhook.New)
-}
+func TestOptionsAreChecked(t *testing.T) { registrytest.CheckAddresses(t, webhook.New) }
 
 func FuzzDecode(f *testing.F) {
 	var body atomic.Pointer[string]

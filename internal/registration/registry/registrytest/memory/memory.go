@@ -50,9 +50,7 @@ type Registry struct {
 type Calls struct{ List, Apply, Ping int }
 
 // New returns an empty registry.
-func New() *Registry {
-	return &Registry{services: map[string]map[string]registry.Entry{}}
-}
+func New() *Registry { return &Registry{services: map[string]map[string]registry.Entry{}} }
 
 // Break makes every later call show the fault, until a Break with None.
 func (r *Registry) Break(fault Fault) {
