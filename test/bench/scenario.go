@@ -149,15 +149,13 @@ func timedScenario(n, sets int, restarts, latencies []time.Duration, pull time.D
 			steps = append(steps, step{name: "learn the distance", set: all.names()[0], others: others, replicas: n, version: sets * len(steps), old: n - n/10, distance: distance, hidden: true})
 		}
 		for _, restart := range restarts {
-			update := all
-			update.name = fmt.Sprintf("%s, restart %s", stepInPlace, restart)
+			name := fmt.Sprintf("%s, restart %s", stepInPlace, restart)
 			if pull > 0 {
-				update.name += fmt.Sprintf(", pull %s", pull)
+				name += fmt.Sprintf(", pull %s", pull)
 			}
-			update.name, update.others, update.version, update.do = update.name+away, others, sets*len(steps), oneByOne
-			update.create, update.hidden, update.bounded, update.timed = false, false, true, true
-			update.restart, update.pull, update.distance = restart, pull, distance
-			steps = append(steps, update)
+			steps = append(steps, step{
+				name: name + away, sets: sets, pods: n * sets, others: others, replicas: n, version: sets * len(steps), do: oneByOne, bounded: true, timed: true, restart: restart, pull: pull, distance: distance,
+			})
 		}
 	}
 	return steps
