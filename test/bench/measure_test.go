@@ -78,7 +78,7 @@ func TestSetsFarAway(t *testing.T) {
 	}
 }
 
-// Each pair of restart and latency is measured, in as many Pods of each size, and images come first: their
+// Each pair of restart and latency is measured with both sizes, as many Pods in all with either, and images come first: their
 // pull keeps no Pod out of service. The median is compared, since the watch may learn of a Pod's return sooner than of its leaving.
 func TestTimed(t *testing.T) {
 	const pull, restart, distance, each = 2 * time.Second, 300 * time.Millisecond, 50 * time.Millisecond, fewPods/2 + fewPods
@@ -95,7 +95,7 @@ func TestTimed(t *testing.T) {
 		}
 		got[r.restart.String()+" "+r.distance.String()] += r.size
 	}
-	checktest.Same(t, "Pods in each CloneSet", map[string]int{"50ms 0s": each, "300ms 0s": each, "50ms 50ms": each, "300ms 50ms": each}, got)
+	checktest.Same(t, "the sizes that were measured, together", map[string]int{"50ms 0s": each, "300ms 0s": each, "50ms 50ms": each, "300ms 50ms": each}, got)
 }
 
 // measure measures successfully, and checks what every measurement has.

@@ -138,7 +138,7 @@ func (o Options) scenario(t turn) []step {
 }
 
 // timedScenario updates so many CloneSets of n Pods each, one after another, once for each restart and
-// latency.
+// latency. No two of them ever run the same version: that of each is one more than that of the one before.
 func timedScenario(n, sets int, restarts, latencies []time.Duration, pull time.Duration) []step {
 	all, others := step{name: "scale out", sets: sets, create: true, pods: n * sets, replicas: n, version: sets - 1, hidden: true}, n*(sets-1)
 	steps := []step{all}

@@ -68,7 +68,7 @@ func Make(s *Snapshot) Plan {
 	return p.finish()
 }
 
-// spare are states of passes that have ended: in a large set they are most of what a pass allocates.
+// spare are states of passes that have ended, for the next ones: in a large set they are most of what a pass allocates.
 var spare = sync.Pool{New: func() any { return new([]podState) }}
 
 func newPass(s *Snapshot) *pass {
@@ -173,13 +173,13 @@ func (p *pass) problem(reason, format string, args ...any) {
 	}
 }
 
-// finish sorts the plan: Pods that come back precede those that leave. Where nothing is done, another
-// pass would decide the same: what is left undone waits for an event, or for the time to wake.
+// finish ends the pass and sorts the plan: Pods that come back precede those that leave. Where nothing is done,
+// another pass would decide the same: what is left undone waits for an event, or for the time to wake.
 func (p *pass) finish() Plan {
 	p.plan.More = p.plan.More && len(p.plan.Actions)+len(p.plan.Pulls) > 0
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
-	clear(p.states) // they would retain Pods
-	spare.Put(&p.states)
+	clear(p.states) // they would retain Pods; and a pointer into the pass, all of it
+	spare.Put(new(p.states))
 	return p.plan
 }
 
