@@ -79,10 +79,7 @@ func (r *Reconciler) provideClaim(
 	if apierrors.IsAlreadyExists(err) {
 		err = fmt.Errorf("%w: %s exists", errClaimTaken, manifest.GetName())
 	}
-	if err != nil {
-		return nil, err
-	}
-	return claim, nil
+	return claim, err
 }
 
 // deleteUnusedClaims deletes the claims created for an instance whose name turned out to be taken,

@@ -193,13 +193,9 @@ func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, o
 func withPromptDeletes(mgr ctrl.Manager) (client.Client, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return promptDeletes{next} })
-	c, err := client.New(config, client.Options{
+	return client.New(config, client.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), Cache: &client.CacheOptions{Reader: mgr.GetCache()},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-	return c, nil
 }
 
 // promptDeletes drops the header Retry-After when a Pod is deleted; the answer's body has

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,12 +45,8 @@ func asGolden(t *testing.T, pod *corev1.Pod) {
 	got, want := pod.DeepCopy(), &corev1.Pod{}
 	got.ResourceVersion, got.TypeMeta = "", metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	text, err := os.ReadFile("testdata/pull.yaml")
-	if err := errors.Join(err, yaml.UnmarshalStrict(text, want)); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("a pull Pod (-want +got):\n%s", diff)
-	}
+	checktest.NoError(t, errors.Join(err, yaml.UnmarshalStrict(text, want)))
+	checktest.Same(t, "a pull Pod", want, got)
 }
 
 // TestPullPods: a pull Pod pulls as the set's Pods do, is neither the set's nor an orphan, and
@@ -79,9 +74,7 @@ func TestPullPods(t *testing.T) {
 	hasNone(t, r, set, string(set.UID))
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
 	asGolden(t, pods[0])
-	if node := pods[1].Spec.NodeName; node != "n2" {
-		t.Errorf("another pull Pod on %s", node)
-	}
+	checktest.Same(t, "the node of the other pull Pod", "n2", pods[1].Spec.NodeName)
 	if err := r.pullImages(t.Context(), set, &plan.Plan{EndPulls: pods}); err != nil || exists(t, c, pods[0]) || exists(t, c, pods[1]) {
 		t.Errorf("pull Pods are left, %v", err)
 	}

@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -49,6 +48,8 @@ type memory struct {
 	// podInfos are what the last pass read of the Pods, as it left them, so that the next
 	// pass reads only Pods that have changed. An idle set has none.
 	podInfos []*plan.PodInfo
+	// revisions are those of the last pass; an idle set has none.
+	revisions *revisions
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
 	// returns are the Pods that come back beside the pass; events of Pods add to them.
@@ -105,17 +106,21 @@ func (m *memory) note(answer *apps.CloneSet) {
 	m.answer = answer
 }
 
-// newest returns the later of the cached set and the answer. It keeps the answer until
-// something later appears: a caller that passes the answer itself must not make the next
-// pass believe an older cache.
+// newest returns the later of the cached set and the answer, which it frees once the cache has it:
+// thousands of sets would keep megabytes. A caller that passes the answer itself must not make the
+// next pass believe an older cache.
 func (m *memory) newest(cached *apps.CloneSet) *apps.CloneSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	same := m.answer != nil && m.answer.UID == cached.UID
-	if !same || (m.answer.ResourceVersion != cached.ResourceVersion && !kube.Newer(m.answer, cached)) {
+	answer := m.answer
+	if answer == nil || answer.UID != cached.UID || kube.Newer(cached, answer) {
+		m.answer = nil
+		return cached
+	}
+	if answer != cached && answer.ResourceVersion == cached.ResourceVersion {
 		m.answer = nil
 	}
-	return cmp.Or(m.answer, cached)
+	return answer
 }
 
 // noteDeletion keeps that the Pod of an instance is to go, and its claims after it.

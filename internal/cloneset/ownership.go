@@ -31,7 +31,7 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *
 	if err := r.adoptRevisions(ctx, set, selector); err != nil {
 		return err
 	}
-	if err := r.adoptOrphans(ctx, set, selector); err != nil {
+	if err := r.adoptOrphans(ctx, set); err != nil {
 		return err
 	}
 	pods, err := r.ownPods(ctx, set, s.Now)
@@ -50,9 +50,9 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
 // Pods of other owners.
-func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet, selector labels.Selector) error {
-	return adoptEach(ctx, set, r.ListPods, func(pod *corev1.Pod) bool { return adoptable(pod, selector) },
-		func(pod *corev1.Pod) (*corev1.Pod, error) { return r.adoptPod(ctx, set, selector, pod) })
+func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
+	return adoptEach(ctx, set, r.ListPods, func(pod *corev1.Pod) bool { return adoptable(set, pod) },
+		func(pod *corev1.Pod) (*corev1.Pod, error) { return r.adoptPod(ctx, set, pod) })
 }
 
 // adoptEach adopts the ownerless objects of the set's namespace that fit.
@@ -80,19 +80,19 @@ func selectorOf(set *apps.CloneSet) (labels.Selector, error) {
 	return selector, nil
 }
 
-func adoptable(pod *corev1.Pod, selector labels.Selector) bool {
-	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selector.Matches(labels.Set(pod.Labels))
+func adoptable(set *apps.CloneSet, pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selects(set, pod.Labels)
 }
 
 // adoptPod adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
 // the time, and such a change does not trigger another pass.
-func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, selector labels.Selector, pod *corev1.Pod) (*corev1.Pod, error) {
+func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) (*corev1.Pod, error) {
 	adopted, err := adopt(ctx, r, r.pods, set, pod)
 	if !apierrors.IsConflict(err) {
 		return adopted, err
 	}
 	live, exists, err := getLive(ctx, r.Reader, pod)
-	if err != nil || !exists || !adoptable(live, selector) {
+	if err != nil || !exists || !adoptable(set, live) {
 		return nil, err // otherwise the watch reports the change, and triggers another pass
 	}
 	return adopt(ctx, r, r.pods, set, live)

@@ -105,9 +105,10 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	counts, blocked := plan.Review(left, decided.Waits...)
 	// Nothing was to be done and nothing is outstanding: no Pod is terminating either.
 	idle := counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
-	r.memory(keyOf(set)).podInfos = left.PodInfos
+	m := r.memory(keyOf(set))
+	m.podInfos = left.PodInfos
 	if idle {
-		r.memory(keyOf(set)).podInfos = nil // they would retain Pod versions that the cache no longer holds
+		m.podInfos, m.revisions = nil, nil // they would retain versions that the cache no longer holds
 	}
 	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
@@ -230,7 +231,7 @@ func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
 }
 
 // observe reads everything else that a plan is made from. It writes nothing.
-func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, known *revisions) (err error) {
+func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, known *revisions) error {
 	last := ""
 	for _, pod := range s.PodInfos {
 		if pod.Revision() == last {
@@ -241,22 +242,17 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Sn
 			return err
 		}
 	}
-	if s.ReleasedInstances, err = r.releasedInstances(ctx, set, s.Pods, s.Claims); err != nil {
-		return err
-	}
-	if s.Nodes, err = r.nodeLabels(ctx, s.Spec.Spread, s.Pods); err != nil {
-		return err
-	}
-	if s.GoingNodes, err = r.goingNodes(ctx, &s.Spec); err != nil {
-		return err
-	}
+	var failed [3]error
+	s.ReleasedInstances, failed[0] = r.releasedInstances(ctx, set, s.Pods, s.Claims)
+	s.Nodes, failed[1] = r.nodeLabels(ctx, s.Spec.Spread, s.Pods)
+	s.GoingNodes, failed[2] = r.goingNodes(ctx, &s.Spec)
 	m := r.memory(keyOf(set))
 	s.Starts, s.NoResize = r.starts(len(s.Pods)), r.Options.NoResize
 	s.ExcludePreparingDelete = set.Labels[apps.LabelScalingExcludePreparingDelete] == "true"
-	s.Current, s.Update, s.Revisions = known.current, known.update, known.byHash
+	s.Current, s.Update, s.Revisions, s.Changes = known.current, known.update, known.byHash, known.changes
 	s.Deferred, s.DeletedInstances = m.deferrals.observed(s.Pods), m.deletedInstances(set, s.Pods, s.Claims)
 	s.Drained = m.drained(s.PodInfos, r.Clock.Now()) // what was read after the pass began counts from when it was read, not earlier
-	return nil
+	return errors.Join(failed[:]...)
 }
 
 // ownPods returns the set's Pods. It relists them first if an answer was lost.

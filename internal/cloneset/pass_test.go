@@ -93,9 +93,7 @@ func TestLateFailures(t *testing.T) {
 			if !errors.Is(err, broken) {
 				t.Errorf("error %v: it is not tried again", err)
 			}
-			if written := set.Status.Replicas == 1; written != test.status {
-				t.Errorf("status %+v", set.Status)
-			}
+			checktest.Same(t, "the status is written", test.status, set.Status.Replicas == 1)
 			if !slices.Contains(reasons, "Normal SuccessfulCreate") {
 				t.Errorf("events %q", reasons)
 			}

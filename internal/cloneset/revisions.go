@@ -37,39 +37,66 @@ type revisions struct {
 	gone map[string]bool
 	// collisions is the set's new collision count.
 	collisions int32
+	// changes are the ways to the update revision that plans have worked out.
+	changes plan.Changes
+	// set, generation and listed are what they were read from.
+	set        types.UID
+	generation int64
+	listed     []*appsv1.ControllerRevision
 }
 
 // labelRevisionHash is the label by which Kubernetes finds a ControllerRevision.
 const labelRevisionHash = "controller.kubernetes.io/hash"
 
 // syncRevisions reads the set's ControllerRevisions and ensures that one holds the
-// template.
+// template. While nothing changes, the passes of a rollout share what the first one read.
 func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
 	objects, err := listOwned(ctx, r.Reader, r.revisions, r.listRevisions, set, r.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
-	out := &revisions{
-		byHash: map[string]*revision.Revision{}, gone: map[string]bool{}, collisions: ptr.Deref(set.Status.CollisionCount, 0),
+	m := r.memory(keyOf(set))
+	if !m.revisions.readFrom(set, objects) {
+		read, err := r.readRevisions(ctx, set, objects)
+		if err != nil {
+			return nil, err
+		}
+		m.revisions = read
 	}
-	for _, object := range objects {
-		out.add(object)
-	}
-	template, err := rawTemplate(set)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.findUpdate(ctx, set, out, template); err != nil {
-		return nil, err
-	}
-	if err := r.findRevision(ctx, set, out, set.Status.CurrentRevision); err != nil {
+	out := *m.revisions
+	out.byHash = maps.Clone(out.byHash) // a Pod that returns may read those of the last pass
+	if err := r.findRevision(ctx, set, &out, set.Status.CurrentRevision); err != nil {
 		return nil, err
 	}
 	out.current = out.byHash[revision.Short(set.Status.CurrentRevision)]
 	if out.current == nil || out.current.Template == nil {
 		out.current = out.update
 	}
-	return out, nil
+	return &out, nil
+}
+
+// readRevisions reads ControllerRevisions, and finds or creates the one that holds the template.
+func (r *Reconciler) readRevisions(ctx context.Context, set *apps.CloneSet, objects []*appsv1.ControllerRevision) (*revisions, error) {
+	out := &revisions{
+		byHash: map[string]*revision.Revision{}, gone: map[string]bool{}, collisions: ptr.Deref(set.Status.CollisionCount, 0),
+		changes: plan.Changes{}, set: set.UID, generation: set.Generation, listed: objects,
+	}
+	for _, object := range objects {
+		out.add(object)
+	}
+	template, err := revision.Decode(set.Spec.Template.Raw())
+	if err != nil {
+		return nil, fmt.Errorf("spec.template: %w", err)
+	}
+	return out, r.findUpdate(ctx, set, out, template)
+}
+
+// readFrom reports whether they were read from these objects, for the set's present template.
+func (v *revisions) readFrom(set *apps.CloneSet, objects []*appsv1.ControllerRevision) bool {
+	return v != nil && v.set == set.UID && v.generation == set.Generation && v.collisions == ptr.Deref(set.Status.CollisionCount, 0) &&
+		slices.EqualFunc(v.listed, objects, func(a, b *appsv1.ControllerRevision) bool {
+			return a.UID == b.UID && a.ResourceVersion == b.ResourceVersion
+		})
 }
 
 // add reads a ControllerRevision.
@@ -78,15 +105,6 @@ func (v *revisions) add(object *appsv1.ControllerRevision) *revision.Revision {
 	v.byHash[revision.Short(object.Name)] = found
 	v.objects = append(v.objects, object)
 	return found
-}
-
-// rawTemplate is the set's template as its author wrote it.
-func rawTemplate(set *apps.CloneSet) (map[string]any, error) {
-	template, err := revision.Decode(set.Spec.Template.Raw())
-	if err != nil {
-		return nil, fmt.Errorf("spec.template: %w", err)
-	}
-	return template, nil
 }
 
 func (r *Reconciler) findUpdate(ctx context.Context, set *apps.CloneSet, known *revisions, template map[string]any) error {

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -129,8 +128,9 @@ func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 				t.Fatalf("a revision was made of %s, and then: %v", server.set.Spec.Template.Raw(), err)
 			}
 			return
-		case err != nil:
-			return // no template: not decoded
+		case err != nil: // no template: not decoded
+			checktest.Says(t, "the error", err, "spec.template: ")
+			return
 		}
 		if server.made > before+1 || (pass == 1 && known.update.Name != name) {
 			t.Fatalf("%d revisions of %s: %s, then %s", server.made-before, server.set.Spec.Template.Raw(), name, known.update.Name)
@@ -172,9 +172,8 @@ func TestRevisionNameTaken(t *testing.T) {
 				return
 			}
 			checktest.NoError(t, err)
-			if known.update.Name != "web-"+revision.Hash(template, test.collisions) || known.collisions != test.collisions {
-				t.Errorf("revision %s with %d collisions", known.update.Name, known.collisions)
-			}
+			checktest.Same(t, "the revision", "web-"+revision.Hash(template, test.collisions), known.update.Name)
+			checktest.Same(t, "collisions", test.collisions, known.collisions)
 		})
 	}
 }
@@ -229,6 +228,31 @@ func TestLostRevisionIsAskedForOnce(t *testing.T) {
 	checktest.Same(t, "how often it asked", 1, server.gets)
 }
 
+// TestRevisionsAreReadOnce after each change of the set or of a revision.
+func TestRevisionsAreReadOnce(t *testing.T) {
+	set := web()
+	server, r, _ := newRevisionServer(t, set)
+	known := checktest.Must(r.syncRevisions(t.Context(), set))(t)
+	for what, change := range []func(*appsv1.ControllerRevision) error{
+		func(*appsv1.ControllerRevision) error { set.Generation++; return nil },
+		func(*appsv1.ControllerRevision) error { set.Status.CollisionCount = new(int32(1)); return nil },
+		func(now *appsv1.ControllerRevision) error {
+			now.Labels["x"] = "y"
+			return server.Update(t.Context(), now)
+		},
+		func(now *appsv1.ControllerRevision) error { return server.Delete(t.Context(), now) },
+	} {
+		checktest.NoError(t, change(read(t, server, known.objects[0])))
+		var last [3]*revision.Revision
+		for i := range last {
+			last[i], known = known.update, checktest.Must(r.syncRevisions(t.Context(), set))(t)
+		}
+		if last[0] == last[2] || last[2] != known.update {
+			t.Errorf("change %d: %v, then %p", what, last, known.update)
+		}
+	}
+}
+
 // TestRollbackOfAnOldCache: a revision becomes the newest again only for the template
 // that the API server has, and the API server's version counts from then on.
 func TestRollbackOfAnOldCache(t *testing.T) {
@@ -260,7 +284,7 @@ func adopted(t *testing.T, seen, live *apps.CloneSet, object client.Object) bool
 	c := server(t, live, object)
 	r, _ := reconcilerOn(c)
 	selector := checktest.Must(selectorOf(seen))(t)
-	checktest.NoError(t, errors.Join(r.adoptOrphans(t.Context(), seen, selector), r.adoptRevisions(t.Context(), seen, selector)))
+	checktest.NoError(t, errors.Join(r.adoptOrphans(t.Context(), seen), r.adoptRevisions(t.Context(), seen, selector)))
 	return metav1.IsControlledBy(read(t, c, object), seen)
 }
 
@@ -375,7 +399,7 @@ func TestAdoptionOfAChangedPod(t *testing.T) {
 				})
 			}
 			r, _ := reconcilerOn(beforePatch(live, calls...))
-			_, err := r.adoptPod(t.Context(), read(t, live, set), labels.SelectorFromSet(labels.Set{"app": "web"}), read(t, live, pod))
+			_, err := r.adoptPod(t.Context(), read(t, live, set), read(t, live, pod))
 			if (err != nil) != test.fail {
 				t.Fatal(err)
 			}

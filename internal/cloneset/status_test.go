@@ -264,9 +264,8 @@ func TestBlockedIsReportedOnce(t *testing.T) {
 		{nil, 1}, {atPreDelete("b", longWait), 2}, {atPreDelete("b", longWait), 2}, {atPreDelete("b", longWait+time.Minute), 3},
 		{stuck("ImagePullBackOff", longWait-time.Second), 3}, {stuck("ImagePullBackOff", longWait), 4}, {stuck("CrashLoopBackOff", longWait), 4}, {other, 5},
 	} {
-		if r.recordBlocked(web(), step.blocked, now); len(events.reasons) != step.want {
-			t.Errorf("after pass %d: %d events, want %d", i+1, len(events.reasons), step.want)
-		}
+		r.recordBlocked(web(), step.blocked, now)
+		checktest.Same(t, fmt.Sprint("events after pass ", i+1), step.want, len(events.reasons))
 	}
 }
 

@@ -122,9 +122,7 @@ func TestListsAreKeptWhileThereIsRoom(t *testing.T) {
 		entries   int
 		kept      bool
 	}{{"a", most - 10, true}, {"b", 20, false}, {"b", 5, true}, {"a", 10, true}, {"b", most - 100, true}, {"a", 200, false}, {"b", 0, false}, {"a", 200, true}} {
-		if kept := listed(step.namespace, step.entries); kept != step.kept {
-			t.Errorf("step %d, %+v: kept is %t", i, step, kept)
-		}
+		checktest.Same(t, fmt.Sprint("kept after step ", i), step.kept, listed(step.namespace, step.entries))
 	}
 }
 
@@ -143,9 +141,7 @@ func TestOverlayCoversALaggingCache(t *testing.T) {
 		if have := pods[0].ResourceVersion; have != want || pods[1].UID != "b" {
 			t.Errorf("a cache at version %s shows %s, want %s", cached, have, want)
 		}
-		if kept := len(left) == 1; kept != (want != cached) {
-			t.Errorf("a cache at version %s: %d answers are kept", cached, len(left))
-		}
+		checktest.Same(t, "an answer is kept, with a cache at version "+cached, want != cached, len(left) == 1)
 	}
 }
 

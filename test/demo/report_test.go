@@ -183,9 +183,7 @@ func TestSettledAt(t *testing.T) {
 		b.is(aPod("web-a"))
 		b.joins(true)
 		c.change(b)
-		if got := b.settledAt(aSet(), 1, 2); got != c.want {
-			t.Errorf("%s: settledAt = %t, want %t; %v", name, got, c.want, b.waitingFor())
-		}
+		checktest.Same(t, name, c.want, b.settledAt(aSet(), 1, 2))
 	}
 }
 

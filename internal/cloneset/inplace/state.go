@@ -5,7 +5,6 @@ package inplace
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -16,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	kjson "sigs.k8s.io/json"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
@@ -93,7 +93,10 @@ func ParseState(annotation string) (State, error) {
 	if annotation == "" {
 		return state, nil
 	}
-	err := errors.Join(json.Unmarshal([]byte(annotation), &state), json.Unmarshal([]byte(annotation), &state.others))
+	unknown, err := kjson.UnmarshalStrict([]byte(annotation), &state)
+	if err == nil && len(unknown) > 0 { // else once is enough: most of what a pass reads of a Pod is this
+		err = json.Unmarshal([]byte(annotation), &state.others)
+	}
 	if err != nil {
 		return State{}, fmt.Errorf("annotation %s: %w", apps.AnnotationInPlaceUpdateState, err)
 	}

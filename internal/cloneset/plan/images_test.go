@@ -83,8 +83,6 @@ func TestReadPull(t *testing.T) {
 		}
 		spec := checktest.Must(SpecOf(set))(t)
 		got := fmt.Sprintf("{%v %v %v %v}", spec.Pull.Off, spec.Pull.Parallel, spec.Pull.Ready, spec.Pull.Timeout)
-		if got = strings.ReplaceAll(got, "&", ""); got != want {
-			t.Errorf("%s: %s, want %s", said, got, want)
-		}
+		checktest.Same(t, said, want, strings.ReplaceAll(got, "&", ""))
 	}
 }

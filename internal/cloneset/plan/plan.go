@@ -42,8 +42,7 @@ type pass struct {
 	// instances are those that have claims, in the order of their ids.
 	instances []*instance
 	byID      map[string]*instance
-	// changes are the ways to the update revision, by the hash of the old one.
-	changes map[string]func() (*inplace.Change, error)
+	changes   Changes
 }
 
 // Make decides what the set needs next.
@@ -72,7 +71,10 @@ func Make(s *Snapshot) Plan {
 var spare = sync.Pool{New: func() any { return new([]podState) }}
 
 func newPass(s *Snapshot) *pass {
-	p := &pass{Snapshot: s, named: sets.New(s.Spec.PodsToDelete...), changes: map[string]func() (*inplace.Change, error){}}
+	p := &pass{Snapshot: s, named: sets.New(s.Spec.PodsToDelete...), changes: s.Changes}
+	if p.changes == nil {
+		p.changes = Changes{}
+	}
 	p.states = slices.Grow((*spare.Get().(*[]podState))[:0], len(s.Pods))[:len(s.Pods)]
 	p.pods = make([]*podState, 0, len(s.Pods))
 	for i := range s.Pods {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
@@ -50,6 +51,8 @@ type Snapshot struct {
 	NoResize bool
 	// Revisions are the known revisions by hash, including Current and Update.
 	Revisions map[string]*revision.Revision
+	// Changes are those of earlier plans with the same revisions; a plan adds its own. Optional.
+	Changes Changes
 	// Drained is since when Pods are known to be out of service for an update: later than
 	// their conditions say, if the API server was slow. For a Pod that is missing here,
 	// its condition counts.
@@ -84,6 +87,9 @@ type Snapshot struct {
 	// updates. 0 means no bound.
 	Starts int
 }
+
+// Changes are the ways to the update revision, by the hash of the old one.
+type Changes map[string]func() (*inplace.Change, error)
 
 // DefaultStarts is Snapshot.Starts of a controller that does not know its API server yet.
 const DefaultStarts = 32

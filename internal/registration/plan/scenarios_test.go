@@ -505,9 +505,7 @@ func TestLongTextsAreCut(t *testing.T) {
 			cut++
 		}
 	}
-	if cut != 5 {
-		t.Errorf("of %d texts %d are cut, want 5", len(texts), cut)
-	}
+	checktest.Same(t, "how many texts are cut", 5, cut)
 }
 
 // textsOf are the texts that are written to objects, with how long each may be.

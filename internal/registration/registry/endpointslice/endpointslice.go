@@ -126,10 +126,7 @@ func (r *Registry) slices(ctx context.Context, service string) (*discoveryv1.End
 	var list discoveryv1.EndpointSliceList
 	err := r.options.Reader.List(ctx, &list, client.InNamespace(r.options.Namespace),
 		client.MatchingLabels{r.options.ServiceLabel: service})
-	if err != nil {
-		return nil, Typed(ctx, err)
-	}
-	return &list, nil
+	return &list, Typed(ctx, err)
 }
 
 // Typed marks an error of the API server. An error not known to be permanent is

@@ -126,10 +126,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 // backend is empty.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	views, err := r.look(ctx, service)
-	if err != nil {
-		return nil, err
-	}
-	return registry.Entries(views, view.asEntry), nil
+	return registry.Entries(views, view.asEntry), err
 }
 
 // Close implements registry.Connector. There is nothing to free.

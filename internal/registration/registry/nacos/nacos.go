@@ -90,10 +90,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 // other clusters of the service are not listed.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	instances, err := r.read(ctx, service)
-	if err != nil {
-		return nil, err
-	}
-	return registry.Entries(identify(instances), listed.asEntry), nil
+	return registry.Entries(identify(instances), listed.asEntry), err
 }
 
 // read returns the service's instances.

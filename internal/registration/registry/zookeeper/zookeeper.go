@@ -123,10 +123,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		nodes, err = r.read(ctx, conn, service)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return registry.Entries(nodes, node.asEntry), nil
+	return registry.Entries(nodes, node.asEntry), err
 }
 
 // Close implements registry.Connector.
