@@ -75,9 +75,7 @@ func (s *session) after(ctx context.Context, set *apps.CloneSet) error {
 func done(w *view.Workload) bool { return w.Phase == view.PhaseDone || w.Phase == view.PhasePaused }
 
 func pauseCommand(s *session, name string) *cobra.Command {
-	return s.changes(s.onCloneSet(name, func(ctx context.Context, set *apps.CloneSet) error {
-		return s.pause(ctx, set, name == "pause")
-	}))
+	return s.changes(s.onCloneSet(name, func(ctx context.Context, set *apps.CloneSet) error { return s.pause(ctx, set, name == "pause") }))
 }
 
 func (s *session) pause(ctx context.Context, set *apps.CloneSet, pause bool) error {
@@ -153,9 +151,7 @@ func find(set *apps.CloneSet, all []*appsv1.ControllerRevision, wanted string) (
 
 func undoCommand(s *session) *cobra.Command {
 	var to string
-	command := s.changes(s.onCloneSet("undo", func(ctx context.Context, set *apps.CloneSet) error {
-		return s.undo(ctx, set, to)
-	}))
+	command := s.changes(s.onCloneSet("undo", func(ctx context.Context, set *apps.CloneSet) error { return s.undo(ctx, set, to) }))
 	command.Flags().StringVar(&to, "to-revision", "", "`number` or name of the revision; default: the one before")
 	completesFlag(command, "to-revision", s.ofCloneSet(s.revisionNumbers))
 	return command

@@ -90,9 +90,7 @@ func (r *Reviewer) ofRequest(ctx context.Context, request *http.Request) (int, e
 	}
 	ask := authorizationv1.NonResourceAttributes{Path: request.URL.Path, Verb: strings.ToLower(request.Method)}
 	hash := sha256.Sum256([]byte(token))
-	return remembered(r, [3]string{string(hash[:]), ask.Path, ask.Verb}, func() (int, error) {
-		return r.ofToken(ctx, token, ask)
-	})
+	return remembered(r, [3]string{string(hash[:]), ask.Path, ask.Verb}, func() (int, error) { return r.ofToken(ctx, token, ask) })
 }
 
 // remembered is the answer to a question that may have been asked lately.

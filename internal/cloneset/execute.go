@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // outcome is the result of one action.
@@ -30,6 +32,8 @@ type outcome struct {
 	err error
 	// beside means that it was done beside the passes: its events may be over when a pass learns of it.
 	beside bool
+	// rest does more of the action, which has no result before that; nil if it has ended.
+	rest func() outcome
 }
 
 // conflicted reports whether the action did not happen because the Pod changed after it was
@@ -60,17 +64,17 @@ func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest
 // those of both; a later pass learns of returns that have not ended then.
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
 	back := &r.memory(keyOf(set)).returns
-	left := back.open(set, s, decided.Actions, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	left := back.open(set, s, decided.Actions, r.pods, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	outcomes := r.act(ctx, set, left, decided.More)
 	decided.More = decided.More || len(left) < len(decided.Actions) // what is left out is decided again
 	decided.Actions = left
-	outcomes := r.act(ctx, set, decided.Actions)
 	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
 }
 
 // act runs the actions in parallel, started in their order. Creates start slowly
 // (one, two, four, …) and stop at the first refusal: what refuses one of them refuses
-// them all.
-func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
+// them all. If another pass follows, it need not wait for the end of the last ones: see inParallel.
+func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan.Action, more bool) []outcome {
 	var outcomes []outcome
 	for len(actions) > 0 {
 		count := 0
@@ -80,7 +84,7 @@ func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan
 		part := actions[:count]
 		actions = actions[count:]
 		if part[0].Verb != plan.Create {
-			outcomes = append(outcomes, r.inParallel(ctx, set, part)...)
+			outcomes = append(outcomes, r.inParallel(ctx, set, part, more)...)
 			continue
 		}
 		for batch := 1; len(part) > 0; batch *= 2 {
@@ -88,7 +92,7 @@ func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan
 			for part[size-1].Revision != part[0].Revision {
 				size-- // Pods that the partition keeps come first, and must succeed first
 			}
-			done := r.inParallel(ctx, set, part[:size])
+			done := r.inParallel(ctx, set, part[:size], false)
 			outcomes = append(outcomes, done...)
 			part = part[size:]
 			if slices.ContainsFunc(done, func(o outcome) bool { return o.err != nil }) {
@@ -108,22 +112,31 @@ const startsShare = 100
 // back beside it.
 func (r *Reconciler) starts(pods int) int { return max(4*r.Width.Now(), pods/startsShare) }
 
-func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action) []outcome {
+// inParallel runs actions. If more are to be planned, it returns when the first write of each has been
+// answered, and what is left goes on beside the next pass, which sees these Pods out of service. Far from
+// the API server, few writes would be under way otherwise whenever a pass ends.
+func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action, more bool) []outcome {
 	r.metrics.parallel.Set(float64(r.Width.Now()))
-	outcomes := make([]outcome, len(actions))
+	outcomes, begun := make([]outcome, len(actions)), atomic.Int32{}
 	back := &r.memory(keyOf(set)).returns
 	// Two Pods that come back take the room of one other. If each took its own, Pods that left together
 	// would hold up all others when they return, and the rollout would go on in waves.
 	room := func() int { return max(r.Width.Now()-int(back.workers.Load())/2, 1) }
 	r.Each(room, len(actions), func(i int) {
-		outcomes[i] = r.perform(ctx, set, actions[i])
-		if seen := back.ended(&actions[i]); seen != nil {
-			r.returned(seen) // it may be ready before the answer to the write that restarts it
+		begun.Add(1)
+		o := r.perform(ctx, set, actions[i])
+		if outcomes[i] = o; o.rest != nil && more && int(begun.Load()) == len(actions) {
+			back.mu.Lock()
+			r.queue(back, func() outcome { return r.end(back, o) })
+			back.mu.Unlock()
+		} else {
+			outcomes[i] = r.end(back, o)
 		}
 	})
-	return outcomes
+	return list.Only(outcomes, func(o outcome) bool { return o.rest == nil })
 }
 
+// perform begins an action, which has ended if it has no rest.
 func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) outcome {
 	switch a.Verb {
 	case plan.Create:
@@ -137,8 +150,7 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 		_, err := r.provide(ctx, set, a.Instance, r.findClaim)
 		return outcome{action: a, err: err}
 	}
-	pod, err := r.changePod(ctx, set, a)
-	return outcome{action: a, pod: pod, err: err}
+	return r.changePod(ctx, set, a, a.Pod, write.Subresources())
 }
 
 // idTries bounds how often another name is tried after one that is taken.
@@ -214,20 +226,22 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 
 // changePod writes what an action changes of a Pod, each step on top of the answer to the one
 // before, whatever the cache shows.
-func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action) (*corev1.Pod, error) {
-	pod := a.Pod
-	for _, subresource := range write.Subresources() {
+func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action, pod *corev1.Pod, steps []string) outcome {
+	for i, subresource := range steps {
 		var written *corev1.Pod
 		err := r.retryUnchanged(ctx, set, pod, func(observed *corev1.Pod) (err error) {
 			written, err = r.writePod(ctx, set, observed, a, subresource)
 			return err
 		})
 		if err != nil {
-			return pod, fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)
+			return outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)}
+		}
+		if written != pod && a.Verb != plan.Move { // which is one write
+			return outcome{rest: func() outcome { return r.changePod(ctx, set, a, written, steps[i+1:]) }}
 		}
 		pod = written
 	}
-	return pod, nil
+	return outcome{action: a, pod: pod}
 }
 
 // retryUnchanged runs a write. On a conflict it reads the Pod from the API server. If

@@ -153,9 +153,8 @@ func TestResizePatch(t *testing.T) {
 		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // whoever changed it since did so on purpose
 	} {
 		pod := resizing(edit)
-		if _, data := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now); data != nil {
-			t.Errorf("%s: patch %s", name, data)
-		}
+		_, data := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now)
+		checktest.Same(t, "a patch, "+name, "", string(data))
 	}
 }
 

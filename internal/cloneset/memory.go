@@ -3,6 +3,7 @@
 package cloneset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -80,7 +80,8 @@ func (r *Reconciler) memory(set types.NamespacedName) *memory {
 	value, known := r.memories.Load(set)
 	if !known {
 		value, _ = r.memories.LoadOrStore(set, &memory{
-			deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{}, returns: returns{returning: sets.Set[types.UID]{}},
+			deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{},
+			returns: returns{busy: map[types.UID]*corev1.Pod{}},
 		})
 	}
 	return value.(*memory)
@@ -106,21 +107,17 @@ func (m *memory) note(answer *apps.CloneSet) {
 	m.answer = answer
 }
 
-// newest returns the later of the cached set and the answer, which it frees once the cache has it:
-// thousands of sets would keep megabytes. A caller that passes the answer itself must not make the
-// next pass believe an older cache.
+// newest returns the later of the cached set and the answer. It keeps the answer until
+// something later appears: a caller that passes the answer itself must not make the next
+// pass believe an older cache.
 func (m *memory) newest(cached *apps.CloneSet) *apps.CloneSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	answer := m.answer
-	if answer == nil || answer.UID != cached.UID || kube.Newer(cached, answer) {
-		m.answer = nil
-		return cached
-	}
-	if answer != cached && answer.ResourceVersion == cached.ResourceVersion {
+	same := m.answer != nil && m.answer.UID == cached.UID
+	if !same || (m.answer.ResourceVersion != cached.ResourceVersion && !kube.Newer(m.answer, cached)) {
 		m.answer = nil
 	}
-	return answer
+	return cmp.Or(m.answer, cached)
 }
 
 // noteDeletion keeps that the Pod of an instance is to go, and its claims after it.

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -29,12 +28,10 @@ type returns struct {
 	set      types.UID
 	perform  func(plan.Action) outcome
 	selector labels.Selector
-	// acting are the Pods that an action of the pass concerns that has not ended, each as the last
-	// event since it began has shown it, or nil.
-	acting map[types.UID]*corev1.Pod
-	// returning are the Pods that come back, until a pass has learned what came of it.
-	returning sets.Set[types.UID]
-	// begin are the returns that nobody has begun, workers how many do them, and waits wait for those.
+	// busy are the Pods that an action concerns which has not ended, of a pass or beside it, each as the
+	// last event since it began has shown it, or nil.
+	busy map[types.UID]*corev1.Pod
+	// begin is what nobody has begun, workers are how many do it, and waits wait for those.
 	begin    []func() outcome
 	workers  atomic.Int32
 	waits    []func()
@@ -42,19 +39,24 @@ type returns struct {
 }
 
 // open begins to accept a set's Pods by a new snapshot, except those that the actions of the pass
-// concern, until each has ended. It leaves out actions on Pods that come back already: those would do
-// the same, or are decided again in the next pass.
-func (b *returns) open(set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action, perform func(plan.Action) outcome) (left []plan.Action) {
+// concern, until each has ended. It leaves out actions on Pods that have been written, or are, since the
+// pass read them: those would do the same, or are decided again in the next pass.
+func (b *returns) open(
+	set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action, written *overlay[*corev1.Pod], perform func(plan.Action) outcome,
+) (left []plan.Action) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.set, b.snapshot, b.perform, b.acting = set.UID, s, perform, map[types.UID]*corev1.Pod{}
+	b.set, b.snapshot, b.perform = set.UID, s, perform
 	b.selector, _ = selectorOf(set) // unreadable only if the set is being deleted: then no Pod returns
 	return slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
-		if a.Pod == nil || b.returning.Has(a.Pod.UID) {
-			return a.Pod != nil
+		if a.Pod == nil {
+			return false
 		}
-		b.acting[a.Pod.UID] = nil
-		return false
+		_, busy := b.busy[a.Pod.UID]
+		if busy = busy || written.newest(set.UID, a.Pod) != a.Pod; !busy {
+			b.busy[a.Pod.UID] = nil
+		}
+		return busy
 	})
 }
 
@@ -64,8 +66,8 @@ func (b *returns) ended(a *plan.Action) (seen *corev1.Pod) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if a.Pod != nil {
-		seen = b.acting[a.Pod.UID]
-		delete(b.acting, a.Pod.UID)
+		seen = b.busy[a.Pod.UID]
+		delete(b.busy, a.Pod.UID)
 	}
 	return seen
 }
@@ -73,24 +75,19 @@ func (b *returns) ended(a *plan.Action) (seen *corev1.Pod) {
 // learn returns what came of the returns that have ended, after those that are under way if it is
 // to wait for them.
 func (b *returns) learn(wait bool) []outcome {
+	var waits []func()
 	b.mu.Lock()
-	waits := b.waits
 	if wait || b.workers.Load() == 0 {
-		b.waits = nil
+		waits, b.waits = b.waits, nil
 	}
 	b.mu.Unlock()
-	if wait {
-		for _, end := range waits {
-			end()
-		}
+	for _, end := range waits {
+		end()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	outcomes := b.outcomes
 	b.outcomes = nil
-	for _, o := range outcomes {
-		b.returning.Delete(o.action.Pod.UID)
-	}
 	return outcomes
 }
 
@@ -102,21 +99,17 @@ func (b *returns) shut(decided *plan.Plan) {
 	if len(decided.Actions) == 0 {
 		b.snapshot = nil
 	}
-	decided.More = decided.More || len(b.returning) > 0
+	decided.More = decided.More || len(b.busy)+len(b.outcomes) > 0
 }
 
 // accepts reports whether a Pod that has changed is to be looked at now. One that an action of the pass
 // concerns will be.
 func (b *returns) accepts(set types.UID, pod *corev1.Pod) bool {
-	_, acts := b.acting[pod.UID]
-	switch {
-	case b.set != set || b.returning.Has(pod.UID):
-	case acts:
-		b.acting[pod.UID] = pod
-	default:
-		return b.snapshot != nil
+	if _, busy := b.busy[pod.UID]; busy {
+		b.busy[pod.UID] = pod
+		return false
 	}
-	return false
+	return b.set == set && b.snapshot != nil
 }
 
 // next does a return, for one of at most so many that do them, and reports whether there was one.
@@ -161,9 +154,26 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 		return
 	}
 	r.metrics.planned(&action)
-	b.returning.Insert(pod.UID)
+	b.busy[pod.UID] = nil
 	perform := b.perform
-	b.begin = append(b.begin, func() outcome { return perform(action) })
+	r.queue(b, func() outcome { return r.end(b, perform(action)) })
+}
+
+// end does what is left of an action, and then looks at its Pod, if an event has told of that meanwhile: it
+// may be ready before the answer to the write that restarts it.
+func (r *Reconciler) end(b *returns, o outcome) outcome {
+	for o.rest != nil {
+		o = o.rest()
+	}
+	if seen := b.ended(&o.action); seen != nil {
+		r.returned(seen)
+	}
+	return o
+}
+
+// queue has something done beside the passes; the caller holds the lock.
+func (r *Reconciler) queue(b *returns, do func() outcome) {
+	b.begin = append(b.begin, do)
 	if int(b.workers.Load()) >= r.Width.Now() {
 		return
 	}

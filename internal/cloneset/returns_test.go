@@ -21,7 +21,9 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // returning is a set of three Pods that return once they are bound to a node. Writes to those with
@@ -160,7 +162,7 @@ func TestInvalidSetReturnsNobody(t *testing.T) {
 	checktest.NoError(t, r.c.Update(t.Context(), set))
 	_ = r.pass(t)
 	r.bind(t, r.pods[0])
-	checktest.Same(t, "returns under way", 0, len(r.memory(keyOf(r.set)).returns.returning))
+	checktest.Same(t, "returns under way", 0, len(r.memory(keyOf(r.set)).returns.busy))
 }
 
 // TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
@@ -183,7 +185,7 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 }
 
 // TestReturnOutlastsPass: a pass does not wait for a return beside it. The next one leaves the Pod
-// alone, and only one with nothing else to do waits, and fails if the return has failed.
+// alone, and only one with nothing else to do waits for it. One that learns of a failure fails.
 func TestReturnOutlastsPass(t *testing.T) {
 	r := returningSet(t, 0, 1)
 	r.place(t, r.pods[0])
@@ -199,10 +201,33 @@ func TestReturnOutlastsPass(t *testing.T) {
 	checktest.Same(t, "more writes", 0, len(r.sent))
 	ended = r.start(t)
 	r.gates[r.pods[1].Name] <- errors.New("broken for good")
-	checktest.Says(t, "the end of the pass after a return that failed", <-ended, "broken for good")
 	close(r.gates[r.pods[1].Name])
+	checktest.Says(t, "the end of the pass after a return that failed", <-ended, "broken for good")
 	checktest.NoError(t, r.pass(t))
 	checktest.Same(t, "the state of the Pod in the end", string(apps.StateNormal), r.state(t, r.pods[1]))
+}
+
+// TestRestOutlastsPass: a pass that another one follows waits for the first write of each action. The next one
+// leaves the Pod alone, and one that does nothing else fails if what was left of the action fails.
+func TestRestOutlastsPass(t *testing.T) {
+	r, first := returningSet(t, 0), 0
+	r.Plan = func(s *plan.Snapshot) plan.Plan {
+		return plan.Plan{More: true, Actions: list.Map(s.Pods[:first], func(pod *corev1.Pod) plan.Action {
+			return plan.Action{
+				Verb: plan.Update, Pod: pod, Revision: s.Update, Change: &inplace.Change{Images: map[string]string{"main": "app:2"}},
+				Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse}},
+			}
+		})}
+	}
+	for first = 1; first <= 2; first++ {
+		checktest.Same(t, "the end of a pass", error(errAgain{}), r.pass(t))
+		checktest.Same(t, "what is left", r.pods[first-1].Name, next(t, r.sent))
+	}
+	first = 0
+	ended := r.start(t)
+	r.gates[r.pods[0].Name] <- errors.New("broken for good")
+	checktest.Says(t, "the end of the last pass", <-ended, "broken for good")
+	checktest.Same(t, "more writes", 0, len(r.sent))
 }
 
 // TestRoom: two Pods that come back take the room of one action of a pass, and one of these may always be under way.
@@ -215,7 +240,7 @@ func TestRoom(t *testing.T) {
 			taken = append(taken, r.Width.Now()-limit())
 		}
 	}
-	r.inParallel(t.Context(), r.set, make([]plan.Action, 1))
+	r.inParallel(t.Context(), r.set, make([]plan.Action, 1), false)
 	checktest.Same(t, "the room that they take", []int{0, 0, 3, r.Width.Now() - 1}, taken)
 }
 

@@ -294,9 +294,7 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, kno
 		used[revision.Short(pod.Labels[apps.LabelRevision])] = true
 		used[pod.Labels[apps.LabelTemplateHash]] = true
 	}
-	unused := slices.DeleteFunc(slices.Clone(known.objects), func(o *appsv1.ControllerRevision) bool {
-		return used[revision.Short(o.Name)]
-	})
+	unused := slices.DeleteFunc(slices.Clone(known.objects), func(o *appsv1.ControllerRevision) bool { return used[revision.Short(o.Name)] })
 	for _, object := range unused[:max(len(unused)-limit, 0)] {
 		err := r.remove(ctx, object, client.Preconditions{UID: &object.UID})
 		if client.IgnoreNotFound(err) != nil {

@@ -102,9 +102,7 @@ func TestFailureConditionsClear(t *testing.T) {
 	if c := set.Status.Condition(apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionTrue || c.Message != "no Pod x" {
 		t.Errorf("FailedScale = %+v", c)
 	}
-	if c := set.Status.Condition(apps.ConditionFailedUpdate); c != nil {
-		t.Errorf("FailedUpdate = %+v, but nothing fails to update", c)
-	}
+	checktest.Same(t, "FailedUpdate, while nothing fails to update", nil, set.Status.Condition(apps.ConditionFailedUpdate))
 	set.Status, _ = nextStatus(set, s, tally(s), known, find(&plan.Plan{}, nil, nil))
 	if c := set.Status.Condition(apps.ConditionFailedScale); c == nil || c.Status != corev1.ConditionFalse || c.Message != "" {
 		t.Errorf("FailedScale = %+v, want it cleared", c)

@@ -102,9 +102,7 @@ func TestActions(t *testing.T) {
 		w := view.Workload{Summary: view.Summary{Kind: "CloneSet", Phase: phase}, Previous: &view.Revision{Name: "web-1", Number: 1}}
 		checktest.Same(t, string(phase), want, strings.Join(list.Map(Actions(&w), func(a Action) string { return a.Name }), " "))
 	}
-	if got := Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}); got != nil {
-		t.Errorf("Deployment: %v", got)
-	}
+	checktest.Same(t, "Deployment", nil, Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}))
 }
 
 // TestFollow: readers of another recording come back.

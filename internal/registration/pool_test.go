@@ -304,9 +304,7 @@ func TestCallsWaitInLine(t *testing.T) {
 	if _, err := conn("slow", "a").List(ended, "web"); !errors.Is(err, registry.ErrTransient) || len(calls["slow"].begun) > 0 {
 		t.Errorf("a third call: %v, and %d begun", err, len(calls["slow"].begun))
 	}
-	if err := conn("slow", "a").Ping(t.Context()); err != nil {
-		t.Errorf("a probe: %v", err)
-	}
+	checktest.NoError(t, conn("slow", "a").Ping(t.Context()))
 	all.Go(func() error { _, err := conn("fast", "").List(t.Context(), "web"); return err })
 	<-calls["fast"].begun
 	close(calls["fast"].goOn)

@@ -19,9 +19,7 @@ func at(seconds float64) time.Time {
 // that is nothing.
 func TestViewLagsBehindTheRegistry(t *testing.T) {
 	d := &directory{keep: 2 * time.Second}
-	if got := d.view(at(0), 0); got != nil {
-		t.Errorf("an empty directory gave %v", got)
-	}
+	checktest.Same(t, "what an empty directory gives", nil, d.view(at(0), 0))
 	d.replace(at(0), []string{"a"})
 	d.replace(at(1), []string{"b", "a"})
 	d.replace(at(2), []string{"b"})

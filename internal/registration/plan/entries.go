@@ -274,9 +274,7 @@ func (p *pod) misplaced(r *registration) string {
 
 // wanted reports whether any registry should list the Pod.
 func (p *pod) wanted() bool {
-	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
-		return p.unfit(r) == "" && r.operates(p)
-	})
+	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return p.unfit(r) == "" && r.operates(p) })
 }
 
 // updating reports whether an in-place update is under way, until the updated Pod is ready.

@@ -28,9 +28,7 @@ func client() *http.Client { return &http.Client{Transport: &http.Transport{Disa
 // get sends a request that must succeed.
 func (p *proxy) get(t *testing.T) {
 	t.Helper()
-	if err := p.send(client(), "")(registrytest.Bounded(t)); err != nil {
-		t.Errorf("a request through port %d failed: %v", p.front, err)
-	}
+	checktest.NoError(t, p.send(client(), "")(registrytest.Bounded(t)))
 }
 
 // slow sends n requests that take some time, and returns a function that waits until all
@@ -49,9 +47,7 @@ func (p *proxy) slow(t *testing.T, n int, takes time.Duration) (wait func()) {
 	return func() {
 		t.Helper()
 		for range n {
-			if err := <-ends; err != nil {
-				t.Errorf("a request that was in flight was lost: %v", err)
-			}
+			checktest.NoError(t, <-ends) // else a request that was in flight was lost
 		}
 	}
 }

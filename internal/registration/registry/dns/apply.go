@@ -49,9 +49,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	if err != nil {
 		return err
 	}
-	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) {
-		return r.round(ctx, n, changes)
-	})
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) { return r.round(ctx, n, changes) })
 }
 
 // round reads, checks and sends changes. It returns those to retry.

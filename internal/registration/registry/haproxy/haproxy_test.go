@@ -86,9 +86,7 @@ func TestSettle(t *testing.T) {
 			}
 		}
 		have := r.settle(servers)
-		if other := versions[have.Version]; other != "" {
-			t.Errorf("%s has the same version", other)
-		}
+		checktest.Same(t, "which other one has the same version", "", versions[have.Version])
 		versions[have.Version] = t.Name()
 		return cmp.Or(have.Unsettled, "settled")
 	})

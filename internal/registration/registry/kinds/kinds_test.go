@@ -171,9 +171,7 @@ func exampleIn(t *testing.T, text, name string) *usherv1alpha1.Registry {
 				continue
 			}
 			r := &usherv1alpha1.Registry{}
-			if err := yaml.UnmarshalStrict([]byte(document), r); err != nil {
-				t.Errorf("%v in\n%s", err, document)
-			}
+			checktest.NoError(t, yaml.UnmarshalStrict([]byte(document), r))
 			if kind, _ := Of(r, ""); kind.Name == name {
 				return r
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -29,8 +30,6 @@ func TestPadding(t *testing.T) {
 		`[{},"\\`:                       least - 2,
 		strings.Repeat(`[`, maxDepth+2): 0,
 	} {
-		if got := padding([]byte(text)); got != want {
-			t.Errorf("%.60s counts %d bytes more, want %d", text, got, want)
-		}
+		checktest.Same(t, fmt.Sprintf("the bytes that %.60s counts more", text), want, padding([]byte(text)))
 	}
 }

@@ -214,9 +214,7 @@ type step struct {
 // change goes unnoticed: a node that was removed and recreated in between has its old
 // version again.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
-	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) {
-		return r.round(ctx, service, changes)
-	})
+	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) { return r.round(ctx, service, changes) })
 }
 
 // round makes the changes once, and returns those that conflicted with other writes.
@@ -318,9 +316,7 @@ func prepare(conn *zk.Conn, folder string) ([]zk.ACL, error) {
 // server masks users in this way from anyone without the right to administer the node,
 // and an ACL with a masked user would match nobody.
 func unmasked(acl []zk.ACL) []zk.ACL {
-	seen := slices.DeleteFunc(slices.Clone(acl), func(a zk.ACL) bool {
-		return a.Scheme == "digest" && strings.HasSuffix(a.ID, ":x")
-	})
+	seen := slices.DeleteFunc(slices.Clone(acl), func(a zk.ACL) bool { return a.Scheme == "digest" && strings.HasSuffix(a.ID, ":x") })
 	if len(seen) < len(acl) {
 		seen = append(seen, zk.AuthACL(zk.PermAll)...)
 	}
