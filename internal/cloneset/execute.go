@@ -121,13 +121,17 @@ func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions
 	back := &r.memory(keyOf(set)).returns
 	// Two Pods that come back take the room of one other. If each took its own, Pods that left together
 	// would hold up all others when they return, and the rollout would go on in waves.
-	room := func() int { return max(r.Width.Now()-int(back.workers.Load())/2, 1) }
+	room := func() int {
+		rests := int(back.rests.Load())
+		return max(r.Width.Now()-rests-max(int(back.workers.Load())-rests, 0)/2, 1)
+	}
 	r.Each(room, len(actions), func(i int) {
 		begun.Add(1)
 		o := r.perform(ctx, set, actions[i])
 		if outcomes[i] = o; o.rest != nil && more && int(begun.Load()) == len(actions) {
 			back.mu.Lock()
-			r.queue(back, func() outcome { return r.end(back, o) })
+			back.rests.Add(1)
+			r.queue(back, func() outcome { defer back.rests.Add(-1); return r.end(back, o) })
 			back.mu.Unlock()
 		} else {
 			outcomes[i] = r.end(back, o)

@@ -19,7 +19,8 @@ import (
 // returns are the Pods that come back into service while a pass over their set goes on, or is about to
 // follow. Far from the API server, or in a large set, a pass takes long, and a Pod that became ready at
 // its beginning would be out of service until the next one. To put it back concerns no other Pod and no
-// budget, so it is done beside the passes, and none of them waits for its end.
+// budget, so it is done beside the passes, and none of them waits for its end. What a pass leaves of its last
+// actions ends beside the next one, too.
 type returns struct {
 	mu sync.Mutex
 	// snapshot is that of the latest pass, over the set with that UID; nil after one that did nothing.
@@ -31,9 +32,11 @@ type returns struct {
 	// busy are the Pods that an action concerns which has not ended, of a pass or beside it, each as the
 	// last event since it began has shown it, or nil.
 	busy map[types.UID]*corev1.Pod
-	// begin is what nobody has begun, workers are how many do it, and waits wait for those.
+	// begin is what nobody has begun, workers are how many do it, and waits wait for those. rests are the
+	// actions of passes among all that.
 	begin    []func() outcome
 	workers  atomic.Int32
+	rests    atomic.Int32
 	waits    []func()
 	outcomes []outcome
 }
@@ -60,8 +63,8 @@ func (b *returns) open(
 	})
 }
 
-// ended notes that an action of the pass has ended, and returns its Pod as an event has shown it
-// meanwhile; nil if none has.
+// ended notes that an action has ended, and returns its Pod as an event has shown it meanwhile; nil if
+// none has.
 func (b *returns) ended(a *plan.Action) (seen *corev1.Pod) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,8 +75,8 @@ func (b *returns) ended(a *plan.Action) (seen *corev1.Pod) {
 	return seen
 }
 
-// learn returns what came of the returns that have ended, after those that are under way if it is
-// to wait for them.
+// learn returns what came of what was done beside the passes and has ended, after what is under way if it
+// is to wait for that.
 func (b *returns) learn(wait bool) []outcome {
 	var waits []func()
 	b.mu.Lock()
@@ -91,15 +94,15 @@ func (b *returns) learn(wait bool) []outcome {
 	return outcomes
 }
 
-// shut ends a pass. While Pods come back, another pass has to learn what came of it. A pass that acted
-// is followed by one in any case, because its writes cause events: until then its snapshot decides.
+// shut ends a pass. While something is done beside it, another pass has to learn what came of that. A pass that
+// acted is followed by one in any case, because its writes cause events: until then its snapshot decides.
 func (b *returns) shut(decided *plan.Plan) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(decided.Actions) == 0 {
 		b.snapshot = nil
 	}
-	decided.More = decided.More || len(b.busy)+len(b.outcomes) > 0
+	decided.More = decided.More || len(b.outcomes)+int(b.workers.Load()) > 0
 }
 
 // accepts reports whether a Pod that has changed is to be looked at now. One that an action of the pass
@@ -112,7 +115,7 @@ func (b *returns) accepts(set types.UID, pod *corev1.Pod) bool {
 	return b.set == set && b.snapshot != nil
 }
 
-// next does a return, for one of at most so many that do them, and reports whether there was one.
+// next does what is to be done next, as one of at most so many workers, and reports whether there was anything.
 func (b *returns) next(most int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
