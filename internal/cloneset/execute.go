@@ -65,7 +65,8 @@ func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
 	back := &r.memory(keyOf(set)).returns
 	left := back.open(set, s, decided.Actions, r.pods, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
-	outcomes := r.act(ctx, set, left, decided.More)
+	// A pass over a large set lasts long, so its end counts for little, and planning the next one would delay what is left.
+	outcomes := r.act(ctx, set, left, decided.More && r.starts(len(s.Pods)) == r.starts(0))
 	decided.More = decided.More || len(left) < len(decided.Actions) // what is left out is decided again
 	decided.Actions = left
 	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
