@@ -180,7 +180,9 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	close(r.gates[r.pods[0].Name])
 	close(r.gates[r.pods[1].Name])
 	checktest.Says(t, "the refusal", <-ended, "refused")
-	_ = r.pass(t)
+	for _, wait := range r.memory(keyOf(r.set)).returns.waits {
+		wait()
+	}
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
 }
 
