@@ -194,9 +194,7 @@ func percentages(context.Context, []string, string) []string {
 
 // completeFlags offers values for kubectl's own flags.
 func (s *session) completeFlags(root *cobra.Command) {
-	completesFlag(root, "namespace", func(ctx context.Context, _ []string, _ string) []string {
-		return s.namesOf(ctx, kindNamespace)
-	})
+	completesFlag(root, "namespace", func(ctx context.Context, _ []string, _ string) []string { return s.namesOf(ctx, kindNamespace) })
 	for flag, names := range map[string]func(*clientcmdapi.Config) []string{
 		"context": func(c *clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(c.Contexts)) },
 		"cluster": func(c *clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(c.Clusters)) },

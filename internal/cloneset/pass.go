@@ -65,11 +65,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	result, err := r.pass(ctx, set)
 	result.Priority = new(0) // its time ahead is over
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
-	if unanswered(err) {
-		r.memory(req.NamespacedName).stale = true
-	}
+	m := r.memory(req.NamespacedName)
+	m.stale = m.stale || unanswered(err)
 	if err != nil {
-		r.memory(req.NamespacedName).next = time.Time{} // to pause would end the back-off
+		m.next = time.Time{} // to pause would end the back-off
 	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
@@ -93,19 +92,17 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	}
 	planning := r.Clock.Now()
 	decided := r.Plan(snapshot)
-	r.memory(keyOf(set)).next = now.Add(min(pauseShare*r.Clock.Since(planning), longestPause))
+	m := r.memory(keyOf(set))
+	m.next = now.Add(min(pauseShare*r.Clock.Since(planning), longestPause))
 	outcomes := r.execute(ctx, set, snapshot, &decided)
 	pulled := r.pullImages(ctx, set, &decided)
-	if slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) }) {
-		r.memory(keyOf(set)).stale = true
-	}
+	m.stale = m.stale || slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
 	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
 	counts, blocked := plan.Review(left, decided.Waits...)
 	// Nothing was to be done and nothing is outstanding: no Pod is terminating either.
 	idle := counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
-	m := r.memory(keyOf(set))
 	m.podInfos = left.PodInfos
 	if idle {
 		m.podInfos, m.revisions = nil, nil // they would retain versions that the cache no longer holds
@@ -123,7 +120,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		r.recordProgress(set, &next)
 	}
 	ended := r.endDeletion(ctx, set, left, &decided)
-	r.memory(keyOf(set)).returns.shut(&decided)
+	m.returns.shut(&decided)
 	return after(&decided, outcomes, now, errors.Join(pulled, revisionsPruned, written, namesPruned, ended))
 }
 

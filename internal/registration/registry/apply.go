@@ -90,6 +90,14 @@ func Entries[T any](found []T, entry func(T) Entry) []Entry {
 	return entries
 }
 
+// Listed is what List returns of what a connector has read: every entry, or an error and none.
+func Listed[T any](found []T, err error, entry func(T) Entry) ([]Entry, error) {
+	if err != nil {
+		return nil, err
+	}
+	return Entries(found, entry), nil
+}
+
 // Itself is for Decide, where a registry is listed as entries.
 func Itself(e Entry) Entry { return e }
 

@@ -91,7 +91,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 // <service id>@<node>.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	instances, err := r.read(ctx, service)
-	return registry.Entries(instances, func(i instance) registry.Entry { return i.entry(service) }), err
+	return registry.Listed(instances, err, func(i instance) registry.Entry { return i.entry(service) })
 }
 
 // read returns the service's instances. It fails rather than return only some of them,

@@ -126,7 +126,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 // backend is empty.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	views, err := r.look(ctx, service)
-	return registry.Entries(views, view.asEntry), err
+	return registry.Listed(views, err, view.asEntry)
 }
 
 // Close implements registry.Connector. There is nothing to free.

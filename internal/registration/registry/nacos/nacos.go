@@ -90,7 +90,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 // other clusters of the service are not listed.
 func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	instances, err := r.read(ctx, service)
-	return registry.Entries(identify(instances), listed.asEntry), err
+	return registry.Listed(identify(instances), err, listed.asEntry)
 }
 
 // read returns the service's instances.

@@ -123,7 +123,7 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		nodes, err = r.read(ctx, conn, service)
 		return err
 	})
-	return registry.Entries(nodes, node.asEntry), err
+	return registry.Listed(nodes, err, node.asEntry)
 }
 
 // Close implements registry.Connector.
