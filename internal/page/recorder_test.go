@@ -61,9 +61,7 @@ func TestCourse(t *testing.T) {
 	for i, seen := range course {
 		r.Observe(at(i), seen)
 	}
-	if marks := r.Recording().Runs[0].Sets[0].Marks; len(marks) != 1 {
-		t.Errorf("the set has the marks %v, want one", marks)
-	}
+	checktest.Same(t, "the number of the set's marks", 1, len(r.Recording().Runs[0].Sets[0].Marks))
 	want := map[string]string{
 		"a": "-100000 Unknown; -40000 Normal ready in dns; 2000 Normal ready; 3000 end; 3900 lost 7",
 		"b": "-100000 Unknown; -40000 Normal ready; 2000 restart 1; 1800 lost 7",

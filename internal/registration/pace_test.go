@@ -111,9 +111,7 @@ func TestListsAreKeptWhileThereIsRoom(t *testing.T) {
 		p.snapshot.Listings = map[plan.Target]plan.Listing{at: {Entries: make([]registry.Entry, entries)}}
 		plan.Make(p.snapshot)
 		p.keep()
-		if p.notes.kept != p.notes.plans.Size() {
-			t.Errorf("%d bytes are kept, and %d accounted for", p.notes.plans.Size(), p.notes.kept)
-		}
+		checktest.Same(t, "the bytes accounted for", p.notes.plans.Size(), p.notes.kept)
 		return p.notes.kept > 0
 	}
 	const most = 4 << 20 / 384 // as an entry takes

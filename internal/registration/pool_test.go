@@ -35,9 +35,8 @@ func TestBackOff(t *testing.T) {
 	p := newPool(nil, nil, clock, defaultRegistryWorkers)
 	broken := errors.New("broken")
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		if have, _ := p.failed("discovery", broken, time.Second); have != want*time.Second {
-			t.Errorf("back-off %d is %s, want %ds", i, have, want)
-		}
+		have, _ := p.failed("discovery", broken, time.Second)
+		checktest.Same(t, fmt.Sprintf("back-off %d", i), want*time.Second, have)
 	}
 	until, err := p.down("discovery")
 	if !errors.Is(err, broken) || !until.Equal(epoch.Add(31*time.Second)) {
@@ -49,13 +48,11 @@ func TestBackOff(t *testing.T) {
 	if _, err := p.down("discovery"); err != nil {
 		t.Errorf("after that it is down with %v", err)
 	}
-	if have, _ := p.failed("discovery", broken, 0); have != maxBackOff {
-		t.Errorf("it failed again at once; the back-off is %s, want %s", have, maxBackOff)
-	}
+	have, _ := p.failed("discovery", broken, 0)
+	checktest.Same(t, "the back-off when it fails again at once", maxBackOff, have)
 	clock.SetTime(epoch.Add(time.Hour))
-	if have, _ := p.failed("discovery", broken, 0); have != minBackOff {
-		t.Errorf("it failed again after an hour; the back-off is %s, want %s", have, minBackOff)
-	}
+	have, _ = p.failed("discovery", broken, 0)
+	checktest.Same(t, "the back-off when it fails again after an hour", minBackOff, have)
 }
 
 // secured is a Registry with a Secret, and a pool that notes the passwords it connects with.

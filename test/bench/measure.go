@@ -157,10 +157,10 @@ func (m *measurement) moveAway(ctx context.Context) error {
 func (m *measurement) all(ctx context.Context) (all []*result, err error) {
 	for _, t := range m.options.turns() {
 		done, err := m.size(ctx, t)
+		all = merge(all, done)
 		if err != nil {
 			return all, err
 		}
-		all = merge(all, done)
 	}
 	return all, nil
 }

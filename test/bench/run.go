@@ -232,12 +232,11 @@ func (m *measurement) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	removeAll := func() error { return m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)) }
-	for err = removeAll(); apierrors.IsTimeout(err); { // of thousands of sets
-		err = removeAll()
-	}
+	err = stage.Try(ctx, stepLimit, "the deletion of the CloneSets", func(ctx context.Context) error {
+		return m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)) // no request may delete thousands
+	})
 	if err != nil {
-		return fmt.Errorf("delete the CloneSets: %w", err)
+		return err
 	}
 	for _, object := range objects {
 		if err := client.IgnoreNotFound(m.Kube.Delete(ctx, object)); err != nil {

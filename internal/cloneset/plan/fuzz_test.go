@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -188,14 +187,10 @@ func TestShortcuts(t *testing.T) {
 		}
 		slow.Spec.Weights = []WeightTerm{{Selector: labels.Everything()}} // sorts all Pods
 		planned, all := Make(fast), Make(slow)
-		if diff := cmp.Diff([]any{describe(all), all.More, all.RequeueAt, all.Problems}, []any{describe(planned), planned.More, planned.RequeueAt, planned.Problems}); diff != "" {
-			t.Fatalf("the plan is another (-all +skipping):\n%s", diff)
-		}
+		checktest.Same(t, "a plan that skips quiet Pods", []any{describe(all), all.More, all.RequeueAt, all.Problems}, []any{describe(planned), planned.More, planned.RequeueAt, planned.Problems})
 		counts, blocked := Review(fast)
 		allCounts, allBlocked := Review(slow)
-		if diff := cmp.Diff([]any{allCounts, allBlocked}, []any{counts, blocked}); diff != "" {
-			t.Fatalf("the status is another (-all +skipping):\n%s", diff)
-		}
+		checktest.Same(t, "its status", []any{allCounts, allBlocked}, []any{counts, blocked})
 		waits += len(blocked)
 	}
 	if quiet < 100 || waits < 100 {

@@ -113,8 +113,8 @@ func step(width, queue float64) float64 {
 		return 6 * unit
 	case queue < 3*unit:
 		return unit
-	case queue > 12*unit: // the server has become slower, as while it collects garbage
-		return -6 * unit
+	case queue > 8*unit: // the server has become slower, as while it collects garbage
+		return -12 * unit
 	case queue > 6*unit:
 		return -unit
 	}

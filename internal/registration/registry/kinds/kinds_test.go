@@ -121,9 +121,8 @@ func fieldsOfAPI(t *testing.T) []string {
 		names = append(names, name)
 		r := &usherv1alpha1.Registry{}
 		reflect.ValueOf(&r.Spec).Elem().FieldByIndex(field.Index).Set(reflect.New(field.Type.Elem()))
-		if kind, _ := Of(r, ""); kind.Name != name {
-			t.Errorf("spec.%s is read by the row %q", name, kind.Name)
-		}
+		kind, _ := Of(r, "")
+		checktest.Same(t, "the row that reads spec."+name, name, kind.Name)
 	}
 	slices.Sort(names)
 	return names
@@ -239,9 +238,7 @@ func TestSuite(t *testing.T) {
 // names.
 func TestOnlyItsKeys(t *testing.T) {
 	got := only(map[string][]byte{"token": []byte("a"), "password": []byte("b")}, []string{"token", "ca.crt"})
-	if len(got) != 1 || string(got["token"]) != "a" {
-		t.Errorf("the connector gets %v", got)
-	}
+	checktest.Same(t, "what the connector gets", map[string][]byte{"token": []byte("a")}, got)
 }
 
 // TestMetadataThatCallersObey is an attack: whoever may write a Registration publishes what
