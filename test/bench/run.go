@@ -233,7 +233,7 @@ func (m *measurement) end(ctx context.Context) error {
 		return err
 	}
 	err = stage.Try(ctx, stepLimit, "the deletion of the CloneSets", func(ctx context.Context) error {
-		return m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)) // no request may delete thousands
+		return m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)) // one request has not the time to delete thousands
 	})
 	if err != nil {
 		return err

@@ -105,12 +105,14 @@ func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 	w.value = max(min(least, w.most), min(w.most, w.value+change))
 }
 
-// step is Vegas's decision, for as many writes as the width.
+// step is Vegas's decision, for as many writes as the width. Its thresholds are Netflix's, up to where it shrinks
+// fast: that and the speeds are what keeps Pods out of service for the shortest time at nearly the same
+// Pods/s (TestRollouts, TestCollects, docs/performance.md).
 func step(width, queue float64) float64 {
 	unit := max(1, math.Log10(width))
 	switch {
 	case queue <= unit:
-		return 6 * unit
+		return 9 * unit
 	case queue < 3*unit:
 		return unit
 	case queue > 8*unit: // the server has become slower, as while it collects garbage
