@@ -29,8 +29,9 @@ type pass struct {
 	// ended are the Pods that will never run again.
 	ended  []*podState
 	ledger ledger
-	// old and updated count the Pods that are to stay, by revision.
-	old, updated int
+	// old and updated count the Pods that are to stay, by revision; restored are the old ones that cancelScaleIn has
+	// chosen. These may still be refused to return, and so free no place of the partition.
+	old, updated, restored int
 	// queue holds the chosen Pods in update order.
 	queue []*podState
 	// begun counts the Pods whose update this pass advances.

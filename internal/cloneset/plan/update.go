@@ -155,7 +155,7 @@ func (p *pass) choose() {
 	if p.Spec.Method == apps.UpdateOnDelete || p.Spec.Paused {
 		return
 	}
-	need := min(p.old-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
+	need := min(p.old-p.restored-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
 	if need <= 0 {
 		return
 	}
@@ -175,6 +175,7 @@ func (p *pass) tallyRevisions() {
 			p.updated++
 		default:
 			p.old++
+			p.restored += one(v.fixed)
 		}
 	}
 }
