@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	uberzap "go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,11 +45,7 @@ import (
 )
 
 // The values of --controllers: the two halves, and the guard.
-const (
-	halfCloneSet     = "cloneset"
-	halfRegistration = "registration"
-	partGuard        = "guard"
-)
+const halfCloneSet, halfRegistration, partGuard = "cloneset", "registration", "guard"
 
 // settings are the flags.
 type settings struct {
@@ -186,7 +184,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	logger := zap.New(zap.UseFlagOptions(&s.log))
+	logger := s.logger()
 	ctrl.SetLogger(logger)
 	config, err := s.restConfig()
 	if err != nil {
@@ -204,6 +202,19 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("run: %w", err)
 	}
 	return nil
+}
+
+// logger makes the logger that the flags ask for.
+func (s *settings) logger() logr.Logger {
+	return zap.New(zap.UseFlagOptions(&s.log), zap.RawZapOpts(uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return lazy{core} })))
+}
+
+// lazy encodes the values of a logger when it logs, which most passes do not do.
+type lazy struct{ zapcore.Core }
+
+// With implements zapcore.Core.
+func (c lazy) With(values []zapcore.Field) zapcore.Core {
+	return lazy{zapcore.NewLazyWith(c.Core, values)}
 }
 
 // setUp adds what --controllers names.

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
+	"go.uber.org/zap/zapcore"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
@@ -63,6 +64,20 @@ func warnings(t *testing.T, controllers string, config *rest.Config) (lines []st
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 	found = (&settings{controllers: controllers}).checkServer(config, logger)
 	return lines, found
+}
+
+// TestLogger: a logger encodes its values when it logs, in their order, and not before.
+func TestLogger(t *testing.T) {
+	var out strings.Builder
+	s, encoded := settings{}, 0
+	s.log.DestWriter = &out
+	value := zapcore.ObjectMarshalerFunc(func(zapcore.ObjectEncoder) error { encoded++; return nil })
+	about := s.logger().WithValues("set", value).WithValues("pod", "a")
+	about.V(1).Info("not at this level")
+	checktest.Same(t, "what was encoded before it logs", 0, encoded)
+	if about.Info("done", "n", 1); !strings.Contains(out.String(), `"set":{},"pod":"a","n":1`) {
+		t.Errorf("logged %s", out.String())
+	}
 }
 
 // TestCheckServerWithoutAnAnswer: others report that the API server is down.

@@ -54,10 +54,7 @@ func NodeCache() cache.ByObject {
 
 // indexOwner indexes objects by the UID of their controller, and Pods without one under
 // orphanKey; pull Pods under pullsKey, so that nobody takes them for the set's own.
-const (
-	indexOwner = "usher.dev/owner"
-	orphanKey  = "orphan"
-)
+const indexOwner, orphanKey = "usher.dev/owner", "orphan"
 
 func ownerOf(object client.Object) []string {
 	if set := pullsFor(object); set != "" {

@@ -45,10 +45,7 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // retryMin and retryMax bound the back-off of a set whose pass failed.
-const (
-	retryMin = 5 * time.Millisecond
-	retryMax = 30 * time.Second
-)
+const retryMin, retryMax = 5 * time.Millisecond, 30 * time.Second
 
 // Options tune the controller.
 type Options struct {

@@ -50,6 +50,7 @@ type memory struct {
 	podInfos []*plan.PodInfo
 	// revisions are those of the last pass; an idle set has none.
 	revisions *revisions
+	strangers strangers
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
 	// returns are the Pods that come back beside the pass; events of Pods add to them.
@@ -120,6 +121,18 @@ func (m *memory) newest(cached *apps.CloneSet) *apps.CloneSet {
 	return cmp.Or(m.answer, cached)
 }
 
+// answered reports whether the cached set is no later than the last answer. One that is the same
+// takes its place, so that there is only one of them.
+func (m *memory) answered(cached *apps.CloneSet) bool {
+	newest := m.newest(cached)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answer != nil && m.answer.ResourceVersion == cached.ResourceVersion {
+		m.answer = cached
+	}
+	return newest != cached
+}
+
 // noteDeletion keeps that the Pod of an instance is to go, and its claims after it.
 func (m *memory) noteDeletion(id string, claims []*corev1.PersistentVolumeClaim) {
 	m.mu.Lock()
@@ -177,7 +190,7 @@ func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*a
 	if m.stale {
 		reader = r.Reader
 	}
-	err := reader.Get(ctx, name, set)
+	err := reader.Get(ctx, name, set, client.UnsafeDisableDeepCopy) // nobody changes a set that has been read
 	switch {
 	case apierrors.IsNotFound(err):
 		m.gone = ""

@@ -23,10 +23,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 
 // indexGoing selects the nodes that Pods are to leave; goingKey is its one key.
-const (
-	indexGoing = "usher.dev/going"
-	goingKey   = "true"
-)
+const indexGoing, goingKey = "usher.dev/going", "true"
 
 // goingKeys is the index of nodes that Pods are to leave.
 func (o Options) goingKeys(object client.Object) []string {

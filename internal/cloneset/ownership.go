@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"weak"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,10 +50,35 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *
 }
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
-// Pods of other owners.
+// Pods of other owners, and does not look twice at Pods that did not match.
 func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error {
-	return adoptEach(ctx, set, r.ListPods, func(pod *corev1.Pod) bool { return adoptable(set, pod) },
-		func(pod *corev1.Pod) (*corev1.Pod, error) { return r.adoptPod(ctx, set, pod) })
+	orphans, err := r.ListPods(ctx, set.Namespace, orphanKey)
+	if err != nil || len(orphans) == 0 {
+		return err
+	}
+	m, found := r.memory(keyOf(set)), strangers{set.UID, set.Generation, weak.Make(&orphans[0])}
+	if found == m.strangers {
+		return nil
+	}
+	for _, orphan := range orphans {
+		if !adoptable(set, orphan) {
+			continue
+		}
+		if err := r.adoptPod(ctx, set, orphan); err != nil {
+			return err
+		}
+		found = strangers{}
+	}
+	m.strangers = found
+	return nil
+}
+
+// strangers are Pods without an owner of which a set, as it was then, selects none: a list that is lent
+// does not change any more.
+type strangers struct {
+	set        types.UID
+	generation int64
+	pods       weak.Pointer[*corev1.Pod]
 }
 
 // adoptEach adopts the ownerless objects of the set's namespace that fit.
@@ -86,16 +112,17 @@ func adoptable(set *apps.CloneSet, pod *corev1.Pod) bool {
 
 // adoptPod adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
 // the time, and such a change does not trigger another pass.
-func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) (*corev1.Pod, error) {
-	adopted, err := adopt(ctx, r, r.pods, set, pod)
+func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
+	_, err := adopt(ctx, r, r.pods, set, pod)
 	if !apierrors.IsConflict(err) {
-		return adopted, err
+		return err
 	}
 	live, exists, err := getLive(ctx, r.Reader, pod)
 	if err != nil || !exists || !adoptable(set, live) {
-		return nil, err // otherwise the watch reports the change, and triggers another pass
+		return err // if there is none, the watch reports the change, and triggers another pass
 	}
-	return adopt(ctx, r, r.pods, set, live)
+	_, err = adopt(ctx, r, r.pods, set, live)
+	return err
 }
 
 // releaseUnmatched releases the set's Pods that its selector no longer matches, and returns

@@ -399,7 +399,7 @@ func TestAdoptionOfAChangedPod(t *testing.T) {
 				})
 			}
 			r, _ := reconcilerOn(beforePatch(live, calls...))
-			_, err := r.adoptPod(t.Context(), read(t, live, set), read(t, live, pod))
+			err := r.adoptPod(t.Context(), read(t, live, set), read(t, live, pod))
 			if (err != nil) != test.fail {
 				t.Fatal(err)
 			}

@@ -37,8 +37,7 @@ func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	if was.ResourceVersion == is.ResourceVersion {
 		return true
 	}
-	answered := r.memory(keyOf(is)).newest(is) != is
-	return !answered || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
+	return !r.memory(keyOf(is)).answered(is) || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
 }
 
 // readingOf is what a pass reads of a set, and nothing else of it.

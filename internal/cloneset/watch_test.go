@@ -49,7 +49,10 @@ func TestSetChanged(t *testing.T) {
 			r.memory(keyOf(own)).note(own)
 		}
 		checktest.NoError(t, json.Unmarshal(test.Change, after))
-		return passOrNone(r.SetChanged(before, after))
+		wakes, kept := r.SetChanged(before, after), r.memory(keyOf(before)).answer
+		changed := before.ResourceVersion != after.ResourceVersion
+		checktest.Same(t, "keeps one version twice", false, changed && kept != nil && kept != after && kept.ResourceVersion == after.ResourceVersion)
+		return passOrNone(wakes)
 	})
 }
 
@@ -90,6 +93,24 @@ func TestWatchedPods(t *testing.T) {
 	}
 	if expect("set"); !slices.Equal(lent, []*corev1.Pod{a, b}) || len(r.roster.lists) > 0 {
 		t.Errorf("the first list became %v; %d lists are left", lent, len(r.roster.lists))
+	}
+}
+
+// TestStrangers: a set looks at Pods without an owner once, and again when one of them has changed.
+func TestStrangers(t *testing.T) {
+	r, _ := reconcilerOn(server(t, web(), podOf(nil, "web-a")))
+	r.ListPods = r.WatchedPods
+	fits := read(t, r.Client, podOf(nil, "web-a"))
+	stranger := fits.DeepCopy()
+	stranger.Labels = nil
+	told(t, r.PodEvents(), nil, stranger)
+	for _, want := range []bool{false, false, true} {
+		checktest.NoError(t, r.adoptOrphans(t.Context(), web()))
+		checktest.Same(t, "adopted", want, metav1.IsControlledBy(read(t, r.Client, fits), web()))
+		if stranger.Labels != nil {
+			told(t, r.PodEvents(), stranger, fits)
+		}
+		stranger.Labels = fits.Labels // without an event: a second look would see it
 	}
 }
 

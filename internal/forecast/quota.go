@@ -16,11 +16,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-const (
-	objects  corev1.ResourceName = "count/pods"
-	requests corev1.ResourceName = "requests."
-	limits   corev1.ResourceName = "limits."
-)
+const objects, requests, limits corev1.ResourceName = "count/pods", "requests.", "limits."
 
 // usage is what the set's Pods hold of the quotas of its namespace.
 type usage struct {

@@ -16,10 +16,7 @@ import (
 )
 
 // Values of the label reason of registry errors.
-const (
-	errorUnavailable = "unavailable"
-	errorRefused     = "refused"
-)
+const errorUnavailable, errorRefused = "unavailable", "refused"
 
 // metrics are the operator's metrics. The values of labels are names of Registrations and
 // Registries, and words that are listed here: none comes from a Pod or an error.

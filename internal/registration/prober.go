@@ -43,10 +43,7 @@ const (
 const BuiltIn = "service"
 
 // Reasons of the condition Reachable.
-const (
-	reasonReachable = "Reachable"
-	reasonInUse     = "InUse"
-)
+const reasonReachable, reasonInUse = "Reachable", "InUse"
 
 func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).

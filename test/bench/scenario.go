@@ -23,10 +23,7 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-const (
-	namespace = "measure"
-	setName   = "web"
-)
+const namespace, setName = "measure", "web"
 
 // The labels of the hooks.
 const (

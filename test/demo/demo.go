@@ -66,10 +66,7 @@ var usualPace = pace{
 	propagation: 4 * time.Second, outage: 20 * time.Second, bound: 90 * time.Second,
 }
 
-const (
-	nodes         = 2
-	usherLogLines = 15
-)
+const nodes, usherLogLines = 2, 15
 
 // demonstration is a demo on its stage.
 type demonstration struct {

@@ -29,11 +29,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster"
 )
 
-const (
-	fieldManager = "usher-stage"
-	pollEvery    = 100 * time.Millisecond
-	setupTime    = 30 * time.Second
-)
+const fieldManager, pollEvery, setupTime = "usher-stage", 100 * time.Millisecond, 30 * time.Second
 
 // Apply creates or changes an object as "kubectl apply --server-side" does, and returns
 // its generation.

@@ -15,11 +15,7 @@ import (
 )
 
 // The exit codes.
-const (
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInterrupted = 130
-)
+const exitFailed, exitUsage, exitInterrupted = 1, 2, 130
 
 // ErrUsage marks errors of the command line.
 var ErrUsage = errors.New("usage")

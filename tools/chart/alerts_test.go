@@ -97,9 +97,7 @@ func TestRunbooks(t *testing.T) {
 			t.Errorf("docs/alerts.md has no section %s", name)
 		}
 	}
-	if len(sections) != len(alerts(t)) {
-		t.Errorf("docs/alerts.md has the sections %v", sections)
-	}
+	checktest.Same(t, "sections of docs/alerts.md", len(alerts(t)), len(sections))
 }
 
 // TestAlertsFire evaluates each alert on the series of testdata/alerts.yaml.

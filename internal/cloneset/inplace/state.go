@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
 
@@ -87,11 +88,17 @@ type Batch struct {
 	Containers []string    `json:"containers"`
 }
 
-// ParseState parses the annotation; an absent one yields the zero State.
+// parsed are the latest annotations that were read, as States: each is read several times during an update.
+var parsed = lru.New(1024)
+
+// ParseState parses the annotation; an absent one yields the zero State. Do not change its maps.
 func ParseState(annotation string) (State, error) {
 	var state State
 	if annotation == "" {
 		return state, nil
+	}
+	if known, ok := parsed.Get(annotation); ok {
+		return known.(State), nil
 	}
 	unknown, err := kjson.UnmarshalStrict([]byte(annotation), &state)
 	if err == nil && len(unknown) > 0 { // else once is enough: most of what a pass reads of a Pod is this
@@ -101,6 +108,7 @@ func ParseState(annotation string) (State, error) {
 		return State{}, fmt.Errorf("annotation %s: %w", apps.AnnotationInPlaceUpdateState, err)
 	}
 	maps.DeleteFunc(state.others, func(name string, _ json.RawMessage) bool { return knownMembers()[name] })
+	parsed.Add(annotation, state)
 	return state, nil
 }
 

@@ -167,10 +167,7 @@ func (d *Deferral) text(pod string) string {
 }
 
 // Reasons that kubelets give.
-const (
-	reasonImage = "ImagePullBackOff"
-	reasonCrash = "CrashLoopBackOff"
-)
+const reasonImage, reasonCrash = "ImagePullBackOff", "CrashLoopBackOff"
 
 // GateContainer stands for a gate where a Pod waits for one of its own containers that
 // cannot start or exits again and again.

@@ -19,10 +19,7 @@ import (
 )
 
 // createdPending and createdDone are the values of a created hook's label.
-const (
-	createdPending = "true"
-	createdDone    = "false"
-)
+const createdPending, createdDone = "true", "false"
 
 // hookKey is how a CloneSet's hook uses a key: as a label, a finalizer or both.
 type hookKey struct {

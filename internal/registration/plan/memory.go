@@ -209,10 +209,7 @@ type listing struct {
 }
 
 // perEntry and perMetadata are about what an entry, and a key of it, take besides their texts, in bytes.
-const (
-	perEntry    = 384
-	perMetadata = 48
-)
+const perEntry, perMetadata = 384, 48
 
 // sizeOf is about how much memory a listed entry takes, in bytes.
 func sizeOf(e *registry.Entry) int64 {

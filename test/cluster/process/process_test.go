@@ -32,9 +32,7 @@ func TestStop(t *testing.T) {
 			for range 2 { // the second finds it ended
 				checktest.NoError(t, p.Stop(t.Context(), test.grace))
 			}
-			if p.ExitError().Status != test.status {
-				t.Errorf("%v; want %s", p.ExitError(), test.status)
-			}
+			checktest.Same(t, "how it ended", test.status, p.ExitError().Status)
 		})
 	}
 }

@@ -18,11 +18,7 @@ import (
 )
 
 // The document that has the table, and the marks around it.
-const (
-	document = "docs/reliability.md"
-	begin    = "<!-- soak: written by make soak ARGS=-report -->"
-	end      = "<!-- soak: end -->"
-)
+const document, begin, end = "docs/reliability.md", "<!-- soak: written by make soak ARGS=-report -->", "<!-- soak: end -->"
 
 func main() { stage.Main("soak", false, command) }
 

@@ -24,10 +24,7 @@ import (
 )
 
 // The keys of hooks in testdata/props.yaml.
-const (
-	inPlaceKey    = "example.com/unready-blocker-inplace"
-	registeredKey = "example.com/registered"
-)
+const inPlaceKey, registeredKey = "example.com/unready-blocker-inplace", "example.com/registered"
 
 // patch changes the set by a merge patch.
 func (s *story) patch(format string, args ...any) {

@@ -256,10 +256,7 @@ func TestEndpointSliceRefusals(t *testing.T) {
 
 // Kubernetes accepts no loopback address as an endpoint: an instance at 127.0.77.n has
 // the entry 10.0.77.n, and callers dial the former.
-const (
-	entryNet = "10.0.77."
-	dialNet  = "127.0.77."
-)
+const entryNet, dialNet = "10.0.77.", "127.0.77."
 
 // startMember starts the n-th instance on a port, any if zero.
 func startMember(t *testing.T, n int, port int32, serve func(*registrytest.Instance, net.Listener) func()) *registrytest.Instance {

@@ -112,11 +112,7 @@ func TestEtcdTLS(t *testing.T) {
 }
 
 // slow is the metadata of a slow call.
-const (
-	slow     = "slow"
-	callTime = 5 * time.Millisecond
-	slowTime = 400 * time.Millisecond
-)
+const slow, callTime, slowTime = "slow", 5 * time.Millisecond, 400 * time.Millisecond
 
 // serveGRPC starts a gRPC server for an instance, which reports that it is healthy. A call takes some time, so that some are
 // in flight when the server ends.

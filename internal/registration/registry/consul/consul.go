@@ -161,10 +161,7 @@ const (
 // checkID is the ID of every entry's check.
 const checkID = "usher"
 
-const (
-	passing  = "passing"
-	critical = "critical"
-)
+const passing, critical = "passing", "critical"
 
 var (
 	// metaKey matches the metadata keys that Consul accepts.

@@ -99,10 +99,7 @@ func operation(key string, change registry.Change) (write clientv3.Op, unchanged
 }
 
 // Metadata keys that Usher uses itself. All others are the user's.
-const (
-	metaWeight = "weight"
-	metaOwner  = "usher"
-)
+const metaWeight, metaOwner = "weight", "usher"
 
 // value is an endpoint as the etcd naming package stores it.
 type value struct {

@@ -95,11 +95,7 @@ const (
 	metaWeight = "weight"
 )
 
-const (
-	up           = "UP"
-	unknown      = "UNKNOWN"
-	outOfService = "OUT_OF_SERVICE"
-)
+const up, unknown, outOfService = "UP", "UNKNOWN", "OUT_OF_SERVICE"
 
 // metaKey matches keys that are also names in XML, which some clients read.
 var metaKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)

@@ -253,10 +253,7 @@ func (p *plan) take(e registry.Entry, at string) error {
 // Metadata keys that Usher writes in addition to the owner. metaAddress repeats the
 // instance's own address: metadata copied to another instance has the wrong one, which
 // shows that the copy is not Usher's.
-const (
-	metaID      = registry.MetaPrefix + "id"
-	metaAddress = registry.MetaPrefix + "address"
-)
+const metaID, metaAddress = registry.MetaPrefix + "id", registry.MetaPrefix + "address"
 
 // maxWeight is Nacos's limit.
 const maxWeight = 10000
