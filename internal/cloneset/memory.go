@@ -50,6 +50,7 @@ type memory struct {
 	podInfos []*plan.PodInfo
 	// revisions are those of the last pass; an idle set has none.
 	revisions *revisions
+	// strangers are the Pods without an owner that it has looked at and does not select.
 	strangers strangers
 	// deferrals are the deletions that the API server has deferred.
 	deferrals deferrals
