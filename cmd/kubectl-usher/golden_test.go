@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -22,12 +23,17 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -242,4 +248,21 @@ func TestNoResize(t *testing.T) {
 		checktest.Same(t, "with "+resources, want, checktest.Must((&session{discovery: known}).noResize())(t))
 		server.Close()
 	}
+}
+
+// TestReleaseOfAChangingPod: somebody who changes the Pod meanwhile does not end the command.
+func TestReleaseOfAChangingPod(t *testing.T) {
+	pod, conflicts := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a", Finalizers: []string{"example.com/backup"}}}, 2
+	c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(pod).Build(), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if conflicts--; conflicts >= 0 {
+				return apierrors.NewConflict(corev1.Resource("pods"), o.GetName(), nil)
+			}
+			return c.Patch(ctx, o, patch, options...)
+		},
+	})
+	s := &session{IOStreams: genericiooptions.NewTestIOStreamsDiscard(), namespace: "shop", client: c, reader: c}
+	checktest.NoError(t, s.release(t.Context(), target{kindPod, "web-a"}, "example.com/backup", "a test"))
+	checktest.NoError(t, s.get(t.Context(), target{kindPod, "web-a"}, pod))
+	checktest.Same(t, "finalizers", 0, len(pod.Finalizers))
 }

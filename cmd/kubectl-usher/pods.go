@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -43,20 +44,15 @@ func releaseCommand(s *session) *cobra.Command {
 		if hook == "" || reason == "" {
 			return errors.New("--hook and --reason are needed; kubectl usher why pod/NAME names the hook")
 		}
-		pod := &corev1.Pod{}
-		if err := s.get(ctx, t, pod); err != nil {
-			return err
-		}
-		answered, err := s.answered(ctx, pod, hook)
-		if err != nil {
+		if _, _, err := s.answered(ctx, t, hook); err != nil {
 			return err
 		}
 		tell(s.ErrOut, "This answers the hook %s of Pod %s instead of its owner. Registries that still list the Pod are not asked: requests may be lost.\n",
-			hook, pod.Name)
+			hook, t.name)
 		if !yes && !s.dryRun && !s.confirm("Release the hook?") {
 			return errors.New("nothing was changed")
 		}
-		return s.release(ctx, pod, answered, hook, reason)
+		return s.release(ctx, t, hook, reason)
 	})
 	command.Flags().StringVar(&hook, "hook", "", "`key` of the label, or the finalizer, that holds the Pod")
 	command.Flags().StringVar(&reason, "reason", "", "why; it goes into an event")
@@ -72,13 +68,17 @@ func (s *session) confirm(question string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
 }
 
-// answered is the Pod as whoever answers the hook would leave it.
-func (s *session) answered(ctx context.Context, pod *corev1.Pod, key string) (*corev1.Pod, error) {
+// answered is the Pod, and as whoever answers the hook would leave it.
+func (s *session) answered(ctx context.Context, t target, key string) (pod, after *corev1.Pod, err error) {
+	pod = &corev1.Pod{}
+	if err := s.get(ctx, t, pod); err != nil {
+		return nil, nil, err
+	}
 	hook, err := s.hook(ctx, pod, key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	after := pod.DeepCopy()
+	after = pod.DeepCopy()
 	state := apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
 	joins := !hook.Empty() && (state == apps.StatePreparingNormal || state == apps.StateUpdated)
 	switch {
@@ -90,9 +90,9 @@ func (s *session) answered(ctx context.Context, pod *corev1.Pod, key string) (*c
 		lifecycle.Hook{LabelsHandler: hook.LabelsHandler, FinalizersHandler: []string{key}}.Release(after)
 	}
 	if equality.Semantic.DeepEqual(pod.ObjectMeta, after.ObjectMeta) {
-		return nil, fmt.Errorf("pod/%s does not wait for %q; kubectl usher why pod/%s shows what it waits for", pod.Name, key, pod.Name)
+		return nil, nil, fmt.Errorf("pod/%s does not wait for %q; kubectl usher why pod/%s shows what it waits for", pod.Name, key, pod.Name)
 	}
-	return after, nil
+	return pod, after, nil
 }
 
 // hook is what the Pod's CloneSet holds it by with the key.
@@ -116,10 +116,18 @@ func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (hook l
 	return hook, nil
 }
 
-// release changes a Pod that nobody else has changed meanwhile, and tells who did it.
-func (s *session) release(ctx context.Context, pod, answered *corev1.Pod, hook, reason string) error {
-	if err := s.client.Patch(ctx, answered, client.MergeFromWithOptions(pod, client.MergeFromWithOptimisticLock{})); err != nil {
-		return failed(err, "change pod/%s", pod.Name)
+// release changes a Pod, and tells who did it. If somebody else changes it meanwhile, as its kubelet does, it looks anew
+// whether the Pod waits.
+func (s *session) release(ctx context.Context, t target, hook, reason string) error {
+	var pod, answered *corev1.Pod
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+		if pod, answered, err = s.answered(ctx, t, hook); err == nil {
+			err = failed(s.client.Patch(ctx, answered, client.MergeFromWithOptions(pod, client.MergeFromWithOptimisticLock{})), "change %s", t)
+		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	s.did("pod/%s released from %s", pod.Name, hook)
 	if s.dryRun {

@@ -20,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // claimOwnership adopts the set's revisions, Pods and claims that have no owner, releases
@@ -60,14 +61,11 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	if found == m.strangers {
 		return nil
 	}
-	for _, orphan := range orphans {
-		if !adoptable(set, orphan) {
-			continue
-		}
+	for _, orphan := range list.Only(orphans, func(pod *corev1.Pod) bool { return adoptable(set, pod) }) {
+		found = strangers{}
 		if err := r.adoptPod(ctx, set, orphan); err != nil {
 			return err
 		}
-		found = strangers{}
 	}
 	m.strangers = found
 	return nil

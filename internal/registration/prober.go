@@ -43,7 +43,10 @@ const (
 const BuiltIn = "service"
 
 // Reasons of the condition Reachable.
-const reasonReachable, reasonInUse = "Reachable", "InUse"
+const (
+	reasonReachable = "Reachable"
+	reasonInUse     = "InUse"
+)
 
 func (r *Reconciler) watchRegistries(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).

@@ -47,10 +47,7 @@ func registers(story Story) string {
 
 // The address of the Service of the story whose callers use it, one of those that the API
 // server leaves to people.
-const (
-	serviceIP      = "10.96.0.7"
-	serviceAddress = serviceIP + ":80"
-)
+const serviceIP, serviceAddress = "10.96.0.7", "10.96.0.7:80"
 
 // service is the Service that a story's callers follow.
 func service(story Story) string {

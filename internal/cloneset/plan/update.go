@@ -211,10 +211,7 @@ func (p *pass) updatable(v *podState) bool {
 	return false
 }
 
-var (
-	errUnreadable = errors.New("revision cannot be read")
-	errGone       = errors.New("revision is gone")
-)
+var errUnreadable, errGone = errors.New("revision cannot be read"), errors.New("revision is gone")
 
 // change is how the Pod reaches the update revision in place.
 func (p *pass) change(v *podState) (*inplace.Change, error) {

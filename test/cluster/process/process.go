@@ -141,10 +141,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-const (
-	tailBytes    = 64 << 10 // how far back Tail reads
-	tailLineSize = 400      // bytes kept of one line
-)
+// tailBytes is how far back Tail reads, tailLineSize how many bytes of a line it keeps.
+const tailBytes, tailLineSize = 64 << 10, 400
 
 // TailFile returns the last n non-empty lines of a file, oldest first, each cut to 400
 // bytes. An unreadable file has no lines.

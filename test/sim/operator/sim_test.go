@@ -35,10 +35,7 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-var (
-	seeds = flag.Uint64("seeds", 50, "how many schedules TestSimulation runs")
-	first = flag.Uint64("first", 0, "the first seed of TestSimulation")
-)
+var seeds, first = flag.Uint64("seeds", 50, "how many schedules TestSimulation runs"), flag.Uint64("first", 0, "the first seed of TestSimulation")
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
