@@ -68,7 +68,7 @@ func (s *session) confirm(question string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
 }
 
-// answered is the Pod, and as whoever answers the hook would leave it.
+// answered reads a Pod, and returns it as it is and as whoever answers the hook would leave it.
 func (s *session) answered(ctx context.Context, t target, key string) (pod, after *corev1.Pod, err error) {
 	pod = &corev1.Pod{}
 	if err := s.get(ctx, t, pod); err != nil {

@@ -111,7 +111,8 @@ func podRow(p *view.Pod, now time.Time, wide bool) row {
 	return r
 }
 
-var registered, yesNo = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}, map[bool]string{true: "yes", false: "no"}
+var registered = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}
+var yesNo = map[bool]string{true: "yes", false: "no"}
 
 // waitText says what a Pod waits for, how long already, and until when.
 func waitText(w *view.Wait, now time.Time) string {

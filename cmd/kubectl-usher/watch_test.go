@@ -30,12 +30,9 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-const (
-	// watched is how many Pods a workload has, and eventsPerSecond how often one of them
-	// changes: each of them eighteen times in three minutes.
-	watched         = 2000
-	eventsPerSecond = 200
-)
+// watched is how many Pods a workload has, and eventsPerSecond how often one of them
+// changes: each of them eighteen times in three minutes.
+const watched, eventsPerSecond = 2000, 200
 
 // BenchmarkWatch follows a workload of 2,000 Pods that change all the time, and reports what
 // share of a processor that takes, that of the API server in this process included. One

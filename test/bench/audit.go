@@ -17,12 +17,11 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-const (
-	// quietFor is how long Usher must write nothing for a phase to be over.
-	quietFor = time.Second
-	// lookEvery is how often the audit log is read until then.
-	lookEvery = 200 * time.Millisecond
-)
+// quietFor is how long Usher must write nothing for a phase to be over.
+const quietFor = time.Second
+
+// lookEvery is how often the audit log is read until then.
+const lookEvery = 200 * time.Millisecond
 
 // auditEvent is the part of an audit.k8s.io/v1 Event that is read. Each request has one,
 // written when it is answered; only a watch has another, when it begins.

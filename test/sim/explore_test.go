@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-var deep, states = flag.Bool("deep", false, "TestExplore visits the large models too, and TestMutantsAreFound all of its mutants"), flag.Int("states", 1000000, "how many states TestExplore visits of each model at most")
+var deep = flag.Bool("deep", false, "TestExplore visits the large models too, and TestMutantsAreFound all of its mutants")
+var states = flag.Int("states", 1000000, "how many states TestExplore visits of each model at most")
 
 // TestExplore visits every state of small worlds, for every order in which the
 // controller, the kubelets, the hook operator and the user act, and for every point at

@@ -27,7 +27,8 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-var seeds, first = flag.Int("seeds", 600, "how many random schedules TestSeeds runs"), flag.Uint64("first", 1, "the first seed of TestSeeds")
+var seeds = flag.Int("seeds", 600, "how many random schedules TestSeeds runs")
+var first = flag.Uint64("first", 1, "the first seed of TestSeeds")
 
 // TestSeeds runs random schedules with faults, and one of a large set for fifty of them. To see one again:
 //

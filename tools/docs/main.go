@@ -81,7 +81,8 @@ func writeReference(ctx context.Context, root string) error {
 	return nil
 }
 
-var anchors, links = regexp.MustCompile(`\bid="([^"]*)"`), regexp.MustCompile(`<(?:a|link|script|img|source)\b[^>]*?\b(?:href|src|srcset)="([^"]*)"`)
+var anchors = regexp.MustCompile(`\bid="([^"]*)"`)
+var links = regexp.MustCompile(`<(?:a|link|script|img|source)\b[^>]*?\b(?:href|src|srcset)="([^"]*)"`)
 
 // deadLinks follows every link between the site's files, to the anchor. Nothing but <a> may
 // lead elsewhere: the site works without network.

@@ -72,7 +72,8 @@ func (m measure) bound(path string, bound *int64) int {
 	return int(*bound)
 }
 
-var bytesRule, matches = regexp.MustCompile(`size\(bytes\((?:self|key)\)\) <= (\d+)`), regexp.MustCompile(`(?:^|[^!])self\.matches\(['"](.*?\$)['"]\)`)
+var bytesRule = regexp.MustCompile(`size\(bytes\((?:self|key)\)\) <= (\d+)`)
+var matches = regexp.MustCompile(`(?:^|[^!])self\.matches\(['"](.*?\$)['"]\)`)
 
 // text is how many bytes a string can have: its characters have four each, unless a pattern
 // takes only ASCII, or a rule counts bytes.

@@ -211,7 +211,8 @@ func (p *pass) updatable(v *podState) bool {
 	return false
 }
 
-var errUnreadable, errGone = errors.New("revision cannot be read"), errors.New("revision is gone")
+var errUnreadable = errors.New("revision cannot be read")
+var errGone = errors.New("revision is gone")
 
 // change is how the Pod reaches the update revision in place.
 func (p *pass) change(v *podState) (*inplace.Change, error) {

@@ -35,7 +35,8 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-var seeds, first = flag.Uint64("seeds", 50, "how many schedules TestSimulation runs"), flag.Uint64("first", 0, "the first seed of TestSimulation")
+var seeds = flag.Uint64("seeds", 50, "how many schedules TestSimulation runs")
+var first = flag.Uint64("first", 0, "the first seed of TestSimulation")
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 

@@ -163,13 +163,12 @@ const checkID = "usher"
 
 const passing, critical = "passing", "critical"
 
-var (
-	// metaKey matches the metadata keys that Consul accepts.
-	metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
-	// plainTag matches tags that are words. Load balancers such as Traefik and Fabio read
-	// others as routes, of any host.
-	plainTag = regexp.MustCompile(`^[A-Za-z0-9_.-]*$`)
-)
+// metaKey matches the metadata keys that Consul accepts.
+var metaKey = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+
+// plainTag matches tags that are words. Load balancers such as Traefik and Fabio read
+// others as routes, of any host.
+var plainTag = regexp.MustCompile(`^[A-Za-z0-9_.-]*$`)
 
 // obeyed reports whether a pair of metadata is more than data to callers.
 func obeyed(key, value string) bool { return key == registry.MetaTags && !plainTag.MatchString(value) }

@@ -63,10 +63,8 @@ const (
 // algorithms are the unbroken ones.
 var algorithms = []string{dns.HmacSHA224, dns.HmacSHA256, dns.HmacSHA384, dns.HmacSHA512}
 
-var (
-	labels = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
-	oneWay = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,60}[a-z0-9])?$`)
-)
+var labels = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
+var oneWay = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,60}[a-z0-9])?$`)
 
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.DNSRegistry) *registry.Settings {

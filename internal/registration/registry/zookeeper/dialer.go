@@ -31,7 +31,8 @@ const (
 	dialTimeout = time.Second
 )
 
-var errClosed, errNoSession = errors.New("the connection was closed"), errors.New("no server gave a session: they may be without a leader, or not be ZooKeeper")
+var errClosed = errors.New("the connection was closed")
+var errNoSession = errors.New("no server gave a session: they may be without a leader, or not be ZooKeeper")
 
 // dialer keeps one connection. The client would reconnect by itself and then send what
 // it could not send before: a change that its caller has given up on. So each of the

@@ -114,7 +114,8 @@ const (
 
 // paramKey and protocol match what a URL can contain unescaped: Dubbo escapes the URL
 // as a whole, not its parameters.
-var paramKey, protocol = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`), regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
+var paramKey = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+var protocol = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
 
 // read are the parameters that Dubbo's consumers read at most to choose among providers, or to
 // show them. They obey others: one with category=routers and a script as its rule is code.
