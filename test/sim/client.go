@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -88,8 +89,12 @@ func (p *Process) readCached(r *model.Request, do func() error) error {
 	if p.handling {
 		return do() // the pass in progress does not see it
 	}
-	if r.Kind == model.Pods && r.Verb == model.VerbList {
+	switch {
+	case r.Verb != model.VerbList:
+	case r.Kind == model.Pods:
 		p.looked()
+	case r.Kind == model.Nodes:
+		p.pass.nodes = maps.Clone(p.caches[model.Nodes].Objects)
 	}
 	err := do()
 	for _, object := range r.Answer {

@@ -273,20 +273,9 @@ func (s *Simulation) leftBehind(pod *corev1.Pod, set *apps.CloneSet) string {
 	return ""
 }
 
-// going are the cordoned nodes as a process's cache shows them.
-func (p *Process) going() map[string]bool {
-	out := map[string]bool{}
-	for at, node := range p.caches[model.Nodes].Objects {
-		if unschedulable(node) {
-			out[at.Name] = true
-		}
-	}
-	return out
-}
-
 // leavesNode reports whether the Pod is to leave its node, as far as the pass knew.
 func (w *podWrite) leavesNode(pod *corev1.Pod) bool {
-	return w.process.pass.going[pod.Spec.NodeName] && leaveNodes(w.set)
+	return leaveNodes(w.set) && unschedulable(w.process.pass.nodes[key("", pod.Spec.NodeName)])
 }
 
 // doomed reports whether a Pod is to be deleted.

@@ -115,8 +115,8 @@ type pass struct {
 	known *answers
 	// decidedAt is the position in the server's log at that time; 0 before that.
 	decidedAt int
-	// going are the nodes that were cordoned then.
-	going map[string]bool
+	// nodes are those that the cache showed when the pass read them.
+	nodes map[types.NamespacedName]client.Object
 	// redone are the Pods with the process's writes, on top of what it knew then.
 	redone map[redoing]*corev1.Pod
 	// snapshot is the input of the decision, plan its result.
@@ -186,7 +186,7 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 		s.Starts = p.config.Starts
 	}
 	p.pass.known = &answers{maps.Clone(p.known.learned), maps.Clone(p.known.absent)}
-	p.pass.decidedAt, p.pass.going, p.latest = len(p.Server.Log[model.Pods]), p.going(), p.pass
+	p.pass.decidedAt, p.latest = len(p.Server.Log[model.Pods]), p.pass
 	decide := p.config.Planner
 	if decide == nil {
 		decide = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }

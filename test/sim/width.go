@@ -47,9 +47,10 @@ type strain struct {
 	// largest width since there was none.
 	returning map[*errand]bool
 	mostBack  int
-	// before is the largest width that writes from before the trouble have led to. ended counts those
-	// that were sent in it and have ended since the last pass, and passes those of as many as before.
-	before, ended, passes int
+	// before is the largest width that writes from before the trouble have led to, and after the largest
+	// at the end of a pass since it ended. ended counts the writes that were sent in it and have ended since
+	// the last pass, and passes those of as many as before.
+	before, after, ended, passes int
 }
 
 // checked is a width that checks its bounds.
@@ -189,7 +190,7 @@ func (s *Simulation) troubled(by trouble) {
 	s.World.say("story", "the API server's trouble: %q", by)
 	s.trouble = by
 	for _, p := range s.processes {
-		if p.ended, p.passes = 0, 0; by != "" {
+		if p.after, p.ended, p.passes = 0, 0, 0; by != "" {
 			p.before = p.control.Now()
 		}
 	}
@@ -197,6 +198,9 @@ func (s *Simulation) troubled(by trouble) {
 
 // adapts checks after a pass that the width has become smaller if the server is in trouble.
 func (p *Process) adapts() {
+	if p.trouble == "" {
+		p.after = max(p.after, p.control.Now())
+	}
 	enough := map[trouble]int{refusing: least, slow: tight}[p.trouble]
 	if enough == 0 || p.before <= enough || p.ended < p.before {
 		return
@@ -228,8 +232,8 @@ func Wide(seed uint64, change func(*Config)) *Simulation {
 	s.World.after(begin+w.between(10*time.Second, 2*time.Minute), func() { s.troubled("") })
 	s.plannedEnd = 6 * time.Minute
 	s.World.after(s.plannedEnd, func() {
-		if p := s.processes[0]; p.ended > fewWrites && p.control.Now() < p.before*3/4 {
-			s.World.fail(ruleWider, "it is %d, and was %d", p.control.Now(), p.before)
+		if p := s.processes[0]; p.ended > fewWrites && p.after < p.before*3/4 {
+			s.World.fail(ruleWider, "it was at most %d, and %d before", p.after, p.before)
 		}
 	})
 	return s
