@@ -17,6 +17,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // This file is what a manager's cache holds for the controller, and how it is indexed.
@@ -151,12 +152,11 @@ func (r *roster) put(key rosterKey, name, pod *corev1.Pod) {
 func (r *roster) on(node string) (pods []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, list := range r.lists {
-		for _, pod := range list.pods {
-			if pod.Spec.NodeName == node && metav1.GetControllerOfNoCopy(pod) != nil {
-				pods = append(pods, pod)
-			}
-		}
+	on := func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName == node && metav1.GetControllerOfNoCopy(pod) != nil
+	}
+	for _, of := range r.lists {
+		pods = append(pods, list.Only(of.pods, on)...)
 	}
 	slices.SortFunc(pods, kube.ByName)
 	return pods

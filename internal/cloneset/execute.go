@@ -20,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/width"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/list"
 )
@@ -120,11 +121,9 @@ func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions
 	r.metrics.parallel.Set(float64(r.Width.Now()))
 	outcomes, begun := make([]outcome, len(actions)), atomic.Int32{}
 	back := &r.memory(keyOf(set)).returns
-	// Two Pods that come back take the room of one other. If each took its own, Pods that left together
-	// would hold up all others when they return, and the rollout would go on in waves.
 	room := func() int {
 		rests := int(back.rests.Load())
-		return max(r.Width.Now()-rests-max(int(back.workers.Load())-rests, 0)/2, 1)
+		return width.Room(r.Width.Now()-rests, max(int(back.workers.Load())-rests, 0))
 	}
 	r.Each(room, len(actions), func(i int) {
 		begun.Add(1)

@@ -27,6 +27,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/cloneset/width"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -291,7 +292,7 @@ func TestBeside(t *testing.T) {
 		done <- err
 	}()
 	checktest.Same(t, "how many Pods of 2,000 and of 20,000 a pass begins with", [2]int{4 * r.Width.Now(), 200}, [2]int{r.starts(2000), r.starts(20_000)})
-	for range r.Width.Now() {
+	for range width.Room(r.Width.Now(), 0) {
 		<-sent
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(small)}); err != nil {

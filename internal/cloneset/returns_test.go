@@ -232,20 +232,20 @@ func TestRestOutlastsPass(t *testing.T) {
 	checktest.Same(t, "more writes", 0, len(r.sent))
 }
 
-// TestRoom: two Pods that come back take the room of one action of a pass, what the pass before has left takes its own, and
-// one action may always be under way.
+// TestRoom: room is kept for Pods that come back, two more of them take that of one action of a pass, what the pass before
+// has left takes its own, and one action may always be under way.
 func TestRoom(t *testing.T) {
 	r := returningSet(t)
 	back, taken := &r.memory(keyOf(r.set)).returns, []int{}
 	r.Each = func(limit func() int, _ int, _ func(int)) {
-		for _, beside := range [][2]int32{{0, 0}, {1, 0}, {6, 0}, {6, 2}, {2, 3}, {100, 0}} {
+		for _, beside := range [][2]int32{{0, 0}, {5, 0}, {9, 0}, {6, 2}, {2, 3}, {100, 0}} {
 			back.workers.Store(beside[0])
 			back.rests.Store(beside[1])
 			taken = append(taken, r.Width.Now()-limit())
 		}
 	}
 	r.inParallel(t.Context(), r.set, make([]plan.Action, 1), false)
-	checktest.Same(t, "the room that they take", []int{0, 0, 3, 4, 3, r.Width.Now() - 1}, taken)
+	checktest.Same(t, "the room that they take", []int{4, 4, 6, 6, 7, r.Width.Now() - 1}, taken)
 }
 
 // TestInGoroutines: no more is done at once than the limit says by then.

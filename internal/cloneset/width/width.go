@@ -35,6 +35,9 @@ const (
 	// until the least latency before them is forgotten: the network, or the server, may have
 	// changed. A pass has fewer, and the first of them do not wait for others.
 	memory = 4
+	// kept is how much of the width writes that take Pods out of service leave to those that bring them back,
+	// unless it is more than a third. They would wait behind the others for nothing: the server is busy all the same.
+	kept = 4
 )
 
 // Width is how many writes may be under way at a time. It is safe for concurrent use.
@@ -68,6 +71,14 @@ func (w *Width) Now() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return int(w.value)
+}
+
+// Room is how much of a width is there for writes that take Pods out of service. Beyond what is kept for them,
+// two Pods that come back take the room of one other. If each took its own, Pods that left together
+// would hold up all others when they return, and the rollout would go on in waves.
+func Room(width, returning int) int {
+	keep := min(kept, width/3)
+	return max(width-max(keep, (keep+returning)/2), 1)
 }
 
 // Begin counts a write that is sent. Its end is told to Done or to Failed.

@@ -136,7 +136,7 @@ func (r *rollout) beside() {
 }
 
 func (r *rollout) work() {
-	for len(r.jobs) > 0 && r.doing < max(r.control.Now()-r.returning/2, 1) {
+	for len(r.jobs) > 0 && r.doing < Room(r.control.Now(), r.returning) {
 		j := r.jobs[0]
 		r.jobs = r.jobs[1:]
 		r.doing++

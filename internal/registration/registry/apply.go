@@ -82,10 +82,7 @@ func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 
 // Entries returns the entries of what a registry holds, in the order of List.
 func Entries[T any](found []T, entry func(T) Entry) []Entry {
-	entries := make([]Entry, 0, len(found)) // not nil: none is a list too
-	for _, one := range found {
-		entries = append(entries, entry(one))
-	}
+	entries := append([]Entry{}, list.Map(found, entry)...) // not nil: none is a list too
 	Sort(entries)
 	return entries
 }

@@ -332,9 +332,7 @@ func (r *Registry) due() (paths []string) {
 	oldest := r.clock.Now().Add(-forgotten)
 	maps.DeleteFunc(r.renewed, func(_ string, of renewal) bool { return of.listed.Before(oldest) })
 	for app, of := range r.renewed {
-		for _, id := range of.ids {
-			paths = append(paths, pathOf(app, id))
-		}
+		paths = append(paths, list.Map(of.ids, func(id string) string { return pathOf(app, id) })...)
 	}
 	slices.Sort(paths)
 	return paths
