@@ -275,12 +275,12 @@ func TestBeside(t *testing.T) {
 			}))
 		}
 	}
-	sent, release := make(chan struct{}, 200), make(chan struct{})
+	sent, release := make(chan string, 200), make(chan struct{})
 	c := server(t, objects...)
 	r, _ := reconcilerOn(interceptor.NewClient(c, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if strings.HasPrefix(object.GetName(), large.Name+"-") {
-				sent <- struct{}{}
+				sent <- object.GetName()
 				<-release
 			}
 			return c.Patch(ctx, object, patch, options...)
@@ -293,7 +293,7 @@ func TestBeside(t *testing.T) {
 	}()
 	checktest.Same(t, "how many Pods of 2,000 and of 20,000 a pass begins with", [2]int{4 * r.Width.Now(), 200}, [2]int{r.starts(2000), r.starts(20_000)})
 	for range width.Room(r.Width.Now(), 0) {
-		<-sent
+		next(t, sent)
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(small)}); err != nil {
 		t.Error(err)
