@@ -152,11 +152,11 @@ func (r *roster) put(key rosterKey, name, pod *corev1.Pod) {
 func (r *roster) on(node string) (pods []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	on := func(pod *corev1.Pod) bool {
+	isOn := func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName == node && metav1.GetControllerOfNoCopy(pod) != nil
 	}
 	for _, of := range r.lists {
-		pods = append(pods, list.Only(of.pods, on)...)
+		pods = append(pods, list.Only(of.pods, isOn)...)
 	}
 	slices.SortFunc(pods, kube.ByName)
 	return pods

@@ -35,8 +35,8 @@ const (
 	// until the least latency before them is forgotten: the network, or the server, may have
 	// changed. A pass has fewer, and the first of them do not wait for others.
 	memory = 4
-	// kept is how much of the width writes that take Pods out of service leave to those that bring them back,
-	// unless it is more than a third. They would wait behind the others for nothing: the server is busy all the same.
+	// kept is how much of the width is left to writes that bring Pods back into service, at most a third of it.
+	// Behind writes that take others out they would wait for nothing: the server is busy all the same.
 	kept = 4
 )
 

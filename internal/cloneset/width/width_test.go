@@ -234,9 +234,9 @@ func TestRollouts(t *testing.T) {
 				// The protocol itself has five round trips while a Pod is out of service. The rest is a queue, and
 				// the wave of the first Pods if the budget bounds the rollout: they all restart in the same
 				// time, while real ones spread more.
-				most := restart + 5*latency + 1100*time.Millisecond
+				most := restart + 5*latency + time.Second
 				if restart < 5*time.Second {
-					most = restart + 3*latency + 800*time.Millisecond
+					most -= 400 * time.Millisecond
 				}
 				if out > most {
 					t.Errorf("out of service too long: %v at p99, more than %v", out, most)
