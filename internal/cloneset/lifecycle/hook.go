@@ -82,7 +82,7 @@ func (h Hook) Confirm(pod metav1.Object) {
 func (h Hook) Release(pod metav1.Object) {
 	labels := pod.GetLabels()
 	for key, value := range h.LabelsHandler {
-		if labels[key] == value {
+		if got, ok := labels[key]; ok && got == value {
 			labels[key] = strconv.FormatBool(value == "false")
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -58,7 +60,7 @@ func TestNext(t *testing.T) {
 }
 
 // TestHookPredicates: one key is enough to hold, all are needed to be complete, and a finalizer
-// that is listed twice counts once.
+// that is listed twice counts once. A Pod that it released is held no longer, even one without labels.
 func TestHookPredicates(t *testing.T) {
 	hook := Hook{LabelsHandler: map[string]string{"b": "1", "a": ""}, FinalizersHandler: []string{"z", "y", "z"}}
 	scenariotest.Table(t, "testdata/hook.txt", func(t *testing.T, pod struct {
@@ -68,6 +70,9 @@ func TestHookPredicates(t *testing.T) {
 		missing, holding := hook.Missing(pod.Labels, pod.Finalizers), hook.Holding(pod.Labels, pod.Finalizers)
 		checktest.Same(t, "it holds the Pod", len(holding) > 0, hook.Holds(pod.Labels, pod.Finalizers))
 		checktest.Same(t, "it is complete", len(missing) == 0, hook.Complete(pod.Labels, pod.Finalizers))
+		object := metav1.ObjectMeta{Labels: pod.Labels, Finalizers: pod.Finalizers}
+		hook.Release(&object)
+		checktest.Same(t, "it holds the Pod that it released", false, hook.Holds(object.Labels, object.Finalizers))
 		return fmt.Sprintf("holds by %v, misses %v", holding, missing)
 	})
 	if (Hook{}).Holds(map[string]string{"a": "1"}, []string{"z"}) || !(Hook{}).Complete(nil, nil) || !(Hook{}).Empty() {
@@ -99,11 +104,7 @@ func TestMarkOf(t *testing.T) {
 
 // TestFromSpec: an absent lifecycle and absent hooks hold nothing.
 func TestFromSpec(t *testing.T) {
-	if got := FromSpec(nil); !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() || !got.PreDelete.Empty() {
-		t.Errorf("FromSpec(nil) = %+v", got)
-	}
-	got := FromSpec(&apps.Lifecycle{PreDelete: &apps.LifecycleHook{FinalizersHandler: []string{"f"}}})
-	if !got.PreNormal.Empty() || !got.InPlaceUpdate.Empty() || got.PreDelete.Empty() {
-		t.Errorf("absent hooks hold, or a hook that is there does not: %+v", got)
-	}
+	checktest.Same(t, "no lifecycle", Hooks{}, FromSpec(nil))
+	one := apps.LifecycleHook{FinalizersHandler: []string{"f"}}
+	checktest.Same(t, "one hook", Hooks{PreDelete: Hook(one)}, FromSpec(&apps.Lifecycle{PreDelete: &one}))
 }

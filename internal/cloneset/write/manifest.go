@@ -136,7 +136,7 @@ const nobody = 65532
 func PullManifest(set *apps.CloneSet, pull *plan.Pull, ownImage string) (*corev1.Pod, error) {
 	template, err := set.Spec.Template.Decode()
 	if err != nil {
-		return nil, fmt.Errorf("spec.template: %w", err)
+		return nil, err
 	}
 	hash := sha256.Sum256(fmt.Appendln(nil, set.UID, pull.Node, pull.Image))
 	return &corev1.Pod{
