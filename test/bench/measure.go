@@ -177,14 +177,15 @@ func (o Options) turns() (turns []turn) {
 		return turns
 	case o.Guard:
 		return guardTurns(o.Sizes)
-	case o.timed() || o.Sets > 0:
-		return schedule(o.Sizes, 1)
+	case o.timed():
+		return schedule(o.Sizes, timedRounds)
 	}
 	return schedule(o.Sizes, maxRounds)
 }
 
-// maxRounds bounds how often a size is measured.
-const maxRounds = 10
+// maxRounds and timedRounds bound how often a size is measured. A timed round has the Pods of the
+// largest size, and updates a part of them.
+const maxRounds, timedRounds = 10, 2
 
 // turn is one round of one size, with a registry or without.
 type turn struct {

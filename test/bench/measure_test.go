@@ -90,8 +90,8 @@ func TestTimed(t *testing.T) {
 			continue
 		}
 		once(t, r.name+", times out of service", len(r.out), fewPods)
-		if r.wall < pull || r.out.Percentile(50) < r.restart+2*r.distance || r.out.Percentile(100) > r.restart+pull {
-			t.Errorf("%s: it took %s, and Pods were out of service for %s (p50) and at most %s", r.name, r.wall, r.out.Percentile(50), r.out.Percentile(100))
+		if r.pods != fewPods || r.wall < pull || r.out.Percentile(50) < r.restart+2*r.distance || r.out.Percentile(100) > r.restart+pull {
+			t.Errorf("%s of %d Pods: it took %s, and Pods were out of service for %s (p50) and at most %s", r.name, r.pods, r.wall, r.out.Percentile(50), r.out.Percentile(100))
 		}
 		got[r.restart.String()+" "+r.distance.String()] += r.size
 	}

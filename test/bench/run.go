@@ -444,9 +444,8 @@ func (m *measurement) account(ctx context.Context, r *result, before servers.Cal
 	if r.moves, err = m.entries.end(ctx); err != nil {
 		return err
 	}
-	r.tally = m.pods.end()
+	r.tally, err = m.pods.end(), m.notePeak()
 	r.least -= m.staying() + r.others
-	err = m.notePeak()
 	r.peak = m.peak
 	return err
 }

@@ -54,13 +54,13 @@ func image(version int) string { return fmt.Sprintf("example.test/web:v%d", vers
 type step struct {
 	name string
 	pods int // how many it changes
-	// sets is how many CloneSets it changes at once, each in the same way; 0 means one: set,
-	// which is setName by default. create means that they do not exist yet. others is how many
+	// sets is how many CloneSets it changes at once, from the first one, each in the same way; 0 means
+	// one: set, which is setName by default. create means that they do not exist yet. others is how many
 	// Pods there are in CloneSets that do not change then.
-	sets   int
-	set    string
-	create bool
-	others int
+	first, sets int
+	set         string
+	create      bool
+	others      int
 	// replicas, version and old are what the CloneSet then asks for: old is the number
 	// of Pods that keep the previous version.
 	replicas, version, old int
@@ -126,7 +126,7 @@ func (o Options) scenario(t turn) []step {
 	case o.Sets > 0:
 		steps = setsScenario(n)
 	case o.timed():
-		return timedScenario(n, max(slices.Max(o.Sizes)/n, 1), restarts, latencies, o.Pull)
+		return timedScenario(t, slices.Max(o.Sizes)/n, restarts, latencies, o.Pull)
 	}
 	for i := range steps {
 		steps[i].restart, steps[i].distance, steps[i].timed = restarts[0], latencies[0], o.timed()
@@ -134,16 +134,17 @@ func (o Options) scenario(t turn) []step {
 	return steps
 }
 
-// timedScenario updates so many CloneSets of n Pods each, one after another, once for each restart and
-// latency. No two of them ever run the same version: that of each is one more than that of the one before.
-func timedScenario(n, sets int, restarts, latencies []time.Duration, pull time.Duration) []step {
-	all, others := step{name: "scale out", sets: sets, create: true, pods: n * sets, replicas: n, version: sets - 1, hidden: true}, n*(sets-1)
-	steps := []step{all}
+// timedScenario updates the turn's share of all CloneSets, one after another, once for each restart and
+// latency. No two of these ever run the same version: that of each is one more than that of the one before.
+func timedScenario(t turn, all int, restarts, latencies []time.Duration, pull time.Duration) []step {
+	n, first := t.size, t.round*all/t.of
+	sets, others := (t.round+1)*all/t.of-first, n*(all-1)
+	steps := []step{{name: "scale out", sets: all, create: true, pods: n * all, replicas: n, version: sets - 1, hidden: true}}
 	for _, distance := range latencies {
 		away := ""
 		if distance > 0 { // an API server does not move away from a running Usher
 			away = fmt.Sprintf(", API server %s away", distance)
-			steps = append(steps, step{name: "learn the distance", set: all.names()[0], others: others, replicas: n, version: sets * len(steps), old: n - n/10, distance: distance, hidden: true})
+			steps = append(steps, step{name: "learn the distance", first: first, sets: 1, others: others, replicas: n, version: sets * len(steps), old: n - n/10, distance: distance, hidden: true})
 		}
 		for _, restart := range restarts {
 			name := fmt.Sprintf("%s, restart %s", stepInPlace, restart)
@@ -151,7 +152,7 @@ func timedScenario(n, sets int, restarts, latencies []time.Duration, pull time.D
 				name += fmt.Sprintf(", pull %s", pull)
 			}
 			steps = append(steps, step{
-				name: name + away, sets: sets, pods: n * sets, others: others, replicas: n, version: sets * len(steps), do: oneByOne, bounded: true, timed: true, restart: restart, pull: pull, distance: distance,
+				name: name + away, first: first, sets: sets, pods: n * sets, others: others, replicas: n, version: sets * len(steps), do: oneByOne, bounded: true, timed: true, restart: restart, pull: pull, distance: distance,
 			})
 		}
 	}
@@ -214,7 +215,7 @@ func (p step) names() []string {
 	}
 	names := make([]string, p.sets)
 	for i := range names {
-		names[i] = fmt.Sprintf("many-%04d", i)
+		names[i] = fmt.Sprintf("many-%04d", p.first+i)
 	}
 	return names
 }
