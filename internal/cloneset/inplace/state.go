@@ -88,8 +88,9 @@ type Batch struct {
 	Containers []string    `json:"containers"`
 }
 
-// parsed are the latest annotations that were read, as States: each is read several times during an update.
-var parsed = lru.New(1024)
+// parsed are the latest annotations that were read, as States: each is read several times in a row while its
+// containers restart. One takes some 2 KiB.
+var parsed = lru.New(256)
 
 // ParseState parses the annotation; an absent one yields the zero State. Do not change its maps.
 func ParseState(annotation string) (State, error) {
