@@ -16,9 +16,9 @@ import (
 )
 
 // gcPercent is how much garbage may accumulate, in per cent of the live heap. The caches
-// are nearly all of the live heap, and a pass leaves little garbage: less than half of Go's
+// are nearly all of the live heap, and a pass leaves little garbage: a third of Go's
 // default saves a third of the memory for some processor time. GOGC overrides it.
-const gcPercent = 40
+const gcPercent = 30
 
 // A heap of less than smallHeap, in bytes and with its garbage, is collected as Go does by default
 // (smallPercent). To collect it as often as a larger one took a third of the processor time.

@@ -46,7 +46,7 @@ const (
 	retryPause = 100 * time.Millisecond
 	// pageSize is how many entries are read at a time: a large service's all at once would take
 	// several times their memory.
-	pageSize = 1000
+	pageSize = 2000
 	// firstRoom and maxRoom bound a page, and otherRoom any other answer, in bytes: at most
 	// what is there now of the entries of one transaction.
 	firstRoom = 16 << 10
