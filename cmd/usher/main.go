@@ -16,8 +16,8 @@ import (
 )
 
 // gcPercent is how much garbage may accumulate, in per cent of the live heap. The caches
-// are nearly all of the live heap, and a pass leaves little garbage: a third of Go's
-// default saves a third of the memory for some processor time. GOGC overrides it.
+// are nearly all of the live heap, and a pass leaves little garbage: less than a third of Go's
+// default saves a third of the heap for some processor time. GOGC overrides it.
 const gcPercent = 30
 
 // A heap of less than smallHeap, in bytes and with its garbage, is collected as Go does by default

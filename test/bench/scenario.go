@@ -54,9 +54,9 @@ func image(version int) string { return fmt.Sprintf("example.test/web:v%d", vers
 type step struct {
 	name string
 	pods int // how many it changes
-	// sets is how many CloneSets it changes at once, from the first one, each in the same way; 0 means
-	// one: set, which is setName by default. create means that they do not exist yet. others is how many
-	// Pods there are in CloneSets that do not change then.
+	// sets is how many CloneSets it changes at once, each in the same way, and first is the number of the
+	// first one; without sets it changes one: set, which is setName by default. create means that they do
+	// not exist yet. others is how many Pods there are in CloneSets that do not change then.
 	first, sets int
 	set         string
 	create      bool
@@ -134,7 +134,7 @@ func (o Options) scenario(t turn) []step {
 	return steps
 }
 
-// timedScenario updates the turn's share of all CloneSets, one after another, once for each restart and
+// timedScenario creates so many CloneSets and updates the turn's share of them, one after another, once for each restart and
 // latency. No two of these ever run the same version: that of each is one more than that of the one before.
 func timedScenario(t turn, all int, restarts, latencies []time.Duration, pull time.Duration) []step {
 	n, first := t.size, t.round*all/t.of
