@@ -147,10 +147,11 @@ func machines(one, than *result) (faster float64, text string) {
 // wave. The first Pods begin when their nodes have the image.
 func judgeTimed(step *result) []goal {
 	server := ceilingShare * step.around.perSecond() / writesInPlace
-	pods, out := float64(step.size), (step.restart + roundTrips*step.distance).Seconds()
-	unavailable := pods - float64(readyFloor(step.size))
+	pods, out := float64(step.pods)/float64(step.rounds), (step.restart + roundTrips*step.distance).Seconds()
+	unavailable := float64(step.size - readyFloor(step.size))
 	budget := unavailable / out
-	possible := pods / (step.pull.Seconds() + max(pods/server+out, pods/budget+unavailable/server))
+	each := max(pods/server+out, pods/budget+min(unavailable, pods)/server)
+	possible := float64(step.pods) / (step.pull.Seconds() + float64(step.rounds)*each)
 	p99 := step.out.Percentile(99)
 	return []goal{{
 		met:  step.perSecond() >= timedShare*possible,

@@ -21,13 +21,13 @@ func times(seconds float64) time.Duration { return time.Duration(seconds * float
 // scale-in.
 func cloneSetResults(pods int, changes ...func(patch, update, scaleIn *result)) []*result {
 	n := float64(pods)
-	patch := &result{step: step{name: "patch image", pods: pods}, size: pods, rounds: 1, alone: true, wall: times(n / 40), done: times(n / 32)}
+	patch := &result{step: step{name: "patch image", pods: pods, size: pods}, rounds: 1, alone: true, wall: times(n / 40), done: times(n / 32)}
 	patch.latency = traffic.Latencies{times(0.1), times(0.2)}
-	update := &result{step: step{name: stepInPlace, pods: pods, bounded: true}, size: pods, rounds: 1, wall: times(n / 10), done: times(n / 10), peak: 50, theirs: 8 * pods}
+	update := &result{step: step{name: stepInPlace, pods: pods, bounded: true, size: pods}, rounds: 1, wall: times(n / 10), done: times(n / 10), peak: 50, theirs: 8 * pods}
 	update.around = pace{pods, patch.wall}
 	update.tally = tally{least: pods * 80 / 100, out: traffic.Latencies{times(0.1), times(0.3)}}
 	update.own = apiRequests{writes: map[string]int{"patch pods": 2 * pods, "patch pods/status": 2 * pods, "create events": pods / 10}, rejected: map[string]int{}}
-	scaleIn := &result{step: step{name: "scale in", pods: pods}, size: pods, rounds: 1, wall: times(n / 100), done: times(n / 100), peak: 60}
+	scaleIn := &result{step: step{name: "scale in", pods: pods, size: pods}, rounds: 1, wall: times(n / 100), done: times(n / 100), peak: 60}
 	scaleIn.own = apiRequests{writes: map[string]int{"delete pods": pods}, rejected: map[string]int{}}
 	for _, change := range changes {
 		change(patch, update, scaleIn)
@@ -37,13 +37,13 @@ func cloneSetResults(pods int, changes ...func(patch, update, scaleIn *result)) 
 
 // operatorResults meet all goals.
 func operatorResults(pods int, changes ...func([]*result)) []*result {
-	all := []*result{{step: step{name: "put", pods: pods}, server: "etcd 3", size: pods, rounds: 1, alone: true, wall: time.Second}}
+	all := []*result{{step: step{name: "put", pods: pods, size: pods}, server: "etcd 3", rounds: 1, alone: true, wall: time.Second}}
 	for _, s := range operatorScenario(pods) {
 		n := pods
 		if s.pods > 0 {
 			n = s.pods
 		}
-		r := &result{step: step{name: s.name, pods: n}, server: "etcd 3", size: pods, rounds: 1, wall: times(float64(n) / 10), peak: 70,
+		r := &result{step: step{name: s.name, pods: n, size: pods}, server: "etcd 3", rounds: 1, wall: times(float64(n) / 10), peak: 70,
 			calls: servers.Calls{"Range": 2 * n, "Txn": n}, own: apiRequests{writes: map[string]int{"patch pods": 4 * n}},
 			cpu: cpu{usher: time.Duration(n) * 10 * time.Millisecond}, moves: moves{left: n}}
 		switch s.name {
@@ -75,7 +75,7 @@ func setsResults(change func(one, small, many *result)) []*result {
 // guardResults meet the goal.
 func guardResults(p99 float64) []*result {
 	one := func(name string, p99 float64) *result {
-		return &result{step: step{name: name, pods: 400}, size: 200, rounds: 2, alone: true, wall: times(2), done: times(2),
+		return &result{step: step{name: name, pods: 400, size: 200}, rounds: 2, alone: true, wall: times(2), done: times(2),
 			latency: traffic.Latencies{times(0.01), times(p99)}, cpu: cpu{apiServer: times(1)}}
 	}
 	return []*result{one(deleteGuarded, p99), one(deleteUnguarded, 0.1)}
@@ -124,7 +124,8 @@ func TestGoals(t *testing.T) {
 		"guard, met":      {guardResults(0.11), ""},
 		"guard, slow": {guardResults(0.112), "1.12 ×: p99 112 ms, p50 10 ms, and 2.5 ms of the API server's CPU each; " +
 			"without it p99 100 ms, p50 10 ms, and 2.5 ms of the API server's CPU each"},
-		"restarts, met": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart = true, 5*time.Second }), ""},
+		"restarts, met":                 {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart = true, 5*time.Second }), ""},
+		"slices, each with its restart": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.rounds, u.wall = true, 10*time.Second, 10, times(380) }), ""},
 		"restarts, budget not used": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.wall = true, time.Minute, times(500) }),
 			"70 % at 2,000 Pods: 4.0 of 5.7 Pods/s; the API server took 8.0 around that, maxUnavailable allows 6.7"},
 		"far away, budget not used": {cloneSetResults(2000, func(_, u, _ *result) {
@@ -162,7 +163,7 @@ func TestGoals(t *testing.T) {
 // every round is the worst.
 func TestMerge(t *testing.T) {
 	round := func(seconds, peak float64, least, patches int, out ...time.Duration) []*result {
-		r := &result{step: step{name: stepInPlace, pods: 100}, size: 100, rounds: 1, wall: times(seconds), cpu: cpu{usher: times(seconds)}, peak: peak}
+		r := &result{step: step{name: stepInPlace, pods: 100, size: 100}, rounds: 1, wall: times(seconds), cpu: cpu{usher: times(seconds)}, peak: peak}
 		r.own, r.tally = apiRequests{writes: map[string]int{"patch pods": patches}}, tally{least: least, out: out}
 		return []*result{r}
 	}

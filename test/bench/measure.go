@@ -108,7 +108,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	o.Repair = cmp.Or(o.Repair, defaultRepair)
 	debug.SetGCPercent(garbage)
 	// In an update that recreates Pods, some are still terminating; the plain client's may be among them.
-	began, version, count := time.Now(), "", max(minNodes, int(math.Ceil(1.5*float64(slices.Max(o.Sizes)+plainMost)/podsPerNode)))
+	began, version, pods := time.Now(), "", plainMost
+	for _, n := range o.Sizes {
+		pods += n
+	}
+	count := max(minNodes, int(math.Ceil(1.5*float64(pods)/podsPerNode)))
 	containers := node.NewSimulatedRuntime(node.Traits{ReadyDelay: containerDelay, DeleteDelay: containerDelay})
 	simulated := &nodes{Runtime: containers, restart: containerDelay, pulled: map[[2]string]time.Time{}}
 	var results []*result
@@ -178,14 +182,13 @@ func (o Options) turns() (turns []turn) {
 	case o.Guard:
 		return guardTurns(o.Sizes)
 	case o.timed():
-		return schedule(o.Sizes, timedRounds)
+		return []turn{{size: slices.Max(o.Sizes), of: 1}} // with CloneSets of all sizes
 	}
-	return schedule(o.Sizes, maxRounds)
+	return schedule(o.Sizes)
 }
 
-// maxRounds and timedRounds bound how often a size is measured. A timed round has the Pods of the
-// largest size, and updates a part of them.
-const maxRounds, timedRounds = 10, 2
+// maxRounds bounds how often a size is measured.
+const maxRounds = 10
 
 // turn is one round of one size, with a registry or without.
 type turn struct {
@@ -198,11 +201,11 @@ type turn struct {
 // affects all sizes alike. A smaller size is measured until as many Pods have moved as
 // in the largest: rare long events (a garbage collection of the API server takes as long
 // as a hundred Pods) should have the same share in all sizes.
-func schedule(sizes []int, most int) []turn {
+func schedule(sizes []int) []turn {
 	largest := slices.Max(sizes)
 	var first, middle, last []turn
 	for _, n := range sizes {
-		rounds := min(max(largest/n, 1), most)
+		rounds := min(max(largest/n, 1), maxRounds)
 		for round := range rounds {
 			t := turn{size: n, round: round, of: rounds}
 			switch {

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -95,6 +96,13 @@ func TestTimed(t *testing.T) {
 		}
 		got[r.restart.String()+" "+r.distance.String()] += r.size
 	}
+	var order []string
+	for _, p := range timedScenario([]int{30, 10, 30}, []time.Duration{restart}, []time.Duration{0}, pull)[2].parts {
+		order = append(order, fmt.Sprintf("%s: v%d, %d, pull %s", p.set, p.version%versions, p.old, p.pull))
+	}
+	checktest.Same(t, "in turns", []string{
+		"of-10: v1, 0, pull 2s", "of-30: v1, 20, pull 2s", "of-30: v1, 10, pull 0s", "of-10: v2, 0, pull 2s", "of-10: v3, 0, pull 2s", "of-30: v1, 0, pull 0s",
+	}, order)
 	checktest.Same(t, "the sizes that were measured, together", map[string]int{"50ms 0s": each, "300ms 0s": each, "50ms 50ms": each, "300ms 50ms": each}, got)
 }
 

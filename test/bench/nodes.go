@@ -38,12 +38,12 @@ func (n *nodes) Traits() node.Traits {
 	return traits
 }
 
-// Pull implements node.Runtime.
+// Pull implements node.Runtime. Nodes have Usher's own image, which they pull once and not with each update.
 func (n *nodes) Pull(name, image string) (string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	key, now := [2]string{name, image}, time.Now()
-	if n.pulled[key].IsZero() {
+	if n.pulled[key].IsZero() && image != usherImage {
 		n.pulled[key] = now.Add(n.pull)
 	}
 	if until := n.pulled[key]; until.After(now) {

@@ -40,10 +40,9 @@ type cpu [roles]time.Duration
 // in all rounds together: times and counts are sums, latencies are all samples, and what
 // must hold in every round is the worst.
 type result struct {
-	// step is what was measured; its pods is how many were changed in all rounds.
+	// step is what was measured; its pods is how many were changed in all rounds, and its pull is of all rounds, too.
 	step
 	server string // the registry with its version; "" if there is none
-	size   int    // the number of Pods of the CloneSet
 	alone  bool   // sent by a plain client without a controller
 	rounds int
 	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
@@ -65,8 +64,9 @@ type result struct {
 }
 
 func (m *measurement) result(p step) *result {
-	p.pods = cmp.Or(p.pods, m.turn.size)
-	r := &result{step: p, size: m.turn.size, rounds: 1, own: newRequests()}
+	p.size = cmp.Or(p.size, m.turn.size)
+	p.pods = cmp.Or(p.pods, p.size)
+	r := &result{step: p, rounds: 1, own: newRequests()}
 	if m.server != nil {
 		r.server = m.server.Name()
 	}
@@ -92,6 +92,7 @@ func (r *result) add(o *result) {
 	r.around.requests += o.around.requests
 	r.around.wall += o.around.wall
 	r.pods += o.pods
+	r.pull += o.pull
 	r.rounds += o.rounds
 	r.wall += o.wall
 	r.done += o.done

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -196,7 +197,7 @@ func (m *measurement) startUsher() error {
 		args = []string{"--controllers", "cloneset"}
 	}
 	if m.options.Pull > 0 {
-		args = append(args, "--pull-image", "example.test/usher:v1")
+		args = append(args, "--pull-image", usherImage)
 	}
 	if m.kubeconfig != "" {
 		args = append(args, "--kubeconfig", m.kubeconfig) // The last one counts.
@@ -261,22 +262,35 @@ func (m *measurement) end(ctx context.Context) error {
 }
 
 // measure measures a step and, around updates, what the API server takes from the plain client: twice before
-// and twice after, since one takes so few seconds that the API server may collect no garbage meanwhile.
+// and twice after, since one takes so few seconds that the API server may collect no garbage meanwhile, and once
+// between two of its parts.
 func (m *measurement) measure(ctx context.Context, p step) ([]*result, error) {
 	if !p.bounded || m.server != nil {
 		r, err := m.step(ctx, p)
 		return []*result{r}, err
 	}
-	update := func(ctx context.Context) (*result, error) { return m.step(ctx, p) }
+	parts := p.parts
+	if len(parts) == 0 {
+		parts = []step{p}
+	}
+	order := []func(context.Context) (*result, error){m.ceiling, m.ceiling}
+	for _, p := range parts {
+		order = append(order, func(ctx context.Context) (*result, error) { return m.step(ctx, p) }, m.ceiling)
+	}
 	var all []*result
-	for _, one := range []func(context.Context) (*result, error){m.ceiling, m.ceiling, update, m.ceiling, m.ceiling} {
+	for i, one := range append(order, m.ceiling) {
+		if p.parts != nil {
+			m.turn.round, m.turn.of = i, len(order)+1 // for warmUp
+		}
 		r, err := one(ctx)
 		if err != nil {
 			return nil, err
 		}
 		all = merge(all, []*result{r})
 	}
-	all[1].around = pace{all[0].pods, all[0].wall}
+	for _, r := range all[1:] {
+		r.around = pace{all[0].pods, all[0].wall}
+	}
 	return all, nil
 }
 
@@ -285,7 +299,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	if err := m.warmUp(ctx); err != nil {
 		return nil, err
 	}
-	m.say("%s: %s", m.where(), p.name)
+	m.say("%s: %s", m.where(), strings.TrimPrefix(p.set+", "+p.name, ", "))
 	m.nodes.begin(cmp.Or(p.restart, containerDelay), p.pull)
 	if m.link != nil {
 		m.link.Slow(p.distance)
@@ -346,16 +360,6 @@ func (m *measurement) perform(ctx context.Context, p step) (generations []int64,
 		return generations, nil
 	}
 	return generations, m.entries.await(ctx, all)
-}
-
-// oneByOne changes CloneSets one after another, each to a version of its own.
-func oneByOne(ctx context.Context, m *measurement, p step) error {
-	for i, name := range p.names() {
-		if _, err := m.perform(ctx, step{set: name, others: p.others, replicas: p.replicas, version: p.version + i}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // killTwice kills Usher when a third and when two thirds of a step are done.

@@ -23,7 +23,7 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-const namespace, setName = "measure", "web"
+const namespace, setName, usherImage = "measure", "web", "example.test/usher:v1"
 
 // The labels of the hooks.
 const (
@@ -53,14 +53,15 @@ func image(version int) string { return fmt.Sprintf("example.test/web:v%d", vers
 // step is one change of the CloneSet, and how it is measured.
 type step struct {
 	name string
-	pods int // how many it changes
-	// sets is how many CloneSets it changes at once, each in the same way, and first is the number of the
-	// first one; without sets it changes one: set, which is setName by default. create means that they do
-	// not exist yet. others is how many Pods there are in CloneSets that do not change then.
-	first, sets int
-	set         string
-	create      bool
-	others      int
+	size int // the number of Pods that its CloneSets have together, by default the turn's
+	pods int // how many it changes, by default all of them
+	// sets is how many CloneSets it changes at once, each in the same way; without sets it changes one:
+	// set, which is setName by default. create means that they do not exist yet. others is how many Pods
+	// there are in CloneSets that do not change then.
+	sets   int
+	set    string
+	create bool
+	others int
 	// replicas, version and old are what the CloneSet then asks for: old is the number
 	// of Pods that keep the previous version.
 	replicas, version, old int
@@ -75,6 +76,8 @@ type step struct {
 	bounded bool
 	// hidden means that it only prepares the next one, and is not reported.
 	hidden bool
+	// parts are measured instead, one after another.
+	parts []step
 	// do is what happens instead of a change, during what happens after it.
 	do, during func(context.Context, *measurement, step) error
 }
@@ -126,7 +129,7 @@ func (o Options) scenario(t turn) []step {
 	case o.Sets > 0:
 		steps = setsScenario(n)
 	case o.timed():
-		return timedScenario(t, slices.Max(o.Sizes)/n, restarts, latencies, o.Pull)
+		return timedScenario(o.Sizes, restarts, latencies, o.Pull)
 	}
 	for i := range steps {
 		steps[i].restart, steps[i].distance, steps[i].timed = restarts[0], latencies[0], o.timed()
@@ -134,29 +137,64 @@ func (o Options) scenario(t turn) []step {
 	return steps
 }
 
-// timedScenario creates so many CloneSets and updates the turn's share of them, one after another, once for each restart and
-// latency. No two of these ever run the same version: that of each is one more than that of the one before.
-func timedScenario(t turn, all int, restarts, latencies []time.Duration, pull time.Duration) []step {
-	n, first := t.size, t.round*all/t.of
-	sets, others := (t.round+1)*all/t.of-first, n*(all-1)
-	steps := []step{{name: "scale out", sets: all, create: true, pods: n * all, replicas: n, version: sets - 1, hidden: true}}
+// timedScenario creates a CloneSet of each size and updates them in turns, once for each restart and latency: the smallest
+// one, and as many Pods of the others. So all of them have the same cluster around them, and a machine of the same speed.
+func timedScenario(sizes []int, restarts, latencies []time.Duration, pull time.Duration) (steps []step) {
+	sizes = slices.Compact(slices.Sorted(slices.Values(sizes)))
+	sets, pods := make([]*timedSet, len(sizes)), 0
+	for i, n := range sizes {
+		made := step{name: "scale out", set: fmt.Sprintf("of-%d", n), size: n, replicas: n, version: i * versions, others: pods, create: true, hidden: true}
+		sets[i] = &timedSet{made: made, slices: min(n/sizes[0], maxRounds)}
+		steps, pods = append(steps, made), pods+n
+	}
+	least, largest := sets[0], sets[len(sets)-1]
 	for _, distance := range latencies {
 		away := ""
 		if distance > 0 { // an API server does not move away from a running Usher
 			away = fmt.Sprintf(", API server %s away", distance)
-			steps = append(steps, step{name: "learn the distance", first: first, sets: 1, others: others, replicas: n, version: sets * len(steps), old: n - n/10, distance: distance, hidden: true})
+			learn := least.next(step{name: "learn the distance", distance: distance, others: pods, hidden: true})
+			learn.old = learn.size - learn.size/10
+			steps = append(steps, learn)
 		}
 		for _, restart := range restarts {
-			name := fmt.Sprintf("%s, restart %s", stepInPlace, restart)
+			one := step{name: fmt.Sprintf("%s, restart %s", stepInPlace, restart), bounded: true, timed: true, restart: restart, pull: pull, distance: distance, others: pods}
 			if pull > 0 {
-				name += fmt.Sprintf(", pull %s", pull)
+				one.name += fmt.Sprintf(", pull %s", pull)
 			}
-			steps = append(steps, step{
-				name: name + away, first: first, sets: sets, pods: n * sets, others: others, replicas: n, version: sets * len(steps), do: oneByOne, bounded: true, timed: true, restart: restart, pull: pull, distance: distance,
-			})
+			one.name += away
+			all := one
+			for range largest.slices {
+				for _, set := range sets {
+					all.parts = append(all.parts, set.next(one))
+				}
+				slices.Reverse(sets)
+			}
+			steps = append(steps, all)
 		}
 	}
 	return steps
+}
+
+// versions is how many versions of the image a CloneSet of timedScenario may have: no two run the same.
+const versions = 10_000
+
+// timedSet is a CloneSet of timedScenario. It is updated slice by slice.
+type timedSet struct {
+	made         step
+	slices, done int
+}
+
+// next is an update, p, of the next slice. Nodes have pulled the image with the first one.
+func (s *timedSet) next(p step) step {
+	i, n := s.done%s.slices, s.made.size
+	if i > 0 {
+		p.pull = 0
+	}
+	p.set, p.size, p.replicas, p.others = s.made.set, n, n, p.others-n
+	p.version, p.old = s.made.version+1+s.done/s.slices, n-(i+1)*n/s.slices
+	p.pods = n - p.old - i*n/s.slices
+	s.done++
+	return p
 }
 
 // The sets of setsScenario.
@@ -215,7 +253,7 @@ func (p step) names() []string {
 	}
 	names := make([]string, p.sets)
 	for i := range names {
-		names[i] = fmt.Sprintf("many-%04d", p.first+i)
+		names[i] = fmt.Sprintf("many-%04d", i)
 	}
 	return names
 }

@@ -15,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -86,11 +87,9 @@ func (c collector) collect(at types.NamespacedName, owner types.UID) {
 
 func (c collector) owned(owner types.UID) (out []client.Object) {
 	for _, kind := range dependents {
-		for _, object := range model.Sorted(c.Server.Objects[kind]) {
-			if model.OwnerOf(object) == string(owner) || ownerOf(object) == "pulls/"+string(owner) {
-				out = append(out, object)
-			}
-		}
+		out = append(out, list.Only(model.Sorted(c.Server.Objects[kind]), func(o client.Object) bool {
+			return model.OwnerOf(o) == string(owner) || ownerOf(o) == "pulls/"+string(owner)
+		})...)
 	}
 	return out
 }

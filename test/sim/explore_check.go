@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -76,12 +77,7 @@ func (x *explorer) links(backwards bool) [][]int32 {
 func spread(queue []int32, links [][]int32, enter func(int32) bool) {
 	for len(queue) > 0 {
 		id := queue[len(queue)-1]
-		queue = queue[:len(queue)-1]
-		for _, next := range links[id] {
-			if enter(next) {
-				queue = append(queue, next)
-			}
-		}
+		queue = append(queue[:len(queue)-1], list.Only(links[id], enter)...)
 	}
 }
 

@@ -110,8 +110,7 @@ func TestForecastMutants(t *testing.T) {
 // what then happens, in one of several interleavings: in the first, everything takes always
 // the same time.
 func foresee(seed uint64, planner func(*plan.Snapshot) plan.Plan, interleaving uint64) (foreseen, happened []string) {
-	w := newWorld(seed ^ 0xf0)
-	config := Calm()
+	w, config := newWorld(seed^0xf0), Calm()
 	config.Seed, config.Nodes.Nodes = seed, 100                                       // so each Pod has its own
 	config.Process.Lag = Lag{Least: 5 * time.Millisecond, Most: 5 * time.Millisecond} // several edits arrive as one
 	// What no Pod shows takes as long as the forecast supposes.
@@ -209,8 +208,7 @@ func (s *Simulation) watchPods() *watched {
 // text describes what happened, as told does what is foreseen.
 func (w *watched) text(s *Simulation) (out []string) {
 	now := map[types.UID]*corev1.Pod{}
-	updated := 0
-	update := s.updateRevision(s.Set())
+	updated, update := 0, s.updateRevision(s.Set())
 	for _, pod := range s.Pods() {
 		now[pod.UID] = pod
 		if of(pod, update) {

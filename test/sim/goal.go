@@ -115,8 +115,7 @@ func (s *Simulation) missing() string {
 	if goes(set) {
 		return s.leftOver(set)
 	}
-	update := s.updateRevision(set)
-	live := knowledge(s.Pods())
+	update, live := s.updateRevision(set), knowledge(s.Pods())
 	for _, pod := range live {
 		if !model.Active(pod) {
 			return fmt.Sprintf("Pod %s has ended and is not cleaned up", pod.Name)
@@ -176,8 +175,7 @@ func (s *Simulation) unprotectedBy(pod *corev1.Pod, set *apps.CloneSet) string {
 
 // torn reports that a Pod carries the label of a revision but does not match it.
 func (s *Simulation) torn(pod *corev1.Pod) string {
-	name := pod.Labels[apps.LabelRevision]
-	template := templateOfPod(s.Server, pod)
+	name, template := pod.Labels[apps.LabelRevision], templateOfPod(s.Server, pod)
 	if template == nil {
 		return "is of a revision that does not exist, or cannot be read"
 	}

@@ -116,8 +116,7 @@ func (w *podWrite) oldPods(also func(*corev1.Pod) bool) int {
 // partitionOverrun: no Pod that the partition keeps is updated, or deleted for the update. One that
 // leaves its node counts until it is at its gate: its replacement keeps the old revision, too.
 func partitionOverrun(w *podWrite) {
-	pod := w.after.find(w.uid())
-	was := w.before.find(w.uid())
+	pod, was := w.after.find(w.uid()), w.before.find(w.uid())
 	if was == nil || !w.keepsOld(was) || (pod != nil && w.keepsOld(pod)) || w.frees() {
 		return
 	}

@@ -96,8 +96,7 @@ func randomSet(w *World) *apps.CloneSet {
 // randomSchedule draws when the user acts, and when a second process starts that
 // believes it is the leader.
 func (s *Simulation) randomSchedule() {
-	w := s.World
-	at := time.Duration(0)
+	w, at := s.World, time.Duration(0)
 	for range w.chance.IntN(9) {
 		at += w.between(0, pick(w, 500*time.Millisecond, 10*time.Second, 2*time.Minute))
 		w.after(at, s.act)

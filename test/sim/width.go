@@ -214,8 +214,7 @@ func (p *Process) adapts() {
 // Wide builds a run in which a set has so many Pods that they wait for the API server. Its
 // images change every minute; when they do for the second time, the server's trouble begins.
 func Wide(seed uint64, change func(*Config)) *Simulation {
-	w := newWorld(seed ^ 0x31de)
-	config := Calm()
+	w, config := newWorld(seed^0x31de), Calm()
 	p := &config.Process
 	config.Seed, p.Parallel, p.Service = seed, 64, 500*time.Microsecond
 	p.Speed, p.Tries = pick(w, 4*time.Millisecond, 20*time.Millisecond), pick(w, 0, 10)

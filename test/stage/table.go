@@ -110,8 +110,7 @@ type Table struct {
 // Lines lays out the table for a terminal or a file. text/tabwriter would not do: it
 // aligns all columns alike and counts escape sequences.
 func (t Table) Lines(style Style) (lines []string) {
-	widths := make([]int, len(t.Columns))
-	heading := make([]Cell, len(t.Columns))
+	widths, heading := make([]int, len(t.Columns)), make([]Cell, len(t.Columns))
 	for i, column := range t.Columns {
 		heading[i] = Cell{column.Title, Faint}
 	}

@@ -170,8 +170,7 @@ func TestAHealthyServiceLosesNothing(t *testing.T) {
 // Before the service was ever seen, nothing can be lost. Later, a registry that cannot be
 // reached leaves callers with the last list.
 func TestTheRegistryIsAway(t *testing.T) {
-	s := healthy(t)
-	r := start(t)
+	s, r := healthy(t), start(t)
 	r.list()
 	r.fail()
 	checktest.Same(t, "sent without an instance", 0, r.total().Sent)
@@ -245,8 +244,7 @@ func TestReasonsOfLosses(t *testing.T) {
 			})
 			r.list(c.addr)
 			registrytest.Until(t, "a few losses", func() bool { return r.total().Lost >= 3 })
-			total := r.finish()
-			report := r.Report()
+			total, report := r.finish(), r.Report()
 			checktest.Same(t, "lost", total.Sent, total.Lost)
 			checktest.Same(t, "reasons", map[string]int{c.want: total.Lost}, report.Reasons)
 			if len(report.Losses) != 2 || report.Losses[0].Addr != c.addr || int(told.Load()) != total.Lost {
@@ -272,8 +270,7 @@ func TestTheStreamIsAnOpenLoop(t *testing.T) {
 
 // An empty list is a service that is down, unless its end was announced.
 func TestWithoutAnInstanceRequestsAreLost(t *testing.T) {
-	s := healthy(t)
-	r := start(t)
+	s, r := healthy(t), start(t)
 	r.list(s.addr)
 	r.sendMore(50)
 	r.list()

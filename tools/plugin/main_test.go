@@ -29,8 +29,7 @@ func TestPack(t *testing.T) {
 	}
 	bundle := tar.NewReader(zip)
 	for _, want := range []string{"LICENSE -rw-r--r-- text", "kubectl-usher -rwxr-xr-x program"} {
-		header := checktest.Must(bundle.Next())(t)
-		content := checktest.Must(io.ReadAll(bundle))(t)
+		header, content := checktest.Must(bundle.Next())(t), checktest.Must(io.ReadAll(bundle))(t)
 		checktest.Same(t, "a file of the archive", want, fmt.Sprintf("%s %s %s", header.Name, header.FileInfo().Mode(), content))
 		if at := header.ModTime.Unix(); at != 0 || header.Uname != "" {
 			t.Errorf("%s is of %q, %d", header.Name, header.Uname, at)

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // pullPod is the pull Pod of an image on a node, which the kubelet has not looked at yet.
@@ -29,21 +31,14 @@ func pullPod(node, image string) *corev1.Pod {
 }
 
 // renderPulls lists what a plan does about images.
-func renderPulls(p Plan) (lines []string) {
-	for _, b := range p.Waits {
-		lines = append(lines, b.String())
-	}
-	for _, pull := range p.Pulls {
-		lines = append(lines, fmt.Sprintf("pull %s on %s (%s)", pull.Image, pull.Node, pull.Policy))
-	}
-	for _, pod := range p.EndPulls {
-		by := PulledBy(pod)
-		lines = append(lines, fmt.Sprintf("no more pull of %s on %s", by.Image, by.Node))
-	}
-	for _, text := range p.PullsSkipped {
-		lines = append(lines, "skipped: "+text)
-	}
-	return lines
+func renderPulls(p Plan) []string {
+	return slices.Concat(list.Map(p.Waits, Blocked.String),
+		list.Map(p.Pulls, func(pull Pull) string { return fmt.Sprintf("pull %s on %s (%s)", pull.Image, pull.Node, pull.Policy) }),
+		list.Map(p.EndPulls, func(pod *corev1.Pod) string {
+			by := PulledBy(pod)
+			return fmt.Sprintf("no more pull of %s on %s", by.Image, by.Node)
+		}),
+		list.Map(p.PullsSkipped, func(text string) string { return "skipped: " + text }))
 }
 
 // TestFullName: how nodes list images.

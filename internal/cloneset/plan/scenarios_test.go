@@ -120,12 +120,8 @@ func render(s *Snapshot, p Plan) []string {
 	if p.ScaleUpLimited > 0 {
 		lines = append(lines, fmt.Sprintf("%d more wait", p.ScaleUpLimited))
 	}
-	for _, name := range p.PrunePodsToDelete {
-		lines = append(lines, "podsToDelete loses "+name)
-	}
-	for _, problem := range p.Problems {
-		lines = append(lines, "problem "+problem.Reason+": "+problem.Message)
-	}
+	lines = append(lines, list.Map(p.PrunePodsToDelete, func(name string) string { return "podsToDelete loses " + name })...)
+	lines = append(lines, list.Map(p.Problems, func(p Problem) string { return "problem " + p.Reason + ": " + p.Message })...)
 	if p.More {
 		lines = append(lines, "again at once")
 	}

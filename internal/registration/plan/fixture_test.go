@@ -317,12 +317,8 @@ func renderPatch(p *PodPatch) string {
 			words = append(words, short+"="+*p.Labels[key])
 		}
 	}
-	for _, name := range p.AddFinalizers {
-		words = append(words, "+"+name)
-	}
-	for _, name := range p.RemoveFinalizers {
-		words = append(words, "-"+name)
-	}
+	words = append(words, list.Map(p.AddFinalizers, func(name string) string { return "+" + name })...)
+	words = append(words, list.Map(p.RemoveFinalizers, func(name string) string { return "-" + name })...)
 	if p.Registrations != nil {
 		words = append(words, "in("+*p.Registrations+")")
 	}

@@ -118,11 +118,8 @@ func statusOf(f *fixture) usherv1alpha1.RegistrationStatus {
 // TestMessages: for what Pods wait, and what they say.
 func TestMessages(t *testing.T) {
 	observe(t, "testdata/messages.txt", func(f *fixture) []string {
-		var lines []string
 		p := Make(f.Snapshot)
-		for _, w := range p.Waiting {
-			lines = append(lines, fmt.Sprintf("%s waits: %s", w.Pod, w.Message))
-		}
+		lines := list.Map(p.Waiting, func(w Waiting) string { return fmt.Sprintf("%s waits: %s", w.Pod, w.Message) })
 		for i := range p.Patches {
 			if c := p.Patches[i].Condition; c != nil {
 				lines = append(lines, fmt.Sprintf("%s says %s %s: %s", p.Patches[i].Pod.Name, c.Status, c.Reason, c.Message))
@@ -482,8 +479,7 @@ var circumstances = map[string]func(f *fixture, value string){
 // TestLongTextsAreCut: whatever registries say and list, the API server takes the status and the
 // conditions of Pods.
 func TestLongTextsAreCut(t *testing.T) {
-	long := strings.Repeat("é", 50_000)
-	f := newFixture()
+	long, f := strings.Repeat("é", 50_000), newFixture()
 	f.registry("odd")
 	f.Registrations[0].Spec.Registries = []string{"discovery", "odd"}
 	for n := range 3 {

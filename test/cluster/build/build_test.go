@@ -11,8 +11,7 @@ import (
 
 // The environment selects one of the versions that this checkout pins, and no other.
 func TestFindSource(t *testing.T) {
-	usual := checktest.Must(FindSource(""))(t)
-	other := checktest.Must(FindSource("v1.33"))(t)
+	usual, other := checktest.Must(FindSource(""))(t), checktest.Must(FindSource("v1.33"))(t)
 	if !strings.HasPrefix(other.Kubernetes, "v1.33.") || other.Etcd == "" || other.Kubernetes == usual.Kubernetes || other.Key("go1") == usual.Key("go1") {
 		t.Errorf("got %+v and %+v", usual, other)
 	}

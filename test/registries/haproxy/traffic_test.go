@@ -75,8 +75,7 @@ func TestTraffic(t *testing.T) {
 	first := registrytest.Start(t, "first")
 	registrytest.Put(t, c, first.Entry)
 	fast, slow := p.callers(t, 8)
-	waited := 0
-	old := first
+	waited, old := 0, first
 	for round := range 10 {
 		next := registrytest.Start(t, fmt.Sprintf("round-%d", round))
 		registrytest.Put(t, c, next.Entry)

@@ -173,8 +173,7 @@ func TestMaskedACL(t *testing.T) {
 	const permissions = zk.PermRead | zk.PermWrite | zk.PermCreate | zk.PermDelete
 	create(t, s.raw(t), "/services", "", slices.Concat(zk.DigestACL(zk.PermAll, "boss", "secret"),
 		zk.DigestACL(permissions, "usher", "right"), zk.WorldACL(zk.PermRead)))
-	r := s.curator(t, "usher", "right")
-	e := registrytest.Entry("a")
+	r, e := s.curator(t, "usher", "right"), registrytest.Entry("a")
 	registrytest.Put(t, r, e)
 	e.Weight = 20
 	registrytest.Put(t, r, e)

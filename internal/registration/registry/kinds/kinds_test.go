@@ -183,11 +183,7 @@ func exampleIn(t *testing.T, text, name string) *usherv1alpha1.Registry {
 func cellsOf(text, name string) []string {
 	_, row, _ := strings.Cut(text, "\n| [`"+name+"`](registry/"+strings.ToLower(name)+".md) |")
 	row, _, _ = strings.Cut(row, "|\n")
-	cells := []string{name}
-	for cell := range strings.SplitSeq(row, "|") {
-		cells = append(cells, strings.TrimSpace(cell))
-	}
-	return cells
+	return append([]string{name}, list.Map(strings.Split(row, "|"), strings.TrimSpace)...)
 }
 
 // secretCell names the keys of a Secret, with the TLS keys grouped as one.

@@ -24,8 +24,7 @@ func stored(t *testing.T, e registry.Entry) instance {
 }
 
 func TestEntryRoundTrip(t *testing.T) {
-	i := stored(t, registrytest.SixEntry())
-	want := registrytest.SixEntry()
+	i, want := stored(t, registrytest.SixEntry()), registrytest.SixEntry()
 	want.Version = i.version()
 	checktest.Same(t, "the entry read back", want, i.entry())
 	for name, spoil := range map[string]func(*instance){
@@ -66,8 +65,7 @@ func TestTwoPutsOfOneAddress(t *testing.T) {
 // TestAddressChange checks that the new address is registered before the old one is
 // removed.
 func TestAddressChange(t *testing.T) {
-	old := stored(t, registrytest.SixEntry())
-	moved := registrytest.SixEntry()
+	old, moved := stored(t, registrytest.SixEntry()), registrytest.SixEntry()
 	moved.Address, moved.Version = "fd00::2", old.version()
 	p := newPlan([]instance{old}, []registry.Change{{Op: registry.Put, Entry: moved}})
 	if len(p.steps) != 1 || p.steps[0].put.IP != "fd00::2" || len(p.steps[0].gone) != 1 || p.steps[0].gone[0].IP != "fd00::1" {
