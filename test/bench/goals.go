@@ -144,7 +144,7 @@ func machines(one, than *result) (faster float64, text string) {
 // from the API server. Either that bounds it, and the last Pods begin one restart before its end.
 // Or maxUnavailable does: as many Pods as it allows may begin once those before them are back, and while
 // the last of these waves begins and the one before it comes back, the API server does the work of a whole
-// wave. The first Pods begin when their nodes have the image.
+// wave. The first Pods begin when their nodes have the image. Each round is such an update, of its share of the Pods.
 func judgeTimed(step *result) []goal {
 	server := ceilingShare * step.around.perSecond() / writesInPlace
 	pods, out := float64(step.pods)/float64(step.rounds), (step.restart + roundTrips*step.distance).Seconds()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/test/cluster/node"
 )
 
 const fewPods = 10
@@ -96,14 +98,22 @@ func TestTimed(t *testing.T) {
 		}
 		got[r.restart.String()+" "+r.distance.String()] += r.size
 	}
-	var order []string
-	for _, p := range timedScenario([]int{30, 10, 30}, []time.Duration{restart}, []time.Duration{0}, pull)[2].parts {
-		order = append(order, fmt.Sprintf("%s: v%d, %d, pull %s", p.set, p.version%versions, p.old, p.pull))
-	}
-	checktest.Same(t, "in turns", []string{
-		"of-10: v1, 0, pull 2s", "of-30: v1, 20, pull 2s", "of-30: v1, 10, pull 0s", "of-10: v2, 0, pull 2s", "of-10: v3, 0, pull 2s", "of-30: v1, 0, pull 0s",
-	}, order)
 	checktest.Same(t, "the sizes that were measured, together", map[string]int{"50ms 0s": each, "300ms 0s": each, "50ms 50ms": each, "300ms 50ms": each}, got)
+}
+
+// TestTurns: the order alternates, and each turn updates as many Pods of each set. Nodes pull new images, and not Usher's own.
+func TestTurns(t *testing.T) {
+	parts := timedScenario([]int{30, 10, 30}, []time.Duration{0}, []time.Duration{0}, time.Second)[2].parts
+	checktest.Same(t, "turns", []string{
+		"of-10: 10 to v1, 0 left, pull 1s", "of-30: 10 to v1, 20 left, pull 1s", "of-30: 10 to v1, 10 left, pull 0s",
+		"of-10: 10 to v2, 0 left, pull 1s", "of-10: 10 to v3, 0 left, pull 1s", "of-30: 10 to v1, 0 left, pull 0s",
+	}, list.Map(parts, func(p step) string {
+		return fmt.Sprintf("%s: %d to v%d, %d left, pull %s", p.set, p.pods, p.version%versions, p.old, p.pull)
+	}))
+	n := &nodes{Runtime: node.NewSimulatedRuntime(node.Traits{}), pull: time.Hour, pulled: map[[2]string]time.Time{}}
+	_, own := n.Pull("node", usherImage)
+	_, other := n.Pull("node", image(1))
+	checktest.Same(t, "whether nodes wait for Usher's image, and for another one", [2]bool{false, true}, [2]bool{own != nil, other != nil})
 }
 
 // measure measures successfully, and checks what every measurement has.

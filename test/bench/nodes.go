@@ -18,15 +18,11 @@ type nodes struct {
 	pulled        map[[2]string]time.Time // when, by node and image
 }
 
-// begin is told how long containers take to restart, and new images to be pulled. Where that takes no
-// time, images are forgotten: the next size has the same ones.
+// begin is told how long containers take to restart, and new images to be pulled.
 func (n *nodes) begin(restart, pull time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.restart, n.pull = restart, pull
-	if pull == 0 {
-		clear(n.pulled)
-	}
 }
 
 // Traits implements node.Runtime.

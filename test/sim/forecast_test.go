@@ -208,7 +208,8 @@ func (s *Simulation) watchPods() *watched {
 // text describes what happened, as told does what is foreseen.
 func (w *watched) text(s *Simulation) (out []string) {
 	now := map[types.UID]*corev1.Pod{}
-	updated, update := 0, s.updateRevision(s.Set())
+	updated := 0
+	update := s.updateRevision(s.Set())
 	for _, pod := range s.Pods() {
 		now[pod.UID] = pod
 		if of(pod, update) {

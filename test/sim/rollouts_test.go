@@ -79,8 +79,8 @@ func (s *Simulation) checkStatuses(t *testing.T) {
 
 // happened reports whether a Pod or the spec changed between two versions.
 func (s *Simulation) happened(from, to int64) bool {
-	log := slices.Concat(s.Server.Log[model.Pods], s.Server.Log[model.CloneSets])
-	return slices.ContainsFunc(log, func(c *model.Commit) bool { return c.Version > from && c.Version < to })
+	between := func(c *model.Commit) bool { return c.Version > from && c.Version < to }
+	return slices.ContainsFunc(s.Server.Log[model.Pods], between) || slices.ContainsFunc(s.Server.Log[model.CloneSets], between)
 }
 
 // cordoned lets Pods of a set come into service and cordons one of the nodes. It returns when

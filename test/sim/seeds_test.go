@@ -156,7 +156,8 @@ func (c scenario) play(t *testing.T, config Config) *Simulation {
 	t.Helper()
 	config.Restart = cmp.Or(c.Restart.Duration, config.Restart)
 	config.Nodes.Stop = cmp.Or(c.Stop.Duration, config.Nodes.Stop)
-	s, at := New(config, NewSet(c.Set)), epoch
+	s := New(config, NewSet(c.Set))
+	at := epoch
 	for _, step := range c.Steps {
 		at = at.Add(step.After.Duration)
 		s.World.runUntil(at)

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // alerts are the chart's rules as Prometheus reads them.
@@ -88,10 +89,8 @@ func TestExpressions(t *testing.T) {
 // TestRunbooks: each alert has a section that says what to do, and each section an alert.
 func TestRunbooks(t *testing.T) {
 	text := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "alerts.md")))(t)
-	var sections []string
-	for _, found := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(text), -1) {
-		sections = append(sections, found[1])
-	}
+	headings := regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(text), -1)
+	sections := list.Map(headings, func(found []string) string { return found[1] })
 	for name := range alerts(t) {
 		if !slices.Contains(sections, name) {
 			t.Errorf("docs/alerts.md has no section %s", name)

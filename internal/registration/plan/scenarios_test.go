@@ -479,7 +479,8 @@ var circumstances = map[string]func(f *fixture, value string){
 // TestLongTextsAreCut: whatever registries say and list, the API server takes the status and the
 // conditions of Pods.
 func TestLongTextsAreCut(t *testing.T) {
-	long, f := strings.Repeat("é", 50_000), newFixture()
+	long := strings.Repeat("é", 50_000)
+	f := newFixture()
 	f.registry("odd")
 	f.Registrations[0].Spec.Registries = []string{"discovery", "odd"}
 	for n := range 3 {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/semver"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/fetch"
 )
 
@@ -83,10 +84,8 @@ func readSource(dir, minor string) (*Source, error) {
 	if file := minor + ".mod"; slices.Contains(files, filepath.Join(dir, file)) {
 		return readPin(dir, file)
 	}
-	known := []string{semver.MajorMinor(source.Kubernetes)}
-	for _, file := range files {
-		known = append(known, strings.TrimSuffix(filepath.Base(file), ".mod"))
-	}
+	known := list.Map(files, func(file string) string { return strings.TrimSuffix(filepath.Base(file), ".mod") })
+	known = append(known, semver.MajorMinor(source.Kubernetes))
 	slices.Sort(known)
 	return nil, fmt.Errorf("%s=%s: %s pins %s; its script pin adds another version", VersionEnv, minor, dir, strings.Join(known, ", "))
 }

@@ -188,13 +188,9 @@ func cellsOf(text, name string) []string {
 
 // secretCell names the keys of a Secret, with the TLS keys grouped as one.
 func secretCell(keys []string) string {
-	var words []string
 	tls := credentials.TLSKeys()
-	for _, key := range keys {
-		if !slices.Contains(tls, key) || len(keys) < len(tls) {
-			words = append(words, "`"+key+"`")
-		}
-	}
+	alone := list.Only(keys, func(key string) bool { return !slices.Contains(tls, key) || len(keys) < len(tls) })
+	words := list.Map(alone, func(key string) string { return "`" + key + "`" })
 	if len(words) < len(keys) {
 		words = append(words, "TLS")
 	}
