@@ -42,10 +42,16 @@ func (ix *index) refuse() {
 }
 
 const (
-	// maxUsers bounds what a Registry records of all namespaces, and maxUsersOfOne of one of them,
-	// in bytes: the API server takes objects of 1.5 MiB.
-	maxUsers      = 1 << 20
+	// maxUsers bounds what a Registry records of all namespaces, in bytes: the API server takes objects of
+	// 1.5 MiB. Half of it, sharedUsers, is for namespaces that record many Registrations; the rest is left to the
+	// first Registration of each namespace, so that there is room for one of a thousand namespaces, however long
+	// its names.
+	maxUsers    = 5 << 18
+	sharedUsers = maxUsers / 2
+	// maxUsersOfOne bounds the share of one namespace, in bytes. shares is in how many parts what other namespaces
+	// have left of sharedUsers is divided: one namespace may record a part.
 	maxUsersOfOne = 128 << 10
+	shares        = 4
 	// perUser is what the record of a Registration takes besides its texts, in bytes.
 	perUser = 64
 )
@@ -55,20 +61,22 @@ func UserOf(r *usherv1alpha1.Registration, t Target) usherv1alpha1.RegistryUser 
 	return usherv1alpha1.RegistryUser{Namespace: r.Namespace, Registration: r.Name, Prefix: t.Prefix, Service: t.Service}
 }
 
-// HasRoom reports whether a Registry with these users can record another one: one namespace
-// leaves room for others.
+// HasRoom reports whether a Registry with these users can record another one. The more is recorded, the
+// smaller is the share of each namespace, and one that has nothing yet finds room for its first Registration.
 func HasRoom(users []usherv1alpha1.RegistryUser, next usherv1alpha1.RegistryUser) bool {
-	size := func(u usherv1alpha1.RegistryUser) int {
+	size := func(u *usherv1alpha1.RegistryUser) int {
 		return len(u.Namespace) + len(u.Registration) + len(u.Prefix) + len(u.Service) + perUser
 	}
-	all, own := size(next), size(next)
-	for _, u := range users {
-		all += size(u)
-		if u.Namespace == next.Namespace {
+	own, others := 0, 0
+	for i := range users {
+		if u := &users[i]; u.Namespace == next.Namespace {
 			own += size(u)
+		} else {
+			others += size(u)
 		}
 	}
-	return all <= maxUsers && own <= maxUsersOfOne
+	with := own + size(&next)
+	return others+with <= maxUsers && (own == 0 || with <= min((sharedUsers-others)/shares, maxUsersOfOne))
 }
 
 // full is why a Registry cannot record a Registration; nil if it has, or can.
