@@ -16,7 +16,6 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -53,10 +52,8 @@ func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error
 	}
 	// What was read may make others join: each is read before it does.
 	for changed := true; changed; {
-		err := p.confirmOwners(ctx, decided.Changes, unprepared)
-		if err != nil {
-			return decided, err
-		}
+		p.confirmOwners(ctx, decided.Changes, unprepared)
+		var err error
 		if changed, err = p.confirm(ctx, decided.Changes); err != nil {
 			return decided, err
 		}
@@ -155,7 +152,12 @@ func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1
 		}
 	})
 	if first := slices.Index(late, true); first >= 0 {
-		p.notes.turn, p.postponed, p.unpatched = patches[first].Pod.Name, true, true
+		p.notes.turn, p.postponed = patches[first].Pod.Name, true
+		for i := range patches {
+			if late[i] {
+				p.leaveUnpatched(&patches[i])
+			}
+		}
 		p.again(batchDelay)
 	}
 	return slices.DeleteFunc(patched, func(pod *corev1.Pod) bool { return pod == nil })
@@ -195,9 +197,20 @@ func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 		return
 	}
 	p.again(soon)
-	p.unpatched = true
-	if !apierrors.IsConflict(err) && ctx.Err() == nil {
-		p.errs = append(p.errs, fmt.Errorf("patch Pod %s: %w", patch.Pod.Name, err))
+	p.leaveUnpatched(patch)
+	if ctx.Err() == nil {
+		p.failed(ctx, patch.Pod, fmt.Errorf("patch Pod %s: %w", patch.Pod.Name, err))
+	}
+}
+
+// leaveUnpatched notes whom a Pod concerns that is not patched as planned: what its record and its condition say
+// of them may be old.
+func (p *pass) leaveUnpatched(patch *plan.PodPatch) {
+	for _, name := range patch.Concerns {
+		p.unpatched[name] = true
+	}
+	for _, target := range patch.Targets {
+		p.needed[target] = true
 	}
 }
 
@@ -244,10 +257,8 @@ func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed boo
 // readOwner reads whom an entry names as its owner. A registry may list anything: of a name that no
 // object can have, there is none.
 func (p *pass) readOwner(ctx context.Context, name types.NamespacedName, object client.Object) error {
-	for _, part := range []string{name.Namespace, name.Name} {
-		if part == "" || len(content.IsPathSegmentName(part)) > 0 {
-			return apierrors.NewNotFound(schema.GroupResource{}, name.Name)
-		}
+	if !plan.IsName(name.Namespace) || !plan.IsName(name.Name) {
+		return apierrors.NewNotFound(schema.GroupResource{}, name.Name)
 	}
 	return p.reader.Get(ctx, name, object)
 }

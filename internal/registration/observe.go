@@ -30,7 +30,8 @@ import (
 // observe reads the namespace from the caches.
 func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
 	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
-		fresh: map[types.UID]bool{}, asked: map[string]bool{}}
+		fresh: map[types.UID]bool{}, asked: map[string]bool{},
+		unpatched: map[string]bool{}, needed: map[plan.Target]bool{}}
 	cluster, err := r.clusterID(ctx)
 	if err != nil {
 		return nil, err

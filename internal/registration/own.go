@@ -48,8 +48,8 @@ func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map
 		}
 		failed[r.Name] = true
 		p.again(soon)
-		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !errors.Is(err, errFull) {
-			p.errs = append(p.errs, err)
+		if !apierrors.IsNotFound(err) && !errors.Is(err, errFull) {
+			p.failed(ctx, r, err)
 		}
 	}
 	return failed, p.written > before
@@ -111,13 +111,18 @@ func (p *pass) write(ctx context.Context, what string, old, next client.Object, 
 		p.objects[next.Name] = next
 	case *usherv1alpha1.Registration:
 		p.notes.registrations.wrote(next)
-		for i, r := range p.snapshot.Registrations {
-			if r.UID == next.UID {
-				p.snapshot.Registrations[i] = next
-			}
-		}
+		p.show(next)
 	}
 	return nil
+}
+
+// show has the rest of the pass see a Registration as it is now.
+func (p *pass) show(next *usherv1alpha1.Registration) {
+	for i, r := range p.snapshot.Registrations {
+		if r.UID == next.UID {
+			p.snapshot.Registrations[i] = next
+		}
+	}
 }
 
 // patch writes what is new in an object, or in its status, unless somebody else has changed it
@@ -211,39 +216,83 @@ func (p *pass) setUsers(ctx context.Context, object *usherv1alpha1.Registry, use
 func (p *pass) takeOver(ctx context.Context) error {
 	live := list.By(p.snapshot.Registrations, (*usherv1alpha1.Registration).GetName)
 	left := p.users()
-	for _, name := range slices.Sorted(maps.Keys(left)) {
-		if err := p.adopt(ctx, name, live[name], left[name]); err != nil {
-			return err
-		}
-	}
-	if err := p.addNamed(ctx); err != nil {
+	named, asking := p.namesOfPods(live)
+	found, err := p.findUnknown(ctx, live, slices.Concat(slices.Collect(maps.Keys(left)), named))
+	if err != nil {
 		return err
+	}
+	for text, names := range asking {
+		p.notes.answered[text] = !slices.ContainsFunc(names, func(name string) bool { return found[name] != nil })
+	}
+	maps.Copy(live, found)
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		p.adopt(ctx, name, live[name], left[name])
 	}
 	slices.SortFunc(p.snapshot.Registrations, kube.ByName[*usherv1alpha1.Registration])
 	return nil
 }
 
-// addNamed adds the Registrations that Pods name and the cache does not show yet: nobody else
-// tells where these Pods are listed.
-func (p *pass) addNamed(ctx context.Context) error {
-	known := sets.New(list.Map(p.snapshot.Registrations, (*usherv1alpha1.Registration).GetName)...).Insert("")
+// namesOfPods are the Registrations that Pods name and the cache does not show yet: nobody else tells where these
+// Pods are listed. asking has them by the annotation that names them. One that was not there when it was looked
+// for is known as soon as the cache shows it, so that annotations are not asked about twice.
+func (p *pass) namesOfPods(known map[string]*usherv1alpha1.Registration) (named []string, asking map[string][]string) {
+	answered := map[string]bool{}
+	asking = map[string][]string{}
 	for _, pod := range p.snapshot.Pods {
-		if names := pod.Annotations[usherv1alpha1.AnnotationRegistrations]; known.Has(names) { // as nearly all name one
+		text := pod.Annotations[usherv1alpha1.AnnotationRegistrations]
+		if text == "" || known[text] != nil || answered[text] { // as nearly all name one
 			continue
 		}
-		for _, name := range plan.Names(pod) {
-			if known.Has(name) {
-				continue
-			}
-			known.Insert(name)
-			if live, err := p.findRegistration(ctx, name); err != nil {
-				return err
-			} else if live != nil {
-				p.add(live)
-			}
+		if answered[text] = p.notes.answered[text]; answered[text] {
+			continue
+		}
+		names, err := plan.Names(pod)
+		if err != nil {
+			p.announcer.warn(pod, eventNamesInvalid, actionRegister, err.Error())
+		}
+		if unknown := list.Only(names, func(name string) bool { return known[name] == nil }); len(unknown) > 0 {
+			asking[text] = unknown
+			named = append(named, unknown...)
 		}
 	}
-	return nil
+	p.notes.answered = answered
+	return named, asking
+}
+
+// findUnknown asks the API server for Registrations of the namespace that the snapshot lacks, with one list of
+// their names, however many they are, and adds those that it has: the cache may not show them yet.
+func (p *pass) findUnknown(
+	ctx context.Context, known map[string]*usherv1alpha1.Registration, names []string,
+) (found map[string]*usherv1alpha1.Registration, err error) {
+	found, unknown := map[string]*usherv1alpha1.Registration{}, sets.New[string]()
+	for _, name := range names {
+		if known[name] == nil {
+			unknown.Insert(name)
+		}
+	}
+	if len(unknown) == 0 {
+		return found, nil
+	}
+	all := &metav1.PartialObjectMetadataList{}
+	all.SetGroupVersionKind(usherv1alpha1.GroupVersion.WithKind("RegistrationList"))
+	if err := p.reader.List(ctx, all, client.InNamespace(p.snapshot.Namespace)); err != nil {
+		return nil, fmt.Errorf("list the names of Registrations: %w", err)
+	}
+	for i := range all.Items {
+		name := all.Items[i].Name
+		if !unknown.Has(name) {
+			continue
+		}
+		live, err := p.findRegistration(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if live != nil {
+			found[name] = live
+			p.add(live)
+		}
+	}
+	return found, nil
 }
 
 // add adds a Registration that the API server has.
@@ -265,26 +314,28 @@ func (p *pass) users() map[string][]plan.Target {
 	return targets
 }
 
-// adopt gives targets that Registries have recorded to their Registration; if there is none, not
-// even at the API server, what is known of it takes its place.
-func (p *pass) adopt(ctx context.Context, name string, r *usherv1alpha1.Registration, targets []plan.Target) error {
+// adopt gives targets that Registries have recorded to their Registration; if there is none, what is known of it
+// takes its place. A Registration that cannot be written has them in this pass all the same.
+func (p *pass) adopt(ctx context.Context, name string, r *usherv1alpha1.Registration, targets []plan.Target) {
 	if r == nil {
-		live, err := p.findRegistration(ctx, name)
-		if err != nil {
-			return err
-		}
-		if live == nil {
-			gone := &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{
-				Namespace: p.snapshot.Namespace, Name: name, DeletionTimestamp: new(metav1.NewTime(p.clock.Now())),
-			}}
-			gone.Status.Targets = plan.SortedTargets(targets)
-			p.snapshot.Registrations = append(p.snapshot.Registrations, gone)
-			return nil
-		}
-		p.add(live)
-		r = live
+		r = &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.snapshot.Namespace, Name: name, DeletionTimestamp: new(metav1.NewTime(p.clock.Now())),
+		}}
+		r.Status.Targets = plan.SortedTargets(targets)
+		p.snapshot.Registrations = append(p.snapshot.Registrations, r)
+		return
 	}
-	return p.recordTargets(ctx, r, plan.SortedTargets(slices.Concat(r.Status.Targets, targets)))
+	all := plan.SortedTargets(slices.Concat(r.Status.Targets, targets))
+	if vanished(r) {
+		r.Status.Targets = all
+		return
+	}
+	if err := p.recordTargets(ctx, r, all); err != nil {
+		p.failed(ctx, r, client.IgnoreNotFound(err))
+		next := r.DeepCopy()
+		next.Status.Targets = all
+		p.show(next)
+	}
 }
 
 // vanished reports whether a Registration of the snapshot does not exist any more.
@@ -300,7 +351,7 @@ func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha
 // server. It adds the Registrations that register nothing in this pass to those that are behind:
 // just after a change of leader the cache may still show one that is gone, or records that were
 // removed since.
-func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes, behind map[string]bool) error {
+func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes, behind map[string]bool) {
 	for _, c := range changes {
 		for _, change := range c.Joins {
 			name := change.Entry.Owner.Registration
@@ -310,7 +361,7 @@ func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes, behind
 			}
 			confirmed, err := p.confirmOwner(ctx, p.snapshot.Registrations[at], c.Target)
 			if err != nil {
-				return err
+				p.errs = append(p.errs, err)
 			}
 			if !confirmed {
 				behind[name] = true
@@ -318,7 +369,6 @@ func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes, behind
 			}
 		}
 	}
-	return nil
 }
 
 // confirmOwner reports whether the Registration is there, and the Registry, which has recorded

@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
@@ -46,9 +47,11 @@ type pass struct {
 	written int
 	// errs fail the pass once it is over.
 	errs []error
-	// unpatched means that the patch of a Pod failed or was postponed, so that its condition may
-	// wrongly say that nothing is left to do.
-	unpatched, postponed bool
+	// unpatched are the Registrations of Pods whose patches failed or were postponed, so that their conditions may
+	// wrongly say that nothing is left to do; needed are the targets of these.
+	unpatched map[string]bool
+	needed    map[plan.Target]bool
+	postponed bool
 	// spent is how long listing and planning have taken.
 	spent time.Duration
 	// retry is when to try again what failed, zero if nothing did.
@@ -70,7 +73,9 @@ type notes struct {
 	// pods, registrations and registries are the answers to our last writes.
 	pods          overlay[*corev1.Pod]
 	registrations overlay[*usherv1alpha1.Registration]
-	registries    overlay[*usherv1alpha1.Registry]
+	// answered are values of Pods' annotations that name Registrations of which nobody need be asked any more.
+	answered   map[string]bool
+	registries overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
 	// next is when the next pass may begin, and soonest if it is urgent: a Pod ends that
@@ -193,22 +198,21 @@ func (p *pass) decide() plan.Plan {
 	return timed(p, func() plan.Plan { return plan.Make(p.snapshot) })
 }
 
-// settle forgets targets that were written to and are in order. It forgets none while the
-// patch of a Pod has failed: the next pass must list them again.
+// settle forgets targets that were written to and are in order. It forgets none of a Pod whose patch has
+// failed: the next pass must list them again.
 func (p *pass) settle(decided plan.Plan) {
 	wrong := map[plan.Target]bool{}
 	for _, c := range decided.Changes {
 		wrong[c.Target] = !c.Empty()
 	}
-	if p.unpatched {
-		for target := range p.snapshot.Listings {
+	for target := range p.snapshot.Listings {
+		if p.needed[target] {
 			p.notes.dirty[target] = true
 		}
-		return
 	}
 	maps.DeleteFunc(p.notes.dirty, func(target plan.Target, _ bool) bool {
 		listing, ok := p.snapshot.Listings[target]
-		return ok && listing.Err == nil && !wrong[target]
+		return ok && listing.Err == nil && !wrong[target] && !p.needed[target]
 	})
 }
 
@@ -221,16 +225,16 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 	}
 	var shown []prometheus.Metric
 	for _, o := range decided.Outcomes {
-		if p.unpatched { // a Pod's record may lack what this pass has seen: its targets are still needed
+		if p.unpatched[o.Registration.Name] { // a Pod's record may lack what this pass has seen: its targets are still needed
 			o.Released, o.Kept = false, o.Registration.Status.Targets
 		}
 		if vanished(o.Registration) {
-			p.errs = append(p.errs, p.ignoreConflict(p.dropUsers(ctx, o.Registration.Name, o.Kept)))
+			p.failed(ctx, o.Registration, p.dropUsers(ctx, o.Registration.Name, o.Kept))
 			continue
 		}
 		status := plan.Status(o, p.snapshot.Registries, p.snapshot.Now)
 		shown = append(shown, metricsOf(p.snapshot.Namespace, o, status)...)
-		p.errs = append(p.errs, p.ignoreConflict(client.IgnoreNotFound(p.finishOne(ctx, o, status))))
+		p.failed(ctx, o.Registration, client.IgnoreNotFound(p.finishOne(ctx, o, status)))
 	}
 	p.metrics.registrations.Put(p.snapshot.Namespace, func(to chan<- prometheus.Metric) {
 		for _, one := range shown {
@@ -254,11 +258,25 @@ func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alph
 	return p.write(ctx, "remove the finalizer from Registration", r, next, false)
 }
 
-// ignoreConflict leaves an object that changed during the pass to the next one.
-func (p *pass) ignoreConflict(err error) error {
-	if apierrors.IsConflict(err) {
+// failed notes a write that failed. An object that changed during the pass is left to the next one. What the API
+// server refuses of one object must not delay others, as an error of the pass would: an event names that object,
+// and it is tried again.
+func (p *pass) failed(ctx context.Context, about client.Object, err error) {
+	switch {
+	case err == nil:
+	case apierrors.IsConflict(err):
 		p.again(soon)
-		return nil
+	case refused(err):
+		log.FromContext(ctx).Error(err, "The API server refuses a write", "object", about.GetName())
+		p.announcer.warn(about, eventRefused, actionWrite, err.Error())
+		p.again(refusedRetry)
+	default:
+		p.errs = append(p.errs, err)
 	}
-	return err
+}
+
+// refused reports whether the API server, or a policy there, refuses what a write makes of an object.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsRequestEntityTooLargeError(err)
 }

@@ -145,7 +145,12 @@ const (
 	actionDrain    = "Drain"
 	actionAnswer   = "AnswerHook"
 	actionRegister = "Register"
-	maxEventLength = 1000
+	actionWrite    = "Write"
+	// eventRefused: the API server refuses what Usher writes to the object.
+	eventRefused = "WriteRefused"
+	// eventNamesInvalid: the Pod's annotation names no Registrations that Usher can have written.
+	eventNamesInvalid = "RegistrationsInvalid"
+	maxEventLength    = 1000
 )
 
 // announcer sends events, and repeats none within that time.

@@ -81,6 +81,10 @@ func (r *Request) Receive(answer []client.Object) error {
 		out.Object = raw
 	case *metav1.PartialObjectMetadata:
 		out.ObjectMeta = meta.AsPartialObjectMetadata(Clone(answer[0])).ObjectMeta
+	case *metav1.PartialObjectMetadataList:
+		out.Items = list.Map(answer, func(object client.Object) metav1.PartialObjectMetadata {
+			return metav1.PartialObjectMetadata{ObjectMeta: meta.AsPartialObjectMetadata(Clone(object)).ObjectMeta}
+		})
 	case client.ObjectList:
 		return meta.SetList(out, list.Map(answer, func(object client.Object) runtime.Object { return object }))
 	case client.Object:

@@ -48,6 +48,8 @@ func KindOf(object any) Kind {
 		return Kind(o.GetObjectKind().GroupVersionKind().Kind)
 	case *metav1.PartialObjectMetadata:
 		return Kind(o.Kind)
+	case *metav1.PartialObjectMetadataList:
+		return Kind(strings.TrimSuffix(o.Kind, "List"))
 	}
 	return Kind(strings.TrimSuffix(reflect.TypeOf(object).Elem().Name(), "List"))
 }

@@ -165,13 +165,16 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 	return v
 }
 
+// maxNamesShown bounds what a wait repeats of the names of Registrations that are gone, in bytes.
+const maxNamesShown = 253
+
 // holdUntil keeps what the record has promised, although the Registrations that are left need
 // less time: one that has vanished, with its own propagation, or a Registry that is gone.
 func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v *verdict) {
 	if !ix.Now.Before(promised) || !record.Until.Before(promised) {
 		return
 	}
-	base := Waiting{Registration: strings.Join(p.names, ","), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
+	base := Waiting{Registration: Shorten(strings.Join(p.names, ","), maxNamesShown), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
 	v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+promised.Format(time.RFC3339)))
 	v.next = list.Earliest(v.next, promised)
 	record.Until = promised

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -238,7 +239,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 			p.lifecycle = *set.Spec.Lifecycle
 		}
 	}
-	p.names = Names(object)
+	p.names, _ = Names(object) // with an invalid annotation any Registration may have entries
 	for _, r := range ix.registrations {
 		switch selects := r.Selects(object.Labels); {
 		case selects && r.DeletionTimestamp == nil:
@@ -252,13 +253,38 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	return p
 }
 
-// Names are the Registrations that the Pod's annotation names; nil without one.
-func Names(pod *corev1.Pod) []string {
-	if names, ok := pod.Annotations[usherv1alpha1.AnnotationRegistrations]; ok {
-		return strings.Split(names, ",")
+// maxNames bounds how many Registrations the annotation of a Pod may name.
+const maxNames = 1000
+
+// Names are the Registrations that the Pod's annotation names; nil without one, and without Usher's finalizer,
+// which comes and goes with it. It returns an error if the annotation names what cannot be, or too much: somebody
+// else has written it.
+func Names(pod *corev1.Pod) ([]string, error) {
+	text, ok := pod.Annotations[usherv1alpha1.AnnotationRegistrations]
+	if !ok || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+		return nil, nil
 	}
-	return nil
+	if text == "" {
+		return []string{}, nil
+	}
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("annotation %s %s: any Registration of the namespace may have entries of the Pod, until Usher "+
+			"writes the annotation again", usherv1alpha1.AnnotationRegistrations, fmt.Sprintf(format, args...))
+	}
+	if n := strings.Count(text, ",") + 1; n > maxNames {
+		return nil, invalid("names %d Registrations, of %d at most", n, maxNames)
+	}
+	names := strings.Split(text, ",")
+	for _, name := range names {
+		if !IsName(name) {
+			return nil, invalid("names %q, which is no name of a Registration", Shorten(name, maxForeign))
+		}
+	}
+	return names, nil
 }
+
+// IsName reports whether a Pod or a Registration can have the name.
+func IsName(name string) bool { return len(content.IsDNS1123Subdomain(name)) == 0 }
 
 // StateOf is the Pod's lifecycle state. Pods of other controllers have none and are
 // Normal.

@@ -102,7 +102,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	}
 	protects := !first.Empty()
 	if protects {
-		plan.Protect = append(plan.Protect, first)
+		plan.Protect = append(plan.Protect, first.concerning(p))
 	}
 	patch := PodPatch{Pod: p.Pod}
 	before := len(plan.Waiting)
@@ -116,7 +116,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
 	if !patch.Empty() {
-		plan.Patches = append(plan.Patches, patch)
+		plan.Patches = append(plan.Patches, patch.concerning(p))
 	}
 	return !protects && patch.Empty() && len(plan.Waiting) == before && next.IsZero()
 }
@@ -290,6 +290,17 @@ type PodPatch struct {
 	Condition *corev1.PodCondition
 	// Released are the hooks that this patch lets go or sets.
 	Released []Release
+	// Concerns are the names of the Registrations that may have entries of the Pod, and Targets are theirs: what
+	// the Pod says of them may be old while the patch fails.
+	Concerns []string
+	Targets  []Target
+}
+
+// concerning is the patch with whom it concerns.
+func (p PodPatch) concerning(of *pod) PodPatch {
+	all := of.all()
+	p.Concerns, p.Targets = list.Map(all, func(r *registration) string { return r.Name }), targetsOf(all)
+	return p
 }
 
 // Release is a hook that was answered.
