@@ -50,6 +50,9 @@ type memory struct {
 	podInfos []*plan.PodInfo
 	// revisions are those of the last pass; an idle set has none.
 	revisions *revisions
+	// refused are objects that the API server has refused to have adopted or released, and until when it is not
+	// asked again.
+	refused map[types.UID]time.Time
 	// strangers are the Pods without an owner that it has looked at and does not select.
 	strangers strangers
 	// deferrals are the deletions that the API server has deferred.
@@ -83,7 +86,7 @@ func (r *Reconciler) memory(set types.NamespacedName) *memory {
 	if !known {
 		value, _ = r.memories.LoadOrStore(set, &memory{
 			deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{},
-			returns: returns{busy: map[types.UID]*corev1.Pod{}},
+			refused: map[types.UID]time.Time{}, returns: returns{busy: map[types.UID]*corev1.Pod{}},
 		})
 	}
 	return value.(*memory)

@@ -5,8 +5,10 @@ package cloneset
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 	"weak"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,6 +22,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -30,6 +33,7 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *
 	if err != nil {
 		return err
 	}
+	maps.DeleteFunc(r.memory(keyOf(set)).refused, func(_ types.UID, until time.Time) bool { return !s.Now.Before(until) })
 	if err := r.adoptRevisions(ctx, set, selector); err != nil {
 		return err
 	}
@@ -63,12 +67,36 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	}
 	for _, orphan := range list.Only(orphans, func(pod *corev1.Pod) bool { return adoptable(set, pod) }) {
 		found = strangers{}
-		if err := r.adoptPod(ctx, set, orphan); err != nil {
+		if err := r.unlessRefused(set, orphan, func() error { return r.adoptPod(ctx, set, orphan) }); err != nil {
 			return err
 		}
 	}
 	m.strangers = found
 	return nil
+}
+
+// unlessRefused writes an object that the set is to adopt or to release. What the API server refuses of one
+// object holds up no other: an event names it, and it is left alone for a while.
+func (r *Reconciler) unlessRefused(set *apps.CloneSet, object client.Object, write func() error) error {
+	m := r.memory(keyOf(set))
+	if !m.refused[object.GetUID()].IsZero() {
+		return nil
+	}
+	err := write()
+	if isConflict(err) || !kube.Refused(err) {
+		return err
+	}
+	m.refused[object.GetUID()] = r.Clock.Now().Add(refusedFor)
+	r.warn(set, "FailedUpdatePod", "Own", "%v", err)
+	return nil
+}
+
+// refusedUntil is when the API server is next asked about an object that it refused; zero if there is none.
+func (m *memory) refusedUntil() (first time.Time) {
+	for _, until := range m.refused {
+		first = list.Earliest(first, until)
+	}
+	return first
 }
 
 // strangers are Pods without an owner of which a set, as it was then, selects none: a list that is lent
@@ -80,7 +108,7 @@ type strangers struct {
 }
 
 // adoptEach adopts the ownerless objects of the set's namespace that fit.
-func adoptEach[T client.Object](ctx context.Context, set *apps.CloneSet, list Lister[T], fits func(T) bool, adopt func(T) (T, error)) error {
+func adoptEach[T client.Object](ctx context.Context, r *Reconciler, set *apps.CloneSet, list Lister[T], fits func(T) bool, adopt func(T) (T, error)) error {
 	orphans, err := list(ctx, set.Namespace, orphanKey)
 	if err != nil {
 		return err
@@ -89,7 +117,11 @@ func adoptEach[T client.Object](ctx context.Context, set *apps.CloneSet, list Li
 		if !fits(orphan) {
 			continue
 		}
-		if _, err := adopt(orphan); err != nil {
+		err := r.unlessRefused(set, orphan, func() error {
+			_, err := adopt(orphan)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -125,7 +157,7 @@ func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *core
 
 // releaseUnmatched releases the set's Pods that its selector no longer matches, and returns
 // the others. Someone took the Pods out to inspect them: they are left running and are
-// replaced. A terminating Pod is deleted with its set.
+// replaced, also one that cannot be released. A terminating Pod is deleted with its set.
 func (r *Reconciler) releaseUnmatched(
 	ctx context.Context, set *apps.CloneSet, selector labels.Selector, pods []*corev1.Pod,
 ) ([]*corev1.Pod, []*plan.PodInfo, error) {
@@ -135,7 +167,7 @@ func (r *Reconciler) releaseUnmatched(
 		if info.Terminating() || info.Matches(selector, text) {
 			continue
 		}
-		if err := r.release(ctx, set, info.Pod()); err != nil {
+		if err := r.unlessRefused(set, info.Pod(), func() error { return r.release(ctx, set, info.Pod()) }); err != nil {
 			return nil, nil, err
 		}
 		released = append(released, info.Pod())
@@ -171,7 +203,7 @@ func (r *Reconciler) release(ctx context.Context, set *apps.CloneSet, pod *corev
 // this name was deleted without its Pods. Its Pods are adopted too, and a Pod whose
 // revision the set does not know would be recreated.
 func (r *Reconciler) adoptRevisions(ctx context.Context, set *apps.CloneSet, selector labels.Selector) error {
-	return adoptEach(ctx, set, r.listRevisions, func(object *appsv1.ControllerRevision) bool {
+	return adoptEach(ctx, r, set, r.listRevisions, func(object *appsv1.ControllerRevision) bool {
 		hash, ours := strings.CutPrefix(object.Name, set.Name+"-")
 		return ours && !strings.Contains(hash, "-") && object.DeletionTimestamp == nil && selector.Matches(labels.Set(object.Labels))
 	}, func(object *appsv1.ControllerRevision) (*appsv1.ControllerRevision, error) {
@@ -198,7 +230,7 @@ func (r *Reconciler) adoptClaims(ctx context.Context, set *apps.CloneSet, pods [
 		return nil
 	}
 	ours := labels.SelectorFromSet(set.Spec.Selector.AsMeta().MatchLabels) // as the set gives to its claims
-	return adoptEach(ctx, set, r.listClaims, func(claim *corev1.PersistentVolumeClaim) bool {
+	return adoptEach(ctx, r, set, r.listClaims, func(claim *corev1.PersistentVolumeClaim) bool {
 		id := plan.InstanceOfClaim(set.Name, claim)
 		used := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 			return pod.DeletionTimestamp == nil && pod.Name == plan.PodName(set.Name, id)

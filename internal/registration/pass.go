@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -266,17 +267,11 @@ func (p *pass) failed(ctx context.Context, about client.Object, err error) {
 	case err == nil:
 	case apierrors.IsConflict(err):
 		p.again(soon)
-	case refused(err):
+	case kube.Refused(err):
 		log.FromContext(ctx).Error(err, "The API server refuses a write", "object", about.GetName())
 		p.announcer.warn(about, eventRefused, actionWrite, err.Error())
 		p.again(refusedRetry)
 	default:
 		p.errs = append(p.errs, err)
 	}
-}
-
-// refused reports whether the API server, or a policy there, refuses what a write makes of an object.
-func refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
-		apierrors.IsRequestEntityTooLargeError(err)
 }

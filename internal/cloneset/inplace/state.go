@@ -89,8 +89,10 @@ type Batch struct {
 }
 
 // parsed are the latest annotations that were read, as States: each is read several times in a row while its
-// containers restart. One takes some 2 KiB.
+// containers restart. One takes some 2 KiB; those of more than maxKept bytes, which Usher does not write, are not kept.
 var parsed = lru.New(256)
+
+const maxKept = 16 << 10
 
 // ParseState parses the annotation; an absent one yields the zero State. Do not change its maps.
 func ParseState(annotation string) (State, error) {
@@ -109,7 +111,9 @@ func ParseState(annotation string) (State, error) {
 		return State{}, fmt.Errorf("annotation %s: %w", apps.AnnotationInPlaceUpdateState, err)
 	}
 	maps.DeleteFunc(state.others, func(name string, _ json.RawMessage) bool { return knownMembers()[name] })
-	parsed.Add(annotation, state)
+	if len(annotation) <= maxKept {
+		parsed.Add(annotation, state)
+	}
 	return state, nil
 }
 
