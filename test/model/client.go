@@ -10,6 +10,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -107,6 +108,9 @@ func (c *Client) send(r *Request, do func() ([]client.Object, error)) error {
 // Get reads an object.
 func (c *Client) Get(_ context.Context, at client.ObjectKey, out client.Object, _ ...client.GetOption) error {
 	r := &Request{Verb: VerbGet, Kind: KindOf(out), At: at, Cached: c.Cache != nil, Out: out}
+	if wrong := content.IsPathSegmentName(at.Name); c.Cache == nil && (at.Name == "" || len(wrong) > 0) {
+		return fmt.Errorf("invalid resource name %q: %v", at.Name, wrong) // as client-go answers
+	}
 	return c.send(r, func() ([]client.Object, error) {
 		if object, ok := c.objects(r.Kind)[at]; ok {
 			return []client.Object{object}, nil

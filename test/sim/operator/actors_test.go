@@ -284,6 +284,9 @@ func (s *simulation) step() {
 	if s.features.guard {
 		possible = slices.Concat(actions, leavings)
 	}
+	if s.features.tenants {
+		possible = append(slices.Clip(possible), (*simulation).scribble)
+	}
 	pick(s, possible...)(s, pod)
 	s.call()
 	s.check()
@@ -416,6 +419,7 @@ func (s *simulation) passOver(which string) {
 	s.log("operator passes over %s", which)
 	current := which == namespace && maps.Equal(s.cached[model.Pods], s.server.Objects[model.Pods])
 	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: which}})
+	s.ended[which] = err
 	if err != nil {
 		s.hidesSecret("an error", err.Error())
 	}

@@ -73,6 +73,8 @@ type simulation struct {
 	defects  defects
 	// broken is the first rule that did not hold, in a run with defects.
 	broken string
+	// ended is how the last pass over each namespace ended.
+	ended map[string]error
 
 	// What the invariants need to know.
 	serial   int
@@ -105,7 +107,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
-		entered: map[types.UID]time.Time{}, released: map[string]int{},
+		entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
 	}
 	for _, object := range given.objects() {

@@ -4,9 +4,12 @@ package operator
 
 import (
 	_ "embed"
+	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -52,6 +55,25 @@ func (s *simulation) passOfTenants() {
 	}
 }
 
+// scribbles are what a tenant may write into an annotation of Usher's.
+var scribbles = map[string][]string{
+	usher.AnnotationRegistrations: {"a/b", "..", ",", "nowhere", "nginx", strings.Repeat("n,", 60_000) + "n"},
+	usher.AnnotationDrain: {"{", "[]", "7", `{"gate":7}`, `{"gate":"requested","began":"0000-01-01T00:00:00Z","until":"9999-12-31T23:59:59Z"}`,
+		`{"gate":"preDelete","gone":{"":"0000-01-01T00:00:00Z"},"until":"8999-12-31T23:59:59Z","at":"0000-01-01T00:00:00Z"}`},
+	usher.AnnotationDeletionRequest: {"{", "[]", `{"by":7}`, `{"at":"9999-12-31T23:59:59Z","since":"0000-01-01T00:00:00Z"}`},
+}
+
+// scribble has a tenant write what it likes into an annotation of its Pod.
+func (s *simulation) scribble(*corev1.Pod) {
+	name := pick(s, tenants...)
+	key := pick(s, slices.Sorted(maps.Keys(scribbles))...)
+	text := pick(s, scribbles[key]...)
+	s.log("%s: writes %s: %.40s", name, key, text)
+	model.Change(s.server, name, client.ObjectKey{Namespace: name, Name: name}, "", func(pod *corev1.Pod) {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, text)
+	})
+}
+
 // registrations are those of this namespace.
 func (s *simulation) registrations() []*usher.Registration {
 	return slices.DeleteFunc(model.List[*usher.Registration](s.server.Objects), func(r *usher.Registration) bool { return r.Namespace != namespace })
@@ -76,8 +98,14 @@ func (c *connector) judgeOwners(name string, changes []registry.Change) {
 	}
 }
 
-// checkOwned checks that each registry lists one tenant where both want to be.
+// checkOwned checks that each registry lists one tenant where both want to be, and that no pass over a tenant
+// fails, whatever it has written.
 func (s *simulation) checkOwned() {
+	for _, tenant := range tenants {
+		if err := s.ended[tenant]; err != nil {
+			s.fail("the last pass over %s: %v", tenant, err)
+		}
+	}
 	for _, name := range registries {
 		if have := len(s.stores[name].Entries(spoils)); s.features.tenants && have != 1 {
 			s.fail("%s lists %d entries in %s, want one", name, have, spoils)
