@@ -71,8 +71,8 @@ func (k *keeper) load(secret *corev1.Secret) error {
 }
 
 // keeper serves the certificate in the Secret. Unless it is somebody else's, it keeps it valid,
-// and the webhook's caBundle so that API servers trust it. It runs in every replica; of several
-// that make a certificate, the first wins.
+// and the webhook's caBundle so that API servers trust it. It also keeps the webhook's secret path.
+// It runs in every replica; of several that make a certificate or a path, the first wins.
 type keeper struct {
 	Options
 	client client.Client
@@ -82,6 +82,8 @@ type keeper struct {
 	host string
 	// current is the certificate, from the Secret as it was last seen.
 	current atomic.Pointer[tls.Certificate]
+	// path is where API servers call the guard, from the webhook configuration as it was last seen.
+	path atomic.Pointer[string]
 }
 
 // Reconcile serves what is in the Secret, and makes the certificate if it is missing, of another
@@ -95,7 +97,7 @@ func (k *keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 		log.FromContext(ctx).Error(err, "The guard keeps its previous certificate")
 	}
 	if k.ExternalCertificate {
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, k.configure(ctx, nil)
 	}
 	chain := secret.Data[corev1.TLSCertKey]
 	fresh := k.fresh(chain)
@@ -107,7 +109,7 @@ func (k *keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 		chain = made
 		secret.Data = map[string][]byte{corev1.TLSCertKey: made, corev1.TLSPrivateKeyKey: key}
 	}
-	if err := k.trust(ctx, chain); err != nil {
+	if err := k.configure(ctx, chain); err != nil {
 		return ctrl.Result{}, err
 	}
 	if !fresh {
@@ -127,28 +129,37 @@ func (k *keeper) fresh(chain []byte) bool {
 	return parsed[0].VerifyHostname(k.host) == nil && k.clock.Now().Before(parsed[0].NotAfter.Add(-renewal))
 }
 
-// trust adds the chain's CA to the caBundle of the webhooks, and drops CAs that have
-// expired. Others stay: a replica may still serve the previous certificate.
-func (k *keeper) trust(ctx context.Context, chain []byte) error {
+// configure has API servers call the guard at a path that nobody else knows, and trust the chain,
+// unless that is nil. It serves the path from then on.
+func (k *keeper) configure(ctx context.Context, chain []byte) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := k.reader.Get(ctx, types.NamespacedName{Name: k.Service.Name}, configuration); err != nil {
 		return fmt.Errorf("read the guard's webhook configuration: %w", err)
 	}
-	next := configuration.DeepCopy()
+	next, path := configuration.DeepCopy(), pathOf(configuration)
+	if path == "" {
+		path = newPath()
+	}
 	for i := range next.Webhooks {
 		webhook := &next.Webhooks[i].ClientConfig
+		if webhook.Service != nil {
+			webhook.Service.Path = &path
+		}
+		if chain == nil {
+			continue
+		}
 		var err error
 		if webhook.CABundle, err = k.bundle(webhook.CABundle, chain); err != nil {
 			return err
 		}
 	}
-	if equality.Semantic.DeepEqual(configuration, next) {
-		return nil
+	if !equality.Semantic.DeepEqual(configuration, next) {
+		patch := client.MergeFromWithOptions(configuration, client.MergeFromWithOptimisticLock{})
+		if err := k.client.Patch(ctx, next, patch); err != nil {
+			return fmt.Errorf("write the guard's path and CA into its webhook configuration: %w", err)
+		}
 	}
-	patch := client.MergeFromWithOptions(configuration, client.MergeFromWithOptimisticLock{})
-	if err := k.client.Patch(ctx, next, patch); err != nil {
-		return fmt.Errorf("write the guard's CA into its webhook configuration: %w", err)
-	}
+	k.path.Store(&path)
 	return nil
 }
 
@@ -172,9 +183,6 @@ func (k *keeper) bundle(old, chain []byte) ([]byte, error) {
 	return cert.EncodeCertificates(all...)
 }
 
-// Path is where the webhook is served.
-const Path = "/guard"
-
 // Options of Setup.
 type Options struct {
 	// Service is how API servers reach the guard. The Secret with the certificate has the
@@ -183,7 +191,7 @@ type Options struct {
 	// Port to serve on.
 	Port int
 	// ExternalCertificate leaves the Secret and the caBundle to somebody else, such as
-	// cert-manager.
+	// cert-manager. The path is Usher's in any case.
 	ExternalCertificate bool
 	// CloneSetUsers are the users that CloneSet controllers act as, besides this process.
 	CloneSetUsers []string
@@ -209,12 +217,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		host: o.Service.Name + "." + o.Service.Namespace + ".svc",
 	}
 	server := webhook.NewServer(webhook.Options{Port: o.Port, TLSOpts: []func(*tls.Config){k.serve}})
-	server.Register(Path, &admission.Webhook{Handler: &Handler{
+	answers := &admission.Webhook{Handler: &Handler{
 		Reader: mgr.GetAPIReader(), Writer: mgr.GetClient(), Recorder: recorder, Clock: clock.RealClock{},
 		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self),
-	}})
-	// A replica without the certificate is not ready: API servers do not call it then.
-	if err := errors.Join(mgr.Add(server), mgr.AddReadyzCheck("guard", server.StartedChecker())); err != nil {
+	}}
+	server.Register("/", newDoor(&k.path, answers))
+	// A replica without the certificate or the path is not ready: API servers do not call it then.
+	if err := errors.Join(mgr.Add(server), mgr.AddReadyzCheck("guard", server.StartedChecker()), mgr.AddReadyzCheck("guard-path", k.ready)); err != nil {
 		return fmt.Errorf("serve the guard with the manager: %w", err)
 	}
 	return k.setUp(mgr, own)
@@ -263,10 +272,8 @@ func (k *keeper) setUp(mgr ctrl.Manager, own cache.Cache) error {
 	// same one is no mistake. Nothing here has a priority.
 	build := ctrl.NewControllerManagedBy(mgr).Named("guard-certificate").
 		WithOptions(controller.Options{SkipNameValidation: new(true), UsePriorityQueue: new(false), NeedLeaderElection: new(false)}).
-		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep))
-	if !k.ExternalCertificate {
-		build.WatchesRawSource(source.Kind[client.Object](own, &admissionregistrationv1.ValidatingWebhookConfiguration{}, keep))
-	}
+		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep)).
+		WatchesRawSource(source.Kind[client.Object](own, &admissionregistrationv1.ValidatingWebhookConfiguration{}, keep))
 	if err := build.Complete(k); err != nil {
 		return fmt.Errorf("set up the guard's certificate: %w", err)
 	}

@@ -5,6 +5,7 @@ package guard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -105,25 +106,49 @@ func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
 	return Decide(r, h.CloneSetUsers), nil
 }
 
-// podOf returns the Pod that a request is about, and the eviction if it is one.
+// podOf returns the Pod that a request is about, as the API server has it now, and the eviction if
+// it is one. The request itself only says which Pod: whoever could send one must not be believed.
 func (h *Handler) podOf(ctx context.Context, request *admissionv1.AdmissionRequest) (*corev1.Pod, *policyv1.Eviction, error) {
-	pod := &corev1.Pod{}
 	if request.SubResource == "" {
 		// A deletecollection names the Pod in the old object only.
-		if err := json.Unmarshal(request.OldObject.Raw, pod); err != nil {
+		var said metav1.PartialObjectMetadata
+		if err := json.Unmarshal(request.OldObject.Raw, &said); err != nil {
 			return nil, nil, fmt.Errorf("read the Pod of the request: %w", err)
 		}
-		return pod, nil, nil
+		if said.UID == "" {
+			return nil, nil, errors.New("read the Pod of the request: it has no UID")
+		}
+		pod, err := h.live(ctx, said.Namespace, said.Name, said.UID)
+		return pod, nil, err
 	}
 	eviction := &policyv1.Eviction{}
 	if err := json.Unmarshal(request.Object.Raw, eviction); err != nil {
 		return nil, nil, fmt.Errorf("read the eviction of the request: %w", err)
 	}
-	if o := eviction.DeleteOptions; o != nil && (len(o.DryRun) > 0 || o.GracePeriodSeconds != nil && *o.GracePeriodSeconds == 0) {
-		return pod, nil, nil
+	var uid types.UID
+	if o := eviction.DeleteOptions; o != nil {
+		if len(o.DryRun) > 0 || o.GracePeriodSeconds != nil && *o.GracePeriodSeconds == 0 {
+			return &corev1.Pod{}, nil, nil
+		}
+		if o.Preconditions != nil && o.Preconditions.UID != nil {
+			uid = *o.Preconditions.UID
+		}
 	}
-	err := h.Reader.Get(ctx, types.NamespacedName{Namespace: request.Namespace, Name: request.Name}, pod)
+	pod, err := h.live(ctx, request.Namespace, request.Name, uid)
 	return pod, eviction, err
+}
+
+// live reads a Pod. One with another UID than that is not the one that is meant, which is gone; an
+// empty UID means any.
+func (h *Handler) live(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	if err := h.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
+		return nil, err
+	}
+	if uid != "" && pod.UID != uid {
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+	return pod, nil
 }
 
 // tryEviction asks the API server whether it would evict the Pod now, so that a

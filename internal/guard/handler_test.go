@@ -153,7 +153,7 @@ func TestKeeper(t *testing.T) {
 	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name.Name},
-			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "delete"}, {Name: "evict"}}},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{chartWebhook("delete"), chartWebhook("evict")}},
 	).Build()
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	k := &keeper{Options: Options{Service: name}, client: api, reader: api, clock: clock, host: "usher-guard.usher-system.svc"}
@@ -162,7 +162,11 @@ func TestKeeper(t *testing.T) {
 	if _, err := config.GetCertificate(nil); err == nil {
 		t.Error("a certificate is served before there is one")
 	}
+	if k.ready(nil) == nil {
+		t.Error("a replica is ready before it knows the path")
+	}
 	var chains [][]byte
+	var paths []string
 	// pass reconciles, and then once more for the changed Secret, as if that were somebody
 	// else's. It returns the number of CAs that API servers trust.
 	pass := func() int {
@@ -176,7 +180,8 @@ func TestKeeper(t *testing.T) {
 		read := errors.Join(api.Get(t.Context(), name, &secret), api.Get(t.Context(), client.ObjectKey{Name: name.Name}, &configuration))
 		found, served := config.GetCertificate(nil)
 		checktest.NoError(t, errors.Join(made, seen, read, served))
-		chains = append(chains, secret.Data[corev1.TLSCertKey])
+		chains, paths = append(chains, secret.Data[corev1.TLSCertKey]), append(paths, pathOf(&configuration))
+		checktest.Same(t, "the path that is served", paths[0], *k.path.Load())
 		return trusted(t, &configuration, found.Leaf, k.host)
 	}
 	same := func() bool { return slices.Equal(chains[len(chains)-1], chains[len(chains)-2]) }
@@ -192,6 +197,77 @@ func TestKeeper(t *testing.T) {
 	k.host = "other.usher-system.svc"
 	if n := pass(); n != 3 || same() {
 		t.Errorf("with another host there are %d CAs, the same certificate: %t", n, same())
+	}
+	if paths[0] == "" || slices.ContainsFunc(paths, func(path string) bool { return path != paths[0] }) {
+		t.Errorf("the path changes with the certificate: %q", paths)
+	}
+}
+
+// chartWebhook is one as the chart makes it.
+func chartWebhook(name string) admissionregistrationv1.ValidatingWebhook {
+	return admissionregistrationv1.ValidatingWebhook{Name: name, ClientConfig: admissionregistrationv1.WebhookClientConfig{
+		Service: &admissionregistrationv1.ServiceReference{Namespace: "usher-system", Name: "usher-guard"}}}
+}
+
+// TestPathIsMadeAgain: a path that anybody could know is replaced, in all webhooks, also where the
+// certificate is somebody else's work. The previous path is not served any more.
+func TestPathIsMadeAgain(t *testing.T) {
+	first := newPath()
+	for _, told := range [][2]string{
+		{"", ""}, {"/guard", "/guard"}, {first, ""}, {first, newPath()}, {first + "00", first + "00"}, {"/guard/zz", "/guard/zz"}, {strings.ToUpper(first), strings.ToUpper(first)},
+	} {
+		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "usher-guard"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{chartWebhook("delete"), chartWebhook("evict")}}
+		for i := range told {
+			configuration.Webhooks[i].ClientConfig.Service.Path = &told[i]
+		}
+		name := types.NamespacedName{Namespace: "usher-system", Name: "usher-guard"}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+		api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(secret, configuration).Build()
+		k := &keeper{Options: Options{Service: name, ExternalCertificate: true}, client: api, reader: api}
+		k.path.Store(&first)
+		_, err := k.Reconcile(t.Context(), ctrl.Request{})
+		checktest.NoError(t, errors.Join(err, api.Get(t.Context(), client.ObjectKeyFromObject(configuration), configuration)))
+		d := newDoor(&k.path, nil)
+		if now := pathOf(configuration); now == "" || now == told[0] || !d.opens(now) || d.opens(first) {
+			t.Errorf("%q becomes %q, and the guard is served there: %t", told, now, d.opens(now))
+		}
+	}
+}
+
+// TestForgedReviews: of a request the guard believes only which Pod it is about. What the Pod is, the
+// API server says.
+func TestForgedReviews(t *testing.T) {
+	for _, forge := range []struct {
+		name    string
+		change  func(said *corev1.Pod)
+		says    string
+		patches int
+	}{
+		{"an invented CloneSet as owner", func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "owner CloneSet")) }, "429", 1},
+		{"an invented ReplicaSet as owner", func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "owner ReplicaSet")) }, "429", 1},
+		{"another UID", func(p *corev1.Pod) { p.UID = "made-up" }, "200", 0},
+		{"no UID", func(p *corev1.Pod) { p.UID = "" }, "200", 0},
+		{"a Pod that Usher never knew", func(p *corev1.Pod) { p.Name = "plain" }, "200", 0},
+		{"permission to skip the drain", func(p *corev1.Pod) { p.Annotations[usherv1alpha1.AnnotationSkipDrain] = "true" }, "429", 1},
+	} {
+		t.Run(forge.name, func(t *testing.T) {
+			live, plain := pod(), pod()
+			plain.Name, plain.UID, plain.Finalizers = "plain", "uid-1", nil
+			api := server("", "", new([]string))
+			checktest.NoError(t, errors.Join(api.Create(t.Context(), live.DeepCopy()), api.Create(t.Context(), plain.DeepCopy())))
+			said := live.DeepCopy()
+			forge.change(said)
+			h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+			checktest.Same(t, "the answer", forge.says, fmt.Sprint(h.Handle(t.Context(), deletion(t, said)).Result.Code))
+			checktest.Same(t, "asks for a drain", forge.patches == 1, asksForDrain(t, api, live))
+			for _, p := range []*corev1.Pod{live, plain} {
+				var after corev1.Pod
+				checktest.NoError(t, api.Get(t.Context(), client.ObjectKeyFromObject(p), &after))
+				checktest.Same(t, "labels", 0, len(after.Labels))
+				checktest.Same(t, "a deletion cost", "", after.Annotations[corev1.PodDeletionCost])
+			}
+		})
 	}
 }
 

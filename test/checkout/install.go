@@ -166,13 +166,17 @@ func placeGuard(object *unstructured.Unstructured, user string, port int) bool {
 	return true
 }
 
-// AwaitGuard waits until API servers trust the guard, which Usher sees to when it starts, and returns
+// AwaitGuard waits until API servers trust the guard and know its path, which Usher sees to when it starts, and returns
 // its configuration.
 func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, trustTime, true, func(ctx context.Context) (bool, error) {
 		err := c.Get(ctx, client.ObjectKey{Name: GuardName}, configuration)
-		return err == nil && len(configuration.Webhooks[0].ClientConfig.CABundle) > 0, err
+		if err != nil {
+			return false, err
+		}
+		call := configuration.Webhooks[0].ClientConfig
+		return len(call.CABundle) > 0 && call.Service.Path != nil, nil
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for the certificate of the guard: %w", err), context.Cause(ctx))

@@ -39,6 +39,8 @@ var (
 	plane *scene.Plane
 	// callers are those of the registry and of Services, seen the whole time.
 	callers = newWitness()
+	// door is the address that the guard serves, host and port.
+	door string
 	// policies means that the API server puts the readiness gate on Pods, in namespaces that
 	// ask for it. Before Kubernetes 1.36 templates have to.
 	policies bool
@@ -138,9 +140,9 @@ func startUsher(ctx context.Context, port int) error {
 	if err != nil {
 		return err
 	}
-	address := fmt.Sprintf("127.0.0.1:%d", port)
+	door = fmt.Sprintf("127.0.0.1:%d", port)
 	return wait.PollUntilContextTimeout(ctx, scene.Poll, time.Minute, true, func(ctx context.Context) (bool, error) {
-		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", address)
+		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", door)
 		if err != nil {
 			return false, nil // It has no certificate yet.
 		}
