@@ -3,9 +3,8 @@
 package zookeeper
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -47,8 +46,21 @@ type dialer struct {
 	turn *semaphore.Weighted
 
 	mu     sync.Mutex
-	conn   *zk.Conn
+	conn   *connection
 	closed bool
+}
+
+// connection is one that the client uses, and its packets.
+type connection struct {
+	*zk.Conn
+	frames *frames
+}
+
+// end closes the connection. The client says goodbye and waits for the answer, which may
+// never come: for as long as the server has said that a session lasts.
+func (c *connection) end() {
+	c.Close()
+	_ = c.frames.Close()
 }
 
 // run calls op with a connection, and types its error. If the context ends, run closes
@@ -59,7 +71,10 @@ func (d *dialer) run(ctx context.Context, op func(*zk.Conn) error) error {
 		return typed(err)
 	}
 	stop := context.AfterFunc(ctx, func() { d.drop(conn) })
-	err = op(conn)
+	err = op(conn.Conn)
+	if why := conn.frames.why(); err != nil && why != nil {
+		err = why // The client's error only says that the connection was closed.
+	}
 	if stop() || err == nil {
 		return typed(err)
 	}
@@ -67,7 +82,7 @@ func (d *dialer) run(ctx context.Context, op func(*zk.Conn) error) error {
 }
 
 // connected returns the connection, which it makes on first use and after a loss.
-func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
+func (d *dialer) connected(ctx context.Context) (*connection, error) {
 	if err := d.turn.Acquire(ctx, 1); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -85,7 +100,7 @@ func (d *dialer) connected(ctx context.Context) (*zk.Conn, error) {
 }
 
 // connect tries each server once, in any order.
-func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
+func (d *dialer) connect(ctx context.Context) (*connection, error) {
 	why := errNoSession
 	for _, n := range rand.Perm(len(d.servers)) {
 		raw, err := d.dial(ctx, "tcp", d.servers[n])
@@ -93,12 +108,15 @@ func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 			why = err
 			continue
 		}
-		conn, events := session(ctx, raw)
-		if conn == nil {
+		conn, events, err := session(ctx, raw)
+		if err != nil {
+			if !errors.Is(err, errNoSession) { // Another server's error may say more.
+				why = err
+			}
 			continue
 		}
 		if err := d.keep(ctx, conn); err != nil {
-			go conn.Close()
+			go conn.end()
 			return nil, err
 		}
 		go func() {
@@ -113,27 +131,31 @@ func (d *dialer) connect(ctx context.Context) (*zk.Conn, error) {
 	return nil, why
 }
 
-// session begins a session on a connection, which the client does not replace when it ends. It
-// returns nil if the server gives none.
-func session(ctx context.Context, raw net.Conn) (*zk.Conn, <-chan zk.Event) {
+// session begins a session on a connection, which the client does not replace when it ends.
+func session(ctx context.Context, raw net.Conn) (*connection, <-chan zk.Event, error) {
+	c := &connection{frames: &frames{Conn: raw}}
 	used := false
 	dial := func(string, string, time.Duration) (net.Conn, error) {
 		if used {
 			return nil, errClosed
 		}
 		used = true
-		return &frames{Conn: raw}, nil
+		return c.frames, nil
 	}
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
-	conn, events, err := zk.Connect([]string{raw.RemoteAddr().String()}, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(silent))
-	if err == nil && await(events, zk.StateHasSession, zk.StateDisconnected) == zk.StateHasSession {
-		return conn, events
+	var events <-chan zk.Event
+	var err error
+	c.Conn, events, err = zk.Connect([]string{raw.RemoteAddr().String()}, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(silent))
+	if err != nil {
+		_ = raw.Close()
+		return nil, nil, err
+	}
+	if await(events, zk.StateHasSession, zk.StateDisconnected) == zk.StateHasSession {
+		return c, events, nil
 	}
 	_ = raw.Close()
-	if err == nil {
-		go conn.Close()
-	}
-	return nil, nil
+	go c.Close()
+	return nil, nil, cmp.Or(c.frames.why(), errNoSession)
 }
 
 // await waits until the client is in one of the states, or is closed.
@@ -147,12 +169,13 @@ func await(events <-chan zk.Event, states ...zk.State) zk.State {
 }
 
 // keep logs in, and keeps the connection.
-func (d *dialer) keep(ctx context.Context, conn *zk.Conn) error {
+func (d *dialer) keep(ctx context.Context, conn *connection) error {
 	if len(d.auth) > 0 {
 		stop := context.AfterFunc(ctx, conn.Close)
 		err := conn.AddAuth("digest", d.auth)
 		stop()
 		if err != nil {
+			err = cmp.Or(conn.frames.why(), err)
 			return fmt.Errorf("log in: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
@@ -166,13 +189,13 @@ func (d *dialer) keep(ctx context.Context, conn *zk.Conn) error {
 }
 
 // drop closes and forgets the connection. That ends the calls that use it.
-func (d *dialer) drop(conn *zk.Conn) {
+func (d *dialer) drop(conn *connection) {
 	d.mu.Lock()
 	if d.conn == conn {
 		d.conn = nil
 	}
 	d.mu.Unlock()
-	conn.Close()
+	conn.end()
 }
 
 func (d *dialer) close() {
@@ -181,7 +204,7 @@ func (d *dialer) close() {
 	d.conn, d.closed = nil, true
 	d.mu.Unlock()
 	if conn != nil {
-		conn.Close()
+		conn.end()
 	}
 }
 
@@ -203,41 +226,4 @@ func typed(err error) error {
 		}
 	}
 	return registry.Transient(err)
-}
-
-const (
-	// headerBytes is the size of the length field before each packet.
-	headerBytes = 4
-	// minPacket is the server's shortest packet, a reply without content.
-	minPacket = 16
-	// maxPacket is more than servers send by default, 1 MiB. A connection reads one at a time.
-	maxPacket = 8 << 20
-)
-
-// frames is a connection that ends at a packet with an impossible length. The client
-// trusts the length: it would panic at a short one, and allocate gigabytes if something
-// other than ZooKeeper answers.
-type frames struct {
-	net.Conn
-	packet io.Reader // The current one with its length field, nil before the first.
-}
-
-// Read implements io.Reader. The client reads from one goroutine at a time.
-func (f *frames) Read(p []byte) (int, error) {
-	for {
-		if f.packet != nil {
-			if n, err := f.packet.Read(p); n > 0 || !errors.Is(err, io.EOF) {
-				return n, err
-			}
-		}
-		header := make([]byte, headerBytes)
-		if _, err := io.ReadFull(f.Conn, header); err != nil {
-			return 0, err
-		}
-		length := binary.BigEndian.Uint32(header)
-		if length < minPacket || length > maxPacket {
-			return 0, fmt.Errorf("a packet of %d bytes: this is no ZooKeeper, or the service has too many entries", length)
-		}
-		f.packet = io.MultiReader(bytes.NewReader(header), io.LimitReader(f.Conn, int64(length)))
-	}
 }

@@ -32,9 +32,6 @@ import (
 // parallel limits how many requests of one call run at once. They share a connection.
 const parallel = 32
 
-// perName is about what a node's name takes of an answer, in bytes.
-const perName = 64
-
 // FromSpec says how the kind's field of a Registry is to be carried out.
 func FromSpec(s *usherv1alpha1.ZooKeeperRegistry) *registry.Settings {
 	l := layoutOf(s.Layout)
@@ -156,7 +153,7 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", folder, err)
 	}
-	if err := registry.Take(ctx, perName*len(names)); err != nil {
+	if err := registry.Take(ctx, registry.EntryBytes*len(names)); err != nil {
 		return nil, err
 	}
 	found := make([]*node, len(names))
@@ -168,7 +165,7 @@ func (r *Registry) read(ctx context.Context, conn *zk.Conn, service string) ([]n
 		if err != nil {
 			return fmt.Errorf("read an entry of %s: %w", folder, err)
 		}
-		if err := registry.Take(ctx, len(data)); err != nil {
+		if err := registry.Take(ctx, max(len(names[i])+len(data)-registry.EntryBytes, 0)); err != nil {
 			return err
 		}
 		found[i] = &node{name: names[i], stat: stat, entry: r.layout.decode(names[i], data)}

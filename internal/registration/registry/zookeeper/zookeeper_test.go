@@ -123,7 +123,7 @@ func TestServersThatGiveNoSession(t *testing.T) {
 // TestBrokenPackets sends a session, and then a packet shorter than the minimum.
 func TestBrokenPackets(t *testing.T) {
 	server := registrytest.Listen(t, func(conn net.Conn) {
-		session := make([]byte, headerBytes+36)
+		session := make([]byte, lengthBytes+36)
 		binary.BigEndian.PutUint32(session, 36)
 		binary.BigEndian.PutUint32(session[8:], 10000) // The session's time-out,
 		binary.BigEndian.PutUint64(session[12:], 1)    // its id,
@@ -159,33 +159,5 @@ func FuzzDecode(f *testing.F) {
 	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
 		name, data, _ := strings.Cut(text, "\n")
 		return []registry.Entry{curator{}.decode(name, []byte(data)), dubbo{}.decode(name, []byte(data))}
-	})
-}
-
-// bytesConn is a connection on which a server sends some bytes and hangs up.
-type bytesConn struct {
-	net.Conn
-	*strings.Reader
-}
-
-func (c bytesConn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
-
-// FuzzFrames reads from servers that may be no ZooKeeper: what the client gets is what they
-// send, up to a packet with an impossible length.
-func FuzzFrames(f *testing.F) {
-	f.Add("\x00\x00\x00\x10sixteen of them. \x00\x00\x00\x01a")
-	f.Add("HTTP/1.1 400 Bad Request\r\n\r\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		got, _ := io.ReadAll(&frames{Conn: bytesConn{Reader: strings.NewReader(text)}}) // It ends somehow.
-		if !strings.HasPrefix(text, string(got)) {
-			t.Errorf("%q was read as %q", text, got)
-		}
-		for len(got) >= headerBytes {
-			length := int(binary.BigEndian.Uint32(got))
-			if length < minPacket || length > maxPacket {
-				t.Fatalf("the client gets a packet of %d bytes", length)
-			}
-			got = got[min(headerBytes+length, len(got)):]
-		}
 	})
 }
