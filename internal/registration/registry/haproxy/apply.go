@@ -143,7 +143,7 @@ func (w *worker) remove(leaving []server) error {
 	if err := w.execute(drains); err != nil {
 		return err
 	}
-	sessions, err := w.sessions(w.service)
+	sessions, err := w.sessions(w.service, leaving)
 	if err != nil {
 		return err
 	}

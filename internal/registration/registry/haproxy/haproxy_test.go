@@ -3,7 +3,10 @@
 package haproxy
 
 import (
+	"bufio"
 	"cmp"
+	"io"
+	"net"
 	"regexp"
 	"strings"
 	"testing"
@@ -143,4 +146,51 @@ func FuzzDecode(f *testing.F) {
 		}
 		return registry.Entries(r.merge([][]server{servers}), view.asEntry)
 	})
+}
+
+// process is a server that answers like a process with these answers by command.
+func process(answers map[string]string) func(net.Conn) {
+	return func(conn net.Conn) {
+		defer func() { _ = conn.Close() }()
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			if _, err := io.WriteString(conn, answers[lines.Text()]+prompt); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// TestSessionsOfTheRightBackend asks for the sessions of backends whose names mean something else
+// in "show stat", as HAProxy 2.6 answers. A server whose sessions nobody counted is not idle.
+func TestSessionsOfTheRightBackend(t *testing.T) {
+	e := owned("demo.web-x7k2p.0a1b2c3d")
+	name := checktest.Must(nameOf(e))(t)
+	busy := func(backend, server string) string {
+		return "# pxname,svname,qcur,scur\nother,o1,0,0\n" + backend + "," + server + ",0,2\n"
+	}
+	for backend, test := range map[string]struct{ named, all, want string }{
+		"both":   {"# pxname,svname,qcur,scur\n", busy("both", name), "waits for 2 sessions"}, // A frontend has the name, too.
+		"domain": {"Invalid statistics domain.\n", busy("domain", name), "waits for 2 sessions"},
+		"3":      {busy("one", name), busy("3", name), "waits for 2 sessions"}, // The proxy with the number 3.
+		"3web":   {busy("3web", name), "", "waits for 2 sessions"},
+		"nobody": {busy("nobody", "another"), busy("other", name), "does not count the sessions"},
+	} {
+		address := registrytest.Listen(t, process(map[string]string{
+			"show servers state " + backend:  "1\n" + columns + "3 " + backend + " 1 " + name + " 192.0.2.1 2 0 0 80\n",
+			"show stat " + backend + " 4 -1": test.named,
+			"show stat -1 4 -1":              test.all,
+		}))
+		r := registrytest.Connect(New(&usherv1alpha1.HAProxyRegistry{Addresses: []string{"tcp://" + address}}, nil))(t)
+		have := "nothing"
+		entries, err := r.List(t.Context(), backend)
+		if err != nil {
+			registrytest.Check(t, backend, err, registry.ErrTransient)
+			have = err.Error()
+		} else if len(entries) == 1 {
+			have = entries[0].Unsettled
+		}
+		if !strings.Contains(have, test.want) {
+			t.Errorf("backend %s: %q, want %q", backend, have, test.want)
+		}
+	}
 }

@@ -99,10 +99,11 @@ func (s *session) servers(backend string) ([]server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(servers, func(one server) bool { return one.idle() && !one.foreign() }) {
+	idle := slices.DeleteFunc(slices.Clone(servers), func(one server) bool { return !one.idle() || one.foreign() })
+	if len(idle) == 0 {
 		return servers, nil
 	}
-	sessions, err := s.sessions(backend)
+	sessions, err := s.sessions(backend, idle)
 	for i := range servers {
 		servers[i].sessions = sessions[servers[i].name]
 	}
@@ -151,13 +152,33 @@ func parseServers(text string) ([]server, error) {
 	return servers, nil
 }
 
-// sessions counts a backend's current sessions by server.
-func (s *session) sessions(backend string) (map[string]int, error) {
-	answers, err := s.run("show stat " + backend + " 4 -1")
-	if err != nil {
-		return nil, err
+// everyProxy stands for all proxies in "show stat".
+const everyProxy = "-1"
+
+// sessions counts a backend's current sessions by server. Those of the servers of are certainly
+// among them: a server that is not counted would look idle. "show stat" takes a backend's name for
+// that of a frontend, if one has it, too, for a number if it begins with one and no proxy has the name,
+// and for a keyword if it is "domain". Then the servers of all backends are asked for.
+func (s *session) sessions(backend string, of []server) (map[string]int, error) {
+	var missing string
+	for _, which := range []string{backend, everyProxy} {
+		answers, err := s.run("show stat " + which + " 4 -1")
+		if err != nil {
+			return nil, err
+		}
+		counts, err := parseSessions(backend, answers[0])
+		at := slices.IndexFunc(of, func(one server) bool { _, counted := counts[one.name]; return !counted })
+		switch {
+		case err == nil && at < 0:
+			return counts, nil
+		case err != nil && which == everyProxy:
+			return nil, err
+		case err == nil:
+			missing = of[at].name
+		}
 	}
-	return parseSessions(backend, answers[0])
+	return nil, registry.Transient(fmt.Errorf("it does not count the sessions of server %s/%s: if that goes on, "+
+		"give the backend a name that no other proxy has", backend, missing))
 }
 
 // parseSessions parses the relevant columns of "show stat": scur counts the sessions on
