@@ -32,6 +32,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/messages"
 )
 
 const (
@@ -52,7 +53,15 @@ const (
 	firstRoom = 16 << 10
 	maxRoom   = 1 << 30
 	otherRoom = 1 << 20
+	// maxFields bounds what an answer has in it: an entry of a page has seven fields, and in memory it
+	// is as large as any other, however short it was. maxHeaders bounds an answer's headers, in
+	// bytes.
+	maxFields  = 8 * pageSize
+	maxHeaders = 64 << 10
 )
+
+// codec decodes answers with no more in them than any real one.
+var codec = messages.Bounded(maxFields)
 
 // roomKey is the context's key for how long an answer may be.
 type roomKey struct{}
@@ -108,7 +117,7 @@ func New(endpoints []string, prefix string, secret map[string][]byte, timeout ti
 		Endpoints: endpoints, DialTimeout: timeout, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAliveTimeout,
 		Username: string(secret[credentials.KeyUsername]), Password: string(secret[credentials.KeyPassword]),
 		MaxUnaryRetries: retries, BackoffWaitBetween: retryPause,
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast), grpc.WithMaxHeaderListSize(maxHeaders)},
 		// Errors are returned; the client's own log would repeat them.
 		Logger: zap.NewNop(),
 	}
@@ -123,13 +132,15 @@ func New(endpoints []string, prefix string, secret map[string][]byte, timeout ti
 
 // failFast disables the client's own wait for a connection, which makes an etcd that is
 // down look slow and hides the reason when the time runs out. It lets no answer be longer than
-// there is room for: the client would take 2 GiB.
+// there is room for: the client would take 2 GiB. Nor does it let one have more fields than any
+// that was asked for.
 func failFast(
 	ctx context.Context, method string, request, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption,
 ) error {
 	room, _ := ctx.Value(roomKey{}).(int)
-	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(cmp.Or(room, otherRoom)))...)
+	return invoke(ctx, method, request, reply, cc, append(options, grpc.WaitForReady(false),
+		grpc.MaxCallRecvMsgSize(cmp.Or(room, otherRoom)), grpc.ForceCodecV2(codec))...)
 }
 
 // connected returns the client, made on first use: with a user name, making a client

@@ -7,13 +7,16 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -142,4 +145,43 @@ func FuzzDecode(f *testing.F) {
 	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
 		return []registry.Entry{decode("a", &mvccpb.KeyValue{Value: []byte(text)})}
 	})
+}
+
+// crowded answers with as many entries as fit into its bytes, each of two, instead of as many as it is asked for.
+type crowded struct {
+	etcdserverpb.UnimplementedKVServer
+	kvs []*mvccpb.KeyValue
+}
+
+func (c *crowded) Range(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	return &etcdserverpb.RangeResponse{Kvs: c.kvs}, nil
+}
+
+// TestCrowdedAnswers: in memory, an entry of two bytes is as large as any other.
+func TestCrowdedAnswers(t *testing.T) {
+	const count = 1 << 20
+	server := &crowded{kvs: slices.Repeat([]*mvccpb.KeyValue{{}}, count)}
+	r := connect(t, server)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := r.List(registrytest.Counted(t, answers), "shop")
+	runtime.ReadMemStats(&after)
+	registrytest.Check(t, "a crowded list", err, registry.ErrTransient, "too many fields")
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+		t.Errorf("an answer of %d bytes took %d", 2*count, took)
+	}
+}
+
+// talkative answers with many headers.
+type talkative struct{ keys }
+
+func (s *talkative) Range(ctx context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	_ = grpc.SetHeader(ctx, metadata.Pairs("more", strings.Repeat("x", 1<<20)))
+	return s.keys.Range(ctx, r)
+}
+
+// TestLongHeaders: gRPC would read 16 MiB of them.
+func TestLongHeaders(t *testing.T) {
+	_, err := connect(t, &talkative{}).List(registrytest.Bounded(t), "shop")
+	registrytest.Check(t, "a list", err, registry.ErrTransient)
 }

@@ -27,6 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/usher-dev/usher/internal/registration/registry/messages"
 )
 
 const (
@@ -124,6 +126,7 @@ func (s *server) Start(ctx context.Context) error {
 		return fmt.Errorf("serve xDS: %w; choose another --xds-bind-address", err)
 	}
 	g := grpc.NewServer(grpc.Creds(s.creds), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxStreamsPerClient),
+		grpc.MaxHeaderListSize(maxHeaders), grpc.ForceServerCodecV2(messages.Bounded(maxFields)),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: maxAgeGrace,
 		}),

@@ -30,12 +30,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sync/semaphore"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -426,5 +429,46 @@ func TestExhaustion(t *testing.T) {
 	}
 	if lines := len(w.lines); lines < 1 || lines > 2*lineBurst {
 		t.Errorf("100 oddities make %d lines", lines)
+	}
+}
+
+// TestRequestsAreBounded: gRPC bounds a request's bytes, but not what they become in memory.
+func TestRequestsAreBounded(t *testing.T) {
+	s := newServer(t, free(t), func() bool { return true })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	defer func() { cancel(); checktest.NoError(t, <-done) }()
+	conn := checktest.Must(grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	defer func() { _ = conn.Close() }()
+	ask := func(ctx context.Context, request *discoveryv3.DiscoveryRequest) error {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+		if err != nil {
+			return err // The client knows already that the server would refuse its headers.
+		}
+		_ = stream.Send(request) // Receive returns why it failed.
+		_ = stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: []string{"web.demo"}})
+		_ = stream.CloseSend()
+		_, err = stream.Recv()
+		return err
+	}
+	nulls := slices.Repeat([]*structpb.Value{{}}, 200000)
+	for name, test := range map[string]struct {
+		header  string
+		request *discoveryv3.DiscoveryRequest
+		says    string
+	}{
+		"many values": {"", &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"a": structpb.NewListValue(&structpb.ListValue{Values: nulls}),
+		}}}}, "too many fields"},
+		"long headers": {strings.Repeat("x", 1<<20), &discoveryv3.DiscoveryRequest{}, "header"},
+		"a real one":   {"", &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "me", UserAgentName: "envoy"}}, ""},
+	} {
+		err := ask(metadata.AppendToOutgoingContext(t.Context(), "more", test.header), test.request)
+		if (err == nil) != (test.says == "") || !strings.Contains(fmt.Sprint(err), test.says) {
+			t.Errorf("%s: %v, want it to mention %q", name, err, test.says)
+		}
 	}
 }

@@ -5,7 +5,9 @@ package xds
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +35,12 @@ const (
 	maxStreams = 10000
 	// maxRequest limits a request, in bytes: enough for maxNames of usual length.
 	maxRequest = 1 << 20
+	// maxFields limits what a request has in it: maxNames, and several times as much about the
+	// client as Envoy tells of itself. In memory each takes some 100 bytes, however short it was.
+	maxFields = 50000
+	// maxHeaders limits a stream's headers, in bytes, which gRPC keeps as long as the stream. By
+	// default it takes 16 MiB.
+	maxHeaders = 64 << 10
 	// linesPerSecond and lineBurst limit what clients add to the log.
 	linesPerSecond = 1
 	lineBurst      = 20
@@ -84,30 +92,38 @@ func (a *adsServer) StreamAggregatedResources(server discoveryv3.AggregatedDisco
 			if err := s.push(typeAssignment); err != nil {
 				return err
 			}
-		case request, more := <-requests:
-			if !more {
+		case next := <-requests:
+			switch err := next.err; {
+			case errors.Is(err, io.EOF):
 				return nil
+			case err != nil:
+				return err // What the client sent cannot be decoded.
 			}
-			if err := s.take(request); err != nil {
+			if err := s.take(next.request); err != nil {
 				return err
 			}
 		}
 	}
 }
 
+// received is a request, or why there are no more.
+type received struct {
+	request *discoveryv3.DiscoveryRequest
+	err     error
+}
+
 // receive passes on requests until the stream ends.
-func receive(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) <-chan *discoveryv3.DiscoveryRequest {
-	requests := make(chan *discoveryv3.DiscoveryRequest)
+func receive(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) <-chan received {
+	requests := make(chan received)
 	go func() {
-		defer close(requests)
 		for {
 			request, err := server.Recv()
-			if err != nil {
+			select {
+			case requests <- received{request, err}:
+			case <-server.Context().Done():
 				return
 			}
-			select {
-			case requests <- request:
-			case <-server.Context().Done():
+			if err != nil {
 				return
 			}
 		}
