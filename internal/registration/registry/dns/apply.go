@@ -137,7 +137,7 @@ func (r *Registry) update(ctx context.Context, ready []*operation) (again []regi
 			}
 			batch := ready[:count]
 			ready = ready[count:]
-			_, _, err := send(message)
+			_, err := send(message)
 			if errors.Is(err, errPrerequisite) {
 				again = append(again, list.Map(batch, func(op *operation) registry.Change { return op.change })...)
 			} else if err != nil {

@@ -3,8 +3,12 @@
 package dns
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -264,4 +268,76 @@ func FuzzDecode(f *testing.F) {
 		}
 		return entries
 	}, seeds...)
+}
+
+// packed answers each question with records that nobody asked for.
+func packed(t *testing.T, records [][]byte) string {
+	return registrytest.Listen(t, func(raw net.Conn) {
+		defer func() { _ = raw.Close() }()
+		conn := &dns.Conn{Conn: raw}
+		for {
+			request, err := conn.ReadMsg()
+			if err != nil {
+				return
+			}
+			reply := new(dns.Msg)
+			reply.SetReply(request)
+			reply.Authoritative = true
+			data := checktest.Must(reply.Pack())(t)
+			binary.BigEndian.PutUint16(data[8:], uint16(len(records))) // They are authorities.
+			for _, record := range records {
+				data = append(data, record...)
+			}
+			_, _ = conn.Write(data) // A caller that is gone has failed by itself.
+		}
+	})
+}
+
+// TestPackedAnswers: a message of 64 KiB becomes megabytes.
+func TestPackedAnswers(t *testing.T) {
+	pointer := []byte{0xc0, 12 + 27 + 4 + 11} // Behind the header, the question and the first record's header.
+	record := func(kind uint16, data []byte) []byte {
+		head := []byte{pointer[0], pointer[1], byte(kind >> 8), byte(kind), 0, 1, 0, 0, 0, 0, byte(len(data) >> 8), byte(len(data))}
+		return append(head, data...)
+	}
+	var long []byte
+	for range 3 {
+		long = append(append(long, 63), bytes.Repeat([]byte{1}, 63)...)
+	}
+	first := append([]byte{0, 0, 2, 0, 1, 0, 0, 0, 0, 0, byte(len(long) + 1)}, append(long, 0)...)
+	for name, one := range map[string][]byte{
+		"names":       record(dns.TypeNS, pointer),
+		"empty texts": record(dns.TypeTXT, make([]byte, 1000)),
+		"other types": record(dns.TypeHIP, append(make([]byte, 4), bytes.Repeat(pointer, 500)...)),
+	} {
+		records := append([][]byte{first}, slices.Repeat([][]byte{one}, 60000/len(one))...)
+		r := testRegistry(t, packed(t, records), nil)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := r.List(registrytest.Counted(t, 1<<20), "web")
+		runtime.ReadMemStats(&after)
+		registrytest.Check(t, name, err, registry.ErrPermanent, "answered with more than")
+		if took := after.TotalAlloc - before.TotalAlloc; took > 24<<20 {
+			t.Errorf("%s: an answer of 64 KiB took %d bytes", name, took)
+		}
+	}
+}
+
+// FuzzMeasure: what can be unpacked can be measured, and takes not much more than was measured.
+func FuzzMeasure(f *testing.F) {
+	m := new(dns.Msg)
+	m.SetQuestion("_web._tcp."+zone+".", dns.TypeSRV)
+	m.Answer = []dns.RR{&dns.SRV{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeSRV, Class: dns.ClassINET}, Target: "b."}}
+	m.Extra = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"", "x"}}}
+	f.Add(checktest.Must(m.Pack())(f))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		size, err := measure(data)
+		var m dns.Msg
+		if failed := m.Unpack(data); failed == nil && err != nil {
+			t.Errorf("%x can be unpacked: %v", data, err)
+		}
+		if size < len(data) && err == nil {
+			t.Errorf("%x takes %d bytes", data, size)
+		}
+	})
 }

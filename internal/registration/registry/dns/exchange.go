@@ -32,7 +32,7 @@ const (
 var errPrerequisite = errors.New("a prerequisite is not fulfilled")
 
 // exchange sends one request on an open connection.
-type exchange func(*dns.Msg) (answer *dns.Msg, data []byte, err error)
+type exchange func(*dns.Msg) (answer *dns.Msg, err error)
 
 // connect opens a connection for consecutive requests. Errors are typed.
 func (r *Registry) connect(ctx context.Context, call func(exchange) error) error {
@@ -43,30 +43,52 @@ func (r *Registry) connect(ctx context.Context, call func(exchange) error) error
 	conn := &dns.Conn{Conn: raw}
 	defer func() { _ = conn.Close() }() // Every answer was read, or the call failed.
 	defer context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })()
-	return call(func(request *dns.Msg) (*dns.Msg, []byte, error) { return r.send(ctx, conn, request) })
+	return call(func(request *dns.Msg) (*dns.Msg, error) { return r.send(ctx, conn, request) })
 }
 
 // send signs a request and checks the answer. The library's own signing chains the
 // requests of a connection, which is correct only for zone transfers.
-func (r *Registry) send(ctx context.Context, conn *dns.Conn, request *dns.Msg) (answer *dns.Msg, data []byte, err error) {
+func (r *Registry) send(ctx context.Context, conn *dns.Conn, request *dns.Msg) (answer *dns.Msg, err error) {
 	packed, mac, err := r.sign(request)
 	if err != nil {
-		return nil, nil, registry.Permanent(fmt.Errorf("pack the request for %s: %w", r.server, err))
+		return nil, registry.Permanent(fmt.Errorf("pack the request for %s: %w", r.server, err))
 	}
 	if _, err := conn.Write(packed); err != nil {
-		return nil, nil, r.typed(ctx, err)
+		return nil, r.typed(ctx, err)
 	}
-	if data, err = conn.ReadMsgHeader(nil); err != nil {
-		return nil, nil, r.typed(ctx, err)
+	data, err := conn.ReadMsgHeader(nil)
+	if err != nil {
+		return nil, r.typed(ctx, err)
 	}
-	answer = new(dns.Msg)
-	if err := answer.Unpack(data); err != nil {
-		return nil, nil, registry.Permanent(fmt.Errorf("%s does not answer with DNS messages: check dns.server: %w", r.server, err))
+	if answer, err = r.unpack(ctx, request, data); err != nil {
+		return nil, err
 	}
 	if r.key.name != "" && answer.IsTsig() != nil {
 		err = dns.TsigVerify(data, r.key.secret, mac, false)
 	}
-	return answer, data, r.check(request, answer, err)
+	return answer, r.check(request, answer, err)
+}
+
+// unpack takes room for an answer before it unpacks it. What answers a change is forgotten at once.
+func (r *Registry) unpack(ctx context.Context, request *dns.Msg, data []byte) (*dns.Msg, error) {
+	answer := new(dns.Msg)
+	size, err := measure(data)
+	switch {
+	case err != nil:
+	case size > maxAnswer:
+		return nil, registry.TooMuch(r.server, maxAnswer)
+	case request.Opcode == dns.OpcodeQuery:
+		if err := registry.Take(ctx, size); err != nil {
+			return nil, err
+		}
+		fallthrough
+	default:
+		err = answer.Unpack(data)
+	}
+	if err != nil {
+		return nil, registry.Permanent(fmt.Errorf("%s does not answer with DNS messages: check dns.server: %w", r.server, err))
+	}
+	return answer, nil
 }
 
 func (r *Registry) sign(request *dns.Msg) (packed []byte, mac string, err error) {
@@ -169,8 +191,8 @@ func (r *Registry) ask(ctx context.Context, questions []dns.Question) ([]*dns.Ms
 			for i, question := range shares[n] {
 				request := &dns.Msg{Question: []dns.Question{question}}
 				request.Id = dns.Id()
-				answer, data, err := send(request)
-				if err = cmp.Or(err, registry.Take(ctx, len(data))); err != nil {
+				answer, err := send(request)
+				if err != nil {
 					return err
 				}
 				answers[n*share+i] = answer
