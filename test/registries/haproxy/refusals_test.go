@@ -82,7 +82,7 @@ func TestChecks(t *testing.T) {
 	registrytest.Put(t, c, well.Entry, ill.Entry)
 	ill.Kill()
 	registrytest.Eventually(t, "the check", func() string {
-		stat := p.ask(t, "show stat web 4 -1")
+		stat := p.ask(t, "show stat -1 4 -1")
 		return registrytest.Unless(strings.Contains(stat, ",DOWN,"), stat)
 	})
 	for range 10 {

@@ -40,9 +40,10 @@ func (p *proxy) slow(t *testing.T, n int, takes time.Duration) (wait func()) {
 		go func() { ends <- p.send(client(), "?slow="+takes.String())(ctx) }()
 	}
 	registrytest.Eventually(t, "slow requests", func() string {
-		stat := p.ask(t, "show stat web 2 -1")
-		fields := strings.Split(stat[strings.LastIndex(stat, "\n")+1:], ",")
-		return registrytest.Unless(len(fields) >= 5 && fields[4] >= fmt.Sprint(n), "not all are in flight: "+stat)
+		stat := p.ask(t, "show stat -1 2 -1")
+		_, row, _ := strings.Cut(stat, "\nweb,BACKEND,")
+		fields := strings.Split(row, ",")
+		return registrytest.Unless(len(fields) >= 3 && fields[2] >= fmt.Sprint(n), "not all are in flight: "+stat)
 	})
 	return func() {
 		t.Helper()
@@ -174,7 +175,7 @@ func (p *proxy) holdBack(t *testing.T, c registry.Connector, e registry.Entry) (
 		}
 		return have.Unsettled
 	})
-	if stat := p.ask(t, "show stat web 4 -1"); !strings.Contains(stat, e.ID) {
+	if stat := p.ask(t, "show stat -1 4 -1"); !strings.Contains(stat, e.ID) {
 		t.Fatalf("its server is gone: %s", stat)
 	}
 	return waited

@@ -156,11 +156,16 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	}, nil
 }
 
-// maxDepth is how deep lists and objects may be, as for encoding/json.
-const maxDepth = 10000
+const (
+	// maxDepth is how deep lists and objects may be, as for encoding/json.
+	maxDepth = 10000
+	// memberBytes is how much a member of an object counts at least, and a string in a list: in Go,
+	// either takes some 40 bytes of a map or of a list, however short it was.
+	memberBytes = 32
+)
 
 // padding is how many bytes more an answer in JSON counts than it has: in Go, an element such as
-// null or {} is as large as any other of its list. Strings are small.
+// null or {} is as large as any other of its list.
 func padding(data []byte) int {
 	p := padded{data: data}
 	for i := 0; i < len(data); i++ {
@@ -171,13 +176,11 @@ func padding(data []byte) int {
 					i++
 				}
 			}
-		case '{':
-			p.open(-1)
-		case '[':
-			p.open(i + 1)
+		case '{', '[':
+			p.open(i)
 		case ']', '}':
 			p.end(i)
-			p.began = p.began[:max(len(p.began)-1, 0)]
+			p.around = p.around[:max(len(p.around)-1, 0)]
 		case ',':
 			p.end(i)
 		}
@@ -186,28 +189,38 @@ func padding(data []byte) int {
 }
 
 type padded struct {
-	data []byte
-	// began is where the element began of each list around, -1 for each object around.
-	began   []int
+	data    []byte
+	around  []element
 	missing int
 }
 
+// element is what is being read of a list or an object: where it began, and what was missing then.
+type element struct {
+	ofList         bool
+	began, missing int
+}
+
 func (p *padded) open(at int) {
-	if len(p.began) < maxDepth { // what is deeper cannot be decoded
-		p.began = append(p.began, at)
+	if len(p.around) < maxDepth { // what is deeper cannot be decoded
+		p.around = append(p.around, element{p.data[at] == '[', at + 1, p.missing})
 	}
 }
 
-// end ends an element of a list; the next one begins behind it.
+// end ends an element; the next one begins behind it.
 func (p *padded) end(at int) {
-	depth := len(p.began)
-	if depth == 0 || p.began[depth-1] < 0 {
+	if len(p.around) == 0 {
 		return
 	}
-	if began := p.began[depth-1]; began < at && p.data[began] != '"' {
-		p.missing += max(registry.EntryBytes-(at-began), 0)
+	e := &p.around[len(p.around)-1]
+	if e.began < at {
+		least := memberBytes
+		if e.ofList && p.data[e.began] != '"' {
+			least = registry.EntryBytes
+		}
+		counted := at - e.began + p.missing - e.missing
+		p.missing += max(least-counted, 0)
 	}
-	p.began[depth-1] = at + 1
+	e.began, e.missing = at+1, p.missing
 }
 
 // Excerpt is what an error may repeat of the answer, or of a text in it.
