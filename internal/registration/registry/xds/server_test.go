@@ -472,3 +472,36 @@ func TestRequestsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestPanicsAreErrors: what one client sends does not end the process, which all share.
+func TestPanicsAreErrors(t *testing.T) {
+	s := newServer(t, "", nil)
+	s.mayRead = func(context.Context, *x509.Certificate, string) (bool, error) { panic("a bug") }
+	for _, fake := range []*talker{{t: t, panics: true}, {t: t}} {
+		if err := s.StreamAggregatedResources(fake); err == nil || !strings.Contains(err.Error(), "this is a bug in Usher") {
+			t.Errorf("a stream that panics: %v", err)
+		}
+	}
+}
+
+// talker is a stream that requests a service, or panics on its own.
+type talker struct {
+	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer
+	t      *testing.T
+	panics bool
+}
+
+func (s *talker) Context() context.Context {
+	return peer.NewContext(s.t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
+		VerifiedChains: [][]*x509.Certificate{{{}}}, PeerCertificates: []*x509.Certificate{{}},
+	}}})
+}
+
+func (s *talker) Recv() (*discoveryv3.DiscoveryRequest, error) {
+	if s.panics {
+		panic("a bug of the library")
+	}
+	return &discoveryv3.DiscoveryRequest{TypeUrl: typeCluster, ResourceNames: []string{"web.demo"}}, nil
+}
+
+func (s *talker) Send(*discoveryv3.DiscoveryResponse) error { return nil }

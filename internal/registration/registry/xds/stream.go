@@ -72,17 +72,19 @@ func (a *adsServer) note(message string, keysAndValues ...any) {
 }
 
 // StreamAggregatedResources implements discoveryv3.AggregatedDiscoveryServiceServer.
-func (a *adsServer) StreamAggregatedResources(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+func (a *adsServer) StreamAggregatedResources(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) (failed error) {
 	if !a.streams.TryAcquire(1) {
 		return status.Errorf(codes.ResourceExhausted, "this replica serves %d clients, and no more: run more replicas", maxStreams)
 	}
 	defer a.streams.Release(1)
+	ctx := logr.NewContext(server.Context(), a.log)
+	defer registry.Recover(ctx, &failed)
 	a.metrics.streams.Inc()
 	defer a.metrics.streams.Dec()
 	changed := a.store.next()
 	s := &stream{adsServer: a, ctx: server.Context(), send: server.Send, wants: map[string]*want{}, allowed: map[string]bool{}}
 	defer s.forget()
-	requests := receive(server)
+	requests := receive(ctx, server)
 	for {
 		select {
 		case <-server.Context().Done():
@@ -113,22 +115,28 @@ type received struct {
 }
 
 // receive passes on requests until the stream ends.
-func receive(server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) <-chan received {
+func receive(ctx context.Context, server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) <-chan received {
 	requests := make(chan received)
 	go func() {
 		for {
-			request, err := server.Recv()
+			next := receiveOne(ctx, server)
 			select {
-			case requests <- received{request, err}:
-			case <-server.Context().Done():
+			case requests <- next:
+			case <-ctx.Done():
 				return
 			}
-			if err != nil {
+			if next.err != nil {
 				return
 			}
 		}
 	}()
 	return requests
+}
+
+func receiveOne(ctx context.Context, server discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) (next received) {
+	defer registry.Recover(ctx, &next.err)
+	next.request, next.err = server.Recv()
+	return next
 }
 
 // stream is one client's stream.
