@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -100,7 +101,7 @@ func nodesThere(l layout) ([]registry.Entry, map[string][]byte) {
 func honest(r request, nodes map[string][]byte) []byte {
 	switch r.op {
 	case opConnect:
-		return granted(10000, 1, make([]byte, 16))
+		return granted(10000, make([]byte, 16))
 	case opCreate, opSync:
 		return wire(r.path)
 	case opGetData:
@@ -123,8 +124,8 @@ func honest(r request, nodes map[string][]byte) []byte {
 }
 
 // granted is the answer to a request for a session.
-func granted(timeout int, id int64, password []byte) []byte {
-	return wire(0, timeout, id, len(password), password, false)
+func granted(timeout int, password []byte) []byte {
+	return wire(0, timeout, int64(1), len(password), password, false)
 }
 
 // reply puts the header before an answer, and the length before both.
@@ -210,10 +211,10 @@ func TestAttacks(t *testing.T) {
 		"half a stat":                                   {opSetData, stat[:67], "setData"},
 		"a session's password of 2 GiB":                 {opConnect, wire(0, 10000, int64(1), 1<<31-1), "session"},
 		"a session without a password":                  {opConnect, wire(0, 10000, int64(1)), "session"},
-		"a session of no time":                          {opConnect, granted(0, 1, nil), "session"},
-		"a session that ends before it begins":          {opConnect, granted(-1, 1, nil), "session"},
-		"a session of a millisecond: pings on end":      {opConnect, granted(1, 1, nil), "session"},
-		"a session of weeks":                            {opConnect, granted(1<<31-1, 1, nil), "session"},
+		"a session of no time":                          {opConnect, granted(0, nil), "session"},
+		"a session that ends before it begins":          {opConnect, granted(-1, nil), "session"},
+		"a session of a millisecond: pings on end":      {opConnect, granted(1, nil), "session"},
+		"a session of weeks":                            {opConnect, granted(1<<31-1, nil), "session"},
 		"an answer as long as a list to something else": {opDelete, make([]byte, 2<<20), "delete"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -292,7 +293,7 @@ func TestSilentServersAreLeft(t *testing.T) {
 		defer close(left)
 		answering(func(r request) []byte {
 			if r.op == opConnect {
-				return reply(r, granted(int(time.Hour/time.Millisecond), 1, nil))
+				return reply(r, granted(int(time.Hour/time.Millisecond), nil))
 			}
 			return []byte{}
 		})(conn)
@@ -307,61 +308,80 @@ func TestSilentServersAreLeft(t *testing.T) {
 	}
 }
 
-// FuzzConnection runs the connector against a server that answers as the script says: each request
-// takes a byte of it. 0 is an honest answer; 1 is one of which the bytes after the header are
-// what follows in the script, after their number; 2 is the same for a whole packet, and 3 for bytes that
-// are none. The server hangs up at the end of the script.
-func FuzzConnection(f *testing.F) {
-	script := func(honest int, kind byte, said []byte) []byte {
-		return slices.Concat(make([]byte, honest), []byte{kind, byte(len(said) >> 8), byte(len(said))}, said)
+// script is what a server does: each request takes a byte of it. 0 is an honest answer; 1 is one of
+// which the bytes after the header are what follows in the script, after their number; 2 is the same
+// for a whole packet, and 3 for bytes that are none. The server hangs up at the end of the script.
+type script struct {
+	mu    sync.Mutex // The client may still say goodbye on one connection.
+	rest  []byte
+	nodes map[string][]byte
+}
+
+func (s *script) next(n int) []byte {
+	said := s.rest[:min(n, len(s.rest))]
+	s.rest = s.rest[len(said):]
+	return said
+}
+
+func (s *script) answer(r request) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind := s.next(1)
+	if len(kind) == 0 {
+		return nil
 	}
-	huge := []byte{0xff, 0xff, 0xff, 0xff}
-	// The session, the login; of a list, the sync and the names; then three nodes. Of a change the same, its
-	// folder's ACL, and the writes. Before them is a ping.
-	f.Add(script(3, 1, huge))
-	f.Add(script(4+3+1+2+3+1, 1, wire(0)))
-	f.Add(script(0, 1, granted(0, 1, nil)))
-	f.Add(script(0, 1, granted(1<<31-1, 1, nil)))
-	f.Add(script(0, 1, wire(0, 10000, int64(1), 1<<31-1)))
-	f.Add(script(3, 2, wire(1<<31-1, int64(1), 0)))
-	f.Add(script(2, 3, []byte("HTTP/1.1 400 Bad Request\r\n\r\n")))
-	f.Add(script(4, 1, wire(1<<31-1)))
-	f.Add(script(9, 1, wire(huge)))
-	f.Add(make([]byte, 64))
-	f.Fuzz(func(t *testing.T, script []byte) {
-		_, nodes := nodesThere(dubbo{})
-		next := func(n int) []byte {
-			said := script[:min(n, len(script))]
-			script = script[len(said):]
-			return said
+	if kind[0] == 0 || kind[0] > 3 {
+		return reply(r, honest(r, s.nodes))
+	}
+	size := append(slices.Clone(s.next(2)), 0, 0)
+	said := s.next(int(binary.BigEndian.Uint16(size)))
+	switch kind[0] {
+	case 1:
+		return reply(r, said)
+	case 2:
+		return wire(len(said), said)
+	}
+	return append([]byte{}, said...)
+}
+
+// scripted returns a script that begins with honest answers, and then says something.
+func scripted(honest int, kind byte, said []byte) []byte {
+	return slices.Concat(make([]byte, honest), []byte{kind, byte(len(said) >> 8), byte(len(said))}, said)
+}
+
+// checkKind checks that each of an error's parts has a kind, and reveals no password.
+func checkKind(t *testing.T, err error) {
+	byID, rest := registry.ChangeErrors(err)
+	for _, err := range append(slices.Collect(maps.Values(byID)), rest) {
+		known := err == nil || errors.Is(err, registry.ErrTransient) || errors.Is(err, registry.ErrPermanent) || errors.Is(err, registry.ErrConflict)
+		if !known || strings.Contains(fmt.Sprint(err), registrytest.Secret) {
+			t.Errorf("the error %v is of no kind, or reveals the password", err)
 		}
-		var mu sync.Mutex // The client may still say goodbye on one connection.
-		connections := 0
-		done := make(chan struct{}, 16)
+	}
+}
+
+// FuzzConnection runs the connector against a server that follows a script.
+func FuzzConnection(f *testing.F) {
+	huge := []byte{0xff, 0xff, 0xff, 0xff}
+	// First come the session, the login, a list (synchronised, the names, three nodes) and a ping. A change
+	// lists again, and reads the folder's ACL before it writes, in any order.
+	for _, seed := range [][]byte{
+		scripted(3, 1, huge), slices.Concat(make([]byte, 14), slices.Repeat(scripted(0, 1, wire(0)), 4)), scripted(0, 1, granted(0, nil)),
+		scripted(0, 1, granted(1<<31-1, nil)), scripted(0, 1, wire(0, 10000, int64(1), 1<<31-1)),
+		scripted(3, 2, wire(1<<31-1, int64(1), 0)), scripted(2, 3, []byte("HTTP/1.1 400 Bad Request\r\n\r\n")),
+		scripted(4, 1, wire(1<<31-1)), scripted(13, 1, huge), make([]byte, 64),
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s := &script{rest: text}
+		_, s.nodes = nodesThere(dubbo{})
+		ended := make(chan struct{}, 16)
 		r := attacked(t, usherv1alpha1.LayoutDubbo, func(conn net.Conn) {
-			defer func() { done <- struct{}{} }()
-			answering(func(r request) []byte {
-				mu.Lock()
-				defer mu.Unlock()
-				kind := next(1)
-				if len(kind) == 0 {
-					return nil
-				}
-				if kind[0] == 0 || kind[0] > 3 {
-					return reply(r, honest(r, nodes))
-				}
-				size := append(next(2), 0, 0)
-				said := next(int(binary.BigEndian.Uint16(size)))
-				switch kind[0] {
-				case 1:
-					return reply(r, said)
-				case 2:
-					return wire(len(said), said)
-				}
-				return append([]byte{}, said...)
-			})(conn)
+			answering(s.answer)(conn)
+			ended <- struct{}{}
 		})
-		dial := r.dialer.dial
+		connections, dial := 0, r.dialer.dial
 		r.dialer.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 			connections++
 			return dial(ctx, network, address)
@@ -371,24 +391,15 @@ func FuzzConnection(f *testing.F) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for _, err := range everything(ctx, r, dubbo{}) {
-			byID, rest := registry.ChangeErrors(err)
-			for _, err := range append(slices.Collect(maps.Values(byID)), rest) {
-				if err != nil && !errors.Is(err, registry.ErrTransient) && !errors.Is(err, registry.ErrPermanent) && !errors.Is(err, registry.ErrConflict) {
-					t.Errorf("the error %v is of no kind", err)
-				}
-				if err != nil && strings.Contains(err.Error(), registrytest.Secret) {
-					t.Errorf("the error reveals the password: %v", err)
-				}
-			}
+			checkKind(t, err)
 		}
 		runtime.ReadMemStats(&after)
-		// A connection has buffers of 3 MiB, and more for a long answer.
 		if took := after.TotalAlloc - before.TotalAlloc; took > uint64(connections+1)*16<<20 {
 			t.Errorf("%d connections took %d bytes", connections, took)
 		}
 		_ = r.Close()
 		for range connections {
-			<-done
+			<-ended
 		}
 	})
 }
