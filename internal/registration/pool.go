@@ -5,13 +5,10 @@ package registration
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -134,13 +131,13 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 	if have != nil && have.version == version {
 		return have, nil
 	}
-	next := &conn{version: version, timeout: timeoutOf(r), secrets: hiding(data), holdsBack: kind.HoldsBack}
+	next := &conn{version: version, timeout: timeoutOf(r), secrets: registry.SecretsOf(data), holdsBack: kind.HoldsBack}
 	err := recovering(ctx, func(context.Context) (err error) {
 		next.Connector, err = p.connect(r, prefix, data)
 		return err
 	})
 	if err != nil {
-		return nil, cleaned(err, next.secrets)
+		return nil, next.secrets.Error(err)
 	}
 	p.mu.Lock()
 	s := p.state(r.Name)
@@ -328,22 +325,14 @@ func (p *pass) noticeOutages() {
 	}
 }
 
-const (
-	// hidden replaces what a Secret holds.
-	hidden = "<secret>"
-	// minSecret is the length in bytes from which a value is hidden: shorter ones occur in
-	// any text.
-	minSecret = 3
-)
-
 // conn is the connector of one Registry and prefix. Its calls end in time, and a panic is an
-// error. No error repeats what the Secret holds, even if the registry's answer does:
-// connectors hide credentials themselves, and this covers what they miss.
+// error. No error repeats what the Secret holds, even if the registry's answer does, or is longer than
+// statuses and logs want it: whatever connectors and their libraries return passes through here.
 type conn struct {
 	registry.Connector
 	version connVersion
 	timeout time.Duration
-	secrets *strings.Replacer
+	secrets registry.Secrets
 	// workers bounds the calls to the registry at a time, except for probes.
 	workers *semaphore.Weighted
 	// holdsBack means that an entry of weight 0 stays and gets no callers.
@@ -358,6 +347,11 @@ func (c *conn) List(ctx context.Context, service string) (entries []registry.Ent
 		}
 		return registry.TakeEntries(ctx, len(entries))
 	})
+	for i := range entries {
+		if entries[i].Unsettled != "" {
+			entries[i].Unsettled = c.secrets.Excerpt(entries[i].Unsettled)
+		}
+	}
 	return entries, err
 }
 
@@ -388,9 +382,9 @@ func (c *conn) bounded(ctx context.Context, do func(context.Context) error) erro
 	ctx, done := registry.Counted(ctx)
 	byID, rest := registry.ChangeErrors(recovering(ctx, do))
 	done(rest)
-	errs := []error{cleaned(rest, c.secrets)}
+	errs := []error{c.secrets.Error(rest)}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		errs = append(errs, &registry.ChangeError{ID: id, Err: cleaned(byID[id], c.secrets)})
+		errs = append(errs, &registry.ChangeError{ID: id, Err: c.secrets.Error(byID[id])})
 	}
 	return errors.Join(errs...)
 }
@@ -399,44 +393,3 @@ func recovering(ctx context.Context, do func(context.Context) error) (err error)
 	defer registry.Recover(ctx, &err)
 	return do(ctx)
 }
-
-// hiding replaces the values of a Secret, as they are, trimmed, and encoded for a
-// URL or a header; nil if there are none.
-func hiding(secret map[string][]byte) *strings.Replacer {
-	var values []string
-	for _, raw := range secret {
-		trimmed := strings.TrimSpace(string(raw))
-		if len(trimmed) < minSecret {
-			continue
-		}
-		values = append(values, string(raw), trimmed, url.QueryEscape(trimmed), url.PathEscape(trimmed),
-			base64.StdEncoding.EncodeToString([]byte(trimmed)))
-	}
-	if len(values) == 0 {
-		return nil
-	}
-	// The longest first: one value may be a part of another.
-	slices.SortFunc(values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	var pairs []string
-	for _, value := range values {
-		pairs = append(pairs, value, hidden)
-	}
-	return strings.NewReplacer(pairs...)
-}
-
-// cleaned returns an error without secrets, in which errors.Is finds the same errors.
-func cleaned(err error, secrets *strings.Replacer) error {
-	if err == nil || secrets == nil {
-		return err
-	}
-	return clean{errors.New(secrets.Replace(err.Error())), err}
-}
-
-// clean is an error with another text. The original is never printed.
-type clean struct {
-	error
-	marks error
-}
-
-// Is reports whether the original is the target.
-func (c clean) Is(target error) bool { return errors.Is(c.marks, target) }

@@ -163,56 +163,6 @@ func status(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
 	return s
 }
 
-// chatterbox repeats in its errors what it was given.
-type chatterbox struct{ said string }
-
-func (c chatterbox) List(context.Context, string) ([]registry.Entry, error) {
-	return nil, registry.Transient(errors.New("sent " + c.said))
-}
-
-func (c chatterbox) Apply(context.Context, string, []registry.Change) error {
-	return errors.Join(
-		&registry.ChangeError{ID: "a", Err: fmt.Errorf("sent %s: %w", c.said, registry.ErrForeign)},
-		&registry.ChangeError{ID: "b", Err: registry.Permanent(errors.New("sent " + c.said))},
-		registry.Transient(fmt.Errorf("sent %s: %w", c.said, context.DeadlineExceeded)))
-}
-
-func (c chatterbox) Ping(context.Context) error {
-	return registry.Permanent(errors.New("sent " + c.said))
-}
-
-func (c chatterbox) Close() error { return nil }
-
-// TestSecretsAreHidden: errors do not repeat them, and keep their marks.
-func TestSecretsAreHidden(t *testing.T) {
-	secret := map[string][]byte{"password": []byte("p/ss word\n"), "token": []byte("p/ss word and more"), "username": []byte("me")}
-	for _, said := range []string{
-		"p/ss word", "p/ss word\n", "p/ss word and more", "p%2Fss+word", "p%2Fss%20word", "cC9zcyB3b3Jk",
-	} {
-		c := &conn{workers: semaphore.NewWeighted(1), Connector: chatterbox{said}, timeout: time.Minute, secrets: hiding(secret)}
-		_, list := c.List(t.Context(), "web")
-		apply := c.Apply(t.Context(), "web", nil)
-		byID, rest := registry.ChangeErrors(apply)
-		odd := errors.New("sent " + said)
-		for where, hidden := range map[string]struct{ err, mark error }{
-			"list": {list, registry.ErrTransient}, "ping": {c.Ping(t.Context()), registry.ErrPermanent}, "apply": {apply, registry.ErrTransient},
-			"a": {byID["a"], registry.ErrForeign}, "b": {byID["b"], registry.ErrPermanent}, "rest": {rest, context.DeadlineExceeded},
-			"connect": {cleaned(odd, c.secrets), odd},
-		} {
-			checktest.Says(t, where, hidden.err, "sent <secret>")
-			if text := fmt.Sprintf("%v %+v", hidden.err, hidden.err); strings.Contains(text, said) || !errors.Is(hidden.err, hidden.mark) {
-				t.Errorf("%s of %q says %q, and is %v: %t", where, said, text, hidden.mark, errors.Is(hidden.err, hidden.mark))
-			}
-		}
-		if errors.Is(rest, registry.ErrPermanent) {
-			t.Errorf("%v is permanent", rest)
-		}
-	}
-	if hiding(nil) != nil || hiding(map[string][]byte{"username": []byte("me")}) != nil {
-		t.Error("errors of a connector without secrets are rewritten")
-	}
-}
-
 // entryOf returns an entry that can be put.
 func entryOf(id string) registry.Entry {
 	return registry.Entry{ID: id, Address: "10.0.0.1", Port: 80, Weight: 1, Owner: registry.Owner{Cluster: "here", PodUID: "uid"}}

@@ -17,6 +17,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
+	"github.com/usher-dev/usher/internal/printable"
 )
 
 // maxNamed bounds how many waits or findings one condition's message names.
@@ -325,8 +326,10 @@ func (ix *index) listedIn(r *registration, t Target, p *pod) (listed, known bool
 	return found.serving, true
 }
 
-// Shorten cuts a text to that many bytes, between characters.
+// Shorten makes a text fit for statuses and events: one line of at most that many bytes, cut between
+// characters.
 func Shorten(text string, limit int) string {
+	text = printable.Line(text)
 	if len(text) <= limit {
 		return text
 	}

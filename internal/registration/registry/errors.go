@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 
 	"github.com/go-logr/logr"
 )
@@ -93,24 +92,6 @@ func ChangeErrors(err error) (byID map[string]error, rest error) {
 	}
 	sort(err)
 	return byID, errors.Join(others...)
-}
-
-// maxExcerpt limits how much of an answer an error repeats, in bytes.
-const maxExcerpt = 256
-
-// Excerpt turns a registry's answer into one line for an error. It leaves out the
-// hidden texts, such as a password that a server repeats.
-func Excerpt(text string, hidden ...string) string {
-	for _, secret := range hidden {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "<secret>")
-		}
-	}
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > maxExcerpt {
-		text = strings.ToValidUTF8(text[:maxExcerpt], "") + "…"
-	}
-	return text
 }
 
 // Recover makes a panic of a connector its error, as in "defer registry.Recover(ctx, &err)":

@@ -71,7 +71,7 @@ func New(address, datacenter string, secret map[string][]byte) (*Registry, error
 	}
 	client, err := rest.New(rest.Options{
 		Field: "consul.address", Example: "http://host:8500", Address: address, Secret: secret,
-		Header: header, Hint: "the key " + KeyToken + " of the credentials Secret", Hidden: []string{token},
+		Header: header, Hint: "the key " + KeyToken + " of the credentials Secret",
 	})
 	if err != nil {
 		return nil, err

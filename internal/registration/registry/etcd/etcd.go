@@ -288,7 +288,7 @@ func typed(err error) error {
 // plain is the error without gRPC's prefix in its message.
 func plain(err error) error {
 	if s, ok := status.FromError(err); ok && s.Message() != "" {
-		return errors.New(s.Message())
+		return errors.New(registry.Excerpt(s.Message()))
 	}
 	return err
 }

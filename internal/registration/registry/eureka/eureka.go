@@ -90,7 +90,7 @@ func New(s *usherv1alpha1.EurekaRegistry, secret map[string][]byte, clock clock.
 	}
 	client, err := rest.New(rest.Options{
 		Field: "eureka.address", Example: "http://host:8761/eureka", Address: s.Address, Secret: secret,
-		Header: request.Header, Hint: credentials.LoginHint, Hidden: []string{password},
+		Header: request.Header, Hint: credentials.LoginHint,
 	})
 	if err != nil {
 		return nil, err

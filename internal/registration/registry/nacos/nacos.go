@@ -62,7 +62,7 @@ func New(address, root string, secret map[string][]byte) (*Registry, error) {
 	}
 	client, err := rest.New(rest.Options{
 		Field: "nacos.address", Example: "http://host:8848", Address: address,
-		Secret: secret, Hidden: []string{password},
+		Secret: secret,
 		Header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}},
 		Hint:   credentials.LoginHint + ", and that the user is an admin",
 	})
@@ -178,7 +178,7 @@ func (r *Registry) call(ctx context.Context, method, path string, form url.Value
 
 // send makes one request.
 func (r *Registry) send(ctx context.Context, method, path string, form url.Values, token string) (*rest.Answer, error) {
-	q := rest.Question{Method: method, Path: path, Header: http.Header{}, Hidden: token}
+	q := rest.Question{Method: method, Path: path, Header: http.Header{}}
 	if method == http.MethodPost || method == http.MethodPut {
 		q.Body = []byte(form.Encode())
 	} else {
@@ -205,10 +205,7 @@ func decode(answer *rest.Answer, into any) error {
 	case *said.Code != 0:
 		return registry.Permanent(fmt.Errorf("%s answered: %s", answer.Where, answer.Excerpt(string(answer.Body))))
 	}
-	if err := json.Unmarshal(said.Data, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s did not answer like Nacos 3: check nacos.address: %w", answer.Where, err))
-	}
-	return nil
+	return answer.DecodePart(said.Data, "Nacos 3", into)
 }
 
 // failure types an unusable answer.

@@ -33,20 +33,19 @@ type Options struct {
 	// Address is a URL without credentials. Paths are appended to it.
 	Address string
 	// Secret holds credentials.KeyCA, KeyCertificate and KeyPrivateKey for https. Each
-	// is optional, and Secret may be nil.
+	// is optional, and Secret may be nil. Errors repeat none of its values.
 	Secret map[string][]byte
 	// Header is sent with every request.
 	Header http.Header
-	// Hint says what to check if the server wants other credentials. Errors leave the
-	// Hidden texts out.
-	Hint   string
-	Hidden []string
+	// Hint says what to check if the server wants other credentials.
+	Hint string
 }
 
 // Client talks to one server. It is safe for concurrent use.
 type Client struct {
 	options Options
 	http    *http.Client
+	secrets registry.Secrets
 }
 
 // New checks the options but does not connect. Errors are permanent and name the field
@@ -68,7 +67,7 @@ func New(options Options) (*Client, error) {
 	transport.MaxIdleConnsPerHost, transport.TLSClientConfig = idle, config
 	options.Address = strings.TrimRight(options.Address, "/")
 	return &Client{
-		options: options,
+		options: options, secrets: registry.SecretsOf(options.Secret),
 		http: &http.Client{
 			Transport: transport,
 			// A redirect would send credentials to a server that the user never named.
@@ -96,8 +95,6 @@ type Question struct {
 	Body []byte
 	// JSON is sent as the body, unless nil.
 	JSON any
-	// Hidden is a text that errors about the answer leave out, beside those of the options.
-	Hidden string
 }
 
 // Answer is the server's answer, whatever its status code.
@@ -108,7 +105,8 @@ type Answer struct {
 	Header http.Header
 	Body   []byte
 	client *Client
-	hidden []string
+	// sent are the headers of the request.
+	sent http.Header
 }
 
 // Send makes one request. It returns no error for any status code. Errors are
@@ -137,7 +135,8 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			failed.URL = where // Without the query, which is long and may contain private data.
 		}
-		return nil, registry.Transient(err)
+		// An answer that is no HTTP is repeated.
+		return nil, registry.Transient(c.hiding(request.Header).Error(err))
 	}
 	defer func() { _ = response.Body.Close() }() // The body was read or is not needed.
 	data, err := io.ReadAll(registry.Taking(ctx, response.Body))
@@ -148,11 +147,11 @@ func (c *Client) Send(ctx context.Context, q Question) (*Answer, error) {
 	case errors.Is(err, registry.ErrOneService):
 		return nil, fmt.Errorf("%s: %w", where, err)
 	case err != nil:
-		return nil, registry.Transient(fmt.Errorf("read the answer: %w", err))
+		return nil, registry.Transient(fmt.Errorf("read the answer: %w", c.hiding(request.Header).Error(err)))
 	}
 	return &Answer{
 		Where: where, Code: response.StatusCode, Header: response.Header, Body: data,
-		client: c, hidden: slices.Concat(c.options.Hidden, []string{q.Hidden}),
+		client: c, sent: request.Header,
 	}, nil
 }
 
@@ -224,7 +223,27 @@ func (p *padded) end(at int) {
 }
 
 // Excerpt is what an error may repeat of the answer, or of a text in it.
-func (a *Answer) Excerpt(text string) string { return registry.Excerpt(text, a.hidden...) }
+func (a *Answer) Excerpt(text string) string { return a.client.hiding(a.sent).Excerpt(text) }
+
+// open are the headers that say nothing secret.
+var open = []string{"Accept", "Content-Type", "Usher-Timestamp"}
+
+// hiding returns what errors about an answer must not repeat: what is in the Secret, and the values of
+// the headers as they were sent, without their scheme or version, too.
+func (c *Client) hiding(sent http.Header) registry.Secrets {
+	var values []string
+	for name, all := range sent {
+		if slices.Contains(open, name) {
+			continue
+		}
+		for _, value := range all {
+			_, credentials, _ := strings.Cut(value, " ")
+			_, signature, _ := strings.Cut(value, "=")
+			values = append(values, value, credentials, signature)
+		}
+	}
+	return c.secrets.With(values...)
+}
 
 // Failure describes an unusable answer, without the hidden texts.
 func (a *Answer) Failure() error {
@@ -248,9 +267,13 @@ func (a *Answer) Refusal() error {
 }
 
 // Decode decodes the body. server is what should have answered.
-func (a *Answer) Decode(server string, into any) error {
-	if err := json.Unmarshal(a.Body, into); err != nil {
-		return registry.Permanent(fmt.Errorf("%s did not answer like %s: check %s: %w", a.Where, server, a.client.options.Field, err))
+func (a *Answer) Decode(server string, into any) error { return a.DecodePart(a.Body, server, into) }
+
+// DecodePart is Decode for a part of the body.
+func (a *Answer) DecodePart(part []byte, server string, into any) error {
+	if err := json.Unmarshal(part, into); err != nil {
+		return registry.Permanent(fmt.Errorf("%s did not answer like %s: check %s: %w",
+			a.Where, server, a.client.options.Field, a.client.hiding(a.sent).Error(err)))
 	}
 	return nil
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
 
@@ -108,9 +107,8 @@ type Registry struct {
 func New(url string, secret map[string][]byte) (*Registry, error) {
 	client, err := rest.New(rest.Options{
 		Field: "webhook.url", Example: "https://host/path", Address: url,
-		Hint: "the key " + KeyHMAC + " of the credentials Secret",
-		// The protocol signs requests and uses no client certificates.
-		Secret: map[string][]byte{credentials.KeyCA: secret[credentials.KeyCA]},
+		Hint:   "the key " + KeyHMAC + " of the credentials Secret",
+		Secret: secret,
 	})
 	if err != nil {
 		return nil, err
@@ -189,7 +187,7 @@ func (r *Registry) call(ctx context.Context, path string, question, answer any) 
 		return err
 	case said.Code >= 300 && said.Code < 400:
 		return registry.Permanent(fmt.Errorf("%w: redirects are not followed; set webhook.url to %q",
-			said.Failure(), said.Header.Get("Location")))
+			said.Failure(), said.Excerpt(said.Header.Get("Location"))))
 	case said.Code != http.StatusOK && said.Code != http.StatusNoContent:
 		return said.Refusal()
 	case answer == nil, len(said.Body) == 0:
