@@ -22,6 +22,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/printable"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -55,10 +56,20 @@ func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, c
 	}
 	directive := cobra.ShellCompDirectiveNoFileComp
 	found := list.Only(n(ctx, args, typed), func(word string) bool { return strings.HasPrefix(word, typed) })
+	found = list.Map(found, shown)
 	if len(found) > 0 && strings.ContainsAny(found[0][len(found[0])-1:], "/:") {
 		directive |= cobra.ShellCompDirectiveNoSpace
 	}
 	return found, directive
+}
+
+// shown is an offer as a shell shows it: a word, and what it is after a tab.
+func shown(offer string) string {
+	word, what, described := strings.Cut(offer, "\t")
+	if !described {
+		return printable.Line(word)
+	}
+	return printable.Line(word) + "\t" + printable.Line(what)
 }
 
 // completesTarget offers TYPE/NAME, the NAME after a TYPE, and one list of names for each

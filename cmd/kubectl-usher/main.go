@@ -10,6 +10,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -26,6 +27,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/printable"
 )
 
 func main() {
@@ -44,7 +46,7 @@ func main() {
 	if code, ok := errors.AsType[exitCode](err); ok {
 		os.Exit(int(code))
 	}
-	fmt.Fprintln(os.Stderr, "error:", err)
+	complain(os.Stderr, err)
 	os.Exit(1)
 }
 
@@ -154,4 +156,10 @@ func (s *session) versions(ctx context.Context) versions {
 	slices.Sort(v.Usher)
 	v.Usher = slices.Compact(v.Usher)
 	return v
+}
+
+// complain prints an error. What it repeats of others begins no line of its own: all but the first are
+// indented.
+func complain(out io.Writer, err error) {
+	put(out, "error: "+strings.ReplaceAll(printable.Text(err.Error()), "\n", "\n  ")+"\n")
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
 
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/printable"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -66,7 +69,7 @@ func isTerminal(out io.Writer) bool {
 func (p *page) room() int { return cmp.Or(p.height, math.MaxInt) - p.lines - 1 }
 
 func (p *page) line(colour, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	text := fmt.Sprintf(format, words(args)...)
 	p.lines += 1 + strings.Count(text, "\n")
 	if runes := []rune(text); p.width > 0 && len(runes) > p.width {
 		text = string(runes[:p.width-1]) + "…"
@@ -74,7 +77,7 @@ func (p *page) line(colour, format string, args ...any) {
 	if p.colour && colour != plain {
 		text = colour + text + reset
 	}
-	tell(p.out, "%s\n", text)
+	put(p.out, text+"\n")
 }
 
 // fact prints a line about a value, unless there is none.
@@ -92,8 +95,25 @@ func (s *session) did(format string, args ...any) {
 	tell(s.Out, format+"\n", args...)
 }
 
-// tell writes to the user, who is gone if that fails.
-func tell(out io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) }
+// tell tells the user something: the format is ours, the words in it may be those of others.
+func tell(out io.Writer, format string, args ...any) { put(out, fmt.Sprintf(format, words(args)...)) }
+
+// put writes to the user, who is gone if that fails.
+func put(out io.Writer, text string) { _, _ = io.WriteString(out, text) }
+
+// words are the arguments of a format, whose texts a terminal does not obey: they come from objects that
+// others write, and from errors that repeat them. Each is a part of one line.
+func words(args []any) []any {
+	return list.Map(args, func(arg any) any {
+		switch value := reflect.ValueOf(arg); value.Kind() {
+		case reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Float64:
+			if _, named := arg.(fmt.Stringer); !named {
+				return arg
+			}
+		}
+		return printable.Line(fmt.Sprint(arg))
+	})
+}
 
 // row is one line of a table.
 type row struct {
@@ -105,9 +125,9 @@ type row struct {
 func (p *page) table(header []string, rows []row) {
 	var text strings.Builder
 	w := printers.GetNewTabWriter(&text)
-	tell(w, "%s\n", strings.Join(header, "\t"))
+	put(w, strings.Join(header, "\t")+"\n")
 	for _, r := range rows {
-		tell(w, "%s\n", strings.Join(r.cells, "\t"))
+		put(w, strings.Join(list.Map(r.cells, printable.Line), "\t")+"\n")
 	}
 	_ = w.Flush() // into memory
 	for i, line := range strings.Split(strings.TrimRight(text.String(), "\n"), "\n") {
@@ -307,6 +327,6 @@ func (s *session) show(w *view.Workload) error {
 	if terminal {
 		text = home + strings.ReplaceAll(text, "\n", lineEnd) + screenEnd
 	}
-	tell(s.Out, "%s", text)
+	put(s.Out, text)
 	return nil
 }

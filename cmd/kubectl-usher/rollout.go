@@ -24,6 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/printable"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -226,12 +227,14 @@ func (p *page) diff(from, to *appsv1.ControllerRevision) error {
 		}
 		texts[i] = string(text)
 	}
-	return difflib.WriteUnifiedDiff(p.out, difflib.UnifiedDiff{
+	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
 		A: difflib.SplitLines(texts[0]), B: difflib.SplitLines(texts[1]), Context: 3,
 		FromFile: title(from), ToFile: title(to),
 	})
+	put(p.out, printable.Text(text)) // YAML does not escape all that is obeyed
+	return err
 }
 
 func title(object *appsv1.ControllerRevision) string {
-	return fmt.Sprintf("revision %d (%s)", object.Revision, object.Name)
+	return printable.Line(fmt.Sprintf("revision %d (%s)", object.Revision, object.Name))
 }

@@ -21,6 +21,8 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/usher-dev/usher/internal/printable"
 )
 
 // ending is how long a namespace that refused an event gets no more: another one of the
@@ -77,10 +79,14 @@ func newSink(to events.EventSink, clock clock.Clock) *sink {
 }
 
 // Create implements events.EventSink. It accepts a refusal if the namespace is terminating or
-// gone: here NotFound never means the event itself.
+// gone: here NotFound never means the event itself. A terminal obeys nothing in what it sends.
 func (s *sink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
 	if s.ends(event.Namespace) {
 		return event, nil
+	}
+	if note := printable.Line(event.Note); note != event.Note {
+		said := *event
+		said.Note, event = note, &said
 	}
 	made, err := s.EventSink.Create(ctx, event)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {

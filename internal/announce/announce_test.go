@@ -92,3 +92,14 @@ func TestOtherRefusalsAreReported(t *testing.T) {
 		t.Errorf("a patch of an event that is gone: %v, want it not found", err)
 	}
 }
+
+// TestEventsAreNotObeyed is an attack: a note repeats what others wrote, and kubectl prints it.
+func TestEventsAreNotObeyed(t *testing.T) {
+	s := newSink(&server{}, clocktesting.NewFakeClock(time.Unix(0, 0)))
+	given := event("demo")
+	given.Note = "a\x1b[2Jb\nc\u202e"
+	sent, err := s.Create(t.Context(), given)
+	if err != nil || sent.Note != "a�[2Jb c�" {
+		t.Errorf("the event says %q: %v", sent.Note, err)
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/printable"
 )
 
 // Reasons of conditions.
@@ -138,7 +139,7 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 	if status.Condition(kind) == nil && value == corev1.ConditionFalse {
 		return
 	}
-	c := conditionOf(status, kind)
+	found, c := fit(found), conditionOf(status, kind)
 	if c.Status == value && c.Reason == found.Reason && c.Message == found.Message {
 		return
 	}
@@ -148,9 +149,22 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 	c.Status, c.Reason, c.Message, c.LastUpdateTime = value, found.Reason, found.Message, metav1.NewTime(now)
 }
 
+// maxMessage bounds the message of a condition, in bytes. The API server takes 32 KiB.
+const maxMessage = 4 << 10
+
+// fit is a finding as a status tells it: others wrote a part of some messages, such as an admission
+// webhook that refuses a Pod.
+func fit(found plan.Problem) plan.Problem {
+	found.Message = printable.Line(found.Message)
+	if len(found.Message) > maxMessage {
+		found.Message = strings.ToValidUTF8(found.Message[:maxMessage], "")
+	}
+	return found
+}
+
 // holdsFinding reports whether a condition already says this.
 func holdsFinding(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found plan.Problem) bool {
-	c := status.Condition(kind)
+	found, c := fit(found), status.Condition(kind)
 	return c != nil && c.Reason == found.Reason && c.Message == found.Message
 }
 

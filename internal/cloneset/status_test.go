@@ -396,3 +396,18 @@ func TestMetricsFollowConventions(t *testing.T) {
 		t.Errorf("problems: %v, %v", problems, err)
 	}
 }
+
+// TestConditionsAreNotObeyed is an attack: an admission webhook, or an API server's error that repeats
+// what somebody wrote, ends up in a condition. It is one bounded line, and written once.
+func TestConditionsAreNotObeyed(t *testing.T) {
+	status := &apps.CloneSetStatus{}
+	said := plan.Problem{Reason: ReasonWriteFailed, Message: "refused: \x1b]0;owned\x07\n\u202e" + strings.Repeat("x", 64<<10)}
+	setCondition(status, apps.ConditionFailedUpdate, said, time.Time{})
+	have := status.Condition(apps.ConditionFailedUpdate).Message
+	if !strings.HasPrefix(have, "refused: �]0;owned� �x") || len(have) > maxMessage {
+		t.Errorf("the condition says %d bytes: %.40q", len(have), have)
+	}
+	if !holdsFinding(status, apps.ConditionFailedUpdate, said) {
+		t.Error("the next pass reports it anew")
+	}
+}
