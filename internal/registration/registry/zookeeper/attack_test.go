@@ -308,6 +308,29 @@ func TestSilentServersAreLeft(t *testing.T) {
 	}
 }
 
+// TestWritesDoNotFail: the client reports a failed write to its caller, and again that the connection
+// ended, and a third time that it was closed, through a channel with room for two. Then the call, or
+// the client, would wait forever.
+func TestWritesDoNotFail(t *testing.T) {
+	for name, request := range map[string][]byte{
+		"a session":                 wire(0),
+		"a request that is unknown": wire(12, 1, 77, "/"),
+	} {
+		ours, theirs := net.Pipe()
+		if name == "a session" {
+			_ = theirs.Close()
+		}
+		f := &frames{Conn: addressed{ours}, begun: name != "a session"}
+		if n, err := f.Write(request); err != nil || n != len(request) {
+			t.Errorf("%s: %d, %v; want all of it to be written", name, n, err)
+		}
+		_ = ours.SetReadDeadline(time.Now().Add(time.Second)) // Of a connection that is still open.
+		if _, err := f.Read(make([]byte, 8)); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("%s: the connection is not closed: %v", name, err)
+		}
+	}
+}
+
 // script is what a server does: each request takes a byte of it. 0 is an honest answer; 1 is one of
 // which the bytes after the header are what follows in the script, after their number; 2 is the same
 // for a whole packet, and 3 for bytes that are none. The server hangs up at the end of the script.

@@ -113,15 +113,21 @@ func (f *frames) why() error {
 	return f.wrong
 }
 
-// Write implements io.Writer. The client writes one request at a time, as a whole.
+// Write implements io.Writer. The client writes one request at a time, as a whole. If that fails, the
+// connection is closed, which the client learns by reading: of a failed write it would tell its
+// caller once more than that can hear, and wait for it forever.
 func (f *frames) Write(p []byte) (int, error) {
+	var err error
 	if f.begun {
-		if err := f.ask(p); err != nil {
-			return 0, err
-		}
+		err = f.ask(p)
 	}
-	f.begun = true
-	return f.Conn.Write(p)
+	if f.begun = true; err == nil {
+		_, err = f.Conn.Write(p)
+	}
+	if err != nil {
+		_ = f.Close()
+	}
+	return len(p), nil
 }
 
 // ask remembers a request, whose answer is checked.
@@ -132,11 +138,12 @@ func (f *frames) ask(request []byte) error {
 		return nil
 	}
 	expected, known := operations[op]
-	if head.err != nil || !known {
-		return fmt.Errorf("a request of the kind %d, whose answer nobody checks: add it to the operations", op)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if head.err != nil || !known {
+		f.wrong = fmt.Errorf("a request of the kind %d, whose answer nobody checks: add it to the operations", op)
+		return f.wrong
+	}
 	if f.asked == nil {
 		f.asked = map[int32]answer{}
 	}
