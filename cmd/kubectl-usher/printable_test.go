@@ -46,13 +46,19 @@ func spoil(v reflect.Value) {
 			}
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			field, name := v.Field(i), v.Type().Field(i).Name
-			if field.Kind() == reflect.String && field.CanSet() && slices.Contains([]string{"Message", "Name", "Image", "NodeName", "ID", "Error"}, name) {
-				field.SetString(field.String() + hostile)
-			} else if field.CanSet() {
-				spoil(field)
-			}
+		spoilFields(v)
+	}
+}
+
+func spoilFields(v reflect.Value) {
+	for i := range v.NumField() {
+		field, name := v.Field(i), v.Type().Field(i).Name
+		switch {
+		case !field.CanSet():
+		case field.Kind() == reflect.String && slices.Contains([]string{"Message", "Name", "Image", "NodeName", "ID", "Error"}, name):
+			field.SetString(field.String() + hostile)
+		default:
+			spoil(field)
 		}
 	}
 }

@@ -93,7 +93,7 @@ type key struct {
 
 // New checks what it gets but does not connect. The server is host:port of the zone's primary,
 // because secondaries lag. Existing records keep their TTL until they change. The secret has the
-// keys above; without it requests are unsigned, and the server must allow them by address. Errors
+// keys above; without any of them requests are unsigned, and the server must allow them by address. Errors
 // are permanent and name the field or the Secret's key.
 func New(server, zone string, ttl time.Duration, secret map[string][]byte) (*Registry, error) {
 	if _, _, err := net.SplitHostPort(server); err != nil {
@@ -113,7 +113,7 @@ func New(server, zone string, ttl time.Duration, secret map[string][]byte) (*Reg
 
 func newKey(secret map[string][]byte) (key, error) {
 	name, value := strings.TrimSpace(string(secret[KeyName])), strings.TrimSpace(string(secret[KeySecret]))
-	if name == "" && value == "" {
+	if len(secret) == 0 {
 		return key{}, nil
 	}
 	if name == "" || value == "" {

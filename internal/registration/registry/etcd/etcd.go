@@ -113,6 +113,11 @@ func New(endpoints []string, prefix string, secret map[string][]byte, timeout ti
 	if len(endpoints) == 0 {
 		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: list the URLs of the members"))
 	}
+	if len(secret[credentials.KeyUsername]) == 0 != (len(secret[credentials.KeyPassword]) == 0) {
+		// The client would log in as nobody.
+		return nil, registry.Permanent(fmt.Errorf("the credentials Secret has only one of %s and %s: put in both, or none",
+			credentials.KeyUsername, credentials.KeyPassword))
+	}
 	config := clientv3.Config{
 		Endpoints: endpoints, DialTimeout: timeout, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAliveTimeout,
 		Username: string(secret[credentials.KeyUsername]), Password: string(secret[credentials.KeyPassword]),

@@ -5,6 +5,7 @@
 package kinds
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -111,12 +112,37 @@ func Connect(in Cluster) func(r *usherv1alpha1.Registry, root string, secret map
 		if kind.Name == "" {
 			return nil, registry.Permanent(fmt.Errorf("registry %s sets no kind: set one of %s", r.Name, fields(rows)))
 		}
-		connector, err := settings.Connect(root, only(secret, kind.Keys))
+		secret = only(secret, kind.Keys)
+		if settings.Secret != nil {
+			if err := lacks(secret, kind); err != nil {
+				return nil, registry.Permanent(fmt.Errorf("the Secret %s/%s, which spec.%s.credentialsSecret names, %w",
+					settings.Secret.Namespace, settings.Secret.Name, kind.Name, err))
+			}
+		}
+		connector, err := settings.Connect(root, secret)
 		if err != nil || settings.Obeyed == nil {
 			return connector, err
 		}
 		return cautious{connector, settings.Obeyed, r.Spec.AllowedMetadata}, nil
 	}
+}
+
+// lacks says what a Secret lacks that a Registry names: without credentials, or with a part of them, the
+// registry would take Usher for anybody, and some answers for Usher's.
+func lacks(secret map[string][]byte, kind Kind) error {
+	filled := func(key string) bool { return len(bytes.TrimSpace(secret[key])) > 0 }
+	for _, key := range kind.Keys {
+		if _, there := secret[key]; there && !filled(key) && !slices.Contains(credentials.TLSKeys(), key) {
+			return fmt.Errorf("has an empty key %s: put the value there, or remove the key", key)
+		}
+	}
+	switch {
+	case !slices.ContainsFunc(kind.Keys, filled):
+		return fmt.Errorf("has none of the keys %s: put the credentials there, or remove credentialsSecret", strings.Join(kind.Keys, ", "))
+	case filled(credentials.KeyCertificate) != filled(credentials.KeyPrivateKey):
+		return fmt.Errorf("has only one of the keys %s and %s: put in both, or none", credentials.KeyCertificate, credentials.KeyPrivateKey)
+	}
+	return nil
 }
 
 // only returns the part of a Secret that has the keys.

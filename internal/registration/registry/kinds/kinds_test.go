@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -21,8 +22,11 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/dns"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/webhook"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -52,12 +56,74 @@ func TestKinds(t *testing.T) {
 // connects checks that a Registry has a connector.
 func connects(t *testing.T, what string, connect connecting, r *usherv1alpha1.Registry) {
 	t.Helper()
-	_, settings := Of(r, "demo")
-	c, err := connect(r, settings.Root, nil)
+	kind, settings := Of(r, "demo")
+	var secret map[string][]byte
+	if settings.Secret != nil {
+		secret = wholeSecret(t, kind.Keys)
+	}
+	c, err := connect(r, settings.Root, secret)
 	if err == nil {
 		err = c.Close()
 	}
 	registrytest.Check(t, what, err, nil)
+}
+
+// wholeSecret is what a Secret with all of the keys holds.
+func wholeSecret(t *testing.T, keys []string) map[string][]byte {
+	t.Helper()
+	a := registrytest.NewAuthority(t)
+	certificate, private := a.Pair()
+	whole := map[string][]byte{
+		credentials.KeyCA: a.PEM, credentials.KeyCertificate: certificate, credentials.KeyPrivateKey: private, dns.KeyAlgorithm: []byte("hmac-sha256"),
+	}
+	for _, key := range keys {
+		if whole[key] == nil {
+			whole[key] = []byte("c2VjcmV0")
+		}
+	}
+	return only(whole, keys)
+}
+
+// TestSecretsLackNothing is an attack, or a slip: whoever may write the Secret, or who misspells a key,
+// has Usher talk to the registry without the credentials that the Registry names. DNS updates would be
+// unsigned, and others anonymous. It is an error that says what belongs there.
+func TestSecretsLackNothing(t *testing.T) {
+	connect := Connect(Cluster{})
+	scenariotest.Table(t, "testdata/kinds.txt", func(t *testing.T, spec usherv1alpha1.RegistrySpec) string {
+		r := &usherv1alpha1.Registry{Spec: spec}
+		kind, settings := Of(r, "demo")
+		said := []string{kind.Name}
+		if settings.Root != "" {
+			said = append(said, "root "+settings.Root)
+		}
+		if settings.Secret == nil {
+			return strings.Join(said, ", ")
+		}
+		whole := wholeSecret(t, kind.Keys)
+		for what, secret := range map[string]map[string][]byte{
+			"an empty Secret": nil, "another's keys": {"pasword": []byte("a"), "tsig": []byte("b")}, "an empty CA": {credentials.KeyCA: nil},
+		} {
+			_, err := connect(r, settings.Root, secret)
+			registrytest.Check(t, what, err, registry.ErrPermanent, append(slices.Clone(kind.Keys), settings.Secret.Namespace+"/"+settings.Secret.Name)...)
+		}
+		for _, key := range kind.Keys {
+			tls := slices.Contains(credentials.TLSKeys(), key)
+			blank := maps.Clone(whole)
+			blank[key] = []byte(" \n")
+			if _, err := connect(r, settings.Root, blank); !tls {
+				registrytest.Check(t, key+" is blank", err, registry.ErrPermanent, key)
+			}
+		}
+		for key := range whole {
+			_, err := connect(r, settings.Root, map[string][]byte{key: whole[key]})
+			if key == credentials.KeyCA {
+				registrytest.Check(t, key+" alone", err, nil)
+			} else if key != webhook.KeyHMAC && key != consul.KeyToken && kind.Name != "eureka" {
+				registrytest.Check(t, key+" alone", err, registry.ErrPermanent)
+			}
+		}
+		return strings.Join(append(said, "Secret "+settings.Secret.Name), ", ")
+	})
 }
 
 type connecting = func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error)
