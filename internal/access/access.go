@@ -8,8 +8,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
@@ -28,26 +31,48 @@ import (
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 const (
-	// answersLast is how long an answer of the API server counts, maxAnswers how many are kept.
+	// answersLast is how long an answer of the API server counts, maxAnswers how many are kept of yes,
+	// and of no.
 	answersLast = time.Minute
 	maxAnswers  = 1000
-	// questions bounds those a second: whoever makes up callers must not take the API server's
-	// time, and the rest of Usher has a share of its own.
-	questions = 10
-	timeout   = 10 * time.Second
+	// knownFor is how long a token that could read once is asked about before any that never could.
+	knownFor = time.Hour
+	// questions bounds the requests a second: whoever makes up callers must not take the API server's
+	// time, and the rest of Usher has a share of its own. A token takes two of them.
+	questions      = 10
+	tokensASecond  = 2
+	knownASecond   = 1
+	servicesSecond = questions - 2*(tokensASecond+knownASecond)
+	timeout        = 10 * time.Second
+	// perAddress bounds how many tokens of one address wait to be confirmed, and maxAddresses of how
+	// many addresses some do.
+	perAddress   = 4
+	maxAddresses = 256
+	// perClient and maxClients are as many as there are streams of xDS: their certificates are known.
+	perClient  = 100
+	maxClients = 10000
+	// maxToken is longer than any token, in bytes.
+	maxToken = 16 << 10
 )
 
-// Reviewer asks the API server.
+// Reviewer asks the API server. Tokens that nobody has confirmed, those that could read before, and the
+// certificates of clients each have a line of their own, so that nobody waits behind made-up ones.
 type Reviewer struct {
-	tokens  authentication.TokenReviewsGetter
-	access  authorization.SubjectAccessReviewsGetter
-	answers *cache.LRUExpireCache
+	tokens authentication.TokenReviewsGetter
+	access authorization.SubjectAccessReviewsGetter
+	// yes and no are answers, which do not drive each other out: whoever makes up tokens causes only
+	// those of the second kind.
+	yes, no *cache.LRUExpireCache
+	// known are tokens that could read.
+	known *cache.LRUExpireCache
+	// unconfirmed, confirmed and services are the lines.
+	unconfirmed, confirmed, services *line
 }
 
 // New returns a Reviewer.
 func New(config *rest.Config) (*Reviewer, error) {
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst, config.Timeout = questions, 2*questions, timeout
+	config.QPS, config.Timeout = -1, timeout // The lines bound them.
 	tokens, err := authentication.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server who callers are: %w", err)
@@ -56,7 +81,18 @@ func New(config *rest.Config) (*Reviewer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server what callers may do: %w", err)
 	}
-	return &Reviewer{tokens: tokens, access: access, answers: cache.NewLRUExpireCache(maxAnswers)}, nil
+	r := &Reviewer{
+		tokens: tokens, access: access, services: newLine(servicesSecond, perClient, maxClients),
+		unconfirmed: newLine(tokensASecond, perAddress, maxAddresses), confirmed: newLine(knownASecond, perAddress, maxAddresses),
+	}
+	r.remember(clock.RealClock{})
+	return r, nil
+}
+
+// remember makes the caches.
+func (r *Reviewer) remember(clock cache.Clock) {
+	r.yes, r.no = cache.NewLRUExpireCacheWithClock(maxAnswers, clock), cache.NewLRUExpireCacheWithClock(maxAnswers, clock)
+	r.known = cache.NewLRUExpireCacheWithClock(maxAnswers, clock)
 }
 
 // Metrics is a filter of controller-runtime's metrics server: only who may "get" the path, as
@@ -85,22 +121,70 @@ func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 // ofRequest is the status to answer a request with, unless there is an error; 200 if it may go on.
 func (r *Reviewer) ofRequest(ctx context.Context, request *http.Request) (int, error) {
 	token, ok := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
-	if !ok || token == "" {
+	if !ok || !isToken(token) {
 		return http.StatusUnauthorized, nil
 	}
 	ask := authorizationv1.NonResourceAttributes{Path: request.URL.Path, Verb: strings.ToLower(request.Method)}
-	hash := sha256.Sum256([]byte(token))
-	return remembered(r, [3]string{string(hash[:]), ask.Path, ask.Verb}, func() (int, error) { return r.ofToken(ctx, token, ask) })
+	sum := sha256.Sum256([]byte(token))
+	hash := string(sum[:])
+	code, err := remembered(r, [3]string{hash, ask.Path, ask.Verb}, http.StatusOK, func() (int, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		if err := r.lineOf(hash).turn(ctx, addressOf(request)); err != nil {
+			return 0, err
+		}
+		return r.ofToken(ctx, token, ask)
+	})
+	if code == http.StatusOK {
+		r.known.Add(hash, nil, knownFor)
+	}
+	if errors.Is(err, errBusy) {
+		return http.StatusTooManyRequests, nil
+	}
+	return code, err
+}
+
+// isToken reports whether a text may be a token; the API server need not be asked about any other.
+func isToken(text string) bool {
+	return text != "" && len(text) <= maxToken && !strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' })
+}
+
+// lineOf is the line for a token. One that could read before is asked about again beside all others.
+func (r *Reviewer) lineOf(hash string) *line {
+	if _, could := r.known.Get(hash); could {
+		return r.confirmed
+	}
+	return r.unconfirmed
+}
+
+// addressOf is the address of who asks; of IPv6 the network, in which one host may have all addresses.
+func addressOf(request *http.Request) string {
+	from, err := netip.ParseAddrPort(request.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	bits := 32
+	if from.Addr().Unmap().Is6() {
+		bits = 64
+	}
+	network, _ := from.Addr().Unmap().WithZone("").Prefix(bits) // never too many bits
+	return network.String()
 }
 
 // remembered is the answer to a question that may have been asked lately.
-func remembered[K comparable, A any](r *Reviewer, question K, ask func() (A, error)) (A, error) {
-	if answer, known := r.answers.Get(question); known {
-		return answer.(A), nil
+func remembered[K, A comparable](r *Reviewer, question K, yes A, ask func() (A, error)) (A, error) {
+	for _, answers := range []*cache.LRUExpireCache{r.yes, r.no} {
+		if answer, known := answers.Get(question); known {
+			return answer.(A), nil
+		}
 	}
 	answer, err := ask()
-	if err == nil {
-		r.answers.Add(question, answer, answersLast)
+	switch {
+	case err != nil:
+	case answer == yes:
+		r.yes.Add(question, answer, answersLast)
+	default:
+		r.no.Add(question, answer, answersLast)
 	}
 	return answer, err
 }
@@ -132,7 +216,12 @@ func (r *Reviewer) ofToken(ctx context.Context, token string, ask authorizationv
 // of a namespace. As in certificates for the API server, the common name is the user's name, and
 // the organizations are its groups.
 func (r *Reviewer) MayReadServices(ctx context.Context, client *x509.Certificate, namespace string) (bool, error) {
-	return remembered(r, [2]string{string(client.RawSubject), namespace}, func() (bool, error) {
+	return remembered(r, [2]string{string(client.RawSubject), namespace}, true, func() (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		if err := r.services.turn(ctx, string(client.RawSubject)); err != nil {
+			return false, err
+		}
 		return r.allows(ctx, authorizationv1.SubjectAccessReviewSpec{
 			User: client.Subject.CommonName, Groups: client.Subject.Organization,
 			ResourceAttributes: &authorizationv1.ResourceAttributes{

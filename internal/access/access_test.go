@@ -4,20 +4,26 @@ package access
 
 import (
 	"cmp"
+	"context"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -26,12 +32,15 @@ import (
 // reviewServer is an API server that reviews: a token is known if it begins with a user's name
 // and a dot, and the users in readers, or those of the group, may do anything.
 type reviewServer struct {
+	mu      sync.Mutex
 	readers string
 	asked   int
 	down    bool
 }
 
 func (s *reviewServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked++
 	if s.down {
 		http.Error(w, "down", http.StatusServiceUnavailable)
@@ -104,4 +113,151 @@ func TestServices(t *testing.T) {
 		allowed, err := r.MayReadServices(t.Context(), client, test.Namespace)
 		return fmt.Sprintf("%s, after %d questions", map[bool]string{true: "allowed", false: "no"}[allowed], api.asked) + map[bool]string{true: ", which failed"}[err != nil]
 	})
+}
+
+// waits has an attacker's and a scraper's requests wait in line, where the test calls them.
+type waits struct {
+	t     *testing.T
+	api   *reviewServer
+	r     *Reviewer
+	clock *clocktesting.FakeClock
+	// turns are those that the test gives to tokens that nobody has confirmed.
+	turns chan struct{}
+	all   sync.WaitGroup
+}
+
+func newWaits(t *testing.T) *waits {
+	t.Helper()
+	api, config := serve(t)
+	w := &waits{t: t, api: api, r: checktest.Must(New(config))(t), clock: clocktesting.NewFakeClock(time.Unix(0, 0)), turns: make(chan struct{})}
+	w.r.remember(w.clock)
+	w.r.unconfirmed.next = func(context.Context) error { <-w.turns; return nil }
+	w.r.confirmed.next = func(context.Context) error { return nil }
+	t.Cleanup(func() { close(w.turns); w.all.Wait() })
+	return w
+}
+
+// ask sends a request from an address with a token. The channel has the status of the answer.
+func (w *waits) ask(from, token string) <-chan int {
+	answered := make(chan int, 1)
+	request := httptest.NewRequestWithContext(w.t.Context(), http.MethodGet, "/metrics", nil)
+	request.RemoteAddr = from
+	request.Header.Set("Authorization", "Bearer "+token)
+	w.all.Go(func() {
+		code, err := w.r.ofRequest(request.Context(), request)
+		if err != nil {
+			code = http.StatusInternalServerError
+		}
+		answered <- code
+	})
+	return answered
+}
+
+// flood has an address wait with as many made-up tokens as it may, and sends more.
+func (w *waits) flood(from string) {
+	w.t.Helper()
+	for i := range perAddress {
+		w.ask(from, fmt.Sprintf("%d.%s", i, from))
+		w.until(func() bool { return len(w.r.unconfirmed.waiting[w.key(from)]) == i+1 })
+	}
+	for i := range 50 {
+		checktest.Same(w.t, "the answer to one too many", http.StatusTooManyRequests, <-w.ask(from, fmt.Sprint("more-", i)))
+	}
+}
+
+// asked is how many requests the API server got.
+func (w *waits) asked() int {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	return w.api.asked
+}
+
+func (w *waits) key(from string) string { return addressOf(&http.Request{RemoteAddr: from}) }
+
+func (w *waits) until(holds func() bool) {
+	w.t.Helper()
+	for w.t.Context().Err() == nil {
+		w.r.unconfirmed.mu.Lock()
+		done := holds()
+		w.r.unconfirmed.mu.Unlock()
+		if done {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// TestMadeUpTokensStarveNobody is an attack: whoever reaches the port sends made-up tokens, as many as
+// they can, from several addresses. A scraper that is new waits for one question of each address, and
+// one whose token could read before for none; answers about made-up tokens drive no others out.
+func TestMadeUpTokensStarveNobody(t *testing.T) {
+	w := newWaits(t)
+	attackers := []string{"10.0.0.1:1", "10.0.0.2:1", "[fd00::1]:1", "[fd00:0:0:1::1]:1"}
+	for _, from := range attackers {
+		w.flood(from)
+	}
+	checktest.Same(t, "questions before any turn", 0, w.asked())
+	scrape := w.ask("10.0.0.9:1", "prometheus.a")
+	w.until(func() bool { return len(w.r.unconfirmed.waiting["10.0.0.9/32"]) == 1 })
+	for range len(attackers) + 1 { // each of them once, and the scraper
+		w.turns <- struct{}{}
+	}
+	checktest.Same(t, "the answer to a new scraper", http.StatusOK, <-scrape)
+
+	for range 3 { // without a turn of those that were made up
+		checktest.Same(t, "the answer that is remembered", http.StatusOK, <-w.ask("10.0.0.9:1", "prometheus.a"))
+		w.clock.Step(answersLast + time.Second)
+		checktest.Same(t, "the answer to a token that could read before", http.StatusOK, <-w.ask("10.0.0.8:1", "prometheus.a"))
+	}
+	for i := range 2 * maxAnswers {
+		w.r.no.Add([3]string{fmt.Sprint(i)}, http.StatusUnauthorized, answersLast)
+	}
+	before := w.asked()
+	checktest.Same(t, "the answer beside many others", http.StatusOK, <-w.ask("10.0.0.8:1", "prometheus.a"))
+	checktest.Same(t, "questions for it", before, w.asked())
+
+	// Nothing is believed without the API server: a token that could read is asked about again.
+	w.api.mu.Lock()
+	w.api.readers = "nobody"
+	w.api.mu.Unlock()
+	w.clock.Step(answersLast + time.Second)
+	checktest.Same(t, "the answer after the right was withdrawn", http.StatusForbidden, <-w.ask("10.0.0.9:1", "prometheus.a"))
+}
+
+// TestOneCallerHasOneNetwork: a host that takes other addresses of its IPv6 network, or other ports, is
+// one caller.
+func TestOneCallerHasOneNetwork(t *testing.T) {
+	w := newWaits(t)
+	w.flood("[fd00::1]:1")
+	for _, from := range []string{"[fd00::2]:7", "[fd00::3%eth0]:1"} {
+		checktest.Same(t, "the answer to "+from, http.StatusTooManyRequests, <-w.ask(from, "a.b"))
+	}
+	checktest.Same(t, "an IPv4 address in IPv6", w.key("10.0.0.1:1"), w.key("[::ffff:10.0.0.1]:2"))
+}
+
+// TestLineIsBounded: neither callers nor those who give up leave anything behind.
+func TestLineIsBounded(t *testing.T) {
+	l, turns := newLine(1, 1, 9), make(chan struct{})
+	l.next = func(context.Context) error { <-turns; return nil }
+	ctx, giveUp := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	entered := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.callers) }
+	for i := range l.most {
+		all.Go(func() { _ = l.turn(ctx, fmt.Sprint(i)) })
+	}
+	for entered() < l.most {
+		runtime.Gosched()
+	}
+	if err := l.turn(ctx, "more"); !errors.Is(err, errBusy) {
+		t.Errorf("one caller more: %v", err)
+	}
+	giveUp()
+	all.Wait()
+	checktest.Same(t, "callers who wait", 0, entered()+len(l.waiting))
+	all.Go(func() { checktest.NoError(t, l.turn(t.Context(), "next")) })
+	for entered() == 0 {
+		runtime.Gosched()
+	}
+	close(turns)
+	all.Wait()
 }

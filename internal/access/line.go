@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/time/rate"
+)
+
+// errBusy means that too many questions wait.
+var errBusy = errors.New("too many callers whom the API server has not confirmed yet")
+
+// line has questions wait for their turn. Callers take turns, however much each of them asks: so one who
+// floods it delays another by one question, not by all of them.
+type line struct {
+	// next waits until the API server may be asked again.
+	next func(context.Context) error
+	// perCaller bounds how many questions of one caller wait, and most how many callers do.
+	perCaller, most int
+
+	mu sync.Mutex
+	// waiting has the questions of each caller, and callers who is next.
+	waiting map[string][]chan struct{}
+	callers []string
+	serving bool
+}
+
+// newLine returns a line for so many questions a second, and twice as many at a time.
+func newLine(second rate.Limit, perCaller, most int) *line {
+	return &line{next: rate.NewLimiter(second, int(2*second)).Wait, perCaller: perCaller, most: most, waiting: map[string][]chan struct{}{}}
+}
+
+// turn waits until a question of the caller may be asked.
+func (l *line) turn(ctx context.Context, caller string) error {
+	turn, err := l.enter(ctx, caller)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+		l.leave(caller, turn)
+		return fmt.Errorf("wait to ask the API server: %w", context.Cause(ctx))
+	}
+}
+
+func (l *line) enter(ctx context.Context, caller string) (turn chan struct{}, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch count := len(l.waiting[caller]); {
+	case count == l.perCaller, count == 0 && len(l.callers) == l.most:
+		return nil, errBusy
+	case count == 0:
+		l.callers = append(l.callers, caller)
+	}
+	turn = make(chan struct{})
+	l.waiting[caller] = append(l.waiting[caller], turn)
+	if !l.serving {
+		l.serving = true
+		go l.serve(context.WithoutCancel(ctx)) // which serves others, too
+	}
+	return turn, nil
+}
+
+// leave takes out a question whose asker has gone.
+func (l *line) leave(caller string, turn chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.waiting[caller], turn); i >= 0 {
+		l.waiting[caller] = slices.Delete(l.waiting[caller], i, i+1)
+		l.tidy(caller)
+	}
+}
+
+// tidy forgets a caller without questions.
+func (l *line) tidy(caller string) {
+	if len(l.waiting[caller]) == 0 {
+		delete(l.waiting, caller)
+		l.callers = slices.DeleteFunc(l.callers, func(other string) bool { return other == caller })
+	}
+}
+
+// serve gives turns until nobody waits.
+func (l *line) serve(ctx context.Context) {
+	for l.some() {
+		_ = l.next(ctx) // which does not end
+		l.call()
+	}
+}
+
+// some reports whether somebody waits; if not, the next one who enters has the line served again.
+func (l *line) some() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serving = len(l.callers) > 0
+	return l.serving
+}
+
+// call gives the next caller a turn, unless all have gone meanwhile.
+func (l *line) call() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.callers) == 0 {
+		return
+	}
+	caller := l.callers[0]
+	l.callers = append(l.callers[1:], caller)
+	close(l.waiting[caller][0])
+	l.waiting[caller] = l.waiting[caller][1:]
+	l.tidy(caller)
+}
