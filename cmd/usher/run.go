@@ -24,6 +24,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -41,6 +42,7 @@ import (
 	"github.com/usher-dev/usher/internal/guard"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/registration"
+	registrationplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
@@ -94,6 +96,7 @@ func parse(args []string) (*settings, error) {
 	flags.Float64Var(&s.qps, "kube-api-qps", 500, "requests per second to the API server, bursts of twice that; -1 leaves it to the server's priority and fairness")
 	flags.IntVar(&s.sets.Parallel, "parallel", 128, "how many Pods of one set are written at a time at most; fewer while the API server is busy")
 	flags.IntVar(&s.registrations.RegistryWorkers, "registry-workers", 32, "how many calls to one registry are in flight at most; a slow one holds up only the namespaces that use it")
+	flags.Func("hook-keys", "`keys` of labels and finalizers that hooks of CloneSets may have besides those of usher.dev, separated by commas: a key, a domain with its slash such as example.com/, or * for all; default: *", s.hookKeys)
 	flags.BoolVar(&s.sets.KeepFieldManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
 	flags.StringVar((*string)(&s.sets.LeaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
 	flags.StringVar(&s.sets.PullImage, "pull-image", "", "Usher's own `image`: before Pods of CloneSets leave service for an update in place, a short-lived Pod of it has their nodes pull the new image, on Kubernetes 1.35 and newer; default: Pods leave service first")
@@ -105,6 +108,22 @@ func parse(args []string) (*settings, error) {
 		return nil, fmt.Errorf("unexpected argument %q: usher takes flags only, see usher --help", flags.Arg(0))
 	}
 	return &s, s.check()
+}
+
+// hookKeys reads the keys of hooks that Usher may write.
+func (s *settings) hookKeys(text string) error {
+	keys := strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+	for _, key := range keys {
+		wrong := validation.IsQualifiedName(key)
+		if domain, isDomain := strings.CutSuffix(key, "/"); isDomain {
+			wrong = validation.IsDNS1123Subdomain(domain)
+		}
+		if key != registrationplan.AllKeys && len(wrong) > 0 {
+			return fmt.Errorf("%q is neither the key of a label or finalizer, such as example.com/drained, nor a domain with its slash, such as example.com/, nor *", key)
+		}
+	}
+	s.registrations.HookKeys = registrationplan.NewKeys(keys)
+	return nil
 }
 
 // check refuses flags that do not fit together.

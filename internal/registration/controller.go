@@ -28,6 +28,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -75,6 +76,8 @@ type Options struct {
 	Workers int
 	// RegistryWorkers bounds the calls to each registry in flight. Default: 32.
 	RegistryWorkers int
+	// HookKeys are labels and finalizers of users' choice that Usher may write. Default: all.
+	HookKeys plan.Keys
 	// XDS is what this process serves over xDS. Default: nothing.
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.

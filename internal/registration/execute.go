@@ -173,11 +173,29 @@ func (p *pass) patchTime() time.Duration {
 	return patchTime
 }
 
-// patchPod returns nil if the Pod could not be patched as planned.
+// patchPod returns nil if the Pod could not be patched as planned. Keys of users' choice go through the Pod
+// itself, where policies see them, after all else, so that they let nothing go that is not recorded.
 func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
+	own, chosen := patch.Split()
+	if chosen.Empty() || !own.Empty() {
+		patched := p.sendPatch(ctx, &own, p.client.Status().Patch)
+		if patched == nil || chosen.Empty() {
+			return patched
+		}
+		chosen.Pod = patched
+	}
+	return p.sendPatch(ctx, &chosen, func(ctx context.Context, pod client.Object, data client.Patch, _ ...client.SubResourcePatchOption) error {
+		return p.client.Patch(ctx, pod, data)
+	})
+}
+
+// sendPatch sends a patch, or a part of one; nil means that it failed.
+func (p *pass) sendPatch(
+	ctx context.Context, patch *plan.PodPatch, send func(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error,
+) *corev1.Pod {
 	next := &corev1.Pod{}
 	next.Namespace, next.Name = patch.Pod.Namespace, patch.Pod.Name
-	if err := p.client.Status().Patch(ctx, next, client.RawPatch(types.StrategicMergePatchType, patch.Encode())); err != nil {
+	if err := send(ctx, next, client.RawPatch(types.StrategicMergePatchType, patch.Encode())); err != nil {
 		p.podFailed(ctx, patch, err)
 		return nil
 	}
@@ -185,6 +203,9 @@ func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.notes.pods.wrote(next)
+	if len(patch.Chosen()) > 0 {
+		delete(p.notes.refusals, next.UID)
+	}
 	return next
 }
 
@@ -194,6 +215,10 @@ func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if apierrors.IsNotFound(err) {
+		return
+	}
+	if keys := patch.Chosen(); len(keys) > 0 && refuses(err) {
+		p.refused(patch.Pod.UID, keys, err)
 		return
 	}
 	p.again(soon)

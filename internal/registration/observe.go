@@ -40,12 +40,13 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		Process: p.process, Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
-		Suspects: p.notes.suspects, Memory: p.notes.plans,
+		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys,
 	}
 	if err := errors.Join(p.readObjects(ctx), p.readRegistries(ctx)); err != nil {
 		return nil, err
 	}
 	p.notes.pods = p.notes.pods.cover(p.snapshot.Pods)
+	p.snapshot.Refusals = p.notes.refusalsOf(p.snapshot.Pods)
 	p.notes.registrations = p.notes.registrations.cover(p.snapshot.Registrations)
 	if err := p.takeOver(ctx); err != nil {
 		return nil, err

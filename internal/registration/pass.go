@@ -79,6 +79,8 @@ type notes struct {
 	registries overlay[*usherv1alpha1.Registry]
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
+	// refusals are keys of Pods that the API server has refused, by the Pod's UID.
+	refusals map[types.UID]refusal
 	// next is when the next pass may begin, and soonest if it is urgent: a Pod ends that
 	// registries may list.
 	next, soonest time.Time
@@ -99,7 +101,7 @@ func (r *Reconciler) notesOf(namespace string) *notes {
 		r.notes[namespace] = &notes{
 			dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
 			left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, plans: &plan.Memory{},
+			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, refusals: map[types.UID]refusal{}, plans: &plan.Memory{},
 		}
 	}
 	return r.notes[namespace]

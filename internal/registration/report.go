@@ -177,6 +177,11 @@ func (p *pass) announce(decided plan.Plan) {
 				"The deadline of Registration %s has passed and onDeadline is Block: %s", w.Registration, w))
 		}
 	}
+	for _, w := range decided.Waiting {
+		if at, found := p.find(w.Pod); found && slices.Contains([]plan.Reason{plan.ReasonKeyRefused, plan.ReasonKeyNotAllowed}, w.Reason) {
+			p.announcer.warn(p.snapshot.Pods[at], string(w.Reason), actionAnswer, fmt.Sprintf("Registration %s, at %s: %s", w.Registration, w.Gate, w.Message))
+		}
+	}
 	for i := range decided.Outcomes {
 		p.announceOutcome(&decided.Outcomes[i])
 	}

@@ -171,6 +171,11 @@ func (w *waiter) condition() {
 	if len(w.out) == 0 {
 		w.out = append(w.out, Wait{Since: c.LastTransitionTime.Time})
 	}
+	switch reason := regplan.Reason(c.Reason); reason {
+	case regplan.ReasonKeyRefused, regplan.ReasonKeyNotAllowed: // no registry is waited for any more
+		w.out[0].What, w.trouble = detail, true
+		return
+	}
 	w.out[0].What = strings.TrimPrefix(w.out[0].What+": "+detail, ": ")
 	switch regplan.Reason(c.Reason) {
 	case regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,

@@ -74,6 +74,7 @@ true
 {{- $roles := $part.halves -}}
 {{- $xds := and (include "usher.xds" $root) (has "registration" $part.halves) -}}
 {{- if or $xds (and $root.Values.rbac.endpointSlices (has "registration" $part.halves)) }}{{ $roles = append $roles "endpointslices" }}{{ end -}}
+{{- if and $root.Values.hooks.keys (has "registration" $part.halves) }}{{ $roles = append $roles "hook-keys" }}{{ end -}}
 {{- if or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize) }}{{ $roles = append $roles "access" }}{{ end -}}
 {{- toYaml $roles -}}
 {{- end -}}

@@ -155,11 +155,22 @@ func (ix *index) planRequest(p *pod, patch *PodPatch) time.Time {
 	return time.Time{}
 }
 
+// numeric returns a deletion cost, nil unless it is one: whoever edits the Pod may have written it.
+func numeric(cost *string) *string {
+	if cost == nil {
+		return nil
+	}
+	if _, err := strconv.ParseInt(*cost, 10, 32); err != nil {
+		return nil
+	}
+	return cost
+}
+
 // undo returns the annotations without the request; nil removes one.
 func undo(pod *corev1.Pod) map[string]*string {
 	annotations := map[string]*string{usherv1alpha1.AnnotationDeletionRequest: nil}
 	if request, _ := readRequest(pod); request != nil && pod.Annotations[corev1.PodDeletionCost] == DeletionCost {
-		annotations[corev1.PodDeletionCost] = request.DeletionCost
+		annotations[corev1.PodDeletionCost] = numeric(request.DeletionCost)
 	}
 	return annotations
 }

@@ -177,7 +177,7 @@ func (r *registration) hookFinalizers(pod *corev1.Pod) []string {
 type Finding struct {
 	// CloneSet it is about; nil if there is none to compare with.
 	CloneSet *appsv1alpha1.CloneSet
-	// Reason is ReasonHookUnused or ReasonHookUnanswered.
+	// Reason is ReasonHookUnused, ReasonHookUnanswered or ReasonKeyNotAllowed.
 	Reason string
 	// Message names key, CloneSet and remedy.
 	Message string
@@ -210,6 +210,7 @@ func (ix *index) findings(r *registration) []Finding {
 	all := unused(r, r.sets)
 	for _, set := range r.sets {
 		all = append(all, ix.unanswered(r, set)...)
+		all = append(all, ix.notAllowed(r, set)...)
 	}
 	return all
 }

@@ -133,9 +133,13 @@ func (ix *index) planTerminating(p *pod, patch *PodPatch, plan *Plan) time.Time 
 	if !v.passes() {
 		return v.next
 	}
-	patch.RemoveFinalizers = own
-	patch.Released = []Release{{Gate: GateDeletion, Key: own[0], Forced: v.forced, Waits: v.waits}}
-	return time.Time{}
+	freed, waiting, next := ix.freed(p, own)
+	plan.Waiting = append(plan.Waiting, waiting...)
+	if len(freed) > 0 {
+		patch.RemoveFinalizers = freed
+		patch.Released = []Release{{Gate: GateDeletion, Key: freed[0], Forced: v.forced, Waits: v.waits}}
+	}
+	return next
 }
 
 // planLiving answers the hooks of a Pod and keeps its drain record.
@@ -147,8 +151,13 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 		v := ix.decide(p, h, record)
 		plan.Waiting = append(plan.Waiting, v.waiting...)
 		if v.passes() {
-			h.answer(v, patch)
-			continue
+			refused, try, retry := ix.writes(p, h)
+			plan.Waiting = append(plan.Waiting, refused...)
+			if try {
+				h.answer(v, patch)
+				continue
+			}
+			v.next = retry
 		}
 		next = list.Earliest(next, v.next)
 		drains = drains || h.leaving()
@@ -335,8 +344,8 @@ func (p *PodPatch) setLabel(key string, value *string) {
 
 // Encode encodes the patch, a strategic merge patch of the Pod's subresource status: it takes
 // labels, annotations and finalizers too, and changes no spec, whoever sends it. So all that a
-// pass changes on a Pod is one write. It carries UID and resource version, so that a Pod that
-// changed since is left alone.
+// pass changes on a Pod is one write, unless Split parts it. It carries UID and resource version,
+// so that a Pod that changed since is left alone.
 func (p *PodPatch) Encode() []byte {
 	patch := map[string]any{"metadata": podMetadata{
 		UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion, Labels: p.labels(), Annotations: p.annotations(),

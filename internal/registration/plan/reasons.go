@@ -80,6 +80,11 @@ const (
 	// ReasonNodeSilent: the Pod's node does not answer, as too many others do not,
 	// and the Pod stays listed.
 	ReasonNodeSilent Reason = "NodeSilent"
+	// ReasonKeyRefused: the API server refuses the hook's label or finalizer, as an admission policy
+	// has it. Usher tries again.
+	ReasonKeyRefused Reason = "KeyRefused"
+	// ReasonKeyNotAllowed: Usher may not write the hook's label or finalizer: --hook-keys lacks it.
+	ReasonKeyNotAllowed Reason = "KeyNotAllowed"
 	// ReasonPropagation: the entry is gone; callers may still use it.
 	ReasonPropagation Reason = "Propagation"
 	// ReasonReconnecting: the entry is gone; the registry was away, and callers hear

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -158,12 +159,17 @@ func TestPatches(t *testing.T) {
 		var lines []string
 		p := Make(f.Snapshot)
 		for _, patch := range slices.Concat(p.Protect, p.Patches) {
-			data := patch.Encode()
-			text := string(data)
 			if r := patch.Drain; r != nil { // its times are not for people
-				text = fmt.Sprintf("a record that ends %s, known %t", ends(r), !r.Until.IsZero())
+				lines = append(lines, fmt.Sprintf("%s: a record that ends %s, known %t", patch.Pod.Name, ends(r), !r.Until.IsZero()))
+				continue
 			}
-			lines = append(lines, patch.Pod.Name+": "+text)
+			own, chosen := patch.Split()
+			if !own.Empty() {
+				lines = append(lines, patch.Pod.Name+": "+string(own.Encode()))
+			}
+			if !chosen.Empty() {
+				lines = append(lines, patch.Pod.Name+", where policies see it: "+string(chosen.Encode()))
+			}
 		}
 		return lines
 	})
@@ -279,6 +285,12 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"unsettled":    func(b *podBuilder, _ string) { b.listed().Unsettled = inFlight },
 	"noMetadata":   func(b *podBuilder, _ string) { b.listed().NoMetadata = true },
 	"terminating":  func(b *podBuilder, value string) { b.terminating(scenariotest.Duration(value)) },
+	// refused is "KEYS WAIT": the API server refused them, and the next attempt is after so long.
+	"refused": func(b *podBuilder, value string) {
+		keys, wait, _ := strings.Cut(value, " ")
+		b.f.Refusals = map[types.UID]Refusal{b.pod.UID: {
+			Keys: list.Map(strings.Split(keys, ","), keyOf), Message: "nobody sets that", Until: epoch.Add(scenariotest.Duration(wait))}}
+	},
 	"names":        func(b *podBuilder, value string) { b.named(value) },
 	"gate":         func(b *podBuilder, value string) { b.gate(value) },
 	// endpoint is what the Service lists for the Pod.
@@ -436,7 +448,9 @@ var registryWords = map[string]func(b registryBuilder, value string){
 
 // circumstances are what else can be said.
 var circumstances = map[string]func(f *fixture, value string){
-	"Mesh": func(f *fixture, _ string) { f.mesh() },
+	// HookKeys are those of users' choice that Usher may write.
+	"HookKeys": func(f *fixture, keys string) { f.HookKeys = NewKeys(strings.Split(keys, ",")) },
+	"Mesh":     func(f *fixture, _ string) { f.mesh() },
 	// The Registration names no hook, and the CloneSet uses keys that are named after it, and one that
 	// only looks so.
 	"Unnamed": func(f *fixture, _ string) {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -100,6 +101,10 @@ type Snapshot struct {
 	Sweep map[Target]bool
 	// Suspects are the orphans that the previous sweep of a target found and left.
 	Suspects map[Target]map[string]bool
+	// HookKeys are those of users' choice that Usher may write, and Refusals the API server's last
+	// answers to such a write, by the Pod's UID.
+	HookKeys Keys
+	Refusals map[types.UID]Refusal
 	// Memory makes plans for the same namespace cheaper; nil plans from scratch.
 	Memory *Memory
 }

@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -30,6 +31,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -114,6 +116,11 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"note":    func(s *story, name string) { s.noted = s.Pod(name).UID },
 	"another": (*story).another,
 	"stays":   (*story).stays,
+
+	// "refused at last: KIND/NAME PATCH": API servers learn of a policy a moment after it is made.
+	"refused at last:": (*story).refusedAtLast,
+	// "never labelled POD KEY" waits until a wait for the key is told, while the Pod never has it.
+	"never labelled": (*story).neverLabelled,
 
 	"the thief": func(s *story, _ string) { s.enterThief() },
 	"the owner": func(s *story, _ string) { s.Scene = s.owner },
@@ -249,6 +256,25 @@ func (s *story) stays(name string) {
 	s.Stays("the Pod's object", time.Second, func() string {
 		s.Pod(name)
 		return ""
+	})
+}
+
+func (s *story) refusedAtLast(rest string) {
+	ref, patch, _ := strings.Cut(rest, " ")
+	s.Await("a refusal", func() bool {
+		return apierrors.IsInvalid(s.Patch(s.Context(), s.Ref(ref), s.MergePatch("%s", patch), client.DryRunAll))
+	})
+}
+
+func (s *story) neverLabelled(rest string) {
+	name, key, _ := strings.Cut(rest, " ")
+	s.Until("a wait for "+key, func() string {
+		pod := s.Pod(name)
+		if _, labelled := pod.Labels[key]; labelled || slices.Contains(pod.Finalizers, key) {
+			s.Fatalf("Usher has put %s on Pod %s, which its tenant may not", key, name)
+		}
+		says := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
+		return registrytest.Unless(says != nil && says.Reason == "KeyRefused" && strings.Contains(says.Message, key), fmt.Sprintf("the Pod says %+v", says))
 	})
 }
 
