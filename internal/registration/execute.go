@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -217,7 +218,7 @@ func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
 	if apierrors.IsNotFound(err) {
 		return
 	}
-	if keys := patch.Chosen(); len(keys) > 0 && refuses(err) {
+	if keys := patch.Chosen(); len(keys) > 0 && kube.Refused(err) {
 		p.refused(patch.Pod.UID, keys, err)
 		return
 	}

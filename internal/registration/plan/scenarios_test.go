@@ -291,8 +291,8 @@ var podWords = map[string]func(b *podBuilder, value string){
 		b.f.Refusals = map[types.UID]Refusal{b.pod.UID: {
 			Keys: list.Map(strings.Split(keys, ","), keyOf), Message: "nobody sets that", Until: epoch.Add(scenariotest.Duration(wait))}}
 	},
-	"names":        func(b *podBuilder, value string) { b.named(value) },
-	"gate":         func(b *podBuilder, value string) { b.gate(value) },
+	"names": func(b *podBuilder, value string) { b.named(value) },
+	"gate":  func(b *podBuilder, value string) { b.gate(value) },
 	// endpoint is what the Service lists for the Pod.
 	"endpoint": func(b *podBuilder, value string) {
 		e := registry.Entry{
