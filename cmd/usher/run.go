@@ -119,7 +119,8 @@ func (s *settings) hookKeys(text string) error {
 			wrong = validation.IsDNS1123Subdomain(domain)
 		}
 		if key != registrationplan.AllKeys && len(wrong) > 0 {
-			return fmt.Errorf("%q is neither the key of a label or finalizer, such as example.com/drained, nor a domain with its slash, such as example.com/, nor *", key)
+			return fmt.Errorf("%q is neither the key of a label or finalizer, such as example.com/drained, "+
+				"nor a domain with its slash, such as example.com/, nor *", key)
 		}
 	}
 	s.registrations.HookKeys = registrationplan.NewKeys(keys)

@@ -83,7 +83,8 @@ func New(config *rest.Config) (*Reviewer, error) {
 	}
 	r := &Reviewer{
 		tokens: tokens, access: access, services: newLine(servicesSecond, perClient, maxClients),
-		unconfirmed: newLine(tokensASecond, perAddress, maxAddresses), confirmed: newLine(knownASecond, perAddress, maxAddresses),
+		unconfirmed: newLine(tokensASecond, perAddress, maxAddresses),
+		confirmed:   newLine(knownASecond, perAddress, maxAddresses),
 	}
 	r.remember(clock.RealClock{})
 	return r, nil
@@ -146,10 +147,12 @@ func (r *Reviewer) ofRequest(ctx context.Context, request *http.Request) (int, e
 
 // isToken reports whether a text may be a token; the API server need not be asked about any other.
 func isToken(text string) bool {
-	return text != "" && len(text) <= maxToken && !strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' })
+	unprintable := func(c rune) bool { return c <= ' ' || c > '~' }
+	return text != "" && len(text) <= maxToken && !strings.ContainsFunc(text, unprintable)
 }
 
-// lineOf is the line for a token. One that could read before is asked about again beside all others.
+// lineOf is the line in which a token waits. A token that could read before has a line of its own, so that it does
+// not wait behind tokens that nobody has confirmed.
 func (r *Reviewer) lineOf(hash string) *line {
 	if _, could := r.known.Get(hash); could {
 		return r.confirmed

@@ -32,7 +32,10 @@ type line struct {
 
 // newLine returns a line for so many questions a second, and twice as many at a time.
 func newLine(second rate.Limit, perCaller, most int) *line {
-	return &line{next: rate.NewLimiter(second, int(2*second)).Wait, perCaller: perCaller, most: most, waiting: map[string][]chan struct{}{}}
+	return &line{
+		next: rate.NewLimiter(second, int(2*second)).Wait, perCaller: perCaller, most: most,
+		waiting: map[string][]chan struct{}{},
+	}
 }
 
 // turn waits until a question of the caller may be asked.

@@ -108,7 +108,9 @@ type strangers struct {
 }
 
 // adoptEach adopts the ownerless objects of the set's namespace that fit.
-func adoptEach[T client.Object](ctx context.Context, r *Reconciler, set *apps.CloneSet, list Lister[T], fits func(T) bool, adopt func(T) (T, error)) error {
+func adoptEach[T client.Object](
+	ctx context.Context, r *Reconciler, set *apps.CloneSet, list Lister[T], fits func(T) bool, adopt func(T) (T, error),
+) error {
 	orphans, err := list(ctx, set.Namespace, orphanKey)
 	if err != nil {
 		return err

@@ -111,7 +111,9 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
 	tellAt, written := r.tell(ctx, set, &next, outcomes, idle, now)
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
-	for _, at := range []time.Time{due, tellAt, deferredUntil, m.refusedUntil(), longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID)} {
+	for _, at := range []time.Time{
+		due, tellAt, deferredUntil, m.refusedUntil(), longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID),
+	} {
 		decided.RequeueAt = list.Earliest(decided.RequeueAt, at)
 	}
 	r.recordEvents(set, &decided, blocked, now)
@@ -178,7 +180,8 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 	at := decided.RequeueAt
 	if len(failures) > 0 {
 		if i := slices.IndexFunc(failures, func(o outcome) bool { return !kube.Refused(o.err) }); i >= 0 {
-			return reconcile.Result{}, fmt.Errorf("%d of %d writes failed, one of them: %w", len(failures), len(outcomes), failures[i].err)
+			err := fmt.Errorf("%d of %d writes failed, one of them: %w", len(failures), len(outcomes), failures[i].err)
+			return reconcile.Result{}, err
 		}
 		// A condition and an event report it; only a change of something else fixes it. Whatever
 		// was not refused continues.

@@ -223,7 +223,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}}
 	server.Register("/", newDoor(&k.path, answers))
 	// A replica without the certificate or the path is not ready: API servers do not call it then.
-	if err := errors.Join(mgr.Add(server), mgr.AddReadyzCheck("guard", server.StartedChecker()), mgr.AddReadyzCheck("guard-path", k.ready)); err != nil {
+	err = errors.Join(mgr.Add(server),
+		mgr.AddReadyzCheck("guard", server.StartedChecker()), mgr.AddReadyzCheck("guard-path", k.ready))
+	if err != nil {
 		return fmt.Errorf("serve the guard with the manager: %w", err)
 	}
 	return k.setUp(mgr, own)

@@ -38,7 +38,9 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	checktest.Same(t, "before there is a path", http.StatusNotFound, ask("/", 10))
 	path.Store(&secret)
-	for _, guess := range []string{"/", "/guard", "/guard/", secret[:len(secret)-1], secret + "0", strings.ToUpper(secret), newPath(), "/x/.." + secret} {
+	for _, guess := range []string{
+		"/", "/guard", "/guard/", newPath(), secret[:len(secret)-1], secret + "0", strings.ToUpper(secret), "/x/.." + secret,
+	} {
 		checktest.Same(t, "path "+guess, http.StatusNotFound, ask(guess, 10))
 	}
 	checktest.Same(t, "6 MB", http.StatusRequestEntityTooLarge, ask(secret, 6_000_000))
@@ -73,7 +75,8 @@ func TestReviewsHaveRoom(t *testing.T) {
 		t.Fatal("an answered review keeps its room")
 	}
 	checktest.Same(t, "the last room", http.StatusOK, ask(leastReview, false))
-	checktest.Same(t, "more than there is room for, and its caller goes", http.StatusServiceUnavailable, ask(leastReview+1, true))
+	crowded := ask(leastReview+1, true)
+	checktest.Same(t, "more than there is room for, and its caller goes", http.StatusServiceUnavailable, crowded)
 	checktest.Same(t, "asked", 2, asked)
 	d.room.Release(maxReviews - leastReview)
 	checktest.Same(t, "with room again", http.StatusOK, ask(maxReview, false))

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -213,13 +214,16 @@ func chartWebhook(name string) admissionregistrationv1.ValidatingWebhook {
 // certificate is somebody else's work. The previous path is not served any more.
 func TestPathIsMadeAgain(t *testing.T) {
 	first := newPath()
-	for _, told := range [][2]string{
-		{"", ""}, {"/guard", "/guard"}, {first, ""}, {first, newPath()}, {first + "00", first + "00"}, {"/guard/zz", "/guard/zz"}, {strings.ToUpper(first), strings.ToUpper(first)},
+	for _, paths := range [][2]string{
+		{"", ""}, {"/guard", "/guard"}, {"/guard/zz", "/guard/zz"},
+		{first, ""}, {first, newPath()}, {first + "00", first + "00"}, {strings.ToUpper(first), strings.ToUpper(first)},
 	} {
-		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "usher-guard"},
-			Webhooks: []admissionregistrationv1.ValidatingWebhook{chartWebhook("delete"), chartWebhook("evict")}}
-		for i := range told {
-			configuration.Webhooks[i].ClientConfig.Service.Path = &told[i]
+		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "usher-guard"},
+			Webhooks:   []admissionregistrationv1.ValidatingWebhook{chartWebhook("delete"), chartWebhook("evict")},
+		}
+		for i := range paths {
+			configuration.Webhooks[i].ClientConfig.Service.Path = &paths[i]
 		}
 		name := types.NamespacedName{Namespace: "usher-system", Name: "usher-guard"}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
@@ -229,38 +233,48 @@ func TestPathIsMadeAgain(t *testing.T) {
 		_, err := k.Reconcile(t.Context(), ctrl.Request{})
 		checktest.NoError(t, errors.Join(err, api.Get(t.Context(), client.ObjectKeyFromObject(configuration), configuration)))
 		d := newDoor(&k.path, nil)
-		if now := pathOf(configuration); now == "" || now == told[0] || !d.opens(now) || d.opens(first) {
-			t.Errorf("%q becomes %q, and the guard is served there: %t", told, now, d.opens(now))
+		if now := pathOf(configuration); now == "" || now == paths[0] || !d.opens(now) || d.opens(first) {
+			t.Errorf("%q becomes %q, and the guard is served there: %t", paths, now, d.opens(now))
 		}
 	}
 }
+
+func ownedBy(t *testing.T, kind string) func(*corev1.Pod) {
+	t.Helper()
+	return func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "owner "+kind)) }
+}
+
+func skipsDrain(p *corev1.Pod) { p.Annotations[usherv1alpha1.AnnotationSkipDrain] = "true" }
 
 // TestForgedReviews: of a request the guard believes only which Pod it is about. What the Pod is, the
 // API server says.
 func TestForgedReviews(t *testing.T) {
 	for _, forge := range []struct {
-		name    string
-		change  func(said *corev1.Pod)
-		says    string
-		patches int
+		name   string
+		change func(said *corev1.Pod)
+		code   int32
+		drains bool
 	}{
-		{"an invented CloneSet as owner", func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "owner CloneSet")) }, "429", 1},
-		{"an invented ReplicaSet as owner", func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "owner ReplicaSet")) }, "429", 1},
-		{"another UID", func(p *corev1.Pod) { p.UID = "made-up" }, "200", 0},
-		{"no UID", func(p *corev1.Pod) { p.UID = "" }, "200", 0},
-		{"a Pod that Usher never knew", func(p *corev1.Pod) { p.Name = "plain" }, "200", 0},
-		{"permission to skip the drain", func(p *corev1.Pod) { p.Annotations[usherv1alpha1.AnnotationSkipDrain] = "true" }, "429", 1},
+		{"an invented CloneSet as owner", ownedBy(t, "CloneSet"), http.StatusTooManyRequests, true},
+		{"an invented ReplicaSet as owner", ownedBy(t, "ReplicaSet"), http.StatusTooManyRequests, true},
+		{"another UID", func(p *corev1.Pod) { p.UID = "made-up" }, http.StatusOK, false},
+		{"no UID", func(p *corev1.Pod) { p.UID = "" }, http.StatusOK, false},
+		{"a Pod that Usher never knew", func(p *corev1.Pod) { p.Name = "plain" }, http.StatusOK, false},
+		{"permission to skip the drain", skipsDrain, http.StatusTooManyRequests, true},
 	} {
 		t.Run(forge.name, func(t *testing.T) {
 			live, plain := pod(), pod()
 			plain.Name, plain.UID, plain.Finalizers = "plain", "uid-1", nil
 			api := server("", "", new([]string))
-			checktest.NoError(t, errors.Join(api.Create(t.Context(), live.DeepCopy()), api.Create(t.Context(), plain.DeepCopy())))
+			for _, p := range []*corev1.Pod{live, plain} {
+				checktest.NoError(t, api.Create(t.Context(), p.DeepCopy()))
+			}
 			said := live.DeepCopy()
 			forge.change(said)
-			h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
-			checktest.Same(t, "the answer", forge.says, fmt.Sprint(h.Handle(t.Context(), deletion(t, said)).Result.Code))
-			checktest.Same(t, "asks for a drain", forge.patches == 1, asksForDrain(t, api, live))
+			clock := clocktesting.NewFakePassiveClock(now)
+			h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clock}
+			checktest.Same(t, "the answer", forge.code, h.Handle(t.Context(), deletion(t, said)).Result.Code)
+			checktest.Same(t, "asks for a drain", forge.drains, asksForDrain(t, api, live))
 			for _, p := range []*corev1.Pod{live, plain} {
 				var after corev1.Pod
 				checktest.NoError(t, api.Get(t.Context(), client.ObjectKeyFromObject(p), &after))

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/usher-dev/usher/internal/printable"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -33,7 +32,8 @@ func (p *pass) refused(pod types.UID, keys []string, err error) {
 	before := p.notes.refusals[pod]
 	wait := min(max(2*before.wait, refusalMin), refusalMax)
 	p.notes.refusals[pod] = refusal{
-		Refusal: plan.Refusal{Keys: keys, Message: plan.Shorten(printable.Line(err.Error()), maxRefusal), Until: p.clock.Now().Add(wait)}, wait: wait,
+		Refusal: plan.Refusal{Keys: keys, Message: plan.Shorten(err.Error(), maxRefusal), Until: p.clock.Now().Add(wait)},
+		wait:    wait,
 	}
 	if before.wait == 0 {
 		p.again(batchDelay)

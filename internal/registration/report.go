@@ -178,8 +178,12 @@ func (p *pass) announce(decided plan.Plan) {
 		}
 	}
 	for _, w := range decided.Waiting {
-		if at, found := p.find(w.Pod); found && slices.Contains([]plan.Reason{plan.ReasonKeyRefused, plan.ReasonKeyNotAllowed}, w.Reason) {
-			p.announcer.warn(p.snapshot.Pods[at], string(w.Reason), actionAnswer, fmt.Sprintf("Registration %s, at %s: %s", w.Registration, w.Gate, w.Message))
+		if w.Reason != plan.ReasonKeyRefused && w.Reason != plan.ReasonKeyNotAllowed {
+			continue
+		}
+		if at, found := p.find(w.Pod); found {
+			message := fmt.Sprintf("Registration %s, at %s: %s", w.Registration, w.Gate, w.Message)
+			p.announcer.warn(p.snapshot.Pods[at], string(w.Reason), actionAnswer, message)
 		}
 	}
 	for i := range decided.Outcomes {

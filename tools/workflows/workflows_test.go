@@ -145,8 +145,8 @@ func TestNothingFloats(t *testing.T) {
 	}
 }
 
-// TestReleasable plays a tag on main, one beside it, and one on which CI has not passed, with a gh that
-// answers as GitHub does.
+// TestReleasable runs tools/releasable on three commits: one of main, one of another branch, and one of main on
+// which CI has not passed. A script that answers as GitHub does stands in for gh.
 func TestReleasable(t *testing.T) {
 	script := checktest.Must(filepath.Abs(root + "tools/releasable"))(t)
 	for name, test := range map[string]struct {

@@ -174,7 +174,8 @@ func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v
 	if !ix.Now.Before(promised) || !record.Until.Before(promised) {
 		return
 	}
-	base := Waiting{Registration: Shorten(strings.Join(p.names, ","), maxNamesShown), Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
+	names := Shorten(strings.Join(p.names, ","), maxNamesShown)
+	base := Waiting{Registration: names, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Began}
 	v.waiting = append(v.waiting, base.because(ReasonPropagation, "callers may still use it until "+promised.Format(time.RFC3339)))
 	v.next = list.Earliest(v.next, promised)
 	record.Until = promised

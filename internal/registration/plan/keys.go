@@ -45,7 +45,8 @@ func (k Keys) allow(key string) bool {
 // ownKey reports whether a key of a hook belongs to usher.dev.
 func ownKey(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
-	return key == usherv1alpha1.Finalizer || key == usherv1alpha1.LabelGuarded || strings.HasSuffix(domain+"/", usherv1alpha1.HookDomain)
+	return key == usherv1alpha1.Finalizer || key == usherv1alpha1.LabelGuarded ||
+		strings.HasSuffix(domain+"/", usherv1alpha1.HookDomain)
 }
 
 // Refusal is the API server's answer to a write of keys of users' choice.
@@ -78,7 +79,8 @@ func (ix *index) writes(p *pod, h hook) (waiting []Waiting, try bool, next time.
 	}
 	since := p.waitsSince(h.gate)
 	return list.Map(h.answerers, func(r *registration) Waiting {
-		return Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: since}.because(reason, message)
+		w := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: since}
+		return w.because(reason, message)
 	}), try, next
 }
 
@@ -91,7 +93,8 @@ func allowRemedy(key string) string {
 func (ix *index) freed(p *pod, own []string) (freed []string, waiting []Waiting, next time.Time) {
 	for _, name := range own {
 		answerers := list.Only(p.all(), func(r *registration) bool { return slices.Contains(r.hookFinalizers(p.Pod), name) })
-		waits, try, at := ix.writes(p, hook{gate: GateDeletion, key: hookKey{name: name, finalizer: true}, answerers: answerers})
+		held := hook{gate: GateDeletion, key: hookKey{name: name, finalizer: true}, answerers: answerers}
+		waits, try, at := ix.writes(p, held)
 		waiting, next = append(waiting, waits...), list.Earliest(next, at)
 		if try {
 			freed = append(freed, name)

@@ -36,8 +36,10 @@ func TestForgedReviews(t *testing.T) {
 	said.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1alpha1.KindCloneSet)}
 	review := checktest.Must(json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request: &admissionv1.AdmissionRequest{UID: "1", Namespace: s.Namespace, Name: pod.Name, Operation: admissionv1.Delete,
-			OldObject: runtime.RawExtension{Raw: checktest.Must(json.Marshal(said))(t)}},
+		Request: &admissionv1.AdmissionRequest{
+			UID: "1", Namespace: s.Namespace, Name: pod.Name, Operation: admissionv1.Delete,
+			OldObject: runtime.RawExtension{Raw: checktest.Must(json.Marshal(said))(t)},
+		},
 	}))(t)
 	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 	s.Must(s.Get(t.Context(), client.ObjectKey{Name: service.Name}, &configuration))
@@ -55,7 +57,9 @@ func TestForgedReviews(t *testing.T) {
 		{path, bytes.Repeat([]byte(" "), 6_000_000), http.StatusRequestEntityTooLarge},
 		{path, review, http.StatusOK},
 	} {
-		request := checktest.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+door+attempt.path, bytes.NewReader(attempt.body)))(t)
+		body := bytes.NewReader(attempt.body)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+door+attempt.path, body)
+		checktest.NoError(t, err)
 		request.Header.Set("Content-Type", "application/json")
 		answer, err := forger.Do(request)
 		checktest.NoError(t, err)

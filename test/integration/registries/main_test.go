@@ -119,7 +119,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 
 	// "refused at last: KIND/NAME PATCH": API servers learn of a policy a moment after it is made.
 	"refused at last:": (*story).refusedAtLast,
-	// "never labelled POD KEY" waits until a wait for the key is told, while the Pod never has it.
+	// "never labelled POD KEY" waits until the condition of the Pod names the refused key, and fails if the Pod has it.
 	"never labelled": (*story).neverLabelled,
 
 	"the thief": func(s *story, _ string) { s.enterThief() },
