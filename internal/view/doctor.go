@@ -19,6 +19,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
+	"github.com/usher-dev/usher/internal/list"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -37,6 +38,8 @@ const (
 	stuckAfter = 10 * time.Minute
 	// silentAfter is how long a lease may be without a renewal, in terms of its duration.
 	silentAfter = 2
+	// maxUsers is how many namespaces a finding names.
+	maxUsers = 5
 	// skew is how far clocks may be apart.
 	skew = 30 * time.Second
 )
@@ -63,7 +66,7 @@ func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
 	for _, kind := range missing {
 		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 	}
-	for _, check := range []func(){e.usher, e.leases, e.guard, e.registries, e.answered, e.hooks, e.stuck, e.probes} {
+	for _, check := range []func(){e.usher, e.leases, e.guard, e.registries, e.open, e.answered, e.hooks, e.stuck, e.probes} {
 		check()
 	}
 	return slices.Concat(e.wrongs, e.risks)
@@ -141,6 +144,24 @@ func (e *examination) registries() {
 			if condition.Status == metav1.ConditionFalse {
 				e.wrong(named("registry", r), "%s", condition.Message)
 			}
+		}
+	}
+}
+
+// open finds Registries that every namespace may use, and that several do. Kubernetes gives rights by
+// namespace, so each namespace counts as an owner of its own; the Registry says so where it is not.
+func (e *examination) open() {
+	for _, registry := range Each[*usherv1alpha1.Registry](e.all) {
+		var users []string
+		for _, r := range e.registrations {
+			if slices.Contains(r.Spec.Registries, registry.Name) {
+				users = append(users, r.Namespace)
+			}
+		}
+		slices.Sort(users)
+		if users = slices.Compact(users); len(users) > 1 && regplan.Open(&registry.Spec) {
+			e.risk(named("registry", registry), "every editor of any namespace may register there, and several namespaces do (%s): say which namespaces may use it in spec.namespaces, or in the rules of spec.services with strictServices (docs/registration.md)",
+				list.Some(users, maxUsers))
 		}
 	}
 }

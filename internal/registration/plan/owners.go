@@ -168,6 +168,19 @@ func addRule(service string, shared bool, namespaces ...string) string {
 	return "add to spec.services of the Registry: {" + rule + "}"
 }
 
+// Open reports whether every namespace may register in some service of a Registry. Kinds that keep the
+// services of each namespace apart have nothing to share.
+func Open(r *usherv1alpha1.RegistrySpec) bool {
+	apart := r.Service != nil || r.EndpointSlice != nil && r.EndpointSlice.Namespace == "" || r.XDS != nil && r.XDS.Namespace == ""
+	admitsAll := func(rule usherv1alpha1.ServiceRule) bool { return !selective(rule.Namespaces) }
+	return !apart && !selective(r.Namespaces) && (!r.StrictServices || slices.ContainsFunc(r.Services, admitsAll))
+}
+
+// selective reports whether a selector of namespaces leaves any out.
+func selective(s *usherv1alpha1.LabelSelector) bool {
+	return s != nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0
+}
+
 // rule is the first one that names the service; nil if none does.
 func (s RegistryState) rule(service string) *ServiceRule {
 	service = s.folded(service)

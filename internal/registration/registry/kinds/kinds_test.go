@@ -21,6 +21,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -40,6 +41,10 @@ func TestKinds(t *testing.T) {
 		kind, settings := Of(r, "demo")
 		if folds := settings.Fold != nil && settings.Fold("Pay") == settings.Fold("pAY"); folds != (kind.Name == "consul" || kind.Name == "eureka") {
 			t.Errorf("it takes Pay and pAY for one service: %t", folds)
+		}
+		_, elsewhere := Of(r, "other")
+		if apart, open := kind.Gated || settings.Own && elsewhere.Own, plan.Open(&spec); apart == open {
+			t.Errorf("it keeps the services of each namespace apart: %t; without rules, every namespace may take any: %t", apart, open)
 		}
 		connects(t, kind.Name, connect, r)
 		said := []string{kind.Name}
