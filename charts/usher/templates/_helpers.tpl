@@ -24,6 +24,47 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/*
+"true" with tenancy: multi, else empty. A value that would take away what tenancy: multi promises is refused:
+otherwise the values would say that tenants are kept apart when they are not.
+*/}}
+{{- define "usher.multi" -}}
+{{- if eq (toString .Values.tenancy) "multi" -}}
+{{- $or := "leave it out, or set tenancy to single and choose each value yourself" -}}
+{{- if eq (toString .Values.separate) "false" }}{{ fail (printf "separate: with tenancy multi each part has an account of its own; %s" $or) }}{{ end -}}
+{{- if not .Values.serviceAccount.create }}{{ fail (printf "serviceAccount.create: with tenancy multi each part has an account of its own, which the chart makes; %s" $or) }}{{ end -}}
+{{- if not .Values.rbac.limitPodWrites }}{{ fail (printf "rbac.limitPodWrites: with tenancy multi a policy limits what the hook operator and the guard write to Pods; %s" $or) }}{{ end -}}
+{{- if has "*" (.Values.hooks.keys | default list) }}{{ fail "hooks.keys: with tenancy multi \"*\" would let every tenant have Usher write any label; list the keys, or domains such as example.com/" }}{{ end -}}
+{{- if has .Release.Namespace .Values.rbac.secretNamespaces }}{{ fail "rbac.secretNamespaces: with tenancy multi the Secrets of Registries are in a namespace of their own, apart from Usher's; leave the release's namespace out" }}{{ end -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* "true" if each part has a Deployment and an account of its own, else empty. */}}
+{{- define "usher.separate" -}}
+{{- if or .Values.separate (include "usher.multi" .) }}true{{ end -}}
+{{- end -}}
+
+{{/* The keys that hooks may have, as a list. */}}
+{{- define "usher.hookKeys" -}}
+{{- $unset := include "usher.multi" . | empty | ternary (list "*") (list) -}}
+{{- kindIs "invalid" .Values.hooks.keys | ternary $unset .Values.hooks.keys | toYaml -}}
+{{- end -}}
+
+{{/* The namespace that the chart makes for the Secrets of Registries, or empty. */}}
+{{- define "usher.registriesNamespace" -}}
+{{- if and .Values.halves.registration (include "usher.multi" .) (not .Values.rbac.secretNamespaces) }}{{ include "usher.name" . }}-registries{{ end -}}
+{{- end -}}
+
+{{/* The namespaces where the hook operator reads the Secrets of Registries, as a list. */}}
+{{- define "usher.secretNamespaces" -}}
+{{- $own := include "usher.registriesNamespace" . -}}
+{{- if $own }}{{ list $own | toYaml }}
+{{- else if include "usher.multi" . }}{{ .Values.rbac.secretNamespaces | toYaml }}
+{{- else }}{{ prepend .Values.rbac.secretNamespaces .Release.Namespace | uniq | toYaml }}
+{{- end -}}
+{{- end -}}
+
 {{/* What runs, as a list: cloneset, registration, guard. */}}
 {{- define "usher.halves" -}}
 {{- $halves := list -}}
@@ -39,7 +80,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $name := include "usher.name" . -}}
 {{- $halves := include "usher.halves" . | fromYamlArray -}}
 {{- $parts := list -}}
-{{- if .Values.separate -}}
+{{- if include "usher.separate" . -}}
 {{- range $halves }}{{ $parts = append $parts (dict "name" (printf "%s-%s" $name .) "component" . "lease" (printf "usher-%s.usher.dev" .) "halves" (list .)) }}{{ end -}}
 {{- else -}}
 {{- $parts = append $parts (dict "name" $name "component" "controller" "lease" "usher.usher.dev" "halves" $halves) -}}
@@ -74,7 +115,7 @@ true
 {{- $roles := $part.halves -}}
 {{- $xds := and (include "usher.xds" $root) (has "registration" $part.halves) -}}
 {{- if or $xds (and $root.Values.rbac.endpointSlices (has "registration" $part.halves)) }}{{ $roles = append $roles "endpointslices" }}{{ end -}}
-{{- if and $root.Values.hooks.keys (has "registration" $part.halves) }}{{ $roles = append $roles "hook-keys" }}{{ end -}}
+{{- if and (include "usher.hookKeys" $root | fromYamlArray) (has "registration" $part.halves) }}{{ $roles = append $roles "hook-keys" }}{{ end -}}
 {{- if or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize) }}{{ $roles = append $roles "access" }}{{ end -}}
 {{- toYaml $roles -}}
 {{- end -}}

@@ -22,6 +22,7 @@ func TestObjectsAreTaken(t *testing.T) {
 	s := begin(t, nil)
 	s.sh("kubectl apply --server-side -f dist/crds.yaml")
 	s.sh("kubectl create namespace usher-system && kubectl label namespace usher-system pod-security.kubernetes.io/enforce=restricted")
+	s.sh("kubectl create namespace usher-registries && kubectl create namespace credentials") // where golden files read Secrets
 	s.Await("the namespace's service account", func() bool {
 		_, err := s.try("kubectl -n usher-system get serviceaccount default")
 		return err == nil
