@@ -348,13 +348,7 @@ func (p *pass) noteSweeps(changes []plan.Changes) {
 			p.notes.left[c.Target] = len(c.Suspects) - len(c.Orphans)
 		}
 	}
-	left := map[string]int{}
-	for target, entries := range p.notes.left {
-		left[target.Registry] += entries
-	}
-	for name, entries := range left {
-		p.metrics.orphans.WithLabelValues(p.snapshot.Namespace, name).Set(float64(entries))
-	}
+	p.countOrphans()
 }
 
 const (

@@ -39,6 +39,8 @@ type attacked struct {
 	clock  *clocktesting.FakePassiveClock
 	store  *memory.Registry
 	events *events.FakeRecorder
+	// scraped has the metrics.
+	scraped *prometheus.Registry
 	// reads are the requests past the caches; refuses are Pods and Registrations whose writes are refused.
 	reads   []string
 	refuses map[string]error
@@ -54,6 +56,7 @@ func attack(t testing.TB, victim *corev1.Pod) *attacked {
 		checktest.NoError(t, add(scheme))
 	}
 	a := &attacked{TB: t, clock: clocktesting.NewFakePassiveClock(epoch), store: memory.New(), events: events.NewFakeRecorder(100),
+		scraped: prometheus.NewRegistry(),
 		refuses: map[string]error{}, patches: map[string]int{}}
 	object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "discovery", UID: "discovery", Finalizers: []string{usherv1alpha1.Finalizer}}}
 	object.Spec.Webhook = &usherv1alpha1.WebhookRegistry{}
@@ -78,7 +81,7 @@ func attack(t testing.TB, victim *corev1.Pod) *attacked {
 	}}}))
 	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&usherv1alpha1.Registry{}, &usherv1alpha1.Registration{}).WithObjects(objects...).Build()
 	r, err := New(a.writer(api), a.pastCaches(api), a.events, Options{
-		Registerer: prometheus.NewRegistry(), Clock: a.clock, Workers: 1,
+		Registerer: a.scraped, Clock: a.clock, Workers: 1,
 		Connect: func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
 			return a.store, nil
 		},

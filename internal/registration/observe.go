@@ -199,9 +199,9 @@ func (p *pass) selected(ctx context.Context) (func(*usherv1alpha1.LabelSelector)
 }
 
 // sweepDue sets which targets are swept now, and returns when the next one is due.
-func (p *pass) sweepDue(now time.Time) time.Time {
+func (p *pass) sweepDue(targets []plan.Target, now time.Time) time.Time {
 	var next time.Time
-	for _, target := range plan.Targets(p.snapshot) {
+	for _, target := range targets {
 		object := p.objects[target.Registry]
 		if object == nil {
 			continue

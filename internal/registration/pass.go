@@ -119,9 +119,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	defer p.forgetNamespace() // after all else
 	defer p.keep()
 	p.snapshot.Now = r.clock.Now()
-	sweep := p.sweepDue(p.snapshot.Now)
+	targets := plan.Targets(p.snapshot)
+	p.forget(targets)
+	sweep := p.sweepDue(targets, p.snapshot.Now)
 	p.list(ctx, timed(p, func() []plan.Target { return plan.Needs(p.snapshot) }))
 	decided, err := p.execute(ctx, p.decide())
 	if err != nil {
