@@ -27,7 +27,8 @@ func TestRenewal(t *testing.T) {
 }
 
 // TestFlags: flags that do not fit together, or have no meaning, are refused by name. Those
-// of the xDS server are accepted together or not at all.
+// of the xDS server are accepted together or not at all. What makes the guard's certificate listens to
+// nothing.
 func TestFlags(t *testing.T) {
 	for flags, says := range map[string]string{
 		"":                                     "",
@@ -36,19 +37,26 @@ func TestFlags(t *testing.T) {
 		"--xds-insecure --xds-bind-address=:0 --controllers=registration": "",
 		"--xds-insecure --xds-bind-address=:0 --controllers=cloneset":     "--controllers",
 		"--xds-bind-address=0 --controllers=cloneset":                     "",
-		"--lease-duration=2s":     "",
-		"--lease-duration=1s":     "at least 2s",
-		"--lease-duration=2500ms": "whole seconds",
-		"--registry-workers=0":    "--registry-workers must be at least 1",
-		"--hook-keys=":            "",
-		"--hook-keys=*":           "",
-		"--hook-keys=zone,example.com/,example.com/drained":                                        "",
-		"--hook-keys=*.example.com/":                                                               `"*.example.com/" is neither the key`,
-		"--leave-nodes=tainted":                                                                    "",
-		"--leave-nodes=drained":                                                                    `"drained" is none of [cordoned tainted never]`,
-		"--xds-tls-cert=a --xds-tls-key=b":                                                         "need --xds-bind-address",
-		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b":                                   "",
-		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b --xds-authorize":                   "--xds-client-ca",
+		"--controllers=guards":                                                               `"guards" is none of cloneset, registration, guard, certificate`,
+		"--controllers=certificate --guard-service=a/b":                                      "",
+		"--controllers=certificate":                                                          "--guard-service",
+		"--controllers=guard,certificate --guard-service=a/b":                                "certificate runs alone",
+		"--controllers=certificate --guard-service=a/b --metrics-bind-address=:0":            "--metrics-bind-address: certificate listens to nothing",
+		"--controllers=certificate --guard-service=a/b --health-probe-bind-address=:0":       "--health-probe-bind-address: certificate listens to nothing",
+		"--controllers=certificate --guard-service=a/b --xds-insecure --xds-bind-address=:0": "--controllers",
+		"--lease-duration=2s":                                                                "",
+		"--lease-duration=1s":                                                                "at least 2s",
+		"--lease-duration=2500ms":                                                            "whole seconds",
+		"--registry-workers=0":                                                               "--registry-workers must be at least 1",
+		"--hook-keys=":                                                                       "",
+		"--hook-keys=*":                                                                      "",
+		"--hook-keys=zone,example.com/,example.com/drained":                                  "",
+		"--hook-keys=*.example.com/":                                                         `"*.example.com/" is neither the key`,
+		"--leave-nodes=tainted":                                                              "",
+		"--leave-nodes=drained":                                                              `"drained" is none of [cordoned tainted never]`,
+		"--xds-tls-cert=a --xds-tls-key=b":                                                   "need --xds-bind-address",
+		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b":                             "",
+		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b --xds-authorize":             "--xds-client-ca",
 		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b --xds-client-ca=c --xds-authorize": "",
 	} {
 		_, err := parse(strings.Fields(flags))

@@ -23,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -40,14 +39,16 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/guard"
+	"github.com/usher-dev/usher/internal/guard/endpoint"
+	"github.com/usher-dev/usher/internal/guard/keeper"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/registration"
 	registrationplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
-// The values of --controllers: the two halves, and the guard.
-const halfCloneSet, halfRegistration, partGuard = "cloneset", "registration", "guard"
+// The values of --controllers: the two halves, the guard, and what makes its certificate.
+const halfCloneSet, halfRegistration, partGuard, partCertificate = "cloneset", "registration", "guard", "certificate"
 
 // settings are the flags.
 type settings struct {
@@ -71,7 +72,7 @@ func parse(args []string) (*settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("usher", flag.ContinueOnError)
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the Pod's service account, then $KUBECONFIG")
-	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "what to run: cloneset, registration, guard, separated by commas")
+	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "what to run: cloneset, registration, guard, separated by commas; or certificate alone, which makes the guard's certificate and path, and listens to nothing")
 	flags.BoolVar(&s.options.LeaderElection, "leader-elect", false, "run only while holding the leader's lease; needed with more than one replica")
 	flags.StringVar(&s.options.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of that lease; default: the Pod's own")
 	flags.StringVar(&s.options.LeaderElectionID, "leader-election-id", "usher.usher.dev", "`name` of that lease; halves that run apart need one each")
@@ -88,7 +89,6 @@ func parse(args []string) (*settings, error) {
 	flags.BoolVar(&s.xdsAuthorize, "xds-authorize", false, "serve xDS clients only services of namespaces where the user of their certificate may get endpointslices.discovery.k8s.io")
 	flags.StringVar(&s.guardService, "guard-service", "", "`NAMESPACE/NAME` of the Service of the guard; its Secret and its ValidatingWebhookConfiguration have that name too")
 	flags.IntVar(&s.guard.Port, "guard-port", 9443, "`port` that the guard serves on")
-	flags.BoolVar(&s.guard.ExternalCertificate, "guard-external-certificate", false, "the guard's Secret and caBundle are somebody else's work, such as cert-manager's")
 	flags.Func("guard-cloneset-users", "`users` that CloneSet controllers act as besides this process, separated by commas", func(text string) error {
 		s.guard.CloneSetUsers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 		return nil
@@ -129,12 +129,13 @@ func (s *settings) hookKeys(text string) error {
 
 // check refuses flags that do not fit together.
 func (s *settings) check() error {
+	parts := []string{halfCloneSet, halfRegistration, partGuard, partCertificate}
 	for _, part := range strings.Split(s.controllers, ",") {
-		if part != halfCloneSet && part != halfRegistration && part != partGuard {
-			return fmt.Errorf("--controllers: %q is none of %s, %s, %s", part, halfCloneSet, halfRegistration, partGuard)
+		if !slices.Contains(parts, part) {
+			return fmt.Errorf("--controllers: %q is none of %s", part, strings.Join(parts, ", "))
 		}
 	}
-	if err := s.checkXDS(); err != nil {
+	if err := errors.Join(s.checkXDS(), s.checkCertificate()); err != nil {
 		return err
 	}
 	switch nodes := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}; {
@@ -150,15 +151,30 @@ func (s *settings) check() error {
 	return s.checkGuard()
 }
 
+// checkCertificate refuses to give a process that listens on a port the right to say whom API servers call.
+func (s *settings) checkCertificate() error {
+	switch {
+	case !s.runs(partCertificate):
+		return nil
+	case s.controllers != partCertificate:
+		return fmt.Errorf("--controllers: %s runs alone, with a service account of its own", partCertificate)
+	case serves(s.options.Metrics.BindAddress):
+		return fmt.Errorf("--metrics-bind-address: %s listens to nothing; leave it out", partCertificate)
+	case serves(s.options.HealthProbeBindAddress):
+		return fmt.Errorf("--health-probe-bind-address: %s listens to nothing; leave it out", partCertificate)
+	}
+	return nil
+}
+
 // checkGuard reads the name of the guard's Service.
 func (s *settings) checkGuard() error {
 	namespace, name, _ := strings.Cut(s.guardService, "/")
-	s.guard.Service = types.NamespacedName{Namespace: namespace, Name: name}
-	switch runs := s.runs(partGuard); {
+	s.guard.Service = endpoint.Service{Namespace: namespace, Name: name}
+	switch runs := s.runs(partGuard) || s.runs(partCertificate); {
 	case !runs && s.guardService != "":
-		return errors.New("--guard-service needs guard among --controllers")
+		return errors.New("--guard-service needs guard among --controllers, or certificate")
 	case runs && (namespace == "" || name == ""):
-		return fmt.Errorf("--guard-service: %q is not NAMESPACE/NAME; the guard needs it", s.guardService)
+		return fmt.Errorf("--guard-service: %q is not NAMESPACE/NAME; the guard and its certificate need it", s.guardService)
 	}
 	return nil
 }
@@ -167,9 +183,9 @@ func (s *settings) checkGuard() error {
 func (s *settings) checkXDS() error {
 	secured := s.xds.TLS != (xds.TLSFiles{})
 	switch {
-	case !s.servesXDS() && (secured || s.xdsAuthorize):
+	case !serves(s.xds.Address) && (secured || s.xdsAuthorize):
 		return errors.New("--xds-tls-cert, --xds-tls-key, --xds-client-ca and --xds-authorize need --xds-bind-address")
-	case !s.servesXDS():
+	case !serves(s.xds.Address):
 		return nil
 	case !s.runs(halfRegistration):
 		return fmt.Errorf("--xds-bind-address needs %s among --controllers", halfRegistration)
@@ -185,7 +201,8 @@ func (s *settings) runs(half string) bool {
 	return slices.Contains(strings.Split(s.controllers, ","), half)
 }
 
-func (s *settings) servesXDS() bool { return s.xds.Address != "" && s.xds.Address != "0" }
+// serves reports whether anything listens at an address of a flag.
+func serves(address string) bool { return address != "" && address != "0" }
 
 // keepBelow leaves an eighth of a memory limit to what the runtime does not count: the program's own
 // pages, and garbage that comes faster than it goes.
@@ -256,6 +273,9 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 	if s.runs(partGuard) {
 		return guard.Setup(ctx, mgr, s.guard)
 	}
+	if s.runs(partCertificate) {
+		return keeper.Setup(mgr, s.guard.Service)
+	}
 	return nil
 }
 
@@ -268,7 +288,7 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 		}
 		s.xds.MayRead = reviewer.MayReadServices
 	}
-	if s.servesXDS() {
+	if serves(s.xds.Address) {
 		served, err := xds.Setup(ctx, mgr, s.xds)
 		if err != nil {
 			return err

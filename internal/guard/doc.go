@@ -19,5 +19,7 @@
 //   - decide.go: what to answer, a pure function of the request and the Pod;
 //   - handler.go: the webhook: reads the Pod, writes the request for a drain;
 //   - door.go: who may ask, at a path that only API servers know, and how many at a time;
-//   - certificate.go: makes the path and the certificate that the webhook serves, and renews that.
+//   - certificate.go: the path and the certificate that the webhook serves, which package keeper makes
+//     in another process;
+//   - endpoint: what both know of how API servers call the guard.
 package guard

@@ -4,27 +4,13 @@ package guard
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/hex"
-	"errors"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-)
-
-// An API server shows a webhook no credentials, unless its admin has configured some. So the guard
-// is served at a path of 32 random bytes, which only its webhook configuration has: API servers read
-// that, and hardly anybody else may.
-
-const (
-	pathPrefix = "/guard/"
-	pathBytes  = 32
 )
 
 const (
@@ -38,38 +24,6 @@ const (
 	// maxAnswer is how long an answer may take: no API server waits longer.
 	maxAnswer = 30 * time.Second
 )
-
-// newPath makes a path that nobody can guess.
-func newPath() string {
-	secret := make([]byte, pathBytes)
-	_, _ = rand.Read(secret) // It never fails.
-	return pathPrefix + hex.EncodeToString(secret)
-}
-
-// pathOf is the path at which a configuration has API servers call the guard. It is empty if one of
-// the webhooks has none that newPath could have made, or another one than the first.
-func pathOf(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) (path string) {
-	for _, webhook := range configuration.Webhooks {
-		service := webhook.ClientConfig.Service
-		if service == nil || service.Path == nil || path != "" && *service.Path != path {
-			return ""
-		}
-		path = *service.Path
-	}
-	secret, found := strings.CutPrefix(path, pathPrefix)
-	if bytes, err := hex.DecodeString(secret); !found || err != nil || len(bytes) != pathBytes {
-		return ""
-	}
-	return path
-}
-
-// ready is a check of /readyz.
-func (k *keeper) ready(*http.Request) error {
-	if k.path.Load() == nil {
-		return errors.New("the guard does not know yet at which path API servers call it")
-	}
-	return nil
-}
 
 // door lets in whoever knows the path, as many at a time as there is room for. Of others it reads
 // nothing but the request's header.

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/guard/endpoint"
 )
 
 // unread is a body that nobody may read.
@@ -25,7 +26,7 @@ func (u unread) Read([]byte) (int, error) {
 // TestStrangersAreRefused: who does not know the path is answered before the guard reads a body, asks
 // the API server or looks at the review. So is a review that is too long, or of unknown length.
 func TestStrangersAreRefused(t *testing.T) {
-	secret := newPath()
+	secret := endpoint.NewPath()
 	var path atomic.Pointer[string]
 	d := newDoor(&path, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the guard is asked") }))
 	ask := func(path string, length int64) int {
@@ -39,7 +40,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	checktest.Same(t, "before there is a path", http.StatusNotFound, ask("/", 10))
 	path.Store(&secret)
 	for _, guess := range []string{
-		"/", "/guard", "/guard/", newPath(), secret[:len(secret)-1], secret + "0", strings.ToUpper(secret), "/x/.." + secret,
+		"/", "/guard", "/guard/", endpoint.NewPath(), secret[:len(secret)-1], secret + "0", strings.ToUpper(secret), "/x/.." + secret,
 	} {
 		checktest.Same(t, "path "+guess, http.StatusNotFound, ask(guess, 10))
 	}
@@ -50,7 +51,7 @@ func TestStrangersAreRefused(t *testing.T) {
 // TestReviewsHaveRoom: what reviews take at a time is bounded; others wait until there is room, or
 // their caller goes.
 func TestReviewsHaveRoom(t *testing.T) {
-	secret := newPath()
+	secret := endpoint.NewPath()
 	var path atomic.Pointer[string]
 	path.Store(&secret)
 	asked := 0

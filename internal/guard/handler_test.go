@@ -4,30 +4,22 @@ package guard
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/cert"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -146,99 +138,6 @@ func TestEvictDrained(t *testing.T) {
 	}
 }
 
-// TestKeeper follows the certificate through its life: made, kept, renewed in its last
-// third, replaced for another host. At each moment API servers trust what replicas serve,
-// and after a renewal also the previous certificate, until that expires.
-func TestKeeper(t *testing.T) {
-	name := types.NamespacedName{Namespace: "usher-system", Name: "usher-guard"}
-	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name.Name},
-			Webhooks: []admissionregistrationv1.ValidatingWebhook{chartWebhook("delete"), chartWebhook("evict")}},
-	).Build()
-	clock := clocktesting.NewFakePassiveClock(time.Now())
-	k := &keeper{Options: Options{Service: name}, client: api, reader: api, clock: clock, host: "usher-guard.usher-system.svc"}
-	config := &tls.Config{MinVersion: tls.VersionTLS13}
-	k.serve(config)
-	if _, err := config.GetCertificate(nil); err == nil {
-		t.Error("a certificate is served before there is one")
-	}
-	if k.ready(nil) == nil {
-		t.Error("a replica is ready before it knows the path")
-	}
-	var chains [][]byte
-	var paths []string
-	// pass reconciles, and then once more for the changed Secret, as if that were somebody
-	// else's. It returns the number of CAs that API servers trust.
-	pass := func() int {
-		t.Helper()
-		k.ExternalCertificate = false
-		_, made := k.Reconcile(t.Context(), ctrl.Request{})
-		k.ExternalCertificate = true
-		_, seen := k.Reconcile(t.Context(), ctrl.Request{})
-		var secret corev1.Secret
-		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
-		read := errors.Join(api.Get(t.Context(), name, &secret), api.Get(t.Context(), client.ObjectKey{Name: name.Name}, &configuration))
-		found, served := config.GetCertificate(nil)
-		checktest.NoError(t, errors.Join(made, seen, read, served))
-		chains, paths = append(chains, secret.Data[corev1.TLSCertKey]), append(paths, pathOf(&configuration))
-		checktest.Same(t, "the path that is served", paths[0], *k.path.Load())
-		return trusted(t, &configuration, found.Leaf, k.host)
-	}
-	same := func() bool { return slices.Equal(chains[len(chains)-1], chains[len(chains)-2]) }
-	checktest.Same(t, "CAs", 1, pass())
-	clock.SetTime(clock.Now().Add(lifetime - renewal - 2*time.Hour))
-	if n := pass(); n != 1 || !same() {
-		t.Errorf("two thirds through its life there are %d CAs, the same certificate: %t", n, same())
-	}
-	clock.SetTime(clock.Now().Add(2 * time.Hour))
-	if n := pass(); n != 2 || same() {
-		t.Errorf("in its last third there are %d CAs, the same certificate: %t", n, same())
-	}
-	k.host = "other.usher-system.svc"
-	if n := pass(); n != 3 || same() {
-		t.Errorf("with another host there are %d CAs, the same certificate: %t", n, same())
-	}
-	if paths[0] == "" || slices.ContainsFunc(paths, func(path string) bool { return path != paths[0] }) {
-		t.Errorf("the path changes with the certificate: %q", paths)
-	}
-}
-
-// chartWebhook is one as the chart makes it.
-func chartWebhook(name string) admissionregistrationv1.ValidatingWebhook {
-	return admissionregistrationv1.ValidatingWebhook{Name: name, ClientConfig: admissionregistrationv1.WebhookClientConfig{
-		Service: &admissionregistrationv1.ServiceReference{Namespace: "usher-system", Name: "usher-guard"}}}
-}
-
-// TestPathIsMadeAgain: a path that anybody could know is replaced, in all webhooks, also where the
-// certificate is somebody else's work. The previous path is not served any more.
-func TestPathIsMadeAgain(t *testing.T) {
-	first := newPath()
-	for _, paths := range [][2]string{
-		{"", ""}, {"/guard", "/guard"}, {"/guard/zz", "/guard/zz"},
-		{first, ""}, {first, newPath()}, {first + "00", first + "00"}, {strings.ToUpper(first), strings.ToUpper(first)},
-	} {
-		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
-			ObjectMeta: metav1.ObjectMeta{Name: "usher-guard"},
-			Webhooks:   []admissionregistrationv1.ValidatingWebhook{chartWebhook("delete"), chartWebhook("evict")},
-		}
-		for i := range paths {
-			configuration.Webhooks[i].ClientConfig.Service.Path = &paths[i]
-		}
-		name := types.NamespacedName{Namespace: "usher-system", Name: "usher-guard"}
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-		api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(secret, configuration).Build()
-		k := &keeper{Options: Options{Service: name, ExternalCertificate: true}, client: api, reader: api}
-		k.path.Store(&first)
-		_, err := k.Reconcile(t.Context(), ctrl.Request{})
-		checktest.NoError(t, errors.Join(err, api.Get(t.Context(), client.ObjectKeyFromObject(configuration), configuration)))
-		d := newDoor(&k.path, nil)
-		if now := pathOf(configuration); now == "" || now == paths[0] || !d.opens(now) || d.opens(first) {
-			t.Errorf("%q becomes %q, and the guard is served there: %t", paths, now, d.opens(now))
-		}
-	}
-}
-
 func ownedBy(t *testing.T, kind string) func(*corev1.Pod) {
 	t.Helper()
 	return func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "owner "+kind)) }
@@ -283,21 +182,4 @@ func TestForgedReviews(t *testing.T) {
 			}
 		})
 	}
-}
-
-// trusted checks that API servers trust the certificate, and returns how many CAs they do.
-func trusted(t *testing.T, configuration *admissionregistrationv1.ValidatingWebhookConfiguration, served *x509.Certificate, host string) (n int) {
-	t.Helper()
-	for _, w := range configuration.Webhooks {
-		cas := checktest.Must(cert.ParseCertsPEM(w.ClientConfig.CABundle))(t)
-		pool := x509.NewCertPool()
-		for _, ca := range cas {
-			pool.AddCert(ca)
-		}
-		if _, err := served.Verify(x509.VerifyOptions{Roots: pool, DNSName: host}); err != nil {
-			t.Errorf("%s: API servers do not trust what is served: %v", w.Name, err)
-		}
-		n = len(cas)
-	}
-	return n
 }

@@ -110,18 +110,24 @@ func ReadObjects(name string) (objects []*unstructured.Unstructured, err error) 
 	}
 }
 
-// GuardName is the name of the guard's webhook configuration, Service and Secret.
-const GuardName = "usher-guard"
-
 const (
+	// GuardName is the name of the guard's webhook configuration, Service and Secret.
+	GuardName = "usher-guard"
+	// CertificateUser is the user that makes the guard's certificate.
+	CertificateUser = "usher-certificate"
+
 	guardNamespace = "usher-system"
+	guardService   = "--guard-service=" + guardNamespace + "/" + GuardName
 	loopback       = "127.0.0.1"
 	// trustTime bounds the wait for the guard's certificate.
 	trustTime = 2 * time.Minute
 )
 
+// CertificateArgs are the arguments with which Usher makes the guard's certificate.
+func CertificateArgs() []string { return []string{"--controllers=certificate", guardService} }
+
 // InstallGuard creates what the chart of the checkout at root makes for the guard, with its
-// rights for a user. API servers call the guard at a port of this machine: here no Service
+// rights for a user, and for CertificateUser those to make its certificate. API servers call the guard at a port of this machine: here no Service
 // leads to Pods. It returns the arguments with which Usher serves the guard there.
 func InstallGuard(ctx context.Context, c client.Client, root, user string, port int) (args []string, err error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guardNamespace}}
@@ -133,7 +139,13 @@ func InstallGuard(ctx context.Context, c client.Client, root, user string, port 
 		return nil, err
 	}
 	for _, object := range objects {
-		if !strings.HasPrefix(object.GetName(), GuardName) || !placeGuard(object, user, port) {
+		holder := user
+		if strings.HasPrefix(object.GetName(), CertificateUser) {
+			holder = CertificateUser
+		} else if !strings.HasPrefix(object.GetName(), GuardName) {
+			continue
+		}
+		if !placeGuard(object, holder, port) {
 			continue
 		}
 		if err := apply(ctx, c, object); err != nil {
@@ -142,7 +154,7 @@ func InstallGuard(ctx context.Context, c client.Client, root, user string, port 
 	}
 	return []string{
 		"--controllers=cloneset,registration,guard",
-		"--guard-service=" + guardNamespace + "/" + GuardName, fmt.Sprintf("--guard-port=%d", port),
+		guardService, fmt.Sprintf("--guard-port=%d", port),
 	}, nil
 }
 
@@ -166,8 +178,8 @@ func placeGuard(object *unstructured.Unstructured, user string, port int) bool {
 	return true
 }
 
-// AwaitGuard waits until API servers trust the guard and know its path, which Usher sees to when it starts, and returns
-// its configuration.
+// AwaitGuard waits until API servers trust the guard and know its path, which CertificateUser sees to, and
+// returns its configuration.
 func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, trustTime, true, func(ctx context.Context) (bool, error) {

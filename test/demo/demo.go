@@ -168,7 +168,7 @@ func (d *demonstration) startUsher(ctx context.Context, s *stage.Stage) error {
 	if err := s.Kube.Patch(ctx, webhook, client.RawPatch(types.JSONPatchType, []byte(onlyDeployments))); err != nil {
 		return fmt.Errorf("keep the guard to Deployments: %w", err)
 	}
-	if err := s.StartUsher(d.usherArgs...); err != nil {
+	if err := errors.Join(s.StartCertificate(), s.StartUsher(d.usherArgs...)); err != nil {
 		return err
 	}
 	_, err = checkout.AwaitGuard(ctx, s.Kube)

@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// usherNamespace and the names below are those of dist/install.yaml.
+	// usherNamespace and the names below are those of dist/install.yaml. What makes the guard's
+	// certificate runs in another Deployment, and goes on when stories stop Usher.
 	usherNamespace  = "usher-system"
 	usherDeployment = "usher"
 	usherLease      = "usher.usher.dev"
@@ -44,6 +45,9 @@ const (
 	stranger        = "usher-e2e"
 	strangerSeconds = 3600
 )
+
+// usherPods selects the replicas of Usher.
+var usherPods = client.MatchingLabels{"app.kubernetes.io/name": "usher"}
 
 // installUsher installs Usher as users do, with the commands of docs/install.md: first
 // with Helm, to see that it comes up and can be removed, and then without Helm for the
@@ -145,12 +149,15 @@ func (s *session) usherWrong(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// usherProcesses are the process ids of Usher on the node.
+// usherProcesses are the process ids of Usher's replicas on the node.
 func usherProcesses() (found []int, err error) {
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
 	for _, link := range links {
+		process := filepath.Dir(link)
 		program, gone := os.Readlink(link)
-		if pid, failed := strconv.Atoi(filepath.Base(filepath.Dir(link))); gone == nil && failed == nil && program == usherProgram {
+		args, unread := os.ReadFile(filepath.Join(process, "cmdline"))
+		pid, failed := strconv.Atoi(filepath.Base(process))
+		if errors.Join(gone, unread, failed) == nil && program == usherProgram && !strings.Contains(string(args), "--controllers=certificate") {
 			found = append(found, pid)
 		}
 	}
@@ -178,7 +185,7 @@ func (s *Scene) stopUsher() {
 	s.check(s.session.scaleUsher(s.ctx, 0))
 	s.await("the end of Usher", func(State) string {
 		pods := &corev1.PodList{}
-		s.check(s.session.Kube.List(s.ctx, pods, client.InNamespace(usherNamespace)))
+		s.check(s.session.Kube.List(s.ctx, pods, client.InNamespace(usherNamespace), usherPods))
 		if len(pods.Items) > 0 {
 			return fmt.Sprintf("%d Pods are there", len(pods.Items))
 		}
@@ -246,6 +253,6 @@ func (s *session) writeLease(ctx context.Context, holder string, seconds int, si
 // usherRestarts counts the restarts of all of Usher's replicas.
 func (s *Scene) usherRestarts() int {
 	pods := &corev1.PodList{}
-	s.check(s.session.Kube.List(s.ctx, pods, client.InNamespace(usherNamespace)))
+	s.check(s.session.Kube.List(s.ctx, pods, client.InNamespace(usherNamespace), usherPods))
 	return restarts(pods.Items)
 }

@@ -216,8 +216,11 @@ func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []stri
 		return nil, err
 	}
 	args, err = checkout.InstallGuard(ctx, s.Kube, s.Root, stage.UsherUser, int(netip.MustParseAddrPort(link.Address()).Port()))
-	if err != nil || !s.options.Bare {
-		return args, err
+	if err != nil {
+		return nil, err
+	}
+	if !s.options.Bare {
+		return args, s.StartCertificate()
 	}
 	return nil, checkout.RemoveGuard(ctx, s.Kube)
 }

@@ -213,6 +213,23 @@ func (s *Stage) StartUsher(args ...string) error {
 	return err
 }
 
+// StartCertificate starts what makes the guard's certificate. Its unexpected end ends the run.
+func (s *Stage) StartCertificate() error {
+	kubeconfig, err := s.Cluster.UserKubeconfig(checkout.CertificateUser)
+	if err != nil {
+		return err
+	}
+	p, err := process.Start(process.Spec{
+		Name: "certificate", Path: s.Path("bin", "usher"), Log: s.Path("logs", "certificate.log"),
+		Args: append([]string{"--kubeconfig", kubeconfig}, checkout.CertificateArgs()...), Failed: s.fail,
+	})
+	if err != nil {
+		return err
+	}
+	s.AtEnd(func(ctx context.Context) error { return p.Stop(ctx, stopGrace) })
+	return nil
+}
+
 // UsherLog is the path of Usher's log.
 func (s *Stage) UsherLog() string { return s.Path("logs", "usher.log") }
 

@@ -17,6 +17,17 @@ app.kubernetes.io/name: usher
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/*
+Labels of a part's Pods: (list $ $part). Services and the NetworkPolicy of those that listen find no Pod of
+the part certificate, which has a name of its own.
+*/}}
+{{- define "usher.podSelector" -}}
+{{- $root := index . 0 -}}{{- $part := index . 1 -}}
+app.kubernetes.io/name: {{ eq $part.component "certificate" | ternary "usher-certificate" "usher" }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ $part.component }}
+{{- end -}}
+
 {{- define "usher.labels" -}}
 {{ include "usher.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -75,7 +86,10 @@ true
 {{- toYaml $halves -}}
 {{- end -}}
 
-{{/* The processes: one for all halves, or one for each. */}}
+{{/*
+The processes: one for all halves, or one for each. What makes the guard's certificate is always apart: it
+may say whom API servers call, so it listens to nothing. It has no lease: two at a time do no harm.
+*/}}
 {{- define "usher.parts" -}}
 {{- $name := include "usher.name" . -}}
 {{- $halves := include "usher.halves" . | fromYamlArray -}}
@@ -85,12 +99,37 @@ true
 {{- else -}}
 {{- $parts = append $parts (dict "name" $name "component" "controller" "lease" "usher.usher.dev" "halves" $halves) -}}
 {{- end -}}
+{{- if include "usher.certificate" . }}{{ $parts = append $parts (dict "name" (printf "%s-certificate" $name) "component" "certificate" "halves" (list "certificate")) }}{{ end -}}
 {{- toYaml $parts -}}
 {{- end -}}
 
 {{/* "true" if the guard runs, else empty: the hook operator does what it asks for. */}}
 {{- define "usher.guard" -}}
 {{- if and .Values.guard.enabled .Values.halves.registration }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if Usher makes the guard's certificate, else empty: the guard does not run, or cert-manager makes it. */}}
+{{- define "usher.certificate" -}}
+{{- if and (include "usher.guard" .) (not .Values.guard.certManagerIssuer) }}true{{ end -}}
+{{- end -}}
+
+{{/*
+The path at which API servers call the guard, if the chart makes it: guard.path or, with cert-manager, the
+path that the webhook configuration has, or a new one. Where there is no cluster to look into, each
+rendering would have another one.
+*/}}
+{{- define "usher.guardPath" -}}
+{{- $name := printf "%s-guard" (include "usher.name" .) -}}
+{{- if .Values.guard.path -}}
+/guard/{{ .Values.guard.path }}
+{{- else if .Values.guard.certManagerIssuer -}}
+{{- if not (lookup "v1" "Namespace" "" "kube-system") }}{{ fail "guard.path: with guard.certManagerIssuer and without a cluster to look into, as in helm template and Argo CD, set it to what openssl rand -hex 32 prints, once: otherwise each rendering would have another path" }}{{ end -}}
+{{- $path := "" -}}
+{{- range (lookup "admissionregistration.k8s.io/v1" "ValidatingWebhookConfiguration" "" $name).webhooks -}}
+{{- $path = dig "clientConfig" "service" "path" "" . -}}
+{{- end -}}
+{{- if regexMatch "^/guard/[0-9a-f]{64}$" $path }}{{ $path }}{{ else }}/guard/{{ randBytes 32 | b64dec | printf "%x" }}{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* "true" if xDS is served, else empty. */}}
@@ -102,6 +141,32 @@ true
 {{- if and .Values.xds.authorize (not .Values.xds.clientCA) }}{{ fail "xds.authorize: users are those that clients' certificates name; set xds.clientCA too" }}{{ end -}}
 true
 {{- end -}}
+{{- end -}}
+
+{{/* Egress rules to peers of networkPolicy.to, to DNS, and those of networkPolicy.egress: (list $ peers). */}}
+{{- define "usher.egress" -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.networkPolicy.to.apiServer -}}
+# Names are asked for before anything else.
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+{{- end }}
+{{- range index . 1 }}
+- ports:
+    {{- range .ports }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+  to:
+    {{- if .cidr }}
+    - ipBlock: {cidr: {{ .cidr }}}
+    {{- else }}
+    - {{ omit . "ports" | toYaml | nindent 6 | trim }}
+    {{- end }}
+{{- end }}
+{{- with $root.Values.networkPolicy.egress }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* "true" if metrics are for those who may read them, else empty. */}}
@@ -116,16 +181,21 @@ true
 {{- $xds := and (include "usher.xds" $root) (has "registration" $part.halves) -}}
 {{- if or $xds (and $root.Values.rbac.endpointSlices (has "registration" $part.halves)) }}{{ $roles = append $roles "endpointslices" }}{{ end -}}
 {{- if and (include "usher.hookKeys" $root | fromYamlArray) (has "registration" $part.halves) }}{{ $roles = append $roles "hook-keys" }}{{ end -}}
-{{- if or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize) }}{{ $roles = append $roles "access" }}{{ end -}}
+{{- if and (ne $part.component "certificate") (or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize)) }}{{ $roles = append $roles "access" }}{{ end -}}
 {{- toYaml $roles -}}
 {{- end -}}
 
 {{/* The service account of a part: (list $ $part). */}}
 {{- define "usher.account" -}}
 {{- $root := index . 0 -}}{{- $part := index . 1 -}}
-{{- if $root.Values.serviceAccount.create -}}
-{{- if $root.Values.serviceAccount.name }}{{ fail "serviceAccount.name is for an account that exists: set serviceAccount.create to false with it" }}{{ end -}}
+{{- $given := $root.Values.serviceAccount -}}
+{{- if $given.create -}}
+{{- if or $given.name $given.certificateName }}{{ fail "serviceAccount.name and certificateName are for accounts that exist: set serviceAccount.create to false with them" }}{{ end -}}
 {{- $part.name -}}
+{{- else if eq $part.component "certificate" -}}
+{{- $name := required "serviceAccount.certificateName: name the account that makes the guard's certificate, or set serviceAccount.create to true" $given.certificateName -}}
+{{- if eq $name $given.name }}{{ fail "serviceAccount.certificateName: name another account than serviceAccount.name, since this one may say whom API servers call" }}{{ end -}}
+{{- $name -}}
 {{- else -}}
 {{- required "serviceAccount.name: name the account to use, or set serviceAccount.create to true" $root.Values.serviceAccount.name -}}
 {{- end -}}

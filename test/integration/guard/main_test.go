@@ -26,6 +26,8 @@ import (
 
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/guard"
+	"github.com/usher-dev/usher/internal/guard/endpoint"
+	"github.com/usher-dev/usher/internal/guard/keeper"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/node"
@@ -47,7 +49,7 @@ var (
 )
 
 // service names the guard's Service, Secret and configuration.
-var service = types.NamespacedName{Namespace: "usher-system", Name: checkout.GuardName}
+var service = endpoint.Service{Namespace: "usher-system", Name: checkout.GuardName}
 
 func TestMain(m *testing.M) { scene.Main(m, setUp) }
 
@@ -115,8 +117,9 @@ func installPolicy(ctx context.Context) error {
 	return nil
 }
 
-// startUsher runs both halves in a leader that knows nothing of the guard, and the guard in
-// a replica that does not lead. It waits until API servers can call that.
+// startUsher runs both halves in a leader that knows nothing of the guard, the guard in a replica that
+// does not lead, and what makes its certificate, with the rights for that alone. It waits until API
+// servers can call the guard.
 func startUsher(ctx context.Context, port int) error {
 	options := ctrl.Options{LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace}
 	var leads <-chan struct{}
@@ -134,6 +137,9 @@ func startUsher(ctx context.Context, port int) error {
 		return err
 	case <-leads:
 	}
+	if err := startCertificate(ctx); err != nil {
+		return err
+	}
 	_, err = plane.Manage(ctx, plane.RESTConfig(), options, func(ctx context.Context, mgr ctrl.Manager) error {
 		return guard.Setup(ctx, mgr, guard.Options{Service: service, Port: port})
 	})
@@ -148,4 +154,12 @@ func startUsher(ctx context.Context, port int) error {
 		}
 		return true, conn.Close()
 	})
+}
+
+// startCertificate runs what makes the guard's certificate.
+func startCertificate(ctx context.Context) error {
+	config := plane.RESTConfig()
+	config.Impersonate.UserName = checkout.CertificateUser
+	_, err := plane.Manage(ctx, config, ctrl.Options{}, func(_ context.Context, mgr ctrl.Manager) error { return keeper.Setup(mgr, service) })
+	return err
 }

@@ -65,6 +65,7 @@ type story struct {
 	// usher is the one that was started last, said what the last command printed, and noted
 	// the Pods that there were.
 	usher       *usher
+	certificate *usher // what makes the guard's certificate; nil while it does not run
 	etcd        *cluster.Etcd
 	kruise      *manager
 	said, noted string

@@ -48,17 +48,24 @@ var words = map[string]func(s *story, rest string){
 		args := strings.Fields(rest)
 		s.usher = s.run(args[0], args[1:]...)
 	},
+	"start": func(s *story, rest string) {
+		args := strings.Fields(rest)
+		s.usher = s.start(args[0], args[1:]...)
+	},
+	"ready": (*story).ready,
 	"address": func(s *story, name string) {
 		s.Call(name, fmt.Sprintf("127.0.0.1:%d", checktest.Must(servers.FreePorts(s.Context(), 1))(s)[0]))
 	},
-	"may":        func(s *story, what string) { s.may(what, "yes") },
-	"may not":    func(s *story, what string) { s.may(what, "no") },
-	"patch":      (*story).patch,
-	"scrapes":    (*story).scrapes,
-	"stop":       func(s *story, _ string) { s.usher.stop() },
-	"etcd":       func(s *story, _ string) { s.startEtcd() },
-	"entries":    func(s *story, n string) { checktest.Same(s, "entries in etcd", n, s.entries()) },
-	"in service": func(s *story, n string) { s.Await(n+" entries in etcd", func() bool { return s.entries() == n }) },
+	"may":                            func(s *story, what string) { s.may(what, "yes") },
+	"may not":                        func(s *story, what string) { s.may(what, "no") },
+	"patch":                          (*story).patch,
+	"thief of":                       (*story).thief,
+	"certificate listens to nothing": func(s *story, _ string) { s.listensNot() },
+	"scrapes":                        (*story).scrapes,
+	"stop":                           func(s *story, _ string) { s.end() },
+	"etcd":                           func(s *story, _ string) { s.startEtcd() },
+	"entries":                        func(s *story, n string) { checktest.Same(s, "entries in etcd", n, s.entries()) },
+	"in service":                     func(s *story, n string) { s.Await(n+" entries in etcd", func() bool { return s.entries() == n }) },
 
 	// OpenKruise.
 	"OpenKruise leaves":       (*story).leave,

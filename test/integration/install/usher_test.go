@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +45,30 @@ func (s *story) start(deployment string, more ...string) *usher {
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.Contains(arg, "-bind-address=") })
 	args = append(args, "--kubeconfig="+s.kubeconfigOf(account), "--leader-election-namespace=usher-system", "--health-probe-bind-address=127.0.0.1:0")
 	args = append(append(args, s.reachGuard(args)...), more...)
+	u := s.launch(deployment, args)
+	if guarded(args) && s.certificate == nil {
+		s.certificate = s.startCertificate()
+	}
+	return u
+}
+
+// certificateDeployment makes the guard's certificate, unless cert-manager does.
+const certificateDeployment = "usher-certificate"
+
+// startCertificate starts what makes the guard's certificate, with nothing but what its Deployment has.
+// It ends with the test, or when Usher is stopped; it is nil if there is no such Deployment.
+func (s *story) startCertificate() *usher {
+	s.Helper()
+	if s.sh("kubectl -n usher-system get deployment %s --ignore-not-found -o name", certificateDeployment) == "" {
+		return nil
+	}
+	account, args := s.container(certificateDeployment)
+	return s.launch(certificateDeployment, append(args, "--kubeconfig="+s.kubeconfigOf(account)))
+}
+
+// launch starts a process of Usher.
+func (s *story) launch(deployment string, args []string) *usher {
+	s.Helper()
 	p := checktest.Must(process.Start(process.Spec{
 		Name: deployment, Path: filepath.Join(tools, "usher"), Args: args, Log: filepath.Join(s.TempDir(), deployment+".log"),
 	}))(s)
@@ -78,10 +103,47 @@ func (s *story) killed(deployment string) {
 	s.usher = next
 }
 
+// ready waits until a process of Usher with probes at an address is.
+func (s *story) ready(address string) {
+	s.Await("Usher to be ready", func() bool {
+		request := checktest.Must(http.NewRequestWithContext(s.Context(), http.MethodGet, "http://"+address+"/readyz", nil))(s)
+		answer, err := http.DefaultClient.Do(request)
+		return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+	})
+}
+
+// end stops Usher, and what makes the guard's certificate.
+func (s *story) end() {
+	s.usher.stop()
+	if s.certificate != nil {
+		s.certificate.stop()
+		s.certificate = nil
+	}
+}
+
+// listensNot checks that what makes the guard's certificate listens to nothing.
+func (s *story) listensNot() {
+	sockets := s.sh("readlink /proc/%d/fd/* | grep -o 'socket:.*' || true", s.certificate.PID())
+	// The fourth column is the state, and 0A means that it listens; the tenth is the socket.
+	for line := range strings.Lines(s.sh("tail -qn +2 /proc/%[1]d/net/tcp /proc/%[1]d/net/tcp6", s.certificate.PID())) {
+		if f := strings.Fields(line); f[3] == "0A" && strings.Contains(sockets, "socket:["+f[9]+"]") {
+			s.Errorf("the process %s listens on a port: %s", certificateDeployment, line)
+		}
+	}
+	if sockets == "" {
+		s.Errorf("the process %s has no sockets: is that the right one?", certificateDeployment)
+	}
+}
+
+// guarded reports whether arguments are those of a process that runs the guard.
+func guarded(args []string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--guard-port=") })
+}
+
 // reachGuard has API servers find the guard on this machine, as there are no cluster IPs
 // here. It returns the arguments for that, none where the guard does not run.
 func (s *story) reachGuard(args []string) []string {
-	if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--guard-port=") }) {
+	if !guarded(args) {
 		return nil
 	}
 	ports := checktest.Must(servers.FreePorts(s.Context(), 1))(s)
