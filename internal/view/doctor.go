@@ -3,6 +3,8 @@
 package view
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
@@ -97,7 +99,7 @@ func (e *examination) usher() {
 	versions := map[string]bool{}
 	for _, d := range deployments {
 		if d.Status.AvailableReplicas == 0 {
-			e.wrong(named("deployment", d), "none of its replicas is available: kubectl -n %s describe pods -l app.kubernetes.io/name=usher", d.Namespace)
+			e.wrong(named("deployment", d), "none of its replicas is available: kubectl -n %s describe pods -l %s", d.Namespace, metav1.FormatLabelSelector(d.Spec.Selector))
 		}
 		if v := d.Labels["app.kubernetes.io/version"]; v != "" {
 			versions[v] = true
@@ -131,11 +133,35 @@ func (e *examination) guard() {
 	}
 	for _, g := range e.guards {
 		for _, webhook := range g.Webhooks {
-			if len(webhook.ClientConfig.CABundle) == 0 {
-				e.wrong(named("validatingwebhookconfiguration", g), "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; see the log of Usher", webhook.Name)
+			call, object := webhook.ClientConfig, named("validatingwebhookconfiguration", g)
+			if len(call.CABundle) == 0 {
+				e.wrong(object, "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; %s", webhook.Name, guardsMaker)
+			} else if until := trustedUntil(call.CABundle); e.now.After(until.Add(-renewedBefore)) {
+				e.wrong(object, "what the caBundle of webhook %s trusts ends at %s, and nobody has renewed it: "+
+					"API servers let every deletion pass then; %s", webhook.Name, until.UTC().Format(time.RFC3339), guardsMaker)
+			}
+			if call.Service == nil || ptr.Deref(call.Service.Path, "") == "" {
+				e.wrong(object, "webhook %s has no path: API servers do not reach the guard, and let every deletion pass; %s", webhook.Name, guardsMaker)
 			}
 		}
 	}
+}
+
+// guardsMaker is where to look for what makes the certificate and the path.
+const guardsMaker = "see the log of the Deployment of the component certificate, or of cert-manager"
+
+// renewedBefore is how long before its end a CA of the guard has been renewed. Usher does so four months
+// before.
+const renewedBefore = 30 * 24 * time.Hour
+
+// trustedUntil is when the last certificate of a bundle expires, the zero time if it has none.
+func trustedUntil(bundle []byte) (until time.Time) {
+	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
+		if one, err := x509.ParseCertificate(block.Bytes); err == nil && one.NotAfter.After(until) {
+			until = one.NotAfter
+		}
+	}
+	return until
 }
 
 func (e *examination) registries() {
