@@ -22,6 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/width"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -48,14 +49,15 @@ func (o outcome) conflicted() bool {
 func (o outcome) failed() bool { return o.err != nil && !o.conflicted() && o.deferred() == nil }
 
 // failedTest reports whether a test of a jsonPatch did not hold. The API server answers
-// with the code of an invalid object, but names no field.
+// with the code of an invalid object, but names no field. An admission webhook that refuses the
+// write may answer with the same code: to decide again would ask it again at once, for ever.
 func failedTest(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
 		return false
 	}
-	details := status.Status().Details
-	return details == nil || len(details.Causes) == 0
+	answer := status.Status()
+	return !strings.HasPrefix(answer.Message, "admission webhook ") && (answer.Details == nil || len(answer.Details.Causes) == 0)
 }
 
 // isConflict reports whether a write's preconditions did not hold.
@@ -154,7 +156,7 @@ func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Act
 		_, err := r.provide(ctx, set, a.Instance, r.findClaim)
 		return outcome{action: a, err: err}
 	}
-	return r.changePod(ctx, set, a, a.Pod, write.Subresources())
+	return r.changePod(ctx, set, a, a.Pod, write.Subresources(&a))
 }
 
 // idTries bounds how often another name is tried after one that is taken.
@@ -240,7 +242,7 @@ func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.A
 		if err != nil {
 			return outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)}
 		}
-		if written != pod && a.Verb != plan.Move { // which is one write
+		if written != pod && a.Verb != plan.Move { // which is one write, or two
 			return outcome{rest: func() outcome { return r.changePod(ctx, set, a, written, steps[i+1:]) }}
 		}
 		pod = written
@@ -281,10 +283,12 @@ func (r *Reconciler) writePod(ctx context.Context, set *apps.CloneSet, pod *core
 		return pod, nil
 	}
 	patched, err := sendPatch(ctx, r, subresource, pod, kind, data)
-	if err != nil && subresource == "resize" {
-		err = r.resizeRefused(ctx, pod, err)
-	}
-	if err != nil {
+	switch {
+	case err != nil && subresource == "resize":
+		return nil, r.resizeRefused(ctx, pod, err)
+	case err != nil && subresource == "":
+		return nil, keysRefused(&a, err)
+	case err != nil:
 		return nil, err
 	}
 	r.memory(keyOf(set)).noteDrain(patched, r.Clock.Now())
@@ -302,6 +306,16 @@ var errGone = errors.New("the Pod was deleted right after its creation")
 
 // errNotOurs means that an action on a Pod stops half way.
 var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
+
+// keysRefused says of a refusal what the user or an admin can do about keys of hooks.
+func keysRefused(a *plan.Action, err error) error {
+	keys := a.ChosenKeys()
+	if len(keys) == 0 || isConflict(err) || !kube.Refused(err) {
+		return err
+	}
+	return fmt.Errorf("the API server refuses a write with the keys %s of spec.lifecycle: %w; name others in the hooks, or change what refuses them",
+		strings.Join(keys, ", "), err)
+}
 
 // resizeRefusal is the API server's refusal of a resize: only the user can fix it.
 type resizeRefusal struct{ error }

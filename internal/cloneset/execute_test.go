@@ -5,7 +5,9 @@ package cloneset
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -98,7 +100,7 @@ func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")
 	pod.Labels, pod.Finalizers = map[string]string{"kept": "1"}, []string{"example.com/theirs"}
-	_, data := write.Patch("", pod, &plan.Action{Verb: plan.Move, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
+	_, data := write.Patch("", pod, &plan.Action{Verb: plan.Move, Pod: pod, Labels: map[string]*string{key: &value}, AddFinalizers: []string{"example.com/ours"}}, false, now)
 	var patch write.Operations
 	checktest.NoError(t, json.Unmarshal(data, &patch))
 	stops(t, pod, data, map[string]func(*corev1.Pod){
@@ -110,6 +112,92 @@ func TestPatchIsEncoded(t *testing.T) {
 		{Op: "add", Path: "/metadata/finalizers", Value: []any{"example.com/theirs", "example.com/ours"}},
 	}
 	checktest.Same(t, "patch", want, patch)
+}
+
+// TestKeysGoThroughThePod: what users choose goes through the Pod itself, where policies on Pods see it, with the
+// state, and the conditions follow; everything else is one write. What a policy or a webhook refuses is a failure that
+// names the keys, and no conditions are written.
+func TestKeysGoThroughThePod(t *testing.T) {
+	value := "dmz"
+	for name, test := range map[string]struct {
+		action plan.Action
+		chosen string
+	}{
+		"a label":                    {plan.Action{Labels: map[string]*string{"zone": &value}}, "zone"},
+		"a label, and another value": {plan.Action{Labels: map[string]*string{"app": &value}}, "app"},
+		"a label that goes":          {plan.Action{Labels: map[string]*string{"app": nil}}, "app"},
+		"a finalizer":                {plan.Action{AddFinalizers: []string{"example.com/hold"}}, "example.com/hold"},
+		"a finalizer that goes":      {plan.Action{RemoveFinalizers: []string{"example.com/there"}}, "example.com/there"},
+		"a foreign domain's":         {plan.Action{AddFinalizers: []string{"notusher.dev/hold"}}, "notusher.dev/hold"},
+		"two": {plan.Action{
+			Labels: map[string]*string{"zone": &value, "web.usher.dev/drained": &value}, AddFinalizers: []string{"b"},
+		}, "b, zone"},
+		"a Registration's":      {plan.Action{Labels: map[string]*string{"web.usher.dev/drained": &value}, AddFinalizers: []string{"web.usher.dev/hold"}}, ""},
+		"named for its removal": {plan.Action{Labels: map[string]*string{apps.LabelSpecifiedDelete: &value}}, ""},
+		"nothing new": {plan.Action{
+			Labels: map[string]*string{"gone": nil}, AddFinalizers: []string{"example.com/there"}, RemoveFinalizers: []string{"gone"},
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := test.action
+			a.Verb, a.To, a.Pod = plan.Move, apps.StatePreparingNormal, podOf(web(), "web-a", func(pod *corev1.Pod) {
+				pod.Finalizers = []string{"example.com/there"}
+			})
+			a.Conditions = []plan.Condition{{Type: apps.ConditionPodReady, Status: corev1.ConditionTrue}}
+			writes, done := writesOf(t, a, nil)
+			checktest.NoError(t, done.err)
+			want := []string{"status"}
+			if test.chosen != "" {
+				want = []string{"", "status"}
+			}
+			checktest.Same(t, "writes", want, writes)
+			if write.IndexOf(done.pod, apps.ConditionPodReady) < 0 {
+				t.Errorf("conditions %v", done.pod.Status.Conditions)
+			}
+			if test.chosen == "" {
+				return // the fake API server ignores metadata in a status
+			}
+			checktest.Same(t, "state", string(a.To), done.pod.Labels[apps.LabelLifecycleState])
+			checktest.Same(t, "keys that the Pod lacks", []string(nil), (&plan.Action{
+				Verb: plan.Move, Pod: done.pod, Labels: a.Labels, AddFinalizers: a.AddFinalizers, RemoveFinalizers: a.RemoveFinalizers,
+			}).ChosenKeys())
+			for _, refusal := range []error{
+				apierrors.NewForbidden(corev1.Resource("pods"), "web-a", errors.New("not here")),
+				&apierrors.StatusError{ErrStatus: metav1.Status{
+					Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity,
+					Message: `admission webhook "zones" denied the request: not here`,
+				}},
+			} {
+				writes, done := writesOf(t, a, refusal)
+				checktest.Same(t, "writes when refused", []string{""}, writes)
+				if text := fmt.Sprint(done.err); !done.failed() || !strings.Contains(text, "keys "+test.chosen+" of") || !strings.Contains(text, "not here") {
+					t.Errorf("it ends with %v", done.err)
+				}
+			}
+		})
+	}
+}
+
+// writesOf performs an action, of whose writes the one to the Pod itself gets that answer unless it is nil, and
+// returns the subresources that are written.
+func writesOf(t *testing.T, a plan.Action, answer error) (writes []string, done outcome) {
+	t.Helper()
+	r, _ := reconcilerOn(interceptor.NewClient(server(t, a.Pod), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			writes = append(writes, "")
+			if answer != nil {
+				return answer
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			writes = append(writes, name)
+			return c.SubResource(name).Patch(ctx, object, patch, options...)
+		},
+	}))
+	a.Pod = read(t, r.Client, a.Pod)
+	done = r.perform(t.Context(), web(), a)
+	return writes, done
 }
 
 func cpu(amount string) corev1.ResourceRequirements {

@@ -115,7 +115,7 @@ func useTemplate(set *apps.CloneSet, spec plan.Spec, template map[string]any) er
 		if a.Pod == nil {
 			continue
 		}
-		for _, subresource := range write.Subresources() {
+		for _, subresource := range write.Subresources(&a) {
 			write.Patch(subresource, a.Pod, &a, false, now)
 		}
 	}

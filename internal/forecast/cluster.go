@@ -57,7 +57,7 @@ func (p *player) perform(a *plan.Action) error {
 // written is the Pod after the writes of an action, in the executor's order.
 func (p *player) written(before *corev1.Pod, a *plan.Action) (*corev1.Pod, error) {
 	pod, err := before, error(nil)
-	for _, subresource := range write.Subresources() {
+	for _, subresource := range write.Subresources(a) {
 		if err == nil {
 			kind, data := write.Patch(subresource, pod, a, true, p.Now)
 			pod, err = patched(pod, kind, data)

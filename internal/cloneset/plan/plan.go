@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
@@ -263,8 +264,8 @@ type Action struct {
 	// Pod is the Pod as it was observed; nil for Create.
 	Pod *corev1.Pod
 	// Conditions are written together with the rest of a Move, so that nobody sees a
-	// state without them, and before an Update or Continue, so that a Pod leaves service
-	// before its containers change.
+	// state without them, but after it if it changes keys of users' choice, and before an
+	// Update or Continue, so that a Pod leaves service before its containers change.
 	Conditions []Condition
 	// To is the state that the Pod moves to; "" keeps the state.
 	To apps.LifecycleState
@@ -288,6 +289,25 @@ type Action struct {
 // LeavesService reports whether the Pod moves to a gate through which it leaves service.
 func (a *Action) LeavesService() bool {
 	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
+}
+
+// ChosenKeys are the labels and finalizers of users' choice that a Move changes, sorted: those of hooks, unless they
+// are Usher's own.
+func (a *Action) ChosenKeys() []string {
+	if a.Verb != Move {
+		return nil
+	}
+	var keys []string
+	for key, value := range a.Labels {
+		if old, there := a.Pod.Labels[key]; there != (value != nil) || there && old != *value {
+			keys = append(keys, key)
+		}
+	}
+	has := func(finalizer string) bool { return slices.Contains(a.Pod.Finalizers, finalizer) }
+	lacks := func(finalizer string) bool { return !has(finalizer) }
+	keys = slices.Concat(keys, list.Only(a.AddFinalizers, lacks), list.Only(a.RemoveFinalizers, has))
+	slices.Sort(keys)
+	return list.Only(slices.Compact(keys), func(key string) bool { return key != apps.LabelSpecifiedDelete && !usherv1alpha1.OwnKey(key) })
 }
 
 // Condition is one that the controller owns. Its reason is one word for programs; its

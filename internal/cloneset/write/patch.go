@@ -78,7 +78,17 @@ func orNull(value any) any {
 // Subresources are what an action writes of a Pod, in this order: its conditions, what else
 // there is ("" stands for the Pod itself), and its cpu and memory. So a drained Pod is out of
 // its endpoints before its containers change.
-func Subresources() []string { return []string{"status", "", "resize"} }
+//
+// A Move with keys of users' choice writes them, and the state, to the Pod itself, because
+// policies on Pods do not see what goes through its status. Its conditions follow: if they came
+// first, each refusal would leave them as they are to be in another state. They follow from the
+// state, so the next pass writes them if they are missing.
+func Subresources(a *plan.Action) []string {
+	if len(a.ChosenKeys()) > 0 {
+		return []string{"", "status"}
+	}
+	return []string{"status", "", "resize"}
+}
 
 // Patch is what an action writes to a subresource of a Pod; no data if it changes nothing
 // there. It touches only the controller's own fields, and drops the field managers' record
@@ -87,7 +97,7 @@ func Patch(subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool,
 	switch {
 	case subresource == "status" && len(a.Conditions) > 0:
 		return types.StrategicMergePatchType, status(pod, a, now)
-	case subresource == "" && (a.Verb != plan.Move || len(a.Conditions) == 0): // else it went with the status
+	case subresource == "" && !withStatus(a):
 		data = whole(pod, a, keepRecord, now)
 	case subresource == "resize" && (a.Verb == plan.Update || a.Verb == plan.Continue):
 		data = resize(pod, a)
@@ -95,7 +105,12 @@ func Patch(subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool,
 	return types.JSONPatchType, data
 }
 
-// status sets an action's conditions and, in the same write, the metadata that a Move changes: the
+// withStatus reports whether the metadata that an action changes goes with its conditions.
+func withStatus(a *plan.Action) bool {
+	return a.Verb == plan.Move && len(a.Conditions) > 0 && len(a.ChosenKeys()) == 0
+}
+
+// status sets an action's conditions and, in the same write, the metadata that most Moves change: the
 // subresource status takes both, so that nobody sees a state without its conditions. It merges, which
 // costs the API server less than a JSON patch. The observed version is its precondition, and covers every
 // test, unless the Pod only gets conditions that it lacks and that leave it in service: the scheduler and
@@ -112,7 +127,7 @@ func status(pod *corev1.Pod, a *plan.Action, now time.Time) []byte {
 		return complete{c, c.Reason, c.Message}
 	})
 	metadata := map[string]any{"uid": pod.UID}
-	if a.Verb == plan.Move {
+	if withStatus(a) {
 		labels, annotations := state(a, now)
 		mergeInto(metadata, "labels", labels)
 		mergeInto(metadata, "annotations", annotations)

@@ -14,9 +14,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// Whoever edits a CloneSet and a Registration chooses the keys of hooks, and the values of their
-// labels. Keys below <registration>.usher.dev/ mean nothing to anybody else. All others may: a policy
-// may keep users from a label, so Usher writes them where policies on Pods see them.
+// Keys of hooks that are not Usher's own are written through the Pod itself, where policies on Pods see them.
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=patch
 
@@ -39,14 +37,7 @@ func NewKeys(names []string) Keys {
 // allow reports whether Usher may write the key.
 func (k Keys) allow(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
-	return !k.limited || ownKey(key) || slices.Contains(k.names, key) || slices.Contains(k.names, domain+"/")
-}
-
-// ownKey reports whether a key of a hook belongs to usher.dev.
-func ownKey(key string) bool {
-	domain, _, _ := strings.Cut(key, "/")
-	return key == usherv1alpha1.Finalizer || key == usherv1alpha1.LabelGuarded ||
-		strings.HasSuffix(domain+"/", usherv1alpha1.HookDomain)
+	return !k.limited || usherv1alpha1.OwnKey(key) || slices.Contains(k.names, key) || slices.Contains(k.names, domain+"/")
 }
 
 // Refusal is the API server's answer to a write of keys of users' choice.
@@ -64,7 +55,7 @@ func (ix *index) writes(p *pod, h hook) (waiting []Waiting, try bool, next time.
 	refusal, refused := ix.Refusals[p.UID]
 	reason, message := ReasonKeyNotAllowed, "Usher may not write the key: "+allowRemedy(h.key.name)
 	switch {
-	case ownKey(h.key.name):
+	case usherv1alpha1.OwnKey(h.key.name):
 		return nil, true, time.Time{}
 	case !ix.HookKeys.allow(h.key.name):
 	case !refused || !slices.Contains(refusal.Keys, h.key.name):
@@ -126,14 +117,14 @@ func (p *PodPatch) Split() (own, chosen PodPatch) {
 	}
 	own.Labels = map[string]*string{}
 	for key, value := range p.Labels {
-		if ownKey(key) {
+		if usherv1alpha1.OwnKey(key) {
 			own.Labels[key] = value
 		} else {
 			chosen.Labels[key] = value
 		}
 	}
-	isOwn := func(r Release) bool { return ownKey(r.Key) }
-	own.AddFinalizers, chosen.AddFinalizers = split(p.AddFinalizers, ownKey)
+	isOwn := func(r Release) bool { return usherv1alpha1.OwnKey(r.Key) }
+	own.AddFinalizers, chosen.AddFinalizers = split(p.AddFinalizers, usherv1alpha1.OwnKey)
 	own.Released, chosen.Released = split(p.Released, isOwn)
 	own.RemoveFinalizers, chosen.RemoveFinalizers = nil, p.RemoveFinalizers
 	own.DropDrain, chosen.DropDrain = false, p.DropDrain
@@ -148,5 +139,5 @@ func split[T any](all []T, meets func(T) bool) (met, rest []T) {
 // Chosen are the keys of users' choice that the patch changes, sorted.
 func (p *PodPatch) Chosen() []string {
 	keys := slices.Concat(slices.Collect(maps.Keys(p.Labels)), p.AddFinalizers, p.RemoveFinalizers)
-	return list.Only(distinct(keys), func(key string) bool { return !ownKey(key) })
+	return list.Only(distinct(keys), func(key string) bool { return !usherv1alpha1.OwnKey(key) })
 }

@@ -19,7 +19,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -117,8 +116,6 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"another": (*story).another,
 	"stays":   (*story).stays,
 
-	// "refused at last: KIND/NAME PATCH": API servers learn of a policy a moment after it is made.
-	"refused at last:": (*story).refusedAtLast,
 	// "never labelled POD KEY" waits until the condition of the Pod names the refused key, and fails if the Pod has it.
 	"never labelled": (*story).neverLabelled,
 
@@ -256,13 +253,6 @@ func (s *story) stays(name string) {
 	s.Stays("the Pod's object", time.Second, func() string {
 		s.Pod(name)
 		return ""
-	})
-}
-
-func (s *story) refusedAtLast(rest string) {
-	ref, patch, _ := strings.Cut(rest, " ")
-	s.Await("a refusal", func() bool {
-		return apierrors.IsInvalid(s.Patch(s.Context(), s.Ref(ref), s.MergePatch("%s", patch), client.DryRunAll))
 	})
 }
 

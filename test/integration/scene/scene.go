@@ -48,6 +48,7 @@ type Scene struct {
 	*Plane
 	scenariotest.Names
 	Namespace string
+	marks     *marks
 }
 
 // Begin creates the namespace of a story.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -45,6 +46,17 @@ func Words[S any](scene func(S) *Scene, words map[string]func(S, string)) map[st
 		// "may change KIND/NAME PATCH", and "may not change KIND/NAME PATCH because TEXT".
 		"may change":     func(s *Scene, rest string) { s.Must(s.tryChange(rest)) },
 		"may not change": (*Scene).refuses,
+		// "refused at last: KIND/NAME PATCH": API servers learn of a policy a moment after it is made, and "taken at
+		// last:" a moment after it is gone.
+		"refused at last:": func(s *Scene, change string) {
+			s.Await("a refusal of "+change, func() bool { return apierrors.IsInvalid(s.tryChange(change)) })
+		},
+		"taken at last:": func(s *Scene, change string) {
+			s.Await("an end of refusals of "+change, func() bool { return s.tryChange(change) == nil })
+		},
+		// "no Pod gets KEY KEY" watches labels and finalizers of the story's Pods, until "no Pod got any".
+		"no Pod gets":    (*Scene).watchKeys,
+		"no Pod got any": func(s *Scene, _ string) { s.marks.none(s) },
 		// "condition KIND/NAME TYPE STATUS TEXT | TEXT", with the status "any" too.
 		"condition": func(s *Scene, rest string) {
 			ref, rest := cut(rest)
@@ -172,6 +184,60 @@ func (s *Scene) eventOf(rest string) eventsv1.Event {
 	about := s.Ref(ref)
 	s.Read(about)
 	return s.Event(about, reason, Texts(texts)...)
+}
+
+// marks are what a watch has seen of the Pods of a story.
+type marks struct {
+	mu sync.Mutex
+	// seen are the versions of Pods that it has seen, and found the Pods that have had a key.
+	seen  map[string]bool
+	found []string
+}
+
+// watchKeys begins to watch for Pods that have one of these labels or finalizers. A Pod that has it for a moment is
+// found, too.
+func (s *Scene) watchKeys(keys string) {
+	var before corev1.PodList
+	s.All(&before)
+	watching := checktest.Must(s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace),
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: before.ResourceVersion}}))(s)
+	s.Cleanup(watching.Stop)
+	m := &marks{seen: map[string]bool{}}
+	s.marks = m
+	for i := range before.Items {
+		m.see(&before.Items[i], strings.Fields(keys))
+	}
+	go func() {
+		for event := range watching.ResultChan() {
+			if pod, ok := event.Object.(*corev1.Pod); ok {
+				m.see(pod, strings.Fields(keys))
+			}
+		}
+	}()
+}
+
+func (m *marks) see(pod *corev1.Pod, keys []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen[pod.ResourceVersion] = true
+	for _, key := range keys {
+		if _, labelled := pod.Labels[key]; labelled || slices.Contains(pod.Finalizers, key) {
+			m.found = append(m.found, fmt.Sprintf("Pod %s has %s in version %s", pod.Name, key, pod.ResourceVersion))
+		}
+	}
+}
+
+// none waits until the watch has seen the Pods as they are now, and fails if one of them ever had a key.
+func (m *marks) none(s *Scene) {
+	s.Await("the watch to see all Pods as they are", func() bool {
+		pods := s.Pods()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !m.seen[pod.ResourceVersion] })
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.Same("Pods that got a key", m.found, []string(nil))
 }
 
 // includes reports whether fields have these values: of lists of objects some may be missing.
