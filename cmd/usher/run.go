@@ -64,12 +64,14 @@ type settings struct {
 	guard           guard.Options
 	qps             float64
 	sets            cloneset.Options
+	pods            *podcache.Keeper
 	registrations   registration.Options
 	log             zap.Options
 }
 
 func parse(args []string) (*settings, error) {
-	var s settings
+	s := settings{pods: podcache.New()}
+	s.sets.Keep = s.pods.Keep
 	flags := flag.NewFlagSet("usher", flag.ContinueOnError)
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the Pod's service account, then $KUBECONFIG")
 	flags.StringVar(&s.controllers, "controllers", halfCloneSet+","+halfRegistration, "what to run: cloneset, registration, guard, separated by commas; or certificate alone, which makes the guard's certificate and path, and listens to nothing")
@@ -337,7 +339,7 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Node{}:                  cloneset.NodeCache(),
-			&corev1.Pod{}:                   podcache.Options(),
+			&corev1.Pod{}:                   s.pods.Options(),
 			&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
 			&discoveryv1.EndpointSlice{}:    xds.Cache(),
 		},

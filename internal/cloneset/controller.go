@@ -65,6 +65,9 @@ type Options struct {
 	// PullImage is Usher's own image, for the Pods that have nodes pull images before Pods
 	// leave service. Default: Pods leave service without that.
 	PullImage string
+	// Keep is what is kept of a Pod that the API server has answered, which it does not change; what is
+	// kept again stays as it is. It is the same as the cache does with a Pod. Default: all of it.
+	Keep func(*corev1.Pod) *corev1.Pod
 	// Clock is the time source. Default: the machine's clock.
 	Clock clock.PassiveClock
 }
@@ -135,7 +138,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		listClaims:    byClient[*corev1.PersistentVolumeClaim](c, &corev1.PersistentVolumeClaimList{}),
 		listRevisions: byClient[*appsv1.ControllerRevision](c, &appsv1.ControllerRevisionList{}),
 		roster:        &roster{lists: map[rosterKey]*rosterList{}}, metrics: newMetrics(options.Clock.Now),
-		pods: newOverlay[*corev1.Pod](), claims: newOverlay[*corev1.PersistentVolumeClaim](), revisions: newOverlay[*appsv1.ControllerRevision](),
+		pods: newOverlay(options.Keep), claims: newOverlay[*corev1.PersistentVolumeClaim](nil), revisions: newOverlay[*appsv1.ControllerRevision](nil),
 		moves: rate.NewLimiter(movesPerSecond, movesAtOnce),
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // outcome is the result of one action.
@@ -254,11 +255,14 @@ func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.A
 // nothing that the planner reads has changed (a kubelet writes status all the time), the
 // decision holds and the write is retried once.
 func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, write func(*corev1.Pod) error) error {
-	err := write(pod)
+	whole, err := r.whole(ctx, set, pod)
+	if err == nil {
+		err = write(whole)
+	}
 	if apierrors.IsNotFound(err) {
 		r.pods.noteDeleted(set, pod, r.Clock.Now())
 	}
-	if !isConflict(err) {
+	if !isConflict(err) || whole == nil {
 		return err
 	}
 	live, exists, getErr := getLive(ctx, r.Reader, pod)
@@ -270,11 +274,33 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 		return err
 	}
 	r.pods.noteLive(set, live, r.Clock.Now())
-	if !plan.Alike(live, pod) {
+	if !plan.Alike(live, whole) {
 		return err
 	}
 	return write(live)
 }
+
+// whole is the Pod that was observed with all that writes depend on: a partial one is read from the API
+// server, and must be the same version. It is nil with an error.
+func (r *Reconciler) whole(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) (*corev1.Pod, error) {
+	if !podread.IsPartial(pod) {
+		return pod, nil
+	}
+	live, exists, err := getLive(ctx, r.Reader, pod)
+	switch {
+	case err != nil:
+		return nil, err
+	case !exists:
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), pod.Name)
+	case live.ResourceVersion != pod.ResourceVersion:
+		r.pods.noteLive(set, live, r.Clock.Now())
+		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errNotObserved)
+	}
+	return live, nil
+}
+
+// errNotObserved means that a Pod that is kept in part has changed since it was observed.
+var errNotObserved = errors.New("the Pod, of which only a part is kept, is no longer what was observed; the next pass decides again")
 
 // writePod writes what an action changes in a subresource of a Pod.
 func (r *Reconciler) writePod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod, a plan.Action, subresource string) (*corev1.Pod, error) {

@@ -323,7 +323,7 @@ func TestRecordIsDropped(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			answered := podWithSecret("web-a")
 			answered.ManagedFields = test.record
-			kept := checktest.Must(podcache.Options().Transform(answered.DeepCopy()))(t)
+			kept := checktest.Must(podcache.New().Options().Transform(answered.DeepCopy()))(t)
 			for from, pod := range map[string]*corev1.Pod{"an answer": answered, "the cache": kept.(*corev1.Pod)} {
 				_, data := write.Patch("", pod, test.action, test.keep, now)
 				checktest.Same(t, "from "+from, test.want, aboutRecord(t, data))

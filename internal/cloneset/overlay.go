@@ -27,6 +27,8 @@ import (
 type overlay[T client.Object] struct {
 	mu   sync.Mutex
 	sets map[types.UID]map[types.UID]overlayEntry[T]
+	// keep is what is kept of an answer, as the cache keeps it.
+	keep func(T) T
 }
 
 // overlayEntry is the answer to a write.
@@ -46,8 +48,12 @@ const verifyAfter = 10 * time.Second
 // it; a watch that merges events may never show it.
 const forgetAfter = 5 * time.Minute
 
-func newOverlay[T client.Object]() *overlay[T] {
-	return &overlay[T]{sets: map[types.UID]map[types.UID]overlayEntry[T]{}}
+// newOverlay is one without answers. Without keep it keeps them whole.
+func newOverlay[T client.Object](keep func(T) T) *overlay[T] {
+	if keep == nil {
+		keep = func(object T) T { return object }
+	}
+	return &overlay[T]{sets: map[types.UID]map[types.UID]overlayEntry[T]{}, keep: keep}
 }
 
 // all returns the objects of all answers, by name.
@@ -60,6 +66,7 @@ func (w *overlay[T]) all(set types.UID) []T {
 
 // note keeps the answer to a write.
 func (w *overlay[T]) note(set types.UID, entry overlayEntry[T]) {
+	entry.object = w.keep(entry.object)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	objects := w.sets[set]

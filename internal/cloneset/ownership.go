@@ -145,7 +145,13 @@ func adoptable(set *apps.CloneSet, pod *corev1.Pod) bool {
 // adoptPod adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all
 // the time, and such a change does not trigger another pass.
 func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) error {
-	_, err := adopt(ctx, r, r.pods, set, pod)
+	whole, err := r.whole(ctx, set, pod)
+	if apierrors.IsNotFound(err) {
+		return nil // the watch reports it
+	}
+	if err == nil {
+		_, err = adopt(ctx, r, r.pods, set, whole)
+	}
 	if !apierrors.IsConflict(err) {
 		return err
 	}

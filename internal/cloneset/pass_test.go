@@ -239,7 +239,7 @@ func TestMerge(t *testing.T) {
 			name, version, _ := strings.Cut(text, " ")
 			return podOf(owner, name, at(version))
 		}
-		o, cached := newOverlay[*corev1.Pod](), []*corev1.Pod(nil)
+		o, cached := newOverlay[*corev1.Pod](nil), []*corev1.Pod(nil)
 		if test.Created != "" {
 			o.note("set", podEntry{object: pod(web(), test.Created), created: true, at: now})
 		}
@@ -269,7 +269,7 @@ func TestVerificationIsDue(t *testing.T) {
 		"one that goes":        {[]podEntry{entry("a", 0, false, true)}, now.Add(verifyAfter)},
 		"made, and gone again": {[]podEntry{entry("a", 0, true, true)}, time.Time{}},
 	} {
-		o := newOverlay[*corev1.Pod]()
+		o := newOverlay[*corev1.Pod](nil)
 		for _, e := range test.entries {
 			o.note("set", e)
 		}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podcache says what a manager's cache keeps of Pods: nearly all of those without a
-// controller, which a CloneSet may adopt; of a CloneSet's what plans may read; of all others only
-// what the hook operator reads, whether or not a Registration selects them today. What the cache
-// keeps of a Pod follows from the Pod alone, so whoever begins to concern Usher is there already.
+// Package podcache says what is kept of Pods: of a CloneSet's, and of those without a controller, which
+// a CloneSet may adopt, what plans may read; of all others only what the hook operator reads, whether or
+// not a Registration selects them today. What is kept of a Pod follows from the Pod alone, so whoever
+// begins to concern Usher is there already. It has a bound, whatever somebody writes into a Pod
+// (budget.go): a Pod that exceeds it is partial, and is read from the API server before Usher writes to it.
 package podcache
 
 import (
 	"hash/maphash"
-	"slices"
 	"strings"
 	"sync"
 
@@ -20,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -34,63 +35,133 @@ var recordToDrop = []metav1.ManagedFieldsEntry{{
 	Manager: write.Creator, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:restartPolicy":{}}}`),
 }}
 
+// Keeper says what is kept of Pods, of which those of one template share what they have in common.
+type Keeper struct{ t templates }
+
+// New returns a Keeper without any Pods yet.
+func New() *Keeper { return &Keeper{} }
+
 // Options configures a manager's cache for Pods.
-func Options() cache.ByObject {
-	var t templates
+func (k *Keeper) Options() cache.ByObject {
 	return cache.ByObject{Transform: func(object any) (any, error) {
 		if pod, ok := object.(*corev1.Pod); ok {
-			return t.keep(pod), nil
+			return k.Keep(pod), nil
 		}
 		return object, nil
 	}}
 }
 
-// keep is what the cache keeps of a Pod. Of the field managers' record it is only whether there
-// is one to drop.
-func (t *templates) keep(pod *corev1.Pod) *corev1.Pod {
-	owner := metav1.GetControllerOfNoCopy(pod)
+// Keep is what is kept of a Pod, which it does not change. Of the field managers' record it is only
+// whether there is one to drop. What has been kept is kept as it is.
+func (k *Keeper) Keep(pod *corev1.Pod) *corev1.Pod {
+	owner, b := metav1.GetControllerOfNoCopy(pod), &budget{left: podBytes, partial: podread.IsPartial(pod)}
 	if owner != nil && owner.Kind != apps.KindCloneSet.Kind {
-		return t.share(plan.Slim(pod))
+		short := plan.Slim(pod)
+		b.bound(short)
+		return k.t.share(short)
 	}
-	record := recordToDrop
-	if write.KeepsRecord(pod) {
-		record = nil
+	short := slim(pod)
+	b.bound(short)
+	switch {
+	case b.partial:
+		podread.MarkPartial(short)
+	case !write.KeepsRecord(pod):
+		short.ManagedFields = recordToDrop
 	}
-	pod.ManagedFields = record
 	if owner != nil {
-		t.shorten(pod)
+		k.t.shareParts(short)
 	}
-	return pod
+	return short
 }
 
-// shorten drops the volumes of a CloneSet's Pod that no plan reads, and all mounts: the one with
-// the Pod's token has a name of its own in each Pod. What is left is mostly the template's. Of the
-// texts only a few are the Pod's own.
-func (t *templates) shorten(pod *corev1.Pod) {
+// slim is what plans read of a Pod that a CloneSet has or may adopt: of the volumes claims and images,
+// of the containers no mounts and no environment but the launch priority.
+func slim(pod *corev1.Pod) *corev1.Pod {
+	m, spec, status := &pod.ObjectMeta, &pod.Spec, &pod.Status
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.Namespace, Name: m.Name, GenerateName: m.GenerateName, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+			CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp, DeletionGracePeriodSeconds: m.DeletionGracePeriodSeconds,
+			Labels: m.Labels, Annotations: m.Annotations, OwnerReferences: m.OwnerReferences, Finalizers: m.Finalizers,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: spec.NodeName, ServiceAccountName: spec.ServiceAccountName, TerminationGracePeriodSeconds: spec.TerminationGracePeriodSeconds,
+			Volumes:        list.Only(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Image != nil }),
+			InitContainers: list.Map(spec.InitContainers, slimContainer), Containers: list.Map(spec.Containers, slimContainer),
+			Tolerations: spec.Tolerations, ReadinessGates: spec.ReadinessGates,
+		},
+		Status: corev1.PodStatus{
+			Phase: status.Phase, Reason: status.Reason, Message: beginning(status.Message), PodIP: status.PodIP, HostIP: status.HostIP,
+			ObservedGeneration: status.ObservedGeneration, Conditions: list.Map(status.Conditions, slimCondition),
+			InitContainerStatuses: list.Map(status.InitContainerStatuses, slimStatus), ContainerStatuses: list.Map(status.ContainerStatuses, slimStatus),
+		},
+	}
+}
+
+func slimContainer(c corev1.Container) corev1.Container {
+	return corev1.Container{
+		Name: c.Name, Image: c.Image, Resources: c.Resources, RestartPolicy: c.RestartPolicy,
+		Env:   list.Only(c.Env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority }),
+		Ports: list.Only(c.Ports, func(p corev1.ContainerPort) bool { return p.Name != "" }),
+	}
+}
+
+// slimCondition has no message of other controllers' conditions, which only people read.
+func slimCondition(c corev1.PodCondition) corev1.PodCondition {
+	switch c.Type {
+	case corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReadyToStartContainers:
+		c.Message = ""
+	}
+	c.LastProbeTime = metav1.Time{}
+	return c
+}
+
+func slimStatus(s corev1.ContainerStatus) corev1.ContainerStatus {
+	return corev1.ContainerStatus{
+		Name: s.Name, Ready: s.Ready, RestartCount: s.RestartCount, Image: s.Image, ImageID: s.ImageID, ContainerID: s.ContainerID,
+		State: slimState(s.State), LastTerminationState: slimState(s.LastTerminationState),
+		Resources: s.Resources, AllocatedResources: s.AllocatedResources,
+	}
+}
+
+// slimState has no message of what has ended: the container itself writes it.
+func slimState(s corev1.ContainerState) corev1.ContainerState {
+	if w := s.Waiting; w != nil {
+		s.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: beginning(w.Message)}
+	}
+	if e := s.Terminated; e != nil {
+		s.Terminated = &corev1.ContainerStateTerminated{ExitCode: e.ExitCode, Reason: e.Reason, ContainerID: e.ContainerID}
+	}
+	return s
+}
+
+// beginning is that of a text for people.
+func beginning(text string) string {
+	if len(text) <= messageBytes {
+		return text
+	}
+	return strings.Clone(strings.ToValidUTF8(text[:messageBytes], "")) // else it would keep all of it
+}
+
+// shareParts shares what is mostly the template's. Of the texts only a few are the Pod's own.
+func (t *templates) shareParts(pod *corev1.Pod) {
 	spec := &pod.Spec
-	spec.Volumes = list.Only(spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Image != nil })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, containers := range []*[]corev1.Container{&spec.InitContainers, &spec.Containers} {
 		images := ""
 		for i := range *containers {
 			c := &(*containers)[i]
-			if c.VolumeMounts != nil { // not so in what is shared already
-				c.VolumeMounts = nil
-			}
 			images += c.Name + " " + c.Image + " "
 		}
-		*containers = shared(&t.containers, images, *containers)
+		*containers = shared(&t.containers, images, *containers, sum(containerSize))
 	}
-	spec.Tolerations = shared(&t.tolerations, len(spec.Tolerations), spec.Tolerations)
-	spec.ReadinessGates = shared(&t.gates, len(spec.ReadinessGates), spec.ReadinessGates)
-	pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences)
+	spec.Tolerations = shared(&t.tolerations, len(spec.Tolerations), spec.Tolerations, sum(tolerationSize))
+	spec.ReadinessGates = shared(&t.gates, len(spec.ReadinessGates), spec.ReadinessGates, sum(gateSize))
+	pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences, sum(ownerSize))
 	pod.Namespace, pod.GenerateName = t.text(pod.Namespace), t.text(pod.GenerateName)
-	for i, name := range pod.Finalizers {
-		pod.Finalizers[i] = t.text(name)
-	}
+	pod.Finalizers = list.Map(pod.Finalizers, t.text)
 	pod.Labels, pod.Annotations = t.shareTexts(pod.Labels, pod.Name), t.shareTexts(pod.Annotations, pod.Name)
-	pod.Status.Conditions = slices.Clone(pod.Status.Conditions) // decoding leaves room for more
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]
 		c.Type, c.Status, c.Reason = corev1.PodConditionType(t.text(string(c.Type))), corev1.ConditionStatus(t.text(string(c.Status))), t.text(c.Reason)
@@ -98,16 +169,16 @@ func (t *templates) shorten(pod *corev1.Pod) {
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range statuses {
 			s := &statuses[i]
-			s.Name, s.Image, s.ImageID, s.VolumeMounts = t.text(s.Name), t.text(s.Image), t.text(s.ImageID), nil
+			s.Name, s.Image, s.ImageID = t.text(s.Name), t.text(s.Image), t.text(s.ImageID)
 		}
 	}
 }
 
 func (t *templates) text(s string) string {
-	if known, ok := t.texts[s]; ok {
+	if known, ok := t.texts.values[s]; ok {
 		return known
 	}
-	return shared(&t.texts, s, s)
+	return shared(&t.texts, s, s, func(s string) int { return len(s) })
 }
 
 // longest is how long a value of a label or an annotation is that Pods may share, in bytes.
@@ -132,45 +203,58 @@ func (t *templates) shareTexts(m map[string]string, name string) map[string]stri
 // kept once.
 type templates struct {
 	mu     sync.Mutex
-	maps   map[uint64]map[string]string
-	owners map[string][]metav1.OwnerReference
-	ports  map[corev1.ContainerPort][]corev1.Container
+	maps   table[uint64, map[string]string]
+	owners table[string, []metav1.OwnerReference]
+	ports  table[corev1.ContainerPort, []corev1.Container]
 	// Of CloneSets' Pods: containers by their names and images, and others by their number.
-	containers  map[string][]corev1.Container
-	tolerations map[int][]corev1.Toleration
-	gates       map[int][]corev1.PodReadinessGate
-	texts       map[string]string
+	containers  table[string, []corev1.Container]
+	tolerations table[int, []corev1.Toleration]
+	gates       table[int, []corev1.PodReadinessGate]
+	texts       table[string, string]
 }
 
-// mostTemplates bounds each of the tables. A table that is full, of Pods that have nothing in
-// common, is begun anew.
-const mostTemplates = 4096
+// table has values by their keys, and how many bytes they take. It keeps values of Pods that are gone.
+type table[K comparable, V any] struct {
+	values map[K]V
+	bytes  int
+}
+
+// mostTemplates and tableBytes bound each of the tables. A table that is full, of Pods that have nothing
+// in common, is begun anew.
+const (
+	mostTemplates = 4096
+	tableBytes    = 2 << 20
+)
 
 func (t *templates) share(pod *corev1.Pod) *corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, own := range []*map[string]string{&pod.Labels, &pod.Annotations} {
-		*own = shared(&t.maps, hash(*own), *own)
+		*own = shared(&t.maps, hash(*own), *own, mapSize)
 	}
 	if len(pod.OwnerReferences) > 0 {
-		pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences)
+		pod.OwnerReferences = shared(&t.owners, string(pod.OwnerReferences[0].UID), pod.OwnerReferences, sum(ownerSize))
 	}
 	if len(pod.Spec.Containers) > 0 {
-		pod.Spec.Containers = shared(&t.ports, pod.Spec.Containers[0].Ports[0], pod.Spec.Containers)
+		pod.Spec.Containers = shared(&t.ports, pod.Spec.Containers[0].Ports[0], pod.Spec.Containers, sum(containerSize))
 	}
 	return pod
 }
 
 // shared returns the value of a key, which is this one if there was none, or another.
-func shared[K comparable, V any](table *map[K]V, key K, value V) V {
-	known, ok := (*table)[key]
+func shared[K comparable, V any](t *table[K, V], key K, value V, size func(V) int) V {
+	known, ok := t.values[key]
 	if ok && equality.Semantic.DeepEqual(known, value) {
 		return known
 	}
-	if *table == nil || len(*table) == mostTemplates {
-		*table = map[K]V{}
+	bytes := size(value)
+	if t.values == nil || len(t.values) == mostTemplates || t.bytes+bytes > tableBytes {
+		*t = table[K, V]{values: map[K]V{}}
 	}
-	(*table)[key] = value
+	if ok {
+		bytes -= size(known)
+	}
+	t.values[key], t.bytes = value, t.bytes+bytes
 	return value
 }
 

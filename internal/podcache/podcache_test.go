@@ -18,6 +18,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 const controllers = 100
@@ -58,7 +59,7 @@ func TestForeignPodsAreSmall(t *testing.T) {
 			t.Fatalf("the typical Pod has %d bytes, %v", len(text), err)
 		}
 		store := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
-		keep := Options().Transform
+		keep := New().Options().Transform
 		before := heap()
 		for n := range count {
 			pod := numbered(t, pod, n)
@@ -84,12 +85,12 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestWhatIsKept: a Pod that a CloneSet may adopt is kept whole, and a CloneSet's own apart from
-// mounts and volumes that are no claims. Of the record of field managers it is known whether it is
-// to be dropped.
+// TestWhatIsKept: of a Pod that a CloneSet has or may adopt the cache keeps what is read, which does not
+// include what containers are given, and volumes that are no claims. Of the record of field managers it is
+// known whether it is to be dropped. What arrived is left alone, and what is kept is kept as it is.
 func TestWhatIsKept(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
-	keep := Options().Transform
+	keep := New().Options().Transform
 	made := metav1.ManagedFieldsEntry{Manager: write.Creator, Operation: update, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:restartPolicy":{}}}`)}
 	owned := []metav1.OwnerReference{*metav1.NewControllerRef(&metav1.ObjectMeta{Name: "web", UID: "1"}, apps.KindCloneSet)}
 	for _, test := range []struct {
@@ -107,26 +108,38 @@ func TestWhatIsKept(t *testing.T) {
 		claim := corev1.Volume{Name: "data"}
 		claim.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-web-1"}
 		pod.Spec.Volumes = append(pod.Spec.Volumes, claim)
-		want := pod.DeepCopy()
-		want.ManagedFields = test.want
-		if test.owners != nil {
-			want.Spec.Volumes = []corev1.Volume{claim}
-			for i := range want.Spec.Containers {
-				want.Spec.Containers[i].VolumeMounts = nil
-			}
+		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: apps.EnvContainerPriority, Value: "5"})
+		arrived, want := pod.DeepCopy(), read(pod)
+		want.ManagedFields, want.Spec.Volumes = test.want, []corev1.Volume{claim}
+		kept := checktest.Must(keep(pod))(t)
+		if diff := cmp.Diff(want, kept); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
-		kept, err := keep(pod)
-		if diff := cmp.Diff(want, kept); diff != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", test.name, err, diff)
-		}
+		checktest.Same[any](t, "what arrived of "+test.name, arrived, pod)
+		checktest.Same(t, "what is kept again of "+test.name, kept, checktest.Must(keep(kept))(t))
 	}
 	checktest.Same[any](t, "what is no Pod", "other", checktest.Must(keep("other"))(t))
+}
+
+// read is a Pod without what nothing reads of it, apart from its volumes.
+func read(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Status.StartTime = nil
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		c.Args, c.ReadinessProbe, c.VolumeMounts = nil, nil, nil
+		c.Env = list.Only(c.Env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority })
+	}
+	for i := range pod.Status.ContainerStatuses {
+		pod.Status.ContainerStatuses[i].Started = nil
+	}
+	return pod
 }
 
 // TestTemplates: Pods share what they have in common, and nothing else, also when the tables
 // are full.
 func TestTemplates(t *testing.T) {
-	keep := Options().Transform
+	keep := New().Options().Transform
 	kept := func(n int, labels map[string]string) *corev1.Pod {
 		pod := numbered(t, typical(t), n)
 		pod.Labels = labels
@@ -146,7 +159,7 @@ func TestTemplates(t *testing.T) {
 	}
 	var full templates
 	for n := range mostTemplates + 1 {
-		shared(&full.maps, uint64(n), nil)
+		shared(&full.maps, uint64(n), nil, mapSize)
 	}
-	checktest.Same(t, "entries of a full table", 1, len(full.maps))
+	checktest.Same(t, "entries of a full table", 1, len(full.maps.values))
 }

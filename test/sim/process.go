@@ -24,6 +24,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -73,8 +74,10 @@ type Process struct {
 	queue      *queue
 	handlers   map[model.Kind]handler.EventHandler
 	reconciler *cloneset.Reconciler
-	config     ProcessConfig
-	dead       bool
+	// pods says what the process keeps of Pods.
+	pods   *podcache.Keeper
+	config ProcessConfig
+	dead   bool
 	// handling reports whether an event is being handled.
 	handling bool
 	// writes counts the writes that took effect, requests the write requests.
@@ -127,12 +130,12 @@ type pass struct {
 // assemble makes a process without caches. send carries its requests.
 func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Process) func(*model.Request, func() error) error) *Process {
 	p := &Process{
-		Simulation: s, name: name, config: config, caches: map[model.Kind]*watch{},
+		Simulation: s, name: name, config: config, pods: podcache.New(), caches: map[model.Kind]*watch{},
 		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}, deleted: map[types.UID]bool{},
 		strain: strain{returning: map[*errand]bool{}}, pass: &pass{},
 	}
 	cached, live := p.clients(send(p))
-	options := cloneset.Options{Parallel: max(config.Parallel, 1), Clock: s.World.Clock}
+	options := cloneset.Options{Parallel: max(config.Parallel, 1), Clock: s.World.Clock, Keep: p.pods.Keep}
 	if s.config.Nodes.Pull > 0 {
 		options.PullImage = "usher"
 	}
@@ -158,6 +161,12 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents(), model.Nodes: p.reconciler.NodeEvents(),
 	}
 	p.queue = &queue{world: s.World, work: p.work}
+	kept := func(object client.Object) client.Object {
+		if pod, ok := object.(*corev1.Pod); ok {
+			return p.pods.Keep(pod)
+		}
+		return object
+	}
 	watched := cloneset.New(p.reconciler.Client, nil, nil, cloneset.Options{})
 	p.reconciler.ListPods = func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 		p.looked()
@@ -170,7 +179,7 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		}
 		changed := func(before, after client.Object) {
 			if kind == model.Pods {
-				dispatch(watched.PodEvents(), before, after, &queue{stopped: true}) // nobody works it off
+				dispatch(watched.PodEvents(), kept(before), kept(after), &queue{stopped: true}) // nobody works it off
 			}
 			p.later(kind, before, after)
 		}

@@ -18,6 +18,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // index is a snapshot with its objects tied together: which Registration selects which
@@ -253,8 +254,8 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 	return p
 }
 
-// maxNames bounds how many Registrations the annotation of a Pod may name.
-const maxNames = 1000
+// maxNames bounds how many Registrations the annotation of a Pod may name, maxNamesBytes how long it is.
+const maxNames, maxNamesBytes = 1000, podread.LongestOwnValue
 
 // Names are the Registrations that the Pod's annotation names; nil without one, and without Usher's finalizer,
 // which comes and goes with it. It returns an error if the annotation names what cannot be, or too much: somebody
@@ -270,6 +271,9 @@ func Names(pod *corev1.Pod) ([]string, error) {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("annotation %s %s: any Registration of the namespace may have entries of the Pod, until Usher "+
 			"writes the annotation again", usherv1alpha1.AnnotationRegistrations, fmt.Sprintf(format, args...))
+	}
+	if podread.IsCut(text) || len(text) > maxNamesBytes {
+		return nil, invalid("has more than %d bytes", maxNamesBytes)
 	}
 	if n := strings.Count(text, ",") + 1; n > maxNames {
 		return nil, invalid("names %d Registrations, of %d at most", n, maxNames)

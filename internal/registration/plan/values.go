@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	// maxValue bounds a value that is taken from a Pod, in bytes: the strictest
 	// registry, Consul, takes no more, and one annotation that is too long must not
 	// keep its Pod from callers.
-	maxValue = 512
+	maxValue = podread.LongestValue
 	// maxWeight is the largest weight, as for spec.instance.weight.
 	maxWeight = 65535
 )
@@ -93,8 +94,8 @@ func (v *values) read(path string, pod *corev1.Pod) (string, bool) {
 	switch {
 	case !ok:
 		return "", false
-	case len(value) > maxValue:
-		v.bad = append(v.bad, fmt.Sprintf("%s has %d bytes, of %d at most: it is left out", path, len(value), maxValue))
+	case len(value) > maxValue, podread.IsCut(value):
+		v.bad = append(v.bad, fmt.Sprintf("%s has more than %d bytes: it is left out", path, maxValue))
 		return "", false
 	case !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl):
 		v.bad = append(v.bad, path+" has control characters: it is left out")

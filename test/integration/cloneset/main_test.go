@@ -112,13 +112,15 @@ func (s *story) startController() {
 			return next.RoundTrip(request)
 		})
 	})
+	pods, options := podcache.New(), s.options
+	options.Keep = pods.Keep
 	s.stop = s.Manage(config, ctrl.Options{Cache: cache.Options{
 		DefaultNamespaces: map[string]cache.Config{s.Namespace: {}},
 		DefaultTransform:  cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: podcache.Options(), &corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
+			&corev1.Pod{}: pods.Options(), &corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),
 		},
-	}}, func(ctx context.Context, mgr ctrl.Manager) error { return cloneset.Setup(ctx, mgr, s.options) })
+	}}, func(ctx context.Context, mgr ctrl.Manager) error { return cloneset.Setup(ctx, mgr, options) })
 }
 
 // crash stops the controller and starts another one, after a change of how it runs.
