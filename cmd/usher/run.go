@@ -20,6 +20,7 @@ import (
 	"github.com/go-logr/logr"
 	uberzap "go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,6 +42,7 @@ import (
 	"github.com/usher-dev/usher/internal/guard"
 	"github.com/usher-dev/usher/internal/guard/endpoint"
 	"github.com/usher-dev/usher/internal/guard/keeper"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/registration"
 	registrationplan "github.com/usher-dev/usher/internal/registration/plan"
@@ -335,9 +337,10 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 		o.Metrics.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }}
 	}
 	o.Cache = cache.Options{
-		// Nothing here reads managed fields, and they are a third of a Pod.
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: kube.Unread,
+		NewInformer:      s.pods.NewInformer,
 		ByObject: map[client.Object]cache.ByObject{
+			&appsv1.ControllerRevision{}:    cloneset.RevisionCache(),
 			&corev1.Node{}:                  cloneset.NodeCache(),
 			&corev1.Pod{}:                   s.pods.Options(),
 			&corev1.PersistentVolumeClaim{}: cloneset.ClaimCache(),

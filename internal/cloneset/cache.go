@@ -10,6 +10,7 @@ import (
 	"sync"
 	"unique"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -50,6 +51,22 @@ func NodeCache() cache.ByObject {
 			Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
 			Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: images}}},
 		}, nil
+	}}
+}
+
+// RevisionCache is how the cache must keep ControllerRevisions: with the templates of CloneSets only. Of one
+// without a controller, which a CloneSet may adopt, the API server's answer has the template.
+func RevisionCache() cache.ByObject {
+	return cache.ByObject{Transform: func(object any) (any, error) {
+		found, ok := object.(*appsv1.ControllerRevision)
+		if !ok || !foreign(found) && metav1.GetControllerOfNoCopy(found) != nil {
+			return kube.Unread(object)
+		}
+		m := &found.ObjectMeta
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels,
+			DeletionTimestamp: m.DeletionTimestamp, OwnerReferences: m.OwnerReferences,
+		}}, nil
 	}}
 }
 
@@ -104,9 +121,9 @@ func keyOfRoster(pod *corev1.Pod) rosterKey {
 	return rosterKey{pod.Namespace, ownerOf(pod)[0]}
 }
 
-// foreign reports whether another controller than a CloneSet has the Pod.
-func foreign(pod client.Object) bool {
-	owner := metav1.GetControllerOfNoCopy(pod)
+// foreign reports whether another controller than a CloneSet has the object.
+func foreign(object client.Object) bool {
+	owner := metav1.GetControllerOfNoCopy(object)
 	return owner != nil && owner.Kind != apps.KindCloneSet.Kind
 }
 

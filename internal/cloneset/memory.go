@@ -246,7 +246,8 @@ func (r *Reconciler) livePods(ctx context.Context, set *apps.CloneSet) ([]*corev
 	case err != nil:
 		selector = labels.Everything()
 	}
-	return kube.List[*corev1.Pod](ctx, r.Reader, "the set's Pods at the API server", &corev1.PodList{},
+	keep := func(pod *corev1.Pod) (*corev1.Pod, bool) { return r.pods.keep(pod), true }
+	return kube.ListKept(ctx, r.Reader, "the set's Pods at the API server", &corev1.PodList{}, keep,
 		client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector})
 }
 

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -78,3 +80,20 @@ func TestPartialPods(t *testing.T) {
 }
 
 func isConfigMap(o metav1.OwnerReference) bool { return o.Kind == "ConfigMap" }
+
+// TestRevisionsOfOthers: the cache keeps the templates of CloneSets' revisions, and of no others.
+func TestRevisionsOfOthers(t *testing.T) {
+	keep := RevisionCache().Transform
+	for kind, want := range map[string]bool{apps.KindCloneSet.Kind: true, "StatefulSet": false, "": false} {
+		object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+			Name: "web-1", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"example.com/notes": "long"},
+		}, Data: runtime.RawExtension{Raw: []byte("{}")}, Revision: 7}
+		if kind != "" {
+			object.OwnerReferences = []metav1.OwnerReference{{Kind: kind, UID: "1", Controller: new(true)}}
+		}
+		kept := checktest.Must(keep(object.DeepCopy()))(t).(*appsv1.ControllerRevision)
+		checktest.Same(t, "template and annotations of a "+kind, [2]bool{want, want}, [2]bool{kept.Data.Raw != nil, kept.Annotations != nil})
+		checktest.Same(t, "labels and owner of a "+kind, ownerOf(object)[0]+object.Labels["app"], ownerOf(kept)[0]+kept.Labels["app"])
+	}
+	checktest.Same[any](t, "what is no revision", "other", checktest.Must(keep("other"))(t))
+}

@@ -96,13 +96,20 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 
 // decide answers a request. Where Pods take turns it looks at those of the same owner.
 func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
+	var after *corev1.Pod
 	if r.takesTurns() {
-		pods, err := kube.List[*corev1.Pod](ctx, h.Reader, "the Pods of the same owner", &corev1.PodList{}, client.InNamespace(r.Pod.Namespace))
-		if err != nil {
+		// Somebody else decides how many Pods there are, and how large: only one of them is kept.
+		first := func(pod *corev1.Pod) (*corev1.Pod, bool) {
+			if r.turn([]*corev1.Pod{pod}) != nil && (after == nil || pod.Name < after.Name) {
+				after = pod.DeepCopy() // else it would keep its page
+			}
+			return nil, false
+		}
+		if _, err := kube.ListKept(ctx, h.Reader, "the Pods of the same owner", &corev1.PodList{}, first, client.InNamespace(r.Pod.Namespace)); err != nil {
 			return Decision{}, err
 		}
-		r.After = r.turn(pods)
 	}
+	r.After = after
 	return Decide(r, h.CloneSetUsers), nil
 }
 

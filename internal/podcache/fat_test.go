@@ -5,13 +5,17 @@ package podcache
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -210,5 +214,45 @@ func TestFatReplicas(t *testing.T) {
 		}
 		checktest.Same(t, "Pods", count, len(informer.GetStore().ListKeys()))
 		close(stop)
+	}
+}
+
+// TestStartInPages: from an API server that does not stream what an informer starts with, fat Pods arrive in small
+// pages.
+func TestStartInPages(t *testing.T) {
+	const count, bytes, most = 60, 600 << 10, 12 << 20
+	largest := 0
+	from := &toolscache.ListWatch{
+		ListFunc: func(options metav1.ListOptions) (kruntime.Object, error) {
+			begin, _ := strconv.Atoi(options.Continue) // 0 for the first page
+			page := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+			for i := begin; i < count && (options.Limit == 0 || i < begin+int(options.Limit)); i++ {
+				pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%05d", i), ResourceVersion: "1"}}
+				pod.Spec.Containers = []corev1.Container{{Name: "app", Args: []string{strings.Repeat("x", bytes)}}}
+				page.Items = append(page.Items, pod)
+			}
+			if end := begin + len(page.Items); end < count {
+				page.Continue = strconv.Itoa(end)
+			}
+			largest = max(largest, page.Size())
+			return page, nil
+		},
+		WatchFunc: func(options metav1.ListOptions) (watch.Interface, error) {
+			if options.SendInitialEvents != nil {
+				return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "")})
+			}
+			return watch.NewFake(), nil
+		},
+	}
+	keeper := New()
+	informer := keeper.NewInformer(from, &corev1.Pod{}, 0, toolscache.Indexers{})
+	checktest.NoError(t, informer.SetTransform(keeper.Options().Transform))
+	go informer.Run(t.Context().Done())
+	if !toolscache.WaitForCacheSync(t.Context().Done(), informer.HasSynced) {
+		t.Fatal("the informer does not start")
+	}
+	checktest.Same(t, "Pods", count, len(informer.GetStore().ListKeys()))
+	if largest > most {
+		t.Errorf("a page has %d bytes, more than %d", largest, most)
 	}
 }

@@ -11,14 +11,18 @@ import (
 	"hash/maphash"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/plan"
@@ -49,6 +53,23 @@ func (k *Keeper) Options() cache.ByObject {
 		}
 		return object, nil
 	}}
+}
+
+// NewInformer makes the informers of a manager's cache. From API servers that do not stream what an informer
+// starts with (WatchList), Pods arrive in pages.
+func (k *Keeper) NewInformer(
+	from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+) toolscache.SharedIndexInformer {
+	if _, pods := object.(*corev1.Pod); pods {
+		both := toolscache.ToListerWatcherWithContext(from)
+		from = &toolscache.ListWatch{
+			ListWithContextFunc: kube.Pages(both.ListWithContext, func(item runtime.Object) runtime.Object {
+				return k.Keep(item.(*corev1.Pod))
+			}),
+			WatchFuncWithContext: both.WatchWithContext,
+		}
+	}
+	return toolscache.NewSharedIndexInformer(from, object, resync, indexers)
 }
 
 // Keep is what is kept of a Pod, which it does not change. Of the field managers' record it is only
