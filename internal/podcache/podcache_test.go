@@ -53,7 +53,7 @@ func numbered(t testing.TB, pod *corev1.Pod, n int) *corev1.Pod {
 // included, and those of CloneSets not much more.
 func TestForeignPodsAreSmall(t *testing.T) {
 	const count = 5_000
-	for kind, most := range map[string]int{"ReplicaSet": 2 << 10, apps.KindCloneSet.Kind: 4608} {
+	for kind, most := range map[string]int{"ReplicaSet": 2 << 10, apps.KindCloneSet.Kind: 4 << 10} {
 		pod := typical(t)
 		if text, err := yaml.Marshal(pod); err != nil || len(text) < 8<<10 {
 			t.Fatalf("the typical Pod has %d bytes, %v", len(text), err)
