@@ -62,21 +62,28 @@ func TestPartialPods(t *testing.T) {
 		}
 	}
 	for _, want := range []*corev1.Pod{released, adopted, moves} {
-		got := &corev1.Pod{}
-		checktest.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(want), got))
+		got := intact(t, c, want)
 		checktest.Same(t, "whether the set has "+want.Name, want != released, metav1.IsControlledBy(got, set))
-		others := list.Only(got.OwnerReferences, isConfigMap)
-		checktest.Same(t, "other owners of "+want.Name, 300, len(others))
-		checktest.Same(t, "finalizers of "+want.Name, want.Finalizers, got.Finalizers)
-		for key, value := range want.Labels {
-			if got.Labels[key] != value && !strings.Contains(key, "kruise.io") {
-				t.Errorf("label %s of %s is %q, want %q", key, want.Name, got.Labels[key], value)
-			}
-		}
 		if want == moves {
 			checktest.Same(t, "state of "+want.Name, string(apps.StateNormal), got.Labels[apps.LabelLifecycleState])
 		}
 	}
+}
+
+// intact reads a Pod, which must have other owners, finalizers and labels as before.
+func intact(t *testing.T, c client.Client, want *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	got := &corev1.Pod{}
+	checktest.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(want), got))
+	others := list.Only(got.OwnerReferences, isConfigMap)
+	checktest.Same(t, "other owners of "+want.Name, 300, len(others))
+	checktest.Same(t, "finalizers of "+want.Name, want.Finalizers, got.Finalizers)
+	for key, value := range want.Labels {
+		if got.Labels[key] != value && !strings.Contains(key, "kruise.io") {
+			t.Errorf("label %s of %s is %q, want %q", key, want.Name, got.Labels[key], value)
+		}
+	}
+	return got
 }
 
 func isConfigMap(o metav1.OwnerReference) bool { return o.Kind == "ConfigMap" }

@@ -28,7 +28,7 @@ const (
 	labelBytes      = 16 << 10
 	annotationBytes = 8 << 10
 	listBytes       = 8 << 10
-	textBytes       = 1 << 10 // an image
+	textBytes       = 1 << 10 // an image, a text of an owner
 	messageBytes    = 1 << 10
 )
 
@@ -42,7 +42,7 @@ type budget struct {
 func (b *budget) bound(pod *corev1.Pod) {
 	spec, status := &pod.Spec, &pod.Status
 	pod.Finalizers = fit(b, listBytes, pod.Finalizers, func(f *string) bool { return isOwn(*f) }, func(f *string) int { return 16 + len(*f) })
-	pod.OwnerReferences = fit(b, listBytes, pod.OwnerReferences, isController, ownerSize)
+	pod.OwnerReferences = fit(b, listBytes, b.owners(pod.OwnerReferences), isController, ownerSize)
 	status.ContainerStatuses = fit(b, containerBytes, status.ContainerStatuses, always, statusSize)
 	status.InitContainerStatuses = fit(b, containerBytes, status.InitContainerStatuses, always, statusSize)
 	status.Conditions = fit(b, listBytes, status.Conditions, isRead, conditionSize)
@@ -140,6 +140,25 @@ func (b *budget) references(volumes []corev1.Volume) []corev1.Volume {
 		}
 	}
 	return volumes
+}
+
+// owners cuts texts that no owner has. So a controller always fits: without it, the Pod would seem to be nobody's.
+func (b *budget) owners(all []metav1.OwnerReference) []metav1.OwnerReference {
+	long := func(o metav1.OwnerReference) bool {
+		return max(len(o.APIVersion), len(o.Kind), len(o.Name), len(o.UID)) > textBytes
+	}
+	if !slices.ContainsFunc(all, long) {
+		return all
+	}
+	all = slices.Clone(all)
+	for i := range all {
+		o := &all[i]
+		b.text(&o.APIVersion)
+		b.text(&o.Kind)
+		b.text(&o.Name)
+		b.text((*string)(&o.UID))
+	}
+	return all
 }
 
 func (b *budget) text(text *string) {

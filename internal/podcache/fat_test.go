@@ -3,8 +3,10 @@
 package podcache
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -40,25 +42,18 @@ func parts(bytes int, add func(i int, text string)) {
 
 // fatPods are what a tenant may write of a Pod, which is nearly everything. What is typical of large
 // Pods takes few KiB; the others are nobody's by accident.
-func fatPods() []fat {
-	const few, most = 4 << 10, 80 << 10
+func fatPods() []fat { return slices.Concat(fatMetadata(), fatContainers(), fatLists(), fatStatuses()) }
+
+// few and most are how many bytes a Pod may take: one that is large where large Pods are, and any other.
+const few, most = 4 << 10, 80 << 10
+
+func fatMetadata() []fat {
 	values := func(bytes int) func(*corev1.Pod, string) {
 		return func(pod *corev1.Pod, unique string) {
 			parts(bytes, func(i int, text string) { pod.Annotations[fmt.Sprintf("example.com/%s-%d", unique, i)] = text })
 		}
 	}
 	return []fat{
-		{"long environment values", few, func(pod *corev1.Pod, unique string) {
-			c := &pod.Spec.Containers[0]
-			parts(30<<10, func(i int, text string) {
-				c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), Value: unique + text})
-			})
-		}},
-		{"arguments", few, func(pod *corev1.Pod, unique string) {
-			parts(30<<10, func(_ int, text string) {
-				pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, unique+text)
-			})
-		}},
 		{"one long annotation", few, values(1 << 20)},
 		{"many annotations", most, values(100)},
 		{"annotations of Usher's", most, func(pod *corev1.Pod, unique string) {
@@ -76,6 +71,26 @@ func fatPods() []fat {
 		{"owners", most, func(pod *corev1.Pod, unique string) {
 			parts(200, func(_ int, text string) {
 				pod.OwnerReferences = append(pod.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: unique + text})
+			})
+		}},
+		{"an owner", few, func(pod *corev1.Pod, unique string) {
+			pod.OwnerReferences = append(slices.Clone(pod.OwnerReferences), metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap"})
+			pod.OwnerReferences[0].Name = unique + strings.Repeat("x", 1<<20)
+		}},
+	}
+}
+
+func fatContainers() []fat {
+	return []fat{
+		{"long environment values", few, func(pod *corev1.Pod, unique string) {
+			c := &pod.Spec.Containers[0]
+			parts(30<<10, func(i int, text string) {
+				c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), Value: unique + text})
+			})
+		}},
+		{"arguments", few, func(pod *corev1.Pod, unique string) {
+			parts(30<<10, func(_ int, text string) {
+				pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, unique+text)
 			})
 		}},
 		{"containers", most, func(pod *corev1.Pod, unique string) {
@@ -103,6 +118,33 @@ func fatPods() []fat {
 			})
 			pod.Spec.Containers[0].Resources.Requests = requests
 		}},
+	}
+}
+
+func fatStatuses() []fat {
+	return []fat{
+		{"messages", few, func(pod *corev1.Pod, unique string) {
+			long := unique + strings.Repeat("x", 250<<10)
+			ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: long}}
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: ended, LastTerminationState: ended}}
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Message: long})
+			pod.Status.Message = long
+		}},
+		{"field managers", few, func(pod *corev1.Pod, unique string) {
+			parts(1<<10, func(_ int, text string) {
+				pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{Manager: unique, FieldsV1: metav1.NewFieldsV1(`{"f:` + text + `":{}}`)})
+			})
+		}},
+	}
+}
+
+func fatLists() []fat {
+	return []fat{
+		{"a claim", few, func(pod *corev1.Pod, unique string) {
+			v := corev1.Volume{Name: "data"}
+			v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: unique + strings.Repeat("x", 1<<20) + "-" + pod.Name}
+			pod.Spec.Volumes = append(pod.Spec.Volumes, v)
+		}},
 		{"volumes", most, func(pod *corev1.Pod, unique string) {
 			parts(200, func(_ int, text string) {
 				v := corev1.Volume{Name: text[:7]}
@@ -118,18 +160,6 @@ func fatPods() []fat {
 		{"readiness gates", most, func(pod *corev1.Pod, unique string) {
 			parts(100, func(_ int, text string) {
 				pod.Spec.ReadinessGates = append(pod.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: corev1.PodConditionType(unique + text)})
-			})
-		}},
-		{"messages", few, func(pod *corev1.Pod, unique string) {
-			long := unique + strings.Repeat("x", 250<<10)
-			ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: long}}
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: ended, LastTerminationState: ended}}
-			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Message: long})
-			pod.Status.Message = long
-		}},
-		{"field managers", few, func(pod *corev1.Pod, unique string) {
-			parts(1<<10, func(_ int, text string) {
-				pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{Manager: unique, FieldsV1: metav1.NewFieldsV1(`{"f:` + text + `":{}}`)})
 			})
 		}},
 	}
@@ -172,7 +202,13 @@ func TestFatPods(t *testing.T) {
 		for _, fat := range fatPods() {
 			keep, kept := New().Options().Transform, make([]any, 0, count)
 			before := heap()
-			arrivals(t, count, references, fat.fill)(func(pod *corev1.Pod) { kept = append(kept, checktest.Must(keep(pod))(t)) })
+			arrivals(t, count, references, fat.fill)(func(pod *corev1.Pod) {
+				one := checktest.Must(keep(pod))(t).(*corev1.Pod)
+				if is := metav1.GetControllerOf(one); (is != nil) != (references != nil) || is != nil && is.UID != references[0].UID {
+					t.Errorf("a Pod of %s with %s seems to be of %v", owner, fat.name, is)
+				}
+				kept = append(kept, one)
+			})
 			each := int(int64(heap())-int64(before)) / count
 			if t.Logf("%s, of %s: %d bytes each", fat.name, owner, each); each > fat.most {
 				t.Errorf("a Pod of %s with %s takes %d bytes, more than %d", owner, fat.name, each, fat.most)
@@ -189,10 +225,10 @@ func TestFatReplicas(t *testing.T) {
 	for owner, references := range owners() {
 		events := watch.NewFake()
 		informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
-			ListFunc: func(metav1.ListOptions) (kruntime.Object, error) {
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (kruntime.Object, error) {
 				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
 			},
-			WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return events, nil },
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return events, nil },
 		}, &corev1.Pod{}, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
 		checktest.NoError(t, informer.SetTransform(New().Options().Transform))
 		arrived := make(chan struct{}, count)
@@ -223,7 +259,7 @@ func TestStartInPages(t *testing.T) {
 	const count, bytes, most = 60, 600 << 10, 12 << 20
 	largest := 0
 	from := &toolscache.ListWatch{
-		ListFunc: func(options metav1.ListOptions) (kruntime.Object, error) {
+		ListWithContextFunc: func(_ context.Context, options metav1.ListOptions) (kruntime.Object, error) {
 			begin, _ := strconv.Atoi(options.Continue) // 0 for the first page
 			page := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
 			for i := begin; i < count && (options.Limit == 0 || i < begin+int(options.Limit)); i++ {
@@ -237,7 +273,7 @@ func TestStartInPages(t *testing.T) {
 			largest = max(largest, page.Size())
 			return page, nil
 		},
-		WatchFunc: func(options metav1.ListOptions) (watch.Interface, error) {
+		WatchFuncWithContext: func(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			if options.SendInitialEvents != nil {
 				return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "")})
 			}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -44,6 +45,7 @@ func TestStoryExhaustion(t *testing.T) {
 	}{
 		{"a registry that does not answer", (*victim).slowRegistry}, {"endless lists", (*victim).endlessLists},
 		{"Pods that flap", (*victim).flappingPods}, {"a thousand fat Registrations", (*victim).fatRegistrations},
+		{"fat replicas", (*victim).fatReplicas}, {"fat Pods", (*victim).fatPods},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			v := &victim{story: &story{Scene: plane.Begin(t)}, plane: plane, usher: usher, memory: memory}
@@ -340,6 +342,62 @@ func (v *victim) fatRegistrations() {
 		v.Errorf("the Registry records %d bytes of one namespace", used)
 	}
 	v.comes("the attacker has its share")
+	v.stop()
+	v.run()
+	v.within(start, "Usher starts again")
+}
+
+// fatPods are as large as the API server takes, and never start. Half of them have a controller.
+func (v *victim) fatPods() {
+	e := v.attacker(v.registry.Name)
+	const many = 200
+	var env []corev1.EnvVar
+	for i := range 40 {
+		env = append(env, corev1.EnvVar{Name: fmt.Sprintf("LONG_%02d", i), Value: strings.Repeat("v", 30<<10)})
+	}
+	v.meanwhile("somebody creates fat Pods", func() error {
+		for i := range many {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: fmt.Sprintf("fat-%d", i)}}
+			if i%2 == 1 {
+				pod.OwnerReferences = []metav1.OwnerReference{{
+					APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "fat", UID: "5a7e6f7c-0000-0000-0000-000000000000", Controller: new(true),
+				}}
+			}
+			pod.Spec.Containers = []corev1.Container{{Name: "fat", Image: "fat", Env: env}}
+			if err := e.Create(e.Context(), pod); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	v.comes(fmt.Sprintf("there are %d fat Pods", many))
+	v.stop()
+	v.run()
+	v.within(start, "Usher starts again")
+}
+
+// fatReplicas are those of a CloneSet whose template has nearly as many annotations as a Pod may have.
+func (v *victim) fatReplicas() {
+	e := v.attacker(v.registry.Name)
+	const replicas = 100
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{
+		Labels: map[string]string{"app": "fat"}, Annotations: map[string]string{"example.com/notes": strings.Repeat("n", 200<<10)},
+	}}
+	template.Spec.Containers = []corev1.Container{{Name: "fat", Image: "fat:1"}}
+	set := &appsv1alpha1.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "fat"}}
+	set.Spec.Replicas, set.Spec.Template = new(int32(replicas)), appsv1alpha1.NewPodTemplate(template)
+	set.Spec.Selector.MatchLabels = map[string]appsv1alpha1.LabelValue{"app": "fat"}
+	v.meanwhile("a CloneSet creates fat replicas", func() error {
+		if err := e.Create(e.Context(), set); err != nil {
+			return err
+		}
+		e.Until("fat replicas", func() string {
+			e.Read(set)
+			return registrytest.Unless(set.Status.Replicas == replicas, fmt.Sprintf("are %d", set.Status.Replicas))
+		})
+		return nil
+	})
+	v.comes(fmt.Sprintf("there are %d fat replicas", replicas))
 	v.stop()
 	v.run()
 	v.within(start, "Usher starts again")
