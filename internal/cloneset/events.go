@@ -25,9 +25,16 @@ import (
 // recordEvents records the events of a pass, except those of its writes. An event holds only a
 // Pod's name; the recorder folds repeated events into one.
 func (r *Reconciler) recordEvents(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, now time.Time) {
+	m, refused := r.memory(keyOf(set)), ""
 	for _, problem := range decided.Problems {
+		if problem.Reason == plan.ProblemUpdateRefused {
+			if refused = problem.Message; refused == m.updateRefused {
+				continue
+			}
+		}
 		r.warn(set, problem.Reason, "Plan", "%s", problem.Message)
 	}
+	m.updateRefused = refused
 	if decided.ScaleUpLimited > 0 {
 		r.warn(set, "ScaleUpLimited", "Create",
 			"scaleStrategy.maxUnavailable keeps %d Pods from being created until others are available", decided.ScaleUpLimited)
@@ -48,7 +55,7 @@ func (r *Reconciler) recordProgress(set *apps.CloneSet, next *apps.CloneSetStatu
 
 // recordBlocked records one event per long wait, for the Pod that has waited longest.
 func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, now time.Time) {
-	if len(blocked) == 0 || blocked[0].Since.IsZero() || !longWaitAt(blocked, now).IsZero() {
+	if len(blocked) == 0 || blocked[0].Trial != nil || blocked[0].Since.IsZero() || !longWaitAt(blocked, now).IsZero() {
 		return
 	}
 	first, record := &blocked[0], r.normal
@@ -306,6 +313,8 @@ func waitOf(b *plan.Blocked) []any {
 		return append(about, "container", b.Stuck.Container, "image", b.Stuck.Image, "reason", b.Stuck.Reason)
 	case b.Deferral != nil:
 		return append(about, "gate", b.Gate, "message", b.Deferral.Message)
+	case b.Trial != nil:
+		return append(about, "gate", b.Gate, "message", b.Trial.Refused)
 	case b.Image != nil:
 		return append(about, "image", b.Image.Image, "node", b.Image.Node, "reason", b.Image.Reason, "message", b.Image.Message)
 	}

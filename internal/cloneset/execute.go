@@ -35,6 +35,8 @@ type outcome struct {
 	err error
 	// beside means that it was done beside the passes: its events may be over when a pass learns of it.
 	beside bool
+	// refused means that the API server refuses the update of Pods like this one, as the next plan will know.
+	refused bool
 	// rest does more of the action, which has no result before that; nil if it has ended.
 	rest func() outcome
 }
@@ -57,8 +59,8 @@ func failedTest(err error) bool {
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
 		return false
 	}
-	answer := status.Status()
-	return !strings.HasPrefix(answer.Message, "admission webhook ") && (answer.Details == nil || len(answer.Details.Causes) == 0)
+	details := status.Status().Details
+	return !fromWebhook(err) && (details == nil || len(details.Causes) == 0)
 }
 
 // isConflict reports whether a write's preconditions did not hold.
@@ -241,14 +243,14 @@ func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.A
 			return err
 		})
 		if err != nil {
-			return outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)}
+			return r.learned(set, outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)})
 		}
 		if written != pod && a.Verb != plan.Move { // which is one write, or two
 			return outcome{rest: func() outcome { return r.changePod(ctx, set, a, written, steps[i+1:]) }}
 		}
 		pod = written
 	}
-	return outcome{action: a, pod: pod}
+	return r.learned(set, outcome{action: a, pod: pod})
 }
 
 // retryUnchanged runs a write. On a conflict it reads the Pod from the API server. If
@@ -349,22 +351,30 @@ type resizeRefusal struct{ error }
 // Unwrap returns the API server's answer.
 func (r *resizeRefusal) Unwrap() error { return r.error }
 
-// resizeRefused tells a refusal of cpu and memory, which only the user can answer, from
-// other errors. An API server without the subresource resize answers that something was not
-// found, as it does for a Pod that is gone.
-func (r *Reconciler) resizeRefused(ctx context.Context, pod *corev1.Pod, err error) error {
+// noResize means that the API server has no subresource pods/resize.
+type noResize struct{ error }
+
+// Unwrap returns the API server's answer, as a refusal.
+func (n *noResize) Unwrap() error { return n.error }
+
+// resizeAnswer tells an API server without the subresource resize, which answers that something was not found, from a
+// Pod that is gone.
+func (r *Reconciler) resizeAnswer(ctx context.Context, pod *corev1.Pod, err error) error {
+	if err == nil || !apierrors.IsNotFound(err) && !apierrors.IsMethodNotSupported(err) {
+		return err
+	}
 	if apierrors.IsNotFound(err) {
 		if _, exists, getErr := getLive(ctx, r.Reader, pod); getErr != nil || !exists {
 			return cmp.Or(getErr, err)
 		}
 	}
-	switch {
-	case isConflict(err):
-		return err
-	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		err = apierrors.NewForbidden(corev1.Resource("pods/resize"), pod.Name,
-			fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %w", err))
-	case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err):
+	return &noResize{apierrors.NewForbidden(corev1.Resource("pods/resize"), pod.Name,
+		fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %w", err))}
+}
+
+// resizeRefused tells a refusal of cpu and memory, which only the user can answer, from other errors.
+func (r *Reconciler) resizeRefused(ctx context.Context, pod *corev1.Pod, err error) error {
+	if err = r.resizeAnswer(ctx, pod, err); isConflict(err) || !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		return err
 	}
 	containers := strings.Join(slices.Sorted(maps.Keys(inplace.Resizes(pod))), ", ")

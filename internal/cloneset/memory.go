@@ -34,6 +34,8 @@ type memory struct {
 	// reported is the wait of the last event.
 	reported string
 	rollout  rolloutLog
+	// updateRefused is what the last event said of an update that the API server refuses.
+	updateRefused string
 	// told is when the status was last written, untold what no event has reported since then, and
 	// late when a beginning that was left to a later pass has to be told; zero if none was.
 	told   time.Time
@@ -74,6 +76,8 @@ type memory struct {
 	// claims are gone too: the answer may have been lost, or the API server too busy for the
 	// rest. They hold the claims as they were at the decision.
 	deletions map[string][]*corev1.PersistentVolumeClaim
+	// trials are what the API server said of updates in place, by the class of Pods.
+	trials map[string]plan.Trial
 	// drains are since when Pods are known to be out of service for an update, by UID. The time
 	// in their condition is when the write was sent; a slow API server may have applied it much
 	// later, and the grace period counts from then.
@@ -85,7 +89,7 @@ func (r *Reconciler) memory(set types.NamespacedName) *memory {
 	value, known := r.memories.Load(set)
 	if !known {
 		value, _ = r.memories.LoadOrStore(set, &memory{
-			deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{},
+			deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{}, trials: map[string]plan.Trial{},
 			refused: map[types.UID]time.Time{}, returns: returns{busy: map[types.UID]*corev1.Pod{}},
 		})
 	}

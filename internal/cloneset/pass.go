@@ -90,10 +90,9 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	if set == nil || err != nil {
 		return reconcile.Result{}, err
 	}
-	planning := r.Clock.Now()
-	decided := r.Plan(snapshot)
+	decided, took := r.decide(ctx, set, snapshot)
 	m := r.memory(keyOf(set))
-	m.next = now.Add(min(pauseShare*r.Clock.Since(planning), longestPause))
+	m.next = now.Add(min(pauseShare*took, longestPause))
 	outcomes := r.execute(ctx, set, snapshot, &decided)
 	pulled := r.pullImages(ctx, set, &decided)
 	m.stale = m.stale || slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
@@ -187,7 +186,8 @@ func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (r
 		// was not refused continues.
 		at = list.Earliest(at, now.Add(refusedFor))
 	}
-	if again && len(failures) == 0 {
+	refused := slices.ContainsFunc(outcomes, func(o outcome) bool { return o.refused }) // its Pod comes back
+	if refused || again && len(failures) == 0 {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 	}
 	if at.IsZero() {

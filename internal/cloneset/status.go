@@ -82,7 +82,9 @@ func findBlocked(blocked []plan.Blocked) plan.Problem {
 		if others > 1 {
 			who = fmt.Sprintf("%d other Pods wait", others)
 		}
-		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool { return b.Stuck != nil || b.Deferral != nil || b.Image != nil }) {
+		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool {
+			return b.Stuck != nil || b.Deferral != nil || b.Image != nil || b.Trial != nil
+		}) {
 			where = "too"
 		}
 		message += fmt.Sprintf("; %s %s", who, where)
@@ -102,6 +104,8 @@ func blockedReason(b *plan.Blocked) string {
 		return plan.ReasonImagePullFails
 	case b.Image != nil:
 		return ReasonWaitingForImage
+	case b.Trial != nil:
+		return plan.ReasonUpdateRefused
 	}
 	return ReasonWaitingForHook
 }

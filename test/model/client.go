@@ -176,20 +176,23 @@ func decode(object client.Object, strict bool) (client.Object, error) {
 }
 
 // Patch changes an object.
-func (c *Client) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.PatchOption) error {
-	return c.patch(object, "", patch)
+func (c *Client) Patch(_ context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	var o client.PatchOptions
+	o.ApplyOptions(options)
+	return c.patch(object, "", patch, len(o.DryRun) > 0)
 }
 
-func (c *Client) patch(object client.Object, subresource string, patch client.Patch) error {
+func (c *Client) patch(object client.Object, subresource string, patch client.Patch, dryRun bool) error {
 	data, err := patch.Data(object)
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
 	r := &Request{
 		Verb: VerbPatch, Kind: KindOf(object), At: client.ObjectKeyFromObject(object), Subresource: subresource, Patch: data, Out: object,
+		DryRun: dryRun,
 	}
 	return c.send(r, func() ([]client.Object, error) {
-		return one(c.Server.Patch(c.Actor, r.Kind, r.At, subresource, patch.Type(), r.Patch))
+		return one(c.Server.Patch(c.Actor, r.Kind, r.At, subresource, patch.Type(), r.Patch, dryRun))
 	})
 }
 
@@ -214,8 +217,9 @@ type subresource struct {
 }
 
 // Patch changes the subresource of an object.
-func (s *subresource) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
-	return s.client.patch(object, s.name, patch)
+func (s *subresource) Patch(_ context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	o := (&client.SubResourcePatchOptions{}).ApplyOptions(options)
+	return s.client.patch(object, s.name, patch, len(o.DryRun) > 0)
 }
 
 // Create creates the subresource of an object: an eviction.

@@ -30,9 +30,9 @@ const ClaimProtection = "kubernetes.io/pvc-protection"
 
 // Patch applies a patch to an object.
 func (s *Server) Patch(
-	actor string, kind Kind, at types.NamespacedName, subresource string, patchType types.PatchType, data []byte,
+	actor string, kind Kind, at types.NamespacedName, subresource string, patchType types.PatchType, data []byte, dryRun bool,
 ) (client.Object, error) {
-	return s.replace(actor, kind, at, subresource, func(old client.Object) (client.Object, error) {
+	return s.replace(actor, kind, at, subresource, dryRun, func(old client.Object) (client.Object, error) {
 		next, err := patched(old, patchType, data)
 		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 			err = apierrors.NewBadRequest(err.Error())

@@ -68,6 +68,9 @@ type Server struct {
 	UIDs    int
 	// RefuseResizes refuses every resize of a Pod.
 	RefuseResizes bool
+	// Refuses decides by content on changes of objects, as a policy does, and on those that are tried in a dry
+	// run; nil if there is none.
+	Refuses func(actor string, old, next client.Object) error
 	// Admit decides on requests to delete or evict a Pod, as a webhook does; nil if there is
 	// none.
 	Admit func(*admissionv1.AdmissionRequest) error
@@ -146,14 +149,14 @@ func released(object client.Object) bool {
 // Update replaces an object with a copy that change has changed. The subresource
 // decides which part of it can change; "" is the object itself.
 func (s *Server) Update(actor string, kind Kind, at types.NamespacedName, subresource string, change func(client.Object) error) (client.Object, error) {
-	return s.replace(actor, kind, at, subresource, func(old client.Object) (client.Object, error) {
+	return s.replace(actor, kind, at, subresource, false, func(old client.Object) (client.Object, error) {
 		next := Clone(old)
 		return next, change(next)
 	})
 }
 
 func (s *Server) replace(
-	actor string, kind Kind, at types.NamespacedName, subresource string, by func(client.Object) (client.Object, error),
+	actor string, kind Kind, at types.NamespacedName, subresource string, dryRun bool, by func(client.Object) (client.Object, error),
 ) (client.Object, error) {
 	old, err := s.Get(kind, at)
 	if err != nil {
@@ -172,8 +175,16 @@ func (s *Server) replace(
 	if err := confine(old, next, subresource); err != nil {
 		return nil, err
 	}
+	if s.Refuses != nil {
+		if err := s.Refuses(actor, old, next); err != nil {
+			return nil, err
+		}
+	}
 	if Same(old, next) {
 		return old, nil // a write that changes nothing creates no new version
+	}
+	if dryRun {
+		return next, nil
 	}
 	return s.commit(actor, kind, old, next), nil
 }

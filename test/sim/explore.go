@@ -186,6 +186,32 @@ func (x *explorer) load(c *cluster) {
 		}
 	}
 	x.warm()
+	x.refuse()
+}
+
+// refuses reports whether the API server begins to refuse something in this world.
+func (m *Model) refuses() bool {
+	return slices.ContainsFunc(m.Edits, func(edit string) bool { return refusedBy(edit) != "" })
+}
+
+// refusedBy is the image that an edit makes the API server refuse; "" if it does not.
+func refusedBy(edit string) string {
+	word, image, _ := strings.Cut(edit, " ")
+	if word == "refuse" || word == "invalid" {
+		return image
+	}
+	return ""
+}
+
+// refuse has the API server refuse what it refuses in the present state.
+func (x *explorer) refuse() {
+	x.sim.refusal = refusal{}
+	for i, edit := range x.model.Edits[:min(int(x.state.edits), len(x.model.Edits))] {
+		if image := refusedBy(edit); image != "" {
+			known := slices.Contains(x.model.Edits[:i], "image "+image)
+			x.sim.refusal = refusal{image: image, policy: strings.HasPrefix(edit, "refuse "), fresh: !known}
+		}
+	}
 }
 
 // now is the state that has come of the one in progress, with a pass or none.

@@ -50,6 +50,8 @@ func (a actor) fair() bool { return a < byUser }
 type action struct {
 	actor actor
 	do    func()
+	// told means that no event is needed: each pass of a world that refuses something asks anew.
+	told bool
 }
 
 // transition is the result of an action.
@@ -79,7 +81,7 @@ func (x *explorer) transitions(c *cluster) []transition {
 		if e.do(); e.actor == byCollector && len(x.commits) == 0 {
 			continue // it has done what is due
 		}
-		out = append(out, transition{actor: e.actor, next: x.now(pass), woken: x.woken(), story: x.sim.World.story})
+		out = append(out, transition{actor: e.actor, next: x.now(pass), woken: e.told || x.woken(), story: x.sim.World.story})
 	}
 	return out
 }
@@ -110,17 +112,17 @@ func (x *explorer) actions(c *cluster) []action {
 		}
 		out = append(out, x.kubeletActions(pod)...)
 		if change := o.answer(pod); change != nil {
-			out = append(out, action{byOperator, func() { o.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
+			out = append(out, action{actor: byOperator, do: func() { o.give(client.ObjectKeyFromObject(pod), pod.UID, "", change) }})
 		}
 	}
 	for _, node := range model.List[*corev1.Node](x.server.Objects) {
 		out = append(out, x.listActions(node)...)
 	}
 	if x.model.Timed && c.pass == nil {
-		out = append(out, action{byTime, x.tick})
+		out = append(out, action{actor: byTime, do: x.tick})
 	}
 	if goes(x.sim.Set()) {
-		out = append(out, action{byCollector, func() { collector{x.sim}.collect(x.sim.key, x.uid) }})
+		out = append(out, action{actor: byCollector, do: func() { collector{x.sim}.collect(x.sim.key, x.uid) }})
 	}
 	out = append(out, x.editActions()...)
 	return append(out, x.faultActions()...)
@@ -130,7 +132,7 @@ func (x *explorer) actions(c *cluster) []action {
 func (x *explorer) kubeletActions(pod *corev1.Pod) (out []action) {
 	step := func(due bool, do func(*corev1.Pod)) {
 		if due {
-			out = append(out, action{byKubelet, func() { do(pod) }})
+			out = append(out, action{actor: byKubelet, do: func() { do(pod) }})
 		}
 	}
 	run := runOf(x.state.running, pod)
@@ -252,10 +254,10 @@ func (x *explorer) editActions() []action {
 	edit := x.model.Edits[x.state.edits]
 	do := podDeeds[edit]
 	if do == nil {
-		return []action{{byUser, func() { x.state.edits++; x.sim.happen("", edit) }}}
+		return []action{{actor: byUser, do: func() { x.state.edits++; x.sim.happen("", edit) }, told: refusedBy(edit) != ""}}
 	}
 	return list.Map(x.sim.Pods(), func(pod *corev1.Pod) action {
-		return action{byUser, func() { x.state.edits++; do(x.sim, pod) }}
+		return action{actor: byUser, do: func() { x.state.edits++; do(x.sim, pod) }}
 	})
 }
 
@@ -266,7 +268,7 @@ func (x *explorer) faultActions() []action {
 			continue
 		}
 		for _, pod := range x.sim.Pods() {
-			out = append(out, action{byFault, func() {
+			out = append(out, action{actor: byFault, do: func() {
 				x.state.faults |= 1 << i
 				x.sim.World.say("fate", "%s: %s", fault, pod.Name)
 				faults[fault](x, pod)
@@ -325,11 +327,11 @@ func (x *explorer) warm() {
 func (x *explorer) pullActions(pod *corev1.Pod) []action {
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return []action{{byKubelet, func() { x.ends(pod) }}}
+		return []action{{actor: byKubelet, do: func() { x.ends(pod) }}}
 	case pod.Status.Phase == corev1.PodSucceeded:
 		return nil
 	}
-	return []action{{byKubelet, func() {
+	return []action{{actor: byKubelet, do: func() {
 		x.gets(plan.PulledBy(pod))
 		x.sim.nodes.status(pod, func(s *corev1.PodStatus) { s.Phase = corev1.PodSucceeded })
 	}}}
@@ -341,7 +343,7 @@ func (x *explorer) listActions(node *corev1.Node) []action {
 	if len(has) == len(node.Status.Images) {
 		return nil
 	}
-	return []action{{byKubelet, func() {
+	return []action{{actor: byKubelet, do: func() {
 		model.Change(x.server, "kubelet", key("", node.Name), "", func(node *corev1.Node) {
 			node.Status.Images = list.Map(has, listed)
 		})

@@ -116,13 +116,13 @@ func (r *passRun) taken() map[int]bool {
 	return out
 }
 
-// send answers a request as before, or sends it now. A dry run does not matter here.
+// send answers a request as before, or sends it now. A dry run does not matter where nothing is refused.
 func (r *passRun) send(request *model.Request, do func() error) error {
 	x := r.x
 	if request.Cached {
 		return r.process.send(request, do)
 	}
-	if request.DryRun {
+	if request.DryRun && (!x.model.refuses() || request.Verb != model.VerbPatch) {
 		return nil
 	}
 	r.requests++
@@ -139,14 +139,16 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	}
 	absent := maps.Clone(r.process.known.absent)
 	err := r.process.send(request, do)
-	r.touched = r.touched || request.Kind != model.CloneSets
-	answer := &result{kind: request.Kind, err: err, seen: request.Answer}
+	answer := &result{kind: request.Kind, err: err}
+	if !request.DryRun {
+		r.touched, answer.seen = r.touched || request.Kind != model.CloneSets, request.Answer
+	}
 	gone := slices.Collect(maps.Keys(r.process.known.absent))
 	answer.absent = slices.DeleteFunc(gone, func(uid types.UID) bool { return absent[uid] })
 	if len(x.commits) > commits {
 		c := x.commits[commits]
 		answer.written, answer.gone = c.Object(), c.New == nil
-	} else if err == nil {
+	} else if err == nil && !request.DryRun {
 		x.sim.World.say(actorUsher, "reads %s %s from the server", request.Kind, request.At.Name)
 	}
 	r.results = append(slices.Clip(r.results), answer)
@@ -168,7 +170,7 @@ func (r *passRun) again(answer *result, request *model.Request) error {
 	for _, uid := range answer.absent {
 		r.process.known.absent[uid] = true
 	}
-	if answer.err != nil {
+	if answer.err != nil || request.DryRun {
 		return answer.err
 	}
 	for _, object := range answer.seen {

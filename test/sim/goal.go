@@ -47,6 +47,7 @@ func (p *Process) shows(name string) bool {
 func (s *Simulation) Settle() *Violation {
 	s.closing, s.trouble = true, ""
 	s.endFaults()
+	s.outlast()
 	deadline, most := s.World.now().Add(patience), s.World.steps+mostSteps
 	for !s.World.idle() && s.World.failure == nil {
 		if s.World.now().After(deadline) || s.World.steps > most {
@@ -128,7 +129,7 @@ func (s *Simulation) missing() string {
 		return fmt.Sprintf("there are %d Pods of %d", len(live), replicas(set))
 	}
 	old := live.count(func(pod *corev1.Pod) bool { return !of(pod, update) })
-	if set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
+	if stands := s.stands(set); !stands && set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
@@ -215,7 +216,7 @@ func templateOfPod(s *model.Server, pod *corev1.Pod) *corev1.PodTemplateSpec {
 func (s *Simulation) missingStatus(set *apps.CloneSet, live, old int, update string) string {
 	got := set.Status
 	for _, c := range got.Conditions {
-		if c.Status == corev1.ConditionTrue && c.Type != apps.ConditionProgressing {
+		if c.Status == corev1.ConditionTrue && c.Type != apps.ConditionProgressing && !s.stands(set) {
 			return fmt.Sprintf("condition %s is True: %s", c.Type, c.Message)
 		}
 	}

@@ -84,6 +84,7 @@ var rules = []struct {
 	{"a deleted set only removes its Pods, and no orphans", afterDeletion, false},
 	{"no Pod in service leaves for an image that its node lacks", withoutImage, false},
 	{"a condition says nothing that is over", saysOver, true},
+	{ruleRefusedLeaves, leavesForRefused, false},
 }
 
 // judge checks a commit of a controller process.

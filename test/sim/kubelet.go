@@ -294,7 +294,7 @@ func (n *nodes) heal() {
 	if _, found := n.place(); !found {
 		n.cordon(0, false)
 	}
-	n.Broken, n.Roomy, n.Server.RefuseResizes = map[string]bool{}, true, false
+	n.Broken, n.Roomy = map[string]bool{}, true
 	for _, pod := range model.List[*corev1.Pod](n.Server.Objects) {
 		if r := n.pods[pod.UID]; r != nil {
 			r.forget()

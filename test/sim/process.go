@@ -205,6 +205,9 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 		p.World.pass(time.Duration(len(s.Pods)) * 50 * time.Microsecond)
 	}
 	for i := range p.pass.plan.Actions {
+		if len(p.pass.plan.Trials) > 0 {
+			break // it is decided again after these
+		}
 		p.World.say(p.name, "decides to %s", p.pass.plan.Actions[i])
 	}
 	return p.pass.plan

@@ -38,6 +38,7 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 		s.strangers()
 	}
 	s.randomSchedule()
+	s.randomRefusal(seed)
 	s.randomEnd(seed)
 	return s
 }

@@ -63,6 +63,8 @@ type Simulation struct {
 	idleFrom time.Time
 	// plannedEnd is when a random schedule ends.
 	plannedEnd time.Duration
+	// refusal is what the API server refuses.
+	refusal refusal
 	// templates are all templates the set has had.
 	templates []apps.PodTemplate
 	// wished is how many generations of the set its user has requested, where the
@@ -96,6 +98,7 @@ func empty(config Config, set types.NamespacedName) *Simulation {
 		unprotected: config.Operator.Careless,
 		images:      images{has: map[plan.ImageOnNode]bool{}, rejected: map[plan.ImageOnNode]bool{}},
 	}
+	s.Server.Refuses = s.refuses
 	s.nodes = &nodes{Simulation: s, Node: model.Node{Broken: map[string]bool{}}, pods: map[types.UID]*running{}, down: map[string]bool{}}
 	return s
 }

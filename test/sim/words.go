@@ -129,7 +129,10 @@ var deeds = map[string]func(s *Simulation, value string){
 	"delete":   func(s *Simulation, how string) { s.DeleteSet(metav1.DeletionPropagation(how)) },
 	// crash ends the controller process; another one takes over.
 	"crash": func(s *Simulation, _ string) { s.processes[0].crash() },
-	"evict": func(s *Simulation, _ string) { s.nodes.evict(s.Pods()[0]) },
+	// refuse has a policy that refuses an image to Pods, invalid the API server itself.
+	"refuse":  func(s *Simulation, image string) { s.refuse(image, true) },
+	"invalid": func(s *Simulation, image string) { s.refuse(image, false) },
+	"evict":   func(s *Simulation, _ string) { s.nodes.evict(s.Pods()[0]) },
 	// remove deletes the first Pod as kubectl does; apart takes it out by its labels.
 	"remove": func(s *Simulation, _ string) {
 		pod := s.Pods()[0]

@@ -91,6 +91,17 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 	return state.step(pod, first, rest, blocking, now)
 }
 
+// Whole returns an update as if all its containers were due at once, for a trial: its record has room for that
+// of each step.
+func Whole(pod *corev1.Pod, change *Change, revision string, now time.Time) Step {
+	first := Begin(pod, change, revision, now)
+	rest := first.State.next(pod)
+	whole := first.State.copied().step(pod, rest, Change{}, nil, now)
+	whole.Images = merged(first.Images, rest.Images)
+	whole.State.NextContainerImages, whole.State.NextContainerResources = rest.Images, rest.Resources
+	return whole
+}
+
 // copied is the record with its own maps.
 func (s State) copied() State {
 	s.LastContainerStatuses, s.Resources = merged(s.LastContainerStatuses), merged(s.Resources)

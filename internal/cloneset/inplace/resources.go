@@ -157,7 +157,12 @@ func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 
 // Resizes are the resources of the record that the Pod's spec does not have.
 func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
-	out := Change{Resources: s.Resources}.open(pod).Resources
+	return Change{Resources: s.Resources}.ResizesOf(pod)
+}
+
+// ResizesOf are the complete resources of the containers that the change resizes of the Pod as it is.
+func (c Change) ResizesOf(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
+	out := c.open(pod).Resources
 	for name, want := range out {
 		all := ContainerOf(pod, name).Resources.DeepCopy()
 		all.Requests, all.Limits = merged(all.Requests, want.Requests), merged(all.Limits, want.Limits)

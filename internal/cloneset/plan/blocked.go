@@ -40,6 +40,8 @@ type Blocked struct {
 	Deferral *Deferral
 	// Image is the image that its node lacks; nil if it waits for none.
 	Image *ImageWait
+	// Trial is why the API server refuses its update in place; nil if it does not.
+	Trial *Trial
 	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
 	SetDeleted bool
 }
@@ -65,6 +67,8 @@ func (b Blocked) String() string {
 		return b.Deferral.text(b.Pod)
 	case b.Image != nil:
 		return b.Image.text(b.Pod, b.Since)
+	case b.Trial != nil:
+		return b.Trial.text(b.Pod)
 	}
 	what := "to let go of"
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {

@@ -11,6 +11,8 @@
 //	                  is cancelled
 //	choose            which Pods get the update revision, by partition    nothing
 //	                  and order
+//	heedTrials        which of them stay in service because the API         nothing
+//	                  server refuses their update in place
 //	awaitImages       which of them stay in service until their node has the        nothing
 //	                  new image
 //	openLedger        how many Pods serve, and how many are under way     -

@@ -56,6 +56,7 @@ func Make(s *Snapshot) Plan {
 	}
 	p.cancelScaleIn()
 	p.choose()
+	p.heedTrials()
 	p.awaitImages()
 	p.openLedger()
 	p.refresh()
@@ -180,7 +181,7 @@ func (p *pass) problem(reason, format string, args ...any) {
 // finish ends the pass and sorts the plan: Pods that come back precede those that leave. Where nothing is done,
 // another pass would decide the same: what is left undone waits for an event, or for the time to wake.
 func (p *pass) finish() Plan {
-	p.plan.More = p.plan.More && len(p.plan.Actions)+len(p.plan.Pulls) > 0
+	p.plan.More = p.plan.More && len(p.plan.Actions)+len(p.plan.Pulls)+len(p.plan.Trials) > 0
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
 	clear(p.states) // they would retain Pods; and a pointer into the pass, all of it
 	spare.Put(new(p.states))
@@ -226,7 +227,11 @@ type Plan struct {
 	Pulls        []Pull
 	EndPulls     []*corev1.Pod
 	PullsSkipped []string
-	// Waits are the Pods that stay in service because of an image.
+	// Trials are what has to be known of the API server before another step: whoever carries out the plan
+	// makes them and plans again, and does nothing else of a plan with trials.
+	Trials []Attempt
+	// Waits are the Pods that stay in service because of an image, or because the API server refuses their
+	// update.
 	Waits []Blocked
 	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from being
 	// created now.
@@ -277,6 +282,8 @@ type Action struct {
 	Revision *revision.Revision
 	// Change is what Update does.
 	Change *inplace.Change
+	// Class is that of the Trial that the API server's answer renews; "" if it says nothing of others.
+	Class string
 	// Instance is the id that Create takes over, or whose claims Discard and Provide
 	// concern; with "", Create draws a new one.
 	Instance string
@@ -390,6 +397,8 @@ const (
 	ProblemRevision = "RevisionUnreadable"
 	// ProblemResize: the cpu and memory of a Pod's containers cannot be changed.
 	ProblemResize = "ResizeRefused"
+	// ProblemUpdateRefused: the API server refuses what an update in place writes.
+	ProblemUpdateRefused = "UpdateRefused"
 	// ProblemPriority: a container's launch priority is not a number.
 	ProblemPriority = "PriorityUnreadable"
 )

@@ -197,13 +197,15 @@ type podState struct {
 	available bool
 	underway  bool // counted in ledger.underway
 	chosen    bool // for an update, by partition and order
-	leaving   bool // being removed, and still holding a place
-	removed   bool // its removal was decided in this pass
-	acted     bool // has its action in this pass
-	action    int  // its index in the plan
-	moved     bool // that action changes its state
-	fixed     bool // no other action may replace it
-	deferred  bool // the API server has asked to wait before it is deleted
+	// impossible means that the API server refuses the change in place as such
+	impossible bool
+	leaving    bool // being removed, and still holding a place
+	removed    bool // its removal was decided in this pass
+	acted      bool // has its action in this pass
+	action     int  // its index in the plan
+	moved      bool // that action changes its state
+	fixed      bool // no other action may replace it
+	deferred   bool // the API server has asked to wait before it is deleted
 }
 
 // active reports whether the Pod holds a place in the set: it runs or will, and is not

@@ -178,6 +178,9 @@ func (p *pass) advance(v *podState, conditions []Condition) bool {
 	if v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate) {
 		return p.backToGate(v)
 	}
+	if v.more() && p.giveUp(v, conditions) {
+		return true
+	}
 	if len(v.record.Resizes(v.pod)) > 0 {
 		p.continueUpdate(v, ReasonResize, conditions)
 		return true
@@ -193,7 +196,7 @@ func (p *pass) advance(v *podState, conditions []Condition) bool {
 // continueUpdate writes the next step. If someone has changed the Pod's state or condition since,
 // it restores that the Pod is in an update and out of service.
 func (p *pass) continueUpdate(v *podState, reason string, conditions []Condition) {
-	a := Action{Verb: Continue, Reason: reason, Conditions: conditions}
+	a := Action{Verb: Continue, Reason: reason, Conditions: conditions, Class: ClassOfRest(v.pod)}
 	if v.state != apps.StateUpdating {
 		a.To = apps.StateUpdating
 	}

@@ -59,8 +59,10 @@ func (p *pass) takeDown(v *podState) bool {
 func (p *pass) updateInPlace(v *podState, change *inplace.Change) {
 	switch {
 	case p.gated(v):
-		if v.state != apps.StatePreparingUpdate { // there it waits, as refresh has noted
-			p.prepareUpdate(v)
+		if v.state != apps.StatePreparingUpdate {
+			p.prepareUpdate(v, change)
+		} else { // there it waits, as refresh has noted, but not for what cannot be made
+			p.tried(v, change)
 		}
 	case v.more(), change.Drains() && v.scheduled, len(change.Resources) > 0:
 		// Also without a node if the new resources need a write of their own: the state
@@ -94,13 +96,13 @@ func (p *pass) relabel(v *podState, change *inplace.Change) {
 	if next != v.state {
 		a.To = next
 	}
-	p.act(v, a)
+	p.begin(v, change, a)
 }
 
 // prepareUpdate leads a Pod to the gate before its update. A Pod that comes from an
 // update which its hook has not closed yet gets the hook's labels and finalizers back
 // with the state; otherwise the gate would stand open.
-func (p *pass) prepareUpdate(v *podState) {
+func (p *pass) prepareUpdate(v *podState, change *inplace.Change) {
 	if !p.takeDown(v) {
 		return
 	}
@@ -111,6 +113,18 @@ func (p *pass) prepareUpdate(v *podState) {
 		a.AddFinalizers = hook.FinalizersHandler
 	}
 	a.Conditions = p.conditions(v, apps.StatePreparingUpdate)
+	p.begin(v, change, a)
+}
+
+// begin takes the next step towards an update in place, if the API server takes its writes. The Pod is paid for
+// in any case, so that no more trials are made than there is room for updates.
+func (p *pass) begin(v *podState, change *inplace.Change, a Action) {
+	if !p.tried(v, change) {
+		return
+	}
+	if p.Trials != nil {
+		a.Class = p.classOf(v, change)
+	}
 	p.act(v, a)
 }
 
@@ -122,6 +136,7 @@ func (p *pass) restart(v *podState, change *inplace.Change) {
 	drained = drained || (v.pending && v.out)
 	if drained && p.Now.Before(at) {
 		p.wakeAt(at)
+		p.tried(v, change)
 		return
 	}
 	if !p.takeDown(v) {
@@ -135,7 +150,7 @@ func (p *pass) restart(v *podState, change *inplace.Change) {
 			a = Action{Verb: Move, Reason: ReasonStartInPlace, Conditions: a.Conditions}
 		}
 	}
-	p.act(v, a)
+	p.begin(v, change, a)
 }
 
 // choose selects the Pods that should have the update revision: at most the old Pods above
@@ -216,6 +231,9 @@ var errGone = errors.New("revision is gone")
 
 // change is how the Pod reaches the update revision in place.
 func (p *pass) change(v *podState) (*inplace.Change, error) {
+	if v.impossible {
+		return nil, errImpossible
+	}
 	if v.pending {
 		return inplace.Pending(v.pod, p.Update.Template), nil
 	}

@@ -257,11 +257,7 @@ func (p *Operations) finalizers(pod *corev1.Pod, a *plan.Action) {
 // update changes containers and metadata to another revision. If a container restarts,
 // the patch depends on the Pod being out of service.
 func (p *Operations) update(pod *corev1.Pod, a *plan.Action, now time.Time) {
-	labels, annotations := state(a, now)
-	maps.Copy(labels, a.Change.Labels)
-	maps.Copy(annotations, a.Change.Annotations)
-	maps.Copy(labels, inplace.Values(revisionLabels(a.Revision)))
-	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or outdated
+	labels, annotations := updated(a, now)
 	p.step(pod, a, inplace.Begin(pod, a.Change, a.Revision.Name, now), annotations)
 	p.metadata(pod, a, labels, annotations)
 }

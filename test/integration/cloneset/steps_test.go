@@ -21,6 +21,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // The keys of hooks in testdata/props.yaml.
@@ -235,6 +236,26 @@ func (s *story) forbidResizes() {
 		err := s.SubResource("resize").Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "nothing is resized here")
 	})
+}
+
+// forbidImage makes the API server refuse changes of Pods to an image, which it creates Pods with.
+func (s *story) forbidImage(image string) {
+	policy := fmt.Sprintf(`spec: {validations: [{expression: "!object.spec.containers.exists(c, c.image.endsWith('%s'))", message: "%s is not for here"}]}`, image, image)
+	s.Make(s.Prop("ValidatingAdmissionPolicy", `spec: {matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods]}]}}`, policy),
+		s.Prop("ValidatingAdmissionPolicyBinding"))
+	pod := s.pods()[0]
+	patch := client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"spec":{"containers":[{"name":"main","image":"example.test/%s"}]}}`, image))
+	s.Await("the policy to be in force", func() bool {
+		err := s.Patch(s.Context(), pod.DeepCopy(), patch, client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "is not for here")
+	})
+}
+
+// annotate gives the template an annotation of so many bytes, and another image with it.
+func (s *story) annotate(rest string) {
+	bytes, image, _ := strings.Cut(rest, " and image ")
+	s.patch(`spec: {template: {metadata: {annotations: {note: %q}}, spec: {containers: [{name: main, image: "example.test/%s"}]}}}`,
+		strings.Repeat("x", scenariotest.Number(bytes)), image)
 }
 
 // restrict lets only Pods into the namespace that may do nothing special.

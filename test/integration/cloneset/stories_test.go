@@ -34,6 +34,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"resizes are not found":           crash(func(s *story) { s.intercept = withoutResize }),
 
 	"resizes are forbidden":       func(s *story, _ string) { s.forbidResizes() },
+	"updates are forbidden to":    (*story).forbidImage,
 	"another pass writes nothing": func(s *story, _ string) { s.unchanged() },
 	"OpenKruise leaves":           (*story).takeOver,
 	"handed back":                 func(s *story, _ string) { s.handedBack() },
@@ -48,6 +49,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"patch":             func(s *story, rest string) { s.patch("%s", rest) },
 	"image":             (*story).image,
 	"other image":       (*story).otherImage,
+	"annotation of":     (*story).annotate,
 	"volumes":           func(s *story, n string) { s.offerVolumes(scenariotest.Number(n), s.Namespace) },
 	"restricted":        (*story).restrict,
 	"apply":             (*story).apply,

@@ -120,7 +120,7 @@ var steps = map[string]func(s *story, value string){
 			at.Namespace = ""
 		}
 		patch := checktest.Must(yaml.YAMLToJSON([]byte(fields)))(s)
-		checktest.Must(s.server.Patch("user", model.Kind(kind), at, "", types.MergePatchType, patch))(s)
+		checktest.Must(s.server.Patch("user", model.Kind(kind), at, "", types.MergePatchType, patch, false))(s)
 		s.log("%s is changed: %s", what, fields)
 	},
 

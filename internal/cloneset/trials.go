@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
+)
+
+// trialRounds is how often a pass plans again with what came of trials: where Pods of one class are refused, others
+// may be next.
+const trialRounds = 4
+
+// trialStands is how long a trial stands that refused nothing, unless a write of the same class renews it: then the
+// next Pod would be the first one after a while.
+const trialStands = 5 * time.Minute
+
+// firstRetry and lastRetry bound how long a refusal stands before the API server is asked again. Each time in a row
+// that is twice as long.
+const firstRetry, lastRetry = 5 * time.Second, 2 * time.Minute
+
+// decide plans, and says how long the planning took. It makes the trials that a plan asks for, and plans again: nothing
+// else is done in between.
+func (r *Reconciler) decide(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) (decided plan.Plan, took time.Duration) {
+	m := r.memory(keyOf(set))
+	for range trialRounds {
+		s.Trials = m.trialsAt(s.Now)
+		begun := r.Clock.Now()
+		decided = r.Plan(s)
+		took += r.Clock.Since(begun)
+		known := len(decided.Trials) > 0
+		for i := range decided.Trials {
+			known = r.try(ctx, set, &decided.Trials[i]) && known
+		}
+		if !known {
+			break
+		}
+	}
+	return decided, took
+}
+
+// try makes a trial, and reports whether anything is known now: the Pod may have changed, or be gone.
+func (r *Reconciler) try(ctx context.Context, set *apps.CloneSet, attempt *plan.Attempt) bool {
+	update := &attempt.Update
+	for _, subresource := range write.Subresources() {
+		err := r.retryUnchanged(ctx, set, update.Pod, func(pod *corev1.Pod) error {
+			kind, data := write.Trial(subresource, pod, update, r.Options.KeepFieldManagers, r.Clock.Now())
+			if data == nil {
+				return nil
+			}
+			return r.tryPatch(ctx, subresource, pod, client.RawPatch(kind, data))
+		})
+		if subresource == "resize" {
+			err = r.resizeAnswer(ctx, update.Pod, err)
+		}
+		switch {
+		case err == nil, unsupported(err):
+		case isConflict(err) || apierrors.IsNotFound(err):
+			return false
+		default:
+			r.memory(keyOf(set)).noteRefusal(attempt.Class, update.Pod.Name, err, r.Clock.Now())
+			return true
+		}
+	}
+	r.memory(keyOf(set)).noteAccepted(attempt.Class, r.Clock.Now())
+	return true
+}
+
+// tryPatch sends a patch as a dry run.
+func (r *Reconciler) tryPatch(ctx context.Context, subresource string, pod *corev1.Pod, patch client.Patch) error {
+	return r.send("dry_run", func() error {
+		if subresource == "" {
+			return r.Client.Patch(ctx, named(pod), patch, client.DryRunAll)
+		}
+		return r.Client.SubResource(subresource).Patch(ctx, named(pod), patch, client.DryRunAll)
+	})
+}
+
+// unsupported reports whether a webhook that has side effects cannot be asked in a dry run.
+func unsupported(err error) bool {
+	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
+}
+
+// impossible reports whether a refusal is about the change as such: the API server's own rules say so, which name the
+// field, or it has no such subresource. What a policy, a quota or a webhook refuses it might refuse to a new Pod as
+// well, or allow later.
+func impossible(err error) bool {
+	if _, ok := errors.AsType[*noResize](err); ok {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || fromWebhook(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field != "" })
+}
+
+// fromWebhook reports whether an admission webhook has answered: in whatever form it likes.
+func fromWebhook(err error) bool { return strings.Contains(err.Error(), "admission webhook") }
+
+// refusesUpdate reports whether an answer to a write of an update says that the API server, or a webhook of it, does not
+// take it: the Pod is better off as it was.
+func refusesUpdate(err error) bool {
+	webhook := apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook")
+	return err != nil && !isConflict(err) && (kube.Refused(err) || webhook)
+}
+
+// learned notes what the answer to an action says of Pods like its own. If only the rest of an update is refused, the
+// Pod is in the middle of it.
+func (r *Reconciler) learned(set *apps.CloneSet, o outcome) outcome {
+	m, now, a := r.memory(keyOf(set)), r.Clock.Now(), &o.action
+	switch {
+	case a.Class == "":
+	case o.err == nil:
+		if a.Verb != plan.Move {
+			m.noteAccepted(a.Class, now)
+		}
+	case refusesUpdate(o.err):
+		o.refused = true
+		m.noteRefusal(a.Class, a.Pod.Name, o.err, now)
+		if plan.RevisionOf(o.pod) != plan.RevisionOf(a.Pod) {
+			m.noteRefusal(plan.ClassOfRest(o.pod), o.pod.Name, o.err, now)
+		}
+	}
+	return o
+}
+
+// trialsAt are the trials that count at a time. It forgets those that nobody has needed for long.
+func (m *memory) trialsAt(now time.Time) map[string]plan.Trial {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.trials, func(_ string, t plan.Trial) bool { return now.After(t.Until.Add(lastRetry)) })
+	return maps.Clone(m.trials)
+}
+
+func (m *memory) noteAccepted(class string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.trials[class] = plan.Trial{Until: now.Add(trialStands)}
+}
+
+func (m *memory) noteRefusal(class, pod string, err error, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := m.trials[class]
+	wait := firstRetry
+	if last.Since.IsZero() {
+		last.Since = now
+	} else {
+		wait = min(max(2*last.Wait, firstRetry), lastRetry)
+	}
+	refused := err.Error()
+	if !refusesUpdate(err) {
+		refused = "nobody knows: " + refused
+	}
+	m.trials[class] = plan.Trial{
+		Refused: refused, Impossible: impossible(err), Pod: pod, Since: last.Since, Wait: wait, Until: now.Add(wait),
+	}
+}

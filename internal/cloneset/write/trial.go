@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/encode"
+)
+
+// Trial is what an update in place writes to a subresource of a Pod, as a dry run on the Pod as it is; no data if it
+// writes nothing there. It differs from what is written then: the Pod is in service, and none of its containers waits
+// for others. The write of the status also moves the Pod's state, as the one does that ends an update.
+func Trial(subresource string, pod *corev1.Pod, update *plan.Action, keepRecord bool, now time.Time) (kind types.PatchType, data []byte) {
+	switch {
+	case subresource == "status" && len(update.Conditions) > 0:
+		move := plan.Action{Verb: plan.Move, To: update.To, Conditions: update.Conditions}
+		return types.StrategicMergePatchType, status(pod, &move, now)
+	case subresource == "":
+		return types.JSONPatchType, tryUpdate(pod, update, keepRecord, now)
+	case subresource == "resize":
+		if wanted := update.Change.ResizesOf(pod); len(wanted) > 0 {
+			p := basis(pod)
+			p.testSpec(pod)
+			inContainers(&p, pod, "add", "resources", wanted)
+			return types.JSONPatchType, encode.JSON(p)
+		}
+	}
+	return types.JSONPatchType, nil
+}
+
+func tryUpdate(pod *corev1.Pod, update *plan.Action, keepRecord bool, now time.Time) []byte {
+	p := basis(pod)
+	labels, annotations := updated(update, now)
+	step := inplace.Whole(pod, update.Change, update.Revision.Name, now)
+	annotations[apps.AnnotationInPlaceUpdateState] = new(step.State.String())
+	p.testSpec(pod)
+	inContainers(&p, pod, "replace", "image", step.Images)
+	p.metadata(pod, update, labels, annotations)
+	if !keepRecord {
+		p.dropRecord(pod)
+	}
+	return encode.JSON(p)
+}
+
+// updated returns the labels and annotations that an update changes, besides its record.
+func updated(a *plan.Action, now time.Time) (labels, annotations map[string]*string) {
+	labels, annotations = state(a, now)
+	maps.Copy(labels, a.Change.Labels)
+	maps.Copy(annotations, a.Change.Annotations)
+	maps.Copy(labels, inplace.Values(revisionLabels(a.Revision)))
+	annotations[apps.AnnotationInPlaceUpdateGrace] = nil // the update that waited there is this one, or outdated
+	return labels, annotations
+}
