@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/list"
@@ -43,6 +44,7 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 		w.out = append(w.out, Wait{What: "is drained, and waits for " + userOf(request.By) + " to delete it", Since: request.At.Time})
 	}
 	if len(w.out) == 0 && w.pod.DeletionTimestamp == nil {
+		w.updateRefused()
 		w.notReady()
 	}
 	w.condition()
@@ -131,6 +133,21 @@ func (w *waiter) foreignFinalizers() {
 			w.unanswered("is deleted, and stays until somebody removes the finalizer "+key, "", key, w.pod.DeletionTimestamp.Time)
 		}
 	}
+}
+
+// updateRefused is why a Pod stays as it is: the controller has tried its update.
+func (w *waiter) updateRefused() {
+	if w.Set == nil {
+		return
+	}
+	c := w.Set.Status.Condition(apps.ConditionFailedUpdate)
+	if c == nil || c.Status != corev1.ConditionTrue || c.Reason != setplan.ProblemUpdateRefused || !strings.Contains(c.Message, " Pod "+w.pod.Name+" ") {
+		return
+	}
+	w.trouble = true
+	w.out = append(w.out, Wait{
+		What: "is not updated: " + c.Message, Gate: setplan.GateUpdate, Since: c.LastTransitionTime.Time, Next: w.command("usher undo clone/%s", w.Set.Name),
+	})
 }
 
 // notReady is why a Pod that waits for nobody outside is not ready.

@@ -35,8 +35,8 @@ func (x *explorer) checkQuiet(id int32, r *passRun) {
 		return
 	}
 	again := x.runPass(r.end.begin())
-	if len(again.chain) > 0 {
-		x.violate(&Violation{Rule: ruleNothing, What: fmt.Sprintf("the second pass at the goal makes %d requests", len(again.chain)), At: epoch}, id, n.depth+1)
+	if requests := len(again.chain) - again.tried; requests > 0 {
+		x.violate(&Violation{Rule: ruleNothing, What: fmt.Sprintf("the second pass at the goal makes %d requests", requests), At: epoch}, id, n.depth+1)
 	}
 }
 

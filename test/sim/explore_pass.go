@@ -28,6 +28,8 @@ type passRun struct {
 	results         []*result
 	// chain holds the state after each new request.
 	chain []*cluster
+	// tried counts the dry runs among them.
+	tried int
 	// touched reports whether a new request was about anything other than the CloneSet.
 	touched bool
 	// end is the state after the pass; nil if it broke a rule.
@@ -140,7 +142,9 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	absent := maps.Clone(r.process.known.absent)
 	err := r.process.send(request, do)
 	answer := &result{kind: request.Kind, err: err}
-	if !request.DryRun {
+	if request.DryRun {
+		r.tried++
+	} else {
 		r.touched, answer.seen = r.touched || request.Kind != model.CloneSets, request.Answer
 	}
 	gone := slices.Collect(maps.Keys(r.process.known.absent))

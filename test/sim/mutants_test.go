@@ -131,6 +131,20 @@ var bugs = map[string]func(m *mutant, value string){
 			s.Pulls.Pods[i].Status.Phase = corev1.PodSucceeded
 		}
 	}),
+	// takesRefusalsForLeave knows of trials, and not what came of them; triesOnce never asks again after a refusal.
+	"takesRefusalsForLeave": sees(func(_ *Process, s *plan.Snapshot) {
+		for class, trial := range s.Trials {
+			s.Trials[class] = plan.Trial{Until: trial.Until}
+		}
+	}),
+	"triesOnce": sees(func(_ *Process, s *plan.Snapshot) {
+		for class, trial := range s.Trials {
+			if trial.Refused != "" {
+				trial.Until = s.Now.Add(time.Hour)
+				s.Trials[class] = trial
+			}
+		}
+	}),
 	// takesImagesForOthers takes an image on one node for one on all nodes.
 	"takesImagesForOthers": sees(func(_ *Process, s *plan.Snapshot) {
 		all := slices.Concat(slices.Collect(maps.Values(s.Pulls.Listed))...)

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloneset
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+)
+
+// invalidWith is an answer 422 with such causes.
+func invalidWith(message string, causes ...metav1.StatusCause) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: message,
+		Details: &metav1.StatusDetails{Causes: causes},
+	}}
+}
+
+// TestImpossible: which answers mean that only a new Pod can have the change, which refuse it otherwise, and which say
+// nothing about it.
+func TestImpossible(t *testing.T) {
+	pods := corev1.Resource("pods")
+	for name, test := range map[string]struct {
+		err                            error
+		impossible, refuses, conflicts bool
+	}{
+		"the API server's rules": {apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "a",
+			field.ErrorList{field.TooLong(field.NewPath("metadata", "annotations"), "", 262144)}), true, true, false},
+		"an admission policy":                  {invalidWith(`pods "a" is forbidden: ValidatingAdmissionPolicy 'x' denied request: no`, metav1.StatusCause{Message: "no"}), false, true, false},
+		"a webhook that answers as the server": {invalidWith(`admission webhook "x" denied the request: no`, metav1.StatusCause{Field: "spec"}), false, true, false},
+		"a webhook that answers 422 alone":     {invalidWith(`admission webhook "x" denied the request: no`), false, true, false},
+		"a quota":                              {apierrors.NewForbidden(pods, "a", errors.New("exceeded quota")), false, true, false},
+		"no such subresource":                  {&noResize{apierrors.NewForbidden(pods, "a", errors.New("no resize"))}, true, true, false},
+		"too large":                            {apierrors.NewRequestEntityTooLargeError("no"), false, true, false},
+		"a webhook that is down":               {apierrors.NewInternalError(errors.New(`failed calling webhook "x"`)), false, true, false},
+		"a test that does not hold":            {invalidWith("the server rejected our request"), false, false, true},
+		"a newer version":                      {apierrors.NewConflict(pods, "a", errors.New("newer")), false, false, true},
+		"a server that is busy":                {apierrors.NewTooManyRequests("later", 1), false, false, false},
+		"a server in trouble":                  {apierrors.NewInternalError(errors.New("etcd leader changed")), false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checktest.Same(t, "impossible", test.impossible, impossible(test.err))
+			checktest.Same(t, "refuses", test.refuses, refusesUpdate(test.err))
+			checktest.Same(t, "conflicts", test.conflicts, isConflict(test.err))
+		})
+	}
+}
+
+// TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, and an update that succeeds ends that.
+func TestRefusalsBackOff(t *testing.T) {
+	m := &memory{trials: map[string]plan.Trial{}}
+	at, no := now, errors.New("no")
+	for _, want := range []time.Duration{5, 10, 20, 40, 80, 120, 120} {
+		m.noteRefusal("class", "a", no, at)
+		trial := m.trialsAt(at)["class"]
+		checktest.Same(t, "how long it stands", want*time.Second, trial.Until.Sub(at))
+		checktest.Same(t, "since when", now, trial.Since)
+		at = trial.Until
+	}
+	m.noteAccepted("class", at)
+	m.noteRefusal("class", "a", no, at)
+	checktest.Same(t, "how long it stands at first", firstRetry, m.trialsAt(at)["class"].Until.Sub(at))
+	checktest.Same(t, "trials that nobody needs", 0, len(m.trialsAt(at.Add(time.Hour))))
+}
