@@ -83,16 +83,18 @@ func (s *Simulation) stands(set *apps.CloneSet) bool {
 // leavesForRefused: a Pod leaves service for an update only if the API server would have taken the update at some time.
 func leavesForRefused(w *podWrite) {
 	r := &w.process.refusal
-	if r.image == "" || !r.fresh || w.old == nil || w.new == nil || runsImage(&w.old.Spec, r.image) || w.old.DeletionTimestamp != nil {
+	if r.image == "" || !r.fresh || w.old == nil || w.new == nil || runsImage(&w.old.Spec, r.image) {
 		return
 	}
-	out := func(pod *corev1.Pod) bool {
-		c := model.Condition(pod, apps.ConditionInPlaceUpdateReady)
-		return model.State(pod) == apps.StatePreparingUpdate || c.Status == corev1.ConditionFalse && c.Message == w.update
-	}
-	if out(w.new) && !out(w.old) && runsImage(&must(w.set.Spec.Template.Decode()).Spec, r.image) {
+	if w.outForUpdate(w.new) && !w.outForUpdate(w.old) && runsImage(&must(w.set.Spec.Template.Decode()).Spec, r.image) {
 		w.fail("leaves service for image %s, which the API server refuses it", r.image)
 	}
+}
+
+// outForUpdate reports whether a Pod is out of service for an update to the revision of the template.
+func (w *podWrite) outForUpdate(pod *corev1.Pod) bool {
+	c := model.Condition(pod, apps.ConditionInPlaceUpdateReady)
+	return model.State(pod) == apps.StatePreparingUpdate || c.Status == corev1.ConditionFalse && c.Message == w.update
 }
 
 // whileRefused is for how long a refusal lasts beyond all other faults, in runs that end with one.
@@ -103,7 +105,8 @@ func (s *Simulation) outlast() {
 	if s.refusal.image == "" && !s.Server.RefuseResizes {
 		return
 	}
-	for end := s.World.now().Add(whileRefused); s.World.failure == nil && !s.World.idle() && s.World.now().Before(end); {
+	begun := s.World.now()
+	for end := begun.Add(whileRefused); s.World.failure == nil && !s.World.idle() && s.World.now().Before(end); {
 		s.World.step()
 	}
 	set := s.Set()
@@ -113,7 +116,7 @@ func (s *Simulation) outlast() {
 	}
 	for _, pod := range s.Pods() {
 		if model.Active(pod) && !available(pod, set, s.World.now()) {
-			s.World.fail(ruleRefusedReturns, "Pod %s is out of service %s after the last other fault: %s", pod.Name, whileRefused, s.missingOf(pod, set))
+			s.World.fail(ruleRefusedReturns, "Pod %s is out of service %s after the last other fault: %s", pod.Name, s.World.now().Sub(begun), s.missingOf(pod, set))
 		}
 	}
 	s.allow()
