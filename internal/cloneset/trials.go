@@ -56,7 +56,7 @@ func (r *Reconciler) decide(ctx context.Context, set *apps.CloneSet, s *plan.Sna
 // try makes a trial, and reports whether anything is known now: the Pod may have changed, or be gone.
 func (r *Reconciler) try(ctx context.Context, set *apps.CloneSet, attempt *plan.Attempt) bool {
 	update := &attempt.Update
-	for _, subresource := range write.Subresources() {
+	for _, subresource := range write.Subresources(update) {
 		err := r.retryUnchanged(ctx, set, update.Pod, func(pod *corev1.Pod) error {
 			kind, data := write.Trial(subresource, pod, update, r.Options.KeepFieldManagers, r.Clock.Now())
 			if data == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // This file is about updates in place that the API server refuses. Before the first Pod of a class
@@ -147,7 +148,7 @@ const maxAnnotations, recordRoom = 256 << 10, 32 << 10
 // classOf names what decides whether the API server takes an update in place of a Pod: Pods of one class
 // need only one trial. That is the way from one revision to the other, the Pod's QoS class, what it has of the
 // resources that change, the labels that admission may select Pods by, and the size of its annotations where that
-// comes near what an object may have. Labels that change as the Pod goes through its gates do not count.
+// comes near what an object may have, or is not known. Labels that change as the Pod goes through its gates do not count.
 func (p *pass) classOf(v *podState, change *inplace.Change) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s %t %t", p.Update.Name, v.hash, v.pod.Status.QOSClass, v.scheduled, v.pending)
@@ -158,6 +159,11 @@ func (p *pass) classOf(v *podState, change *inplace.Change) string {
 	}
 	if size := annotationBytes(v.pod, change); size > maxAnnotations-recordRoom {
 		b.WriteString(" " + strconv.Itoa(size))
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.pod.Annotations)) {
+		if podread.IsCut(v.pod.Annotations[key]) { // the cache does not say how long it is
+			fmt.Fprintf(&b, " %s %x", key, v.pod.Annotations[key])
+		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(v.labels)) {
 		if !p.passing(key) {
