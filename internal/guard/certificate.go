@@ -161,7 +161,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	server := webhook.NewServer(webhook.Options{Port: o.Port, TLSOpts: []func(*tls.Config){k.serve}})
 	answers := &admission.Webhook{Handler: &Handler{
 		Reader: mgr.GetAPIReader(), Writer: mgr.GetClient(), Recorder: recorder, Clock: clock.RealClock{},
-		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self),
+		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self), Secret: secretOf(&k.path),
 	}}
 	server.Register("/", newDoor(&k.path, answers))
 	// A replica that API servers cannot call is not ready: they do not try then.

@@ -3,6 +3,9 @@
 package guard
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,6 +73,9 @@ const inOrder = "system:serviceaccount:kube-system:statefulset-controller"
 type Request struct {
 	// Pod is the Pod as the API server stores it.
 	Pod *corev1.Pod
+	// Owner is the controller that the Pod names, if that exists and selects the Pod, and the decision
+	// depends on it (see claim); nil otherwise.
+	Owner *metav1.OwnerReference
 	// User is who asks.
 	User string
 	// Eviction reports whether the request is an eviction.
@@ -78,6 +84,8 @@ type Request struct {
 	After *corev1.Pod
 	// Now is the time of the request.
 	Now time.Time
+	// Secret is what only the guard's replicas and API servers know; empty if that is nothing.
+	Secret string
 }
 
 // Decision is the answer to a Request.
@@ -103,15 +111,15 @@ type Decision struct {
 func Decide(r Request, cloneSetUsers []string) Decision {
 	pod := r.Pod
 	switch {
-	case !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer), pod.DeletionTimestamp != nil:
+	case !held(pod):
 		return Decision{Allowed: true}
-	case pod.Annotations[usherv1alpha1.AnnotationSkipDrain] == "true":
+	case waivesDrain(pod):
 		return Decision{Allowed: true, Skipped: true}
 	}
 	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // one that cannot be read is replaced
 	direct := slices.Contains(collectors, r.User) || slices.Contains(cloneSetUsers, r.User)
 	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
-	named := ownerOf(pod, appsv1alpha1.KindCloneSet) != "" && len(podread.OwnClaims(pod)) == 0 && !direct
+	named := r.ownerOf(appsv1alpha1.KindCloneSet) != "" && len(podread.OwnClaims(pod)) == 0 && !direct
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
 		d.RetryAfter = r.retryAfter(stored)
@@ -128,12 +136,40 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	return d
 }
 
+// held reports whether the Pod may be in a registry, and is not on its way out already.
+func held(pod *corev1.Pod) bool {
+	return slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) && pod.DeletionTimestamp == nil
+}
+
+func waivesDrain(pod *corev1.Pod) bool {
+	return pod.Annotations[usherv1alpha1.AnnotationSkipDrain] == "true"
+}
+
+// claim is the controller that the Pod names, if a decision depends on it; nil otherwise. Whoever creates
+// Pods may name any.
+func (r Request) claim() *metav1.OwnerReference {
+	if !held(r.Pod) || waivesDrain(r.Pod) {
+		return nil
+	}
+	owner := metav1.GetControllerOf(r.Pod)
+	switch {
+	case isOf(owner, appsv1alpha1.KindCloneSet), isOf(owner, kindReplicaSet):
+		return owner
+	case isOf(owner, kindDaemonSet) && r.User == perNode:
+		return owner
+	}
+	return nil
+}
+
 // takesTurns reports whether the Pods of the request's owner drain one after the other, and
 // this one has not begun.
 func (r Request) takesTurns() bool {
 	_, asked := r.Pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]
-	return r.User == perNode && !asked && slices.Contains(r.Pod.Finalizers, usherv1alpha1.Finalizer) && metav1.GetControllerOf(r.Pod) != nil
+	return r.ofDaemonSet() && !asked
 }
+
+// ofDaemonSet reports whether the controller of DaemonSets asks for one of its Pods.
+func (r Request) ofDaemonSet() bool { return r.User == perNode && r.ownerOf(kindDaemonSet) != "" }
 
 // joinTime is how long a Pod that has got ready may take until Usher's finalizer shows that it
 // is to be registered. One that no Registration selects holds others up no longer.
@@ -142,9 +178,8 @@ const joinTime = 10 * time.Second
 // turn returns the Pod of the same owner that drains, or that is ready and not registered
 // yet; nil if there is none.
 func (r Request) turn(pods []*corev1.Pod) *corev1.Pod {
-	owner := metav1.GetControllerOf(r.Pod)
 	for _, other := range pods {
-		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) {
+		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: r.Owner.UID}) {
 			continue
 		}
 		_, asked := other.Annotations[usherv1alpha1.AnnotationDeletionRequest]
@@ -155,12 +190,12 @@ func (r Request) turn(pods []*corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// drained reports whether the Pod whose turn it is has drained, and is of the same revision as
-// this one: then the controller has no more use for it than for this one.
+// drained reports whether the Pod whose turn it is has drained for the controller, and is of the same
+// revision as this one: then the controller has no more use for it than for this one.
 func (r Request) drained() bool {
-	_, asked := r.After.Annotations[usherv1alpha1.AnnotationDeletionRequest]
+	stored, _ := usherv1alpha1.DeletionRequestOf(r.After) // one that cannot be read is nobody's
 	const revision = appsv1.DefaultDaemonSetUniqueLabelKey
-	return asked && !slices.Contains(r.After.Finalizers, usherv1alpha1.Finalizer) && r.After.Labels[revision] == r.Pod.Labels[revision]
+	return r.sealed(r.After, stored) && !slices.Contains(r.After.Finalizers, usherv1alpha1.Finalizer) && r.After.Labels[revision] == r.Pod.Labels[revision]
 }
 
 // joins reports whether a Pod is ready, and on its way into its registries.
@@ -172,19 +207,44 @@ func (r Request) joins(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) || r.Now.Sub(ready.LastTransitionTime.Time) < joinTime
 }
 
-// ownerOf is the name of the object of a kind that controls the Pod; empty if none does.
-func ownerOf(pod *corev1.Pod, kind schema.GroupVersionKind) string {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind) != kind {
+// The kinds of owners, besides CloneSets, that decisions depend on.
+var kindReplicaSet, kindDaemonSet = appsv1.SchemeGroupVersion.WithKind("ReplicaSet"), appsv1.SchemeGroupVersion.WithKind("DaemonSet")
+
+// isOf reports whether there is an owner, and it is of a kind.
+func isOf(owner *metav1.OwnerReference, kind schema.GroupVersionKind) bool {
+	return owner != nil && schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind) == kind
+}
+
+// ownerOf is the name of the owner if it is of a kind; empty otherwise.
+func (r Request) ownerOf(kind schema.GroupVersionKind) string {
+	if !isOf(r.Owner, kind) {
 		return ""
 	}
-	return owner.Name
+	return r.Owner.Name
+}
+
+// seal proves that the controller of DaemonSets has asked for the Pod. Anybody who may annotate Pods can
+// write a request with its name, but nobody who does not know the secret can seal it. Empty without a secret.
+func (r Request) seal(pod *corev1.Pod, since metav1.MicroTime) string {
+	if r.Secret == "" {
+		return ""
+	}
+	mac := hmac.New(sha256.New, []byte(r.Secret))
+	_, _ = fmt.Fprintf(mac, "%s %s %d", perNode, pod.UID, since.UnixMicro()) // a hash takes everything
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// sealed reports whether the controller of DaemonSets has made the stored request of the Pod.
+func (r Request) sealed(pod *corev1.Pod, stored *usherv1alpha1.DeletionRequest) bool {
+	return stored != nil && stored.Seal != "" && hmac.Equal([]byte(stored.Seal), []byte(r.seal(pod, stored.Since)))
 }
 
 // asked reports whether the Pod says all that this request has to say.
 func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named bool) bool {
 	switch {
 	case stored == nil:
+		return false
+	case r.ofDaemonSet() && r.Secret != "" && !r.sealed(r.Pod, stored):
 		return false
 	case named:
 		// A drain that a CloneSet controller or the garbage collector has asked for is more.
@@ -225,7 +285,7 @@ func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest) time.Duration
 func (r Request) message(named bool) string {
 	text := fmt.Sprintf("Pod %s leaves its registries before it is deleted", r.Pod.Name)
 	if named {
-		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks and budgets allow", ownerOf(r.Pod, appsv1alpha1.KindCloneSet), r.Pod.Name)
+		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks and budgets allow", r.ownerOf(appsv1alpha1.KindCloneSet), r.Pod.Name)
 	}
 	if until := drainedAt(r.Pod); until.After(r.Now) {
 		text += "; callers may use it until " + until.UTC().Format(time.RFC3339)
@@ -244,6 +304,9 @@ func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) []byte
 		next = *stored
 	}
 	next.At, next.Named = now, named
+	if r.ofDaemonSet() {
+		next.Seal = r.seal(r.Pod, next.Since)
+	}
 	// A budget limits evictions only: once anybody deletes the Pod, it does not count.
 	next.Eviction = r.Eviction && (stored == nil || stored.Named || stored.Eviction)
 	metadata := map[string]any{"uid": r.Pod.UID}
@@ -251,7 +314,7 @@ func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) []byte
 	switch cost, has := r.Pod.Annotations[corev1.PodDeletionCost]; {
 	case named:
 		metadata["labels"] = map[string]any{appsv1alpha1.LabelSpecifiedDelete: "true"}
-	case ownerOf(r.Pod, appsv1.SchemeGroupVersion.WithKind("ReplicaSet")) != "" && cost != plan.DeletionCost:
+	case r.ownerOf(kindReplicaSet) != "" && cost != plan.DeletionCost:
 		annotations[corev1.PodDeletionCost] = plan.DeletionCost
 		if has {
 			next.DeletionCost = &cost

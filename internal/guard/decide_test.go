@@ -14,6 +14,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -31,11 +32,12 @@ func pod() *corev1.Pod {
 // another one of its DaemonSet; then what is decided.
 func TestDecide(t *testing.T) {
 	scenariotest.Run(t, "testdata/decisions.txt", func(t *testing.T, lines []string) []string {
-		r, other := Request{Pod: pod(), User: "ann", Now: now}, pod()
+		r, other, invented := Request{Pod: pod(), User: "ann", Now: now, Secret: "the path"}, pod(), false
 		other.Name, other.UID = "web-2", "uid-2"
 		for _, line := range lines {
 			kind, about, _ := strings.Cut(line, ": ")
 			err := map[string]func() error{
+				"Owner":   func() error { invented = about == "invented"; return nil },
 				"Request": func() error { return scenariotest.Say(requestWords, &r, about) },
 				"Pod":     func() error { return scenariotest.Say(podWords, r.Pod, about) },
 				"Other":   func() error { return scenariotest.Say(podWords, other, about) },
@@ -43,6 +45,9 @@ func TestDecide(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", line, err)
 			}
+		}
+		if r.Owner = r.claim(); invented {
+			r.Owner = nil
 		}
 		if r.takesTurns() {
 			r.After = r.turn([]*corev1.Pod{r.Pod, other})
@@ -118,6 +123,12 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		words := append(strings.SplitN(value, " ", 3), "")
 		stamp := func(ago string) string { return now.Add(-scenariotest.Duration(ago)).Format(metav1.RFC3339Micro) }
 		p.Annotations[usherv1alpha1.AnnotationDeletionRequest] = fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"%s}`, stamp(words[0]), stamp(words[1]), words[2])
+	},
+	// sealed makes a request that of the controller of DaemonSets.
+	"sealed": func(p *corev1.Pod, secret string) {
+		stored, _ := usherv1alpha1.DeletionRequestOf(p)
+		stored.Seal = Request{Secret: secret}.seal(p, stored.Since)
+		p.Annotations[usherv1alpha1.AnnotationDeletionRequest] = string(encode.JSON(stored))
 	},
 	"unreadable": func(p *corev1.Pod, _ string) { p.Annotations[usherv1alpha1.AnnotationDeletionRequest] = "{" },
 	"drainedIn": func(p *corev1.Pod, left string) {

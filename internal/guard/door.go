@@ -25,6 +25,16 @@ const (
 	maxAnswer = 30 * time.Second
 )
 
+// secretOf returns the path as the secret that proves what the guard has written; empty while there is none.
+func secretOf(path *atomic.Pointer[string]) func() string {
+	return func() string {
+		if known := path.Load(); known != nil {
+			return *known
+		}
+		return ""
+	}
+}
+
 // door lets in whoever knows the path, as many at a time as there is room for. Of others it reads
 // nothing but the request's header.
 type door struct {

@@ -15,6 +15,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -50,6 +51,8 @@ type Handler struct {
 	Clock    clock.PassiveClock
 	// CloneSetUsers are the users that CloneSet controllers act as.
 	CloneSetUsers []string
+	// Secret returns what only the guard's replicas and API servers know; nil if there is nothing.
+	Secret func() string
 }
 
 // Handle implements admission.Handler. An error allows the request: the guard never keeps
@@ -74,7 +77,11 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err != nil {
 		return admission.Response{}, err
 	}
-	d, err := h.decide(ctx, Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.Clock.Now()})
+	r := Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.Clock.Now()}
+	if h.Secret != nil {
+		r.Secret = h.Secret()
+	}
+	d, err := h.decide(ctx, r)
 	switch {
 	case err != nil:
 		return admission.Response{}, err
@@ -96,21 +103,35 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 
 // decide answers a request. Where Pods take turns it looks at those of the same owner.
 func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
-	var after *corev1.Pod
-	if r.takesTurns() {
-		// Somebody else decides how many Pods there are, and how large: only one of them is kept.
-		first := func(pod *corev1.Pod) (*corev1.Pod, bool) {
-			if r.turn([]*corev1.Pod{pod}) != nil && (after == nil || pod.Name < after.Name) {
-				after = pod.DeepCopy() // else it would keep its page
+	if proved := h.prove(ctx, r.Pod, r.claim()); proved != nil {
+		r.Owner = &proved.OwnerReference
+		if r.takesTurns() {
+			var err error
+			if r.After, err = h.turn(ctx, r, proved.selects); err != nil {
+				return Decision{}, err
 			}
-			return nil, false
-		}
-		if _, err := kube.ListKept(ctx, h.Reader, "the Pods of the same owner", &corev1.PodList{}, first, client.InNamespace(r.Pod.Namespace)); err != nil {
-			return Decision{}, err
 		}
 	}
-	r.After = after
 	return Decide(r, h.CloneSetUsers), nil
+}
+
+// podsAtATime is how many Pods the guard asks the API server for at a time: each may have 1.5 MiB.
+const podsAtATime = 16
+
+// turn returns the Pod of the same owner whose turn it is before; nil if there is none.
+func (h *Handler) turn(ctx context.Context, r Request, selects labels.Selector) (*corev1.Pod, error) {
+	options := &client.ListOptions{Namespace: r.Pod.Namespace, LabelSelector: selects, Limit: podsAtATime}
+	for {
+		page := &corev1.PodList{}
+		pods, err := kube.List[*corev1.Pod](ctx, h.Reader, "the Pods of the same owner", page, options)
+		if err != nil {
+			return nil, err
+		}
+		if after := r.turn(pods); after != nil || page.Continue == "" {
+			return after, nil
+		}
+		options.Continue = page.Continue
+	}
 }
 
 // podOf returns the Pod that a request is about, as the API server has it now, and the eviction if

@@ -12,11 +12,14 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -25,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/encode"
@@ -43,10 +47,17 @@ func deletion(t *testing.T, p *corev1.Pod) admission.Request {
 	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: p.Namespace, OldObject: raw(t, p)}}
 }
 
+// scheme has what the guard reads.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(errors.Join(clientgoscheme.AddToScheme(s), appsv1alpha1.AddToScheme(s)))
+	return s
+}()
+
 // server is an API server that fails patches and refuses evictions, and notes those: the Pod,
 // whether the request is a dry run, and its own options.
 func server(broken, refusal string, evictions *[]string) client.Client {
-	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
+	return fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if broken != "" {
 				return errors.New(broken)
@@ -118,16 +129,18 @@ func TestEvictDrained(t *testing.T) {
 		t.Run(refusal, func(t *testing.T) {
 			p, drained := pod(), pod()
 			drained.Name, drained.UID = "web-2", "uid-2"
-			for of, words := range map[*corev1.Pod][]string{p: {"owner DaemonSet"}, drained: {"owner DaemonSet", "nobodys", "requested 5s 5s"}} {
+			p.Labels["app"], drained.Labels["app"] = "web", "web"
+			for of, words := range map[*corev1.Pod][]string{p: {"owner DaemonSet"}, drained: {"owner DaemonSet", "nobodys", "requested 5s 5s", "sealed the path"}} {
 				for _, word := range words {
 					checktest.NoError(t, scenariotest.Say(podWords, of, word))
 				}
 			}
 			var evictions []string
 			api := server("", refusal, &evictions)
-			checktest.NoError(t, errors.Join(api.Create(t.Context(), p), api.Create(t.Context(), drained)))
+			set := &appsv1.DaemonSet{ObjectMeta: named("set"), Spec: appsv1.DaemonSetSpec{Selector: selectsWeb()}}
+			checktest.NoError(t, errors.Join(api.Create(t.Context(), set), api.Create(t.Context(), p), api.Create(t.Context(), drained)))
 			recorder := events.NewFakeRecorder(10)
-			h := &Handler{Reader: api, Writer: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(now)}
+			h := &Handler{Reader: api, Writer: api, Recorder: recorder, Clock: clocktesting.NewFakePassiveClock(now), Secret: func() string { return "the path" }}
 			request := deletion(t, p)
 			request.UserInfo.Username = perNode
 			want := strings.TrimSuffix("Pod web-1 leaves its registries when Pod web-2, which is out of them, is replaced: "+refusal, ": ")
@@ -136,6 +149,124 @@ func TestEvictDrained(t *testing.T) {
 			checktest.Same(t, "an event tells of the eviction", refusal == "", len(recorder.Events) == 1)
 		})
 	}
+}
+
+func named(uid types.UID) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "demo", Name: "web", UID: uid}
+}
+
+func selectsWeb() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+}
+
+// TestInventedOwners: whoever creates Pods may give them any owner. The guard believes one that exists,
+// with that UID, and selects the Pod. Any other Pod drains as one that has none: it is neither named for
+// its deletion, nor chosen by a ReplicaSet, nor does the guard evict another one for a DaemonSet.
+func TestInventedOwners(t *testing.T) {
+	owners := map[string]func(uid types.UID) client.Object{
+		"CloneSet": func(uid types.UID) client.Object {
+			selector := appsv1alpha1.LabelSelector{MatchLabels: appsv1alpha1.Labels{"app": "web"}}
+			return &appsv1alpha1.CloneSet{ObjectMeta: named(uid), Spec: appsv1alpha1.CloneSetSpec{Selector: selector}}
+		},
+		"ReplicaSet": func(uid types.UID) client.Object {
+			return &appsv1.ReplicaSet{ObjectMeta: named(uid), Spec: appsv1.ReplicaSetSpec{Selector: selectsWeb()}}
+		},
+		"DaemonSet": func(uid types.UID) client.Object {
+			return &appsv1.DaemonSet{ObjectMeta: named(uid), Spec: appsv1.DaemonSetSpec{Selector: selectsWeb()}}
+		},
+	}
+	for kind, owner := range owners {
+		for name, attempt := range map[string]struct {
+			owner  client.Object
+			app    string
+			proved bool
+		}{
+			"no such owner":               {app: "web"},
+			"one of another UID":          {owner: owner("another"), app: "web"},
+			"one that selects other Pods": {owner: owner("set"), app: "other"},
+			"the owner":                   {owner: owner("set"), app: "web", proved: true},
+		} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				p, drained, evictions := pod(), pod(), []string(nil)
+				drained.Name, drained.UID = "web-2", "uid-2"
+				for _, one := range []*corev1.Pod{p, drained} {
+					ownedBy(t, kind)(one)
+					one.Labels["app"] = attempt.app
+				}
+				for _, word := range []string{"nobodys", "requested 5s 5s", "sealed the path"} {
+					checktest.NoError(t, scenariotest.Say(podWords, drained, word))
+				}
+				api := server("", "", &evictions)
+				checktest.NoError(t, errors.Join(api.Create(t.Context(), p), api.Create(t.Context(), drained)))
+				if attempt.owner != nil {
+					checktest.NoError(t, api.Create(t.Context(), attempt.owner))
+				}
+				h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+				h.Secret = func() string { return "the path" }
+				request := deletion(t, p)
+				if kind == "DaemonSet" {
+					request.UserInfo.Username = perNode
+				}
+				checktest.Same(t, "the answer", http.StatusTooManyRequests, h.Handle(t.Context(), request).Result.Code)
+				after := &corev1.Pod{}
+				checktest.NoError(t, api.Get(t.Context(), client.ObjectKeyFromObject(p), after))
+				checktest.Same(t, "named for its deletion", kind == "CloneSet" && attempt.proved, after.Labels[appsv1alpha1.LabelSpecifiedDelete] == "true")
+				checktest.Same(t, "has a deletion cost", kind == "ReplicaSet" && attempt.proved, after.Annotations[corev1.PodDeletionCost] != "")
+				checktest.Same(t, "another Pod is evicted", kind == "DaemonSet" && attempt.proved, len(evictions) > 0)
+				checktest.Same(t, "asks for a drain", len(evictions) == 0, asksForDrain(t, api, p))
+			})
+		}
+	}
+}
+
+// TestTurnReadsPages: whose turn it is, the guard finds out from the Pods that the DaemonSet selects, a
+// few at a time: a namespace full of the longest Pods does not fill its memory.
+func TestTurnReadsPages(t *testing.T) {
+	p := pod()
+	p.Labels["app"] = "web"
+	ownedBy(t, "DaemonSet")(p)
+	set := &appsv1.DaemonSet{ObjectMeta: named("set"), Spec: appsv1.DaemonSetSpec{Selector: selectsWeb()}}
+	var asked []string
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(p, set).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
+			o := (&client.ListOptions{}).ApplyOptions(options)
+			asked = append(asked, fmt.Sprintf("%d of %s, %s in %s", o.Limit, o.LabelSelector, o.Continue, o.Namespace))
+			page := into.(*corev1.PodList)
+			if len(asked) < 3 {
+				page.Continue = fmt.Sprintf("page %d", len(asked)+1)
+				return nil
+			}
+			drains := p.DeepCopy()
+			drains.Name, drains.UID = "web-9", "uid-9"
+			page.Items, page.Continue = []corev1.Pod{*drains}, "page 4"
+			return scenariotest.Say(podWords, &page.Items[0], "requested 0s 0s")
+		},
+	}).Build()
+	h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+	request := deletion(t, p)
+	request.UserInfo.Username = perNode
+	answer := h.Handle(t.Context(), request).Result.Message
+	checktest.Same(t, "the answer", "Pod web-1 leaves its registries when Pod web-9 is out of them, or in them again", answer)
+	want := []string{"16 of app=web,  in demo", "16 of app=web, page 2 in demo", "16 of app=web, page 3 in demo"}
+	checktest.Same(t, "what the guard asks for", want, asked)
+}
+
+// TestUnreadableOwner: an API server that does not show the owner is no reason to delete a Pod that
+// callers use.
+func TestUnreadableOwner(t *testing.T) {
+	p := pod()
+	ownedBy(t, "CloneSet")(p)
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(p).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, out client.Object, options ...client.GetOption) error {
+			if _, ok := out.(*corev1.Pod); !ok {
+				return errors.New("forbidden")
+			}
+			return api.Get(ctx, key, out, options...)
+		},
+	}).Build()
+	h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+	checktest.Same(t, "the answer", http.StatusTooManyRequests, h.Handle(t.Context(), deletion(t, p)).Result.Code)
+	checktest.Same(t, "asks for a drain", true, asksForDrain(t, api, p))
 }
 
 func ownedBy(t *testing.T, kind string) func(*corev1.Pod) {

@@ -40,6 +40,9 @@ type DeletionRequest struct {
 	// before the request; nil if it had none. While the request lasts, that annotation
 	// makes a ReplicaSet choose this Pod again.
 	DeletionCost *string `json:"deletionCost,omitempty"`
+	// Seal proves to the guard that it has written the request for the controller of
+	// DaemonSets, and nobody else has.
+	Seal string `json:"seal,omitempty"`
 }
 
 // DeletionRequestOf returns the deletion request that a Pod carries, nil if it carries

@@ -223,7 +223,7 @@ func (s *simulation) ownerOf(name string) []metav1.OwnerReference {
 	case s.features.guard && owner == ofNobody:
 		return nil
 	case s.features.guard && owner == ofReplicaSet:
-		set := &metav1.ObjectMeta{Name: "web", UID: "uid-web"}
+		set := model.List[*appsv1.ReplicaSet](s.server.Objects)[0]
 		return []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 	}
 	set := model.List[*apps.CloneSet](s.server.Objects)[0]

@@ -86,6 +86,7 @@ func (s *simulation) stand() {
 		live := model.Client{Server: s.server, Actor: actorGuard, Send: s.interfere}
 		s.guardian.replicas = append(s.guardian.replicas, &guard.Handler{
 			Reader: &live, Writer: &live, Recorder: recorder{s}, Clock: skewed{s.clock, skew}, CloneSetUsers: []string{actorCloneSet},
+			Secret: func() string { return "the path" },
 		})
 	}
 	s.server.Admit = s.admit
