@@ -66,7 +66,7 @@ type Reviewer struct {
 	// known are tokens that could read.
 	known *cache.LRUExpireCache
 	// unconfirmed, confirmed and services are the lines.
-	unconfirmed, confirmed, services *line
+	unconfirmed, confirmed, services *Line
 }
 
 // New returns a Reviewer.
@@ -82,9 +82,9 @@ func New(config *rest.Config) (*Reviewer, error) {
 		return nil, fmt.Errorf("ask the API server what callers may do: %w", err)
 	}
 	r := &Reviewer{
-		tokens: tokens, access: access, services: newLine(servicesSecond, perClient, maxClients),
-		unconfirmed: newLine(tokensASecond, perAddress, maxAddresses),
-		confirmed:   newLine(knownASecond, perAddress, maxAddresses),
+		tokens: tokens, access: access, services: NewLine(servicesSecond, perClient, maxClients),
+		unconfirmed: NewLine(tokensASecond, perAddress, maxAddresses),
+		confirmed:   NewLine(knownASecond, perAddress, maxAddresses),
 	}
 	r.remember(clock.RealClock{})
 	return r, nil
@@ -131,7 +131,7 @@ func (r *Reviewer) ofRequest(ctx context.Context, request *http.Request) (int, e
 	code, err := remembered(r, [3]string{hash, ask.Path, ask.Verb}, http.StatusOK, func() (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		if err := r.lineOf(hash).turn(ctx, addressOf(request)); err != nil {
+		if err := r.lineOf(hash).Turn(ctx, NetworkOf(request.RemoteAddr)); err != nil {
 			return 0, err
 		}
 		return r.ofToken(ctx, token, ask)
@@ -139,7 +139,7 @@ func (r *Reviewer) ofRequest(ctx context.Context, request *http.Request) (int, e
 	if code == http.StatusOK {
 		r.known.Add(hash, nil, knownFor)
 	}
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, ErrBusy) {
 		return http.StatusTooManyRequests, nil
 	}
 	return code, err
@@ -153,16 +153,17 @@ func isToken(text string) bool {
 
 // lineOf is the line in which a token waits. A token that could read before has a line of its own, so that it does
 // not wait behind tokens that nobody has confirmed.
-func (r *Reviewer) lineOf(hash string) *line {
+func (r *Reviewer) lineOf(hash string) *Line {
 	if _, could := r.known.Get(hash); could {
 		return r.confirmed
 	}
 	return r.unconfirmed
 }
 
-// addressOf is the address of who asks; of IPv6 the network, in which one host may have all addresses.
-func addressOf(request *http.Request) string {
-	from, err := netip.ParseAddrPort(request.RemoteAddr)
+// NetworkOf is the address in an address with a port; of IPv6 the network, in which one host may have all
+// addresses.
+func NetworkOf(remote string) string {
+	from, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return ""
 	}
@@ -222,7 +223,7 @@ func (r *Reviewer) MayReadServices(ctx context.Context, client *x509.Certificate
 	return remembered(r, [2]string{string(client.RawSubject), namespace}, true, func() (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		if err := r.services.turn(ctx, string(client.RawSubject)); err != nil {
+		if err := r.services.Turn(ctx, string(client.RawSubject)); err != nil {
 			return false, err
 		}
 		return r.allows(ctx, authorizationv1.SubjectAccessReviewSpec{

@@ -172,7 +172,7 @@ func (w *waits) asked() int {
 	return w.api.asked
 }
 
-func (w *waits) key(from string) string { return addressOf(&http.Request{RemoteAddr: from}) }
+func (w *waits) key(from string) string { return NetworkOf(from) }
 
 func (w *waits) until(holds func() bool) {
 	w.t.Helper()
@@ -237,24 +237,24 @@ func TestOneCallerHasOneNetwork(t *testing.T) {
 
 // TestLineIsBounded: neither callers nor those who give up leave anything behind.
 func TestLineIsBounded(t *testing.T) {
-	l, turns := newLine(1, 1, 9), make(chan struct{})
+	l, turns := NewLine(1, 1, 9), make(chan struct{})
 	l.next = func(context.Context) error { <-turns; return nil }
 	ctx, giveUp := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	entered := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.callers) }
 	for i := range l.most {
-		all.Go(func() { _ = l.turn(ctx, fmt.Sprint(i)) })
+		all.Go(func() { _ = l.Turn(ctx, fmt.Sprint(i)) })
 	}
 	for entered() < l.most {
 		runtime.Gosched()
 	}
-	if err := l.turn(ctx, "more"); !errors.Is(err, errBusy) {
+	if err := l.Turn(ctx, "more"); !errors.Is(err, ErrBusy) {
 		t.Errorf("one caller more: %v", err)
 	}
 	giveUp()
 	all.Wait()
 	checktest.Same(t, "callers who wait", 0, entered()+len(l.waiting))
-	all.Go(func() { checktest.NoError(t, l.turn(t.Context(), "next")) })
+	all.Go(func() { checktest.NoError(t, l.Turn(t.Context(), "next")) })
 	for entered() == 0 {
 		runtime.Gosched()
 	}

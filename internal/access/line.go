@@ -12,12 +12,12 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// errBusy means that too many questions wait.
-var errBusy = errors.New("too many callers whom the API server has not confirmed yet")
+// ErrBusy means that too many questions wait.
+var ErrBusy = errors.New("too many wait for the API server to be asked")
 
-// line has questions wait for their turn. Callers take turns, however much each of them asks: so one who
+// Line has questions wait for their turn. Callers take turns, however much each of them asks: so one who
 // floods it delays another by one question, not by all of them.
-type line struct {
+type Line struct {
 	// next waits until the API server may be asked again.
 	next func(context.Context) error
 	// perCaller bounds how many questions of one caller wait, and most how many callers do.
@@ -30,16 +30,16 @@ type line struct {
 	serving bool
 }
 
-// newLine returns a line for so many questions a second, and twice as many at a time.
-func newLine(second rate.Limit, perCaller, most int) *line {
-	return &line{
+// NewLine returns a line for so many questions a second, and twice as many at a time.
+func NewLine(second rate.Limit, perCaller, most int) *Line {
+	return &Line{
 		next: rate.NewLimiter(second, int(2*second)).Wait, perCaller: perCaller, most: most,
 		waiting: map[string][]chan struct{}{},
 	}
 }
 
-// turn waits until a question of the caller may be asked.
-func (l *line) turn(ctx context.Context, caller string) error {
+// Turn waits until a question of the caller may be asked.
+func (l *Line) Turn(ctx context.Context, caller string) error {
 	turn, err := l.enter(ctx, caller)
 	if err != nil {
 		return err
@@ -53,12 +53,12 @@ func (l *line) turn(ctx context.Context, caller string) error {
 	}
 }
 
-func (l *line) enter(ctx context.Context, caller string) (turn chan struct{}, err error) {
+func (l *Line) enter(ctx context.Context, caller string) (turn chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch count := len(l.waiting[caller]); {
 	case count == l.perCaller, count == 0 && len(l.callers) == l.most:
-		return nil, errBusy
+		return nil, ErrBusy
 	case count == 0:
 		l.callers = append(l.callers, caller)
 	}
@@ -72,7 +72,7 @@ func (l *line) enter(ctx context.Context, caller string) (turn chan struct{}, er
 }
 
 // leave takes out a question whose asker has gone.
-func (l *line) leave(caller string, turn chan struct{}) {
+func (l *Line) leave(caller string, turn chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.Index(l.waiting[caller], turn); i >= 0 {
@@ -82,7 +82,7 @@ func (l *line) leave(caller string, turn chan struct{}) {
 }
 
 // tidy forgets a caller without questions.
-func (l *line) tidy(caller string) {
+func (l *Line) tidy(caller string) {
 	if len(l.waiting[caller]) == 0 {
 		delete(l.waiting, caller)
 		l.callers = slices.DeleteFunc(l.callers, func(other string) bool { return other == caller })
@@ -90,7 +90,7 @@ func (l *line) tidy(caller string) {
 }
 
 // serve gives turns until nobody waits.
-func (l *line) serve(ctx context.Context) {
+func (l *Line) serve(ctx context.Context) {
 	for l.some() {
 		_ = l.next(ctx) // which does not end
 		l.call()
@@ -98,7 +98,7 @@ func (l *line) serve(ctx context.Context) {
 }
 
 // some reports whether somebody waits; if not, the next one who enters has the line served again.
-func (l *line) some() bool {
+func (l *Line) some() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serving = len(l.callers) > 0
@@ -106,7 +106,7 @@ func (l *line) some() bool {
 }
 
 // call gives the next caller a turn, unless all have gone meanwhile.
-func (l *line) call() {
+func (l *Line) call() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.callers) == 0 {

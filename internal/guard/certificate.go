@@ -20,7 +20,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/usher-dev/usher/internal/announce"
@@ -158,15 +157,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	k := &known{service: o.Service, reader: own, clock: clock.RealClock{}}
-	server := webhook.NewServer(webhook.Options{Port: o.Port, TLSOpts: []func(*tls.Config){k.serve}})
+	live, err := liveClient(mgr)
+	if err != nil {
+		return err
+	}
 	answers := &admission.Webhook{Handler: &Handler{
-		Reader: mgr.GetAPIReader(), Writer: mgr.GetClient(), Recorder: recorder, Clock: clock.RealClock{},
+		Reader: live, Writer: live, Recorder: recorder, Clock: clock.RealClock{},
 		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self), Secret: secretOf(&k.path),
 	}}
-	server.Register("/", newDoor(&k.path, answers))
+	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: newDoor(&k.path, answers)}
+	k.serve(server.tls)
 	// A replica that API servers cannot call is not ready: they do not try then.
 	err = errors.Join(mgr.Add(server),
-		mgr.AddReadyzCheck("guard", server.StartedChecker()), mgr.AddReadyzCheck("guard-path", k.ready))
+		mgr.AddReadyzCheck("guard", server.ready), mgr.AddReadyzCheck("guard-path", k.ready))
 	if err != nil {
 		return fmt.Errorf("serve the guard with the manager: %w", err)
 	}

@@ -3,13 +3,16 @@
 package guard
 
 import (
-	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/guard/endpoint"
@@ -48,40 +51,88 @@ func TestStrangersAreRefused(t *testing.T) {
 	checktest.Same(t, "an unknown length", http.StatusLengthRequired, ask(secret, -1))
 }
 
-// TestReviewsHaveRoom: what reviews take at a time is bounded; others wait until there is room, or
-// their caller goes.
-func TestReviewsHaveRoom(t *testing.T) {
+// knocks is a door whose path the test knows, and what is asked behind it.
+type knocks struct {
+	*door
+	asked int
+}
+
+func newKnocks() *knocks {
 	secret := endpoint.NewPath()
 	var path atomic.Pointer[string]
 	path.Store(&secret)
-	asked := 0
-	d := newDoor(&path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked++
+	k := &knocks{}
+	k.door = newDoor(&path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		k.asked++
 		w.WriteHeader(http.StatusOK)
 	}))
-	ask := func(length int64, gone bool) int {
-		t.Helper()
-		r, answer := httptest.NewRequestWithContext(t.Context(), http.MethodPost, secret, http.NoBody), httptest.NewRecorder()
-		r.ContentLength = length
-		ctx, cancel := context.WithCancel(t.Context())
-		if gone {
-			cancel()
-		}
-		defer cancel()
-		d.ServeHTTP(answer, r.WithContext(ctx))
-		return answer.Code
+	return k
+}
+
+// ask sends a review of a length from an address, whose API server waits as long as timeout says.
+func (k *knocks) ask(t *testing.T, from string, length int64, timeout, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, *k.path.Load()+"?timeout="+timeout, strings.NewReader(body))
+	r.ContentLength, r.RemoteAddr = length, from+":1"
+	answer := httptest.NewRecorder()
+	k.ServeHTTP(answer, r)
+	return answer
+}
+
+// ofServer is the beginning of a review as API servers send it.
+const ofServer = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-7","kind":{"group":"",`
+
+// denied is the UID of a denial that has its sender come again; empty for another answer.
+func denied(t *testing.T, answer *httptest.ResponseRecorder) types.UID {
+	t.Helper()
+	var review admissionv1.AdmissionReview
+	if answer.Code != http.StatusOK || json.Unmarshal(answer.Body.Bytes(), &review) != nil || review.Response == nil {
+		return ""
 	}
-	checktest.Same(t, "a review", http.StatusOK, ask(100, false))
-	if !d.room.TryAcquire(maxReviews - leastReview) {
-		t.Fatal("an answered review keeps its room")
+	if r := review.Response; r.Allowed || r.Result.Code != http.StatusTooManyRequests || r.Result.Details.RetryAfterSeconds != 1 {
+		return ""
 	}
-	checktest.Same(t, "the last room", http.StatusOK, ask(leastReview, false))
-	crowded := ask(leastReview+1, true)
-	checktest.Same(t, "more than there is room for, and its caller goes", http.StatusServiceUnavailable, crowded)
-	checktest.Same(t, "asked", 2, asked)
-	d.room.Release(maxReviews - leastReview)
-	checktest.Same(t, "with room again", http.StatusOK, ask(maxReview, false))
-	if maxReviews/leastReview != 128 {
-		t.Error("the document says 128 reviews at a time")
+	checktest.Same(t, "the kind of the answer", "admission.k8s.io/v1, Kind=AdmissionReview", review.GroupVersionKind().String())
+	return review.Response.UID
+}
+
+// TestFloodsDenyNothingAway: a review for which there is no room is denied, with status 429, in a way that
+// the API server believes: so a flood makes deletions come again, and lets none pass without a drain.
+func TestFloodsDenyNothingAway(t *testing.T) {
+	k := newKnocks()
+	checktest.Same(t, "a review", http.StatusOK, k.ask(t, "10.0.0.1", 100, "", ofServer).Code)
+	checktest.Same(t, "asked", 1, k.asked)
+	var leaves []func()
+	for _, flood := range []string{"10.0.0.2/32", "10.0.0.3/32"} { // which know the path
+		leaves = append(leaves, checktest.Must(k.room.take(t.Context(), flood, maxReviews/2))(t))
 	}
+	for _, body := range []string{ofServer, `{"request":{"name":"web","options":{"uid":"x"},"uid":"uid-7"`} {
+		checktest.Same(t, "the denied review", "uid-7", denied(t, k.ask(t, "10.0.0.1", 100, "4ms", body)))
+	}
+	for _, body := range []string{"", "{", `{"uid":"x","request":{"kind":{"uid":"x"},"list":["uid"]}}`, `[[["`, strings.Repeat(" ", headOfReview) + ofServer} {
+		checktest.Same(t, "the answer to "+body, http.StatusServiceUnavailable, k.ask(t, "10.0.0.1", 100, "4ms", body).Code)
+	}
+	checktest.Same(t, "asked", 1, k.asked)
+	for _, leave := range leaves {
+		leave()
+	}
+	checktest.Same(t, "with room again", http.StatusOK, k.ask(t, "10.0.0.1", maxReview, "", ofServer).Code)
+	checktest.Same(t, "asked", 2, k.asked)
+	checktest.Same(t, "addresses that are remembered", 0, len(k.room.shares))
+}
+
+// TestAddressesShareTheRoom: who fills its share keeps nobody else out.
+func TestAddressesShareTheRoom(t *testing.T) {
+	k := newKnocks()
+	leave := checktest.Must(k.room.take(t.Context(), "10.0.0.2/32", maxShare))(t)
+	defer leave()
+	checktest.Same(t, "one more of the same", "uid-7", denied(t, k.ask(t, "10.0.0.2", 100, "4ms", ofServer)))
+	checktest.Same(t, "another one", http.StatusOK, k.ask(t, "10.0.0.1", 100, "", ofServer).Code)
+	checktest.Same(t, "asked", 1, k.asked)
+}
+
+// TestBoundsAsDocumented: docs/security.md says how many.
+func TestBoundsAsDocumented(t *testing.T) {
+	checktest.Same(t, "reviews at a time", 16, maxReviews/leastReview)
+	checktest.Same(t, "reviews of one address at a time", 12, maxShare/leastReview)
 }

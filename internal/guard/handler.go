@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -53,12 +54,18 @@ type Handler struct {
 	CloneSetUsers []string
 	// Secret returns what only the guard's replicas and API servers know; nil if there is nothing.
 	Secret func() string
+
+	lists sync.Mutex
 }
 
 // Handle implements admission.Handler. An error allows the request: the guard never keeps
-// a Pod because of its own trouble.
+// a Pod because of its own trouble. Only what takes too long is put off, since somebody may have
+// seen to that.
 func (h *Handler) Handle(ctx context.Context, request admission.Request) admission.Response {
 	response, err := h.answer(ctx, &request.AdmissionRequest)
+	if err != nil && ctx.Err() != nil {
+		return tooBusy()
+	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "A Pod is deleted without a drain", "pod", request.Namespace+"/"+request.Name)
 		return admission.Allowed("").WithWarnings("usher: the Pod is deleted without a drain: " + err.Error())
@@ -115,12 +122,14 @@ func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
 	return Decide(r, h.CloneSetUsers), nil
 }
 
-// podsAtATime is how many Pods the guard asks the API server for at a time: each may have 1.5 MiB.
-const podsAtATime = 16
+// podsAtATime is how many Pods the guard lists at a time: each may have 1.5 MiB.
+const podsAtATime = 8
 
 // turn returns the Pod of the same owner whose turn it is before; nil if there is none.
 func (h *Handler) turn(ctx context.Context, r Request, selects labels.Selector) (*corev1.Pod, error) {
 	options := &client.ListOptions{Namespace: r.Pod.Namespace, LabelSelector: selects, Limit: podsAtATime}
+	h.lists.Lock() // one page at a time, whoever asks
+	defer h.lists.Unlock()
 	for {
 		page := &corev1.PodList{}
 		pods, err := kube.List[*corev1.Pod](ctx, h.Reader, "the Pods of the same owner", page, options)
@@ -225,6 +234,11 @@ func (h *Handler) ask(ctx context.Context, pod *corev1.Pod, d *Decision, user st
 	}
 	h.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonDeletionRequested, "Drain", "%s asks to delete the Pod: %s", user, d.Message)
 	return nil
+}
+
+// tooBusy has a request come again that the guard could not answer in time.
+func tooBusy() admission.Response {
+	return later(Decision{Message: "the guard has more to do than it can: try again", RetryAfter: minRetry})
 }
 
 // later answers 429 Too Many Requests: client-go repeats the request by itself.

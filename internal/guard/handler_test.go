@@ -247,8 +247,25 @@ func TestTurnReadsPages(t *testing.T) {
 	request.UserInfo.Username = perNode
 	answer := h.Handle(t.Context(), request).Result.Message
 	checktest.Same(t, "the answer", "Pod web-1 leaves its registries when Pod web-9 is out of them, or in them again", answer)
-	want := []string{"16 of app=web,  in demo", "16 of app=web, page 2 in demo", "16 of app=web, page 3 in demo"}
+	want := []string{"8 of app=web,  in demo", "8 of app=web, page 2 in demo", "8 of app=web, page 3 in demo"}
 	checktest.Same(t, "what the guard asks for", want, asked)
+}
+
+// TestLateAnswersAreDenials: a review that is not answered in time, as in a flood, is denied: the API
+// server would let the deletion pass otherwise.
+func TestLateAnswersAreDenials(t *testing.T) {
+	p := pod()
+	ctx, late := context.WithCancel(t.Context())
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(p).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			late()
+			return fmt.Errorf("wait: %w", ctx.Err())
+		},
+	}).Build()
+	h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+	answer := h.Handle(ctx, deletion(t, p))
+	checktest.Same(t, "the answer", http.StatusTooManyRequests, answer.Result.Code)
+	checktest.Same(t, "when to come again", 1, answer.Result.Details.RetryAfterSeconds)
 }
 
 // TestUnreadableOwner: an API server that does not show the owner is no reason to delete a Pod that

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"context"
+	"crypto"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Bounds of the guard's server. Anybody who reaches the port may open connections, and none of them may
+// take what API servers need. controller-runtime's server has none of these but a time for headers.
+const (
+	// maxConnections are open at a time. API servers have a few each: requests share them.
+	maxConnections = 256
+	// maxStreams is how many requests share one connection. An API server with more opens another one.
+	maxStreams = 100
+	// maxHeader is the longest header, in bytes; maxFrame the longest piece in which HTTP/2 sends, and
+	// maxUnread how much a client may send before the guard reads it.
+	maxHeader = 16 << 10
+	maxFrame  = 16 << 10
+	maxUnread = 64 << 10
+	// Times for TLS with a request's header, for the whole request, and for a connection without any.
+	headerTime = 5 * time.Second
+	readTime   = 10 * time.Second
+	idleTime   = 90 * time.Second
+	// endTime is how long the guard still answers when it ends.
+	endTime = time.Minute
+)
+
+// frontend serves a handler over TLS, within bounds.
+type frontend struct {
+	port    int
+	tls     *tls.Config
+	handler http.Handler
+	// serves means that it listens.
+	serves atomic.Bool
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*frontend) NeedLeaderElection() bool { return false }
+
+// ready is a check of /readyz. It opens no connection of its own, which a flood could keep from being served:
+// then API servers would not be sent to the guard any more, and Pods not be drained.
+func (s *frontend) ready(*http.Request) error {
+	if !s.serves.Load() {
+		return errors.New("the guard does not serve yet")
+	}
+	_, err := s.tls.GetCertificate(nil)
+	return err
+}
+
+// Start implements manager.Runnable.
+func (s *frontend) Start(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(s.port)))
+	if err != nil {
+		return fmt.Errorf("serve the guard: %w; choose another --guard-port", err)
+	}
+	return s.serve(ctx, newCrowd(listener, maxConnections))
+}
+
+// serve serves until ctx ends, and what has been asked by then.
+func (s *frontend) serve(ctx context.Context, listener *crowd) error {
+	config := s.tls.Clone()
+	config.GetCertificate = oneByOne(s.tls.GetCertificate)
+	served := &http.Server{
+		Handler: s.handler, TLSConfig: config,
+		BaseContext:    func(net.Listener) context.Context { return ctx },
+		ConnContext:    withGuest,
+		MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: readTime + maxAnswer, IdleTimeout: idleTime,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame,
+			MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: maxUnread,
+		},
+		// It would have a line for each connection that somebody drops.
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	ended := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		defer cancel()
+		ended <- served.Shutdown(ctx)
+	})
+	defer stop()
+	s.serves.Store(true)
+	if err := served.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the guard: %w", err)
+	}
+	return <-ended
+}
+
+// liveClient reads and writes past the cache and past the rate that the controllers share: the door
+// bounds how many reviews cause requests, so that a flood of those does not hold up the controllers.
+func liveClient(mgr ctrl.Manager) (client.Client, error) {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.QPS = -1
+	options := client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}
+	live, err := client.New(config, options)
+	if err != nil {
+		return nil, fmt.Errorf("make the guard's client: %w", err)
+	}
+	return live, nil
+}
+
+// oneByOne has TLS sign for one connection at a time, which is what a handshake costs: so a flood of
+// connections takes one processor at most. Nothing is signed for a connection that has been closed.
+func oneByOne(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	turn := make(chan struct{}, 1)
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		found, err := get(hello)
+		if err != nil {
+			return nil, err
+		}
+		from, isGuest := hello.Conn.(*guest)
+		key, signs := found.PrivateKey.(crypto.Signer)
+		if !isGuest || !signs {
+			return found, nil
+		}
+		inTurn := *found
+		inTurn.PrivateKey = &signer{key, turn, from.gone}
+		return &inTurn, nil
+	}
+}
+
+// signer signs when it is its turn, unless its connection is closed before.
+type signer struct {
+	crypto.Signer
+	turn chan struct{}
+	gone <-chan struct{}
+}
+
+// Sign implements crypto.Signer.
+func (s *signer) Sign(random io.Reader, digest []byte, options crypto.SignerOpts) ([]byte, error) {
+	select {
+	case <-s.gone:
+		return nil, net.ErrClosed
+	case s.turn <- struct{}{}:
+	}
+	defer func() { <-s.turn }()
+	return s.Signer.Sign(random, digest, options)
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"bufio"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/usher-dev/usher/internal/checktest"
+)
+
+// nameless is a connection that only has a name.
+type nameless struct {
+	net.Conn
+	name string
+}
+
+// TestWhoLeaves: of a crowd the oldest connection goes that has not shown the path, of the host with most.
+func TestWhoLeaves(t *testing.T) {
+	for _, test := range []struct{ guests, leaves string }{
+		{"a1", "a1"},
+		{"a1 a2", "a1"},
+		{"api1 flood1 flood2", "flood1"},
+		{"api1! flood1! flood2 flood3", "flood2"},
+		{"api1! api2! flood1", "flood1"},
+		{"api1! flood1! flood2! flood3!", "flood1"},
+	} {
+		var guests []*guest
+		for name := range strings.FieldsSeq(test.guests) {
+			name, proven := strings.CutSuffix(name, "!")
+			g := &guest{Conn: nameless{name: name}, from: strings.TrimRight(name, "0123456789")}
+			g.proven.Store(proven)
+			guests = append(guests, g)
+		}
+		checktest.Same(t, "who leaves of "+test.guests, test.leaves, leaves(guests).Conn.(nameless).name)
+	}
+}
+
+// house is a guard's server on loopback, whose door opens at a path that the test knows.
+type house struct {
+	*knocks
+	*crowd
+}
+
+func serveHouse(t *testing.T, most int, config *tls.Config) *house {
+	t.Helper()
+	chain, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: "guard"})
+	checktest.NoError(t, err)
+	pair := checktest.Must(tls.X509KeyPair(chain, key))(t)
+	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
+	h := &house{newKnocks(), newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)}
+	ctx, end := context.WithCancel(t.Context())
+	ended, served := make(chan error, 1), &frontend{tls: config, handler: h.knocks}
+	go func() { ended <- served.serve(ctx, h.crowd) }()
+	t.Cleanup(func() { end(); checktest.NoError(t, <-ended) })
+	return h
+}
+
+// connect opens a connection from a host, which says nothing yet, not even to begin TLS.
+func (h *house) connect(t *testing.T, from string) net.Conn {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn := checktest.Must(dialer.DialContext(t.Context(), "tcp", h.Addr().String()))(t)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// secure begins TLS on a connection, as a caller that believes everybody.
+func secure(conn net.Conn, certificates ...tls.Certificate) *tls.Conn {
+	return tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, Certificates: certificates})
+}
+
+// post sends a request over a connection, and returns the status of the answer.
+func post(conn net.Conn, path string) (int, error) {
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: guard\r\nContent-Length: 2\r\n\r\n{}", path); err != nil {
+		return 0, err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, errors.Join(err, answer.Body.Close())
+}
+
+// TestIdleConnectionsKeepNobodyOut is an attack: somebody opens connections and says nothing, or nothing
+// after TLS, or asks for paths that are not the guard's. There are never more than the bound, an API
+// server's connection is not among those that are closed, and a new one is served.
+func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
+	const most = 8
+	h := serveHouse(t, most, &tls.Config{MinVersion: tls.VersionTLS13})
+	server := secure(h.connect(t, "127.0.0.2"))
+	checktest.Same(t, "an API server's answer", http.StatusOK, checktest.Must(post(server, *h.path.Load()))(t))
+	var idle []net.Conn
+	for i := range 5 * most {
+		conn := h.connect(t, "127.0.0.1")
+		if i%2 == 1 {
+			secured := secure(conn)
+			// It may be one that has to go already.
+			if secured.HandshakeContext(t.Context()) == nil && i%4 == 3 {
+				_, _ = post(secured, "/guess")
+			}
+			conn = secured
+		}
+		idle = append(idle, conn)
+	}
+	for i, conn := range idle[:4*most] { // which the newer ones have driven out
+		checktest.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("idle connection %d stays", i)
+		}
+	}
+	checktest.Same(t, "an API server's next answer", http.StatusOK, checktest.Must(post(server, *h.path.Load()))(t))
+	other := secure(h.connect(t, "127.0.0.3"))
+	checktest.Same(t, "another API server's answer", http.StatusOK, checktest.Must(post(other, *h.path.Load()))(t))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.guests) > most {
+		t.Errorf("%d connections are open, more than %d", len(h.guests), most)
+	}
+}
+
+// TestHeadersAreBounded: a header that is too long is refused before it is read to its end.
+func TestHeadersAreBounded(t *testing.T) {
+	h := serveHouse(t, 8, &tls.Config{MinVersion: tls.VersionTLS13})
+	conn := secure(h.connect(t, "127.0.0.1"))
+	go func() {
+		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: guard\r\nX: ", *h.path.Load())
+		for { // until the server hangs up
+			if _, err := io.WriteString(conn, strings.Repeat("x", 1<<10)); err != nil {
+				return
+			}
+		}
+	}()
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	checktest.NoError(t, err)
+	defer func() { checktest.NoError(t, answer.Body.Close()) }()
+	checktest.Same(t, "the answer", http.StatusRequestHeaderFieldsTooLarge, answer.StatusCode)
+	checktest.Same(t, "asked", 0, h.asked)
+}
+
+// TestNothingIsSignedForWhoHasGone: handshakes wait for one another, and those of connections that have
+// been closed do not wait any longer.
+func TestNothingIsSignedForWhoHasGone(t *testing.T) {
+	key := checktest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	turn, digest := make(chan struct{}, 1), make([]byte, crypto.SHA256.Size())
+	sign := func(gone chan struct{}) error {
+		_, err := (&signer{key, turn, gone}).Sign(rand.Reader, digest, crypto.SHA256)
+		return err
+	}
+	checktest.NoError(t, sign(make(chan struct{})))
+	turn <- struct{}{} // another one signs
+	gone := make(chan struct{})
+	close(gone)
+	if err := sign(gone); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("for a connection that has been closed: %v", err)
+	}
+	waits := make(chan error)
+	go func() { waits <- sign(make(chan struct{})) }()
+	<-turn
+	checktest.NoError(t, <-waits)
+}
+
+// TestNotReadyWithoutCertificate: API servers are not sent to a replica that cannot answer them. Whether it can,
+// no connection has to show, which could fail in a flood.
+func TestNotReadyWithoutCertificate(t *testing.T) {
+	k := &known{}
+	f := &frontend{tls: &tls.Config{MinVersion: tls.VersionTLS13}}
+	k.serve(f.tls)
+	if f.ready(nil) == nil {
+		t.Error("it is ready before it listens")
+	}
+	f.serves.Store(true)
+	if f.ready(nil) == nil {
+		t.Error("it is ready without a certificate")
+	}
+	k.current.Store(&tls.Certificate{})
+	checktest.NoError(t, f.ready(nil))
+}
