@@ -93,6 +93,11 @@ func parse(args []string) (*settings, error) {
 	flags.BoolVar(&s.xdsAuthorize, "xds-authorize", false, "serve xDS clients only services of namespaces where the user of their certificate may get endpointslices.discovery.k8s.io")
 	flags.StringVar(&s.guardService, "guard-service", "", "`NAMESPACE/NAME` of the Service of the guard; its Secret and its ValidatingWebhookConfiguration have that name too")
 	flags.IntVar(&s.guard.Port, "guard-port", 9443, "`port` that the guard serves on")
+	flags.StringVar(&s.guard.Clients.CA, "guard-client-ca", "", "PEM `file` with the CAs that certificates of API servers are checked with; default: API servers need none")
+	flags.Func("guard-client-names", "`names` of which such a certificate needs one, as its common name or a DNS name, separated by commas; default: any certificate of those CAs will do", func(text string) error {
+		s.guard.Clients.Names = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+		return nil
+	})
 	flags.Func("guard-cloneset-users", "`users` that CloneSet controllers act as besides this process, separated by commas", func(text string) error {
 		s.guard.CloneSetUsers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 		return nil
@@ -177,10 +182,12 @@ func (s *settings) checkGuard() error {
 	switch runs := s.runs(partGuard) || s.runs(partCertificate); {
 	case !runs && s.guardService != "":
 		return errors.New("--guard-service needs guard among --controllers, or certificate")
+	case !s.runs(partGuard) && s.guard.Clients.CA != "":
+		return errors.New("--guard-client-ca needs guard among --controllers")
 	case runs && (namespace == "" || name == ""):
 		return fmt.Errorf("--guard-service: %q is not NAMESPACE/NAME; the guard and its certificate need it", s.guardService)
 	}
-	return nil
+	return s.guard.Clients.Check()
 }
 
 // checkXDS refuses to serve plain text by mistake.

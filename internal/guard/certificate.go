@@ -139,6 +139,8 @@ type Options struct {
 	Port int
 	// CloneSetUsers are the users that CloneSet controllers act as, besides this process.
 	CloneSetUsers []string
+	// Clients says whose certificates API servers have to show.
+	Clients Clients
 }
 
 // Setup adds the guard to the manager. Every replica serves it: in an upgrade from a version
@@ -165,7 +167,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Reader: live, Writer: live, Recorder: recorder, Clock: clock.RealClock{},
 		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self), Secret: secretOf(&k.path),
 	}}
-	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: newDoor(&k.path, answers)}
+	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: newDoor(&k.path, answers), clients: o.Clients}
 	k.serve(server.tls)
 	// A replica that API servers cannot call is not ready: they do not try then.
 	err = errors.Join(mgr.Add(server),

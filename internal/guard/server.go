@@ -46,6 +46,7 @@ type frontend struct {
 	port    int
 	tls     *tls.Config
 	handler http.Handler
+	clients Clients
 	// serves means that it listens.
 	serves atomic.Bool
 }
@@ -60,7 +61,7 @@ func (s *frontend) ready(*http.Request) error {
 		return errors.New("the guard does not serve yet")
 	}
 	_, err := s.tls.GetCertificate(nil)
-	return err
+	return errors.Join(err, s.clients.Check())
 }
 
 // Start implements manager.Runnable.
@@ -76,6 +77,8 @@ func (s *frontend) Start(ctx context.Context) error {
 func (s *frontend) serve(ctx context.Context, listener *crowd) error {
 	config := s.tls.Clone()
 	config.GetCertificate = oneByOne(s.tls.GetCertificate)
+	config.NextProtos = []string{"h2", "http/1.1"}
+	s.clients.demand(config)
 	served := &http.Server{
 		Handler: s.handler, TLSConfig: config,
 		BaseContext:    func(net.Listener) context.Context { return ctx },

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/checktest/pki"
 )
 
 // nameless is a connection that only has a name.
@@ -58,15 +60,16 @@ type house struct {
 	*crowd
 }
 
-func serveHouse(t *testing.T, most int, config *tls.Config) *house {
+func serveHouse(t *testing.T, most int, clients Clients) *house {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: "guard"})
 	checktest.NoError(t, err)
 	pair := checktest.Must(tls.X509KeyPair(chain, key))(t)
+	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
 	h := &house{newKnocks(), newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)}
 	ctx, end := context.WithCancel(t.Context())
-	ended, served := make(chan error, 1), &frontend{tls: config, handler: h.knocks}
+	ended, served := make(chan error, 1), &frontend{tls: config, handler: h.knocks, clients: clients}
 	go func() { ended <- served.serve(ctx, h.crowd) }()
 	t.Cleanup(func() { end(); checktest.NoError(t, <-ended) })
 	return h
@@ -104,7 +107,7 @@ func post(conn net.Conn, path string) (int, error) {
 // server's connection is not among those that are closed, and a new one is served.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	const most = 8
-	h := serveHouse(t, most, &tls.Config{MinVersion: tls.VersionTLS13})
+	h := serveHouse(t, most, Clients{})
 	server := secure(h.connect(t, "127.0.0.2"))
 	checktest.Same(t, "an API server's answer", http.StatusOK, checktest.Must(post(server, *h.path.Load()))(t))
 	var idle []net.Conn
@@ -136,9 +139,47 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
+// TestClientCertificates is an attack by somebody who knows the path: where the guard demands certificates,
+// only who shows one of its CAs with one of its names is served. CAs can be replaced while it runs.
+func TestClientCertificates(t *testing.T) {
+	ours, theirs := authority(t, "ours"), authority(t, "theirs")
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	trust := func(a *pki.Authority) { checktest.NoError(t, os.WriteFile(file, a.PEM(), 0o600)) }
+	trust(ours)
+	h := serveHouse(t, 8, Clients{CA: file, Names: []string{"api", "api.example.com"}})
+	now := time.Now()
+	client := func(a *pki.Authority, user string) pki.Pair { return checktest.Must(a.Client(user, now))(t) }
+	served := func(pairs ...pki.Pair) bool {
+		t.Helper()
+		var shown []tls.Certificate
+		for _, pair := range pairs {
+			shown = append(shown, checktest.Must(tls.X509KeyPair(pair.Cert, pair.Key))(t))
+		}
+		code, err := post(secure(h.connect(t, "127.0.0.1"), shown...), *h.path.Load())
+		return err == nil && code == http.StatusOK
+	}
+	checktest.Same(t, "with a certificate", true, served(client(ours, "api")))
+	checktest.Same(t, "with a certificate for a DNS name", true, served(checktest.Must(ours.Peer("x", now, "api.example.com"))(t)))
+	checktest.Same(t, "without a certificate", false, served())
+	checktest.Same(t, "with one of another name", false, served(client(ours, "kubelet")))
+	checktest.Same(t, "with one of another CA", false, served(client(theirs, "api")))
+	checktest.Same(t, "with one for servers", false, served(checktest.Must(ours.Server("api", now, "api"))(t)))
+	checktest.Same(t, "asked", 2, h.asked)
+	trust(theirs)
+	checktest.Same(t, "with one of a CA that is new", true, served(client(theirs, "api")))
+	checktest.Same(t, "with one of a CA that was replaced", false, served(client(ours, "api")))
+	checktest.NoError(t, os.WriteFile(file, []byte("none"), 0o600))
+	checktest.Same(t, "without CAs", false, served(client(theirs, "api")))
+}
+
+func authority(t *testing.T, name string) *pki.Authority {
+	t.Helper()
+	return checktest.Must(pki.NewAuthority(name, time.Now()))(t)
+}
+
 // TestHeadersAreBounded: a header that is too long is refused before it is read to its end.
 func TestHeadersAreBounded(t *testing.T) {
-	h := serveHouse(t, 8, &tls.Config{MinVersion: tls.VersionTLS13})
+	h := serveHouse(t, 8, Clients{})
 	conn := secure(h.connect(t, "127.0.0.1"))
 	go func() {
 		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: guard\r\nX: ", *h.path.Load())

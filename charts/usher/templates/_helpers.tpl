@@ -132,6 +132,15 @@ rendering would have another one.
 {{- end -}}
 {{- end -}}
 
+{{/* The volume with the CAs of API servers' certificates, if the guard asks for those, else empty. */}}
+{{- define "usher.guardClientCA" -}}
+{{- with .Values.guard.clientCA -}}
+{{- if and .configMap .secret }}{{ fail "guard.clientCA: set either configMap or secret" }}{{ end -}}
+{{- if and .names (not (or .configMap .secret)) }}{{ fail "guard.clientCA.names: names are those in certificates; set guard.clientCA.configMap or secret too" }}{{ end -}}
+{{- if .configMap }}{name: guard-client-ca, configMap: {name: {{ .configMap | quote }}}}{{ else if .secret }}{name: guard-client-ca, secret: {secretName: {{ .secret | quote }}, items: [{key: ca.crt, path: ca.crt}]}}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* "true" if xDS is served, else empty. */}}
 {{- define "usher.xds" -}}
 {{- if .Values.xds.enabled -}}
