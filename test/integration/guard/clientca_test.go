@@ -65,7 +65,7 @@ func TestClientCertificates(t *testing.T) {
 	path := *checktest.Must(checkout.AwaitGuard(t.Context(), p))(t).Webhooks[0].ClientConfig.Service.Path
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	s.Until("the guard serves", func() string {
-		conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", address)
 		if err != nil {
 			return err.Error()
 		}

@@ -139,7 +139,7 @@ func attacked(t *testing.T) *target {
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
+		defer func() { _ = conn.Close() }() // it was only tried
 		return tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx)
 	}))
 	was, err := g.calledAt(t.Context(), int32(ports[0]))
@@ -270,8 +270,9 @@ func (g *target) forge(ctx context.Context, count int, next func(i int) (path st
 func (g *target) requests() (sum int) {
 	g.Helper()
 	request := checktest.Must(http.NewRequestWithContext(g.Context(), http.MethodGet, "http://"+g.metrics+"/metrics", nil))(g)
-	answer := checktest.Must(http.DefaultClient.Do(request))(g)
-	defer answer.Body.Close()
+	answer, err := http.DefaultClient.Do(request)
+	g.Must(err)
+	defer func() { g.Must(answer.Body.Close()) }()
 	for line := range strings.Lines(string(checktest.Must(io.ReadAll(answer.Body))(g))) {
 		var count int
 		if name, value, _ := strings.Cut(line, "} "); strings.HasPrefix(name, "rest_client_requests_total{") {
