@@ -137,7 +137,7 @@ func (h *Handler) turn(ctx context.Context, r Request, selects labels.Selector) 
 			return nil, err
 		}
 		if after := r.turn(pods); after != nil || page.Continue == "" {
-			return after, nil
+			return after.DeepCopy(), nil // which keeps no page
 		}
 		options.Continue = page.Continue
 	}
