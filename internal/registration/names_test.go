@@ -202,7 +202,7 @@ func TestNamesThatPodsClaim(t *testing.T) {
 	}{
 		"one that does not exist":    {"nowhere", 1, ""},
 		"many that do not exist":     {manyNames(maxNamesOfTest), 1, ""},
-		"59,871":                     {manyNames(59871), 0, "59871"},
+		"59,871":                     {manyNames(59871), 0, "32768 bytes"},
 		"no name that an object has": {"a/b", 0, `"a/b"`},
 		"one of them is none":        {"web,..", 0, `".."`},
 		"an empty one":               {"web,,other", 0, `""`},
