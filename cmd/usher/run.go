@@ -106,6 +106,7 @@ func parse(args []string) (*settings, error) {
 	flags.IntVar(&s.sets.Parallel, "parallel", 128, "how many Pods of one set are written at a time at most; fewer while the API server is busy")
 	flags.IntVar(&s.registrations.RegistryWorkers, "registry-workers", 32, "how many calls to one registry are in flight at most; a slow one holds up only the namespaces that use it")
 	flags.Func("hook-keys", "`keys` of labels and finalizers that hooks of CloneSets may have besides those of usher.dev, separated by commas: a key, a domain with its slash such as example.com/, or * for all; default: *", s.hookKeys)
+	flags.BoolVar(&s.registrations.Finish, "finish-deletions", false, "delete Pods that have drained, as long as the reason holds for which somebody asked to delete them; needs the role usher-finish")
 	flags.BoolVar(&s.sets.KeepFieldManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
 	flags.StringVar((*string)(&s.sets.LeaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
 	flags.StringVar(&s.sets.PullImage, "pull-image", "", "Usher's own `image`: before Pods of CloneSets leave service for an update in place, a short-lived Pod of it has their nodes pull the new image, on Kubernetes 1.35 and newer; default: Pods leave service first")

@@ -69,6 +69,12 @@ const perNode = "system:serviceaccount:kube-system:daemon-set-controller"
 // for good. So it has to wait in its request.
 const inOrder = "system:serviceaccount:kube-system:statefulset-controller"
 
+// nodeControllers delete Pods of nodes that are to be empty.
+var nodeControllers = []string{
+	"system:serviceaccount:kube-system:node-controller",
+	"system:serviceaccount:kube-system:taint-eviction-controller",
+}
+
 // Request is a request to delete or evict a Pod.
 type Request struct {
 	// Pod is the Pod as the API server stores it.
@@ -82,6 +88,8 @@ type Request struct {
 	Eviction bool
 	// After is the Pod whose turn it is before; nil if it is this one's.
 	After *corev1.Pod
+	// GracePeriodSeconds is how long the Pod gets to end, as the user wants it; nil if as the Pod says.
+	GracePeriodSeconds *int64
 	// Now is the time of the request.
 	Now time.Time
 	// Secret is what only the guard's replicas and API servers know; empty if that is nothing.
@@ -120,6 +128,7 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	direct := slices.Contains(collectors, r.User) || slices.Contains(cloneSetUsers, r.User)
 	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
 	named := r.ownerOf(appsv1alpha1.KindCloneSet) != "" && len(podread.OwnClaims(pod)) == 0 && !direct
+	controller := direct || slices.Contains(podControllers, r.User) || slices.Contains(nodeControllers, r.User)
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
 		d.RetryAfter = r.retryAfter(stored)
@@ -130,8 +139,8 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 		if r.drained() {
 			d = Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s, which is out of them, is replaced", pod.Name, r.After.Name), Evict: r.After}
 		}
-	case !r.asked(stored, named):
-		d.Patch = r.patch(stored, named)
+	case !r.asked(stored, named, controller):
+		d.Patch = r.patch(stored, named, controller)
 	}
 	return d
 }
@@ -240,7 +249,7 @@ func (r Request) sealed(pod *corev1.Pod, stored *usherv1alpha1.DeletionRequest) 
 }
 
 // asked reports whether the Pod says all that this request has to say.
-func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named bool) bool {
+func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named, controller bool) bool {
 	switch {
 	case stored == nil:
 		return false
@@ -250,7 +259,12 @@ func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named bool) bool {
 		// A drain that a CloneSet controller or the garbage collector has asked for is more.
 		return !stored.Named || r.Pod.Labels[appsv1alpha1.LabelSpecifiedDelete] == "true"
 	}
-	return !stored.Named && stored.Eviction == (stored.Eviction && r.Eviction) && r.Now.Sub(stored.At.Time) < renewAfter
+	return !stored.Named && !outlasts(controller, stored) && stored.Eviction == (stored.Eviction && r.Eviction) && r.Now.Sub(stored.At.Time) < renewAfter
+}
+
+// outlasts reports whether a request of a controller is new: it lasts as long as its reason, whoever else has asked before.
+func outlasts(controller bool, stored *usherv1alpha1.DeletionRequest) bool {
+	return controller && !stored.Controller
 }
 
 // waits reports whether the client may wait inside its request: not where that would hold
@@ -296,19 +310,29 @@ func (r Request) message(named bool) string {
 	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)
 }
 
-// patch asks for a named deletion, or for a drain.
-func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named bool) []byte {
+// next is the stored request with what this one adds.
+func (r Request) next(stored *usherv1alpha1.DeletionRequest, controller bool) usherv1alpha1.DeletionRequest {
 	now := metav1.NewMicroTime(r.Now.UTC())
 	next := usherv1alpha1.DeletionRequest{Since: now, By: r.User}
 	if stored != nil {
 		next = *stored
 	}
-	next.At, next.Named = now, named
+	next.At, next.GracePeriodSeconds = now, r.GracePeriodSeconds
+	if outlasts(controller, &next) {
+		next.By, next.Controller = r.User, true
+	}
 	if r.ofDaemonSet() {
 		next.Seal = r.seal(r.Pod, next.Since)
 	}
 	// A budget limits evictions only: once anybody deletes the Pod, it does not count.
 	next.Eviction = r.Eviction && (stored == nil || stored.Named || stored.Eviction)
+	return next
+}
+
+// patch asks for a named deletion, or for a drain.
+func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named, controller bool) []byte {
+	next := r.next(stored, controller)
+	next.Named = named
 	metadata := map[string]any{"uid": r.Pod.UID}
 	annotations := map[string]any{}
 	switch cost, has := r.Pod.Annotations[corev1.PodDeletionCost]; {

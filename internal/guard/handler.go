@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -84,7 +85,7 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err != nil {
 		return admission.Response{}, err
 	}
-	r := Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.Clock.Now()}
+	r := Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, GracePeriodSeconds: graceOf(request, eviction), Now: h.Clock.Now()}
 	if h.Secret != nil {
 		r.Secret = h.Secret()
 	}
@@ -106,6 +107,17 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 		h.evictDrained(ctx, &d)
 	}
 	return later(d), h.ask(ctx, pod, &d, request.UserInfo.Username)
+}
+
+// graceOf is how long the Pod gets to end, as the request has it; nil if as the Pod says.
+func graceOf(request *admissionv1.AdmissionRequest, eviction *policyv1.Eviction) *int64 {
+	var options metav1.DeleteOptions
+	if eviction != nil {
+		options = ptr.Deref(eviction.DeleteOptions, options)
+	} else if json.Unmarshal(request.Options.Raw, &options) != nil {
+		return nil // the API server has read it
+	}
+	return options.GracePeriodSeconds
 }
 
 // decide answers a request. Where Pods take turns it looks at those of the same owner.

@@ -41,6 +41,9 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=nodes;replicationcontrollers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=replicasets;statefulsets;daemonsets;controllerrevisions,verbs=get;list;watch
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch
@@ -78,6 +81,9 @@ type Options struct {
 	RegistryWorkers int
 	// HookKeys are labels and finalizers of users' choice that Usher may write. Default: all.
 	HookKeys plan.Keys
+	// Finish lets Usher delete Pods that have drained, if the reason for their deletion still holds.
+	// Default: it does not.
+	Finish bool
 	// XDS is what this process serves over xDS. Default: nothing.
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.
@@ -92,8 +98,10 @@ type Options struct {
 // New. A new one is what a new process has: it remembers nothing, and reads from the API
 // server and the registries what earlier ones have left.
 type Reconciler struct {
-	client   client.Client
-	reader   client.Reader
+	client client.Client
+	reader client.Reader
+	// owners reads owners of Pods, and nodes: a cache of what plans read of them.
+	owners   client.Reader
 	listPods lister[*corev1.Pod]
 	// listRegistrations is for passes, and for events: none costs more the more Registrations
 	// other namespaces have.
@@ -138,7 +146,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
 	}
 	r := &Reconciler{
-		client: c, reader: reader, options: options, clock: options.Clock, process: rand.Text()[:8],
+		client: c, reader: reader, owners: c, options: options, clock: options.Clock, process: rand.Text()[:8],
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),

@@ -40,12 +40,15 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		Process: p.process, Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
-		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys,
+		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys, Finish: p.options.Finish,
 	}
 	if err := errors.Join(p.readObjects(ctx), p.readRegistries(ctx)); err != nil {
 		return nil, err
 	}
 	p.notes.pods = p.notes.pods.cover(p.snapshot.Pods)
+	if err := p.readOwners(ctx); err != nil {
+		return nil, err
+	}
 	p.snapshot.Refusals = p.notes.refusalsOf(p.snapshot.Pods)
 	p.notes.registrations = p.notes.registrations.cover(p.snapshot.Registrations)
 	if err := p.takeOver(ctx); err != nil {
@@ -184,7 +187,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 	return nil
 }
 
-// selected reads this namespace, and returns whether a Registry's selector matches it; without
+// selected reads this namespace, notes whether it is being deleted, and returns whether a Registry's selector matches it; without
 // one, all do.
 func (p *pass) selected(ctx context.Context) (func(*usherv1alpha1.LabelSelector) bool, error) {
 	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -193,6 +196,7 @@ func (p *pass) selected(ctx context.Context) (func(*usherv1alpha1.LabelSelector)
 		return nil, fmt.Errorf("read namespace %s: %w", p.snapshot.Namespace, err)
 	}
 	exists := err == nil
+	p.snapshot.Ending = exists && namespace.DeletionTimestamp != nil
 	return func(namespaces *usherv1alpha1.LabelSelector) bool {
 		return namespaces == nil || exists && namespaces.Matches(namespace.Labels)
 	}, nil

@@ -131,6 +131,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	p.patchPods(ctx, decided.Patches)
+	p.finishPods(ctx, decided)
 	p.settle(decided)
 	p.finish(ctx, decided)
 	p.logWaits(ctx, decided.Waiting)

@@ -141,6 +141,9 @@ const quiet = 10 * time.Minute
 // Reasons and actions of events.
 const (
 	eventTakenBack = "DeletionTakenBack"
+	// eventFinished: Usher deletes a Pod that has drained for somebody else's request.
+	eventFinished  = "DeletedAfterDrain"
+	actionDelete   = "Delete"
 	actionRelease  = "ReleaseHook"
 	actionDrain    = "Drain"
 	actionAnswer   = "AnswerHook"
@@ -160,13 +163,22 @@ type announcer struct {
 }
 
 func (a *announcer) warn(about client.Object, reason, action, message string) {
+	a.send(about, corev1.EventTypeWarning, reason, action, message)
+}
+
+// say sends an event about what is as it should be.
+func (a *announcer) say(about client.Object, reason, action, message string) {
+	a.send(about, corev1.EventTypeNormal, reason, action, message)
+}
+
+func (a *announcer) send(about client.Object, kind, reason, action, message string) {
 	message = plan.Shorten(message, maxEventLength)
 	key := string(about.GetUID()) + "\n" + reason + "\n" + message
 	if _, again := a.sent.Get(key); again {
 		return
 	}
 	a.sent.Set(key, nil, quiet)
-	a.recorder.Eventf(about, nil, corev1.EventTypeWarning, reason, action, "%s", message)
+	a.recorder.Eventf(about, nil, kind, reason, action, "%s", message)
 }
 
 // announce sends the events of a pass whose writes are done.
@@ -211,12 +223,19 @@ func (p *pass) announceOutcome(o *plan.Outcome) {
 	}
 }
 
+// takenBack says why a request is taken back.
+func takenBack(t *plan.TakenBack) string {
+	if t.Because != "" {
+		return fmt.Sprintf("%s asked to delete the Pod, and %s: it is registered again.", t.By, t.Because)
+	}
+	return fmt.Sprintf("%s asked to delete the Pod, and has not come back for %s: it is registered again.", t.By, t.After.Round(time.Second))
+}
+
 // reportReleases reports the hooks that a patch has released.
 func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
 	logPatch(ctx, patch)
 	if t := patch.TakenBack; t != nil {
-		p.announcer.warn(patch.Pod, eventTakenBack, actionRegister, fmt.Sprintf(
-			"%s asked to delete the Pod, and has not come back for %s: it is registered again.", t.By, t.After.Round(time.Second)))
+		p.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
 	}
 	for _, release := range patch.Released {
 		p.metrics.released(release)

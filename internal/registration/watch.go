@@ -5,12 +5,16 @@ package registration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,8 +45,13 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
+	owners, err := ownersOf(mgr)
+	if err != nil {
+		return err
+	}
+	r.owners = owners
 	inNamespace := each(func(_ context.Context, object client.Object, q queue) { r.gather(q, object.GetNamespace()) })
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
 		WithOptions(controllerOptions(passes)).
 		WithLogConstructor(kube.Logger(mgr, "registration", keyNamespace)).
@@ -54,8 +63,66 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Channel(r.back, each(r.ofRegistry))).
 		WatchesMetadata(&corev1.Namespace{}, each(r.ofNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Kind[client.Object](services, metadataOf(corev1.SchemeGroupVersion.WithKind("Service")), r.ofService(client.Object.GetName))).
-		WatchesRawSource(source.Kind[client.Object](services, metadataOf(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")), r.ofService(serviceOf))).
-		Complete(r)
+		WatchesRawSource(source.Kind[client.Object](services, metadataOf(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")), r.ofService(serviceOf)))
+	for _, object := range []client.Object{
+		&appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}, &appsv1.ControllerRevision{}, &batchv1.Job{}, &corev1.ReplicationController{},
+	} {
+		b.WatchesRawSource(source.Kind(owners, object, each(r.ofNamespaced), wantsChanged))
+	}
+	b.WatchesRawSource(source.Kind[client.Object](owners, &corev1.Node{}, handler.Funcs{UpdateFunc: r.ofNode}))
+	return b.Complete(r)
+}
+
+// ownersOf is the cache of the owners of Pods, and of nodes. It has only what passes read of them: a
+// cluster may have many, and their templates are long.
+func ownersOf(mgr ctrl.Manager) (cache.Cache, error) {
+	owners, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultTransform: onlyWants,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the cache of owners: %w", err)
+	}
+	if err := mgr.Add(owners); err != nil {
+		return nil, fmt.Errorf("start the cache of owners: %w", err)
+	}
+	return owners, nil
+}
+
+// wantsChanged ignores what no plan reads: most changes of statuses.
+var wantsChanged = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		older, newer := e.ObjectOld.DeepCopyObject().(client.Object), e.ObjectNew.DeepCopyObject().(client.Object)
+		older.SetResourceVersion("")
+		newer.SetResourceVersion("")
+		return !equality.Semantic.DeepEqual(older, newer)
+	},
+}
+
+// ofNamespaced lets through what concerns a namespace with Registrations.
+func (r *Reconciler) ofNamespaced(ctx context.Context, object client.Object, q queue) {
+	if r.concerns(ctx, object.GetNamespace(), func(*usherv1alpha1.Registration) bool { return true }) {
+		r.gather(q, object.GetNamespace())
+	}
+}
+
+// ofNode has a pass made over the namespaces of Pods with requests on a node that is to be empty, or is
+// not any more.
+func (r *Reconciler) ofNode(ctx context.Context, e event.UpdateEvent, q queue) {
+	older, _ := e.ObjectOld.(*corev1.Node) // a watch of nodes has nothing else
+	newer, _ := e.ObjectNew.(*corev1.Node)
+	if nodeOf(older) == nodeOf(newer) && maps.Equal(older.Labels, newer.Labels) {
+		return
+	}
+	pods, err := r.podsOf(ctx, metav1.NamespaceAll)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot list Pods: the next repair follows")
+	}
+	for _, pod := range pods {
+		if _, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]; asked && pod.Spec.NodeName == newer.Name {
+			r.gather(q, pod.Namespace)
+		}
+	}
 }
 
 // gather has a pass made once the namespace's events are gathered, unless one is due already.

@@ -41,7 +41,7 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 	}
 	w.foreignFinalizers()
 	if request := drainedFor(w.pod); request != nil && len(w.out) == 0 {
-		w.out = append(w.out, Wait{What: "is drained, and waits for " + userOf(request.By) + " to delete it", Since: request.At.Time})
+		w.out = append(w.out, Wait{What: drainedBut(request), Since: drainedSince(request)})
 	}
 	if len(w.out) == 0 && w.pod.DeletionTimestamp == nil {
 		w.updateRefused()
@@ -49,6 +49,23 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 	}
 	w.condition()
 	return w.out, w.trouble
+}
+
+// drainedBut is what a Pod waits for that has drained. Usher itself deletes it for a controller, and for an
+// eviction that was allowed.
+func drainedBut(request *usherv1alpha1.DeletionRequest) string {
+	if request.Controller || request.Eviction {
+		return "is drained, and is deleted next, as " + userOf(request.By) + " asked"
+	}
+	return "is drained, and waits for " + userOf(request.By) + " to delete it"
+}
+
+// drainedSince is when the drain ended that a request has asked for.
+func drainedSince(request *usherv1alpha1.DeletionRequest) time.Time {
+	if request.Drained != nil {
+		return request.Drained.Time
+	}
+	return request.At.Time
 }
 
 func (w *waiter) told(key string) bool {

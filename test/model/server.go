@@ -331,7 +331,9 @@ func (s *Server) disrupt(pod *corev1.Pod, dryRun bool) error {
 		case !Covers(budget, pod):
 		case !podread.IsTrue(pod, corev1.PodReady) && status.DesiredHealthy > 0 && status.CurrentHealthy >= status.DesiredHealthy:
 		case status.DisruptionsAllowed <= 0:
-			return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+			err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+			err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause})
+			return err
 		case !dryRun:
 			Change(s, "apiserver", client.ObjectKeyFromObject(budget), "status", func(b *policyv1.PodDisruptionBudget) {
 				b.Status.DisruptionsAllowed--

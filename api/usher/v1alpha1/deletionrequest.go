@@ -22,14 +22,24 @@ const (
 
 // DeletionRequest is the value of AnnotationDeletionRequest. While a Pod carries a
 // request that is not Named, no registry is to list the Pod, and Usher takes its
-// finalizer off the Pod when callers have had time to notice. A request that no deletion
-// follows is taken back after spec.drain.requestTimeout of the Pod's Registrations.
+// finalizer off the Pod when callers have had time to notice.
+//
+// A request lasts as long as its reason. That of a controller of Kubernetes is what the Pod's
+// owner, node and namespace show: Usher reads it from them. A PodDisruptionBudget has allowed an
+// eviction while the Pod was in service, so it is carried out. For all others the timer
+// spec.drain.requestTimeout of the Pod's Registrations begins when the drain is over.
 type DeletionRequest struct {
 	// Since is when the deletion was first asked for, At when it last was.
 	Since metav1.MicroTime `json:"since"`
 	At    metav1.MicroTime `json:"at"`
 	// By is the user who asked first.
 	By string `json:"by"`
+	// Controller reports whether a controller of Kubernetes, or of CloneSets, has asked.
+	Controller bool `json:"controller,omitempty"`
+	// Drained is when Usher took its finalizer off the Pod; nil before.
+	Drained *metav1.MicroTime `json:"drained,omitempty"`
+	// GracePeriodSeconds is what the requester asked for; nil if the Pod's own is to hold.
+	GracePeriodSeconds *int64 `json:"gracePeriodSeconds,omitempty"`
 	// Eviction reports whether the request is an eviction: PodDisruptionBudgets limit how
 	// many of those drain at a time.
 	Eviction bool `json:"eviction,omitempty"`

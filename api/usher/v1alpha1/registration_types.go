@@ -239,8 +239,10 @@ type Drain struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+)$') && duration(self) <= duration('10m')",message="a duration is a number with a unit, as in 30s, 5m or 1m30s, and here at most 10m"
 	// +optional
 	AfterOutage *metav1.Duration `json:"afterOutage,omitempty"`
-	// RequestTimeout is how long a Pod stays out of its registries after someone asked
-	// to delete or evict it and did not come back. Then it is registered again. Default: 2m.
+	// RequestTimeout is how long a Pod stays out of its registries after a person or an
+	// unknown program asked to delete it and did not come back, counted from the end of the
+	// drain. Then it is registered again. What a controller of Kubernetes asks for, and an
+	// eviction that was allowed, last as long as their reason. Default: 2m.
 	// +kubebuilder:default="2m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32

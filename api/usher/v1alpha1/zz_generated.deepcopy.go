@@ -96,6 +96,15 @@ func (in *DeletionRequest) DeepCopyInto(out *DeletionRequest) {
 	*out = *in
 	in.Since.DeepCopyInto(&out.Since)
 	in.At.DeepCopyInto(&out.At)
+	if in.Drained != nil {
+		in, out := &in.Drained, &out.Drained
+		*out = (*in).DeepCopy()
+	}
+	if in.GracePeriodSeconds != nil {
+		in, out := &in.GracePeriodSeconds, &out.GracePeriodSeconds
+		*out = new(int64)
+		**out = **in
+	}
 	if in.DeletionCost != nil {
 		in, out := &in.DeletionCost, &out.DeletionCost
 		*out = new(string)

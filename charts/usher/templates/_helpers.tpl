@@ -183,6 +183,11 @@ true
 {{- if and .Values.metrics.enabled (not .Values.metrics.insecure) }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" if Usher deletes Pods that have drained, else empty. */}}
+{{- define "usher.finish" -}}
+{{- if and (include "usher.guard" .) .Values.guard.finish }}true{{ end -}}
+{{- end -}}
+
 {{/* The cluster roles of a part, as a list: (list $ $part). */}}
 {{- define "usher.roles" -}}
 {{- $root := index . 0 -}}{{- $part := index . 1 -}}
@@ -190,6 +195,7 @@ true
 {{- $xds := and (include "usher.xds" $root) (has "registration" $part.halves) -}}
 {{- if or $xds (and $root.Values.rbac.endpointSlices (has "registration" $part.halves)) }}{{ $roles = append $roles "endpointslices" }}{{ end -}}
 {{- if and (include "usher.hookKeys" $root | fromYamlArray) (has "registration" $part.halves) }}{{ $roles = append $roles "hook-keys" }}{{ end -}}
+{{- if and (include "usher.finish" $root) (has "registration" $part.halves) }}{{ $roles = append $roles "finish" }}{{ end -}}
 {{- if and (ne $part.component "certificate") (or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize)) }}{{ $roles = append $roles "access" }}{{ end -}}
 {{- toYaml $roles -}}
 {{- end -}}

@@ -28,11 +28,13 @@ const DefaultRequestTimeout = 2 * time.Minute
 // drain it has asked for.
 var DeletionCost = strconv.Itoa(math.MinInt32)
 
-// TakenBack is a deletion request that nobody came back for.
+// TakenBack is a deletion request that nobody came back for, or whose reason has ended.
 type TakenBack struct {
 	// By asked for the deletion; After is how long ago.
 	By    string
 	After time.Duration
+	// Because is why the request has no reason any more; empty if its time is over.
+	Because string
 }
 
 // readRequest finds the request that makes the Pod leave its registries, and whether someone
@@ -72,7 +74,7 @@ func (ix *index) queueEvictions() {
 	}
 	for _, p := range ix.pods {
 		// One that is about to be taken back begins no drain any more.
-		late := p.request != nil && !p.drains() && !ix.Now.Before(p.expiry())
+		late := p.request != nil && !p.drains() && ix.expired(p)
 		if held := late || queued.Has(p); p.queued != held {
 			p.queued = held
 			p.hooks = hooksAt(p)
@@ -130,28 +132,62 @@ func (p *pod) ownHook() []hook {
 	return []hook{h}
 }
 
-// expiry is when the request is taken back.
-func (p *pod) expiry() time.Time {
-	if len(p.all()) == 0 {
-		return p.request.At.Add(DefaultRequestTimeout)
+// expiry is when the request is taken back; zero if it lasts as long as its reason.
+func (ix *index) expiry(p *pod) time.Time {
+	switch {
+	case p.cause.lasts:
+		return time.Time{}
+	case p.cause.ended:
+		return p.request.At.Add(believed)
 	}
-	timeout := time.Duration(0)
+	return p.askedAt().Add(p.requestTimeout())
+}
+
+// requestTimeout is how long a request without a reason of its own lasts.
+func (p *pod) requestTimeout() (timeout time.Duration) {
 	for _, r := range p.all() {
 		timeout = max(timeout, DurationOf(r.Spec.Drain.RequestTimeout, DefaultRequestTimeout))
 	}
-	return p.request.At.Add(timeout)
+	return cmp.Or(timeout, DefaultRequestTimeout)
 }
 
-// planRequest takes a request back that nobody came back for. It returns when it will.
+// askedAt is when the request was last of use: when somebody made it, when the drain ended that it
+// asked for, or, as long as that goes on, when the drain's deadline passes.
+func (p *pod) askedAt() time.Time {
+	at := p.request.At.Time
+	if p.request.Drained != nil {
+		at = list.Latest(at, p.request.Drained.Time)
+	}
+	if record := ReadRecord(p.Pod); p.hasFinalizer() && record != nil {
+		for _, r := range p.all() {
+			at = list.Latest(at, limitOf(r.Registration, GateRequested).end(record.Began))
+		}
+	}
+	return at
+}
+
+// expired reports whether the request is to be taken back.
+func (ix *index) expired(p *pod) bool {
+	end := ix.expiry(p)
+	return !end.IsZero() && !ix.Now.Before(end)
+}
+
+// planRequest takes a request back that nobody came back for, or whose reason has ended. It returns
+// when it will.
 func (ix *index) planRequest(p *pod, patch *PodPatch) time.Time {
 	if p.request == nil {
 		return time.Time{}
 	}
-	end := p.expiry()
-	if ix.Now.Before(end) {
-		return end
+	if !patch.Drained.IsZero() && !p.cause.lasts && !p.cause.ended {
+		return ix.Now.Add(p.requestTimeout())
+	}
+	if !ix.expired(p) {
+		return ix.expiry(p)
 	}
 	patch.TakenBack = &TakenBack{By: p.request.By, After: ix.Now.Sub(p.request.At.Time)}
+	if p.cause.ended {
+		patch.TakenBack.Because = p.cause.text
+	}
 	return time.Time{}
 }
 

@@ -50,6 +50,7 @@ func newFixture() *fixture {
 		Now: epoch, Cluster: here, Namespace: namespace,
 		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Target]Listing{},
 		Due: map[Target]bool{}, Sweep: map[Target]bool{}, Suspects: map[Target]map[string]bool{},
+		Owners: map[types.UID]Owner{}, Nodes: map[string]Node{}, Finish: true,
 	}}
 	f.registry("discovery")
 	f.registration("nginx", "discovery")
@@ -294,6 +295,7 @@ func render(p Plan) []string {
 		}
 	}
 	lines = append(lines, list.Map(p.Patches, func(patch PodPatch) string { return "patch " + renderPatch(&patch) })...)
+	lines = append(lines, list.Map(p.Finishes, func(f Finish) string { return fmt.Sprintf("delete %s: %s", f.Pod.Name, f.Because) })...)
 	for _, w := range p.Waiting {
 		line := strings.Join([]string{"wait", w.Pod, string(w.Gate), w.Registry, string(w.Reason)}, " ")
 		if w.Overdue {
@@ -329,7 +331,7 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, "-drain")
 	}
 	if p.TakenBack != nil {
-		words = append(words, "taken back")
+		words = append(words, strings.TrimSuffix("taken back: "+p.TakenBack.Because, ": "))
 	}
 	if p.Condition != nil {
 		words = append(words, renderCondition(p.Condition))

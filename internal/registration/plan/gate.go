@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -59,6 +60,8 @@ func (ix *index) turn(p *pod) (corev1.ConditionStatus, bool) {
 	switch {
 	case ix.abandons(p):
 		return corev1.ConditionTrue, true
+	case p.gate && p.requested() && len(p.selectedBy) == 0:
+		return corev1.ConditionFalse, true
 	case !slices.ContainsFunc(p.selectedBy, inService):
 	case !p.gate:
 		return now, !p.writes()
@@ -70,17 +73,21 @@ func (ix *index) turn(p *pod) (corev1.ConditionStatus, bool) {
 	return "", false
 }
 
-// abandons reports whether the Pod's gate is left to the Pod's owner, since no Registration
-// selects the Pod any more: it must not keep the Pod out of its Service.
-func (ix *index) abandons(p *pod) bool {
+// abandoned reports whether the Pod was in a Service by its gate, and no Registration selects it any more.
+func (ix *index) abandoned(p *pod) bool {
 	return p.gate && p.DeletionTimestamp == nil && len(p.selectedBy) == 0 &&
 		slices.ContainsFunc(p.former, func(r *registration) bool { return slices.ContainsFunc(r.targets(), ix.gated) })
 }
 
+// abandons reports whether the Pod's gate is left to the Pod's owner, since no Registration
+// selects the Pod any more: it must not keep the Pod out of its Service. A Pod that is to be deleted
+// stays out.
+func (ix *index) abandons(p *pod) bool { return ix.abandoned(p) && !p.requested() }
+
 // holdsBack reports whether the gate keeps a Pod out of its Service that no Registration
 // selects.
 func (ix *index) holdsBack(p *pod) bool {
-	return ix.abandons(p) && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
+	return ix.abandoned(p) && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
 }
 
 // holds reports whether a hook waits for the target. A Service is waited for only on behalf of
@@ -90,7 +97,46 @@ func (ix *index) holds(r *registration, t Target, p *pod, h hook) bool {
 	if !ix.gated(t) {
 		return true
 	}
+	if p.gate && h.gate == GateRequested && r.ends() && slices.Contains(p.former, r) {
+		return true
+	}
 	return r.gated && slices.Contains(p.selectedBy, r) && (p.gate || h.gate != GateRequested)
+}
+
+// together is how long a Pod stays guarded whose Registration is being deleted. Who deletes a
+// Registration often deletes its Pods, too, which the garbage collector reaches some seconds later.
+const together = 10 * time.Second
+
+// ends reports whether the Registration is being deleted, and can still be read.
+func (r *registration) ends() bool { return r.DeletionTimestamp != nil && r.UID != "" }
+
+// guards is until when a Registration that is being deleted keeps a Pod guarded that is in a Service;
+// zero if it does not.
+func (ix *index) guards(p *pod, r *registration) time.Time {
+	end := time.Time{}
+	if r.ends() && p.gate && p.hasFinalizer() && slices.Contains(p.former, r) && slices.ContainsFunc(r.former, ix.gated) {
+		end = r.DeletionTimestamp.Add(together)
+	}
+	if !ix.Now.Before(end) {
+		return time.Time{}
+	}
+	return end
+}
+
+// awaitRequest holds a Pod that leaves its Service together with its Registration, in case somebody is
+// about to delete it.
+func (ix *index) awaitRequest(p *pod, h hook, v *verdict) {
+	if h.gate != GateLeaving {
+		return
+	}
+	for _, r := range p.former {
+		if end := ix.guards(p, r); !end.IsZero() {
+			base := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: r.DeletionTimestamp.Time}
+			v.waiting = append(v.waiting, base.because(ReasonTogether, "the Registration is being deleted, and the Pod may be, too: "+
+				"it stays guarded until "+end.UTC().Format(time.RFC3339)))
+			v.next = list.Earliest(v.next, end)
+		}
+	}
 }
 
 // inService looks for the Pod among the endpoints of a Service. It may be listed as long as the

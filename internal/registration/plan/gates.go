@@ -162,6 +162,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 		}
 	}
 	ix.holdUntil(before, p, h, record, &v)
+	ix.awaitRequest(p, h, &v)
 	return v
 }
 
@@ -260,6 +261,8 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 // unlessGone explains a target that lists a Pod, or that may.
 func (w Waiting) unlessGone(found presence, t Target) (wait Waiting, gone bool) {
 	switch {
+	case found.absent:
+		return w, true
 	case found.err != nil:
 		return w.failed(found.err), false
 	case !found.listed:

@@ -102,6 +102,8 @@ type pod struct {
 	// the Pod is evicted.
 	request         *usherv1alpha1.DeletionRequest
 	queued, evicted bool
+	// cause is why the Pod is to go, if there is a request.
+	cause cause
 	// silent means that only its node does not answer.
 	silent      bool
 	silentSince time.Time
@@ -126,6 +128,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix.Snapshot = snapshot
 	ix.indexRegistrations()
 	ix.indexPods()
+	ix.findCauses()
 	ix.queueEvictions()
 	if ix.listings == nil {
 		ix.listings = map[Target]*listing{}

@@ -128,6 +128,7 @@ func (p *PodPatch) Split() (own, chosen PodPatch) {
 	own.Released, chosen.Released = split(p.Released, isOwn)
 	own.RemoveFinalizers, chosen.RemoveFinalizers = nil, p.RemoveFinalizers
 	own.DropDrain, chosen.DropDrain = false, p.DropDrain
+	own.Drained, chosen.Drained = time.Time{}, p.Drained
 	return own, chosen
 }
 

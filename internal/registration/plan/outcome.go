@@ -156,8 +156,11 @@ func (ix *index) left(r *registration, t Target) bool {
 	if r.awaited[t] || slices.Contains(r.current, t) {
 		return false
 	}
-	if !slices.Contains(r.former, t) || ix.gated(t) {
+	if !slices.Contains(r.former, t) {
 		return true
+	}
+	if ix.gated(t) {
+		return !slices.ContainsFunc(ix.pods, func(p *pod) bool { return slices.Contains(p.former, r) && ix.keepsKnown(p, r) })
 	}
 	listed, err := ix.look(t)
 	if err != nil {
@@ -166,6 +169,11 @@ func (ix *index) left(r *registration, t Target) bool {
 	return !slices.ContainsFunc(listed.entries, func(e *registry.Entry) bool {
 		return e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
 	})
+}
+
+// keepsKnown reports whether a Pod needs to know that it was in a Service of the Registration.
+func (ix *index) keepsKnown(p *pod, r *registration) bool {
+	return !ix.guards(p, r).IsZero() || ix.holdsBack(p) || ix.abandoned(p) && p.hasFinalizer() && p.requested()
 }
 
 // release decides whether a Registration that is being deleted can go: busy means that it has Pods

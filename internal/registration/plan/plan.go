@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -27,6 +28,8 @@ type Plan struct {
 	// Patches release hooks and finalizers and keep records. They hold for the listings
 	// that were planned from.
 	Patches []PodPatch
+	// Finishes are drained Pods that Usher deletes, sorted by name.
+	Finishes []Finish
 	// Waiting are the Pods that wait, sorted by Pod, gate, key and registry.
 	Waiting []Waiting
 	// Outcomes has one entry for each Registration, sorted by name.
@@ -115,6 +118,9 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	next = list.Earliest(next, ix.planRequest(p, &patch))
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
+	if f := ix.finish(p); f != nil && patch.TakenBack == nil {
+		plan.Finishes = append(plan.Finishes, *f)
+	}
 	if !patch.Empty() {
 		plan.Patches = append(plan.Patches, patch.concerning(p))
 	}
@@ -155,6 +161,9 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 			plan.Waiting = append(plan.Waiting, refused...)
 			if try {
 				h.answer(v, patch)
+				if h.gate == GateRequested {
+					patch.Drained = ix.Now.UTC()
+				}
 				continue
 			}
 			v.next = retry
@@ -294,8 +303,10 @@ type PodPatch struct {
 	// AddFinalizers and RemoveFinalizers change the list; what else is in it stays.
 	AddFinalizers    []string
 	RemoveFinalizers []string
-	// TakenBack removes the request for the Pod's deletion.
+	// TakenBack removes the request for the Pod's deletion. Drained, if it is not zero, is when the
+	// drain ended that it asked for.
 	TakenBack *TakenBack
+	Drained   time.Time
 	Condition *corev1.PodCondition
 	// Released are the hooks that this patch lets go or sets.
 	Released []Release
@@ -385,6 +396,10 @@ func (p *PodPatch) annotations() map[string]*string {
 	annotations := map[string]*string{}
 	if p.TakenBack != nil {
 		annotations = undo(p.Pod)
+	} else if request, _ := readRequest(p.Pod); request != nil && !p.Drained.IsZero() {
+		drained := *request
+		drained.Drained = new(metav1.NewMicroTime(p.Drained))
+		annotations[usherv1alpha1.AnnotationDeletionRequest] = new(string(encode.JSON(drained)))
 	}
 	if p.DropDrain {
 		annotations[usherv1alpha1.AnnotationDrain] = nil

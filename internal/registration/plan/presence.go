@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -14,8 +15,10 @@ import (
 
 // presence is what a target shows of a Pod.
 type presence struct {
-	// err is why nothing is known.
-	err error
+	// err is why nothing is known; absent means that there is no such service, and so nobody is called
+	// through it.
+	err    error
+	absent bool
 	// listed means that the Registration has entries there that callers get, or may get
 	// again.
 	listed bool
@@ -40,7 +43,7 @@ func (ix *index) presence(r *registration, t Target, p *pod) presence {
 	listed, err := ix.look(t)
 	switch {
 	case err != nil:
-		return presence{err: err}
+		return presence{err: err, absent: ix.gated(t) && errors.Is(err, registry.ErrNoService)}
 	case ix.gated(t):
 		return listed.inService(p)
 	}

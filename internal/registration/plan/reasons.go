@@ -85,6 +85,8 @@ const (
 	ReasonKeyRefused Reason = "KeyRefused"
 	// ReasonKeyNotAllowed: Usher may not write the hook's label or finalizer: --hook-keys lacks it.
 	ReasonKeyNotAllowed Reason = "KeyNotAllowed"
+	// ReasonTogether: the Registration is being deleted, and perhaps the Pod with it.
+	ReasonTogether Reason = "RegistrationGoes"
 	// ReasonPropagation: the entry is gone; callers may still use it.
 	ReasonPropagation Reason = "Propagation"
 	// ReasonReconnecting: the entry is gone; the registry was away, and callers hear

@@ -291,8 +291,15 @@ var podWords = map[string]func(b *podBuilder, value string){
 		b.f.Refusals = map[types.UID]Refusal{b.pod.UID: {
 			Keys: list.Map(strings.Split(keys, ","), keyOf), Message: "nobody sets that", Until: epoch.Add(scenariotest.Duration(wait))}}
 	},
-	"names": func(b *podBuilder, value string) { b.named(value) },
-	"gate":  func(b *podBuilder, value string) { b.gate(value) },
+	// ownedBy has an owner of that name.
+	"ownedBy": func(b *podBuilder, name string) {
+		b.pod.OwnerReferences = []metav1.OwnerReference{{Kind: "any", Name: name, UID: types.UID("uid-" + name), Controller: new(true)}}
+	},
+	"orphaned": func(b *podBuilder, _ string) { b.pod.OwnerReferences = nil },
+	"on":       func(b *podBuilder, node string) { b.pod.Spec.NodeName = node },
+	"phase":    func(b *podBuilder, phase string) { b.pod.Status.Phase = corev1.PodPhase(phase) },
+	"names":    func(b *podBuilder, value string) { b.named(value) },
+	"gate":     func(b *podBuilder, value string) { b.gate(value) },
 	// endpoint is what the Service lists for the Pod.
 	"endpoint": func(b *podBuilder, value string) {
 		e := registry.Entry{
@@ -344,11 +351,42 @@ var podWords = map[string]func(b *podBuilder, value string){
 		span, kind, _ := strings.Cut(value, " ")
 		b.requested(scenariotest.Duration(span), func(r *usherv1alpha1.DeletionRequest) {
 			r.Eviction, r.Named = strings.Contains(kind, "eviction"), strings.Contains(kind, "named")
+			r.Controller = strings.Contains(kind, "controller")
+			if _, drained, yes := strings.Cut(kind, "drained="); yes {
+				r.Drained = new(metav1.NewMicroTime(ago(drained)))
+			}
 			if _, cost, kept := strings.Cut(kind, "cost="); kept {
 				r.DeletionCost = &cost
 			}
 		})
 	},
+}
+
+// ownerOf reads "ReplicaSet 3", "StatefulSet 3 from 1 revision b partition 2", "DaemonSet revision b unfit n1",
+// "CloneSet 3 named a", "gone" or "unknown".
+func ownerOf(text string) (o Owner) {
+	words := append(strings.Fields(text), "")
+	switch words[0] {
+	case "gone", "unknown":
+		return Owner{Gone: words[0] == "gone", Unknown: words[0] == "unknown"}
+	case "ReplicaSet", "StatefulSet", "CloneSet":
+		o = Owner{Replicas: new(int32(scenariotest.Number(words[1]))), Ordinals: words[0] == "StatefulSet", Acts: words[0] == "CloneSet"}
+	}
+	for i, word := range words[:len(words)-1] {
+		switch next := words[i+1]; word {
+		case "from":
+			o.First = int32(scenariotest.Number(next))
+		case "revision":
+			o.Revision = next
+		case "partition":
+			o.Partition = int32(scenariotest.Number(next))
+		case "unfit":
+			o.Unfit = map[string]bool{next: true}
+		case "named":
+			o.Named = map[string]bool{next: true}
+		}
+	}
+	return o
 }
 
 // ago is so long before the epoch.
@@ -398,6 +436,7 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"refuses": func(b registryBuilder, why string) {
 		b.state(func(s *RegistryState) { s.Err = registry.Permanent(errors.New(why)) })
 	},
+	"noService":  func(b registryBuilder, why string) { b.fails(registry.NoService(registry.Permanent(errors.New(why)))) },
 	"unlistable": func(b registryBuilder, why string) { b.fails(registry.OneService(registry.Permanent(errors.New(why)))) },
 	// new is one that has recorded nobody.
 	"new": func(b registryBuilder, _ string) {
@@ -451,6 +490,17 @@ var circumstances = map[string]func(f *fixture, value string){
 	// HookKeys are those of users' choice that Usher may write.
 	"HookKeys": func(f *fixture, keys string) { f.HookKeys = NewKeys(strings.Split(keys, ",")) },
 	"Mesh":     func(f *fixture, _ string) { f.mesh() },
+	// Owner is "NAME ReplicaSet 3", as ownerOf reads it; Node is "NAME evicts" or "NAME cordoned".
+	"Owner": func(f *fixture, value string) {
+		name, what, _ := strings.Cut(value, " ")
+		f.Owners[types.UID("uid-"+name)] = ownerOf(what)
+	},
+	"Node": func(f *fixture, value string) {
+		name, what, _ := strings.Cut(value, " ")
+		f.Nodes[name] = Node{Evicts: what == "evicts", Cordoned: what == "cordoned"}
+	},
+	"NamespaceEnds": func(f *fixture, _ string) { f.Ending = true },
+	"NobodyDeletes": func(f *fixture, _ string) { f.Finish = false },
 	// The Registration names no hook, and the CloneSet uses keys that are named after it, and one that
 	// only looks so.
 	"Unnamed": func(f *fixture, _ string) {
@@ -482,6 +532,7 @@ var circumstances = map[string]func(f *fixture, value string){
 	},
 	"Recorded":  func(f *fixture, _ string) { f.Registrations[0].Status.Targets = Make(f.Snapshot).Outcomes[0].Targets },
 	"NoBudget":  func(f *fixture, _ string) { f.budget(0) },
+	"BudgetOf0": func(f *fixture, _ string) { f.budget(0) },
 	"BudgetOf1": func(f *fixture, _ string) { f.budget(1) },
 	"OldBudget": func(f *fixture, _ string) {
 		f.budget(1)

@@ -85,6 +85,13 @@ type Snapshot struct {
 	CloneSets []*appsv1alpha1.CloneSet
 	// Budgets are the PodDisruptionBudgets of the namespace, sorted by name.
 	Budgets []*policyv1.PodDisruptionBudget
+	// Owners are the controllers of the Pods that carry requests for their deletion, by UID, and
+	// Nodes are these Pods' nodes, by name. Ending means that the namespace is being deleted.
+	Owners map[types.UID]Owner
+	Nodes  map[string]Node
+	Ending bool
+	// Finish means that Usher deletes Pods that have drained for a reason that holds.
+	Finish bool
 	// Registries by name; one that is missing here does not exist.
 	Registries map[string]RegistryState
 	// Known has "namespace/name" of every Registration of this namespace, and of others that own

@@ -27,6 +27,8 @@ var (
 	// ErrOneService marks a failure that concerns a single service: the registry itself
 	// works. It comes with another mark.
 	ErrOneService = errors.New("one service")
+	// ErrNoService marks the absence of a service: nobody is called through it.
+	ErrNoService = errors.New("no such service")
 )
 
 // marked adds a mark that errors.Is finds, without repeating it in the message.
@@ -45,6 +47,9 @@ func Permanent(err error) error { return mark(err, ErrPermanent) }
 
 // OneService marks err with ErrOneService.
 func OneService(err error) error { return mark(err, ErrOneService) }
+
+// NoService marks err with ErrNoService, and as one that concerns a single service.
+func NoService(err error) error { return OneService(mark(err, ErrNoService)) }
 
 func mark(err, as error) error {
 	if err == nil {

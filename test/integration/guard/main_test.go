@@ -127,7 +127,7 @@ func startUsher(ctx context.Context, port int) error {
 		leads = mgr.Elected()
 		return errors.Join(
 			cloneset.Setup(ctx, mgr, cloneset.Options{}),
-			registration.Setup(ctx, mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect}))
+			registration.Setup(ctx, mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect, Finish: true}))
 	})
 	if err != nil {
 		return err

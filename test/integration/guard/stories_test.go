@@ -85,6 +85,8 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"evict all":                   (*story).evictAll,
 	"eviction refused":            func(s *story, rest string) { s.Must(s.refused(rest)) },
 	"eviction refused in the end": (*story).refusedInTheEnd,
+	"deletion refused":            (*story).deletionRefused,
+	"taint":                       (*story).taint,
 	"age":                         (*story).age,
 	"cordon":                      func(s *story, node string) { s.cordon(node, true) },
 	"uncordon":                    func(s *story, node string) { s.cordon(node, false) },
@@ -108,8 +110,20 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"no condition but": (*story).onlyCondition,
 
 	// What callers have.
-	"in service":     func(s *story, n string) { s.listed(n, s.registered) },
-	"served":         (*story).served,
+	"in service": func(s *story, n string) { s.listed(n, s.registered) },
+	"served":     (*story).served,
+	"entries": func(s *story, n string) {
+		s.Until(n+" entries", func() string {
+			have := len(s.registered())
+			return registrytest.Unless(fmt.Sprint(have) == n, fmt.Sprintf("there are %d", have))
+		})
+	},
+	"no Pods": func(s *story, _ string) {
+		s.Until("no Pods", func() string {
+			pods := len(s.Pods())
+			return registrytest.Unless(pods == 0, fmt.Sprintf("there are %d", pods))
+		})
+	},
 	"in Services":    (*story).inServices,
 	"have left":      (*story).haveLeft,
 	"count entries":  func(s *story, _ string) { s.fewest = callers.count(s.Namespace) },
@@ -249,6 +263,25 @@ func (s *story) refused(rest string) error {
 	return fmt.Errorf("evict %s: %w, want a refusal with %q", name, err, text)
 }
 
+// deletionRefused is "POD TEXT": a deletion that is asked for once is refused with the text.
+func (s *story) deletionRefused(rest string) {
+	name, text, _ := strings.Cut(rest, " ")
+	once := checktest.Must(kubernetes.NewForConfig(plane.RESTConfig()))(s)
+	err := once.CoreV1().RESTClient().Delete().Namespace(s.Namespace).Resource("pods").Name(name).MaxRetries(0).Do(s.Context()).Error()
+	if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), text) {
+		s.Fatalf("delete %s: %v, want a refusal with %q", name, err, text)
+	}
+}
+
+// taint taints a node, which evicts its Pods, until the end of the test.
+func (s *story) taint(name string) {
+	const patch = `spec: {taints: %s}`
+	s.Change(s.Ref("Node/"+name), patch, `[{key: example.com/broken, effect: NoExecute}]`)
+	s.Cleanup(func() {
+		checktest.NoError(s, s.Patch(context.Background(), s.Ref("Node/"+name), s.MergePatch(patch, "null")))
+	})
+}
+
 func (s *story) refusedInTheEnd(rest string) {
 	s.Until("the refusal", func() string {
 		err := s.refused(rest)
@@ -256,11 +289,14 @@ func (s *story) refusedInTheEnd(rest string) {
 	})
 }
 
-// age makes a request two minutes old.
+// age makes a request two minutes older, and the end of the drain.
 func (s *story) age(name string) {
 	pod := s.Pod(name)
 	request := checktest.Must(usherv1alpha1.DeletionRequestOf(pod))(s)
 	request.At = metav1.NewMicroTime(request.At.Add(-2 * time.Minute))
+	if request.Drained != nil {
+		request.Drained = new(metav1.NewMicroTime(request.Drained.Add(-2 * time.Minute)))
+	}
 	text := checktest.Must(json.Marshal(request))(s)
 	s.Change(pod, `metadata: {annotations: {%s: %q}}`, usherv1alpha1.AnnotationDeletionRequest, text)
 }

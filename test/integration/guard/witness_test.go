@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -107,6 +108,9 @@ func (w *witness) follow(ctx context.Context) error {
 			for event := range events.ResultChan() {
 				switch object := event.Object.(type) {
 				case *discoveryv1.EndpointSlice:
+					if event.Type == watch.Deleted {
+						object.Endpoints = nil
+					}
 					w.sawSlice(object)
 				case *corev1.Pod:
 					w.sawPod(object)

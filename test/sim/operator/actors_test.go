@@ -253,7 +253,7 @@ var actions = slices.Concat(
 var leavings = slices.Concat(
 	times(3, func(s *simulation, pod *corev1.Pod) { s.ask(actorUser, pod, true, s.patience()) }),
 	times(2, (*simulation).drainNode),
-	times(2, (*simulation).scaleIn),
+	times(3, (*simulation).scale),
 	times(1, (*simulation).force),
 	times(1, func(s *simulation, _ *corev1.Pod) { s.end(actorUser, actorCollector, "CloneSet") }),
 	times(1, func(s *simulation, _ *corev1.Pod) { s.end(actorNamespace, actorNamespace, "CloneSet", "Registration") }),
@@ -273,6 +273,7 @@ func pick[T any](s *simulation, from ...T) T { return from[s.random.IntN(len(fro
 func (s *simulation) step() {
 	s.elapse(500 * time.Millisecond)
 	s.collect()
+	s.scaleOut()
 	if len(s.pods()) == 0 {
 		s.createOne()
 	}
@@ -301,22 +302,37 @@ func (s *simulation) createOne() {
 	if s.features.guard {
 		names = 6
 	}
-	name := fmt.Sprintf("nginx-%d", s.random.IntN(names))
-	if s.pod(name) != nil || s.ending != "" {
+	s.createNamed(fmt.Sprintf("nginx-%d", s.random.IntN(names)))
+}
+
+// scaleOut has the ReplicaSet create a Pod that it lacks, after a while.
+func (s *simulation) scaleOut() {
+	if s.features.guard && s.surplus() < 0 && s.random.IntN(4) == 0 {
+		s.createNamed(pick(s, "nginx-2", "nginx-4"))
+	}
+}
+
+func (s *simulation) createNamed(name string) {
+	enough := s.features.guard && owners[name] == ofReplicaSet && s.surplus() >= 0
+	if s.pod(name) != nil || s.ending != "" || enough {
 		return
 	}
 	var track []string
 	if s.features.second && s.random.IntN(2) == 0 {
 		track = []string{edge}
 	}
-	state := apps.StatePreparingNormal
-	if s.features.guard && owners[name] != "" {
-		state = ""
-	}
-	s.kubelet(s.create(name, state, track...)) // it is bound at once
+	s.kubelet(s.create(name, s.stateOfNew(name), track...)) // it is bound at once
 	if owners[name] == ofReplicaSet && s.random.IntN(2) == 0 {
 		s.setCost(s.pod(name), "5")
 	}
+}
+
+// stateOfNew is the state of a new Pod: those without a CloneSet have none.
+func (s *simulation) stateOfNew(name string) apps.LifecycleState {
+	if s.features.guard && owners[name] != "" {
+		return ""
+	}
+	return apps.StatePreparingNormal
 }
 
 // silenceSome silences the node of one Pod, and now and then those of all Pods.

@@ -4,6 +4,7 @@ package operator
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -11,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -82,10 +84,25 @@ func (s *simulation) repeat(c *caller) bool {
 	case !c.gives.IsZero() && !s.clock.Now().Before(c.gives):
 		s.log("%s gives up %s", c.who, pod.Name)
 		return false
+	case c.who == actorReplicaSet && s.surplus() <= 0:
+		s.log("ReplicaSet web wants %s again", pod.Name)
+		return false
 	case s.clock.Now().Before(c.next):
 		return true
 	}
-	return c.goesOn(s.request(c), s.clock.Now())
+	goesOn := c.goesOn(s.request(c), s.clock.Now())
+	if s.stops(c) {
+		s.log("%s asks no more for %s", c.who, pod.Name)
+		s.stopped[pod.UID] = true
+		return false
+	}
+	return goesOn
+}
+
+// stops reports whether a controller does not repeat its request, or only after minutes: it has backed off,
+// is refused by something else, or asks once.
+func (s *simulation) stops(c *caller) bool {
+	return s.features.finishes && (c.who == actorReplicaSet || c.who == actorCollector) && s.guardian.excuse == "" && s.random.IntN(3) == 0
 }
 
 // goesOn reports whether the caller repeats its request after that answer, and sets when.
@@ -136,12 +153,69 @@ func (s *simulation) drainNode(*corev1.Pod) {
 	}
 }
 
-// scaleIn deletes the Pod of the ReplicaSet that costs least.
-func (s *simulation) scaleIn(*corev1.Pod) {
-	for _, pod := range s.pods() {
-		if pod.Labels[apps.LabelLifecycleState] == "" && pod.DeletionTimestamp == nil {
-			s.ask(actorReplicaSet, pod, false, s.patience())
-			return
+// scale changes how many Pods the ReplicaSet wants.
+func (s *simulation) scale(*corev1.Pod) {
+	s.scaleTo(s.random.Int32N(3))
+	s.scaleIn()
+}
+
+func (s *simulation) scaleTo(replicas int32) {
+	s.log("ReplicaSet web wants %d Pods", replicas)
+	edit(s, namespace, "web", func(set *appsv1.ReplicaSet) { set.Spec.Replicas = &replicas })
+	clear(s.stopped)
+}
+
+// changeMind scales the ReplicaSet to nothing and back: whoever is on its way out is to come back.
+func (s *simulation) changeMind() {
+	s.scaleTo(0)
+	s.scaleIn()
+	s.call()
+	s.process.left = unlimited
+	s.passes(2)
+	s.scaleTo(2)
+}
+
+// replicas are the Pods that the ReplicaSet counts, in the order in which it deletes them.
+func (s *simulation) replicas() []*corev1.Pod {
+	set := model.Get[*appsv1.ReplicaSet](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: "web"})
+	if set == nil {
+		return nil
+	}
+	pods := slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool {
+		return model.OwnerOf(pod) != string(set.UID) || pod.DeletionTimestamp != nil
+	})
+	cost := func(pod *corev1.Pod) int {
+		cost, _ := strconv.Atoi(pod.Annotations[corev1.PodDeletionCost])
+		return cost
+	}
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return cost(a) - cost(b) })
+	return pods
+}
+
+// replicaSet is the UID of the ReplicaSet.
+func (s *simulation) replicaSet() string {
+	set := model.Get[*appsv1.ReplicaSet](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: "web"})
+	if set == nil {
+		return "none"
+	}
+	return string(set.UID)
+}
+
+// surplus is how many Pods the ReplicaSet has more than it wants; what it lacks is negative.
+func (s *simulation) surplus() int {
+	set := model.Get[*appsv1.ReplicaSet](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: "web"})
+	if set == nil {
+		return 0
+	}
+	return len(s.replicas()) - int(*set.Spec.Replicas)
+}
+
+// scaleIn has the ReplicaSet delete the Pods that it does not want. It asks again when something changes,
+// but not where it has stopped.
+func (s *simulation) scaleIn() {
+	for _, pod := range s.replicas()[:max(s.surplus(), 0)] {
+		if !s.stopped[pod.UID] {
+			s.ask(actorReplicaSet, pod, false, 0)
 		}
 	}
 }
@@ -168,9 +242,19 @@ func (s *simulation) end(who, follows string, kinds ...model.Kind) {
 	}
 	s.ending = follows
 	s.log("%s ends all of %v", who, kinds)
+	s.endNamespace(follows == actorNamespace)
 	for _, n := range s.random.Perm(len(kinds)) {
 		s.deleteAll(kinds[n], who)
 	}
+}
+
+// endNamespace has the namespace be deleted, or be made anew.
+func (s *simulation) endNamespace(ends bool) {
+	edit(s, "", namespace, func(object *corev1.Namespace) {
+		if object.DeletionTimestamp = nil; ends {
+			object.DeletionTimestamp = new(metav1.NewTime(s.clock.Now()))
+		}
+	})
 }
 
 // deleteAll deletes the objects of a kind; a CloneSet may have to wait for its Pods.
@@ -196,7 +280,9 @@ func (s *simulation) collect() {
 	for _, pod := range s.pods() {
 		if s.ending == actorNamespace || pod.Labels[apps.LabelLifecycleState] != "" {
 			left++
-			s.ask(s.ending, pod, false, 0)
+			if !s.stopped[pod.UID] {
+				s.ask(s.ending, pod, false, 0)
+			}
 		}
 	}
 	if left > 0 {
@@ -207,6 +293,7 @@ func (s *simulation) collect() {
 		return
 	}
 	s.log("all is gone, and made anew")
+	s.endNamespace(false)
 	for _, object := range s.features.objects() {
 		kind := model.KindOf(object)
 		if _, there := s.server.Objects[kind][client.ObjectKeyFromObject(object)]; !there {
@@ -223,7 +310,7 @@ func (s *simulation) ownerOf(name string) []metav1.OwnerReference {
 	case s.features.guard && owner == ofNobody:
 		return nil
 	case s.features.guard && owner == ofReplicaSet:
-		set := model.List[*appsv1.ReplicaSet](s.server.Objects)[0]
+		set := model.Get[*appsv1.ReplicaSet](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: "web"})
 		return []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 	}
 	set := model.List[*apps.CloneSet](s.server.Objects)[0]

@@ -56,6 +56,9 @@ type features struct {
 	proceed, blocks bool
 	// guard stands before the API server; without it, nobody waits who deletes a Pod.
 	guard bool
+	// finishes means that Usher deletes Pods that have drained, if the reason still holds. Then
+	// requesters may ask once.
+	finishes bool
 	// budget is the least number of Pods in service that a PodDisruptionBudget asks for; 0 is
 	// no budget.
 	budget int32
@@ -79,6 +82,7 @@ func drawFeatures(seed uint64) features {
 	}
 	if f.guard {
 		f.budget = random.Int32N(4)
+		f.finishes = seed%4 > 0
 	}
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0

@@ -247,6 +247,32 @@ func (s *simulation) judgeEnd(c *model.Commit) {
 	s.judgeDrain(pod.Name+" gets SIGTERM", true, pod)
 }
 
+// judgeFinish checks that the operator deletes no Pod but one that somebody has asked it to drain, and whose reason
+// holds.
+func (s *simulation) judgeFinish(c *model.Commit) {
+	pod, _ := c.Pods()
+	if c.Actor != actorOperator || pod == nil || !c.Deletes() || pod.DeletionTimestamp != nil {
+		return
+	}
+	s.finished++
+	request, err := usher.DeletionRequestOf(pod)
+	if err != nil || request == nil || !s.features.finishes {
+		s.fail("the operator deletes %s, and nobody has asked for that", pod.Name)
+	} else if !request.Eviction {
+		s.judgeReason(pod)
+	}
+}
+
+// judgeReason checks that the owner of a Pod that is deleted just now does not want it.
+func (s *simulation) judgeReason(pod *corev1.Pod) {
+	switch ofSet := model.OwnerOf(pod) == s.replicaSet(); {
+	case ofSet && s.surplus() < 0: // the Pod counts no more
+		s.fail("the operator deletes %s, which its ReplicaSet wants", pod.Name)
+	case !ofSet && s.ending == "":
+		s.fail("the operator deletes %s, whose owner is there", pod.Name)
+	}
+}
+
 // proceeds notes that a Pod leaves although a registry lists it: its deadline has passed.
 func (s *simulation) proceeds(pod *corev1.Pod) {
 	since := s.clock.Now()
@@ -323,6 +349,17 @@ func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 		healthy := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue // to budgets
 		return !ready || !healthy || !listable(pod) || !p.matches(registration, pod) || pod.Annotations[usher.AnnotationDeletionRequest] == ""
 	})
+}
+
+// checkWanted checks that no Pod is out of service that its ReplicaSet wants, for a request of the
+// ReplicaSet's controller.
+func (s *simulation) checkWanted() {
+	for _, pod := range s.replicas() {
+		request, err := usher.DeletionRequestOf(pod)
+		if err == nil && request != nil && request.Controller && s.surplus() <= 0 && s.ending == "" {
+			s.fail("%s: its ReplicaSet wants it again, and it is out of service", pod.Name)
+		}
+	}
 }
 
 // unasked describes what is left of a request to delete a Pod that nobody came back for.

@@ -61,6 +61,7 @@ func (s *simulation) checkEntries(name string, held map[string]bool) {
 // judge checks a write of the operator to a Pod.
 func (s *simulation) judge(c *model.Commit) {
 	s.judgeEnd(c)
+	s.judgeFinish(c)
 	before, after := c.Pods()
 	if c.Actor != actorOperator || before == nil {
 		return
@@ -144,6 +145,9 @@ func (s *simulation) checkSettled() {
 		if wrong := cmp.Or(s.unasked(pod), unfinished(pod)); wrong != "" {
 			s.fail("%s: %s", pod.Name, wrong)
 		}
+	}
+	if surplus := s.surplus(); surplus > 0 {
+		s.fail("%d Pods are there that their ReplicaSet has asked to delete", surplus)
 	}
 	s.checkServed()
 	s.checkOwned()

@@ -77,6 +77,15 @@ var premises = map[string]func(p *premise, value string){
 			annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"eviction":true`, "", 1)
 		}
 	}),
+	"finishes":        func(p *premise, _ string) { p.features.finishes = true },
+	"finishesNothing": func(p *premise, _ string) { p.features.finishes, p.defects.idle = true, true },
+	// forgetsControllers takes each request for that of a person.
+	"forgetsControllers": ofPods(func(pod *corev1.Pod) {
+		text := pod.Annotations[usher.AnnotationDeletionRequest]
+		if text != "" {
+			pod.Annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"controller":true`, "", 1)
+		}
+	}),
 	"letsGoAsked": func(p *premise, _ string) {
 		p.defects.allows = func(pod *corev1.Pod) bool { return pod.Annotations[usher.AnnotationDeletionRequest] != "" }
 	},

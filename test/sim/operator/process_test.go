@@ -143,11 +143,15 @@ type defects struct {
 	misreads func(object client.Object, cached bool)
 	// miswrites changes the metadata in a patch.
 	miswrites func(metadata map[string]any)
+	// idle makes the operator delete no Pod that has drained.
+	idle bool
 	// allows makes the guard let a Pod go that it would hold.
 	allows func(*corev1.Pod) bool
 }
 
-func (d defects) any() bool { return d.misreads != nil || d.miswrites != nil || d.allows != nil }
+func (d defects) any() bool {
+	return d.idle || d.misreads != nil || d.miswrites != nil || d.allows != nil
+}
 
 func (d defects) allowed(pod *corev1.Pod) bool { return d.allows != nil && pod != nil && d.allows(pod) }
 

@@ -94,6 +94,10 @@ type simulation struct {
 	guardian guardian
 	callers  []*caller
 	ending   string
+	// finished counts the Pods that the operator has deleted.
+	finished int
+	// stopped are Pods whose owner's controller, or collector, asks no more.
+	stopped map[types.UID]bool
 	// entered is when a Pod entered its state.
 	entered  map[types.UID]time.Time
 	released map[string]int
@@ -107,7 +111,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
-		entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
+		stopped: map[types.UID]bool{}, entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
 	}
 	for _, object := range given.objects() {
@@ -153,7 +157,7 @@ func (s *simulation) restart() {
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
-		Workers: 1, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
+		Workers: 1, Finish: s.features.finishes && !s.defects.idle, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.Service != nil {
 				return registryservice.New(&live, root), nil
@@ -219,8 +223,12 @@ func (s *simulation) settle() {
 	}
 	s.callers = slices.DeleteFunc(s.callers, func(c *caller) bool { return !c.gives.IsZero() }) // all give up that may
 	s.guardian.webhook = there
-	for range 40 {
+	if s.features.guard && s.random.IntN(2) == 0 {
+		s.changeMind()
+	}
+	for round := range 60 {
 		s.collect()
+		s.scaleIn()
 		s.call()
 		s.server.CountBudgets()
 		s.kubelets()
@@ -234,6 +242,9 @@ func (s *simulation) settle() {
 		s.pass()
 		s.passOfTenants()
 		s.check()
+		if round > 6 {
+			s.checkWanted()
+		}
 		s.wait(3 * time.Second)
 	}
 }
@@ -258,17 +269,18 @@ func (s *simulation) run(steps int) {
 // all that happened.
 func TestSimulation(t *testing.T) {
 	const steps = 300
-	released := 0
+	released, finished := 0, 0
 	for seed := *first; seed < *first+*seeds; seed++ {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			s := simulate(t, seed, drawFeatures(seed), defects{})
 			s.run(steps)
 			released += len(s.released)
+			finished += s.finished
 		})
 	}
-	t.Logf("%d hooks were released", released)
-	if !t.Failed() && released < int(*seeds)/2 {
-		t.Errorf("%d seeds released %d hooks: the simulation proves too little", *seeds, released)
+	t.Logf("%d hooks were released, and %d drained Pods deleted", released, finished)
+	if !t.Failed() && (released < int(*seeds)/2 || finished < int(*seeds)/8) {
+		t.Errorf("%d seeds released %d hooks, and deleted %d drained Pods: the simulation proves too little", *seeds, released, finished)
 	}
 }
 

@@ -87,7 +87,10 @@ var steps = map[string]func(s *story, value string){
 	"weigh":   func(s *story, weight string) { s.weigh(s.first(), weight) },
 	"silence": func(s *story, _ string) { s.silence(s.pods()...) },
 	"evict":   func(s *story, name string) { s.wantsAway(actorUser, name, true) },
-	"scaleIn": func(s *story, name string) { s.wantsAway(actorReplicaSet, name, false) },
+	"scaleIn": func(s *story, name string) {
+		s.scaleTo(int32(len(s.replicas()) - 1))
+		s.wantsAway(actorReplicaSet, name, false)
+	},
 	"drainNode": func(s *story, _ string) {
 		s.drainNode(nil)
 		s.call()

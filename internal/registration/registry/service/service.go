@@ -59,7 +59,7 @@ func (r *Registry) List(ctx context.Context, name string) ([]registry.Entry, err
 	err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, &object)
 	if apierrors.IsNotFound(err) {
 		err = fmt.Errorf("there is no Service %s in namespace %s: create it, or correct spec.instance.service", name, r.namespace)
-		return nil, registry.OneService(registry.Permanent(err))
+		return nil, registry.NoService(registry.Permanent(err))
 	}
 	if err != nil {
 		return nil, endpointslice.Typed(ctx, err)

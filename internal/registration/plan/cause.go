@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+)
+
+// A request for a Pod's deletion lasts as long as its reason, whether or not the requester
+// repeats it: controllers back off for minutes, ask once, or are refused by something else. So
+// the plan finds the reason in the cluster's objects (docs/design/0009-reasons.md).
+
+// Owner is what the controller of a Pod wants of its Pods, as far as its object shows it.
+type Owner struct {
+	// Unknown means that nothing is known of its kind. All else is empty then.
+	Unknown bool
+	// Gone means that there is no such object, or that it is being deleted together with its Pods.
+	Gone bool
+	// Replicas is how many Pods it wants; nil if it does not count them.
+	Replicas *int32
+	// Ordinals means that it wants the Pods with the ordinals from First on, Replicas in number.
+	Ordinals bool
+	First    int32
+	// Revision is the hash of the template that its Pods are to have; empty if they may have any. A
+	// Pod whose ordinal is below Partition may have any.
+	Revision  string
+	Partition int32
+	// Unfit are the nodes that have Pods of it and are not to have any, Named the Pods that it is to
+	// be rid of.
+	Unfit, Named map[string]bool
+	// Acts means that its controller comes for a drained Pod by itself, and at once.
+	Acts bool
+}
+
+// Node is what a plan reads of a node.
+type Node struct {
+	// Evicts means that the node has a taint with the effect NoExecute.
+	Evicts bool
+	// Cordoned means that it takes no new Pods.
+	Cordoned bool
+}
+
+// cause is why the Pod of a request is to go.
+type cause struct {
+	// lasts means that the reason holds until the Pod is gone, or an object changes. A request
+	// without such a reason ends by its timer.
+	lasts bool
+	// ended means that a controller has asked, and nothing that it could have asked for is wanted
+	// any more.
+	ended bool
+	// finishes means that Usher deletes the Pod when it has drained.
+	finishes bool
+	// live means that the decision depends on the owner's object: it is read from the API server
+	// before the Pod is deleted.
+	live bool
+	// text is for people.
+	text string
+}
+
+// believed is how long a request of a controller counts although no object shows its reason: the
+// caches may show them a moment later.
+const believed = 5 * time.Second
+
+// findCauses finds why the Pods with requests are to go.
+func (ix *index) findCauses() {
+	asked := list.Only(ix.pods, func(p *pod) bool { return p.request != nil })
+	surplus := ix.surplus(asked)
+	for _, p := range asked {
+		p.cause = ix.causeOf(p, surplus)
+	}
+}
+
+// surplus finds the Pods that owners ask to delete because they have more than they want. Of those
+// that are asked for, the ones go first that have drained, and then the oldest requests.
+func (ix *index) surplus(asked []*pod) map[*pod]bool {
+	left, alive := map[*pod]bool{}, map[types.UID]int{}
+	for _, p := range ix.pods {
+		if p.owner != "" && isAlive(p.Pod) {
+			alive[p.owner]++
+		}
+	}
+	asked = slices.SortedFunc(slices.Values(asked), func(a, b *pod) int {
+		return cmp.Or(boolCompare(a.hasFinalizer(), b.hasFinalizer()), a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
+	})
+	for _, p := range asked {
+		owner := ix.Owners[p.owner]
+		if owner.Replicas != nil && !owner.Ordinals && isAlive(p.Pod) && alive[p.owner] > int(*owner.Replicas) {
+			alive[p.owner]--
+			left[p] = true
+		}
+	}
+	return left
+}
+
+func boolCompare(a, b bool) int { return int(oneIf(a) - oneIf(b)) }
+
+// isAlive reports whether an owner counts the Pod.
+func isAlive(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// causeOf finds why the Pod is to go.
+func (ix *index) causeOf(p *pod, surplus map[*pod]bool) cause {
+	owner, known := ix.Owners[p.owner]
+	known = known && !owner.Unknown
+	switch {
+	case p.request.Controller && !isAlive(p.Pod):
+		return cause{lasts: true, finishes: !owner.Acts, text: "it has ended"}
+	case ix.Ending:
+		return cause{lasts: true, finishes: true, text: "its namespace is being deleted"}
+	}
+	if c := p.causeOfOwner(&owner, known, surplus[p]); c.lasts {
+		return c
+	}
+	switch {
+	case ix.empties(p):
+		return cause{lasts: true, finishes: true, text: "node " + p.Spec.NodeName + " is to be empty"}
+	case p.request.Eviction:
+		return cause{finishes: true, text: "its eviction was allowed"}
+	case p.request.Controller && known && p.state == appsv1alpha1.StateNormal:
+		return cause{ended: true, text: "its owner wants it again"}
+	}
+	return cause{}
+}
+
+// causeOfOwner is why the Pod's owner does not want it; none if it does, or if nobody knows.
+func (p *pod) causeOfOwner(owner *Owner, known, surplus bool) cause {
+	c := cause{lasts: true, finishes: !owner.Acts || owner.Gone, live: true}
+	switch {
+	case !known:
+		return cause{}
+	case owner.Gone && len(p.OwnerReferences) == 1:
+		c.text = "its owner is gone"
+	case surplus:
+		c.text = fmt.Sprintf("its owner wants %d Pods", *owner.Replicas)
+	case owner.unwanted(p.Pod):
+		c.text = "its owner wants another Pod in its place"
+	default:
+		return cause{}
+	}
+	return c
+}
+
+// empties reports whether the Pod's node is to be empty: a taint evicts, or the node is cordoned and somebody deletes
+// its Pods, as kubectl drain does with --disable-eviction. An eviction needs no other reason.
+func (ix *index) empties(p *pod) bool {
+	node := ix.Nodes[p.Spec.NodeName]
+	if p.request.Controller {
+		return node.Evicts
+	}
+	return node.Cordoned && (node.Evicts || !p.request.Eviction)
+}
+
+// unwanted reports whether the owner does not want a Pod of that ordinal, revision or node.
+func (o *Owner) unwanted(pod *corev1.Pod) bool {
+	if o.Unfit[pod.Spec.NodeName] || o.Named[pod.Name] {
+		return true
+	}
+	ordinal, numbered := int32(0), false
+	if o.Ordinals {
+		ordinal, numbered = ordinalOf(pod.Name)
+	}
+	if numbered && o.Replicas != nil && (ordinal < o.First || ordinal >= o.First+*o.Replicas) {
+		return true
+	}
+	revision := pod.Labels[appsv1alpha1.LabelRevision]
+	return o.Revision != "" && revision != "" && !sameRevision(revision, o.Revision) && ordinal >= o.Partition
+}
+
+// sameRevision compares the values of a label, of which one may be the name of a ControllerRevision that
+// ends with the other.
+func sameRevision(a, b string) bool {
+	return a == b || strings.HasSuffix(a, "-"+b) || strings.HasSuffix(b, "-"+a)
+}
+
+// ordinalOf is the number that a StatefulSet's Pod has in its name.
+func ordinalOf(name string) (ordinal int32, ok bool) {
+	at := strings.LastIndexByte(name, '-')
+	n, err := strconv.ParseInt(name[at+1:], 10, 32)
+	return int32(n), at >= 0 && err == nil && n >= 0
+}
+
+// Finish is a Pod that has drained, and that Usher deletes: whoever asked may not come back for it.
+type Finish struct {
+	Pod *corev1.Pod
+	// Request is the Pod's, Because says why it holds.
+	Request *usherv1alpha1.DeletionRequest
+	Because string
+	// Owner is the UID of the owner whose object is the reason; empty if none is.
+	Owner types.UID
+}
+
+// finish returns the Pod if it has drained and its reason holds; nil otherwise.
+func (ix *index) finish(p *pod) *Finish {
+	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.hasFinalizer() || p.DeletionTimestamp != nil {
+		return nil
+	}
+	f := &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text}
+	if p.cause.live {
+		f.Owner = p.owner
+	}
+	return f
+}
