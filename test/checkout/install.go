@@ -153,7 +153,7 @@ func InstallGuard(ctx context.Context, c client.Client, root, user string, port 
 		}
 	}
 	return []string{
-		"--controllers=cloneset,registration,guard",
+		"--controllers=cloneset,registration,guard", "--finish-deletions",
 		guardService, fmt.Sprintf("--guard-port=%d", port),
 	}, nil
 }

@@ -398,6 +398,13 @@ func (b *board) draining(set string) bool {
 	})
 }
 
+// leaving reports whether a Pod of a workload drains for its deletion, or is terminating.
+func (b *board) leaving(workload string) bool {
+	return slices.ContainsFunc(b.podsOf(workload), func(p *pod) bool {
+		return p.State == terminating || p.State == view.StateDraining
+	})
+}
+
 // waitingFor is what keeps the workloads and their Pods.
 func (b *board) waitingFor() (lines []string) {
 	b.Read(func() {

@@ -144,6 +144,8 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 		}
 	case phaseDrain:
 		return r.drainNode(ctx, a)
+	case phaseMind:
+		return r.changeMind(ctx, a, a.Steps[name].Pods)
 	}
 	step := a.Steps[name]
 	if step.Change == "" {

@@ -40,13 +40,14 @@ const (
 	phaseRecreate phase = "recreate update"
 	phaseOut      phase = "scale out"
 	phaseIn       phase = "scale in"
+	phaseMind     phase = "changed mind"
 	phaseDrain    phase = "node drain"
 	phaseDelete   phase = "delete"
 )
 
 // phases are all of them, in their order.
 func phases() []phase {
-	return []phase{phaseCreate, phaseInPlace, phaseRecreate, phaseOut, phaseIn, phaseDrain, phaseDelete}
+	return []phase{phaseCreate, phaseInPlace, phaseRecreate, phaseOut, phaseIn, phaseMind, phaseDrain, phaseDelete}
 }
 
 // phases are those that have something to do.
@@ -206,6 +207,21 @@ func (r *run) watchOutage(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// changeMind scales a workload to one Pod and, as soon as one of the others drains, back. Without the guard none
+// drains: they are terminating then.
+func (r *run) changeMind(ctx context.Context, a *actor, pods int) (err error) {
+	if _, err := stage.Scale(ctx, r.Kube, a.typed(), 1); err != nil {
+		return err
+	}
+	leaves := func() bool { return r.board.leaving(a.Name) }
+	if err := r.board.await(ctx, r.options.pace.bound, "a Pod of "+a.Name+" to leave", leaves); err != nil {
+		return err
+	}
+	r.board.say("   %s is to have %d Pods again", a.Name, pods)
+	a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), pods)
+	return err
 }
 
 // drainNode does to the Pods of a workload what "kubectl drain" does to all Pods of a node:
