@@ -187,9 +187,26 @@ func (w *waiter) notReady() {
 	default:
 		if _, why := regplan.Ready(w.pod); why != "" {
 			one.What = "is not ready: " + why
+		} else if regplan.HasGate(w.pod) && !podread.IsTrue(w.pod, usherv1alpha1.ConditionRegistered) {
+			w.closedGate(&one)
 		}
 	}
 	w.out = append(w.out, one)
+}
+
+// closedGate is what a Pod waits for that lacks nothing but Usher's readiness gate: nobody else turns it, and nobody
+// does while Usher is away.
+func (w *waiter) closedGate(one *Wait) {
+	one.Since = podread.Since(w.pod, corev1.ContainersReady)
+	selects := func(r *usherv1alpha1.Registration) bool { return r.DeletionTimestamp == nil && r.Selects(w.pod.Labels) }
+	if !slices.ContainsFunc(w.Registrations, selects) {
+		w.trouble = true
+		one.What = fmt.Sprintf("waits for its readiness gate %s, and no Registration selects it", usherv1alpha1.ConditionRegistered)
+		one.Next = w.command("get registrations")
+		return
+	}
+	one.What = fmt.Sprintf("waits for its readiness gate %s, which Usher turns", usherv1alpha1.ConditionRegistered)
+	one.Next = "kubectl usher doctor"
 }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
