@@ -261,35 +261,59 @@ func stays(pod *corev1.Pod) bool {
 // drain takes one Pod away, and returns when it is gone.
 func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error {
 	d := &draining{session: s, pod: pod, evict: evict, began: time.Now(), by: s.whoAmI(ctx), told: map[string]bool{}}
-	changes, err := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name})
+	changes, err := d.changes(ctx)
 	if err != nil {
 		return failed(err, "watch pod/%s", pod.Name)
 	}
-	defer changes.Stop()
+	defer func() { changes.Stop() }()
 	clock := time.NewTicker(askAgain)
 	defer clock.Stop()
+	events := changes.ResultChan()
 	for {
 		gone, err := d.step(ctx, pod)
-		if err != nil {
-			return failed(err, "drain pod/%s", pod.Name)
-		}
-		if gone {
+		switch {
+		case gone:
 			d.tell("is gone")
 			return nil
+		case ctx.Err() != nil:
+			return d.gaveUp()
+		case err != nil:
+			return failed(err, "drain pod/%s", d.pod.Name)
 		}
+		pod = nil // step reads it unless the watch brings it
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("pod/%s is still there; kubectl usher why pod/%s -n %s says what it waits for", pod.Name, pod.Name, pod.Namespace)
-		case e := <-changes.ResultChan():
-			// No version of the Pod is missed; it is nil after a watch that has ended.
-			if pod, _ = e.Object.(*corev1.Pod); e.Type == watch.Deleted {
-				pod = nil
+			return d.gaveUp()
+		case e, open := <-events:
+			if !open {
+				events = nil // the clock begins another watch: one that ends at once is not begun without a pause
+			}
+			// No version of the Pod is missed; it is nil if the watch has failed.
+			if e.Type != watch.Deleted {
+				pod, _ = e.Object.(*corev1.Pod)
 			}
 		case <-clock.C:
+			if events == nil {
+				again, err := d.changes(ctx)
+				if err != nil {
+					return failed(err, "watch pod/%s", d.pod.Name)
+				}
+				changes.Stop()
+				changes, events = again, again.ResultChan()
+			}
 			d.why(ctx)
-			pod = nil
 		}
 	}
+}
+
+// changes watches the Pod; the first event is the Pod as it is.
+func (d *draining) changes(ctx context.Context) (watch.Interface, error) {
+	return d.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(d.pod.Namespace), client.MatchingFields{"metadata.name": d.pod.Name})
+}
+
+// gaveUp is the error of a drain whose time is over, or that somebody has stopped.
+func (d *draining) gaveUp() error {
+	return fmt.Errorf("pod/%s is still there; kubectl usher why pod/%s -n %s says what it waits for", d.pod.Name, d.pod.Name, d.pod.Namespace)
 }
 
 // why tells what a Pod waits for that does not go at once.

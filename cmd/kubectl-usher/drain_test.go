@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+)
+
+// TestDrainGivesUp drains a Pod that never goes, because its registry is down, until the command's
+// time is over or somebody presses Ctrl-C: before and after the Pod was asked for anew. In each case the
+// error names the Pod and says how to find what it waits for.
+func TestDrainGivesUp(t *testing.T) {
+	for _, after := range []time.Duration{askAgain / 2, askAgain + askAgain/2, 3*askAgain + askAgain/2} {
+		t.Run(after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, pod := heldPod(t, interceptor.Funcs{})
+				ctx, cancel := context.WithTimeout(t.Context(), after)
+				defer cancel()
+				err := s.drain(ctx, pod, false)
+				if err == nil || !strings.Contains(err.Error(), "kubectl usher why pod/cart-1 -n shop") {
+					t.Errorf("%v, wanted an error that says how to find what the Pod waits for", err)
+				}
+			})
+		})
+	}
+}
+
+// TestDrainOutlivesItsWatch ends every watch at once, as an API server does that restarts. The Pod is asked
+// for a few times in a minute, and not as fast as the API server answers.
+func TestDrainOutlivesItsWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const minute, most = 12 * askAgain, 50
+		ctx, cancel := context.WithTimeout(t.Context(), minute)
+		defer cancel()
+		asked := 0
+		s, pod := heldPod(t, interceptor.Funcs{
+			Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+				return watch.NewEmptyWatch(), nil
+			},
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+				if asked++; asked > most {
+					cancel()
+				}
+				return c.Get(ctx, key, o, options...)
+			},
+		})
+		if err := s.drain(ctx, pod, false); err == nil {
+			t.Error("a Pod that is still there counts as drained")
+		}
+		if asked < 3 || asked > most {
+			t.Errorf("asked for the Pod %d times in a minute", asked)
+		}
+	})
+}
+
+// heldPod is a Pod that ends, which Usher's finalizer keeps so that nobody changes it, and a session that may ask for it.
+func heldPod(t *testing.T, funcs interceptor.Funcs) (*session, *corev1.Pod) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{usherv1alpha1.Finalizer}}}
+	made := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(funcs).WithObjects(pod).
+		WithIndex(&corev1.Pod{}, "metadata.name", func(o client.Object) []string { return []string{o.GetName()} }).Build()
+	return &session{IOStreams: genericiooptions.IOStreams{Out: &bytes.Buffer{}}, namespace: "shop", client: made, reader: made}, pod
+}
