@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -342,6 +343,14 @@ func TestEndpointSliceRights(t *testing.T) {
 		err := u.Ping(registrytest.Bounded(t))
 		return registrytest.Unless(err == nil, fmt.Sprint(err))
 	})
+	// OpenShift's API server asks this before it accepts a slice with addresses of Pods.
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Namespace: k.Namespace, Verb: "create", Group: discoveryv1.GroupName, Resource: "endpointslices", Subresource: "restricted",
+	}}}
+	checktest.NoError(t, api.Create(registrytest.Bounded(t), review))
+	if !review.Status.Allowed {
+		t.Errorf("no right to create endpointslices/restricted, which OpenShift asks for: %+v", review.Status)
+	}
 	registrytest.Put(t, u, member(1), member(2))
 	registrytest.Remove(t, u, member(1))
 	registrytest.Remove(t, u, member(2))

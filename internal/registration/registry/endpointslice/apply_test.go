@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -166,6 +167,33 @@ func TestRefusedSliceKeepsNoOtherBack(t *testing.T) {
 	}
 	registrytest.CheckRefused(t, "one slice", f.apply(registry.Put, entry(3, "a"), entry(4, "b")), "web-3", registry.ErrPermanent)
 	f.lists("web-1 a,web-2 b,web-4 b")
+}
+
+// TestRefusalsNameTheirRemedy checks that each kind of refusal names what helps against it, and no other.
+func TestRefusalsNameTheirRemedy(t *testing.T) {
+	const value, restricted = "rbac.endpointSlices", "endpointslices/restricted"
+	for name, test := range map[string]struct {
+		cause  string
+		remedy []string
+	}{
+		"no right": {
+			`User "system:serviceaccount:usher-system:usher" cannot create resource "endpointslices" in API group "discovery.k8s.io" in the namespace "demo"`,
+			[]string{value},
+		},
+		"OpenShift": {"endpoint address 10.128.0.7 is not allowed", []string{restricted}},
+		"a quota":   {"exceeded quota: slices, requested: 1, used: 5, limited: 5", nil},
+		"a policy":  {"ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", nil},
+	} {
+		f := newFaulty(t)
+		f.fault = func(string, string) error { return apierrors.NewForbidden(resource, "", errors.New(test.cause)) }
+		err := f.apply(registry.Put, entry(1, "a"))
+		registrytest.Check(t, name, err, registry.ErrPermanent, test.cause)
+		for _, remedy := range []string{value, restricted} {
+			if has, want := strings.Contains(fmt.Sprint(err), remedy), slices.Contains(test.remedy, remedy); has != want {
+				t.Errorf("%s: names %s: %t, wanted %t: %v", name, remedy, has, want, err)
+			}
+		}
+	}
 }
 
 func TestTyped(t *testing.T) {

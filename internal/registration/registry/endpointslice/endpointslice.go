@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -198,7 +199,9 @@ func (r *Registry) write(ctx context.Context, shelves []*shelf) (stale bool, err
 	return stale, errors.Join(refused...)
 }
 
+// OpenShift's API server asks for the right to create endpointslices/restricted before it accepts addresses of Pods.
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices/restricted,verbs=create
 
 func (r *Registry) send(ctx context.Context, s *shelf) (err error) {
 	switch version := s.object.ResourceVersion; {
@@ -211,8 +214,20 @@ func (r *Registry) send(ctx context.Context, s *shelf) (err error) {
 			err = fmt.Errorf("%w: create the namespace, or correct endpointSlice.namespace", err)
 		}
 	}
-	if apierrors.IsForbidden(err) {
-		err = fmt.Errorf("%w: if the chart has installed Usher, set its rbac.endpointSlices to true", err)
+	return withRemedy(err)
+}
+
+// withRemedy adds to a refusal for a missing right how Usher gets that right. A quota or a policy, which refuses
+// with the same status, says itself what it objects to.
+func withRemedy(err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	switch text := err.Error(); {
+	case strings.Contains(text, `cannot `) && strings.Contains(text, ` resource "endpointslices"`): // RBAC
+		return fmt.Errorf("%w: if the chart has installed Usher, set its rbac.endpointSlices to true", err)
+	case strings.Contains(text, "endpoint address ") && strings.Contains(text, " is not allowed"): // OpenShift
+		return fmt.Errorf("%w: grant Usher's account the right to create endpointslices/restricted, as config/rbac/endpointslices does", err)
 	}
 	return err
 }
