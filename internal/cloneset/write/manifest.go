@@ -127,12 +127,10 @@ func revisionLabels(r *revision.Revision) map[string]string {
 	return map[string]string{apps.LabelRevision: long, apps.LabelTemplateHash: short}
 }
 
-// nobody is the user of Usher's image.
-const nobody = 65532
-
 // PullManifest builds the Pod that has a node pull an image, as the set's own Pods would: it
 // mounts the image, and its container, of Usher's image, ends at once. The set is its owner
 // for the garbage collector only. Its name says what it pulls, so there is never another one.
+// It names no user: that is the image's own, unless the platform gives each namespace another one.
 func PullManifest(set *apps.CloneSet, pull *plan.Pull, ownImage string) (*corev1.Pod, error) {
 	template, err := set.Spec.Template.Decode()
 	if err != nil {
@@ -154,7 +152,7 @@ func PullManifest(set *apps.CloneSet, pull *plan.Pull, ownImage string) (*corev1
 			RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(1)),
 			ActiveDeadlineSeconds: new(int64(pull.Timeout / time.Second)),
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
+				RunAsNonRoot:   new(true),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Volumes: []corev1.Volume{{
