@@ -233,7 +233,7 @@ var reasons = map[regplan.Reason]struct{ is, why string }{
 	regplan.ReasonForeignEntry:    {EntryDiffers, "somebody else's entry has its id"},
 	regplan.ReasonDuplicate:       {EntryDiffers, "another Registration registers the Pod there already"},
 	regplan.ReasonRateLimited:     {"", "spec.rateLimit of the Registry puts it off"},
-	regplan.ReasonPortNotFound:    {"", "no container of the Pod has the port of spec.instance.port"},
+	regplan.ReasonPortNotFound:    {"", "no container or native sidecar of the Pod has the port of spec.instance.port"},
 	regplan.ReasonRegistryRefuses: {"", "the registry refuses it"},
 }
 

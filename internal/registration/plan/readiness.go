@@ -5,6 +5,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -61,12 +61,39 @@ func portOf(pod *corev1.Pod, port intstr.IntOrString) int32 {
 	if port.Type == intstr.Int {
 		return port.IntVal
 	}
-	for _, container := range pod.Spec.Containers {
-		if named := list.Find(container.Ports, func(p *corev1.ContainerPort) bool { return p.Name == port.StrVal }); named != nil {
+	for named := range namedPorts(pod) {
+		if named.Name == port.StrVal {
 			return named.ContainerPort
 		}
 	}
 	return 0
+}
+
+// namedPorts yields the ports with a name: of containers first and then of native sidecars, in the order in which
+// Services look for one. Other init containers have ended when the Pod is ready.
+func namedPorts(pod *corev1.Pod) iter.Seq[*corev1.ContainerPort] {
+	return func(yield func(*corev1.ContainerPort) bool) {
+		for i := range len(pod.Spec.Containers) + len(pod.Spec.InitContainers) {
+			ports := listening(pod, i)
+			for j := range ports {
+				if ports[j].Name != "" && !yield(&ports[j]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// listening are the ports of the Pod's container i, counted on from containers to init containers.
+func listening(pod *corev1.Pod, i int) []corev1.ContainerPort {
+	if n := len(pod.Spec.Containers); i >= n {
+		c := &pod.Spec.InitContainers[i-n]
+		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			return nil
+		}
+		return c.Ports
+	}
+	return pod.Spec.Containers[i].Ports
 }
 
 // Matters reports whether a change of a Pod may change the plan.

@@ -41,7 +41,7 @@ type Reason string
 const (
 	// ReasonPodNotReady: the Pod's containers or readiness gates are not ready.
 	ReasonPodNotReady Reason = "PodNotReady"
-	// ReasonPortNotFound: no container of the Pod has a port of that name.
+	// ReasonPortNotFound: no container or native sidecar of the Pod has a port of that name.
 	ReasonPortNotFound Reason = "PortNotFound"
 	// ReasonRegistryNotFound: there is no Registry of that name.
 	ReasonRegistryNotFound Reason = "RegistryNotFound"

@@ -197,12 +197,8 @@ func Slim(pod *corev1.Pod) *corev1.Pod {
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP},
 	}
 	var ports []corev1.ContainerPort
-	for i := range pod.Spec.Containers {
-		for _, port := range pod.Spec.Containers[i].Ports {
-			if port.Name != "" {
-				ports = append(ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort})
-			}
-		}
+	for port := range namedPorts(pod) {
+		ports = append(ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort})
 	}
 	if len(ports) > 0 {
 		short.Spec.Containers = []corev1.Container{{Ports: ports}}
