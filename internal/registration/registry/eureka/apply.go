@@ -189,6 +189,14 @@ func (i instance) version() string {
 		i.LastDirtyTimestamp, i.Status, i.IPAddr, i.Port.Number, i.SecurePort.Number, i.Metadata))
 }
 
+// host is an address as the host of a URL: clients make one of the host name and the port as they are.
+func host(address string) string {
+	if strings.Contains(address, ":") {
+		return "[" + address + "]"
+	}
+	return address
+}
+
 // encode converts an entry to an instance. Errors are permanent.
 func encode(service string, e registry.Entry, lease time.Duration, dirty int64) (instance, error) {
 	meta, err := e.MarkedMetadata(func(key, _ string) error {
@@ -205,7 +213,7 @@ func encode(service string, e registry.Entry, lease time.Duration, dirty int64) 
 	}
 	meta[metaID], meta[metaWeight] = e.ID, strconv.Itoa(int(max(e.Weight, 1)))
 	return instance{
-		InstanceID: e.ID, App: application(service), HostName: e.Address, IPAddr: e.Address, VIPAddress: service,
+		InstanceID: e.ID, App: application(service), HostName: host(e.Address), IPAddr: e.Address, VIPAddress: service,
 		Status: up, OverriddenStatus: unknown,
 		Port: port{Number: number(e.Port), Enabled: "true"}, SecurePort: port{Number: 443, Enabled: "false"},
 		DataCenterInfo: map[string]string{"@class": "com.netflix.appinfo.InstanceInfo$DefaultDataCenterInfo", "name": "MyOwn"},

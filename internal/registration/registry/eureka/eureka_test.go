@@ -5,7 +5,9 @@ package eureka
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +47,21 @@ func TestEntryRoundTrip(t *testing.T) {
 		if i.version() == want.Version {
 			t.Errorf("%s does not change the version", name)
 		}
+	}
+}
+
+// TestHostNamesMakeURLs: callers write http:// in front of the host name, and the port after it.
+func TestHostNamesMakeURLs(t *testing.T) {
+	for _, address := range []string{"10.0.0.7", "fd00::7"} {
+		e := registrytest.SixEntry()
+		e.Address = address
+		i := checktest.Must(encode("web", e, time.Hour, 7))(t)
+		made, err := url.Parse(fmt.Sprintf("http://%s:%d/", i.HostName, i.Port.Number))
+		if err != nil || made.Hostname() != address || made.Port() != "80" {
+			t.Errorf("host name %q: %v, %v", i.HostName, made, err)
+		}
+		checktest.Same(t, "the plain address", address, i.IPAddr)
+		checktest.Same(t, "the address read back", address, i.entry().Address)
 	}
 }
 
