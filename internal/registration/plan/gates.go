@@ -241,7 +241,7 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 		gate = GateDeletion
 	}
 	for _, r := range registrations {
-		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: gate, Since: since}
+		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: gate, Since: p.goesSince()}
 		ix.limit(r, &base, &v)
 		for _, t := range r.targets() {
 			if ix.gated(t) {

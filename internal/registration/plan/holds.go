@@ -126,11 +126,21 @@ func (p *pod) waitsSince(gate Gate) time.Time {
 	case record != nil && record.Gate == gate:
 		return record.Began
 	case gate == GateDeletion:
-		return podread.DeletedSince(p.Pod)
+		return p.goesSince()
 	case gate == GateRequested && p.request != nil:
 		return p.request.Since.Time
 	case gate.leaves():
 		return podread.StateSince(p.Pod)
 	}
 	return list.Latest(podread.StateSince(p.Pod), podread.Since(p.Pod, corev1.ContainersReady))
+}
+
+// goesSince is when the wait for a terminating Pod's registries began: when it was deleted, or with the drain
+// before that which its deletion was to follow. So both together have one deadline. It is zero of other Pods.
+func (p *pod) goesSince() time.Time {
+	deleted := podread.DeletedSince(p.Pod)
+	if record := ReadRecord(p.Pod); record != nil && (record.Gate == GatePreDelete || record.Gate == GateRequested) && record.Began.Before(deleted) {
+		return record.Began
+	}
+	return deleted
 }

@@ -273,13 +273,15 @@ func (s *simulation) judgeReason(pod *corev1.Pod) {
 	}
 }
 
-// proceeds notes that a Pod leaves although a registry lists it: its deadline has passed.
+// proceeds notes that a Pod leaves although a registry lists it: its deadline has passed, which counts from
+// when it was deleted, or from the beginning of the drain before that.
 func (s *simulation) proceeds(pod *corev1.Pod) {
-	since := s.clock.Now()
-	if record := plan.ReadRecord(pod); record != nil {
+	since := cmp.Or(podread.DeletedSince(pod), s.clock.Now())
+	record := plan.ReadRecord(pod)
+	if record != nil && record.Began.Before(since) && (pod.DeletionTimestamp == nil || record.Gate == plan.GatePreDelete || record.Gate == plan.GateRequested) {
 		since = record.Began
 	}
-	if since = cmp.Or(podread.DeletedSince(pod), since); s.features.proceeds(s.clock.Now().Sub(since)) {
+	if s.features.proceeds(s.clock.Now().Sub(since)) {
 		s.guardian.proceeded[pod.UID] = true
 	}
 }
