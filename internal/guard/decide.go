@@ -28,7 +28,7 @@ const (
 	// not taken back while someone waits.
 	renewAfter = 10 * time.Second
 	// minRetry and maxRetry bound the time after which a client repeats its request.
-	// client-go gives up after ten times, so after shortTime the interval grows with the
+	// client-go gives up after ten times, so after shortTime a person's interval grows with the
 	// time that has passed: ten of them last for more than two minutes. With renewAfter
 	// it is less than the least requestTimeout, 1 min.
 	minRetry, maxRetry = time.Second, 45 * time.Second
@@ -131,7 +131,7 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	controller := direct || slices.Contains(podControllers, r.User) || slices.Contains(nodeControllers, r.User)
 	d := Decision{Message: r.message(named)}
 	if r.waits() {
-		d.RetryAfter = r.retryAfter(stored)
+		d.RetryAfter = r.retryAfter(stored, slices.Contains(cloneSetUsers, r.User))
 	}
 	switch {
 	case r.After != nil:
@@ -278,21 +278,32 @@ func (r Request) waits() bool {
 }
 
 // retryAfter is the time until the drain ends, as far as the Pod tells; else it grows
-// with the time since the first request.
-func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest) time.Duration {
+// with the time since the first request. Controllers of others sleep inside their request, perhaps with the only
+// worker that they have, and repeat it by themselves later. So they wait only for an end that is known and near.
+// patient means that the user is a controller of CloneSets, which watches the Pod meanwhile.
+func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest, patient bool) time.Duration {
 	if stored == nil {
 		return minRetry
 	}
-	passed, until := r.Now.Sub(stored.Since.Time), drainedAt(r.Pod)
+	passed, left := r.Now.Sub(stored.Since.Time), drainedAt(r.Pod).Sub(r.Now)
 	wait := passed * 4 / 5
-	switch late := r.Now.Sub(until); {
-	case late < 0:
-		wait = -late
-	case late < shortTime, passed < shortTime:
+	switch {
+	case left > 0 && left <= maxRetry:
+		wait = left
+	case r.byController() && !patient:
+		wait = minRetry
+	case left > 0:
+		wait = maxRetry
+	case left > -shortTime, passed < shortTime:
 		wait = minRetry
 	}
 	// Rounded up: a client that comes too early has to come twice.
 	return min(max((wait+time.Second-1).Truncate(time.Second), minRetry), maxRetry)
+}
+
+// byController reports whether a controller of others asks: a program, and not a person.
+func (r Request) byController() bool {
+	return strings.HasPrefix(r.User, "system:serviceaccount:") && r.User != inOrder
 }
 
 // message says whom the request waits for.
