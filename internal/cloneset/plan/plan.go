@@ -136,16 +136,19 @@ func (p *pass) outOfStarts() bool {
 }
 
 // remove deletes a Pod, or leads it to the gate before its deletion.
-func (p *pass) remove(v *podState, reason string) {
+func (p *pass) remove(v *podState, reason string) { p.removeBecause(v, reason, v.leavesNode) }
+
+// removeBecause is remove with more to say than the reason.
+func (p *pass) removeBecause(v *podState, reason, because string) {
 	v.removed = true
 	if !v.holds(p.Spec.Hooks.PreDelete) {
 		p.ledger.drop(v)
 		v.leaving = false
-		p.delete(v, Action{Reason: reason, Because: v.leavesNode, Claims: p.claimsOf(v)})
+		p.delete(v, Action{Reason: reason, Because: because, Claims: p.claimsOf(v)})
 		return
 	}
 	a := Action{
-		Verb: Move, Reason: reason, Because: v.leavesNode, To: apps.StatePreparingDelete,
+		Verb: Move, Reason: reason, Because: because, To: apps.StatePreparingDelete,
 		Conditions: p.conditions(v, apps.StatePreparingDelete),
 	}
 	if reason != ReasonScaleIn && reason != ReasonSetDeleted {

@@ -3,7 +3,9 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"sync"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -21,24 +23,37 @@ func (p *pass) update() {
 		}
 		change, err := p.change(v)
 		if p.Spec.Method == apps.UpdateReCreate || err != nil {
-			p.recreate(v)
+			p.recreate(v, err)
 		} else {
 			p.updateInPlace(v, change)
 		}
 	}
 }
 
-func (p *pass) recreate(v *podState) {
+// recreate replaces a Pod that is not updated in place; err says why it cannot be.
+func (p *pass) recreate(v *podState, err error) {
 	switch {
 	case p.ClaimsRefused != "":
 	case !p.replacing.roomBeside(v, &p.ledger):
 		p.plan.More = true // after those that were named
 	case p.takeDown(v):
-		p.remove(v, ReasonRecreate)
+		p.removeBecause(v, ReasonRecreate, cmp.Or(v.leavesNode, v.unknownRevision(err)))
 		if v.leaving && p.replacing != nil {
 			p.replacing.taken++
 		}
 	}
+}
+
+// unknownRevision says, for people, why a Pod is recreated whose revision nobody knows: somebody has changed its labels.
+// It is "" of other Pods.
+func (v *podState) unknownRevision(err error) string {
+	switch {
+	case !errors.Is(err, errGone):
+		return ""
+	case v.revision == "":
+		return fmt.Sprintf("its labels %s and %s are gone, so nobody knows its revision", apps.LabelRevision, apps.LabelTemplateHash)
+	}
+	return fmt.Sprintf("its labels say revision %s, which does not exist", v.revision)
 }
 
 // takeDown pays for the update of a Pod. An update is at least two writes, and so costs two
