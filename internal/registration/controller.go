@@ -84,6 +84,9 @@ type Options struct {
 	// Finish lets Usher delete Pods that have drained, if the reason for their deletion still holds.
 	// Default: it does not.
 	Finish bool
+	// Guarded means that a guard runs, here or elsewhere: Usher tells of Pods that are deleted without it.
+	// Default: it does not.
+	Guarded bool
 	// XDS is what this process serves over xDS. Default: nothing.
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.

@@ -26,6 +26,7 @@ type metrics struct {
 	failures      *prometheus.CounterVec
 	orphans       *prometheus.GaugeVec
 	removed       *prometheus.CounterVec
+	unguarded     prometheus.Counter
 }
 
 // What there is of Registrations.
@@ -61,10 +62,15 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"namespace", "registry"}),
 		removed: counter("usher_orphans_removed_total",
 			"Entries removed because their Pod or Registration is no more.", "registry"),
+		unguarded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "usher_pods_deleted_unguarded_total",
+			Help: "Pods that were deleted without the guard while registries list them, although there is one.",
+		}),
 	}
 	return m, errors.Join(
 		collectors.Register(registerer, &m.registrations), collectors.Register(registerer, &m.waits), collectors.Register(registerer, &m.failures),
-		collectors.Register(registerer, &m.orphans), collectors.Register(registerer, &m.removed))
+		collectors.Register(registerer, &m.orphans), collectors.Register(registerer, &m.removed),
+		collectors.Register(registerer, &m.unguarded))
 }
 
 // metricsOf are those of one Registration after a pass.

@@ -204,9 +204,21 @@ func (r *Reconciler) ofPods() handler.EventHandler {
 			newer, _ := e.ObjectNew.(*corev1.Pod)
 			if hasFinalizer(newer) && newer.DeletionTimestamp != nil && older.DeletionTimestamp == nil {
 				r.hurry(newer.Namespace)
+				r.noteUnguarded(newer)
 			}
 			every.Update(ctx, e, q)
 		}}
+}
+
+// noteUnguarded tells of a Pod that API servers have begun to delete without asking the guard.
+func (r *Reconciler) noteUnguarded(pod *corev1.Pod) {
+	if !r.options.Guarded || !plan.PassedGuard(pod) {
+		return
+	}
+	r.metrics.unguarded.Inc()
+	r.announcer.warn(pod, eventUnguarded, actionDrain, "The Pod was deleted while registries list it, and the API server did not "+
+		"wait for the guard: requests may be lost. Either no replica of Usher answered, or the API server cannot reach the guard "+
+		"(docs/guard.md), or somebody has removed the label "+usherv1alpha1.LabelGuarded+".")
 }
 
 // ofPod lets through Pods that a Registration selects, or that have our finalizer.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
@@ -49,6 +50,13 @@ func readRequest(pod *corev1.Pod) (request *usherv1alpha1.DeletionRequest, evict
 		return nil, request.Eviction
 	}
 	return request, request.Eviction
+}
+
+// PassedGuard reports whether a Pod was deleted without the guard, by nobody who meant to: the guard lets no Pod go that
+// still has Usher's finalizer. It is not asked about deletions by force, and lets Pods go that say so.
+func PassedGuard(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) &&
+		pod.Annotations[usherv1alpha1.AnnotationSkipDrain] != "true" && ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > 0
 }
 
 // Unguarded reports whether API servers let the Pod go without asking the guard, although a

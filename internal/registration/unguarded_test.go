@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
+)
+
+// TestUnguardedDeletionsAreTold: a Pod that is deleted while registries may list it, although there is a guard, is an
+// event and counts. One that was deleted by force or with the annotation, or that has left its registries, is not.
+func TestUnguardedDeletionsAreTold(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*corev1.Pod)
+		noGuard bool
+		told    bool
+	}{
+		"deleted":                    {func(*corev1.Pod) {}, false, true},
+		"no guard":                   {func(*corev1.Pod) {}, true, false},
+		"by force":                   {func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = new(int64(0)) }, false, false},
+		"as it says":                 {func(p *corev1.Pod) { p.Annotations = map[string]string{usherv1alpha1.AnnotationSkipDrain: "true"} }, false, false},
+		"has left":                   {func(p *corev1.Pod) { p.Finalizers = []string{"example.com/other"} }, false, false},
+		"an update of one that goes": {nil, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			metrics := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
+			recorder := events.NewFakeRecorder(8)
+			r := &Reconciler{
+				options: Options{Guarded: !test.noGuard}, clock: clock.RealClock{}, metrics: metrics, gathered: map[string]time.Time{},
+				notes: map[string]*notes{}, announcer: &announcer{recorder: recorder, sent: cache.NewExpiring()},
+			}
+			older := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1", Finalizers: []string{usherv1alpha1.Finalizer}}}
+			newer := older.DeepCopy()
+			newer.DeletionTimestamp, newer.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(30))
+			if test.change != nil {
+				test.change(newer)
+			} else {
+				older = newer.DeepCopy()
+			}
+			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+			defer q.ShutDown()
+			r.ofPods().Update(t.Context(), event.UpdateEvent{ObjectOld: older, ObjectNew: newer}, q)
+			checktest.Same(t, "Pods counted", map[bool]float64{true: 1}[test.told], testutil.ToFloat64(metrics.unguarded))
+			select {
+			case told := <-recorder.Events:
+				if !test.told || !strings.Contains(told, "DeletedUnguarded") {
+					t.Errorf("told %q", told)
+				}
+			default:
+				if test.told {
+					t.Error("no event")
+				}
+			}
+		})
+	}
+}
