@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -63,11 +64,14 @@ func (s *session) examine(ctx context.Context) (found []view.Finding, unread []s
 	var missing []string
 	var all []metav1.Object
 	for _, kind := range []schema.GroupVersionKind{
-		kindDeployment, kindLease, kindWebhooks, kindCloneSet, kindRegistration, kindRegistry, kindPod,
+		kindDeployment, kindLease, kindWebhooks, kindCloneSet, kindRegistration, kindRegistry, kindPod, kindEvent,
 	} {
 		var options []client.ListOption
 		if kind == kindDeployment || kind == kindWebhooks {
 			options = append(options, usherLabels)
+		}
+		if kind == kindEvent { // others are no findings, and many
+			options = append(options, client.MatchingFields{"reason": regplan.EventUnguarded})
 		}
 		some, err := s.list(ctx, kind, options...)
 		switch {

@@ -114,6 +114,7 @@ var (
 	kindRegistration = usherv1alpha1.GroupVersion.WithKind("Registration")
 	kindRegistry     = usherv1alpha1.GroupVersion.WithKind("Registry")
 	kindPod          = corev1.SchemeGroupVersion.WithKind("Pod")
+	kindEvent        = corev1.SchemeGroupVersion.WithKind("Event")
 	kindNode         = corev1.SchemeGroupVersion.WithKind("Node")
 	kindNamespace    = corev1.SchemeGroupVersion.WithKind("Namespace")
 	kindClaim        = corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")

@@ -141,8 +141,6 @@ const quiet = 10 * time.Minute
 // Reasons and actions of events.
 const (
 	eventTakenBack = "DeletionTakenBack"
-	// eventUnguarded: a Pod was deleted without the guard, although there is one.
-	eventUnguarded = "DeletedUnguarded"
 	// eventFinished: Usher deletes a Pod that has drained for somebody else's request.
 	eventFinished  = "DeletedAfterDrain"
 	actionDelete   = "Delete"

@@ -68,7 +68,7 @@ func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
 	for _, kind := range missing {
 		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 	}
-	for _, check := range []func(){e.usher, e.leases, e.guard, e.registries, e.open, e.answered, e.hooks, e.stuck, e.probes} {
+	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.hooks, e.stuck, e.probes} {
 		check()
 	}
 	return slices.Concat(e.wrongs, e.risks)
@@ -275,4 +275,32 @@ func (e *examination) registered(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(e.registrations, func(r *usherv1alpha1.Registration) bool {
 		return r.Namespace == pod.Namespace && r.Selects(pod.Labels)
 	})
+}
+
+// unguarded counts Pods that were deleted without the guard, as far as there still are events of them.
+func (e *examination) unguarded() {
+	count, last := 0, (*corev1.Event)(nil)
+	for _, one := range Each[*corev1.Event](e.all) {
+		if one.Reason != regplan.EventUnguarded {
+			continue
+		}
+		count++
+		if last == nil || eventTime(last).Before(eventTime(one)) {
+			last = one
+		}
+	}
+	if last == nil {
+		return
+	}
+	e.risk("cluster", "%d Pods were deleted without the guard while registries list them, the last one %s/%s %s ago: Usher was away, or API servers cannot reach the guard (docs/guard.md)",
+		count, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.now.Sub(eventTime(last)).Round(time.Second))
+}
+
+// eventTime is when an event happened last.
+func eventTime(e *corev1.Event) time.Time {
+	at := list.Latest(e.LastTimestamp.Time, e.EventTime.Time)
+	if e.Series != nil {
+		at = list.Latest(at, e.Series.LastObservedTime.Time)
+	}
+	return at
 }
