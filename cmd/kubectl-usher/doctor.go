@@ -71,7 +71,7 @@ func (s *session) examine(ctx context.Context) (found []view.Finding, unread []s
 			options = append(options, usherLabels)
 		}
 		if kind == kindEvent { // others are no findings, and many
-			options = append(options, client.MatchingFields{"reason": regplan.EventUnguarded})
+			options = append(options, client.MatchingFields{"reason": regplan.ReasonUnguarded})
 		}
 		some, err := s.list(ctx, kind, options...)
 		switch {

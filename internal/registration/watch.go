@@ -216,7 +216,7 @@ func (r *Reconciler) noteUnguarded(pod *corev1.Pod) {
 		return
 	}
 	r.metrics.unguarded.Inc()
-	r.announcer.warn(pod, plan.EventUnguarded, actionDrain, "The Pod was deleted while registries list it, and the API server did not "+
+	r.announcer.warn(pod, plan.ReasonUnguarded, actionDrain, "The Pod was deleted while registries list it, and the API server did not "+
 		"wait for the guard: requests may be lost. Either no replica of Usher answered, or the API server cannot reach the guard "+
 		"(docs/guard.md), or somebody has removed the label "+usherv1alpha1.LabelGuarded+".")
 }

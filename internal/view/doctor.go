@@ -281,7 +281,7 @@ func (e *examination) registered(pod *corev1.Pod) bool {
 func (e *examination) unguarded() {
 	count, last := 0, (*corev1.Event)(nil)
 	for _, one := range Each[*corev1.Event](e.all) {
-		if one.Reason != regplan.EventUnguarded {
+		if one.Reason != regplan.ReasonUnguarded {
 			continue
 		}
 		count++

@@ -52,8 +52,8 @@ func readRequest(pod *corev1.Pod) (request *usherv1alpha1.DeletionRequest, evict
 	return request, request.Eviction
 }
 
-// EventUnguarded is the reason of the event of a Pod that has passed the guard.
-const EventUnguarded = "DeletedUnguarded"
+// ReasonUnguarded is the reason of the event of a Pod that has passed the guard.
+const ReasonUnguarded = "DeletedUnguarded"
 
 // PassedGuard reports whether a Pod was deleted without the guard, by nobody who meant to: the guard lets no Pod go that
 // still has Usher's finalizer. It is not asked about deletions by force, and lets Pods go that say so.
