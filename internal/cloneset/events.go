@@ -67,6 +67,8 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 		if wait = fmt.Sprint(first.Pod, *image, first.Since); image.Fails() {
 			record = r.warn
 		}
+	} else if first.Failed != nil {
+		record = r.warn
 	} else if first.Deferral != nil {
 		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the API server's message changes with time
 	}
@@ -315,6 +317,8 @@ func waitOf(b *plan.Blocked) []any {
 		return append(about, "gate", b.Gate, "message", b.Deferral.Message)
 	case b.Trial != nil:
 		return append(about, "gate", b.Gate, "message", b.Trial.Refused)
+	case b.Failed != nil:
+		return append(about, "reason", b.Failed.Reason, "message", b.Failed.Message)
 	case b.Image != nil:
 		return append(about, "image", b.Image.Image, "node", b.Image.Node, "reason", b.Image.Reason, "message", b.Image.Message)
 	}

@@ -179,8 +179,8 @@ func (r *Reconciler) createPod(ctx context.Context, set *apps.CloneSet, a plan.A
 		pod := &corev1.Pod{}
 		made, failure := r.provide(ctx, set, id, exists)
 		if err = failure; err == nil {
-			err = create(ctx, r, r.pods, set, write.PodManifest(set, a.Revision, id, r.Clock.Now()), pod,
-				client.FieldOwner(write.Creator))
+			manifest := write.WithFailures(write.PodManifest(set, a.Revision, id, r.Clock.Now()), a.Failures)
+			err = create(ctx, r, r.pods, set, manifest, pod, client.FieldOwner(write.Creator))
 		}
 		switch {
 		case err == nil:

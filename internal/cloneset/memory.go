@@ -31,6 +31,8 @@ import (
 type memory struct {
 	// refusal and claimRefusal are those of the Pod template and of the claim templates.
 	refusal, claimRefusal refusal
+	// failures are the revisions whose Pods came to nothing, as the last pass found them.
+	failures map[string]plan.Failure
 	// reported is the wait of the last event.
 	reported string
 	rollout  rolloutLog

@@ -92,6 +92,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	}
 	decided, took := r.decide(ctx, set, snapshot)
 	m := r.memory(keyOf(set))
+	m.failures = decided.Failures
 	m.next = now.Add(min(pauseShare*took, longestPause))
 	outcomes := r.execute(ctx, set, snapshot, &decided)
 	pulled := r.pullImages(ctx, set, &decided)
@@ -249,6 +250,7 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Sn
 	s.Starts, s.NoResize = r.starts(len(s.Pods)), r.Options.NoResize
 	s.ExcludePreparingDelete = set.Labels[apps.LabelScalingExcludePreparingDelete] == "true"
 	s.Current, s.Update, s.Revisions, s.Changes = known.current, known.update, known.byHash, known.changes
+	s.Failures = m.failures
 	s.Deferred, s.DeletedInstances = m.deferrals.observed(s.Pods), m.deletedInstances(set, s.Pods, s.Claims)
 	s.Drained = m.drained(s.PodInfos, r.Clock.Now()) // what was read after the pass began counts from when it was read, not earlier
 	return errors.Join(failed[:]...)

@@ -47,10 +47,10 @@ type findings map[apps.CloneSetConditionType]plan.Problem
 func find(p *plan.Plan, blocked []plan.Blocked, outcomes []outcome) findings {
 	f := findings{apps.ConditionBlocked: findBlocked(blocked)}
 	for _, problem := range p.Problems {
-		if problem.Reason != plan.ProblemNoSuchPod {
+		if problem.Reason != plan.ProblemNoSuchPod && problem.Reason != plan.ProblemPodsFail {
 			f[apps.ConditionFailedUpdate] = problem
 		}
-		if slices.Contains([]string{plan.ProblemTemplate, plan.ProblemClaims, plan.ProblemNoSuchPod}, problem.Reason) {
+		if slices.Contains([]string{plan.ProblemTemplate, plan.ProblemClaims, plan.ProblemNoSuchPod, plan.ProblemPodsFail}, problem.Reason) {
 			f[apps.ConditionFailedScale] = problem
 		}
 	}
@@ -83,7 +83,7 @@ func findBlocked(blocked []plan.Blocked) plan.Problem {
 			who = fmt.Sprintf("%d other Pods wait", others)
 		}
 		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool {
-			return b.Stuck != nil || b.Deferral != nil || b.Image != nil || b.Trial != nil
+			return b.Stuck != nil || b.Failed != nil || b.Deferral != nil || b.Image != nil || b.Trial != nil
 		}) {
 			where = "too"
 		}
@@ -98,6 +98,8 @@ func blockedReason(b *plan.Blocked) string {
 		return ReasonWaitingForContainer
 	case b.Stuck != nil:
 		return ReasonContainerStuck
+	case b.Failed != nil:
+		return plan.ProblemPodsFail
 	case b.Deferral != nil:
 		return ReasonDeletionDeferred
 	case b.Image != nil && b.Image.Fails():

@@ -87,6 +87,11 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 		w.out = append(w.out, one)
 		return
 	}
+	if b.Failed != nil {
+		w.trouble = true
+		w.out = append(w.out, Wait{What: b.Failed.Fault(), Gate: b.Gate, Since: b.Since, Next: w.command("describe pod %s", w.pod.Name)})
+		return
+	}
 	for _, key := range b.Keys {
 		if hold := list.Find(w.holds, func(h *regplan.Hold) bool { return h.Key == key }); hold != nil {
 			w.held(hold)

@@ -196,6 +196,12 @@ func Evict(pod *corev1.Pod, now time.Time) {
 	SetCondition(pod, corev1.PodReady, false, now)
 }
 
+// Reject fails a Pod, as a kubelet does that does not admit it.
+func Reject(pod *corev1.Pod) {
+	pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "UnexpectedAdmissionError"
+	pod.Status.Message = "Pod was rejected: Allocate failed due to no healthy devices present"
+}
+
 // Lacks describes how a container that ran before differs from its spec; "" if it does
 // not.
 func (r *Run) Lacks(i int, want *corev1.Container) string {

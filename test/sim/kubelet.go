@@ -49,6 +49,8 @@ type nodes struct {
 	pods map[types.UID]*running
 	// down holds the nodes whose kubelet is dead.
 	down map[string]bool
+	// rejecting nodes do not admit Pods that are new there.
+	rejecting map[string]bool
 	// containers counts all containers ever started, placed all Pods with a node.
 	containers, placed int
 }
@@ -140,6 +142,10 @@ func (n *nodes) sync(pod *corev1.Pod, r *running) {
 	case model.Stop:
 		n.stop(pod, r)
 	case model.Sync:
+		if n.rejecting[pod.Spec.NodeName] && len(r.Containers) == 0 {
+			n.reject(pod)
+			return
+		}
 		n.begin(pod, r.Sync(pod, n.Node))
 		n.report(pod, r)
 	}
@@ -277,6 +283,12 @@ func (n *nodes) evict(pod *corev1.Pod) {
 	model.Change(n.Server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, n.World.now()) })
 }
 
+// reject fails a Pod as a kubelet does that does not admit it.
+func (n *nodes) reject(pod *corev1.Pod) {
+	n.World.say("nodes", "Pod %s is rejected", pod.Name)
+	model.Change(n.Server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Reject(pod) })
+}
+
 // forget makes the kubelet resolve again the images that it waits for.
 func (r *running) forget() {
 	for i := range r.Containers {
@@ -295,6 +307,7 @@ func (n *nodes) heal() {
 		n.cordon(0, false)
 	}
 	n.Broken, n.Roomy = map[string]bool{}, true
+	n.rejecting = nil
 	for _, pod := range model.List[*corev1.Pod](n.Server.Objects) {
 		if r := n.pods[pod.UID]; r != nil {
 			r.forget()

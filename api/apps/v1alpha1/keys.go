@@ -52,10 +52,12 @@ const FinalizerPreDelete = "usher.dev/pre-delete"
 
 // AnnotationImagesFirst, set to "false" on a CloneSet, has Pods leave service before their
 // nodes have the new image. LabelPullsFor, on a Pod that pulls an image, holds the UID of the
-// CloneSet. Both are Usher's own.
+// CloneSet. AnnotationFailuresBefore, on a Pod of a CloneSet, is how many attempts to create such a
+// Pod had failed in a row. All are Usher's own.
 const (
-	AnnotationImagesFirst = "usher.dev/images-first"
-	LabelPullsFor         = "usher.dev/pulls-for"
+	AnnotationImagesFirst    = "usher.dev/images-first"
+	LabelPullsFor            = "usher.dev/pulls-for"
+	AnnotationFailuresBefore = "usher.dev/failures-before"
 )
 
 // Pod conditions that CloneSet Pods have as readiness gates.

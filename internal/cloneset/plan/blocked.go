@@ -22,12 +22,12 @@ import (
 // in service, for an image.
 type Blocked struct {
 	Pod string
-	// Gate is the hook in spec.lifecycle, GateContainer, GateDeletion or GateImage.
+	// Gate is the hook in spec.lifecycle, GateContainer, GateDeletion, GateImage or GateFailed.
 	Gate string
 	// State is the Pod's lifecycle state.
 	State apps.LifecycleState
 	// Keys are the labels and finalizers that hold it, or that are missing; with
-	// GateContainer and GateImage, the kubelet's reason; with GateDeletion, the API server's.
+	// GateContainer, GateImage and GateFailed, the kubelet's reason; with GateDeletion, the API server's.
 	Keys []string
 	// Since is when it reached the gate, or stopped being ready; zero if unknown.
 	Since time.Time
@@ -42,6 +42,8 @@ type Blocked struct {
 	Image *ImageWait
 	// Trial is why the API server refuses its update in place; nil if it does not.
 	Trial *Trial
+	// Failed is how the Pod came to nothing; nil if it did not.
+	Failed *Failure
 	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
 	SetDeleted bool
 }
@@ -69,6 +71,8 @@ func (b Blocked) String() string {
 		return b.Image.text(b.Pod, b.Since)
 	case b.Trial != nil:
 		return b.Trial.text(b.Pod)
+	case b.Failed != nil:
+		return b.Failed.text()
 	}
 	what := "to let go of"
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
@@ -135,8 +139,10 @@ func (p *podState) waitsForBatch(now time.Time) *Batch {
 // container may wait at a gate that only a ready Pod passes: then blame the container,
 // not the hook.
 func (p *podState) wait(gate string, keys []string, batch *Batch) []Blocked {
-	stuck := p.stuck()
+	stuck, failed := p.stuck(), p.failed()
 	switch {
+	case len(keys) == 0 && failed != nil:
+		return []Blocked{*failed}
 	case len(keys) == 0 && batch != nil:
 		return []Blocked{{Pod: p.pod.Name, State: p.state, Since: batch.Since, Batch: batch}}
 	case stuck != nil:

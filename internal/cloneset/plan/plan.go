@@ -59,6 +59,7 @@ func Make(s *Snapshot) Plan {
 	p.heedTrials()
 	p.awaitImages()
 	p.openLedger()
+	p.findFailures()
 	p.refresh()
 	p.create()
 	p.release()
@@ -236,6 +237,8 @@ type Plan struct {
 	// Waits are the Pods that stay in service because of an image, or because the API server refuses their
 	// update.
 	Waits []Blocked
+	// Failures are the revisions whose Pods come to nothing, by hash; for the next pass's Snapshot.
+	Failures map[string]Failure
 	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from being
 	// created now.
 	ScaleUpLimited int
@@ -290,6 +293,8 @@ type Action struct {
 	// Instance is the id that Create takes over, or whose claims Discard and Provide
 	// concern; with "", Create draws a new one.
 	Instance string
+	// Failures is how many attempts to create such a Pod have failed in a row.
+	Failures int
 	// Taken are the ids that a new one must differ from. Do not change it.
 	Taken sets.Set[string]
 	// Claims are those that Delete and Discard delete.
@@ -402,6 +407,8 @@ const (
 	ProblemResize = "ResizeRefused"
 	// ProblemUpdateRefused: the API server refuses what an update in place writes.
 	ProblemUpdateRefused = "UpdateRefused"
+	// ProblemPodsFail: Pods come to nothing as soon as they are created.
+	ProblemPodsFail = "PodsFail"
 	// ProblemPriority: a container's launch priority is not a number.
 	ProblemPriority = "PriorityUnreadable"
 )

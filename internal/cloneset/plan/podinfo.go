@@ -148,7 +148,7 @@ func (f *PodInfo) readConditions(pod *corev1.Pod) {
 	f.inPlaceReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionInPlaceUpdateReady})
 	f.podReadyGate = slices.Contains(gates, corev1.PodReadinessGate{ConditionType: apps.ConditionPodReady})
 	f.out = f.inPlaceReady.Status == corev1.ConditionFalse
-	f.quiet = f.state == apps.StateNormal && isOn(f.inPlaceReady, f.inPlaceReadyGate) && isOn(f.podReady, f.podReadyGate)
+	f.quiet = !f.ended() && f.state == apps.StateNormal && isOn(f.inPlaceReady, f.inPlaceReadyGate) && isOn(f.podReady, f.podReadyGate)
 }
 
 // isOn reports whether a condition is True, or missing where no readiness gate asks for it.
@@ -205,6 +205,7 @@ type podState struct {
 	action     int  // its index in the plan
 	moved      bool // that action changes its state
 	fixed      bool // no other action may replace it
+	evidence   bool // it came to nothing, and stays to be looked at
 	deferred   bool // the API server has asked to wait before it is deleted
 }
 

@@ -237,6 +237,18 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"runsAgain": func(p *corev1.Pod, value string) { unstarted(p, value).State.Running = &corev1.ContainerStateRunning{} },
 
+	// rejected is as the kubelet leaves a Pod that it does not admit; attempt is how many failed before.
+	"rejected": func(p *corev1.Pod, reason string) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: "Pod was rejected: it says."}
+		p.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal)
+	},
+	"attempt": func(p *corev1.Pod, before string) { p.Annotations[apps.AnnotationFailuresBefore] = before },
+	// lived is one that failed after some time.
+	"lived": func(p *corev1.Pod, value string) {
+		p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted"
+		turn(p, corev1.PodInitialized, corev1.ConditionTrue, "", time.Hour)
+		unready(p, time.Hour-scenariotest.Duration(value))
+	},
 	// Of pull Pods: pullWaits is the container's state, as in "ErrImagePull not found"; over is why
 	// the Pod failed.
 	"pullWaits": func(p *corev1.Pod, value string) {

@@ -153,6 +153,7 @@ func (p *pass) keptOut(v *podState, next apps.LifecycleState) bool {
 // still honoured, since a registry may still list it.
 func (p *pass) cleanUp(v *podState) {
 	switch {
+	case !v.holds(p.Spec.Hooks.PreDelete) && v.evidence:
 	case !v.holds(p.Spec.Hooks.PreDelete):
 		// The claims stay for its replacement, unless nobody wants them.
 		var claims []*corev1.PersistentVolumeClaim

@@ -67,10 +67,15 @@ func (p *pass) create() {
 		if p.refused(a.Revision) {
 			return
 		}
+		wait, before := p.holdsBack(a.Revision)
+		if wait {
+			return
+		}
 		if !p.ledger.start() {
 			p.plan.More = true
 			return
 		}
+		a.Failures = before
 		p.ledger.pods++
 		p.ledger.underway++
 		p.plan.Actions = append(p.plan.Actions, a)

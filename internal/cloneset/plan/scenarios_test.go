@@ -149,6 +149,9 @@ func renderAction(a Action) string {
 	for _, name := range a.RemoveFinalizers {
 		line += " -" + name
 	}
+	if a.Failures > 0 {
+		line += fmt.Sprintf(" after %d failures", a.Failures)
+	}
 	if a.Because != "" {
 		line += " because " + a.Because
 	}

@@ -164,6 +164,13 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"named": func(s *Snapshot, value string) {
 		s.Spec.PodsToDelete = append(s.Spec.PodsToDelete, strings.Fields(value)...)
 	},
+	// failed is what the last pass found, as in "3 times 1s ago" of r1.
+	"failed": func(s *Snapshot, value string) {
+		words := strings.Fields(value)
+		s.Failures = map[string]Failure{"r1": {
+			Count: scenariotest.Number(words[0]), At: now.Add(-scenariotest.Duration(words[2])), Pod: "x", Reason: "OutOfpods", Message: "it says",
+		}}
+	},
 	"starts":           func(s *Snapshot, value string) { s.Starts = scenariotest.Number(value) },
 	"paused":           func(s *Snapshot, _ string) { s.Spec.Paused = true },
 	"refused":          func(s *Snapshot, _ string) { s.UpdateRefused = "the API server refuses Pods of spec.template: no" },

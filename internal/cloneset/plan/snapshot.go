@@ -61,6 +61,8 @@ type Snapshot struct {
 	Pods []*corev1.Pod
 	// PodInfos are those of the Pods, by index; a Pod without one is read.
 	PodInfos []*PodInfo
+	// Failures are those of the previous plan, by the hash of the revision.
+	Failures map[string]Failure
 	// Deferred are the deletions that the API server has deferred, by the Pod's UID.
 	Deferred map[types.UID]Deferral
 	// Nodes are the labels of the Pods' nodes, if Spec.Spread names one, by node.

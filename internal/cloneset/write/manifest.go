@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,17 @@ func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 	pod := manifest(set, "Pod", plan.PodName(set.Name, id), spec, labels, annotations)
 	finalizers, _ := metadata["finalizers"].([]any)
 	pod.SetFinalizers(list.Map(finalizers, func(f any) string { return fmt.Sprint(f) }))
+	return pod
+}
+
+// WithFailures notes on a new Pod how many attempts to create one have failed before it.
+func WithFailures(pod *unstructured.Unstructured, before int) *unstructured.Unstructured {
+	annotations := pod.GetAnnotations()
+	delete(annotations, apps.AnnotationFailuresBefore) // the template's says nothing of this Pod
+	if before > 0 {
+		annotations[apps.AnnotationFailuresBefore] = strconv.Itoa(before)
+	}
+	pod.SetAnnotations(annotations)
 	return pod
 }
 
