@@ -35,6 +35,8 @@ type pass struct {
 	old, updated, restored int
 	// queue holds the chosen Pods in update order.
 	queue []*podState
+	// disturbed counts those of them that leave service for it, up to the surge.
+	disturbed int
 	// begun counts the Pods whose update this pass advances.
 	begun int
 	// replacing counts the Pods for replace; nil if no Pod waits to be replaced.
@@ -57,6 +59,7 @@ func Make(s *Snapshot) Plan {
 	p.cancelScaleIn()
 	p.choose()
 	p.heedTrials()
+	p.countDisturbed()
 	p.awaitImages()
 	p.openLedger()
 	p.findFailures()

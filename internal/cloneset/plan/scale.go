@@ -18,9 +18,25 @@ import (
 )
 
 // desired is how many Pods there should be now: the replicas, plus a surge while Pods are
-// to be updated or replaced.
+// to leave service for an update, or to be replaced.
 func (p *pass) desired() int {
-	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(len(p.queue), p.shortfall()))
+	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(p.disturbed, p.shortfall()))
+}
+
+// countDisturbed counts the chosen Pods that leave service for their update, as far as a surge has to know.
+func (p *pass) countDisturbed() {
+	for _, v := range p.queue {
+		if p.disturbed == p.Spec.maxSurge() {
+			return
+		}
+		p.disturbed += one(p.disturbs(v))
+	}
+}
+
+// disturbs reports whether the update takes the Pod out of service.
+func (p *pass) disturbs(v *podState) bool {
+	change, err := p.change(v)
+	return p.Spec.Method == apps.UpdateReCreate || err != nil || v.impossible || p.gated(v) || p.restarts(v, change)
 }
 
 // shortfall is how many of the Pods named for deletion maxUnavailable does not cover. Those

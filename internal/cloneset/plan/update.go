@@ -79,9 +79,7 @@ func (p *pass) updateInPlace(v *podState, change *inplace.Change) {
 		} else { // there it waits, as refresh has noted, but not for what cannot be made
 			p.tried(v, change)
 		}
-	case v.more(), change.Drains() && v.scheduled, len(change.Resources) > 0:
-		// Also without a node if the new resources need a write of their own: the state
-		// shows that it is due.
+	case p.restarts(v, change):
 		p.restart(v, change)
 	case change.Drains() && !p.takeDown(v):
 	case !change.Drains() && !p.ledger.start():
@@ -89,6 +87,12 @@ func (p *pass) updateInPlace(v *podState, change *inplace.Change) {
 	default:
 		p.relabel(v, change)
 	}
+}
+
+// restarts reports whether the update changes containers of a Pod that runs. So it does without a node
+// if the new resources need a write of their own: the state shows that it is due.
+func (p *pass) restarts(v *podState, change *inplace.Change) bool {
+	return v.more() || change.Drains() && v.scheduled || len(change.Resources) > 0
 }
 
 // gated reports whether the Pod must pass the inPlaceUpdate hook first.
