@@ -183,16 +183,19 @@ func (s State) imageRuns(pod *corev1.Pod, status *corev1.ContainerStatus, last C
 		// Passing through, or the same image by another name. The kubelet may pass
 		// through any image that the spec asked for since the record was begun, and only
 		// the last one is in the record.
-		return s.restarted(pod, status, last)
+		return s.settled(pod, status, last)
 	}
 	// The image is the previous one. Either two names mean one image: then the container
 	// has been restarted since. Or the update reverted another one before the kubelet
 	// acted on it: then the container just keeps running.
 	if last.ContainerID == "" || status.ContainerID != last.ContainerID {
-		if rightName {
+		switch restarted := last.ContainerID != "" && last.Superseded == "" && tracked(pod); {
+		case rightName:
 			return true, time.Time{}
+		case restarted: // since the kubelet has observed the spec; it may report the image by its old name
+			return ran(status), time.Time{}
 		}
-		return s.restarted(pod, status, last)
+		return s.settled(pod, status, last)
 	}
 	runsOn := last.Superseded != "" && rightName && status.State.Running != nil
 	if tracked(pod) {
@@ -207,16 +210,19 @@ func ran(status *corev1.ContainerStatus) bool {
 	return status.State.Waiting == nil || status.State.Waiting.Reason == "CrashLoopBackOff"
 }
 
-// restarted reports whether the container was started after the spec changed, and from
-// when on that is proof: a kubelet that was working on the previous spec may have started
-// it, and will stop it again.
-func (s State) restarted(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
+// settled reports whether the container runs, and from when on that is proof: a kubelet that was
+// working on a previous spec may have started it, and will stop it again. When it was started says
+// little, since the kubelet's clock may be early or late: the time counts from the change of the spec.
+// Only where nothing else shows that it was restarted, neither an ID nor what the kubelet has observed,
+// must it have been started since then.
+func (s State) settled(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus) (bool, time.Time) {
 	running := status.State.Running
-	if running == nil || running.StartedAt.Time.Before(s.since(last).Truncate(time.Second)) {
+	unknown := last.ContainerID == "" && !tracked(pod)
+	if running == nil || unknown && running.StartedAt.Time.Before(s.since(last).Truncate(time.Second)) {
 		return false, time.Time{}
 	}
 	stopping := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
-	return true, running.StartedAt.Add(time.Duration(stopping)*time.Second + stableAfter)
+	return true, s.since(last).Add(time.Duration(stopping)*time.Second + stableAfter)
 }
 
 // since is when the image of a container was changed.
