@@ -37,7 +37,7 @@ func (r *Reconciler) prepareAll(ctx context.Context, set *apps.CloneSet, now tim
 	if err != nil {
 		return nil, nil, err
 	}
-	s.Pulls = plan.Pulls{Possible: r.Options.PullImage != "", RefusedUntil: r.memory(keyOf(set)).pullsRefused, Pods: pods}
+	s.Pulls = plan.Pulls{Possible: r.Options.PullImage != "", RefusedUntil: r.memory(keyOf(set)).pullsRefused, GivenUp: r.memory(keyOf(set)).pullsGivenUp, Pods: pods}
 	return s, known, r.listImages(ctx, s)
 }
 
@@ -62,6 +62,7 @@ func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided
 	})
 	r.Each(r.Width.Now, len(created), func(i int) { created[i] = r.createPull(ctx, set, &decided.Pulls[i]) })
 	m := r.memory(keyOf(set))
+	m.giveUp(decided.PullsGivenUp, r.Clock.Now())
 	for i, err := range created {
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 			// The update goes on as if there were no pull Pods.
@@ -75,6 +76,23 @@ func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided
 		r.normal(set, "ImagePullSkipped", "Pull", "Pods leave service before their node has the new image: %s", told)
 	}
 	return errors.Join(slices.Concat(ended, created)...)
+}
+
+// givenUpFor is how long a node is not asked again to pull an image whose pull Pod did not run.
+const givenUpFor = 10 * time.Minute
+
+// giveUp keeps which nodes do not pull which images for now.
+func (m *memory) giveUp(given []plan.ImageOnNode, now time.Time) {
+	until := map[plan.ImageOnNode]time.Time{} // a new one: the snapshot has the old one
+	for on, at := range m.pullsGivenUp {
+		if now.Before(at) {
+			until[on] = at
+		}
+	}
+	for _, on := range given {
+		until[on] = now.Add(givenUpFor)
+	}
+	m.pullsGivenUp = until
 }
 
 // createPull creates a pull Pod, unless there is one.

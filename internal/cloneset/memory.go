@@ -49,6 +49,8 @@ type memory struct {
 	// of those that nobody waits for.
 	pullsRefused time.Time
 	pullsSkipped string
+	// pullsGivenUp is until when nodes do not pull images, because their pull Pods did not run.
+	pullsGivenUp map[plan.ImageOnNode]time.Time
 	// podInfos are what the last pass read of the Pods, as it left them, so that the next
 	// pass reads only Pods that have changed. An idle set has none.
 	podInfos []*plan.PodInfo

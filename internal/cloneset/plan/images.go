@@ -17,6 +17,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 )
 
 // This file is about images that nodes pull before Pods there leave service. The kubelet ends
@@ -51,6 +52,8 @@ type Pulls struct {
 	// RefusedUntil is until when none is created because the API server has refused one; zero
 	// if it has not. No Pod waits meanwhile.
 	RefusedUntil time.Time
+	// GivenUp is until when no node pulls an image because its pull Pod did not run; no Pod waits meanwhile.
+	GivenUp map[ImageOnNode]time.Time
 	// Pods are the set's pull Pods.
 	Pods []*corev1.Pod
 	// Listed are the images that nodes report, by node: their largest ones.
@@ -89,6 +92,31 @@ const (
 	// PullRejected: the node does not run the pull Pod, so Pods do not wait for it.
 	PullRejected PullState = "PullRejected"
 )
+
+// noSandboxFor is how long a pull Pod may be kept from pulling, by something else than its image.
+const noSandboxFor = 30 * time.Second
+
+// hindered says what keeps a pull Pod from pulling, and from when on Pods do not wait for it: they have
+// nothing to gain from a node that cannot run the Pod. Zero if there is no such time. A kubelet that has
+// said nothing at all of the Pod may be silent, and so may run nothing new.
+func (w *images) hindered(pod *corev1.Pod) (cause string, from time.Time) {
+	if state, _, _ := PullOf(pod); state != Pulling || pod.DeletionTimestamp != nil || len(pod.Status.ContainerStatuses) == 0 {
+		return "", time.Time{}
+	}
+	soon := pod.CreationTimestamp.Add(min(noSandboxFor, w.Spec.Pull.Timeout/2))
+	sandbox := podread.Condition(pod, corev1.PodReadyToStartContainers)
+	if sandbox != nil && sandbox.Status == corev1.ConditionFalse {
+		return "it gets no sandbox to run in, such as an address in the Pods' network", soon
+	}
+	if c := list.Find(pod.Status.InitContainerStatuses, func(c *corev1.ContainerStatus) bool { return !c.Ready }); c != nil {
+		why := "it does not end"
+		if c.State.Waiting != nil {
+			why = c.State.Waiting.Reason
+		}
+		return fmt.Sprintf("somebody has added container %s to it: %s", c.Name, why), soon
+	}
+	return fmt.Sprintf("it has not got the image within %s", w.Spec.Pull.Timeout), pod.CreationTimestamp.Add(w.Spec.Pull.Timeout * 9 / 10) // before the kubelet ends it
+}
 
 // PullOf reads a pull Pod: how far it is, and the kubelet's reason and message. The kubelet
 // pulls the image of a volume before it does anything else for a container.
@@ -210,7 +238,9 @@ func (p *pass) newImages() *images {
 	}
 	for _, pod := range p.Pulls.Pods {
 		w.pods[PulledBy(pod)] = pod
-		if state, _, _ := PullOf(pod); (state == Pulling || state == PullFails) && p.Now.Before(w.late(pod)) {
+		state, _, _ := PullOf(pod)
+		_, from := w.hindered(pod)
+		if (state == Pulling || state == PullFails) && p.Now.Before(w.late(pod)) && (from.IsZero() || p.Now.Before(from)) {
 			w.free--
 		}
 	}
@@ -256,6 +286,9 @@ func (w *images) waits(v *podState, change *inplace.Change) bool {
 // await reports whether the Pod waits for an image.
 func (w *images) await(v *podState, on ImageOnNode, policy corev1.PullPolicy) bool {
 	pod := w.pods[on]
+	if w.Now.Before(w.Pulls.GivenUp[on]) {
+		return false
+	}
 	if pod == nil {
 		refused := w.Now.Before(w.Pulls.RefusedUntil)
 		if pulling := slices.ContainsFunc(w.plan.Pulls, func(p Pull) bool { return p.ImageOnNode == on }); !pulling && !refused && w.free > 0 && w.ahead > 0 {
@@ -268,14 +301,29 @@ func (w *images) await(v *podState, on ImageOnNode, policy corev1.PullPolicy) bo
 	if state == Pulled || state == PullRejected {
 		return false
 	}
+	cause, from := w.hindered(pod)
+	if !from.IsZero() && !w.Now.Before(from) {
+		w.giveUp(on, pod, cause)
+		return false
+	}
 	if late := w.late(pod); w.Now.Before(late) {
-		w.wakeAt(late)
+		w.wakeAt(list.Earliest(late, from))
 	}
 	w.plan.Waits = append(w.plan.Waits, Blocked{
 		Pod: v.pod.Name, Gate: GateImage, State: v.state, Keys: []string{cmp.Or(reason, string(Pulling))}, Since: pod.CreationTimestamp.Time,
 		Image: &ImageWait{ImageOnNode: on, Reason: reason, Message: message},
 	})
 	return true
+}
+
+// giveUp goes on without an image on a node.
+func (w *images) giveUp(on ImageOnNode, pod *corev1.Pod, cause string) {
+	if slices.Contains(w.plan.PullsGivenUp, on) {
+		return
+	}
+	w.plan.PullsGivenUp = append(w.plan.PullsGivenUp, on)
+	w.plan.PullsSkipped = append(w.plan.PullsSkipped, fmt.Sprintf("node %s does not run Pod %s, which pulls image %s: %s; see kubectl describe pod %s",
+		on.Node, pod.Name, on.Image, cause, pod.Name))
 }
 
 // lists reports whether the node lists the image.

@@ -237,6 +237,8 @@ type Plan struct {
 	// Trials are what has to be known of the API server before another step: whoever carries out the plan
 	// makes them and plans again, and does nothing else of a plan with trials.
 	Trials []Attempt
+	// PullsGivenUp are images that nodes do not pull, because their pull Pods do not run; for Pulls.GivenUp.
+	PullsGivenUp []ImageOnNode
 	// Waits are the Pods that stay in service because of an image, or because the API server refuses their
 	// update.
 	Waits []Blocked

@@ -255,6 +255,12 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		reason, message, _ := strings.Cut(value, " ")
 		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 	},
+	"noSandbox": func(p *corev1.Pod, _ string) {
+		turn(p, corev1.PodReadyToStartContainers, corev1.ConditionFalse, "", time.Minute)
+	},
+	"sandbox": func(p *corev1.Pod, _ string) {
+		turn(p, corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", time.Minute)
+	},
 	"over": func(p *corev1.Pod, reason string) {
 		p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, reason, "it says"
 	},

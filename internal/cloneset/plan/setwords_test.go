@@ -238,6 +238,11 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"pulls": func(s *Snapshot, _ string) {
 		s.Pulls.Possible, s.Spec.Pull.Timeout = true, DefaultPullTimeout
 	},
+	"pullTimeout": func(s *Snapshot, value string) { s.Spec.Pull.Timeout = scenariotest.Duration(value) },
+	"pullGivenUp": func(s *Snapshot, value string) {
+		node, image, _ := strings.Cut(value, " ")
+		s.Pulls.GivenUp = map[ImageOnNode]time.Time{{node, image}: now.Add(time.Second)}
+	},
 	"pullsOff":      func(s *Snapshot, _ string) { s.Spec.Pull.Off = true },
 	"pullsRefused":  func(s *Snapshot, until string) { s.Pulls.RefusedUntil = now.Add(scenariotest.Duration(until)) },
 	"pullsParallel": func(s *Snapshot, value string) { s.Spec.Pull.Parallel = new(countOf(value)) },

@@ -153,6 +153,8 @@ func PullManifest(set *apps.CloneSet, pull *plan.Pull, ownImage string) (*corev1
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: set.Namespace, Name: fmt.Sprintf("%s-pull-%x", set.Name, hash[:6]),
 			Labels: map[string]string{apps.LabelPullsFor: string(set.UID)},
+			// A sidecar would only keep it from ending.
+			Annotations: map[string]string{"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: apps.GroupVersion.String(), Kind: apps.KindCloneSet.Kind, Name: set.Name, UID: set.UID,
 			}},
