@@ -69,6 +69,8 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 		}
 	} else if first.Failed != nil {
 		record = r.warn
+	} else if first.Idle != nil {
+		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the scheduler's message changes with time
 	} else if first.Deferral != nil {
 		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the API server's message changes with time
 	}

@@ -36,6 +36,10 @@ const (
 	ReasonContainerStuck = "ContainerStuck"
 	// ReasonWaitingForImage: Pods stay in service until their node has the new image.
 	ReasonWaitingForImage = "WaitingForImage"
+	// ReasonWaitingForNode: the scheduler finds no node for Pods.
+	ReasonWaitingForNode = "WaitingForNode"
+	// ReasonWaitingForGate: the containers of Pods are ready, and readiness gates of others are not set.
+	ReasonWaitingForGate = "WaitingForReadinessGate"
 	// ReasonDeletionDeferred: the API server asks to wait before Pods are deleted.
 	ReasonDeletionDeferred = "DeletionDeferred"
 )
@@ -83,7 +87,7 @@ func findBlocked(blocked []plan.Blocked) plan.Problem {
 			who = fmt.Sprintf("%d other Pods wait", others)
 		}
 		if slices.ContainsFunc(blocked, func(b plan.Blocked) bool {
-			return b.Stuck != nil || b.Failed != nil || b.Deferral != nil || b.Image != nil || b.Trial != nil
+			return b.Stuck != nil || b.Failed != nil || b.Idle != nil || b.Deferral != nil || b.Image != nil || b.Trial != nil
 		}) {
 			where = "too"
 		}
@@ -100,6 +104,10 @@ func blockedReason(b *plan.Blocked) string {
 		return ReasonContainerStuck
 	case b.Failed != nil:
 		return plan.ProblemPodsFail
+	case b.Gate == plan.GateScheduler:
+		return ReasonWaitingForNode
+	case b.Gate == plan.GateReadiness:
+		return ReasonWaitingForGate
 	case b.Deferral != nil:
 		return ReasonDeletionDeferred
 	case b.Image != nil && b.Image.Fails():

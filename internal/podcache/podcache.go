@@ -130,8 +130,10 @@ func slimContainer(c corev1.Container) corev1.Container {
 // slimCondition has no message of other controllers' conditions, which only people read.
 func slimCondition(c corev1.PodCondition) corev1.PodCondition {
 	switch c.Type {
-	case corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReadyToStartContainers:
+	case corev1.PodReady, corev1.ContainersReady, corev1.PodInitialized, corev1.PodReadyToStartContainers:
 		c.Message = ""
+	case corev1.PodScheduled: // why it has no node
+		c.Message = upTo(scheduledBytes, c.Message)
 	}
 	c.LastProbeTime = metav1.Time{}
 	return c
@@ -157,11 +159,16 @@ func slimState(s corev1.ContainerState) corev1.ContainerState {
 }
 
 // beginning is that of a text for people.
-func beginning(text string) string {
-	if len(text) <= messageBytes {
+func beginning(text string) string { return upTo(messageBytes, text) }
+
+// scheduledBytes are kept of why a Pod has no node.
+const scheduledBytes = 256
+
+func upTo(most int, text string) string {
+	if len(text) <= most {
 		return text
 	}
-	return strings.Clone(strings.ToValidUTF8(text[:messageBytes], "")) // else it would keep all of it
+	return strings.Clone(strings.ToValidUTF8(text[:most], "")) // else it would keep all of it
 }
 
 // shareParts shares what is mostly the template's. Of the texts only a few are the Pod's own.

@@ -3,6 +3,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,6 +88,9 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 		w.out = append(w.out, one)
 		return
 	}
+	if b.Idle != nil { // notReady says it
+		return
+	}
 	if b.Failed != nil {
 		w.trouble = true
 		w.out = append(w.out, Wait{What: b.Failed.Fault(), Gate: b.Gate, Since: b.Since, Next: w.command("describe pod %s", w.pod.Name)})
@@ -123,7 +127,7 @@ func (w *waiter) held(h *regplan.Hold) {
 }
 
 func what(h *regplan.Hold) string {
-	from := strings.Join(h.Registries, ", ")
+	from := cmp.Or(strings.Join(h.Registries, ", "), "its registries")
 	switch h.Gate {
 	case regplan.GateCreated, regplan.GatePreNormal, regplan.GateUpdated, regplan.GateJoining:
 		return "waits to be listed by " + from

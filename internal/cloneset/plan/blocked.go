@@ -44,6 +44,8 @@ type Blocked struct {
 	Trial *Trial
 	// Failed is how the Pod came to nothing; nil if it did not.
 	Failed *Failure
+	// Idle is for whom else it waits: for the scheduler, or whoever sets its readiness gates; nil if for nobody.
+	Idle *Idle
 	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
 	SetDeleted bool
 }
@@ -73,6 +75,8 @@ func (b Blocked) String() string {
 		return b.Trial.text(b.Pod)
 	case b.Failed != nil:
 		return b.Failed.text()
+	case b.Idle != nil:
+		return b.Idle.text(b.Pod)
 	}
 	what := "to let go of"
 	if b.State == apps.StatePreparingNormal || b.State == apps.StateUpdated {
@@ -105,7 +109,7 @@ func since(comma string, at time.Time) string {
 // blocked returns what a Pod waits for after a pass.
 func (s *Snapshot) blocked(v *podState) []Blocked {
 	switch {
-	case v.terminate || s.Deletion == LetGo, v.quiet && v.stuckOn == nil && len(s.Deferred) == 0:
+	case v.terminate || s.Deletion == LetGo, v.quiet && v.stuckOn == nil && v.idle == nil && len(s.Deferred) == 0:
 		return nil
 	case !s.Deferred[v.pod.UID].Since.IsZero():
 		d := s.Deferred[v.pod.UID]
@@ -115,6 +119,9 @@ func (s *Snapshot) blocked(v *podState) []Blocked {
 	}
 	gate, keys := lifecycle.Waiting(v.lifecycle(), s.Spec.Hooks)
 	waits := v.wait(gate, keys, v.waitsForBatch(s.Now))
+	if len(waits) == 0 {
+		waits = s.waitsIdle(v)
+	}
 	for i := range waits {
 		waits[i].SetDeleted = s.Deletion == Drain
 	}

@@ -57,6 +57,8 @@ type PodInfo struct {
 	inPlaceReadyGate, podReadyGate bool
 	// stuckOn is the container that is stuck; nil if none is.
 	stuckOn *corev1.ContainerStatus
+	// idle is for whom else the Pod waits; nil if for nobody.
+	idle *Idle
 	// record is that of an update which may be under way; nil if there is none, or it
 	// cannot be read.
 	record *inplace.State
@@ -135,6 +137,7 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 		f.restarts = max(f.restarts, pod.Status.ContainerStatuses[i].RestartCount)
 	}
 	f.stuckOn = stuckIn(pod)
+	f.idle = readIdle(f)
 }
 
 func (f *PodInfo) readConditions(pod *corev1.Pod) {
@@ -241,6 +244,9 @@ func (s *Snapshot) read(v *podState, info *PodInfo) {
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
 	v.isUpdated = info.revision != "" && info.hash == revision.Short(s.Update.Name) && !v.pending
 	v.available, v.wakeAt = s.availability(info)
+	if at := v.idle.reportAt(); s.Now.Before(at) {
+		v.wakeAt = at
+	}
 	if v.inUpdate() {
 		// Without a readable record only the Pod's status decides.
 		done, at := inplace.RunsSpec(pod), time.Time{}
@@ -324,7 +330,7 @@ func (f *PodInfo) livesAs(is *PodInfo) bool {
 
 // life is most of what is read of a Pod that is not terminating, without what cannot change during its life.
 type life struct {
-	node, stuckOn         string
+	node, stuckOn, idle   string
 	ready, able           bool
 	readySince            int64 // Unix time; on the wire, times have whole seconds
 	restarts, tolerations int   // tolerations can only be added
@@ -339,6 +345,7 @@ type life struct {
 func (f *PodInfo) life() life {
 	l := life{
 		node: f.node, ready: f.ready, able: f.able && f.out, readySince: f.readySince.Unix(), restarts: int(f.restarts), tolerations: len(f.pod.Spec.Tolerations),
+		idle:    f.idle.life(),
 		stuckOn: ptr.Deref(f.stuckOn, corev1.ContainerStatus{}).Name, // without the reason: a kubelet alternates between reasons
 	}
 	for i, c := range []*corev1.PodCondition{f.inPlaceReady, f.podReady} {

@@ -316,9 +316,16 @@ func (p *pass) prunePodsToDelete() {
 		}
 	}
 	if len(unknown) > 0 {
-		p.problem(ProblemNoSuchPod, "scaleStrategy.podsToDelete names %s, which is not a Pod of this CloneSet: remove or correct the name",
-			strings.Join(unknown, ", "))
+		p.problem(ProblemNoSuchPod, "scaleStrategy.podsToDelete names %s: remove or correct the name", notPods(unknown))
 	}
+}
+
+// notPods says that names are of no Pods of the set.
+func notPods(names []string) string {
+	if len(names) == 1 {
+		return names[0] + ", which is not a Pod of this CloneSet"
+	}
+	return strings.Join(names, ", ") + ", which are not Pods of this CloneSet"
 }
 
 // byName finds a Pod of the snapshot, which is sorted by name; nil if there is none.
