@@ -71,8 +71,8 @@ func failuresBefore(pod *corev1.Pod) int {
 func (p *pass) findFailures() {
 	for _, r := range []*revision.Revision{p.Update, p.Current} {
 		hash := revision.Short(r.Name)
-		if _, found := p.plan.Failures[hash]; found || r != p.Update && p.Spec.partition() == 0 && !p.refused(p.Update) {
-			continue // no Pod of it is to be created
+		if _, found := p.plan.Failures[hash]; found || r != p.Update && !p.createsOld() {
+			continue
 		}
 		last, evidence := p.lastFailure(hash)
 		if last.Count == 0 || p.overcome(hash, &last) {
@@ -83,15 +83,15 @@ func (p *pass) findFailures() {
 		}
 		p.plan.Failures[hash] = last
 		p.noteFailure(&last)
-		if at := last.until(); p.Now.Before(at) {
-			p.wakeAt(at)
-		}
 		if evidence != nil && !evidence.specified {
 			// The next Pod takes its claims over, and its name with them: it makes way in time.
 			evidence.evidence = p.byID[InstanceOf(p.Set, evidence.pod)] == nil || p.Now.Before(last.until())
 		}
 	}
 }
+
+// createsOld reports whether Pods of the current revision may be created.
+func (p *pass) createsOld() bool { return p.Spec.partition() > 0 || p.refused(p.Update) }
 
 // lastFailure is the last of a revision's Pods that came to nothing; evidence is nil if it is gone.
 func (p *pass) lastFailure(hash string) (last Failure, evidence *podState) {
@@ -139,6 +139,7 @@ func (p *pass) noteFailure(last *Failure) {
 		others = fmt.Sprintf(", after %d before it in a row", last.Count-1)
 	}
 	if at := last.until(); p.Now.Before(at) {
+		p.wakeAt(at)
 		next = fmt.Sprintf("the next one is created at %s, or at once if spec.template changes", at.UTC().Format(time.RFC3339))
 	}
 	p.problem(ProblemPodsFail, "Pod %s %s%s; %s", last.Pod, last.Fault(), others, next)

@@ -44,18 +44,23 @@ func readIdle(f *PodInfo) *Idle {
 		}
 		return &Idle{gate: GateScheduler, keys: []string{c.Reason}, since: f.created, Message: c.Message}
 	}
-	var keys []string
-	for _, gate := range f.pod.Spec.ReadinessGates {
-		own := gate.ConditionType == apps.ConditionInPlaceUpdateReady || gate.ConditionType == apps.ConditionPodReady
-		if !own && !podread.IsTrue(f.pod, gate.ConditionType) {
-			keys = append(keys, string(gate.ConditionType))
-		}
-	}
+	keys := unsetGates(f.pod)
 	if !f.able || len(keys) == 0 {
 		return nil
 	}
-	slices.Sort(keys)
 	return &Idle{gate: GateReadiness, keys: keys, since: podread.Since(f.pod, corev1.ContainersReady)}
+}
+
+// unsetGates are the Pod's readiness gates that others have not set, sorted.
+func unsetGates(pod *corev1.Pod) (keys []string) {
+	for _, gate := range pod.Spec.ReadinessGates {
+		own := gate.ConditionType == apps.ConditionInPlaceUpdateReady || gate.ConditionType == apps.ConditionPodReady
+		if !own && !podread.IsTrue(pod, gate.ConditionType) {
+			keys = append(keys, string(gate.ConditionType))
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // life is what of it makes another pass necessary.
