@@ -90,6 +90,10 @@ func (r *Reconciler) tryPatch(ctx context.Context, subresource string, pod *core
 	})
 }
 
+// mostTrials bounds what the memory of a set has of trials: whoever labels Pods decides how many classes there are. maxRefusal
+// bounds what it keeps of an answer, in bytes.
+const mostTrials, maxRefusal = 256, 2 << 10
+
 // unsupported reports whether a webhook that has side effects cannot be asked in a dry run.
 func unsupported(err error) bool {
 	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
@@ -150,7 +154,15 @@ func (m *memory) trialsAt(now time.Time) map[string]plan.Trial {
 func (m *memory) noteAccepted(class string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.makeRoom(class)
 	m.trials[class] = plan.Trial{Until: now.Add(trialStands)}
+}
+
+// makeRoom forgets all trials if there are too many: the next passes make those again that they need. The caller holds the lock.
+func (m *memory) makeRoom(class string) {
+	if _, known := m.trials[class]; !known && len(m.trials) >= mostTrials {
+		clear(m.trials)
+	}
 }
 
 func (m *memory) noteRefusal(class, pod string, err error, now time.Time) {
@@ -167,7 +179,8 @@ func (m *memory) noteRefusal(class, pod string, err error, now time.Time) {
 	if !refusesUpdate(err) {
 		refused = "nobody knows: " + refused
 	}
+	m.makeRoom(class)
 	m.trials[class] = plan.Trial{
-		Refused: refused, Impossible: impossible(err), Pod: pod, Since: last.Since, Wait: wait, Until: now.Add(wait),
+		Refused: refused[:min(len(refused), maxRefusal)], Impossible: impossible(err), Pod: pod, Since: last.Since, Wait: wait, Until: now.Add(wait),
 	}
 }

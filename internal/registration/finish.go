@@ -5,11 +5,10 @@ package registration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -25,12 +24,7 @@ func (p *pass) finishPods(ctx context.Context, decided plan.Plan) {
 	if len(finishes) == 0 {
 		return
 	}
-	changed, err := p.confirmReasons(ctx, finishes)
-	if err != nil {
-		p.errs = append(p.errs, err)
-		return
-	}
-	if changed {
+	if p.confirmReasons(ctx, finishes) {
 		finishes = p.decide().Finishes
 	}
 	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), p.options.Workers, len(finishes), func(i int) { p.finishPod(ctx, &finishes[i]) })
@@ -38,35 +32,25 @@ func (p *pass) finishPods(ctx context.Context, decided plan.Plan) {
 
 // confirmReasons reads from the API server the owners whose objects are reasons, and reports whether one
 // of them differs from what the caches showed.
-func (p *pass) confirmReasons(ctx context.Context, finishes []plan.Finish) (changed bool, err error) {
-	before := map[types.UID]plan.Owner{}
-	for _, f := range finishes {
-		if owner, ok := p.snapshot.Owners[f.Owner]; ok {
-			before[f.Owner] = owner
-			delete(p.snapshot.Owners, f.Owner)
+func (p *pass) confirmReasons(ctx context.Context, finishes []plan.Finish) (changed bool) {
+	before, owners := p.snapshot.Owners, ownersOfPods{pass: p, from: ownerSource{p.reader, true}, read: map[plan.OwnerRef]readOwner{}}
+	p.snapshot.Owners = maps.Clone(before)
+	for i := range finishes {
+		if ref := plan.OwnerOf(finishes[i].Pod); finishes[i].OfOwner && ref != nil {
+			delete(p.snapshot.Owners, *ref)
 		}
 	}
-	for _, f := range finishes {
-		if f.Owner == "" {
-			continue
-		}
-		node, err := read[corev1.Node](ctx, p.owners, "Node", types.NamespacedName{Name: f.Pod.Spec.NodeName})
-		if err != nil {
-			return false, err
-		}
-		if err := p.readOwnerOf(ctx, true, f.Pod, node); err != nil {
-			return false, err
+	for i := range finishes {
+		if finishes[i].OfOwner {
+			owners.add(ctx, finishes[i].Pod)
 		}
 	}
-	for uid, owner := range before {
-		changed = changed || !reflect.DeepEqual(owner, p.snapshot.Owners[uid])
-	}
-	return changed, nil
+	return !reflect.DeepEqual(before, p.snapshot.Owners)
 }
 
 // finishPod deletes a Pod as the pass has seen it.
 func (p *pass) finishPod(ctx context.Context, f *plan.Finish) {
-	err := finishing.Delete(ctx, p.client, f.Pod, f.Request)
+	err := finishing.Delete(ctx, p.client, f.Pod, f.Request, f.PastBudget)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

@@ -18,17 +18,40 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
+
+// ownerSource is where owners are read: live, or from the caches, whose objects are small.
+type ownerSource struct {
+	client.Reader
+	live bool
+}
+
+// revisions has each ControllerRevision of a namespace looked at, and keeps none: live ones may be large, and come in pages.
+func (s ownerSource) revisions(ctx context.Context, namespace string, look func(*appsv1.ControllerRevision) (*appsv1.ControllerRevision, bool)) error {
+	const what = "ControllerRevisions"
+	if s.live {
+		_, err := kube.ListKept(ctx, s.Reader, what, &appsv1.ControllerRevisionList{}, look, client.InNamespace(namespace))
+		return err
+	}
+	all, err := kube.List[*appsv1.ControllerRevision](ctx, s.Reader, what, &appsv1.ControllerRevisionList{}, client.InNamespace(namespace))
+	for _, revision := range all {
+		look(revision)
+	}
+	return err
+}
 
 // An ownerKind reads what an owner of that kind wants of its Pods.
 type ownerKind struct {
 	empty func() client.Object
-	wants func(ctx context.Context, from client.Reader, object client.Object) (plan.Owner, error)
+	wants func(ctx context.Context, from ownerSource, object client.Object) (plan.Owner, error)
 }
 
 // ownerKinds are the kinds whose objects say what they want.
@@ -50,7 +73,7 @@ const kindOfDaemonSet = "DaemonSet"
 func kindOf[T any, P object[T]](wants func(P) plan.Owner) ownerKind {
 	return ownerKind{
 		empty: func() client.Object { return P(new(T)) },
-		wants: func(_ context.Context, _ client.Reader, object client.Object) (plan.Owner, error) {
+		wants: func(_ context.Context, _ ownerSource, object client.Object) (plan.Owner, error) {
 			return wants(object.(P)), nil
 		},
 	}
@@ -97,29 +120,29 @@ func wantsOfCloneSet(set *appsv1alpha1.CloneSet) plan.Owner {
 }
 
 // wantsOfDaemonSet finds the newest revision of the set.
-func wantsOfDaemonSet(ctx context.Context, from client.Reader, object client.Object) (plan.Owner, error) {
-	owner := plan.Owner{}
-	revisions, err := kube.List[*appsv1.ControllerRevision](ctx, from, "ControllerRevisions", &appsv1.ControllerRevisionList{}, client.InNamespace(object.GetNamespace()))
-	if err != nil {
-		return owner, err
-	}
-	newest := int64(-1)
-	for _, revision := range revisions {
+func wantsOfDaemonSet(ctx context.Context, from ownerSource, object client.Object) (plan.Owner, error) {
+	owner, newest := plan.Owner{}, int64(-1)
+	look := func(revision *appsv1.ControllerRevision) (*appsv1.ControllerRevision, bool) {
 		if metav1.IsControlledBy(revision, object) && revision.Revision > newest {
 			newest, owner.Revision = revision.Revision, revision.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]
 		}
+		return nil, false // their content may be large
 	}
+	err := from.revisions(ctx, object.GetNamespace(), look)
 	if set := object.(*appsv1.DaemonSet); set.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType || set.Status.ObservedGeneration < set.Generation {
 		owner.Revision = ""
 	}
-	return owner, nil
+	return owner, err
 }
 
 // readOwners reads the owners and nodes of the Pods that carry requests for their deletion.
 func (p *pass) readOwners(ctx context.Context) error {
-	p.snapshot.Owners, p.snapshot.Nodes = map[types.UID]plan.Owner{}, map[string]plan.Node{}
+	began := p.clock.Now()
+	defer func() { p.spent += p.clock.Now().Sub(began) }()
+	p.snapshot.Owners, p.snapshot.Nodes = map[plan.OwnerRef]plan.Owner{}, map[string]plan.Node{}
+	owners := ownersOfPods{pass: p, from: ownerSource{p.owners, false}, read: map[plan.OwnerRef]readOwner{}}
 	for _, pod := range p.snapshot.Pods {
-		if _, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]; !asked {
+		if _, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]; !asked || pod.DeletionTimestamp != nil {
 			continue
 		}
 		node, err := read[corev1.Node](ctx, p.owners, "Node", types.NamespacedName{Name: pod.Spec.NodeName})
@@ -127,9 +150,7 @@ func (p *pass) readOwners(ctx context.Context) error {
 			return err
 		}
 		p.snapshot.Nodes[pod.Spec.NodeName] = nodeOf(node)
-		if err := p.readOwnerOf(ctx, false, pod, node); err != nil {
-			return err
-		}
+		owners.add(ctx, pod)
 	}
 	return nil
 }
@@ -143,61 +164,83 @@ func nodeOf(node *corev1.Node) plan.Node {
 	return plan.Node{Evicts: evicts, Cordoned: node.Spec.Unschedulable}
 }
 
-// readOwnerOf puts what the Pod's owner wants into the snapshot, from the caches or as it is live.
-func (p *pass) readOwnerOf(ctx context.Context, live bool, pod *corev1.Pod, node *corev1.Node) error {
-	ref := metav1.GetControllerOfNoCopy(pod)
+// readOwner is an owner that was read: its object is nil if it is gone, or of a kind that says nothing.
+type readOwner struct {
+	wants  plan.Owner
+	object client.Object
+}
+
+// ownersOfPods reads each owner that Pods name once.
+type ownersOfPods struct {
+	*pass
+	from ownerSource
+	read map[plan.OwnerRef]readOwner
+}
+
+// add puts what the Pod's owner wants into the snapshot. One that cannot be read is unknown in this pass, and another
+// pass follows: whoever names it must hold up no other Pod.
+func (o *ownersOfPods) add(ctx context.Context, pod *corev1.Pod) {
+	ref := plan.OwnerOf(pod)
 	if ref == nil {
-		return nil
+		return
 	}
-	owner, known := p.snapshot.Owners[ref.UID]
-	if known && ref.Kind != kindOfDaemonSet { // which looks at each node
-		return nil
-	}
-	from := p.owners
-	switch {
-	case live:
-		from = p.reader
-	case ref.Kind == appsv1alpha1.KindCloneSet.Kind:
-		from = p.client // which has them for other reasons
-	}
-	read, object, err := wantsOf(ctx, from, pod.Namespace, ref)
-	if err != nil {
-		return fmt.Errorf("read %s %s, which owns Pod %s: %w", ref.Kind, ref.Name, pod.Name, err)
-	}
+	one, known := o.read[*ref]
 	if !known {
-		owner = read
+		from := o.from
+		if !from.live && ref.Kind == appsv1alpha1.KindCloneSet.Kind {
+			from.Reader = o.client // which has them for other reasons
+		}
+		var err error
+		if one, err = wantsOf(ctx, from, pod.Namespace, ref); err != nil {
+			log.FromContext(ctx).Error(err, "Cannot read the owner of a Pod", keyPod, pod.Name, "owner", ref.Kind+"/"+ref.Name)
+			one.wants = plan.Owner{Unknown: true}
+			o.again(refusedRetry)
+		}
+		o.read[*ref], o.snapshot.Owners[*ref] = one, one.wants
 	}
-	if set, ok := object.(*appsv1.DaemonSet); ok && node != nil && !fits(set, node) {
-		owner.Unfit = with(owner.Unfit, node.Name)
+	if set, ok := one.object.(*appsv1.DaemonSet); ok {
+		o.judgeNode(ctx, *ref, set, pod.Spec.NodeName)
 	}
-	p.snapshot.Owners[ref.UID] = owner
-	return nil
 }
 
-// with is a copy of the set that has one more.
-func with(set map[string]bool, one string) map[string]bool {
-	more := map[string]bool{one: true}
-	maps.Copy(more, set)
-	return more
+// judgeNode notes whether a DaemonSet is to have no Pod on a node.
+func (o *ownersOfPods) judgeNode(ctx context.Context, ref plan.OwnerRef, set *appsv1.DaemonSet, name string) {
+	node, err := read[corev1.Node](ctx, o.owners, "Node", types.NamespacedName{Name: name})
+	if err != nil || node == nil || fits(set, node) {
+		return
+	}
+	owner := o.snapshot.Owners[ref]
+	unfit := map[string]bool{name: true}
+	maps.Copy(unfit, owner.Unfit)
+	owner.Unfit = unfit
+	o.snapshot.Owners[ref] = owner
 }
 
-// wantsOf reads an owner, and what it wants; the object is nil if it is gone, or of a kind that says nothing.
-func wantsOf(ctx context.Context, from client.Reader, namespace string, ref *metav1.OwnerReference) (plan.Owner, client.Object, error) {
+// wantsOf reads an owner, and what it wants. A name that no object can have is that of none.
+func wantsOf(ctx context.Context, from ownerSource, namespace string, ref *plan.OwnerRef) (one readOwner, err error) {
 	kind, readable := ownerKinds[schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)]
 	if !readable {
-		return plan.Owner{Unknown: true}, nil, nil
+		return readOwner{wants: plan.Owner{Unknown: true}}, nil
+	}
+	gone := readOwner{wants: plan.Owner{Gone: true}}
+	if !plan.IsName(ref.Name) {
+		return gone, nil
 	}
 	object := kind.empty()
-	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, object)
+	err = from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, object)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && object.GetUID() != ref.UID:
-		return plan.Owner{Gone: true}, nil, nil
+		return gone, nil
 	case err != nil:
-		return plan.Owner{}, nil, err
+		return one, fmt.Errorf("read %s %s: %w", ref.Kind, ref.Name, err)
 	}
-	owner, err := kind.wants(ctx, from, object)
-	owner.Gone = takesPods(object)
-	return owner, object, err
+	if set, ok := object.(*appsv1.DaemonSet); ok {
+		keepSmall(&set.Spec.Template.Spec)
+	}
+	one.object = object
+	one.wants, err = kind.wants(ctx, from, object)
+	one.wants.Gone = takesPods(object)
+	return one, err
 }
 
 // takesPods reports whether an object is being deleted, and its Pods with it.
@@ -227,12 +270,15 @@ func onlyWants(object any) (any, error) {
 		o.Spec, o.Status = corev1.ReplicationControllerSpec{Replicas: o.Spec.Replicas}, corev1.ReplicationControllerStatus{}
 	case *batchv1.Job:
 		o.Spec = batchv1.JobSpec{Suspend: o.Spec.Suspend, Parallelism: o.Spec.Parallelism}
-		o.Status = batchv1.JobStatus{Conditions: o.Status.Conditions}
+		o.Status = batchv1.JobStatus{Conditions: list.Map(o.Status.Conditions, func(c batchv1.JobCondition) batchv1.JobCondition {
+			return batchv1.JobCondition{Type: c.Type, Status: c.Status}
+		})}
 	case *appsv1.StatefulSet:
 		o.Spec = appsv1.StatefulSetSpec{Replicas: o.Spec.Replicas, Ordinals: o.Spec.Ordinals, UpdateStrategy: o.Spec.UpdateStrategy}
 		o.Status = appsv1.StatefulSetStatus{ObservedGeneration: o.Status.ObservedGeneration, UpdateRevision: o.Status.UpdateRevision}
 	case *appsv1.DaemonSet:
 		pod := o.Spec.Template.Spec
+		keepSmall(&pod)
 		template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: pod.NodeSelector, Affinity: pod.Affinity}}
 		o.Spec = appsv1.DaemonSetSpec{Template: template, UpdateStrategy: o.Spec.UpdateStrategy}
 		o.Status = appsv1.DaemonSetStatus{ObservedGeneration: o.Status.ObservedGeneration}
@@ -245,10 +291,37 @@ func onlyWants(object any) (any, error) {
 	return full, nil
 }
 
+// mostOfNodes bounds what the cache keeps of how a DaemonSet chooses its nodes, in bytes.
+const mostOfNodes = 8 << 10
+
+// keepSmall drops how a template chooses its nodes if that is long: then all nodes count as chosen.
+func keepSmall(spec *corev1.PodSpec) {
+	size := 0
+	for key, value := range spec.NodeSelector {
+		size += len(key) + len(value)
+	}
+	if spec.Affinity != nil {
+		size += len(encode.JSON(spec.Affinity))
+	}
+	if size > mostOfNodes {
+		spec.NodeSelector, spec.Affinity = nil, nil
+	}
+}
+
 // strip leaves of an object's metadata what passes read.
 func strip(o client.Object) {
 	o.SetManagedFields(nil)
 	o.SetAnnotations(nil)
+	controller := metav1.GetControllerOf(o)
+	if _, isRevision := o.(*appsv1.ControllerRevision); isRevision && controller != nil {
+		o.SetOwnerReferences([]metav1.OwnerReference{*controller})
+	} else {
+		o.SetOwnerReferences(nil)
+	}
+	orphans := slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents)
+	if o.SetFinalizers(nil); orphans {
+		o.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
+	}
 	labels := o.GetLabels()
 	if _, isNode := o.(*corev1.Node); !isNode {
 		hash, has := labels[appsv1.DefaultDaemonSetUniqueLabelKey]

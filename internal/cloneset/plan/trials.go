@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -145,6 +146,9 @@ var errImpossible = errors.New("the API server refuses the change in place")
 // update hardly ever exceeds.
 const maxAnnotations, recordRoom = 256 << 10, 32 << 10
 
+// longestClass is how long the name of a class may be, in bytes.
+const longestClass = 512
+
 // classOf names what decides whether the API server takes an update in place of a Pod: Pods of one class
 // need only one trial. That is the way from one revision to the other, the Pod's QoS class, what it has of the
 // resources that change, the labels that admission may select Pods by, and the size of its annotations where that
@@ -169,6 +173,9 @@ func (p *pass) classOf(v *podState, change *inplace.Change) string {
 		if !p.passing(key) {
 			b.WriteString(" " + key + "=" + v.labels[key])
 		}
+	}
+	if b.Len() > longestClass { // whoever labels Pods decides how long it is
+		return fmt.Sprintf("%x", sha256.Sum256([]byte(b.String())))
 	}
 	return b.String()
 }

@@ -22,20 +22,24 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 
 // Delete deletes the Pod as it was seen, or evicts it if that was the request: one that has changed since, as when the
-// request was taken back, is a conflict. A PodDisruptionBudget that refuses has allowed the eviction before, while the Pod
-// was in service, and the Pod has left service for it: then it is deleted. The API server's errors are returned.
-func Delete(ctx context.Context, c client.Client, pod *corev1.Pod, request *usherv1alpha1.DeletionRequest) error {
+// request was taken back, is a conflict. pastBudget deletes it if a PodDisruptionBudget refuses the eviction. A request for
+// no grace period has the Pod's own: the guard lets those pass, and asks for no drain. The API server's errors are returned.
+func Delete(ctx context.Context, c client.Client, pod *corev1.Pod, request *usherv1alpha1.DeletionRequest, pastBudget bool) error {
+	grace := request.GracePeriodSeconds
+	if grace != nil && *grace < 1 {
+		grace = nil
+	}
 	preconditions := &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}
 	if request.Eviction {
 		err := c.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-			DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: request.GracePeriodSeconds, Preconditions: preconditions},
+			DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: grace, Preconditions: preconditions},
 		})
-		if !ofBudget(err) {
+		if !pastBudget || !ofBudget(err) {
 			return err
 		}
 	}
-	return c.Delete(ctx, pod.DeepCopy(), &client.DeleteOptions{GracePeriodSeconds: request.GracePeriodSeconds, Preconditions: preconditions})
+	return c.Delete(ctx, pod.DeepCopy(), &client.DeleteOptions{GracePeriodSeconds: grace, Preconditions: preconditions})
 }
 
 // ofBudget reports whether a PodDisruptionBudget has refused an eviction.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -95,7 +96,7 @@ func (ix *index) surplus(asked []*pod) map[*pod]bool {
 		return cmp.Or(boolCompare(a.hasFinalizer(), b.hasFinalizer()), a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range asked {
-		owner := ix.Owners[p.owner]
+		owner, _ := ix.ownerOf(p)
 		if owner.Replicas != nil && !owner.Ordinals && isAlive(p.Pod) && alive[p.owner] > int(*owner.Replicas) {
 			alive[p.owner]--
 			left[p] = true
@@ -113,8 +114,7 @@ func isAlive(pod *corev1.Pod) bool {
 
 // causeOf finds why the Pod is to go.
 func (ix *index) causeOf(p *pod, surplus map[*pod]bool) cause {
-	owner, known := ix.Owners[p.owner]
-	known = known && !owner.Unknown
+	owner, known := ix.ownerOf(p)
 	switch {
 	case p.request.Controller && !isAlive(p.Pod):
 		return cause{lasts: true, finishes: !owner.Acts, text: "it has ended"}
@@ -198,8 +198,35 @@ type Finish struct {
 	// Request is the Pod's, Because says why it holds.
 	Request *usherv1alpha1.DeletionRequest
 	Because string
-	// Owner is the UID of the owner whose object is the reason; empty if none is.
-	Owner types.UID
+	// OfOwner means that the owner's object is the reason.
+	OfOwner bool
+	// PastBudget means that nothing but Usher's readiness gate makes the Pod unready, for its eviction: a budget
+	// that refuses now has allowed it before.
+	PastBudget bool
+}
+
+// OwnerRef is which owner a Pod names. A Pod may name an owner that is not its own, so it says nothing of others with
+// that UID.
+type OwnerRef struct {
+	APIVersion, Kind, Name string
+	UID                    types.UID
+}
+
+// OwnerOf is the controller that a Pod names; nil without one.
+func OwnerOf(pod *corev1.Pod) *OwnerRef {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil {
+		return nil
+	}
+	return &OwnerRef{ref.APIVersion, ref.Kind, ref.Name, ref.UID}
+}
+
+// ownerOf is what the Pod's owner wants, if that is known.
+func (ix *index) ownerOf(p *pod) (owner Owner, known bool) {
+	if ref := OwnerOf(p.Pod); ref != nil {
+		owner, known = ix.Owners[*ref]
+	}
+	return owner, known && !owner.Unknown
 }
 
 // finish returns the Pod if it has drained and its reason holds; nil otherwise.
@@ -207,9 +234,5 @@ func (ix *index) finish(p *pod) *Finish {
 	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.hasFinalizer() || p.DeletionTimestamp != nil {
 		return nil
 	}
-	f := &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text}
-	if p.cause.live {
-		f.Owner = p.owner
-	}
-	return f
+	return &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text, OfOwner: p.cause.live, PastBudget: p.gate && p.unready == ""}
 }

@@ -50,7 +50,7 @@ func newFixture() *fixture {
 		Now: epoch, Cluster: here, Namespace: namespace,
 		Registries: map[string]RegistryState{}, Known: map[string]bool{}, Listings: map[Target]Listing{},
 		Due: map[Target]bool{}, Sweep: map[Target]bool{}, Suspects: map[Target]map[string]bool{},
-		Owners: map[types.UID]Owner{}, Nodes: map[string]Node{}, Finish: true,
+		Owners: map[OwnerRef]Owner{}, Nodes: map[string]Node{}, Finish: true,
 	}}
 	f.registry("discovery")
 	f.registration("nginx", "discovery")

@@ -493,7 +493,7 @@ var circumstances = map[string]func(f *fixture, value string){
 	// Owner is "NAME ReplicaSet 3", as ownerOf reads it; Node is "NAME evicts" or "NAME cordoned".
 	"Owner": func(f *fixture, value string) {
 		name, what, _ := strings.Cut(value, " ")
-		f.Owners[types.UID("uid-"+name)] = ownerOf(what)
+		f.Owners[OwnerRef{"", "any", name, types.UID("uid-" + name)}] = ownerOf(what)
 	},
 	"Node": func(f *fixture, value string) {
 		name, what, _ := strings.Cut(value, " ")

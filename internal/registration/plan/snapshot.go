@@ -85,9 +85,9 @@ type Snapshot struct {
 	CloneSets []*appsv1alpha1.CloneSet
 	// Budgets are the PodDisruptionBudgets of the namespace, sorted by name.
 	Budgets []*policyv1.PodDisruptionBudget
-	// Owners are the controllers of the Pods that carry requests for their deletion, by UID, and
+	// Owners are the controllers that the Pods with requests for their deletion name, and
 	// Nodes are these Pods' nodes, by name. Ending means that the namespace is being deleted.
-	Owners map[types.UID]Owner
+	Owners map[OwnerRef]Owner
 	Nodes  map[string]Node
 	Ending bool
 	// Finish means that Usher deletes Pods that have drained for a reason that holds.
