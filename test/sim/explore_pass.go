@@ -118,6 +118,17 @@ func (r *passRun) taken() map[int]bool {
 	return out
 }
 
+// remember notes an answer, and the state of all that follows it.
+func (r *passRun) remember(answer *result) {
+	r.results = append(slices.Clip(r.results), answer)
+	pass := *r.start.pass
+	pass.results = r.results
+	r.chain = append(r.chain, r.x.now(&pass))
+	if len(r.chain) == 1 {
+		r.first = len(r.x.sim.World.story.lines)
+	}
+}
+
 // send answers a request as before, or sends it now. A dry run does not matter where nothing is refused.
 func (r *passRun) send(request *model.Request, do func() error) error {
 	x := r.x
@@ -155,13 +166,7 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	} else if err == nil && !request.DryRun {
 		x.sim.World.say(actorUsher, "reads %s %s from the server", request.Kind, request.At.Name)
 	}
-	r.results = append(slices.Clip(r.results), answer)
-	pass := *r.start.pass
-	pass.results = r.results
-	r.chain = append(r.chain, x.now(&pass))
-	if len(r.chain) == 1 {
-		r.first = len(x.sim.World.story.lines)
-	}
+	r.remember(answer)
 	return err
 }
 

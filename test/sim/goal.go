@@ -129,7 +129,7 @@ func (s *Simulation) missing() string {
 		return fmt.Sprintf("there are %d Pods of %d", len(live), replicas(set))
 	}
 	old := live.count(func(pod *corev1.Pod) bool { return !of(pod, update) })
-	if stands := s.stands(set); !stands && set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused && old > partitionOf(set) {
+	if s.updates(set) && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
@@ -138,6 +138,11 @@ func (s *Simulation) missing() string {
 		}
 	}
 	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
+}
+
+// updates reports whether the set is to update its Pods by itself.
+func (s *Simulation) updates(set *apps.CloneSet) bool {
+	return !s.stands(set) && set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused
 }
 
 // missingOf describes what keeps a Pod from its final state.
