@@ -118,6 +118,11 @@ func (r *passRun) taken() map[int]bool {
 	return out
 }
 
+// ignores reports whether a request is a dry run where nothing is refused.
+func (r *passRun) ignores(request *model.Request) bool {
+	return request.DryRun && (!r.x.model.refuses() || request.Verb != model.VerbPatch)
+}
+
 // remember notes an answer, and the state of all that follows it.
 func (r *passRun) remember(answer *result) {
 	r.results = append(slices.Clip(r.results), answer)
@@ -135,7 +140,7 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	if request.Cached {
 		return r.process.send(request, do)
 	}
-	if request.DryRun && (!x.model.refuses() || request.Verb != model.VerbPatch) {
+	if r.ignores(request) {
 		return nil
 	}
 	r.requests++
@@ -160,10 +165,11 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	}
 	gone := slices.Collect(maps.Keys(r.process.known.absent))
 	answer.absent = slices.DeleteFunc(gone, func(uid types.UID) bool { return absent[uid] })
-	if len(x.commits) > commits {
+	switch {
+	case len(x.commits) > commits:
 		c := x.commits[commits]
 		answer.written, answer.gone = c.Object(), c.New == nil
-	} else if err == nil && !request.DryRun {
+	case err == nil && !request.DryRun:
 		x.sim.World.say(actorUsher, "reads %s %s from the server", request.Kind, request.At.Name)
 	}
 	r.remember(answer)
