@@ -46,14 +46,14 @@ func (p *pass) recreate(v *podState, err error) {
 
 // unknownRevision says, for people, why a Pod is recreated whose revision nobody knows: somebody has changed its labels.
 // It is "" of other Pods.
-func (v *podState) unknownRevision(err error) string {
+func (p *podState) unknownRevision(err error) string {
 	switch {
 	case !errors.Is(err, errGone):
 		return ""
-	case v.revision == "":
+	case p.revision == "":
 		return fmt.Sprintf("its labels %s and %s are gone, so nobody knows its revision", apps.LabelRevision, apps.LabelTemplateHash)
 	}
-	return fmt.Sprintf("its labels say revision %s, which does not exist", v.revision)
+	return fmt.Sprintf("its labels say revision %s, which does not exist", p.revision)
 }
 
 // takeDown pays for the update of a Pod. An update is at least two writes, and so costs two
