@@ -261,14 +261,12 @@ func stays(pod *corev1.Pod) bool {
 // drain takes one Pod away, and returns when it is gone.
 func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error {
 	d := &draining{session: s, pod: pod, evict: evict, began: time.Now(), by: s.whoAmI(ctx), told: map[string]bool{}}
-	changes, err := d.changes(ctx)
-	if err != nil {
-		return failed(err, "watch pod/%s", pod.Name)
+	if err := d.follow(ctx); err != nil {
+		return err
 	}
-	defer func() { changes.Stop() }()
+	defer func() { d.changes.Stop() }()
 	clock := time.NewTicker(askAgain)
 	defer clock.Stop()
-	events := changes.ResultChan()
 	for {
 		gone, err := d.step(ctx, pod)
 		switch {
@@ -280,35 +278,45 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 		case err != nil:
 			return failed(err, "drain pod/%s", d.pod.Name)
 		}
-		pod = nil // step reads it unless the watch brings it
-		select {
-		case <-ctx.Done():
-			return d.gaveUp()
-		case e, open := <-events:
-			if !open {
-				events = nil // the clock begins another watch: one that ends at once is not begun without a pause
-			}
-			// No version of the Pod is missed; it is nil if the watch has failed.
-			if e.Type != watch.Deleted {
-				pod, _ = e.Object.(*corev1.Pod)
-			}
-		case <-clock.C:
-			if events == nil {
-				again, err := d.changes(ctx)
-				if err != nil {
-					return failed(err, "watch pod/%s", d.pod.Name)
-				}
-				changes.Stop()
-				changes, events = again, again.ResultChan()
-			}
-			d.why(ctx)
+		if pod, err = d.next(ctx, clock.C); err != nil {
+			return err
 		}
 	}
 }
 
-// changes watches the Pod; the first event is the Pod as it is.
-func (d *draining) changes(ctx context.Context) (watch.Interface, error) {
-	return d.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(d.pod.Namespace), client.MatchingFields{"metadata.name": d.pod.Name})
+// next waits for a change of the Pod, and returns the Pod if the watch has brought it: no version is missed. Now and then
+// it says what the Pod waits for.
+func (d *draining) next(ctx context.Context, clock <-chan time.Time) (pod *corev1.Pod, err error) {
+	select {
+	case <-ctx.Done():
+		return nil, d.gaveUp()
+	case e, open := <-d.events:
+		if !open {
+			d.events = nil // the clock begins another watch: one that ends at once is not begun without a pause
+		}
+		if e.Type != watch.Deleted {
+			pod, _ = e.Object.(*corev1.Pod)
+		}
+	case <-clock:
+		if d.events == nil {
+			err = d.follow(ctx)
+		}
+		d.why(ctx)
+	}
+	return pod, err
+}
+
+// follow watches the Pod; the first event is the Pod as it is.
+func (d *draining) follow(ctx context.Context) error {
+	changes, err := d.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(d.pod.Namespace), client.MatchingFields{"metadata.name": d.pod.Name})
+	if err != nil {
+		return failed(err, "watch pod/%s", d.pod.Name)
+	}
+	if d.changes != nil {
+		d.changes.Stop()
+	}
+	d.changes, d.events = changes, changes.ResultChan()
+	return nil
 }
 
 // gaveUp is the error of a drain whose time is over, or that somebody has stopped.
@@ -339,6 +347,9 @@ type draining struct {
 	// asked is when it was last asked to go.
 	asked time.Time
 	told  map[string]bool
+	// changes watches the Pod, and events are what it brings; nil once it has ended.
+	changes watch.Interface
+	events  <-chan watch.Event
 }
 
 func (d *draining) tell(format string, args ...any) {

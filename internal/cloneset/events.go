@@ -58,26 +58,31 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	if len(blocked) == 0 || blocked[0].Trial != nil || blocked[0].Since.IsZero() || !longWaitAt(blocked, now).IsZero() {
 		return
 	}
-	first, record := &blocked[0], r.normal
-	wait := first.String()
-	if stuck := first.Stuck; stuck != nil {
-		// Leave out the reason: a kubelet may alternate between reasons.
-		wait, record = fmt.Sprint(first.Pod, stuck.Container, stuck.Image, first.Since), r.warn
-	} else if image := first.Image; image != nil {
-		if wait = fmt.Sprint(first.Pod, *image, first.Since); image.Fails() {
-			record = r.warn
-		}
-	} else if first.Failed != nil {
+	record := r.normal
+	wait, trouble := identityOf(&blocked[0])
+	if trouble {
 		record = r.warn
-	} else if first.Idle != nil {
-		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the scheduler's message changes with time
-	} else if first.Deferral != nil {
-		wait = fmt.Sprint(first.Pod, first.Gate, first.Since) // the API server's message changes with time
 	}
 	if last := &r.memory(keyOf(set)).reported; *last != wait {
 		*last = wait
 		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(blocked).Message)
 	}
+}
+
+// identityOf is what distinguishes one wait from another, without words that change with time, and whether the wait does
+// not end by itself.
+func identityOf(b *plan.Blocked) (identity string, trouble bool) {
+	switch {
+	case b.Stuck != nil: // a kubelet may alternate between reasons
+		return fmt.Sprint(b.Pod, b.Stuck.Container, b.Stuck.Image, b.Since), true
+	case b.Image != nil:
+		return fmt.Sprint(b.Pod, *b.Image, b.Since), b.Image.Fails()
+	case b.Failed != nil:
+		return b.String(), true
+	case b.Idle != nil, b.Deferral != nil: // the messages of the scheduler and of the API server
+		return fmt.Sprint(b.Pod, b.Gate, b.Since), false
+	}
+	return b.String(), false
 }
 
 // longWait is how long a Pod waits before an event reports it. The condition reports it

@@ -135,14 +135,20 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	}
 	switch {
 	case r.After != nil:
-		d = Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", pod.Name, r.After.Name)}
-		if r.drained() {
-			d = Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s, which is out of them, is replaced", pod.Name, r.After.Name), Evict: r.After}
-		}
+		d = r.afterAnother()
 	case !r.asked(stored, named, controller):
 		d.Patch = r.patch(stored, named, controller)
 	}
 	return d
+}
+
+// afterAnother is the answer while it is another Pod's turn. One that has drained is evicted.
+func (r Request) afterAnother() Decision {
+	if r.drained() {
+		return Decision{Evict: r.After, Message: fmt.Sprintf(
+			"Pod %s leaves its registries when Pod %s, which is out of them, is replaced", r.Pod.Name, r.After.Name)}
+	}
+	return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", r.Pod.Name, r.After.Name)}
 }
 
 // held reports whether the Pod may be in a registry, and is not on its way out already.

@@ -185,9 +185,13 @@ func (s State) imageRuns(pod *corev1.Pod, status *corev1.ContainerStatus, last C
 		// the last one is in the record.
 		return s.settled(pod, status, last)
 	}
-	// The image is the previous one. Either two names mean one image: then the container
-	// has been restarted since. Or the update reverted another one before the kubelet
-	// acted on it: then the container just keeps running.
+	return s.previousRuns(pod, status, last, rightName)
+}
+
+// previousRuns is imageRuns of a container whose image is the previous one. Either two names mean one
+// image: then the container has been restarted since. Or the update reverted another one before the
+// kubelet acted on it: then the container just keeps running.
+func (s State) previousRuns(pod *corev1.Pod, status *corev1.ContainerStatus, last ContainerStatus, rightName bool) (bool, time.Time) {
 	if last.ContainerID == "" || status.ContainerID != last.ContainerID {
 		switch restarted := last.ContainerID != "" && last.Superseded == "" && tracked(pod); {
 		case rightName:

@@ -238,11 +238,7 @@ func (p *pass) newImages() *images {
 	}
 	for _, pod := range p.Pulls.Pods {
 		w.pods[PulledBy(pod)] = pod
-		state, _, _ := PullOf(pod)
-		_, from := w.hindered(pod)
-		if (state == Pulling || state == PullFails) && p.Now.Before(w.late(pod)) && (from.IsZero() || p.Now.Before(from)) {
-			w.free--
-		}
+		w.free -= one(w.pulls(pod))
 	}
 	ready := 0
 	for _, v := range p.pods {
@@ -255,6 +251,13 @@ func (p *pass) newImages() *images {
 		w.ahead = p.Spec.Pull.Ready
 	}
 	return w
+}
+
+// pulls reports whether a pull Pod is at work, or may be.
+func (w *images) pulls(pod *corev1.Pod) bool {
+	state, _, _ := PullOf(pod)
+	_, from := w.hindered(pod)
+	return (state == Pulling || state == PullFails) && w.Now.Before(w.late(pod)) && (from.IsZero() || w.Now.Before(from))
 }
 
 // late is when a pull Pod no longer counts: a silent node must not keep the others waiting.
@@ -290,12 +293,7 @@ func (w *images) await(v *podState, on ImageOnNode, policy corev1.PullPolicy) bo
 		return false
 	}
 	if pod == nil {
-		refused := w.Now.Before(w.Pulls.RefusedUntil)
-		if pulling := slices.ContainsFunc(w.plan.Pulls, func(p Pull) bool { return p.ImageOnNode == on }); !pulling && !refused && w.free > 0 && w.ahead > 0 {
-			w.free--
-			w.plan.Pulls = append(w.plan.Pulls, Pull{on, policy, w.Spec.Pull.Timeout})
-		}
-		return !refused
+		return w.pull(on, policy)
 	}
 	state, reason, message := PullOf(pod)
 	if state == Pulled || state == PullRejected {
@@ -314,6 +312,17 @@ func (w *images) await(v *podState, on ImageOnNode, policy corev1.PullPolicy) bo
 		Image: &ImageWait{ImageOnNode: on, Reason: reason, Message: message},
 	})
 	return true
+}
+
+// pull has a node pull an image, if more may be pulled now, and reports whether the Pod waits for that.
+func (w *images) pull(on ImageOnNode, policy corev1.PullPolicy) bool {
+	refused := w.Now.Before(w.Pulls.RefusedUntil)
+	pulling := slices.ContainsFunc(w.plan.Pulls, func(p Pull) bool { return p.ImageOnNode == on })
+	if !pulling && !refused && w.free > 0 && w.ahead > 0 {
+		w.free--
+		w.plan.Pulls = append(w.plan.Pulls, Pull{on, policy, w.Spec.Pull.Timeout})
+	}
+	return !refused
 }
 
 // giveUp goes on without an image on a node.

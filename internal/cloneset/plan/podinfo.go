@@ -248,15 +248,19 @@ func (s *Snapshot) read(v *podState, info *PodInfo) {
 		v.wakeAt = at
 	}
 	if v.inUpdate() {
-		// Without a readable record only the Pod's status decides.
-		done, at := inplace.RunsSpec(pod), time.Time{}
-		if v.record != nil {
-			done, at = v.record.Done(pod, s.Now)
-		}
-		v.restarting = !done || v.pending
-		if !done && !at.IsZero() {
-			v.wakeAt = at
-		}
+		s.readUpdate(v, pod)
+	}
+}
+
+// readUpdate reads how far the Pod's update is. Without a readable record only the Pod's status decides.
+func (s *Snapshot) readUpdate(v *podState, pod *corev1.Pod) {
+	done, at := inplace.RunsSpec(pod), time.Time{}
+	if v.record != nil {
+		done, at = v.record.Done(pod, s.Now)
+	}
+	v.restarting = !done || v.pending
+	if !done && !at.IsZero() {
+		v.wakeAt = at
 	}
 }
 

@@ -182,16 +182,23 @@ func (p *pass) advance(v *podState, conditions []Condition) bool {
 	if v.more() && p.giveUp(v, conditions) {
 		return true
 	}
-	if len(v.record.Resizes(v.pod)) > 0 {
-		p.continueUpdate(v, ReasonResize, conditions)
-		return true
-	}
-	if len(v.record.Waits(v.pod, p.Now)) == 0 && len(v.record.Pending(v.pod)) > 0 {
-		p.continueUpdate(v, ReasonNextContainers, conditions)
+	if reason := p.nextStep(v); reason != "" {
+		p.continueUpdate(v, reason, conditions)
 		return true
 	}
 	p.noteResize(v)
 	return false
+}
+
+// nextStep is why the Pod's update can be continued; empty if it has to wait, or has no more to write.
+func (p *pass) nextStep(v *podState) string {
+	switch {
+	case len(v.record.Resizes(v.pod)) > 0:
+		return ReasonResize
+	case len(v.record.Waits(v.pod, p.Now)) == 0 && len(v.record.Pending(v.pod)) > 0:
+		return ReasonNextContainers
+	}
+	return ""
 }
 
 // continueUpdate writes the next step. If someone has changed the Pod's state or condition since,

@@ -93,16 +93,22 @@ func protect(p *pod) PodPatch {
 	return patch
 }
 
+// prepare is what is written to a Pod before anything is registered for it.
+func prepare(p *pod) PodPatch {
+	patch := PodPatch{Pod: p.Pod}
+	if p.wanted() && !p.protected() {
+		patch = protect(p)
+	}
+	if Unguarded(p.Pod) {
+		patch.setLabel(usherv1alpha1.LabelGuarded, new("true"))
+	}
+	return patch
+}
+
 // planPod decides on one Pod, and reports whether nothing is to be done and nothing to be
 // waited for.
 func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
-	first := PodPatch{Pod: p.Pod}
-	if p.wanted() && !p.protected() {
-		first = protect(p)
-	}
-	if Unguarded(p.Pod) {
-		first.setLabel(usherv1alpha1.LabelGuarded, new("true"))
-	}
+	first := prepare(p)
 	protects := !first.Empty()
 	if protects {
 		plan.Protect = append(plan.Protect, first.concerning(p))
