@@ -260,6 +260,7 @@ func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		sent = append(sent, r.Header.Values(name)...)
 	}
 	e.sent = append(e.sent, sent...)
+	r.Header.Del("Usher-Timestamp") // no secret, and a signature may begin with digits that it has by chance
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	dump, _ := httputil.DumpRequest(r, true)
 	said := strings.Repeat("x", e.padding)
