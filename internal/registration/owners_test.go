@@ -15,15 +15,18 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/finishing"
+	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // claiming is a Pod that has drained and names an owner, as whoever creates Pods can write it.
@@ -123,6 +126,78 @@ func TestOwnersAreReadOnce(t *testing.T) {
 	if len(reads) > 10 {
 		t.Errorf("the pass reads %d times: %v", len(reads), reads[:10])
 	}
+}
+
+// TestWants: what the objects of each kind say of their Pods.
+func TestWants(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "set", UID: "set", Generation: 2}
+	two, three := new(int32(2)), new(int32(3))
+	rolling := appsv1.StatefulSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: two}}
+	ends := []batchv1.JobCondition{{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue}}
+	going := meta
+	going.DeletionTimestamp, going.Finalizers = new(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
+	orphaning := going
+	orphaning.Finalizers = []string{metav1.FinalizerOrphanDependents}
+	revision := func(name string, n int64, hash string) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{Revision: n, ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, OwnerReferences: []metav1.OwnerReference{*ownerRef("DaemonSet", "set", "set")},
+			Labels: map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash},
+		}}
+	}
+	foreign := revision("foreign", 9, "foreign")
+	foreign.OwnerReferences[0].UID = "another"
+	zero, one := new(int32(0)), new(int32(1))
+	for name, test := range map[string]struct {
+		object client.Object
+		want   plan.Owner
+	}{
+		"ReplicaSet":              {&appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Replicas: three}}, plan.Owner{Replicas: three}},
+		"ReplicaSet by default":   {&appsv1.ReplicaSet{ObjectMeta: meta}, plan.Owner{Replicas: one}},
+		"that goes with its Pods": {&appsv1.ReplicaSet{ObjectMeta: going}, plan.Owner{Replicas: one, Gone: true}},
+		"that leaves its Pods":    {&appsv1.ReplicaSet{ObjectMeta: orphaning}, plan.Owner{Replicas: one}},
+		"ReplicationController":   {&corev1.ReplicationController{ObjectMeta: meta, Spec: corev1.ReplicationControllerSpec{Replicas: three}}, plan.Owner{Replicas: three}},
+		"Job":                     {&batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Parallelism: three}}, plan.Owner{Replicas: three}},
+		"Job that is suspended":   {&batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Suspend: new(true), Parallelism: three}}, plan.Owner{Replicas: zero}},
+		"Job that fails":          {&batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Parallelism: three}, Status: batchv1.JobStatus{Conditions: ends}}, plan.Owner{Replicas: zero}},
+		"StatefulSet": {&appsv1.StatefulSet{
+			ObjectMeta: meta, Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdateRevision: "new"},
+			Spec: appsv1.StatefulSetSpec{Replicas: three, Ordinals: &appsv1.StatefulSetOrdinals{Start: 5}, UpdateStrategy: rolling},
+		}, plan.Owner{Replicas: three, Ordinals: true, First: 5, Partition: 7, Revision: "new"}},
+		"StatefulSet that updates no Pod": {&appsv1.StatefulSet{
+			ObjectMeta: meta, Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdateRevision: "new"},
+			Spec: appsv1.StatefulSetSpec{UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}},
+		}, plan.Owner{Replicas: one, Ordinals: true}},
+		"StatefulSet that nobody has looked at": {&appsv1.StatefulSet{
+			ObjectMeta: meta, Status: appsv1.StatefulSetStatus{ObservedGeneration: 1, UpdateRevision: "old"},
+		}, plan.Owner{Replicas: one, Ordinals: true, Revision: "old", Unknown: true}},
+		"StatefulSet that goes, and nobody looks at it": {&appsv1.StatefulSet{ObjectMeta: going}, plan.Owner{Replicas: one, Ordinals: true, Gone: true}},
+		"DaemonSet": {&appsv1.DaemonSet{ObjectMeta: meta, Status: appsv1.DaemonSetStatus{ObservedGeneration: 2}}, plan.Owner{Revision: "newer"}},
+		"CloneSet": {&appsv1alpha1.CloneSet{
+			ObjectMeta: meta, Status: appsv1alpha1.CloneSetStatus{ObservedGeneration: 2, UpdateRevision: "new"},
+			Spec: appsv1alpha1.CloneSetSpec{Replicas: three, ScaleStrategy: appsv1alpha1.CloneSetScaleStrategy{PodsToDelete: []string{"a"}}},
+		}, plan.Owner{Replicas: three, Acts: true, Revision: "new", Named: map[string]bool{"a": true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := fake.NewClientBuilder().WithScheme(ownersScheme(t)).WithStatusSubresource().
+				WithObjects(test.object, revision("older", 1, "older"), revision("newer", 2, "newer"), foreign).Build()
+			kind := checktest.Must(live.GroupVersionKindFor(test.object))(t)
+			ref := &plan.OwnerRef{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: "set", UID: "set"}
+			for _, isLive := range []bool{true, false} {
+				one, err := wantsOf(t.Context(), ownerSource{live, isLive}, namespace, ref)
+				checktest.NoError(t, err)
+				checktest.Same(t, "what it wants", test.want, one.wants)
+			}
+		})
+	}
+}
+
+func ownersScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	all := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, appsv1alpha1.AddToScheme} {
+		checktest.NoError(t, add(all))
+	}
+	return all
 }
 
 // TestGiantOwners: of owners the cache keeps a bound of bytes, whatever somebody writes into them.

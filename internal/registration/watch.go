@@ -45,7 +45,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
-	owners, err := ownersOf(mgr)
+	owners, err := ownerCache(mgr)
 	if err != nil {
 		return err
 	}
@@ -65,27 +65,13 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		WatchesRawSource(source.Kind[client.Object](services, metadataOf(corev1.SchemeGroupVersion.WithKind("Service")), r.ofService(client.Object.GetName))).
 		WatchesRawSource(source.Kind[client.Object](services, metadataOf(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")), r.ofService(serviceOf)))
 	for _, object := range []client.Object{
-		&appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}, &appsv1.ControllerRevision{}, &batchv1.Job{}, &corev1.ReplicationController{},
+		&appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}, &appsv1.ControllerRevision{},
+		&batchv1.Job{}, &corev1.ReplicationController{},
 	} {
 		b.WatchesRawSource(source.Kind(owners, object, each(r.ofNamespaced), wantsChanged))
 	}
 	b.WatchesRawSource(source.Kind[client.Object](owners, &corev1.Node{}, handler.Funcs{UpdateFunc: r.ofNode}))
 	return b.Complete(r)
-}
-
-// ownersOf is the cache of the owners of Pods, and of nodes. It has only what passes read of them: a
-// cluster may have many, and their templates are long.
-func ownersOf(mgr ctrl.Manager) (cache.Cache, error) {
-	owners, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultTransform: onlyWants,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the cache of owners: %w", err)
-	}
-	if err := mgr.Add(owners); err != nil {
-		return nil, fmt.Errorf("start the cache of owners: %w", err)
-	}
-	return owners, nil
 }
 
 // wantsChanged ignores what no plan reads: most changes of statuses.

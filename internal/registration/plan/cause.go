@@ -96,8 +96,8 @@ func (ix *index) surplus(asked []*pod) map[*pod]bool {
 		return cmp.Or(boolCompare(a.hasFinalizer(), b.hasFinalizer()), a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range asked {
-		owner, _ := ix.ownerOf(p)
-		if owner.Replicas != nil && !owner.Ordinals && isAlive(p.Pod) && alive[p.owner] > int(*owner.Replicas) {
+		owner, known := ix.ownerOf(p)
+		if known && owner.Replicas != nil && !owner.Ordinals && isAlive(p.Pod) && alive[p.owner] > int(*owner.Replicas) {
 			alive[p.owner]--
 			left[p] = true
 		}
