@@ -68,7 +68,8 @@ func TestDrainOutlivesItsWatch(t *testing.T) {
 	})
 }
 
-// heldPod is a Pod that ends, which Usher's finalizer keeps so that nobody changes it, and a session that may ask for it.
+// heldPod is a Pod that ends, which Usher's finalizer keeps so that nobody changes it, and a session
+// that may ask for it.
 func heldPod(t *testing.T, funcs interceptor.Funcs) (*session, *corev1.Pod) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{usherv1alpha1.Finalizer}}}

@@ -19,8 +19,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestLogins runs a command with a kubeconfig whose user has an auth-provider, as kubectl does: the API server gets
-// the user's token.
+// TestLogins runs a command with a kubeconfig whose user has an auth-provider, as kubectl does: the API
+// server gets the user's token.
 func TestLogins(t *testing.T) {
 	var sent atomic.Value
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -284,8 +284,8 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 	}
 }
 
-// next waits for a change of the Pod, and returns the Pod if the watch has brought it: no version is missed. Now and then
-// it says what the Pod waits for.
+// next waits for a change of the Pod, and returns the Pod if the watch has brought it: no version is
+// missed. Now and then it says what the Pod waits for.
 func (d *draining) next(ctx context.Context, clock <-chan time.Time) (pod *corev1.Pod, err error) {
 	select {
 	case <-ctx.Done():

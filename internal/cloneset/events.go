@@ -69,8 +69,8 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	}
 }
 
-// identityOf is what distinguishes one wait from another, without words that change with time, and whether the wait does
-// not end by itself.
+// identityOf is what distinguishes one wait from another, without words that change with time, and
+// whether the wait does not end by itself.
 func identityOf(b *plan.Blocked) (identity string, trouble bool) {
 	switch {
 	case b.Stuck != nil: // a kubelet may alternate between reasons

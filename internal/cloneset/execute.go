@@ -357,8 +357,8 @@ type noResize struct{ error }
 // Unwrap returns the API server's answer, as a refusal.
 func (n *noResize) Unwrap() error { return n.error }
 
-// resizeAnswer tells an API server without the subresource resize, which answers that something was not found, from a
-// Pod that is gone.
+// resizeAnswer tells an API server without the subresource resize, which answers that something was not
+// found, from a Pod that is gone.
 func (r *Reconciler) resizeAnswer(ctx context.Context, pod *corev1.Pod, err error) error {
 	if err == nil || !apierrors.IsNotFound(err) && !apierrors.IsMethodNotSupported(err) {
 		return err

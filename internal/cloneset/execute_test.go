@@ -114,9 +114,9 @@ func TestPatchIsEncoded(t *testing.T) {
 	checktest.Same(t, "patch", want, patch)
 }
 
-// TestKeysGoThroughThePod: what users choose goes through the Pod itself, where policies on Pods see it, with the
-// state, and the conditions follow; everything else is one write. What a policy or a webhook refuses is a failure that
-// names the keys, and no conditions are written.
+// TestKeysGoThroughThePod: what users choose goes through the Pod itself, where policies on Pods see
+// it, with the state, and the conditions follow; everything else is one write. What a policy or a
+// webhook refuses is a failure that names the keys, and no conditions are written.
 func TestKeysGoThroughThePod(t *testing.T) {
 	value := "dmz"
 	for name, test := range map[string]struct {

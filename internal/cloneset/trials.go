@@ -21,20 +21,20 @@ import (
 	"github.com/usher-dev/usher/internal/kube"
 )
 
-// trialRounds is how often a pass plans again with what came of trials: where Pods of one class are refused, others
-// may be next.
+// trialRounds is how often a pass plans again with what came of trials: where Pods of one class are
+// refused, others may be next.
 const trialRounds = 4
 
-// trialStands is how long a trial stands that refused nothing, unless a write of the same class renews it: then the
-// next Pod would be the first one after a while.
+// trialStands is how long a trial stands that refused nothing, unless a write of the same class renews
+// it: then the next Pod would be the first one after a while.
 const trialStands = 5 * time.Minute
 
-// firstRetry and lastRetry bound how long a refusal stands before the API server is asked again. Each time in a row
-// that is twice as long.
+// firstRetry and lastRetry bound how long a refusal stands before the API server is asked again. Each
+// time in a row that is twice as long.
 const firstRetry, lastRetry = 5 * time.Second, 2 * time.Minute
 
-// decide plans, and says how long the planning took. It makes the trials that a plan asks for, and plans again: nothing
-// else is done in between.
+// decide plans, and says how long the planning took. It makes the trials that a plan asks for, and
+// plans again: nothing else is done in between.
 func (r *Reconciler) decide(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) (decided plan.Plan, took time.Duration) {
 	m := r.memory(keyOf(set))
 	for range trialRounds {
@@ -90,8 +90,8 @@ func (r *Reconciler) tryPatch(ctx context.Context, subresource string, pod *core
 	})
 }
 
-// mostTrials bounds what the memory of a set has of trials: whoever labels Pods decides how many classes there are. maxRefusal
-// bounds what it keeps of an answer, in bytes.
+// mostTrials bounds what the memory of a set has of trials: whoever labels Pods decides how many
+// classes there are. maxRefusal bounds what it keeps of an answer, in bytes.
 const mostTrials, maxRefusal = 256, 2 << 10
 
 // unsupported reports whether a webhook that has side effects cannot be asked in a dry run.
@@ -99,9 +99,9 @@ func unsupported(err error) bool {
 	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
 }
 
-// impossible reports whether a refusal is about the change as such: the API server's own rules say so, which name the
-// field, or it has no such subresource. What a policy, a quota or a webhook refuses it might refuse to a new Pod as
-// well, or allow later.
+// impossible reports whether a refusal is about the change as such: the API server's own rules say so,
+// which name the field, or it has no such subresource. What a policy, a quota or a webhook refuses it
+// might refuse to a new Pod as well, or allow later.
 func impossible(err error) bool {
 	if _, ok := errors.AsType[*noResize](err); ok {
 		return true
@@ -116,15 +116,15 @@ func impossible(err error) bool {
 // fromWebhook reports whether an admission webhook has answered: in whatever form it likes.
 func fromWebhook(err error) bool { return strings.Contains(err.Error(), "admission webhook") }
 
-// refusesUpdate reports whether an answer to a write of an update says that the API server, or a webhook of it, does not
-// take it: the Pod is better off as it was.
+// refusesUpdate reports whether an answer to a write of an update says that the API server, or a
+// webhook of it, does not take it: the Pod is better off as it was.
 func refusesUpdate(err error) bool {
 	webhook := apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook")
 	return err != nil && !isConflict(err) && (kube.Refused(err) || webhook)
 }
 
-// learned notes what the answer to an action says of Pods like its own. If only the rest of an update is refused, the
-// Pod is in the middle of it.
+// learned notes what the answer to an action says of Pods like its own. If only the rest of an update
+// is refused, the Pod is in the middle of it.
 func (r *Reconciler) learned(set *apps.CloneSet, o outcome) outcome {
 	m, now, a := r.memory(keyOf(set)), r.Clock.Now(), &o.action
 	switch {
@@ -158,7 +158,8 @@ func (m *memory) noteAccepted(class string, now time.Time) {
 	m.trials[class] = plan.Trial{Until: now.Add(trialStands)}
 }
 
-// makeRoom forgets all trials if there are too many: the next passes make those again that they need. The caller holds the lock.
+// makeRoom forgets all trials if there are too many: the next passes make those again that they need.
+// The caller holds the lock.
 func (m *memory) makeRoom(class string) {
 	if _, known := m.trials[class]; !known && len(m.trials) >= mostTrials {
 		clear(m.trials)

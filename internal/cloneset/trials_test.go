@@ -25,8 +25,8 @@ func invalidWith(message string, causes ...metav1.StatusCause) error {
 	}}
 }
 
-// TestImpossible: which answers mean that only a new Pod can have the change, which refuse it otherwise, and which say
-// nothing about it.
+// TestImpossible: which answers mean that only a new Pod can have the change, which refuse it
+// otherwise, and which say nothing about it.
 func TestImpossible(t *testing.T) {
 	pods := corev1.Resource("pods")
 	for name, test := range map[string]struct {
@@ -55,7 +55,8 @@ func TestImpossible(t *testing.T) {
 	}
 }
 
-// TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, and an update that succeeds ends that.
+// TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, and an update that
+// succeeds ends that.
 func TestRefusalsBackOff(t *testing.T) {
 	m := &memory{trials: map[string]plan.Trial{}}
 	at, no := now, errors.New("no")

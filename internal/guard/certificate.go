@@ -26,8 +26,8 @@ import (
 	"github.com/usher-dev/usher/internal/guard/endpoint"
 )
 
-// checkEvery is how often the guard checks that API servers trust the certificate, beside its changes:
-// certificates expire.
+// checkEvery is how often the guard checks that API servers trust the certificate, although neither the
+// certificate nor the configuration has changed: certificates expire.
 const checkEvery = time.Hour
 
 // known is what the guard knows of how API servers call it: the certificate, from the Secret, and the

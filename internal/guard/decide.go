@@ -190,8 +190,8 @@ func (r Request) ofDaemonSet() bool { return r.User == perNode && r.ownerOf(kind
 // is to be registered. One that no Registration selects holds others up no longer.
 const joinTime = 10 * time.Second
 
-// turn returns the Pod of the same owner that drains, or that is ready and not registered
-// yet; nil if there is none.
+// turn finds another Pod of the same owner that drains, or that is ready and not registered yet: only
+// one Pod of an owner leaves at a time. Nil if there is none.
 func (r Request) turn(pods []*corev1.Pod) *corev1.Pod {
 	for _, other := range pods {
 		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: r.Owner.UID}) {
@@ -205,8 +205,8 @@ func (r Request) turn(pods []*corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// drained reports whether the Pod whose turn it is has drained for the controller, and is of the same
-// revision as this one: then the controller has no more use for it than for this one.
+// drained reports whether r.After has drained for the controller, and has the revision of the request's
+// Pod: the controller, which asks to delete the latter, does not want the former either.
 func (r Request) drained() bool {
 	stored, _ := usherv1alpha1.DeletionRequestOf(r.After) // one that cannot be read is nobody's
 	const revision = appsv1.DefaultDaemonSetUniqueLabelKey
@@ -268,7 +268,8 @@ func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named, controller 
 	return !stored.Named && !outlasts(controller, stored) && stored.Eviction == (stored.Eviction && r.Eviction) && r.Now.Sub(stored.At.Time) < renewAfter
 }
 
-// outlasts reports whether a request of a controller is new: it lasts as long as its reason, whoever else has asked before.
+// outlasts reports whether a request of a controller is new: it lasts as long as its reason, whoever
+// else has asked before.
 func outlasts(controller bool, stored *usherv1alpha1.DeletionRequest) bool {
 	return controller && !stored.Controller
 }
@@ -283,10 +284,10 @@ func (r Request) waits() bool {
 	return !slices.Contains(podControllers, r.User) || r.User == inOrder && plan.HasGate(r.Pod)
 }
 
-// retryAfter is the time until the drain ends, as far as the Pod tells; else it grows
-// with the time since the first request. Controllers of others sleep inside their request, perhaps with the only
-// worker that they have, and repeat it by themselves later. So they wait only for an end that is known and near.
-// patient means that the user is a controller of CloneSets, which watches the Pod meanwhile.
+// retryAfter is the time until the drain ends, as far as the Pod tells; else it grows with the time
+// since the first request. Controllers of others sleep inside their request, perhaps with the only
+// worker that they have, and repeat it by themselves later. So they wait only for an end that is known
+// and near. patient means that the user is a controller of CloneSets, which watches the Pod meanwhile.
 func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest, patient bool) time.Duration {
 	if stored == nil {
 		return minRetry

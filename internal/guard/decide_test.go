@@ -153,9 +153,9 @@ func is(kind corev1.PodConditionType) func(*corev1.Pod) {
 	}
 }
 
-// TestTenRetries: the ten attempts of client-go, of a drain whose end nobody knows, last for at least two minutes
-// where a person waits. A controller sleeps inside its request meanwhile, and may have one worker for all that
-// it does.
+// TestTenRetries: the ten attempts of client-go, of a drain whose end nobody knows, last for at least
+// two minutes where a person waits. A controller sleeps inside its request meanwhile, and may have one
+// worker for all that it does.
 func TestTenRetries(t *testing.T) {
 	for user, bounds := range map[string][2]time.Duration{
 		"ann":                                 {2 * time.Minute, 5 * time.Minute},

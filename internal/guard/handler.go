@@ -137,7 +137,7 @@ func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
 // podsAtATime is how many Pods the guard lists at a time: each may have 1.5 MiB.
 const podsAtATime = 8
 
-// turn returns the Pod of the same owner whose turn it is before; nil if there is none.
+// turn lists the Pods that the owner selects, page by page, until Request.turn finds one; nil if it finds none.
 func (h *Handler) turn(ctx context.Context, r Request, selects labels.Selector) (*corev1.Pod, error) {
 	options := &client.ListOptions{Namespace: r.Pod.Namespace, LabelSelector: selects, Limit: podsAtATime}
 	h.lists.Lock() // one page at a time, whoever asks

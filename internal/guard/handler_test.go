@@ -219,8 +219,8 @@ func TestInventedOwners(t *testing.T) {
 	}
 }
 
-// TestTurnReadsPages: whose turn it is, the guard finds out from the Pods that the DaemonSet selects, a
-// few at a time: a namespace full of the longest Pods does not fill its memory.
+// TestTurnReadsPages: the guard lists a DaemonSet's Pods a few at a time, so a namespace full of the longest
+// Pods does not fill its memory.
 func TestTurnReadsPages(t *testing.T) {
 	p := pod()
 	p.Labels["app"] = "web"

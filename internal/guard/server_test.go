@@ -218,8 +218,8 @@ func TestNothingIsSignedForWhoHasGone(t *testing.T) {
 	checktest.NoError(t, <-waits)
 }
 
-// TestNotReadyWithoutCertificate: API servers are not sent to a replica that cannot answer them. Whether it can,
-// no connection has to show, which could fail in a flood.
+// TestNotReadyWithoutCertificate: API servers are not sent to a replica that cannot answer them.
+// Whether it can, no connection has to show, which could fail in a flood.
 func TestNotReadyWithoutCertificate(t *testing.T) {
 	k := &known{}
 	f := &frontend{tls: &tls.Config{MinVersion: tls.VersionTLS13}}

@@ -142,7 +142,8 @@ func (b *budget) references(volumes []corev1.Volume) []corev1.Volume {
 	return volumes
 }
 
-// owners cuts texts that no owner has. So a controller always fits: without it, the Pod would seem to be nobody's.
+// owners cuts texts that no owner has. So a controller always fits: without it, the Pod would seem to
+// be nobody's.
 func (b *budget) owners(all []metav1.OwnerReference) []metav1.OwnerReference {
 	long := func(o metav1.OwnerReference) bool {
 		return max(len(o.APIVersion), len(o.Kind), len(o.Name), len(o.UID)) > textBytes

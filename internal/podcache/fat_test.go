@@ -253,8 +253,8 @@ func TestFatReplicas(t *testing.T) {
 	}
 }
 
-// TestStartInPages: from an API server that does not stream what an informer starts with, fat Pods arrive in small
-// pages.
+// TestStartInPages: from an API server that does not stream what an informer starts with, fat Pods
+// arrive in small pages.
 func TestStartInPages(t *testing.T) {
 	const count, bytes, most = 60, 600 << 10, 12 << 20
 	largest := 0

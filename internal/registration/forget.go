@@ -10,9 +10,9 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// forget drops the notes about targets that no Registration has any more, or whose Registry is gone, and about
-// objects that are gone. Nobody sweeps such a target again: its orphans would be counted, and its notes kept, as
-// long as Usher runs. A target that comes back is swept at once, as a new one is.
+// forget drops the notes about targets that no Registration has any more, or whose Registry is gone,
+// and about objects that are gone. Nobody sweeps such a target again: its orphans would be counted, and
+// its notes kept, as long as Usher runs. A target that comes back is swept at once, as a new one is.
 func (p *pass) forget(targets []plan.Target) {
 	known, objects := map[plan.Target]bool{}, map[types.UID]bool{}
 	for _, r := range p.snapshot.Registrations {

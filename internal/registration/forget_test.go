@@ -67,8 +67,8 @@ func (a *attacked) gone(object client.Object) {
 	checktest.NoError(a, a.client.Delete(a.Context(), object))
 }
 
-// TestOrphansOfNobodyAreNotCounted: a Registration or a Registry that goes between two sweeps takes its orphans out
-// of the metric. Nobody would sweep there again, so that it would stay, and its alert fire.
+// TestOrphansOfNobodyAreNotCounted: a Registration or a Registry that goes between two sweeps takes its
+// orphans out of the metric. Nobody would sweep there again, so that it would stay, and its alert fire.
 func TestOrphansOfNobodyAreNotCounted(t *testing.T) {
 	for name, object := range map[string]client.Object{
 		"Registration": &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}},

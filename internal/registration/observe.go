@@ -187,8 +187,8 @@ func (p *pass) readRegistries(ctx context.Context) error {
 	return nil
 }
 
-// selected reads this namespace, notes whether it is being deleted, and returns whether a Registry's selector matches it; without
-// one, all do.
+// selected reads this namespace, notes whether it is being deleted, and returns whether a Registry's
+// selector matches it; without one, all do.
 func (p *pass) selected(ctx context.Context) (func(*usherv1alpha1.LabelSelector) bool, error) {
 	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	err := p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, namespace)

@@ -100,8 +100,8 @@ func TestOwnersThatPodsClaim(t *testing.T) {
 	}
 }
 
-// TestOwnersAreReadOnce: however many Pods name an owner, a pass reads it, and its revisions, once from the caches and once
-// from the API server.
+// TestOwnersAreReadOnce: however many Pods name an owner, a pass reads it, and its revisions, once from
+// the caches and once from the API server.
 func TestOwnersAreReadOnce(t *testing.T) {
 	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ds", UID: "ds"}}
 	more := []client.Object{set, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, &appsv1.ControllerRevision{
@@ -222,8 +222,8 @@ func TestGiantOwners(t *testing.T) {
 	}
 }
 
-// TestPastBudget: an eviction that a budget refuses is carried out only where Usher's gate alone makes the Pod unready, and
-// no Pod is deleted without its grace period.
+// TestPastBudget: an eviction that a budget refuses is carried out only where Usher's gate alone makes
+// the Pod unready, and no Pod is deleted without its grace period.
 func TestPastBudget(t *testing.T) {
 	for name, past := range map[string]bool{"past the budget": true, "within the budget": false} {
 		t.Run(name, func(t *testing.T) {

@@ -22,8 +22,9 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestUnguardedDeletionsAreTold: a Pod that is deleted while registries may list it, although there is a guard, is an
-// event and counts. One that was deleted by force or with the annotation, or that has left its registries, is not.
+// TestUnguardedDeletionsAreTold: a Pod that is deleted while registries may list it, although there is
+// a guard, is an event and counts. One that was deleted by force or with the annotation, or that has
+// left its registries, is not.
 func TestUnguardedDeletionsAreTold(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*corev1.Pod)

@@ -96,7 +96,8 @@ func wantsOfJob(job *batchv1.Job) plan.Owner {
 	return wantsPods(job.Spec.Parallelism)
 }
 
-// wantsOfStatefulSet: while the set's controller has not seen the last change, nobody knows which revision it wants.
+// wantsOfStatefulSet: while the set's controller has not seen the last change, nobody knows which
+// revision it wants.
 func wantsOfStatefulSet(set *appsv1.StatefulSet) plan.Owner {
 	owner := wantsPods(set.Spec.Replicas)
 	owner.Ordinals, owner.Unknown = true, set.Status.ObservedGeneration < set.Generation
@@ -124,8 +125,8 @@ func wantsOfCloneSet(set *appsv1alpha1.CloneSet) plan.Owner {
 	return owner
 }
 
-// wantsOfDaemonSet finds the newest revision of the set. While the set's controller has not seen the last change,
-// there may be a newer one.
+// wantsOfDaemonSet finds the newest revision of the set. While the set's controller has not seen the
+// last change, there may be a newer one.
 func wantsOfDaemonSet(ctx context.Context, from ownerSource, object client.Object) (plan.Owner, error) {
 	set, newest := object.(*appsv1.DaemonSet), int64(-1)
 	owner := plan.Owner{Unknown: set.Status.ObservedGeneration < set.Generation}
@@ -146,8 +147,8 @@ func takesPods(object client.Object) bool {
 	return object.GetDeletionTimestamp() != nil && !orphans
 }
 
-// fits reports whether a DaemonSet is to have a Pod on the node, by its labels. A taint that evicts counts for all
-// Pods of a node.
+// fits reports whether a DaemonSet is to have a Pod on the node, by its labels. A taint that evicts
+// counts for all Pods of a node.
 func fits(set *appsv1.DaemonSet, node *corev1.Node) bool {
 	spec := set.Spec.Template.Spec
 	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: spec.NodeSelector, Affinity: spec.Affinity}}

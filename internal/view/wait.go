@@ -203,8 +203,8 @@ func (w *waiter) notReady() {
 	w.out = append(w.out, one)
 }
 
-// closedGate is what a Pod waits for that lacks nothing but Usher's readiness gate: nobody else turns it, and nobody
-// does while Usher is away.
+// closedGate is what a Pod waits for that lacks nothing but Usher's readiness gate: nobody else turns
+// it, and nobody does while Usher is away.
 func (w *waiter) closedGate(one *Wait) {
 	one.Since = podread.Since(w.pod, corev1.ContainersReady)
 	selects := func(r *usherv1alpha1.Registration) bool { return r.DeletionTimestamp == nil && r.Selects(w.pod.Labels) }

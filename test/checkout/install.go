@@ -126,9 +126,10 @@ const (
 // CertificateArgs are the arguments with which Usher makes the guard's certificate.
 func CertificateArgs() []string { return []string{"--controllers=certificate", guardService} }
 
-// InstallGuard creates what the chart of the checkout at root makes for the guard, with its
-// rights for a user, and for CertificateUser those to make its certificate. API servers call the guard at a port of this machine: here no Service
-// leads to Pods. It returns the arguments with which Usher serves the guard there.
+// InstallGuard creates what the chart of the checkout at root makes for the guard, with its rights for
+// a user, and for CertificateUser those to make its certificate. API servers call the guard at a port
+// of this machine: here no Service leads to Pods. It returns the arguments with which Usher serves the
+// guard there.
 func InstallGuard(ctx context.Context, c client.Client, root, user string, port int) (args []string, err error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guardNamespace}}
 	if err := c.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {

@@ -209,8 +209,8 @@ func (r *run) watchOutage(ctx context.Context) error {
 	return nil
 }
 
-// changeMind scales a workload to one Pod and, as soon as one of the others drains, back. Without the guard none
-// drains: they are terminating then.
+// changeMind scales a workload to one Pod and, as soon as one of the others drains, back. Without the
+// guard none drains: they are terminating then.
 func (r *run) changeMind(ctx context.Context, a *actor, pods int) (err error) {
 	if _, err := stage.Scale(ctx, r.Kube, a.typed(), 1); err != nil {
 		return err

@@ -131,7 +131,8 @@ var bugs = map[string]func(m *mutant, value string){
 			s.Pulls.Pods[i].Status.Phase = corev1.PodSucceeded
 		}
 	}),
-	// takesRefusalsForLeave knows of trials, and not what came of them; triesOnce never asks again after a refusal.
+	// takesRefusalsForLeave knows of trials, and not what came of them; triesOnce never asks again
+	// after a refusal.
 	"takesRefusalsForLeave": sees(func(_ *Process, s *plan.Snapshot) {
 		for class, trial := range s.Trials {
 			s.Trials[class] = plan.Trial{Until: trial.Until}

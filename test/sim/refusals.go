@@ -80,7 +80,8 @@ func (s *Simulation) stands(set *apps.CloneSet) bool {
 	return s.refusal.image != "" && s.refusal.policy && runsImage(&must(set.Spec.Template.Decode()).Spec, s.refusal.image)
 }
 
-// leavesForRefused: a Pod leaves service for an update only if the API server would have taken the update at some time.
+// leavesForRefused: a Pod leaves service for an update only if the API server would have taken the
+// update at some time.
 func leavesForRefused(w *podWrite) {
 	r := &w.process.refusal
 	if r.image == "" || !r.fresh || w.old == nil || w.new == nil || runsImage(&w.old.Spec, r.image) {

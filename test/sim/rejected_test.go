@@ -36,7 +36,8 @@ func TestRejectedPods(t *testing.T) {
 				if s.World.failure != nil {
 					t.Fatalf("%v\n%s", s.World.failure, s.World.Story())
 				}
-				// 1 + 2 + 4 + … + 256 seconds are more than five minutes; a process that knows nothing would begin anew.
+				// 1 + 2 + 4 + … + 256 seconds are more than five minutes; a process that knows nothing
+				// would begin anew.
 				if made := s.made(); made < 3*6 || made > 3*10 {
 					t.Fatalf("%d Pods were created in %s, want 18 to 30 in five minutes", made, s.World.now().Sub(epoch))
 				}
@@ -57,7 +58,7 @@ func (s *Simulation) made() (count int) {
 	return count
 }
 
-// checkRejected checks what is left to look at between two attempts.
+// checkRejected checks, between two attempts, that one failed Pod and its reason can be seen.
 func (s *Simulation) checkRejected(t *testing.T) {
 	t.Helper()
 	failed := slices.DeleteFunc(s.Pods(), func(pod *corev1.Pod) bool { return pod.Status.Phase != corev1.PodFailed })

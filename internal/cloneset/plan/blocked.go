@@ -44,7 +44,8 @@ type Blocked struct {
 	Trial *Trial
 	// Failed is how the Pod came to nothing; nil if it did not.
 	Failed *Failure
-	// Idle is for whom else it waits: for the scheduler, or whoever sets its readiness gates; nil if for nobody.
+	// Idle is for whom else it waits: for the scheduler, or whoever sets its readiness gates; nil if
+	// for nobody.
 	Idle *Idle
 	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
 	SetDeleted bool

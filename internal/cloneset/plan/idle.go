@@ -21,7 +21,8 @@ const (
 	GateReadiness = "readinessGate"
 )
 
-// idleFor is how long a Pod waits for a node or a readiness gate before that is reported: most wait for a moment.
+// idleFor is how long a Pod waits for a node or a readiness gate before that is reported: most wait for
+// a moment.
 const idleFor = 10 * time.Second
 
 // Idle is what a Pod waits for that neither its set nor its containers can do.

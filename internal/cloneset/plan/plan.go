@@ -311,8 +311,8 @@ func (a *Action) LeavesService() bool {
 	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
 }
 
-// ChosenKeys are the labels and finalizers of users' choice that a Move changes, sorted: those of hooks, unless they
-// are Usher's own.
+// ChosenKeys are the labels and finalizers of users' choice that a Move changes, sorted: those of
+// hooks, unless they are Usher's own.
 func (a *Action) ChosenKeys() []string {
 	if a.Verb != Move {
 		return nil

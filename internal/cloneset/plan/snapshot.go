@@ -71,8 +71,8 @@ type Snapshot struct {
 	GoingNodes map[string][]corev1.Taint
 	// Pulls are the images that nodes pull before Pods leave service.
 	Pulls Pulls
-	// Trials are what the API server said of updates in place, by the class of Pods; see Attempt. Where it is nil,
-	// all are taken for accepted.
+	// Trials are what the API server said of updates in place, by the class of Pods; see Attempt. Where
+	// it is nil, all are taken for accepted.
 	Trials map[string]Trial
 	// Claims are the set's own claims in name order.
 	Claims []*corev1.PersistentVolumeClaim

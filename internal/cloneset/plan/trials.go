@@ -60,8 +60,8 @@ const ReasonUpdateRefused = "UpdateRefused"
 const GateUpdate = "update"
 
 // heedTrials takes back the choice of Pods whose update the API server refuses: they stay in service,
-// or return to it. Where the change as such is impossible in place, and the method allows it, they are recreated.
-// A refusal that has stood for long enough is tried again.
+// or return to it. Where the change as such is impossible in place, and the method allows it, they are
+// recreated. A refusal that has stood for long enough is tried again.
 func (p *pass) heedTrials() {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(p.Trials)), Trial.refused) {
 		return
@@ -149,10 +149,11 @@ const maxAnnotations, recordRoom = 256 << 10, 32 << 10
 // longestClass is how long the name of a class may be, in bytes.
 const longestClass = 512
 
-// classOf names what decides whether the API server takes an update in place of a Pod: Pods of one class
-// need only one trial. That is the way from one revision to the other, the Pod's QoS class, what it has of the
-// resources that change, the labels that admission may select Pods by, and the size of its annotations where that
-// comes near what an object may have, or is not known. Labels that change as the Pod goes through its gates do not count.
+// classOf names what decides whether the API server takes an update in place of a Pod: Pods of one
+// class need only one trial. That is the way from one revision to the other, the Pod's QoS class, what
+// it has of the resources that change, the labels that admission may select Pods by, and the size of
+// its annotations where that comes near what an object may have, or is not known. Labels that change as
+// the Pod goes through its gates do not count.
 func (p *pass) classOf(v *podState, change *inplace.Change) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s %t %t", p.Update.Name, v.hash, v.pod.Status.QOSClass, v.scheduled, v.pending)
@@ -189,8 +190,8 @@ func (p *pass) passing(label string) bool {
 	return slices.ContainsFunc(p.Spec.Hooks.All(), func(h lifecycle.Hook) bool { _, ok := h.LabelsHandler[label]; return ok })
 }
 
-// annotationBytes is at least how many bytes the annotations of a Pod have after a change, without the record of
-// the update.
+// annotationBytes is at least how many bytes the annotations of a Pod have after a change, without the
+// record of the update.
 func annotationBytes(pod *corev1.Pod, change *inplace.Change) int {
 	size := 0
 	for key, value := range pod.Annotations {

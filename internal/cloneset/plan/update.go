@@ -44,8 +44,8 @@ func (p *pass) recreate(v *podState, err error) {
 	}
 }
 
-// unknownRevision says, for people, why a Pod is recreated whose revision nobody knows: somebody has changed its labels.
-// It is "" of other Pods.
+// unknownRevision says, for people, why a Pod is recreated whose revision nobody knows: somebody has
+// changed its labels. It is "" of other Pods.
 func (p *podState) unknownRevision(err error) string {
 	switch {
 	case !errors.Is(err, errGone):

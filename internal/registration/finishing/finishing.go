@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package finishing deletes Pods that have drained. It is a package of its own because the right to do so is a role of its
-// own: without it (guard.finish of the chart), whoever asked has to come back for the Pod.
+// Package finishing deletes Pods that have drained. It is a package of its own because the right to do
+// so is a role of its own: without it (guard.finish of the chart), whoever asked has to come back for
+// the Pod.
 package finishing
 
 import (
@@ -21,9 +22,10 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods,verbs=delete
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 
-// Delete deletes the Pod as it was seen, or evicts it if that was the request: one that has changed since, as when the
-// request was taken back, is a conflict. pastBudget deletes it if a PodDisruptionBudget refuses the eviction. A request for
-// no grace period has the Pod's own: the guard lets those pass, and asks for no drain. The API server's errors are returned.
+// Delete deletes the Pod as it was seen, or evicts it if that was the request: one that has changed
+// since, as when the request was taken back, is a conflict. pastBudget deletes it if a
+// PodDisruptionBudget refuses the eviction. A request for no grace period has the Pod's own: the guard
+// lets those pass, and asks for no drain. The API server's errors are returned.
 func Delete(ctx context.Context, c client.Client, pod *corev1.Pod, request *usherv1alpha1.DeletionRequest, pastBudget bool) error {
 	grace := request.GracePeriodSeconds
 	if grace != nil && *grace < 1 {

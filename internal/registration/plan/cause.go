@@ -153,8 +153,9 @@ func (p *pod) causeOfOwner(owner *Owner, known, surplus bool) cause {
 	return c
 }
 
-// empties reports whether the Pod's node is to be empty: a taint evicts, or the node is cordoned and somebody deletes
-// its Pods, as kubectl drain does with --disable-eviction. An eviction needs no other reason.
+// empties reports whether the Pod's node is to be empty: a taint evicts, or the node is cordoned and
+// somebody deletes its Pods, as kubectl drain does with --disable-eviction. An eviction needs no other
+// reason.
 func (ix *index) empties(p *pod) bool {
 	node := ix.Nodes[p.Spec.NodeName]
 	if p.request.Controller {
@@ -200,13 +201,13 @@ type Finish struct {
 	Because string
 	// OfOwner means that the owner's object is the reason.
 	OfOwner bool
-	// PastBudget means that nothing but Usher's readiness gate makes the Pod unready, for its eviction: a budget
-	// that refuses now has allowed it before.
+	// PastBudget means that nothing but Usher's readiness gate makes the Pod unready, for its eviction:
+	// a budget that refuses now has allowed it before.
 	PastBudget bool
 }
 
-// OwnerRef is which owner a Pod names. A Pod may name an owner that is not its own, so it says nothing of others with
-// that UID.
+// OwnerRef is which owner a Pod names. A Pod may name an owner that is not its own, so it says nothing
+// of others with that UID.
 type OwnerRef struct {
 	APIVersion, Kind, Name string
 	UID                    types.UID

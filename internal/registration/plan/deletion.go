@@ -55,8 +55,9 @@ func readRequest(pod *corev1.Pod) (request *usherv1alpha1.DeletionRequest, evict
 // ReasonUnguarded is the reason of the event of a Pod that has passed the guard.
 const ReasonUnguarded = "DeletedUnguarded"
 
-// PassedGuard reports whether a Pod was deleted without the guard, by nobody who meant to: the guard lets no Pod go that
-// still has Usher's finalizer. It is not asked about deletions by force, and lets Pods go that say so.
+// PassedGuard reports whether a Pod was deleted without the guard, by nobody who meant to: the guard
+// lets no Pod go that still has Usher's finalizer. It is not asked about deletions by force, and lets
+// Pods go that say so.
 func PassedGuard(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) &&
 		pod.Annotations[usherv1alpha1.AnnotationSkipDrain] != "true" && ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > 0

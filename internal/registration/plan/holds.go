@@ -135,8 +135,9 @@ func (p *pod) waitsSince(gate Gate) time.Time {
 	return list.Latest(podread.StateSince(p.Pod), podread.Since(p.Pod, corev1.ContainersReady))
 }
 
-// goesSince is when the wait for a terminating Pod's registries began: when it was deleted, or with the drain
-// before that which its deletion was to follow. So both together have one deadline. It is zero of other Pods.
+// goesSince is when a terminating Pod began to leave its registries: when the drain for its deletion began,
+// or when somebody deleted it without one. So drain and deletion have one deadline together. It is zero if
+// the Pod is not terminating.
 func (p *pod) goesSince() time.Time {
 	deleted := podread.DeletedSince(p.Pod)
 	if record := ReadRecord(p.Pod); record != nil && (record.Gate == GatePreDelete || record.Gate == GateRequested) && record.Began.Before(deleted) {

@@ -69,8 +69,8 @@ func portOf(pod *corev1.Pod, port intstr.IntOrString) int32 {
 	return 0
 }
 
-// namedPorts yields the ports with a name: of containers first and then of native sidecars, in the order in which
-// Services look for one. Other init containers have ended when the Pod is ready.
+// namedPorts yields the ports with a name: of containers first and then of native sidecars, in the
+// order in which Services look for one. Other init containers have ended when the Pod is ready.
 func namedPorts(pod *corev1.Pod) iter.Seq[*corev1.ContainerPort] {
 	return func(yield func(*corev1.ContainerPort) bool) {
 		for i := range len(pod.Spec.Containers) + len(pod.Spec.InitContainers) {

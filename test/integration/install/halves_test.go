@@ -58,7 +58,8 @@ func (s *story) patchAs(user string, pod *corev1.Pod, subresource string, patch 
 	return after, api.Patch(s.Context(), after, change, client.DryRunAll)
 }
 
-// thief is "ACCOUNT is refused SCRIPT": with the account's own token, kubectl is forbidden what the script does.
+// thief is "ACCOUNT is refused SCRIPT": with the account's own token, kubectl is forbidden what the
+// script does.
 func (s *story) thief(rest string) {
 	account, script, _ := strings.Cut(rest, " is refused ")
 	out, err := s.try("export KUBECONFIG=" + s.kubeconfigOf(account) + "\n" + script)

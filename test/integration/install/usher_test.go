@@ -123,7 +123,7 @@ func (s *story) end() {
 
 // listensNot checks that what makes the guard's certificate listens to nothing.
 func (s *story) listensNot() {
-	sockets := s.sh("readlink /proc/%d/fd/* | grep -o 'socket:.*' || true", s.certificate.PID())
+	sockets := s.sh("readlink /proc/%d/fd/* | grep -o 'socket:.*'", s.certificate.PID())
 	// The fourth column is the state, and 0A means that it listens; the tenth is the socket.
 	for line := range strings.Lines(s.sh("tail -qn +2 /proc/%[1]d/net/tcp /proc/%[1]d/net/tcp6", s.certificate.PID())) {
 		if f := strings.Fields(line); f[3] == "0A" && strings.Contains(sockets, "socket:["+f[9]+"]") {

@@ -46,8 +46,8 @@ func Words[S any](scene func(S) *Scene, words map[string]func(S, string)) map[st
 		// "may change KIND/NAME PATCH", and "may not change KIND/NAME PATCH because TEXT".
 		"may change":     func(s *Scene, rest string) { s.Must(s.tryChange(rest)) },
 		"may not change": (*Scene).refuses,
-		// "refused at last: KIND/NAME PATCH": API servers learn of a policy a moment after it is made, and "taken at
-		// last:" a moment after it is gone.
+		// "refused at last: KIND/NAME PATCH": API servers learn of a policy a moment after it is made,
+		// and "taken at last:" a moment after it is gone.
 		"refused at last:": func(s *Scene, change string) {
 			s.Await("a refusal of "+change, func() bool { return apierrors.IsInvalid(s.tryChange(change)) })
 		},
@@ -194,8 +194,8 @@ type marks struct {
 	found []string
 }
 
-// watchKeys begins to watch for Pods that have one of these labels or finalizers. A Pod that has it for a moment is
-// found, too.
+// watchKeys begins to watch for Pods that have one of these labels or finalizers. A Pod that has it for
+// a moment is found, too.
 func (s *Scene) watchKeys(keys string) {
 	var before corev1.PodList
 	s.All(&before)

@@ -247,8 +247,8 @@ func (s *simulation) judgeEnd(c *model.Commit) {
 	s.judgeDrain(pod.Name+" gets SIGTERM", true, pod)
 }
 
-// judgeFinish checks that the operator deletes no Pod but one that somebody has asked it to drain, and whose reason
-// holds.
+// judgeFinish checks that the operator deletes no Pod but one that somebody has asked it to drain, and
+// whose reason holds.
 func (s *simulation) judgeFinish(c *model.Commit) {
 	pod, _ := c.Pods()
 	if c.Actor != actorOperator || pod == nil || !c.Deletes() || pod.DeletionTimestamp != nil {

@@ -199,7 +199,8 @@ func (r *Registry) write(ctx context.Context, shelves []*shelf) (stale bool, err
 	return stale, errors.Join(refused...)
 }
 
-// OpenShift's API server asks for the right to create endpointslices/restricted before it accepts addresses of Pods.
+// OpenShift's API server asks for the right to create endpointslices/restricted before it accepts
+// addresses of Pods.
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices/restricted,verbs=create
 
@@ -217,8 +218,8 @@ func (r *Registry) send(ctx context.Context, s *shelf) (err error) {
 	return withRemedy(err)
 }
 
-// withRemedy adds to a refusal for a missing right how Usher gets that right. A quota or a policy, which refuses
-// with the same status, says itself what it objects to.
+// withRemedy adds to a refusal for a missing right how Usher gets that right. A quota or a policy,
+// which refuses with the same status, says itself what it objects to.
 func withRemedy(err error) error {
 	if !apierrors.IsForbidden(err) {
 		return err
