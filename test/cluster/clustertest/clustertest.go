@@ -11,7 +11,7 @@
 //	func TestMain(m *testing.M) { os.Exit(run(m)) }
 //
 //	func run(m *testing.M) int {
-//		c, stop, err := clustertest.StartForMain()
+//		c, stop, err := clustertest.StartForMain(nil)
 //		if err != nil {
 //			fmt.Fprintln(os.Stderr, err)
 //			return 1
@@ -112,14 +112,14 @@ func StartEtcdWith(t *testing.T, o cluster.EtcdOptions) *cluster.Etcd {
 	return e
 }
 
-// StartForMain starts a cluster in a temporary directory for a TestMain. Call stop
-// after the tests; it also removes the directory.
-func StartForMain() (c *cluster.Cluster, end func(), err error) {
+// StartForMain starts a cluster in a temporary directory for a TestMain, with further arguments of its
+// components. Call stop after the tests; it also removes the directory.
+func StartForMain(extra cluster.ExtraArgs) (c *cluster.Cluster, end func(), err error) {
 	dir, err := os.MkdirTemp("", "usher-cluster-")
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a folder for the cluster: %w", err)
 	}
-	c, err = start(context.Background(), dir, nil)
+	c, err = start(context.Background(), dir, extra)
 	if err != nil {
 		return nil, nil, err
 	}

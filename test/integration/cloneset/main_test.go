@@ -24,6 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/node"
+	"github.com/usher-dev/usher/test/integration/openkruise"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
@@ -33,7 +34,7 @@ const manager = "usher"
 var shared *scene.Plane
 
 func TestMain(m *testing.M) {
-	scene.Main(m, func(ctx context.Context, p *scene.Plane) error {
+	scene.Main(m, openkruise.Arguments, func(ctx context.Context, p *scene.Plane) error {
 		shared = p
 		// Stories wait for the API server more than they compute.
 		if err := flag.Set("test.parallel", "6"); err != nil {

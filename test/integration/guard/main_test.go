@@ -51,7 +51,7 @@ var (
 // service names the guard's Service, Secret and configuration.
 var service = endpoint.Service{Namespace: "usher-system", Name: checkout.GuardName}
 
-func TestMain(m *testing.M) { scene.Main(m, setUp) }
+func TestMain(m *testing.M) { scene.Main(m, nil, setUp) }
 
 func setUp(ctx context.Context, p *scene.Plane) error {
 	plane = p

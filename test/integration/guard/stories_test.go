@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -31,6 +32,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/integration/scene"
+	"github.com/usher-dev/usher/test/servers/run"
 )
 
 // story is in one of its namespaces, and the witness saw no Pod end too early in any of them.
@@ -66,10 +68,23 @@ func begin(t *testing.T) *scene.Scene {
 	}
 	t.Cleanup(func() {
 		if early := callers.tooEarly(s.Namespace); len(early) > 0 {
-			t.Errorf("deleted while callers could use them:\n%s", strings.Join(early, "\n"))
+			t.Errorf("deleted while callers could use them (the API server has gone on without the guard %d times):\n%s",
+				unanswered(t), strings.Join(early, "\n"))
 		}
 	})
 	return s
+}
+
+// unanswered is how often the API server has gone on without the guard's answer, as after a timeout: then
+// the machine was too slow, and the guard did nothing wrong.
+func unanswered(t *testing.T) (n int) {
+	t.Helper()
+	api := run.HTTP{Address: plane.Server(), Client: checktest.Must(rest.HTTPClientFor(plane.RESTConfig()))(t)}
+	families := checktest.Must(api.Metrics(context.Background(), "/metrics"))(t)
+	for _, metric := range families["apiserver_admission_webhook_fail_open_count"].GetMetric() {
+		n += int(metric.GetCounter().GetValue())
+	}
+	return n
 }
 
 // words are what a step can begin with.

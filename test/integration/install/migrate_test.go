@@ -20,18 +20,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/usher-dev/usher/internal/scenariotest"
-	"github.com/usher-dev/usher/test/cluster"
-	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/integration/openkruise"
 )
 
-// TestMigrations plays the stories in testdata/migrations, on clusters where OpenKruise runs. Their
-// control plane leaves Pods of missing nodes alone: those that OpenKruise leaves are on a node
-// without an agent.
+// TestMigrations plays the stories in testdata/migrations, on clusters where OpenKruise runs.
 func TestMigrations(t *testing.T) {
 	scenariotest.Tell(t, "testdata/migrations/*.txt", words, func(t *testing.T) *story {
 		t.Helper()
-		s := begin(t, cluster.ExtraArgs{build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"}})
+		s := begin(t, openkruise.Arguments)
 		s.env = append(s.env, "BACKUP="+t.TempDir())
 		s.kruise = s.installOpenKruise()
 		return s

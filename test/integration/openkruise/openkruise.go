@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
@@ -27,8 +29,12 @@ var pod string
 //go:embed testdata/states.yaml
 var states string
 
-// FarAway is the node of the Pod. No agent serves it.
+// FarAway is the node of the Pod. There is no such node: the test is its kubelet.
 const FarAway = "far-away"
+
+// Arguments are those of a control plane that leaves the Pod alone: otherwise, Pods of nodes that do not
+// exist are deleted within a minute or so.
+var Arguments = cluster.ExtraArgs{build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"}}
 
 // Leave creates in a namespace the CloneSet web with a merge patch, its revisions, and
 // one Pod in a state of states.yaml.

@@ -44,7 +44,7 @@ import (
 var shared *scene.Plane
 
 func TestMain(m *testing.M) {
-	scene.Main(m, func(_ context.Context, p *scene.Plane) error {
+	scene.Main(m, nil, func(_ context.Context, p *scene.Plane) error {
 		shared = p
 		return nil
 	})

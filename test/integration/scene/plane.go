@@ -35,18 +35,19 @@ type Plane struct {
 	client.WithWatch
 }
 
-// Main starts a control plane for all stories of a package, calls setUp, and runs the stories.
+// Main starts a control plane for all stories of a package, with further arguments of its components,
+// calls setUp, and runs the stories.
 // With USHER_TEST_LOG set, controllers log to stderr.
-func Main(m *testing.M, setUp func(ctx context.Context, p *Plane) error) {
+func Main(m *testing.M, extra cluster.ExtraArgs, setUp func(ctx context.Context, p *Plane) error) {
 	ctrl.SetLogger(logr.Discard())
 	if os.Getenv("USHER_TEST_LOG") != "" {
 		ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	}
-	os.Exit(run(m, setUp))
+	os.Exit(run(m, extra, setUp))
 }
 
-func run(m *testing.M, setUp func(ctx context.Context, p *Plane) error) int {
-	c, stop, err := clustertest.StartForMain()
+func run(m *testing.M, extra cluster.ExtraArgs, setUp func(ctx context.Context, p *Plane) error) int {
+	c, stop, err := clustertest.StartForMain(extra)
 	if err == nil {
 		defer stop()
 		ctx, cancel := context.WithCancel(context.Background())
