@@ -65,6 +65,17 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestWhyPod prints why pod/NAME of each Pod in testdata/pods, at noon.
+func TestWhyPod(t *testing.T) {
+	const file = "testdata/pods/pull.yaml"
+	var out bytes.Buffer
+	for _, pod := range view.Each[*corev1.Pod](read(t, file)) {
+		w := view.Of(view.Gather(noon, pod, nil))
+		(&page{out: &out}).why(&w, target{kindPod, pod.Name}, noon)
+	}
+	compare(t, file, out.String())
+}
+
 // TestManyPods shows 2,000 Pods on a screen of 24 lines: the worst first, and the others in
 // groups.
 func TestManyPods(t *testing.T) {

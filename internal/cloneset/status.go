@@ -40,6 +40,10 @@ const (
 	ReasonWaitingForNode = "WaitingForNode"
 	// ReasonWaitingForGate: the containers of Pods are ready, and readiness gates of others are not set.
 	ReasonWaitingForGate = "WaitingForReadinessGate"
+	// ReasonWaitingForStart: Pods have a node, and are not ready after a minute.
+	ReasonWaitingForStart = "WaitingForStart"
+	// ReasonWaitingForEnd: Pods are still there a minute after they were deleted.
+	ReasonWaitingForEnd = "WaitingForEnd"
 	// ReasonDeletionDeferred: the API server asks to wait before Pods are deleted.
 	ReasonDeletionDeferred = "DeletionDeferred"
 )
@@ -96,6 +100,12 @@ func findBlocked(blocked []plan.Blocked) plan.Problem {
 	return plan.Problem{Reason: blockedReason(&blocked[0]), Message: message}
 }
 
+// idleReasons are those of waits that neither the set nor a hook ends, by gate.
+var idleReasons = map[string]string{
+	plan.GateScheduler: ReasonWaitingForNode, plan.GateReadiness: ReasonWaitingForGate,
+	plan.GateStart: ReasonWaitingForStart, plan.GateEnd: ReasonWaitingForEnd,
+}
+
 func blockedReason(b *plan.Blocked) string {
 	switch {
 	case b.Batch != nil:
@@ -104,10 +114,8 @@ func blockedReason(b *plan.Blocked) string {
 		return ReasonContainerStuck
 	case b.Failed != nil:
 		return plan.ProblemPodsFail
-	case b.Gate == plan.GateScheduler:
-		return ReasonWaitingForNode
-	case b.Gate == plan.GateReadiness:
-		return ReasonWaitingForGate
+	case b.Idle != nil:
+		return idleReasons[b.Gate]
 	case b.Deferral != nil:
 		return ReasonDeletionDeferred
 	case b.Image != nil && b.Image.Fails():

@@ -29,6 +29,8 @@ type Objects struct {
 	Other Summary
 	// Pods are the workload's own.
 	Pods []*corev1.Pod
+	// Pulls are the Pods that have nodes pull images for the CloneSet.
+	Pulls []*corev1.Pod
 	// Revisions are the CloneSet's ControllerRevisions.
 	Revisions []*appsv1.ControllerRevision
 	// Registrations are all of the namespace.
@@ -60,6 +62,8 @@ func Gather(now time.Time, workload metav1.Object, all []metav1.Object) Objects 
 	above := []types.UID{workload.GetUID()}
 	above = append(above, list.Map(owned(Each[*appsv1.ReplicaSet](all), above), (*appsv1.ReplicaSet).GetUID)...)
 	o.Pods = append(o.Pods, owned(Each[*corev1.Pod](all), above)...)
+	pullsForThis := func(pod *corev1.Pod) bool { return pod.Labels[apps.LabelPullsFor] == string(workload.GetUID()) }
+	o.Pulls = list.Only(Each[*corev1.Pod](all), pullsForThis)
 	o.Revisions = owned(Each[*appsv1.ControllerRevision](all), above)
 	slices.SortFunc(o.Revisions, func(a, b *appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
 	return o

@@ -14,6 +14,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
@@ -41,11 +42,13 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 		}
 	}
 	w.foreignFinalizers()
+	w.ends()
 	if request := drainedFor(w.pod); request != nil && len(w.out) == 0 {
 		w.out = append(w.out, Wait{What: drainedBut(request), Since: drainedSince(request)})
 	}
-	if len(w.out) == 0 && w.pod.DeletionTimestamp == nil {
+	if len(w.out) == 0 && w.pod.DeletionTimestamp == nil && !w.pull() {
 		w.updateRefused()
+		w.lacksImage()
 		w.notReady()
 	}
 	w.condition()
@@ -88,7 +91,7 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 		w.out = append(w.out, one)
 		return
 	}
-	if b.Idle != nil { // notReady says it
+	if b.Idle != nil { // notReady says it, or ends
 		return
 	}
 	if b.Failed != nil {
@@ -159,6 +162,71 @@ func (w *waiter) foreignFinalizers() {
 			w.unanswered("is deleted, and stays until somebody removes the finalizer "+key, "", key, w.pod.DeletionTimestamp.Time)
 		}
 	}
+}
+
+// pull says how far the Pod is if it is one that has its node pull an image, and whether it is one.
+func (w *waiter) pull() bool {
+	if w.pod.Labels[apps.LabelPullsFor] == "" {
+		return false
+	}
+	by := setplan.PulledBy(w.pod)
+	state, reason, message := setplan.PullOf(w.pod)
+	one := Wait{Since: w.pod.CreationTimestamp.Time, Next: w.command("describe pod %s", w.pod.Name)}
+	switch state {
+	case setplan.Pulling:
+		one.What = fmt.Sprintf("waits for node %s to pull image %s, so that Pods there can be updated", by.Node, by.Image)
+	case setplan.PullFails:
+		one.What, w.trouble = fmt.Sprintf("waits for node %s, which cannot pull image %s: %s: %s", by.Node, by.Image, reason, message), true
+	case setplan.PullRejected:
+		one.What = fmt.Sprintf("was rejected by node %s, so no Pod waits for image %s there: %s: %s", by.Node, by.Image, reason, message)
+	case setplan.PullExpired:
+		one.What = fmt.Sprintf("did not get image %s onto node %s in its time; another one follows", by.Image, by.Node)
+	case setplan.Pulled:
+		one.What, one.Next = fmt.Sprintf("stays until no Pod on node %s waits for image %s", by.Node, by.Image), ""
+	}
+	w.out = append(w.out, one)
+	return true
+}
+
+// lacksImage is why an old Pod stays in service: its node is still pulling an image.
+func (w *waiter) lacksImage() {
+	if w.Set == nil || revision.Same(setplan.RevisionOf(w.pod), w.Set.Status.UpdateRevision) {
+		return
+	}
+	for _, pull := range w.Pulls {
+		by := setplan.PulledBy(pull)
+		state, reason, message := setplan.PullOf(pull)
+		if by.Node != w.pod.Spec.NodeName || state != setplan.Pulling && state != setplan.PullFails {
+			continue
+		}
+		one := Wait{
+			What: fmt.Sprintf("stays in service until node %s has image %s", by.Node, by.Image), Gate: setplan.GateImage,
+			Since: pull.CreationTimestamp.Time, Next: w.command("describe pod %s", pull.Name),
+		}
+		if state == setplan.PullFails {
+			w.trouble = true
+			one.What = fmt.Sprintf("stays in service: node %s cannot pull image %s: %s: %s", by.Node, by.Image, reason, message)
+		}
+		w.out = append(w.out, one)
+	}
+}
+
+// overdue is how much longer than its grace period a Pod may take to end before its node seems to be silent.
+const overdue = 30 * time.Second
+
+// ends is what a terminating Pod waits for that nobody else holds.
+func (w *waiter) ends() {
+	if w.pod.DeletionTimestamp == nil || len(w.out) > 0 {
+		return
+	}
+	node, until := w.pod.Spec.NodeName, w.pod.DeletionTimestamp.Time
+	one := Wait{What: fmt.Sprintf("is terminating on node %s", node), Since: podread.DeletedSince(w.pod), Until: until}
+	if w.Now.After(until.Add(overdue)) {
+		w.trouble, one.Until = true, time.Time{}
+		one.What = fmt.Sprintf("is terminating, and node %s, which had time until %s, may be silent", node, until.UTC().Format(time.RFC3339))
+		one.Next = "kubectl describe node " + node
+	}
+	w.out = append(w.out, one)
 }
 
 // updateRefused is why a Pod stays as it is: the controller has tried its update.

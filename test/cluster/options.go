@@ -164,12 +164,13 @@ func flags(text string, values map[string]string, extra []string) []string {
 // args are the arguments of a component.
 func (c *Cluster) args(name string) []string {
 	text, extra := components[name].flags, c.opts.ExtraArgs[name]
-	switch {
-	case name == build.APIServer && c.opts.AuditLog != "":
+	if name == build.APIServer && c.opts.AuditLog != "" {
 		text += auditFlags
-	case name == build.ControllerManager && !strings.Contains(strings.Join(extra, " "), "--controllers="):
-		// Of this flag the values add up, and the first one about a controller counts.
-		text += controllersFlags
 	}
-	return flags(text, c.values, extra)
+	found := flags(text, c.values, extra)
+	if name == build.ControllerManager {
+		// Of --controllers the values add up, and the first one about a controller counts: extra's.
+		found = append(found, flags(controllersFlags, nil, nil)...)
+	}
+	return found
 }

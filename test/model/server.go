@@ -250,6 +250,9 @@ func (s *Server) delete(actor string, old client.Object, o *client.DeleteOptions
 		next.SetGeneration(old.GetGeneration() + 1)
 	} else if (known == nil || *known <= grace) && !propagated {
 		return // its deletion is already under way
+	} else if known != nil { // the time is counted from the first deletion
+		at := metav1.NewTime(old.GetDeletionTimestamp().Add(time.Duration(grace-*known) * time.Second))
+		next.SetDeletionTimestamp(&at)
 	}
 	next.SetDeletionGracePeriodSeconds(&grace)
 	s.commit(actor, KindOf(old), old, next)

@@ -13,6 +13,7 @@
 //     the real cloneset.Reconciler on a delayed copy of the server's objects;
 //   - kubelet.go, operator.go, user.go, deletion.go: everybody else who writes;
 //   - known.go, invariants.go, moves.go, claims.go, goal.go: what must hold;
+//   - waits.go: what a set that stands still says of itself;
 //   - width.go: how many writes are under way, and an API server in trouble;
 //   - explore*.go: all schedules of a small cluster instead of random ones;
 //   - world.go, setup.go, words.go, story.go: time, randomness, sets in words, and the story of

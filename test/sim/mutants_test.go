@@ -172,6 +172,8 @@ var bugs = map[string]func(m *mutant, value string){
 		s.Pods = list.Only(s.Pods, func(pod *corev1.Pod) bool { return of(pod, s.Update.Name) })
 		s.Spec.Replicas = len(s.Pods)
 	}),
+	// keepsWaits tells of no Pod that stays in service for an image, or because its update is refused.
+	"keepsWaits":      decides(func(_ *plan.Snapshot, p *plan.Plan) { p.Waits, p.Problems = nil, nil }),
 	"finishesAll":     decides(finishAll),
 	"replacesUnready": decides(replaceUnready),
 	// deletesClaimsFirst deletes the claims of a Pod before the Pod.

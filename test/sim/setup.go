@@ -61,6 +61,7 @@ type Simulation struct {
 	// trouble is the API server's, which has carried out all writes at idleFrom.
 	trouble  trouble
 	idleFrom time.Time
+	still    stillness
 	// plannedEnd is when a random schedule ends.
 	plannedEnd time.Duration
 	// refusal is what the API server refuses.
@@ -109,6 +110,7 @@ func New(config Config, set *apps.CloneSet) *Simulation {
 	s.Server.Observers = []func(*model.Commit){
 		s.observe, protector{s}.observe, collector{s}.observe, s.nodes.observe, operator{s}.observe,
 	}
+	s.World.leaps = s.judgeStillness
 	s.launch(config.Process)
 	must(s.Server.Create("user", set, false))
 	return s
@@ -148,6 +150,7 @@ func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
 // caches.
 func (s *Simulation) observe(c *model.Commit) {
 	s.World.record(c)
+	s.moved(c)
 	s.remember(c.Object())
 	for _, p := range s.processes {
 		if p.name == c.Actor {

@@ -34,6 +34,8 @@ type World struct {
 	jitter time.Duration
 	// doing is the errand that goes on; nil if there is none.
 	doing *errand
+	// leaps is called before the time goes on; nil if nobody needs to know.
+	leaps func(to time.Time)
 }
 
 // errand is something that goes on while others do.
@@ -65,6 +67,9 @@ func (w *World) runUntil(at time.Time) {
 // step runs the next event.
 func (w *World) step() {
 	e := w.agenda[0]
+	if w.leaps != nil {
+		w.leaps(e.at)
+	}
 	w.agenda = slices.Delete(w.agenda, 0, 1)
 	if e.at.After(w.now()) {
 		w.Clock.SetTime(e.at)

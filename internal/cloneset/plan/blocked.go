@@ -22,12 +22,12 @@ import (
 // in service, for an image.
 type Blocked struct {
 	Pod string
-	// Gate is the hook in spec.lifecycle, GateContainer, GateDeletion, GateImage or GateFailed.
+	// Gate is the hook in spec.lifecycle, or one of the constants that begin with Gate.
 	Gate string
 	// State is the Pod's lifecycle state.
 	State apps.LifecycleState
-	// Keys are the labels and finalizers that hold it, or that are missing; with
-	// GateContainer, GateImage and GateFailed, the kubelet's reason; with GateDeletion, the API server's.
+	// Keys are the labels, finalizers and readiness gates that hold it, or that are missing; at other gates
+	// the kubelet's reason, the scheduler's, or the API server's.
 	Keys []string
 	// Since is when it reached the gate, or stopped being ready; zero if unknown.
 	Since time.Time
@@ -44,8 +44,8 @@ type Blocked struct {
 	Trial *Trial
 	// Failed is how the Pod came to nothing; nil if it did not.
 	Failed *Failure
-	// Idle is for whom else it waits: for the scheduler, or whoever sets its readiness gates; nil if
-	// for nobody.
+	// Idle is for whom else it waits: for the scheduler, its kubelet, or whoever sets its readiness gates
+	// or removes its finalizers; nil if for nobody.
 	Idle *Idle
 	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
 	SetDeleted bool
@@ -110,8 +110,10 @@ func since(comma string, at time.Time) string {
 // blocked returns what a Pod waits for after a pass.
 func (s *Snapshot) blocked(v *podState) []Blocked {
 	switch {
-	case v.terminate || s.Deletion == LetGo, v.quiet && v.stuckOn == nil && v.idle == nil && len(s.Deferred) == 0:
+	case s.Deletion == LetGo, v.quiet && v.stuckOn == nil && v.idle == nil && len(s.Deferred) == 0:
 		return nil
+	case v.terminate:
+		return s.waitsIdle(v)
 	case !s.Deferred[v.pod.UID].Since.IsZero():
 		d := s.Deferred[v.pod.UID]
 		return []Blocked{{Pod: v.pod.Name, Gate: GateDeletion, State: v.state, Keys: []string{keyTooManyRequests}, Since: d.Since, Deferral: &d}}

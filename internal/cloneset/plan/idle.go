@@ -14,42 +14,85 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// GateScheduler stands for a gate where a Pod waits for a node, GateReadiness for one where its
-// containers are ready, and it waits for readiness gates of others.
+// Gates where a Pod waits for somebody other than its hooks.
 const (
+	// GateScheduler is where it waits for a node.
 	GateScheduler = "scheduler"
+	// GateReadiness is where its containers are ready, and it waits for readiness gates of others.
 	GateReadiness = "readinessGate"
+	// GateStart is where it waits for its kubelet to make its containers ready.
+	GateStart = "start"
+	// GateEnd is where it is terminating: its containers end, or finalizers hold it.
+	GateEnd = "end"
 )
 
-// idleFor is how long a Pod waits for a node or a readiness gate before that is reported: most wait for
-// a moment.
-const idleFor = 10 * time.Second
+// idleFor is how long a Pod waits for a node or a readiness gate before that is reported: most wait for a
+// moment. slowFor is that of what takes a while: a start, an end.
+const (
+	idleFor = 10 * time.Second
+	slowFor = time.Minute
+)
 
-// Idle is what a Pod waits for that neither its set nor its containers can do.
+// Idle is what a Pod waits for that its set cannot do.
 type Idle struct {
-	gate  string
-	keys  []string
-	since time.Time
-	// Message is the scheduler's; "" for a readiness gate.
+	// Gate, Keys and Since are those of Blocked.
+	Gate  string
+	Keys  []string
+	Since time.Time
+	// After is how long the wait lasts before it is reported.
+	After time.Duration
+	// Message is the scheduler's, or says how far the Pod is; "" for a readiness gate.
 	Message string
 }
 
-// readIdle reads for what a Pod waits that neither its set nor its containers can do; nil if for nothing.
+// readIdle reads for what a Pod waits that its set cannot do; nil if for nothing.
 func readIdle(f *PodInfo) *Idle {
-	if f.ended() || f.terminate || f.ready {
+	switch {
+	case f.terminate:
+		return readEnd(f.pod)
+	case f.ended() || f.ready:
 		return nil
+	case !f.scheduled:
+		return readUnscheduled(f)
 	}
-	if c := podread.Condition(f.pod, corev1.PodScheduled); !f.scheduled {
-		if c == nil || c.Status != corev1.ConditionFalse {
-			return nil
-		}
-		return &Idle{gate: GateScheduler, keys: []string{c.Reason}, since: f.created, Message: c.Message}
+	if keys := unsetGates(f.pod); f.able && len(keys) > 0 {
+		return &Idle{Gate: GateReadiness, Keys: keys, Since: podread.Since(f.pod, corev1.ContainersReady), After: idleFor}
 	}
-	keys := unsetGates(f.pod)
-	if !f.able || len(keys) == 0 {
-		return nil
+	return readStart(f)
+}
+
+func readUnscheduled(f *PodInfo) *Idle {
+	c := podread.Condition(f.pod, corev1.PodScheduled)
+	if c == nil || c.Status != corev1.ConditionFalse {
+		return &Idle{Gate: GateScheduler, Keys: []string{"NoScheduler"}, Since: f.created, After: slowFor, Message: "none has looked at it"}
 	}
-	return &Idle{gate: GateReadiness, keys: keys, since: podread.Since(f.pod, corev1.ContainersReady)}
+	return &Idle{Gate: GateScheduler, Keys: []string{c.Reason}, Since: f.created, After: idleFor, Message: c.Message}
+}
+
+// readStart reads since when a Pod is not ready that has a node. What its containers do meanwhile is not
+// said: it changes often, and the plugin shows it.
+func readStart(f *PodInfo) *Idle {
+	i := &Idle{Gate: GateStart, Keys: []string{"NotReady"}, Since: f.created, After: slowFor, Message: "its containers on node " + f.node + " are not"}
+	if c := podread.Condition(f.pod, corev1.ContainersReady); c != nil {
+		i.Since = c.LastTransitionTime.Time
+	}
+	if f.able {
+		i.Since = podread.Since(f.pod, corev1.PodReady)
+		i.Message = "its containers are, so node " + f.node + " may be silent"
+	}
+	return i
+}
+
+// readEnd reads what a terminating Pod waits for.
+func readEnd(pod *corev1.Pod) *Idle {
+	i := &Idle{Gate: GateEnd, Keys: pod.Finalizers, Since: podread.DeletedSince(pod), After: slowFor}
+	if len(i.Keys) > 0 {
+		i.Message = "the finalizers " + strings.Join(i.Keys, ", ") + " hold it"
+		return i
+	}
+	until := pod.DeletionTimestamp.UTC().Format(time.RFC3339)
+	i.Keys, i.Message = []string{"GracePeriod"}, fmt.Sprintf("node %s has until %s to end its containers", pod.Spec.NodeName, until)
+	return i
 }
 
 // unsetGates are the Pod's readiness gates that others have not set, sorted.
@@ -69,29 +112,35 @@ func (i *Idle) life() string {
 	if i == nil {
 		return ""
 	}
-	return fmt.Sprint(i.gate, i.keys, i.since.Unix())
+	return fmt.Sprint(i.Gate, i.Keys, i.Since.Unix())
 }
 
-// reportAt is when a Pod's wait is to be reported; zero if it waits for nothing.
+// reportAt is when a Pod's wait is to be reported; zero if it waits for nothing, or nobody knows since when.
 func (i *Idle) reportAt() time.Time {
-	if i == nil {
+	if i == nil || i.Since.IsZero() {
 		return time.Time{}
 	}
-	return i.since.Add(idleFor)
+	return i.Since.Add(i.After)
 }
 
-// waitsIdle is the wait for a node or a readiness gate, if it lasts. Nobody waits for Pods that leave.
+// waitsIdle is a wait that its set cannot end, if it lasts. Nobody waits until Pods that leave are ready.
 func (s *Snapshot) waitsIdle(v *podState) []Blocked {
-	if v.idle == nil || s.Now.Before(v.idle.reportAt()) || v.state == apps.StatePreparingDelete || v.state == apps.StatePreparingUpdate {
+	leaves := !v.terminate && (v.state == apps.StatePreparingDelete || v.state == apps.StatePreparingUpdate)
+	if at := v.idle.reportAt(); at.IsZero() || s.Now.Before(at) || leaves {
 		return nil
 	}
-	return []Blocked{{Pod: v.pod.Name, Gate: v.idle.gate, State: v.state, Keys: v.idle.keys, Since: v.idle.since, Idle: v.idle}}
+	return []Blocked{{Pod: v.pod.Name, Gate: v.idle.Gate, State: v.state, Keys: v.idle.Keys, Since: v.idle.Since, Idle: v.idle}}
 }
 
 func (i *Idle) text(pod string) string {
-	if i.gate == GateScheduler {
-		why := strings.Trim(strings.Join(i.keys, "")+": "+strings.TrimSuffix(i.Message, "."), ": ")
-		return fmt.Sprintf("Pod %s has no node%s (%s); make room for it, or change spec.template", pod, since(",", i.since), why)
+	switch i.Gate {
+	case GateScheduler:
+		why := strings.Trim(strings.Join(i.Keys, "")+": "+strings.TrimSuffix(i.Message, "."), ": ")
+		return fmt.Sprintf("Pod %s has no node%s (%s); make room for it, or change spec.template", pod, since(",", i.Since), why)
+	case GateStart:
+		return fmt.Sprintf("Pod %s is not ready%s: %s", pod, since(",", i.Since), i.Message)
+	case GateEnd:
+		return fmt.Sprintf("Pod %s is terminating%s: %s", pod, since(",", i.Since), i.Message)
 	}
-	return fmt.Sprintf("the containers of Pod %s are ready, and it waits for somebody to set its readiness gates %s%s", pod, strings.Join(i.keys, ", "), since(",", i.since))
+	return fmt.Sprintf("the containers of Pod %s are ready, and it waits for somebody to set its readiness gates %s%s", pod, strings.Join(i.Keys, ", "), since(",", i.Since))
 }

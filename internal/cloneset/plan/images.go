@@ -210,7 +210,7 @@ func (p *pass) awaitImages() {
 		return
 	}
 	w := p.newImages()
-	for _, v := range p.queue {
+	for _, v := range list.Only(p.queue, func(v *podState) bool { return v.chosen }) { // of others, the update is refused
 		if change, err := p.change(v); err == nil && w.mayWait(v) {
 			v.chosen = !w.waits(v, change)
 			w.ahead -= one(!v.chosen)

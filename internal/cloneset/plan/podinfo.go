@@ -244,9 +244,6 @@ func (s *Snapshot) read(v *podState, info *PodInfo) {
 	v.pending = v.state == apps.StateUpdating && pod.Annotations[apps.AnnotationInPlaceUpdateGrace] != ""
 	v.isUpdated = info.revision != "" && info.hash == revision.Short(s.Update.Name) && !v.pending
 	v.available, v.wakeAt = s.availability(info)
-	if at := v.idle.reportAt(); s.Now.Before(at) {
-		v.wakeAt = at
-	}
 	if v.inUpdate() {
 		s.readUpdate(v, pod)
 	}

@@ -112,9 +112,13 @@ func unready(p *corev1.Pod, since time.Duration) {
 	turn(p, corev1.ContainersReady, corev1.ConditionFalse, "", since)
 }
 
+// aMoment is not long enough for a wait to be reported.
+const aMoment = 9 * time.Second
+
 // pend takes node and containers away.
 func pend(p *corev1.Pod) {
-	unready(p, time.Hour)
+	unready(p, aMoment)
+	p.CreationTimestamp = ago(aMoment)
 	p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses = "", corev1.PodPending, nil
 }
 
@@ -179,7 +183,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 
 	// Of conditions: mark is the one of hooks that mark Pods not ready, with its message.
-	"unready": func(p *corev1.Pod, _ string) { unready(p, time.Hour) },
+	"unready": func(p *corev1.Pod, _ string) { unready(p, aMoment) },
 	"ready": func(p *corev1.Pod, since string) {
 		turn(p, corev1.PodReady, corev1.ConditionTrue, "", scenariotest.Duration(since))
 	},

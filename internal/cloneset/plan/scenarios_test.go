@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -84,17 +85,43 @@ func given(s *Snapshot, line string) error {
 	case "Instance":
 		s.Pods = append(s.Pods, owner(args[1], about))
 		return nil
+	}
+	return givenBeside(s, args, about)
+}
+
+// givenBeside is given for what is neither the set nor its Pods.
+func givenBeside(s *Snapshot, args []string, about string) error {
+	switch args[0] {
 	case "Pull": // "Pull n1 app:2" is its pull Pod, created a minute ago
 		s.Pulls.Pods = append(s.Pulls.Pods, said(podWords, pullPod(args[1], args[2]), about))
-		return nil
 	case "Node":
 		s.Pulls.Listed = map[string][]corev1.ContainerImage{args[1]: {{Names: []string{"x@sha256:1"}}, {Names: strings.Fields(about)}}}
-		return nil
+	case "Trial": // "Trial a refused 5s: it says" is what came of the one that a plan asks for of Pod a, after all else
+		return tried(s, args[1], args[2], scenariotest.Duration(args[3]), about)
 	case "Claim":
 		s.Claims = append(s.Claims, claim(args[1], args[2], about))
-		return nil
+	default:
+		return fmt.Errorf("nobody knows what a %s is", args[0])
 	}
-	return fmt.Errorf("nobody knows what a %s is", args[0])
+	return nil
+}
+
+// tried notes what came of the trial that a plan asks for of a Pod: "taken", "refused" or "impossible", with the
+// API server's words; it counts for so long.
+func tried(s *Snapshot, pod, result string, stands time.Duration, words string) error {
+	if s.Trials == nil {
+		s.Trials = map[string]Trial{}
+	}
+	due := list.Find(Make(counted(s)).Trials, func(a *Attempt) bool { return a.Update.Pod.Name == pod })
+	if due == nil {
+		return fmt.Errorf("no plan asks for a trial of Pod %s", pod)
+	}
+	t := Trial{Until: now.Add(stands)}
+	if result != "taken" {
+		t.Refused, t.Impossible, t.Pod, t.Since = words, result == "impossible", pod, now.Add(-time.Minute)
+	}
+	s.Trials[due.Class] = t
+	return nil
 }
 
 // placed creates Pods on nodes: "a1 a1 b2" are p00 and p01 on a1 and p02 on b2.
@@ -116,6 +143,7 @@ func render(s *Snapshot, p Plan) []string {
 		}
 		lines = append(lines, fmt.Sprintf("%s waits at %s for %s", b.Pod, b.Gate, strings.Join(b.Keys, ", ")))
 	}
+	lines = append(lines, list.Map(p.Trials, func(a Attempt) string { return "try to " + a.Update.String() })...)
 	lines = append(lines, renderPulls(p)...)
 	if p.ScaleUpLimited > 0 {
 		lines = append(lines, fmt.Sprintf("%d more wait", p.ScaleUpLimited))

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // Counts are the numbers of a set's status.
@@ -20,6 +21,8 @@ type Counts struct {
 	// RolledOut means that every Pod that should exist has the update revision, so that
 	// it becomes the current one.
 	RolledOut bool
+	// ReportAt is when the next wait has lasted for long enough to be among those of Review; zero if none will.
+	ReportAt time.Time
 }
 
 // Review examines a set as a pass left it: it counts the Pods, and lists those that wait
@@ -30,6 +33,7 @@ func Review(s *Snapshot, found ...Blocked) (Counts, []Blocked) {
 	waiting := slices.Clone(found)
 	for status := range PodStatuses(s) {
 		waiting = append(waiting, status.Waits...)
+		c.ReportAt = list.Earliest(c.ReportAt, status.ReportAt)
 		if status.Active {
 			c.Replicas++
 			c.Ready += one(status.Ready)
@@ -67,6 +71,8 @@ type PodStatus struct {
 	Updated, Ready, Available bool
 	// Waits are what it waits for, as in Review.
 	Waits []Blocked
+	// ReportAt is when another one of them is to be reported; zero if none is.
+	ReportAt time.Time
 }
 
 // PodStatuses yields what Review counts, Pod by Pod, in name order.
@@ -78,11 +84,20 @@ func PodStatuses(s *Snapshot) iter.Seq[PodStatus] {
 			s.read(&v, s.at(i))
 			if !yield(PodStatus{
 				Pod: v.pod, Active: v.active(), Updated: v.isUpdated, Ready: v.ready, Available: v.available, Waits: s.blocked(&v),
+				ReportAt: s.future(v.idle.reportAt()),
 			}) {
 				return
 			}
 		}
 	}
+}
+
+// future is a time that has not come; zero if it has.
+func (s *Snapshot) future(at time.Time) time.Time {
+	if s.Now.Before(at) {
+		return at
+	}
+	return time.Time{}
 }
 
 // Budget is what an update may do to a set's Pods.

@@ -34,7 +34,7 @@ const FarAway = "far-away"
 
 // Arguments are those of a control plane that leaves the Pod alone: otherwise, Pods of nodes that do not
 // exist are deleted within a minute or so.
-var Arguments = cluster.ExtraArgs{build.ControllerManager: {"--controllers=*,-pod-garbage-collector-controller"}}
+var Arguments = cluster.ExtraArgs{build.ControllerManager: {"--controllers=-pod-garbage-collector-controller"}}
 
 // Leave creates in a namespace the CloneSet web with a merge patch, its revisions, and
 // one Pod in a state of states.yaml.

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/view"
+	"github.com/usher-dev/usher/test/model"
+)
+
+// This file is about waits: a set short of its goal, on which nothing moves, says what it waits for.
+
+// ruleWaitsTold names the rule.
+const ruleWaitsTold = "whoever looks at a set that stands still sees what it waits for"
+
+// waitTold is after how long without a change a wait has to be told.
+const waitTold = time.Minute
+
+// stillness is the watch over a set on which nothing moves.
+type stillness struct {
+	// since is when an object of the set last changed, but for the set's status.
+	since time.Time
+	// judged means that the wait since then has been looked at.
+	judged bool
+}
+
+// moved notes a commit. The set's status is no progress: it only tells of it.
+func (s *Simulation) moved(c *model.Commit) {
+	old, wasSet := c.Old.(*apps.CloneSet)
+	set, isSet := c.New.(*apps.CloneSet)
+	if !wasSet || !isSet || old.Generation != set.Generation {
+		s.still = stillness{since: c.At}
+	}
+}
+
+// judgeStillness looks at a set that has stood still for waitTold, before the time jumps past that moment.
+func (s *Simulation) judgeStillness(next time.Time) {
+	due := s.still.since.Add(waitTold)
+	if s.still.judged || next.Before(due) || !s.watched() {
+		return
+	}
+	s.still.judged = true
+	if set := s.Set(); set != nil {
+		if what := s.untold(set, due); what != "" {
+			s.World.fail(ruleWaitsTold, "nothing has changed for %s, and %s; %s", waitTold, s.missing(), what)
+		}
+	}
+}
+
+// watched reports whether one process works on the set, knows all that there is, and may write what it finds.
+func (s *Simulation) watched() bool {
+	alive := slices.DeleteFunc(slices.Clone(s.processes), func(p *Process) bool { return p.dead })
+	if len(alive) != 1 || s.trouble != "" {
+		return false
+	}
+	p := alive[0]
+	behind := func(kind model.Kind) bool {
+		return p.caches[kind].Applied < len(s.Server.Log[kind]) || p.caches[kind].handlerDue.After(s.World.now())
+	}
+	return !slices.ContainsFunc(kinds, behind) && !p.queue.waiting && !p.queue.busy && p.queue.failures == 0
+}
+
+// untold says who does not tell what the set waits for; "" if its status and the plugin do, or if it waits for
+// nothing. Nobody writes the status of a deleted set whose Pods the garbage collector deletes.
+func (s *Simulation) untold(set *apps.CloneSet, now time.Time) string {
+	if s.missing() == "" || set.Spec.UpdateStrategy.Paused {
+		return ""
+	}
+	if how, _ := plan.DeletionOf(set); how != plan.LetGo && !saysWait(set) {
+		return fmt.Sprintf("no condition says why: %v", set.Status.Conditions)
+	}
+	var all []metav1.Object
+	for _, kind := range kinds {
+		for _, object := range s.Server.Objects[kind] {
+			all = append(all, object)
+		}
+	}
+	seen := view.Of(view.Gather(now, set, all))
+	waits := slices.ContainsFunc(seen.Members, func(pod view.Pod) bool { return len(pod.Waits) > 0 })
+	if !waits && len(seen.Problems) == 0 {
+		return "the plugin shows no wait and no problem"
+	}
+	return ""
+}
+
+// saysWait reports whether a condition of the set says what it waits for.
+func saysWait(set *apps.CloneSet) bool {
+	told := []apps.CloneSetConditionType{apps.ConditionBlocked, apps.ConditionFailedScale, apps.ConditionFailedUpdate}
+	return slices.ContainsFunc(told, func(kind apps.CloneSetConditionType) bool {
+		c := set.Status.Condition(kind)
+		return c != nil && c.Status == corev1.ConditionTrue && c.Message != ""
+	})
+}
