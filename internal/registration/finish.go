@@ -8,10 +8,12 @@ import (
 	"maps"
 	"reflect"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/finishing"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -24,26 +26,33 @@ func (p *pass) finishPods(ctx context.Context, decided plan.Plan) {
 	if len(finishes) == 0 {
 		return
 	}
-	if p.confirmReasons(ctx, finishes) {
+	byOwner := list.Only(finishes, func(f plan.Finish) bool { return f.OfOwner })
+	if p.confirmReasons(ctx, list.Map(byOwner, func(f plan.Finish) *corev1.Pod { return f.Pod })) {
 		finishes = p.decide().Finishes
 	}
 	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), p.options.Workers, len(finishes), func(i int) { p.finishPod(ctx, &finishes[i]) })
 }
 
-// confirmReasons reads from the API server the owners whose objects are reasons, and reports whether one
+// confirmReturns reads the owners from the API server that seem to want their Pods again: if the caches are old,
+// and the requester asks no more, a Pod would come back for good that nobody wants.
+func (p *pass) confirmReturns(ctx context.Context) {
+	if len(p.snapshot.Owners) > 0 {
+		p.confirmReasons(ctx, timed(p, func() []*corev1.Pod { return plan.Returns(p.snapshot) }))
+	}
+}
+
+// confirmReasons reads from the API server the owners that decide about these Pods, and reports whether one
 // of them differs from what the caches showed.
-func (p *pass) confirmReasons(ctx context.Context, finishes []plan.Finish) (changed bool) {
+func (p *pass) confirmReasons(ctx context.Context, pods []*corev1.Pod) (changed bool) {
 	before, owners := p.snapshot.Owners, ownersOfPods{pass: p, from: ownerSource{p.reader, true}, read: map[plan.OwnerRef]readOwner{}}
 	p.snapshot.Owners = maps.Clone(before)
-	for i := range finishes {
-		if ref := plan.OwnerOf(finishes[i].Pod); finishes[i].OfOwner && ref != nil {
+	for _, pod := range pods {
+		if ref := plan.OwnerOf(pod); ref != nil {
 			delete(p.snapshot.Owners, *ref)
 		}
 	}
-	for i := range finishes {
-		if finishes[i].OfOwner {
-			owners.add(ctx, finishes[i].Pod)
-		}
+	for _, pod := range pods {
+		owners.add(ctx, pod)
 	}
 	return !reflect.DeepEqual(before, p.snapshot.Owners)
 }

@@ -100,6 +100,17 @@ func TestOwnersThatPodsClaim(t *testing.T) {
 	}
 }
 
+// TestOldCachesTakeNothingBack: an owner that seems to want its Pod again, and does not, gets no Pod back that
+// its controller may never ask for again.
+func TestOldCachesTakeNothingBack(t *testing.T) {
+	a := finishes(t, claiming("drained", ownerRef("ReplicaSet", "set", "set")), replicaSet(0))
+	a.owners = fake.NewClientBuilder().WithScheme(a.client.Scheme()).WithObjects(replicaSet(5)).Build()
+	_, _, err := a.pass()
+	checktest.NoError(t, err)
+	there, _ := a.there("drained")
+	checktest.Same(t, "it is there", false, there)
+}
+
 // TestOwnersAreReadOnce: however many Pods name an owner, a pass reads it, and its revisions, once from
 // the caches and once from the API server.
 func TestOwnersAreReadOnce(t *testing.T) {

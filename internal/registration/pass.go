@@ -122,6 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	defer p.forgetNamespace() // after all else
 	defer p.keep()
 	p.snapshot.Now = r.clock.Now()
+	p.confirmReturns(ctx)
 	targets := plan.Targets(p.snapshot)
 	p.forget(targets)
 	sweep := p.sweepDue(targets, p.snapshot.Now)

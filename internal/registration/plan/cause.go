@@ -84,7 +84,8 @@ func (ix *index) findCauses() {
 }
 
 // surplus finds the Pods that owners ask to delete because they have more than they want. Of those
-// that are asked for, the ones go first that have drained, and then the oldest requests.
+// that are asked for, the ones count first that go now for another reason: a Pod that is evicted is one less
+// already. Then those go that have drained, and then the oldest requests.
 func (ix *index) surplus(asked []*pod) map[*pod]bool {
 	left, alive := map[*pod]bool{}, map[types.UID]int{}
 	for _, p := range ix.pods {
@@ -93,7 +94,7 @@ func (ix *index) surplus(asked []*pod) map[*pod]bool {
 		}
 	}
 	asked = slices.SortedFunc(slices.Values(asked), func(a, b *pod) int {
-		return cmp.Or(boolCompare(a.hasFinalizer(), b.hasFinalizer()), a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(boolCompare(!ix.goesAnyway(a), !ix.goesAnyway(b)), boolCompare(a.hasFinalizer(), b.hasFinalizer()), a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range asked {
 		owner, known := ix.ownerOf(p)
@@ -103,6 +104,12 @@ func (ix *index) surplus(asked []*pod) map[*pod]bool {
 		}
 	}
 	return left
+}
+
+// goesAnyway reports whether a Pod has drained, and goes now however many its owner wants.
+func (ix *index) goesAnyway(p *pod) bool {
+	owner, _ := ix.ownerOf(p)
+	return !p.hasFinalizer() && (p.request.Eviction || ix.empties(p) || owner.unwanted(p.Pod))
 }
 
 func boolCompare(a, b bool) int { return int(oneIf(a) - oneIf(b)) }
@@ -191,6 +198,13 @@ func ordinalOf(name string) (ordinal int32, ok bool) {
 	at := strings.LastIndexByte(name, '-')
 	n, err := strconv.ParseInt(name[at+1:], 10, 32)
 	return int32(n), at >= 0 && err == nil && n >= 0
+}
+
+// Returns finds the Pods whose requests are about to be taken back because their owners seem to want them.
+func Returns(snapshot Snapshot) []*corev1.Pod {
+	ix := newIndex(snapshot)
+	back := list.Only(ix.pods, func(p *pod) bool { return p.request != nil && p.cause.ended && ix.expired(p) })
+	return list.Map(back, func(p *pod) *corev1.Pod { return p.Pod })
 }
 
 // Finish is a Pod that has drained, and that Usher deletes: whoever asked may not come back for it.

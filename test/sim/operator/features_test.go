@@ -66,6 +66,8 @@ type features struct {
 	tenants bool
 	// clocks of processes differ.
 	clocks bool
+	// stands has everybody but Usher stand still for a while before the end.
+	stands bool
 }
 
 // drawFeatures draws the features of a seed.
@@ -86,6 +88,7 @@ func drawFeatures(seed uint64) features {
 	}
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0
+	f.stands = seed%5 == 0
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
 	}

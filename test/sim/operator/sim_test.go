@@ -96,6 +96,8 @@ type simulation struct {
 	ending   string
 	// finished counts the Pods that the operator has deleted.
 	finished int
+	// told counts the waits that were shown while everybody stood still.
+	told int
 	// stopped are Pods whose owner's controller, or collector, asks no more.
 	stopped map[types.UID]bool
 	// entered is when a Pod entered its state.
@@ -259,6 +261,9 @@ func (s *simulation) run(steps int) {
 			s.step()
 		}
 	}
+	if s.broken == "" && s.features.stands {
+		s.standStill()
+	}
 	if s.broken == "" {
 		s.settle()
 		s.checkSettled()
@@ -269,18 +274,19 @@ func (s *simulation) run(steps int) {
 // all that happened.
 func TestSimulation(t *testing.T) {
 	const steps = 300
-	released, finished := 0, 0
+	released, finished, told := 0, 0, 0
 	for seed := *first; seed < *first+*seeds; seed++ {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			s := simulate(t, seed, drawFeatures(seed), defects{})
 			s.run(steps)
 			released += len(s.released)
 			finished += s.finished
+			told += s.told
 		})
 	}
-	t.Logf("%d hooks were released, and %d drained Pods deleted", released, finished)
-	if !t.Failed() && (released < int(*seeds)/2 || finished < int(*seeds)/8) {
-		t.Errorf("%d seeds released %d hooks, and deleted %d drained Pods: the simulation proves too little", *seeds, released, finished)
+	t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released, finished, told)
+	if !t.Failed() && (released < int(*seeds)/2 || finished < int(*seeds)/8 || told < int(*seeds)/10) {
+		t.Errorf("%d seeds released %d hooks, deleted %d drained Pods, and told %d waits: the simulation proves too little", *seeds, released, finished, told)
 	}
 }
 
