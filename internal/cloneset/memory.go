@@ -69,6 +69,8 @@ type memory struct {
 	// uid is the UID of the set that the last pass read, gone that of one which the API server
 	// no longer has; "" once the cache has caught up.
 	uid, gone types.UID
+	// ends is the UID of a set whose namespace is being deleted; "" if none is known.
+	ends types.UID
 	// stale means that the cache may lack the effect of a request: one that timed out may
 	// have created a Pod, or taken one out of service.
 	stale bool

@@ -95,6 +95,9 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	m.failures = decided.Failures
 	m.next = now.Add(min(pauseShare*took, longestPause))
 	outcomes := r.execute(ctx, set, snapshot, &decided)
+	if slices.ContainsFunc(outcomes, func(o outcome) bool { return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause) }) {
+		m.ends = set.UID
+	}
 	pulled := r.pullImages(ctx, set, &decided)
 	m.stale = m.stale || slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
@@ -136,7 +139,7 @@ func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, invalid(err)
 	}
-	s := &plan.Snapshot{Now: now, Set: set.Name, Spec: spec}
+	s := &plan.Snapshot{Now: now, Set: set.Name, Spec: spec, NamespaceEnds: r.memory(keyOf(set)).ends == set.UID}
 	if err := r.claimOwnership(ctx, set, s); err != nil {
 		return nil, nil, err
 	}

@@ -126,6 +126,29 @@ func TestTerminatingNamespace(t *testing.T) {
 	}
 }
 
+// TestNoMoreCreations: after one answer that the namespace is terminating, passes create no more.
+func TestNoMoreCreations(t *testing.T) {
+	set, creations := web(), 0
+	set.Generation, set.Spec.Replicas = 1, new(int32(1))
+	r, _ := reconcilerOn(interceptor.NewClient(server(t, set), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			tried := len((&client.CreateOptions{}).ApplyOptions(options).DryRun) > 0
+			if tried || object.GetObjectKind().GroupVersionKind().Kind != "Pod" {
+				return c.Create(ctx, object, options...)
+			}
+			creations++
+			err := apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("the namespace is being terminated"))
+			err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+			return err
+		},
+	}))
+	for range 3 {
+		checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}))(t)
+		r.Clock.(*testclock.FakePassiveClock).SetTime(r.Clock.Now().Add(time.Minute))
+	}
+	checktest.Same(t, "creations", 1, creations)
+}
+
 // memories counts the sets of which something is known.
 func memories(r *Reconciler) (count int) {
 	r.memories.Range(func(any, any) bool { count++; return true })

@@ -60,7 +60,7 @@ func (p *pass) shortfall() int {
 // current revision.
 func (p *pass) create() {
 	missing := p.desired() - p.ledger.pods
-	if missing <= 0 {
+	if missing <= 0 || p.NamespaceEnds {
 		return
 	}
 	if limit := p.Spec.ScaleMaxUnavailable; limit != nil {

@@ -243,6 +243,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 		node, image, _ := strings.Cut(value, " ")
 		s.Pulls.GivenUp = map[ImageOnNode]time.Time{{node, image}: now.Add(time.Second)}
 	},
+	"namespaceEnds": func(s *Snapshot, _ string) { s.NamespaceEnds = true },
 	"trials":        func(s *Snapshot, _ string) { s.Trials = map[string]Trial{} },
 	"pullsOff":      func(s *Snapshot, _ string) { s.Spec.Pull.Off = true },
 	"pullsRefused":  func(s *Snapshot, until string) { s.Pulls.RefusedUntil = now.Add(scenariotest.Duration(until)) },

@@ -87,6 +87,8 @@ type Snapshot struct {
 	ClaimsRefused string
 	// ClaimsRefusedUntil is when the API server is asked again; zero if it is not.
 	ClaimsRefusedUntil time.Time
+	// NamespaceEnds means that the namespace is being deleted: nothing can be created there.
+	NamespaceEnds bool
 	// Starts bounds how many Pods one pass takes out of service or creates, so that
 	// finished Pods never wait behind a long queue of new starts. Half as many may be
 	// updates. 0 means no bound.
