@@ -107,6 +107,7 @@ func parse(args []string) (*settings, error) {
 	flags.IntVar(&s.registrations.RegistryWorkers, "registry-workers", 32, "how many calls to one registry are in flight at most; a slow one holds up only the namespaces that use it")
 	flags.Func("hook-keys", "`keys` of labels and finalizers that hooks of CloneSets may have besides those of usher.dev, separated by commas: a key, a domain with its slash such as example.com/, or * for all; default: *", s.hookKeys)
 	flags.BoolVar(&s.registrations.Finish, "finish-deletions", false, "delete Pods that have drained, as long as the reason holds for which somebody asked to delete them; needs the role usher-finish")
+	flags.Func("cluster-id", "`name` of this cluster in registries' entries, of letters, digits, dots, dashes and underscores; a cluster restored from a copy of another one needs one of its own; default: the UID of the namespace kube-system", s.clusterID)
 	flags.BoolVar(&s.registrations.Guarded, "guarded", false, "a guard runs in this cluster, for all namespaces: tell of Pods that are deleted without it while registries list them")
 	flags.BoolVar(&s.sets.KeepFieldManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
 	flags.StringVar((*string)(&s.sets.LeaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
@@ -135,6 +136,15 @@ func (s *settings) hookKeys(text string) error {
 		}
 	}
 	s.registrations.HookKeys = registrationplan.NewKeys(keys)
+	return nil
+}
+
+// clusterID takes what a label's value may be: registries of all kinds can hold that.
+func (s *settings) clusterID(text string) error {
+	if text == "" || len(validation.IsValidLabelValue(text)) > 0 {
+		return fmt.Errorf("%q is not the value of a label: use at most 63 letters, digits, dots, dashes and underscores, with a letter or digit at both ends", text)
+	}
+	s.registrations.ClusterID = text
 	return nil
 }
 

@@ -84,6 +84,8 @@ type Options struct {
 	// Finish lets Usher delete Pods that have drained, if the reason for their deletion still holds.
 	// Default: it does not.
 	Finish bool
+	// ClusterID names the cluster in registries' entries. Default: the UID of the namespace kube-system.
+	ClusterID string
 	// Guarded means that a guard runs, here or elsewhere: Usher tells of Pods that are deleted without it.
 	// Default: it does not.
 	Guarded bool
@@ -213,8 +215,11 @@ func controllerOptions(concurrent int) controller.Options {
 	}
 }
 
-// clusterID is the UID of kube-system, which lives as long as the cluster.
+// clusterID names the cluster: by the UID of kube-system, which lives as long as the cluster, unless the options do.
 func (r *Reconciler) clusterID(ctx context.Context) (string, error) {
+	if r.options.ClusterID != "" {
+		return r.options.ClusterID, nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.cluster != "" {

@@ -73,7 +73,7 @@ type Snapshot struct {
 	// Now is the time of the pass, by the clock of Process.
 	Now     time.Time
 	Process string
-	// Cluster is the UID of the kube-system namespace.
+	// Cluster names the cluster, usually by the UID of the namespace kube-system.
 	Cluster string
 	// Namespace is the one that the pass reconciles.
 	Namespace string

@@ -257,7 +257,7 @@ const (
 // Owner identifies who wrote an entry. The zero Owner means that Usher did not write
 // it.
 type Owner struct {
-	// Cluster is the UID of the kube-system namespace.
+	// Cluster names the cluster, usually by the UID of the namespace kube-system.
 	Cluster string `json:"cluster"`
 	// Namespace is the namespace of the Pod and of the Registration.
 	Namespace string `json:"namespace"`
