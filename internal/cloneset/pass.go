@@ -95,9 +95,6 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	m.failures = decided.Failures
 	m.next = now.Add(min(pauseShare*took, longestPause))
 	outcomes := r.execute(ctx, set, snapshot, &decided)
-	if slices.ContainsFunc(outcomes, func(o outcome) bool { return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause) }) {
-		m.ends = set.UID
-	}
 	pulled := r.pullImages(ctx, set, &decided)
 	m.stale = m.stale || slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
