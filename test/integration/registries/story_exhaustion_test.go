@@ -123,8 +123,26 @@ func (v *victim) comes(meanwhile string) {
 	v.within(late, meanwhile)
 }
 
+// inARow is how many Pods may be late, one after the other: what else the machine does may delay one or two, and
+// whoever starves Usher delays each of them.
+const inARow = 3
+
 // within brings a Pod into service, in time, and out of it.
 func (v *victim) within(late time.Duration, meanwhile string) {
+	v.Helper()
+	var longer []time.Duration
+	for len(longer) < inARow {
+		more := v.once(meanwhile)
+		if more <= late {
+			return
+		}
+		longer = append(longer, more)
+	}
+	v.Errorf("while %s, Pods in a row take %s longer to come than as many writes; %s are allowed", meanwhile, longer, late)
+}
+
+// once brings a Pod into service and out of it, and returns how much longer it takes to come than as many writes.
+func (v *victim) once(meanwhile string) (longer time.Duration) {
 	v.Helper()
 	v.pods++
 	name, began, plain := fmt.Sprintf("pod-%02d", v.pods), time.Now(), make(chan time.Duration, 1)
@@ -134,13 +152,11 @@ func (v *victim) within(late time.Duration, meanwhile string) {
 	took, anyway := time.Since(began), <-plain
 	v.Logf("while %s, a Pod is in service after %s, and as many writes take %s", meanwhile,
 		took.Round(time.Millisecond), anyway.Round(time.Millisecond))
-	if took > anyway+late {
-		v.Errorf("while %s, a Pod takes %s to come, %s longer than as many writes; %s are allowed", meanwhile, took, took-anyway, late)
-	}
 	pod := v.Pod(name)
 	v.Must(v.Delete(v.Context(), pod))
 	v.Gone(pod)
 	v.lists("")
+	return took - anyway
 }
 
 // writes returns how long this machine's API server takes for as many writes, one after the
