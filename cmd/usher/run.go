@@ -142,7 +142,8 @@ func (s *settings) hookKeys(text string) error {
 // clusterID takes what a label's value may be: registries of all kinds can hold that.
 func (s *settings) clusterID(text string) error {
 	if text == "" || len(validation.IsValidLabelValue(text)) > 0 {
-		return fmt.Errorf("%q is not the value of a label: use at most 63 letters, digits, dots, dashes and underscores, with a letter or digit at both ends", text)
+		return fmt.Errorf("%q is not the value of a label: use at most 63 letters, digits, dots, dashes and underscores, "+
+			"with a letter or digit at both ends", text)
 	}
 	s.registrations.ClusterID = text
 	return nil

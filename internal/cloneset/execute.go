@@ -73,7 +73,8 @@ func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Sn
 	left := back.open(set, s, decided.Actions, r.pods, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
 	// A pass over a large set lasts long, so its end counts for little, and planning the next one would delay what is left.
 	outcomes := r.act(ctx, set, left, decided.More && r.starts(len(s.Pods)) == r.starts(0))
-	if slices.ContainsFunc(outcomes, func(o outcome) bool { return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause) }) {
+	ends := func(o outcome) bool { return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause) }
+	if slices.ContainsFunc(outcomes, ends) {
 		r.memory(keyOf(set)).ends = set.UID
 	}
 	decided.More = decided.More || len(left) < len(decided.Actions) // what is left out is decided again

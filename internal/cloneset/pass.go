@@ -112,7 +112,8 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	tellAt, written := r.tell(ctx, set, &next, outcomes, idle, now)
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
 	for _, at := range []time.Time{
-		due, tellAt, counts.ReportAt, deferredUntil, m.refusedUntil(), longWaitAt(blocked, now), r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID),
+		due, tellAt, counts.ReportAt, deferredUntil, m.refusedUntil(), longWaitAt(blocked, now),
+		r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID),
 	} {
 		decided.RequeueAt = list.Earliest(decided.RequeueAt, at)
 	}

@@ -64,7 +64,10 @@ func readIdle(f *PodInfo) *Idle {
 func readUnscheduled(f *PodInfo) *Idle {
 	c := podread.Condition(f.pod, corev1.PodScheduled)
 	if c == nil || c.Status != corev1.ConditionFalse {
-		return &Idle{Gate: GateScheduler, Keys: []string{"NoScheduler"}, Since: f.created, After: slowFor, Message: "none has looked at it"}
+		return &Idle{
+			Gate: GateScheduler, Keys: []string{"NoScheduler"}, Since: f.created, After: slowFor,
+			Message: "none has looked at it",
+		}
 	}
 	return &Idle{Gate: GateScheduler, Keys: []string{c.Reason}, Since: f.created, After: idleFor, Message: c.Message}
 }
@@ -72,7 +75,10 @@ func readUnscheduled(f *PodInfo) *Idle {
 // readStart reads since when a Pod is not ready that has a node. What its containers do meanwhile is not
 // said: it changes often, and the plugin shows it.
 func readStart(f *PodInfo) *Idle {
-	i := &Idle{Gate: GateStart, Keys: []string{"NotReady"}, Since: f.created, After: slowFor, Message: "its containers on node " + f.node + " are not"}
+	i := &Idle{
+		Gate: GateStart, Keys: []string{"NotReady"}, Since: f.created, After: slowFor,
+		Message: "its containers on node " + f.node + " are not",
+	}
 	if c := podread.Condition(f.pod, corev1.ContainersReady); c != nil {
 		i.Since = c.LastTransitionTime.Time
 	}
@@ -91,7 +97,8 @@ func readEnd(pod *corev1.Pod) *Idle {
 		return i
 	}
 	until := pod.DeletionTimestamp.UTC().Format(time.RFC3339)
-	i.Keys, i.Message = []string{"GracePeriod"}, fmt.Sprintf("node %s has until %s to end its containers", pod.Spec.NodeName, until)
+	i.Keys = []string{"GracePeriod"}
+	i.Message = fmt.Sprintf("node %s has until %s to end its containers", pod.Spec.NodeName, until)
 	return i
 }
 
