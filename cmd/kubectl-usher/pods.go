@@ -308,7 +308,8 @@ func (d *draining) next(ctx context.Context, clock <-chan time.Time) (pod *corev
 
 // follow watches the Pod; the first event is the Pod as it is.
 func (d *draining) follow(ctx context.Context) error {
-	changes, err := d.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(d.pod.Namespace), client.MatchingFields{"metadata.name": d.pod.Name})
+	thisOne := client.MatchingFields{"metadata.name": d.pod.Name}
+	changes, err := d.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(d.pod.Namespace), thisOne)
 	if err != nil {
 		return failed(err, "watch pod/%s", d.pod.Name)
 	}

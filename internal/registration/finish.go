@@ -44,7 +44,8 @@ func (p *pass) confirmReturns(ctx context.Context) {
 // confirmReasons reads from the API server the owners that decide about these Pods, and reports whether one
 // of them differs from what the caches showed.
 func (p *pass) confirmReasons(ctx context.Context, pods []*corev1.Pod) (changed bool) {
-	before, owners := p.snapshot.Owners, ownersOfPods{pass: p, from: ownerSource{p.reader, true}, read: map[plan.OwnerRef]readOwner{}}
+	before := p.snapshot.Owners
+	owners := ownersOfPods{pass: p, from: ownerSource{p.reader, true}, read: map[plan.OwnerRef]readOwner{}}
 	p.snapshot.Owners = maps.Clone(before)
 	for _, pod := range pods {
 		if ref := plan.OwnerOf(pod); ref != nil {

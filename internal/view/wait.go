@@ -176,7 +176,8 @@ func (w *waiter) pull() bool {
 	case setplan.Pulling:
 		one.What = fmt.Sprintf("waits for node %s to pull image %s, so that Pods there can be updated", by.Node, by.Image)
 	case setplan.PullFails:
-		one.What, w.trouble = fmt.Sprintf("waits for node %s, which cannot pull image %s: %s: %s", by.Node, by.Image, reason, message), true
+		w.trouble = true
+		one.What = fmt.Sprintf("waits for node %s, which cannot pull image %s: %s: %s", by.Node, by.Image, reason, message)
 	case setplan.PullRejected:
 		one.What = fmt.Sprintf("was rejected by node %s, so no Pod waits for image %s there: %s: %s", by.Node, by.Image, reason, message)
 	case setplan.PullExpired:
@@ -223,7 +224,8 @@ func (w *waiter) ends() {
 	one := Wait{What: fmt.Sprintf("is terminating on node %s", node), Since: podread.DeletedSince(w.pod), Until: until}
 	if w.Now.After(until.Add(overdue)) {
 		w.trouble, one.Until = true, time.Time{}
-		one.What = fmt.Sprintf("is terminating, and node %s, which had time until %s, may be silent", node, until.UTC().Format(time.RFC3339))
+		one.What = fmt.Sprintf("is terminating, and node %s, which had time until %s, may be silent",
+			node, until.UTC().Format(time.RFC3339))
 		one.Next = "kubectl describe node " + node
 	}
 	w.out = append(w.out, one)

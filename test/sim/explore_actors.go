@@ -50,7 +50,7 @@ func (a actor) fair() bool { return a < byUser }
 type action struct {
 	actor actor
 	do    func()
-	// told means that no event has to cause a pass: in a world that refuses writes, each pass asks for another.
+	// told means that the next pass needs no event: where the API server refuses writes, the controller requeues by itself.
 	told bool
 }
 

@@ -21,7 +21,7 @@ import (
 // ruleWaitsTold names the rule.
 const ruleWaitsTold = "whoever looks at a set that stands still sees what it waits for"
 
-// waitTold is after how long without a change a wait has to be told.
+// waitTold is how long nothing may change before the set's status has to name the wait.
 const waitTold = time.Minute
 
 // stillness is the watch over a set on which nothing moves.
@@ -68,8 +68,9 @@ func (s *Simulation) watched() bool {
 	return !slices.ContainsFunc(kinds, behind) && !p.queue.waiting && !p.queue.busy && p.queue.failures == 0
 }
 
-// untold says who does not tell what the set waits for; "" if its status and the plugin do, or if it waits for
-// nothing. Nobody writes the status of a deleted set whose Pods the garbage collector deletes.
+// untold finds a wait that users cannot see: the text says whether the set's conditions or the plugin lacks it.
+// It is "" if both name the wait, or if the set waits for nothing. The controller writes no status of a deleted
+// set whose Pods the garbage collector deletes.
 func (s *Simulation) untold(set *apps.CloneSet, now time.Time) string {
 	if s.missing() == "" || set.Spec.UpdateStrategy.Paused {
 		return ""

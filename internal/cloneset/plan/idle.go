@@ -136,7 +136,8 @@ func (s *Snapshot) waitsIdle(v *podState) []Blocked {
 	if at := v.idle.reportAt(); at.IsZero() || s.Now.Before(at) || leaves {
 		return nil
 	}
-	return []Blocked{{Pod: v.pod.Name, Gate: v.idle.Gate, State: v.state, Keys: v.idle.Keys, Since: v.idle.Since, Idle: v.idle}}
+	i := v.idle
+	return []Blocked{{Pod: v.pod.Name, Gate: i.Gate, State: v.state, Keys: i.Keys, Since: i.Since, Idle: i}}
 }
 
 func (i *Idle) text(pod string) string {
@@ -149,5 +150,6 @@ func (i *Idle) text(pod string) string {
 	case GateEnd:
 		return fmt.Sprintf("Pod %s is terminating%s: %s", pod, since(",", i.Since), i.Message)
 	}
-	return fmt.Sprintf("the containers of Pod %s are ready, and it waits for somebody to set its readiness gates %s%s", pod, strings.Join(i.Keys, ", "), since(",", i.Since))
+	return fmt.Sprintf("the containers of Pod %s are ready, and it waits for somebody to set its readiness gates %s%s",
+		pod, strings.Join(i.Keys, ", "), since(",", i.Since))
 }

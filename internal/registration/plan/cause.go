@@ -94,7 +94,9 @@ func (ix *index) surplus(asked []*pod) map[*pod]bool {
 		}
 	}
 	asked = slices.SortedFunc(slices.Values(asked), func(a, b *pod) int {
-		return cmp.Or(boolCompare(!ix.goesAnyway(a), !ix.goesAnyway(b)), boolCompare(a.hasFinalizer(), b.hasFinalizer()), a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(
+			boolCompare(!ix.goesAnyway(a), !ix.goesAnyway(b)), boolCompare(a.hasFinalizer(), b.hasFinalizer()),
+			a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range asked {
 		owner, known := ix.ownerOf(p)

@@ -96,7 +96,7 @@ type simulation struct {
 	ending   string
 	// finished counts the Pods that the operator has deleted.
 	finished int
-	// told counts the waits that were shown while everybody stood still.
+	// told counts the waits that the plugin shows in standStill.
 	told int
 	// stopped are Pods whose owner's controller, or collector, asks no more.
 	stopped map[types.UID]bool
