@@ -402,7 +402,8 @@ const (
 	// AnnotationDrain holds the progress of a Pod's drain, as JSON.
 	AnnotationDrain = "usher.dev/drain"
 	// AnnotationRegistrations names the Registrations that may have entries of a Pod,
-	// separated by commas. On a Pod with the finalizer and without it, any may.
+	// separated by commas. If a Pod has the finalizer and no such annotation, any may. The
+	// annotation goes with the finalizer, unless a deadline released the Pod.
 	AnnotationRegistrations = "usher.dev/registrations"
 	// ConditionRegistered is True on a Pod while every registry lists it. A Pod can use
 	// it as a readiness gate. For a Registry of the kind service it is the entry itself: it

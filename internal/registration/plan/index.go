@@ -90,7 +90,10 @@ type pod struct {
 	// may have entries of it, or that select it and are being deleted.
 	selectedBy, former []*registration
 	// names are the Registrations that the Pod's annotation names; nil without one.
-	names     []string
+	names []string
+	// gaveUp are those that let the Pod go at its deadline, although a registry may list it: it may be
+	// registered again before somebody deletes it.
+	gaveUp    []*registration
 	lifecycle appsv1alpha1.Lifecycle
 	state     appsv1alpha1.LifecycleState
 	// gate means that the Pod is Ready only with Usher's condition.
@@ -244,7 +247,11 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 		}
 	}
 	p.names, _ = Names(object) // with an invalid annotation any Registration may have entries
+	gaveUp := namesGivenUp(object)
 	for _, r := range ix.registrations {
+		if slices.Contains(gaveUp, r.Name) {
+			p.gaveUp = append(p.gaveUp, r)
+		}
 		switch selects := r.Selects(object.Labels); {
 		case selects && r.DeletionTimestamp == nil:
 			p.selectedBy = append(p.selectedBy, r)
@@ -260,12 +267,28 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 // maxNames bounds how many Registrations the annotation of a Pod may name, maxNamesBytes how long it is.
 const maxNames, maxNamesBytes = 1000, podread.LongestOwnValue
 
-// Names are the Registrations that the Pod's annotation names; nil without one, and without Usher's finalizer,
-// which comes and goes with it. It returns an error if the annotation names what cannot be, or too much: somebody
-// else has written it.
+// Names are the Registrations that the Pod's annotation names; nil without one, and without Usher's finalizer. It
+// returns an error if the annotation names what cannot be, or too much: somebody else has written it.
 func Names(pod *corev1.Pod) ([]string, error) {
+	if !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+		return nil, nil
+	}
+	return namesIn(pod)
+}
+
+// namesGivenUp are the Registrations that the annotation names without Usher's finalizer. The annotation goes with
+// the finalizer, unless a deadline released the Pod.
+func namesGivenUp(pod *corev1.Pod) []string {
+	if slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+		return nil
+	}
+	names, _ := namesIn(pod)
+	return names
+}
+
+func namesIn(pod *corev1.Pod) ([]string, error) {
 	text, ok := pod.Annotations[usherv1alpha1.AnnotationRegistrations]
-	if !ok || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) {
+	if !ok {
 		return nil, nil
 	}
 	if text == "" {

@@ -81,7 +81,7 @@ func Make(snapshot Snapshot) Plan {
 }
 
 func protect(p *pod) PodPatch {
-	patch := PodPatch{Pod: p.Pod, DropDrain: p.hasRecord(), Registrations: namesOf(p.selectedBy, p.deselected())}
+	patch := PodPatch{Pod: p.Pod, DropDrain: p.hasRecord(), Registrations: namesOf(p.selectedBy, p.deselected(), p.gaveUp)}
 	for _, r := range p.selectedBy {
 		if !p.mayBeListedBy(r) {
 			patch.Due = append(patch.Due, r.current...)
@@ -300,8 +300,7 @@ type PodPatch struct {
 	// Drain is the record to write. DropDrain removes it.
 	Drain     *Record
 	DropDrain bool
-	// Registrations is the annotation of those that may have entries; nil leaves it as it
-	// is. It goes with Usher's finalizer.
+	// Registrations is the annotation of those that may have entries; nil leaves it as it is.
 	Registrations *string
 	// Due are targets that the Pod is new to. Its condition may be True because of other
 	// targets, and then nothing else would make a pass list these.
@@ -416,10 +415,17 @@ func (p *PodPatch) annotations() map[string]*string {
 	if p.Registrations != nil {
 		annotations[usherv1alpha1.AnnotationRegistrations] = p.Registrations
 	}
-	if _, named := p.Pod.Annotations[usherv1alpha1.AnnotationRegistrations]; named && slices.Contains(p.RemoveFinalizers, usherv1alpha1.Finalizer) {
+	if p.dropsNames() {
 		annotations[usherv1alpha1.AnnotationRegistrations] = nil
 	}
 	return annotations
+}
+
+// dropsNames reports whether the names of the Registrations go with Usher's finalizer. They stay if a
+// deadline releases the Pod: should it come back, those registries still hold it.
+func (p *PodPatch) dropsNames() bool {
+	_, named := p.Pod.Annotations[usherv1alpha1.AnnotationRegistrations]
+	return named && slices.Contains(p.RemoveFinalizers, usherv1alpha1.Finalizer) && p.forced() == ""
 }
 
 // Empty reports whether the patch changes nothing.

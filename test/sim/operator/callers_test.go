@@ -280,7 +280,7 @@ func (s *simulation) collect() {
 	for _, pod := range s.pods() {
 		if s.ending == actorNamespace || pod.Labels[apps.LabelLifecycleState] != "" {
 			left++
-			if !s.stopped[pod.UID] {
+			if s.ending == actorNamespace || !s.stopped[pod.UID] { // the namespace controller never stops
 				s.ask(s.ending, pod, false, 0)
 			}
 		}
