@@ -112,7 +112,7 @@ func slim(pod *corev1.Pod) *corev1.Pod {
 			Tolerations: spec.Tolerations, ReadinessGates: spec.ReadinessGates,
 		},
 		Status: corev1.PodStatus{
-			Phase: status.Phase, Reason: status.Reason, Message: beginning(status.Message), PodIP: status.PodIP, HostIP: status.HostIP,
+			Phase: status.Phase, Reason: status.Reason, Message: beginning(status.Message), PodIP: status.PodIP, PodIPs: podread.Addresses(pod), HostIP: status.HostIP,
 			ObservedGeneration: status.ObservedGeneration, Conditions: list.Map(status.Conditions, slimCondition),
 			InitContainerStatuses: list.Map(status.InitContainerStatuses, slimStatus), ContainerStatuses: list.Map(status.ContainerStatuses, slimStatus),
 		},

@@ -105,6 +105,7 @@ func TestWhatIsKept(t *testing.T) {
 	} {
 		pod := numbered(t, typical(t), 1)
 		pod.OwnerReferences, pod.ManagedFields = test.owners, test.record
+		pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}, {IP: "fd00::7"}}
 		claim := corev1.Volume{Name: "data"}
 		claim.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-web-1"}
 		pod.Spec.Volumes = append(pod.Spec.Volumes, claim)

@@ -14,6 +14,14 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
+// Addresses are all addresses of a Pod that has several; nil if it has one, which is in status.podIP.
+func Addresses(pod *corev1.Pod) []corev1.PodIP {
+	if len(pod.Status.PodIPs) < 2 {
+		return nil
+	}
+	return pod.Status.PodIPs
+}
+
 // Condition is a condition of the Pod, in its place; nil if it lacks it.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	return list.Find(pod.Status.Conditions, func(c *corev1.PodCondition) bool { return c.Type == kind })

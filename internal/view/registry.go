@@ -234,6 +234,7 @@ var reasons = map[regplan.Reason]struct{ is, why string }{
 	regplan.ReasonDuplicate:       {EntryDiffers, "another Registration registers the Pod there already"},
 	regplan.ReasonRateLimited:     {"", "spec.rateLimit of the Registry puts it off"},
 	regplan.ReasonPortNotFound:    {"", "no container or native sidecar of the Pod has the port of spec.instance.port"},
+	regplan.ReasonAddressNotFound: {"", "the Pod has no address of spec.instance.ipFamily"},
 	regplan.ReasonRegistryRefuses: {"", "the registry refuses it"},
 }
 

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -20,6 +21,13 @@ type Instance struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
 	// +optional
 	Port intstr.IntOrString `json:"port,omitzero"`
+	// IPFamily is the family of the address that registries list for a Pod with addresses of both: IPv4 or
+	// IPv6. A Pod without an address of the family is not registered, and waits with the reason
+	// AddressNotFound. Kubernetes chooses the addresses of a Service: the kind service ignores it. Default: the
+	// Pod's first address, status.podIP.
+	// +kubebuilder:validation:Enum=IPv4;IPv6
+	// +optional
+	IPFamily corev1.IPFamily `json:"ipFamily,omitempty"`
 	// Weight is the instance's share of requests, relative to other instances, from 1
 	// to 65535. Default: 1.
 	// +kubebuilder:default=1

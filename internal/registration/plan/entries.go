@@ -81,7 +81,7 @@ func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
 				continue
 			}
 			// The first Registration by name keeps an entry that two claim.
-			if want := ix.entry(r, p); want.Port != 0 && !claimed[want.ID] {
+			if want := ix.entry(r, p); !claimed[want.ID] {
 				claimed[want.ID] = ix.claim(r, p, want, listed.byID[want.ID], c)
 			}
 		}
@@ -94,22 +94,17 @@ func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
 // entry belongs there.
 func (ix *index) claim(r *registration, p *pod, want registry.Entry, have *registry.Entry, c *Changes) bool {
 	mine := have != nil && have.Owner == want.Owner
-	switch ix.desiredOf(r, p) {
-	case present:
-		if have != nil {
-			want.Version = have.Version
-		}
+	switch desired := ix.desiredOf(r, p); {
+	case desired == present && incomplete(&want) != "":
+		return mine // a wrong name of a port takes nobody out of service
+	case desired == present:
 		if p.protected() && ix.mayPut(r, c.Target, want, have) {
-			c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: want})
-			c.Reasons[want.ID] = "it is not listed"
-			if have != nil {
-				c.Reasons[want.ID] = "the entry differs"
-			}
+			c.put(want, have)
 		}
 		return true
-	case unchanged:
+	case desired == unchanged:
 		return mine
-	case outOfService:
+	case desired == outOfService:
 		if !mine || !ix.heldBack(r, c.Target, p) {
 			return false
 		}
@@ -117,6 +112,16 @@ func (ix *index) claim(r *registration, p *pod, want registry.Entry, have *regis
 		return true
 	}
 	return false
+}
+
+// put writes an entry, in place of the one that is there.
+func (c *Changes) put(want registry.Entry, have *registry.Entry) {
+	c.Reasons[want.ID] = "it is not listed"
+	if have != nil {
+		want.Version = have.Version
+		c.Reasons[want.ID] = "the entry differs"
+	}
+	c.Joins = append(c.Joins, registry.Change{Op: registry.Put, Entry: want})
 }
 
 // holdBack takes an entry out of service that stays. Its version prevents that it is
@@ -297,15 +302,26 @@ func EntryID(pod *corev1.Pod) string {
 }
 
 // entry is what the Registration's registries should list for the Pod; its port is 0 if the Pod
-// has none of that name.
+// has none of that name, its address empty if the Pod has none of that family.
 func (ix *index) entry(r *registration, p *pod) registry.Entry {
 	v := p.valuesFor(r)
 	return registry.Entry{
-		ID: p.id, Address: p.Status.PodIP, Port: portOf(p.Pod, r.Spec.Instance.Port), Weight: v.weight, Metadata: v.metadata,
+		ID: p.id, Address: addressOf(p.Pod, r.Spec.Instance.IPFamily), Port: portOf(p.Pod, r.Spec.Instance.Port), Weight: v.weight, Metadata: v.metadata,
 		Owner: registry.Owner{
 			Cluster: ix.Cluster, Namespace: p.Namespace, Registration: r.Name, Pod: p.Name, PodUID: string(p.UID),
 		},
 	}
+}
+
+// incomplete is what an entry lacks to be written; empty if nothing.
+func incomplete(e *registry.Entry) Reason {
+	switch {
+	case e.Port == 0:
+		return ReasonPortNotFound
+	case e.Address == "":
+		return ReasonAddressNotFound
+	}
+	return ""
 }
 
 // Expected is the entry of a Pod that a Registration selects, as it should be in each of the

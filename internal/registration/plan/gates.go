@@ -322,6 +322,9 @@ func joinMessage(found presence, t Target, p *pod, r *registration) string {
 			return fmt.Sprintf("Registry %s needs a port: set spec.instance.port", t.Registry)
 		}
 		return fmt.Sprintf("no container of it has a port named %q: correct spec.instance.port", r.Spec.Instance.Port.StrVal)
+	case ReasonAddressNotFound:
+		return fmt.Sprintf("it has no %s address: the cluster's network gives it none; correct spec.instance.ipFamily",
+			r.Spec.Instance.IPFamily)
 	case ReasonForeignEntry:
 		return fmt.Sprintf("Registry %s has an entry %s of somebody else for service %s: remove that one",
 			t.Registry, p.id, t.Service)

@@ -244,7 +244,7 @@ func (ix *index) planDrain(p *pod, record, stored *Record, drains bool, patch *P
 // unhooked are the waits for registries that no hook covers.
 func (ix *index) unhooked(p *pod) []Waiting {
 	waiting := ix.gateless(p)
-	if p.settled && !ix.refused(p) {
+	if p.settled && !ix.refused(p) && !ix.lacksAnything(p) {
 		return waiting
 	}
 	for _, r := range p.selectedBy {

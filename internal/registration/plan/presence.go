@@ -52,17 +52,17 @@ func (ix *index) presence(r *registration, t Target, p *pod) presence {
 
 func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *listing) presence {
 	want := ix.entry(r, p)
-	hasPort := want.Port != 0
+	lacks := incomplete(&want)
 	found := presence{cause: ix.failure(t, want.ID)}
 	heldBack := ix.heldBack(r, t, p)
 	for _, e := range listed.byPod[p.UID] {
 		if e.Owner.Registration == r.Name && (!heldBack || inService(e)) {
 			found.listed, found.unsettled = true, cmp.Or(found.unsettled, e.Unsettled)
 		}
-		found.current = found.current || hasPort && want.Same(*e)
-		found.serving = found.serving || hasPort && serving(want, *e)
+		found.current = found.current || lacks == "" && want.Same(*e)
+		found.serving = found.serving || serving(want, *e)
 	}
-	if found.reason = ReasonPortNotFound; hasPort {
+	if found.reason = lacks; lacks == "" {
 		found.reason = ix.obstacle(r, t, p, listed.byID[want.ID])
 	}
 	return found
@@ -82,9 +82,13 @@ func (ix *index) obstacle(r *registration, t Target, p *pod, have *registry.Entr
 	return ReasonNotListed
 }
 
-// serving reports whether callers that get the entry find the Pod.
+// serving reports whether callers that get the entry find the Pod. If it is not known where they should find
+// it, an entry of before counts.
 func serving(want, have registry.Entry) bool {
 	want.Weight, want.Metadata = have.Weight, have.Metadata
+	if incomplete(&want) != "" {
+		want.Address, want.Port = have.Address, have.Port
+	}
 	return have.Weight > 0 && want.Same(have)
 }
 
@@ -97,6 +101,14 @@ func (ix *index) failure(t Target, id string) error {
 func (ix *index) refused(p *pod) bool {
 	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
 		return slices.ContainsFunc(r.current, func(t Target) bool { return ix.failure(t, p.id) != nil })
+	})
+}
+
+// lacksAnything reports whether the Pod's entries of a Registration lack what they need to be written.
+func (ix *index) lacksAnything(p *pod) bool {
+	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
+		want := ix.entry(r, p)
+		return r.writes && incomplete(&want) != ""
 	})
 }
 

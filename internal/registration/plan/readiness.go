@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,20 @@ func unready(pod *corev1.Pod) string {
 	return ""
 }
 
+// addressOf is the Pod's address of a family, or its first one if the family is empty; empty if it has
+// none.
+func addressOf(pod *corev1.Pod, family corev1.IPFamily) string {
+	if family == "" {
+		return pod.Status.PodIP
+	}
+	for _, one := range slices.Concat([]corev1.PodIP{{IP: pod.Status.PodIP}}, pod.Status.PodIPs) {
+		if ip, err := netip.ParseAddr(one.IP); err == nil && ip.Is4() == (family == corev1.IPv4Protocol) {
+			return one.IP
+		}
+	}
+	return ""
+}
+
 // portOf resolves the name of a container port; 0 if there is none.
 func portOf(pod *corev1.Pod, port intstr.IntOrString) int32 {
 	if port.Type == intstr.Int {
@@ -98,7 +113,7 @@ func listening(pod *corev1.Pod, i int) []corev1.ContainerPort {
 
 // Matters reports whether a change of a Pod may change the plan.
 func Matters(a, b *corev1.Pod) bool {
-	if a.UID != b.UID || a.Status.PodIP != b.Status.PodIP ||
+	if a.UID != b.UID || a.Status.PodIP != b.Status.PodIP || !slices.Equal(a.Status.PodIPs, b.Status.PodIPs) ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
 		a.Status.HostIP != b.Status.HostIP || a.Spec.NodeName != b.Spec.NodeName ||
 		!maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) ||

@@ -43,6 +43,8 @@ const (
 	ReasonPodNotReady Reason = "PodNotReady"
 	// ReasonPortNotFound: no container or native sidecar of the Pod has a port of that name.
 	ReasonPortNotFound Reason = "PortNotFound"
+	// ReasonAddressNotFound: the Pod has no address of the family that the Registration asks for.
+	ReasonAddressNotFound Reason = "AddressNotFound"
 	// ReasonRegistryNotFound: there is no Registry of that name.
 	ReasonRegistryNotFound Reason = "RegistryNotFound"
 	// ReasonRegistryNotAllowed: spec.namespaces of the Registry leaves the

@@ -194,7 +194,9 @@ func Slim(pod *corev1.Pod) *corev1.Pod {
 			NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName, ReadinessGates: pod.Spec.ReadinessGates,
 			Volumes: podread.OwnClaims(pod),
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, HostIP: pod.Status.HostIP},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: podread.Addresses(pod), HostIP: pod.Status.HostIP,
+		},
 	}
 	var ports []corev1.ContainerPort
 	for port := range namedPorts(pod) {
