@@ -92,10 +92,10 @@ func (l *auditLog) next(take func(auditEvent)) error {
 	}
 }
 
-// untilQuiet counts Usher's requests, and the writes of others, until Usher has written
+// untilQuiet counts the requests of Usher, and of all others, until Usher has written
 // nothing for a while.
-func (l *auditLog) untilQuiet(ctx context.Context) (own apiRequests, others int, err error) {
-	own, theirs := newRequests(), newRequests()
+func (l *auditLog) untilQuiet(ctx context.Context) (own, theirs apiRequests, err error) {
+	own, theirs = newRequests(), newRequests()
 	last := time.Now()
 	for {
 		err := l.next(func(one auditEvent) {
@@ -107,10 +107,10 @@ func (l *auditLog) untilQuiet(ctx context.Context) (own apiRequests, others int,
 			}
 		})
 		if err != nil || time.Since(last) > quietFor {
-			return own, sum(theirs.writes), err
+			return own, theirs, err
 		}
 		if err := stage.Pause(ctx, lookEvery); err != nil {
-			return own, 0, fmt.Errorf("wait until Usher writes no more: %w", err)
+			return own, theirs, fmt.Errorf("wait until Usher writes no more: %w", err)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func judge(results []*result) []goal {
 	steps := list.Only(results, func(r *result) bool { return !r.alone })
 	switch {
 	case len(steps) == 0:
-		return judgeGuard(results)
+		return append(judgeGuard(results), judgeDeployments(results)...)
 	case steps[0].server != "":
 		return judgeOperator(steps)
 	}

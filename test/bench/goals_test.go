@@ -81,6 +81,14 @@ func guardResults(p99 float64) []*result {
 	return []*result{one(deleteGuarded, p99), one(deleteUnguarded, 0.1)}
 }
 
+// deploymentResults meet the goals if those of Usher take no longer than 6 s and 12 s.
+func deploymentResults(in, out float64) []*result {
+	one := func(w way, name string, seconds float64) *result {
+		return &result{step: step{name: name, pods: 90, size: 100}, way: w.name, rounds: 1, alone: true, wall: times(seconds), done: times(seconds)}
+	}
+	return append(guardResults(0.11), one(withUsher, scaledIn, in), one(withUsher, rolledOut, out), one(withSleep, scaledIn, 5), one(withSleep, rolledOut, 7))
+}
+
 func missed(goals []goal) string {
 	left := list.Only(goals, func(g goal) bool { return !g.met })
 	return strings.Join(list.Map(left, func(g goal) string { return g.found }), ", ")
@@ -124,6 +132,8 @@ func TestGoals(t *testing.T) {
 		"guard, met":      {guardResults(0.11), ""},
 		"guard, slow": {guardResults(0.112), "1.12 ×: p99 112 ms, p50 10 ms, and 2.5 ms of the API server's CPU each; " +
 			"without it p99 100 ms, p50 10 ms, and 2.5 ms of the API server's CPU each"},
+		"Deployment, met":               {deploymentResults(6, 12), ""},
+		"Deployment, slow":              {deploymentResults(6.1, 12.1), "1.22 ×: 6.10 s; with the sleep 5.00 s, 12.1 s of 12.0 s; with the sleep 7.00 s"},
 		"restarts, met":                 {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart = true, 5*time.Second }), ""},
 		"slices, each with its restart": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.rounds, u.wall = true, 10*time.Second, 10, times(380) }), ""},
 		"restarts, budget not used": {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.wall = true, time.Minute, times(500) }),

@@ -35,7 +35,7 @@ const (
 	nowhere = 1
 )
 
-// guardTurns are the rounds of a size: a second of deletions each.
+// guardTurns are the rounds of each size: a second of deletions each. The Deployment follows.
 func guardTurns(sizes []int) (turns []turn) {
 	for _, n := range sizes {
 		rounds := max(n/deletesPerSecond, 1)
@@ -43,7 +43,7 @@ func guardTurns(sizes []int) (turns []turn) {
 			turns = append(turns, turn{size: min(n, deletesPerSecond), round: round, of: rounds})
 		}
 	}
-	return turns
+	return append(turns, turn{size: deploymentPods, of: 1, deployment: true})
 }
 
 // guarded deletes Pods that the guard does not know with its webhook there and not there, in

@@ -194,6 +194,8 @@ const maxRounds = 10
 type turn struct {
 	registry        string
 	size, round, of int
+	// deployment means that a Deployment is measured, in all ways.
+	deployment bool
 }
 
 // schedule orders the rounds of all sizes: half of those of each smaller size, then the

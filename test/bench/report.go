@@ -39,7 +39,12 @@ type grid struct {
 	title   string
 	alone   bool
 	columns []column
+	// ways means that it is about a Deployment.
+	ways bool
 }
+
+// has reports whether a result belongs into the grid.
+func (g grid) has(r *result) bool { return r.alone == g.alone && (r.way != "") == g.ways }
 
 // grids are the tables of a report. Some columns are only for measurements with a
 // registry, and some only for those without one.
@@ -57,19 +62,23 @@ func grids(withRegistry bool) []grid {
 	step := append(slices.Clone(first), column{"phase", true, func(r *result) string { return r.name }})
 	wall := column{"wall", false, func(r *result) string { return stage.Seconds(r.perRound(r.wall)) }}
 	all := []grid{
-		{fmt.Sprintf("%s alone: a plain client with %d workers, no controller", server, plainWorkers), true, slices.Concat(first, []column{
+		{title: fmt.Sprintf("%s alone: a plain client with %d workers, no controller", server, plainWorkers), alone: true, columns: slices.Concat(first, []column{
 			{"request", true, func(r *result) string { return r.name }}, wall,
 			{"per second", false, func(r *result) string { return decimal(r.perSecond(), 0) }},
 			{"p50", false, func(r *result) string { return percentile(r.latency, 50) }},
 			{"p99", false, func(r *result) string { return percentile(r.latency, 99) }},
 		}, nodes)},
-		{usherTitle, false, slices.Concat(step, []column{wall}, outcome(withRegistry))},
-		{"Requests to the API server per Pod", false, slices.Concat(step, writes(withRegistry))},
-		{"CPU seconds", false, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
-		{"CPU seconds, " + strings.ToLower(server) + " alone", true, slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
+		{title: usherTitle, columns: slices.Concat(step, []column{wall}, outcome(withRegistry))},
+		{title: "Requests to the API server per Pod", columns: slices.Concat(step, writes(withRegistry))},
+		{title: "CPU seconds", columns: slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
+		{title: "CPU seconds, " + strings.ToLower(server) + " alone", alone: true, columns: slices.Concat(step, cpuSeconds(withRegistry, etcdTitle))},
 	}
+	all = append(all, grid{
+		title: fmt.Sprintf("A Deployment of %d Pods, whose callers get %s to notice", deploymentPods, noticeTime),
+		alone: true, ways: true, columns: deploymentColumns(),
+	})
 	if withRegistry {
-		all = append(all, grid{"Calls of the registry", false, append(step,
+		all = append(all, grid{title: "Calls of the registry", columns: append(step,
 			column{"all", false, func(r *result) string { return stage.Thousands(sum(r.calls)) }},
 			column{"by kind", true, func(r *result) string { return stage.Counts(r.calls) }})})
 	}
@@ -168,7 +177,7 @@ func (r *result) cpuPerPod() time.Duration { return r.cpu[usher] / time.Duration
 func (r *Report) table(g grid) stage.Table {
 	t := stage.Table{Columns: list.Map(g.columns, func(c column) stage.Column { return stage.Column{Title: c.title, Right: !c.left} })}
 	for i, one := range r.results {
-		if one.alone != g.alone {
+		if !g.has(one) {
 			continue
 		}
 		if i > 0 && len(t.Rows) > 0 && r.results[i-1].size != one.size {
@@ -185,7 +194,7 @@ func (r *Report) grids() []grid {
 		return nil
 	}
 	return slices.DeleteFunc(grids(r.results[0].server != ""), func(g grid) bool {
-		return !slices.ContainsFunc(r.results, func(one *result) bool { return one.alone == g.alone })
+		return !slices.ContainsFunc(r.results, g.has)
 	})
 }
 

@@ -43,8 +43,11 @@ type result struct {
 	// step is what was measured; its pods is how many were changed in all rounds, and its pull is of all rounds, too.
 	step
 	server string // the registry with its version; "" if there is none
-	alone  bool   // sent by a plain client without a controller
-	rounds int
+	alone  bool   // sent by a plain client without a controller, or of a Deployment
+	way    string // how the Pods of a Deployment go; "" for everything else
+	// events are writes of events, and refused how often one says that a Pod could not be deleted.
+	events, refused int
+	rounds          int
 	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
 	beside time.Duration
 	// around is what the API server took from the plain client right before and after.
@@ -77,7 +80,7 @@ func (m *measurement) result(p step) *result {
 func merge(all, round []*result) []*result {
 	for _, r := range round {
 		i := slices.IndexFunc(all, func(a *result) bool {
-			return a.server == r.server && a.size == r.size && a.alone == r.alone && a.name == r.name
+			return a.server == r.server && a.size == r.size && a.alone == r.alone && a.way == r.way && a.name == r.name
 		})
 		if i < 0 {
 			all = append(all, r)

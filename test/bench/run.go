@@ -90,7 +90,10 @@ func (m *measurement) size(ctx context.Context, t turn) (results []*result, err 
 		return nil, err
 	}
 	m.say("%s, round %d of %d", m.where(), t.round+1, t.of)
-	if m.options.Guard {
+	switch {
+	case t.deployment:
+		return m.deployments(ctx)
+	case m.options.Guard:
 		return m.guarded(ctx)
 	}
 	if results, err = m.alone(ctx); err != nil {
@@ -436,10 +439,11 @@ func removeEntry(ctx context.Context, m *measurement, p step) error {
 
 // account adds what is known only afterwards.
 func (m *measurement) account(ctx context.Context, r *result, before servers.Calls) error {
-	var err error
-	if r.own, r.theirs, err = m.audit.untilQuiet(ctx); err != nil {
+	own, theirs, err := m.audit.untilQuiet(ctx)
+	if err != nil {
 		return err
 	}
+	r.own, r.theirs = own, sum(theirs.writes)
 	now, err := m.calls(ctx)
 	if err != nil {
 		return err

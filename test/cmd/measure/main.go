@@ -25,7 +25,7 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	o, registries, markdown, check := bench.Options{Out: os.Stdout}, "", "", false
 	flags.Func("sizes", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart, -latency or -image 2000", list(&o.Sizes, strconv.Atoi))
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
-	flags.BoolVar(&o.Guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know")
+	flags.BoolVar(&o.Guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know, and how long a Deployment takes with it")
 	flags.Func("restart", "measure only updates in place, of containers that take that long to restart: `durations`, such as 50ms,5s", list(&o.Restarts, time.ParseDuration))
 	flags.Func("latency", "measure only updates in place, by an Usher that is that round trip away from the API server: `durations`, such as 0s,20ms, each with each -restart", list(&o.Latencies, time.ParseDuration))
 	flags.DurationVar(&o.Pull, "image", 0, "measure only updates in place, to images that nodes pull for that long")
