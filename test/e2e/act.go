@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -79,6 +80,18 @@ func (s *Scene) kubectl(args ...string) {
 // evict evicts a Pod as "kubectl drain" does; it returns why that is refused.
 func (s *Scene) evict(name string) error {
 	return s.session.Kube.SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{})
+}
+
+// evictWhenAllowed evicts a Pod as soon as its budget has counted the Pods.
+func (s *Scene) evictWhenAllowed(name string) {
+	s.await("the budget to allow the eviction", func(State) string {
+		err := s.evict(name)
+		if apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), "disruption budget") {
+			return err.Error()
+		}
+		s.check(err)
+		return ""
+	})
 }
 
 // timeDelete deletes a Pod with kubectl. It returns how long its drain took, and how much

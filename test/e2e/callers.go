@@ -33,7 +33,7 @@ func (s *Scene) call() {
 	s.callers = &callers{stop: stop, flowing: &errgroup.Group{}}
 	for _, kind := range s.story.Registries {
 		client := traffic.New(traffic.Options{
-			Source: s.session.source(s.story, kind), Rate: rate / len(s.story.Registries),
+			Source: s.session.source(s.story, kind), Rate: s.session.rate / len(s.story.Registries), Pauses: s.story.Pauses,
 			CacheDelay: 2 * part, SlowMin: 2 * part, SlowMax: 4 * part, Timeout: late,
 			// kube-proxy chooses a Pod for each connection.
 			NewConnections: kind == KubeProxy,

@@ -62,6 +62,9 @@ type Story struct {
 	SecondNode bool
 	// Ends means that the service itself ends: HAProxy then answers for it.
 	Ends bool
+	// Pauses means that at times nobody serves, as somebody wants it so: callers that know nobody send
+	// nothing then.
+	Pauses bool
 	// Alone excludes other stories while it plays, because it disturbs what all share.
 	Alone bool
 	// Takes is roughly how long it plays, for long stories: the longest start first, so
@@ -76,6 +79,19 @@ type Story struct {
 	// Play are its steps, one on a line. Requests flow until the last one is done.
 	Play  string
 	steps []step
+	// base is its name in stories.yaml, and round counts from 0: a story that is played several times
+	// has another name in each round.
+	base  string
+	round int
+}
+
+// again is the story in another round.
+func (s Story) again(round int) Story {
+	s.base, s.round = s.Name, round
+	if round > 0 {
+		s.Name = fmt.Sprintf("%s-%d", s.Name, round+1)
+	}
+	return s
 }
 
 // uses reports whether callers look into any of the registries.
@@ -94,6 +110,10 @@ type Options struct {
 	Stories []Story
 	// Run selects stories by name; default all.
 	Run *regexp.Regexp
+	// Rate is the number of requests per second in each story; default 100.
+	Rate int
+	// Times is how often each story is played, one round after another; default 1.
+	Times int
 	// Shell opens a shell on the node instead of playing stories.
 	Shell bool
 	// Report writes the tables of all stories into the documents.
@@ -108,6 +128,12 @@ func (o Options) check() error {
 	switch {
 	case o.Report && (o.Run != nil || o.Shell):
 		return fmt.Errorf("%w: -report writes the tables of all stories: leave -run and -shell out", stage.ErrUsage)
+	case o.Rate < 0 || o.Rate > maxRate:
+		return fmt.Errorf("%w: -rate=%d: give a number of requests a second from 1 to %d", stage.ErrUsage, o.Rate, maxRate)
+	case o.Times < 0:
+		return fmt.Errorf("%w: -times=%d: give a number from 1", stage.ErrUsage, o.Times)
+	case o.Report && o.Rate+o.Times != 0:
+		return fmt.Errorf("%w: -report writes what one round at the usual rate shows: leave -rate and -times out", stage.ErrUsage)
 	case len(o.chosen()) == 0:
 		return fmt.Errorf("%w: -run=%s: no story has such a name; -list lists them", stage.ErrUsage, o.Run)
 	}
@@ -128,7 +154,9 @@ func (o Options) chosen() (chosen []Story) {
 		if story.Propagation.Duration == 0 {
 			story.Propagation.Duration = defaultPropagation
 		}
-		chosen = append(chosen, story)
+		for round := range max(o.Times, 1) {
+			chosen = append(chosen, story.again(round))
+		}
 	}
 	return chosen
 }
@@ -170,7 +198,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 
 // inside is the program in the sandbox: it starts the node and plays the stories.
 func inside(ctx context.Context, place *sandbox.Place, o Options) error {
-	s := &session{place: place, stories: o.chosen(), etcds: map[Registry]*cluster.Etcd{}}
+	s := &session{place: place, stories: o.chosen(), rate: cmp.Or(o.Rate, defaultRate), etcds: map[Registry]*cluster.Etcd{}}
 	began := time.Now()
 	return stage.Run{
 		Dir: place.Dir, Out: o.Out,

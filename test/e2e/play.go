@@ -54,10 +54,27 @@ func (s *session) playMeasured(ctx context.Context, o Options) ([]outcome, error
 	return outcomes, err
 }
 
-// playAll plays the stories: first the concurrent ones, the longest first, and then each
-// of the others alone. The outcomes are in the order of the stories.
+// playAll plays the stories, round by round. Those that were played several times have one outcome.
 func (s *session) playAll(ctx context.Context, tell progress.Sink) []outcome {
-	outcomes, order := make([]outcome, len(s.stories)), []int{}
+	outcomes := make([]outcome, len(s.stories))
+	for round := range rounds(s.stories) {
+		s.playRound(ctx, tell, round, outcomes)
+	}
+	return together(outcomes)
+}
+
+// rounds is how many there are.
+func rounds(stories []Story) (n int) {
+	for _, story := range stories {
+		n = max(n, story.round+1)
+	}
+	return n
+}
+
+// playRound plays the stories of a round: first the concurrent ones, the longest first, and then each of the
+// others alone. The outcomes are in the order of the stories.
+func (s *session) playRound(ctx context.Context, tell progress.Sink, round int, outcomes []outcome) {
+	order := []int{}
 	for i := range s.stories {
 		order = append(order, i)
 	}
@@ -66,7 +83,7 @@ func (s *session) playAll(ctx context.Context, tell progress.Sink) []outcome {
 	sharing.SetLimit(parallel)
 	for _, alone := range []bool{false, true} {
 		for _, i := range order {
-			if s.stories[i].Alone != alone {
+			if s.stories[i].Alone != alone || s.stories[i].round != round {
 				continue
 			}
 			sharing.Go(func() error {
@@ -79,7 +96,6 @@ func (s *session) playAll(ctx context.Context, tell progress.Sink) []outcome {
 		}
 		_ = sharing.Wait()
 	}
-	return outcomes
 }
 
 func (s *session) play(ctx context.Context, story Story, tell progress.Sink) outcome {

@@ -49,6 +49,36 @@ func outcomeOf(story Story, report traffic.Report, took time.Duration, failure e
 	return o
 }
 
+// together has one outcome for each story, however often it was played.
+func together(outcomes []outcome) (all []outcome) {
+	for _, o := range outcomes {
+		last := len(all) - 1
+		if last < 0 || all[last].base != o.base {
+			all = append(all, o)
+			continue
+		}
+		all[last] = all[last].and(o)
+	}
+	return all
+}
+
+// and is the outcome of two rounds of a story. The failure of the first round that has one stays.
+func (o outcome) and(next outcome) outcome {
+	sum := o.report().Add(next.report())
+	o.total, o.losses, o.reasons = sum.Total(), sum.Losses, sum.Reasons
+	o.took += next.took
+	o.notes = append(o.notes, next.notes...)
+	if o.failure == "" && next.failure != "" {
+		o.failure = fmt.Sprintf("round %d: %s", next.round+1, next.failure)
+	}
+	return o
+}
+
+// report is what the outcome keeps of its callers' report.
+func (o outcome) report() traffic.Report {
+	return traffic.Report{Sections: []traffic.Section{o.total}, Losses: o.losses, Reasons: o.reasons}
+}
+
 // line is the outcome on the display.
 func (o outcome) line() string {
 	if o.failure != "" {

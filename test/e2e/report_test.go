@@ -4,9 +4,11 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -28,4 +30,25 @@ func TestOutcome(t *testing.T) {
 			t.Errorf("%s: the failure is %q, want %q; %d requests, p99 %s", name, o.failure, c.want, o.total.Sent, o.p99())
 		}
 	}
+}
+
+// TestRounds: stories that are played several times have a name of their own in each round, and one outcome.
+func TestRounds(t *testing.T) {
+	chosen := Options{Stories: []Story{{Name: "a"}, {Name: "b"}}, Times: 2}.chosen()
+	var names []string
+	var outcomes []outcome
+	for i, story := range chosen {
+		names = append(names, story.Name)
+		report := traffic.Report{Sections: []traffic.Section{{Sent: 10 + i, Lost: i}}, Reasons: map[string]int{"refused": i}}
+		outcomes = append(outcomes, outcomeOf(story, report, time.Second, nil))
+	}
+	checktest.Same(t, "names", []string{"a", "a-2", "b", "b-2"}, names)
+	checktest.Same(t, "rounds", 2, rounds(chosen))
+	var lines []string
+	for _, o := range together(outcomes) {
+		lines = append(lines, fmt.Sprintf("%s: %d sent, %d refused, %s: %s", o.Name, o.total.Sent, o.reasons["refused"], o.took, o.failure))
+	}
+	checktest.Same(t, "outcomes", []string{
+		"a: 21 sent, 1 refused, 2s: round 2: 1 requests were lost, want none", "b: 25 sent, 5 refused, 2s: 2 requests were lost, want none",
+	}, lines)
 }

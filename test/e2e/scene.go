@@ -19,8 +19,10 @@ import (
 )
 
 const (
-	// rate is the number of requests per second in each story.
-	rate = 100
+	// defaultRate is the number of requests per second in each story.
+	defaultRate = 100
+	// maxRate is the largest: two processors carry no more.
+	maxRate = 1000
 	// patience bounds every wait of a story.
 	patience = 2 * time.Minute
 	// lookAgain is how often a condition is checked in addition to cluster events, for

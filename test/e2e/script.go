@@ -141,7 +141,8 @@ var verbs = map[string]func(s *Scene, about, document string){
 	"force": func(s *Scene, about, _ string) {
 		s.check(s.session.Kube.Delete(s.ctx, s.pod(about), client.GracePeriodSeconds(0)))
 	},
-	"evict": func(s *Scene, about, _ string) { s.check(s.evict(about)) },
+	"evict":                    func(s *Scene, about, _ string) { s.check(s.evict(about)) },
+	"evict as soon as allowed": func(s *Scene, about, _ string) { s.evictWhenAllowed(about) },
 	"refused eviction of": func(s *Scene, about, _ string) {
 		if err := s.evict(about); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
 			s.fatalf("want the budget to refuse, not %v", err)

@@ -33,6 +33,7 @@ type session struct {
 	place   *sandbox.Place
 	kit     kit
 	stories []Story
+	rate    int // requests per second in each story
 
 	node    *realnode.Node
 	clients kubernetes.Interface

@@ -32,6 +32,9 @@ type Options struct {
 	// NewConnections gives each request a connection of its own. Servers do not reset them:
 	// docs/registry/service.md tells what kube-proxy does with the next from the same port.
 	NewConnections bool
+	// Pauses means that callers that know no instance send nothing, as the service itself is away by then.
+	// Without it, they lose what they have to send.
+	Pauses bool
 	// Timeout is when a request is given up, counted from when it was due; default 10 s.
 	Timeout time.Duration
 	// OnChange is called for every address that joins or leaves the registry, in order. It

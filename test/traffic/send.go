@@ -82,6 +82,9 @@ func (c *Client) launch(r request) (*flight, bool) {
 		c.gone[r.caller] = true
 		return nil, false
 	}
+	if len(known) == 0 && c.options.Pauses {
+		return nil, false
+	}
 	f := &flight{request: r, at: c.started.Add(r.due), section: c.sections[len(c.sections)-1]}
 	f.section.Sent++
 	if len(known) == 0 {
