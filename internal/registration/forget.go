@@ -52,13 +52,13 @@ func (p *pass) countOrphans() {
 func (p *pass) forgetNamespace() {
 	n := p.notes
 	kept := len(n.dirty) + len(n.swept) + len(n.suspects) + len(n.left) + len(n.pods) + len(n.registrations) + len(n.answered) +
-		len(n.registries) + len(n.confirmed) + len(n.refusals) + len(n.waits)
+		len(n.registries) + len(n.confirmed) + len(n.refusals) + len(n.unlisted) + len(n.waits)
 	if kept > 0 || n.kept > 0 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n.next.Before(p.clock.Now()) && !n.urgent {
+	if n.next.Before(p.clock.Now()) && !n.urgent && len(n.changed) == 0 {
 		delete(p.Reconciler.notes, p.snapshot.Namespace)
 	}
 }

@@ -41,6 +41,7 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys, Finish: p.options.Finish,
+		Unlisted: p.notes.unlisted,
 	}
 	if err := errors.Join(p.readObjects(ctx), p.readRegistries(ctx)); err != nil {
 		return nil, err
@@ -57,7 +58,25 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	for _, target := range plan.Outdated(p.snapshot) {
 		p.notes.dirty[target] = true
 	}
+	p.lookAtChanged()
 	return p, nil
+}
+
+// lookAtChanged has the Services listed that have changed, or whose EndpointSlices have: Pods there may say
+// that nothing is left to do.
+func (p *pass) lookAtChanged() {
+	p.mu.Lock()
+	changed := p.notes.changed
+	p.notes.changed = nil
+	p.mu.Unlock()
+	if len(changed) == 0 {
+		return
+	}
+	for _, target := range plan.Targets(p.snapshot) {
+		if changed[target.Service] && p.snapshot.Registries[target.Registry].Gated {
+			p.notes.dirty[target] = true
+		}
+	}
 }
 
 func (p *pass) readObjects(ctx context.Context) error {
@@ -266,7 +285,7 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, targ
 		p.registryFailed(ctx, object, err)
 		return plan.Listing{Err: err}
 	}
-	entries, err := c.List(ctx, target.Service)
+	selector, entries, err := c.Choose(ctx, target.Service)
 	if errors.Is(err, registry.ErrOneService) {
 		return p.unlistable(ctx, object.Name, target, err)
 	}
@@ -278,7 +297,7 @@ func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, targ
 	if entries == nil {
 		entries = []registry.Entry{} // an empty listing, in contrast to none
 	}
-	return plan.Listing{Entries: entries}
+	return plan.Listing{Entries: entries, Selector: selector}
 }
 
 // unlistable notes an answer of a registry that works, but not for the service. Each pass asks

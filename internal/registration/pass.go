@@ -87,6 +87,10 @@ type notes struct {
 	urgent        bool
 	// turn is the Pod whose patch was postponed.
 	turn string
+	// changed are the Services that have changed since the last pass began, or whose EndpointSlices have.
+	changed map[string]bool
+	// unlisted are Pods that their Services may not list.
+	unlisted plan.Unlisted
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
 	// plans is the memory of the planner, and kept what it is accounted for, in bytes.
@@ -203,7 +207,9 @@ func (r *Reconciler) hurry(namespace string) {
 }
 
 func (p *pass) decide() plan.Plan {
-	return timed(p, func() plan.Plan { return plan.Make(p.snapshot) })
+	decided := timed(p, func() plan.Plan { return plan.Make(p.snapshot) })
+	p.notes.unlisted = decided.Unlisted // also if the pass fails
+	return decided
 }
 
 // settle forgets targets that were written to and are in order. It forgets none of a Pod whose patch has

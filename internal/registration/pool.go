@@ -341,8 +341,19 @@ type conn struct {
 
 // List implements registry.Connector.
 func (c *conn) List(ctx context.Context, service string) (entries []registry.Entry, err error) {
+	_, entries, err = c.Choose(ctx, service)
+	return entries, err
+}
+
+// Choose implements registry.Selecting. Most registries have no selectors.
+func (c *conn) Choose(ctx context.Context, service string) (selector map[string]string, entries []registry.Entry, err error) {
 	err = c.call(ctx, func(ctx context.Context) (err error) {
-		if entries, err = c.Connector.List(ctx, service); err != nil {
+		if selecting, ok := c.Connector.(registry.Selecting); ok {
+			selector, entries, err = selecting.Choose(ctx, service)
+		} else {
+			entries, err = c.Connector.List(ctx, service)
+		}
+		if err != nil {
 			return err
 		}
 		return registry.TakeEntries(ctx, len(entries))
@@ -352,7 +363,7 @@ func (c *conn) List(ctx context.Context, service string) (entries []registry.Ent
 			entries[i].Unsettled = c.secrets.Excerpt(entries[i].Unsettled)
 		}
 	}
-	return entries, err
+	return selector, entries, err
 }
 
 // Apply implements registry.Connector.

@@ -230,9 +230,11 @@ const mostAsked = 64
 // concerns reports whether something may concern a Registration of the namespace, and no pass is due
 // there. A pass too many is harmless.
 func (r *Reconciler) concerns(ctx context.Context, namespace string, one func(*usherv1alpha1.Registration) bool) bool {
-	if r.due(namespace) {
-		return false
-	}
+	return !r.due(namespace) && r.follows(ctx, namespace, one)
+}
+
+// follows reports whether something may concern a Registration of the namespace.
+func (r *Reconciler) follows(ctx context.Context, namespace string, one func(*usherv1alpha1.Registration) bool) bool {
 	registrations, err := r.listRegistrations(ctx, namespace)
 	return err != nil || len(registrations) > mostAsked || slices.ContainsFunc(registrations, one)
 }
@@ -301,14 +303,37 @@ func onlyService(object any) (any, error) {
 func (r *Reconciler) ofService(name func(client.Object) string) handler.EventHandler {
 	return each(func(ctx context.Context, object client.Object, q queue) {
 		namespace, service := object.GetNamespace(), name(object)
+		r.noteChanged(namespace, service, true) // before a pass that is due takes it
+		if r.due(namespace) {
+			return
+		}
 		gated := sync.OnceValue(func() map[string]bool { return r.gated(ctx) })
-		if r.concerns(ctx, namespace, func(registration *usherv1alpha1.Registration) bool {
+		if !r.follows(ctx, namespace, func(registration *usherv1alpha1.Registration) bool {
 			return registration.Spec.Instance.Service == service &&
 				slices.ContainsFunc(registration.Spec.Registries, func(name string) bool { return gated()[name] })
 		}) {
-			r.gather(q, namespace)
+			r.noteChanged(namespace, service, false)
+			return
 		}
+		r.gather(q, namespace)
 	})
+}
+
+// noteChanged notes, or forgets, that a Service has changed, or one of its EndpointSlices. The first pass over a
+// namespace needs no note: it lists all Services.
+func (r *Reconciler) noteChanged(namespace, service string, yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.notes[namespace]
+	switch {
+	case n == nil:
+	case !yes:
+		delete(n.changed, service)
+	case n.changed == nil:
+		n.changed = map[string]bool{service: true}
+	default:
+		n.changed[service] = true
+	}
 }
 
 // gated has the names of the Registries of the kind service. One that appears causes a pass itself.

@@ -22,6 +22,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/podread"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -68,7 +69,7 @@ func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
 	for _, kind := range missing {
 		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 	}
-	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.hooks, e.stuck, e.probes} {
+	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.unlisted, e.hooks, e.stuck, e.probes} {
 		check()
 	}
 	return slices.Concat(e.wrongs, e.risks)
@@ -205,6 +206,25 @@ func (e *examination) answered() {
 			e.wrong(named("registration", r), "nobody has looked at it: does the hook operator run (--controllers=registration)?")
 		case r.Status.Pods == 0:
 			e.risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace)
+		}
+	}
+}
+
+// unlisted finds Pods that their Service does not list, although others are in it: otherwise the Registration
+// says so itself.
+func (e *examination) unlisted() {
+	condition := func(pod *corev1.Pod) *corev1.PodCondition {
+		return podread.Condition(pod, usherv1alpha1.ConditionRegistered)
+	}
+	missed := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool { return regplan.SaysUnlisted(condition(pod)) })
+	for _, r := range e.registrations {
+		if meta.IsStatusConditionFalse(r.Status.Conditions, usherv1alpha1.ConditionReady) {
+			continue
+		}
+		own := list.Only(missed, func(pod *corev1.Pod) bool { return pod.Namespace == r.Namespace && r.Selects(pod.Labels) })
+		if len(own) > 0 {
+			_, _, why := regplan.Reported(condition(own[0]))
+			e.wrong(named("registration", r), "Pods that are ready, and that callers do not find: %d, such as %s: %s", len(own), own[0].Name, why)
 		}
 	}
 }

@@ -225,17 +225,20 @@ func (c *comparison) others() {
 // reasons say what the words of the status mean: how the entry is, if that does not follow from
 // how it should be, and why.
 var reasons = map[regplan.Reason]struct{ is, why string }{
-	regplan.ReasonOrphan:          {EntryListed, "its Pod or Registration is gone: the hook operator removes it"},
-	regplan.ReasonStillListed:     {EntryListed, "it is on its way out"},
-	regplan.ReasonDraining:        {EntryListed, "it waits for its last requests"},
-	regplan.ReasonNotListed:       {"", "it is on its way in"},
-	regplan.ReasonDifferent:       {EntryDiffers, "address, weight or metadata are older than the Pod's"},
-	regplan.ReasonForeignEntry:    {EntryDiffers, "somebody else's entry has its id"},
-	regplan.ReasonDuplicate:       {EntryDiffers, "another Registration registers the Pod there already"},
-	regplan.ReasonRateLimited:     {"", "spec.rateLimit of the Registry puts it off"},
-	regplan.ReasonPortNotFound:    {"", "no container or native sidecar of the Pod has the port of spec.instance.port"},
-	regplan.ReasonAddressNotFound: {"", "the Pod has no address of spec.instance.ipFamily"},
-	regplan.ReasonRegistryRefuses: {"", "the registry refuses it"},
+	regplan.ReasonOrphan:           {EntryListed, "its Pod or Registration is gone: the hook operator removes it"},
+	regplan.ReasonStillListed:      {EntryListed, "it is on its way out"},
+	regplan.ReasonDraining:         {EntryListed, "it waits for its last requests"},
+	regplan.ReasonNotListed:        {"", "it is on its way in"},
+	regplan.ReasonSelectorMismatch: {"", "the Service's selector does not match the Pod's labels"},
+	regplan.ReasonNoEndpoint:       {"", "the Service selects the Pod, and no endpoint lists it as ready"},
+	regplan.ReasonServiceNotFound:  {"", "there is no such Service"},
+	regplan.ReasonDifferent:        {EntryDiffers, "address, weight or metadata are older than the Pod's"},
+	regplan.ReasonForeignEntry:     {EntryDiffers, "somebody else's entry has its id"},
+	regplan.ReasonDuplicate:        {EntryDiffers, "another Registration registers the Pod there already"},
+	regplan.ReasonRateLimited:      {"", "spec.rateLimit of the Registry puts it off"},
+	regplan.ReasonPortNotFound:     {"", "no container or native sidecar of the Pod has the port of spec.instance.port"},
+	regplan.ReasonRegistryRefuses:  {"", "the registry refuses it"},
+	regplan.ReasonAddressNotFound:  {"", "the Pod has no address of spec.instance.ipFamily"},
 }
 
 // why says why an entry is not as it should be; what the registry answered, if the Pod's

@@ -176,7 +176,8 @@ type Pod struct {
 	Ready     bool   `json:"ready"`
 	Available bool   `json:"available"`
 	// Registered is the status of the condition usher.dev/registered: True, False, Unknown,
-	// or empty if no Registration selects the Pod.
+	// or empty if no Registration selects the Pod. It is False for a Pod that its Service does not
+	// list, although the condition is True.
 	Registered string `json:"registered,omitempty"`
 	// Entries are of all registries that its Registrations name, sorted.
 	Entries  []Entry   `json:"entries,omitempty"`

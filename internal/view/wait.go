@@ -298,6 +298,10 @@ func (w *waiter) condition() {
 	if !found {
 		detail = c.Message
 	}
+	if regplan.SaysUnlisted(c) {
+		w.unlisted(c)
+		return
+	}
 	if len(w.out) == 0 {
 		w.out = append(w.out, Wait{Since: c.LastTransitionTime.Time})
 	}
@@ -313,6 +317,21 @@ func (w *waiter) condition() {
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound, regplan.ReasonDuplicate:
 		w.trouble = true
 	}
+}
+
+// unlisted is that a Service does not list the Pod although the Pod is Ready: it looks healthy, and no caller
+// finds it.
+func (w *waiter) unlisted(c *corev1.PodCondition) {
+	registry, since, detail := regplan.Reported(c)
+	one := Wait{What: "is ready, and callers do not find it: " + detail, Since: since, Registries: []string{registry}}
+	for _, r := range w.Registrations {
+		if r.Selects(w.pod.Labels) && slices.Contains(r.Spec.Registries, registry) {
+			one.Registrations = append(one.Registrations, r.Name)
+			one.Next = w.command("describe service %s", r.Spec.Instance.Service)
+		}
+	}
+	w.trouble = true
+	w.out = slices.Insert(w.out, 0, one)
 }
 
 // command is a kubectl command in the workload's namespace. The flag comes last: kubectl

@@ -243,6 +243,9 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 	}
 	if c := podread.Condition(pod, usherv1alpha1.ConditionRegistered); c != nil {
 		p.Registered = string(c.Status)
+		if regplan.SaysUnlisted(c) { // The condition is that of the gate, which stays open.
+			p.Registered = string(corev1.ConditionFalse)
+		}
 	}
 	for _, c := range containerStatuses(pod) {
 		p.Restarts += int(c.RestartCount)

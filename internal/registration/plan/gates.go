@@ -296,6 +296,8 @@ func ReasonOf(err error) Reason {
 		return ReasonRateLimited
 	case errors.Is(err, errNotListed):
 		return ReasonNotAsked
+	case errors.Is(err, registry.ErrNoService):
+		return ReasonServiceNotFound
 	case errors.Is(err, registry.ErrPermanent):
 		return ReasonRegistryRefuses
 	}
@@ -333,6 +335,8 @@ func joinMessage(found presence, t Target, p *pod, r *registration) string {
 			t.Service, t.Registry)
 	}
 	switch {
+	case found.why != "":
+		return found.why
 	case found.inService != nil:
 		return p.stage(t, true)
 	case found.unsettled != "":

@@ -70,13 +70,19 @@ func (p *pod) entries() []Shows {
 	return list.Map(names, func(name string) Shows {
 		one := Shows{name, status}
 		switch {
-		case record != nil && record.has(name):
+		case record != nil && record.has(name), p.reportsUnlisted && name == p.missesIt():
 			one.Listed = corev1.ConditionFalse
 		case status == corev1.ConditionFalse && len(names) > 1:
 			one.Listed = corev1.ConditionUnknown // one of them does not list it
 		}
 		return one
 	})
+}
+
+// missesIt is the Registry of the Service that does not list the Pod, as its condition says.
+func (p *pod) missesIt() string {
+	name, _, _ := Reported(podread.Condition(p.Pod, usherv1alpha1.ConditionRegistered))
+	return name
 }
 
 // has reports whether a registry has let go.

@@ -117,6 +117,8 @@ type pod struct {
 	values map[*registration]*values
 	// owner is the UID of its controller.
 	owner types.UID
+	// reportsUnlisted means that its condition says that a Service does not list it.
+	reportsUnlisted bool
 	// settled means that the Pod itself shows that nothing is left to do for it.
 	settled bool
 	// idle is set if the last plan had nothing to do for it, and counts is what the Pod adds
@@ -260,6 +262,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 		}
 	}
 	p.hooks = hooksAt(p)
+	p.reportsUnlisted = SaysUnlisted(podread.Condition(object, usherv1alpha1.ConditionRegistered))
 	p.settled = p.isSettled()
 	return p
 }

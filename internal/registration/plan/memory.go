@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -122,10 +123,11 @@ func (ix *index) readListings() {
 	for _, r := range ix.registrations {
 		r.listings, r.failing = make([]*listing, len(r.current)), false
 		for i, t := range r.current {
-			if listed, err := ix.look(t); err == nil {
+			listed, err := ix.look(t)
+			if err == nil {
 				r.listings[i] = listed
 			}
-			r.failing = r.failing || len(ix.Failed[t]) > 0
+			r.failing = r.failing || len(ix.Failed[t]) > 0 || ix.gated(t) && errors.Is(err, registry.ErrOneService)
 		}
 	}
 }

@@ -41,6 +41,9 @@ func newHistory(seed uint64) *history {
 	h.mesh()
 	h.Registrations[0].Spec.Registries = []string{"discovery", "backup"}
 	h.registry("backup")
+	h.registry("service")
+	h.Registries["service"] = RegistryState{Prefix: "services", Gated: true, HoldsBack: true}
+	h.registration("web", "service").Spec.Selector.MatchLabels = map[string]usherv1alpha1.LabelValue{"tier": "web"}
 	h.Memory = &Memory{}
 	for n := range 6 {
 		h.add(fmt.Sprintf("p%d", n), appsv1alpha1.StateNormal)
@@ -75,7 +78,7 @@ func onRegistration(change func(*history, *usherv1alpha1.Registration)) func(*hi
 }
 
 func (h *history) anyTarget() Target {
-	return Target{Registry: one(h, "discovery", "backup", "mesh"), Prefix: "services", Service: service}
+	return Target{Registry: one(h, "discovery", "backup", "mesh", "service"), Prefix: "services", Service: service}
 }
 
 // events are what happens; the plan is carried out as often as all others together.
@@ -93,6 +96,19 @@ var events = []struct {
 		b.label("app", one(h, "nginx", "nginx", "other")).label("track", one(h, "edge", "stable")).label(keyCreated, one(h, "true", "false"))
 	})},
 	{"an annotation", onPod(func(h *history, b *podBuilder) { b.annotate(one(h, "5", "70", "heavy")) })},
+	{"a Pod belongs to a Service", onPod(func(h *history, b *podBuilder) {
+		b.label("tier", one(h, "web", "web", "db"))
+		b.gate(one(h, "on", "on", "off", "new"))
+	})},
+	{"the Service's Pods", func(h *history) {
+		h.entries[target("service")] = nil
+		for i, pod := range h.Pods {
+			if h.random.IntN(3) > 0 {
+				h.entries[target("service")] = append(h.entries[target("service")], registry.Entry{
+					ID: fmt.Sprintf("web-x.%03d", i), Weight: h.random.Int32N(3), Owner: registry.Owner{Pod: pod.Name, PodUID: string(pod.UID)}})
+			}
+		}
+	}},
 	{"a deletion", onPod(func(_ *history, b *podBuilder) { b.terminating(0) })},
 	{"the guard's label goes", onPod(func(_ *history, b *podBuilder) { delete(b.pod.Labels, usherv1alpha1.LabelGuarded) })},
 	{"finalizers go", onPod(func(_ *history, b *podBuilder) { b.pod.Finalizers = nil })},
@@ -197,12 +213,12 @@ func (h *history) list(needs []Target) {
 		switch h.random.IntN(8) {
 		case 0:
 		case 1:
-			h.Listings[t] = Listing{Err: errors.New("down")}
+			h.Listings[t] = Listing{Err: one(h, errors.New("down"), errors.New("down"), registry.NoService(registry.Permanent(errors.New("there is none"))))}
 		case 2:
 			h.Failed[t] = map[string]error{one(h, "", EntryID(h.Pods[0])): errors.New("refused")}
 			fallthrough
 		default:
-			h.Listings[t] = Listing{Entries: slices.Concat([]registry.Entry{}, h.entries[t])}
+			h.Listings[t] = Listing{Entries: slices.Concat([]registry.Entry{}, h.entries[t]), Selector: map[string]string{"tier": "web"}}
 		}
 	}
 }
@@ -210,7 +226,7 @@ func (h *history) list(needs []Target) {
 // TestMemoryChangesNoPlan lets anything happen to a namespace: what is planned with a memory
 // of the past is always what is planned from scratch.
 func TestMemoryChangesNoPlan(t *testing.T) {
-	rested, planned := 0, 0
+	rested, planned, missed := 0, 0, 0
 	for seed := range uint64(150) {
 		h := newHistory(seed)
 		for range 60 {
@@ -229,6 +245,8 @@ func TestMemoryChangesNoPlan(t *testing.T) {
 			h.list(needs)
 			plan := Make(h.Snapshot)
 			h.agree(t, "plan", plan, Make(h.scratch()))
+			h.Unlisted = plan.Unlisted
+			missed += len(plan.Unlisted)
 			for _, p := range h.Memory.index.pods {
 				planned++
 				if p.idle != nil {
@@ -249,6 +267,9 @@ func TestMemoryChangesNoPlan(t *testing.T) {
 	}
 	if rested*8 < planned {
 		t.Errorf("%d of %d Pods were idle: the test proves too little", rested, planned)
+	}
+	if missed < 1000 {
+		t.Errorf("%d Pods were not in their Service: the test proves too little", missed)
 	}
 }
 

@@ -51,6 +51,11 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 	for _, p := range r.pods {
 		p.counts[slices.Index(p.selectedBy, r)].addTo(&o, r)
 	}
+	for _, t := range r.current {
+		if w, yes := o.nobody(t); yes && len(o.Missing) == 0 {
+			o.Missing = append(o.Missing, w)
+		}
+	}
 	o.Targets = r.Status.Targets
 	if slices.ContainsFunc(r.pods, func(p *pod) bool { return p.unfit(r) == "" }) {
 		o.Targets = slices.Concat(o.Targets, list.Only(r.current, func(t Target) bool { return r.refused[t] == nil }))
@@ -123,7 +128,8 @@ func (ix *index) countsOf(p *pod) []counts {
 		for _, t := range r.current {
 			found := ix.presence(r, t, p)
 			if found.err != nil {
-				found.current, found.serving = condition, condition
+				counts := ix.countsAs(t, p, condition)
+				found.current, found.serving = counts, counts
 			}
 			registered = registered && found.current
 			c.serving = append(c.serving, oneIf(found.serving))

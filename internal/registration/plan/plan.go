@@ -34,6 +34,8 @@ type Plan struct {
 	Waiting []Waiting
 	// Outcomes has one entry for each Registration, sorted by name.
 	Outcomes []Outcome
+	// Unlisted is for the next snapshot.
+	Unlisted Unlisted
 	// RequeueAt is when to plan again if nothing happens, zero for never.
 	RequeueAt time.Time
 }
@@ -62,6 +64,7 @@ func Make(snapshot Snapshot) Plan {
 	}
 	for _, p := range ix.pods {
 		if p.idle != nil {
+			ix.keepUnlisted(p, &plan)
 			continue
 		}
 		if nothing := ix.planPod(p, &plan); nothing {
@@ -121,7 +124,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	} else {
 		next = ix.planLiving(p, &patch, plan)
 	}
-	next = list.Earliest(next, ix.planRequest(p, &patch))
+	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan))
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
 	if f := ix.finish(p); f != nil && patch.TakenBack == nil {
@@ -245,7 +248,7 @@ func (ix *index) planDrain(p *pod, record, stored *Record, drains bool, patch *P
 func (ix *index) unhooked(p *pod) []Waiting {
 	waiting := ix.gateless(p)
 	if p.settled && !ix.refused(p) && !ix.lacksAnything(p) {
-		return waiting
+		return append(ix.missing(p), waiting...)
 	}
 	for _, r := range p.selectedBy {
 		if !slices.ContainsFunc(p.hooks, func(h hook) bool { return slices.Contains(h.answerers, r) }) {

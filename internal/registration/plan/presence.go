@@ -32,8 +32,9 @@ type presence struct {
 	unsettled string
 	// inService is the Pod if the target is a Service that Kubernetes lists it in.
 	inService *pod
-	// reason is why the entry is not current.
+	// reason is why the entry is not current; why says it in words, if the reason does not.
 	reason Reason
+	why    string
 	// cause is why a change was refused in this pass; nil if none was.
 	cause error
 }
@@ -45,7 +46,7 @@ func (ix *index) presence(r *registration, t Target, p *pod) presence {
 	case err != nil:
 		return presence{err: err, absent: ix.gated(t) && errors.Is(err, registry.ErrNoService)}
 	case ix.gated(t):
-		return listed.inService(p)
+		return ix.inServiceOf(r, t, p, listed)
 	}
 	return ix.presenceOfEntry(r, t, p, listed)
 }

@@ -76,6 +76,12 @@ const (
 	ReasonForeignEntry Reason = "ForeignEntry"
 	// ReasonDuplicate: another Registration registers the Pod there already.
 	ReasonDuplicate Reason = "DuplicateRegistration"
+	// ReasonServiceNotFound: there is no Service of that name, so nobody is called through it.
+	ReasonServiceNotFound Reason = "ServiceNotFound"
+	// ReasonSelectorMismatch: the Pod is Ready, and the Service's selector does not match its labels.
+	ReasonSelectorMismatch Reason = "SelectorMismatch"
+	// ReasonNoEndpoint: the Pod is Ready and the Service selects it, and no EndpointSlice lists it as ready.
+	ReasonNoEndpoint Reason = "NoEndpoint"
 	// ReasonGateMissing: the Pod has no readiness gate usher.dev/registered, so nothing
 	// takes it out of its Service.
 	ReasonGateMissing Reason = "ReadinessGateMissing"

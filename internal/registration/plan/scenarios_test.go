@@ -538,6 +538,22 @@ var circumstances = map[string]func(f *fixture, value string){
 		f.budget(1)
 		f.Budgets[0].Status.CurrentHealthy = 2
 	},
+	// Unseen is a Pod that nobody has seen in its Service for so long.
+	"Unseen": func(f *fixture, value string) {
+		name, span, _ := strings.Cut(value, " ")
+		f.Unlisted = Unlisted{{target("service"), f.pod(name).pod.UID}: ago(span)}
+	},
+	// Restarted means that another process plans now.
+	"Restarted": func(f *fixture, _ string) { f.Unlisted = nil },
+	// Listed is a Pod that the Service lists from now on.
+	"Listed": func(f *fixture, name string) { podWords["endpoint"](f.pod(name), "ready") },
+	// Selector is the label that the Service asks for.
+	"Selector": func(f *fixture, label string) {
+		key, value, _ := strings.Cut(label, "=")
+		listing := f.Listings[target("service")]
+		listing.Selector = map[string]string{key: value}
+		f.Listings[target("service")] = listing
+	},
 	"Service": func(f *fixture, others string) { f.inService(strings.Fields(others)...) },
 }
 

@@ -63,6 +63,8 @@ type RegistryState struct {
 type Listing struct {
 	// Entries are those of all owners.
 	Entries []registry.Entry
+	// Selector has the labels by which a Service chooses its Pods; nil for other registries.
+	Selector map[string]string
 	// Err is why Entries is not known.
 	Err error
 }
@@ -112,6 +114,8 @@ type Snapshot struct {
 	// answers to such a write, by the Pod's UID.
 	HookKeys Keys
 	Refusals map[types.UID]Refusal
+	// Unlisted is that of the last plan.
+	Unlisted Unlisted
 	// Memory makes plans for the same namespace cheaper; nil plans from scratch.
 	Memory *Memory
 }
@@ -130,7 +134,7 @@ func Needs(snapshot Snapshot) []Target {
 		if !p.settled {
 			asked = p.all()
 		}
-		all = append(all, targetsOf(asked)...)
+		all = append(append(all, targetsOf(asked)...), ix.toAsk(p)...)
 	}
 	return sorted(all)
 }

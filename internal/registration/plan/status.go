@@ -131,6 +131,9 @@ func (w Waiting) String() string {
 	return fmt.Sprintf("%s %s: %s", cmp.Or(w.Pod, "the Registration"), w.head(false), w.Message)
 }
 
+// registryInHead is before the name of the registry.
+const registryInHead = " for Registry "
+
 // head is what stays the same while the message may change with every attempt. Messages
 // name the registry themselves.
 func (w Waiting) head(registry bool) string {
@@ -139,7 +142,7 @@ func (w Waiting) head(registry bool) string {
 		head += " (" + w.Key + ")"
 	}
 	if registry && w.Registry != "" {
-		head += " for Registry " + w.Registry
+		head += registryInHead + w.Registry
 	}
 	if !w.Since.IsZero() {
 		head += " since " + w.Since.UTC().Format(time.RFC3339)

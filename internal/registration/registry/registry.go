@@ -56,6 +56,13 @@ type Connector interface {
 	Close() error
 }
 
+// Selecting is a Connector whose services choose their instances themselves, by labels of Pods.
+type Selecting interface {
+	Connector
+	// Choose returns the labels that the service asks for, with what List returns.
+	Choose(ctx context.Context, service string) (selector map[string]string, entries []Entry, err error)
+}
+
 // Entry is an instance of a service.
 type Entry struct {
 	// ID is unique within the service.

@@ -285,6 +285,9 @@ func (s *simulation) step() {
 	if s.features.guard {
 		possible = slices.Concat(actions, leavings)
 	}
+	if s.features.misspells {
+		possible = append(slices.Clip(possible), (*simulation).misspell)
+	}
 	if s.features.tenants {
 		possible = append(slices.Clip(possible), (*simulation).scribble)
 	}

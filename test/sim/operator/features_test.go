@@ -51,6 +51,8 @@ type features struct {
 	second bool
 	// service puts Pods into a Service as well, by a readiness gate.
 	service bool
+	// misspells means that the Service now and then asks for another label than its Pods have.
+	misspells bool
 	// proceed lets updates in place proceed at a deadline, and with the guard deletions at the
 	// same one; blocks holds deletions that would proceed by default.
 	proceed, blocks bool
@@ -89,6 +91,7 @@ func drawFeatures(seed uint64) features {
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0
 	f.stands = seed%5 == 0
+	f.misspells = f.service && seed%3 > 0
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
 	}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -58,8 +59,9 @@ func (s *simulation) endpoints() {
 
 func (s *simulation) see() {
 	s.seenAt, s.seen = s.clock.Now(), []discoveryv1.Endpoint{}
+	selector := labels.SelectorFromSet(model.Get[*corev1.Service](s.server.Objects, at).Spec.Selector)
 	for _, pod := range s.pods() {
-		if pod.Labels["app"] != service || pod.Status.PodIP == "" {
+		if !selector.Matches(labels.Set(pod.Labels)) || pod.Status.PodIP == "" {
 			continue
 		}
 		ready := pod.DeletionTimestamp == nil && model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
@@ -124,6 +126,32 @@ func (s *simulation) judgeGate(before, after *corev1.Pod) {
 	}
 }
 
+// misspell has the Service ask for another label, or again for that of its Pods.
+func (s *simulation) misspell(*corev1.Pod) { s.asksFor(pick(s, service, "ngnix")) }
+
+// asksFor sets the label that the Service asks for.
+func (s *simulation) asksFor(app string) {
+	s.log("the Service asks for app=%s", app)
+	edit(s, at.Namespace, at.Name, func(o *corev1.Service) { o.Spec.Selector = map[string]string{"app": app} })
+}
+
+// missed reports whether the Pod is ready, its gate is open, and its Service does not list it.
+func (s *simulation) missed(pod *corev1.Pod) bool {
+	return s.follows(pod) && stays(pod) && model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue &&
+		model.Condition(pod, usher.ConditionRegistered).Status == corev1.ConditionTrue && !slices.Contains(s.sliced(), pod.UID)
+}
+
+// checkMissed checks that a Pod says whether its Service misses it, when there was time to see that.
+func (s *simulation) checkMissed(pod *corev1.Pod, trouble bool) {
+	says, missed := plan.SaysUnlisted(new(model.Condition(pod, usher.ConditionRegistered))), s.missed(pod)
+	switch {
+	case missed && !trouble:
+		s.fail("%s is ready with an open gate, its Service does not list it, and nothing says so", pod.Name)
+	case says && s.follows(pod) && slices.Contains(s.sliced(), pod.UID):
+		s.fail("%s says that its Service does not list it, and it does", pod.Name)
+	}
+}
+
 // checkServed checks that the Service lists every Pod when nothing is left to do.
 func (s *simulation) checkServed() {
 	if !s.features.service {
@@ -134,5 +162,6 @@ func (s *simulation) checkServed() {
 		if !slices.Contains(listed, pod.UID) {
 			s.fail("%s is not in its Service", pod.Name)
 		}
+		s.checkMissed(pod, false)
 	}
 }

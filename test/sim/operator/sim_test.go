@@ -223,6 +223,9 @@ func (s *simulation) settle() {
 	for _, pod := range s.pods() {
 		s.label(pod, "nginx", pod.Labels["track"])
 	}
+	if s.features.service {
+		s.asksFor(service)
+	}
 	s.callers = slices.DeleteFunc(s.callers, func(c *caller) bool { return !c.gives.IsZero() }) // all give up that may
 	s.guardian.webhook = there
 	if s.features.guard && s.random.IntN(2) == 0 {

@@ -64,6 +64,7 @@ func (s *simulation) standStill() {
 	for _, pod := range s.pods() {
 		seen := view.Of(view.Gather(s.clock.Now(), pod, all)).Members[0]
 		s.told += len(seen.Waits)
+		s.checkMissed(pod, seen.Trouble)
 		if what := unfinished(pod); what != "" && s.usherIsNext(pod) && len(seen.Waits) == 0 {
 			s.fail("%s: %s, and nothing says what it waits for: %s, ready %t", pod.Name, what, seen.State, seen.Ready)
 		}

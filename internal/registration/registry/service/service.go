@@ -55,22 +55,28 @@ func New(reader client.Reader, namespace string) *Registry {
 // List implements registry.Connector. Every endpoint of a Pod is an entry that belongs to the
 // Pod, of weight 0 if it is not ready. The read is consistent.
 func (r *Registry) List(ctx context.Context, name string) ([]registry.Entry, error) {
+	_, entries, err := r.Choose(ctx, name)
+	return entries, err
+}
+
+// Choose implements registry.Selecting.
+func (r *Registry) Choose(ctx context.Context, name string) (map[string]string, []registry.Entry, error) {
 	var object corev1.Service
 	err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, &object)
 	if apierrors.IsNotFound(err) {
 		err = fmt.Errorf("there is no Service %s in namespace %s: create it, or correct spec.instance.service", name, r.namespace)
-		return nil, registry.NoService(registry.Permanent(err))
+		return nil, nil, registry.NoService(registry.Permanent(err))
 	}
 	if err != nil {
-		return nil, endpointslice.Typed(ctx, err)
+		return nil, nil, endpointslice.Typed(ctx, err)
 	}
 	if why := unusable(&object); why != "" {
-		return nil, registry.OneService(registry.Permanent(fmt.Errorf("Service %s %s", name, why))) //nolint:staticcheck // A kind.
+		return nil, nil, registry.OneService(registry.Permanent(fmt.Errorf("Service %s %s", name, why))) //nolint:staticcheck // A kind.
 	}
 	var list discoveryv1.EndpointSliceList
 	err = r.reader.List(ctx, &list, client.InNamespace(r.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: name})
 	if err != nil {
-		return nil, endpointslice.Typed(ctx, err)
+		return nil, nil, endpointslice.Typed(ctx, err)
 	}
 	all := []registry.Entry{}
 	for i := range list.Items {
@@ -79,7 +85,7 @@ func (r *Registry) List(ctx context.Context, name string) ([]registry.Entry, err
 		}
 	}
 	registry.Sort(all)
-	return all, nil
+	return object.Spec.Selector, all, nil
 }
 
 // unusable is why the readiness of Pods does not decide whether the Service lists them; empty

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// TestStates prints what status, why and doctor say of states that must not look healthy: those of
+// testdata/states, at noon. The first object of a file is the workload.
+func TestStates(t *testing.T) {
+	files, err := filepath.Glob("testdata/states/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			all := read(t, file)
+			w := view.Of(view.Gather(noon, all[0], all))
+			var out bytes.Buffer
+			p := &page{out: &out}
+			p.status(&w, noon)
+			p.line(plain, "\n# why")
+			p.why(&w, target{kindDeployment, w.Name}, noon)
+			p.line(plain, "\n# doctor")
+			p.findings(slices.DeleteFunc(view.Examine(noon, nil, all), ofInstallation), nil)
+			compare(t, file, out.String())
+		})
+	}
+}
+
+// ofInstallation are findings about Usher itself, and about probes, which these states have nothing to do with.
+func ofInstallation(f view.Finding) bool {
+	return f.Object == "cluster" || strings.Contains(f.Message, "readinessProbe")
+}
