@@ -290,7 +290,21 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	if pod != nil {
 		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
 	}
+	if o.GateWaits() {
+		o.Leases = s.operatorLeases(ctx)
+	}
 	return view.Of(o), nil
+}
+
+// operatorLeases are the leases of the hook operator, whatever its namespace. Who may not list them learns less.
+func (s *session) operatorLeases(ctx context.Context) (leases []*coordinationv1.Lease) {
+	for _, name := range view.OperatorLeases {
+		found := &coordinationv1.LeaseList{}
+		if err := s.client.List(ctx, found, client.MatchingFields{"metadata.name": name}); err == nil {
+			leases = append(leases, list.Pointers(found.Items)...)
+		}
+	}
+	return leases
 }
 
 // below are the kinds of what a workload controls.

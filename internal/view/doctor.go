@@ -117,14 +117,19 @@ func (e *examination) leases() {
 		if !strings.HasSuffix(l.Name, usherv1alpha1.GroupVersion.Group) || l.Spec.RenewTime == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" {
 			continue // it is somebody else's; or nobody leads for the moment, as just after a leader has stopped
 		}
-		length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
 		switch age := e.now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
 			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second))
-		case age > max(silentAfter*length, skew):
+		case age > patienceWith(l):
 			e.wrong(named("lease", l), "its holder %s last renewed it %s ago: nobody leads", *l.Spec.HolderIdentity, age.Round(time.Second))
 		}
 	}
+}
+
+// patienceWith is how long a lease may be without a renewal before nobody seems to lead.
+func patienceWith(l *coordinationv1.Lease) time.Duration {
+	length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
+	return max(silentAfter*length, skew)
 }
 
 func (e *examination) guard() {

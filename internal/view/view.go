@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +36,8 @@ type Objects struct {
 	Revisions []*appsv1.ControllerRevision
 	// Registrations are all of the namespace.
 	Registrations []*usherv1alpha1.Registration
+	// Leases are those of the hook operator's leaders, as far as the caller may read them.
+	Leases []*coordinationv1.Lease
 }
 
 // Each are the objects of one type.
@@ -50,7 +53,7 @@ func Each[T metav1.Object](all []metav1.Object) (found []T) {
 // Gather chooses what belongs to a workload from the objects of its namespace. The Pods of a
 // Deployment belong to its ReplicaSets.
 func Gather(now time.Time, workload metav1.Object, all []metav1.Object) Objects {
-	o := Objects{Now: now, Registrations: Each[*usherv1alpha1.Registration](all)}
+	o := Objects{Now: now, Registrations: Each[*usherv1alpha1.Registration](all), Leases: Each[*coordinationv1.Lease](all)}
 	switch w := workload.(type) {
 	case *apps.CloneSet:
 		o.Set = w

@@ -280,12 +280,55 @@ func (w *waiter) closedGate(one *Wait) {
 	selects := func(r *usherv1alpha1.Registration) bool { return r.DeletionTimestamp == nil && r.Selects(w.pod.Labels) }
 	if !slices.ContainsFunc(w.Registrations, selects) {
 		w.trouble = true
-		one.What = fmt.Sprintf("waits for its readiness gate %s, and no Registration selects it", usherv1alpha1.ConditionRegistered)
+		one.What = fmt.Sprintf("waits for the readiness gate %s, and no Registration selects it", usherv1alpha1.ConditionRegistered)
 		one.Next = w.command("get registrations")
 		return
 	}
-	one.What = fmt.Sprintf("waits for its readiness gate %s, which Usher turns", usherv1alpha1.ConditionRegistered)
+	one.What = fmt.Sprintf("waits for the readiness gate %s, which Usher turns", usherv1alpha1.ConditionRegistered)
 	one.Next = "kubectl usher doctor"
+	away, since := w.usherAway()
+	if away && !since.IsZero() {
+		one.Since = since
+	}
+	if away || w.Now.Sub(one.Since) > gateAnswered && !w.saysWhy() {
+		w.trouble = true
+		one.What = fmt.Sprintf("waits for the readiness gate %s, and Usher does not answer", usherv1alpha1.ConditionRegistered)
+	}
+}
+
+// gateAnswered is how long the hook operator may take to say something of a Pod that is ready but for its gate.
+const gateAnswered = 30 * time.Second
+
+// saysWhy reports whether the hook operator says what a Pod with a closed gate waits for.
+func (w *waiter) saysWhy() bool {
+	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
+	return c != nil && c.Reason != "" && c.Reason != regplan.ReasonDeregistered
+}
+
+// OperatorLeases are the names of the leases, one of which the leader of the hook operator holds: it runs with
+// the other half, or apart.
+var OperatorLeases = []string{"usher." + usherv1alpha1.GroupVersion.Group, "usher-registration." + usherv1alpha1.GroupVersion.Group}
+
+// usherAway reports whether nobody leads the hook operator, as far as the caller may know, and since when.
+func (w *waiter) usherAway() (away bool, since time.Time) {
+	for _, l := range w.Leases {
+		if l.Spec.RenewTime == nil || !slices.Contains(OperatorLeases, l.Name) {
+			continue
+		}
+		if w.Now.Sub(l.Spec.RenewTime.Time) <= patienceWith(l) {
+			return false, time.Time{}
+		}
+		away, since = true, list.Latest(since, l.Spec.RenewTime.Time)
+	}
+	return away, since
+}
+
+// GateWaits reports whether a Pod of the workload lacks nothing but Usher's readiness gate.
+func (o *Objects) GateWaits() bool {
+	return slices.ContainsFunc(o.Pods, func(pod *corev1.Pod) bool {
+		ready, _ := regplan.Ready(pod)
+		return ready && regplan.HasGate(pod) && !podread.IsTrue(pod, usherv1alpha1.ConditionRegistered)
+	})
 }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
