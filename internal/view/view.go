@@ -205,6 +205,8 @@ type Wait struct {
 	// Gate and Key are what holds the Pod; empty if it waits for something else.
 	Gate string `json:"gate,omitempty"`
 	Key  string `json:"key,omitempty"`
+	// Unanswered means that nobody whom this view knows answers.
+	Unanswered bool `json:"unanswered,omitempty"`
 	// Registrations are those that answer, Registries those that have to confirm.
 	Registrations []string `json:"registrations,omitempty"`
 	Registries    []string `json:"registries,omitempty"`

@@ -113,7 +113,8 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 // unanswered is what holds the Pod and is nobody's that this view knows.
 func (w *waiter) unanswered(what, gate, key string, since time.Time) {
 	next := w.command("usher release pod/%s --hook=%s --reason=…", w.pod.Name, key)
-	w.out = append(w.out, Wait{What: what, Gate: gate, Key: key, Since: since, Next: next})
+	w.trouble = w.trouble || lasts(w.Now, since)
+	w.out = append(w.out, Wait{What: what, Gate: gate, Key: key, Since: since, Next: next, Unanswered: true})
 }
 
 // held is a hook that Registrations answer.

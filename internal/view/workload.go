@@ -29,6 +29,12 @@ const annotationCause = "kubernetes.io/change-cause"
 func Of(o Objects) Workload {
 	slices.SortFunc(o.Pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	operator := regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations}
+	w := o.workload(operator)
+	w.noteLonely(o.Now)
+	return w
+}
+
+func (o *Objects) workload(operator regplan.Snapshot) Workload {
 	if o.Set == nil {
 		return o.other(regplan.Show(operator))
 	}
