@@ -51,6 +51,13 @@ func (p *page) status(w *view.Workload, now time.Time) {
 	for _, r := range w.Revisions {
 		p.line(plain, "%s", revisionLine(&r))
 	}
+	for _, r := range w.Registers {
+		colour := plain
+		if r.Reason != "" {
+			colour = red
+		}
+		p.line(colour, "Registers %s", &r)
+	}
 	for _, problem := range w.Problems {
 		p.line(red, "%s: %s", problem.Reason, problem.Message)
 	}
@@ -272,6 +279,12 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	for _, g := range groups(rest) {
 		if g.waits != "" {
 			p.line(g.colour(), "%s", g.text(now))
+		}
+	}
+	for _, r := range w.Registers {
+		if r.Reason != "" {
+			waiting++
+			p.line(red, "Registration %s: %s: %s", r.Registration, r.Reason, r.Message)
 		}
 	}
 	for _, problem := range w.Problems {

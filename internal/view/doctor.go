@@ -69,7 +69,7 @@ func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
 	for _, kind := range missing {
 		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 	}
-	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.unlisted, e.hooks, e.lonely, e.stuck, e.probes} {
+	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.gates, e.unlisted, e.hooks, e.lonely, e.stuck, e.probes} {
 		check()
 	}
 	return slices.Concat(e.wrongs, e.risks)
@@ -212,6 +212,21 @@ func (e *examination) answered() {
 		case r.Status.Pods == 0:
 			e.risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace)
 		}
+	}
+}
+
+// gates finds Pods that only their readiness gate keeps from getting ready, and that Usher says nothing of.
+func (e *examination) gates() {
+	unanswered := func(pod *corev1.Pod) bool { return gateUnanswered(e.now, pod) }
+	waiting := list.Only(Each[*corev1.Pod](e.all), unanswered)
+	strays := list.Only(waiting, func(pod *corev1.Pod) bool { return !e.registered(pod) })
+	if selected := list.Only(waiting, e.registered); len(selected) > 0 {
+		e.wrong(named("pod", selected[0]), "it waits for the readiness gate %s, and Usher does not answer; such Pods: %d; does the hook operator run (--controllers=registration)?",
+			usherv1alpha1.ConditionRegistered, len(selected))
+	}
+	if len(strays) > 0 {
+		e.wrong(named("pod", strays[0]), "it has the readiness gate %s, and no Registration selects it, so it never gets ready; such Pods: %d; create a Registration, or take the gate out of the template",
+			usherv1alpha1.ConditionRegistered, len(strays))
 	}
 }
 

@@ -225,6 +225,8 @@ type Workload struct {
 	Summary
 	// Revisions that Pods have, that are current or the template's; the newest first.
 	Revisions []Revision `json:"revisions,omitempty"`
+	// Registers is what Registrations do for its Pods.
+	Registers []Registers `json:"registers,omitempty"`
 	// Previous is what an undo leads to; nil without another revision.
 	Previous *Revision `json:"previous,omitempty"`
 	// Members are the Pods in name order.

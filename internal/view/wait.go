@@ -213,6 +213,9 @@ func (w *waiter) lacksImage() {
 	}
 }
 
+// nodeComes is how long a Pod may wait for a node, which an autoscaler may have to make, before nobody seems to.
+const nodeComes = 2 * time.Minute
+
 // overdue is how much longer than its grace period a Pod may take to end before its node seems to be silent.
 const overdue = 30 * time.Second
 
@@ -261,6 +264,7 @@ func (w *waiter) notReady() {
 		w.trouble = true
 	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
 		one.What, one.Since = "has no node: "+scheduled.Message, scheduled.LastTransitionTime.Time
+		w.trouble = scheduled.Reason == corev1.PodReasonUnschedulable && w.Now.Sub(one.Since) >= nodeComes
 	case container != nil:
 		one.What = fmt.Sprintf("waits for its container %s: %s", container.Name, container.State.Waiting.Reason)
 		w.trouble = setplan.Persistent(container.State.Waiting.Reason)
@@ -291,7 +295,7 @@ func (w *waiter) closedGate(one *Wait) {
 	if away && !since.IsZero() {
 		one.Since = since
 	}
-	if away || w.Now.Sub(one.Since) > gateAnswered && !w.saysWhy() {
+	if away || gateUnanswered(w.Now, w.pod) {
 		w.trouble = true
 		one.What = fmt.Sprintf("waits for the readiness gate %s, and Usher does not answer", usherv1alpha1.ConditionRegistered)
 	}
@@ -300,10 +304,18 @@ func (w *waiter) closedGate(one *Wait) {
 // gateAnswered is how long the hook operator may take to say something of a Pod that is ready but for its gate.
 const gateAnswered = 30 * time.Second
 
-// saysWhy reports whether the hook operator says what a Pod with a closed gate waits for.
-func (w *waiter) saysWhy() bool {
-	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
-	return c != nil && c.Reason != "" && c.Reason != regplan.ReasonDeregistered
+// gateUnanswered reports whether a Pod lacks nothing but Usher's readiness gate, and the hook operator has not said
+// in time what it waits for.
+func gateUnanswered(now time.Time, pod *corev1.Pod) bool {
+	c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
+	says := c != nil && c.Reason != "" && c.Reason != regplan.ReasonDeregistered
+	return waitsForGate(pod) && !says && now.Sub(podread.Since(pod, corev1.ContainersReady)) > gateAnswered
+}
+
+// waitsForGate reports whether a Pod lacks nothing but Usher's readiness gate.
+func waitsForGate(pod *corev1.Pod) bool {
+	ready, _ := regplan.Ready(pod)
+	return ready && regplan.HasGate(pod) && !podread.IsTrue(pod, usherv1alpha1.ConditionRegistered)
 }
 
 // OperatorLeases are the names of the leases, one of which the leader of the hook operator holds: it runs with
@@ -325,12 +337,7 @@ func (w *waiter) usherAway() (away bool, since time.Time) {
 }
 
 // GateWaits reports whether a Pod of the workload lacks nothing but Usher's readiness gate.
-func (o *Objects) GateWaits() bool {
-	return slices.ContainsFunc(o.Pods, func(pod *corev1.Pod) bool {
-		ready, _ := regplan.Ready(pod)
-		return ready && regplan.HasGate(pod) && !podread.IsTrue(pod, usherv1alpha1.ConditionRegistered)
-	})
-}
+func (o *Objects) GateWaits() bool { return slices.ContainsFunc(o.Pods, waitsForGate) }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
 func (w *waiter) condition() {
