@@ -4,16 +4,18 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// TestStates prints what status, why and doctor say of states that must not look healthy: those of
-// testdata/states, at noon. The first object of a file is the workload.
+// TestStates prints what status, why and doctor say, and which Pods are in trouble, of states that must not
+// look healthy: those of testdata/states, at noon. The first object of a file is the workload.
 func TestStates(t *testing.T) {
 	files, err := filepath.Glob("testdata/states/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -26,6 +28,8 @@ func TestStates(t *testing.T) {
 			var out bytes.Buffer
 			p := &page{out: &out}
 			p.status(&w, noon)
+			troubled := list.Only(w.Members, func(pod view.Pod) bool { return pod.Trouble })
+			p.line(plain, "\n# trouble: %s", cmp.Or(strings.Join(list.Map(troubled, func(pod view.Pod) string { return pod.Name }), " "), "none"))
 			p.line(plain, "\n# why")
 			p.why(&w, target{kindDeployment, w.Name}, noon)
 			p.line(plain, "\n# doctor")

@@ -52,11 +52,7 @@ func (p *page) status(w *view.Workload, now time.Time) {
 		p.line(plain, "%s", revisionLine(&r))
 	}
 	for _, r := range w.Registers {
-		colour := plain
-		if r.Reason != "" {
-			colour = red
-		}
-		p.line(colour, "Registers %s", &r)
+		p.line(plain, "Registers %s", &r)
 	}
 	for _, problem := range w.Problems {
 		p.line(red, "%s: %s", problem.Reason, problem.Message)
@@ -281,12 +277,6 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 			p.line(g.colour(), "%s", g.text(now))
 		}
 	}
-	for _, r := range w.Registers {
-		if r.Reason != "" {
-			waiting++
-			p.line(red, "Registration %s: %s: %s", r.Registration, r.Reason, r.Message)
-		}
-	}
 	for _, problem := range w.Problems {
 		p.line(red, "%s: %s", problem.Reason, problem.Message)
 	}
@@ -296,7 +286,7 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 		}
 		return
 	}
-	p.whyRollout(w, waiting)
+	p.whyRollout(w, waiting+len(w.Problems))
 }
 
 func (p *page) whyPod(pod *view.Pod, now time.Time) {

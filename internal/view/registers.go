@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 )
 
 // lookedAtAfter is how long the hook operator may take to look at a new Registration.
@@ -26,56 +27,45 @@ type Registers struct {
 	// Pods are those of the workload that it selects, Registered those that its registries list.
 	Pods       int `json:"pods"`
 	Registered int `json:"registered"`
-	// Reason and Message say why it registers nothing, or not everywhere; empty if all is well.
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
 }
 
-// registers has each Registration that selects Pods of the workload, by name.
-func (o *Objects) registers(members []Pod) (out []Registers) {
-	seen := map[string]bool{}
-	for i := range members {
-		seen[members[i].Name] = members[i].Registered == string(corev1.ConditionTrue)
+// noteRegistrations says of a view what each Registration does that selects Pods of the workload, by name, and
+// which one cannot do its work.
+func (o *Objects) noteRegistrations(w *Workload) {
+	registered := map[string]bool{}
+	for i := range w.Members {
+		registered[w.Members[i].Name] = w.Members[i].Registered == string(corev1.ConditionTrue)
 	}
-	for _, r := range o.Registrations {
-		one := Registers{Registration: r.Name, Registries: r.Spec.Registries}
-		for _, pod := range o.Pods {
-			if !r.Selects(pod.Labels) {
-				continue
-			}
-			one.Pods++
-			if seen[pod.Name] {
-				one.Registered++
-			}
+	byName := func(a, b *usherv1alpha1.Registration) int { return strings.Compare(a.Name, b.Name) }
+	for _, r := range slices.SortedFunc(slices.Values(o.Registrations), byName) {
+		selected := list.Only(o.Pods, func(pod *corev1.Pod) bool { return r.Selects(pod.Labels) })
+		if len(selected) == 0 {
+			continue
 		}
-		if one.Reason, one.Message = whyNot(o.Now, r); one.Pods > 0 {
-			out = append(out, one)
+		listed := list.Only(selected, func(pod *corev1.Pod) bool { return registered[pod.Name] })
+		w.Registers = append(w.Registers, Registers{
+			Registration: r.Name, Registries: r.Spec.Registries, Pods: len(selected), Registered: len(listed)})
+		if problem := problemOf(o.Now, r); problem != nil {
+			w.Problems = append(w.Problems, *problem)
 		}
 	}
-	slices.SortFunc(out, func(a, b Registers) int { return strings.Compare(a.Registration, b.Registration) })
-	return out
 }
 
-// whyNot is why a Registration cannot do its work; empty if it can.
-func whyNot(now time.Time, r *usherv1alpha1.Registration) (reason, message string) {
+// problemOf is why a Registration cannot do its work; nil if it can.
+func problemOf(now time.Time, r *usherv1alpha1.Registration) *Problem {
 	ready := meta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReady)
 	switch {
 	case ready != nil && ready.Status == metav1.ConditionFalse:
-		return ready.Reason, ready.Message
-	case r.DeletionTimestamp != nil:
-		return "Deleted", "it is being deleted"
+		return &Problem{Reason: ready.Reason, Message: "Registration " + r.Name + ": " + ready.Message, Since: ready.LastTransitionTime.Time}
 	case len(r.Status.Conditions) == 0 && !r.CreationTimestamp.IsZero() && now.Sub(r.CreationTimestamp.Time) > lookedAtAfter:
-		return "NotSeen", "the hook operator has not looked at it: kubectl usher doctor"
+		return &Problem{Reason: "NotSeen", Message: "Registration " + r.Name + ": the hook operator has not looked at it: kubectl usher doctor",
+			Since: r.CreationTimestamp.Time}
 	}
-	return "", ""
+	return nil
 }
 
 // String says it in a line.
 func (r *Registers) String() string {
 	where := cmp.Or(strings.Join(r.Registries, ", "), "no registry")
-	text := fmt.Sprintf("%d of %d Pods in %s (Registration %s)", r.Registered, r.Pods, where, r.Registration)
-	if r.Reason != "" {
-		text += ": " + r.Reason + ": " + r.Message
-	}
-	return text
+	return fmt.Sprintf("%d of %d Pods in %s (Registration %s)", r.Registered, r.Pods, where, r.Registration)
 }

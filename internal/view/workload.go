@@ -30,7 +30,7 @@ func Of(o Objects) Workload {
 	slices.SortFunc(o.Pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	operator := regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations}
 	w := o.workload(operator)
-	w.Registers = o.registers(w.Members)
+	o.noteRegistrations(&w)
 	w.noteLonely(o.Now)
 	return w
 }
