@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/usher-dev/usher/internal/checktest"
@@ -24,6 +26,19 @@ func TestRenewal(t *testing.T) {
 	if ended := retry + deadline; ended >= s.lease {
 		t.Errorf("ends %s after its last renewal, with a lease of %s", ended, s.lease)
 	}
+}
+
+// TestParts: each part that runs has a series.
+func TestParts(t *testing.T) {
+	scraped := prometheus.NewPedanticRegistry()
+	s := checktest.Must(parse([]string{"--controllers=registration,guard", "--guard-service=a/b"}))(t)
+	checktest.NoError(t, s.tellParts(scraped))
+	checktest.NoError(t, testutil.GatherAndCompare(scraped, strings.NewReader(`
+# HELP usher_running 1 for each part of Usher that this process runs: cloneset, registration, guard.
+# TYPE usher_running gauge
+usher_running{part="guard"} 1
+usher_running{part="registration"} 1
+`)))
 }
 
 // TestFlags: flags that do not fit together, or have no meaning, are refused by name. Those

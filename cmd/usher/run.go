@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	uberzap "go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	appsv1 "k8s.io/api/apps/v1"
@@ -33,12 +34,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/access"
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/collectors"
 	"github.com/usher-dev/usher/internal/guard"
 	"github.com/usher-dev/usher/internal/guard/endpoint"
 	"github.com/usher-dev/usher/internal/guard/keeper"
@@ -256,7 +259,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.setUp(ctx, mgr, found); err != nil {
+	if err := errors.Join(s.setUp(ctx, mgr, found), s.tellParts(metrics.Registry)); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -301,6 +304,17 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 		return keeper.Setup(mgr, s.guard.Service)
 	}
 	return nil
+}
+
+// tellParts exports what this process runs, so that an alert can miss it whatever labels a scraper adds.
+func (s *settings) tellParts(registerer prometheus.Registerer) error {
+	running := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "usher_running", Help: "1 for each part of Usher that this process runs: cloneset, registration, guard.",
+	}, []string{"part"})
+	for part := range strings.SplitSeq(s.controllers, ",") {
+		running.WithLabelValues(part).Set(1)
+	}
+	return collectors.Register(registerer, &running)
 }
 
 // registration adds the hook operator, and what it serves.

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/collectors"
@@ -60,7 +62,7 @@ func newMetrics(now func() time.Time) *metrics {
 		}),
 		updates: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "usher_cloneset_inplace_update_duration_seconds",
-			Help:    "How long an in-place update kept a Pod out of service, from its drain until its return.",
+			Help:    "How long an in-place update kept a Pod out of service, from when it began to leave its registries, or its endpoints, until it was put back.",
 			Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800},
 		}),
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -88,8 +90,8 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 		if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone {
 			continue
 		}
-		if drained, out := drainOf(o.action.Pod); out {
-			m.updates.Observe(m.now().Sub(drained.Time).Seconds())
+		if left, out := leftFor(o.action.Pod); out {
+			m.updates.Observe(max(m.now().Sub(left), 0).Seconds())
 		}
 	}
 	if left.Deletion == plan.LetGo {
@@ -97,6 +99,17 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 		return
 	}
 	m.sets.Put(keyOf(set), m.ofSet(keyOf(set), blocked, left.PodInfos))
+}
+
+// leftFor is when a Pod that is out of service for an update in place began to leave: when it was led to the
+// hook that takes it out of its registries, or else when it got InPlaceUpdateReady=False.
+func leftFor(pod *corev1.Pod) (left time.Time, out bool) {
+	drained, out := drainOf(pod)
+	record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
+	if err != nil || record.Left.IsZero() {
+		return drained.Time, out
+	}
+	return record.Left.Time, out
 }
 
 // planned counts an action.

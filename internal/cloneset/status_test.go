@@ -23,6 +23,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -335,7 +336,8 @@ func TestSetMetrics(t *testing.T) {
 	checktest.Same(t, "series of a set that is gone", 0, testutil.CollectAndCount(m.sets))
 }
 
-// TestPassMetrics: what was planned, and how long an update in place took.
+// TestPassMetrics: what was planned, and how long an update in place took: from when the hook began to
+// hold the Pod, if one did.
 func TestPassMetrics(t *testing.T) {
 	m := newMetrics(func() time.Time { return now })
 	drained := func(status corev1.ConditionStatus) *corev1.Pod {
@@ -344,8 +346,11 @@ func TestPassMetrics(t *testing.T) {
 	done := func(reason string, pod *corev1.Pod, err error) outcome {
 		return outcome{action: plan.Action{Verb: plan.Move, Reason: reason, Pod: pod}, pod: pod, err: err}
 	}
+	led := drained(corev1.ConditionFalse)
+	led.Annotations = map[string]string{apps.AnnotationInPlaceUpdateState: inplace.State{Left: metav1.NewTime(now.Add(-18 * time.Second))}.String()}
 	outcomes := []outcome{
 		done(lifecycle.ReasonUpdateDone, drained(corev1.ConditionFalse), nil),
+		done(lifecycle.ReasonUpdateDone, led, nil),
 		done(lifecycle.ReasonUpdateDone, drained(corev1.ConditionFalse), errors.New("no")),
 		done(lifecycle.ReasonUpdateDone, drained(corev1.ConditionTrue), nil),
 		done(lifecycle.ReasonUpdateDropped, drained(corev1.ConditionFalse), nil),
@@ -357,7 +362,7 @@ func TestPassMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(m.updates)
 	families := checktest.Must(registry.Gather())(t)
-	if updates := families[0].GetMetric()[0].GetHistogram(); updates.GetSampleCount() != 1 || updates.GetSampleSum() != 7 {
+	if updates := families[0].GetMetric()[0].GetHistogram(); updates.GetSampleCount() != 2 || updates.GetSampleSum() != 7+18 {
 		t.Errorf("updates in place: %v", updates)
 	}
 }

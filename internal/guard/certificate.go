@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/usher-dev/usher/internal/announce"
@@ -163,11 +164,17 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return err
 	}
+	answered, err := newAnswers(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("register the guard's metrics: %w", err)
+	}
 	answers := &admission.Webhook{Handler: &Handler{
 		Reader: live, Writer: live, Recorder: recorder, Clock: clock.RealClock{},
-		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self), Secret: secretOf(&k.path),
+		CloneSetUsers: append(slices.Clone(o.CloneSetUsers), self), Secret: secretOf(&k.path), Answered: answered,
 	}}
-	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: newDoor(&k.path, answers), clients: o.Clients}
+	entrance := newDoor(&k.path, answers)
+	entrance.turnedAway = func() { answered(AnswerBusy) }
+	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: entrance, clients: o.Clients}
 	k.serve(server.tls)
 	// A replica that API servers cannot call is not ready: they do not try then.
 	err = errors.Join(mgr.Add(server),

@@ -62,6 +62,8 @@ type door struct {
 	line *access.Line
 	room *room
 	next http.Handler
+	// turnedAway is called for each review that finds no room; nil if nobody counts them.
+	turnedAway func()
 }
 
 func newDoor(path *atomic.Pointer[string], next http.Handler) *door {
@@ -89,6 +91,9 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	leave, err := d.enter(ctx, r, min(timeout/4, maxPatience))
 	if err != nil {
+		if d.turnedAway != nil {
+			d.turnedAway()
+		}
 		busy(w, r)
 		return
 	}

@@ -99,7 +99,8 @@ func denied(t *testing.T, answer *httptest.ResponseRecorder) types.UID {
 // TestFloodsDenyNothingAway: a review for which there is no room is denied, with status 429, in a way that
 // the API server believes: so a flood makes deletions come again, and lets none pass without a drain.
 func TestFloodsDenyNothingAway(t *testing.T) {
-	k := newKnocks()
+	k, turnedAway := newKnocks(), 0
+	k.turnedAway = func() { turnedAway++ }
 	checktest.Same(t, "a review", http.StatusOK, k.ask(t, "10.0.0.1", 100, "", ofServer).Code)
 	checktest.Same(t, "asked", 1, k.asked)
 	var leaves []func()
@@ -113,6 +114,7 @@ func TestFloodsDenyNothingAway(t *testing.T) {
 		checktest.Same(t, "the answer to "+body, http.StatusServiceUnavailable, k.ask(t, "10.0.0.1", 100, "4ms", body).Code)
 	}
 	checktest.Same(t, "asked", 1, k.asked)
+	checktest.Same(t, "counted as turned away", 7, turnedAway)
 	for _, leave := range leaves {
 		leave()
 	}

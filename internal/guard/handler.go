@@ -55,6 +55,8 @@ type Handler struct {
 	CloneSetUsers []string
 	// Secret returns what only the guard's replicas and API servers know; nil if there is nothing.
 	Secret func() string
+	// Answered counts answers; nil counts none.
+	Answered func(Answer)
 
 	lists sync.Mutex
 }
@@ -64,14 +66,23 @@ type Handler struct {
 // seen to that.
 func (h *Handler) Handle(ctx context.Context, request admission.Request) admission.Response {
 	response, err := h.answer(ctx, &request.AdmissionRequest)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		h.count(AnswerBusy)
 		return tooBusy()
+	case err == nil:
+		h.count(answerOf(response))
+		return response
 	}
-	if err != nil {
-		log.FromContext(ctx).Error(err, "A Pod is deleted without a drain", "pod", request.Namespace+"/"+request.Name)
-		return admission.Allowed("").WithWarnings("usher: the Pod is deleted without a drain: " + err.Error())
+	h.count(AnswerFailed)
+	log.FromContext(ctx).Error(err, "A Pod is deleted without a drain", "pod", request.Namespace+"/"+request.Name)
+	return admission.Allowed("").WithWarnings("usher: the Pod is deleted without a drain: " + err.Error())
+}
+
+func (h *Handler) count(answer Answer) {
+	if h.Answered != nil {
+		h.Answered(answer)
 	}
-	return response
 }
 
 func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequest) (admission.Response, error) {

@@ -99,7 +99,14 @@ func TestHandle(t *testing.T) {
 			request.Name, request.SubResource, request.Object = p.Name, "eviction", raw(t, policyv1.Eviction{DeleteOptions: test.Evict})
 		}
 		h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+		var counted []Answer
+		h.Answered = func(a Answer) { counted = append(counted, a) }
 		got := h.Handle(t.Context(), request)
+		want := answerOf(got)
+		if test.Unreadable || test.Broken != "" && got.Allowed {
+			want = AnswerFailed
+		}
+		checktest.Same(t, "what is counted", []Answer{want}, counted)
 		says := strings.TrimSpace(fmt.Sprintf("%d %s%s", got.Result.Code, got.Result.Message, strings.Join(got.Warnings, ", ")))
 		if got.Allowed {
 			says = "allowed, " + says

@@ -26,7 +26,8 @@ type metrics struct {
 	failures      *prometheus.CounterVec
 	orphans       *prometheus.GaugeVec
 	removed       *prometheus.CounterVec
-	unguarded     prometheus.Counter
+	drains        *prometheus.CounterVec
+	absences      *absences
 }
 
 // What there is of Registrations.
@@ -62,15 +63,17 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"namespace", "registry"}),
 		removed: counter("usher_orphans_removed_total",
 			"Entries removed because their Pod or Registration is no more.", "registry"),
-		unguarded: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "usher_pods_deleted_unguarded_total",
-			Help: "Pods that were deleted without the guard while registries list them, although there is one.",
-		}),
+		drains: counter("usher_drains_total",
+			"Drains that somebody waited for, by how they ended: done, deadline, takenBack; or why there was none: skipped, forced, unguarded.", "result"),
+		absences: newAbsences(),
+	}
+	for _, result := range plan.DrainResults() {
+		m.drains.WithLabelValues(string(result)) // a series that begins at 1 has no increase
 	}
 	return m, errors.Join(
 		collectors.Register(registerer, &m.registrations), collectors.Register(registerer, &m.waits), collectors.Register(registerer, &m.failures),
 		collectors.Register(registerer, &m.orphans), collectors.Register(registerer, &m.removed),
-		collectors.Register(registerer, &m.unguarded))
+		collectors.Register(registerer, &m.drains), collectors.Register(registerer, &m.absences.seconds))
 }
 
 // metricsOf are those of one Registration after a pass.
@@ -119,6 +122,19 @@ func (m *metrics) forgetRegistry(name string) {
 func (m *metrics) released(release plan.Release) {
 	for _, wait := range release.Waits {
 		m.waits.WithLabelValues(string(release.Gate), wait.Registry).Observe(wait.Wait.Seconds())
+	}
+}
+
+// patched counts what a patch of a Pod that has been made says.
+func (m *metrics) patched(patch *plan.PodPatch) {
+	for _, release := range patch.Released {
+		m.released(release)
+	}
+	for _, result := range patch.Results {
+		m.drains.WithLabelValues(string(result)).Inc()
+	}
+	if patch.Condition != nil {
+		m.absences.turned(patch.Pod, patch.Condition)
 	}
 }
 

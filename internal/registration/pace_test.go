@@ -347,13 +347,13 @@ func TestMetricsOfWhatIsGone(t *testing.T) {
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
-	checktest.Same(t, "series", 14, checktest.Must(testutil.GatherAndCount(scraped))(t))
+	checktest.Same(t, "series", 19, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	outcome.Waiting = nil
 	show(metricsOf(namespace, outcome, status))
-	checktest.Same(t, "series when nothing waits", 12, checktest.Must(testutil.GatherAndCount(scraped))(t))
+	checktest.Same(t, "series when nothing waits", 17, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	show(nil)
 	m.forgetRegistry("discovery")
-	checktest.Same(t, "series that are left, the one without labels", 1, checktest.Must(testutil.GatherAndCount(scraped))(t))
+	checktest.Same(t, "series that are left, those of drains", 6, checktest.Must(testutil.GatherAndCount(scraped))(t))
 }
 
 // noted is a queue that notes what is added.

@@ -237,8 +237,8 @@ func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
 	if t := patch.TakenBack; t != nil {
 		p.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
 	}
+	p.metrics.patched(patch)
 	for _, release := range patch.Released {
-		p.metrics.released(release)
 		if len(release.Forced) > 0 {
 			p.announcer.warn(patch.Pod, plan.ReasonForced, actionRelease, fmt.Sprintf(
 				"The deadline has passed and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+

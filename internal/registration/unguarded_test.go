@@ -20,23 +20,28 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // TestUnguardedDeletionsAreTold: a Pod that is deleted while registries may list it, although there is
-// a guard, is an event and counts. One that was deleted by force or with the annotation, or that has
-// left its registries, is not.
+// a guard, counts once, by what let it pass. One that the guard was not asked about is also an event, and
+// one that was deleted by force or with the annotation is not. One that has left its registries, or whose
+// containers have ended, does not count.
 func TestUnguardedDeletionsAreTold(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*corev1.Pod)
 		noGuard bool
-		told    bool
+		result  plan.DrainResult
 	}{
-		"deleted":                    {func(*corev1.Pod) {}, false, true},
-		"no guard":                   {func(*corev1.Pod) {}, true, false},
-		"by force":                   {func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = new(int64(0)) }, false, false},
-		"as it says":                 {func(p *corev1.Pod) { p.Annotations = map[string]string{usherv1alpha1.AnnotationSkipDrain: "true"} }, false, false},
-		"has left":                   {func(p *corev1.Pod) { p.Finalizers = []string{"example.com/other"} }, false, false},
-		"an update of one that goes": {nil, false, false},
+		"deleted":    {func(*corev1.Pod) {}, false, plan.DrainUnguarded},
+		"no guard":   {func(*corev1.Pod) {}, true, ""},
+		"by force":   {func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = new(int64(0)) }, false, plan.DrainForced},
+		"as it says": {func(p *corev1.Pod) { p.Annotations = map[string]string{usherv1alpha1.AnnotationSkipDrain: "true"} }, false, plan.DrainSkipped},
+		"has ended": {func(p *corev1.Pod) {
+			p.DeletionGracePeriodSeconds, p.Status.Phase = new(int64(0)), corev1.PodSucceeded
+		}, false, ""},
+		"has left":                   {func(p *corev1.Pod) { p.Finalizers = []string{"example.com/other"} }, false, ""},
+		"an update of one that goes": {nil, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			metrics := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
@@ -56,14 +61,18 @@ func TestUnguardedDeletionsAreTold(t *testing.T) {
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 			defer q.ShutDown()
 			r.ofPods().Update(t.Context(), event.UpdateEvent{ObjectOld: older, ObjectNew: newer}, q)
-			checktest.Same(t, "Pods counted", map[bool]float64{true: 1}[test.told], testutil.ToFloat64(metrics.unguarded))
+			for _, result := range plan.DrainResults() {
+				counted := testutil.ToFloat64(metrics.drains.WithLabelValues(string(result)))
+				checktest.Same(t, "Pods counted as "+string(result), map[bool]float64{true: 1}[test.result == result], counted)
+			}
+			expected := test.result == plan.DrainUnguarded
 			select {
 			case told := <-recorder.Events:
-				if !test.told || !strings.Contains(told, "DeletedUnguarded") {
+				if !expected || !strings.Contains(told, "DeletedUnguarded") {
 					t.Errorf("told %q", told)
 				}
 			default:
-				if test.told {
+				if expected {
 					t.Error("no event")
 				}
 			}

@@ -184,24 +184,33 @@ func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
 // follow each other.
 func (r *Reconciler) ofPods() handler.EventHandler {
 	every := each(r.ofPod)
-	return handler.Funcs{CreateFunc: every.Create, DeleteFunc: every.Delete, GenericFunc: every.Generic,
+	return handler.Funcs{CreateFunc: every.Create, GenericFunc: every.Generic,
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			r.metrics.absences.gone(e.Object.GetUID())
+			every.Delete(ctx, e, q)
+		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			older, _ := e.ObjectOld.(*corev1.Pod) // A watch of Pods has nothing else.
 			newer, _ := e.ObjectNew.(*corev1.Pod)
 			if hasFinalizer(newer) && newer.DeletionTimestamp != nil && older.DeletionTimestamp == nil {
 				r.hurry(newer.Namespace)
-				r.noteUnguarded(newer)
+				r.noteUndrained(newer)
 			}
 			every.Update(ctx, e, q)
 		}}
 }
 
-// noteUnguarded tells of a Pod that API servers have begun to delete without asking the guard.
-func (r *Reconciler) noteUnguarded(pod *corev1.Pod) {
-	if !r.options.Guarded || !plan.PassedGuard(pod) {
+// noteUndrained counts a Pod that begins to be deleted while registries may list it, although there is a guard,
+// and tells of one that API servers have not asked the guard about.
+func (r *Reconciler) noteUndrained(pod *corev1.Pod) {
+	result := plan.Undrained(pod)
+	if !r.options.Guarded || result == "" {
 		return
 	}
-	r.metrics.unguarded.Inc()
+	r.metrics.drains.WithLabelValues(string(result)).Inc()
+	if result != plan.DrainUnguarded {
+		return
+	}
 	r.announcer.warn(pod, plan.ReasonUnguarded, actionDrain, "The Pod was deleted while registries list it, and the API server did not "+
 		"wait for the guard: requests may be lost. Either no replica of Usher answered, or the API server cannot reach the guard "+
 		"(docs/guard.md), or somebody has removed the label "+usherv1alpha1.LabelGuarded+".")

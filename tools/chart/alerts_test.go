@@ -40,6 +40,20 @@ func alerts(t *testing.T) map[string]rulefmt.Rule {
 	return all
 }
 
+// panel is a graph of the dashboard, or the heading of a row.
+type panel struct {
+	Type, Title, Description string
+	Targets                  []struct{ Expr, LegendFormat string }
+}
+
+func panels(t *testing.T) []panel {
+	t.Helper()
+	text := checktest.Must(os.ReadFile(filepath.Join(chartFolder, "files", "dashboard.json")))(t)
+	var dashboard struct{ Panels []panel }
+	checktest.NoError(t, json.Unmarshal(text, &dashboard))
+	return dashboard.Panels
+}
+
 // expressions are those of alerts and dashboard, by where they are.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
@@ -47,20 +61,41 @@ func expressions(t *testing.T) map[string]string {
 	for name, rule := range alerts(t) {
 		all["alert "+name] = rule.Expr
 	}
-	text := checktest.Must(os.ReadFile(filepath.Join(chartFolder, "files", "dashboard.json")))(t)
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-	}
-	checktest.NoError(t, json.Unmarshal(text, &dashboard))
-	for _, panel := range dashboard.Panels {
+	for _, panel := range panels(t) {
 		for i, target := range panel.Targets {
 			all[fmt.Sprintf("panel %s, %d", panel.Title, i)] = strings.ReplaceAll(target.Expr, "$namespace", ".*")
 		}
 	}
 	return all
+}
+
+// TestDashboard: each graph says what it means, and those about things in namespaces show which, and of the chosen
+// ones only.
+func TestDashboard(t *testing.T) {
+	documented := string(checktest.Must(os.ReadFile(filepath.Join(root, "docs", "metrics.md")))(t))
+	graphs := 0
+	for _, panel := range panels(t) {
+		if panel.Type == "row" {
+			continue
+		}
+		graphs++
+		if !strings.HasSuffix(panel.Description, ".") {
+			t.Errorf("panel %s does not say what it means", panel.Title)
+		}
+		for _, target := range panel.Targets {
+			name := strings.TrimSuffix(regexp.MustCompile(`usher_\w+`).FindString(target.Expr), "_bucket")
+			row := regexp.MustCompile("(?m)^\\| `" + name + "` \\|[^|]*\\|([^|]*)\\|").FindStringSubmatch(documented)
+			namespaced := row != nil && strings.Contains(row[1], "`namespace`")
+			shows := strings.Contains(target.Expr, `namespace=~"$namespace"`) && strings.Contains(target.Expr, "by (namespace, ") &&
+				strings.Contains(target.LegendFormat, "{{namespace}}")
+			if namespaced && !shows {
+				t.Errorf("panel %s does not show, or not choose, namespaces: %s, %s", panel.Title, target.Expr, target.LegendFormat)
+			}
+		}
+	}
+	if graphs < 10 {
+		t.Errorf("%d graphs were understood", graphs)
+	}
 }
 
 // TestExpressions: Prometheus can read every expression, and docs/metrics.md, which a test of
@@ -86,17 +121,49 @@ func TestExpressions(t *testing.T) {
 	}
 }
 
-// TestRunbooks: each alert has a section that says what to do, and each section an alert.
+// TestRunbooks: each alert has a section that says what to do, and leads to it on the site; and each section has
+// an alert.
 func TestRunbooks(t *testing.T) {
 	text := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "alerts.md")))(t)
 	headings := regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(text), -1)
 	sections := list.Map(headings, func(found []string) string { return found[1] })
-	for name := range alerts(t) {
+	site := read(t, filepath.Join(root, "tools", "docs", "hugo.yaml"))["baseURL"].(string)
+	for name, rule := range alerts(t) {
 		if !slices.Contains(sections, name) {
 			t.Errorf("docs/alerts.md has no section %s", name)
 		}
+		checktest.Same(t, "where "+name+" leads", site+"alerts.html#"+strings.ToLower(name), rule.Annotations["runbook_url"])
 	}
 	checktest.Same(t, "sections of docs/alerts.md", len(alerts(t)), len(sections))
+}
+
+// TestNoLabelsOfScrapers: the rules work whoever scrapes. Their selectors use no label but those that
+// docs/metrics.md has, and that of leases.
+func TestNoLabelsOfScrapers(t *testing.T) {
+	documented := string(checktest.Must(os.ReadFile(filepath.Join(root, "docs", "metrics.md")))(t))
+	for where, text := range expressions(t) {
+		parsed := checktest.Must(parser.NewParser(parser.Options{}).ParseExpr(text))(t)
+		for _, selectors := range parser.ExtractSelectors(parsed) {
+			for _, matcher := range selectors {
+				known := matcher.Name == model.MetricNameLabel || strings.HasPrefix(text, "max by (name) (leader_election") && matcher.Name == "name"
+				if !known && !strings.Contains(documented, "`"+matcher.Name+"`") {
+					t.Errorf("%s selects by %s, which is no label of Usher's", where, matcher.Name)
+				}
+			}
+		}
+	}
+}
+
+// TestPartIsMissed: UsherDown fires for a part that is away while another one runs.
+func TestPartIsMissed(t *testing.T) {
+	rule := alerts(t)["UsherDown"]
+	const other = `usher_running{part="cloneset"} 1x20` + "\n"
+	if !fires(t, rule.Expr, other+`usher_running{part="registration"} 1x9 stale`) {
+		t.Error("nobody misses the hook operator")
+	}
+	if fires(t, rule.Expr, other+`usher_running{part="registration"} 1x20`) {
+		t.Error("it fires while both run")
+	}
 }
 
 // TestAlertsFire evaluates each alert on the series of testdata/alerts.yaml.

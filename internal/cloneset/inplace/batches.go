@@ -79,7 +79,7 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 	blocking := slices.DeleteFunc(before.unready(pod, before.begun(), now), func(name string) bool { return slices.Contains(touched, name) })
 	first, rest := nextBatch(pod, open, blocking)
 	state := State{
-		Revision: revision, UpdateTimestamp: metav1.NewTime(now), UpdateImages: len(all.Images) > 0,
+		Revision: revision, UpdateTimestamp: metav1.NewTime(now), Left: before.leftBy(pod), UpdateImages: len(all.Images) > 0,
 		LastContainerStatuses: before.LastContainerStatuses, Resources: before.Resources,
 		ContainerBatchesRecord: before.ContainerBatchesRecord,
 	}.copied()
@@ -249,6 +249,15 @@ func unfinished(pod *corev1.Pod, now time.Time) State {
 		return State{}
 	}
 	return before
+}
+
+// leftBy is when a Pod began to leave for an update that begins now, and of which the record is an earlier one
+// that is not done.
+func (s State) leftBy(pod *corev1.Pod) metav1.Time {
+	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StatePreparingUpdate {
+		return metav1.NewTime(podread.StateSince(pod))
+	}
+	return s.Left
 }
 
 // Waits lists, in order, the containers that must be done and ready before the update

@@ -31,6 +31,8 @@ type State struct {
 	Revision string `json:"revision"`
 	// UpdateTimestamp is when the Pod's spec was first changed.
 	UpdateTimestamp metav1.Time `json:"updateTimestamp"`
+	// Left is when the Pod began to leave its registries for the update; zero if no hook held it. Usher's own.
+	Left metav1.Time `json:"left,omitzero"`
 	// LastContainerStatuses are the updated containers as they were before.
 	LastContainerStatuses map[string]ContainerStatus `json:"lastContainerStatuses"`
 	// UpdateImages means that container images changed.

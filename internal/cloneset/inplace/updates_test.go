@@ -189,6 +189,18 @@ var updateWords = map[string]func(u *update, value string){
 	},
 	"trouble":  func(u *update, _ string) { u.notice("trouble %q", ResizeTrouble(u.pod)) },
 	"runsSpec": func(u *update, _ string) { u.notice("runs its spec: %t", RunsSpec(u.pod)) },
+	// leads leads the Pod to the hook, some time after t0.
+	"leads": func(u *update, after string) {
+		u.pod.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingUpdate)
+		u.pod.Annotations[apps.AnnotationLifecycleTimestamp] = t0.Add(scenariotest.Duration(after)).Format(time.RFC3339)
+	},
+	"left": func(u *update, _ string) {
+		if left := u.state().Left; left.IsZero() {
+			u.notice("led to no hook")
+		} else {
+			u.notice("left at %s", left.Sub(t0))
+		}
+	},
 	// members are those of the record, and how many batches there were.
 	"members": func(u *update, _ string) {
 		var record map[string]any

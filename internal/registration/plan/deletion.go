@@ -55,12 +55,23 @@ func readRequest(pod *corev1.Pod) (request *usherv1alpha1.DeletionRequest, evict
 // ReasonUnguarded is the reason of the event of a Pod that has passed the guard.
 const ReasonUnguarded = "DeletedUnguarded"
 
-// PassedGuard reports whether a Pod was deleted without the guard, by nobody who meant to: the guard
-// lets no Pod go that still has Usher's finalizer. It is not asked about deletions by force, and lets
-// Pods go that say so.
-func PassedGuard(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer) &&
-		pod.Annotations[usherv1alpha1.AnnotationSkipDrain] != "true" && ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > 0
+// Undrained is how a Pod has passed the guard that is being deleted while registries may list it: the guard
+// lets no Pod go that still has Usher's finalizer, unless the Pod says so, and is not asked about deletions
+// by force. Empty for every other Pod. One whose containers have all ended is deleted without a grace period,
+// and serves nobody.
+func Undrained(pod *corev1.Pod) DrainResult {
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	switch {
+	case pod.DeletionTimestamp == nil, !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer):
+		return ""
+	case pod.Annotations[usherv1alpha1.AnnotationSkipDrain] == "true":
+		return DrainSkipped
+	case ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > 0:
+		return DrainUnguarded
+	case ended:
+		return ""
+	}
+	return DrainForced
 }
 
 // Unguarded reports whether API servers let the Pod go without asking the guard, although a
@@ -197,6 +208,7 @@ func (ix *index) planRequest(p *pod, patch *PodPatch) time.Time {
 		return ix.expiry(p)
 	}
 	patch.TakenBack = &TakenBack{By: p.request.By, After: ix.Now.Sub(p.request.At.Time)}
+	patch.Results = append(patch.Results, DrainTakenBack)
 	if p.cause.ended {
 		patch.TakenBack.Because = p.cause.text
 	}

@@ -44,6 +44,10 @@ type Record struct {
 	// Open means that another registry lists the Pod, or does not answer. A change of it
 	// alone is not written.
 	Open bool `json:"open,omitempty"`
+	// Forced means that a deadline has released one of the drain's keys, and Counted that its result is known:
+	// the deletion that the guard is asked about next continues the same drain.
+	Forced  bool `json:"forced,omitempty"`
+	Counted bool `json:"counted,omitempty"`
 	// Process is by whose clock these times are, and At when it wrote them.
 	Process string    `json:"process,omitempty"`
 	At      time.Time `json:"at,omitzero"`
@@ -105,6 +109,7 @@ func (r *Record) plausible() bool {
 // saidBy reports whether the other record says the same, and holds the Pod as long.
 func (r *Record) saidBy(other *Record) bool {
 	return other != nil && r.Process == other.Process && r.Gate == other.Gate && r.Entered == other.Entered && r.Began.Equal(other.Began) &&
+		r.Forced == other.Forced && r.Counted == other.Counted &&
 		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal) && !r.Until.After(other.Until)
 }
 
@@ -119,7 +124,7 @@ func (ix *index) continued(pod *corev1.Pod, gate Gate) (next, stored *Record) {
 		before.adopt(ix.Process, now)
 		next.Until = before.Until
 		if gate.continues(before.Gate) && before.Entered == next.Entered {
-			next.Began, next.Gone = before.Began, before.Gone
+			next.Began, next.Gone, next.Forced, next.Counted = before.Began, before.Gone, before.Forced, before.Counted
 		}
 	}
 	if next.Gone == nil {

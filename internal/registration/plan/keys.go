@@ -129,6 +129,9 @@ func (p *PodPatch) Split() (own, chosen PodPatch) {
 	own.RemoveFinalizers, chosen.RemoveFinalizers = nil, p.RemoveFinalizers
 	own.DropDrain, chosen.DropDrain = false, p.DropDrain
 	own.Drained, chosen.Drained = time.Time{}, p.Drained
+	if p.Drain == nil { // else the record says that they are counted
+		own.Results, chosen.Results = nil, p.Results
+	}
 	return own, chosen
 }
 

@@ -84,7 +84,10 @@ func Make(snapshot Snapshot) Plan {
 }
 
 func protect(p *pod) PodPatch {
-	patch := PodPatch{Pod: p.Pod, DropDrain: p.hasRecord(), Registrations: namesOf(p.selectedBy, p.deselected(), p.gaveUp)}
+	patch := PodPatch{
+		Pod: p.Pod, DropDrain: p.hasRecord(), Registrations: namesOf(p.selectedBy, p.deselected(), p.gaveUp),
+		Results: ReadRecord(p.Pod).abandon(),
+	}
 	for _, r := range p.selectedBy {
 		if !p.mayBeListedBy(r) {
 			patch.Due = append(patch.Due, r.current...)
@@ -170,6 +173,9 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 			plan.Waiting = append(plan.Waiting, refused...)
 			if try {
 				h.answer(v, patch)
+				if h.leaving() {
+					record.Forced = record.Forced || len(v.forced) > 0
+				}
 				if h.gate == GateRequested {
 					patch.Drained = ix.Now.UTC()
 				}
@@ -228,6 +234,9 @@ func (h hook) answer(v verdict, patch *PodPatch) {
 // planDrain keeps the drain record while a hook holds the Pod, and removes it when the last
 // one lets go.
 func (ix *index) planDrain(p *pod, record, stored *Record, drains bool, patch *PodPatch) {
+	if record != nil && !drains {
+		patch.Results = append(patch.Results, record.count()...)
+	}
 	switch {
 	case record == nil:
 	case drains && !record.saidBy(stored):
@@ -316,6 +325,8 @@ type PodPatch struct {
 	TakenBack *TakenBack
 	Drained   time.Time
 	Condition *corev1.PodCondition
+	// Results are those of the drains that end with this patch.
+	Results []DrainResult
 	// Released are the hooks that this patch lets go or sets.
 	Released []Release
 	// Concerns are the names of the Registrations that may have entries of the Pod, and Targets are theirs: what

@@ -175,6 +175,21 @@ func TestPatches(t *testing.T) {
 	})
 }
 
+// TestResults: each drain that somebody waits for has one result, whatever the number of keys and of deadlines.
+func TestResults(t *testing.T) {
+	observe(t, "testdata/results.txt", func(f *fixture) []string {
+		var lines []string
+		p := Make(f.Snapshot)
+		for _, patch := range slices.Concat(p.Protect, p.Patches) {
+			own, chosen := patch.Split()
+			for _, r := range slices.Concat(own.Results, chosen.Results) {
+				lines = append(lines, fmt.Sprintf("%s: %s", patch.Pod.Name, r))
+			}
+		}
+		return lines
+	})
+}
+
 // TestValues: what is taken from a Pod, and what cannot be. The Registration stays as it is.
 func TestValues(t *testing.T) {
 	observe(t, "testdata/values.txt", func(f *fixture) []string {
