@@ -49,6 +49,26 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestLinksToTheSite: what is installed or packed without these pages leads to the site, and each such link to a page
+// of it, and to a heading there.
+func TestLinksToTheSite(t *testing.T) {
+	checked := 0
+	for _, file := range []string{"../charts/usher/README.md", "../charts/usher/templates/NOTES.txt", "../charts/usher/files/alerts.yaml"} {
+		for _, found := range regexp.MustCompile(`https://usher\.dev/([a-z/-]+)\.html(?:#([a-z0-9-]+))?`).FindAllStringSubmatch(read(t, file), -1) {
+			checked++
+			page := found[1] + ".md"
+			if matches, _ := filepath.Glob(page); len(matches) == 0 {
+				t.Errorf("%s: there is no %s", file, page)
+			} else if found[2] != "" && !slices.Contains(headings(t, page), found[2]) {
+				t.Errorf("%s: %s has no such heading", file, found[0])
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("%d links were found", checked)
+	}
+}
+
 // headings are the anchors of a page.
 func headings(t *testing.T, page string) (anchors []string) {
 	t.Helper()

@@ -19,6 +19,7 @@ import (
 	luajson "layeh.com/gopher-json"
 	"sigs.k8s.io/yaml"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
@@ -97,6 +98,31 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestNotes: whoever has installed Usher reads how to look at it, and a first Registration that the API server takes.
+// Lines fit a terminal.
+func TestNotes(t *testing.T) {
+	var text strings.Builder
+	for _, name := range []string{"default", "beside-openkruise", "cloneset"} {
+		release := Release{Name: "usher", Namespace: "usher-system"}
+		files := checktest.Must(renderFiles(chartFolder, release, cases(t)[name]))(t)
+		fmt.Fprintf(&text, "# With values/%s.yaml.\n%s\n", name, strings.TrimSpace(files["usher/templates/NOTES.txt"]))
+	}
+	file := filepath.Join("testdata", "notes.txt")
+	if *update {
+		checktest.NoError(t, os.WriteFile(file, []byte(text.String()), 0o600))
+	}
+	checktest.Same(t, "the notes (go test -update, if they are right)", string(checktest.Must(os.ReadFile(file))(t)), text.String())
+	for line := range strings.Lines(text.String()) {
+		if len(line) > 110 {
+			t.Errorf("too long: %s", line)
+		}
+	}
+	example := regexp.MustCompile("(?s)<<'END'\n(.*?)\nEND\n").FindStringSubmatch(text.String())
+	var registration usherv1alpha1.Registration
+	checktest.NoError(t, yaml.UnmarshalStrict([]byte(example[1]), &registration))
+	checktest.Same(t, "its Service", "cart", registration.Spec.Instance.Service)
+}
+
 func metaOf(t *testing.T, object Object) metav1.ObjectMeta {
 	t.Helper()
 	return parse[metav1.PartialObjectMetadata](t, object.Text).ObjectMeta
@@ -136,6 +162,8 @@ func TestNames(t *testing.T) {
 		{"my-usher", "{}", "my-usher"},
 		{"drain", "{}", "drain-usher"},
 		{"drain", "fullnameOverride: other", "other"},
+		{"drain", "nameOverride: other", "drain-other"},
+		{"other", "nameOverride: other", "other"},
 	} {
 		objects := checktest.Must(Render(chartFolder, Release{Name: test.release, Namespace: "x"}, parse[map[string]any](t, test.values)))(t)
 		for _, object := range objects {
@@ -145,6 +173,92 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSelectorsStay: no value changes what a Deployment, a Service, a budget or a policy selects, since a selector
+// cannot change, and labels of one's choice are on everything else. What decides is how many parts there are.
+func TestSelectorsStay(t *testing.T) {
+	selectors := func(values string) map[string]string {
+		found := map[string]string{}
+		for _, object := range render(t, parse[map[string]any](t, values)) {
+			of := parse[struct {
+				Spec struct{ Selector, PodSelector any }
+			}](t, object.Text)
+			found[object.Kind+" "+metaOf(t, object).Name] = string(checktest.Must(json.Marshal(of))(t))
+		}
+		return found
+	}
+	plain := selectors("separate: true")
+	checktest.Same(t, "what is selected", plain, selectors(
+		"{separate: true, commonLabels: {team: a}, podLabels: {team: b}, podAnnotations: {c: d}, nameOverride: usher, hostNetwork: true}"))
+	for _, object := range render(t, parse[map[string]any](t, "commonLabels: {team: a}")) {
+		if metaOf(t, object).Labels["team"] != "a" {
+			t.Errorf("%s %s lacks the label", object.Kind, metaOf(t, object).Name)
+		}
+	}
+}
+
+// TestRestricted: with the default values, the Pod Security standard restricted admits each Pod.
+func TestRestricted(t *testing.T) {
+	type context struct {
+		RunAsNonRoot, AllowPrivilegeEscalation, ReadOnlyRootFilesystem *bool
+		SeccompProfile                                                 struct{ Type string }
+		Capabilities                                                   struct{ Drop, Add []string }
+	}
+	deployments := 0
+	for _, object := range render(t, parse[map[string]any](t, "separate: true")) {
+		if object.Kind != "Deployment" {
+			continue
+		}
+		deployments++
+		pod := parse[struct {
+			Spec struct {
+				Template struct {
+					Spec struct {
+						HostNetwork     bool
+						SecurityContext context
+						Containers      []struct{ SecurityContext context }
+					}
+				}
+			}
+		}](t, object.Text).Spec.Template.Spec
+		c := pod.Containers[0].SecurityContext
+		if pod.HostNetwork || !*pod.SecurityContext.RunAsNonRoot || pod.SecurityContext.SeccompProfile.Type != "RuntimeDefault" ||
+			*c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || fmt.Sprint(c.Capabilities) != "{[ALL] []}" {
+			t.Errorf("%s has %+v", metaOf(t, object).Name, pod)
+		}
+	}
+	checktest.Same(t, "Deployments", 4, deployments)
+}
+
+// TestNoWarnings: API servers warn of no CRD: they do of lists that are sets of objects.
+func TestNoWarnings(t *testing.T) {
+	for _, object := range render(t, nil) {
+		if object.Kind == crdKind {
+			for _, where := range setsOfObjects(parse[map[string]any](t, object.Text), metaOf(t, object).Name) {
+				t.Errorf("%s is a set of objects: make it a map with keys", where)
+			}
+		}
+	}
+}
+
+// setsOfObjects finds schemas of lists of the type set whose items are no scalars.
+func setsOfObjects(node any, at string) (found []string) {
+	switch node := node.(type) {
+	case []any:
+		for i, item := range node {
+			found = append(found, setsOfObjects(item, fmt.Sprint(at, "[", i, "]"))...)
+		}
+	case map[string]any:
+		items, _ := node["items"].(map[string]any)
+		if node["x-kubernetes-list-type"] == "set" && (items["type"] == "object" || items["type"] == "array") {
+			found = append(found, at)
+		}
+		for name, value := range node {
+			found = append(found, setsOfObjects(value, at+"."+name)...)
+		}
+	}
+	return found
 }
 
 // checks are the Argo CD health checks in docs/install.md, by key.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command chart generates what derives from the chart and the generated CRDs and roles:
-// the chart's copies of them, and the plain manifests in dist.
+// the chart's copies of them, the table of values in its README, and the plain manifests in dist.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 
 // generate writes the chart's files and dist.
 func generate(root string) error {
-	if err := copyFiles(root); err != nil {
+	if err := errors.Join(copyFiles(root), writeReadme(root)); err != nil {
 		return err
 	}
 	release := Release{Name: "usher", Namespace: "usher-system"}
@@ -106,8 +106,12 @@ func write(file, header string, objects []Object) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make the folder of %s: %w", file, err)
 	}
-	if err := os.WriteFile(file, []byte(header+Join(objects)), 0o644); err != nil { //nolint:gosec // For everybody to read, as all sources are.
-		return fmt.Errorf("write the manifests: %w", err)
+	return writeFile(file, header+Join(objects))
+}
+
+func writeFile(file, text string) error {
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil { //nolint:gosec // For everybody to read, as all sources are.
+		return fmt.Errorf("write what is generated: %w", err)
 	}
 	return nil
 }
@@ -125,6 +129,24 @@ const crdKind = "CustomResourceDefinition"
 // that kubectl delete, which uses the same order, meets the guard. The values must match
 // the chart's schema. The server has what the newest tested one has.
 func Render(folder string, release Release, values map[string]any) ([]Object, error) {
+	files, err := renderFiles(folder, release, values)
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(files, func(name, _ string) bool { return path.Ext(name) != ".yaml" })
+	_, manifests, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil {
+		return nil, fmt.Errorf("split the templates: %w", err)
+	}
+	var objects []Object
+	for _, manifest := range manifests {
+		objects = append(objects, Object{Kind: manifest.Head.Kind, Text: strings.TrimSpace(manifest.Content) + "\n"})
+	}
+	return objects, nil
+}
+
+// renderFiles is what comes of each template, by file.
+func renderFiles(folder string, release Release, values map[string]any) (map[string]string, error) {
 	chart, err := loader.LoadDir(folder)
 	if err != nil {
 		return nil, fmt.Errorf("load the chart %s: %w", folder, err)
@@ -140,16 +162,7 @@ func Render(folder string, release Release, values map[string]any) ([]Object, er
 	if err != nil {
 		return nil, fmt.Errorf("render the chart: %w", err)
 	}
-	maps.DeleteFunc(files, func(name, _ string) bool { return path.Ext(name) != ".yaml" })
-	_, manifests, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
-	if err != nil {
-		return nil, fmt.Errorf("split the templates: %w", err)
-	}
-	var objects []Object
-	for _, manifest := range manifests {
-		objects = append(objects, Object{Kind: manifest.Head.Kind, Text: strings.TrimSpace(manifest.Content) + "\n"})
-	}
-	return objects, nil
+	return files, nil
 }
 
 // Join joins objects into one file.

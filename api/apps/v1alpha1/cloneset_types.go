@@ -235,7 +235,9 @@ type CloneSetUpdateStrategy struct {
 	// +optional
 	PriorityStrategy *UpdatePriorityStrategy `json:"priorityStrategy,omitempty"`
 	// ScatterStrategy spreads the Pods with these labels evenly over the rollout.
-	// +listType=set
+	// +listType=map
+	// +listMapKey=key
+	// +listMapKey=value
 	// +optional
 	ScatterStrategy []UpdateScatterTerm `json:"scatterStrategy,omitempty"`
 	// InPlaceUpdateStrategy tunes in-place updates.
@@ -288,8 +290,6 @@ type UpdatePriorityWeightTerm struct {
 }
 
 // UpdateScatterTerm selects the Pods to spread by a label.
-//
-// +structType=atomic
 type UpdateScatterTerm struct {
 	// Key is the label's key.
 	// +kubebuilder:validation:MinLength=1

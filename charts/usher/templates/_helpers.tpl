@@ -4,14 +4,17 @@
 {{- define "usher.name" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
-{{- else if contains "usher" .Release.Name -}}
+{{- else -}}
+{{- $own := .Values.nameOverride | default "usher" -}}
+{{- if contains $own .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-usher" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $own | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Labels that do not change from one version to the next. */}}
+{{/* Labels that do not change from one version to the next, nor with any value: selectors cannot change. */}}
 {{- define "usher.selector" -}}
 app.kubernetes.io/name: usher
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -33,6 +36,29 @@ app.kubernetes.io/component: {{ $part.component }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- include "usher.commonLabels" . }}
+{{- end -}}
+
+{{/* The labels of commonLabels, each in a line of its own. The chart's own keys are refused: selectors have some. */}}
+{{- define "usher.commonLabels" -}}
+{{- range $value := list "commonLabels" "podLabels" -}}
+{{- range $key, $_ := get $.Values $value -}}
+{{- if regexMatch "^(app[.]kubernetes[.]io/(name|instance|component|version|managed-by)|helm[.]sh/chart)$" $key }}{{ fail (printf "%s: %s is a label of the chart's own; choose another key" $value $key) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end -}}
+{{- end -}}
+
+{{/* What a part's container may take: (list $ $part). */}}
+{{- define "usher.resources" -}}
+{{- $root := index . 0 -}}{{- $part := index . 1 -}}
+{{- if eq $part.component "certificate" -}}
+{{- toYaml $root.Values.guard.certificateResources -}}
+{{- else -}}
+{{- get $root.Values.partResources $part.component | default $root.Values.resources | toYaml -}}
+{{- end -}}
 {{- end -}}
 
 {{/*
