@@ -151,5 +151,5 @@ check: ## Check that generated files, formatting, modules and links are up to da
 	cd $(CONFORMANCE) && $(LINT) run --config ../../.golangci.yml ./...
 
 .PHONY: up
-up: ## Run a development cluster until Ctrl-C.
+up: ## Run a development cluster until Ctrl-C (ARGS=--usher: with Usher and its guard; docs/devcluster.md).
 	@$(GO) -C test run ./cmd/devcluster $(ARGS)

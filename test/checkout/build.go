@@ -84,10 +84,19 @@ func (p Program) shared() (string, error) {
 // LinkTools links helm and kubectl, which the documents' commands need, into a directory. They
 // are built from their Go modules, which takes minutes the first time.
 func LinkTools(ctx context.Context, root, dir string) error {
+	return linkTools(ctx, root, dir, "helm", "kubectl")
+}
+
+// LinkKubectl links kubectl alone.
+func LinkKubectl(ctx context.Context, root, dir string) error {
+	return linkTools(ctx, root, dir, "kubectl")
+}
+
+func linkTools(ctx context.Context, root, dir string, names ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"helm", "kubectl"} {
+	for _, name := range names {
 		path, err := fetch.Run(ctx, filepath.Join(root, "tools", "chart"), "go", "tool", "-n", name)
 		if err == nil {
 			err = os.Symlink(strings.TrimSpace(path), filepath.Join(dir, name))

@@ -89,13 +89,22 @@ func bind(ctx context.Context, c client.Client, role, user string) error {
 }
 
 // ReadObjects reads the objects of a YAML file.
-func ReadObjects(name string) (objects []*unstructured.Unstructured, err error) {
+func ReadObjects(name string) ([]*unstructured.Unstructured, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // It was only read.
-	decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
+	objects, err := ParseObjects(file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return objects, nil
+}
+
+// ParseObjects reads the objects of YAML documents.
+func ParseObjects(text io.Reader) (objects []*unstructured.Unstructured, err error) {
+	decoder := yaml.NewYAMLOrJSONDecoder(text, 4096)
 	for {
 		object := &unstructured.Unstructured{}
 		err := decoder.Decode(&object.Object)
@@ -103,7 +112,7 @@ func ReadObjects(name string) (objects []*unstructured.Unstructured, err error) 
 		case errors.Is(err, io.EOF):
 			return objects, nil
 		case err != nil:
-			return nil, fmt.Errorf("read %s: %w", name, err)
+			return nil, err
 		case len(object.Object) > 0: // otherwise it is a document of comments only
 			objects = append(objects, object)
 		}
@@ -166,17 +175,26 @@ func placeGuard(object *unstructured.Unstructured, user string, port int) bool {
 	case "Secret", "Role", "ClusterRole":
 	case "RoleBinding", "ClusterRoleBinding":
 		object.Object["subjects"] = []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": rbacv1.UserKind, "name": user}}
-	case "Service":
-		object.Object["spec"] = map[string]any{"type": string(corev1.ServiceTypeExternalName), "externalName": loopback}
-	case "ValidatingWebhookConfiguration":
-		for _, webhook := range object.Object["webhooks"].([]any) {
-			service := webhook.(map[string]any)["clientConfig"].(map[string]any)["service"].(map[string]any)
-			service["port"] = int64(port)
-		}
+	case "Service", "ValidatingWebhookConfiguration":
+		PlaceGuard(object, port)
 	default:
 		return false
 	}
 	return true
+}
+
+// PlaceGuard has API servers call the guard at a port of this machine, if the object is the guard's Service or its
+// configuration.
+func PlaceGuard(object *unstructured.Unstructured, port int) {
+	switch object.GetKind() + " " + object.GetName() {
+	case "Service " + GuardName:
+		object.Object["spec"] = map[string]any{"type": string(corev1.ServiceTypeExternalName), "externalName": loopback}
+	case "ValidatingWebhookConfiguration " + GuardName:
+		for _, webhook := range object.Object["webhooks"].([]any) {
+			service := webhook.(map[string]any)["clientConfig"].(map[string]any)["service"].(map[string]any)
+			service["port"] = int64(port)
+		}
+	}
 }
 
 // AwaitGuard waits until API servers trust the guard and know its path, which CertificateUser sees to, and

@@ -9,11 +9,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/stage"
@@ -30,58 +32,92 @@ func main() { stage.Main("devcluster", false, command) }
 
 func command(flags *flag.FlagSet) func(context.Context) error {
 	var (
-		nodes               int
-		simulate, buildOnly bool
+		o         options
+		buildOnly bool
 	)
-	flags.IntVar(&nodes, "nodes", 2, "the `number` of nodes; 0 leaves all Pods pending")
-	flags.BoolVar(&simulate, "simulate", false, "only simulate containers, for clusters with thousands of Pods")
+	flags.IntVar(&o.nodes, "nodes", 2, "the `number` of nodes; 0 leaves all Pods pending")
+	flags.BoolVar(&o.usher, "usher", false, "run Usher with its guard as well, and simulate containers, so that the commands of README.md work as they stand")
+	flags.BoolVar(&o.simulate, "simulate", false, "only simulate containers, for clusters with thousands of Pods")
 	flags.BoolVar(&buildOnly, "build", false, "only build etcd and the Kubernetes binaries")
 	return func(ctx context.Context) error {
 		if buildOnly {
 			_, err := build.Ensure(ctx)
 			return err
 		}
-		return run(ctx, nodes, simulate)
+		if o.usher && !o.simulate {
+			flags.Visit(func(f *flag.Flag) { o.processes = o.processes || f.Name == "simulate" })
+			o.simulate = true
+		}
+		if o.usher && o.nodes == 0 {
+			return fmt.Errorf("%w: -usher needs nodes for its Pods: leave -nodes=0 out", stage.ErrUsage)
+		}
+		if o.processes {
+			return fmt.Errorf("%w: -usher needs simulated containers: processes have addresses of 127.0.0.0/8, which no Service lists; "+
+				"leave -simulate=false out, or start Usher by hand (docs/devcluster.md)", stage.ErrUsage)
+		}
+		return run(ctx, o)
 	}
 }
 
-func run(ctx context.Context, nodes int, simulate bool) error {
+// options say what runs.
+type options struct {
+	nodes           int
+	usher, simulate bool
+	// processes means that somebody asks for processes beside Usher.
+	processes bool
+}
+
+func run(ctx context.Context, o options) error {
 	cache, err := os.UserCacheDir()
 	dir := cmp.Or(os.Getenv(dirEnv), filepath.Join(cache, "usher", "devcluster"))
 	if err != nil && os.Getenv(dirEnv) == "" {
 		return fmt.Errorf("find the cache directory (or set %s): %w", dirEnv, err)
 	}
+	setup := []stage.Step{
+		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, "", o.programs(s)...) },
+		func(ctx context.Context, s *stage.Stage) error { return startNodes(ctx, s, o) },
+	}
+	if o.usher {
+		setup = append(setup, installUsher, tools)
+	}
 	return stage.Run{
-		Dir: dir, Out: os.Stdout,
-		Setup: []stage.Step{
-			func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, "", s.Web()) },
-			func(ctx context.Context, s *stage.Stage) error { return startNodes(ctx, s, nodes, simulate) },
-		},
-		Play: func(ctx context.Context, s *stage.Stage) error { return serve(ctx, s, nodes) },
+		Dir: dir, Out: os.Stdout, Setup: setup,
+		Play: func(ctx context.Context, s *stage.Stage) error { return serve(ctx, s, o) },
 	}.Run(ctx)
 }
 
-func startNodes(ctx context.Context, s *stage.Stage, nodes int, simulate bool) error {
-	if nodes == 0 {
-		return nil
+// programs are those that the nodes and Usher need.
+func (o options) programs(s *stage.Stage) []checkout.Program {
+	if o.usher {
+		return []checkout.Program{s.Usher()}
 	}
-	if !simulate {
-		return s.StartWebNodes(ctx, nodes)
+	return []checkout.Program{s.Web()}
+}
+
+func startNodes(ctx context.Context, s *stage.Stage, o options) error {
+	switch {
+	case o.nodes == 0:
+		return nil
+	case !o.simulate:
+		return errors.Join(refuseServices(ctx, s), s.StartWebNodes(ctx, o.nodes))
 	}
 	runtime := node.NewSimulatedRuntime(node.Traits{})
-	return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: nodes, PodsPerNode: simulatedPods})
+	return s.StartNodes(ctx, node.Options{RESTConfig: s.Cluster.RESTConfig(), Runtime: runtime, Nodes: o.nodes, PodsPerNode: simulatedPods})
 }
 
 // serve says how to use the cluster, and returns when it is interrupted, which is not an
 // error, or a component has ended.
-func serve(ctx context.Context, s *stage.Stage, nodes int) error {
-	fmt.Printf(`Kubernetes %s on %s with %d nodes.
-
-Use it:   export KUBECONFIG=%s
-          kubectl create deployment web --image=web:v1 --replicas=3
-Logs:     %s
-Stop it:  Ctrl-C
-`, s.Cluster.Version(), s.Cluster.Server(), nodes, s.Cluster.Kubeconfig(), filepath.Dir(s.Cluster.Logs()[0]))
+func serve(ctx context.Context, s *stage.Stage, o options) error {
+	fmt.Printf("Kubernetes %s on %s with %d nodes.\n\n", s.Cluster.Version(), s.Cluster.Server(), o.nodes)
+	fmt.Printf("Use it:   export KUBECONFIG=%s\n", s.Cluster.Kubeconfig())
+	if o.usher {
+		fmt.Printf("          export PATH=\"%s:$PATH\"    # kubectl and its plugin\n", s.Path("bin"))
+		fmt.Print("Try it:   the commands of README.md, from \"A first Deployment\" on\n")
+		fmt.Print("Look:     kubectl usher doctor; kubectl usher dashboard\n")
+	} else {
+		fmt.Print("          kubectl create deployment web --image=web:v1 --replicas=3\n")
+	}
+	fmt.Printf("Logs:     %s\nStop it:  Ctrl-C\n", filepath.Dir(s.Cluster.Logs()[0]))
 	select {
 	case <-s.Cluster.Done():
 		return s.Cluster.Err()

@@ -3,15 +3,20 @@
 package main
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
@@ -101,4 +106,76 @@ func TestLife(t *testing.T) {
 	checktest.NoError(t, p.Signal(syscall.SIGINT))
 	p.says("nothing is left running")
 	p.ends(130)
+}
+
+// sh runs commands in an environment that the program describes.
+func (p program) sh(script string) (string, error) {
+	p.Helper()
+	said := strings.Join(p.Tail(100), "\n")
+	exports := regexp.MustCompile(`export (KUBECONFIG=\S+)`).FindStringSubmatch(said)
+	if exports == nil {
+		p.Fatalf("it does not say how to use it: %s", said)
+	}
+	ctx, cancel := context.WithTimeout(p.Context(), 3*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	command.Env = append(os.Environ(), exports[1], "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"), "HOME="+p.TempDir())
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
+
+// TestUsher: README's commands, which are those of two pages, work as they stand, Pods drain before they go, and the plugin finds all as it should
+// be.
+func TestUsher(t *testing.T) {
+	root := checktest.Must(checkout.Find())(t)
+	p := start(t, filepath.Join(t.TempDir(), "cluster"), "-usher")
+	p.says("Stop it")
+	for _, step := range [][2]string{
+		{"first-deployment.md", "service"}, {"first-deployment.md", "service delete"}, {"first-deployment.md", "service drain"},
+		{"first-cloneset.md", "cloneset"}, {"first-cloneset.md", "cloneset update"},
+	} {
+		script := checktest.Must(checkout.DocumentedStep(root, step[0], step[1]))(t)
+		if out, err := p.sh(script); err != nil {
+			t.Fatalf("%s\n%s\n%v", script, out, err)
+		}
+	}
+	events := checktest.Must(p.sh("kubectl get events -o custom-columns=REASON:.reason"))(t)
+	if !strings.Contains(events, "DeletionRequested") || strings.Contains(events, "DeletedUnguarded") {
+		t.Errorf("the guard was not asked:\n%s", events)
+	}
+	if out, err := p.sh("kubectl usher doctor"); err != nil {
+		t.Errorf("doctor: %v\n%s", err, out)
+	}
+	checktest.NoError(t, p.Signal(syscall.SIGINT))
+	p.ends(0)
+}
+
+// TestProcessesServeNoServices: where containers are processes, what needs EndpointSlices is refused in words that
+// say what to do.
+func TestProcessesServeNoServices(t *testing.T) {
+	p := start(t, filepath.Join(t.TempDir(), "cluster"), "-usher", "-simulate=false")
+	p.says("-usher needs simulated containers")
+	p.ends(2)
+
+	p = start(t, filepath.Join(t.TempDir(), "cluster"))
+	p.says("Stop it")
+	root := checktest.Must(checkout.Find())(t)
+	checktest.NoError(t, checkout.LinkKubectl(t.Context(), root, filepath.Join(p.dir, "bin")))
+	script := checktest.Must(checkout.DocumentedStep(root, "first-deployment.md", "service"))(t)
+	apply, _, _ := strings.Cut(script, "kubectl rollout")
+	registrytest.Until(t, "Registrations of Services to be refused", func() bool {
+		out, err := p.sh("kubectl apply --server-side -f " + filepath.Join(root, "config", "crd") + " && kubectl wait --for condition=Established crd --all\n" + apply)
+		return err != nil && strings.Contains(out, "addresses of 127.0.0.0/8") && strings.Contains(out, "make up ARGS=--usher")
+	})
+	for name, spec := range map[string]string{"slices": "endpointSlice: {}", "mine": "service: {}", "ads": "xds: {}"} {
+		out, err := p.sh("kubectl apply -f - <<< '{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: " + name + "}, spec: {" + spec + "}}'")
+		if err == nil || !strings.Contains(out, "addresses of 127.0.0.0/8") {
+			t.Errorf("Registry %s: %v %s", name, err, out)
+		}
+	}
+	if out, err := p.sh("kubectl apply -f - <<< '{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: service}, spec: {service: {}}}'"); err != nil {
+		t.Errorf("what Usher makes by itself: %s", out)
+	}
+	checktest.NoError(t, p.Signal(syscall.SIGINT))
+	p.ends(0)
 }
