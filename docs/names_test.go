@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,6 +168,22 @@ func TestReasonsAreDocumented(t *testing.T) {
 		if !known[name] {
 			t.Errorf("reasons.md explains %s, which is nowhere", name)
 		}
+	}
+}
+
+// TestTroubleshootingNamesReasons: the words of conditions and events that it names are explained, or Kubernetes' own.
+func TestTroubleshootingNamesReasons(t *testing.T) {
+	const others = "ImagePullBackOff ErrImagePull CrashLoopBackOff PreparingUpdate PreparingDelete"
+	known := append(explained(read(t, "reasons.md")), strings.Fields(others)...)
+	named := 0
+	for _, found := range regexp.MustCompile("`([A-Z][a-z]+[A-Z]\\w+)`").FindAllStringSubmatch(read(t, "troubleshooting.md"), -1) {
+		named++
+		if !slices.Contains(known, found[1]) {
+			t.Errorf("troubleshooting.md names %s, which reasons.md does not explain", found[1])
+		}
+	}
+	if named < 10 {
+		t.Errorf("%d reasons were found", named)
 	}
 }
 

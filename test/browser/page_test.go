@@ -234,5 +234,38 @@ func TestSearch(t *testing.T) {
 	b.eventually("the best first", `document.querySelector("#results li")?.textContent.includes("Whose a service is")`)
 	b.eventually("the words marked", `[...document.querySelectorAll("#results mark")].some((m) => m.textContent === "service")`)
 	b.named("combobox Search", "listbox Pages found")
-	b.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible(chromedp.CSS(`nav [aria-current][href*="service-owners"]`)))
+	b.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible(chromedp.CSS(`nav [aria-current][href*="registration"]`)))
+}
+
+// TestSearchKnowsOtherWords: pages that say what to do come before those on how it is made, and the words that people
+// look for lead to those of the pages.
+func TestSearchKnowsOtherWords(t *testing.T) {
+	home := checktest.Must(filepath.Abs("../../bin/docs/index.html"))(t)
+	b := open(t, 1280, 860)
+	b.do(chromedp.Navigate("file://"+home), chromedp.Focus(chromedp.CSS("#search")))
+	for word, page := range map[string]string{
+		"rollback": "troubleshooting.html#go-back", "canary": "update-in-place.html#a-few-pods-first",
+		"ImagePullBackOff": "troubleshooting.html#a-container", "crash": "troubleshooting.html#a-container", "drain a node": "drain-a-node.html",
+		"whose a service": "registration.html#whose",
+	} {
+		b.do(chromedp.SetValue(chromedp.CSS("#search"), word))
+		b.eventually(word+" leads to "+page, fmt.Sprintf(`document.getElementById("search").dispatchEvent(new Event("input")) &&
+			document.querySelector("#results a")?.href.includes(%q)`, page))
+	}
+}
+
+// TestSiteOnAPhone: no page is wider than the screen, tables are cards with the headings of their columns, and
+// commands have a button that copies them. The header says which version it is.
+func TestSiteOnAPhone(t *testing.T) {
+	folder := checktest.Must(filepath.Abs("../../bin/docs"))(t)
+	b := open(t, 380, 700)
+	for _, page := range []string{"index", "install", "troubleshooting", "metrics", "registration", "performance"} {
+		b.do(chromedp.Navigate("file://" + filepath.Join(folder, page+".html")))
+		b.eventually("page "+page+" fits", `document.documentElement.scrollWidth <= innerWidth`)
+		b.eventually("its tables fit", `[...document.querySelectorAll(".table")].every((t) => t.scrollWidth <= t.clientWidth + 1)`)
+	}
+	b.do(chromedp.Navigate("file://" + filepath.Join(folder, "first-deployment.html")))
+	b.eventually("a button beside each command", `document.querySelectorAll("pre > code.language-sh").length > 3 &&
+		[...document.querySelectorAll("pre > code.language-sh")].every((c) => c.closest(".code").querySelector("button.copy"))`)
+	b.eventually("the version", `/^Usher \d+\.\d+/.test(document.querySelector("header .name").textContent)`)
 }

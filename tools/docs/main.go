@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"html"
@@ -38,8 +39,13 @@ func run(ctx context.Context, root string) error {
 		return err
 	}
 	site := filepath.Join(root, "bin", "docs")
+	version, err := versionOf(root)
+	if err != nil {
+		return err
+	}
 	hugo := command(ctx, root, "go", "tool", "-modfile=tools/docs/hugo.mod", "hugo", "--config", "tools/docs/hugo.yaml",
 		"--cleanDestinationDir", "--panicOnWarning", "--noBuildLock", "--quiet")
+	hugo.Env = append(hugo.Env, "HUGO_PARAMS_VERSION="+version)
 	if out, err := hugo.CombinedOutput(); err != nil {
 		return fmt.Errorf("hugo: %w\n%s", err, out)
 	}
@@ -52,6 +58,19 @@ func run(ctx context.Context, root string) error {
 	}
 	fmt.Println("The site is in bin/docs: open bin/docs/index.html.")
 	return nil
+}
+
+// versionOf is Usher's version, which the chart has.
+func versionOf(root string) (string, error) {
+	chart, err := os.ReadFile(filepath.Join(root, "charts", "usher", "Chart.yaml"))
+	if err != nil {
+		return "", err
+	}
+	found := regexp.MustCompile(`(?m)^appVersion: "?([^"\s]+)`).FindSubmatch(chart)
+	if found == nil {
+		return "", errors.New("charts/usher/Chart.yaml has no appVersion")
+	}
+	return string(found[1]), nil
 }
 
 // command is a program that runs in the project's folder, each module by itself.

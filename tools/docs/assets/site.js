@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Search: every word must begin a word of the section. Words in headings count more. The
-// index is a script next to this one, loaded when somebody wants to search.
+// Search: every word, or another one for the same, must begin a word of the section. Words in headings count more,
+// and so do pages that say what to do. The index is a script next to this one, loaded when somebody wants to search.
 "use strict";
 const box = document.getElementById("search"), list = document.getElementById("results");
 const root = new URL(".", document.currentScript.src);
@@ -16,8 +16,26 @@ function load() {
   document.head.append(script);
 }
 
+// How much a page's part of the list of pages counts.
+const weights = { start: 1.5, tasks: 1.5, concepts: 1.2, registries: 1, reference: 0.8, inside: 0.3 };
+
+// What people look for by another word than these pages have.
+const others = {
+  rollback: ["undo", "go back"], revert: ["undo", "go back"], canary: ["partition", "a few pods first"],
+  imagepullbackoff: ["imagepull", "errimagepull"], crashloopbackoff: ["crashloop"], stuck: ["does not go"],
+  uninstall: ["leaving"], prometheus: ["metrics", "alerts"], grafana: ["dashboard"],
+};
+
+// pattern finds a word as the beginning of one, or what stands for it.
+function pattern(word) {
+  const low = word.toLowerCase();
+  const known = low.length < 4 ? [] : Object.keys(others).filter((name) => name.startsWith(low)).flatMap((name) => others[name]);
+  const all = [word, ...known].map((w) => w.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  return new RegExp(`(?<![\\p{L}\\p{N}])(?:${all.join("|")})`, "giu");
+}
+
 function score(section, words) {
-  const { page, heading, text } = section;
+  const { page, heading, text, part } = section;
   let sum = 0;
   for (const word of words) {
     const found = (s) => (s.match(word) || []).length;
@@ -25,7 +43,7 @@ function score(section, words) {
     if (points === 0) return 0;
     sum += points;
   }
-  return sum;
+  return sum * (weights[part] ?? 1);
 }
 
 function marked(text, words) {
@@ -54,8 +72,7 @@ function row({ to, page, heading, text }, at, words) {
 }
 
 function show() {
-  const words = box.value.trim().split(/\s+/).filter(Boolean)
-    .map((w) => new RegExp("(?<![\\p{L}\\p{N}])" + w.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "giu"));
+  const words = box.value.trim().split(/\s+/).filter(Boolean).map(pattern);
   chosen = -1;
   box.removeAttribute("aria-activedescendant");
   const open = words.length > 0 && typeof sections !== "undefined";
@@ -93,6 +110,25 @@ document.addEventListener("keydown", (e) => {
   box.focus();
 });
 document.addEventListener("click", (e) => { if (!e.target.closest(".search")) list.hidden = true; });
+
+// Commands and manifests can be copied; what programs print has no language.
+for (const code of document.querySelectorAll("pre > code[class*=language-]")) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "Copy" });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(code.innerText);
+      button.textContent = "Copied";
+    } catch { // a browser that forbids it: the text is selected instead
+      getSelection().selectAllChildren(code);
+      button.textContent = "Press Ctrl-C";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+  const frame = document.createElement("div");
+  frame.className = "code";
+  code.parentNode.replaceWith(frame);
+  frame.append(code.parentNode, button);
+}
 
 // On a narrow screen the list of pages begins folded.
 if (matchMedia("(max-width: 60rem)").matches) document.querySelector("nav details").open = false;
