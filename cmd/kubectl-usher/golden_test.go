@@ -277,3 +277,13 @@ func TestReleaseOfAChangingPod(t *testing.T) {
 	checktest.NoError(t, s.get(t.Context(), target{kindPod, "web-a"}, pod))
 	checktest.Same(t, "finalizers", 0, len(pod.Finalizers))
 }
+
+// TestWithoutManagers: what watches bring still says when a change was made that nobody has seen.
+func TestWithoutManagers(t *testing.T) {
+	for observed, want := range map[int64]int{1: 1, 2: 0} {
+		set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Generation: 2, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}}}
+		set.Status.ObservedGeneration = observed
+		checktest.Must(withoutManagers(set))(t)
+		checktest.Same(t, fmt.Sprintf("managers of a set of which generation %d is seen", observed), want, len(set.ManagedFields))
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -271,7 +272,7 @@ func (s *session) live(
 ) (*session, error) {
 	objects, err := cache.New(s.config, cache.Options{
 		Scheme: scheme, Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
-		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: ptr.To(true),
+		DefaultTransform: withoutManagers, DefaultUnsafeDisableDeepCopy: ptr.To(true),
 		DefaultWatchErrorHandler: onError,
 	})
 	if err != nil {
@@ -293,6 +294,15 @@ func (s *session) live(
 	live := *s
 	live.reader = objects
 	return &live, nil
+}
+
+// withoutManagers drops of what a watch brings who wrote it, except where a view reads when the spec was
+// changed: of the few objects that have a generation to see.
+func withoutManagers(object any) (any, error) {
+	if one, ok := object.(metav1.Object); ok && view.UnseenOf(one) == nil {
+		one.SetManagedFields(nil)
+	}
+	return object, nil
 }
 
 // telling tells of events, several of them as one.

@@ -63,8 +63,20 @@ func (p *page) status(w *view.Workload, now time.Time) {
 
 func phase(w *view.Workload, now time.Time) string {
 	text := string(w.Phase)
+	if w.Unseen != nil {
+		text += "; " + unseen(w.Unseen, now)
+	}
 	if !w.Deadline.IsZero() {
 		text += fmt.Sprintf(", stalls in %s", ago(w.Deadline, now))
+	}
+	return text
+}
+
+// unseen says that what follows is from before the last change.
+func unseen(u *view.Unseen, now time.Time) string {
+	text := "the last change is not seen yet"
+	if !u.Since.IsZero() {
+		text += ", since " + ago(now, u.Since)
 	}
 	return text
 }
@@ -261,6 +273,9 @@ func whyCommand(s *session) *cobra.Command {
 
 // why prints each wait with who answers it, worst first, then what holds the rollout.
 func (p *page) why(w *view.Workload, t target, now time.Time) {
+	if w.Unseen != nil {
+		p.line(plain, "%s/%s: %s", strings.ToLower(w.Kind), w.Name, unseen(w.Unseen, now))
+	}
 	pods, rest := worst(w.Members, mostPods)
 	waiting := 0
 	for _, pod := range pods {

@@ -176,10 +176,14 @@ func (s *Segment) same(other *Segment) bool {
 
 // text is what a view says of a workload besides its numbers.
 func text(w *view.Workload) string {
-	if w.Budget == nil {
-		return ""
+	var texts []string
+	if w.Unseen != nil {
+		texts = append(texts, "the last change is not seen yet")
 	}
-	return w.Budget.String() + " · " + w.Budget.Method
+	if w.Budget != nil {
+		texts = append(texts, w.Budget.String(), w.Budget.Method)
+	}
+	return strings.Join(texts, " · ")
 }
 
 // forget drops what ended long ago, as the page does.

@@ -184,3 +184,12 @@ func TestFile(t *testing.T) {
 		}
 	}
 }
+
+// TestUnseen: a set whose last change its controller has not seen says so, with and without a budget.
+func TestUnseen(t *testing.T) {
+	seen := view.Workload{}
+	seen.Unseen = &view.Unseen{Generation: 3, Observed: 2}
+	checktest.Same(t, "of a Deployment", "the last change is not seen yet", text(&seen))
+	seen.Budget = &view.Budget{Method: "ReCreate", MaxUnavailable: 2}
+	checktest.Same(t, "of a CloneSet", "the last change is not seen yet · 0 of 2 unavailable · ReCreate", text(&seen))
+}

@@ -68,7 +68,7 @@ func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
 	for _, kind := range missing {
 		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 	}
-	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.hooks, e.stuck, e.probes} {
+	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.unseen, e.hooks, e.stuck, e.probes} {
 		check()
 	}
 	return slices.Concat(e.wrongs, e.risks)
