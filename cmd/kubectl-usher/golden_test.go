@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -131,11 +133,45 @@ func TestDoctor(t *testing.T) {
 	all := read(t, file)
 	var out bytes.Buffer
 	p := &page{out: &out}
-	p.findings(view.Examine(noon, []string{"Registry"}, all), []string{"Leases (forbidden)"})
+	p.findings(view.Examine(noon, view.Read{All: all, Missing: []string{"Registry"}}))
 	p.line(plain, "\n# well")
 	runs, guard := view.Each[*appsv1.Deployment](all)[1], view.Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all)[0]
 	guard.Webhooks = guard.Webhooks[2:]
-	p.findings(view.Examine(noon, nil, []metav1.Object{runs, guard}), nil)
+	p.findings(view.Examine(noon, view.Read{All: []metav1.Object{runs, guard}}))
+	compare(t, file, out.String())
+}
+
+// TestDoctorWithoutRights runs as somebody who may list some kinds, in all namespaces or in one. What nobody
+// looked at is not wrong, and has an exit code of its own.
+func TestDoctorWithoutRights(t *testing.T) {
+	const file = "testdata/doctor/rights.yaml"
+	var out bytes.Buffer
+	for _, who := range []struct {
+		name string
+		// all are the kinds that they may list in all namespaces, and shop those in namespace shop.
+		all, shop []string
+	}{
+		{name: "nobody"},
+		{name: "an editor of shop", shop: []string{"CloneSetList", "RegistrationList", "PodList"}},
+		{name: "one who may not see Usher itself", all: []string{"CloneSetList", "RegistrationList", "RegistryList", "PodList", "EventList"}},
+	} {
+		objects := list.Map(read(t, file), func(o metav1.Object) client.Object { return o.(client.Object) })
+		may := func(ctx context.Context, c client.WithWatch, l client.ObjectList, options ...client.ListOption) error {
+			kind := reflect.TypeOf(l).Elem().Name()
+			asked := (&client.ListOptions{}).ApplyOptions(options).Namespace
+			if slices.Contains(who.all, kind) || asked == "shop" && slices.Contains(who.shop, kind) {
+				return c.List(ctx, l, client.InNamespace(asked))
+			}
+			return apierrors.NewForbidden(corev1.Resource(kind), "", nil)
+		}
+		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{List: may}).Build()
+		found := checktest.Must((&session{namespace: "shop", client: c, reader: c}).readAll(t.Context()))(t)
+		p := &page{out: &out}
+		p.line(plain, "# %s", who.name)
+		findings := view.Examine(noon, found)
+		p.findings(findings)
+		p.line(plain, "%v\n", judge(findings))
+	}
 	compare(t, file, out.String())
 }
 

@@ -178,12 +178,7 @@ var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's 
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
 
 // plural is what people call objects of a kind.
-func plural(kind schema.GroupVersionKind) string {
-	if stem, ok := strings.CutSuffix(kind.Kind, "y"); ok {
-		return stem + "ies"
-	}
-	return kind.Kind + "s"
-}
+func plural(kind schema.GroupVersionKind) string { return view.Plural(kind.Kind) }
 
 // get reads an object, and says what to do if it is not there.
 func (s *session) get(ctx context.Context, t target, object client.Object) error {

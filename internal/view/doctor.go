@@ -29,7 +29,9 @@ import (
 type Finding struct {
 	// Wrong means that something does not work; otherwise it is a risk.
 	Wrong bool `json:"wrong"`
-	// Object is what it is about, such as "registration shop/web".
+	// Unknown means that nobody looked: the caller misses a right.
+	Unknown bool `json:"unknown,omitempty"`
+	// Object is what it is about, such as "registration shop/web"; of what is unknown, the question.
 	Object string `json:"object"`
 	// Message says what is wrong and what to do.
 	Message string `json:"message"`
@@ -46,32 +48,100 @@ const (
 	skew = 30 * time.Second
 )
 
+// Read is what an examination looks at.
+type Read struct {
+	// All are the objects in all namespaces that the caller may read: Deployments and webhooks are Usher's
+	// own, Leases are also others'.
+	All []metav1.Object
+	// Missing are the kinds of Usher's API that the API server does not know.
+	Missing []string
+	// Unread are the kinds that the caller may list nowhere, and Partly those that All has of Namespace
+	// alone, since the caller may not list them elsewhere.
+	Unread, Partly []string
+	Namespace      string
+}
+
 // examination collects findings.
 type examination struct {
 	now time.Time
-	all []metav1.Object
-	// guards and registrations are those among all.
-	guards        []*admissionregistrationv1.ValidatingWebhookConfiguration
-	registrations []*usherv1alpha1.Registration
-	wrongs, risks []Finding
+	Read
+	// all, guards and registrations are among what was read.
+	all                     []metav1.Object
+	guards                  []*admissionregistrationv1.ValidatingWebhookConfiguration
+	registrations           []*usherv1alpha1.Registration
+	wrongs, risks, unknowns []Finding
 }
 
 // Examine finds what is wrong with an installation: what does not work before what is a
-// risk, each in the order of the objects. missing are the kinds of Usher's API that the API
-// server does not know. all are the objects in all namespaces that the caller may read:
-// Deployments and webhooks are Usher's own, Leases are also others'.
-func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
+// risk, each in the order of the objects, and last what could not be looked at.
+func Examine(now time.Time, read Read) []Finding {
 	e := &examination{
-		now: now, all: all, registrations: Each[*usherv1alpha1.Registration](all),
-		guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all),
+		now: now, Read: read, all: read.All, registrations: Each[*usherv1alpha1.Registration](read.All),
+		guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](read.All),
 	}
-	for _, kind := range missing {
+	for _, kind := range read.Missing {
 		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 	}
-	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.unseen, e.hooks, e.stuck, e.probes} {
-		check()
+	for _, one := range e.checks() {
+		e.check(one)
 	}
-	return slices.Concat(e.wrongs, e.risks)
+	return slices.Concat(e.wrongs, e.risks, e.unknowns)
+}
+
+// check is one question, and the kinds whose objects answer it.
+type check struct {
+	question string
+	kinds    []string
+	// whole means that the objects of one namespace do not answer it.
+	whole bool
+	run   func()
+}
+
+func (e *examination) checks() []check {
+	return []check{
+		{"whether Usher runs, in one version", []string{"Deployment"}, true, e.usher},
+		{"who leads, and whether clocks agree", []string{"Lease"}, true, e.leases},
+		{"whether API servers reach and trust the guard", []string{"ValidatingWebhookConfiguration"}, true, e.guard},
+		{"Pods that were deleted without the guard", []string{"Event"}, false, e.unguarded},
+		{"registries that do not answer", []string{"Registry"}, true, e.registries},
+		{"registries that every namespace may use", []string{"Registry", "Registration"}, true, e.open},
+		{"Registrations that cannot be used, or have no Pods", []string{"Registration"}, false, e.answered},
+		{"changes that Usher has not seen", []string{"CloneSet"}, false, e.unseen},
+		{"hooks that nobody answers", []string{"CloneSet", "Registration"}, false, e.hooks},
+		{"Pods that Usher's finalizer holds", []string{"Pod"}, false, e.stuck},
+		{"readiness probes", []string{"Pod", "Registration"}, false, e.probes},
+	}
+}
+
+// check answers a question as far as the caller may, and says what stays unknown.
+func (e *examination) check(one check) {
+	missing := func(kinds []string) string {
+		return strings.Join(list.Map(list.Only(one.kinds, func(kind string) bool { return slices.Contains(kinds, kind) }), Plural), " and ")
+	}
+	unread, partly := missing(e.Unread), missing(e.Partly)
+	switch {
+	case unread != "":
+		e.unknown(one.question, "you may not list "+unread)
+	case partly != "" && one.whole:
+		e.unknown(one.question, "you may not list "+partly+" in all namespaces")
+	case partly != "":
+		e.unknown(one.question+", outside namespace "+e.Namespace, "you may not list "+partly+" there")
+		one.run()
+	default:
+		one.run()
+	}
+}
+
+// Plural is what people call objects of a kind.
+func Plural(kind string) string {
+	if stem, ok := strings.CutSuffix(kind, "y"); ok {
+		return stem + "ies"
+	}
+	return kind + "s"
+}
+
+func (e *examination) unknown(question, why string) {
+	e.unknowns = append(e.unknowns, Finding{Unknown: true, Object: question, Message: why})
 }
 
 func (e *examination) wrong(object, format string, args ...any) {
@@ -93,7 +163,7 @@ func named(kind string, object metav1.Object) string {
 func (e *examination) usher() {
 	deployments := Each[*appsv1.Deployment](e.all)
 	if len(deployments) == 0 {
-		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher, or look with the right to see its namespace")
+		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher (docs/install.md)")
 		return
 	}
 	versions := map[string]bool{}
