@@ -31,12 +31,13 @@ func doctorCommand(s *session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		found := view.Examine(time.Now(), read)
-		if err := s.page().answer(found, func(p *page) { p.findings(found) }); err != nil {
+		screen := s.page()
+		found := view.Examine(screen.clock(time.Now()), read)
+		if err := screen.answer(found, func(p *page) { p.findings(found) }); err != nil {
 			return err
 		}
 		return judge(found)
-	}), "json", "yaml")
+	}), "json", "yaml", "wide")
 }
 
 // unknownCode is the exit code of an examination that finds nothing wrong, and may not look at everything.

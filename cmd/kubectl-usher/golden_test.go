@@ -62,6 +62,12 @@ func TestGolden(t *testing.T) {
 			p.status(&w, o.Now)
 			p.line(plain, "\n# why")
 			p.why(&w, target{kindCloneSet, w.Name}, o.Now)
+			if w.Unseen != nil || w.Budget != nil && w.Budget.Unavailable > w.Budget.MaxUnavailable {
+				p.format = "wide"
+				p.line(plain, "\n# -o wide")
+				p.status(&w, o.Now)
+				p.why(&w, target{kindCloneSet, w.Name}, o.Now)
+			}
 			compare(t, file, out.String())
 		})
 	}
@@ -133,11 +139,11 @@ func TestDoctor(t *testing.T) {
 	all := read(t, file)
 	var out bytes.Buffer
 	p := &page{out: &out}
-	p.findings(view.Examine(noon, view.Read{All: all, Missing: []string{"Registry"}}))
+	p.findings(view.Examine(view.Clock{Now: noon}, view.Read{All: all, Missing: []string{"Registry"}}))
 	p.line(plain, "\n# well")
 	runs, guard := view.Each[*appsv1.Deployment](all)[1], view.Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all)[0]
 	guard.Webhooks = guard.Webhooks[2:]
-	p.findings(view.Examine(noon, view.Read{All: []metav1.Object{runs, guard}}))
+	p.findings(view.Examine(view.Clock{Now: noon}, view.Read{All: []metav1.Object{runs, guard}}))
 	compare(t, file, out.String())
 }
 
@@ -168,7 +174,7 @@ func TestDoctorWithoutRights(t *testing.T) {
 		found := checktest.Must((&session{namespace: "shop", client: c, reader: c}).readAll(t.Context()))(t)
 		p := &page{out: &out}
 		p.line(plain, "# %s", who.name)
-		findings := view.Examine(noon, found)
+		findings := view.Examine(view.Clock{Now: noon}, found)
 		p.findings(findings)
 		p.line(plain, "%v\n", judge(findings))
 	}

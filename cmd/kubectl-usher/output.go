@@ -21,7 +21,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -57,6 +56,9 @@ type page struct {
 func (s *session) page() *page {
 	return &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output}
 }
+
+// clock writes times: those who ask for more columns get them as the API writes them.
+func (p *page) clock(now time.Time) view.Clock { return view.Clock{Now: now, Absolute: p.wide()} }
 
 // wide reports whether people asked for more columns.
 func (p *page) wide() bool { return p.format == "wide" }
@@ -183,14 +185,6 @@ func (p *page) answer(value any, forPeople func(*page), names ...string) error {
 		forPeople(p)
 	}
 	return nil
-}
-
-// ago is how long ago something was, as kubectl writes it.
-func ago(now, at time.Time) string {
-	if at.IsZero() {
-		return "-"
-	}
-	return duration.HumanDuration(now.Sub(at))
 }
 
 const (

@@ -30,6 +30,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -169,11 +170,11 @@ func (s *session) restart(ctx context.Context, set *apps.CloneSet) error {
 			continue
 		}
 		if err := s.nameForDeletion(ctx, pod); err != nil {
-			return failed(err, "change pod/%s, after %d others", pod.Name, named)
+			return failed(err, "change pod/%s, after %s", pod.Name, list.Count(named, "other"))
 		}
 		named++
 	}
-	s.did("clone/%s replaces %d Pods", set.Name, named)
+	s.did("clone/%s replaces %s", set.Name, list.Count(named, "Pod"))
 	return s.after(ctx, set)
 }
 
@@ -298,8 +299,8 @@ func (d *draining) next(ctx context.Context, clock <-chan time.Time) (pod *corev
 			pod, _ = e.Object.(*corev1.Pod)
 		}
 	case <-clock:
-		if d.events == nil {
-			err = d.follow(ctx)
+		if pod = d.seen; d.events == nil { // what the watch has missed, a new one brings, unless the Pod is gone
+			pod, err = nil, d.follow(ctx)
 		}
 		d.why(ctx)
 	}
@@ -325,15 +326,18 @@ func (d *draining) gaveUp() error {
 	return fmt.Errorf("pod/%s is still there; kubectl usher why pod/%s -n %s says what it waits for", d.pod.Name, d.pod.Name, d.pod.Namespace)
 }
 
-// why tells what a Pod waits for that does not go at once.
+// why tells what a Pod waits for that does not go at once. It is the Pod as it was last reported: a newer one
+// would be told of before what came in between.
 func (d *draining) why(ctx context.Context) {
-	w, err := d.in(d.pod.Namespace).load(ctx, target{kindPod, d.pod.Name})
+	o, err := d.in(d.pod.Namespace).objects(ctx, target{kindPod, d.pod.Name}, d.seen)
 	if err != nil {
-		return // the Pod may be gone
+		return // its CloneSet may be gone
 	}
-	for _, pod := range w.Members {
+	for _, pod := range view.Of(o).Members {
 		for _, wait := range pod.Waits {
-			d.tell("%s", wait.What)
+			if len(wait.Registries) == 0 || wait.Until.IsZero() { // report tells when callers stop
+				d.tell("%s", wait.What)
+			}
 		}
 	}
 }
@@ -345,8 +349,9 @@ type draining struct {
 	evict bool
 	by    string
 	began time.Time
-	// asked is when it was last asked to go.
+	// asked is when it was last asked to go, and seen is the Pod as it was last reported.
 	asked time.Time
+	seen  *corev1.Pod
 	told  map[string]bool
 	// changes watches the Pod, and events are what it brings; nil once it has ended.
 	changes watch.Interface
@@ -355,8 +360,13 @@ type draining struct {
 
 func (d *draining) tell(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if !d.told[text] {
-		d.told[text] = true
+	d.once(text, text)
+}
+
+// once tells what has that key, unless it was told.
+func (d *draining) once(key, text string) {
+	if !d.told[key] {
+		d.told[key] = true
 		tell(d.Out, "%6.1fs  pod/%s %s\n", time.Since(d.began).Seconds(), d.pod.Name, text)
 	}
 }
@@ -388,6 +398,7 @@ func (d *draining) step(ctx context.Context, pod *corev1.Pod) (gone bool, err er
 
 // report tells which registries have let go.
 func (d *draining) report(pod *corev1.Pod) {
+	d.seen = pod
 	record := regplan.ReadRecord(pod)
 	if record == nil {
 		return
@@ -397,8 +408,8 @@ func (d *draining) report(pod *corev1.Pod) {
 		registry, _, _ := strings.Cut(at, "/")
 		d.tell("has left %s", registry)
 	}
-	if end := record.End(); !end.IsZero() {
-		d.tell("may be used by callers until %s", end.UTC().Format(time.TimeOnly))
+	if end, now := record.End(), time.Now(); end.After(now) {
+		d.once("until "+end.String(), "may still be used by callers, "+d.page().clock(now).ToGo(end))
 	}
 }
 

@@ -111,7 +111,7 @@ func TestNothingIsObeyed(t *testing.T) {
 	empty := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"containers":[]}}}}`)}}
 	for what, print := range map[string]func(*page){
 		"doctor": func(p *page) {
-			p.findings(view.Examine(noon, view.Read{All: broken, Namespace: hostile, Partly: []string{"Pod"}}))
+			p.findings(view.Examine(view.Clock{Now: noon}, view.Read{All: broken, Namespace: hostile, Partly: []string{"Pod"}}))
 		},
 		"registry": func(p *page) { p.registry(&v, noon, true) },
 		"history": func(p *page) {

@@ -115,7 +115,7 @@ func historyCommand(s *session) *cobra.Command {
 		all := list.Map(objects, func(o *appsv1.ControllerRevision) view.Revision { return view.RevisionOf(set, o) })
 		return s.page().answer(all, func(p *page) { p.history(all, time.Now()) })
 	})
-	return s.outputs(command, "json", "yaml")
+	return s.outputs(command, "json", "yaml", "wide")
 }
 
 func (p *page) history(all []view.Revision, now time.Time) {
@@ -128,9 +128,9 @@ func (p *page) history(all []view.Revision, now time.Time) {
 		if r.Update {
 			roles = append(roles, "update")
 		}
-		rows = append(rows, row{cells: []string{strconv.FormatInt(r.Number, 10), r.Name, strings.Join(roles, ", "), ago(now, r.Created), strings.Join(r.Images, " "), r.Cause}})
+		rows = append(rows, row{cells: []string{strconv.FormatInt(r.Number, 10), r.Name, strings.Join(roles, ", "), p.clock(now).Age(r.Created), strings.Join(r.Images, " "), r.Cause}})
 	}
-	p.table([]string{"REVISION", "NAME", "ROLE", "AGE", "IMAGES", "CHANGE-CAUSE"}, rows)
+	p.table([]string{"REVISION", "NAME", "ROLE", p.created(), "IMAGES", "CHANGE-CAUSE"}, rows)
 }
 
 // find returns the revision with that number or name; without one, the one that a

@@ -178,7 +178,7 @@ var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's 
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
 
 // plural is what people call objects of a kind.
-func plural(kind schema.GroupVersionKind) string { return view.Plural(kind.Kind) }
+func plural(kind schema.GroupVersionKind) string { return list.Plural(kind.Kind) }
 
 // get reads an object, and says what to do if it is not there.
 func (s *session) get(ctx context.Context, t target, object client.Object) error {
@@ -271,21 +271,26 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	if err := s.get(ctx, t, workload); err != nil {
 		return view.Workload{}, err
 	}
+	o, err := s.objects(ctx, t, workload)
+	if err != nil {
+		return view.Workload{}, err
+	}
+	return view.Of(o), nil
+}
+
+// objects reads what belongs to a workload.
+func (s *session) objects(ctx context.Context, t target, workload client.Object) (o view.Objects, err error) {
 	pod, _ := workload.(*corev1.Pod)
 	if owner := cloneSetOf(workload); pod != nil && owner != "" {
 		t, workload = target{kindCloneSet, owner}, &apps.CloneSet{}
 		if err := s.get(ctx, t, workload); err != nil {
-			return view.Workload{}, err
+			return o, err
 		}
 	}
-	o, err := s.gather(ctx, workload, append(below[t.kind], kindRegistration)...)
-	if err != nil {
-		return view.Workload{}, err
+	if o, err = s.gather(ctx, workload, append(below[t.kind], kindRegistration)...); err == nil && pod != nil {
+		o.Pods = []*corev1.Pod{pod}
 	}
-	if pod != nil {
-		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
-	}
-	return view.Of(o), nil
+	return o, err
 }
 
 // below are the kinds of what a workload controls.

@@ -41,7 +41,7 @@ func (p *page) print(w *view.Workload) error {
 
 // status prints a workload for people.
 func (p *page) status(w *view.Workload, now time.Time) {
-	p.line(bold, "%s %s/%s  %s", w.Kind, w.Namespace, w.Name, phase(w, now))
+	p.line(bold, "%s %s/%s  %s", w.Kind, w.Namespace, w.Name, phase(w, p.clock(now)))
 	if w.Kind != "Pod" {
 		p.line(plain, "Pods      %d of %d, %d ready, %d available, %d of %d updated", w.Pods, w.Desired, w.Ready, w.Available, w.Updated, w.ToUpdate)
 	}
@@ -61,22 +61,26 @@ func (p *page) status(w *view.Workload, now time.Time) {
 	p.members(w, now)
 }
 
-func phase(w *view.Workload, now time.Time) string {
+func phase(w *view.Workload, clock view.Clock) string {
 	text := string(w.Phase)
 	if w.Unseen != nil {
-		text += "; " + unseen(w.Unseen, now)
+		text += "; " + unseen(w.Unseen, clock)
 	}
-	if !w.Deadline.IsZero() {
-		text += fmt.Sprintf(", stalls in %s", ago(w.Deadline, now))
+	switch {
+	case w.Deadline.IsZero():
+	case w.Deadline.Before(clock.Now):
+		text += ", past its deadline"
+	default:
+		text += ", stalls " + clock.In(w.Deadline)
 	}
 	return text
 }
 
 // unseen says that what follows is from before the last change.
-func unseen(u *view.Unseen, now time.Time) string {
+func unseen(u *view.Unseen, clock view.Clock) string {
 	text := "the last change is not seen yet"
 	if !u.Since.IsZero() {
-		text += ", since " + ago(now, u.Since)
+		text += ", " + clock.Since(u.Since)
 	}
 	return text
 }
@@ -102,16 +106,16 @@ func readiness(p *view.Pod) string {
 	return "not ready"
 }
 
-func podRow(p *view.Pod, now time.Time, wide bool) row {
+func podRow(p *view.Pod, clock view.Clock, wide bool) row {
 	r := row{cells: []string{
-		p.Name, cmp.Or(p.Revision, "-"), p.State, yesNo[p.Ready], cmp.Or(registered[p.Registered], "-"), strconv.Itoa(p.Restarts), ago(now, p.Created),
+		p.Name, cmp.Or(p.Revision, "-"), p.State, yesNo[p.Ready], cmp.Or(registered[p.Registered], "-"), strconv.Itoa(p.Restarts), clock.Age(p.Created),
 	}}
 	if wide {
 		r.cells = append(r.cells, cmp.Or(p.Node, "-"), strings.Join(p.Images, " "))
 	}
 	waits := "-"
 	if len(p.Waits) > 0 {
-		waits = waitText(&p.Waits[0], now)
+		waits = waitText(&p.Waits[0], clock)
 	}
 	if more := len(p.Waits) - 1; more > 0 {
 		waits += fmt.Sprintf(" (and %d more)", more)
@@ -127,18 +131,18 @@ var registered = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}
 var yesNo = map[bool]string{true: "yes", false: "no"}
 
 // waitText says what a Pod waits for, how long already, and until when.
-func waitText(w *view.Wait, now time.Time) string {
+func waitText(w *view.Wait, clock view.Clock) string {
 	text := w.What
 	if !w.Since.IsZero() {
-		text += ", since " + ago(now, w.Since)
+		text += ", " + clock.Since(w.Since)
 	}
 	switch {
-	case w.Until.After(now):
-		text += ", " + ago(w.Until, now) + " to go"
-	case !w.Deadline.IsZero() && now.After(w.Deadline):
+	case w.Until.After(clock.Now):
+		text += ", " + clock.ToGo(w.Until)
+	case !w.Deadline.IsZero() && clock.Now.After(w.Deadline):
 		text += ", past its deadline"
 	case !w.Deadline.IsZero():
-		text += ", deadline in " + ago(w.Deadline, now)
+		text += ", deadline " + clock.In(w.Deadline)
 	}
 	return text
 }
@@ -215,8 +219,8 @@ func (p *page) members(w *view.Workload, now time.Time) {
 	if len(shown) < len(w.Members) {
 		p.line(plain, "")
 	}
-	rows := list.Map(shown, func(pod view.Pod) row { return podRow(&pod, now, p.wide()) })
-	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", "AGE", "WAITS FOR"}
+	rows := list.Map(shown, func(pod view.Pod) row { return podRow(&pod, p.clock(now), p.wide()) })
+	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", p.created(), "WAITS FOR"}
 	if p.wide() {
 		header = append(header[:7:7], "NODE", "IMAGES", "WAITS FOR")
 	}
@@ -231,11 +235,19 @@ func (p *page) groups(all []*group, now time.Time) {
 			for _, other := range all[i:] {
 				more += other.pods
 			}
-			p.line(dim, "%d Pods in %d more groups", more, len(all)-i)
+			p.line(dim, "%s in %s", list.Count(more, "Pod"), list.Count(len(all)-i, "more group"))
 			return
 		}
-		p.line(g.colour(), "%s", g.text(now))
+		p.line(g.colour(), "%s", g.text(p.clock(now)))
 	}
+}
+
+// created is the header of a column of Clock.Age.
+func (p *page) created() string {
+	if p.wide() {
+		return "CREATED"
+	}
+	return "AGE"
 }
 
 func (g *group) colour() string {
@@ -248,14 +260,14 @@ func (g *group) colour() string {
 	return plain
 }
 
-func (g *group) text(now time.Time) string {
-	text := fmt.Sprintf("%d Pods: %s", g.pods, g.what)
+func (g *group) text(clock view.Clock) string {
+	text := list.Count(g.pods, "Pod") + ": " + g.what
 	if g.waits == "" {
 		return text
 	}
 	text += ", " + g.waits
 	if !g.since.IsZero() {
-		text += ", the first since " + ago(now, g.since)
+		text += ", the first " + clock.Since(g.since)
 	}
 	return text + ", such as " + strings.Join(g.examples, ", ")
 }
@@ -268,13 +280,13 @@ func whyCommand(s *session) *cobra.Command {
 		}
 		return s.page().answer(w, func(p *page) { p.why(&w, t, time.Now()) })
 	})
-	return s.outputs(command, "json", "yaml")
+	return s.outputs(command, "json", "yaml", "wide")
 }
 
 // why prints each wait with who answers it, worst first, then what holds the rollout.
 func (p *page) why(w *view.Workload, t target, now time.Time) {
 	if w.Unseen != nil {
-		p.line(plain, "%s/%s: %s", strings.ToLower(w.Kind), w.Name, unseen(w.Unseen, now))
+		p.line(plain, "%s/%s: %s", strings.ToLower(w.Kind), w.Name, unseen(w.Unseen, p.clock(now)))
 	}
 	pods, rest := worst(w.Members, mostPods)
 	waiting := 0
@@ -286,7 +298,7 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	}
 	for _, g := range groups(rest) {
 		if g.waits != "" {
-			p.line(g.colour(), "%s", g.text(now))
+			p.line(g.colour(), "%s", g.text(p.clock(now)))
 		}
 	}
 	for _, problem := range w.Problems {
@@ -307,10 +319,10 @@ func (p *page) whyPod(pod *view.Pod, now time.Time) {
 		colour = red
 	}
 	for _, wait := range pod.Waits {
-		p.line(colour, "Pod %s %s", pod.Name, waitText(&wait, now))
+		p.line(colour, "Pod %s %s", pod.Name, waitText(&wait, p.clock(now)))
 		p.fact("  Key       %s", strings.TrimSpace(wait.Key+" "+gateText(wait.Gate)))
 		p.fact("  Answers   %s", answerers(wait.Registrations, wait.Registries))
-		p.fact("  Deadline  %s", deadline(&wait))
+		p.fact("  Deadline  %s", deadline(&wait, p.clock(now)))
 		p.fact("  Next      %s", wait.Next)
 	}
 }
@@ -329,11 +341,14 @@ func answerers(registrations, registries []string) string {
 	return fmt.Sprintf("Registration %s, when Registry %s confirms", strings.Join(registrations, ", "), strings.Join(registries, ", "))
 }
 
-func deadline(w *view.Wait) string {
+func deadline(w *view.Wait, clock view.Clock) string {
 	if w.Deadline.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("%s, then %s", w.Deadline.UTC().Format(time.RFC3339), w.OnDeadline)
+	if w.OnDeadline == "" {
+		return clock.In(w.Deadline)
+	}
+	return clock.In(w.Deadline) + ", then " + w.OnDeadline
 }
 
 // whyRollout says what holds the rollout as a whole.

@@ -63,7 +63,8 @@ type Read struct {
 
 // examination collects findings.
 type examination struct {
-	now time.Time
+	now   time.Time
+	clock Clock
 	Read
 	// all, guards and registrations are among what was read.
 	all                     []metav1.Object
@@ -74,9 +75,9 @@ type examination struct {
 
 // Examine finds what is wrong with an installation: what does not work before what is a
 // risk, each in the order of the objects, and last what could not be looked at.
-func Examine(now time.Time, read Read) []Finding {
+func Examine(clock Clock, read Read) []Finding {
 	e := &examination{
-		now: now, Read: read, all: read.All, registrations: Each[*usherv1alpha1.Registration](read.All),
+		now: clock.Now, clock: clock, Read: read, all: read.All, registrations: Each[*usherv1alpha1.Registration](read.All),
 		guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](read.All),
 	}
 	for _, kind := range read.Missing {
@@ -116,7 +117,7 @@ func (e *examination) checks() []check {
 // check answers a question as far as the caller may, and says what stays unknown.
 func (e *examination) check(one check) {
 	missing := func(kinds []string) string {
-		return strings.Join(list.Map(list.Only(one.kinds, func(kind string) bool { return slices.Contains(kinds, kind) }), Plural), " and ")
+		return strings.Join(list.Map(list.Only(one.kinds, func(kind string) bool { return slices.Contains(kinds, kind) }), list.Plural), " and ")
 	}
 	unread, partly := missing(e.Unread), missing(e.Partly)
 	switch {
@@ -130,14 +131,6 @@ func (e *examination) check(one check) {
 	default:
 		one.run()
 	}
-}
-
-// Plural is what people call objects of a kind.
-func Plural(kind string) string {
-	if stem, ok := strings.CutSuffix(kind, "y"); ok {
-		return stem + "ies"
-	}
-	return kind + "s"
 }
 
 func (e *examination) unknown(question, why string) {
@@ -189,9 +182,9 @@ func (e *examination) leases() {
 		length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
 		switch age := e.now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
-			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second))
+			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", Lasted(e.now, l.Spec.RenewTime.Time))
 		case age > max(silentAfter*length, skew):
-			e.wrong(named("lease", l), "its holder %s last renewed it %s ago: nobody leads", *l.Spec.HolderIdentity, age.Round(time.Second))
+			e.wrong(named("lease", l), "its holder %s last renewed it %s: nobody leads", *l.Spec.HolderIdentity, e.clock.Ago(l.Spec.RenewTime.Time))
 		}
 	}
 }
@@ -207,8 +200,8 @@ func (e *examination) guard() {
 			if len(call.CABundle) == 0 {
 				e.wrong(object, "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; %s", webhook.Name, guardsMaker)
 			} else if until := trustedUntil(call.CABundle); e.now.After(until.Add(-renewedBefore)) {
-				e.wrong(object, "what the caBundle of webhook %s trusts ends at %s, and nobody has renewed it: "+
-					"API servers let every deletion pass then; %s", webhook.Name, until.UTC().Format(time.RFC3339), guardsMaker)
+				e.wrong(object, "what the caBundle of webhook %s trusts ends %s, and nobody has renewed it: "+
+					"API servers let every deletion pass then; %s", webhook.Name, e.clock.In(until), guardsMaker)
 			}
 			if call.Service == nil || ptr.Deref(call.Service.Path, "") == "" {
 				e.wrong(object, "webhook %s has no path: API servers do not reach the guard, and let every deletion pass; %s", webhook.Name, guardsMaker)
@@ -316,8 +309,8 @@ func (e *examination) stuck() {
 			continue
 		}
 		if age := e.now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
-			e.wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
-				age.Round(time.Minute), pod.Name, pod.Namespace)
+			e.wrong(named("pod", pod), "it was deleted %s, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
+				e.clock.Ago(pod.DeletionTimestamp.Time), pod.Name, pod.Namespace)
 		}
 	}
 }
@@ -362,8 +355,12 @@ func (e *examination) unguarded() {
 	if last == nil {
 		return
 	}
-	e.risk("cluster", "%d Pods were deleted without the guard while registries list them, the last one %s/%s %s ago: Usher was away, or API servers cannot reach the guard (docs/guard.md)",
-		count, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.now.Sub(eventTime(last)).Round(time.Second))
+	deleted := "1 Pod was deleted"
+	if count > 1 {
+		deleted = list.Count(count, "Pod") + " were deleted"
+	}
+	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, or API servers cannot reach the guard (docs/guard.md)",
+		deleted, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.clock.Ago(eventTime(last)))
 }
 
 // eventTime is when an event happened last.

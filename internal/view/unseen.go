@@ -134,7 +134,7 @@ func (e *examination) unseen() {
 		default: // Usher is not their controller
 			continue
 		}
-		e.wrong(named(kind, object), "Usher has not seen its last change, made %s ago (generation %d, seen %d): "+
-			"does its half run (--controllers), and what does its log say?", e.now.Sub(unseen.Since).Round(time.Second), unseen.Generation, unseen.Observed)
+		e.wrong(named(kind, object), "Usher has not seen its last change, made %s (generation %d, seen %d): "+
+			"does its half run (--controllers), and what does its log say?", e.clock.Ago(unseen.Since), unseen.Generation, unseen.Observed)
 	}
 }
