@@ -10,6 +10,7 @@ import (
 	"html"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,6 +80,7 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 	}
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return server.Serve(ctx, listener) })
+	both.Go(func() error { return cluster.listen(ctx) })
 	both.Go(func() error { return cluster.report(ctx, server) })
 	return both.Wait()
 }
@@ -92,6 +94,11 @@ func (c *cluster) report(ctx context.Context, server *lanes.Server) error {
 			return err
 		}
 		server.Observe(now, c.note(now), seen)
+		silent := time.Time{}
+		if s := c.silence.Load(); s != nil {
+			silent = s.at
+		}
+		server.Silent(silent)
 		if err := pause(ctx, max(tellEvery, min(tellRest*time.Since(now), clockEvery)), c.changed); err != nil {
 			return err
 		}
@@ -153,6 +160,12 @@ var shownKinds = []schema.GroupVersionKind{
 // cluster is what watches show of a namespace.
 type cluster struct {
 	*session
+	// live reads what the watches have brought.
+	live atomic.Pointer[session]
+	// ask returns an error unless the API server answers, and begin begins the watches anew.
+	ask, begin func(context.Context) error
+	// silence is since when it does not, and why; nil if it does.
+	silence atomic.Pointer[failure]
 	// readable are the kinds that can be read; missing says what cannot.
 	readable  []schema.GroupVersionKind
 	missing   []string
@@ -174,6 +187,9 @@ const failedFor = 45 * time.Second
 // note is what somebody who looks at the cluster has to know.
 func (c *cluster) note(now time.Time) string {
 	texts := c.missing
+	if s := c.silence.Load(); s != nil {
+		return strings.Join(append([]string{"The API server does not answer: " + s.err.Error() + "."}, texts...), " ")
+	}
 	if f := c.failed.Load(); f != nil && now.Sub(f.at) < failedFor {
 		texts = append([]string{"What is shown may be old: " + f.err.Error() + "."}, texts...)
 	}
@@ -191,13 +207,67 @@ func (c *cluster) fail(_ context.Context, _ *toolscache.Reflector, err error) {
 // observe watches what the caller may watch in the session's namespace, and returns when it
 // knows what is there.
 func (s *session) observe(ctx context.Context) (*cluster, error) {
-	c := &cluster{changed: make(chan struct{}, 1)}
+	c := &cluster{session: s, changed: make(chan struct{}, 1)}
 	if err := s.rights(ctx, c); err != nil {
 		return nil, err
 	}
-	var err error
-	c.session, err = s.live(ctx, c.fail, c.changed, c.readable...)
-	return c, err
+	c.ask, c.begin = s.answers, c.watcher()
+	return c, c.begin(ctx)
+}
+
+// answers returns an error unless the API server answers, be it that it refuses. A gateway without an API
+// server behind it answers too.
+func (s *session) answers(ctx context.Context) error {
+	err := s.discovery.RESTClient().Get().AbsPath("/version").Timeout(clockEvery).Do(ctx).Error()
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError {
+		return nil
+	}
+	return err
+}
+
+// watcher begins watches anew, and ends those before once the new ones know what is there.
+func (c *cluster) watcher() func(context.Context) error {
+	end := func() {}
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		giveUp := time.AfterFunc(failedFor, cancel)
+		defer giveUp.Stop()
+		live, err := c.session.live(ctx, c.fail, c.changed, c.readable...)
+		if err != nil {
+			cancel()
+			return err
+		}
+		end()
+		end = cancel
+		c.live.Store(live)
+		return nil
+	}
+}
+
+// listen asks the API server now and then whether it is there: watches that have lost it say nothing, and try
+// again more and more rarely. So they begin anew when it is back.
+func (c *cluster) listen(ctx context.Context) error {
+	for last := time.Now(); ; {
+		err, before := c.ask(ctx), c.silence.Load()
+		if err == nil && before != nil {
+			err = c.begin(ctx)
+		}
+		switch {
+		case err == nil:
+			last = time.Now()
+			c.silence.Store(nil)
+		case ctx.Err() == nil:
+			c.silence.Store(&failure{last, err})
+		}
+		if (err != nil) != (before != nil) {
+			telling(c.changed).OnAdd(nil, false)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(clockEvery):
+		}
+	}
 }
 
 // rights finds out what the caller may do.
@@ -244,7 +314,7 @@ func (s *session) may(ctx context.Context, group, resource string, verbs ...stri
 // workloads are all that the page shows, by kind and name: CloneSets, and others with which
 // Usher has to do; with what the caller may do with them.
 func (c *cluster) workloads(ctx context.Context, now time.Time) (shown []lanes.Seen, err error) {
-	objects, err := c.read(ctx, c.readable...)
+	objects, err := c.live.Load().read(ctx, c.readable...)
 	if err != nil {
 		return nil, fmt.Errorf("read what was watched: %w", err)
 	}

@@ -232,6 +232,9 @@ type Recording struct {
 	Note string `json:"note,omitempty"`
 	// Live means that time goes on after the last change.
 	Live bool `json:"live,omitempty"`
+	// Silent is the moment after which nobody knows what happens, in milliseconds since 1970; 0 while somebody
+	// does.
+	Silent int64 `json:"silent,omitempty"`
 	// Reset removes what was known before.
 	Reset bool `json:"reset,omitempty"`
 	// Keep is for how many milliseconds what has ended is kept; 0 keeps it.

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
@@ -162,13 +163,45 @@ func follow(t *testing.T, s *Server) (stop context.CancelFunc, ended <-chan erro
 func event(t *testing.T, lines *bufio.Scanner) (r Recording) {
 	t.Helper()
 	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && text != "1" { // a beat
 			checktest.NoError(t, json.Unmarshal([]byte(text), &r))
 			return r
 		}
 	}
 	t.Fatalf("no event: %v", lines.Err())
 	return r
+}
+
+// TestSilence: readers are told once after which moment nothing is known, those who come later too, and of its end.
+func TestSilence(t *testing.T) {
+	s := served(t, nil)
+	_, news := s.join()
+	s.Silent(time.Time{})
+	s.Silent(at(3))
+	s.Silent(at(3))
+	for what, text := range map[string][]byte{"a reader": <-news, "a later one": first(s.join())} {
+		var r Recording
+		checktest.NoError(t, json.Unmarshal(text, &r))
+		checktest.Same(t, "what "+what+" hears", at(3).UnixMilli(), r.Silent)
+	}
+	s.Silent(time.Time{})
+	if end := string(<-news); strings.Contains(end, "silent") || len(news) > 0 {
+		t.Errorf("at last %s, and %d more", end, len(news))
+	}
+}
+
+func first(text []byte, _ chan []byte) []byte { return text }
+
+// TestBeats: a reader hears in time that the server is there, although nothing happens.
+func TestBeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := served(t, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*beatEvery+time.Second)
+		defer cancel()
+		w := httptest.NewRecorder()
+		s.events(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/events", nil))
+		checktest.Same(t, "beats", 2, strings.Count(w.Body.String(), "event: beat\ndata: 1\n\n"))
+	})
 }
 
 // TestLateReader: a reader who does not keep up is let go, and holds up nobody.

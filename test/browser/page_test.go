@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ import (
 type served struct {
 	*tab
 	server  *page.Server
+	end     context.CancelFunc
 	address string
 	done    chan string
 
@@ -43,7 +45,10 @@ func serve(t *testing.T) *served {
 		return nil
 	})
 	listener := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	go func() { _ = s.server.Serve(t.Context(), listener) }() // the browser finds out
+	ctx, end := context.WithCancel(t.Context())
+	t.Cleanup(end)
+	s.end = end
+	go func() { _ = s.server.Serve(ctx, listener) }() // the browser finds out
 	checktest.NoError(t, chromedp.Listen(s.ctx, s.hear))
 	s.address = s.server.Address(listener)
 	checktest.Must(chromedp.Call(s.ctx, network.Enable, network.EnableParams{}))(t)
@@ -138,6 +143,31 @@ func TestPage(t *testing.T) {
 	if len(s.requests) < 3 {
 		t.Errorf("only %q was heard", s.requests)
 	}
+}
+
+// TestNoAnswer: while the API server or the plugin does not answer, the page says since when, its bars end
+// there, and nothing can be pressed.
+func TestNoAnswer(t *testing.T) {
+	s := serve(t)
+	s.observe(set("Normal", view.PhaseUpdating, 3))
+	s.eventually("lanes", text+`.includes("web-0002") && !document.querySelector(".actions button").disabled`)
+	since := time.Now()
+	s.server.Silent(since)
+	const off = `[...document.querySelectorAll(".actions button")].every(b => b.disabled) && document.querySelector("#link.bad")`
+	s.eventually("silence", off+fmt.Sprintf(`?.textContent === "no answer from the API server since %s"`, since.UTC().Format(time.TimeOnly)))
+	s.server.Silent(time.Time{})
+	s.eventually("its end", `document.querySelector("#link").textContent === "live" && !document.querySelector(".actions button").disabled`)
+	s.end()
+	s.eventually("the end of the plugin", off+`?.textContent.startsWith("no answer since ")`)
+	s.shot("no-answer")
+}
+
+// shot leaves a picture for somebody to look at.
+func (b *tab) shot(name string) {
+	b.Helper()
+	file := filepath.Join(os.TempDir(), "usher-"+name+".png")
+	checktest.NoError(b, os.WriteFile(file, get(b, chromedp.CaptureScreenshot()), 0o600))
+	b.Log("what was seen is in " + file)
 }
 
 // press goes to a button with the tabulator key, and presses it.

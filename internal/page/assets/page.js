@@ -4,6 +4,8 @@
 // bound all work per frame: rows are made for those alone, and the lanes are canvases.
 "use strict";
 (() => {
+// BEAT is how often a server says that it is there, as in server.go.
+const BEAT = 5000;
 const ROW = 22, OVERSCAN = 6, MOST_TROUBLE = 8;
 const KINDS = {
   Normal: "serve", PreparingNormal: "join", Updated: "join", PreparingUpdate: "leave", Updating: "change",
@@ -40,7 +42,8 @@ function length(ms) {
 
 const known = {runs: []};
 const views = [];
-let connected = true, frozen = null, needle = "", span = 300000;
+// heard is when the server was last heard, and lost the moment after which it was not; null while it is.
+let heard = 0, lost = null, frozen = null, needle = "", span = 300000;
 
 // fold replaces what is known of one thing by what a delta says of it, and appends lists.
 function fold(old, delta, ...lists) {
@@ -57,7 +60,7 @@ function merge(delta) {
     known.runs.length = views.length = 0;
     $("runs").replaceChildren();
   }
-  for (const name of ["title", "note", "live", "keep"]) known[name] = delta[name];
+  for (const name of ["title", "note", "live", "silent", "keep"]) known[name] = delta[name];
   (delta.runs ?? []).forEach((change, at) => {
     const run = known.runs[at] ??= {sets: new Map()};
     fold(run, change, "marks");
@@ -104,8 +107,11 @@ function forget(run) {
   }
 }
 
-// present is how far a run is. It stands still while nobody tells what happens.
-const present = run => run.now + (known.live && connected ? performance.now() - run.heard : 0);
+// present is how far a run is, and told how much of it is known: less while nobody tells what happens.
+const present = run => run.now + (known.live ? performance.now() - run.heard : 0);
+const told = run => Math.min(present(run),
+  known.silent ? known.silent - run.start : Infinity, lost === null ? Infinity : run.now + lost - run.heard);
+const current = () => lost === null && !known.silent;
 
 // range is the stretch of time on the screen.
 function range(run) {
@@ -133,7 +139,7 @@ function at(run, ms, fine = true) {
 const moment = (run, time) => Date.parse(time) - run.start;
 
 function waitText(run, wait) {
-  const now = present(run), since = moment(run, wait.since), until = moment(run, wait.until), deadline = moment(run, wait.deadline);
+  const now = told(run), since = moment(run, wait.since), until = moment(run, wait.until), deadline = moment(run, wait.deadline);
   let text = wait.what;
   if (wait.since) text += `, since ${length(now - since)}`;
   if (until > now) text += `, ${length(until - now)} to go`;
@@ -228,7 +234,7 @@ class SetView {
     this.bar.value = Math.min(d.updated, d.toUpdate);
     set(this.bar, "aria-label", `${d.updated} of ${d.toUpdate} updated`);
     const numbers = d.desired ? [`${d.updated} of ${d.toUpdate} updated`, `${d.available} of ${d.desired} available`] : [];
-    if (d.deadline) numbers.push(`stalls in ${length(moment(this.run, d.deadline) - present(this.run))}`);
+    if (d.deadline) numbers.push(`stalls in ${length(moment(this.run, d.deadline) - told(this.run))}`);
     say(this.text, [...numbers, d.text].filter(Boolean).join(" · "));
     say(this.lost, d.lost ? count(d.lost, "request") + " lost" : "");
     this.problems.replaceChildren(...problems(d).map(text => make("li", "bad", text)));
@@ -257,6 +263,7 @@ class SetView {
         this.actions.append(button);
       }
       set(button, "aria-label", `${action.title} ${this.data.title ?? this.id}`);
+      button.disabled = !current();
       button.onclick = () => ask(this.data, action);
     }
   }
@@ -324,7 +331,7 @@ class SetView {
 
   lane(pen, lane, y, x, from, to) {
     const segments = lane.segments, registries = this.data.registries ?? [];
-    const now = Math.min(known.live ? present(this.run) : this.run.now, to), thick = registries.length > 2 ? 1 : 2;
+    const now = Math.min(told(this.run), to), thick = registries.length > 2 ? 1 : 2;
     for (let i = segments.length - 1; i >= 0; i--) {
       const one = segments[i], end = segments[i + 1]?.at ?? now;
       if (end < from) break;
@@ -348,10 +355,10 @@ class SetView {
     tip.hidden = !lane || px < 0 || px > this.width;
     if (tip.hidden) return;
     const [from, to] = range(this.run), t = from + px / this.width * (to - from);
-    const i = lane.segments.findLastIndex(s => s.at <= t), s = lane.segments[i];
+    const i = t > told(this.run) ? -1 : lane.segments.findLastIndex(s => s.at <= t), s = lane.segments[i];
     const near = lane.marks.filter(m => Math.abs(m.at - t) < (to - from) / this.width * 4).map(m => markText(m));
-    const state = s?.state ? `${s.state}, ${s.ready ? "ready" : "not ready"}, ${s.in?.length ? "in " + s.in.join(", ") : "not listed"}` : "not there";
-    const since = s?.state ? `since ${at(this.run, s.at)} for ${length((lane.segments[i + 1]?.at ?? present(this.run)) - s.at)}` : "";
+    const state = s?.state ? `${s.state}, ${s.ready ? "ready" : "not ready"}, ${s.in?.length ? "in " + s.in.join(", ") : "not listed"}` : t > told(this.run) ? "not known" : "not there";
+    const since = s?.state ? `since ${at(this.run, s.at)} for ${length((lane.segments[i + 1]?.at ?? told(this.run)) - s.at)}` : "";
     say(tip, [`${lane.name} at ${at(this.run, t)}`, state, since, ...near].filter(Boolean).join("\n"));
     tip.style.transform = `translate(${Math.min(event.clientX + 14, innerWidth - 280)}px, ${Math.min(event.clientY + 16, innerHeight - 90)}px)`;
   }
@@ -504,6 +511,8 @@ function update() {
   $("freeze").hidden = !known.live;
   $("legend").lastChild.hidden = known.live;
   set($("runs"), "class", known.runs.length > 1 ? "several" : "");
+  document.body.classList.toggle("stale", !current());
+  $("ask-yes").disabled = !current();
   known.runs.forEach((run, i) => (views[i] ??= new RunView(run)).update());
   trouble();
   redraw();
@@ -524,7 +533,7 @@ function draw() {
   asked = false;
   for (const view of views) view.draw();
   clearTimeout(timer);
-  if (known.live && connected && frozen === null) {
+  if (known.live && frozen === null) {
     timer = setTimeout(redraw, calm.matches ? 1000 : clamp((span || 900000) / 1000, 16, 1000));
   }
 }
@@ -567,7 +576,7 @@ function ask(one, action) {
   say($("ask-error"), "");
   const yes = $("ask-yes");
   say(yes, action.title);
-  yes.disabled = false;
+  yes.disabled = !current();
   yes.onclick = async () => {
     yes.disabled = true;
     say($("ask-error"), "");
@@ -580,7 +589,7 @@ function ask(one, action) {
       $("ask").close();
     } catch (problem) {
       say($("ask-error"), problem.message);
-      yes.disabled = false;
+      yes.disabled = !current();
     }
   };
   $("ask").showModal();
@@ -597,17 +606,30 @@ function listen() {
   sessionStorage.setItem("token", token);
   history.replaceState(null, "", location.pathname);
   const events = new EventSource("events?token=" + encodeURIComponent(token));
-  const link = (up, text) => {
-    if (connected !== up) for (const run of known.runs) run.now = present(run);
-    connected = up;
-    say($("link"), text);
-    set($("link"), "class", up ? "" : "bad");
-    redraw();
+  const up = () => {
+    heard = performance.now();
+    lost = null;
+    link();
   };
-  events.onopen = () => link(true, "live");
-  events.onerror = () => link(false, events.readyState === EventSource.CLOSED
-    ? "the server refuses: open the address that was printed at the start" : "the connection is lost; trying again");
-  events.onmessage = event => { merge(JSON.parse(event.data)); update(); };
+  const down = () => {
+    lost ??= heard;
+    link(events.readyState === EventSource.CLOSED);
+    update();
+  };
+  events.onopen = up;
+  events.onerror = down;
+  events.onmessage = event => { merge(JSON.parse(event.data)); up(); update(); };
+  events.addEventListener("beat", () => { const back = lost !== null; up(); if (back) update(); });
+  setInterval(() => { if (performance.now() - heard > 3 * BEAT) down(); }, BEAT);
+}
+
+// link says whether what is shown is so, and if not, since when.
+function link(refused = false) {
+  const clock = ms => new Date(ms).toLocaleTimeString("en-GB"), since = Date.now() - performance.now() + (lost ?? 0);
+  say($("link"), refused ? "the server refuses: open the address that was printed at the start"
+    : lost !== null ? `no answer since ${clock(since)}: the command that serves this page has ended, or hangs`
+    : known.silent ? `no answer from the API server since ${clock(known.silent)}` : "live");
+  set($("link"), "class", current() ? "" : "bad");
 }
 
 $("legend").append(...LEGEND.map(([sample, text]) => make("li", "", make("i", sample), text)));
