@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -23,11 +21,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -318,32 +314,12 @@ func (c *cluster) workloads(ctx context.Context, now time.Time) (shown []lanes.S
 	if err != nil {
 		return nil, fmt.Errorf("read what was watched: %w", err)
 	}
-	for _, object := range objects {
-		if !isWorkload(object) {
-			continue
+	for _, w := range view.Shown(now, objects) {
+		seen := lanes.Seen{Workload: w}
+		if c.mayChange {
+			seen.Actions = lanes.Actions(&w)
 		}
-		w := view.Of(view.Gather(now, object, objects))
-		registered := func(p view.Pod) bool { return len(p.Entries) > 0 }
-		if w.Kind == kindCloneSet.Kind || slices.ContainsFunc(w.Members, registered) {
-			seen := lanes.Seen{Workload: w}
-			if c.mayChange {
-				seen.Actions = lanes.Actions(&w)
-			}
-			shown = append(shown, seen)
-		}
+		shown = append(shown, seen)
 	}
-	slices.SortFunc(shown, func(a, b lanes.Seen) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	return shown, nil
-}
-
-// isWorkload reports whether Pods are shown below an object. Those of a ReplicaSet may belong
-// to what controls it.
-func isWorkload(object metav1.Object) bool {
-	switch object.(type) {
-	case *apps.CloneSet, *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet:
-		return true
-	case *appsv1.ReplicaSet:
-		return metav1.GetControllerOfNoCopy(object) == nil
-	}
-	return false
 }

@@ -227,7 +227,7 @@ func objects(t testing.TB, file string) view.Objects {
 		Now: noon, Pods: view.Each[*corev1.Pod](all), Revisions: view.Each[*appsv1.ControllerRevision](all),
 		Registrations: view.Each[*usherv1alpha1.Registration](all),
 	}
-	if i := slices.IndexFunc(all, isWorkload); i >= 0 {
+	if i := slices.IndexFunc(all, view.IsWorkload); i >= 0 {
 		of := view.Gather(noon, all[i], nil)
 		o.Set, o.Other = of.Set, of.Other
 	}

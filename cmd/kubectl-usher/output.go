@@ -201,7 +201,7 @@ const (
 )
 
 // watch shows the status at each change, until something is so; nil is until it is interrupted.
-// Off a terminal, one screen follows the other.
+// Off a terminal, a line tells each change.
 func (s *session) watch(ctx context.Context, t target, until func(*view.Workload) bool) error {
 	// The first screen comes from the API server itself, whose answer says what is missing.
 	began := time.Now()
@@ -211,9 +211,9 @@ func (s *session) watch(ctx context.Context, t target, until func(*view.Workload
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	live, changed := (*session)(nil), make(chan struct{}, 1)
+	live, changed, told := (*session)(nil), make(chan struct{}, 1), &changes{}
 	for {
-		if err := s.show(&w); err != nil || until != nil && until(&w) {
+		if err := s.show(&w, told); err != nil || until != nil && until(&w) {
 			return err
 		}
 		rest := max(redrawEvery, min(restFactor*time.Since(began), clockEvery))
@@ -312,25 +312,25 @@ func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
 	}
 }
 
-// show draws a screen over the one before; off a terminal, and for programs, below it.
-func (s *session) show(w *view.Workload) error {
-	var screen bytes.Buffer
+// show draws a screen over the one before; off a terminal it tells what has changed. Programs get all of it.
+func (s *session) show(w *view.Workload, told *changes) error {
+	file, _ := s.Out.(*os.File)
 	p := s.page()
+	switch people := p.format == "" || p.wide(); {
+	case !people:
+		return p.print(w)
+	case s.lines || file == nil || !isTerminal(file):
+		told.tell(p, w, time.Now())
+		return nil
+	}
+	var screen bytes.Buffer
 	p.out = &screen
-	file, terminal := s.Out.(*os.File)
-	terminal = terminal && isTerminal(file) && (p.format == "" || p.wide())
-	if terminal {
-		if width, height, err := term.GetSize(int(file.Fd())); err == nil {
-			p.width, p.height = width, height
-		}
+	if width, height, err := term.GetSize(int(file.Fd())); err == nil {
+		p.width, p.height = width, height
 	}
 	if err := p.print(w); err != nil {
 		return err
 	}
-	text := screen.String()
-	if terminal {
-		text = home + strings.ReplaceAll(text, "\n", lineEnd) + screenEnd
-	}
-	put(s.Out, text)
+	put(s.Out, home+strings.ReplaceAll(screen.String(), "\n", lineEnd)+screenEnd)
 	return nil
 }

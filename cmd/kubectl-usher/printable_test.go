@@ -89,7 +89,7 @@ func TestNothingIsObeyed(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.yaml")
 	for _, file := range files {
 		all := spoiled(read(t, file))
-		o := view.Gather(noon, all[slices.IndexFunc(all, isWorkload)], all)
+		o := view.Gather(noon, all[slices.IndexFunc(all, view.IsWorkload)], all)
 		w := view.Of(o)
 		for what, print := range map[string]func(*page){
 			"status": func(p *page) { p.status(&w, noon) },

@@ -52,6 +52,8 @@ type session struct {
 	// dryRun asks the API server and changes nothing, follow shows the status at each change.
 	output         string
 	dryRun, follow bool
+	// lines tells what changes, a line each, where follow draws screens.
+	lines bool
 }
 
 // connect reads kubectl's flags. It asks nothing of the API server yet.

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,8 +20,31 @@ import (
 )
 
 func statusCommand(s *session) *cobra.Command {
-	command := s.on(workloads, "status", func(ctx context.Context, t target) error {
-		if s.follow {
+	var everywhere, wait bool
+	var timeout time.Duration
+	command := command("status", cobra.MaximumNArgs(2), s.completesTarget(workloads), func(ctx context.Context, args []string) error {
+		switch {
+		case len(args) > 0 && everywhere:
+			return errors.New("--all-namespaces is for status without a name")
+		case len(args) == 0 && (s.follow || wait):
+			return errors.New("--watch and --wait need a workload, such as clone/web")
+		case timeout != 0 && !wait:
+			return errors.New("--timeout is for --wait")
+		case len(args) == 0:
+			if err := s.connect(); err != nil {
+				return err
+			}
+			return s.overview(ctx, everywhere)
+		}
+		t, err := s.target(args, workloads...)
+		if err != nil {
+			return err
+		}
+		switch {
+		case wait:
+			s.lines = !s.follow
+			return s.wait(ctx, t, timeout)
+		case s.follow:
 			return s.watch(ctx, t, nil)
 		}
 		w, err := s.load(ctx, t)
@@ -29,7 +53,11 @@ func statusCommand(s *session) *cobra.Command {
 		}
 		return s.page().print(&w)
 	})
-	command.Flags().BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted")
+	flags := command.Flags()
+	flags.BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted; into a pipe, a line for each change")
+	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "without a name: the workloads of all namespaces")
+	flags.BoolVar(&wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is paused or deleted")
+	flags.DurationVar(&timeout, "timeout", 0, "of --wait: how long at most, such as 10m; 0 is for ever")
 	return s.outputs(command, "json", "yaml", "wide", "name")
 }
 
@@ -251,7 +279,11 @@ func (p *page) created() string {
 }
 
 func (g *group) colour() string {
-	switch g.rank {
+	return colourOf(g.rank)
+}
+
+func colourOf(rank view.Rank) string {
+	switch rank {
 	case view.RankTrouble:
 		return red
 	case view.RankServes:
@@ -366,7 +398,11 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 		p.line(plain, "  Next      kubectl usher resume clone/%s -n %s", w.Name, w.Namespace)
 	case w.Phase == view.PhaseStalled:
 		p.line(red, "%s has not moved for spec.progressDeadlineSeconds", name)
-		p.line(plain, "  Next      kubectl usher undo clone/%s -n %s", w.Name, w.Namespace)
+		undo := "kubectl usher undo"
+		if w.Kind != kindCloneSet.Kind {
+			undo = "kubectl rollout undo"
+		}
+		p.line(plain, "  Next      %s %s -n %s", undo, nameOf(&w.Summary), w.Namespace)
 	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
 			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)

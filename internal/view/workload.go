@@ -231,8 +231,18 @@ func SummaryOf(object metav1.Object) Summary {
 		s.Phase = PhaseDone
 	case paused:
 		s.Phase = PhasePaused
+	case s.Unseen == nil && stalled(object):
+		s.Phase = PhaseStalled
 	}
 	return s
+}
+
+// stalled reports whether a Deployment has not moved for spec.progressDeadlineSeconds.
+func stalled(object metav1.Object) bool {
+	d, ok := object.(*appsv1.Deployment)
+	return ok && slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == appsv1.DeploymentProgressing && c.Reason == setplan.ProgressDeadlineExceeded
+	})
 }
 
 // settled reports whether the counts are as they should be.
