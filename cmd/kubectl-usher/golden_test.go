@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -327,5 +328,45 @@ func TestWithoutManagers(t *testing.T) {
 		set.Status.ObservedGeneration = observed
 		checktest.Must(withoutManagers(set))(t)
 		checktest.Same(t, fmt.Sprintf("managers of a set of which generation %d is seen", observed), want, len(set.ManagedFields))
+	}
+}
+
+// TestFlags: the flags that kubectl has are read as kubectl reads them.
+func TestFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--dry-run": "dry", "--dry-run=server": "dry", "--dry-run=none": "", "--dry-run=client": "it is server or none",
+		"-o jsonpath={.phase}/{.podList[*].name}": "Updating/web-a web-b web-c web-d web-e\n", "-o jsonpath=.budget.method": "InPlaceIfPossible\n",
+		"-o jsonpath={": "is no JSONPath", "-o jsonpath={.none}": "none is not found; -o json shows what there is",
+		"-o table": "it is none of json, jsonpath=",
+	} {
+		s := &session{}
+		command := s.outputs(s.changes(&cobra.Command{}), "json")
+		var out bytes.Buffer
+		err := command.ParseFlags(strings.Fields(args))
+		if w := view.Of(objects(t, "testdata/rollout.yaml")); err == nil && s.path != nil {
+			err = (&page{out: &out, format: s.output, path: s.path}).print(&w)
+		}
+		switch {
+		case err != nil:
+			out.WriteString(err.Error())
+		case s.dryRun:
+			out.WriteString("dry")
+		}
+		if got := out.String(); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
+// TestHelp: each command's own flags come without those of kubectl, which options lists.
+func TestHelp(t *testing.T) {
+	for args, want := range map[string]string{"status --help": "--wait", "options": "--context", "--version": "kubectl usher dev\n", "--help": "status "} {
+		var out bytes.Buffer
+		root := newCommand(genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: &out, ErrOut: &out})
+		root.SetArgs(strings.Fields(args))
+		checktest.NoError(t, root.ExecuteContext(t.Context()))
+		if text := out.String(); !strings.Contains(text, want) || args != "options" && strings.Contains(text, "--kubeconfig") {
+			t.Errorf("%s prints\n%s", args, text)
+		}
 	}
 }

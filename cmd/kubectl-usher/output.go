@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/printers"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
@@ -45,8 +46,9 @@ const (
 type page struct {
 	out    io.Writer
 	colour bool
-	// format is that of --output; empty is for people.
+	// format is that of --output; empty is for people. path is that of jsonpath.
 	format string
+	path   *jsonpath.JSONPath
 	// width and height bound a screen that is drawn anew; 0 for none.
 	width, height int
 	// lines is how many have been printed.
@@ -54,7 +56,7 @@ type page struct {
 }
 
 func (s *session) page() *page {
-	return &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output}
+	return &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output, path: s.path}
 }
 
 // clock writes times: those who ask for more columns get them as the API writes them.
@@ -152,16 +154,49 @@ func (p *page) section(header []string, rows []row) {
 
 // outputs gives a command the flag --output.
 func (s *session) outputs(command *cobra.Command, formats ...string) *cobra.Command {
+	formats = append(slices.Clone(formats), "jsonpath=")
 	all := strings.Join(formats, ", ")
 	command.Flags().FuncP("output", "o", "print in that `format`: "+all, func(format string) error {
-		if !slices.Contains(formats, format) {
+		template, isPath := strings.CutPrefix(format, "jsonpath=")
+		if !isPath && !slices.Contains(formats, format) || format == "jsonpath=" {
 			return fmt.Errorf("it is none of %s", all)
+		}
+		if isPath {
+			if s.path, format = jsonpath.New("output"), "jsonpath"; s.path.Parse(relaxed(template)) != nil {
+				return fmt.Errorf("%s is no JSONPath, such as {.phase}", template)
+			}
 		}
 		s.output = format
 		return nil
 	})
 	completesFlag(command, "output", func(context.Context, []string, string) []string { return formats })
 	return command
+}
+
+// relaxed is a JSONPath of which kubectl lets people leave out the braces and the first dot.
+func relaxed(template string) string {
+	if strings.Contains(template, "{") {
+		return template
+	}
+	return "{." + strings.TrimPrefix(template, ".") + "}"
+}
+
+// printPath prints what a JSONPath finds in the JSON of a value.
+func printPath(out io.Writer, path *jsonpath.JSONPath, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	var plain any
+	if err := json.Unmarshal(text, &plain); err != nil {
+		return err
+	}
+	var found bytes.Buffer
+	if err := path.Execute(&found, plain); err != nil {
+		return fmt.Errorf("-o jsonpath: %w; -o json shows what there is", err)
+	}
+	put(out, printable.Text(found.String())+"\n")
+	return nil
 }
 
 // answer prints a value for people, or for programs, which may want names alone.
@@ -171,6 +206,8 @@ func (p *page) answer(value any, forPeople func(*page), names ...string) error {
 		for _, name := range names {
 			p.line(plain, "%s", name)
 		}
+	case "jsonpath":
+		return printPath(p.out, p.path, value)
 	case "json":
 		e := json.NewEncoder(p.out)
 		e.SetIndent("", "  ")
@@ -315,16 +352,18 @@ func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
 // show draws a screen over the one before; off a terminal it tells what has changed. Programs get all of it.
 func (s *session) show(w *view.Workload, told *changes) error {
 	file, _ := s.Out.(*os.File)
+	var screen bytes.Buffer
 	p := s.page()
+	p.out = &screen
 	switch people := p.format == "" || p.wide(); {
 	case !people:
+		p.out = s.Out
 		return p.print(w)
 	case s.lines || file == nil || !isTerminal(file):
 		told.tell(p, w, time.Now())
+		put(s.Out, screen.String())
 		return nil
 	}
-	var screen bytes.Buffer
-	p.out = &screen
 	if width, height, err := term.GetSize(int(file.Fd())); err == nil {
 		p.width, p.height = width, height
 	}

@@ -59,7 +59,7 @@ func releaseCommand(s *session) *cobra.Command {
 	command.Flags().StringVar(&reason, "reason", "", "why; it goes into an event")
 	completesFlag(command, "hook", s.keys)
 	command.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	s.dryRuns(command, "ask the API server whether it would accept the change, and change nothing")
 	return command
 }
 
@@ -211,7 +211,7 @@ func drainCommand(s *session) *cobra.Command {
 		}
 		return s.drain(ctx, pod, false)
 	})
-	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "say which Pods would go, and change nothing")
+	s.dryRuns(command, "say which Pods would go, and change nothing")
 	command.Flags().StringVar(&selector, "pod-selector", "", "of a node, only Pods with these `labels`")
 	command.Flags().DurationVar(&timeout, "timeout", drainWithin, "how long to wait for the Pods to go")
 	return command

@@ -30,9 +30,26 @@ import (
 
 // changes gives a command the flags of those that change a CloneSet.
 func (s *session) changes(command *cobra.Command) *cobra.Command {
-	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	s.dryRuns(command, "ask the API server whether it would accept the change, and change nothing")
 	command.Flags().BoolVarP(&s.follow, "watch", "w", false, "then show the status until the rollout is done")
 	return command
+}
+
+// dryRuns gives a command kubectl's flag --dry-run, which needs no value.
+func (s *session) dryRuns(command *cobra.Command, usage string) {
+	command.Flags().Func("dry-run", "`strategy`: none or server; "+usage, func(value string) error {
+		switch value {
+		case "server", "true":
+			s.dryRun = true
+		case "none", "false":
+			s.dryRun = false
+		default:
+			return errors.New("it is server or none: what would change, only the API server knows")
+		}
+		return nil
+	})
+	command.Flags().Lookup("dry-run").NoOptDefVal = "server"
+	completesFlag(command, "dry-run", func(context.Context, []string, string) []string { return []string{"none", "server"} })
 }
 
 // patchOf is a patch with that content.

@@ -28,6 +28,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // auth-provider in kubeconfigs, as kubectl knows it
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -51,6 +52,7 @@ type session struct {
 	// What follows is of flags that several commands have: output is the format of the answer,
 	// dryRun asks the API server and changes nothing, follow shows the status at each change.
 	output         string
+	path           *jsonpath.JSONPath
 	dryRun, follow bool
 	// lines tells what changes, a line each, where follow draws screens.
 	lines bool
