@@ -94,13 +94,54 @@ func TestManyPods(t *testing.T) {
 	w := view.Of(o)
 	for _, height := range []int{24, 12} {
 		var out bytes.Buffer
-		p := &page{out: &out, width: 120, height: height}
+		p := &page{out: &out, width: 120, height: height, columns: 120}
 		p.status(&w, o.Now)
 		if lines := strings.Count(out.String(), "\n"); lines >= height || p.lines != lines {
 			t.Errorf("%d lines, counted as %d, on a screen of %d", lines, p.lines, height)
 		}
 		compare(t, strings.Replace(file, ".yaml", fmt.Sprintf("-%d.yaml", height), 1), out.String())
 	}
+}
+
+// TestWhyManyPods says of 2,000 Pods what they wait for, those that wait for the same together, or each.
+func TestWhyManyPods(t *testing.T) {
+	const file = "testdata/large/rollout.yaml"
+	o := objects(t, file)
+	o.Pods = many(o.Pods, 2000)
+	w := view.Of(o)
+	var out, each bytes.Buffer
+	(&page{out: &out}).why(&w, target{kindCloneSet, w.Name}, o.Now)
+	compare(t, "testdata/large/why.yaml", out.String())
+	(&page{out: &each, verbose: true}).why(&w, target{kindCloneSet, w.Name}, o.Now)
+	waiting := list.Only(w.Members, func(p view.Pod) bool { return len(p.Waits) > 0 })
+	checktest.Same(t, "Pods with a paragraph of their own", len(waiting), strings.Count(each.String(), "\nPod ")+1)
+}
+
+// TestNarrow: of 80 columns, what a Pod waits for is the last to be cut.
+func TestNarrow(t *testing.T) {
+	for _, name := range []string{"rollout", "stuck", "partition"} {
+		o := objects(t, "testdata/"+name+".yaml")
+		w := view.Of(o)
+		var out bytes.Buffer
+		for _, width := range []int{100, 80} {
+			p := &page{out: &out, columns: width, width: width}
+			p.line(plain, "# %d columns", width)
+			p.members(&w, o.Now)
+		}
+		compare(t, "testdata/narrow/"+name+".yaml", out.String())
+	}
+}
+
+// TestCrowd: what happens to several Pods is a line, in the order in which it began.
+func TestCrowd(t *testing.T) {
+	c := &crowd{}
+	for _, pod := range []string{"a", "b", "c", "d"} {
+		c.add(pod, "leaves its registries")
+	}
+	c.add("b", "is gone")
+	want := []string{"4 Pods: leaves its registries, such as a, b, c", "pod/b is gone"}
+	checktest.Same(t, "lines", want, c.lines())
+	checktest.Same(t, "lines after that", nil, c.lines())
 }
 
 // many are so many Pods: each of the given ones as often as its annotation says, and the

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -49,6 +50,9 @@ type page struct {
 	// format is that of --output; empty is for people. path is that of jsonpath.
 	format string
 	path   *jsonpath.JSONPath
+	// verbose is --verbose, and columns how wide the terminal is; 0 is any width.
+	verbose bool
+	columns int
 	// width and height bound a screen that is drawn anew; 0 for none.
 	width, height int
 	// lines is how many have been printed.
@@ -56,7 +60,13 @@ type page struct {
 }
 
 func (s *session) page() *page {
-	return &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output, path: s.path}
+	p := &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output, path: s.path, verbose: s.verbose}
+	if file, ok := s.Out.(*os.File); ok && isTerminal(file) {
+		if columns, _, err := term.GetSize(int(file.Fd())); err == nil {
+			p.columns = columns
+		}
+	}
+	return p
 }
 
 // clock writes times: those who ask for more columns get them as the API writes them.
@@ -142,6 +152,37 @@ func (p *page) table(header []string, rows []row) {
 		}
 		p.line(colour, "%s", strings.TrimRight(line, " "))
 	}
+}
+
+// fit leaves columns out of a table that is wider than the terminal, the least telling first, so that the last
+// one is the last to be cut.
+func (p *page) fit(header []string, rows []row) ([]string, []row) {
+	for _, name := range []string{"AGE", "RESTARTS", "READY", "REVISION", "REGISTERED"} {
+		if p.columns == 0 || p.wide() || tableWidth(header, rows) <= p.columns {
+			break
+		}
+		if at := slices.Index(header, name); at >= 0 {
+			header = slices.Concat(header[:at], header[at+1:])
+			rows = list.Map(rows, func(r row) row { return row{r.colour, slices.Concat(r.cells[:at], r.cells[at+1:])} })
+		}
+	}
+	return header, rows
+}
+
+// tableWidth is how wide table prints rows.
+func tableWidth(header []string, rows []row) (width int) {
+	const least, gap = 6, 3 // of printers.GetNewTabWriter
+	for i, name := range header {
+		column := utf8.RuneCountInString(name)
+		for _, r := range rows {
+			column = max(column, utf8.RuneCountInString(printable.Line(r.cells[i])))
+		}
+		if i < len(header)-1 {
+			column = max(column+gap, least)
+		}
+		width += column
+	}
+	return width
 }
 
 // section prints rows, if there are any, below an empty line and a header.
@@ -365,7 +406,7 @@ func (s *session) show(w *view.Workload, told *changes) error {
 		return nil
 	}
 	if width, height, err := term.GetSize(int(file.Fd())); err == nil {
-		p.width, p.height = width, height
+		p.width, p.height, p.columns = width, height, width
 	}
 	if err := p.print(w); err != nil {
 		return err

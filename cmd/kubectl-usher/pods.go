@@ -212,6 +212,7 @@ func drainCommand(s *session) *cobra.Command {
 		return s.drain(ctx, pod, false)
 	})
 	s.dryRuns(command, "say which Pods would go, and change nothing")
+	s.verboses(command, "of a node, a line for each Pod, and not for several that do the same")
 	command.Flags().StringVar(&selector, "pod-selector", "", "of a node, only Pods with these `labels`")
 	command.Flags().DurationVar(&timeout, "timeout", drainWithin, "how long to wait for the Pods to go")
 	return command
@@ -234,8 +235,24 @@ func (s *session) drainNode(ctx context.Context, t target, labelled string) erro
 	if err != nil {
 		return failed(err, "list the Pods of %s", t)
 	}
+	end := func() {}
+	if !s.verbose {
+		s.crowd = &crowd{}
+		end = s.tellCrowd(s.crowd, time.Now())
+	}
+	err = s.drainAll(ctx, view.Each[*corev1.Pod](all))
+	end()
+	if err != nil {
+		return err
+	}
+	s.did("%s drained", t)
+	return nil
+}
+
+// drainAll drains the Pods of a node side by side.
+func (s *session) drainAll(ctx context.Context, all []*corev1.Pod) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, pod := range view.Each[*corev1.Pod](all) {
+	for _, pod := range all {
 		switch {
 		case stays(pod):
 		case s.dryRun:
@@ -244,11 +261,7 @@ func (s *session) drainNode(ctx context.Context, t target, labelled string) erro
 			group.Go(func() error { return s.drain(ctx, pod, true) })
 		}
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	s.did("%s drained", t)
-	return nil
+	return group.Wait()
 }
 
 // stays reports whether a drained node keeps the Pod: it would come back at once, or the
@@ -367,6 +380,10 @@ func (d *draining) tell(format string, args ...any) {
 func (d *draining) once(key, text string) {
 	if !d.told[key] {
 		d.told[key] = true
+		if d.crowd != nil {
+			d.crowd.add(d.pod.Name, text)
+			return
+		}
 		tell(d.Out, "%6.1fs  pod/%s %s\n", time.Since(d.began).Seconds(), d.pod.Name, text)
 	}
 }

@@ -54,6 +54,10 @@ type session struct {
 	output         string
 	path           *jsonpath.JSONPath
 	dryRun, follow bool
+	// verbose tells of each Pod, where several that are alike are told of together; crowd gathers these, nil if
+	// nobody does.
+	verbose bool
+	crowd   *crowd
 	// lines tells what changes, a line each, where follow draws screens.
 	lines bool
 }
@@ -242,6 +246,11 @@ func (s *session) on(kinds []schema.GroupVersionKind, name string, do func(ctx c
 		}
 		return do(ctx, t)
 	})
+}
+
+// verboses gives a command the flag --verbose.
+func (s *session) verboses(command *cobra.Command, usage string) {
+	command.Flags().BoolVar(&s.verbose, "verbose", false, usage)
 }
 
 // onCloneSet makes a command of one CloneSet.

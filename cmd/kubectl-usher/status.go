@@ -252,7 +252,7 @@ func (p *page) members(w *view.Workload, now time.Time) {
 	if p.wide() {
 		header = append(header[:7:7], "NODE", "IMAGES", "WAITS FOR")
 	}
-	p.table(header, rows)
+	p.table(p.fit(header, rows))
 }
 
 // groups prints groups, as many as the screen has room for.
@@ -312,6 +312,7 @@ func whyCommand(s *session) *cobra.Command {
 		}
 		return s.page().answer(w, func(p *page) { p.why(&w, t, time.Now()) })
 	})
+	s.verboses(command, "a paragraph for each Pod, and not for several that wait for the same")
 	return s.outputs(command, "json", "yaml", "wide")
 }
 
@@ -320,18 +321,15 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	if w.Unseen != nil {
 		p.line(plain, "%s/%s: %s", strings.ToLower(w.Kind), w.Name, unseen(w.Unseen, p.clock(now)))
 	}
-	pods, rest := worst(w.Members, mostPods)
-	waiting := 0
-	for _, pod := range pods {
-		if len(pod.Waits) > 0 {
-			waiting++
-			p.whyPod(&pod, now)
+	pods, _ := worst(w.Members, len(w.Members))
+	waiting := len(list.Only(pods, func(pod view.Pod) bool { return len(pod.Waits) > 0 }))
+	all := alike(pods, p.verbose)
+	for i := range all {
+		if i == mostPods && !p.verbose {
+			p.line(dim, "and %s; --verbose shows all", list.Count(len(all)-i, "other wait"))
+			break
 		}
-	}
-	for _, g := range groups(rest) {
-		if g.waits != "" {
-			p.line(g.colour(), "%s", g.text(p.clock(now)))
-		}
+		p.whyAlike(&all[i], p.clock(now))
 	}
 	for _, problem := range w.Problems {
 		p.line(red, "%s: %s", problem.Reason, problem.Message)
@@ -345,18 +343,59 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	p.whyRollout(w, waiting)
 }
 
-func (p *page) whyPod(pod *view.Pod, now time.Time) {
-	colour := plain
-	if pod.Trouble {
+// sameWait is what one or several Pods wait for, in the same words.
+type sameWait struct {
+	view.Wait
+	trouble bool
+	pods    []string
+}
+
+// alike are the waits of Pods, in their order; those in the same words are one, unless each is to be told. It
+// begins with the first of them, and so does its deadline.
+func alike(pods []view.Pod, each bool) (all []sameWait) {
+	known := map[string]int{}
+	for i := range pods {
+		pod := &pods[i]
+		for _, wait := range pod.Waits {
+			next := strings.ReplaceAll(wait.Next, pod.Name, "POD")
+			key := fmt.Sprintf("%q", []any{wait.What, wait.Gate, wait.Key, wait.Registrations, wait.Registries, wait.OnDeadline, next, pod.Trouble})
+			at, there := known[key]
+			if !there || each {
+				known[key] = len(all)
+				all = append(all, sameWait{wait, pod.Trouble, []string{pod.Name}})
+				continue
+			}
+			one := &all[at]
+			one.pods = append(one.pods, pod.Name)
+			one.Since, one.Deadline = list.Earliest(one.Since, wait.Since), list.Earliest(one.Deadline, wait.Deadline)
+			one.Until = list.Latest(one.Until, wait.Until)
+		}
+	}
+	return all
+}
+
+// whyAlike prints a wait with who answers it.
+func (p *page) whyAlike(wait *sameWait, clock view.Clock) {
+	colour, first := plain, ""
+	if wait.trouble {
 		colour = red
 	}
-	for _, wait := range pod.Waits {
-		p.line(colour, "Pod %s %s", pod.Name, waitText(&wait, p.clock(now)))
-		p.fact("  Key       %s", strings.TrimSpace(wait.Key+" "+gateText(wait.Gate)))
-		p.fact("  Answers   %s", answerers(wait.Registrations, wait.Registries))
-		p.fact("  Deadline  %s", deadline(&wait, p.clock(now)))
-		p.fact("  Next      %s", wait.Next)
+	if len(wait.pods) == 1 {
+		p.line(colour, "Pod %s %s", wait.pods[0], waitText(&wait.Wait, clock))
+	} else {
+		first = "the first "
+		text := list.Count(len(wait.pods), "Pod") + ": " + wait.What
+		if !wait.Since.IsZero() {
+			text += ", " + first + clock.Since(wait.Since)
+		}
+		p.line(colour, "%s, such as %s", text, strings.Join(wait.pods[:min(len(wait.pods), mostExamples)], ", "))
 	}
+	p.fact("  Key       %s", strings.TrimSpace(wait.Key+" "+gateText(wait.Gate)))
+	p.fact("  Answers   %s", answerers(wait.Registrations, wait.Registries))
+	if at := deadline(&wait.Wait, clock); at != "" {
+		p.fact("  Deadline  %s", first+at)
+	}
+	p.fact("  Next      %s", wait.Next)
 }
 
 func gateText(gate string) string {
