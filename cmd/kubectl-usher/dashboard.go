@@ -68,6 +68,8 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 		return fmt.Errorf("listen on loopback: %w; --port chooses another port", err)
 	}
 	recorder := lanes.NewRecorder(time.Now(), "Usher: namespace "+s.namespace, keepFor)
+	recorder.Recording().Empty = "There is no CloneSet, and no workload whose Pods a Registration selects" + where(s.namespace) +
+		". kubectl usher status -A lists those of all namespaces, and docs/first-deployment.md shows how to make one."
 	server := lanes.NewServer(recorder, s.do)
 	address := server.Address(listener)
 	tell(s.Out, "%s\nOpen this address in a browser. Ctrl-C ends it.\n", address)
@@ -269,10 +271,10 @@ func (c *cluster) listen(ctx context.Context) error {
 // rights finds out what the caller may do.
 func (s *session) rights(ctx context.Context, c *cluster) error {
 	for _, kind := range shownKinds {
-		may, why := false, fmt.Sprintf("This cluster has no %s.", plural(kind))
+		may, why := false, fmt.Sprintf("This cluster has no %s: install Usher's CustomResourceDefinitions, as docs/install.md says.", plural(kind))
 		mapping, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err == nil {
-			why = fmt.Sprintf("You may not list and watch %s in this namespace: what they say is missing.", plural(kind))
+			why = fmt.Sprintf("You may not list and watch %s in namespace %s: what they say is missing. Ask for a role with these verbs.", plural(kind), s.namespace)
 			may, err = s.may(ctx, mapping.Resource.Group, mapping.Resource.Resource, "list", "watch")
 		}
 		switch {

@@ -3,12 +3,14 @@
 package page
 
 import (
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -89,7 +91,7 @@ func (r *Recorder) setOf(w *view.Workload) *Set {
 func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed bool) {
 	w := &seen.Workload
 	delta = Set{
-		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Summary: w.Summary,
+		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Summary: w.Summary, About: about(w),
 		Actions: seen.Actions, Registries: slices.Clone(known.Registries),
 	}
 	lanes, there := list.By(known.Lanes, func(l *Lane) string { return l.Name }), map[string]bool{}
@@ -186,6 +188,38 @@ func text(w *view.Workload) string {
 	return strings.Join(texts, " · ")
 }
 
+// about says which revisions or images a workload's Pods have, and which Registrations select them.
+func about(w *view.Workload) (out []string) {
+	for _, r := range w.Revisions {
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%s (%d) %s", r.Name, r.Pods, strings.Join(r.Images, " "))))
+	}
+	if len(w.Revisions) == 0 {
+		out = images(w.Members)
+	}
+	switch len(w.Registrations) {
+	case 0:
+	case 1:
+		out = append(out, "Registration "+w.Registrations[0])
+	default:
+		out = append(out, "Registrations "+list.Some(w.Registrations, mostNamed))
+	}
+	return out
+}
+
+// mostNamed is how many images, and how many Registrations, a workload's header has.
+const mostNamed = 3
+
+// images are those that Pods have, with their number, the most frequent first.
+func images(pods []view.Pod) []string {
+	counts := map[string]int{}
+	for i := range pods {
+		counts[strings.Join(pods[i].Images, " ")]++
+	}
+	delete(counts, "")
+	all := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	return list.Map(all[:min(len(all), mostNamed)], func(images string) string { return fmt.Sprintf("%s (%d)", images, counts[images]) })
+}
+
 // forget drops what ended long ago, as the page does.
 func (r *Recorder) forget(run *Run) {
 	before := run.Now - r.recording.Keep
@@ -232,6 +266,8 @@ type Recording struct {
 	Note string `json:"note,omitempty"`
 	// Live means that time goes on after the last change.
 	Live bool `json:"live,omitempty"`
+	// Empty is what the reader can do if there is nothing to show.
+	Empty string `json:"empty,omitempty"`
 	// Silent is the moment after which nobody knows what happens, in milliseconds since 1970; 0 while somebody
 	// does.
 	Silent int64 `json:"silent,omitempty"`
@@ -262,6 +298,8 @@ type Set struct {
 	Title string `json:"title,omitempty"`
 	Text  string `json:"text,omitempty"`
 	view.Summary
+	// About are its revisions or images, with how many Pods have them, and its Registrations.
+	About []string `json:"about,omitempty"`
 	// Registries are the lines below each lane, from the top.
 	Registries []string `json:"registries,omitempty"`
 	// Actions are what the reader may do with it.

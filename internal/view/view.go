@@ -221,6 +221,8 @@ type Workload struct {
 	Summary
 	// Revisions that Pods have, that are current or the template's; the newest first.
 	Revisions []Revision `json:"revisions,omitempty"`
+	// Registrations are those that select Pods of it, by name.
+	Registrations []string `json:"registrations,omitempty"`
 	// Previous is what an undo leads to; nil without another revision.
 	Previous *Revision `json:"previous,omitempty"`
 	// Members are the Pods in name order.

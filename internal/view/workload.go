@@ -30,6 +30,9 @@ func Of(o Objects) Workload {
 	slices.SortFunc(o.Pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	w := o.workload(regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations})
 	o.noteUnseen(&w)
+	selecting := list.Only(o.Registrations, o.selectsAny)
+	w.Registrations = list.Map(selecting, func(r *usherv1alpha1.Registration) string { return r.Name })
+	slices.Sort(w.Registrations)
 	return w
 }
 

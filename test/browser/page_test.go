@@ -40,7 +40,9 @@ type served struct {
 func serve(t *testing.T) *served {
 	t.Helper()
 	s := &served{tab: open(t, 1280, 860), done: make(chan string, 1)}
-	s.server = page.NewServer(page.NewRecorder(time.Now(), "Usher: namespace shop", time.Hour), func(_ context.Context, set, action, to string) error {
+	recorder := page.NewRecorder(time.Now(), "Usher: namespace shop", time.Hour)
+	recorder.Recording().Empty = "There is no CloneSet here. Make one."
+	s.server = page.NewServer(recorder, func(_ context.Context, set, action, to string) error {
 		s.done <- strings.Join([]string{set, action, to}, " ")
 		return nil
 	})
@@ -162,6 +164,41 @@ func TestNoAnswer(t *testing.T) {
 	s.shot("no-answer")
 }
 
+// TestMany: of many Pods, those that say the same are a row, which opens with Enter, and closes again; find
+// looks at each of them, and says so if it finds none.
+func TestMany(t *testing.T) {
+	s := serve(t)
+	many := set("PreparingUpdate", view.PhaseUpdating, 80)
+	many.Members[0].Trouble, many.Members[0].Waits = true, []view.Wait{{What: "waits for a hook that nobody answers"}}
+	many.Revisions = []view.Revision{{Name: "web-2", Pods: 80, Images: []string{"main=web:v2"}}}
+	many.Registrations = []string{"web"}
+	s.observe(many)
+	const rows = `[...document.querySelectorAll("tbody .name")].map(one => one.textContent).join()`
+	s.eventually("two rows", rows+` === "web-0000,▸ 79 Pods"`)
+	s.eventually("what it is about", text+`.includes("web-2 (80) main=web:v2 · Registration web")`)
+	s.shot("many-grouped")
+	s.named("treegrid Pods of CloneSet shop/web")
+	s.do(chromedp.Focus(chromedp.CSS("table")), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent("\r"))
+	s.eventually("all rows", rows+`.startsWith("web-0000,▾ 79 Pods,web-0001,web-0002") && document.querySelector("tr.group").ariaExpanded === "true"`)
+	s.do(chromedp.KeyEvent("\r"))
+	s.eventually("two rows again", rows+` === "web-0000,▸ 79 Pods"`)
+	s.do(chromedp.Focus(chromedp.CSS("#find")), chromedp.KeyEvent("web-0042"))
+	s.eventually("the one that was looked for", rows+` === "web-0042"`)
+	s.do(chromedp.KeyEvent("x"))
+	s.eventually("none", `!`+rows+` && document.querySelector("#nothing").textContent.includes("“web-0042x”") && document.querySelector(".set").hidden`)
+	s.shot("find-nothing")
+}
+
+// TestEmpty: a namespace with nothing to show says what to do, until there is something.
+func TestEmpty(t *testing.T) {
+	s := serve(t)
+	s.server.Observe(time.Now(), "You may not list and watch Registrations in namespace shop.", nil)
+	s.eventually("what to do", text+`.includes("There is no CloneSet here. Make one.") && `+text+`.includes("You may not list")`)
+	s.shot("empty")
+	s.observe(set("Normal", view.PhaseDone, 1))
+	s.eventually("lanes", text+`.includes("web-0000") && document.querySelector("#nothing").hidden`)
+}
+
 // shot leaves a picture for somebody to look at.
 func (b *tab) shot(name string) {
 	b.Helper()
@@ -218,6 +255,10 @@ func TestFrames(t *testing.T) {
 	for _, pods := range []int{40, 2000} {
 		s := serve(t)
 		s.observe(set("Normal", view.PhaseUpdating, pods))
+		if pods > 40 {
+			s.eventually("one row", text+`.includes("2,000 Pods") && document.querySelectorAll("tbody tr").length === 1`)
+			s.do(chromedp.Focus(chromedp.CSS("table")), chromedp.KeyEvent("\r"))
+		}
 		s.eventually("lanes", text+`.includes("web-0001")`)
 		ctx, stop := context.WithCancel(t.Context())
 		var changing sync.WaitGroup

@@ -6,7 +6,8 @@
 (() => {
 // BEAT is how often a server says that it is there, as in server.go.
 const BEAT = 5000;
-const ROW = 22, OVERSCAN = 6, MOST_TROUBLE = 8;
+// Of more than MANY Pods, ALIKE or more that say the same are one row.
+const ROW = 22, OVERSCAN = 6, MOST_TROUBLE = 8, MANY = 40, ALIKE = 5;
 const KINDS = {
   Normal: "serve", PreparingNormal: "join", Updated: "join", PreparingUpdate: "leave", Updating: "change",
   PreparingDelete: "go", Draining: "go", Terminating: "go", Succeeded: "go", Failed: "trouble", Unknown: "unknown",
@@ -60,7 +61,7 @@ function merge(delta) {
     known.runs.length = views.length = 0;
     $("runs").replaceChildren();
   }
-  for (const name of ["title", "note", "live", "silent", "keep"]) known[name] = delta[name];
+  for (const name of ["title", "note", "live", "silent", "empty", "keep"]) known[name] = delta[name];
   (delta.runs ?? []).forEach((change, at) => {
     const run = known.runs[at] ??= {sets: new Map()};
     fold(run, change, "marks");
@@ -188,7 +189,7 @@ function ticks(run, [from, to], width) {
 
 class SetView {
   constructor(run, id) {
-    Object.assign(this, {run, id, rows: [], order: [], active: 0});
+    Object.assign(this, {run, id, rows: [], order: [], opened: new Set(), active: 0});
     this.title = make("h2");
     this.title.id = `set-${views.length}-${id}`;
     this.phase = make("span", "phase");
@@ -196,6 +197,7 @@ class SetView {
     this.text = make("span", "text");
     this.lost = make("span", "bad");
     this.actions = make("span", "actions");
+    this.about = make("p", "about");
     this.problems = make("ul", "problems");
     const head = make("tr"), columns = make("colgroup");
     for (const [name, text] of [["name", "Pod"], ["state", "State"], ["lane", "In time"], ["waits", "Waits for"]]) {
@@ -209,7 +211,7 @@ class SetView {
     this.canvas = make("canvas");
     this.lanes = make("div", "lanes", this.table, this.canvas);
     this.root = make("section", "set",
-      make("header", "", this.title, this.phase, this.bar, this.text, this.lost, this.actions), this.problems, this.lanes);
+      make("header", "", this.title, this.phase, this.bar, this.text, this.lost, this.actions), this.about, this.problems, this.lanes);
     set(this.root, "aria-labelledby", this.title.id);
     set(this.canvas, "aria-hidden", true);
     set(this.table, "role", "grid");
@@ -237,17 +239,23 @@ class SetView {
     if (d.deadline) numbers.push(`stalls in ${length(moment(this.run, d.deadline) - told(this.run))}`);
     say(this.text, [...numbers, d.text].filter(Boolean).join(" · "));
     say(this.lost, d.lost ? count(d.lost, "request") + " lost" : "");
+    say(this.about, (d.about ?? []).join(" · "));
+    this.about.title = this.about.textContent;
     this.problems.replaceChildren(...problems(d).map(text => make("li", "bad", text)));
     this.offer(d.actions ?? []);
-    const active = this.order[this.active]?.name;
+    const active = keyOf(this.order[this.active]);
     this.order = [...d.lanes.values()].filter(lane => matches(lane));
     this.order.sort(known.live
       ? (a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1)
       : (a, b) => (a.segments[0]?.at ?? 0) - (b.segments[0]?.at ?? 0) || (a.name < b.name ? -1 : 1));
-    this.active = Math.max(this.order.findIndex(lane => lane.name === active), 0);
+    const grouped = known.live && !needle && this.order.length > MANY;
+    if (grouped) this.order = groups(this.order, this.opened);
+    set(this.table, "role", grouped ? "treegrid" : "grid");
+    this.active = Math.max(this.order.findIndex(lane => keyOf(lane) === active), 0);
     this.lanes.style.height = this.order.length * ROW + "px";
     set(this.table, "aria-rowcount", this.order.length + 1);
     set(this.table, "aria-label", "Pods of " + (d.title ?? d.id));
+    this.root.hidden = Boolean(needle) && !this.order.length;
   }
 
   // offer shows buttons, and leaves those alone that stay: one may have the focus.
@@ -279,7 +287,8 @@ class SetView {
     this.width = cell?.offsetWidth ?? 0;
     this.body.style.transform = first ? `translateY(${first * ROW}px)` : "";
     this.canvas.style.transform = `translate(${this.left}px, ${first * ROW}px)`;
-    if (cell) this.paint(sized(this.canvas, this.width, (last - first) * ROW), first, last);
+    const pen = sized(this.canvas, this.width, cell ? (last - first) * ROW : 0);
+    if (cell) this.paint(pen, first, last);
   }
 
   fill(first, last) {
@@ -312,7 +321,9 @@ class SetView {
     waits.title = waits.textContent;
     set(row, "aria-rowindex", index + 2);
     set(row, "aria-selected", index === this.active);
-    row.className = trouble ? "bad" : gone ? "gone" : "";
+    if (lane.members) set(row, "aria-expanded", this.opened.has(lane.key));
+    else row.removeAttribute("aria-expanded");
+    row.className = (trouble ? "bad" : gone ? "gone" : "") + (lane.members ? " group" : "");
   }
 
   paint(pen, first, last) {
@@ -380,8 +391,37 @@ class SetView {
 
   open(index) {
     const lane = this.order[index];
-    if (lane) details(this.run, lane);
+    if (lane?.members) {
+      if (!this.opened.delete(lane.key)) this.opened.add(lane.key);
+      this.active = index;
+      this.update();
+      redraw();
+    } else if (lane) details(this.run, lane);
   }
+}
+
+const keyOf = lane => lane?.key ?? lane?.name;
+
+// alike is what lanes say that are one row. A lane keeps it until a delta replaces the lane's fields.
+const alike = lane => [ended(lane) ? "gone" : lane.state, lane.ready, lane.available, lane.revision, lane.trouble, lane.waits?.[0]?.what].join("\n");
+
+// groups puts lanes that say the same into one row, which shows since when all of them do, and which opens.
+function groups(lanes, opened) {
+  const byKey = Map.groupBy(lanes, lane => lane.alike ??= alike(lane)), rows = [];
+  for (const [key, members] of byKey) {
+    if (members.length < ALIKE) {
+      rows.push(...members);
+      continue;
+    }
+    const open = opened.has(key), last = members.map(lane => lane.segments.at(-1)).filter(Boolean);
+    const all = {...last[0], at: Math.max(...last.map(s => s.at)), in: last[0]?.in?.filter(name => last.every(s => s.in?.includes(name)))};
+    rows.push({
+      ...members[0], key, members, name: `${open ? "▾" : "▸"} ${count(members.length, "Pod")}`, segments: last.length ? [all] : [],
+      marks: [], restarts: members.reduce((sum, lane) => sum + (lane.restarts ?? 0), 0),
+    });
+    if (open) rows.push(...members);
+  }
+  return rows;
 }
 
 function bar(pen, colour, segment, x, y, width) {
@@ -515,7 +555,18 @@ function update() {
   $("ask-yes").disabled = !current();
   known.runs.forEach((run, i) => (views[i] ??= new RunView(run)).update());
   trouble();
+  nothing();
   redraw();
+}
+
+// nothing says what to do if there is nothing to see.
+function nothing() {
+  const all = views.flatMap(view => [...view.sets.values()]);
+  const text = needle && all.length && all.every(view => !view.order.length)
+    ? `No Pod's name, state, revision or node has “${needle}” in it.`
+    : known.live && !all.length && known.runs.length ? known.empty ?? "There is nothing to show yet." : "";
+  say($("nothing"), text);
+  $("nothing").hidden = !text;
 }
 
 // ---- When it is drawn ----------------------------------------------------------------
