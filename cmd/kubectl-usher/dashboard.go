@@ -14,8 +14,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,32 +57,107 @@ func dashboardCommand(s *session) *cobra.Command {
 	return command
 }
 
+// dashboard is a page that is served, of one namespace after the other.
+type dashboard struct {
+	*session
+	server *lanes.Server
+	// all runs what serves the page, until ctx ends.
+	all *errgroup.Group
+	ctx context.Context //nolint:containedctx // the page outlives the request that chooses a namespace
+
+	mu sync.Mutex // guards what follows
+	// shown is the namespace that the page is of, and end stops what tells of it.
+	shown string
+	end   func()
+}
+
 // dashboard serves the page until ctx ends.
 func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cluster, err := s.observe(ctx)
-	if err != nil {
+	d := &dashboard{session: s, end: func() {}}
+	d.all, ctx = errgroup.WithContext(ctx)
+	d.ctx = ctx
+	d.server = lanes.NewServer(d.recorder(nil), d.do)
+	if err := d.show(ctx, s.namespace); err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return fmt.Errorf("listen on loopback: %w; --port chooses another port", err)
 	}
-	recorder := lanes.NewRecorder(time.Now(), "Usher: namespace "+s.namespace, keepFor)
-	recorder.Recording().Empty = "There is no CloneSet, and no workload whose Pods a Registration selects" + where(s.namespace) +
-		". kubectl usher status -A lists those of all namespaces, and docs/first-deployment.md shows how to make one."
-	server := lanes.NewServer(recorder, s.do)
-	address := server.Address(listener)
+	address := d.server.Address(listener)
 	tell(s.Out, "%s\nOpen this address in a browser. Ctrl-C ends it.\n", address)
 	if open {
 		defer s.browse(ctx, address)()
 	}
-	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return server.Serve(ctx, listener) })
-	both.Go(func() error { return cluster.listen(ctx) })
-	both.Go(func() error { return cluster.report(ctx, server) })
-	return both.Wait()
+	d.all.Go(func() error { return d.server.Serve(ctx, listener) })
+	return d.all.Wait()
+}
+
+// show has the page show a namespace. Without the right to look there, it goes on with the one before.
+func (d *dashboard) show(ctx context.Context, namespace string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	cluster, err := d.in(namespace).observe(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	d.end()
+	d.shown = namespace
+	d.server.Follow(d.recorder(d.namespaces(ctx)))
+	var both sync.WaitGroup
+	d.run(ctx, &both, cluster.listen)
+	d.run(ctx, &both, func(ctx context.Context) error { return cluster.report(ctx, d.server) })
+	d.end = func() {
+		cancel()
+		both.Wait() // what it tells would be of another namespace
+	}
+	return nil
+}
+
+// run runs what tells of a namespace. That another one is chosen is no error.
+func (d *dashboard) run(ctx context.Context, running *sync.WaitGroup, tells func(context.Context) error) {
+	running.Add(1)
+	d.all.Go(func() error {
+		defer running.Done()
+		if err := tells(ctx); d.ctx.Err() != nil || ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+}
+
+// namespaces are those that the user can choose from; none if they may not list them.
+func (d *dashboard) namespaces(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, completeWithin)
+	defer cancel()
+	names := d.namesOf(ctx, kindNamespace)
+	slices.Sort(names)
+	return names
+}
+
+// recorder begins to record the namespace.
+func (d *dashboard) recorder(namespaces []string) *lanes.Recorder {
+	recorder := lanes.NewRecorder(time.Now(), "Usher: namespace "+d.shown, keepFor)
+	r := recorder.Recording()
+	r.Namespace, r.Namespaces = d.shown, namespaces
+	r.Empty = "There is no CloneSet, and no workload whose Pods a Registration selects" + where(d.shown) +
+		". kubectl usher status -A lists those of all namespaces, and docs/first-deployment.md shows how to make one."
+	return recorder
+}
+
+// do carries out what somebody chose or confirmed on the page.
+func (d *dashboard) do(ctx context.Context, id, action, to string) error {
+	if action == lanes.ActionNamespace {
+		return d.show(d.ctx, to) //nolint:contextcheck // what it begins outlives the request
+	}
+	d.mu.Lock()
+	shown := d.in(d.shown)
+	d.mu.Unlock()
+	return shown.do(ctx, id, action, to)
 }
 
 // report tells the page of changes, and of what time alone changes.

@@ -266,6 +266,9 @@ type Recording struct {
 	Note string `json:"note,omitempty"`
 	// Live means that time goes on after the last change.
 	Live bool `json:"live,omitempty"`
+	// Namespace is what it shows, and Namespaces are those that the reader can choose from.
+	Namespace  string   `json:"namespace,omitempty"`
+	Namespaces []string `json:"namespaces,omitempty"`
 	// Empty is what the reader can do if there is nothing to show.
 	Empty string `json:"empty,omitempty"`
 	// Silent is the moment after which nobody knows what happens, in milliseconds since 1970; 0 while somebody
@@ -319,6 +322,9 @@ type Action struct {
 	// To is the revision that it leads to.
 	To string `json:"to,omitempty"`
 }
+
+// ActionNamespace is what the page asks for, of no set, to show another namespace.
+const ActionNamespace = "namespace"
 
 // Lane is a Pod in time. Its name is unique within a set.
 type Lane struct {

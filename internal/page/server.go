@@ -102,23 +102,26 @@ func (s *Server) Silent(since time.Time) {
 	s.tell(&delta)
 }
 
-// Follow goes on with another recorder. Readers come back by themselves, and get all of it.
+// Follow goes on with another recorder. Readers get all of it, instead of what they know.
 func (s *Server) Follow(recorder *Recorder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recorder = recorder
-	for reader := range s.readers {
-		delete(s.readers, reader)
-		close(reader)
-	}
+	s.tell(s.whole())
+}
+
+// whole is everything so far. The caller holds the lock.
+func (s *Server) whole() *Recording {
+	whole := *s.recorder.Recording()
+	whole.Reset = true
+	return &whole
 }
 
 // join returns everything so far, and a channel for what follows.
 func (s *Server) join() ([]byte, chan []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	whole := *s.recorder.Recording()
-	whole.Reset = true
+	whole := s.whole()
 	reader := make(chan []byte, behind)
 	s.readers[reader] = true
 	return encode.JSON(whole), reader
@@ -259,6 +262,9 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 func (s *Server) offers(set, action, to string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if action == ActionNamespace {
+		return set == "" && slices.Contains(s.recorder.Recording().Namespaces, to)
+	}
 	known := list.Find(s.recorder.Recording().Runs[0].Sets, func(one *Set) bool { return one.ID == set })
 	return known != nil && slices.ContainsFunc(known.Actions, func(a Action) bool { return a.Name == action && a.To == to })
 }

@@ -83,6 +83,7 @@ func TestDo(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"set": "CloneSet/shop/web", "action": "pause"}`:            "it has changed meanwhile",
 		`{"set": "CloneSet/shop/web", "action": "resume"}`:           "not on offer",
+		`{"action": "namespace", "to": "billing"}`:                   "not on offer",
 		`{"set": "CloneSet/shop/other", "action": "pause"}`:          "not on offer",
 		`{"set": "CloneSet/shop/web", "action": "pause", "to": "x"}`: "not on offer",
 		`{"set": "` + strings.Repeat("x", mostBody) + `"}`:           "too large",
@@ -106,13 +107,13 @@ func TestActions(t *testing.T) {
 	checktest.Same(t, "Deployment", nil, Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}))
 }
 
-// TestFollow: readers of another recording come back.
+// TestFollow: readers of another recording get all of it.
 func TestFollow(t *testing.T) {
 	s := served(t, nil)
 	_, news := s.join()
 	s.Follow(NewRecorder(at(3), "another", 0))
-	if _, open := <-news; open {
-		t.Error("a reader is told of two recordings")
+	if text := string(<-news); !strings.Contains(text, "another") || !strings.Contains(text, `"reset":true`) {
+		t.Errorf("a reader is told %s", text)
 	}
 	if whole, _ := s.join(); !strings.Contains(string(whole), "another") {
 		t.Errorf("a new reader gets %s", whole)

@@ -189,6 +189,32 @@ func TestMany(t *testing.T) {
 	s.shot("find-nothing")
 }
 
+// TestNamespaces: the reader chooses another namespace, and sees what is there instead.
+func TestNamespaces(t *testing.T) {
+	s := serve(t)
+	s.observe(set("Normal", view.PhaseDone, 3))
+	s.eventually("no choice of one", text+`.includes("web-0002") && document.querySelector("#namespace").parentNode.hidden`)
+	follow := func(namespace string) {
+		recorder := page.NewRecorder(time.Now(), "Usher: namespace "+namespace, time.Hour)
+		r := recorder.Recording()
+		r.Namespace, r.Namespaces = namespace, []string{"billing", "shop"}
+		s.server.Follow(recorder)
+	}
+	follow("shop")
+	s.eventually("two to choose from", `document.querySelector("#namespace").value === "shop" && !`+text+`.includes("web-0002")`)
+	s.named("combobox Namespace")
+	s.do(chromedp.Focus(chromedp.CSS("#namespace")), chromedp.KeyEvent(kb.ArrowUp))
+	select {
+	case got := <-s.done:
+		checktest.Same(t, "what the page asks for", " namespace billing", got)
+	case <-time.After(bound):
+		t.Fatal("nothing reaches the server")
+	}
+	follow("billing")
+	s.eventually("the other", `document.querySelector("h1").textContent.endsWith("billing") && document.querySelector("#namespace").value === "billing"`)
+	s.shot("namespaces")
+}
+
 // TestEmpty: a namespace with nothing to show says what to do, until there is something.
 func TestEmpty(t *testing.T) {
 	s := serve(t)

@@ -61,7 +61,7 @@ function merge(delta) {
     known.runs.length = views.length = 0;
     $("runs").replaceChildren();
   }
-  for (const name of ["title", "note", "live", "silent", "empty", "keep"]) known[name] = delta[name];
+  for (const name of ["title", "note", "live", "silent", "namespace", "namespaces", "empty", "keep"]) known[name] = delta[name];
   (delta.runs ?? []).forEach((change, at) => {
     const run = known.runs[at] ??= {sets: new Map()};
     fold(run, change, "marks");
@@ -549,6 +549,7 @@ function update() {
   $("note").hidden = !known.note;
   for (const id of ["window", "find"]) $(id).parentNode.hidden = !known.live;
   $("freeze").hidden = !known.live;
+  offerNamespaces(known.namespaces ?? []);
   $("legend").lastChild.hidden = known.live;
   set($("runs"), "class", known.runs.length > 1 ? "several" : "");
   document.body.classList.toggle("stale", !current());
@@ -557,6 +558,18 @@ function update() {
   trouble();
   nothing();
   redraw();
+}
+
+// offerNamespaces lets the reader choose one of several.
+function offerNamespaces(names) {
+  const list = $("namespace");
+  if ([...list.options].map(o => o.value).join() !== names.join()) {
+    list.replaceChildren(...names.map(name => make("option", "", name)));
+  }
+  if (document.activeElement !== list || list.dataset.shown !== known.namespace) list.value = known.namespace ?? "";
+  list.dataset.shown = known.namespace ?? "";
+  list.disabled = !current();
+  list.parentNode.hidden = names.length < 2;
 }
 
 // nothing says what to do if there is nothing to see.
@@ -599,6 +612,15 @@ addEventListener("keydown", event => {
 });
 $("find").addEventListener("input", () => { needle = $("find").value.trim().toLowerCase(); update(); });
 $("window").addEventListener("change", () => { span = Number($("window").value); redraw(); });
+$("namespace").addEventListener("change", async () => {
+  try {
+    await act({set: "", action: "namespace", to: $("namespace").value});
+  } catch (problem) {
+    $("namespace").value = known.namespace;
+    say($("note"), problem.message);
+    $("note").hidden = false;
+  }
+});
 $("freeze").addEventListener("click", () => {
   frozen = frozen === null && known.runs.length ? present(known.runs[0]) : null;
   set($("freeze"), "aria-pressed", frozen !== null);
@@ -632,11 +654,7 @@ function ask(one, action) {
     yes.disabled = true;
     say($("ask-error"), "");
     try {
-      const answer = await fetch("do", {
-        method: "POST", headers: {"Content-Type": "application/json", Authorization: "Bearer " + token},
-        body: JSON.stringify({set: one.id, action: action.name, to: action.to ?? ""}),
-      });
-      if (!answer.ok) throw new Error(await answer.text());
+      await act({set: one.id, action: action.name, to: action.to ?? ""});
       $("ask").close();
     } catch (problem) {
       say($("ask-error"), problem.message);
@@ -649,6 +667,14 @@ function ask(one, action) {
 // ---- Where it comes from -------------------------------------------------------------
 
 let token = "";
+
+// act asks the server for a change.
+async function act(wanted) {
+  const answer = await fetch("do", {
+    method: "POST", headers: {"Content-Type": "application/json", Authorization: "Bearer " + token}, body: JSON.stringify(wanted),
+  });
+  if (!answer.ok) throw new Error(await answer.text());
+}
 
 // listen follows a server. The token comes after the # of its address, where no server and
 // no other page sees it, and stays with this tab.
