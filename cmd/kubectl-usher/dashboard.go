@@ -3,13 +3,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"html"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,16 +17,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -58,29 +57,107 @@ func dashboardCommand(s *session) *cobra.Command {
 	return command
 }
 
+// dashboard is a page that is served, of one namespace after the other.
+type dashboard struct {
+	*session
+	server *lanes.Server
+	// all runs what serves the page, until ctx ends.
+	all *errgroup.Group
+	ctx context.Context //nolint:containedctx // the page outlives the request that chooses a namespace
+
+	mu sync.Mutex // guards what follows
+	// shown is the namespace that the page is of, and end stops what tells of it.
+	shown string
+	end   func()
+}
+
 // dashboard serves the page until ctx ends.
 func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cluster, err := s.observe(ctx)
-	if err != nil {
+	d := &dashboard{session: s, end: func() {}}
+	d.all, ctx = errgroup.WithContext(ctx)
+	d.ctx = ctx
+	d.server = lanes.NewServer(d.recorder(nil), d.do)
+	if err := d.show(ctx, s.namespace); err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return fmt.Errorf("listen on loopback: %w; --port chooses another port", err)
 	}
-	recorder := lanes.NewRecorder(time.Now(), "Usher: namespace "+s.namespace, keepFor)
-	server := lanes.NewServer(recorder, s.do)
-	address := server.Address(listener)
+	address := d.server.Address(listener)
 	tell(s.Out, "%s\nOpen this address in a browser. Ctrl-C ends it.\n", address)
 	if open {
 		defer s.browse(ctx, address)()
 	}
-	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return server.Serve(ctx, listener) })
-	both.Go(func() error { return cluster.report(ctx, server) })
-	return both.Wait()
+	d.all.Go(func() error { return d.server.Serve(ctx, listener) })
+	return d.all.Wait()
+}
+
+// show has the page show a namespace. Without the right to look there, it goes on with the one before.
+func (d *dashboard) show(ctx context.Context, namespace string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	cluster, err := d.in(namespace).observe(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	d.end()
+	d.shown = namespace
+	d.server.Follow(d.recorder(d.namespaces(ctx)))
+	var both sync.WaitGroup
+	d.run(ctx, &both, cluster.listen)
+	d.run(ctx, &both, func(ctx context.Context) error { return cluster.report(ctx, d.server) })
+	d.end = func() {
+		cancel()
+		both.Wait() // what it tells would be of another namespace
+	}
+	return nil
+}
+
+// run runs what tells of a namespace. That another one is chosen is no error.
+func (d *dashboard) run(ctx context.Context, running *sync.WaitGroup, tells func(context.Context) error) {
+	running.Add(1)
+	d.all.Go(func() error {
+		defer running.Done()
+		if err := tells(ctx); d.ctx.Err() != nil || ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+}
+
+// namespaces are those that the user can choose from; none if they may not list them.
+func (d *dashboard) namespaces(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, completeWithin)
+	defer cancel()
+	names := d.namesOf(ctx, kindNamespace)
+	slices.Sort(names)
+	return names
+}
+
+// recorder begins to record the namespace.
+func (d *dashboard) recorder(namespaces []string) *lanes.Recorder {
+	recorder := lanes.NewRecorder(time.Now(), "Usher: namespace "+d.shown, keepFor)
+	r := recorder.Recording()
+	r.Namespace, r.Namespaces = d.shown, namespaces
+	r.Empty = "There is no CloneSet, and no workload whose Pods a Registration selects" + where(d.shown) +
+		". kubectl usher status -A lists those of all namespaces, and docs/first-deployment.md shows how to make one."
+	return recorder
+}
+
+// do carries out what somebody chose or confirmed on the page.
+func (d *dashboard) do(ctx context.Context, id, action, to string) error {
+	if action == lanes.ActionNamespace {
+		return d.show(d.ctx, to) //nolint:contextcheck // what it begins outlives the request
+	}
+	d.mu.Lock()
+	shown := d.in(d.shown)
+	d.mu.Unlock()
+	return shown.do(ctx, id, action, to)
 }
 
 // report tells the page of changes, and of what time alone changes.
@@ -92,6 +169,11 @@ func (c *cluster) report(ctx context.Context, server *lanes.Server) error {
 			return err
 		}
 		server.Observe(now, c.note(now), seen)
+		silent := time.Time{}
+		if s := c.silence.Load(); s != nil {
+			silent = s.at
+		}
+		server.Silent(silent)
 		if err := pause(ctx, max(tellEvery, min(tellRest*time.Since(now), clockEvery)), c.changed); err != nil {
 			return err
 		}
@@ -153,6 +235,12 @@ var shownKinds = []schema.GroupVersionKind{
 // cluster is what watches show of a namespace.
 type cluster struct {
 	*session
+	// live reads what the watches have brought.
+	live atomic.Pointer[session]
+	// ask returns an error unless the API server answers, and begin begins the watches anew.
+	ask, begin func(context.Context) error
+	// silence is since when it does not, and why; nil if it does.
+	silence atomic.Pointer[failure]
 	// readable are the kinds that can be read; missing says what cannot.
 	readable  []schema.GroupVersionKind
 	missing   []string
@@ -174,6 +262,9 @@ const failedFor = 45 * time.Second
 // note is what somebody who looks at the cluster has to know.
 func (c *cluster) note(now time.Time) string {
 	texts := c.missing
+	if s := c.silence.Load(); s != nil {
+		return strings.Join(append([]string{"The API server does not answer: " + s.err.Error() + "."}, texts...), " ")
+	}
 	if f := c.failed.Load(); f != nil && now.Sub(f.at) < failedFor {
 		texts = append([]string{"What is shown may be old: " + f.err.Error() + "."}, texts...)
 	}
@@ -191,22 +282,76 @@ func (c *cluster) fail(_ context.Context, _ *toolscache.Reflector, err error) {
 // observe watches what the caller may watch in the session's namespace, and returns when it
 // knows what is there.
 func (s *session) observe(ctx context.Context) (*cluster, error) {
-	c := &cluster{changed: make(chan struct{}, 1)}
+	c := &cluster{session: s, changed: make(chan struct{}, 1)}
 	if err := s.rights(ctx, c); err != nil {
 		return nil, err
 	}
-	var err error
-	c.session, err = s.live(ctx, c.fail, c.changed, c.readable...)
-	return c, err
+	c.ask, c.begin = s.answers, c.watcher()
+	return c, c.begin(ctx)
+}
+
+// answers returns an error unless the API server answers, be it that it refuses. A gateway without an API
+// server behind it answers too.
+func (s *session) answers(ctx context.Context) error {
+	err := s.discovery.RESTClient().Get().AbsPath("/version").Timeout(clockEvery).Do(ctx).Error()
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError {
+		return nil
+	}
+	return err
+}
+
+// watcher begins watches anew, and ends those before once the new ones know what is there.
+func (c *cluster) watcher() func(context.Context) error {
+	end := func() {}
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		giveUp := time.AfterFunc(failedFor, cancel)
+		defer giveUp.Stop()
+		live, err := c.session.live(ctx, c.fail, c.changed, c.readable...)
+		if err != nil {
+			cancel()
+			return err
+		}
+		end()
+		end = cancel
+		c.live.Store(live)
+		return nil
+	}
+}
+
+// listen asks the API server now and then whether it is there: watches that have lost it say nothing, and try
+// again more and more rarely. So they begin anew when it is back.
+func (c *cluster) listen(ctx context.Context) error {
+	for last := time.Now(); ; {
+		err, before := c.ask(ctx), c.silence.Load()
+		if err == nil && before != nil {
+			err = c.begin(ctx)
+		}
+		switch {
+		case err == nil:
+			last = time.Now()
+			c.silence.Store(nil)
+		case ctx.Err() == nil:
+			c.silence.Store(&failure{last, err})
+		}
+		if (err != nil) != (before != nil) {
+			telling(c.changed).OnAdd(nil, false)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(clockEvery):
+		}
+	}
 }
 
 // rights finds out what the caller may do.
 func (s *session) rights(ctx context.Context, c *cluster) error {
 	for _, kind := range shownKinds {
-		may, why := false, fmt.Sprintf("This cluster has no %s.", plural(kind))
+		may, why := false, fmt.Sprintf("This cluster has no %s: install Usher's CustomResourceDefinitions, as docs/install.md says.", plural(kind))
 		mapping, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err == nil {
-			why = fmt.Sprintf("You may not list and watch %s in this namespace: what they say is missing.", plural(kind))
+			why = fmt.Sprintf("You may not list and watch %s in namespace %s: what they say is missing. Ask for a role with these verbs.", plural(kind), s.namespace)
 			may, err = s.may(ctx, mapping.Resource.Group, mapping.Resource.Resource, "list", "watch")
 		}
 		switch {
@@ -244,36 +389,16 @@ func (s *session) may(ctx context.Context, group, resource string, verbs ...stri
 // workloads are all that the page shows, by kind and name: CloneSets, and others with which
 // Usher has to do; with what the caller may do with them.
 func (c *cluster) workloads(ctx context.Context, now time.Time) (shown []lanes.Seen, err error) {
-	objects, err := c.read(ctx, c.readable...)
+	objects, err := c.live.Load().read(ctx, c.readable...)
 	if err != nil {
 		return nil, fmt.Errorf("read what was watched: %w", err)
 	}
-	for _, object := range objects {
-		if !isWorkload(object) {
-			continue
+	for _, w := range view.Shown(now, objects) {
+		seen := lanes.Seen{Workload: w}
+		if c.mayChange {
+			seen.Actions = lanes.Actions(&w)
 		}
-		w := view.Of(view.Gather(now, object, objects))
-		registered := func(p view.Pod) bool { return len(p.Entries) > 0 }
-		if w.Kind == kindCloneSet.Kind || slices.ContainsFunc(w.Members, registered) {
-			seen := lanes.Seen{Workload: w}
-			if c.mayChange {
-				seen.Actions = lanes.Actions(&w)
-			}
-			shown = append(shown, seen)
-		}
+		shown = append(shown, seen)
 	}
-	slices.SortFunc(shown, func(a, b lanes.Seen) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	return shown, nil
-}
-
-// isWorkload reports whether Pods are shown below an object. Those of a ReplicaSet may belong
-// to what controls it.
-func isWorkload(object metav1.Object) bool {
-	switch object.(type) {
-	case *apps.CloneSet, *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet:
-		return true
-	case *appsv1.ReplicaSet:
-		return metav1.GetControllerOfNoCopy(object) == nil
-	}
-	return false
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,61 +27,91 @@ func doctorCommand(s *session) *cobra.Command {
 			return err
 		}
 		s.discovery.Invalidate() // kubectl remembers for hours which kinds there are
-		found, unread, err := s.examine(ctx)
+		read, err := s.readAll(ctx)
 		if err != nil {
 			return err
 		}
-		if err := s.page().answer(found, func(p *page) { p.findings(found, unread) }); err != nil {
+		screen := s.page()
+		found := view.Examine(screen.clock(time.Now()), read)
+		if err := screen.answer(found, func(p *page) { p.findings(found) }); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(found, func(f view.Finding) bool { return f.Wrong }) {
-			return errors.New("something does not work")
-		}
-		return nil
-	}), "json", "yaml")
+		return judge(found)
+	}), "json", "yaml", "wide")
+}
+
+// unknownCode is the exit code of an examination that finds nothing wrong, and may not look at everything.
+const unknownCode = 3
+
+// judge returns the error that ends an examination.
+func judge(found []view.Finding) error {
+	switch {
+	case slices.ContainsFunc(found, func(f view.Finding) bool { return f.Wrong }):
+		return errors.New("something does not work")
+	case slices.ContainsFunc(found, func(f view.Finding) bool { return f.Unknown }):
+		return exitCode(unknownCode)
+	}
+	return nil
 }
 
 // findings prints what was found, and what could not be looked at.
-func (p *page) findings(found []view.Finding, unread []string) {
+func (p *page) findings(found []view.Finding) {
+	unknown := 0
 	for _, f := range found {
-		mark, colour := "risk ", plain
-		if f.Wrong {
-			mark, colour = "wrong", red
+		switch {
+		case f.Wrong:
+			p.line(red, "wrong  %s: %s", f.Object, f.Message)
+		case f.Unknown:
+			unknown++
+			p.line(dim, "not looked at: %s: %s", f.Object, f.Message)
+		default:
+			p.line(plain, "risk   %s: %s", f.Object, f.Message)
 		}
-		p.line(colour, "%s  %s: %s", mark, f.Object, f.Message)
 	}
-	for _, what := range unread {
-		p.line(dim, "not looked at: %s", what)
-	}
-	if len(found) == 0 {
+	switch {
+	case len(found) == 0:
 		p.line(plain, "Nothing is wrong.")
+	case len(found) == unknown:
+		p.line(plain, "Nothing is wrong in what you may look at; docs/plugin.md lists the rights.")
 	}
 }
 
-// examine reads what an examination looks at. unread is what the caller may not read.
-func (s *session) examine(ctx context.Context) (found []view.Finding, unread []string, err error) {
-	var missing []string
-	var all []metav1.Object
+// readAll reads what an examination looks at. What the caller may not list in all namespaces is read in the
+// session's own.
+func (s *session) readAll(ctx context.Context) (view.Read, error) {
+	read := view.Read{Namespace: s.namespace}
 	for _, kind := range []schema.GroupVersionKind{
 		kindDeployment, kindLease, kindWebhooks, kindCloneSet, kindRegistration, kindRegistry, kindPod, kindEvent,
 	} {
-		var options []client.ListOption
-		if kind == kindDeployment || kind == kindWebhooks {
-			options = append(options, usherLabels)
+		some, err := s.list(ctx, kind, ofDoctor(kind)...)
+		if apierrors.IsForbidden(err) && slices.Contains(tenants, kind) {
+			if some, err = s.list(ctx, kind, append(ofDoctor(kind), client.InNamespace(s.namespace))...); err == nil {
+				read.Partly = append(read.Partly, kind.Kind)
+			}
 		}
-		if kind == kindEvent { // others are no findings, and many
-			options = append(options, client.MatchingFields{"reason": regplan.ReasonUnguarded})
-		}
-		some, err := s.list(ctx, kind, options...)
 		switch {
 		case apierrors.IsForbidden(err):
-			unread = append(unread, plural(kind)+" (forbidden)")
+			read.Unread = append(read.Unread, kind.Kind)
 		case meta.IsNoMatchError(err), withdrawn(err):
-			missing = append(missing, kind.Kind)
+			read.Missing = append(read.Missing, kind.Kind)
 		case err != nil:
-			return nil, nil, failed(err, "list %s", plural(kind))
+			return read, failed(err, "list %s", plural(kind))
 		}
-		all = append(all, some...)
+		read.All = append(read.All, some...)
 	}
-	return view.Examine(time.Now(), missing, all), unread, nil
+	return read, nil
+}
+
+// tenants are the kinds of which one namespace alone is worth a look.
+var tenants = []schema.GroupVersionKind{kindCloneSet, kindRegistration, kindPod, kindEvent}
+
+// ofDoctor are the objects of a kind that an examination looks at.
+func ofDoctor(kind schema.GroupVersionKind) []client.ListOption {
+	switch kind {
+	case kindDeployment, kindWebhooks:
+		return []client.ListOption{usherLabels}
+	case kindEvent: // others are no findings, and many
+		return []client.ListOption{client.MatchingFields{"reason": regplan.ReasonUnguarded}}
+	}
+	return nil
 }

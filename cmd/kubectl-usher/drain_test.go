@@ -19,6 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/encode"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // TestDrainGivesUp drains a Pod that never goes, because its registry is down, until the command's
@@ -65,6 +68,38 @@ func TestDrainOutlivesItsWatch(t *testing.T) {
 		if asked < 3 || asked > most {
 			t.Errorf("asked for the Pod %d times in a minute", asked)
 		}
+	})
+}
+
+// TestDrainTellsInOrder: the API server is ahead of what the watch has brought, and nothing is told before
+// what came first, nor twice.
+func TestDrainTellsInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().UTC()
+		leaves := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "cart-1", UID: "1", Labels: map[string]string{"app": "cart"}, Finalizers: []string{usherv1alpha1.Finalizer},
+			Annotations: map[string]string{usherv1alpha1.AnnotationDeletionRequest: string(encode.JSON(usherv1alpha1.DeletionRequest{
+				Since: metav1.NewMicroTime(began), At: metav1.NewMicroTime(began), By: "alice",
+			}))},
+		}}
+		left := leaves.DeepCopy()
+		left.Annotations[usherv1alpha1.AnnotationDrain] = string(encode.JSON(regplan.Record{
+			Gate: regplan.GateRequested, Began: began, Gone: map[string]time.Time{"cart@discovery//cart": began}, Until: began.Add(5 * time.Second),
+		}))
+		registration := &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"}, Spec: usherv1alpha1.RegistrationSpec{
+			Selector: usherv1alpha1.LabelSelector{MatchLabels: map[string]usherv1alpha1.LabelValue{"app": "cart"}}, Registries: []string{"discovery"},
+		}}
+		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(left, registration).Build()
+		var out bytes.Buffer
+		s := &session{IOStreams: genericiooptions.IOStreams{Out: &out}, namespace: "shop", client: c, reader: c}
+		d := &draining{session: s, pod: leaves, began: began, told: map[string]bool{}}
+		for _, pod := range []*corev1.Pod{leaves, left} {
+			d.report(pod)
+			d.why(t.Context())
+		}
+		const want = "   0.0s  pod/cart-1 leaves discovery before it is deleted, as alice asked\n" +
+			"   0.0s  pod/cart-1 has left discovery\n   0.0s  pod/cart-1 may still be used by callers, 5s to go\n"
+		checktest.Same(t, "what is told", want, out.String())
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +42,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/forecast"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/view"
 )
 
@@ -60,6 +63,12 @@ func TestGolden(t *testing.T) {
 			p.status(&w, o.Now)
 			p.line(plain, "\n# why")
 			p.why(&w, target{kindCloneSet, w.Name}, o.Now)
+			if w.Unseen != nil || w.Budget != nil && w.Budget.Unavailable > w.Budget.MaxUnavailable {
+				p.format = "wide"
+				p.line(plain, "\n# -o wide")
+				p.status(&w, o.Now)
+				p.why(&w, target{kindCloneSet, w.Name}, o.Now)
+			}
 			compare(t, file, out.String())
 		})
 	}
@@ -85,13 +94,54 @@ func TestManyPods(t *testing.T) {
 	w := view.Of(o)
 	for _, height := range []int{24, 12} {
 		var out bytes.Buffer
-		p := &page{out: &out, width: 120, height: height}
+		p := &page{out: &out, width: 120, height: height, columns: 120}
 		p.status(&w, o.Now)
 		if lines := strings.Count(out.String(), "\n"); lines >= height || p.lines != lines {
 			t.Errorf("%d lines, counted as %d, on a screen of %d", lines, p.lines, height)
 		}
 		compare(t, strings.Replace(file, ".yaml", fmt.Sprintf("-%d.yaml", height), 1), out.String())
 	}
+}
+
+// TestWhyManyPods says of 2,000 Pods what they wait for, those that wait for the same together, or each.
+func TestWhyManyPods(t *testing.T) {
+	const file = "testdata/large/rollout.yaml"
+	o := objects(t, file)
+	o.Pods = many(o.Pods, 2000)
+	w := view.Of(o)
+	var out, each bytes.Buffer
+	(&page{out: &out}).why(&w, target{kindCloneSet, w.Name}, o.Now)
+	compare(t, "testdata/large/why.yaml", out.String())
+	(&page{out: &each, verbose: true}).why(&w, target{kindCloneSet, w.Name}, o.Now)
+	waiting := list.Only(w.Members, func(p view.Pod) bool { return len(p.Waits) > 0 })
+	checktest.Same(t, "Pods with a paragraph of their own", len(waiting), strings.Count(each.String(), "\nPod ")+1)
+}
+
+// TestNarrow: of 80 columns, what a Pod waits for is the last to be cut.
+func TestNarrow(t *testing.T) {
+	for _, name := range []string{"rollout", "stuck", "partition"} {
+		o := objects(t, "testdata/"+name+".yaml")
+		w := view.Of(o)
+		var out bytes.Buffer
+		for _, width := range []int{100, 80} {
+			p := &page{out: &out, columns: width, width: width}
+			p.line(plain, "# %d columns", width)
+			p.members(&w, o.Now)
+		}
+		compare(t, "testdata/narrow/"+name+".yaml", out.String())
+	}
+}
+
+// TestCrowd: what happens to several Pods is a line, in the order in which it began.
+func TestCrowd(t *testing.T) {
+	c := &crowd{}
+	for _, pod := range []string{"a", "b", "c", "d"} {
+		c.add(pod, "leaves its registries")
+	}
+	c.add("b", "is gone")
+	want := []string{"4 Pods: leaves its registries, such as a, b, c", "pod/b is gone"}
+	checktest.Same(t, "lines", want, c.lines())
+	checktest.Same(t, "lines after that", nil, c.lines())
 }
 
 // many are so many Pods: each of the given ones as often as its annotation says, and the
@@ -131,11 +181,45 @@ func TestDoctor(t *testing.T) {
 	all := read(t, file)
 	var out bytes.Buffer
 	p := &page{out: &out}
-	p.findings(view.Examine(noon, []string{"Registry"}, all), []string{"Leases (forbidden)"})
+	p.findings(view.Examine(view.Clock{Now: noon}, view.Read{All: all, Missing: []string{"Registry"}}))
 	p.line(plain, "\n# well")
 	runs, guard := view.Each[*appsv1.Deployment](all)[1], view.Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all)[0]
 	guard.Webhooks = guard.Webhooks[2:]
-	p.findings(view.Examine(noon, nil, []metav1.Object{runs, guard}), nil)
+	p.findings(view.Examine(view.Clock{Now: noon}, view.Read{All: []metav1.Object{runs, guard}}))
+	compare(t, file, out.String())
+}
+
+// TestDoctorWithoutRights runs as somebody who may list some kinds, in all namespaces or in one. What nobody
+// looked at is not wrong, and has an exit code of its own.
+func TestDoctorWithoutRights(t *testing.T) {
+	const file = "testdata/doctor/rights.yaml"
+	var out bytes.Buffer
+	for _, who := range []struct {
+		name string
+		// all are the kinds that they may list in all namespaces, and shop those in namespace shop.
+		all, shop []string
+	}{
+		{name: "nobody"},
+		{name: "an editor of shop", shop: []string{"CloneSetList", "RegistrationList", "PodList"}},
+		{name: "one who may not see Usher itself", all: []string{"CloneSetList", "RegistrationList", "RegistryList", "PodList", "EventList"}},
+	} {
+		objects := list.Map(read(t, file), func(o metav1.Object) client.Object { return o.(client.Object) })
+		may := func(ctx context.Context, c client.WithWatch, l client.ObjectList, options ...client.ListOption) error {
+			kind := reflect.TypeOf(l).Elem().Name()
+			asked := (&client.ListOptions{}).ApplyOptions(options).Namespace
+			if slices.Contains(who.all, kind) || asked == "shop" && slices.Contains(who.shop, kind) {
+				return c.List(ctx, l, client.InNamespace(asked))
+			}
+			return apierrors.NewForbidden(corev1.Resource(kind), "", nil)
+		}
+		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{List: may}).Build()
+		found := checktest.Must((&session{namespace: "shop", client: c, reader: c}).readAll(t.Context()))(t)
+		p := &page{out: &out}
+		p.line(plain, "# %s", who.name)
+		findings := view.Examine(view.Clock{Now: noon}, found)
+		p.findings(findings)
+		p.line(plain, "%v\n", judge(findings))
+	}
 	compare(t, file, out.String())
 }
 
@@ -185,7 +269,7 @@ func objects(t testing.TB, file string) view.Objects {
 		Now: noon, Pods: view.Each[*corev1.Pod](all), Revisions: view.Each[*appsv1.ControllerRevision](all),
 		Registrations: view.Each[*usherv1alpha1.Registration](all),
 	}
-	if i := slices.IndexFunc(all, isWorkload); i >= 0 {
+	if i := slices.IndexFunc(all, view.IsWorkload); i >= 0 {
 		of := view.Gather(noon, all[i], nil)
 		o.Set, o.Other = of.Set, of.Other
 	}
@@ -276,4 +360,54 @@ func TestReleaseOfAChangingPod(t *testing.T) {
 	checktest.NoError(t, s.release(t.Context(), target{kindPod, "web-a"}, "example.com/backup", "a test"))
 	checktest.NoError(t, s.get(t.Context(), target{kindPod, "web-a"}, pod))
 	checktest.Same(t, "finalizers", 0, len(pod.Finalizers))
+}
+
+// TestWithoutManagers: what watches bring still says when a change was made that nobody has seen.
+func TestWithoutManagers(t *testing.T) {
+	for observed, want := range map[int64]int{1: 1, 2: 0} {
+		set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Generation: 2, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}}}
+		set.Status.ObservedGeneration = observed
+		checktest.Must(withoutManagers(set))(t)
+		checktest.Same(t, fmt.Sprintf("managers of a set of which generation %d is seen", observed), want, len(set.ManagedFields))
+	}
+}
+
+// TestFlags: the flags that kubectl has are read as kubectl reads them.
+func TestFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--dry-run": "dry", "--dry-run=server": "dry", "--dry-run=none": "", "--dry-run=client": "it is server or none",
+		"-o jsonpath={.phase}/{.podList[*].name}": "Updating/web-a web-b web-c web-d web-e\n", "-o jsonpath=.budget.method": "InPlaceIfPossible\n",
+		"-o jsonpath={": "is no JSONPath", "-o jsonpath={.none}": "none is not found; -o json shows what there is",
+		"-o table": "it is none of json, jsonpath=",
+	} {
+		s := &session{}
+		command := s.outputs(s.changes(&cobra.Command{}), "json")
+		var out bytes.Buffer
+		err := command.ParseFlags(strings.Fields(args))
+		if w := view.Of(objects(t, "testdata/rollout.yaml")); err == nil && s.path != nil {
+			err = (&page{out: &out, format: s.output, path: s.path}).print(&w)
+		}
+		switch {
+		case err != nil:
+			out.WriteString(err.Error())
+		case s.dryRun:
+			out.WriteString("dry")
+		}
+		if got := out.String(); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
+// TestHelp: each command's own flags come without those of kubectl, which options lists.
+func TestHelp(t *testing.T) {
+	for args, want := range map[string]string{"status --help": "--wait", "options": "--context", "--version": "kubectl usher dev\n", "--help": "status "} {
+		var out bytes.Buffer
+		root := newCommand(genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: &out, ErrOut: &out})
+		root.SetArgs(strings.Fields(args))
+		checktest.NoError(t, root.ExecuteContext(t.Context()))
+		if text := out.String(); !strings.Contains(text, want) || args != "options" && strings.Contains(text, "--kubeconfig") {
+			t.Errorf("%s prints\n%s", args, text)
+		}
+	}
 }

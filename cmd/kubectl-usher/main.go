@@ -107,9 +107,35 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		registryCommand(s), doctorCommand(s), dashboardCommand(s))
 	group("Take hold:", undoCommand(s), pauseCommand(s, "pause"), pauseCommand(s, "resume"), partitionCommand(s),
 		s.changes(s.onCloneSet("restart", s.restart)), drainCommand(s), releaseCommand(s))
-	root.AddCommand(versionCommand(s))
+	root.AddCommand(versionCommand(s), optionsCommand(root))
+	root.Version = version
+	root.Flags().Bool("version", false, "print the plugin's version") // without -v, which is kubectl's for logs
+	root.SetVersionTemplate("kubectl usher {{.Version}}\n")
+	root.SetUsageTemplate(shortUsage(root.UsageTemplate()))
 	s.completeFlags(root)
 	return root
+}
+
+// optionsCommand lists kubectl's own flags, as kubectl options does.
+func optionsCommand(root *cobra.Command) *cobra.Command {
+	c := described("options")
+	c.Args = cobra.NoArgs
+	c.RunE = func(*cobra.Command, []string) error {
+		put(root.OutOrStdout(), "These flags may be passed to any command:\n\n"+root.PersistentFlags().FlagUsages())
+		return nil
+	}
+	return c
+}
+
+// shortUsage is a usage without the flags that all commands have.
+func shortUsage(template string) string {
+	before, rest, found := strings.Cut(template, "{{if .HasAvailableInheritedFlags}}")
+	_, after, ended := strings.Cut(rest, "{{end}}")
+	if !found || !ended {
+		return template
+	}
+	before = strings.Replace(before, "{{if .HasAvailableLocalFlags}}", "{{if and .HasParent .HasAvailableLocalFlags}}", 1)
+	return before + "\n\nkubectl usher options lists kubectl's flags, such as -n and --context, which work here too." + after
 }
 
 // version is that of a release; the linker sets it.

@@ -15,14 +15,16 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
@@ -45,8 +47,12 @@ const (
 type page struct {
 	out    io.Writer
 	colour bool
-	// format is that of --output; empty is for people.
+	// format is that of --output; empty is for people. path is that of jsonpath.
 	format string
+	path   *jsonpath.JSONPath
+	// verbose is --verbose, and columns how wide the terminal is; 0 is any width.
+	verbose bool
+	columns int
 	// width and height bound a screen that is drawn anew; 0 for none.
 	width, height int
 	// lines is how many have been printed.
@@ -54,8 +60,17 @@ type page struct {
 }
 
 func (s *session) page() *page {
-	return &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output}
+	p := &page{out: s.Out, colour: isTerminal(s.Out) && os.Getenv("NO_COLOR") == "", format: s.output, path: s.path, verbose: s.verbose}
+	if file, ok := s.Out.(*os.File); ok && isTerminal(file) {
+		if columns, _, err := term.GetSize(int(file.Fd())); err == nil {
+			p.columns = columns
+		}
+	}
+	return p
 }
+
+// clock writes times: those who ask for more columns get them as the API writes them.
+func (p *page) clock(now time.Time) view.Clock { return view.Clock{Now: now, Absolute: p.wide()} }
 
 // wide reports whether people asked for more columns.
 func (p *page) wide() bool { return p.format == "wide" }
@@ -139,6 +154,37 @@ func (p *page) table(header []string, rows []row) {
 	}
 }
 
+// fit leaves columns out of a table that is wider than the terminal, the least telling first, so that the last
+// one is the last to be cut.
+func (p *page) fit(header []string, rows []row) ([]string, []row) {
+	for _, name := range []string{"AGE", "RESTARTS", "READY", "REVISION", "REGISTERED"} {
+		if p.columns == 0 || p.wide() || tableWidth(header, rows) <= p.columns {
+			break
+		}
+		if at := slices.Index(header, name); at >= 0 {
+			header = slices.Concat(header[:at], header[at+1:])
+			rows = list.Map(rows, func(r row) row { return row{r.colour, slices.Concat(r.cells[:at], r.cells[at+1:])} })
+		}
+	}
+	return header, rows
+}
+
+// tableWidth is how wide table prints rows.
+func tableWidth(header []string, rows []row) (width int) {
+	const least, gap = 6, 3 // of printers.GetNewTabWriter
+	for i, name := range header {
+		column := utf8.RuneCountInString(name)
+		for _, r := range rows {
+			column = max(column, utf8.RuneCountInString(printable.Line(r.cells[i])))
+		}
+		if i < len(header)-1 {
+			column = max(column+gap, least)
+		}
+		width += column
+	}
+	return width
+}
+
 // section prints rows, if there are any, below an empty line and a header.
 func (p *page) section(header []string, rows []row) {
 	if len(rows) > 0 {
@@ -149,16 +195,49 @@ func (p *page) section(header []string, rows []row) {
 
 // outputs gives a command the flag --output.
 func (s *session) outputs(command *cobra.Command, formats ...string) *cobra.Command {
+	formats = append(slices.Clone(formats), "jsonpath=")
 	all := strings.Join(formats, ", ")
 	command.Flags().FuncP("output", "o", "print in that `format`: "+all, func(format string) error {
-		if !slices.Contains(formats, format) {
+		template, isPath := strings.CutPrefix(format, "jsonpath=")
+		if !isPath && !slices.Contains(formats, format) || format == "jsonpath=" {
 			return fmt.Errorf("it is none of %s", all)
+		}
+		if isPath {
+			if s.path, format = jsonpath.New("output"), "jsonpath"; s.path.Parse(relaxed(template)) != nil {
+				return fmt.Errorf("%s is no JSONPath, such as {.phase}", template)
+			}
 		}
 		s.output = format
 		return nil
 	})
 	completesFlag(command, "output", func(context.Context, []string, string) []string { return formats })
 	return command
+}
+
+// relaxed is a JSONPath of which kubectl lets people leave out the braces and the first dot.
+func relaxed(template string) string {
+	if strings.Contains(template, "{") {
+		return template
+	}
+	return "{." + strings.TrimPrefix(template, ".") + "}"
+}
+
+// printPath prints what a JSONPath finds in the JSON of a value.
+func printPath(out io.Writer, path *jsonpath.JSONPath, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	var plain any
+	if err := json.Unmarshal(text, &plain); err != nil {
+		return err
+	}
+	var found bytes.Buffer
+	if err := path.Execute(&found, plain); err != nil {
+		return fmt.Errorf("-o jsonpath: %w; -o json shows what there is", err)
+	}
+	put(out, printable.Text(found.String())+"\n")
+	return nil
 }
 
 // answer prints a value for people, or for programs, which may want names alone.
@@ -168,6 +247,8 @@ func (p *page) answer(value any, forPeople func(*page), names ...string) error {
 		for _, name := range names {
 			p.line(plain, "%s", name)
 		}
+	case "jsonpath":
+		return printPath(p.out, p.path, value)
 	case "json":
 		e := json.NewEncoder(p.out)
 		e.SetIndent("", "  ")
@@ -184,14 +265,6 @@ func (p *page) answer(value any, forPeople func(*page), names ...string) error {
 	return nil
 }
 
-// ago is how long ago something was, as kubectl writes it.
-func ago(now, at time.Time) string {
-	if at.IsZero() {
-		return "-"
-	}
-	return duration.HumanDuration(now.Sub(at))
-}
-
 const (
 	// redrawEvery bounds how often a screen is drawn: people do not read faster.
 	redrawEvery = 500 * time.Millisecond
@@ -206,7 +279,7 @@ const (
 )
 
 // watch shows the status at each change, until something is so; nil is until it is interrupted.
-// Off a terminal, one screen follows the other.
+// Off a terminal, a line tells each change.
 func (s *session) watch(ctx context.Context, t target, until func(*view.Workload) bool) error {
 	// The first screen comes from the API server itself, whose answer says what is missing.
 	began := time.Now()
@@ -216,9 +289,9 @@ func (s *session) watch(ctx context.Context, t target, until func(*view.Workload
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	live, changed := (*session)(nil), make(chan struct{}, 1)
+	live, changed, told := (*session)(nil), make(chan struct{}, 1), &changes{}
 	for {
-		if err := s.show(&w); err != nil || until != nil && until(&w) {
+		if err := s.show(&w, told); err != nil || until != nil && until(&w) {
 			return err
 		}
 		rest := max(redrawEvery, min(restFactor*time.Since(began), clockEvery))
@@ -271,7 +344,7 @@ func (s *session) live(
 ) (*session, error) {
 	objects, err := cache.New(s.config, cache.Options{
 		Scheme: scheme, Mapper: s.mapper, DefaultNamespaces: map[string]cache.Config{s.namespace: {}},
-		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: ptr.To(true),
+		DefaultTransform: withoutManagers, DefaultUnsafeDisableDeepCopy: ptr.To(true),
 		DefaultWatchErrorHandler: onError,
 	})
 	if err != nil {
@@ -295,6 +368,15 @@ func (s *session) live(
 	return &live, nil
 }
 
+// withoutManagers drops of what a watch brings who wrote it, except where a view reads when the spec was
+// changed: of the few objects that have a generation to see.
+func withoutManagers(object any) (any, error) {
+	if one, ok := object.(metav1.Object); ok && view.UnseenOf(one) == nil {
+		one.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
 // telling tells of events, several of them as one.
 func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
 	tell := func() {
@@ -308,25 +390,27 @@ func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
 	}
 }
 
-// show draws a screen over the one before; off a terminal, and for programs, below it.
-func (s *session) show(w *view.Workload) error {
+// show draws a screen over the one before; off a terminal it tells what has changed. Programs get all of it.
+func (s *session) show(w *view.Workload, told *changes) error {
+	file, _ := s.Out.(*os.File)
 	var screen bytes.Buffer
 	p := s.page()
 	p.out = &screen
-	file, terminal := s.Out.(*os.File)
-	terminal = terminal && isTerminal(file) && (p.format == "" || p.wide())
-	if terminal {
-		if width, height, err := term.GetSize(int(file.Fd())); err == nil {
-			p.width, p.height = width, height
-		}
+	switch people := p.format == "" || p.wide(); {
+	case !people:
+		p.out = s.Out
+		return p.print(w)
+	case s.lines || file == nil || !isTerminal(file):
+		told.tell(p, w, time.Now())
+		put(s.Out, screen.String())
+		return nil
+	}
+	if width, height, err := term.GetSize(int(file.Fd())); err == nil {
+		p.width, p.height, p.columns = width, height, width
 	}
 	if err := p.print(w); err != nil {
 		return err
 	}
-	text := screen.String()
-	if terminal {
-		text = home + strings.ReplaceAll(text, "\n", lineEnd) + screenEnd
-	}
-	put(s.Out, text)
+	put(s.Out, home+strings.ReplaceAll(screen.String(), "\n", lineEnd)+screenEnd)
 	return nil
 }

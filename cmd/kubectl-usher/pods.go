@@ -30,6 +30,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/view"
 )
@@ -58,7 +59,7 @@ func releaseCommand(s *session) *cobra.Command {
 	command.Flags().StringVar(&reason, "reason", "", "why; it goes into an event")
 	completesFlag(command, "hook", s.keys)
 	command.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	s.dryRuns(command, "ask the API server whether it would accept the change, and change nothing")
 	return command
 }
 
@@ -169,11 +170,11 @@ func (s *session) restart(ctx context.Context, set *apps.CloneSet) error {
 			continue
 		}
 		if err := s.nameForDeletion(ctx, pod); err != nil {
-			return failed(err, "change pod/%s, after %d others", pod.Name, named)
+			return failed(err, "change pod/%s, after %s", pod.Name, list.Count(named, "other"))
 		}
 		named++
 	}
-	s.did("clone/%s replaces %d Pods", set.Name, named)
+	s.did("clone/%s replaces %s", set.Name, list.Count(named, "Pod"))
 	return s.after(ctx, set)
 }
 
@@ -210,7 +211,8 @@ func drainCommand(s *session) *cobra.Command {
 		}
 		return s.drain(ctx, pod, false)
 	})
-	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "say which Pods would go, and change nothing")
+	s.dryRuns(command, "say which Pods would go, and change nothing")
+	s.verboses(command, "of a node, a line for each Pod, and not for several that do the same")
 	command.Flags().StringVar(&selector, "pod-selector", "", "of a node, only Pods with these `labels`")
 	command.Flags().DurationVar(&timeout, "timeout", drainWithin, "how long to wait for the Pods to go")
 	return command
@@ -233,8 +235,24 @@ func (s *session) drainNode(ctx context.Context, t target, labelled string) erro
 	if err != nil {
 		return failed(err, "list the Pods of %s", t)
 	}
+	end := func() {}
+	if !s.verbose {
+		s.crowd = &crowd{}
+		end = s.tellCrowd(s.crowd, time.Now())
+	}
+	err = s.drainAll(ctx, view.Each[*corev1.Pod](all))
+	end()
+	if err != nil {
+		return err
+	}
+	s.did("%s drained", t)
+	return nil
+}
+
+// drainAll drains the Pods of a node side by side.
+func (s *session) drainAll(ctx context.Context, all []*corev1.Pod) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, pod := range view.Each[*corev1.Pod](all) {
+	for _, pod := range all {
 		switch {
 		case stays(pod):
 		case s.dryRun:
@@ -243,11 +261,7 @@ func (s *session) drainNode(ctx context.Context, t target, labelled string) erro
 			group.Go(func() error { return s.drain(ctx, pod, true) })
 		}
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	s.did("%s drained", t)
-	return nil
+	return group.Wait()
 }
 
 // stays reports whether a drained node keeps the Pod: it would come back at once, or the
@@ -298,8 +312,8 @@ func (d *draining) next(ctx context.Context, clock <-chan time.Time) (pod *corev
 			pod, _ = e.Object.(*corev1.Pod)
 		}
 	case <-clock:
-		if d.events == nil {
-			err = d.follow(ctx)
+		if pod = d.seen; d.events == nil { // what the watch has missed, a new one brings, unless the Pod is gone
+			pod, err = nil, d.follow(ctx)
 		}
 		d.why(ctx)
 	}
@@ -325,15 +339,18 @@ func (d *draining) gaveUp() error {
 	return fmt.Errorf("pod/%s is still there; kubectl usher why pod/%s -n %s says what it waits for", d.pod.Name, d.pod.Name, d.pod.Namespace)
 }
 
-// why tells what a Pod waits for that does not go at once.
+// why tells what a Pod waits for that does not go at once. It is the Pod as it was last reported: a newer one
+// would be told of before what came in between.
 func (d *draining) why(ctx context.Context) {
-	w, err := d.in(d.pod.Namespace).load(ctx, target{kindPod, d.pod.Name})
+	o, err := d.in(d.pod.Namespace).objects(ctx, target{kindPod, d.pod.Name}, d.seen)
 	if err != nil {
-		return // the Pod may be gone
+		return // its CloneSet may be gone
 	}
-	for _, pod := range w.Members {
+	for _, pod := range view.Of(o).Members {
 		for _, wait := range pod.Waits {
-			d.tell("%s", wait.What)
+			if len(wait.Registries) == 0 || wait.Until.IsZero() { // report tells when callers stop
+				d.tell("%s", wait.What)
+			}
 		}
 	}
 }
@@ -345,8 +362,9 @@ type draining struct {
 	evict bool
 	by    string
 	began time.Time
-	// asked is when it was last asked to go.
+	// asked is when it was last asked to go, and seen is the Pod as it was last reported.
 	asked time.Time
+	seen  *corev1.Pod
 	told  map[string]bool
 	// changes watches the Pod, and events are what it brings; nil once it has ended.
 	changes watch.Interface
@@ -355,8 +373,17 @@ type draining struct {
 
 func (d *draining) tell(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if !d.told[text] {
-		d.told[text] = true
+	d.once(text, text)
+}
+
+// once tells what has that key, unless it was told.
+func (d *draining) once(key, text string) {
+	if !d.told[key] {
+		d.told[key] = true
+		if d.crowd != nil {
+			d.crowd.add(d.pod.Name, text)
+			return
+		}
 		tell(d.Out, "%6.1fs  pod/%s %s\n", time.Since(d.began).Seconds(), d.pod.Name, text)
 	}
 }
@@ -388,6 +415,7 @@ func (d *draining) step(ctx context.Context, pod *corev1.Pod) (gone bool, err er
 
 // report tells which registries have let go.
 func (d *draining) report(pod *corev1.Pod) {
+	d.seen = pod
 	record := regplan.ReadRecord(pod)
 	if record == nil {
 		return
@@ -397,8 +425,8 @@ func (d *draining) report(pod *corev1.Pod) {
 		registry, _, _ := strings.Cut(at, "/")
 		d.tell("has left %s", registry)
 	}
-	if end := record.End(); !end.IsZero() {
-		d.tell("may be used by callers until %s", end.UTC().Format(time.TimeOnly))
+	if end, now := record.End(), time.Now(); end.After(now) {
+		d.once("until "+end.String(), "may still be used by callers, "+d.page().clock(now).ToGo(end))
 	}
 }
 

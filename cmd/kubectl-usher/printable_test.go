@@ -89,7 +89,7 @@ func TestNothingIsObeyed(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.yaml")
 	for _, file := range files {
 		all := spoiled(read(t, file))
-		o := view.Gather(noon, all[slices.IndexFunc(all, isWorkload)], all)
+		o := view.Gather(noon, all[slices.IndexFunc(all, view.IsWorkload)], all)
 		w := view.Of(o)
 		for what, print := range map[string]func(*page){
 			"status": func(p *page) { p.status(&w, noon) },
@@ -110,7 +110,9 @@ func TestNothingIsObeyed(t *testing.T) {
 		Raw: []byte(`{"spec":{"template":{"$patch":"replace","spec":{"containers":[{"name":"\u202eowned","image":"a\u2066"}]}}}}`)}}
 	empty := &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"containers":[]}}}}`)}}
 	for what, print := range map[string]func(*page){
-		"doctor":   func(p *page) { p.findings(view.Examine(noon, nil, broken), []string{hostile}) },
+		"doctor": func(p *page) {
+			p.findings(view.Examine(view.Clock{Now: noon}, view.Read{All: broken, Namespace: hostile, Partly: []string{"Pod"}}))
+		},
 		"registry": func(p *page) { p.registry(&v, noon, true) },
 		"history": func(p *page) {
 			p.history([]view.Revision{{Name: hostile, Cause: hostile, Images: []string{hostile}}}, noon)

@@ -47,11 +47,12 @@ func (s *session) allRegistries(ctx context.Context) error {
 	var all []view.Registry
 	var names []string
 	var rows []row
+	clock := s.page().clock(time.Now())
 	for _, one := range view.Each[*usherv1alpha1.Registry](found) {
 		r := view.OfRegistry(time.Now(), one, nil)
 		state, colour := answers(&r)
 		all, names = append(all, r), append(names, "registry/"+r.Name)
-		rows = append(rows, row{colour, []string{r.Name, cmp.Or(r.Kind, "-"), state, strconv.Itoa(len(one.Status.Users)), outage(&r, time.Now())}})
+		rows = append(rows, row{colour, []string{r.Name, cmp.Or(r.Kind, "-"), state, strconv.Itoa(len(one.Status.Users)), outage(&r, clock)}})
 	}
 	return s.page().answer(all, func(p *page) {
 		if len(all) == 0 {
@@ -72,14 +73,14 @@ func answers(r *view.Registry) (state, colour string) {
 	return "not asked yet", dim
 }
 
-func outage(r *view.Registry, now time.Time) string {
+func outage(r *view.Registry, clock view.Clock) string {
 	switch {
 	case r.OutageFrom.IsZero():
 		return "-"
 	case r.OutageTo.IsZero():
-		return "since " + ago(now, r.OutageFrom)
+		return clock.Since(r.OutageFrom)
 	}
-	return fmt.Sprintf("%s ago, for %s", ago(now, r.OutageTo), ago(r.OutageTo, r.OutageFrom))
+	return clock.Ago(r.OutageTo) + ", for " + view.Lasted(r.OutageFrom, r.OutageTo)
 }
 
 // registry prints who uses one registry, and with diff what it lists.
@@ -124,7 +125,7 @@ func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods boo
 func (p *page) registry(r *view.Registry, now time.Time, diff bool) {
 	state, colour := answers(r)
 	p.line(colour, "Registry %s (%s)  answers: %s", r.Name, cmp.Or(r.Kind, "-"), state)
-	p.line(plain, "Last outage  %s", outage(r, now))
+	p.line(plain, "Last outage  %s", outage(r, p.clock(now)))
 	if !diff {
 		p.line(plain, "")
 		p.uses(r)
@@ -164,7 +165,7 @@ func (p *page) uses(r *view.Registry) {
 func (p *page) use(u *view.Use) {
 	counts := ""
 	if u.Known {
-		counts = fmt.Sprintf(": %d entries should be listed, %d are, %d differ", u.Expected, u.Listed, u.Differing)
+		counts = fmt.Sprintf(": %s expected, %d listed, %d differing", list.Count(u.Expected, "entry"), u.Listed, u.Differing)
 	}
 	p.line(bold, "Registration %s/%s, service %s%s", u.Namespace, u.Registration, u.Service, counts)
 	if u.Problem != "" {

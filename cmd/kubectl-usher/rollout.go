@@ -30,9 +30,26 @@ import (
 
 // changes gives a command the flags of those that change a CloneSet.
 func (s *session) changes(command *cobra.Command) *cobra.Command {
-	command.Flags().BoolVar(&s.dryRun, "dry-run", false, "ask the API server whether it would accept the change, and change nothing")
+	s.dryRuns(command, "ask the API server whether it would accept the change, and change nothing")
 	command.Flags().BoolVarP(&s.follow, "watch", "w", false, "then show the status until the rollout is done")
 	return command
+}
+
+// dryRuns gives a command kubectl's flag --dry-run, which needs no value.
+func (s *session) dryRuns(command *cobra.Command, usage string) {
+	command.Flags().Func("dry-run", "`strategy`: none or server; "+usage, func(value string) error {
+		switch value {
+		case "server", "true":
+			s.dryRun = true
+		case "none", "false":
+			s.dryRun = false
+		default:
+			return errors.New("it is server or none: what would change, only the API server knows")
+		}
+		return nil
+	})
+	command.Flags().Lookup("dry-run").NoOptDefVal = "server"
+	completesFlag(command, "dry-run", func(context.Context, []string, string) []string { return []string{"none", "server"} })
 }
 
 // patchOf is a patch with that content.
@@ -115,7 +132,7 @@ func historyCommand(s *session) *cobra.Command {
 		all := list.Map(objects, func(o *appsv1.ControllerRevision) view.Revision { return view.RevisionOf(set, o) })
 		return s.page().answer(all, func(p *page) { p.history(all, time.Now()) })
 	})
-	return s.outputs(command, "json", "yaml")
+	return s.outputs(command, "json", "yaml", "wide")
 }
 
 func (p *page) history(all []view.Revision, now time.Time) {
@@ -128,9 +145,9 @@ func (p *page) history(all []view.Revision, now time.Time) {
 		if r.Update {
 			roles = append(roles, "update")
 		}
-		rows = append(rows, row{cells: []string{strconv.FormatInt(r.Number, 10), r.Name, strings.Join(roles, ", "), ago(now, r.Created), strings.Join(r.Images, " "), r.Cause}})
+		rows = append(rows, row{cells: []string{strconv.FormatInt(r.Number, 10), r.Name, strings.Join(roles, ", "), p.clock(now).Age(r.Created), strings.Join(r.Images, " "), r.Cause}})
 	}
-	p.table([]string{"REVISION", "NAME", "ROLE", "AGE", "IMAGES", "CHANGE-CAUSE"}, rows)
+	p.table([]string{"REVISION", "NAME", "ROLE", p.created(), "IMAGES", "CHANGE-CAUSE"}, rows)
 }
 
 // find returns the revision with that number or name; without one, the one that a

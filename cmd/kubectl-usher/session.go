@@ -28,6 +28,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // auth-provider in kubeconfigs, as kubectl knows it
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -51,7 +52,14 @@ type session struct {
 	// What follows is of flags that several commands have: output is the format of the answer,
 	// dryRun asks the API server and changes nothing, follow shows the status at each change.
 	output         string
+	path           *jsonpath.JSONPath
 	dryRun, follow bool
+	// verbose tells of each Pod, where several that are alike are told of together; crowd gathers these, nil if
+	// nobody does.
+	verbose bool
+	crowd   *crowd
+	// lines tells what changes, a line each, where follow draws screens.
+	lines bool
 }
 
 // connect reads kubectl's flags. It asks nothing of the API server yet.
@@ -178,12 +186,7 @@ var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's 
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
 
 // plural is what people call objects of a kind.
-func plural(kind schema.GroupVersionKind) string {
-	if stem, ok := strings.CutSuffix(kind.Kind, "y"); ok {
-		return stem + "ies"
-	}
-	return kind.Kind + "s"
-}
+func plural(kind schema.GroupVersionKind) string { return list.Plural(kind.Kind) }
 
 // get reads an object, and says what to do if it is not there.
 func (s *session) get(ctx context.Context, t target, object client.Object) error {
@@ -245,6 +248,11 @@ func (s *session) on(kinds []schema.GroupVersionKind, name string, do func(ctx c
 	})
 }
 
+// verboses gives a command the flag --verbose.
+func (s *session) verboses(command *cobra.Command, usage string) {
+	command.Flags().BoolVar(&s.verbose, "verbose", false, usage)
+}
+
 // onCloneSet makes a command of one CloneSet.
 func (s *session) onCloneSet(name string, do func(ctx context.Context, set *apps.CloneSet) error) *cobra.Command {
 	return command(name, cobra.RangeArgs(1, 2), s.completesTarget(onlyCloneSets), func(ctx context.Context, args []string) error {
@@ -276,24 +284,29 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	if err := s.get(ctx, t, workload); err != nil {
 		return view.Workload{}, err
 	}
+	o, err := s.objects(ctx, t, workload)
+	if err != nil {
+		return view.Workload{}, err
+	}
+	return view.Of(o), nil
+}
+
+// objects reads what belongs to a workload.
+func (s *session) objects(ctx context.Context, t target, workload client.Object) (o view.Objects, err error) {
 	pod, _ := workload.(*corev1.Pod)
 	if owner := cloneSetOf(workload); pod != nil && owner != "" {
 		t, workload = target{kindCloneSet, owner}, &apps.CloneSet{}
 		if err := s.get(ctx, t, workload); err != nil {
-			return view.Workload{}, err
+			return o, err
 		}
 	}
-	o, err := s.gather(ctx, workload, append(below[t.kind], kindRegistration)...)
-	if err != nil {
-		return view.Workload{}, err
+	if o, err = s.gather(ctx, workload, append(below[t.kind], kindRegistration)...); err == nil && pod != nil {
+		o.Pods = []*corev1.Pod{pod}
 	}
-	if pod != nil {
-		o.Pods = slices.DeleteFunc(o.Pods, func(other *corev1.Pod) bool { return other.UID != pod.UID })
-	}
-	if o.GateWaits() {
+	if err == nil && o.GateWaits() {
 		o.Leases = s.operatorLeases(ctx)
 	}
-	return view.Of(o), nil
+	return o, err
 }
 
 // operatorLeases are the leases of the hook operator, whatever its namespace. Who may not list them learns less.

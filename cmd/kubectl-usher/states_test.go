@@ -33,7 +33,7 @@ func TestStates(t *testing.T) {
 			p.line(plain, "\n# why")
 			p.why(&w, target{kindDeployment, w.Name}, noon)
 			p.line(plain, "\n# doctor")
-			p.findings(slices.DeleteFunc(view.Examine(noon, nil, all), ofInstallation), nil)
+			p.findings(slices.DeleteFunc(view.Examine(view.Clock{Now: noon}, view.Read{All: all}), ofInstallation))
 			compare(t, file, out.String())
 		})
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,8 +20,31 @@ import (
 )
 
 func statusCommand(s *session) *cobra.Command {
-	command := s.on(workloads, "status", func(ctx context.Context, t target) error {
-		if s.follow {
+	var everywhere, wait bool
+	var timeout time.Duration
+	command := command("status", cobra.MaximumNArgs(2), s.completesTarget(workloads), func(ctx context.Context, args []string) error {
+		switch {
+		case len(args) > 0 && everywhere:
+			return errors.New("--all-namespaces is for status without a name")
+		case len(args) == 0 && (s.follow || wait):
+			return errors.New("--watch and --wait need a workload, such as clone/web")
+		case timeout != 0 && !wait:
+			return errors.New("--timeout is for --wait")
+		case len(args) == 0:
+			if err := s.connect(); err != nil {
+				return err
+			}
+			return s.overview(ctx, everywhere)
+		}
+		t, err := s.target(args, workloads...)
+		if err != nil {
+			return err
+		}
+		switch {
+		case wait:
+			s.lines = !s.follow
+			return s.wait(ctx, t, timeout)
+		case s.follow:
 			return s.watch(ctx, t, nil)
 		}
 		w, err := s.load(ctx, t)
@@ -29,7 +53,11 @@ func statusCommand(s *session) *cobra.Command {
 		}
 		return s.page().print(&w)
 	})
-	command.Flags().BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted")
+	flags := command.Flags()
+	flags.BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted; into a pipe, a line for each change")
+	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "without a name: the workloads of all namespaces")
+	flags.BoolVar(&wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is paused or deleted")
+	flags.DurationVar(&timeout, "timeout", 0, "of --wait: how long at most, such as 10m; 0 is for ever")
 	return s.outputs(command, "json", "yaml", "wide", "name")
 }
 
@@ -41,7 +69,7 @@ func (p *page) print(w *view.Workload) error {
 
 // status prints a workload for people.
 func (p *page) status(w *view.Workload, now time.Time) {
-	p.line(bold, "%s %s/%s  %s", w.Kind, w.Namespace, w.Name, phase(w, now))
+	p.line(bold, "%s %s/%s  %s", w.Kind, w.Namespace, w.Name, phase(w, p.clock(now)))
 	if w.Kind != "Pod" {
 		p.line(plain, "Pods      %d of %d, %d ready, %d available, %d of %d updated", w.Pods, w.Desired, w.Ready, w.Available, w.Updated, w.ToUpdate)
 	}
@@ -64,10 +92,26 @@ func (p *page) status(w *view.Workload, now time.Time) {
 	p.members(w, now)
 }
 
-func phase(w *view.Workload, now time.Time) string {
+func phase(w *view.Workload, clock view.Clock) string {
 	text := string(w.Phase)
-	if !w.Deadline.IsZero() {
-		text += fmt.Sprintf(", stalls in %s", ago(w.Deadline, now))
+	if w.Unseen != nil {
+		text += "; " + unseen(w.Unseen, clock)
+	}
+	switch {
+	case w.Deadline.IsZero():
+	case w.Deadline.Before(clock.Now):
+		text += ", past its deadline"
+	default:
+		text += ", stalls " + clock.In(w.Deadline)
+	}
+	return text
+}
+
+// unseen says that what follows is from before the last change.
+func unseen(u *view.Unseen, clock view.Clock) string {
+	text := "the last change is not seen yet"
+	if !u.Since.IsZero() {
+		text += ", " + clock.Since(u.Since)
 	}
 	return text
 }
@@ -93,16 +137,16 @@ func readiness(p *view.Pod) string {
 	return "not ready"
 }
 
-func podRow(p *view.Pod, now time.Time, wide bool) row {
+func podRow(p *view.Pod, clock view.Clock, wide bool) row {
 	r := row{cells: []string{
-		p.Name, cmp.Or(p.Revision, "-"), p.State, yesNo[p.Ready], cmp.Or(registered[p.Registered], "-"), strconv.Itoa(p.Restarts), ago(now, p.Created),
+		p.Name, cmp.Or(p.Revision, "-"), p.State, yesNo[p.Ready], cmp.Or(registered[p.Registered], "-"), strconv.Itoa(p.Restarts), clock.Age(p.Created),
 	}}
 	if wide {
 		r.cells = append(r.cells, cmp.Or(p.Node, "-"), strings.Join(p.Images, " "))
 	}
 	waits := "-"
 	if len(p.Waits) > 0 {
-		waits = waitText(&p.Waits[0], now)
+		waits = waitText(&p.Waits[0], clock)
 	}
 	if more := len(p.Waits) - 1; more > 0 {
 		waits += fmt.Sprintf(" (and %d more)", more)
@@ -118,18 +162,18 @@ var registered = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}
 var yesNo = map[bool]string{true: "yes", false: "no"}
 
 // waitText says what a Pod waits for, how long already, and until when.
-func waitText(w *view.Wait, now time.Time) string {
+func waitText(w *view.Wait, clock view.Clock) string {
 	text := w.What
 	if !w.Since.IsZero() {
-		text += ", since " + ago(now, w.Since)
+		text += ", " + clock.Since(w.Since)
 	}
 	switch {
-	case w.Until.After(now):
-		text += ", " + ago(w.Until, now) + " to go"
-	case !w.Deadline.IsZero() && now.After(w.Deadline):
+	case w.Until.After(clock.Now):
+		text += ", " + clock.ToGo(w.Until)
+	case !w.Deadline.IsZero() && clock.Now.After(w.Deadline):
 		text += ", past its deadline"
 	case !w.Deadline.IsZero():
-		text += ", deadline in " + ago(w.Deadline, now)
+		text += ", deadline " + clock.In(w.Deadline)
 	}
 	return text
 }
@@ -206,12 +250,12 @@ func (p *page) members(w *view.Workload, now time.Time) {
 	if len(shown) < len(w.Members) {
 		p.line(plain, "")
 	}
-	rows := list.Map(shown, func(pod view.Pod) row { return podRow(&pod, now, p.wide()) })
-	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", "AGE", "WAITS FOR"}
+	rows := list.Map(shown, func(pod view.Pod) row { return podRow(&pod, p.clock(now), p.wide()) })
+	header := []string{"POD", "REVISION", "STATE", "READY", "REGISTERED", "RESTARTS", p.created(), "WAITS FOR"}
 	if p.wide() {
 		header = append(header[:7:7], "NODE", "IMAGES", "WAITS FOR")
 	}
-	p.table(header, rows)
+	p.table(p.fit(header, rows))
 }
 
 // groups prints groups, as many as the screen has room for.
@@ -222,15 +266,27 @@ func (p *page) groups(all []*group, now time.Time) {
 			for _, other := range all[i:] {
 				more += other.pods
 			}
-			p.line(dim, "%d Pods in %d more groups", more, len(all)-i)
+			p.line(dim, "%s in %s", list.Count(more, "Pod"), list.Count(len(all)-i, "more group"))
 			return
 		}
-		p.line(g.colour(), "%s", g.text(now))
+		p.line(g.colour(), "%s", g.text(p.clock(now)))
 	}
 }
 
+// created is the header of a column of Clock.Age.
+func (p *page) created() string {
+	if p.wide() {
+		return "CREATED"
+	}
+	return "AGE"
+}
+
 func (g *group) colour() string {
-	switch g.rank {
+	return colourOf(g.rank)
+}
+
+func colourOf(rank view.Rank) string {
+	switch rank {
 	case view.RankTrouble:
 		return red
 	case view.RankServes:
@@ -239,14 +295,14 @@ func (g *group) colour() string {
 	return plain
 }
 
-func (g *group) text(now time.Time) string {
-	text := fmt.Sprintf("%d Pods: %s", g.pods, g.what)
+func (g *group) text(clock view.Clock) string {
+	text := list.Count(g.pods, "Pod") + ": " + g.what
 	if g.waits == "" {
 		return text
 	}
 	text += ", " + g.waits
 	if !g.since.IsZero() {
-		text += ", the first since " + ago(now, g.since)
+		text += ", the first " + clock.Since(g.since)
 	}
 	return text + ", such as " + strings.Join(g.examples, ", ")
 }
@@ -259,23 +315,24 @@ func whyCommand(s *session) *cobra.Command {
 		}
 		return s.page().answer(w, func(p *page) { p.why(&w, t, time.Now()) })
 	})
-	return s.outputs(command, "json", "yaml")
+	s.verboses(command, "a paragraph for each Pod, and not for several that wait for the same")
+	return s.outputs(command, "json", "yaml", "wide")
 }
 
 // why prints each wait with who answers it, worst first, then what holds the rollout.
 func (p *page) why(w *view.Workload, t target, now time.Time) {
-	pods, rest := worst(w.Members, mostPods)
-	waiting := 0
-	for _, pod := range pods {
-		if len(pod.Waits) > 0 {
-			waiting++
-			p.whyPod(&pod, now)
-		}
+	if w.Unseen != nil {
+		p.line(plain, "%s/%s: %s", strings.ToLower(w.Kind), w.Name, unseen(w.Unseen, p.clock(now)))
 	}
-	for _, g := range groups(rest) {
-		if g.waits != "" {
-			p.line(g.colour(), "%s", g.text(now))
+	pods, _ := worst(w.Members, len(w.Members))
+	waiting := len(list.Only(pods, func(pod view.Pod) bool { return len(pod.Waits) > 0 }))
+	all := alike(pods, p.verbose)
+	for i := range all {
+		if i == mostPods && !p.verbose {
+			p.line(dim, "and %s; --verbose shows all", list.Count(len(all)-i, "other wait"))
+			break
 		}
+		p.whyAlike(&all[i], p.clock(now))
 	}
 	for _, problem := range w.Problems {
 		p.line(red, "%s: %s", problem.Reason, problem.Message)
@@ -289,18 +346,59 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	p.whyRollout(w, waiting+len(w.Problems))
 }
 
-func (p *page) whyPod(pod *view.Pod, now time.Time) {
-	colour := plain
-	if pod.Trouble {
+// sameWait is what one or several Pods wait for, in the same words.
+type sameWait struct {
+	view.Wait
+	trouble bool
+	pods    []string
+}
+
+// alike are the waits of Pods, in their order; those in the same words are one, unless each is to be told. It
+// begins with the first of them, and so does its deadline.
+func alike(pods []view.Pod, each bool) (all []sameWait) {
+	known := map[string]int{}
+	for i := range pods {
+		pod := &pods[i]
+		for _, wait := range pod.Waits {
+			next := strings.ReplaceAll(wait.Next, pod.Name, "POD")
+			key := fmt.Sprintf("%q", []any{wait.What, wait.Gate, wait.Key, wait.Registrations, wait.Registries, wait.OnDeadline, next, pod.Trouble})
+			at, there := known[key]
+			if !there || each {
+				known[key] = len(all)
+				all = append(all, sameWait{wait, pod.Trouble, []string{pod.Name}})
+				continue
+			}
+			one := &all[at]
+			one.pods = append(one.pods, pod.Name)
+			one.Since, one.Deadline = list.Earliest(one.Since, wait.Since), list.Earliest(one.Deadline, wait.Deadline)
+			one.Until = list.Latest(one.Until, wait.Until)
+		}
+	}
+	return all
+}
+
+// whyAlike prints a wait with who answers it.
+func (p *page) whyAlike(wait *sameWait, clock view.Clock) {
+	colour, first := plain, ""
+	if wait.trouble {
 		colour = red
 	}
-	for _, wait := range pod.Waits {
-		p.line(colour, "Pod %s %s", pod.Name, waitText(&wait, now))
-		p.fact("  Key       %s", strings.TrimSpace(wait.Key+" "+gateText(wait.Gate)))
-		p.fact("  Answers   %s", answerers(wait.Registrations, wait.Registries))
-		p.fact("  Deadline  %s", deadline(&wait))
-		p.fact("  Next      %s", wait.Next)
+	if len(wait.pods) == 1 {
+		p.line(colour, "Pod %s %s", wait.pods[0], waitText(&wait.Wait, clock))
+	} else {
+		first = "the first "
+		text := list.Count(len(wait.pods), "Pod") + ": " + wait.What
+		if !wait.Since.IsZero() {
+			text += ", " + first + clock.Since(wait.Since)
+		}
+		p.line(colour, "%s, such as %s", text, strings.Join(wait.pods[:min(len(wait.pods), mostExamples)], ", "))
 	}
+	p.fact("  Key       %s", strings.TrimSpace(wait.Key+" "+gateText(wait.Gate)))
+	p.fact("  Answers   %s", answerers(wait.Registrations, wait.Registries))
+	if at := deadline(&wait.Wait, clock); at != "" {
+		p.fact("  Deadline  %s", first+at)
+	}
+	p.fact("  Next      %s", wait.Next)
 }
 
 func gateText(gate string) string {
@@ -317,11 +415,14 @@ func answerers(registrations, registries []string) string {
 	return fmt.Sprintf("Registration %s, when Registry %s confirms", strings.Join(registrations, ", "), strings.Join(registries, ", "))
 }
 
-func deadline(w *view.Wait) string {
+func deadline(w *view.Wait, clock view.Clock) string {
 	if w.Deadline.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("%s, then %s", w.Deadline.UTC().Format(time.RFC3339), w.OnDeadline)
+	if w.OnDeadline == "" {
+		return clock.In(w.Deadline)
+	}
+	return clock.In(w.Deadline) + ", then " + w.OnDeadline
 }
 
 // whyRollout says what holds the rollout as a whole.
@@ -339,7 +440,11 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 		p.line(plain, "  Next      kubectl usher resume clone/%s -n %s", w.Name, w.Namespace)
 	case w.Phase == view.PhaseStalled:
 		p.line(red, "%s has not moved for spec.progressDeadlineSeconds", name)
-		p.line(plain, "  Next      kubectl usher undo clone/%s -n %s", w.Name, w.Namespace)
+		undo := "kubectl usher undo"
+		if w.Kind != kindCloneSet.Kind {
+			undo = "kubectl rollout undo"
+		}
+		p.line(plain, "  Next      %s %s -n %s", undo, nameOf(&w.Summary), w.Namespace)
 	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
 			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)

@@ -37,7 +37,7 @@ func (r *Reconciler) recordEvents(set *apps.CloneSet, decided *plan.Plan, blocke
 	m.updateRefused = refused
 	if decided.ScaleUpLimited > 0 {
 		r.warn(set, "ScaleUpLimited", "Create",
-			"scaleStrategy.maxUnavailable keeps %d Pods from being created until others are available", decided.ScaleUpLimited)
+			"scaleStrategy.maxUnavailable keeps %s from being created until others are available", list.Count(decided.ScaleUpLimited, "Pod"))
 	}
 	r.recordBlocked(set, blocked, now)
 }

@@ -341,9 +341,9 @@ func (p *player) gateOf(pod *corev1.Pod, at string, keys []string) *gate {
 func (p *player) stops(last *plan.Plan) []string {
 	out := list.Map(last.Problems, func(problem plan.Problem) string { return problem.Message })
 	counts, blocked := plan.Review(p.Snapshot)
-	out = append(out, list.Map(blocked[:min(len(blocked), MostNamed)], plan.Blocked.String)...)
+	out = append(out, list.Map(blocked[:min(len(blocked), MostNamed)], plan.Blocked.Timeless)...)
 	if more := len(blocked) - MostNamed; more > 0 {
-		out = append(out, fmt.Sprintf("%d more Pods wait like that", more))
+		out = append(out, list.Count(more, "more Pod")+" like that")
 	}
 	out = append(out, p.old(counts, len(out) > 0)...)
 	if last.ScaleUpLimited > 0 {
@@ -391,7 +391,7 @@ const MostNamed = 5
 
 func pods(n int, one, many string) string {
 	if n == 1 {
-		return "1 Pod " + one
+		many = one
 	}
-	return fmt.Sprintf("%d Pods %s", n, many)
+	return list.Count(n, "Pod") + " " + many
 }

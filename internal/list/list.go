@@ -78,3 +78,19 @@ func Some(all []string, most int) string {
 	}
 	return strings.Join(all, ", ")
 }
+
+// Plural is what people call several things of a kind, such as "Registries".
+func Plural(kind string) string {
+	if stem, ok := strings.CutSuffix(kind, "y"); ok {
+		return stem + "ies"
+	}
+	return kind + "s"
+}
+
+// Count is a number of things of a kind for people, such as "1 Pod" and "2 Registries".
+func Count(n int, kind string) string {
+	if n == 1 {
+		return "1 " + kind
+	}
+	return fmt.Sprintf("%d %s", n, Plural(kind))
+}

@@ -34,5 +34,9 @@
 // "reset": true everything before. Lanes that ended longer than "keep" ago, and segments that
 // did, are forgotten on both sides.
 //
+// "silent" is the moment, in milliseconds since 1970, after which nobody knows what happens, as when the API
+// server does not answer: bars end there, and nothing can be done. A server sends beats, too, so that a page
+// notices a server that has stopped.
+//
 // The script is the project's own, and the page loads nothing from anywhere.
 package page

@@ -3,12 +3,14 @@
 package page
 
 import (
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -89,7 +91,7 @@ func (r *Recorder) setOf(w *view.Workload) *Set {
 func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed bool) {
 	w := &seen.Workload
 	delta = Set{
-		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Summary: w.Summary,
+		ID: known.ID, Title: w.Kind + " " + w.Namespace + "/" + w.Name, Text: text(w), Summary: w.Summary, About: about(w),
 		Actions: seen.Actions, Registries: slices.Clone(known.Registries),
 	}
 	lanes, there := list.By(known.Lanes, func(l *Lane) string { return l.Name }), map[string]bool{}
@@ -176,10 +178,46 @@ func (s *Segment) same(other *Segment) bool {
 
 // text is what a view says of a workload besides its numbers.
 func text(w *view.Workload) string {
-	if w.Budget == nil {
-		return ""
+	var texts []string
+	if w.Unseen != nil {
+		texts = append(texts, "the last change is not seen yet")
 	}
-	return w.Budget.String() + " · " + w.Budget.Method
+	if w.Budget != nil {
+		texts = append(texts, w.Budget.String(), w.Budget.Method)
+	}
+	return strings.Join(texts, " · ")
+}
+
+// about says which revisions or images a workload's Pods have, and which Registrations select them.
+func about(w *view.Workload) (out []string) {
+	for _, r := range w.Revisions {
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%s (%d) %s", r.Name, r.Pods, strings.Join(r.Images, " "))))
+	}
+	if len(w.Revisions) == 0 {
+		out = images(w.Members)
+	}
+	switch names := list.Map(w.Registers, func(r view.Registers) string { return r.Registration }); len(names) {
+	case 0:
+	case 1:
+		out = append(out, "Registration "+names[0])
+	default:
+		out = append(out, "Registrations "+list.Some(names, mostNamed))
+	}
+	return out
+}
+
+// mostNamed is how many images, and how many Registrations, a workload's header has.
+const mostNamed = 3
+
+// images are those that Pods have, with their number, the most frequent first.
+func images(pods []view.Pod) []string {
+	counts := map[string]int{}
+	for i := range pods {
+		counts[strings.Join(pods[i].Images, " ")]++
+	}
+	delete(counts, "")
+	all := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	return list.Map(all[:min(len(all), mostNamed)], func(images string) string { return fmt.Sprintf("%s (%d)", images, counts[images]) })
 }
 
 // forget drops what ended long ago, as the page does.
@@ -228,6 +266,14 @@ type Recording struct {
 	Note string `json:"note,omitempty"`
 	// Live means that time goes on after the last change.
 	Live bool `json:"live,omitempty"`
+	// Namespace is what it shows, and Namespaces are those that the reader can choose from.
+	Namespace  string   `json:"namespace,omitempty"`
+	Namespaces []string `json:"namespaces,omitempty"`
+	// Empty is what the reader can do if there is nothing to show.
+	Empty string `json:"empty,omitempty"`
+	// Silent is the moment after which nobody knows what happens, in milliseconds since 1970; 0 while somebody
+	// does.
+	Silent int64 `json:"silent,omitempty"`
 	// Reset removes what was known before.
 	Reset bool `json:"reset,omitempty"`
 	// Keep is for how many milliseconds what has ended is kept; 0 keeps it.
@@ -255,6 +301,8 @@ type Set struct {
 	Title string `json:"title,omitempty"`
 	Text  string `json:"text,omitempty"`
 	view.Summary
+	// About are its revisions or images, with how many Pods have them, and its Registrations.
+	About []string `json:"about,omitempty"`
 	// Registries are the lines below each lane, from the top.
 	Registries []string `json:"registries,omitempty"`
 	// Actions are what the reader may do with it.
@@ -274,6 +322,9 @@ type Action struct {
 	// To is the revision that it leads to.
 	To string `json:"to,omitempty"`
 }
+
+// ActionNamespace is what the page asks for, of no set, to show another namespace.
+const ActionNamespace = "namespace"
 
 // Lane is a Pod in time. Its name is unique within a set.
 type Lane struct {

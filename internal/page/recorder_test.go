@@ -184,3 +184,23 @@ func TestFile(t *testing.T) {
 		}
 	}
 }
+
+// TestUnseen: a set whose last change its controller has not seen says so, with and without a budget.
+func TestUnseen(t *testing.T) {
+	seen := view.Workload{}
+	seen.Unseen = &view.Unseen{Generation: 3, Observed: 2}
+	checktest.Same(t, "of a Deployment", "the last change is not seen yet", text(&seen))
+	seen.Budget = &view.Budget{Method: "ReCreate", MaxUnavailable: 2}
+	checktest.Same(t, "of a CloneSet", "the last change is not seen yet · 0 of 2 unavailable · ReCreate", text(&seen))
+}
+
+// TestAbout: a set's header has revisions, or the images of its Pods, and Registrations.
+func TestAbout(t *testing.T) {
+	w := view.Workload{Members: []view.Pod{{Images: []string{"main=a"}}, {Images: []string{"main=b", "side=c"}}, {Images: []string{"main=b", "side=c"}}, {}}}
+	checktest.Same(t, "of a Deployment", []string{"main=b side=c (2)", "main=a (1)"}, about(&w))
+	w.Revisions = []view.Revision{{Name: "web-2", Pods: 3, Images: []string{"main=a"}}, {Name: "web-1"}}
+	w.Registers = []view.Registers{{Registration: "a"}}
+	checktest.Same(t, "of a CloneSet", []string{"web-2 (3) main=a", "web-1 (0)", "Registration a"}, about(&w))
+	w.Revisions, w.Registers = nil, []view.Registers{{Registration: "a"}, {Registration: "b"}, {Registration: "c"}, {Registration: "d"}}
+	checktest.Same(t, "of more", "Registrations a, b, c and 1 more", about(&w)[2])
+}

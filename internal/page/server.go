@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -27,6 +28,8 @@ const (
 	mostBody = 4096
 	// headerTimeout is how long a reader may take to ask.
 	headerTimeout = 10 * time.Second
+	// beatEvery is how often readers hear that the server is there. The page gives up after three beats.
+	beatEvery = 5 * time.Second
 )
 
 // Do carries out an action that the page offered for a set. The reader sees its error.
@@ -65,6 +68,11 @@ func (s *Server) Observe(now time.Time, note string, all []Seen, marks ...Mark) 
 	if len(s.readers) == 0 || len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
 		return
 	}
+	s.tell(delta)
+}
+
+// tell sends a delta to all readers. The caller holds the lock.
+func (s *Server) tell(delta *Recording) {
 	text := encode.JSON(delta)
 	for reader := range s.readers {
 		select {
@@ -76,23 +84,44 @@ func (s *Server) Observe(now time.Time, note string, all []Seen, marks ...Mark) 
 	}
 }
 
-// Follow goes on with another recorder. Readers come back by themselves, and get all of it.
+// Silent tells the readers after which moment nobody knows what happens, and the zero time when somebody does
+// again.
+func (s *Server) Silent(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	recording, silent := s.recorder.Recording(), int64(0)
+	if !since.IsZero() {
+		silent = since.UnixMilli()
+	}
+	if recording.Silent == silent {
+		return
+	}
+	recording.Silent = silent
+	delta := *recording
+	delta.Runs = []Run{{Title: recording.Runs[0].Title, Start: recording.Runs[0].Start, Now: recording.Runs[0].Now}}
+	s.tell(&delta)
+}
+
+// Follow goes on with another recorder. Readers get all of it, instead of what they know.
 func (s *Server) Follow(recorder *Recorder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recorder = recorder
-	for reader := range s.readers {
-		delete(s.readers, reader)
-		close(reader)
-	}
+	s.tell(s.whole())
+}
+
+// whole is everything so far. The caller holds the lock.
+func (s *Server) whole() *Recording {
+	whole := *s.recorder.Recording()
+	whole.Reset = true
+	return &whole
 }
 
 // join returns everything so far, and a channel for what follows.
 func (s *Server) join() ([]byte, chan []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	whole := *s.recorder.Recording()
-	whole.Reset = true
+	whole := s.whole()
 	reader := make(chan []byte, behind)
 	s.readers[reader] = true
 	return encode.JSON(whole), reader
@@ -191,14 +220,22 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer s.leave(news)
 	w.Header().Set("Content-Type", "text/event-stream")
 	send := func(text []byte) bool {
-		_, err := fmt.Fprintf(w, "data: %s\n\n", text)
+		event := "data: " + string(text)
+		if text == nil { // a browser drops events without data
+			event = "event: beat\ndata: 1"
+		}
+		_, err := io.WriteString(w, event+"\n\n")
 		return err == nil && http.NewResponseController(w).Flush() == nil
 	}
+	beats := time.NewTicker(beatEvery)
+	defer beats.Stop()
 	for text, open := whole, true; open && send(text); {
 		select {
 		case <-r.Context().Done():
 			return
 		case text, open = <-news:
+		case <-beats.C:
+			text = nil
 		}
 	}
 }
@@ -225,6 +262,9 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 func (s *Server) offers(set, action, to string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if action == ActionNamespace {
+		return set == "" && slices.Contains(s.recorder.Recording().Namespaces, to)
+	}
 	known := list.Find(s.recorder.Recording().Runs[0].Sets, func(one *Set) bool { return one.ID == set })
 	return known != nil && slices.ContainsFunc(known.Actions, func(a Action) bool { return a.Name == action && a.To == to })
 }

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
@@ -82,6 +83,7 @@ func TestDo(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"set": "CloneSet/shop/web", "action": "pause"}`:            "it has changed meanwhile",
 		`{"set": "CloneSet/shop/web", "action": "resume"}`:           "not on offer",
+		`{"action": "namespace", "to": "billing"}`:                   "not on offer",
 		`{"set": "CloneSet/shop/other", "action": "pause"}`:          "not on offer",
 		`{"set": "CloneSet/shop/web", "action": "pause", "to": "x"}`: "not on offer",
 		`{"set": "` + strings.Repeat("x", mostBody) + `"}`:           "too large",
@@ -105,13 +107,13 @@ func TestActions(t *testing.T) {
 	checktest.Same(t, "Deployment", nil, Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}))
 }
 
-// TestFollow: readers of another recording come back.
+// TestFollow: readers of another recording get all of it.
 func TestFollow(t *testing.T) {
 	s := served(t, nil)
 	_, news := s.join()
 	s.Follow(NewRecorder(at(3), "another", 0))
-	if _, open := <-news; open {
-		t.Error("a reader is told of two recordings")
+	if text := string(<-news); !strings.Contains(text, "another") || !strings.Contains(text, `"reset":true`) {
+		t.Errorf("a reader is told %s", text)
 	}
 	if whole, _ := s.join(); !strings.Contains(string(whole), "another") {
 		t.Errorf("a new reader gets %s", whole)
@@ -162,13 +164,45 @@ func follow(t *testing.T, s *Server) (stop context.CancelFunc, ended <-chan erro
 func event(t *testing.T, lines *bufio.Scanner) (r Recording) {
 	t.Helper()
 	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && text != "1" { // a beat
 			checktest.NoError(t, json.Unmarshal([]byte(text), &r))
 			return r
 		}
 	}
 	t.Fatalf("no event: %v", lines.Err())
 	return r
+}
+
+// TestSilence: readers are told once after which moment nothing is known, those who come later too, and of its end.
+func TestSilence(t *testing.T) {
+	s := served(t, nil)
+	_, news := s.join()
+	s.Silent(time.Time{})
+	s.Silent(at(3))
+	s.Silent(at(3))
+	for what, text := range map[string][]byte{"a reader": <-news, "a later one": first(s.join())} {
+		var r Recording
+		checktest.NoError(t, json.Unmarshal(text, &r))
+		checktest.Same(t, "what "+what+" hears", at(3).UnixMilli(), r.Silent)
+	}
+	s.Silent(time.Time{})
+	if end := string(<-news); strings.Contains(end, "silent") || len(news) > 0 {
+		t.Errorf("at last %s, and %d more", end, len(news))
+	}
+}
+
+func first(text []byte, _ chan []byte) []byte { return text }
+
+// TestBeats: a reader hears in time that the server is there, although nothing happens.
+func TestBeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := served(t, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*beatEvery+time.Second)
+		defer cancel()
+		w := httptest.NewRecorder()
+		s.events(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/events", nil))
+		checktest.Same(t, "beats", 2, strings.Count(w.Body.String(), "event: beat\ndata: 1\n\n"))
+	})
 }
 
 // TestLateReader: a reader who does not keep up is let go, and holds up nobody.

@@ -30,7 +30,9 @@ import (
 type Finding struct {
 	// Wrong means that something does not work; otherwise it is a risk.
 	Wrong bool `json:"wrong"`
-	// Object is what it is about, such as "registration shop/web".
+	// Unknown means that nobody looked: the caller misses a right.
+	Unknown bool `json:"unknown,omitempty"`
+	// Object is what it is about, such as "registration shop/web"; of what is unknown, the question.
 	Object string `json:"object"`
 	// Message says what is wrong and what to do.
 	Message string `json:"message"`
@@ -47,32 +49,96 @@ const (
 	skew = 30 * time.Second
 )
 
+// Read is what an examination looks at.
+type Read struct {
+	// All are the objects in all namespaces that the caller may read: Deployments and webhooks are Usher's
+	// own, Leases are also others'.
+	All []metav1.Object
+	// Missing are the kinds of Usher's API that the API server does not know.
+	Missing []string
+	// Unread are the kinds that the caller may list nowhere, and Partly those that All has of Namespace
+	// alone, since the caller may not list them elsewhere.
+	Unread, Partly []string
+	Namespace      string
+}
+
 // examination collects findings.
 type examination struct {
-	now time.Time
-	all []metav1.Object
-	// guards and registrations are those among all.
-	guards        []*admissionregistrationv1.ValidatingWebhookConfiguration
-	registrations []*usherv1alpha1.Registration
-	wrongs, risks []Finding
+	now   time.Time
+	clock Clock
+	Read
+	// all, guards and registrations are among what was read.
+	all                     []metav1.Object
+	guards                  []*admissionregistrationv1.ValidatingWebhookConfiguration
+	registrations           []*usherv1alpha1.Registration
+	wrongs, risks, unknowns []Finding
 }
 
 // Examine finds what is wrong with an installation: what does not work before what is a
-// risk, each in the order of the objects. missing are the kinds of Usher's API that the API
-// server does not know. all are the objects in all namespaces that the caller may read:
-// Deployments and webhooks are Usher's own, Leases are also others'.
-func Examine(now time.Time, missing []string, all []metav1.Object) []Finding {
+// risk, each in the order of the objects, and last what could not be looked at.
+func Examine(clock Clock, read Read) []Finding {
 	e := &examination{
-		now: now, all: all, registrations: Each[*usherv1alpha1.Registration](all),
-		guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](all),
+		now: clock.Now, clock: clock, Read: read, all: read.All, registrations: Each[*usherv1alpha1.Registration](read.All),
+		guards: Each[*admissionregistrationv1.ValidatingWebhookConfiguration](read.All),
 	}
-	for _, kind := range missing {
+	for _, kind := range read.Missing {
 		e.wrong("cluster", "it does not know the kind %s: install Usher's CustomResourceDefinitions", kind)
 	}
-	for _, check := range []func(){e.usher, e.leases, e.guard, e.unguarded, e.registries, e.open, e.answered, e.gates, e.unlisted, e.hooks, e.lonely, e.stuck, e.probes} {
-		check()
+	for _, one := range e.checks() {
+		e.check(one)
 	}
-	return slices.Concat(e.wrongs, e.risks)
+	return slices.Concat(e.wrongs, e.risks, e.unknowns)
+}
+
+// check is one question, and the kinds whose objects answer it.
+type check struct {
+	question string
+	kinds    []string
+	// whole means that the objects of one namespace do not answer it.
+	whole bool
+	run   func()
+}
+
+func (e *examination) checks() []check {
+	return []check{
+		{"whether Usher runs, in one version", []string{"Deployment"}, true, e.usher},
+		{"who leads, and whether clocks agree", []string{"Lease"}, true, e.leases},
+		{"whether API servers reach and trust the guard", []string{"ValidatingWebhookConfiguration"}, true, e.guard},
+		{"Pods that were deleted without the guard", []string{"Event"}, false, e.unguarded},
+		{"registries that do not answer", []string{"Registry"}, true, e.registries},
+		{"registries that every namespace may use", []string{"Registry", "Registration"}, true, e.open},
+		{"Registrations that cannot be used, or have no Pods", []string{"Registration"}, false, e.answered},
+		{"Pods that wait for Usher's readiness gate alone", []string{"Pod", "Registration"}, false, e.gates},
+		{"Pods that their Service does not list", []string{"Pod", "Registration"}, false, e.unlisted},
+		{"changes that Usher has not seen", []string{"CloneSet"}, false, e.unseen},
+		{"hooks that nobody answers", []string{"CloneSet", "Registration"}, false, e.hooks},
+		{"hooks whose answer is overdue", []string{"Pod", "CloneSet", "Registration"}, false, e.lonely},
+		{"Pods that Usher's finalizer holds", []string{"Pod"}, false, e.stuck},
+		{"readiness probes", []string{"Pod", "Registration"}, false, e.probes},
+	}
+}
+
+// check answers a question as far as the caller may, and says what stays unknown.
+func (e *examination) check(one check) {
+	missing := func(kinds []string) string {
+		return strings.Join(list.Map(list.Only(one.kinds, func(kind string) bool { return slices.Contains(kinds, kind) }), list.Plural), " and ")
+	}
+	unread, partly := missing(e.Unread), missing(e.Partly)
+	switch {
+	case unread != "":
+		e.unknown(one.question, "you may not list "+unread)
+	case partly != "" && one.whole:
+		e.unknown(one.question, "you may not list "+partly+" in all namespaces")
+	case partly != "":
+		e.unknown(one.question+", outside namespace "+e.Namespace, "you may not list "+partly+" there")
+		one.run()
+	default:
+		one.run()
+	}
+}
+
+func (e *examination) unknown(question, why string) {
+	e.unknowns = append(e.unknowns, Finding{Unknown: true, Object: question, Message: why})
 }
 
 func (e *examination) wrong(object, format string, args ...any) {
@@ -94,7 +160,7 @@ func named(kind string, object metav1.Object) string {
 func (e *examination) usher() {
 	deployments := Each[*appsv1.Deployment](e.all)
 	if len(deployments) == 0 {
-		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher, or look with the right to see its namespace")
+		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher (docs/install.md)")
 		return
 	}
 	versions := map[string]bool{}
@@ -119,9 +185,9 @@ func (e *examination) leases() {
 		}
 		switch age := e.now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
-			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", (-age).Round(time.Second))
+			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", Lasted(e.now, l.Spec.RenewTime.Time))
 		case age > patienceWith(l):
-			e.wrong(named("lease", l), "its holder %s last renewed it %s ago: nobody leads", *l.Spec.HolderIdentity, age.Round(time.Second))
+			e.wrong(named("lease", l), "its holder %s last renewed it %s: nobody leads", *l.Spec.HolderIdentity, e.clock.Ago(l.Spec.RenewTime.Time))
 		}
 	}
 }
@@ -143,8 +209,8 @@ func (e *examination) guard() {
 			if len(call.CABundle) == 0 {
 				e.wrong(object, "webhook %s has no caBundle: API servers do not trust the guard, and let every deletion pass; %s", webhook.Name, guardsMaker)
 			} else if until := trustedUntil(call.CABundle); e.now.After(until.Add(-renewedBefore)) {
-				e.wrong(object, "what the caBundle of webhook %s trusts ends at %s, and nobody has renewed it: "+
-					"API servers let every deletion pass then; %s", webhook.Name, until.UTC().Format(time.RFC3339), guardsMaker)
+				e.wrong(object, "what the caBundle of webhook %s trusts ends %s, and nobody has renewed it: "+
+					"API servers let every deletion pass then; %s", webhook.Name, e.clock.In(until), guardsMaker)
 			}
 			if call.Service == nil || ptr.Deref(call.Service.Path, "") == "" {
 				e.wrong(object, "webhook %s has no path: API servers do not reach the guard, and let every deletion pass; %s", webhook.Name, guardsMaker)
@@ -286,8 +352,8 @@ func (e *examination) stuck() {
 			continue
 		}
 		if age := e.now.Sub(pod.DeletionTimestamp.Time); age > stuckAfter {
-			e.wrong(named("pod", pod), "it was deleted %s ago, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
-				age.Round(time.Minute), pod.Name, pod.Namespace)
+			e.wrong(named("pod", pod), "it was deleted %s, and Usher's finalizer still holds it: kubectl usher why pod/%s -n %s",
+				e.clock.Ago(pod.DeletionTimestamp.Time), pod.Name, pod.Namespace)
 		}
 	}
 }
@@ -332,8 +398,12 @@ func (e *examination) unguarded() {
 	if last == nil {
 		return
 	}
-	e.risk("cluster", "%d Pods were deleted without the guard while registries list them, the last one %s/%s %s ago: Usher was away, or API servers cannot reach the guard (docs/guard.md)",
-		count, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.now.Sub(eventTime(last)).Round(time.Second))
+	deleted := "1 Pod was deleted"
+	if count > 1 {
+		deleted = list.Count(count, "Pod") + " were deleted"
+	}
+	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, or API servers cannot reach the guard (docs/guard.md)",
+		deleted, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.clock.Ago(eventTime(last)))
 }
 
 // eventTime is when an event happened last.

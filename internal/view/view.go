@@ -100,6 +100,8 @@ type Summary struct {
 	Budget *Budget `json:"budget,omitempty"`
 	// Deadline is when the rollout will have stalled for too long; zero without one.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Unseen is the last change of the spec while the workload's controller has not seen it; nil otherwise.
+	Unseen *Unseen `json:"unseen,omitempty"`
 	// Problems are conditions that somebody has to act on.
 	Problems []Problem `json:"problems,omitempty"`
 }

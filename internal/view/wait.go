@@ -227,9 +227,8 @@ func (w *waiter) ends() {
 	node, until := w.pod.Spec.NodeName, w.pod.DeletionTimestamp.Time
 	one := Wait{What: fmt.Sprintf("is terminating on node %s", node), Since: podread.DeletedSince(w.pod), Until: until}
 	if w.Now.After(until.Add(overdue)) {
-		w.trouble, one.Until = true, time.Time{}
-		one.What = fmt.Sprintf("is terminating, and node %s, which had time until %s, may be silent",
-			node, until.UTC().Format(time.RFC3339))
+		w.trouble, one.Until, one.Deadline = true, time.Time{}, until
+		one.What = fmt.Sprintf("is terminating, and node %s may be silent", node)
 		one.Next = "kubectl describe node " + node
 	}
 	w.out = append(w.out, one)

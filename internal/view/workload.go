@@ -28,8 +28,8 @@ const annotationCause = "kubernetes.io/change-cause"
 // Of returns the view of a workload.
 func Of(o Objects) Workload {
 	slices.SortFunc(o.Pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	operator := regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations}
-	w := o.workload(operator)
+	w := o.workload(regplan.Snapshot{Now: o.Now, Pods: o.Pods, Registrations: o.Registrations})
+	o.noteUnseen(&w)
 	o.noteRegistrations(&w)
 	w.noteLonely(o.Now)
 	return w
@@ -59,7 +59,7 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 	set := o.Set
 	w := Workload{Summary: Summary{
 		Kind: apps.KindCloneSet.Kind, Namespace: set.Namespace, Name: set.Name,
-		Desired: int(ptr.Deref(set.Spec.Replicas, 1)), Problems: o.problems(),
+		Desired: int(ptr.Deref(set.Spec.Replicas, 1)), Problems: o.problems(), Unseen: UnseenOf(set),
 	}}
 	spec, err := setplan.SpecOf(set)
 	if err != nil {
@@ -75,7 +75,7 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 		Unavailable: max(w.Desired-counts.Available, 0),
 	}
 	w.Phase = o.phase(&spec, counts)
-	if c := o.Set.Status.Condition(apps.ConditionProgressing); c != nil && w.Phase == PhaseUpdating && spec.ProgressDeadline > 0 {
+	if c := o.Set.Status.Condition(apps.ConditionProgressing); c != nil && w.Phase == PhaseUpdating && spec.ProgressDeadline > 0 && w.Unseen == nil {
 		w.Deadline = c.LastUpdateTime.Add(spec.ProgressDeadline)
 	}
 	for status := range setplan.PodStatuses(s) {
@@ -129,14 +129,15 @@ func revisionOf(s *setplan.Snapshot, name string) *revision.Revision {
 func (o *Objects) phase(spec *setplan.Spec, counts setplan.Counts) Phase {
 	updated := counts.Replicas == spec.Replicas && counts.UpdatedAvailable >= counts.ExpectedUpdated && counts.Available == counts.Replicas
 	stalled := o.Set.Status.Condition(apps.ConditionProgressing)
+	seen := o.Set.Status.ObservedGeneration == o.Set.Generation
 	switch {
 	case o.Set.DeletionTimestamp != nil:
 		return PhaseDeleting
-	case updated && o.Set.Status.ObservedGeneration == o.Set.Generation:
+	case updated && seen:
 		return PhaseDone
 	case spec.Paused:
 		return PhasePaused
-	case stalled != nil && stalled.Reason == setplan.ProgressDeadlineExceeded:
+	case seen && stalled != nil && stalled.Reason == setplan.ProgressDeadlineExceeded:
 		return PhaseStalled
 	}
 	return PhaseUpdating
@@ -201,40 +202,49 @@ func Images(template map[string]any) []string {
 
 // SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
 func SummaryOf(object metav1.Object) Summary {
-	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Phase: PhaseUpdating}
-	seen, paused := false, false
-	count := func(kind string, observed int64, desired, pods, ready, available, updated int32) {
+	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Phase: PhaseUpdating, Unseen: UnseenOf(object)}
+	paused := false
+	count := func(kind string, desired, pods, ready, available, updated int32) {
 		s.Kind, s.Desired, s.ToUpdate = kind, int(desired), int(desired)
 		s.Pods, s.Ready, s.Available, s.Updated = int(pods), int(ready), int(available), int(updated)
-		seen = observed >= object.GetGeneration()
 	}
 	switch o := object.(type) {
 	case *appsv1.Deployment:
 		t := o.Status
-		count("Deployment", t.ObservedGeneration, ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
+		count("Deployment", ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
 		paused = o.Spec.Paused
 	case *appsv1.StatefulSet:
 		t := o.Status
-		count("StatefulSet", t.ObservedGeneration, ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
+		count("StatefulSet", ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.UpdatedReplicas)
 		if u := o.Spec.UpdateStrategy.RollingUpdate; u != nil {
 			s.ToUpdate = max(s.Desired-int(ptr.Deref(u.Partition, 0)), 0)
 		}
 	case *appsv1.ReplicaSet:
 		t := o.Status
-		count("ReplicaSet", t.ObservedGeneration, ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.Replicas)
+		count("ReplicaSet", ptr.Deref(o.Spec.Replicas, 1), t.Replicas, t.ReadyReplicas, t.AvailableReplicas, t.Replicas)
 	case *appsv1.DaemonSet:
 		t := o.Status
-		count("DaemonSet", t.ObservedGeneration, t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)
+		count("DaemonSet", t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)
 	}
 	switch {
 	case object.GetDeletionTimestamp() != nil:
 		s.Phase = PhaseDeleting
-	case seen && s.settled():
+	case s.Unseen == nil && s.settled():
 		s.Phase = PhaseDone
 	case paused:
 		s.Phase = PhasePaused
+	case s.Unseen == nil && stalled(object):
+		s.Phase = PhaseStalled
 	}
 	return s
+}
+
+// stalled reports whether a Deployment has not moved for spec.progressDeadlineSeconds.
+func stalled(object metav1.Object) bool {
+	d, ok := object.(*appsv1.Deployment)
+	return ok && slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == appsv1.DeploymentProgressing && c.Reason == setplan.ProgressDeadlineExceeded
+	})
 }
 
 // settled reports whether the counts are as they should be.

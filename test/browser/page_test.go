@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ import (
 type served struct {
 	*tab
 	server  *page.Server
+	end     context.CancelFunc
 	address string
 	done    chan string
 
@@ -38,12 +40,17 @@ type served struct {
 func serve(t *testing.T) *served {
 	t.Helper()
 	s := &served{tab: open(t, 1280, 860), done: make(chan string, 1)}
-	s.server = page.NewServer(page.NewRecorder(time.Now(), "Usher: namespace shop", time.Hour), func(_ context.Context, set, action, to string) error {
+	recorder := page.NewRecorder(time.Now(), "Usher: namespace shop", time.Hour)
+	recorder.Recording().Empty = "There is no CloneSet here. Make one."
+	s.server = page.NewServer(recorder, func(_ context.Context, set, action, to string) error {
 		s.done <- strings.Join([]string{set, action, to}, " ")
 		return nil
 	})
 	listener := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	go func() { _ = s.server.Serve(t.Context(), listener) }() // the browser finds out
+	ctx, end := context.WithCancel(t.Context())
+	t.Cleanup(end)
+	s.end = end
+	go func() { _ = s.server.Serve(ctx, listener) }() // the browser finds out
 	checktest.NoError(t, chromedp.Listen(s.ctx, s.hear))
 	s.address = s.server.Address(listener)
 	checktest.Must(chromedp.Call(s.ctx, network.Enable, network.EnableParams{}))(t)
@@ -140,6 +147,92 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestNoAnswer: while the API server or the plugin does not answer, the page says since when, its bars end
+// there, and nothing can be pressed.
+func TestNoAnswer(t *testing.T) {
+	s := serve(t)
+	s.observe(set("Normal", view.PhaseUpdating, 3))
+	s.eventually("lanes", text+`.includes("web-0002") && !document.querySelector(".actions button").disabled`)
+	since := time.Now()
+	s.server.Silent(since)
+	const off = `[...document.querySelectorAll(".actions button")].every(b => b.disabled) && document.querySelector("#link.bad")`
+	s.eventually("silence", off+fmt.Sprintf(`?.textContent === "no answer from the API server since %s"`, since.UTC().Format(time.TimeOnly)))
+	s.server.Silent(time.Time{})
+	s.eventually("its end", `document.querySelector("#link").textContent === "live" && !document.querySelector(".actions button").disabled`)
+	s.end()
+	s.eventually("the end of the plugin", off+`?.textContent.startsWith("no answer since ")`)
+	s.shot("no-answer")
+}
+
+// TestMany: of many Pods, those that say the same are a row, which opens with Enter, and closes again; find
+// looks at each of them, and says so if it finds none.
+func TestMany(t *testing.T) {
+	s := serve(t)
+	many := set("PreparingUpdate", view.PhaseUpdating, 80)
+	many.Members[0].Trouble, many.Members[0].Waits = true, []view.Wait{{What: "waits for a hook that nobody answers"}}
+	many.Revisions = []view.Revision{{Name: "web-2", Pods: 80, Images: []string{"main=web:v2"}}}
+	many.Registrations = []string{"web"}
+	s.observe(many)
+	const rows = `[...document.querySelectorAll("tbody .name")].map(one => one.textContent).join()`
+	s.eventually("two rows", rows+` === "web-0000,▸ 79 Pods"`)
+	s.eventually("what it is about", text+`.includes("web-2 (80) main=web:v2 · Registration web")`)
+	s.shot("many-grouped")
+	s.named("treegrid Pods of CloneSet shop/web")
+	s.do(chromedp.Focus(chromedp.CSS("table")), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent("\r"))
+	s.eventually("all rows", rows+`.startsWith("web-0000,▾ 79 Pods,web-0001,web-0002") && document.querySelector("tr.group").ariaExpanded === "true"`)
+	s.do(chromedp.KeyEvent("\r"))
+	s.eventually("two rows again", rows+` === "web-0000,▸ 79 Pods"`)
+	s.do(chromedp.Focus(chromedp.CSS("#find")), chromedp.KeyEvent("web-0042"))
+	s.eventually("the one that was looked for", rows+` === "web-0042"`)
+	s.do(chromedp.KeyEvent("x"))
+	s.eventually("none", `!`+rows+` && document.querySelector("#nothing").textContent.includes("“web-0042x”") && document.querySelector(".set").hidden`)
+	s.shot("find-nothing")
+}
+
+// TestNamespaces: the reader chooses another namespace, and sees what is there instead.
+func TestNamespaces(t *testing.T) {
+	s := serve(t)
+	s.observe(set("Normal", view.PhaseDone, 3))
+	s.eventually("no choice of one", text+`.includes("web-0002") && document.querySelector("#namespace").parentNode.hidden`)
+	follow := func(namespace string) {
+		recorder := page.NewRecorder(time.Now(), "Usher: namespace "+namespace, time.Hour)
+		r := recorder.Recording()
+		r.Namespace, r.Namespaces = namespace, []string{"billing", "shop"}
+		s.server.Follow(recorder)
+	}
+	follow("shop")
+	s.eventually("two to choose from", `document.querySelector("#namespace").value === "shop" && !`+text+`.includes("web-0002")`)
+	s.named("combobox Namespace")
+	s.do(chromedp.Focus(chromedp.CSS("#namespace")), chromedp.KeyEvent(kb.ArrowUp))
+	select {
+	case got := <-s.done:
+		checktest.Same(t, "what the page asks for", " namespace billing", got)
+	case <-time.After(bound):
+		t.Fatal("nothing reaches the server")
+	}
+	follow("billing")
+	s.eventually("the other", `document.querySelector("h1").textContent.endsWith("billing") && document.querySelector("#namespace").value === "billing"`)
+	s.shot("namespaces")
+}
+
+// TestEmpty: a namespace with nothing to show says what to do, until there is something.
+func TestEmpty(t *testing.T) {
+	s := serve(t)
+	s.server.Observe(time.Now(), "You may not list and watch Registrations in namespace shop.", nil)
+	s.eventually("what to do", text+`.includes("There is no CloneSet here. Make one.") && `+text+`.includes("You may not list")`)
+	s.shot("empty")
+	s.observe(set("Normal", view.PhaseDone, 1))
+	s.eventually("lanes", text+`.includes("web-0000") && document.querySelector("#nothing").hidden`)
+}
+
+// shot leaves a picture for somebody to look at.
+func (b *tab) shot(name string) {
+	b.Helper()
+	file := filepath.Join(os.TempDir(), "usher-"+name+".png")
+	checktest.NoError(b, os.WriteFile(file, get(b, chromedp.CaptureScreenshot()), 0o600))
+	b.Log("what was seen is in " + file)
+}
+
 // press goes to a button with the tabulator key, and presses it.
 func (b *tab) press(name string) {
 	b.Helper()
@@ -188,6 +281,10 @@ func TestFrames(t *testing.T) {
 	for _, pods := range []int{40, 2000} {
 		s := serve(t)
 		s.observe(set("Normal", view.PhaseUpdating, pods))
+		if pods > 40 {
+			s.eventually("one row", text+`.includes("2,000 Pods") && document.querySelectorAll("tbody tr").length === 1`)
+			s.do(chromedp.Focus(chromedp.CSS("table")), chromedp.KeyEvent("\r"))
+		}
 		s.eventually("lanes", text+`.includes("web-0001")`)
 		ctx, stop := context.WithCancel(t.Context())
 		var changing sync.WaitGroup

@@ -102,8 +102,10 @@ func rollout(pods int) *page.Recording {
 			Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: view.PhaseUpdating, Desired: pods, Available: pods - 3, Updated: 10, ToUpdate: pods,
 			Budget: &view.Budget{Method: "InPlaceIfPossible", MaxUnavailable: 3, Unavailable: 3}, Deadline: noon.Add(8 * time.Minute),
 		},
-		Previous: &view.Revision{Name: "web-1", Number: 1},
+		Previous:  &view.Revision{Name: "web-1", Number: 1},
+		Revisions: []view.Revision{{Name: "web-2", Pods: 10, Images: []string{"main=web:v2"}}, {Name: "web-1", Pods: pods - 10, Images: []string{"main=web:v1"}}},
 	}}
+	web.Registrations = []string{"web"}
 	for i := range pods {
 		web.Members = append(web.Members, serving(fmt.Sprintf("web-%04d", i), "discovery", "lb"))
 	}

@@ -52,8 +52,14 @@ func pluginPage(ctx context.Context, root string) (string, error) {
 	if len(commands) == 0 {
 		return "", fmt.Errorf("no commands in\n%s", help)
 	}
-	_, kubectl, _ := strings.Cut(help, "\nFlags:\n")
-	kubectl, _, _ = strings.Cut(kubectl, "\n\n")
+	options, err := printed(ctx, root, "cmd/kubectl-usher", ".", "options")
+	if err != nil {
+		return "", err
+	}
+	_, kubectl, found := strings.Cut(options, "\n\n")
+	if !found {
+		return "", fmt.Errorf("no flags in\n%s", options)
+	}
 	var page strings.Builder
 	fmt.Fprintf(&page, frontMatter, 3, "kubectl usher: every command", "[The plugin](../plugin.md) says what it is for.")
 	for _, command := range commands {
@@ -61,7 +67,7 @@ func pluginPage(ctx context.Context, root string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		help, _, _ = strings.Cut(help, "\nGlobal Flags:")
+		help, _, _ = strings.Cut(help, "\nkubectl usher options lists")
 		fmt.Fprintf(&page, "## %s\n\n```text\n%s\n```\n\n", command[1], strings.TrimSpace(help))
 	}
 	fmt.Fprintf(&page, "## Flags of every command\n\n```text\n%s\n```\n", strings.TrimRight(kubectl, "\n"))
@@ -70,7 +76,12 @@ func pluginPage(ctx context.Context, root string) (string, error) {
 
 // helpOf is what a program of a module prints for --help, on whichever stream.
 func helpOf(ctx context.Context, root, module, program string, args ...string) (string, error) {
-	args = append([]string{"run", program}, append(args, "--help")...)
+	return printed(ctx, root, module, program, append(args, "--help")...)
+}
+
+// printed is what a program of a module prints, on whichever stream.
+func printed(ctx context.Context, root, module, program string, args ...string) (string, error) {
+	args = append([]string{"run", program}, args...)
 	out, err := command(ctx, filepath.Join(root, module), "go", args...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), module, err, out)

@@ -90,6 +90,26 @@ func (b Blocked) String() string {
 	return text
 }
 
+// Timeless describes what the Pod waits for, and not since when, as in a plan: there it is a time to come.
+func (b Blocked) Timeless() string {
+	b.Since = time.Time{}
+	b.Batch = without(b.Batch, func(batch *Batch) { batch.Since = time.Time{} })
+	b.Deferral = without(b.Deferral, func(d *Deferral) { d.Since = time.Time{} })
+	b.Failed = without(b.Failed, func(f *Failure) { f.At = time.Time{} })
+	b.Idle = without(b.Idle, func(i *Idle) { i.Since = time.Time{} })
+	return b.String()
+}
+
+// without is a copy from which something was dropped; nil of nil.
+func without[T any](one *T, drop func(*T)) *T {
+	if one == nil {
+		return nil
+	}
+	other := *one
+	drop(&other)
+	return &other
+}
+
 func (b *Batch) text(pod string, state apps.LifecycleState) string {
 	return fmt.Sprintf("Pod %s is in %s and %s, which have a lower %s%s", pod, state, b.Wait(), apps.EnvContainerPriority, since(",", b.Since))
 }

@@ -4,7 +4,10 @@
 // bound all work per frame: rows are made for those alone, and the lanes are canvases.
 "use strict";
 (() => {
-const ROW = 22, OVERSCAN = 6, MOST_TROUBLE = 8;
+// BEAT is how often a server says that it is there, as in server.go.
+const BEAT = 5000;
+// Of more than MANY Pods, ALIKE or more that say the same are one row.
+const ROW = 22, OVERSCAN = 6, MOST_TROUBLE = 8, MANY = 40, ALIKE = 5;
 const KINDS = {
   Normal: "serve", PreparingNormal: "join", Updated: "join", PreparingUpdate: "leave", Updating: "change",
   PreparingDelete: "go", Draining: "go", Terminating: "go", Succeeded: "go", Failed: "trouble", Unknown: "unknown",
@@ -40,7 +43,8 @@ function length(ms) {
 
 const known = {runs: []};
 const views = [];
-let connected = true, frozen = null, needle = "", span = 300000;
+// heard is when the server was last heard, and lost the moment after which it was not; null while it is.
+let heard = 0, lost = null, frozen = null, needle = "", span = 300000;
 
 // fold replaces what is known of one thing by what a delta says of it, and appends lists.
 function fold(old, delta, ...lists) {
@@ -57,7 +61,7 @@ function merge(delta) {
     known.runs.length = views.length = 0;
     $("runs").replaceChildren();
   }
-  for (const name of ["title", "note", "live", "keep"]) known[name] = delta[name];
+  for (const name of ["title", "note", "live", "silent", "namespace", "namespaces", "empty", "keep"]) known[name] = delta[name];
   (delta.runs ?? []).forEach((change, at) => {
     const run = known.runs[at] ??= {sets: new Map()};
     fold(run, change, "marks");
@@ -104,8 +108,11 @@ function forget(run) {
   }
 }
 
-// present is how far a run is. It stands still while nobody tells what happens.
-const present = run => run.now + (known.live && connected ? performance.now() - run.heard : 0);
+// present is how far a run is, and told how much of it is known: less while nobody tells what happens.
+const present = run => run.now + (known.live ? performance.now() - run.heard : 0);
+const told = run => Math.min(present(run),
+  known.silent ? known.silent - run.start : Infinity, lost === null ? Infinity : run.now + lost - run.heard);
+const current = () => lost === null && !known.silent;
 
 // range is the stretch of time on the screen.
 function range(run) {
@@ -133,7 +140,7 @@ function at(run, ms, fine = true) {
 const moment = (run, time) => Date.parse(time) - run.start;
 
 function waitText(run, wait) {
-  const now = present(run), since = moment(run, wait.since), until = moment(run, wait.until), deadline = moment(run, wait.deadline);
+  const now = told(run), since = moment(run, wait.since), until = moment(run, wait.until), deadline = moment(run, wait.deadline);
   let text = wait.what;
   if (wait.since) text += `, since ${length(now - since)}`;
   if (until > now) text += `, ${length(until - now)} to go`;
@@ -182,7 +189,7 @@ function ticks(run, [from, to], width) {
 
 class SetView {
   constructor(run, id) {
-    Object.assign(this, {run, id, rows: [], order: [], active: 0});
+    Object.assign(this, {run, id, rows: [], order: [], opened: new Set(), active: 0});
     this.title = make("h2");
     this.title.id = `set-${views.length}-${id}`;
     this.phase = make("span", "phase");
@@ -190,6 +197,7 @@ class SetView {
     this.text = make("span", "text");
     this.lost = make("span", "bad");
     this.actions = make("span", "actions");
+    this.about = make("p", "about");
     this.problems = make("ul", "problems");
     const head = make("tr"), columns = make("colgroup");
     for (const [name, text] of [["name", "Pod"], ["state", "State"], ["lane", "In time"], ["waits", "Waits for"]]) {
@@ -203,7 +211,7 @@ class SetView {
     this.canvas = make("canvas");
     this.lanes = make("div", "lanes", this.table, this.canvas);
     this.root = make("section", "set",
-      make("header", "", this.title, this.phase, this.bar, this.text, this.lost, this.actions), this.problems, this.lanes);
+      make("header", "", this.title, this.phase, this.bar, this.text, this.lost, this.actions), this.about, this.problems, this.lanes);
     set(this.root, "aria-labelledby", this.title.id);
     set(this.canvas, "aria-hidden", true);
     set(this.table, "role", "grid");
@@ -228,20 +236,26 @@ class SetView {
     this.bar.value = Math.min(d.updated, d.toUpdate);
     set(this.bar, "aria-label", `${d.updated} of ${d.toUpdate} updated`);
     const numbers = d.desired ? [`${d.updated} of ${d.toUpdate} updated`, `${d.available} of ${d.desired} available`] : [];
-    if (d.deadline) numbers.push(`stalls in ${length(moment(this.run, d.deadline) - present(this.run))}`);
+    if (d.deadline) numbers.push(`stalls in ${length(moment(this.run, d.deadline) - told(this.run))}`);
     say(this.text, [...numbers, d.text].filter(Boolean).join(" · "));
     say(this.lost, d.lost ? count(d.lost, "request") + " lost" : "");
+    say(this.about, (d.about ?? []).join(" · "));
+    this.about.title = this.about.textContent;
     this.problems.replaceChildren(...problems(d).map(text => make("li", "bad", text)));
     this.offer(d.actions ?? []);
-    const active = this.order[this.active]?.name;
+    const active = keyOf(this.order[this.active]);
     this.order = [...d.lanes.values()].filter(lane => matches(lane));
     this.order.sort(known.live
       ? (a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1)
       : (a, b) => (a.segments[0]?.at ?? 0) - (b.segments[0]?.at ?? 0) || (a.name < b.name ? -1 : 1));
-    this.active = Math.max(this.order.findIndex(lane => lane.name === active), 0);
+    const grouped = known.live && !needle && this.order.length > MANY;
+    if (grouped) this.order = groups(this.order, this.opened);
+    set(this.table, "role", grouped ? "treegrid" : "grid");
+    this.active = Math.max(this.order.findIndex(lane => keyOf(lane) === active), 0);
     this.lanes.style.height = this.order.length * ROW + "px";
     set(this.table, "aria-rowcount", this.order.length + 1);
     set(this.table, "aria-label", "Pods of " + (d.title ?? d.id));
+    this.root.hidden = Boolean(needle) && !this.order.length;
   }
 
   // offer shows buttons, and leaves those alone that stay: one may have the focus.
@@ -257,6 +271,7 @@ class SetView {
         this.actions.append(button);
       }
       set(button, "aria-label", `${action.title} ${this.data.title ?? this.id}`);
+      button.disabled = !current();
       button.onclick = () => ask(this.data, action);
     }
   }
@@ -272,7 +287,8 @@ class SetView {
     this.width = cell?.offsetWidth ?? 0;
     this.body.style.transform = first ? `translateY(${first * ROW}px)` : "";
     this.canvas.style.transform = `translate(${this.left}px, ${first * ROW}px)`;
-    if (cell) this.paint(sized(this.canvas, this.width, (last - first) * ROW), first, last);
+    const pen = sized(this.canvas, this.width, cell ? (last - first) * ROW : 0);
+    if (cell) this.paint(pen, first, last);
   }
 
   fill(first, last) {
@@ -305,7 +321,9 @@ class SetView {
     waits.title = waits.textContent;
     set(row, "aria-rowindex", index + 2);
     set(row, "aria-selected", index === this.active);
-    row.className = trouble ? "bad" : gone ? "gone" : "";
+    if (lane.members) set(row, "aria-expanded", this.opened.has(lane.key));
+    else row.removeAttribute("aria-expanded");
+    row.className = (trouble ? "bad" : gone ? "gone" : "") + (lane.members ? " group" : "");
   }
 
   paint(pen, first, last) {
@@ -324,7 +342,7 @@ class SetView {
 
   lane(pen, lane, y, x, from, to) {
     const segments = lane.segments, registries = this.data.registries ?? [];
-    const now = Math.min(known.live ? present(this.run) : this.run.now, to), thick = registries.length > 2 ? 1 : 2;
+    const now = Math.min(told(this.run), to), thick = registries.length > 2 ? 1 : 2;
     for (let i = segments.length - 1; i >= 0; i--) {
       const one = segments[i], end = segments[i + 1]?.at ?? now;
       if (end < from) break;
@@ -348,10 +366,10 @@ class SetView {
     tip.hidden = !lane || px < 0 || px > this.width;
     if (tip.hidden) return;
     const [from, to] = range(this.run), t = from + px / this.width * (to - from);
-    const i = lane.segments.findLastIndex(s => s.at <= t), s = lane.segments[i];
+    const i = t > told(this.run) ? -1 : lane.segments.findLastIndex(s => s.at <= t), s = lane.segments[i];
     const near = lane.marks.filter(m => Math.abs(m.at - t) < (to - from) / this.width * 4).map(m => markText(m));
-    const state = s?.state ? `${s.state}, ${s.ready ? "ready" : "not ready"}, ${s.in?.length ? "in " + s.in.join(", ") : "not listed"}` : "not there";
-    const since = s?.state ? `since ${at(this.run, s.at)} for ${length((lane.segments[i + 1]?.at ?? present(this.run)) - s.at)}` : "";
+    const state = s?.state ? `${s.state}, ${s.ready ? "ready" : "not ready"}, ${s.in?.length ? "in " + s.in.join(", ") : "not listed"}` : t > told(this.run) ? "not known" : "not there";
+    const since = s?.state ? `since ${at(this.run, s.at)} for ${length((lane.segments[i + 1]?.at ?? told(this.run)) - s.at)}` : "";
     say(tip, [`${lane.name} at ${at(this.run, t)}`, state, since, ...near].filter(Boolean).join("\n"));
     tip.style.transform = `translate(${Math.min(event.clientX + 14, innerWidth - 280)}px, ${Math.min(event.clientY + 16, innerHeight - 90)}px)`;
   }
@@ -373,8 +391,37 @@ class SetView {
 
   open(index) {
     const lane = this.order[index];
-    if (lane) details(this.run, lane);
+    if (lane?.members) {
+      if (!this.opened.delete(lane.key)) this.opened.add(lane.key);
+      this.active = index;
+      this.update();
+      redraw();
+    } else if (lane) details(this.run, lane);
   }
+}
+
+const keyOf = lane => lane?.key ?? lane?.name;
+
+// alike is what lanes say that are one row. A lane keeps it until a delta replaces the lane's fields.
+const alike = lane => [ended(lane) ? "gone" : lane.state, lane.ready, lane.available, lane.revision, lane.trouble, lane.waits?.[0]?.what].join("\n");
+
+// groups puts lanes that say the same into one row, which shows since when all of them do, and which opens.
+function groups(lanes, opened) {
+  const byKey = Map.groupBy(lanes, lane => lane.alike ??= alike(lane)), rows = [];
+  for (const [key, members] of byKey) {
+    if (members.length < ALIKE) {
+      rows.push(...members);
+      continue;
+    }
+    const open = opened.has(key), last = members.map(lane => lane.segments.at(-1)).filter(Boolean);
+    const all = {...last[0], at: Math.max(...last.map(s => s.at)), in: last[0]?.in?.filter(name => last.every(s => s.in?.includes(name)))};
+    rows.push({
+      ...members[0], key, members, name: `${open ? "▾" : "▸"} ${count(members.length, "Pod")}`, segments: last.length ? [all] : [],
+      marks: [], restarts: members.reduce((sum, lane) => sum + (lane.restarts ?? 0), 0),
+    });
+    if (open) rows.push(...members);
+  }
+  return rows;
 }
 
 function bar(pen, colour, segment, x, y, width) {
@@ -502,11 +549,37 @@ function update() {
   $("note").hidden = !known.note;
   for (const id of ["window", "find"]) $(id).parentNode.hidden = !known.live;
   $("freeze").hidden = !known.live;
+  offerNamespaces(known.namespaces ?? []);
   $("legend").lastChild.hidden = known.live;
   set($("runs"), "class", known.runs.length > 1 ? "several" : "");
+  document.body.classList.toggle("stale", !current());
+  $("ask-yes").disabled = !current();
   known.runs.forEach((run, i) => (views[i] ??= new RunView(run)).update());
   trouble();
+  nothing();
   redraw();
+}
+
+// offerNamespaces lets the reader choose one of several.
+function offerNamespaces(names) {
+  const list = $("namespace");
+  if ([...list.options].map(o => o.value).join() !== names.join()) {
+    list.replaceChildren(...names.map(name => make("option", "", name)));
+  }
+  if (document.activeElement !== list || list.dataset.shown !== known.namespace) list.value = known.namespace ?? "";
+  list.dataset.shown = known.namespace ?? "";
+  list.disabled = !current();
+  list.parentNode.hidden = names.length < 2;
+}
+
+// nothing says what to do if there is nothing to see.
+function nothing() {
+  const all = views.flatMap(view => [...view.sets.values()]);
+  const text = needle && all.length && all.every(view => !view.order.length)
+    ? `No Pod's name, state, revision or node has “${needle}” in it.`
+    : known.live && !all.length && known.runs.length ? known.empty ?? "There is nothing to show yet." : "";
+  say($("nothing"), text);
+  $("nothing").hidden = !text;
 }
 
 // ---- When it is drawn ----------------------------------------------------------------
@@ -524,7 +597,7 @@ function draw() {
   asked = false;
   for (const view of views) view.draw();
   clearTimeout(timer);
-  if (known.live && connected && frozen === null) {
+  if (known.live && frozen === null) {
     timer = setTimeout(redraw, calm.matches ? 1000 : clamp((span || 900000) / 1000, 16, 1000));
   }
 }
@@ -539,6 +612,15 @@ addEventListener("keydown", event => {
 });
 $("find").addEventListener("input", () => { needle = $("find").value.trim().toLowerCase(); update(); });
 $("window").addEventListener("change", () => { span = Number($("window").value); redraw(); });
+$("namespace").addEventListener("change", async () => {
+  try {
+    await act({set: "", action: "namespace", to: $("namespace").value});
+  } catch (problem) {
+    $("namespace").value = known.namespace;
+    say($("note"), problem.message);
+    $("note").hidden = false;
+  }
+});
 $("freeze").addEventListener("click", () => {
   frozen = frozen === null && known.runs.length ? present(known.runs[0]) : null;
   set($("freeze"), "aria-pressed", frozen !== null);
@@ -567,20 +649,16 @@ function ask(one, action) {
   say($("ask-error"), "");
   const yes = $("ask-yes");
   say(yes, action.title);
-  yes.disabled = false;
+  yes.disabled = !current();
   yes.onclick = async () => {
     yes.disabled = true;
     say($("ask-error"), "");
     try {
-      const answer = await fetch("do", {
-        method: "POST", headers: {"Content-Type": "application/json", Authorization: "Bearer " + token},
-        body: JSON.stringify({set: one.id, action: action.name, to: action.to ?? ""}),
-      });
-      if (!answer.ok) throw new Error(await answer.text());
+      await act({set: one.id, action: action.name, to: action.to ?? ""});
       $("ask").close();
     } catch (problem) {
       say($("ask-error"), problem.message);
-      yes.disabled = false;
+      yes.disabled = !current();
     }
   };
   $("ask").showModal();
@@ -590,6 +668,14 @@ function ask(one, action) {
 
 let token = "";
 
+// act asks the server for a change.
+async function act(wanted) {
+  const answer = await fetch("do", {
+    method: "POST", headers: {"Content-Type": "application/json", Authorization: "Bearer " + token}, body: JSON.stringify(wanted),
+  });
+  if (!answer.ok) throw new Error(await answer.text());
+}
+
 // listen follows a server. The token comes after the # of its address, where no server and
 // no other page sees it, and stays with this tab.
 function listen() {
@@ -597,17 +683,30 @@ function listen() {
   sessionStorage.setItem("token", token);
   history.replaceState(null, "", location.pathname);
   const events = new EventSource("events?token=" + encodeURIComponent(token));
-  const link = (up, text) => {
-    if (connected !== up) for (const run of known.runs) run.now = present(run);
-    connected = up;
-    say($("link"), text);
-    set($("link"), "class", up ? "" : "bad");
-    redraw();
+  const up = () => {
+    heard = performance.now();
+    lost = null;
+    link();
   };
-  events.onopen = () => link(true, "live");
-  events.onerror = () => link(false, events.readyState === EventSource.CLOSED
-    ? "the server refuses: open the address that was printed at the start" : "the connection is lost; trying again");
-  events.onmessage = event => { merge(JSON.parse(event.data)); update(); };
+  const down = () => {
+    lost ??= heard;
+    link(events.readyState === EventSource.CLOSED);
+    update();
+  };
+  events.onopen = up;
+  events.onerror = down;
+  events.onmessage = event => { merge(JSON.parse(event.data)); up(); update(); };
+  events.addEventListener("beat", () => { const back = lost !== null; up(); if (back) update(); });
+  setInterval(() => { if (performance.now() - heard > 3 * BEAT) down(); }, BEAT);
+}
+
+// link says whether what is shown is so, and if not, since when.
+function link(refused = false) {
+  const clock = ms => new Date(ms).toLocaleTimeString("en-GB"), since = Date.now() - performance.now() + (lost ?? 0);
+  say($("link"), refused ? "the server refuses: open the address that was printed at the start"
+    : lost !== null ? `no answer since ${clock(since)}: the command that serves this page has ended, or hangs`
+    : known.silent ? `no answer from the API server since ${clock(known.silent)}` : "live");
+  set($("link"), "class", current() ? "" : "bad");
 }
 
 $("legend").append(...LEGEND.map(([sample, text]) => make("li", "", make("i", sample), text)));

@@ -4,7 +4,6 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,7 +152,7 @@ func (p *pod) causeOfOwner(owner *Owner, known, surplus bool) cause {
 	case owner.Gone && len(p.OwnerReferences) == 1:
 		c.text = "its owner is gone"
 	case surplus:
-		c.text = fmt.Sprintf("its owner wants %d Pods", *owner.Replicas)
+		c.text = "its owner wants " + list.Count(int(*owner.Replicas), "Pod")
 	case owner.unwanted(p.Pod):
 		c.text = "its owner wants another Pod in its place"
 	default:

@@ -136,6 +136,10 @@ func (s *story) dashboard() {
 		s.Fatalf("undo leads nowhere: %s", offer)
 	}
 	s.ask(ctx, address, token, "do", `{"set": "`+id+`", "action": "undo", "to": "`+to[1]+`"}`)
+	s.ask(ctx, address, token, "do", `{"action": "namespace", "to": "default"}`)
+	s.hears(events, `"reset":true`, `"namespace":"default"`)
+	s.ask(ctx, address, token, "do", `{"action": "namespace", "to": "`+s.Namespace+`"}`)
+	s.hears(events, `"namespace":"`+s.Namespace+`"`, `"id":"`+id+`"`)
 	s.until("history clone/web => " + to[1] + "   current, update | example.test/web:v1")
 	s.Must(command.Process.Signal(os.Interrupt))
 	s.Must(command.Wait())

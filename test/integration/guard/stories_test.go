@@ -157,6 +157,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[stri
 	"usher":           func(s *story, rest string) { s.ends(0, rest) },
 	"usher ends 2":    func(s *story, rest string) { s.ends(2, rest) },
 	"usher ends 1":    func(s *story, rest string) { s.ends(1, rest) },
+	"usher ends 3":    func(s *story, rest string) { s.ends(3, rest) },
 	"usher refuses":   func(s *story, rest string) { s.ends(1, strings.Replace(rest, "=> ", "=> error:  | ", 1)) },
 	"until usher":     (*story).until,
 	"usher completes": (*story).completes,

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/usher-dev/usher/internal/list"
+)
+
+const (
+	// gatherFor is how long what happens to Pods is gathered before it is told.
+	gatherFor = time.Second
+	// mostExamples is how many Pods a line names that speaks of several.
+	mostExamples = 3
+)
+
+// crowd gathers what happens to many Pods, so that a line tells what happens to several at about the same time.
+type crowd struct {
+	mu    sync.Mutex // guards what follows
+	texts []string
+	pods  map[string][]string
+}
+
+// add notes that something happens to a Pod.
+func (c *crowd) add(pod, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pods == nil {
+		c.pods = map[string][]string{}
+	}
+	if c.pods[text] == nil {
+		c.texts = append(c.texts, text)
+	}
+	c.pods[text] = append(c.pods[text], pod)
+}
+
+// lines takes what was gathered, in the order in which it first happened.
+func (c *crowd) lines() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := list.Map(c.texts, func(text string) string {
+		pods := c.pods[text]
+		if len(pods) == 1 {
+			return "pod/" + pods[0] + " " + text
+		}
+		return list.Count(len(pods), "Pod") + ": " + text + ", such as " + strings.Join(pods[:min(len(pods), mostExamples)], ", ")
+	})
+	c.texts, c.pods = nil, nil
+	return out
+}
+
+// tellCrowd tells what was gathered now and then, and what is left when it is told to end.
+func (s *session) tellCrowd(c *crowd, began time.Time) (end func()) {
+	print := func() {
+		for _, line := range c.lines() {
+			tell(s.Out, "%6.1fs  %s\n", time.Since(began).Seconds(), line)
+		}
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		clock := time.NewTicker(gatherFor)
+		defer clock.Stop()
+		for {
+			select {
+			case <-stop:
+				print()
+				return
+			case <-clock.C:
+				print()
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-done
+	}
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// wait follows a rollout until it is done. It returns an error if the rollout cannot be done any more without
+// somebody, or is not in that time; 0 is for ever.
+func (s *session) wait(ctx context.Context, t target, within time.Duration) error {
+	if t.kind == kindPod {
+		return errors.New("--wait needs a workload, such as clone/web: a Pod has no rollout")
+	}
+	if within > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, within)
+		defer cancel()
+	}
+	var last view.Workload
+	var ended error
+	err := s.watch(ctx, t, func(w *view.Workload) (over bool) {
+		last = *w
+		over, ended = verdictOn(w)
+		return over
+	})
+	if errors.Is(err, context.DeadlineExceeded) && last.Name != "" {
+		return fmt.Errorf("%s is not done after %s: it is %s; %s", nameOf(&last.Summary), within, progress(&last), askWhy(&last.Summary))
+	}
+	if err != nil {
+		return err
+	}
+	return ended
+}
+
+// verdictOn reports whether a rollout is over, and how, unless it is done.
+func verdictOn(w *view.Workload) (over bool, err error) {
+	name := nameOf(&w.Summary)
+	switch w.Phase {
+	case view.PhaseDone:
+		return true, nil
+	case view.PhaseStalled, view.PhaseInvalid:
+		return true, fmt.Errorf("%s is %s; %s", name, progress(w), askWhy(&w.Summary))
+	case view.PhasePaused:
+		return true, fmt.Errorf("%s is paused, and goes on when somebody resumes it", name)
+	case view.PhaseDeleting:
+		return true, fmt.Errorf("%s is being deleted", name)
+	}
+	return false, nil
+}
+
+// askWhy names the command that says what a workload waits for.
+func askWhy(w *view.Summary) string {
+	return fmt.Sprintf("kubectl usher why %s -n %s says what it waits for", nameOf(w), w.Namespace)
+}
+
+// progress is how far a rollout is, in a line.
+func progress(w *view.Workload) string {
+	if w.Kind == kindPod.Kind {
+		return "there"
+	}
+	return fmt.Sprintf("%s: %d of %d updated, %d of %d available", w.Phase, w.Updated, w.ToUpdate, w.Available, w.Desired)
+}
+
+// changes tells what changes of a workload, a line each, for whom a screen that is drawn anew is no use: a pipe,
+// a log.
+type changes struct {
+	began time.Time
+	// told is what was told last of each Pod, and of the workload.
+	told map[string]string
+}
+
+// said is a line about a workload, a problem of it, or a Pod. What has the same key replaces it.
+type said struct {
+	colour, key, who, text string
+	// quiet means that it is left out at first.
+	quiet bool
+}
+
+// sayings is what there is to tell of a workload, without times, which change all the time.
+func sayings(w *view.Workload) []said {
+	name := nameOf(&w.Summary)
+	about := progress(w)
+	if w.Unseen != nil {
+		about += "; " + unseen(&view.Unseen{}, view.Clock{})
+	}
+	all := []said{{key: name, who: name, text: about}}
+	for _, problem := range w.Problems {
+		text := problem.Reason + ": " + problem.Message
+		all = append(all, said{colour: red, key: text, who: name, text: text})
+	}
+	for i := range w.Members {
+		pod := &w.Members[i]
+		key := "pod/" + pod.Name
+		all = append(all, said{colourOf(pod.Rank()), key, key, podText(pod), pod.Rank() == view.RankServes})
+	}
+	return all
+}
+
+// tell prints what differs from what was told. At first it leaves out Pods that just serve.
+func (c *changes) tell(p *page, w *view.Workload, now time.Time) {
+	first, before := c.told == nil, c.told
+	if first {
+		c.began = now
+	}
+	c.told = map[string]string{}
+	for _, one := range sayings(w) {
+		c.told[one.key] = one.text
+		if before[one.key] != one.text && (!first || !one.quiet) {
+			c.line(p, now, one.colour, one.who, one.text)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(before)) {
+		if _, there := c.told[key]; !there && strings.HasPrefix(key, "pod/") {
+			c.line(p, now, plain, key, "is gone")
+		}
+	}
+}
+
+func (c *changes) line(p *page, now time.Time, colour, who, what string) {
+	p.line(colour, "%6.1fs  %s %s", now.Sub(c.began).Seconds(), who, what)
+}
+
+// podText is how a Pod is, without times, which change all the time.
+func podText(p *view.Pod) string {
+	text := p.State + ", " + readiness(p)
+	if len(p.Waits) > 0 {
+		text += ": " + p.Waits[0].What
+	}
+	return text
+}

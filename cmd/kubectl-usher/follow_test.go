@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/view"
+)
+
+// TestOverview lists the workloads of two namespaces, trouble first.
+func TestOverview(t *testing.T) {
+	const file = "testdata/overview/all.yaml"
+	all := read(t, file)
+	for _, other := range []string{"rollout", "stalled-outage"} {
+		some := read(t, "testdata/"+other+".yaml")
+		for _, object := range some {
+			object.SetNamespace(other)
+		}
+		all = append(all, some...)
+	}
+	found := view.Shown(noon, all)
+	worstFirst(found)
+	var out bytes.Buffer
+	p := &page{out: &out}
+	p.overview(found, true, noon)
+	p.line(plain, "\n# of one namespace")
+	p.overview(list.Only(found, func(w view.Workload) bool { return w.Namespace == "shop" }), false, noon)
+	compare(t, file, out.String())
+}
+
+// TestChanges tells a rollout to a pipe: what happens, and nothing twice.
+func TestChanges(t *testing.T) {
+	const file = "testdata/changes/rollout.yaml"
+	o := objects(t, "testdata/rollout.yaml")
+	var out bytes.Buffer
+	told := &changes{}
+	tell := func(seconds int) {
+		w := view.Of(o)
+		told.tell(&page{out: &out}, &w, noon.Add(time.Duration(seconds)*time.Second))
+	}
+	tell(0)
+	o.Now = o.Now.Add(time.Second)
+	tell(1) // times alone have changed
+	pod := list.Find(o.Pods, func(p **corev1.Pod) bool { return (*p).Name == "web-c" })
+	(*pod).Labels[apps.LabelLifecycleState] = string(apps.StateUpdating)
+	tell(2)
+	o.Pods = slices.DeleteFunc(o.Pods, func(p *corev1.Pod) bool { return p.Name == "web-b" })
+	tell(3)
+	o.Set.Spec.UpdateStrategy.Paused = true
+	tell(4)
+	compare(t, file, out.String())
+}
+
+// TestVerdict: how each phase ends a pipeline that waits.
+func TestVerdict(t *testing.T) {
+	for phase, want := range map[view.Phase]string{
+		view.PhaseDone: "over", view.PhaseUpdating: "goes on", view.PhasePaused: "over: clone/web is paused",
+		view.PhaseStalled: "over: clone/web is Stalled: 1 of 3 updated, 2 of 3 available; kubectl usher why clone/web -n shop",
+		view.PhaseInvalid: "over: clone/web is Invalid", view.PhaseDeleting: "over: clone/web is being deleted",
+	} {
+		over, err := verdictOn(&view.Workload{Summary: view.Summary{
+			Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: phase, Desired: 3, Available: 2, ToUpdate: 3, Updated: 1,
+		}})
+		got := map[bool]string{true: "over", false: "goes on"}[over]
+		if err != nil {
+			got += ": " + err.Error()
+		}
+		if !strings.HasPrefix(got, want) || err == nil && got != want {
+			t.Errorf("%s: %s, want %s", phase, got, want)
+		}
+	}
+	w := view.SummaryOf(read(t, "testdata/overview/all.yaml")[0])
+	checktest.Same(t, "a Deployment past its deadline", view.PhaseStalled, w.Phase)
+}

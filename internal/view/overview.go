@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+)
+
+// Shown are the workloads with which Usher has to do, by namespace, kind and name: CloneSets, and others whose
+// Pods a Registration selects. The objects may be of several namespaces.
+func Shown(now time.Time, all []metav1.Object) (out []Workload) {
+	byNamespace := map[string][]metav1.Object{}
+	for _, object := range all {
+		byNamespace[object.GetNamespace()] = append(byNamespace[object.GetNamespace()], object)
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
+		objects := byNamespace[namespace]
+		for _, object := range objects {
+			if !IsWorkload(object) {
+				continue
+			}
+			w := Of(Gather(now, object, objects))
+			registered := func(p Pod) bool { return len(p.Entries) > 0 }
+			if w.Kind == apps.KindCloneSet.Kind || slices.ContainsFunc(w.Members, registered) {
+				out = append(out, w)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Workload) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// IsWorkload reports whether Pods are shown below an object. Those of a ReplicaSet may belong
+// to what controls it.
+func IsWorkload(object metav1.Object) bool {
+	switch object.(type) {
+	case *apps.CloneSet, *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet:
+		return true
+	case *appsv1.ReplicaSet:
+		return metav1.GetControllerOfNoCopy(object) == nil
+	}
+	return false
+}
+
+// Rank is that of the workload: of its worst Pod, or worse, and that of what serves only if its rollout is done.
+func (w *Workload) Rank() Rank {
+	if len(w.Problems) > 0 || w.Phase == PhaseStalled || w.Phase == PhaseInvalid {
+		return RankTrouble
+	}
+	rank := RankServes
+	if w.Phase != PhaseDone {
+		rank = RankUnavailable
+	}
+	for i := range w.Members {
+		rank = min(rank, w.Members[i].Rank())
+	}
+	return rank
+}
+
+// Worst is the Pod that most asks for the reader's eye; nil if none waits for anything.
+func (w *Workload) Worst() (worst *Pod) {
+	for i := range w.Members {
+		p := &w.Members[i]
+		if len(p.Waits) > 0 && (worst == nil || p.Rank() < worst.Rank()) {
+			worst = p
+		}
+	}
+	return worst
+}
