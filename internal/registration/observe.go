@@ -195,7 +195,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		kind, settings := kinds.Of(r, p.snapshot.Namespace)
 		state := plan.RegistryState{
 			Prefix: settings.Root, Denied: !selected(r.Spec.Namespaces), Leaving: r.DeletionTimestamp != nil,
-			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Err: down,
+			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Label: plan.LabelOf(r.Spec.Service), Err: down,
 			Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
 		}
 		for _, rule := range r.Spec.Services {

@@ -41,25 +41,29 @@ func onlyWants(object any) (any, error) {
 	}
 	switch o := full.(type) {
 	case *appsv1.ReplicaSet:
-		o.Spec, o.Status = appsv1.ReplicaSetSpec{Replicas: o.Spec.Replicas}, appsv1.ReplicaSetStatus{}
+		o.Spec, o.Status = appsv1.ReplicaSetSpec{Replicas: o.Spec.Replicas, Selector: short(o.Spec.Selector)}, appsv1.ReplicaSetStatus{}
 	case *corev1.ReplicationController:
+		selector := short(&metav1.LabelSelector{MatchLabels: o.Spec.Selector})
 		o.Spec = corev1.ReplicationControllerSpec{Replicas: o.Spec.Replicas}
+		if selector != nil {
+			o.Spec.Selector = selector.MatchLabels
+		}
 		o.Status = corev1.ReplicationControllerStatus{}
 	case *batchv1.Job:
-		o.Spec = batchv1.JobSpec{Suspend: o.Spec.Suspend, Parallelism: o.Spec.Parallelism}
+		o.Spec = batchv1.JobSpec{Suspend: o.Spec.Suspend, Parallelism: o.Spec.Parallelism, Selector: short(o.Spec.Selector)}
 		conditions := list.Map(o.Status.Conditions, func(c batchv1.JobCondition) batchv1.JobCondition {
 			return batchv1.JobCondition{Type: c.Type, Status: c.Status}
 		})
 		o.Status = batchv1.JobStatus{Conditions: conditions}
 	case *appsv1.StatefulSet:
 		spec, status := &o.Spec, &o.Status
-		o.Spec = appsv1.StatefulSetSpec{Replicas: spec.Replicas, Ordinals: spec.Ordinals, UpdateStrategy: spec.UpdateStrategy}
+		o.Spec = appsv1.StatefulSetSpec{Replicas: spec.Replicas, Ordinals: spec.Ordinals, UpdateStrategy: spec.UpdateStrategy, Selector: short(spec.Selector)}
 		o.Status = appsv1.StatefulSetStatus{ObservedGeneration: status.ObservedGeneration, UpdateRevision: status.UpdateRevision}
 	case *appsv1.DaemonSet:
 		pod := o.Spec.Template.Spec
 		keepSmall(&pod)
 		template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: pod.NodeSelector, Affinity: pod.Affinity}}
-		o.Spec = appsv1.DaemonSetSpec{Template: template, UpdateStrategy: o.Spec.UpdateStrategy}
+		o.Spec = appsv1.DaemonSetSpec{Template: template, UpdateStrategy: o.Spec.UpdateStrategy, Selector: short(o.Spec.Selector)}
 		o.Status = appsv1.DaemonSetStatus{ObservedGeneration: o.Status.ObservedGeneration}
 	case *appsv1.ControllerRevision:
 		o.Data.Raw, o.Data.Object = nil, nil
@@ -71,7 +75,16 @@ func onlyWants(object any) (any, error) {
 	return full, nil
 }
 
-// longestChoice is the longest choice of nodes that the cache keeps of a DaemonSet, in bytes.
+// short is a selector that is not long; nil for a long one, so that nobody knows how its owner selects Pods.
+func short(selector *metav1.LabelSelector) *metav1.LabelSelector {
+	if selector == nil || len(encode.JSON(selector)) > longestChoice {
+		return nil
+	}
+	return selector
+}
+
+// longestChoice is the longest selector that the cache keeps, and the longest choice of nodes of a DaemonSet, in
+// bytes.
 const longestChoice = 8 << 10
 
 // keepSmall drops how a template chooses its nodes if that is long: then all nodes count as chosen.

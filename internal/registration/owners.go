@@ -21,7 +21,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// readOwners reads the owners and nodes of the Pods that carry requests for their deletion.
+// readOwners reads the owners and nodes of the Pods that carry requests for their deletion, and the owners of
+// those that leave Services by a label.
 func (p *pass) readOwners(ctx context.Context) error {
 	began := p.clock.Now()
 	defer func() { p.spent += p.clock.Now().Sub(began) }()
@@ -29,7 +30,10 @@ func (p *pass) readOwners(ctx context.Context) error {
 	owners := ownersOfPods{pass: p, from: ownerSource{p.owners, false}, read: map[plan.OwnerRef]readOwner{}}
 	for _, pod := range p.snapshot.Pods {
 		_, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]
-		if !asked || pod.DeletionTimestamp != nil {
+		if pod.DeletionTimestamp != nil || !asked && !labelled(pod, p.snapshot.Registries) {
+			continue
+		}
+		if owners.add(ctx, pod); !asked {
 			continue
 		}
 		node, err := read[corev1.Node](ctx, p.owners, "Node", types.NamespacedName{Name: pod.Spec.NodeName})
@@ -37,9 +41,18 @@ func (p *pass) readOwners(ctx context.Context) error {
 			return err
 		}
 		p.snapshot.Nodes[pod.Spec.NodeName] = nodeOf(node)
-		owners.add(ctx, pod)
 	}
 	return nil
+}
+
+// labelled reports whether a Pod has the label by which Pods enter and leave the Services of a Registry.
+func labelled(pod *corev1.Pod, registries map[string]plan.RegistryState) bool {
+	for _, state := range registries {
+		if _, has := pod.Labels[state.Label.Key]; has && state.Label.Key != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // nodeOf is what plans read of a node; there may be none.
@@ -107,7 +120,7 @@ func (o *ownersOfPods) judgeNode(ctx context.Context, ref plan.OwnerRef, set *ap
 func wantsOf(ctx context.Context, from ownerSource, namespace string, ref *plan.OwnerRef) (one readOwner, err error) {
 	kind, readable := ownerKinds[schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)]
 	if !readable {
-		return readOwner{wants: plan.Owner{Unknown: true}}, nil
+		return readOwner{wants: plan.Owner{Unknown: true, Foreign: true}}, nil
 	}
 	gone := readOwner{wants: plan.Owner{Gone: true}}
 	if !plan.IsName(ref.Name) {
@@ -126,6 +139,7 @@ func wantsOf(ctx context.Context, from ownerSource, namespace string, ref *plan.
 	}
 	one.object = object
 	one.wants, err = kind.wants(ctx, from, object)
+	one.wants.Selects = selects(object)
 	if takesPods(object) {
 		one.wants.Gone, one.wants.Unknown = true, false // its controller may not look at it any more
 	}

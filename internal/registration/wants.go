@@ -4,6 +4,7 @@ package registration
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,6 +18,7 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -77,6 +79,42 @@ func kindOf[T any, P object[T]](wants func(P) plan.Owner) ownerKind {
 			return wants(object.(P)), nil
 		},
 	}
+}
+
+// selects are the keys of the labels by which an owner selects its Pods, nil if it has no selector: then
+// nobody knows.
+func selects(object client.Object) []string {
+	switch owner := object.(type) {
+	case *appsv1.ReplicaSet:
+		return keysOf(owner.Spec.Selector)
+	case *appsv1.StatefulSet:
+		return keysOf(owner.Spec.Selector)
+	case *appsv1.DaemonSet:
+		return keysOf(owner.Spec.Selector)
+	case *batchv1.Job:
+		return keysOf(owner.Spec.Selector)
+	case *corev1.ReplicationController:
+		return keysOf(&metav1.LabelSelector{MatchLabels: owner.Spec.Selector})
+	case *appsv1alpha1.CloneSet:
+		keys := slices.Collect(maps.Keys(owner.Spec.Selector.MatchLabels))
+		return sorted(append(keys, list.Map(owner.Spec.Selector.MatchExpressions, func(e appsv1alpha1.LabelSelectorRequirement) string { return e.Key })...))
+	}
+	return nil
+}
+
+// keysOf are the keys that a selector names, sorted; nil if it is empty.
+func keysOf(selector *metav1.LabelSelector) []string {
+	if selector == nil {
+		return nil
+	}
+	keys := slices.Collect(maps.Keys(selector.MatchLabels))
+	return sorted(append(keys, list.Map(selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) string { return e.Key })...))
+}
+
+// sorted returns the keys sorted, each once.
+func sorted(keys []string) []string {
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // wantsPods is what an owner wants that counts its Pods: one by default.

@@ -364,7 +364,7 @@ func (w *waiter) condition() {
 	switch regplan.Reason(c.Reason) {
 	case regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
 		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
-		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound, regplan.ReasonDuplicate:
+		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound, regplan.ReasonLabelUnusable, regplan.ReasonDuplicate:
 		w.trouble = true
 	}
 }

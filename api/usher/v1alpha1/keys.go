@@ -9,5 +9,5 @@ import "strings"
 // may keep users from one, so Usher writes them where policies on Pods see them.
 func OwnKey(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
-	return key == Finalizer || key == LabelGuarded || strings.HasSuffix(domain+"/", HookDomain)
+	return key == Finalizer || key == LabelGuarded || key == LabelInService || strings.HasSuffix(domain+"/", HookDomain)
 }

@@ -351,8 +351,34 @@ type NacosRegistry struct {
 // ServiceRegistry is this Kubernetes cluster, as callers of its Services see it: through
 // kube-proxy, DNS, a gateway, a mesh or a load balancer. The service of a Registration is a
 // Service with a selector in the Registration's namespace. The Pods need the readiness gate
-// usher.dev/registered.
-type ServiceRegistry struct{}
+// usher.dev/registered, or the label.
+type ServiceRegistry struct {
+	// Label takes a Pod out of its Service by a label of the Service's selector, which Usher turns. The
+	// Pod leaves the EndpointSlices then, and with them the target groups of load balancers whose
+	// controllers do not look at readiness. The Pod stays Ready. Default: the readiness gate alone.
+	// +optional
+	Label *ServiceLabel `json:"label,omitempty"`
+}
+
+// ServiceLabel is a label of a Service's selector that Usher turns. The Pod template must have it, with any
+// value: a Pod that begins with the value is in the Service as soon as Kubernetes lists it, any other one gets
+// the value when its containers are ready. It must be none of the selector of the Pod's owner.
+type ServiceLabel struct {
+	// Key is the label's key: usher.dev/in-service, or one of a domain below usher.dev. Default:
+	// usher.dev/in-service.
+	// +kubebuilder:default="usher.dev/in-service"
+	// +kubebuilder:validation:MaxLength=316
+	// +kubebuilder:validation:XValidation:rule="self == 'usher.dev/in-service' || self.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?[.])+usher[.]dev/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$')",message="the key is usher.dev/in-service, or one of a domain below usher.dev, such as shop.usher.dev/in-service"
+	// +optional
+	Key string `json:"key,omitempty"`
+	// Value is that of Pods in service. Pods out of service have the value "false". Default: "true".
+	// +kubebuilder:default="true"
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self != 'false'",message="the value false is that of Pods out of service: choose another"
+	// +optional
+	Value string `json:"value,omitempty"`
+}
 
 // XDSRegistry is Usher itself, started with --xds-bind-address. Clients ask its
 // replicas for xds:///<service>.<namespace>. Usher keeps the entries in EndpointSlices

@@ -40,6 +40,10 @@ type Owner struct {
 	// Unfit are the nodes that have Pods of it and are not to have any, Named the Pods that it is to
 	// be rid of.
 	Unfit, Named map[string]bool
+	// Selects are the keys of the labels by which it selects its Pods; nil if that could not be read in this
+	// pass. Foreign means that nobody can read them: its kind is not known here.
+	Selects []string
+	Foreign bool
 	// Acts means that its controller comes for a drained Pod by itself, and at once.
 	Acts bool
 }

@@ -279,7 +279,9 @@ func (p *pod) misplaced(r *registration) string {
 
 // wanted reports whether any registry should list the Pod.
 func (p *pod) wanted() bool {
-	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return p.unfit(r) == "" && r.operates(p) })
+	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
+		return (p.unfit(r) == "" || r.labels && p.canEnter(r)) && r.operates(p)
+	})
 }
 
 // updating reports whether an in-place update is under way, until the updated Pod is ready.

@@ -40,7 +40,7 @@ func answered(a, b *corev1.Pod) bool {
 
 // operates reports whether Usher can bring the Pod into a target of the Registration, and take
 // it out.
-func (r *registration) operates(p *pod) bool { return r.writes || r.gated && p.gate }
+func (r *registration) operates(p *pod) bool { return r.writes || r.gated && p.door }
 
 // writes reports whether the Pod has entries that Usher writes.
 func (p *pod) writes() bool {
@@ -60,10 +60,10 @@ func (ix *index) turn(p *pod) (corev1.ConditionStatus, bool) {
 	switch {
 	case ix.abandons(p):
 		return corev1.ConditionTrue, true
-	case p.gate && p.requested() && len(p.selectedBy) == 0:
+	case p.door && p.requested() && len(p.selectedBy) == 0:
 		return corev1.ConditionFalse, true
 	case !slices.ContainsFunc(p.selectedBy, inService):
-	case !p.gate:
+	case !p.door:
 		return now, !p.writes()
 	case slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return ix.leavesService(p, r) }):
 		return corev1.ConditionFalse, true
@@ -73,9 +73,10 @@ func (ix *index) turn(p *pod) (corev1.ConditionStatus, bool) {
 	return "", false
 }
 
-// abandoned reports whether the Pod was in a Service by its gate, and no Registration selects it any more.
+// abandoned reports whether the Pod was in a Service by its gate or label, and no Registration selects it any
+// more.
 func (ix *index) abandoned(p *pod) bool {
-	return p.gate && p.DeletionTimestamp == nil && len(p.selectedBy) == 0 &&
+	return p.door && p.DeletionTimestamp == nil && len(p.selectedBy) == 0 &&
 		slices.ContainsFunc(p.former, func(r *registration) bool { return slices.ContainsFunc(r.targets(), ix.gated) })
 }
 
@@ -97,10 +98,11 @@ func (ix *index) holds(r *registration, t Target, p *pod, h hook) bool {
 	if !ix.gated(t) {
 		return true
 	}
-	if p.gate && h.gate == GateRequested && r.ends() && slices.Contains(p.former, r) {
+	steers := ix.steers(p, t)
+	if steers && h.gate == GateRequested && r.ends() && slices.Contains(p.former, r) {
 		return true
 	}
-	return r.gated && slices.Contains(p.selectedBy, r) && (p.gate || h.gate != GateRequested)
+	return r.gated && slices.Contains(p.selectedBy, r) && (steers || h.gate != GateRequested)
 }
 
 // together is how long a Pod stays guarded whose Registration is being deleted. Who deletes a
@@ -114,7 +116,7 @@ func (r *registration) ends() bool { return r.DeletionTimestamp != nil && r.UID 
 // zero if it does not.
 func (ix *index) guards(p *pod, r *registration) time.Time {
 	end := time.Time{}
-	if r.ends() && p.gate && p.hasFinalizer() && slices.Contains(p.former, r) && slices.ContainsFunc(r.former, ix.gated) {
+	if r.ends() && p.door && p.hasFinalizer() && slices.Contains(p.former, r) && slices.ContainsFunc(r.former, ix.gated) {
 		end = r.DeletionTimestamp.Add(together)
 	}
 	if !ix.Now.Before(end) {
@@ -139,8 +141,18 @@ func (ix *index) awaitRequest(p *pod, h hook, v *verdict) {
 	}
 }
 
-// inService looks for the Pod among the endpoints of a Service. It may be listed as long as the
-// kubelet or the gate say so, whatever the slices show: those may be older.
+// inService looks for the Pod among the endpoints of a Service.
+func (ix *index) inService(t Target, l *listing, p *pod) presence {
+	found := l.inService(p)
+	if label, yes := ix.labelled(t); yes {
+		found = l.inByLabel(p, label)
+	}
+	found.steered = ix.steers(p, t)
+	return found
+}
+
+// inService looks for the Pod among the endpoints of a Service that has no label for it. It may be listed as
+// long as the kubelet or the gate say so, whatever the slices show: those may be older.
 func (l *listing) inService(p *pod) presence {
 	found := presence{reason: ReasonNotListed, inService: p}
 	for _, e := range l.byPod[p.UID] {
@@ -153,7 +165,10 @@ func (l *listing) inService(p *pod) presence {
 }
 
 // stage is whom a Pod waits for on its way into a Service, or out of it.
-func (p *pod) stage(t Target, in bool) string {
+func (ix *index) stage(p *pod, t Target, in bool) string {
+	if label, yes := ix.labelled(t); yes {
+		return ix.stageByLabel(p, t, label, in)
+	}
 	gate, ready := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered), podread.Status(p.Pod, corev1.PodReady)
 	switch {
 	case p.gate && (gate == corev1.ConditionTrue) != in:
@@ -168,7 +183,10 @@ func (p *pod) stage(t Target, in bool) string {
 
 // goneFromService is since when a Pod is gone from a Service: since now, or a while later if
 // nothing shows that the kubelet has answered the last turn of the gate.
-func (ix *index) goneFromService(p *pod) time.Time {
+func (ix *index) goneFromService(p *pod, t Target) time.Time {
+	if _, yes := ix.labelled(t); yes {
+		return ix.goneByLabel(p)
+	}
 	gate, ready := podread.Condition(p.Pod, usherv1alpha1.ConditionRegistered), podread.Condition(p.Pod, corev1.PodReady)
 	if p.gate && gate != nil && ready != nil && ready.LastTransitionTime.Before(&gate.LastTransitionTime) {
 		return ix.Now.UTC().Add(unanswered)
@@ -179,21 +197,26 @@ func (ix *index) goneFromService(p *pod) time.Time {
 // gateless tells of a Pod that cannot be taken out of its Service. At a hook that it leaves by,
 // the hook tells.
 func (ix *index) gateless(p *pod) []Waiting {
-	if p.gate || slices.ContainsFunc(p.hooks, hook.leaving) {
+	if p.gate && !ix.hasLabels() || slices.ContainsFunc(p.hooks, hook.leaving) {
 		return nil
 	}
 	var waiting []Waiting
 	for _, r := range p.selectedBy {
 		for _, t := range r.current {
-			if ix.gated(t) {
-				waiting = append(waiting, Waiting{Registration: r.Name, Pod: p.Name, Gate: GateJoining, Registry: t.Registry}.withoutGate(t))
+			if ix.gated(t) && !ix.steers(p, t) {
+				base := Waiting{Registration: r.Name, Pod: p.Name, Gate: GateJoining, Registry: t.Registry}
+				waiting = append(waiting, ix.unsteered(base, p, t))
 			}
 		}
 	}
 	return waiting
 }
 
-func (w Waiting) withoutGate(t Target) Waiting {
+// unsteered explains that nothing takes a Pod out of its Service.
+func (ix *index) unsteered(w Waiting, p *pod, t Target) Waiting {
+	if label, yes := ix.labelled(t); yes {
+		return w.because(ReasonLabelUnusable, fmt.Sprintf("nothing takes it out of Service %s before it ends: %s", t.Service, ix.unturnable(p, label)))
+	}
 	return w.because(ReasonGateMissing, fmt.Sprintf("it has no readiness gate, so nothing takes it out of Service %s before it ends: "+
 		"add spec.readinessGates: [{conditionType: %s}] to its Pod template", t.Service, usherv1alpha1.ConditionRegistered))
 }

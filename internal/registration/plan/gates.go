@@ -127,7 +127,7 @@ func (ix *index) joined(r *registration, t Target, p *pod, base Waiting) (wait W
 	case found.cause != nil:
 		return base.failed(found.cause), false
 	}
-	return base.because(found.reason, joinMessage(found, t, p, r)), false
+	return base.because(found.reason, ix.joinMessage(found, t, p, r)), false
 }
 
 // leave decides on a hook that opens when no registry lists the Pod any more and callers
@@ -188,7 +188,7 @@ func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v
 func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base Waiting) (wait Waiting, free *time.Time) {
 	key := recordKey(r.Name, t)
 	found := ix.presence(r, t, p)
-	if wait, gone := base.unlessGone(found, t); !gone {
+	if wait, gone := ix.unlessGone(base, found, t); !gone {
 		if found.err == nil {
 			delete(record.Gone, key)
 		}
@@ -224,7 +224,7 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 // in a cache.
 func (ix *index) goneSince(p *pod, t Target) (gone time.Time, ever bool) {
 	if ix.gated(t) {
-		return ix.goneFromService(p), true
+		return ix.goneFromService(p, t), true
 	}
 	if !p.hasFinalizer() && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown {
 		return time.Time{}, false
@@ -248,7 +248,7 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 				continue
 			}
 			base.Registry = t.Registry
-			if wait, gone := base.unlessGone(ix.presence(r, t, p), t); gone {
+			if wait, gone := ix.unlessGone(base, ix.presence(r, t, p), t); gone {
 				v.confirmed(t.Registry, since, ix.Now)
 			} else {
 				v.wait(wait)
@@ -259,7 +259,7 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 }
 
 // unlessGone explains a target that lists a Pod, or that may.
-func (w Waiting) unlessGone(found presence, t Target) (wait Waiting, gone bool) {
+func (ix *index) unlessGone(w Waiting, found presence, t Target) (wait Waiting, gone bool) {
 	switch {
 	case found.absent:
 		return w, true
@@ -269,10 +269,10 @@ func (w Waiting) unlessGone(found presence, t Target) (wait Waiting, gone bool) 
 		return w, true
 	case found.inService == nil:
 		return w.stillListed(found), false
-	case !found.inService.gate:
-		return w.withoutGate(t), false
+	case !found.steered:
+		return ix.unsteered(w, found.inService, t), false
 	}
-	return w.because(ReasonStillListed, found.inService.stage(t, false)), false
+	return w.because(ReasonStillListed, ix.stage(found.inService, t, false)), false
 }
 
 func (w Waiting) because(reason Reason, message string) Waiting {
@@ -315,7 +315,7 @@ func (w Waiting) stillListed(found presence) Waiting {
 	return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it", w.Registry))
 }
 
-func joinMessage(found presence, t Target, p *pod, r *registration) string {
+func (ix *index) joinMessage(found presence, t Target, p *pod, r *registration) string {
 	switch found.reason {
 	case ReasonServiceTaken, ReasonServiceNotAllowed, ReasonRegistryFull:
 		return r.refused[t].message
@@ -338,7 +338,7 @@ func joinMessage(found presence, t Target, p *pod, r *registration) string {
 	case found.why != "":
 		return found.why
 	case found.inService != nil:
-		return p.stage(t, true)
+		return ix.stage(p, t, true)
 	case found.unsettled != "":
 		return fmt.Sprintf("Registry %s: %s", t.Registry, found.unsettled)
 	}

@@ -44,9 +44,10 @@ type registration struct {
 	current, former []Target
 	// awaited are targets that a Pod which drains has not left, or whose callers may still use it.
 	awaited map[Target]bool
-	// gated means that a current target is a Service that lists Pods while they are Ready;
-	// writes means that Usher writes entries to another one.
+	// gated means that a current target is a Service; writes means that Usher writes entries to another one.
 	gated, writes bool
+	// labels means that a current target is a Service that Pods enter and leave by a label.
+	labels bool
 	// refused are current targets to which no new entry may be written, and why.
 	refused map[Target]*refusal
 	// missing are registries that it names and cannot use, as waits of nobody yet.
@@ -96,8 +97,9 @@ type pod struct {
 	gaveUp    []*registration
 	lifecycle appsv1alpha1.Lifecycle
 	state     appsv1alpha1.LifecycleState
-	// gate means that the Pod is Ready only with Usher's condition.
-	gate bool
+	// gate means that the Pod is Ready only with Usher's condition. door means that Usher can bring it into
+	// a Service and take it out, by its gate or by a label.
+	gate, door bool
 	// unready is why callers cannot use it; empty if they can.
 	unready string
 	// request asks for its deletion; nil if none does. It is queued while a
@@ -133,6 +135,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix.Snapshot = snapshot
 	ix.indexRegistrations()
 	ix.indexPods()
+	ix.opensDoors()
 	ix.findCauses()
 	ix.queueEvictions()
 	if ix.listings == nil {
@@ -199,7 +202,8 @@ func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registrati
 		ix.findCurrent(r)
 	}
 	for _, t := range r.current {
-		r.gated, r.writes = r.gated || ix.gated(t), r.writes || !ix.gated(t)
+		_, labelled := ix.labelled(t)
+		r.gated, r.writes, r.labels = r.gated || ix.gated(t), r.writes || !ix.gated(t), r.labels || labelled
 	}
 	ix.findFormer(r)
 	return r
@@ -261,6 +265,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 			p.former = append(p.former, r)
 		}
 	}
+	p.door = ix.doorOf(p)
 	p.hooks = hooksAt(p)
 	p.reportsUnlisted = SaysUnlisted(podread.Condition(object, usherv1alpha1.ConditionRegistered))
 	p.settled = p.isSettled()

@@ -71,7 +71,7 @@ func inputsOf(s *Snapshot) string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
 		state := s.Registries[name]
-		fmt.Fprintf(&b, "%s %q %t %t %t %t\n", name, state.Prefix, state.Denied, state.Leaving, state.HoldsBack, state.Gated)
+		fmt.Fprintf(&b, "%s %q %t %t %t %t %q\n", name, state.Prefix, state.Denied, state.Leaving, state.HoldsBack, state.Gated, state.Label)
 	}
 	for _, set := range s.CloneSets {
 		fmt.Fprintf(&b, "%s %s %d\n", set.Name, set.UID, set.Generation)

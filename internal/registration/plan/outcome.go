@@ -103,6 +103,9 @@ func (ix *index) unusable(r *registration) (problems []Waiting) {
 		if err := ix.Listings[t].Err; errors.Is(err, registry.ErrOneService) {
 			problems = append(problems, base.failed(err))
 		}
+		if why := ix.ignoresLabel(t); why != "" {
+			problems = append(problems, base.because(ReasonLabelUnusable, why))
+		}
 		if no := r.refused[t]; no != nil && no.reason != "" {
 			problems = append(problems, base.because(no.reason, no.message))
 		}

@@ -127,6 +127,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	} else {
 		next = ix.planLiving(p, &patch, plan)
 	}
+	ix.turnLabels(p, &patch)
 	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan))
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)

@@ -32,6 +32,8 @@ type presence struct {
 	unsettled string
 	// inService is the Pod if the target is a Service that Kubernetes lists it in.
 	inService *pod
+	// steered means that Usher can take it out of there.
+	steered bool
 	// reason is why the entry is not current; why says it in words, if the reason does not.
 	reason Reason
 	why    string

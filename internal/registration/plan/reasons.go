@@ -45,6 +45,8 @@ const (
 	ReasonPortNotFound Reason = "PortNotFound"
 	// ReasonAddressNotFound: the Pod has no address of the family that the Registration asks for.
 	ReasonAddressNotFound Reason = "AddressNotFound"
+	// ReasonLabelUnusable: the label that takes the Pod out of its Service cannot be turned.
+	ReasonLabelUnusable Reason = "LabelUnusable"
 	// ReasonRegistryNotFound: there is no Registry of that name.
 	ReasonRegistryNotFound Reason = "RegistryNotFound"
 	// ReasonRegistryNotAllowed: spec.namespaces of the Registry leaves the

@@ -315,6 +315,8 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"phase":    func(b *podBuilder, phase string) { b.pod.Status.Phase = corev1.PodPhase(phase) },
 	"names":    func(b *podBuilder, value string) { b.named(value) },
 	"gate":     func(b *podBuilder, value string) { b.gate(value) },
+	// inService says by its label whether the Pod is in its Service.
+	"inService": func(b *podBuilder, value string) { b.label(usherv1alpha1.LabelInService, value) },
 	// endpoint is what the Service lists for the Pod.
 	"endpoint": func(b *podBuilder, value string) {
 		e := registry.Entry{
@@ -378,7 +380,7 @@ var podWords = map[string]func(b *podBuilder, value string){
 }
 
 // ownerOf reads "ReplicaSet 3", "StatefulSet 3 from 1 revision b partition 2", "DaemonSet revision b unfit n1",
-// "CloneSet 3 named a", "gone" or "unknown".
+// "CloneSet 3 named a", "any selects app", "any foreign 1", "gone" or "unknown".
 func ownerOf(text string) (o Owner) {
 	words := append(strings.Fields(text), "")
 	switch words[0] {
@@ -397,6 +399,10 @@ func ownerOf(text string) (o Owner) {
 			o.Partition = int32(scenariotest.Number(next))
 		case "unfit":
 			o.Unfit = map[string]bool{next: true}
+		case "selects":
+			o.Selects = strings.Split(next, ",")
+		case "foreign":
+			o.Foreign = true
 		case "named":
 			o.Named = map[string]bool{next: true}
 		}
@@ -567,6 +573,17 @@ var circumstances = map[string]func(f *fixture, value string){
 		key, value, _ := strings.Cut(label, "=")
 		listing := f.Listings[target("service")]
 		listing.Selector = map[string]string{key: value}
+		f.Listings[target("service")] = listing
+	},
+	// Labelled makes the Service one that Pods enter and leave by a label.
+	"Labelled": func(f *fixture, others string) {
+		f.inService(strings.Fields(others)...)
+		registryBuilder{f, "service"}.state(func(s *RegistryState) { s.Label = LabelOf(&usherv1alpha1.ServiceRegistry{Label: &usherv1alpha1.ServiceLabel{}}) })
+		if owner := OwnerOf(&fixtureProps().Pod); owner != nil {
+			f.Owners[*owner] = Owner{Selects: []string{"app"}}
+		}
+		listing := f.Listings[target("service")]
+		listing.Selector = map[string]string{"app": "nginx", usherv1alpha1.LabelInService: "true"}
 		f.Listings[target("service")] = listing
 	},
 	"Service": func(f *fixture, others string) { f.inService(strings.Fields(others)...) },

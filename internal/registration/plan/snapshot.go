@@ -42,6 +42,9 @@ type RegistryState struct {
 	// Gated means that Kubernetes lists Pods there while they are Ready: nothing is
 	// written, and the Pods' readiness gate decides.
 	Gated bool
+	// Label is the label by which Pods enter and leave the Services of a gated Registry; zero if it is
+	// the readiness gate.
+	Label ServiceLabel
 	// Rules are those of spec.services, in their order; Strict refuses services that none
 	// names.
 	Rules  []ServiceRule
@@ -87,8 +90,8 @@ type Snapshot struct {
 	CloneSets []*appsv1alpha1.CloneSet
 	// Budgets are the PodDisruptionBudgets of the namespace, sorted by name.
 	Budgets []*policyv1.PodDisruptionBudget
-	// Owners are the controllers that the Pods with requests for their deletion name, and
-	// Nodes are these Pods' nodes, by name. Ending means that the namespace is being deleted.
+	// Owners are the controllers that the Pods with requests for their deletion name, and those of Pods
+	// that leave Services by a label. Nodes are the nodes of the former, by name. Ending means that the namespace is being deleted.
 	Owners map[OwnerRef]Owner
 	Nodes  map[string]Node
 	Ending bool

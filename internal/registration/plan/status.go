@@ -302,7 +302,7 @@ func (ix *index) listedEverywhere(p *pod) (listed, known bool) {
 	for _, r := range p.selectedBy {
 		switch {
 		case len(r.missing) == 0:
-		case p.gate: // The registry that is missing may be the one that the gate stands for.
+		case p.door: // The registry that is missing may be the one that the gate stands for.
 			known = false
 		default:
 			listed = false
@@ -319,7 +319,7 @@ func (ix *index) listedEverywhere(p *pod) (listed, known bool) {
 func (ix *index) listedIn(r *registration, t Target, p *pod) (listed, known bool) {
 	serves := p.unfit(r) == ""
 	if ix.gated(t) {
-		return !p.gate || serves && p.protected(), true
+		return !ix.steers(p, t) || serves && p.protected(), true
 	}
 	found := ix.presence(r, t, p)
 	if found.err != nil || !serves && found.listed {

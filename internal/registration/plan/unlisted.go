@@ -63,7 +63,10 @@ func Reported(c *corev1.PodCondition) (registry string, since time.Time, detail 
 
 // open is since when nothing but the Service keeps callers from a Pod that a Registration wants there;
 // false if something else does.
-func (p *pod) open(r *registration) (since time.Time, yes bool) {
+func (ix *index) open(r *registration, t Target, p *pod) (since time.Time, yes bool) {
+	if label, has := ix.labelled(t); has && p.Labels[label.Key] != label.Value {
+		return time.Time{}, false
+	}
 	if p.DeletionTimestamp != nil || p.unfit(r) != "" || !podread.IsTrue(p.Pod, corev1.PodReady) ||
 		p.gate && !podread.IsTrue(p.Pod, usherv1alpha1.ConditionRegistered) {
 		return time.Time{}, false
@@ -92,7 +95,7 @@ func (ix *index) unlistedSince(t Target, p *pod) (since time.Time, known bool) {
 // when the Pod waits for that. What a Pod reports stays so until the Service lists it: the clock of the process
 // that reported it may have been ahead.
 func (ix *index) overdue(r *registration, t Target, p *pod) (since, end time.Time, yes bool) {
-	opened, open := p.open(r)
+	opened, open := ix.open(r, t, p)
 	if !open || !ix.gated(t) {
 		return time.Time{}, time.Time{}, false
 	}
@@ -148,10 +151,10 @@ func (ix *index) noteUnlisted(p *pod, plan *Plan) (next time.Time) {
 func (ix *index) keepsListed(r *registration, t Target, p *pod) bool {
 	listed, err := ix.look(t)
 	if err == nil {
-		return listed.inService(p).serving
+		return ix.inService(t, listed, p).serving
 	}
 	_, known := ix.unlistedSince(t, p)
-	_, open := p.open(r)
+	_, open := ix.open(r, t, p)
 	return open && !known && !errors.Is(err, registry.ErrOneService)
 }
 
@@ -235,7 +238,7 @@ func (o *Outcome) nobody(t Target) (Waiting, bool) {
 
 // inServiceOf looks for the Pod among the endpoints of a Service, and says why it is not there.
 func (ix *index) inServiceOf(r *registration, t Target, p *pod, listed *listing) presence {
-	found := listed.inService(p)
+	found := ix.inService(t, listed, p)
 	if _, _, overdue := ix.overdue(r, t, p); overdue && !found.current {
 		found.reason, found.why = ix.whyUnlisted(t, p, listed)
 	}
