@@ -36,6 +36,8 @@ type witness struct {
 	mu sync.Mutex
 	// ready are the Pods that each slice lists as ready.
 	ready map[types.NamespacedName][]types.UID
+	// listed are the Pods that each slice has, ready or not.
+	listed map[types.NamespacedName][]types.UID
 	// left is when each Pod left the registry or its slice; a Pod that is listed has none.
 	left map[types.UID]time.Time
 	// everLeft are the names of the Pods that have left the registry at least once, by namespace.
@@ -52,7 +54,7 @@ type witness struct {
 
 func newWitness() *witness {
 	return &witness{
-		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
+		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, listed: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
 		everLeft: map[string]map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{},
 		fewest: map[string]int{}, early: map[string][]string{},
 	}
@@ -124,8 +126,11 @@ func (w *witness) follow(ctx context.Context) error {
 func (w *witness) sawSlice(slice *discoveryv1.EndpointSlice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var now []types.UID
+	var now, all []types.UID
 	for _, endpoint := range slice.Endpoints {
+		if endpoint.TargetRef != nil {
+			all = append(all, endpoint.TargetRef.UID)
+		}
 		if endpoint.TargetRef != nil && (endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready) {
 			now = append(now, endpoint.TargetRef.UID)
 			delete(w.left, endpoint.TargetRef.UID)
@@ -137,7 +142,7 @@ func (w *witness) sawSlice(slice *discoveryv1.EndpointSlice) {
 			w.left[uid] = time.Now().Add(-scene.Poll) // What a watch shows may be a moment old.
 		}
 	}
-	w.ready[key] = now
+	w.ready[key], w.listed[key] = now, all
 }
 
 // sawPod notes a Pod whose containers end while callers may use it: since it is being
@@ -160,12 +165,25 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 	if slices.Contains(w.readyIn(pod.Namespace), pod.UID) {
 		early("its Service lists it")
 	}
+	if _, labelled := pod.Labels[usherv1alpha1.LabelInService]; labelled && w.sliced(pod) {
+		early("a slice of its Service has its address")
+	}
 	if deletion && slices.ContainsFunc(w.registry.Entries(pod.Namespace), func(e registry.Entry) bool { return e.Owner.PodUID == string(pod.UID) }) {
 		early("the registry lists it")
 	}
 	if at, left := w.left[pod.UID]; left && time.Since(at) < propagation {
 		early(fmt.Sprintf("callers have had %s", time.Since(at)))
 	}
+}
+
+// sliced reports whether any slice has the Pod.
+func (w *witness) sliced(pod *corev1.Pod) bool {
+	for slice, uids := range w.listed {
+		if slice.Namespace == pod.Namespace && slices.Contains(uids, pod.UID) {
+			return true
+		}
+	}
+	return false
 }
 
 // readyIn are the Pods that the Services of a namespace list as ready.
