@@ -202,8 +202,13 @@ func isGated(object *usherv1alpha1.Registry) bool {
 	return kind.Gated
 }
 
+// turnsGates reports whether the Registry is of the kind service, and Pods leave its Services by the readiness gate.
+func turnsGates(object *usherv1alpha1.Registry) bool {
+	return isGated(object) && plan.LabelOf(object.Spec.Service) == plan.ServiceLabel{}
+}
+
 // makeBuiltIn makes the Registry of the kind service once in the life of a process, unless
-// there is one of that kind, whatever its name.
+// there is one of that kind that turns the readiness gate, whatever its name.
 func (r *Reconciler) makeBuiltIn(ctx context.Context) error {
 	if r.builtIn {
 		return nil
@@ -212,7 +217,7 @@ func (r *Reconciler) makeBuiltIn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.builtIn = slices.ContainsFunc(objects, isGated); r.builtIn {
+	if r.builtIn = slices.ContainsFunc(objects, turnsGates); r.builtIn {
 		return nil
 	}
 	made := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: BuiltIn}}

@@ -202,7 +202,7 @@ func Images(template map[string]any) []string {
 
 // SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
 func SummaryOf(object metav1.Object) Summary {
-	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Phase: PhaseUpdating, Unseen: UnseenOf(object)}
+	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Unseen: UnseenOf(object)}
 	paused := false
 	count := func(kind string, desired, pods, ready, available, updated int32) {
 		s.Kind, s.Desired, s.ToUpdate = kind, int(desired), int(desired)
@@ -226,17 +226,23 @@ func SummaryOf(object metav1.Object) Summary {
 		t := o.Status
 		count("DaemonSet", t.DesiredNumberScheduled, t.CurrentNumberScheduled, t.NumberReady, t.NumberAvailable, t.UpdatedNumberScheduled)
 	}
+	s.Phase = s.phaseOf(object, paused)
+	return s
+}
+
+// phaseOf is the phase of a workload with these counts.
+func (s *Summary) phaseOf(object metav1.Object, paused bool) Phase {
 	switch {
 	case object.GetDeletionTimestamp() != nil:
-		s.Phase = PhaseDeleting
+		return PhaseDeleting
 	case s.Unseen == nil && s.settled():
-		s.Phase = PhaseDone
+		return PhaseDone
 	case paused:
-		s.Phase = PhasePaused
+		return PhasePaused
 	case s.Unseen == nil && stalled(object):
-		s.Phase = PhaseStalled
+		return PhaseStalled
 	}
-	return s
+	return PhaseUpdating
 }
 
 // stalled reports whether a Deployment has not moved for spec.progressDeadlineSeconds.

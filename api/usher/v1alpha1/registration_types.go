@@ -400,9 +400,10 @@ const (
 	// HookCreated follows HookDomain in the label of the created hook.
 	HookCreated = "created"
 	// LabelInService is the label by which Pods enter and leave Services, unless a Registry names another
-	// one. OutOfService is its value on Pods that are out.
+	// one.
 	LabelInService = "usher.dev/in-service"
-	OutOfService   = "false"
+	// OutOfService is the value of such a label on Pods that are out of service.
+	OutOfService = "false"
 	// AnnotationDrain holds the progress of a Pod's drain, as JSON.
 	AnnotationDrain = "usher.dev/drain"
 	// AnnotationRegistrations names the Registrations that may have entries of a Pod,

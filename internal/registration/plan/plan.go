@@ -192,12 +192,18 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	if !drains && !slices.Contains(patch.RemoveFinalizers, usherv1alpha1.Finalizer) {
 		plan.Waiting = append(plan.Waiting, ix.forget(p, patch)...)
 	}
+	return list.Earliest(next, p.keptUntil())
+}
+
+// keptUntil is when the first Registration no longer keeps the Pod although its node does not answer; zero if none
+// does.
+func (p *pod) keptUntil() (until time.Time) {
 	for _, r := range p.selectedBy {
 		if k := r.kept[p]; k != nil {
-			next = list.Earliest(next, k.until)
+			until = list.Earliest(until, k.until)
 		}
 	}
-	return next
+	return until
 }
 
 // drainOf returns the record of the Pod's present drain, nil if it is at no gate that it

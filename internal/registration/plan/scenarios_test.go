@@ -578,7 +578,9 @@ var circumstances = map[string]func(f *fixture, value string){
 	// Labelled makes the Service one that Pods enter and leave by a label.
 	"Labelled": func(f *fixture, others string) {
 		f.inService(strings.Fields(others)...)
-		registryBuilder{f, "service"}.state(func(s *RegistryState) { s.Label = LabelOf(&usherv1alpha1.ServiceRegistry{Label: &usherv1alpha1.ServiceLabel{}}) })
+		registryBuilder{f, "service"}.state(func(s *RegistryState) {
+			s.Label = LabelOf(&usherv1alpha1.ServiceRegistry{Label: &usherv1alpha1.ServiceLabel{}})
+		})
 		if owner := OwnerOf(&fixtureProps().Pod); owner != nil {
 			f.Owners[*owner] = Owner{Selects: []string{"app"}}
 		}

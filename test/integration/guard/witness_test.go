@@ -162,11 +162,8 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 		return
 	}
 	w.deleted[pod.UID] = pod.DeletionTimestamp != nil
-	if slices.Contains(w.readyIn(pod.Namespace), pod.UID) {
-		early("its Service lists it")
-	}
-	if _, labelled := pod.Labels[usherv1alpha1.LabelInService]; labelled && w.sliced(pod) {
-		early("a slice of its Service has its address")
+	if why := w.served(pod); why != "" {
+		early(why)
 	}
 	if deletion && slices.ContainsFunc(w.registry.Entries(pod.Namespace), func(e registry.Entry) bool { return e.Owner.PodUID == string(pod.UID) }) {
 		early("the registry lists it")
@@ -174,6 +171,18 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 	if at, left := w.left[pod.UID]; left && time.Since(at) < propagation {
 		early(fmt.Sprintf("callers have had %s", time.Since(at)))
 	}
+}
+
+// served says how callers of a Service may still find the Pod; empty if they do not.
+func (w *witness) served(pod *corev1.Pod) string {
+	_, labelled := pod.Labels[usherv1alpha1.LabelInService]
+	switch {
+	case slices.Contains(w.readyIn(pod.Namespace), pod.UID):
+		return "its Service lists it"
+	case labelled && w.sliced(pod):
+		return "a slice of its Service has its address"
+	}
+	return ""
 }
 
 // sliced reports whether any slice has the Pod.

@@ -63,7 +63,10 @@ func (s *simulation) create(name string, state apps.LifecycleState, labels ...st
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx:1"}}},
 	}
-	if s.features.service {
+	switch {
+	case s.features.labelled:
+		pod.Labels[usher.LabelInService] = pick(s, "true", usher.OutOfService)
+	case s.features.service:
 		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: usher.ConditionRegistered}}
 	}
 	for _, track := range labels {

@@ -278,12 +278,13 @@ func (s *simulation) collect() {
 	}
 	left := 0
 	for _, pod := range s.pods() {
-		if s.ending == actorNamespace || pod.Labels[apps.LabelLifecycleState] != "" {
-			left++
-			if s.ending == actorNamespace || !s.stopped[pod.UID] { // the namespace controller never stops
-				s.ask(s.ending, pod, false, 0)
-			}
+		switch {
+		case s.ending == actorNamespace, pod.Labels[apps.LabelLifecycleState] != "" && !s.stopped[pod.UID]:
+			s.ask(s.ending, pod, false, 0) // the namespace controller never stops
+		case pod.Labels[apps.LabelLifecycleState] == "":
+			continue
 		}
+		left++
 	}
 	if left > 0 {
 		return

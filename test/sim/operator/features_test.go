@@ -49,8 +49,8 @@ type features struct {
 	rate int32
 	// second adds a Registration for some of the Pods, with the same hooks.
 	second bool
-	// service puts Pods into a Service as well, by a readiness gate.
-	service bool
+	// service puts Pods into a Service as well, by a readiness gate, or if it is labelled by a label.
+	service, labelled bool
 	// misspells means that the Service now and then asks for another label than its Pods have.
 	misspells bool
 	// proceed lets updates in place proceed at a deadline, and with the guard deletions at the
@@ -92,10 +92,20 @@ func drawFeatures(seed uint64) features {
 	f.blocks = random.IntN(3) == 0
 	f.stands = seed%5 == 0
 	f.misspells = f.service && seed%3 > 0
+	f.labelled = f.service && seed%7 < 3
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
 	}
 	return f
+}
+
+// selector is that of the Service, for Pods of an app.
+func (f features) selector(app string) map[string]string {
+	selector := map[string]string{"app": app}
+	if f.labelled {
+		selector[usher.LabelInService] = "true"
+	}
+	return selector
 }
 
 // skew draws how far the clock of a process is ahead of the true time.

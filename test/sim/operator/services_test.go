@@ -110,7 +110,7 @@ func (s *simulation) judgeService(key string, pod *corev1.Pod) {
 	}
 }
 
-// judgeGate checks a turn of a Pod's gate: only one that is to leave is taken out of its
+// judgeGate checks a turn of a Pod's gate, or of its label: only one that is to leave is taken out of its
 // Service, and only one that is protected is brought in.
 func (s *simulation) judgeGate(before, after *corev1.Pod) {
 	if !s.follows(before) || after.UID != before.UID {
@@ -118,11 +118,23 @@ func (s *simulation) judgeGate(before, after *corev1.Pod) {
 	}
 	was, is := model.Condition(before, usher.ConditionRegistered).Status, model.Condition(after, usher.ConditionRegistered).Status
 	stays := before.DeletionTimestamp == nil && before.Annotations[usher.AnnotationDeletionRequest] == "" && slices.Contains([]apps.LifecycleState{apps.StateNormal, apps.StateUpdated}, plan.StateOf(before))
+	s.judgeLabel(before, after, stays)
 	switch {
 	case was == corev1.ConditionTrue && is != was && stays:
 		s.fail("%s is taken out of its Service, and is to stay", before.Name)
 	case is == corev1.ConditionTrue && is != was && !controllerutil.ContainsFinalizer(before, usher.Finalizer):
 		s.fail("%s is brought into its Service without the finalizer", before.Name)
+	}
+}
+
+// judgeLabel checks a turn of a Pod's label in the same way.
+func (s *simulation) judgeLabel(before, after *corev1.Pod, stays bool) {
+	switch was, is := before.Labels[usher.LabelInService], after.Labels[usher.LabelInService]; {
+	case is == was:
+	case was == "true" && stays:
+		s.fail("%s loses the label of its Service, and is to stay", before.Name)
+	case is == "true" && !controllerutil.ContainsFinalizer(before, usher.Finalizer):
+		s.fail("%s gets the label of its Service without the finalizer", before.Name)
 	}
 }
 
@@ -132,13 +144,14 @@ func (s *simulation) misspell(*corev1.Pod) { s.asksFor(pick(s, service, "ngnix")
 // asksFor sets the label that the Service asks for.
 func (s *simulation) asksFor(app string) {
 	s.log("the Service asks for app=%s", app)
-	edit(s, at.Namespace, at.Name, func(o *corev1.Service) { o.Spec.Selector = map[string]string{"app": app} })
+	edit(s, at.Namespace, at.Name, func(o *corev1.Service) { o.Spec.Selector = s.features.selector(app) })
 }
 
 // missed reports whether the Pod is ready, its gate is open, and its Service does not list it.
 func (s *simulation) missed(pod *corev1.Pod) bool {
 	return s.follows(pod) && stays(pod) && model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue &&
-		model.Condition(pod, usher.ConditionRegistered).Status == corev1.ConditionTrue && !slices.Contains(s.sliced(), pod.UID)
+		model.Condition(pod, usher.ConditionRegistered).Status == corev1.ConditionTrue && !slices.Contains(s.sliced(), pod.UID) &&
+		(!s.features.labelled || pod.Labels[usher.LabelInService] == "true")
 }
 
 // checkMissed checks that a Pod says whether its Service misses it, when there was time to see that.

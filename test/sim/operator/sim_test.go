@@ -311,6 +311,11 @@ func (f features) objects() []client.Object {
 			if f.rate > 0 && o.Spec.Consul != nil {
 				o.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: f.rate}
 			}
+			if f.labelled && o.Spec.Service != nil {
+				o.Spec.Service.Label = &usher.ServiceLabel{}
+			}
+		case *corev1.Service:
+			o.Spec.Selector = f.selector(service)
 		case *policyv1.PodDisruptionBudget:
 			o.Spec.MinAvailable = ptr.To(intstr.FromInt32(f.budget))
 		}
