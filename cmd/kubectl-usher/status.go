@@ -20,45 +20,64 @@ import (
 )
 
 func statusCommand(s *session) *cobra.Command {
-	var everywhere, wait bool
-	var timeout time.Duration
+	var o statusOptions
 	command := command("status", cobra.MaximumNArgs(2), s.completesTarget(workloads), func(ctx context.Context, args []string) error {
-		switch {
-		case len(args) > 0 && everywhere:
-			return errors.New("--all-namespaces is for status without a name")
-		case len(args) == 0 && (s.follow || wait):
-			return errors.New("--watch and --wait need a workload, such as clone/web")
-		case timeout != 0 && !wait:
-			return errors.New("--timeout is for --wait")
-		case len(args) == 0:
-			if err := s.connect(); err != nil {
-				return err
-			}
-			return s.overview(ctx, everywhere)
-		}
-		t, err := s.target(args, workloads...)
-		if err != nil {
+		if err := o.check(len(args) > 0, s.follow); err != nil {
 			return err
 		}
-		switch {
-		case wait:
-			s.lines = !s.follow
-			return s.wait(ctx, t, timeout)
-		case s.follow:
-			return s.watch(ctx, t, nil)
+		if len(args) > 0 {
+			return s.statusOf(ctx, args, o)
 		}
-		w, err := s.load(ctx, t)
-		if err != nil {
+		if err := s.connect(); err != nil {
 			return err
 		}
-		return s.page().print(&w)
+		return s.overview(ctx, o.everywhere)
 	})
 	flags := command.Flags()
 	flags.BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted; into a pipe, a line for each change")
-	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "without a name: the workloads of all namespaces")
-	flags.BoolVar(&wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is paused or deleted")
-	flags.DurationVar(&timeout, "timeout", 0, "of --wait: how long at most, such as 10m; 0 is for ever")
+	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "without a name: the workloads of all namespaces")
+	flags.BoolVar(&o.wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is paused or deleted")
+	flags.DurationVar(&o.timeout, "timeout", 0, "of --wait: how long at most, such as 10m; 0 is for ever")
 	return s.outputs(command, "json", "yaml", "wide", "name")
+}
+
+// statusOptions are the flags of status, besides those of all commands.
+type statusOptions struct {
+	everywhere, wait bool
+	timeout          time.Duration
+}
+
+// check reports flags that do not fit; named means that the command names a workload.
+func (o statusOptions) check(named, follow bool) error {
+	switch {
+	case named && o.everywhere:
+		return errors.New("--all-namespaces is for status without a name")
+	case !named && (follow || o.wait):
+		return errors.New("--watch and --wait need a workload, such as clone/web")
+	case o.timeout != 0 && !o.wait:
+		return errors.New("--timeout is for --wait")
+	}
+	return nil
+}
+
+// statusOf is the status of one workload: now, at each change, or until it is done.
+func (s *session) statusOf(ctx context.Context, args []string, o statusOptions) error {
+	t, err := s.target(args, workloads...)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.wait:
+		s.lines = !s.follow
+		return s.wait(ctx, t, o.timeout)
+	case s.follow:
+		return s.watch(ctx, t, nil)
+	}
+	w, err := s.load(ctx, t)
+	if err != nil {
+		return err
+	}
+	return s.page().print(&w)
 }
 
 // print prints a workload in the format that was asked for.
@@ -182,16 +201,16 @@ func waitText(w *view.Wait, clock view.Clock) string {
 // all by what they have in common.
 const mostPods = 40
 
-// worst returns the Pods to list one by one, in trouble first, and the others: of more than
-// limit Pods, all that just serve.
-func worst(pods []view.Pod, limit int) (shown, rest []view.Pod) {
+// worst returns the Pods to list one by one, in trouble first: of more than limit Pods, not those that just
+// serve.
+func worst(pods []view.Pod, limit int) []view.Pod {
 	sorted := slices.SortedStableFunc(slices.Values(pods), func(a, b view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
 	at := len(sorted)
 	if at > limit {
 		serves, _ := slices.BinarySearchFunc(sorted, view.RankServes, func(p view.Pod, rank view.Rank) int { return cmp.Compare(p.Rank(), rank) })
 		at = min(limit, serves)
 	}
-	return sorted[:at], sorted[at:]
+	return sorted[:at]
 }
 
 // group is Pods that have the same state, revision and wait.
@@ -243,7 +262,7 @@ func (p *page) members(w *view.Workload, now time.Time) {
 		p.groups(groups(w.Members), now)
 		limit = min(mostPods, p.room()-2) // an empty line, and a header
 	}
-	shown, _ := worst(w.Members, max(limit, 0))
+	shown := worst(w.Members, max(limit, 0))
 	if len(shown) == 0 {
 		return
 	}
@@ -324,7 +343,7 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	if w.Unseen != nil {
 		p.line(plain, "%s/%s: %s", strings.ToLower(w.Kind), w.Name, unseen(w.Unseen, p.clock(now)))
 	}
-	pods, _ := worst(w.Members, len(w.Members))
+	pods := worst(w.Members, len(w.Members))
 	waiting := len(list.Only(pods, func(pod view.Pod) bool { return len(pod.Waits) > 0 }))
 	all := alike(pods, p.verbose)
 	for i := range all {
@@ -425,16 +444,21 @@ func deadline(w *view.Wait, clock view.Clock) string {
 	return clock.In(w.Deadline) + ", then " + w.OnDeadline
 }
 
+// whyNothing says of a workload that waits for nothing what it keeps as it was.
+func (p *page) whyNothing(w *view.Workload, name string) {
+	p.line(plain, "%s waits for nothing: %d of %d Pods serve.", name, w.Available, w.Desired)
+	if w.Budget != nil && w.Budget.Partition > 0 {
+		p.line(plain, "  spec.updateStrategy.partition keeps Pods at the old revision: %d", w.Budget.Partition)
+		p.line(plain, "  Next      kubectl usher partition clone/%s 0 -n %s", w.Name, w.Namespace)
+	}
+}
+
 // whyRollout says what holds the rollout as a whole.
 func (p *page) whyRollout(w *view.Workload, waiting int) {
 	name := strings.ToLower(w.Kind) + "/" + w.Name
 	switch {
 	case w.Phase == view.PhaseDone && waiting == 0:
-		p.line(plain, "%s waits for nothing: %d of %d Pods serve.", name, w.Available, w.Desired)
-		if w.Budget != nil && w.Budget.Partition > 0 {
-			p.line(plain, "  spec.updateStrategy.partition keeps Pods at the old revision: %d", w.Budget.Partition)
-			p.line(plain, "  Next      kubectl usher partition clone/%s 0 -n %s", w.Name, w.Namespace)
-		}
+		p.whyNothing(w, name)
 	case w.Phase == view.PhasePaused:
 		p.line(plain, "%s is paused: spec.updateStrategy.paused", name)
 		p.line(plain, "  Next      kubectl usher resume clone/%s -n %s", w.Name, w.Namespace)
