@@ -171,7 +171,7 @@ func TestMany(t *testing.T) {
 	many := set("PreparingUpdate", view.PhaseUpdating, 80)
 	many.Members[0].Trouble, many.Members[0].Waits = true, []view.Wait{{What: "waits for a hook that nobody answers"}}
 	many.Revisions = []view.Revision{{Name: "web-2", Pods: 80, Images: []string{"main=web:v2"}}}
-	many.Registrations = []string{"web"}
+	many.Registers = []view.Registers{{Registration: "web"}}
 	s.observe(many)
 	const rows = `[...document.querySelectorAll("tbody .name")].map(one => one.textContent).join()`
 	s.eventually("two rows", rows+` === "web-0000,▸ 79 Pods"`)

@@ -105,7 +105,7 @@ func rollout(pods int) *page.Recording {
 		Previous:  &view.Revision{Name: "web-1", Number: 1},
 		Revisions: []view.Revision{{Name: "web-2", Pods: 10, Images: []string{"main=web:v2"}}, {Name: "web-1", Pods: pods - 10, Images: []string{"main=web:v1"}}},
 	}}
-	web.Registrations = []string{"web"}
+	web.Registers = []view.Registers{{Registration: "web"}}
 	for i := range pods {
 		web.Members = append(web.Members, serving(fmt.Sprintf("web-%04d", i), "discovery", "lb"))
 	}
