@@ -352,6 +352,8 @@ type NacosRegistry struct {
 // kube-proxy, DNS, a gateway, a mesh or a load balancer. The service of a Registration is a
 // Service with a selector in the Registration's namespace. The Pods need the readiness gate
 // usher.dev/registered, or the label.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec.service does not change, since Pods that are out of a Service by its label would stay out: make another Registry, and name that in spec.registries of the Registrations"
 type ServiceRegistry struct {
 	// Label takes a Pod out of its Service by a label of the Service's selector, which Usher turns. The
 	// Pod leaves the EndpointSlices then, and with them the target groups of load balancers whose

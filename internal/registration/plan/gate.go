@@ -197,7 +197,7 @@ func (ix *index) goneFromService(p *pod, t Target) time.Time {
 // gateless tells of a Pod that cannot be taken out of its Service. At a hook that it leaves by,
 // the hook tells.
 func (ix *index) gateless(p *pod) []Waiting {
-	if p.gate && !ix.hasLabels() || slices.ContainsFunc(p.hooks, hook.leaving) {
+	if p.gate && !ix.labels || slices.ContainsFunc(p.hooks, hook.leaving) {
 		return nil
 	}
 	var waiting []Waiting

@@ -30,6 +30,8 @@ type index struct {
 	pods          []*pod
 	byUID         map[types.UID]*pod
 	listings      map[Target]*listing
+	// labels means that Pods of a Registration enter a Service by a label, or may have.
+	labels bool
 	// outdated are targets of entries that take other values from their Pods than before;
 	// renewed means that the memory does not know which.
 	outdated []Target

@@ -44,21 +44,21 @@ func (ix *index) labelled(t Target) (label ServiceLabel, yes bool) {
 	return label, label.Key != ""
 }
 
-// hasLabels reports whether any Registry has a label: in most namespaces none has.
+// hasLabels reports whether Pods of any Registration enter a Service by a label, or may have.
 func (ix *index) hasLabels() bool {
-	for _, state := range ix.Registries {
-		if state.Label.Key != "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ix.registrations, func(r *registration) bool {
+		return slices.ContainsFunc(r.targets(), func(t Target) bool {
+			_, yes := ix.labelled(t)
+			return yes
+		})
+	})
 }
 
 // opensDoors finds out which Pods Usher can bring into Services and take out. Owners may have become known since
 // the Pod was read.
 func (ix *index) opensDoors() {
-	if !ix.hasLabels() {
-		return
+	if ix.labels = ix.hasLabels(); !ix.labels {
+		return // as in nearly all namespaces
 	}
 	for _, p := range ix.pods {
 		if door := ix.doorOf(p); door != p.door {
@@ -131,6 +131,9 @@ func (l *listing) inByLabel(p *pod, label ServiceLabel) presence {
 func (ix *index) stageByLabel(p *pod, t Target, label ServiceLabel, in bool) string {
 	ignored := ix.ignoresLabel(t)
 	switch {
+	case !in && p.Labels[label.Key] == label.Value && !ix.mayTurn(p, label):
+		return fmt.Sprintf("its owner %s %s could not be read, so nobody knows whether its label %s may be turned",
+			OwnerOf(p.Pod).Kind, Shorten(OwnerOf(p.Pod).Name, maxName), label.Key)
 	case (p.Labels[label.Key] == label.Value) != in:
 		return fmt.Sprintf("its label %s is %q yet", label.Key, p.Labels[label.Key])
 	case ignored != "":
@@ -166,7 +169,7 @@ func (ix *index) goneByLabel(p *pod) time.Time {
 
 // turnLabels turns the labels of a Pod that is to leave its Services, or to come back.
 func (ix *index) turnLabels(p *pod, patch *PodPatch) {
-	if p.DeletionTimestamp != nil || !ix.hasLabels() {
+	if p.DeletionTimestamp != nil || !ix.labels {
 		return
 	}
 	for _, label := range ix.labelsOf(p) {
@@ -192,10 +195,10 @@ func (ix *index) labelsOf(p *pod) (labels []ServiceLabel) {
 	return labels
 }
 
-// by are the Registrations that select the Pod and whose Services have the label.
+// by are the Registrations that select the Pod and whose Services have the label, or had it.
 func (ix *index) by(p *pod, label ServiceLabel) []*registration {
 	return list.Only(p.selectedBy, func(r *registration) bool {
-		return slices.ContainsFunc(r.current, func(t Target) bool {
+		return slices.ContainsFunc(r.targets(), func(t Target) bool {
 			its, yes := ix.labelled(t)
 			return yes && its == label
 		})
