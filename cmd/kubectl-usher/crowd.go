@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// gatherFor is how long what happens to Pods is gathered before it is told.
+	// gatherFor is how long events of Pods are gathered before a line reports them.
 	gatherFor = time.Second
 	// mostExamples is how many Pods a line names that speaks of several.
 	mostExamples = 3
@@ -52,7 +52,7 @@ func (c *crowd) lines() []string {
 	return out
 }
 
-// tellCrowd tells what was gathered now and then, and what is left when it is told to end.
+// tellCrowd prints the gathered events from time to time. Calling end prints those that remain.
 func (s *session) tellCrowd(c *crowd, began time.Time) (end func()) {
 	print := func() {
 		for _, line := range c.lines() {

@@ -71,8 +71,8 @@ func TestDrainOutlivesItsWatch(t *testing.T) {
 	})
 }
 
-// TestDrainTellsInOrder: the API server is ahead of what the watch has brought, and nothing is told before
-// what came first, nor twice.
+// TestDrainTellsInOrder: the API server is ahead of what the watch has brought. Lines come in the order of events, and
+// none comes twice.
 func TestDrainTellsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now().UTC()

@@ -70,11 +70,10 @@ func progress(w *view.Workload) string {
 	return fmt.Sprintf("%s: %d of %d updated, %d of %d available", w.Phase, w.Updated, w.ToUpdate, w.Available, w.Desired)
 }
 
-// changes tells what changes of a workload, a line each, for whom a screen that is drawn anew is no use: a pipe,
-// a log.
+// changes prints what changes of a workload, a line for each change, into a pipe or a log.
 type changes struct {
 	began time.Time
-	// told is what was told last of each Pod, and of the workload.
+	// told is the last line that was printed of each Pod, and of the workload.
 	told map[string]string
 }
 
@@ -85,7 +84,7 @@ type said struct {
 	quiet bool
 }
 
-// sayings is what there is to tell of a workload, without times, which change all the time.
+// sayings are the lines about a workload, without times, which change all the time.
 func sayings(w *view.Workload) []said {
 	name := nameOf(&w.Summary)
 	about := progress(w)
@@ -105,7 +104,7 @@ func sayings(w *view.Workload) []said {
 	return all
 }
 
-// tell prints what differs from what was told. At first it leaves out Pods that just serve.
+// tell prints the lines that differ from the last ones. The first time it leaves out Pods that just serve.
 func (c *changes) tell(p *page, w *view.Workload, now time.Time) {
 	first, before := c.told == nil, c.told
 	if first {

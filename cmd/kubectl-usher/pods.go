@@ -376,7 +376,7 @@ func (d *draining) tell(format string, args ...any) {
 	d.once(text, text)
 }
 
-// once tells what has that key, unless it was told.
+// once prints a text, unless one with that key was printed before.
 func (d *draining) once(key, text string) {
 	if !d.told[key] {
 		d.told[key] = true

@@ -54,8 +54,8 @@ type session struct {
 	output         string
 	path           *jsonpath.JSONPath
 	dryRun, follow bool
-	// verbose tells of each Pod, where several that are alike are told of together; crowd gathers these, nil if
-	// nobody does.
+	// verbose lists each Pod, where one line would stand for several that are alike. crowd gathers the events of
+	// those; nil if nothing is gathered.
 	verbose bool
 	crowd   *crowd
 	// lines tells what changes, a line each, where follow draws screens.
