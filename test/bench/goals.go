@@ -49,7 +49,7 @@ const (
 	goneLimit = time.Second
 	// chance is the share of writes beyond the least, and fewRepeated how many there may be of few
 	// Pods: some are refused, as a kubelet was faster, and made again.
-	chance, fewRepeated = 0.02, 3
+	chance, fewRepeated = 0.02, 10
 	// growthLimit is how many times more CPU time a Pod may cost Usher in the largest
 	// size than in the smallest.
 	growthLimit = 1.5

@@ -215,6 +215,22 @@ func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.
 	return configuration, nil
 }
 
+// AskPatiently has API servers wait for the guard's answer as long as they can, 30 s. With the chart's 3 s a deletion
+// goes through unguarded on a machine whose processors are busy, as those of tests are.
+func AskPatiently(ctx context.Context, c client.Client) error {
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := c.Get(ctx, client.ObjectKey{Name: GuardName}, configuration); err != nil {
+		return fmt.Errorf("read the guard's configuration: %w", err)
+	}
+	for i := range configuration.Webhooks {
+		configuration.Webhooks[i].TimeoutSeconds = new(int32(30))
+	}
+	if err := c.Update(ctx, configuration); err != nil {
+		return fmt.Errorf("give the guard time to answer: %w", err)
+	}
+	return nil
+}
+
 // RemoveGuard takes the webhook away, as guard.enabled=false does.
 func RemoveGuard(ctx context.Context, c client.Client) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: GuardName}}

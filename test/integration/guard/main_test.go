@@ -72,6 +72,9 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if _, err := checkout.InstallGuard(ctx, p, scene.Root, "usher", ports[0]); err != nil {
 		return err
 	}
+	if err := checkout.AskPatiently(ctx, p); err != nil {
+		return err
+	}
 	registry, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: memory}, spec: {etcd: {endpoints: ["http://127.0.0.1:1"]}}}`)
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ func TestStoryExhaustion(t *testing.T) {
 		{"fat replicas", (*victim).fatReplicas}, {"fat Pods", (*victim).fatPods},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
-			v := &victim{late: map[string][]time.Duration{}, story: &story{Scene: plane.Begin(t)}, plane: plane, usher: usher, memory: memory}
+			v := &victim{late: map[string][]int{}, story: &story{Scene: plane.Begin(t)}, plane: plane, usher: usher, memory: memory}
 			v.run()
 			v.registry = v.discovery()
 			v.Make(v.Prop("Registration", "spec: {hooks: null}"))
@@ -88,8 +88,8 @@ type victim struct {
 	memory   int64
 	registry *usherv1alpha1.Registry
 	pods     int
-	// late is how much longer than allowed Pods took to come, by what the attacker did meanwhile.
-	late map[string][]time.Duration
+	// late are the writes in which late Pods came, by what the attacker did meanwhile.
+	late map[string][]int
 }
 
 // run starts Usher, until stop or the end of the story. Then it must not have had more memory than
@@ -116,9 +116,9 @@ func mebibytes(bytes int64) *resource.Quantity {
 	return resource.NewQuantity(bytes>>20<<20, resource.BinarySI)
 }
 
-// late is how much longer a Pod may take to come than as many writes of a client that has nothing
-// else to do, and start the same while Usher starts: on busy processors it reads for long.
-const late, start = 2 * time.Second, time.Minute
+// late and start are how many writes a client makes, one after the other, until a Pod is in service at the latest:
+// while Usher runs, and while it starts. The clock is the API server's own pace, for a busy machine is slow in both.
+const late, start = 100, 3000
 
 func (v *victim) comes(meanwhile string) {
 	v.Helper()
@@ -129,53 +129,71 @@ func (v *victim) comes(meanwhile string) {
 // tenant that starves Usher delays more, and after a late Pod another one follows at once.
 const mostLate = 2
 
-// within brings a Pod into service, in time, and out of it.
-func (v *victim) within(late time.Duration, meanwhile string) {
+// within brings a Pod into service, within that many writes, and out of it.
+func (v *victim) within(writes int, meanwhile string) {
 	v.Helper()
 	for {
-		longer := v.once(meanwhile)
-		if longer <= late {
+		took := v.once(meanwhile)
+		if took <= writes {
 			return
 		}
-		if v.late[meanwhile] = append(v.late[meanwhile], longer); len(v.late[meanwhile]) > mostLate {
-			v.Errorf("while %s, Pods take %s longer to come than as many writes; %s are allowed", meanwhile, v.late[meanwhile], late)
+		if v.late[meanwhile] = append(v.late[meanwhile], took); len(v.late[meanwhile]) > mostLate {
+			v.Errorf("while %s, a client makes %d writes until a Pod is in service; %d are allowed", meanwhile, v.late[meanwhile], writes)
 			return
 		}
 	}
 }
 
-// once brings a Pod into service and out of it, and returns how much longer it takes to come than as many writes.
-func (v *victim) once(meanwhile string) (longer time.Duration) {
+// once brings a Pod into service and out of it, and returns how many writes a client makes until it is in service.
+func (v *victim) once(meanwhile string) (writes int) {
 	v.Helper()
 	v.pods++
-	name, began, plain := fmt.Sprintf("pod-%02d", v.pods), time.Now(), make(chan time.Duration, 1)
-	go func() { plain <- v.writes(name) }()
+	name, began := fmt.Sprintf("pod-%02d", v.pods), time.Now()
+	count := v.writes(name)
 	v.flapper(name)
 	v.lists("10.0.0.2:80")
-	took, anyway := time.Since(began), <-plain
-	v.Logf("while %s, a Pod is in service after %s, and as many writes take %s", meanwhile,
-		took.Round(time.Millisecond), anyway.Round(time.Millisecond))
+	writes = count()
+	v.Logf("while %s, a Pod is in service after %s and %d writes", meanwhile, time.Since(began).Round(time.Millisecond), writes)
 	pod := v.Pod(name)
 	v.Must(v.Delete(v.Context(), pod))
 	v.Gone(pod)
 	v.lists("")
-	return took - anyway
+	return writes
 }
 
-// writes returns how long this machine's API server takes for as many writes, one after the
-// other, as bring a Pod into service: two of the test, and five of Usher.
-func (v *victim) writes(name string) time.Duration {
-	began := time.Now()
+// writes has a client write a ConfigMap again and again, one write after the other. count ends that, and returns
+// how many writes were made.
+func (v *victim) writes(name string) (count func() int) {
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: name}}
-	err := v.Create(v.Context(), object)
-	for i := 1; err == nil && i < 7; i++ {
-		object.Data = map[string]string{"write": fmt.Sprint(i)}
-		err = v.Update(v.Context(), object)
+	stop, made := make(chan struct{}), make(chan int, 1)
+	write := func(n int) error {
+		if n == 0 {
+			return v.Create(v.Context(), object)
+		}
+		object.Data = map[string]string{"write": fmt.Sprint(n)}
+		return v.Update(v.Context(), object)
 	}
-	if err != nil && v.Context().Err() == nil {
-		v.Errorf("write ConfigMap %s: %v", name, err)
+	go func() {
+		n := 0
+		defer func() { made <- n }()
+		for ; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := write(n); err != nil {
+				if v.Context().Err() == nil {
+					v.Errorf("write ConfigMap %s: %v", name, err)
+				}
+				return
+			}
+		}
+	}()
+	return func() int {
+		close(stop)
+		return <-made
 	}
-	return time.Since(began)
 }
 
 // attacker is a tenant with a ready Pod, in a namespace of its own.
@@ -383,6 +401,7 @@ func (v *victim) fatPods() {
 				}}
 			}
 			pod.Spec.Containers = []corev1.Container{{Name: "fat", Image: "fat", Env: env}}
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/never"}}
 			if err := e.Create(e.Context(), pod); err != nil {
 				return err
 			}
