@@ -23,9 +23,9 @@ import (
 	"github.com/usher-dev/usher/internal/guard/endpoint"
 )
 
-// Usher makes its certificate with client-go's cert package. open-policy-agent's
-// cert-controller does the same with a CA key in the Secret, certificates that are
-// mounted as files (a minute late), and the right to read all Secrets of the namespace.
+// Usher makes its certificate with the standard library. open-policy-agent's cert-controller does the
+// same with a CA key in the Secret, certificates that are mounted as files (a minute late), and the
+// right to read all Secrets of the namespace.
 
 const (
 	// lifetime is how long a certificate is valid; it is renewed in its last third.
@@ -65,7 +65,7 @@ func (k *keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	chain := secret.Data[corev1.TLSCertKey]
 	fresh := k.fresh(secret)
 	if !fresh {
-		made, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: k.service.Host(), MaxAge: lifetime})
+		made, key, err := selfSigned(k.service.Host(), k.clock.Now())
 		if err != nil {
 			return ctrl.Result{}, fmt.Errorf("make the guard's certificate: %w", err)
 		}
