@@ -39,6 +39,8 @@ type Program struct {
 	Out string
 	// ModFile replaces the module's go.mod. Empty means that nothing does.
 	ModFile string
+	// LinkFlags are for the linker. Empty means none.
+	LinkFlags string
 }
 
 // Compile builds the program with the go command. The error contains the compiler's
@@ -67,7 +69,7 @@ func (p Program) compile(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	// As in tools/image: without traces of gRPC the linker drops what nothing calls.
-	if _, err := fetch.Run(ctx, p.Module, "go", "build", "-tags=grpcnotrace", "-modfile="+p.ModFile, "-o", shared, p.Pkg); err != nil {
+	if _, err := fetch.Run(ctx, p.Module, "go", "build", "-tags=grpcnotrace", "-modfile="+p.ModFile, "-ldflags="+p.LinkFlags, "-o", shared, p.Pkg); err != nil {
 		return err
 	}
 	_, err = fetch.Run(ctx, "", "install", "-D", shared, p.Out)
@@ -81,32 +83,39 @@ func (p Program) shared() (string, error) {
 	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(p.Pkg, filepath.Base(p.ModFile))), err
 }
 
-// LinkTools links helm and kubectl, which the documents' commands need, into a directory. They
+// InstallTools puts helm and kubectl, which the documents' commands need, into a directory. They
 // are built from their Go modules, which takes minutes the first time.
-func LinkTools(ctx context.Context, root, dir string) error {
-	return linkTools(ctx, root, dir, "helm", "kubectl")
-}
-
-// LinkKubectl links kubectl alone.
-func LinkKubectl(ctx context.Context, root, dir string) error {
-	return linkTools(ctx, root, dir, "kubectl")
-}
-
-func linkTools(ctx context.Context, root, dir string, names ...string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func InstallTools(ctx context.Context, root, dir string) error {
+	if err := InstallKubectl(ctx, root, dir); err != nil {
 		return err
 	}
-	for _, name := range names {
-		path, err := fetch.Run(ctx, filepath.Join(root, "tools", "chart"), "go", "tool", "-n", name)
-		if err == nil {
-			err = os.Symlink(strings.TrimSpace(path), filepath.Join(dir, name))
-		}
-		if err != nil {
-			return fmt.Errorf("build %s: %w", name, err)
-		}
+	path, err := fetch.Run(ctx, toolsModule(root), "go", "tool", "-n", "helm")
+	if err == nil {
+		err = os.Symlink(strings.TrimSpace(path), filepath.Join(dir, "helm"))
+	}
+	if err != nil {
+		return fmt.Errorf("build helm: %w", err)
 	}
 	return nil
 }
+
+// InstallKubectl puts kubectl alone into a directory. It says which version of Kubernetes it is of: without one,
+// kubectl version fails.
+func InstallKubectl(ctx context.Context, root, dir string) error {
+	library, err := fetch.Run(ctx, toolsModule(root), "go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubectl")
+	if err != nil {
+		return fmt.Errorf("find the version of kubectl: %w", err)
+	}
+	kubernetes := strings.Replace(strings.TrimSpace(library), "v0.", "v1.", 1)
+	kubectl := Program{
+		Name: "build kubectl", Module: toolsModule(root), Pkg: "./kubectl", Out: filepath.Join(dir, "kubectl"),
+		LinkFlags: "-X=k8s.io/component-base/version.gitVersion=" + kubernetes,
+	}
+	return kubectl.Compile(ctx, nil)
+}
+
+// toolsModule is the module that has helm and kubectl among its tools.
+func toolsModule(root string) string { return filepath.Join(root, "tools", "chart") }
 
 // ToolEnv is the environment of the documents' commands: they find the tools of a directory
 // and a cluster, and nothing of the user's.

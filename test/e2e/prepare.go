@@ -49,7 +49,7 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 		return k.fetchRegistries(ctx, root, o.chosen(), tell)
 	})
 	steps.Go(func() error {
-		return tell.Task("helm, kubectl", func() (string, error) { return "built", checkout.LinkTools(ctx, root, toolsIn(dir)) })
+		return tell.Task("helm, kubectl", func() (string, error) { return "built", checkout.InstallTools(ctx, root, toolsIn(dir)) })
 	})
 	steps.Go(func() (err error) {
 		k.Usher, err = packUsher(ctx, root, dir, tell)

@@ -93,10 +93,7 @@ func (r Run) Run(ctx context.Context) error {
 			break
 		}
 	}
-	if cause := context.Cause(playing); err != nil && cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w (during %w)", cause, err)
-	}
-	err = errors.Join(err, s.close(ctx))
+	err = errors.Join(outcome(ctx, playing, err), s.close(ctx))
 	switch {
 	case r.Dir != "":
 		return err
@@ -104,6 +101,21 @@ func (r Run) Run(ctx context.Context) error {
 		return fmt.Errorf("%w\n\nAll logs are kept in %s", err, dir)
 	}
 	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// outcome is why a run has ended: the error of its last step, and why the steps' context ended. A step that waits for
+// the user returns no error when something has failed meanwhile.
+func outcome(ctx, playing context.Context, err error) error {
+	cause := context.Cause(playing)
+	switch {
+	case cause == nil || errors.Is(err, cause):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w (during %w)", cause, err)
+	case ctx.Err() == nil:
+		return cause
+	}
+	return nil
 }
 
 func (r Run) directory() (string, error) {

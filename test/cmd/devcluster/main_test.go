@@ -143,11 +143,17 @@ func TestUsher(t *testing.T) {
 	if !strings.Contains(events, "DeletionRequested") || strings.Contains(events, "DeletedUnguarded") {
 		t.Errorf("the guard was not asked:\n%s", events)
 	}
-	if out, err := p.sh("kubectl usher doctor"); err != nil {
-		t.Errorf("doctor: %v\n%s", err, out)
+	if out, err := p.sh("kubectl usher doctor && kubectl version"); err != nil || !strings.Contains(out, "Client Version: v1.") {
+		t.Errorf("doctor and version: %v\n%s", err, out)
 	}
-	checktest.NoError(t, p.Signal(syscall.SIGINT))
-	p.ends(0)
+	// Usher ends: the cluster says so, and ends too.
+	for _, line := range p.processes() {
+		if strings.Contains(line, "bin/usher") && strings.Contains(line, "registration") {
+			checktest.NoError(t, syscall.Kill(checktest.Must(strconv.Atoi(strings.Split(line, "/")[2]))(t), syscall.SIGTERM))
+		}
+	}
+	p.says("devcluster: usher ended")
+	p.ends(1)
 }
 
 // TestProcessesServeNoServices: where containers are processes, what needs EndpointSlices is refused in words that
@@ -160,7 +166,7 @@ func TestProcessesServeNoServices(t *testing.T) {
 	p = start(t, filepath.Join(t.TempDir(), "cluster"))
 	p.says("Stop it")
 	root := checktest.Must(checkout.Find())(t)
-	checktest.NoError(t, checkout.LinkKubectl(t.Context(), root, filepath.Join(p.dir, "bin")))
+	checktest.NoError(t, checkout.InstallKubectl(t.Context(), root, filepath.Join(p.dir, "bin")))
 	script := checktest.Must(checkout.DocumentedStep(root, "first-deployment.md", "service"))(t)
 	apply, _, _ := strings.Cut(script, "kubectl rollout")
 	registrytest.Until(t, "Registrations of Services to be refused", func() bool {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,7 +34,7 @@ const (
 func tools(ctx context.Context, s *stage.Stage) error {
 	return s.Tell.Task("kubectl and its plugin", func() (string, error) {
 		plugin := checkout.Program{Module: filepath.Join(s.Root, "cmd", "kubectl-usher"), Pkg: ".", Out: s.Path("bin", "kubectl-usher")}
-		err := errors.Join(os.RemoveAll(s.Path("bin", "kubectl")), checkout.LinkKubectl(ctx, s.Root, s.Path("bin")), plugin.Compile(ctx, nil))
+		err := errors.Join(checkout.InstallKubectl(ctx, s.Root, s.Path("bin")), plugin.Compile(ctx, nil))
 		return "in " + s.Path("bin"), err
 	})
 }

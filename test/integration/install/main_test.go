@@ -45,7 +45,7 @@ func run(m *testing.M) int {
 	if err == nil {
 		defer func() { _ = os.RemoveAll(folder) }() // The system cleans up what is left.
 		tools = folder
-		err = errors.Join(checkout.LinkTools(context.Background(), root, folder),
+		err = errors.Join(checkout.InstallTools(context.Background(), root, folder),
 			checkout.Program{Name: "usher", Module: root, Pkg: "./cmd/usher", Out: filepath.Join(folder, "usher")}.Compile(context.Background(), nil),
 			checkout.Program{Name: "kubectl-usher", Module: root + "/cmd/kubectl-usher", Pkg: ".", Out: filepath.Join(folder, "kubectl-usher")}.Compile(context.Background(), nil),
 			os.Symlink("kubectl-usher", filepath.Join(folder, "kubectl_complete-usher")))
