@@ -73,6 +73,7 @@ func mayBeOut(pod *corev1.Pod) bool {
 	switch stateOf(pod) {
 	case apps.StatePreparingUpdate, apps.StateUpdating, apps.StatePreparingDelete:
 		return true
+	case apps.StatePreparingNormal, apps.StateNormal, apps.StateUpdated:
 	}
 	return !inService(pod)
 }

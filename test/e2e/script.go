@@ -310,6 +310,7 @@ func (s *Scene) coldPod(now State) (cold *corev1.Pod, wrong string) {
 			if pod.Labels[labelWarm] == "" {
 				cold = pod
 			}
+		case appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating, appsv1alpha1.StateUpdated, appsv1alpha1.StatePreparingDelete:
 		}
 	}
 	switch {

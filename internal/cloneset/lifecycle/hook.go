@@ -41,6 +41,7 @@ func (h Hooks) At(state apps.LifecycleState) (gate string, hook Hook, joins bool
 		return "inPlaceUpdate", h.InPlaceUpdate, true
 	case apps.StatePreparingDelete:
 		return "preDelete", h.PreDelete, false
+	case apps.StateNormal, apps.StateUpdating: // no hook holds it
 	}
 	return "", Hook{}, false
 }

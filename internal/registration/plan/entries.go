@@ -267,14 +267,15 @@ func (p *pod) misplaced(r *registration) string {
 	}
 	switch p.state {
 	case appsv1alpha1.StateNormal, appsv1alpha1.StateUpdated:
+		return ""
 	case appsv1alpha1.StatePreparingNormal:
 		if len(r.answeredKeys(r.Spec.Hooks.PreNormal, p.lifecycle.PreNormal)) == 0 {
 			return "it is PreparingNormal, and the Registration answers no preNormal hook"
 		}
-	default:
-		return "it is " + string(p.state)
+		return ""
+	case appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating, appsv1alpha1.StatePreparingDelete:
 	}
-	return ""
+	return "it is " + string(p.state)
 }
 
 // wanted reports whether any registry should list the Pod.

@@ -120,6 +120,7 @@ func pending(p *pod, r *registration) (Gate, []hookKey) {
 		return r.unanswered(GateInPlaceUpdate, keys.InPlaceUpdate, p.lifecycle.InPlaceUpdate, p.Pod)
 	case appsv1alpha1.StatePreparingDelete:
 		return r.unanswered(GatePreDelete, keys.PreDelete, p.lifecycle.PreDelete, p.Pod)
+	case appsv1alpha1.StateUpdating: // no hook holds it
 	}
 	return "", nil
 }

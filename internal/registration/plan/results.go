@@ -67,6 +67,7 @@ func CauseOut(pod *corev1.Pod) OutCause {
 		return OutForUpdate
 	case appsv1alpha1.StatePreparingDelete:
 		return OutForDeletion
+	case appsv1alpha1.StatePreparingNormal, appsv1alpha1.StateNormal: // nothing in the state says why
 	}
 	if requested {
 		return OutForDeletion

@@ -38,6 +38,7 @@ func answered(pod *corev1.Pod) bool {
 		return pod.Labels[keyInPlace] == "true"
 	case apps.StatePreparingDelete:
 		return pod.Labels[keyDelete] == "false"
+	case apps.StateNormal: // no hook holds it
 	}
 	return false
 }
