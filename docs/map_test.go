@@ -37,3 +37,27 @@ func TestRoomsAreOnTheMap(t *testing.T) {
 		}
 	}
 }
+
+// TestReportsHaveAPlace: the documents that programs write tables into have the marks around them.
+func TestReportsHaveAPlace(t *testing.T) {
+	documents, marks := regexp.MustCompile(`"(docs/[a-z/-]+\.md)"`), regexp.MustCompile(`"(<!-- [^"]+ -->)"`)
+	found := 0
+	for file, text := range goFiles(t) {
+		if !strings.HasPrefix(file, "test/") || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		var pages strings.Builder
+		for _, document := range documents.FindAllStringSubmatch(text, -1) {
+			pages.WriteString(read(t, "../"+document[1]))
+		}
+		for _, mark := range marks.FindAllStringSubmatch(text, -1) {
+			found++
+			if strings.Count(pages.String(), mark[1]) != 1 {
+				t.Errorf("%s writes at %s, which its documents do not have once", file, mark[1])
+			}
+		}
+	}
+	if found != 6 {
+		t.Errorf("%d marks were found, want 6", found)
+	}
+}

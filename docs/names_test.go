@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"cmp"
 	"io/fs"
 	"os"
 	"path"
@@ -66,15 +65,6 @@ func TestNamesExist(t *testing.T) {
 	}
 }
 
-// folders are where the tests of a package in the table of behaviours are. The others
-// are below internal/cloneset.
-var folders = map[string]string{
-	"": "internal/cloneset/plan", "stories": "test/integration/cloneset", "usher": "cmd/usher", "sim": "test/sim", "forecast": "internal/forecast",
-	"cloneset": "internal/cloneset", "registration": "internal/registration",
-	"guard": "test/integration/guard", "install": "test/integration/install", "operator": "internal/registration/plan", "service": "internal/registration/registry/service",
-	"simulation": "test/sim/operator", "page": "internal/page", "podcache": "internal/podcache", "browser": "test/browser", "plugin": "cmd/kubectl-usher", "release": "tools/plugin",
-}
-
 // TestNotPromised: whoever installs Usher reads what the threat model does not promise.
 func TestNotPromised(t *testing.T) {
 	_, rows, _ := strings.Cut(read(t, "install.md"), "| Not promised |")
@@ -91,7 +81,7 @@ func TestNotPromised(t *testing.T) {
 // TestCompatibilityNamesTestsThatExist: every row of the table of behaviours is
 // proved by a test, and every test that it names is there.
 func TestCompatibilityNamesTestsThatExist(t *testing.T) {
-	proofs := regexp.MustCompile("`(?:([a-z]+)\\.)?((?:Test|Fuzz)[A-Za-z_0-9]+)`")
+	proofs := regexp.MustCompile("`(?:([a-z/-]+)\\.)?((?:Test|Fuzz)[A-Za-z_0-9]+)`")
 	declaration := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	tests, rows := map[string]bool{}, 0
 	for file, text := range goFiles(t) {
@@ -107,12 +97,11 @@ func TestCompatibilityNamesTestsThatExist(t *testing.T) {
 		rows++
 		found := proofs.FindAllStringSubmatch(cells[2], -1)
 		if len(found) == 0 {
-			t.Errorf("no test proves %q: name one as `package.TestName`", strings.TrimSpace(cells[1]))
+			t.Errorf("no test proves %q: name one as `folder.TestName`", strings.TrimSpace(cells[1]))
 		}
 		for _, proof := range found {
-			folder := cmp.Or(folders[proof[1]], "internal/cloneset/"+proof[1])
-			if !tests[folder+"."+proof[2]] {
-				t.Errorf("%q is said to be proved by %s, which is not in %s: name a test that is there", strings.TrimSpace(cells[1]), proof[2], folder)
+			if !tests[proof[1]+"."+proof[2]] {
+				t.Errorf("%q is said to be proved by %s, which is not in %q: name a test that is there", strings.TrimSpace(cells[1]), proof[2], proof[1])
 			}
 		}
 	}
@@ -123,17 +112,23 @@ func TestCompatibilityNamesTestsThatExist(t *testing.T) {
 
 // TestCompatibilityNamesScenariosThatExist: the files of scenarios that it names are there.
 func TestCompatibilityNamesScenariosThatExist(t *testing.T) {
+	scenarios := 0
 	folders := map[string]string{
-		"TestPlans": "internal/cloneset/plan/testdata/plans/", "inplace.TestUpdates": "internal/cloneset/inplace/testdata/updates/",
-		"stories.TestStories": "test/integration/cloneset/testdata/stories/", "install.TestStories": "test/integration/install/testdata/stories/",
-		"guard.TestStories": "test/integration/guard/testdata/stories/",
+		"internal/cloneset/plan.TestPlans": "plans", "internal/cloneset/inplace.TestUpdates": "updates",
+		"test/integration/cloneset.TestStories": "stories", "test/integration/install.TestStories": "stories",
+		"test/integration/guard.TestStories": "stories",
 	}
-	for _, found := range regexp.MustCompile("`([A-Za-z.]+)` \\(([a-z, -]+)\\)").FindAllStringSubmatch(read(t, "compatibility.md"), -1) {
+	for _, found := range regexp.MustCompile("`([A-Za-z/.]+)` \\(([a-z, -]+)\\)").FindAllStringSubmatch(read(t, "compatibility.md"), -1) {
 		for name := range strings.SplitSeq(found[2], ", ") {
 			if folder := folders[found[1]]; folder != "" {
-				read(t, "../"+folder+name+".txt")
+				test, _, _ := strings.Cut(found[1], ".Test")
+				read(t, path.Join("..", test, "testdata", folder, name+".txt"))
+				scenarios++
 			}
 		}
+	}
+	if scenarios < 50 {
+		t.Errorf("%d scenarios were found", scenarios)
 	}
 }
 

@@ -135,10 +135,10 @@ type reports struct{ Stories, Footprint string }
 const (
 	reportsFile = "reports.json"
 	// The documents that have a table, and the marks around it.
-	storiesFile    = "docs/reliability.md"
+	storiesFile    = "docs/measurements/stories.md"
 	storiesBegin   = "<!-- e2e: written by make e2e ARGS=-report -->"
 	storiesEnd     = "<!-- e2e: end -->"
-	footprintFile  = "docs/performance.md"
+	footprintFile  = "docs/measurements/footprint.md"
 	footprintBegin = "<!-- e2e: footprint, written by make e2e ARGS=-report -->"
 	footprintEnd   = "<!-- e2e: end of the footprint -->"
 )

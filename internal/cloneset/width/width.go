@@ -118,7 +118,7 @@ func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 
 // step is Vegas's decision, for as many writes as the width. Its thresholds are Netflix's, up to where it shrinks
 // fast: that and the speeds are what keeps Pods out of service for the shortest time at nearly the same
-// Pods/s (TestRollouts, TestCollects, docs/performance.md).
+// Pods/s (TestRollouts, TestCollects, docs/measurements).
 func step(width, queue float64) float64 {
 	unit := max(1, math.Log10(width))
 	switch {

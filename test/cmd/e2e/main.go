@@ -31,7 +31,7 @@ func command(flags *flag.FlagSet, place *sandbox.Place) func(context.Context) er
 	flags.IntVar(&o.Rate, "rate", 0, "send that many `requests` a second in each story; default 100")
 	flags.IntVar(&o.Times, "times", 0, "play each story that `number` of times, one round after another; default 1")
 	flags.BoolVar(&o.Shell, "shell", false, "open a shell on the node instead of playing stories")
-	flags.BoolVar(&o.Report, "report", false, "write the tables of all stories into docs/reliability.md and docs/performance.md")
+	flags.BoolVar(&o.Report, "report", false, "write the tables of all stories and the footprint into docs/measurements")
 	flags.BoolVar(&list, "list", false, "list the stories")
 	return func(ctx context.Context) (err error) {
 		if o.Stories, err = e2e.Stories(); err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // The document that has the table, and the marks around it.
-const document, begin, end = "docs/reliability.md", "<!-- soak: written by make soak ARGS=-report -->", "<!-- soak: end -->"
+const document, begin, end = "docs/measurements/soak.md", "<!-- soak: written by make soak ARGS=-report -->", "<!-- soak: end -->"
 
 func main() { stage.Main("soak", false, command) }
 
