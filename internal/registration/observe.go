@@ -37,7 +37,7 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		return nil, err
 	}
 	p.snapshot = plan.Snapshot{
-		Process: p.process, Cluster: cluster, Namespace: namespace,
+		Process: p.options.Process, Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys, Finish: p.options.Finish,
@@ -264,12 +264,6 @@ func (p *pass) listAll(ctx context.Context, targets []plan.Target) []plan.Listin
 		if object == nil {
 			continue
 		}
-		// A registry that has just failed is not called again, and its last listing does not
-		// count any more.
-		if _, down := p.pool.down(target.Registry); down != nil {
-			listings[i] = plan.Listing{Err: down}
-			continue
-		}
 		group.Go(func() error {
 			listings[i] = p.listOne(ctx, object, target)
 			return nil
@@ -280,6 +274,11 @@ func (p *pass) listAll(ctx context.Context, targets []plan.Target) []plan.Listin
 }
 
 func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, target plan.Target) plan.Listing {
+	// A registry that has just failed, also for another target of this pass, is not called again, and its last
+	// listing does not count any more.
+	if _, down := p.pool.down(target.Registry); down != nil {
+		return plan.Listing{Err: down}
+	}
 	c, err := p.pool.get(ctx, object, target.Prefix, false)
 	if err != nil {
 		p.registryFailed(ctx, object, err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -219,6 +220,36 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 	again := plan.Changes{Target: plan.Target{Registry: "discovery"}, Joins: []registry.Change{{Op: registry.Put, Entry: entryOf("a")}}}
 	if err := p.applyOne(t.Context(), again); !errors.Is(err, down) || len(b.sizes) != 2 {
 		t.Errorf("after that, changes fail with %v, and %d batches were sent", err, len(b.sizes))
+	}
+}
+
+// frail is a registry that fails, and gives others time before it does.
+type frail struct {
+	registry.Connector
+	asked *[]string
+}
+
+func (f frail) List(_ context.Context, service string) ([]registry.Entry, error) {
+	*f.asked = append(*f.asked, service)
+	for range 1000 {
+		goruntime.Gosched()
+	}
+	return nil, registry.Transient(errors.New("down"))
+}
+
+// TestAFailedListIsTheLast: a pass asks a registry that has failed for no other service.
+func TestAFailedListIsTheLast(t *testing.T) {
+	var asked []string
+	p, c := joining(t, nil)
+	p.pool.connect = func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
+		return frail{asked: &asked}, nil
+	}
+	another := c.Target
+	another.Service = "web"
+	listings := p.listAll(t.Context(), []plan.Target{c.Target, another})
+	checktest.Same(t, "what the registry is asked for", []string{"nginx"}, asked)
+	if listings[0].Err == nil || listings[1].Err == nil {
+		t.Errorf("the listings end with %v and %v", listings[0].Err, listings[1].Err)
 	}
 }
 

@@ -59,6 +59,8 @@ type simulation struct {
 
 	operator *registration.Reconciler
 	process  *process
+	// restarts counts the processes.
+	restarts int
 	// cached is what the operator's caches show. views are what they have shown; a new
 	// process may begin with an old one.
 	cached model.Objects
@@ -152,6 +154,7 @@ func (s *simulation) fail(format string, args ...any) {
 
 // restart begins a new process; the old one never writes again.
 func (s *simulation) restart() {
+	s.restarts++
 	scraped := prometheus.NewRegistry()
 	p := &process{simulation: s, left: unlimited}
 	s.gatherer, s.process, s.guardian.writes = scraped, p, map[types.UID]*written{}
@@ -159,7 +162,7 @@ func (s *simulation) restart() {
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
-		Workers: 1, Finish: s.features.finishes && !s.defects.idle, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
+		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.Service != nil {
 				return registryservice.New(&live, root), nil
@@ -290,6 +293,21 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released, finished, told)
 	if !t.Failed() && (released < int(*seeds)/2 || finished < int(*seeds)/8 || told < int(*seeds)/10) {
 		t.Errorf("%d seeds released %d hooks, deleted %d drained Pods, and told %d waits: the simulation proves too little", *seeds, released, finished, told)
+	}
+}
+
+// TestReplay plays seeds twice: what a failure prints can be seen again only if both runs are the same.
+func TestReplay(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			play := func() string {
+				s := simulate(t, seed, drawFeatures(seed), defects{})
+				s.run(100)
+				return strings.Join(s.trace, "\n")
+			}
+			checktest.Same(t, "the trace of the second run", play(), play())
+		})
 	}
 }
 
