@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// namedFields are the fields of an object that a patch names, and what it names in them; one without any is meant as a
+// whole. A patch changes no other field, so only these are encoded for it and decoded again.
+type namedFields map[string]namedFields
+
+// fieldsOf are those that a patch names; nil if it may change any.
+func fieldsOf(patchType types.PatchType, patch []byte) namedFields {
+	if patchType == types.JSONPatchType {
+		return fieldsOfOperations(patch)
+	}
+	var body map[string]any
+	if json.Unmarshal(patch, &body) != nil {
+		return nil
+	}
+	return fieldsOfBody(body)
+}
+
+// fieldsOfBody are those of a patch that looks like the object.
+func fieldsOfBody(body map[string]any) namedFields {
+	named := namedFields{}
+	for key, value := range body {
+		if directive, field, about := strings.Cut(key, "/"); strings.HasPrefix(directive, "$") {
+			if !about {
+				return nil // it is about all fields
+			}
+			named[field] = nil // as a whole
+			continue
+		}
+		if _, already := named[key]; already {
+			continue
+		}
+		inner, _ := value.(map[string]any)
+		named[key] = fieldsOfBody(inner)
+	}
+	return named
+}
+
+// fieldsOfOperations are those in the paths of a JSON patch.
+func fieldsOfOperations(patch []byte) namedFields {
+	var operations []struct{ Path, From string }
+	if json.Unmarshal(patch, &operations) != nil {
+		return nil
+	}
+	named := namedFields{}
+	for _, o := range operations {
+		named.add(o.Path)
+		if o.From != "" {
+			named.add(o.From)
+		}
+	}
+	if _, all := named[""]; all {
+		return nil
+	}
+	return named
+}
+
+// add adds what a JSON pointer names, down to the fields of a field.
+func (f namedFields) add(pointer string) {
+	_, path, _ := strings.Cut(pointer, "/")
+	outer, path, deeper := strings.Cut(path, "/")
+	inner, _, _ := strings.Cut(path, "/")
+	known, already := f[outer]
+	switch {
+	case !deeper:
+		f[outer] = nil
+	case !already:
+		f[outer] = namedFields{inner: nil}
+	case known != nil:
+		known[inner] = nil
+	}
+}
+
+// copyTo copies the fields from one struct to another of its type, and reports whether it knows all of them.
+func (f namedFields) copyTo(to, from reflect.Value) bool {
+	known := fieldsByName(to.Type())
+	for name, inner := range f {
+		at, ok := known[name]
+		if !ok {
+			return false
+		}
+		field := to.Field(at)
+		if len(inner) == 0 || field.Kind() != reflect.Struct || !inner.copyTo(field, from.Field(at)) {
+			field.Set(from.Field(at))
+		}
+	}
+	return true
+}
+
+// typeFields holds what fieldsByName has found.
+var typeFields sync.Map
+
+// coder is the interface of types that decode themselves.
+var coder = reflect.TypeFor[json.Unmarshaler]()
+
+// fieldsByName are the fields of a struct by their names in JSON, without those of embedded structs; none of one
+// that decodes itself.
+func fieldsByName(of reflect.Type) map[string]int {
+	if known, ok := typeFields.Load(of); ok {
+		return known.(map[string]int)
+	}
+	byName := map[string]int{}
+	for i := range of.NumField() {
+		if reflect.PointerTo(of).Implements(coder) {
+			break
+		}
+		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
+			byName[name] = i
+		}
+	}
+	typeFields.Store(of, byName)
+	return byName
+}
