@@ -366,21 +366,15 @@ func TestMetricsOfWhatIsGone(t *testing.T) {
 		Waiting:      []plan.Waiting{{Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}},
 	}
 	status := usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}}
-	show := func(metrics []prometheus.Metric) {
-		m.registrations.Put(namespace, func(to chan<- prometheus.Metric) {
-			for _, one := range metrics {
-				to <- one
-			}
-		})
-	}
-	show(metricsOf(namespace, outcome, status))
+	show := func(gauges []gauge) { m.registrations.Put(namespace, metricsOf(gauges)) }
+	show(gaugesOf(namespace, outcome, status))
 	m.released(plan.Release{Gate: plan.GateCreated, Waits: []plan.RegistryWait{{Registry: "discovery", Wait: time.Second}}})
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
 	checktest.Same(t, "series", 19, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	outcome.Waiting = nil
-	show(metricsOf(namespace, outcome, status))
+	show(gaugesOf(namespace, outcome, status))
 	checktest.Same(t, "series when nothing waits", 17, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	show(nil)
 	m.forgetRegistry("discovery")

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -237,7 +236,7 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state
 	}
-	var shown []prometheus.Metric
+	var shown []gauge
 	for _, o := range decided.Outcomes {
 		if p.unpatched[o.Registration.Name] { // a Pod's record may lack what this pass has seen: its targets are still needed
 			o.Released, o.Kept = false, o.Registration.Status.Targets
@@ -247,14 +246,10 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 			continue
 		}
 		status := plan.Status(o, p.snapshot.Registries, p.snapshot.Now)
-		shown = append(shown, metricsOf(p.snapshot.Namespace, o, status)...)
+		shown = append(shown, gaugesOf(p.snapshot.Namespace, o, status)...)
 		p.failed(ctx, o.Registration, client.IgnoreNotFound(p.finishOne(ctx, o, status)))
 	}
-	p.metrics.registrations.Put(p.snapshot.Namespace, func(to chan<- prometheus.Metric) {
-		for _, one := range shown {
-			to <- one
-		}
-	})
+	p.metrics.registrations.Put(p.snapshot.Namespace, metricsOf(shown))
 }
 
 func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
