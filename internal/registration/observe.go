@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -257,19 +256,17 @@ func (p *pass) list(ctx context.Context, targets []plan.Target) {
 
 func (p *pass) listAll(ctx context.Context, targets []plan.Target) []plan.Listing {
 	listings := make([]plan.Listing, len(targets))
-	var group errgroup.Group
-	group.SetLimit(min(p.options.Workers, maxCalls))
-	for i, target := range targets {
-		object := p.objects[target.Registry]
-		if object == nil {
-			continue
+	failed := registry.Each(ctx, len(targets), min(p.options.Workers, maxCalls), func(i int) error {
+		if object := p.objects[targets[i].Registry]; object != nil {
+			listings[i] = p.listOne(ctx, object, targets[i])
 		}
-		group.Go(func() error {
-			listings[i] = p.listOne(ctx, object, target)
-			return nil
-		})
+		return nil
+	})
+	for i, err := range failed { // a panic
+		if err != nil {
+			listings[i] = plan.Listing{Err: err}
+		}
 	}
-	_ = group.Wait() // errors are in the listings
 	return listings
 }
 
