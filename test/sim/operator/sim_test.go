@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +30,7 @@ import (
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
@@ -280,19 +283,23 @@ func (s *simulation) run(steps int) {
 // all that happened.
 func TestSimulation(t *testing.T) {
 	const steps = 300
-	released, finished, told := 0, 0, 0
+	var released, finished, told atomic.Int64
+	t.Cleanup(func() { // when all seeds have run
+		t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released.Load(), finished.Load(), told.Load())
+		all := int64(*seeds)
+		if !t.Failed() && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10) {
+			t.Errorf("%d seeds released too few hooks, deleted too few drained Pods, or told too few waits: the simulation proves too little", all)
+		}
+	})
 	for seed := *first; seed < *first+*seeds; seed++ {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
 			s := simulate(t, seed, drawFeatures(seed), defects{})
 			s.run(steps)
-			released += len(s.released)
-			finished += s.finished
-			told += s.told
+			released.Add(int64(len(s.released)))
+			finished.Add(int64(s.finished))
+			told.Add(int64(s.told))
 		})
-	}
-	t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released, finished, told)
-	if !t.Failed() && (released < int(*seeds)/2 || finished < int(*seeds)/8 || told < int(*seeds)/10) {
-		t.Errorf("%d seeds released %d hooks, deleted %d drained Pods, and told %d waits: the simulation proves too little", *seeds, released, finished, told)
 	}
 }
 
@@ -314,13 +321,23 @@ func TestReplay(t *testing.T) {
 //go:embed testdata/objects.yaml
 var objects string
 
+// decoded are the objects of a text; each caller gets copies.
+func decoded(text string) func() []client.Object {
+	read := sync.OnceValue(func() []client.Object {
+		all, err := model.Read(text)
+		if err != nil {
+			panic(err) // they are misspelt
+		}
+		return all
+	})
+	return func() []client.Object { return list.Map(read(), model.Clone[client.Object]) }
+}
+
+var allObjects, objectsOfTenants = decoded(objects), decoded(ofTenants)
+
 // objects are those that the features ask for.
 func (f features) objects() []client.Object {
-	all, err := model.Read(objects)
-	if err != nil {
-		panic(err) // they are misspelt
-	}
-	all = slices.DeleteFunc(all, func(object client.Object) bool { return !f.asksFor(object) })
+	all := slices.DeleteFunc(allObjects(), func(object client.Object) bool { return !f.asksFor(object) })
 	for _, object := range all {
 		switch o := object.(type) {
 		case *usher.Registration:
