@@ -3,6 +3,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -95,6 +96,61 @@ func (f namedFields) copyTo(to, from reflect.Value) bool {
 			field.Set(from.Field(at))
 		}
 	}
+	return true
+}
+
+// merge puts a merge patch (RFC 7386) into a struct, whose maps and slices it replaces. It reports whether it could:
+// what is invalid, or seldom, is for the real server's library.
+func merge(into reflect.Value, patch []byte) bool {
+	var body map[string]json.RawMessage
+	if json.Unmarshal(patch, &body) != nil || body == nil {
+		return false
+	}
+	known := fieldsByName(into.Type())
+	for name, value := range body {
+		if at, ok := known[name]; !ok || !mergeField(into.Field(at), value) {
+			return false
+		}
+	}
+	return true
+}
+
+func mergeField(field reflect.Value, value json.RawMessage) bool {
+	switch isObject, labels := value[0] == '{', field.Type() == reflect.TypeFor[map[string]string](); {
+	case string(value) == "null":
+		field.SetZero()
+		return true
+	case isObject && field.Kind() == reflect.Struct:
+		return merge(field, value)
+	case isObject && labels:
+		return mergeLabels(field, value)
+	case isObject, bytes.Contains(value, []byte("null")): // which a patch leaves out of lists
+		return false
+	}
+	fresh := reflect.New(field.Type())
+	if json.Unmarshal(value, fresh.Interface()) != nil {
+		return false
+	}
+	field.Set(fresh.Elem())
+	return true
+}
+
+// mergeLabels puts a merge patch into labels or annotations.
+func mergeLabels(field reflect.Value, value json.RawMessage) bool {
+	var changes map[string]*string
+	if json.Unmarshal(value, &changes) != nil {
+		return false
+	}
+	labels := map[string]string{}
+	for key, text := range field.Seq2() {
+		labels[key.String()] = text.String()
+	}
+	for key, text := range changes {
+		if delete(labels, key); text != nil {
+			labels[key] = *text
+		}
+	}
+	field.Set(reflect.ValueOf(labels))
 	return true
 }
 

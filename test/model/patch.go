@@ -48,6 +48,10 @@ func (s *Server) Patch(
 // patched is an object after a patch. What the patch does not name is shared by both.
 func patched(object client.Object, patchType types.PatchType, data []byte) (client.Object, error) {
 	old, part, next := reflect.ValueOf(object).Elem(), Empty(object), Empty(object)
+	reflect.ValueOf(next).Elem().Set(old)
+	if patchType == types.MergePatchType && merge(reflect.ValueOf(next).Elem(), data) {
+		return next, nil
+	}
 	named := fieldsOf(patchType, data)
 	if named == nil || !named.copyTo(reflect.ValueOf(part).Elem(), old) {
 		return patchedWhole(object, patchType, data)
@@ -145,7 +149,7 @@ func confineOther(old, next client.Object, subresource string) {
 		return
 	}
 	status.Set(kept.FieldByName("Status"))
-	if was := kept.FieldByName("Spec"); semantic.DeepEqual(spec.Interface(), was.Interface()) {
+	if was := kept.FieldByName("Spec"); same(spec.Interface(), was.Interface()) {
 		spec.Set(was)
 	} else {
 		next.SetGeneration(old.GetGeneration() + 1)
@@ -163,20 +167,20 @@ func confinePod(old, next *corev1.Pod, subresource string) error {
 	if subresource == "resize" {
 		return confineResize(old, next)
 	}
-	if equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+	if same(old.Spec, next.Spec) {
 		next.Spec = old.Spec
 		return nil
 	}
-	same := next.Spec.DeepCopy()
-	if len(same.Containers) == len(old.Spec.Containers) {
-		for i := range same.Containers {
-			same.Containers[i].Image = old.Spec.Containers[i].Image
+	allowed := next.Spec.DeepCopy()
+	if len(allowed.Containers) == len(old.Spec.Containers) {
+		for i := range allowed.Containers {
+			allowed.Containers[i].Image = old.Spec.Containers[i].Image
 		}
 	}
 	if old.Spec.NodeName == "" {
-		same.NodeName = "" // a binding
+		allowed.NodeName = "" // a binding
 	}
-	if !equality.Semantic.DeepEqual(old.Spec, *same) {
+	if !same(old.Spec, *allowed) {
 		return invalid(old, "spec", "", "Pod updates may not change fields other than the images of containers")
 	}
 	next.Generation = old.Generation + 1
@@ -198,7 +202,7 @@ func confineResize(old, next *corev1.Pod) error {
 		}
 		next.Spec.Containers[i].Resources = want
 	}
-	if !equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+	if !same(old.Spec, next.Spec) {
 		next.Generation = old.Generation + 1
 	}
 	return nil

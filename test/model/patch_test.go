@@ -44,7 +44,8 @@ func TestPatches(t *testing.T) {
 			`{"metadata":{"finalizers":["b","d"],"unknown":1},"status":{"replicas":3,"conditions":[]}}`, `{"status":null}`,
 			`{"spec":{"replicas":5,"template":{"spec":{"containers":[{"name":"web","image":"web:2"}]}}}}`, `{"spec":{"template":null}}`,
 			`{"Metadata":{"labels":{"app":"other"}}}`, `{"kind":"Other","unknown":{"a":1}}`, `{"data":{"key":null,"more":"bQ=="}}`,
-			`{"metadata":{"labels":"text"}}`, `{"metadata":null}`, `{"metadata":[]}`, `[]`, `null`, `{`, ``,
+			`{"metadata":{"labels":"text"}}`, `{"metadata":{"labels":{"app":7}}}`, `{"metadata":{"annotations":{}}}`, `{"metadata":{"labels":{"a":""}}}`,
+			`{"metadata":{"finalizers":[null,"a"],"generation":"text"}}`, `{"metadata":{"resourceVersion":null,"generation":2.5}}`, `{"metadata":null}`, `{"metadata":[]}`, `[]`, `null`, `{`, ``,
 		},
 		types.StrategicMergePatchType: {
 			`{}`, `{"metadata":{"uid":"1","labels":{"app":null,"new":"x"},"annotations":{"a":"b"}}}`,
