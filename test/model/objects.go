@@ -172,8 +172,20 @@ var semantic = func() conversion.Equalities {
 	return e
 }()
 
-// Same reports whether two versions of an object look the same to a reader.
-func Same(a, b client.Object) bool { return same(a, b) }
+// Same reports whether two versions of an object look the same to a reader. It compares field by field: most of them
+// are the same.
+func Same(a, b client.Object) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	one, other := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range one.NumField() {
+		if !same(one.Field(i).Addr().Interface(), other.Field(i).Addr().Interface()) {
+			return false
+		}
+	}
+	return true
+}
 
 // same compares what looks the same to a reader. Most of it is the same in memory, which is seen sooner.
 func same(a, b any) bool { return reflect.DeepEqual(a, b) || semantic.DeepEqual(a, b) }
