@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -253,16 +254,22 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 }
 
 func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
-	r, next := o.Registration, o.Registration.DeepCopy()
-	if !o.Released && !equality.Semantic.DeepEqual(status, r.Status) {
+	r := o.Registration
+	// Most statuses are the same in memory, which is seen sooner.
+	same := reflect.DeepEqual(status, r.Status) || equality.Semantic.DeepEqual(status, r.Status)
+	if !o.Released && !same {
+		next := r.DeepCopy()
 		next.Status = status
 		if err := p.write(ctx, "write the status of Registration", r, next, true); err != nil {
 			return err
 		}
 	}
-	err := p.dropUsers(ctx, r.Name, o.Kept)
-	if err != nil || !o.Released || !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
+	if err := p.dropUsers(ctx, r.Name, o.Kept); err != nil || !o.Released {
 		return err
+	}
+	next := r.DeepCopy()
+	if !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
+		return nil
 	}
 	return p.write(ctx, "remove the finalizer from Registration", r, next, false)
 }
