@@ -82,8 +82,8 @@ registries: ## Run the connectors against real registry servers, fetched or buil
 
 .PHONY: sim
 SEEDS ?= 10000
-sim: ## Run SEEDS simulated schedules with faults (10,000 take about three minutes).
-	$(GO) -C test test ./sim -run TestSeeds -seeds $(SEEDS) -timeout 12h -v
+sim: ## Run SEEDS simulated schedules of each controller with faults (10,000 take about twelve minutes on two processors).
+	GOGC=800 GOMEMLIMIT=2GiB $(GO) -C test test -p 1 ./sim ./sim/operator -run '^(TestSeeds|TestSimulation)$$' -seeds $(SEEDS) -timeout 12h -v
 
 .PHONY: explore
 STATES ?= 1000000

@@ -36,5 +36,8 @@ func without(text, keep string) string {
 }
 
 func isObeyed(r rune) bool {
+	if ' ' <= r && r < utf8.RuneSelf {
+		return r == '\x7f'
+	}
 	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }

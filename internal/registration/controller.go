@@ -97,6 +97,8 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
 	Registerer prometheus.Registerer
+	// Process names the clock of this process in drain records. Default: eight random characters.
+	Process string
 }
 
 // Reconciler reconciles the Registrations of a namespace, and Registries. Create one with
@@ -113,7 +115,6 @@ type Reconciler struct {
 	listRegistrations lister[*usherv1alpha1.Registration]
 	options           Options
 	clock             clock.PassiveClock
-	process           string // names the clock in drain records
 	pool              *pool
 	answers           *registry.Answers
 	metrics           *metrics
@@ -143,6 +144,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.Registerer = cmp.Or[prometheus.Registerer](options.Registerer, ctrlmetrics.Registry)
 	options.Workers = cmp.Or(options.Workers, defaultWorkers)
 	options.RegistryWorkers = cmp.Or(options.RegistryWorkers, defaultRegistryWorkers)
+	options.Process = cmp.Or(options.Process, rand.Text()[:8])
 	if options.Connect == nil {
 		options.Connect = kinds.Connect(kinds.Cluster{Reader: reader, Writer: c, XDS: options.XDS})
 	}
@@ -151,7 +153,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
 	}
 	r := &Reconciler{
-		client: c, reader: reader, owners: c, options: options, clock: options.Clock, process: rand.Text()[:8],
+		client: c, reader: reader, owners: c, options: options, clock: options.Clock,
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),

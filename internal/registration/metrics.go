@@ -76,20 +76,35 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		collectors.Register(registerer, &m.drains), collectors.Register(registerer, &m.absences.seconds))
 }
 
-// metricsOf are those of one Registration after a pass.
-func metricsOf(namespace string, o plan.Outcome, status usherv1alpha1.RegistrationStatus) (all []prometheus.Metric) {
-	gauge := func(kind *prometheus.Desc, value float64, labels ...string) {
-		labels = append([]string{namespace, o.Registration.Name}, labels...)
-		all = append(all, prometheus.MustNewConstMetric(kind, prometheus.GaugeValue, value, labels...))
+// gauge is what a pass found. It becomes a metric when somebody scrapes.
+type gauge struct {
+	kind   *prometheus.Desc
+	value  float64
+	labels []string
+}
+
+// metricsOf sends the gauges at each scrape.
+func metricsOf(gauges []gauge) func(to chan<- prometheus.Metric) {
+	return func(to chan<- prometheus.Metric) {
+		for _, g := range gauges {
+			to <- prometheus.MustNewConstMetric(g.kind, prometheus.GaugeValue, g.value, g.labels...)
+		}
+	}
+}
+
+// gaugesOf are those of one Registration after a pass.
+func gaugesOf(namespace string, o plan.Outcome, status usherv1alpha1.RegistrationStatus) (all []gauge) {
+	add := func(kind *prometheus.Desc, value float64, labels ...string) {
+		all = append(all, gauge{kind, value, append([]string{namespace, o.Registration.Name}, labels...)})
 	}
 	for state, pods := range map[string]int32{
 		"matched": o.Pods, "registered": o.Registered, "draining": o.Draining, "notReady": o.NotReady,
 	} {
-		gauge(kindPods, float64(pods), state)
+		add(kindPods, float64(pods), state)
 	}
 	for _, r := range status.Registries {
 		for state, pods := range map[string]int32{"registered": r.Registered, "draining": r.Draining, "waiting": r.Waiting} {
-			gauge(kindPerRegistry, float64(pods), r.Name, state)
+			add(kindPerRegistry, float64(pods), r.Name, state)
 		}
 	}
 	type place struct{ gate, registry string }
@@ -102,9 +117,9 @@ func metricsOf(namespace string, o plan.Outcome, status usherv1alpha1.Registrati
 		}
 	}
 	for at, pods := range waiting {
-		gauge(kindWaiting, float64(pods), at.gate, at.registry)
+		add(kindWaiting, float64(pods), at.gate, at.registry)
 		if oldest := since[at]; !oldest.IsZero() {
-			gauge(kindSince, float64(oldest.UnixNano())/float64(time.Second), at.gate, at.registry)
+			add(kindSince, float64(oldest.UnixNano())/float64(time.Second), at.gate, at.registry)
 		}
 	}
 	return all

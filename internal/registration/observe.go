@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,7 +36,7 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 		return nil, err
 	}
 	p.snapshot = plan.Snapshot{
-		Process: p.process, Cluster: cluster, Namespace: namespace,
+		Process: p.options.Process, Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
 		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys, Finish: p.options.Finish,
@@ -257,29 +256,26 @@ func (p *pass) list(ctx context.Context, targets []plan.Target) {
 
 func (p *pass) listAll(ctx context.Context, targets []plan.Target) []plan.Listing {
 	listings := make([]plan.Listing, len(targets))
-	var group errgroup.Group
-	group.SetLimit(min(p.options.Workers, maxCalls))
-	for i, target := range targets {
-		object := p.objects[target.Registry]
-		if object == nil {
-			continue
+	failed := registry.Each(ctx, len(targets), min(p.options.Workers, maxCalls), func(i int) error {
+		if object := p.objects[targets[i].Registry]; object != nil {
+			listings[i] = p.listOne(ctx, object, targets[i])
 		}
-		// A registry that has just failed is not called again, and its last listing does not
-		// count any more.
-		if _, down := p.pool.down(target.Registry); down != nil {
-			listings[i] = plan.Listing{Err: down}
-			continue
+		return nil
+	})
+	for i, err := range failed { // a panic
+		if err != nil {
+			listings[i] = plan.Listing{Err: err}
 		}
-		group.Go(func() error {
-			listings[i] = p.listOne(ctx, object, target)
-			return nil
-		})
 	}
-	_ = group.Wait() // errors are in the listings
 	return listings
 }
 
 func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, target plan.Target) plan.Listing {
+	// A registry that has just failed, also for another target of this pass, is not called again, and its last
+	// listing does not count any more.
+	if _, down := p.pool.down(target.Registry); down != nil {
+		return plan.Listing{Err: down}
+	}
 	c, err := p.pool.get(ctx, object, target.Prefix, false)
 	if err != nil {
 		p.registryFailed(ctx, object, err)

@@ -128,16 +128,40 @@ func (p *pass) show(next *usherv1alpha1.Registration) {
 // patch writes what is new in an object, or in its status, unless somebody else has changed it
 // since.
 func (r *Reconciler) patch(ctx context.Context, what string, old, next client.Object, status bool) (err error) {
-	patch := client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})
 	if status {
-		err = r.client.Status().Patch(ctx, next, patch)
+		err = r.patchStatus(ctx, old, next)
 	} else {
-		err = r.client.Patch(ctx, next, patch)
+		err = r.client.Patch(ctx, next, mergeFrom(old))
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", what, old.GetName(), err)
 	}
 	return nil
+}
+
+func mergeFrom(old client.Object) client.Patch {
+	return client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})
+}
+
+// patchStatus compares only the statuses: the rest takes longer to encode, and is the same.
+func (r *Reconciler) patchStatus(ctx context.Context, old, next client.Object) error {
+	data, err := mergeFrom(statusOf(old)).Data(statusOf(next))
+	if err != nil {
+		return err
+	}
+	return r.client.Status().Patch(ctx, next, client.RawPatch(types.MergePatchType, data))
+}
+
+// statusOf is an object with nothing but its version and its status.
+func statusOf(object client.Object) client.Object {
+	version := metav1.ObjectMeta{ResourceVersion: object.GetResourceVersion()}
+	switch o := object.(type) {
+	case *usherv1alpha1.Registry:
+		return &usherv1alpha1.Registry{ObjectMeta: version, Status: o.Status}
+	case *usherv1alpha1.Registration:
+		return &usherv1alpha1.Registration{ObjectMeta: version, Status: o.Status}
+	}
+	return object
 }
 
 func targetOf(registry string, u usherv1alpha1.RegistryUser) plan.Target {

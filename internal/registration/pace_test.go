@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -222,6 +223,36 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 	}
 }
 
+// frail is a registry that fails, and gives others time before it does.
+type frail struct {
+	registry.Connector
+	asked *[]string
+}
+
+func (f frail) List(_ context.Context, service string) ([]registry.Entry, error) {
+	*f.asked = append(*f.asked, service)
+	for range 1000 {
+		goruntime.Gosched()
+	}
+	return nil, registry.Transient(errors.New("down"))
+}
+
+// TestAFailedListIsTheLast: a pass asks a registry that has failed for no other service.
+func TestAFailedListIsTheLast(t *testing.T) {
+	var asked []string
+	p, c := joining(t, nil)
+	p.pool.connect = func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
+		return frail{asked: &asked}, nil
+	}
+	another := c.Target
+	another.Service = "web"
+	listings := p.listAll(t.Context(), []plan.Target{c.Target, another})
+	checktest.Same(t, "what the registry is asked for", []string{"nginx"}, asked)
+	if listings[0].Err == nil || listings[1].Err == nil {
+		t.Errorf("the listings end with %v and %v", listings[0].Err, listings[1].Err)
+	}
+}
+
 // TestPodsThatEndGoFirst: their entries leave before anything is read for the Pods that join.
 func TestPodsThatEndGoFirst(t *testing.T) {
 	b := &batches{answer: func(int, []registry.Change) error { return nil }}
@@ -335,21 +366,15 @@ func TestMetricsOfWhatIsGone(t *testing.T) {
 		Waiting:      []plan.Waiting{{Pod: "a", Gate: plan.GateInPlaceUpdate, Registry: "discovery", Since: epoch}},
 	}
 	status := usherv1alpha1.RegistrationStatus{Registries: []usherv1alpha1.RegistryPods{{Name: "discovery"}}}
-	show := func(metrics []prometheus.Metric) {
-		m.registrations.Put(namespace, func(to chan<- prometheus.Metric) {
-			for _, one := range metrics {
-				to <- one
-			}
-		})
-	}
-	show(metricsOf(namespace, outcome, status))
+	show := func(gauges []gauge) { m.registrations.Put(namespace, metricsOf(gauges)) }
+	show(gaugesOf(namespace, outcome, status))
 	m.released(plan.Release{Gate: plan.GateCreated, Waits: []plan.RegistryWait{{Registry: "discovery", Wait: time.Second}}})
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
 	checktest.Same(t, "series", 19, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	outcome.Waiting = nil
-	show(metricsOf(namespace, outcome, status))
+	show(gaugesOf(namespace, outcome, status))
 	checktest.Same(t, "series when nothing waits", 17, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	show(nil)
 	m.forgetRegistry("discovery")

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"reflect"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -237,7 +237,7 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 		_, state.Err = p.pool.down(name)
 		p.snapshot.Registries[name] = state
 	}
-	var shown []prometheus.Metric
+	var shown []gauge
 	for _, o := range decided.Outcomes {
 		if p.unpatched[o.Registration.Name] { // a Pod's record may lack what this pass has seen: its targets are still needed
 			o.Released, o.Kept = false, o.Registration.Status.Targets
@@ -247,27 +247,29 @@ func (p *pass) finish(ctx context.Context, decided plan.Plan) {
 			continue
 		}
 		status := plan.Status(o, p.snapshot.Registries, p.snapshot.Now)
-		shown = append(shown, metricsOf(p.snapshot.Namespace, o, status)...)
+		shown = append(shown, gaugesOf(p.snapshot.Namespace, o, status)...)
 		p.failed(ctx, o.Registration, client.IgnoreNotFound(p.finishOne(ctx, o, status)))
 	}
-	p.metrics.registrations.Put(p.snapshot.Namespace, func(to chan<- prometheus.Metric) {
-		for _, one := range shown {
-			to <- one
-		}
-	})
+	p.metrics.registrations.Put(p.snapshot.Namespace, metricsOf(shown))
 }
 
 func (p *pass) finishOne(ctx context.Context, o plan.Outcome, status usherv1alpha1.RegistrationStatus) error {
-	r, next := o.Registration, o.Registration.DeepCopy()
-	if !o.Released && !equality.Semantic.DeepEqual(status, r.Status) {
+	r := o.Registration
+	// Most statuses are the same in memory, which is seen sooner.
+	same := reflect.DeepEqual(status, r.Status) || equality.Semantic.DeepEqual(status, r.Status)
+	if !o.Released && !same {
+		next := r.DeepCopy()
 		next.Status = status
 		if err := p.write(ctx, "write the status of Registration", r, next, true); err != nil {
 			return err
 		}
 	}
-	err := p.dropUsers(ctx, r.Name, o.Kept)
-	if err != nil || !o.Released || !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
+	if err := p.dropUsers(ctx, r.Name, o.Kept); err != nil || !o.Released {
 		return err
+	}
+	next := r.DeepCopy()
+	if !controllerutil.RemoveFinalizer(next, usherv1alpha1.Finalizer) {
+		return nil
 	}
 	return p.write(ctx, "remove the finalizer from Registration", r, next, false)
 }

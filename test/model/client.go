@@ -135,7 +135,7 @@ func (c *Client) List(_ context.Context, into client.ObjectList, options ...clie
 	}
 	r := &Request{Verb: VerbList, Kind: KindOf(into), Cached: c.Cache != nil, Out: into}
 	return c.send(r, func() ([]client.Object, error) {
-		return list.Only(Sorted(c.objects(r.Kind)), func(object client.Object) bool {
+		return SortedOnly(c.objects(r.Kind), func(object client.Object) bool {
 			return (o.Namespace == "" || o.Namespace == object.GetNamespace()) && o.LabelSelector.Matches(labels.Set(object.GetLabels())) &&
 				(o.FieldSelector.Empty() || o.FieldSelector.Matches(c.Index(object)))
 		}), nil

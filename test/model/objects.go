@@ -119,9 +119,21 @@ func Get[T client.Object](o Objects, at types.NamespacedName) T {
 
 // Sorted lists objects by name.
 func Sorted(objects map[types.NamespacedName]client.Object) []client.Object {
-	return slices.SortedFunc(maps.Values(objects), func(a, b client.Object) int {
-		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	return SortedOnly(objects, func(client.Object) bool { return true })
+}
+
+// SortedOnly lists the objects for which keep is true by name.
+func SortedOnly(objects map[types.NamespacedName]client.Object, keep func(client.Object) bool) []client.Object {
+	var names []types.NamespacedName
+	for at, object := range objects {
+		if keep(object) {
+			names = append(names, at)
+		}
+	}
+	slices.SortFunc(names, func(a, b types.NamespacedName) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
+	return list.Map(names, func(at types.NamespacedName) client.Object { return objects[at] })
 }
 
 // Clone is a deep copy of an object.
@@ -160,5 +172,20 @@ var semantic = func() conversion.Equalities {
 	return e
 }()
 
-// Same reports whether two versions of an object look the same to a reader.
-func Same(a, b client.Object) bool { return semantic.DeepEqual(a, b) }
+// Same reports whether two versions of an object look the same to a reader. It compares field by field: most of them
+// are the same.
+func Same(a, b client.Object) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	one, other := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range one.NumField() {
+		if !same(one.Field(i).Addr().Interface(), other.Field(i).Addr().Interface()) {
+			return false
+		}
+	}
+	return true
+}
+
+// same compares what looks the same to a reader. Most of it is the same in memory, which is seen sooner.
+func same(a, b any) bool { return reflect.DeepEqual(a, b) || semantic.DeepEqual(a, b) }

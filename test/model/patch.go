@@ -33,6 +33,10 @@ func (s *Server) Patch(
 	actor string, kind Kind, at types.NamespacedName, subresource string, patchType types.PatchType, data []byte, dryRun bool,
 ) (client.Object, error) {
 	return s.replace(actor, kind, at, subresource, dryRun, func(old client.Object) (client.Object, error) {
+		if !takes(kind, patchType) {
+			return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", kind.Resource(), at.Name,
+				fmt.Sprintf("the body of the request was in an unknown format: %s", patchType), 0, true)
+		}
 		next, err := patched(old, patchType, data)
 		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 			err = apierrors.NewBadRequest(err.Error())
@@ -41,29 +45,50 @@ func (s *Server) Patch(
 	})
 }
 
-// patched is an object after a patch, made with the libraries of the real server.
+// patched is an object after a patch. What the patch does not name is shared by both.
 func patched(object client.Object, patchType types.PatchType, data []byte) (client.Object, error) {
+	old, part, next := reflect.ValueOf(object).Elem(), Empty(object), Empty(object)
+	reflect.ValueOf(next).Elem().Set(old)
+	if patchType == types.MergePatchType && merge(reflect.ValueOf(next).Elem(), data) {
+		return next, nil
+	}
+	named := fieldsOf(patchType, data)
+	if named == nil || !named.copyTo(reflect.ValueOf(part).Elem(), old) {
+		return patchedWhole(object, patchType, data)
+	}
+	after, err := patchedWhole(part, patchType, data)
+	if err != nil {
+		return nil, err
+	}
+	reflect.ValueOf(next).Elem().Set(old)
+	named.copyTo(reflect.ValueOf(next).Elem(), reflect.ValueOf(after).Elem())
+	return next, nil
+}
+
+// patchedWhole is an object after a patch, made with the libraries of the real server.
+func patchedWhole(object client.Object, patchType types.PatchType, data []byte) (client.Object, error) {
 	document, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
 	}
-	kind := KindOf(object)
-	switch {
-	case patchType == types.JSONPatchType:
+	switch patchType {
+	case types.JSONPatchType:
 		document, err = jsonPatch(document, data)
-	case patchType == types.MergePatchType:
-		document, err = jsonpatch.MergePatch(document, data)
-	case patchType == types.StrategicMergePatchType && kind != CloneSets:
+	case types.StrategicMergePatchType:
 		document, err = strategicpatch.StrategicMergePatch(document, data, object)
 	default:
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", kind.Resource(), object.GetName(),
-			fmt.Sprintf("the body of the request was in an unknown format: %s", patchType), 0, true)
+		document, err = jsonpatch.MergePatch(document, data)
 	}
 	if err != nil {
 		return nil, err
 	}
 	next := Empty(object)
 	return next, json.Unmarshal(document, next)
+}
+
+// takes reports whether the API server knows patches of a type for a kind.
+func takes(kind Kind, patchType types.PatchType) bool {
+	return patchType == types.JSONPatchType || patchType == types.MergePatchType || patchType == types.StrategicMergePatchType && kind != CloneSets
 }
 
 // jsonPatch is RFC 6902. Like the real server it answers 422 when a test does
@@ -124,7 +149,7 @@ func confineOther(old, next client.Object, subresource string) {
 		return
 	}
 	status.Set(kept.FieldByName("Status"))
-	if was := kept.FieldByName("Spec"); semantic.DeepEqual(spec.Interface(), was.Interface()) {
+	if was := kept.FieldByName("Spec"); same(spec.Interface(), was.Interface()) {
 		spec.Set(was)
 	} else {
 		next.SetGeneration(old.GetGeneration() + 1)
@@ -142,20 +167,20 @@ func confinePod(old, next *corev1.Pod, subresource string) error {
 	if subresource == "resize" {
 		return confineResize(old, next)
 	}
-	if equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+	if same(old.Spec, next.Spec) {
 		next.Spec = old.Spec
 		return nil
 	}
-	same := next.Spec.DeepCopy()
-	if len(same.Containers) == len(old.Spec.Containers) {
-		for i := range same.Containers {
-			same.Containers[i].Image = old.Spec.Containers[i].Image
+	allowed := next.Spec.DeepCopy()
+	if len(allowed.Containers) == len(old.Spec.Containers) {
+		for i := range allowed.Containers {
+			allowed.Containers[i].Image = old.Spec.Containers[i].Image
 		}
 	}
 	if old.Spec.NodeName == "" {
-		same.NodeName = "" // a binding
+		allowed.NodeName = "" // a binding
 	}
-	if !equality.Semantic.DeepEqual(old.Spec, *same) {
+	if !same(old.Spec, *allowed) {
 		return invalid(old, "spec", "", "Pod updates may not change fields other than the images of containers")
 	}
 	next.Generation = old.Generation + 1
@@ -177,7 +202,7 @@ func confineResize(old, next *corev1.Pod) error {
 		}
 		next.Spec.Containers[i].Resources = want
 	}
-	if !equality.Semantic.DeepEqual(old.Spec, next.Spec) {
+	if !same(old.Spec, next.Spec) {
 		next.Generation = old.Generation + 1
 	}
 	return nil

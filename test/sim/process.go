@@ -161,11 +161,16 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		model.Pods: p.reconciler.PodEvents(), model.Claims: p.reconciler.ClaimEvents(), model.Nodes: p.reconciler.NodeEvents(),
 	}
 	p.queue = &queue{world: s.World, work: p.work}
+	shown := map[types.UID]keptPod{}
 	kept := func(object client.Object) client.Object {
-		if pod, ok := object.(*corev1.Pod); ok {
-			return p.pods.Keep(pod)
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return object
 		}
-		return object
+		if shown[pod.UID].of != pod { // as informers do, which keep a Pod once
+			shown[pod.UID] = keptPod{pod, p.pods.Keep(pod)}
+		}
+		return shown[pod.UID].Pod
 	}
 	watched := cloneset.New(p.reconciler.Client, nil, nil, cloneset.Options{})
 	p.reconciler.ListPods = func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
@@ -187,6 +192,12 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		p.caches[kind].Report()
 	}
 	return p
+}
+
+// keptPod is what the process keeps of a Pod.
+type keptPod struct {
+	of *corev1.Pod
+	*corev1.Pod
 }
 
 // decide plans, and notes what the process knows. It takes a while where many writes may be under way.

@@ -4,9 +4,9 @@ package plan
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -65,18 +65,50 @@ func (m *Memory) Forget() { m.inputs, m.index = "", &index{} }
 // inputsOf is everything, apart from Pods and listings, that an idle Pod depends on. A
 // Registration that has vanished has no generation: its targets are all there is.
 func inputsOf(s *Snapshot) string {
-	var b strings.Builder
+	var b inputs
+	b.addNumbers(int64(len(s.Registrations)), int64(len(s.Registries)), int64(len(s.CloneSets)))
 	for _, r := range s.Registrations {
-		fmt.Fprintf(&b, "%s %s %d %t %v\n", r.Name, r.UID, r.Generation, r.DeletionTimestamp != nil, r.Status.Targets)
+		b.add(r.Name, string(r.UID))
+		b.addNumbers(r.Generation, int64(len(r.Status.Targets)))
+		b.addFlags(r.DeletionTimestamp != nil)
+		for _, t := range r.Status.Targets {
+			b.add(t.Registry, t.Prefix, t.Service)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
 		state := s.Registries[name]
-		fmt.Fprintf(&b, "%s %q %t %t %t %t %q\n", name, state.Prefix, state.Denied, state.Leaving, state.HoldsBack, state.Gated, state.Label)
+		b.add(name, state.Prefix, state.Label.Key, state.Label.Value)
+		b.addFlags(state.Denied, state.Leaving, state.HoldsBack, state.Gated)
 	}
 	for _, set := range s.CloneSets {
-		fmt.Fprintf(&b, "%s %s %d\n", set.Name, set.UID, set.Generation)
+		b.add(set.Name, string(set.UID))
+		b.addNumbers(set.Generation)
 	}
-	return b.String()
+	return string(b)
+}
+
+// inputs is a text of texts, numbers and flags. The length of each text and of each list is before it: different
+// inputs make different texts.
+type inputs []byte
+
+func (b *inputs) add(texts ...string) {
+	for _, text := range texts {
+		b.addNumbers(int64(len(text)))
+		*b = append(*b, text...)
+	}
+}
+
+func (b *inputs) addNumbers(numbers ...int64) {
+	for _, number := range numbers {
+		*b = append(strconv.AppendInt(*b, number, 10), ' ')
+	}
+}
+
+func (b *inputs) addFlags(flags ...bool) {
+	for _, flag := range flags {
+		*b = strconv.AppendBool(*b, flag)
+	}
+	*b = append(*b, '\n')
 }
 
 // recall returns the index of the last plan, if it can be brought up to date.

@@ -67,12 +67,21 @@ func Rounds(changes []Change, round func([]Change) (again []Change, err error)) 
 // errors by number. A panic of call is its error.
 func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 	errs := make([]error, n)
+	one := func(i int) {
+		defer Recover(ctx, &errs[i])
+		errs[i] = call(i)
+	}
+	if min(n, limit) == 1 { // as in most passes: nothing goes on beside it
+		for i := range n {
+			one(i)
+		}
+		return errs
+	}
 	var group errgroup.Group
 	group.SetLimit(limit)
 	for i := range n {
 		group.Go(func() error {
-			defer Recover(ctx, &errs[i])
-			errs[i] = call(i)
+			one(i)
 			return nil
 		})
 	}

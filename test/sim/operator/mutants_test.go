@@ -154,6 +154,7 @@ func ofAnnotations(change func(annotations map[string]any)) func(*premise, strin
 func TestMutantsAreCaught(t *testing.T) {
 	for _, mutant := range scenariotest.Read(t, "testdata/mutants.txt") {
 		t.Run(mutant.Name, func(t *testing.T) {
+			t.Parallel()
 			given := &premise{}
 			for _, line := range mutant.Given {
 				checktest.NoError(t, scenariotest.Say(premises, given, line))

@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +30,7 @@ import (
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
@@ -59,6 +62,8 @@ type simulation struct {
 
 	operator *registration.Reconciler
 	process  *process
+	// restarts counts the processes.
+	restarts int
 	// cached is what the operator's caches show. views are what they have shown; a new
 	// process may begin with an old one.
 	cached model.Objects
@@ -152,6 +157,7 @@ func (s *simulation) fail(format string, args ...any) {
 
 // restart begins a new process; the old one never writes again.
 func (s *simulation) restart() {
+	s.restarts++
 	scraped := prometheus.NewRegistry()
 	p := &process{simulation: s, left: unlimited}
 	s.gatherer, s.process, s.guardian.writes = scraped, p, map[types.UID]*written{}
@@ -159,7 +165,7 @@ func (s *simulation) restart() {
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
-		Workers: 1, Finish: s.features.finishes && !s.defects.idle, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
+		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.Service != nil {
 				return registryservice.New(&live, root), nil
@@ -277,32 +283,61 @@ func (s *simulation) run(steps int) {
 // all that happened.
 func TestSimulation(t *testing.T) {
 	const steps = 300
-	released, finished, told := 0, 0, 0
+	var released, finished, told atomic.Int64
+	t.Cleanup(func() { // when all seeds have run
+		t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released.Load(), finished.Load(), told.Load())
+		all := int64(*seeds)
+		if !t.Failed() && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10) {
+			t.Errorf("%d seeds released too few hooks, deleted too few drained Pods, or told too few waits: the simulation proves too little", all)
+		}
+	})
 	for seed := *first; seed < *first+*seeds; seed++ {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
 			s := simulate(t, seed, drawFeatures(seed), defects{})
 			s.run(steps)
-			released += len(s.released)
-			finished += s.finished
-			told += s.told
+			released.Add(int64(len(s.released)))
+			finished.Add(int64(s.finished))
+			told.Add(int64(s.told))
 		})
 	}
-	t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released, finished, told)
-	if !t.Failed() && (released < int(*seeds)/2 || finished < int(*seeds)/8 || told < int(*seeds)/10) {
-		t.Errorf("%d seeds released %d hooks, deleted %d drained Pods, and told %d waits: the simulation proves too little", *seeds, released, finished, told)
+}
+
+// TestReplay plays seeds twice: what a failure prints can be seen again only if both runs are the same.
+func TestReplay(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			play := func() string {
+				s := simulate(t, seed, drawFeatures(seed), defects{})
+				s.run(100)
+				return strings.Join(s.trace, "\n")
+			}
+			checktest.Same(t, "the trace of the second run", play(), play())
+		})
 	}
 }
 
 //go:embed testdata/objects.yaml
 var objects string
 
+// decoded are the objects of a text; each caller gets copies.
+func decoded(text string) func() []client.Object {
+	read := sync.OnceValue(func() []client.Object {
+		all, err := model.Read(text)
+		if err != nil {
+			panic(err) // they are misspelt
+		}
+		return all
+	})
+	return func() []client.Object { return list.Map(read(), model.Clone[client.Object]) }
+}
+
+var allObjects, objectsOfTenants = decoded(objects), decoded(ofTenants)
+
 // objects are those that the features ask for.
 func (f features) objects() []client.Object {
-	all, err := model.Read(objects)
-	if err != nil {
-		panic(err) // they are misspelt
-	}
-	all = slices.DeleteFunc(all, func(object client.Object) bool { return !f.asksFor(object) })
+	all := slices.DeleteFunc(allObjects(), func(object client.Object) bool { return !f.asksFor(object) })
 	for _, object := range all {
 		switch o := object.(type) {
 		case *usher.Registration:

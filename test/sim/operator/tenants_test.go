@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -33,7 +32,7 @@ func (s *simulation) settleTenants() {
 	if !s.features.tenants {
 		return
 	}
-	for _, object := range checktest.Must(model.Read(ofTenants))(s) {
+	for _, object := range objectsOfTenants() {
 		s.make(object)
 		if _, ok := object.(*corev1.Pod); !ok {
 			continue
