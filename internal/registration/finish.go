@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/usher-dev/usher/internal/list"
@@ -27,7 +28,13 @@ func (p *pass) finishPods(ctx context.Context, decided plan.Plan) {
 		return
 	}
 	byOwner := list.Only(finishes, func(f plan.Finish) bool { return f.OfOwner })
-	if p.confirmReasons(ctx, list.Map(byOwner, func(f plan.Finish) *corev1.Pod { return f.Pod })) {
+	changed := p.confirmReasons(ctx, list.Map(byOwner, func(f plan.Finish) *corev1.Pod { return f.Pod }))
+	gone, err := p.confirmPods(ctx, plan.MayBeGone(p.snapshot, finishes))
+	if err != nil {
+		p.again(refusedRetry)
+		log.FromContext(ctx).Error(err, "Cannot tell whether the owners of drained Pods still have others")
+		finishes = list.Only(finishes, func(f plan.Finish) bool { return !f.OfOwner })
+	} else if changed || gone {
 		finishes = p.decide().Finishes
 	}
 	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), p.options.Workers, len(finishes), func(i int) { p.finishPod(ctx, &finishes[i]) })
@@ -56,6 +63,18 @@ func (p *pass) confirmReasons(ctx context.Context, pods []*corev1.Pod) (changed 
 		owners.add(ctx, pod)
 	}
 	return !reflect.DeepEqual(before, p.snapshot.Owners)
+}
+
+// confirmPods reads Pods from the API server, and reports whether one of them differs from what the caches showed.
+func (p *pass) confirmPods(ctx context.Context, pods []*corev1.Pod) (changed bool, err error) {
+	for _, pod := range pods {
+		live := &corev1.Pod{}
+		if err := p.reader.Get(ctx, client.ObjectKeyFromObject(pod), live); client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("read Pod %s: %w", pod.Name, err)
+		}
+		changed = p.refreshPod(pod.Name, pod.UID, live) || changed
+	}
+	return changed, nil
 }
 
 // finishPod deletes a Pod as the pass has seen it.

@@ -111,6 +111,27 @@ func TestOldCachesTakeNothingBack(t *testing.T) {
 	checktest.Same(t, "it is there", false, there)
 }
 
+// TestOldCachesShowSiblings: a ReplicaSet that wants one Pod of two, of which its controller has just deleted one, keeps
+// the other, although a cache shows both.
+func TestOldCachesShowSiblings(t *testing.T) {
+	ref := ownerRef("ReplicaSet", "set", "set")
+	for _, gone := range []bool{true, false} {
+		a := finishes(t, claiming("drained", ref), replicaSet(1), claiming("sibling", ref))
+		a.reader = interceptor.NewClient(a.reader.(client.WithWatch), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+				if gone && key.Name == "sibling" {
+					return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
+				}
+				return c.Get(ctx, key, o, options...)
+			},
+		})
+		_, _, err := a.pass()
+		checktest.NoError(t, err)
+		there, _ := a.there("drained")
+		checktest.Same(t, fmt.Sprintf("the other one is gone: %t; it is there", gone), gone, there)
+	}
+}
+
 // TestOwnersAreReadOnce: however many Pods name an owner, a pass reads it, and its revisions, once from
 // the caches and once from the API server.
 func TestOwnersAreReadOnce(t *testing.T) {

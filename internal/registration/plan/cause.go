@@ -225,6 +225,28 @@ type Finish struct {
 	PastBudget bool
 }
 
+// MayBeGone finds the Pods that make others superfluous, and that may be gone although a cache shows them: nothing
+// holds them, so the controller of their owner deletes them as it likes. If one is gone, its owner may want a Pod that is
+// about to be finished.
+func MayBeGone(snapshot Snapshot, finishes []Finish) []*corev1.Pod {
+	counted, finished := map[OwnerRef]bool{}, map[types.UID]bool{}
+	for _, f := range finishes {
+		finished[f.Pod.UID] = true
+		ref := OwnerOf(f.Pod)
+		if ref == nil || !f.OfOwner {
+			continue
+		}
+		if owner := snapshot.Owners[*ref]; owner.Replicas != nil && !owner.Ordinals {
+			counted[*ref] = true
+		}
+	}
+	return list.Only(snapshot.Pods, func(pod *corev1.Pod) bool {
+		ref := OwnerOf(pod)
+		return ref != nil && counted[*ref] && !finished[pod.UID] && isAlive(pod) &&
+			!slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer)
+	})
+}
+
 // OwnerRef is which owner a Pod names. A Pod may name an owner that is not its own, so it says nothing
 // of others with that UID.
 type OwnerRef struct {

@@ -268,7 +268,7 @@ func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition
 	return c
 }
 
-// summarize returns the first wait that is worth reporting, nil if none is, and how a message
+// summarize returns the wait that is most worth reporting, nil if none is, and how a message
 // about it begins, which counts the others. That stays the same while the rest of the message,
 // such as an error, may change with every attempt.
 func (ix *index) summarize(waiting []Waiting) (first *Waiting, head string) {
@@ -276,6 +276,10 @@ func (ix *index) summarize(waiting []Waiting) (first *Waiting, head string) {
 	if len(reported) == 0 {
 		return nil, ""
 	}
+	// A Service that does not list a ready Pod comes first: a registry that is down may come back by itself.
+	slices.SortStableFunc(reported, func(a, b Waiting) int {
+		return boolCompare(!slices.Contains(unlistedReasons, a.Reason), !slices.Contains(unlistedReasons, b.Reason))
+	})
 	head = "Waits " + reported[0].head(true)
 	if more := len(reported) - 1; more > 0 {
 		head += fmt.Sprintf(", and for %d more", more)
