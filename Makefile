@@ -126,7 +126,7 @@ image: ## Build Usher's image for amd64 and arm64 in bin/image, without Docker (
 	@$(GO) -C tools/image run . -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
 
 .PHONY: generate
-generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them and dist/.
+generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them, dist/ and the list of stories' words.
 	$(GENERATE) object:headerFile=tools/boilerplate.go.txt paths=./api/...
 	$(GENERATE) crd:crdVersions=v1 paths=./api/... output:crd:dir=config/crd
 	$(GENERATE) rbac:roleName=usher-cloneset paths=./internal/cloneset/... output:rbac:dir=config/rbac/cloneset
@@ -137,6 +137,11 @@ generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them and 
 	$(GENERATE) rbac:roleName=usher-guard paths=./internal/guard/... output:rbac:dir=config/rbac/guard
 	$(GENERATE) rbac:roleName=usher-access paths=./internal/access output:rbac:dir=config/rbac/access
 	$(GO) -C tools/chart run . -root $(CURDIR)
+	$(GO) run ./tools/words -write
+
+.PHONY: words
+words: ## List the words that steps of stories can begin with (docs/stories.md).
+	@$(GO) run ./tools/words
 
 .PHONY: check
 check: ## Check that generated files, formatting, modules and links are up to date, and lint.

@@ -8,15 +8,13 @@
 //	  Pod a r1: out r2 61s
 //	  = update a (InPlaceUpdate) to Updating revision web-r2
 //
-// Scenarios are separated by empty lines, and lines with # are comments. What is below
-// "always" also belongs to the scenarios that follow. A story is a scenario of steps that check
-// what they say themselves.
+// Scenarios are separated by empty lines, and lines with # are comments. The lines below
+// "always" also belong to the scenarios that follow. A story is a scenario of steps, with what a
+// step prints below it; stories.go tells it. A failure names file and line of the text, and with
+// the flag -update, the lines with "=" become what the code prints.
 package scenariotest
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/checktest"
@@ -33,44 +32,156 @@ import (
 // Scenario is one scenario of a file.
 type Scenario struct {
 	Name string
-	// Given are its lines, Want those that are to come of it.
+	// Given are its lines, Want the results that it expects.
 	Given, Want []string
+	// file and line are where its name stands; lines are all its lines, in their order.
+	file  string
+	line  int
+	lines []line
+}
+
+// line is a line of a file, without what indents a scenario.
+type line struct {
+	text   string
+	number int
+}
+
+// wanted returns the result that a line expects.
+func (l line) wanted() (result string, ok bool) {
+	if l.text == "=" {
+		return "", true
+	}
+	return strings.CutPrefix(l.text, "= ")
 }
 
 // Read reads the scenarios of a file.
 func Read(t testing.TB, file string) []Scenario {
 	t.Helper()
-	text := checktest.Must(os.ReadFile(file))(t)
-	var out []Scenario
-	var always []string
-	for scenario := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
-		lines := slices.DeleteFunc(strings.Split(scenario, "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
+	return Parse(file, string(checktest.Must(os.ReadFile(file))(t)))
+}
+
+// Parse reads the scenarios in the text of a file.
+func Parse(file, text string) (out []Scenario) {
+	var always []line
+	for _, block := range blocks(text) {
+		if block[0].text == "always" {
+			always = indented(block[1:])
+			continue
+		}
+		out = append(out, newScenario(file, block[0], slices.Concat(always, indented(block[1:]))))
+	}
+	return out
+}
+
+// blocks are the lines of a text between empty ones, without comments.
+func blocks(text string) (out [][]line) {
+	open := false
+	for i, content := range strings.Split(text, "\n") {
 		switch {
-		case len(lines) == 0:
-		case lines[0] == "always":
-			always = lines[1:]
+		case content == "":
+			open = false
+		case strings.HasPrefix(content, "#"):
+		case open:
+			last := &out[len(out)-1]
+			*last = append(*last, line{content, i + 1})
 		default:
-			s := Scenario{Name: lines[0]}
-			for _, line := range slices.Concat(always, lines[1:]) {
-				if result, ok := strings.CutPrefix(line, "  = "); ok {
-					s.Want = append(s.Want, result)
-				} else {
-					s.Given = append(s.Given, strings.TrimPrefix(line, "  "))
-				}
-			}
-			out = append(out, s)
+			out = append(out, []line{{content, i + 1}})
+			open = true
 		}
 	}
 	return out
+}
+
+func indented(lines []line) (out []line) {
+	for _, l := range lines {
+		out = append(out, line{strings.TrimPrefix(l.text, "  "), l.number})
+	}
+	return out
+}
+
+func newScenario(file string, name line, lines []line) Scenario {
+	s := Scenario{Name: name.text, file: file, line: name.number, lines: lines}
+	for _, l := range lines {
+		if result, ok := l.wanted(); ok {
+			s.Want = append(s.Want, result)
+		} else {
+			s.Given = append(s.Given, l.text)
+		}
+	}
+	return s
+}
+
+// at is a place in the scenario's file, as editors and terminals follow it.
+func (s Scenario) at(line int) string { return s.file + ":" + strconv.Itoa(line) }
+
+// wantedLines are the lines that expect results.
+func (s Scenario) wantedLines() []line {
+	return slices.DeleteFunc(slices.Clone(s.lines), func(l line) bool { _, ok := l.wanted(); return !ok })
+}
+
+// lastLine is the number of the scenario's last line.
+func (s Scenario) lastLine() int {
+	if len(s.lines) == 0 {
+		return s.line
+	}
+	return s.lines[len(s.lines)-1].number
 }
 
 // Run runs the scenarios of the files that match a pattern. play gets the lines of a
 // scenario, and returns what comes of it.
 func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) []string) {
 	t.Helper()
+	rewriting := newRewriting(t)
 	each(t, pattern, func(t *testing.T, s Scenario) {
-		checktest.Same(t, "what comes of it", s.Want, play(t, s.Given))
+		t.Helper()
+		defer s.place(t)
+		s.compare(t, rewriting, play(t, s.Given))
 	})
+}
+
+// place says where a scenario stands that has failed.
+func (s Scenario) place(t *testing.T) {
+	t.Helper()
+	if t.Failed() {
+		t.Logf("%s: %q begins here", s.at(s.line), s.Name)
+	}
+}
+
+// compare reports the first result that is not the expected one, at its line, or has it rewritten.
+func (s Scenario) compare(t *testing.T, rewriting *rewriting, have []string) {
+	t.Helper()
+	lines := s.wantedLines()
+	at := firstDifference(s.Want, have)
+	switch {
+	case at < 0:
+	case rewriting != nil:
+		rewriting.replace(t, s.file, lines, s.lastLine(), have)
+	default:
+		number := s.lastLine()
+		if at < len(lines) {
+			number = lines[at].number
+		}
+		t.Errorf("%s: in %q: want %s, got %s; all of it (-want +got):\n%s",
+			s.at(number), s.Name, quoted(s.Want, at), quoted(have, at), cmp.Diff(s.Want, have))
+	}
+}
+
+// firstDifference is the index of the first element that differs, -1 if none does.
+func firstDifference(want, have []string) int {
+	for i := range max(len(want), len(have)) {
+		if i >= len(want) || i >= len(have) || want[i] != have[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// quoted is an element in quotes, or "nothing more" if there are not so many.
+func quoted(lines []string, at int) string {
+	if at >= len(lines) {
+		return "nothing more"
+	}
+	return strconv.Quote(lines[at])
 }
 
 // Table runs a test for each scenario of a file, whose lines are the fields of a T as YAML. play
@@ -93,78 +204,12 @@ func each(t *testing.T, pattern string, test func(*testing.T, Scenario)) {
 	}
 	for _, file := range files {
 		for _, s := range Read(t, file) {
-			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+s.Name, func(t *testing.T) { test(t, s) })
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt")+"/"+s.Name, func(t *testing.T) {
+				t.Helper()
+				test(t, s)
+			})
 		}
 	}
-}
-
-// Names are what a story calls something: {a} in a step stands for what is called a.
-type Names struct{ pairs []string }
-
-// Call names something, or something else than before.
-func (n *Names) Call(name, what string) {
-	n.pairs = append([]string{"{" + name + "}", what}, n.pairs...)
-}
-
-// Expand replaces names.
-func (n *Names) Expand(text string) string { return strings.NewReplacer(n.pairs...).Replace(text) }
-
-// Named is what has a name, and whether anything has.
-func (n *Names) Named(name string) (what string, ok bool) {
-	text := "{" + name + "}"
-	what = n.Expand(text)
-	return what, what != text
-}
-
-// Tell plays the scenarios of the files that match a pattern as stories: step by step, up to the
-// first that fails. A step begins with the longest of the words that fits, which does what the rest
-// of it says; deeper lines belong to it.
-func Tell[T interface{ Expand(string) string }](t *testing.T, pattern string, words map[string]func(T, string), begin func(*testing.T) T) {
-	t.Helper()
-	each(t, pattern, func(t *testing.T, told Scenario) {
-		story := begin(t)
-		for lines := told.Given; len(lines) > 0 && !t.Failed(); {
-			end := 1
-			for end < len(lines) && strings.HasPrefix(lines[end], " ") {
-				end++
-			}
-			step(t, story, words, strings.Join(lines[:end], "\n"))
-			lines = lines[end:]
-		}
-	})
-}
-
-func step[T interface{ Expand(string) string }](t *testing.T, story T, words map[string]func(T, string), text string) {
-	t.Helper()
-	defer func() {
-		if t.Failed() {
-			t.Logf("that was in the step\n%s", text)
-		}
-	}()
-	known := slices.SortedFunc(maps.Keys(words), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-	for _, word := range known {
-		if rest, ok := strings.CutPrefix(text, word); ok && (rest == "" || rest[0] == ' ' || rest[0] == '\n') {
-			words[word](story, story.Expand(strings.TrimLeft(rest, " ")))
-			return
-		}
-	}
-	t.Fatalf("the step begins with none of %q", known)
-}
-
-// Say makes words about something true, such as "unready; cost 5". Each begins with its name.
-func Say[T any](words map[string]func(something T, value string), something T, about string) error {
-	for word := range strings.SplitSeq(about, "; ") {
-		if word == "" {
-			continue
-		}
-		name, value, _ := strings.Cut(word, " ")
-		do, known := words[name]
-		if !known {
-			return fmt.Errorf("%q is none of %v", name, slices.Sorted(maps.Keys(words)))
-		}
-		do(something, value)
-	}
-	return nil
 }
 
 // Number reads a number in a scenario.

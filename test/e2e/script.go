@@ -32,22 +32,49 @@ func Stories() (list []Story, err error) {
 		return nil, fmt.Errorf("stories.yaml: %w", err)
 	}
 	for i := range list {
-		if list[i].steps, err = parse(list[i].Play); err != nil {
+		if list[i].steps, err = parse(list[i].Play, playLine(list[i].Name)); err != nil {
 			return nil, fmt.Errorf("stories.yaml: %s: %w", list[i].Name, err)
 		}
 	}
 	return list, nil
 }
 
-// step is a line of a story: a verb, what follows it, and the document below it.
-type step struct {
-	verb, about, document string
-	do                    func(s *Scene, about, document string)
+// playLine is the number of the line in stories.yaml at which a story's steps begin.
+func playLine(story string) int {
+	inStory := false
+	for i, line := range strings.Split(string(storiesYAML), "\n") {
+		switch {
+		case strings.HasPrefix(line, "- name:"):
+			inStory = strings.TrimSpace(strings.TrimPrefix(line, "- name:")) == story
+		case inStory && strings.TrimSpace(line) == "play: |":
+			return i + 2
+		}
+	}
+	return 0
 }
 
-// parse reads the steps of a story. Lines with # are comments.
-func parse(play string) (steps []step, err error) {
+// step is a line of a story: a verb, what follows it, and the document below it.
+type step struct {
+	verb            verb
+	about, document string
+	// line is that of stories.yaml.
+	line int
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("test/e2e/stories.yaml:%d: %s", s.line, strings.TrimSpace(s.verb.Name+" "+s.about))
+}
+
+// verb is what a step can begin with. docs/stories.md lists them.
+type verb struct {
+	Name, Args, Does string
+	Run              func(s *Scene, about, document string)
+}
+
+// parse reads the steps of a story, which begin at a line of stories.yaml. Lines with # are comments.
+func parse(play string, at int) (steps []step, err error) {
 	for line := range strings.Lines(play) {
+		at++
 		switch {
 		case strings.HasPrefix(line, "#"):
 		case strings.HasPrefix(line, " ") && len(steps) > 0:
@@ -55,8 +82,9 @@ func parse(play string) (steps []step, err error) {
 		default:
 			next, err := parseStep(strings.TrimSpace(line))
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("line %d: %w", at-1, err)
 			}
+			next.line = at - 1
 			steps = append(steps, next)
 		}
 	}
@@ -64,30 +92,36 @@ func parse(play string) (steps []step, err error) {
 }
 
 func parseStep(line string) (step, error) {
-	// Verbs have up to four words; the longest one counts.
-	for verb := line; ; verb = verb[:strings.LastIndexByte(verb, ' ')] {
-		if do, known := verbs[verb]; known {
-			about := strings.TrimSpace(strings.TrimPrefix(line, verb))
-			var err error
-			switch _, facts, _ := strings.Cut(about, " "); verb {
-			case "want", "await":
-				_, err = look(about)
-			case "hold":
-				_, err = look(facts)
-			}
-			return step{verb: verb, about: about, do: do}, err
-		}
-		if !strings.Contains(verb, " ") {
-			return step{}, fmt.Errorf("nobody knows how to %q", line)
+	verb, about, ok := verbOf(line)
+	if !ok {
+		return step{}, fmt.Errorf("no verb begins %q; make words lists them", line)
+	}
+	var err error
+	switch _, facts, _ := strings.Cut(about, " "); verb.Name {
+	case "want", "await":
+		_, err = look(about)
+	case "hold":
+		_, err = look(facts)
+	}
+	return step{verb: verb, about: about}, err
+}
+
+// verbOf is the longest verb with which a line begins, and the rest of the line.
+func verbOf(line string) (longest verb, about string, ok bool) {
+	for _, v := range verbs {
+		rest, begins := strings.CutPrefix(line+" ", v.Name+" ")
+		if begins && len(v.Name) > len(longest.Name) {
+			longest, about, ok = v, strings.TrimSpace(rest), true
 		}
 	}
+	return longest, about, ok
 }
 
 // play plays the steps of the story.
 func (s *Scene) play() {
 	for _, step := range s.story.steps {
-		s.step = step.verb + " " + step.about
-		step.do(s, os.Expand(step.about, s.podName), step.document)
+		s.step = step.String()
+		step.verb.Run(s, os.Expand(step.about, s.podName), step.document)
 	}
 }
 
@@ -102,76 +136,125 @@ func (s *Scene) podName(number string) string {
 }
 
 // verbs are what can happen in a story.
-var verbs = map[string]func(s *Scene, about, document string){
-	"registration": func(s *Scene, _, document string) { s.over = document },
-	"open":         (*Scene).openStory,
-	"remember":     func(s *Scene, _, _ string) { s.remember() },
-	"note":         func(s *Scene, _, _ string) { s.noted = s.state() },
-	"pause":        func(s *Scene, about, _ string) { s.check(stage.Pause(s.ctx, s.duration(about))) },
+var verbs = []verb{
+	{Name: "registration", Does: "changes the Registration by the document, when the story opens",
+		Run: func(s *Scene, _, document string) { s.over = document }},
+	{Name: "open", Args: "[FILE.yaml | KIND]",
+		Does: "opens the story with the usual CloneSet, with one that its author published, or with a " +
+			"workload of a kind; the document changes it",
+		Run: (*Scene).openStory},
+	{Name: "remember", Does: "remembers Pods and claims, with which later steps compare; $0 is the first Pod",
+		Run: func(s *Scene, _, _ string) { s.remember() }},
+	{Name: "note", Does: "notes the present state, with which later facts compare",
+		Run: func(s *Scene, _, _ string) { s.noted = s.state() }},
+	{Name: "pause", Args: "SPAN", Does: "lets time pass",
+		Run: func(s *Scene, about, _ string) { s.check(stage.Pause(s.ctx, s.duration(about))) }},
 
-	"want":  func(s *Scene, about, _ string) { s.want(about) },
-	"await": func(s *Scene, about, _ string) { s.await(about, s.look(about)) },
-	"hold": func(s *Scene, about, _ string) {
-		during, facts, _ := strings.Cut(about, " ")
-		s.hold(facts, s.duration(during), s.look(facts))
-	},
-	"settle": func(s *Scene, _, _ string) { s.settle() },
+	{Name: "want", Args: "FACT and FACT", Does: "fails unless the facts are true",
+		Run: func(s *Scene, about, _ string) { s.want(about) }},
+	{Name: "await", Args: "FACT and FACT", Does: "waits until the facts are true",
+		Run: func(s *Scene, about, _ string) { s.await(about, s.look(about)) }},
+	{Name: "hold", Args: "SPAN FACT and FACT", Does: "fails if the facts are not true for so long",
+		Run: func(s *Scene, about, _ string) {
+			during, facts, _ := strings.Cut(about, " ")
+			s.hold(facts, s.duration(during), s.look(facts))
+		}},
+	{Name: "settle", Does: "waits until the workload is as its spec says, and its Pods are registered",
+		Run: func(s *Scene, _, _ string) { s.settle() }},
 
-	"change": func(s *Scene, _, document string) { s.change(document) },
-	"image":  func(s *Scene, about, _ string) { s.image(about) },
-	"update": func(s *Scene, about, _ string) {
-		s.image(about)
-		s.settle()
-		s.want("all run " + about)
-	},
-	"time":           func(s *Scene, about, _ string) { s.timeUpdate(about) },
-	"scale":          func(s *Scene, about, _ string) { s.scale(s.number(about)) },
-	"warm a new Pod": func(s *Scene, _, _ string) { s.warm() },
+	{Name: "change", Does: "merges the document into the workload",
+		Run: func(s *Scene, _, document string) { s.change(document) }},
+	{Name: "image", Args: "IMAGE", Does: "changes the image",
+		Run: func(s *Scene, about, _ string) { s.image(about) }},
+	{Name: "update", Args: "IMAGE",
+		Does: "changes the image, and waits until all Pods run it and everything has settled",
+		Run: func(s *Scene, about, _ string) {
+			s.image(about)
+			s.settle()
+			s.want("all run " + about)
+		}},
+	{Name: "time", Args: "IMAGE",
+		Does: "changes the image, waits likewise, and measures how long a Pod is out of service at most",
+		Run:  func(s *Scene, about, _ string) { s.timeUpdate(about) }},
+	{Name: "scale", Args: "N", Does: "scales the workload through its subresource",
+		Run: func(s *Scene, about, _ string) { s.scale(s.number(about)) }},
+	{Name: "warm a new Pod",
+		Does: "waits for a new Pod that waits for the story alone, keeps it waiting, and lets it proceed",
+		Run:  func(s *Scene, _, _ string) { s.warm() }},
 
-	"volumes": func(s *Scene, about, _ string) { s.localVolumes(s.number(about)) },
-	"budget":  func(s *Scene, about, _ string) { s.budget(about) },
+	{Name: "volumes", Args: "N", Does: "creates N volumes on the node",
+		Run: func(s *Scene, about, _ string) { s.localVolumes(s.number(about)) }},
+	{Name: "budget", Args: "SPEC", Does: "creates a PodDisruptionBudget, and waits until it counts",
+		Run: func(s *Scene, about, _ string) { s.budget(about) }},
 
-	"kubectl": func(s *Scene, about, _ string) { s.kubectl(strings.Fields(about)...) },
-	"end by kubectl": func(s *Scene, about, _ string) {
-		s.endService(func() { s.kubectl(strings.Fields(about)...) })
-	},
-	"delete":         func(s *Scene, about, _ string) { s.check(s.session.Kube.Delete(s.ctx, s.pod(about))) },
-	"delete in time": (*Scene).deleteInTime,
-	"delete within":  (*Scene).deleteWithin,
-	"force": func(s *Scene, about, _ string) {
-		s.check(s.session.Kube.Delete(s.ctx, s.pod(about), client.GracePeriodSeconds(0)))
-	},
-	"evict":                    func(s *Scene, about, _ string) { s.check(s.evict(about)) },
-	"evict as soon as allowed": func(s *Scene, about, _ string) { s.evictWhenAllowed(about) },
-	"refused eviction of": func(s *Scene, about, _ string) {
-		if err := s.evict(about); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
-			s.fatalf("want the budget to refuse, not %v", err)
-		}
-	},
+	{Name: "kubectl", Args: "ARGS", Does: "runs kubectl in the story's namespace",
+		Run: func(s *Scene, about, _ string) { s.kubectl(strings.Fields(about)...) }},
+	{Name: "end by kubectl", Args: "ARGS",
+		Does: "runs kubectl, which ends the service that requests are sent to",
+		Run: func(s *Scene, about, _ string) {
+			s.endService(func() { s.kubectl(strings.Fields(about)...) })
+		}},
+	{Name: "delete", Args: "POD", Does: "deletes a Pod",
+		Run: func(s *Scene, about, _ string) { s.check(s.session.Kube.Delete(s.ctx, s.pod(about))) }},
+	{Name: "delete in time", Args: "POD TEXT",
+		Does: "deletes a Pod, which has to be accepted soon after its drain; the text goes into the report",
+		Run:  (*Scene).deleteInTime},
+	{Name: "delete within", Args: "SPAN POD TEXT",
+		Does: "deletes a Pod, which has to be accepted within so long; the text goes into the report",
+		Run:  (*Scene).deleteWithin},
+	{Name: "force", Args: "POD", Does: "deletes a Pod with a grace period of 0",
+		Run: func(s *Scene, about, _ string) {
+			s.check(s.session.Kube.Delete(s.ctx, s.pod(about), client.GracePeriodSeconds(0)))
+		}},
+	{Name: "evict", Args: "POD", Does: "evicts a Pod",
+		Run: func(s *Scene, about, _ string) { s.check(s.evict(about)) }},
+	{Name: "evict as soon as allowed", Args: "POD", Does: "evicts a Pod as soon as its budget allows it",
+		Run: func(s *Scene, about, _ string) { s.evictWhenAllowed(about) }},
+	{Name: "refused eviction of", Args: "POD", Does: "evicts a Pod, which its budget has to refuse",
+		Run: func(s *Scene, about, _ string) {
+			if err := s.evict(about); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
+				s.fatalf("want the budget to refuse, not %v", err)
+			}
+		}},
 
-	"kill Usher":   func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGKILL) },
-	"freeze Usher": func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGSTOP) },
-	"thaw Usher":   func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGCONT) },
-	"stop Usher":   func(s *Scene, _, _ string) { s.stopUsher() },
-	"start Usher":  func(s *Scene, _, _ string) { s.startUsher() },
-	"restart Usher": func(s *Scene, _, _ string) { // as an upgrade does
-		s.asked = time.Now()
-		s.kubectl("rollout", "restart", "deployment", usherDeployment, "--namespace="+usherNamespace)
-	},
-	"await Usher":  func(s *Scene, _, _ string) { s.awaitUsher() },
-	"depose Usher": func(s *Scene, _, _ string) { s.deposeUsher() },
-	"elect Usher": func(s *Scene, _, _ string) {
-		s.asked = time.Now()
-		s.check(s.session.freeLease(s.ctx))
-		s.awaitUsher()
-	},
+	{Name: "kill Usher", Does: "kills all replicas; the kubelet starts them again",
+		Run: func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGKILL) }},
+	{Name: "freeze Usher", Does: "stops the processes of all replicas without ending them",
+		Run: func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGSTOP) }},
+	{Name: "thaw Usher", Does: "lets them go on",
+		Run: func(s *Scene, _, _ string) { s.signalUsher(syscall.SIGCONT) }},
+	{Name: "stop Usher", Does: "scales Usher to 0", Run: func(s *Scene, _, _ string) { s.stopUsher() }},
+	{Name: "start Usher", Does: "scales Usher up again, and waits until it leads",
+		Run: func(s *Scene, _, _ string) { s.startUsher() }},
+	{Name: "restart Usher", Does: "restarts Usher's Deployment, as an upgrade does",
+		Run: func(s *Scene, _, _ string) {
+			s.asked = time.Now()
+			s.kubectl("rollout", "restart", "deployment", usherDeployment, "--namespace="+usherNamespace)
+		}},
+	{Name: "await Usher", Does: "waits until all replicas are ready and one leads",
+		Run: func(s *Scene, _, _ string) { s.awaitUsher() }},
+	{Name: "depose Usher",
+		Does: "gives the lease to an inactive holder, and waits until the leader has noticed",
+		Run:  func(s *Scene, _, _ string) { s.deposeUsher() }},
+	{Name: "elect Usher", Does: "gives the lease back, and waits until all replicas are ready and one leads",
+		Run: func(s *Scene, _, _ string) {
+			s.asked = time.Now()
+			s.check(s.session.freeLease(s.ctx))
+			s.awaitUsher()
+		}},
 
-	"stop the kubelet":     func(s *Scene, _, _ string) { s.check(s.session.node.StopKubelet(s.ctx)) },
-	"start the kubelet":    func(s *Scene, _, _ string) { s.check(s.session.node.StartKubelet(s.ctx)) },
-	"kill the API server":  func(s *Scene, _, _ string) { s.check(s.session.Cluster.KillAPIServer()) },
-	"start the API server": func(s *Scene, _, _ string) { s.check(s.session.Cluster.StartAPIServer(s.ctx)) },
-	"kill etcd":            func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Kill()) },
-	"start etcd":           func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Restart(s.ctx)) },
+	{Name: "stop the kubelet", Does: "stops the kubelet",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.node.StopKubelet(s.ctx)) }},
+	{Name: "start the kubelet", Does: "starts the kubelet again",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.node.StartKubelet(s.ctx)) }},
+	{Name: "kill the API server", Does: "kills the API server",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.Cluster.KillAPIServer()) }},
+	{Name: "start the API server", Does: "starts the API server again",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.Cluster.StartAPIServer(s.ctx)) }},
+	{Name: "kill etcd", Does: "kills the story's etcd",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Kill()) }},
+	{Name: "start etcd", Does: "starts the story's etcd again",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Restart(s.ctx)) }},
 }
 
 // want ends the story if something is not a fact.

@@ -5,6 +5,8 @@ package e2e
 import (
 	"cmp"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,17 +39,43 @@ func TestStories(t *testing.T) {
 		t.Errorf("%d stories, %v", len(stories), err)
 	}
 	for _, wrong := range []string{"dance", "want joy", "await 3 registered", "hold 5s the same Pods and joy"} {
-		if _, err := parse("open\n" + wrong + "\n"); err == nil {
+		if _, err := parse("open\n"+wrong+"\n", 1); err == nil {
 			t.Errorf("a story can %q", wrong)
 		}
 	}
 }
 
+// Every fact is in a story.
+func TestFactsAreUsed(t *testing.T) {
+	stories := checktest.Must(Stories())(t)
+	for pattern := range facts {
+		expression := regexp.MustCompile("^" + pattern + "$")
+		if !slices.ContainsFunc(stories, func(story Story) bool { return says(story, expression) }) {
+			t.Errorf("no story wants, awaits or holds %q: take it out, or tell a story", pattern)
+		}
+	}
+}
+
+// says reports whether a story has a fact.
+func says(story Story, fact *regexp.Regexp) bool {
+	return slices.ContainsFunc(story.steps, func(s step) bool {
+		about := s.about
+		switch s.verb.Name {
+		case "hold":
+			_, about, _ = strings.Cut(about, " ")
+		case "want", "await":
+		default:
+			return false
+		}
+		return slices.ContainsFunc(strings.Split(about, " and "), fact.MatchString)
+	})
+}
+
 // A story that fails says at which step.
 func TestFailure(t *testing.T) {
-	steps := checktest.Must(parse("pause 1ms\npause long\n"))(t)
+	steps := checktest.Must(parse("pause 1ms\npause long\n", 7))(t)
 	scene := &Scene{ctx: t.Context(), story: Story{steps: steps}}
-	if err := scene.perform(); err == nil || !strings.HasPrefix(err.Error(), "pause long: ") {
+	if err := scene.perform(); err == nil || !strings.HasPrefix(err.Error(), "test/e2e/stories.yaml:8: pause long: ") {
 		t.Errorf("it fails with %v", err)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/goldentest"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -56,8 +57,6 @@ func TestSeeds(t *testing.T) {
 // schedule builds a run from a seed.
 type schedule func(seed uint64, change func(*Config)) *Simulation
 
-var update = flag.Bool("update", false, "rewrite the golden stories; read every line that changes before you commit it")
-
 // TestGolden plays the classic rollouts without faults. Their stories are reviewed, and what
 // they cost is limited. What is logged at the default level is enough to follow one.
 func TestGolden(t *testing.T) {
@@ -82,7 +81,7 @@ func TestGolden(t *testing.T) {
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
-	if *update {
+	if goldentest.Updating() {
 		checktest.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	want := checktest.Must(os.ReadFile(path))(t)

@@ -29,15 +29,20 @@ import (
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
-// compile builds the kubectl plugin.
-func (s *story) compile() {
-	s.program = filepath.Join(s.TempDir(), "kubectl-usher")
-	s.Must(checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: s.program}.Compile(s.Context(), nil))
+// plugin is the kubectl plugin, which is built when a story runs it first.
+func (s *story) plugin() string {
+	if s.program == "" {
+		s.program = filepath.Join(s.TempDir(), "kubectl-usher")
+		plugin := checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: s.program}
+		s.Must(plugin.Compile(s.Context(), nil))
+	}
+	return s.program
 }
 
 func (s *story) command(ctx context.Context, args ...string) *exec.Cmd {
-	command := exec.CommandContext(ctx, s.program, append([]string{"-n", s.Namespace, "--kubeconfig", s.kubeconfig}, args...)...)
-	command.Env = append(os.Environ(), "HOME="+filepath.Dir(s.program))
+	program := s.plugin()
+	command := exec.CommandContext(ctx, program, append([]string{"-n", s.Namespace, "--kubeconfig", s.kubeconfig}, args...)...)
+	command.Env = append(os.Environ(), "HOME="+filepath.Dir(program))
 	return command
 }
 
@@ -52,33 +57,12 @@ func (s *story) run(args string) (printed string, code int) {
 	return string(out), command.ProcessState.ExitCode()
 }
 
-// said is "ARGS => TEXT | TEXT": it says what is missing when the plugin is run.
-func (s *story) said(code int, rest string) string {
-	args, texts, _ := strings.Cut(rest, "=>")
-	printed, got := s.run(args)
-	return registrytest.Unless(got == code && scene.Contains(printed, scene.Texts(texts)), fmt.Sprintf("it ends with %d, want %d and%s in\n%s", got, code, texts, printed))
-}
-
-// ends runs the plugin once.
-func (s *story) ends(code int, rest string) {
-	if missing := s.said(code, rest); missing != "" {
-		s.Error(missing)
-	}
-}
-
-// until runs the plugin until it succeeds and prints all of the texts.
-func (s *story) until(rest string) {
-	s.Helper()
-	s.Until("kubectl usher "+rest, func() string { return s.said(0, rest) })
-}
-
-// completes is "TYPED => WORD": the word is offered to somebody who has typed that. A directive such
-// as :4 is all that is offered.
-func (s *story) completes(rest string) {
-	typed, want, _ := strings.Cut(rest, " => ")
-	printed, code := s.run("__complete " + typed)
-	if lines := strings.Split(printed, "\n"); code != 0 || !slices.Contains(lines, want) || want == ":4" && lines[0] != want {
-		s.Errorf("want %q in %q", want, printed)
+// usher prints what the plugin prints, and its exit code if that is not 0.
+func (s *story) usher(args string) {
+	printed, code := s.run(args)
+	s.Print(printed)
+	if code != 0 {
+		s.Printf("(exit code %d)", code)
 	}
 }
 
@@ -140,7 +124,11 @@ func (s *story) dashboard() {
 	s.hears(events, `"reset":true`, `"namespace":"default"`)
 	s.ask(ctx, address, token, "do", `{"action": "namespace", "to": "`+s.Namespace+`"}`)
 	s.hears(events, `"namespace":"`+s.Namespace+`"`, `"id":"`+id+`"`)
-	s.until("history clone/web => " + to[1] + "   current, update | example.test/web:v1")
+	s.Until("the change to be undone", func() string {
+		history, _ := s.run("history clone/web")
+		undone := scene.Contains(history, []string{to[1] + "   current, update", "example.test/web:v1"})
+		return registrytest.Unless(undone, history)
+	})
 	s.Must(command.Process.Signal(os.Interrupt))
 	s.Must(command.Wait())
 }

@@ -49,11 +49,11 @@ type story struct {
 
 // TestStories plays the stories in testdata/stories, each in a namespace of its own, called a.
 func TestStories(t *testing.T) {
-	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
+	scenariotest.Stories[*story]{Files: "testdata/stories/*.txt", Words: words, Begin: func(t *testing.T) *story {
 		t.Helper()
 		a := begin(t)
 		return &story{Scene: a, namespaces: map[string]*scene.Scene{"a": a}, kubeconfig: plane.Kubeconfig()}
-	})
+	}}.Tell(t)
 }
 
 func begin(t *testing.T) *scene.Scene {
@@ -88,83 +88,137 @@ func unanswered(t *testing.T) (n int) {
 }
 
 // words are what a step can begin with.
-var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[string]func(s *story, rest string){
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenariotest.Word[*story]{
 	// What people and controllers do.
-	"delete all Pods": func(s *story, _ string) {
-		s.Must(s.DeleteAllOf(s.Context(), &corev1.Pod{}, client.InNamespace(s.Namespace)))
-	},
-	"delete if there":             func(s *story, ref string) { s.Must(client.IgnoreNotFound(s.Delete(s.Context(), s.Ref(ref)))) },
-	"namespace":                   (*story).enter,
-	"force":                       func(s *story, ref string) { s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(0))) },
-	"evict":                       (*story).evict,
-	"evict all":                   (*story).evictAll,
-	"eviction refused":            func(s *story, rest string) { s.Must(s.refused(rest)) },
-	"eviction refused in the end": (*story).refusedInTheEnd,
-	"deletion refused":            (*story).deletionRefused,
-	"taint":                       (*story).taint,
-	"age":                         (*story).age,
-	"cordon":                      func(s *story, node string) { s.cordon(node, true) },
-	"uncordon":                    func(s *story, node string) { s.cordon(node, false) },
-	"readiness gates":             (*story).gates,
-	"the registry is down": func(s *story, _ string) {
-		callers.registry.Break(memory.Down)
-		s.Cleanup(func() { callers.registry.Break(memory.None) })
-	},
-	"the registry is up": func(*story, string) { callers.registry.Break(memory.None) },
+	{Name: "delete all Pods", Does: "deletes the Pods of the namespace as a collection",
+		Run: func(s *story, _ string) {
+			s.Must(s.DeleteAllOf(s.Context(), &corev1.Pod{}, client.InNamespace(s.Namespace)))
+		}},
+	{Name: "delete if there", Args: "KIND/NAME", Does: "deletes an object, if it exists",
+		Run: func(s *story, ref string) { s.Must(client.IgnoreNotFound(s.Delete(s.Context(), s.Ref(ref)))) }},
+	{Name: "namespace", Args: "NAME",
+		Does: "goes to another namespace of the story, which is made when a story first goes there",
+		Run:  (*story).enter},
+	{Name: "force", Args: "KIND/NAME", Does: "deletes an object with a grace period of 0",
+		Run: func(s *story, ref string) { s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(0))) }},
+	{Name: "evict all", Args: "[NODE]",
+		Does: "evicts all Pods, or those on a node, as kubectl drain does: it repeats what is refused " +
+			"until they are gone",
+		Run: (*story).evictAll},
+	{Name: "eviction refused", Args: "POD TEXT",
+		Does: "evicts a Pod once, which has to be refused with the text",
+		Run:  func(s *story, rest string) { s.Must(s.refused(rest)) }},
+	{Name: "eviction refused in the end", Args: "POD TEXT",
+		Does: "evicts a Pod until that is refused with the text",
+		Run:  (*story).refusedInTheEnd},
+	{Name: "deletion refused", Args: "POD TEXT",
+		Does: "deletes a Pod once, which has to be refused with the text",
+		Run:  (*story).deletionRefused},
+	{Name: "taint", Args: "NODE", Does: "taints a node until the end of the story, which evicts its Pods",
+		Run: (*story).taint},
+	{Name: "age", Args: "POD",
+		Does: "makes the request for the Pod's deletion two minutes older, and the end of its drain",
+		Run:  (*story).age},
+	{Name: "cordon", Args: "NODE", Does: "cordons a node until the end of the story",
+		Run: func(s *story, node string) { s.cordon(node, true) }},
+	{Name: "uncordon", Args: "NODE", Does: "uncordons a node",
+		Run: func(s *story, node string) { s.cordon(node, false) }},
+	{Name: "readiness gates", Args: "enabled | disabled",
+		Does: "labels the namespace for the readiness gate, and waits until new Pods get it, or no longer",
+		Run:  (*story).gates},
+	{Name: "the registry is down", Does: "breaks the registry until the end of the story",
+		Run: func(s *story, _ string) {
+			callers.registry.Break(memory.Down)
+			s.Cleanup(func() { callers.registry.Break(memory.None) })
+		}},
+	{Name: "the registry is up", Does: "mends the registry",
+		Run: func(*story, string) { callers.registry.Break(memory.None) }},
 
 	// Pods.
-	"the first Pod is":   func(s *story, name string) { s.Call(name, s.Pods()[0].Name) },
-	"the last Pod is":    func(s *story, name string) { pods := s.Pods(); s.Call(name, pods[len(pods)-1].Name) },
-	"the drained Pod is": (*story).findDrained,
-	"not held":           func(s *story, name string) { s.Same("what holds it", s.Pod(name).Finalizers, []string{}) },
-	"going": func(s *story, name string) {
-		s.Same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
-	},
-	"note Pods":        func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) },
-	"same Pods":        func(s *story, _ string) { s.Same("the Pods in Services", callers.inServices(s.Namespace), s.noted) },
-	"no condition but": (*story).onlyCondition,
+	{Name: "the first Pod is", Args: "NAME", Does: "gives a name to the first Pod",
+		Run: func(s *story, name string) { s.Call(name, s.Pods()[0].Name) }},
+	{Name: "the last Pod is", Args: "NAME", Does: "gives a name to the last Pod",
+		Run: func(s *story, name string) { pods := s.Pods(); s.Call(name, pods[len(pods)-1].Name) }},
+	{Name: "the drained Pod is", Args: "NAME",
+		Does: "waits for a Pod that is to be deleted and is in no registry, and gives it a name",
+		Run:  (*story).findDrained},
+	{Name: "not held", Args: "POD", Does: "fails if the Pod has a finalizer",
+		Run: func(s *story, name string) { s.Same("what holds it", s.Pod(name).Finalizers, []string{}) }},
+	{Name: "going", Args: "POD", Does: "fails unless the Pod is being deleted",
+		Run: func(s *story, name string) {
+			s.Same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
+		}},
+	{Name: "note Pods", Does: "notes the Pods in Services",
+		Run: func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) }},
+	{Name: "same Pods", Does: "fails unless the Pods in Services are those that were noted",
+		Run: func(s *story, _ string) { s.Same("the Pods in Services", callers.inServices(s.Namespace), s.noted) }},
+	{Name: "no condition but", Args: "TYPE", Does: "fails if another condition of the CloneSet is True",
+		Run: (*story).onlyCondition},
 
 	// What callers have.
-	"in service": func(s *story, n string) { s.listed(n, s.registered) },
-	"served":     (*story).served,
-	"entries": func(s *story, n string) {
-		s.Until(n+" entries", func() string {
-			have := len(s.registered())
-			return registrytest.Unless(fmt.Sprint(have) == n, fmt.Sprintf("there are %d", have))
-		})
-	},
-	"no Pods": func(s *story, _ string) {
+	{Name: "in service", Args: "N", Does: "waits until there are N Pods, all in the registry",
+		Run: func(s *story, n string) { s.listed(n, s.registered) }},
+	{Name: "served", Args: "N",
+		Does: "waits until there are N Pods, all with the readiness gate and in the Service",
+		Run:  (*story).served},
+	{Name: "entries", Args: "N", Does: "waits until the registry has N entries",
+		Run: func(s *story, n string) {
+			s.Until(n+" entries", func() string {
+				have := len(s.registered())
+				return registrytest.Unless(fmt.Sprint(have) == n, fmt.Sprintf("there are %d", have))
+			})
+		}},
+	{Name: "no Pods", Does: "waits until there are no Pods", Run: func(s *story, _ string) {
 		s.Until("no Pods", func() string {
 			pods := len(s.Pods())
 			return registrytest.Unless(pods == 0, fmt.Sprintf("there are %d", pods))
 		})
-	},
-	"in Services":    (*story).inServices,
-	"have left":      (*story).haveLeft,
-	"count entries":  func(s *story, _ string) { s.fewest = callers.count(s.Namespace) },
-	"fewest entries": func(s *story, n string) { s.Same("the fewest entries", s.fewest(), n) },
-	"at least":       (*story).atLeast,
-	"count rounds":   func(s *story, _ string) { s.rounds = s.countRounds() },
-	"rounds":         func(s *story, n string) { s.Same("rounds", s.rounds(), n) },
-	"20 Pods on":     func(s *story, node string) { s.podsOn(20, node) },
-	"6 Pods on":      func(s *story, node string) { s.podsOn(6, node) },
-	"0 Pods on":      func(s *story, node string) { s.podsOn(0, node) },
-	"not witnessed":  func(s *story, _ string) { callers.forget(s.Namespace) },
+	}},
+	{Name: "in Services", Args: "N", Does: "waits until Services have N Pods, whatever Pods there are",
+		Run: (*story).inServices},
+	{Name: "have left", Args: "N | POD",
+		Does: "fails unless N Pods have left the registry at least once, or this one alone",
+		Run:  (*story).haveLeft},
+	{Name: "count entries", Does: "begins to count entries in the registry",
+		Run: func(s *story, _ string) { s.fewest = callers.count(s.Namespace) }},
+	{Name: "fewest entries", Args: "N", Does: "fails unless there were N entries when there were fewest",
+		Run: func(s *story, n string) { s.Same("the fewest entries", s.fewest(), n) }},
+	{Name: "at least", Args: "N entries", Does: "fails if there were fewer entries at any time",
+		Run: (*story).atLeast},
+	{Name: "count rounds", Does: "begins to count how often new Pods are created and then others leave",
+		Run: func(s *story, _ string) { s.rounds = s.countRounds() }},
+	{Name: "rounds", Args: "N", Does: "fails unless there were N such rounds",
+		Run: func(s *story, n string) { s.Same("rounds", s.rounds(), n) }},
+	{Name: "Pods on", Args: "NODE [PREFIX]: N",
+		Does: "waits until N Pods are on the node, whose names begin with PREFIX",
+		Run:  (*story).podsOn},
+	{Name: "not witnessed", Does: "lets Pods be deleted while the registry lists them: this story forces it",
+		Run: func(s *story, _ string) { callers.forget(s.Namespace) }},
 
 	// The kubectl plugin.
-	"kubectl usher":   func(s *story, _ string) { s.compile() },
-	"as":              func(s *story, user string) { s.kubeconfig = checktest.Must(plane.UserKubeconfig(user))(s) },
-	"usher":           func(s *story, rest string) { s.ends(0, rest) },
-	"usher ends 2":    func(s *story, rest string) { s.ends(2, rest) },
-	"usher ends 1":    func(s *story, rest string) { s.ends(1, rest) },
-	"usher ends 3":    func(s *story, rest string) { s.ends(3, rest) },
-	"usher refuses":   func(s *story, rest string) { s.ends(1, strings.Replace(rest, "=> ", "=> error:  | ", 1)) },
-	"until usher":     (*story).until,
-	"usher completes": (*story).completes,
-	"file":            (*story).file,
-	"foresee":         (*story).foresee,
-	"as foreseen":     func(s *story, _ string) { s.asForeseen() },
-	"dashboard":       func(s *story, _ string) { s.dashboard() },
+	{Name: "as", Args: "USER", Does: "runs the plugin with the rights of a user from here on",
+		Run: func(s *story, user string) { s.kubeconfig = checktest.Must(plane.UserKubeconfig(user))(s) }},
+	{Name: "usher", Args: "ARGS",
+		Does: "runs the kubectl plugin in the story's namespace; what it prints stands below, and its " +
+			"exit code",
+		Run: func(s *story, args string) { s.usher(args) }},
+	{Name: "until usher", Args: "ARGS", Does: "runs the plugin until it prints what stands below",
+		Until: true, Run: func(s *story, args string) { s.usher(args) }},
+	{Name: "usher completes", Args: "TYPED",
+		Does: "runs the completion for somebody who has typed this; what it offers stands below",
+		Run:  func(s *story, typed string) { s.usher("__complete " + typed) }},
+	{Name: "file", Args: "PATCH",
+		Does: "writes the CloneSet with a merge patch to a file, which is called file",
+		Run:  (*story).file},
+	{Name: "foresee", Args: "ARGS",
+		Does: "plans a change of the CloneSet with the plugin, and notes what it foresees",
+		Run:  (*story).foresee},
+	{Name: "as foreseen", Does: "fails unless the last two updates are those foreseen",
+		Run: func(s *story, _ string) { s.asForeseen() }},
+	{Name: "dashboard",
+		Does: "pauses the CloneSet, and resumes it and undoes a change in the page of kubectl usher " +
+			"dashboard",
+		Run: func(s *story, _ string) { s.dashboard() }},
 })
 
 // enter goes to another namespace, which is made when it is first entered.
@@ -262,11 +316,6 @@ func (s *story) atLeast(rest string) {
 	}
 }
 
-// evict evicts a Pod, and repeats what is refused as client-go does.
-func (s *story) evict(name string) {
-	s.Must(s.SubResource("eviction").Create(s.Context(), s.Pod(name), &policyv1.Eviction{}))
-}
-
 // refused is "POD TEXT": an eviction, asked for once as by a client that does not come back, is
 // refused with the text.
 func (s *story) refused(rest string) error {
@@ -348,12 +397,13 @@ func (s *story) cordon(name string, yes bool) {
 	})
 }
 
-// podsOn is "NODE PREFIX": it waits until so many Pods are on a node, whose names begin like that.
-func (s *story) podsOn(want int, rest string) {
-	node, prefix, _ := strings.Cut(rest, " ")
-	s.Until(fmt.Sprintf("%d Pods on %s", want, rest), func() string {
-		there := slices.DeleteFunc(s.Pods(), func(p corev1.Pod) bool { return p.Spec.NodeName != node || !strings.HasPrefix(p.Name, prefix) })
-		return registrytest.Unless(len(there) == want, fmt.Sprintf("there are %d", len(there)))
+// podsOn is "NODE PREFIX: N": it waits until so many Pods are on a node, whose names begin like that.
+func (s *story) podsOn(rest string) {
+	where, want, _ := strings.Cut(rest, ": ")
+	node, prefix, _ := strings.Cut(where, " ")
+	s.Until(want+" Pods on "+where, func() string {
+		there := list.Only(s.Pods(), func(p corev1.Pod) bool { return p.Spec.NodeName == node && strings.HasPrefix(p.Name, prefix) })
+		return registrytest.Unless(fmt.Sprint(len(there)) == want, fmt.Sprintf("there are %d", len(there)))
 	})
 }
 

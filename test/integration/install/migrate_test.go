@@ -25,13 +25,13 @@ import (
 
 // TestMigrations plays the stories in testdata/migrations, on clusters where OpenKruise runs.
 func TestMigrations(t *testing.T) {
-	scenariotest.Tell(t, "testdata/migrations/*.txt", words, func(t *testing.T) *story {
+	scenariotest.Stories[*story]{Files: "testdata/migrations/*.txt", Words: words, Begin: func(t *testing.T) *story {
 		t.Helper()
 		s := begin(t, openkruise.Arguments)
 		s.env = append(s.env, "BACKUP="+t.TempDir())
 		s.kruise = s.installOpenKruise()
 		return s
-	})
+	}}.Tell(t)
 }
 
 // leave is "NAMESPACE STATE PATCH": OpenKruise leaves a set in a namespace of its own.

@@ -77,50 +77,74 @@ type story struct {
 
 // TestStories plays the stories in testdata/stories.
 func TestStories(t *testing.T) {
-	scenariotest.Tell(t, "testdata/stories/*.txt", words, func(t *testing.T) *story {
+	scenariotest.Stories[*story]{Files: "testdata/stories/*.txt", Words: words, Begin: func(t *testing.T) *story {
 		t.Helper()
 		s := &story{Scene: shared.Begin(t)}
 		s.owner = s.Scene
 		s.start("")
 		return s
-	})
+	}}.Tell(t)
 }
 
 // words are what a step can begin with.
-var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, map[string]func(s *story, rest string){
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenariotest.Word[*story]{
 	// The registry.
-	"etcd":           func(s *story, _ string) { s.discovery() },
-	"etcd is killed": func(s *story, _ string) { s.Must(s.etcd.Kill()) },
-	"etcd restarts":  func(s *story, _ string) { s.Must(s.etcd.Restart(s.Context())) },
-	"lists":          (*story).lists,
-	"Registry":       func(s *story, spec string) { s.Call("registry", s.register(spec).Name) },
-	"xDS":            (*story).serve,
-	"calls reach it": func(s *story, _ string) { s.caller.reaches(s.T, s.served) },
-	"no call reaches it": func(s *story, _ string) {
-		if err := s.caller.call(registrytest.Bounded(s.T), false); err == nil {
-			s.Error("the hook is released, and calls still find the Pod")
-		}
-	},
-	"slices of":          (*story).managers,
-	"the slice stays":    func(s *story, _ string) { s.unchanged() },
-	"Kubernetes' own go": func(s *story, _ string) { s.dropSlices() },
+	{Name: "etcd", Does: "starts an etcd, and creates its Registry",
+		Run: func(s *story, _ string) { s.discovery() }},
+	{Name: "etcd is killed", Does: "kills etcd", Run: func(s *story, _ string) { s.Must(s.etcd.Kill()) }},
+	{Name: "etcd restarts", Does: "starts etcd again",
+		Run: func(s *story, _ string) { s.Must(s.etcd.Restart(s.Context())) }},
+	{Name: "lists", Args: "[ADDRESS ADDRESS]",
+		Does: "waits until etcd has these addresses of the service, and no others",
+		Run:  (*story).lists},
+	{Name: "Registry", Args: "SPEC", Does: "creates a Registry, which is called registry",
+		Run: func(s *story, spec string) { s.Call("registry", s.register(spec).Name) }},
+	{Name: "xDS",
+		Does: "starts an instance, and an operator that serves xDS; its address is called ip and port",
+		Run:  (*story).serve},
+	{Name: "calls reach it", Does: "waits until calls over xDS reach the instance",
+		Run: func(s *story, _ string) { s.caller.reaches(s.T, s.served) }},
+	{Name: "no call reaches it", Does: "fails if a call over xDS reaches the instance",
+		Run: func(s *story, _ string) {
+			if err := s.caller.call(registrytest.Bounded(s.T), false); err == nil {
+				s.Error("the hook is released, and calls still find the Pod")
+			}
+		}},
+	{Name: "slices of", Args: "MANAGER MANAGER",
+		Does: "waits until the Service web has EndpointSlices of these managers, and no others",
+		Run:  (*story).managers},
+	{Name: "the slice stays", Does: "fails if somebody writes the only EndpointSlice within two seconds",
+		Run: func(s *story, _ string) { s.unchanged() }},
+	{Name: "Kubernetes' own go", Does: "deletes the EndpointSlices that Kubernetes made, and the Endpoints",
+		Run: func(s *story, _ string) { s.dropSlices() }},
 
 	// Pods, as their controller and their kubelet write them.
-	"Pod":     (*story).pod,
-	"ready":   (*story).ready,
-	"serving": (*story).serving,
-	"enter":   (*story).enter,
-	"bind":    (*story).bind,
-	"one of":  (*story).oneOf,
-	"note":    func(s *story, name string) { s.noted = s.Pod(name).UID },
-	"another": (*story).another,
-	"stays":   (*story).stays,
+	{Name: "Pod", Args: "NAME", Does: "creates a Pod of the CloneSet, and gives it the name",
+		Run: (*story).pod},
+	{Name: "ready", Args: "POD IP", Does: "reports a Pod as ready, as its kubelet does", Run: (*story).ready},
+	{Name: "serving", Args: "NAME IP",
+		Does: "creates a Pod, reports it as ready, and waits until it is registered",
+		Run:  (*story).serving},
+	{Name: "enter", Args: "POD STATE", Does: "has a Pod enter a lifecycle state, as its CloneSet does",
+		Run: (*story).enter},
+	{Name: "bind", Args: "POD", Does: "binds a Pod to a node", Run: (*story).bind},
+	{Name: "one of", Args: "OWNER is NAME",
+		Does: "waits for a Pod that a controller of Kubernetes makes, and gives it a name",
+		Run:  (*story).oneOf},
+	{Name: "note", Args: "POD", Does: "notes a Pod",
+		Run: func(s *story, name string) { s.noted = s.Pod(name).UID }},
+	{Name: "another", Args: "POD", Does: "waits for another Pod of the name that was noted",
+		Run: (*story).another},
+	{Name: "stays", Args: "POD", Does: "fails if the Pod is gone within a second", Run: (*story).stays},
 
-	// "never labelled POD KEY" waits until the condition of the Pod names the refused key, and fails if the Pod has it.
-	"never labelled": (*story).neverLabelled,
+	{Name: "never labelled", Args: "POD KEY",
+		Does: "waits until the Pod's condition says that the key is refused, and fails if the Pod gets it",
+		Run:  (*story).neverLabelled},
 
-	"the thief": func(s *story, _ string) { s.enterThief() },
-	"the owner": func(s *story, _ string) { s.Scene = s.owner },
+	{Name: "the thief", Does: "goes to the namespace of a second tenant, who knows the owner's names",
+		Run: func(s *story, _ string) { s.enterThief() }},
+	{Name: "the owner", Does: "goes to the namespace of the first tenant",
+		Run: func(s *story, _ string) { s.Scene = s.owner }},
 })
 
 // start runs the operator, which serves xDS on an address, unless that is empty.

@@ -47,6 +47,7 @@ type Scene struct {
 	*testing.T
 	*Plane
 	scenariotest.Names
+	scenariotest.Printer
 	Namespace string
 	marks     *marks
 }

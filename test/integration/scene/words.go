@@ -22,55 +22,85 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// Words adds to the words of a story those about any object, which a step calls KIND/NAME.
-func Words[S any](scene func(S) *Scene, words map[string]func(S, string)) map[string]func(S, string) {
-	for word, do := range map[string]func(s *Scene, rest string){
-		// "make PROP", of testdata/props.yaml; each deeper line is a merge patch.
-		"make": func(s *Scene, rest string) {
+// words are about any object, which a step calls KIND/NAME.
+var words = []scenariotest.Word[*Scene]{
+	{Name: "make", Args: "PROP",
+		Does: "creates an object of testdata/props.yaml; each deeper line is a merge patch of it",
+		Run: func(s *Scene, rest string) {
 			lines := strings.Split(rest, "\n")
 			s.Make(s.Prop(lines[0], lines[1:]...))
-		},
-		"change": func(s *Scene, rest string) { ref, patch := cut(rest); s.Change(s.Ref(ref), "%s", patch) },
-		// "delete KIND/NAME PROPAGATION", as its kind does if none is said.
-		"delete": func(s *Scene, rest string) {
+		}},
+	{Name: "change", Args: "KIND/NAME PATCH", Does: "changes an object by a merge patch",
+		Run: func(s *Scene, rest string) { ref, patch := cut(rest); s.Change(s.Ref(ref), "%s", patch) }},
+	{Name: "delete", Args: "KIND/NAME [PROPAGATION]",
+		Does: "deletes an object, and what it owns as its kind does it if no policy is named",
+		Run: func(s *Scene, rest string) {
 			ref, how := cut(rest)
 			options := list.Map(strings.Fields(how), func(how string) client.DeleteOption { return client.PropagationPolicy(how) })
 			s.Must(s.Delete(s.Context(), s.Ref(ref), options...))
-		},
-		"gone":          func(s *Scene, ref string) { s.Gone(s.Ref(ref)) },
-		"has":           func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) },
-		"every Pod has": (*Scene).everyPodHas,
-		"columns":       (*Scene).columns,
-		// "may change KIND/NAME PATCH", and "may not change KIND/NAME PATCH because TEXT".
-		"may change":     func(s *Scene, rest string) { s.Must(s.tryChange(rest)) },
-		"may not change": (*Scene).refuses,
-		// "refused at last: KIND/NAME PATCH": API servers learn of a policy a moment after it is made,
-		// and "taken at last:" a moment after it is gone.
-		"refused at last:": func(s *Scene, change string) {
+		}},
+	{Name: "gone", Args: "KIND/NAME", Does: "waits until the object does not exist",
+		Run: func(s *Scene, ref string) { s.Gone(s.Ref(ref)) }},
+	{Name: "has", Args: "KIND/NAME FIELDS",
+		Does: "waits until the object has these fields; lists of objects may have more elements",
+		Run:  func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) }},
+	{Name: "every Pod has", Args: "FIELDS", Does: "waits until all Pods have these fields",
+		Run: (*Scene).everyPodHas},
+	{Name: "columns", Args: "API RESOURCE",
+		Does: "waits until kubectl get shows the only object of the kind with these columns, one in a " +
+			"deeper line, and their values if there are any",
+		Run: (*Scene).columns},
+	{Name: "may change", Args: "KIND/NAME PATCH",
+		Does: "tries a change that the API server has to accept, without making it",
+		Run:  func(s *Scene, rest string) { s.Must(s.tryChange(rest)) }},
+	{Name: "may not change", Args: "KIND/NAME PATCH because TEXT",
+		Does: "tries a change that the API server has to refuse with this text",
+		Run:  (*Scene).refuses},
+	{Name: "refused at last:", Args: "KIND/NAME PATCH",
+		Does: "waits until the API server refuses the change: it learns of a new policy a moment late",
+		Run: func(s *Scene, change string) {
 			s.Await("a refusal of "+change, func() bool { return apierrors.IsInvalid(s.tryChange(change)) })
-		},
-		"taken at last:": func(s *Scene, change string) {
+		}},
+	{Name: "taken at last:", Args: "KIND/NAME PATCH",
+		Does: "waits until the API server no longer refuses the change",
+		Run: func(s *Scene, change string) {
 			s.Await("an end of refusals of "+change, func() bool { return s.tryChange(change) == nil })
-		},
-		// "no Pod gets KEY KEY" watches labels and finalizers of the story's Pods, until "no Pod got any".
-		"no Pod gets":    (*Scene).watchKeys,
-		"no Pod got any": func(s *Scene, _ string) { s.marks.none(s) },
-		// "condition KIND/NAME TYPE STATUS TEXT | TEXT", with the status "any" too.
-		"condition": func(s *Scene, rest string) {
+		}},
+	{Name: "no Pod gets", Args: "KEY KEY",
+		Does: "begins to watch Pods for labels and finalizers, which may not even be there for a moment",
+		Run:  (*Scene).watchKeys},
+	{Name: "no Pod got any",
+		Does: "waits until the watch has seen all Pods as they are, and fails if any had such a key",
+		Run:  func(s *Scene, _ string) { s.marks.none(s) }},
+	{Name: "condition", Args: "KIND/NAME TYPE STATUS [TEXT | TEXT]",
+		Does: "waits for a condition with this status, or with any, whose reason and message contain " +
+			"the texts",
+		Run: func(s *Scene, rest string) {
 			ref, rest := cut(rest)
 			kind, rest := cut(rest)
 			status, texts := cut(rest)
 			s.Condition(s.Ref(ref), kind, metav1.ConditionStatus(strings.TrimPrefix(status, "any")), Texts(texts)...)
-		},
-		"event":      func(s *Scene, rest string) { reason, texts := cut(rest); s.Event(nil, reason, Texts(texts)...) },
-		"event of":   func(s *Scene, rest string) { s.eventOf(rest) },
-		"warning of": func(s *Scene, rest string) { s.Same("the type", s.eventOf(rest).Type, corev1.EventTypeWarning) },
-	} {
-		words[word] = func(story S, rest string) { do(scene(story), rest) }
-	}
-	return words
+		}},
+	{Name: "event", Args: "REASON [TEXT | TEXT]",
+		Does: "waits for an event of the reason whose note contains the texts",
+		Run:  func(s *Scene, rest string) { reason, texts := cut(rest); s.Event(nil, reason, Texts(texts)...) }},
+	{Name: "event of", Args: "KIND/NAME REASON [TEXT | TEXT]",
+		Does: "waits for such an event about the object",
+		Run:  func(s *Scene, rest string) { s.eventOf(rest) }},
+	{Name: "warning of", Args: "KIND/NAME REASON [TEXT | TEXT]",
+		Does: "waits for such an event about the object, which has to be a warning",
+		Run:  func(s *Scene, rest string) { s.Same("the type", s.eventOf(rest).Type, corev1.EventTypeWarning) }},
+}
+
+// Words adds to the words of a story those of its scene.
+func Words[S any](scene func(S) *Scene, own []scenariotest.Word[S]) []scenariotest.Word[S] {
+	return slices.Concat(own, list.Map(words, func(word scenariotest.Word[*Scene]) scenariotest.Word[S] {
+		run := func(story S, args string) { word.Run(scene(story), args) }
+		return scenariotest.Word[S]{Name: word.Name, Args: word.Args, Does: word.Does, Run: run}
+	}))
 }
 
 // cut cuts off the first word, which a space or the end of a line follows.

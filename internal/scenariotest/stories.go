@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scenariotest
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Story is what the steps of a story act on.
+type Story interface {
+	// Expand replaces names in a step, Contract does the opposite to what a step prints.
+	Expand(text string) string
+	Contract(text string) string
+	// Printed returns the lines that were printed since the last call.
+	Printed() []string
+}
+
+// Stories are scenarios that are told step by step, up to the first step that fails. A step begins with
+// the longest word that fits. Deeper lines belong to it, and below it stands what it prints:
+//
+//	usher why clone/web
+//	  -o wide
+//	= waits for nothing
+//
+// "..." in such a line stands for any text, and alone for any lines; {name} stands for what has a name.
+type Stories[S Story] struct {
+	// Files is a pattern of the files' names.
+	Files string
+	Words []Word[S]
+	Begin func(t *testing.T) S
+	// Several allows several steps in a line, as in "populate 3; passes 2; lists". Only the last one may print.
+	Several bool
+}
+
+// Step is a step of a story, or several in a line.
+type Step struct {
+	// Text is the step with its deeper lines.
+	Text string
+	// first and last are the numbers of its lines; want are the lines that it is to print.
+	first, last int
+	want        []line
+}
+
+// Tell tells the stories, each as a test.
+func (all Stories[S]) Tell(t *testing.T) {
+	t.Helper()
+	if twice := Twice(namesOf(all.Words)); len(twice) > 0 {
+		t.Fatalf("words with two meanings: %q", twice)
+	}
+	rewriting := newRewriting(t)
+	each(t, all.Files, func(t *testing.T, s Scenario) {
+		t.Helper()
+		teller := &teller[S]{T: t, stories: all, scenario: s, story: all.Begin(t), rewriting: rewriting}
+		for _, step := range s.Steps() {
+			if t.Failed() && rewriting == nil {
+				break
+			}
+			teller.tell(step)
+		}
+	})
+}
+
+// Steps are the steps of a scenario.
+func (s Scenario) Steps() (steps []Step) {
+	for _, l := range s.lines {
+		_, wanted := l.wanted()
+		switch last := len(steps) - 1; {
+		case wanted && last >= 0:
+			steps[last].want = append(steps[last].want, l)
+		case strings.HasPrefix(l.text, " ") && last >= 0:
+			steps[last].Text += "\n" + l.text
+			steps[last].last = l.number
+		default:
+			steps = append(steps, Step{Text: l.text, first: l.number, last: l.number})
+		}
+	}
+	return steps
+}
+
+// Parts are the steps of a line that may have several.
+func (s Step) Parts(several bool) []string {
+	if several {
+		return strings.Split(s.Text, "; ")
+	}
+	return []string{s.Text}
+}
+
+// Place is where a step stands in a file.
+func (s Step) Place(file string) string { return file + ":" + strconv.Itoa(s.first) }
+
+// teller tells one story.
+type teller[S Story] struct {
+	*testing.T
+	stories   Stories[S]
+	scenario  Scenario
+	story     S
+	rewriting *rewriting
+	// told are the steps before, with their places.
+	told []string
+}
+
+// tell takes the steps of a line, and compares what the last one prints.
+func (t *teller[S]) tell(step Step) {
+	t.Helper()
+	parts := step.Parts(t.stories.Several)
+	for i, part := range parts {
+		word, args := t.word(step, part)
+		last := i == len(parts)-1
+		want := t.expected(step, last)
+		printed := t.take(step, part, func() []string { return t.run(word, args, want) })
+		if word.Optional && len(want) == 0 {
+			printed = nil
+		}
+		switch {
+		case last:
+			t.compare(step, part, want, printed)
+		case len(printed) > 0:
+			t.Fatalf("%s: %q prints, so it has to be the last step of its line", t.scenario.at(step.first), part)
+		}
+		t.told = append(t.told, t.scenario.at(step.first)+": "+part)
+	}
+}
+
+// word is the one that a step begins with, and the rest of the step.
+func (t *teller[S]) word(step Step, text string) (word Word[S], args string) {
+	t.Helper()
+	names := namesOf(t.stories.Words)
+	name, rest, ok := Beginning(names, text)
+	if !ok {
+		t.Fatalf("%s: no word begins %q; the nearest are %q, and \"make words\" lists all\n%s",
+			t.scenario.at(step.first), text, similar(names, text), t.before())
+	}
+	return t.stories.Words[slices.Index(names, name)], t.story.Expand(rest)
+}
+
+// expected are the lines that a step is to print: of several steps in a line, only the last one prints.
+func (t *teller[S]) expected(step Step, last bool) (want []string) {
+	if !last {
+		return nil
+	}
+	for _, result := range step.results() {
+		want = append(want, t.story.Expand(result))
+	}
+	return want
+}
+
+// take takes a step, and returns what it prints.
+func (t *teller[S]) take(step Step, text string, run func() []string) []string {
+	t.Helper()
+	failed := t.Failed()
+	defer func() {
+		t.Helper()
+		if t.Failed() && !failed {
+			t.Logf("%s: %q failed, as said above\n%s", t.scenario.at(step.first), text, t.before())
+		}
+	}()
+	return run()
+}
+
+const (
+	// patience bounds how often a step is taken again.
+	patience = 2 * time.Minute
+	// pause is how long it rests between.
+	pause = 100 * time.Millisecond
+	// settled is how long a step has to print the same before -update takes that for its result.
+	settled = 5 * time.Second
+)
+
+// run runs a word, if necessary until it prints what it is to print.
+func (t *teller[S]) run(word Word[S], args string, want []string) (printed []string) {
+	for began, since := time.Now(), time.Now(); ; <-time.After(pause) {
+		word.Run(t.story, args)
+		before := printed
+		printed = t.story.Printed()
+		if !slices.Equal(before, printed) {
+			since = time.Now()
+		}
+		over := time.Since(began) > patience || t.rewriting != nil && time.Since(since) > settled
+		if !word.Until || over || prints(align(want, printed)) {
+			return printed
+		}
+	}
+}
+
+// compare compares what a step prints with what it is to print, or has that rewritten.
+func (t *teller[S]) compare(step Step, text string, want, printed []string) {
+	t.Helper()
+	aligned := align(want, printed)
+	switch {
+	case prints(aligned):
+	case t.rewriting != nil:
+		results := rewritten(aligned, step.results(), printed, t.story.Contract)
+		t.rewriting.replace(t.T, t.scenario.file, step.want, step.last, results)
+	default:
+		at := aligned[slices.IndexFunc(aligned, func(p pair) bool { return !p.fits })]
+		t.Errorf("%s: after %q: want %s, got %s\n%s%s", t.scenario.at(step.place(at)), text,
+			quoted(want, at.wanted), quoted(printed, at.printed), all(printed), t.before())
+	}
+}
+
+// results are the lines that a step is to print, as they stand in the file.
+func (s Step) results() (out []string) {
+	for _, l := range s.want {
+		result, _ := l.wanted()
+		out = append(out, result)
+	}
+	return out
+}
+
+// place is the line at which a step does not print what it is to print.
+func (s Step) place(p pair) int {
+	if p.wanted < len(s.want) {
+		return s.want[p.wanted].number
+	}
+	return s.last
+}
+
+// all shows what a step prints, if that is more than a line.
+func all(printed []string) string {
+	if len(printed) < 2 {
+		return ""
+	}
+	return "it prints\n" + indent(printed)
+}
+
+// before shows the steps before, the last ones if there are many.
+func (t *teller[S]) before() string {
+	if len(t.told) == 0 {
+		return fmt.Sprintf("in %q, as the first step", t.scenario.Name)
+	}
+	const most = 12
+	told := t.told[max(0, len(t.told)-most):]
+	return fmt.Sprintf("in %q, after these of %d steps\n%s", t.scenario.Name, len(t.told), indent(told))
+}
+
+func indent(lines []string) string { return "    " + strings.Join(lines, "\n    ") + "\n" }
+
+// Names are what a story calls something: {a} in a step stands for what is called a.
+type Names struct{ pairs []string }
+
+// Call names something, or something else than before.
+func (n *Names) Call(name, what string) {
+	n.pairs = append([]string{"{" + name + "}", what}, n.pairs...)
+}
+
+// Expand replaces names.
+func (n *Names) Expand(text string) string { return strings.NewReplacer(n.pairs...).Replace(text) }
+
+// Named is what has a name, and whether anything has.
+func (n *Names) Named(name string) (what string, ok bool) {
+	text := "{" + name + "}"
+	what = n.Expand(text)
+	return what, what != text
+}
+
+// shortest is how long a text has to be that Contract replaces: a shorter one means something else in most places.
+const shortest = 4
+
+// Contract replaces what has a name by the name, the newest one first.
+func (n *Names) Contract(text string) string {
+	for i := 0; i < len(n.pairs); i += 2 {
+		if what := n.pairs[i+1]; len(what) >= shortest && n.Expand(n.pairs[i]) == what {
+			text = strings.ReplaceAll(text, what, n.pairs[i])
+		}
+	}
+	return text
+}
+
+// Printer has what the steps of a story print.
+type Printer struct{ lines []string }
+
+// Print prints a text of one or more lines.
+func (p *Printer) Print(text string) {
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		p.lines = append(p.lines, strings.TrimRight(line, " "))
+	}
+}
+
+// Printf prints a line.
+func (p *Printer) Printf(format string, args ...any) { p.Print(fmt.Sprintf(format, args...)) }
+
+// Printed returns the lines since the last call.
+func (p *Printer) Printed() []string {
+	lines := p.lines
+	p.lines = nil
+	return lines
+}
