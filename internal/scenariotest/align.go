@@ -38,31 +38,24 @@ type pair struct {
 // What it costs to drop a wanted line, to add a printed one, and at most to take one for the other.
 const dropCost, addCost, changeCost = 100, 10, 60
 
+// next are the indices after the pair.
+func (p pair) next() (wanted, printed int) {
+	switch {
+	case p.drop:
+		return p.wanted + 1, p.printed
+	case p.add:
+		return p.wanted, p.printed + 1
+	}
+	return p.wanted + 1, p.printed + 1
+}
+
 // align pairs wanted lines with printed ones, so that as many as possible fit.
 func align(want, printed []string) (pairs []pair) {
 	costs := costsOf(want, printed)
-	i, j := 0, 0
-	for i < len(want) || j < len(printed) {
-		next := pair{wanted: i, printed: j}
-		cost := costs[i][j]
-		switch {
-		case i < len(want) && want[i] == anything && cost == costs[i+1][j]:
-			next.fits, next.drop = true, true
-			i++
-		case i < len(want) && want[i] == anything && j < len(printed) && cost == costs[i][j+1]:
-			next.fits, next.add = true, true
-			j++
-		case i < len(want) && j < len(printed) && cost == costs[i+1][j+1]+change(want[i], printed[j]):
-			next.fits = fits(want[i], printed[j])
-			i, j = i+1, j+1
-		case i < len(want) && cost == costs[i+1][j]+dropCost:
-			next.drop = true
-			i++
-		default:
-			next.add = true
-			j++
-		}
-		pairs = append(pairs, next)
+	for i, j := 0, 0; i < len(want) || j < len(printed); {
+		best, _ := cheapest(costs, want, printed, i, j)
+		pairs = append(pairs, best)
+		i, j = best.next()
 	}
 	return pairs
 }
@@ -78,35 +71,55 @@ func costsOf(want, printed []string) [][]int {
 	for i := len(want); i >= 0; i-- {
 		costs[i] = make([]int, len(printed)+1)
 		for j := len(printed); j >= 0; j-- {
-			costs[i][j] = cheapest(costs, want, printed, i, j)
+			_, costs[i][j] = cheapest(costs, want, printed, i, j)
 		}
 	}
 	return costs
 }
 
-func cheapest(costs [][]int, want, printed []string, i, j int) int {
-	if i == len(want) {
-		return (len(printed) - j) * addCost
-	}
-	if want[i] == anything {
-		if j == len(printed) {
-			return costs[i+1][j]
+// cheapest is the next pair with which all lines from here cost least, and what they cost.
+func cheapest(costs [][]int, want, printed []string, i, j int) (best pair, least int) {
+	for n, p := range possible(want, printed, i, j) {
+		wanted, more := p.next()
+		if cost := p.cost(want, printed) + costs[wanted][more]; n == 0 || cost < least {
+			best, least = p, cost
 		}
-		return min(costs[i+1][j], costs[i][j+1])
 	}
-	cost := costs[i+1][j] + dropCost
-	if j < len(printed) {
-		cost = min(cost, costs[i][j+1]+addCost, costs[i+1][j+1]+change(want[i], printed[j]))
-	}
-	return cost
+	return best, least
 }
 
-// change is what it costs to take a printed line for the wanted one: nothing if it fits, less than to drop
+// possible are the pairs that can come next.
+func possible(want, printed []string, i, j int) (pairs []pair) {
+	isWanted, isPrinted := i < len(want), j < len(printed)
+	free := isWanted && want[i] == anything
+	if isWanted && isPrinted && !free {
+		pairs = append(pairs, pair{wanted: i, printed: j, fits: fits(want[i], printed[j])})
+	}
+	if isWanted {
+		pairs = append(pairs, pair{wanted: i, printed: j, drop: true, fits: free})
+	}
+	if isPrinted {
+		pairs = append(pairs, pair{wanted: i, printed: j, add: true, fits: free})
+	}
+	return pairs
+}
+
+// cost is what a pair costs.
+func (p pair) cost(want, printed []string) int {
+	switch {
+	case p.fits:
+		return 0
+	case p.drop:
+		return dropCost
+	case p.add:
+		return addCost
+	}
+	return change(want[p.wanted], printed[p.printed])
+}
+
+// change is what it costs to take a printed line for the wanted one that it does not fit: less than to drop
 // that one if they are alike.
 func change(want, printed string) int {
-	if fits(want, printed) {
-		return 0
-	}
 	if cost := 1 + dropCost*edits(want, printed)/max(len(want), len(printed), 1); cost <= changeCost {
 		return cost
 	}

@@ -10,7 +10,7 @@
 //
 // Scenarios are separated by empty lines, and lines with # are comments. The lines below
 // "always" also belong to the scenarios that follow. A story is a scenario of steps, with what a
-// step prints below it; stories.go tells it. A failure names file and line of the text, and with
+// step prints below it; stories.go plays it. A failure names file and line of the text, and with
 // the flag -update, the lines with "=" become what the code prints.
 package scenariotest
 

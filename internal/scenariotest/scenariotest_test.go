@@ -38,17 +38,17 @@ var toyWords = []Word[*toy]{
 	{Name: "fail", Does: "fails", Run: func(s *toy, _ string) { s.Fatal("it fails") }},
 }
 
-func tellToys(t *testing.T, files string) {
+func playToys(t *testing.T, files string) {
 	t.Helper()
 	Stories[*toy]{Files: files, Words: toyWords, Several: true, Begin: func(t *testing.T) *toy {
 		t.Helper()
 		s := &toy{T: t}
 		s.Call("one", "the one")
 		return s
-	}}.Tell(t)
+	}}.Play(t)
 }
 
-func TestToys(t *testing.T) { tellToys(t, "testdata/toy.txt") }
+func TestToys(t *testing.T) { playToys(t, "testdata/toy.txt") }
 
 // filesOfChild is a variable with the files of a test that runs as a process of its own, since it fails.
 const filesOfChild = "SCENARIOTEST_FILES"
@@ -70,7 +70,7 @@ func TestChild(t *testing.T) {
 			return sums
 		})
 	default:
-		tellToys(t, files)
+		playToys(t, files)
 	}
 }
 

@@ -20,7 +20,7 @@ type Story interface {
 	Printed() []string
 }
 
-// Stories are scenarios that are told step by step, up to the first step that fails. A step begins with
+// Stories are scenarios that are played step by step, up to the first step that fails. A step begins with
 // the longest word that fits. Deeper lines belong to it, and below it stands what it prints:
 //
 //	usher why clone/web
@@ -46,8 +46,8 @@ type Step struct {
 	want        []line
 }
 
-// Tell tells the stories, each as a test.
-func (all Stories[S]) Tell(t *testing.T) {
+// Play plays the stories, each as a test.
+func (all Stories[S]) Play(t *testing.T) {
 	t.Helper()
 	if twice := Twice(namesOf(all.Words)); len(twice) > 0 {
 		t.Fatalf("words with two meanings: %q", twice)
@@ -55,12 +55,12 @@ func (all Stories[S]) Tell(t *testing.T) {
 	rewriting := newRewriting(t)
 	each(t, all.Files, func(t *testing.T, s Scenario) {
 		t.Helper()
-		teller := &teller[S]{T: t, stories: all, scenario: s, story: all.Begin(t), rewriting: rewriting}
+		player := &player[S]{T: t, stories: all, scenario: s, story: all.Begin(t), rewriting: rewriting}
 		for _, step := range s.Steps() {
-			if t.Failed() && rewriting == nil {
+			if t.Failed() {
 				break
 			}
-			teller.tell(step)
+			player.play(step)
 		}
 	})
 }
@@ -93,19 +93,19 @@ func (s Step) Parts(several bool) []string {
 // Place is where a step stands in a file.
 func (s Step) Place(file string) string { return file + ":" + strconv.Itoa(s.first) }
 
-// teller tells one story.
-type teller[S Story] struct {
+// player plays one story.
+type player[S Story] struct {
 	*testing.T
 	stories   Stories[S]
 	scenario  Scenario
 	story     S
 	rewriting *rewriting
-	// told are the steps before, with their places.
-	told []string
+	// done are the steps before, with their places.
+	done []string
 }
 
-// tell takes the steps of a line, and compares what the last one prints.
-func (t *teller[S]) tell(step Step) {
+// play takes the steps of a line, and compares what the last one prints.
+func (t *player[S]) play(step Step) {
 	t.Helper()
 	parts := step.Parts(t.stories.Several)
 	for i, part := range parts {
@@ -120,26 +120,26 @@ func (t *teller[S]) tell(step Step) {
 		case last:
 			t.compare(step, part, want, printed)
 		case len(printed) > 0:
-			t.Fatalf("%s: %q prints, so it has to be the last step of its line", t.scenario.at(step.first), part)
+			t.Fatalf("%s: %q prints, so it has to be the last step of its line", t.scenario.at(step.first), short(part))
 		}
-		t.told = append(t.told, t.scenario.at(step.first)+": "+part)
+		t.done = append(t.done, t.scenario.at(step.first)+": "+short(part))
 	}
 }
 
 // word is the one that a step begins with, and the rest of the step.
-func (t *teller[S]) word(step Step, text string) (word Word[S], args string) {
+func (t *player[S]) word(step Step, text string) (word Word[S], args string) {
 	t.Helper()
 	names := namesOf(t.stories.Words)
 	name, rest, ok := Beginning(names, text)
 	if !ok {
 		t.Fatalf("%s: no word begins %q; the nearest are %q, and \"make words\" lists all\n%s",
-			t.scenario.at(step.first), text, similar(names, text), t.before())
+			t.scenario.at(step.first), short(text), similar(names, text), t.before())
 	}
 	return t.stories.Words[slices.Index(names, name)], t.story.Expand(rest)
 }
 
 // expected are the lines that a step is to print: of several steps in a line, only the last one prints.
-func (t *teller[S]) expected(step Step, last bool) (want []string) {
+func (t *player[S]) expected(step Step, last bool) (want []string) {
 	if !last {
 		return nil
 	}
@@ -150,13 +150,13 @@ func (t *teller[S]) expected(step Step, last bool) (want []string) {
 }
 
 // take takes a step, and returns what it prints.
-func (t *teller[S]) take(step Step, text string, run func() []string) []string {
+func (t *player[S]) take(step Step, text string, run func() []string) []string {
 	t.Helper()
 	failed := t.Failed()
 	defer func() {
 		t.Helper()
 		if t.Failed() && !failed {
-			t.Logf("%s: %q failed, as said above\n%s", t.scenario.at(step.first), text, t.before())
+			t.Logf("%s: %q failed, as said above\n%s", t.scenario.at(step.first), short(text), t.before())
 		}
 	}()
 	return run()
@@ -172,7 +172,7 @@ const (
 )
 
 // run runs a word, if necessary until it prints what it is to print.
-func (t *teller[S]) run(word Word[S], args string, want []string) (printed []string) {
+func (t *player[S]) run(word Word[S], args string, want []string) (printed []string) {
 	for began, since := time.Now(), time.Now(); ; <-time.After(pause) {
 		word.Run(t.story, args)
 		before := printed
@@ -188,7 +188,7 @@ func (t *teller[S]) run(word Word[S], args string, want []string) (printed []str
 }
 
 // compare compares what a step prints with what it is to print, or has that rewritten.
-func (t *teller[S]) compare(step Step, text string, want, printed []string) {
+func (t *player[S]) compare(step Step, text string, want, printed []string) {
 	t.Helper()
 	aligned := align(want, printed)
 	switch {
@@ -198,7 +198,7 @@ func (t *teller[S]) compare(step Step, text string, want, printed []string) {
 		t.rewriting.replace(t.T, t.scenario.file, step.want, step.last, results)
 	default:
 		at := aligned[slices.IndexFunc(aligned, func(p pair) bool { return !p.fits })]
-		t.Errorf("%s: after %q: want %s, got %s\n%s%s", t.scenario.at(step.place(at)), text,
+		t.Errorf("%s: after %q: want %s, got %s\n%s%s", t.scenario.at(step.place(at)), short(text),
 			quoted(want, at.wanted), quoted(printed, at.printed), all(printed), t.before())
 	}
 }
@@ -210,6 +210,15 @@ func (s Step) results() (out []string) {
 		out = append(out, result)
 	}
 	return out
+}
+
+// short is the first line of a step, and whether it has more.
+func short(step string) string {
+	first, _, more := strings.Cut(step, "\n")
+	if more {
+		first += " …"
+	}
+	return first
 }
 
 // place is the line at which a step does not print what it is to print.
@@ -229,13 +238,13 @@ func all(printed []string) string {
 }
 
 // before shows the steps before, the last ones if there are many.
-func (t *teller[S]) before() string {
-	if len(t.told) == 0 {
+func (t *player[S]) before() string {
+	if len(t.done) == 0 {
 		return fmt.Sprintf("in %q, as the first step", t.scenario.Name)
 	}
 	const most = 12
-	told := t.told[max(0, len(t.told)-most):]
-	return fmt.Sprintf("in %q, after these of %d steps\n%s", t.scenario.Name, len(t.told), indent(told))
+	last := t.done[max(0, len(t.done)-most):]
+	return fmt.Sprintf("in %q, after these of %d steps\n%s", t.scenario.Name, len(t.done), indent(last))
 }
 
 func indent(lines []string) string { return "    " + strings.Join(lines, "\n    ") + "\n" }

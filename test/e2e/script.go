@@ -162,7 +162,7 @@ var verbs = []verb{
 	{Name: "settle", Does: "waits until the workload is as its spec says, and its Pods are registered",
 		Run: func(s *Scene, _, _ string) { s.settle() }},
 
-	{Name: "change", Does: "merges the document into the workload",
+	{Name: "patch", Does: "merges the document into the workload",
 		Run: func(s *Scene, _, document string) { s.change(document) }},
 	{Name: "image", Args: "IMAGE", Does: "changes the image",
 		Run: func(s *Scene, about, _ string) { s.image(about) }},

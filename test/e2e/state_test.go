@@ -51,7 +51,7 @@ func TestFactsAreUsed(t *testing.T) {
 	for pattern := range facts {
 		expression := regexp.MustCompile("^" + pattern + "$")
 		if !slices.ContainsFunc(stories, func(story Story) bool { return says(story, expression) }) {
-			t.Errorf("no story wants, awaits or holds %q: take it out, or tell a story", pattern)
+			t.Errorf("no story wants, awaits or holds %q: take it out, or write a story with it", pattern)
 		}
 	}
 }

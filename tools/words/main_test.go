@@ -28,9 +28,9 @@ func TestWrong(t *testing.T) {
 	scopes := checktest.Must(readScopes("testdata"))(t)
 	checktest.Same(t, "what is wrong", []string{
 		`test/toys/testdata/stories/toys.txt:4: no word begins "jump"`,
-		`test/toys/toys_test.go: no story uses the word "sleep": take it out, or tell a story`,
+		`test/toys/toys_test.go: no story uses the word "sleep": take it out, or write a story with it`,
 		`test/toys: the word "make" has two meanings: rename one`,
-		`test/integration/scene/words.go: no story uses the word "make": take it out, or tell a story`,
+		`test/integration/scene/words.go: no story uses the word "make": take it out, or write a story with it`,
 	}, wrong(scopes))
 	checktest.Same(t, "the list", `test/toys: 1 stories, which can use the words of test/integration/scene as well.
 

@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -66,7 +67,7 @@ func readScopes(root string) (scopes []*scope, err error) {
 			continue
 		case s.folder == sharedFolder:
 			s.words = nil
-		case imports(sources[folder], sharedFolder):
+		case addsShared(sources[folder]):
 			s.shared = shared
 		}
 		if err := s.readStories(root, folder); err != nil {
@@ -103,13 +104,18 @@ func readSources(root string) (map[string][]source, error) {
 	return sources, err
 }
 
-// imports reports whether a package imports a folder of the project.
-func imports(files []source, folder string) bool {
-	return slices.ContainsFunc(files, func(f source) bool {
-		return slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool {
-			return strings.HasSuffix(strings.Trim(i.Path.Value, `"`), "/"+folder)
+// addsShared reports whether a package adds the shared words to its own: it calls scene.Words.
+func addsShared(files []source) (adds bool) {
+	for _, file := range files {
+		ast.Inspect(file.File, func(node ast.Node) bool {
+			if selector, ok := node.(*ast.SelectorExpr); ok && selector.Sel.Name == "Words" {
+				folder, isName := selector.X.(*ast.Ident)
+				adds = adds || isName && folder.Name == path.Base(sharedFolder)
+			}
+			return true
 		})
-	})
+	}
+	return adds
 }
 
 // wordsOf are the words of a package, in the order of its source: composite literals with the fields
@@ -273,7 +279,7 @@ func wrong(scopes []*scope) (all []string) {
 		all = append(all, s.strangers...)
 		for _, w := range s.words {
 			if w.used == 0 {
-				all = append(all, fmt.Sprintf("%s: no story uses the word %q: take it out, or tell a story", w.file, w.Name))
+				all = append(all, fmt.Sprintf("%s: no story uses the word %q: take it out, or write a story with it", w.file, w.Name))
 			}
 		}
 		for _, name := range scenariotest.Twice(namesOf(s.all())) {

@@ -23,7 +23,7 @@ import (
 
 // TestStories plays the stories in testdata/stories, each in a namespace of its own.
 func TestStories(t *testing.T) {
-	scenariotest.Stories[*story]{Files: "testdata/stories/*.txt", Words: words, Begin: begin}.Tell(t)
+	scenariotest.Stories[*story]{Files: "testdata/stories/*.txt", Words: words, Begin: begin}.Play(t)
 }
 
 // words are what a step can begin with. What is to happen is awaited.
@@ -61,7 +61,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenar
 		Run: func(s *story, _ string) { s.handedBack() }},
 
 	// What users do, with kubectl, and with OpenKruise's plugin.
-	{Name: "create", Args: "SET [PATCH]",
+	{Name: "create set", Args: "SET [PATCH]",
 		Does: "creates a CloneSet of testdata/props.yaml; the steps that follow are about it",
 		Run:  (*story).createFrom},
 	{Name: "running", Args: "SET [PATCH]",
@@ -71,8 +71,6 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenar
 			s.settled(s.replicas())
 			s.note()
 		}},
-	{Name: "patch", Args: "PATCH", Does: "changes the set by a merge patch",
-		Run: func(s *story, rest string) { s.patch("%s", rest) }},
 	{Name: "image", Args: "IMAGE",
 		Does: "changes the image of the template's container to example.test/IMAGE, and nothing else of " +
 			"the template has containers",

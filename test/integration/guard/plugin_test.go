@@ -30,17 +30,17 @@ import (
 )
 
 // plugin is the kubectl plugin, which is built when a story runs it first.
-func (s *story) plugin() string {
+func (s *story) plugin(ctx context.Context) string {
 	if s.program == "" {
 		s.program = filepath.Join(s.TempDir(), "kubectl-usher")
 		plugin := checkout.Program{Name: "kubectl-usher", Module: "../../../cmd/kubectl-usher", Pkg: ".", Out: s.program}
-		s.Must(plugin.Compile(s.Context(), nil))
+		s.Must(plugin.Compile(ctx, nil))
 	}
 	return s.program
 }
 
 func (s *story) command(ctx context.Context, args ...string) *exec.Cmd {
-	program := s.plugin()
+	program := s.plugin(ctx)
 	command := exec.CommandContext(ctx, program, append([]string{"-n", s.Namespace, "--kubeconfig", s.kubeconfig}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+filepath.Dir(program))
 	return command

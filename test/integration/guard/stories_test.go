@@ -53,7 +53,7 @@ func TestStories(t *testing.T) {
 		t.Helper()
 		a := begin(t)
 		return &story{Scene: a, namespaces: map[string]*scene.Scene{"a": a}, kubeconfig: plane.Kubeconfig()}
-	}}.Tell(t)
+	}}.Play(t)
 }
 
 func begin(t *testing.T) *scene.Scene {
@@ -90,16 +90,16 @@ func unanswered(t *testing.T) (n int) {
 // words are what a step can begin with.
 var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenariotest.Word[*story]{
 	// What people and controllers do.
-	{Name: "delete all Pods", Does: "deletes the Pods of the namespace as a collection",
+	{Name: "delete Pods --all", Does: "deletes the Pods of the namespace as a collection",
 		Run: func(s *story, _ string) {
 			s.Must(s.DeleteAllOf(s.Context(), &corev1.Pod{}, client.InNamespace(s.Namespace)))
 		}},
-	{Name: "delete if there", Args: "KIND/NAME", Does: "deletes an object, if it exists",
+	{Name: "delete --ignore-not-found", Args: "KIND/NAME", Does: "deletes an object, if it exists",
 		Run: func(s *story, ref string) { s.Must(client.IgnoreNotFound(s.Delete(s.Context(), s.Ref(ref)))) }},
 	{Name: "namespace", Args: "NAME",
 		Does: "goes to another namespace of the story, which is made when a story first goes there",
 		Run:  (*story).enter},
-	{Name: "force", Args: "KIND/NAME", Does: "deletes an object with a grace period of 0",
+	{Name: "delete --force", Args: "KIND/NAME", Does: "deletes an object with a grace period of 0",
 		Run: func(s *story, ref string) { s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(0))) }},
 	{Name: "evict all", Args: "[NODE]",
 		Does: "evicts all Pods, or those on a node, as kubectl drain does: it repeats what is refused " +

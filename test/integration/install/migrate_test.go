@@ -31,7 +31,7 @@ func TestMigrations(t *testing.T) {
 		s.env = append(s.env, "BACKUP="+t.TempDir())
 		s.kruise = s.installOpenKruise()
 		return s
-	}}.Tell(t)
+	}}.Play(t)
 }
 
 // leave is "NAMESPACE STATE PATCH": OpenKruise leaves a set in a namespace of its own.

@@ -26,7 +26,7 @@ func TestStories(t *testing.T) {
 		s := begin(t, nil)
 		s.Call("dir", t.TempDir())
 		return s
-	}}.Tell(t)
+	}}.Play(t)
 }
 
 // words are what a step can begin with.

@@ -83,7 +83,7 @@ func TestStories(t *testing.T) {
 		s.owner = s.Scene
 		s.start("")
 		return s
-	}}.Tell(t)
+	}}.Play(t)
 }
 
 // words are what a step can begin with.

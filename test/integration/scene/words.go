@@ -27,44 +27,43 @@ import (
 
 // words are about any object, which a step calls KIND/NAME.
 var words = []scenariotest.Word[*Scene]{
-	{Name: "make", Args: "PROP",
+	{Name: "create", Args: "PROP",
 		Does: "creates an object of testdata/props.yaml; each deeper line is a merge patch of it",
 		Run: func(s *Scene, rest string) {
 			lines := strings.Split(rest, "\n")
 			s.Make(s.Prop(lines[0], lines[1:]...))
 		}},
-	{Name: "change", Args: "KIND/NAME PATCH", Does: "changes an object by a merge patch",
+	{Name: "patch", Args: "KIND/NAME PATCH", Does: "changes an object by a merge patch",
 		Run: func(s *Scene, rest string) { ref, patch := cut(rest); s.Change(s.Ref(ref), "%s", patch) }},
-	{Name: "delete", Args: "KIND/NAME [PROPAGATION]",
+	{Name: "delete", Args: "KIND/NAME [--cascade=background|foreground|orphan]",
 		Does: "deletes an object, and what it owns as its kind does it if no policy is named",
 		Run: func(s *Scene, rest string) {
 			ref, how := cut(rest)
-			options := list.Map(strings.Fields(how), func(how string) client.DeleteOption { return client.PropagationPolicy(how) })
-			s.Must(s.Delete(s.Context(), s.Ref(ref), options...))
+			s.Must(s.Delete(s.Context(), s.Ref(ref), cascade(how)...))
 		}},
-	{Name: "gone", Args: "KIND/NAME", Does: "waits until the object does not exist",
+	{Name: "wait for deletion of", Args: "KIND/NAME", Does: "waits until the object does not exist",
 		Run: func(s *Scene, ref string) { s.Gone(s.Ref(ref)) }},
-	{Name: "has", Args: "KIND/NAME FIELDS",
+	{Name: "wait for", Args: "KIND/NAME FIELDS",
 		Does: "waits until the object has these fields; lists of objects may have more elements",
 		Run:  func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) }},
-	{Name: "every Pod has", Args: "FIELDS", Does: "waits until all Pods have these fields",
+	{Name: "wait for every Pod", Args: "FIELDS", Does: "waits until all Pods have these fields",
 		Run: (*Scene).everyPodHas},
 	{Name: "columns", Args: "API RESOURCE",
 		Does: "waits until kubectl get shows the only object of the kind with these columns, one in a " +
 			"deeper line, and their values if there are any",
 		Run: (*Scene).columns},
-	{Name: "may change", Args: "KIND/NAME PATCH",
+	{Name: "may patch", Args: "KIND/NAME PATCH",
 		Does: "tries a change that the API server has to accept, without making it",
 		Run:  func(s *Scene, rest string) { s.Must(s.tryChange(rest)) }},
-	{Name: "may not change", Args: "KIND/NAME PATCH because TEXT",
+	{Name: "may not patch", Args: "KIND/NAME PATCH because TEXT",
 		Does: "tries a change that the API server has to refuse with this text",
 		Run:  (*Scene).refuses},
-	{Name: "refused at last:", Args: "KIND/NAME PATCH",
+	{Name: "wait for refusal of", Args: "KIND/NAME PATCH",
 		Does: "waits until the API server refuses the change: it learns of a new policy a moment late",
 		Run: func(s *Scene, change string) {
 			s.Await("a refusal of "+change, func() bool { return apierrors.IsInvalid(s.tryChange(change)) })
 		}},
-	{Name: "taken at last:", Args: "KIND/NAME PATCH",
+	{Name: "wait for acceptance of", Args: "KIND/NAME PATCH",
 		Does: "waits until the API server no longer refuses the change",
 		Run: func(s *Scene, change string) {
 			s.Await("an end of refusals of "+change, func() bool { return s.tryChange(change) == nil })
@@ -75,7 +74,7 @@ var words = []scenariotest.Word[*Scene]{
 	{Name: "no Pod got any",
 		Does: "waits until the watch has seen all Pods as they are, and fails if any had such a key",
 		Run:  func(s *Scene, _ string) { s.marks.none(s) }},
-	{Name: "condition", Args: "KIND/NAME TYPE STATUS [TEXT | TEXT]",
+	{Name: "wait for condition", Args: "KIND/NAME TYPE STATUS [TEXT | TEXT]",
 		Does: "waits for a condition with this status, or with any, whose reason and message contain " +
 			"the texts",
 		Run: func(s *Scene, rest string) {
@@ -84,13 +83,13 @@ var words = []scenariotest.Word[*Scene]{
 			status, texts := cut(rest)
 			s.Condition(s.Ref(ref), kind, metav1.ConditionStatus(strings.TrimPrefix(status, "any")), Texts(texts)...)
 		}},
-	{Name: "event", Args: "REASON [TEXT | TEXT]",
+	{Name: "wait for event", Args: "REASON [TEXT | TEXT]",
 		Does: "waits for an event of the reason whose note contains the texts",
 		Run:  func(s *Scene, rest string) { reason, texts := cut(rest); s.Event(nil, reason, Texts(texts)...) }},
-	{Name: "event of", Args: "KIND/NAME REASON [TEXT | TEXT]",
+	{Name: "wait for event of", Args: "KIND/NAME REASON [TEXT | TEXT]",
 		Does: "waits for such an event about the object",
 		Run:  func(s *Scene, rest string) { s.eventOf(rest) }},
-	{Name: "warning of", Args: "KIND/NAME REASON [TEXT | TEXT]",
+	{Name: "wait for warning of", Args: "KIND/NAME REASON [TEXT | TEXT]",
 		Does: "waits for such an event about the object, which has to be a warning",
 		Run:  func(s *Scene, rest string) { s.Same("the type", s.eventOf(rest).Type, corev1.EventTypeWarning) }},
 }
@@ -101,6 +100,15 @@ func Words[S any](scene func(S) *Scene, own []scenariotest.Word[S]) []scenariote
 		run := func(story S, args string) { word.Run(scene(story), args) }
 		return scenariotest.Word[S]{Name: word.Name, Args: word.Args, Does: word.Does, Run: run}
 	}))
+}
+
+// cascade are the options of a deletion with a flag as kubectl has it, or without one.
+func cascade(flag string) (options []client.DeleteOption) {
+	how, ok := strings.CutPrefix(flag, "--cascade=")
+	if ok && how != "" {
+		options = append(options, client.PropagationPolicy(strings.ToUpper(how[:1])+how[1:]))
+	}
+	return options
 }
 
 // cut cuts off the first word, which a space or the end of a line follows.

@@ -47,14 +47,14 @@ type story struct {
 	traced, read int
 }
 
-// TestStories tells the stories in testdata/stories: what happens, one thing after the other, and what
+// TestStories plays the stories in testdata/stories: what happens, one thing after the other, and what
 // is printed in between. Every write is judged as in TestSimulation.
 func TestStories(t *testing.T) {
 	scenariotest.Stories[*story]{Files: "testdata/stories/*.txt", Words: append(list.Map(steps, begun), givenWord), Several: true,
 		Begin: func(t *testing.T) *story {
 			t.Helper()
 			return &story{t: t, called: map[string]memory.Calls{}}
-		}}.Tell(t)
+		}}.Play(t)
 }
 
 // given says what holds before the first step.
@@ -156,7 +156,7 @@ var steps = []scenariotest.Word[*story]{
 		Run: func(s *story, name string) { s.vanished = s.vanish(name) }},
 	{Name: "again", Does: "creates the Registration again that vanished",
 		Run: func(s *story, _ string) { s.make(s.vanished) }},
-	{Name: "change", Args: "KIND/NAME PATCH", Does: "changes an object by a merge patch",
+	{Name: "patch", Args: "KIND/NAME PATCH", Does: "changes an object by a merge patch",
 		Run: func(s *story, value string) {
 			what, fields, _ := strings.Cut(value, " ")
 			kind, name, _ := strings.Cut(what, "/")
