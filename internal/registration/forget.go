@@ -26,6 +26,7 @@ func (p *pass) forget(targets []plan.Target) {
 	n := p.notes
 	maps.DeleteFunc(n.confirmed, func(object types.UID, _ bool) bool { return !objects[object] })
 	maps.DeleteFunc(n.suspects, func(target plan.Target, _ map[string]bool) bool { return !known[target] })
+	maps.DeleteFunc(n.followed, func(target plan.Target, _ followed) bool { return !known[target] })
 	for target := range n.swept {
 		if !known[target] {
 			delete(n.swept, target)

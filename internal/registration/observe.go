@@ -38,7 +38,7 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	p.snapshot = plan.Snapshot{
 		Process: p.options.Process, Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
-		Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
+		Followed: map[plan.Target]plan.Followed{}, Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys, Finish: p.options.Finish,
 		Unlisted: p.notes.unlisted,
 	}
@@ -194,7 +194,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 		kind, settings := kinds.Of(r, p.snapshot.Namespace)
 		state := plan.RegistryState{
 			Prefix: settings.Root, Denied: !selected(r.Spec.Namespaces), Leaving: r.DeletionTimestamp != nil,
-			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Label: plan.LabelOf(r.Spec.Service), Err: down,
+			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Follows: kind.Follows, Label: plan.LabelOf(r.Spec.Service), Err: down,
 			Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
 		}
 		for _, rule := range r.Spec.Services {
@@ -225,7 +225,7 @@ func (p *pass) sweepDue(targets []plan.Target, now time.Time) time.Time {
 	var next time.Time
 	for _, target := range targets {
 		object := p.objects[target.Registry]
-		if object == nil {
+		if object == nil || p.follows(target) { // nobody else's entries are orphans
 			continue
 		}
 		at := p.notes.swept[target].Add(repairOf(object))
@@ -240,6 +240,7 @@ func (p *pass) sweepDue(targets []plan.Target, now time.Time) time.Time {
 
 // list lists targets into the snapshot. It does not call registries that are known to be down.
 func (p *pass) list(ctx context.Context, targets []plan.Target) {
+	targets = p.askOrRecall(targets)
 	listings := timed(p, func() []plan.Listing { return p.listAll(ctx, targets) })
 	p.noticeOutages()
 	for i, target := range targets {
@@ -252,6 +253,7 @@ func (p *pass) list(ctx context.Context, targets []plan.Target) {
 	}
 	// Waits count from the end of the listing: an earlier time would shorten them.
 	p.snapshot.Now = p.clock.Now()
+	p.noteFollowed(targets)
 }
 
 func (p *pass) listAll(ctx context.Context, targets []plan.Target) []plan.Listing {

@@ -91,6 +91,8 @@ type notes struct {
 	changed map[string]bool
 	// unlisted are Pods that their Services may not list.
 	unlisted plan.Unlisted
+	// followed is what targets listed last whose entries somebody else writes.
+	followed map[plan.Target]followed
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
 	// plans is the memory of the planner, and kept what it is accounted for, in bytes.
@@ -105,7 +107,7 @@ func (r *Reconciler) notesOf(namespace string) *notes {
 		r.notes[namespace] = &notes{
 			dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
 			left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, refusals: map[types.UID]refusal{}, plans: &plan.Memory{},
+			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, refusals: map[types.UID]refusal{}, plans: &plan.Memory{}, followed: map[plan.Target]followed{},
 		}
 	}
 	return r.notes[namespace]

@@ -78,12 +78,15 @@ type registryState struct {
 	turns *rate.Limiter
 	// workers has room for the calls that may be in flight.
 	workers *semaphore.Weighted
+	// listings are those that it answers now, if somebody else writes its entries.
+	listings *rate.Limiter
 }
 
 // state returns what is known of a registry. The caller holds the lock.
 func (p *pool) state(name string) *registryState {
 	if p.known[name] == nil {
-		p.known[name] = &registryState{conns: map[string]*conn{}, workers: semaphore.NewWeighted(int64(p.workers))}
+		p.known[name] = &registryState{conns: map[string]*conn{}, workers: semaphore.NewWeighted(int64(p.workers)),
+			listings: rate.NewLimiter(listingsPerSecond, listingsBurst)}
 	}
 	return p.known[name]
 }
@@ -317,9 +320,13 @@ func (r *Reconciler) recall(ctx context.Context, name string) error {
 	return nil
 }
 
-// noticeOutages puts the outages that the last calls found into the snapshot.
+// noticeOutages puts the outages that the last calls found into the snapshot. Those of a cloud's API keep no callers
+// from the load balancer.
 func (p *pass) noticeOutages() {
 	for name, state := range p.snapshot.Registries {
+		if state.Follows {
+			continue
+		}
 		state.Outage = p.pool.outage(name)
 		p.snapshot.Registries[name] = state
 	}
@@ -361,6 +368,9 @@ func (c *conn) Choose(ctx context.Context, service string) (selector map[string]
 	for i := range entries {
 		if entries[i].Unsettled != "" {
 			entries[i].Unsettled = c.secrets.Excerpt(entries[i].Unsettled)
+		}
+		if entries[i].Hidden != "" {
+			entries[i].Hidden = c.secrets.Excerpt(entries[i].Hidden)
 		}
 	}
 	return selector, entries, err

@@ -57,7 +57,7 @@ func (ix *index) changes() []Changes {
 			continue
 		}
 		c := Changes{Target: t, Swept: ix.Sweep[t], Suspects: map[string]bool{}, Reasons: map[string]string{}}
-		if !ix.gated(t) {
+		if ix.writesTo(t) {
 			claimed := ix.joins(listed, &c)
 			ix.leaves(listed, claimed, &c)
 		}

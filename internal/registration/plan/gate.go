@@ -38,13 +38,13 @@ func answered(a, b *corev1.Pod) bool {
 	return HasGate(a) && podread.Status(a, corev1.PodReady) != podread.Status(b, corev1.PodReady)
 }
 
-// operates reports whether Usher can bring the Pod into a target of the Registration, and take
-// it out.
-func (r *registration) operates(p *pod) bool { return r.writes || r.gated && p.door }
+// operates reports whether the Pod comes into a target of the Registration by Usher's doing, or waits for one that
+// somebody else brings it into.
+func (r *registration) operates(p *pod) bool { return r.writes || r.follows || r.gated && p.door }
 
-// writes reports whether the Pod has entries that Usher writes.
-func (p *pod) writes() bool {
-	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return r.writes })
+// isListed reports whether registries have entries of the Pod that show whether it is registered.
+func (p *pod) isListed() bool {
+	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return r.writes || r.follows })
 }
 
 // leavesService reports whether the Registration takes the Pod out of its Service.
@@ -64,7 +64,7 @@ func (ix *index) turn(p *pod) (corev1.ConditionStatus, bool) {
 		return corev1.ConditionFalse, true
 	case !slices.ContainsFunc(p.selectedBy, inService):
 	case !p.door:
-		return now, !p.writes()
+		return now, !p.isListed()
 	case slices.ContainsFunc(p.selectedBy, func(r *registration) bool { return ix.leavesService(p, r) }):
 		return corev1.ConditionFalse, true
 	case now == corev1.ConditionTrue:
@@ -95,7 +95,10 @@ func (ix *index) holdsBack(p *pod) bool {
 // a Registration that takes the Pod out of it. A Pod that has no gate cannot be taken out: it
 // holds the hooks that somebody has asked for, and no deletion.
 func (ix *index) holds(r *registration, t Target, p *pod, h hook) bool {
-	if !ix.gated(t) {
+	switch {
+	case ix.follows(t):
+		return ix.holdsFollowed(r, p, h)
+	case !ix.gated(t):
 		return true
 	}
 	steers := ix.steers(p, t)

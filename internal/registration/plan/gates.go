@@ -192,6 +192,9 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 		if found.err == nil {
 			delete(record.Gone, key)
 		}
+		if end, ends := ix.stillGone(r, t, key, record); ends && errors.Is(found.err, errNotListed) {
+			return base.stillUsed(t, end), &end
+		}
 		return wait, &time.Time{}
 	}
 	gone, seen := record.Gone[key]
@@ -203,7 +206,7 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 		}
 		record.Gone[key] = gone
 	}
-	outage := ix.Registries[t.Registry].Outage
+	outage := ix.Registries[t.Registry].Outage // none of followed ones: callers do not ask there
 	end, late := outage.heard(gone, propagation(r.Registration), afterOutage(r.Registration), ix.Now)
 	switch {
 	case !ix.Now.Before(end):
@@ -214,8 +217,19 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 			"callers of Registry %s may learn of it as late as %s, because they have to reconnect first: the registry %s",
 			t.Registry, end.UTC().Format(time.RFC3339), outage)), &end
 	}
-	return base.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
-		t.Registry, end.Format(time.RFC3339))), &end
+	return base.stillUsed(t, end), &end
+}
+
+// stillGone is until when callers may use a Pod that a followed target did not have when it was last asked; false if
+// they had their time, and the target is to be asked.
+func (ix *index) stillGone(r *registration, t Target, key string, record *Record) (end time.Time, ends bool) {
+	gone, seen := record.Gone[key]
+	end = gone.Add(propagation(r.Registration))
+	return end, seen && ix.follows(t) && ix.Now.Before(end)
+}
+
+func (w Waiting) stillUsed(t Target, until time.Time) Waiting {
+	return w.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s", t.Registry, until.Format(time.RFC3339)))
 }
 
 // goneSince is since when a Pod is gone that nobody saw go: since now. Its condition does not
@@ -223,8 +237,11 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 // without the finalizer and without a condition never had an entry, so no caller can have it
 // in a cache.
 func (ix *index) goneSince(p *pod, t Target) (gone time.Time, ever bool) {
-	if ix.gated(t) {
+	switch {
+	case ix.gated(t):
 		return ix.goneFromService(p, t), true
+	case ix.follows(t):
+		return ix.Now.UTC(), true
 	}
 	if !p.hasFinalizer() && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown {
 		return time.Time{}, false
@@ -233,7 +250,7 @@ func (ix *index) goneSince(p *pod, t Target) (gone time.Time, ever bool) {
 }
 
 // gone reports whether no target of the Registrations lists the Pod, and if not, why. Services
-// need no care: Kubernetes takes a terminating Pod out of them.
+// and followed targets need no care: Kubernetes takes a terminating Pod out of its Services.
 func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 	var v verdict
 	gate, since := GateLeaving, podread.DeletedSince(p.Pod)
@@ -244,7 +261,7 @@ func (ix *index) gone(p *pod, registrations ...*registration) verdict {
 		base := Waiting{Registration: r.Name, Pod: p.Name, Gate: gate, Since: p.goesSince()}
 		ix.limit(r, &base, &v)
 		for _, t := range r.targets() {
-			if ix.gated(t) {
+			if !ix.writesTo(t) {
 				continue
 			}
 			base.Registry = t.Registry
@@ -312,6 +329,9 @@ func (w Waiting) stillListed(found presence) Waiting {
 	if found.unsettled != "" {
 		return w.because(ReasonDraining, fmt.Sprintf("Registry %s: %s", w.Registry, found.unsettled))
 	}
+	if found.why != "" {
+		return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it: %s", w.Registry, found.why))
+	}
 	return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it", w.Registry))
 }
 
@@ -335,6 +355,8 @@ func (ix *index) joinMessage(found presence, t Target, p *pod, r *registration) 
 			t.Service, t.Registry)
 	}
 	switch {
+	case found.why != "" && ix.follows(t):
+		return fmt.Sprintf("Registry %s: %s", t.Registry, found.why)
 	case found.why != "":
 		return found.why
 	case found.inService != nil:

@@ -46,8 +46,9 @@ type registration struct {
 	current, former []Target
 	// awaited are targets that a Pod which drains has not left, or whose callers may still use it.
 	awaited map[Target]bool
-	// gated means that a current target is a Service; writes means that Usher writes entries to another one.
-	gated, writes bool
+	// gated means that a current target is a Service, follows that somebody else writes the entries of one; writes means
+	// that Usher writes those of another one.
+	gated, follows, writes bool
 	// labels means that a current target is a Service that Pods enter and leave by a label.
 	labels bool
 	// refused are current targets to which no new entry may be written, and why.
@@ -205,7 +206,8 @@ func (ix *index) newRegistration(object *usherv1alpha1.Registration) *registrati
 	}
 	for _, t := range r.current {
 		_, labelled := ix.labelled(t)
-		r.gated, r.writes, r.labels = r.gated || ix.gated(t), r.writes || !ix.gated(t), r.labels || labelled
+		r.gated, r.follows, r.writes = r.gated || ix.gated(t), r.follows || ix.follows(t), r.writes || ix.writesTo(t)
+		r.labels = r.labels || labelled
 	}
 	ix.findFormer(r)
 	return r
@@ -385,7 +387,7 @@ func (ix *index) look(t Target) (*listing, error) {
 		return nil, listed.Err
 	}
 	if !ix.listings[t].of(listed) {
-		ix.listings[t] = ix.newListing(ix.listings[t], listed.Entries, ix.gated(t))
+		ix.listings[t] = ix.newListing(ix.listings[t], listed.Entries, t)
 	}
 	return ix.listings[t], nil
 }

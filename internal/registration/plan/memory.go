@@ -78,7 +78,7 @@ func inputsOf(s *Snapshot) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
 		state := s.Registries[name]
 		b.add(name, state.Prefix, state.Label.Key, state.Label.Value)
-		b.addFlags(state.Denied, state.Leaving, state.HoldsBack, state.Gated)
+		b.addFlags(state.Denied, state.Leaving, state.HoldsBack, state.Gated, state.Follows)
 	}
 	for _, set := range s.CloneSets {
 		b.add(set.Name, string(set.UID))
@@ -139,7 +139,7 @@ func (l *listing) shows(p *pod) shown {
 	if l == nil {
 		return shown{}
 	}
-	return shown{known: true, byID: l.byID[p.id], byPod: l.byPod[p.UID]}
+	return shown{known: true, byID: l.byID[p.id], byPod: l.entriesOf(p, 0)}
 }
 
 func (s shown) same(other shown) bool {
@@ -159,7 +159,7 @@ func (ix *index) readListings() {
 			if err == nil {
 				r.listings[i] = listed
 			}
-			r.failing = r.failing || len(ix.Failed[t]) > 0 || ix.gated(t) && errors.Is(err, registry.ErrOneService)
+			r.failing = r.failing || len(ix.Failed[t]) > 0 || !ix.writesTo(t) && errors.Is(err, registry.ErrOneService)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func (ix *index) noteIdle(p *pod) {
 // asDesired reports whether a target shows just the Pod's entry, or rightly nothing of it. So
 // every entry with the ID of an idle Pod belongs there.
 func (ix *index) asDesired(r *registration, t Target, p *pod, now shown) bool {
-	if ix.gated(t) {
+	if !ix.writesTo(t) {
 		return ix.presence(r, t, p).serving == (ix.desiredOf(r, p) == present)
 	}
 	switch want := ix.entry(r, p); ix.desiredOf(r, p) {
@@ -234,8 +234,9 @@ type listing struct {
 	sorted  bool
 	entries []*registry.Entry
 	byID    map[string]*registry.Entry
-	// byPod has the entries that Usher has written, and in Services all.
-	byPod map[types.UID][]*registry.Entry
+	// byPod has the entries that Usher has written, in Services all, and of a followed target those of each address.
+	byPod    map[types.UID][]*registry.Entry
+	followed bool
 	// counts reports whether an entry may be in byPod.
 	counts func(*registry.Entry) bool
 	// size is about how much memory the entries take, in bytes.
@@ -247,7 +248,7 @@ const perEntry, perMetadata = 384, 48
 
 // sizeOf is about how much memory a listed entry takes, in bytes.
 func sizeOf(e *registry.Entry) int64 {
-	size := perEntry + len(e.ID) + len(e.Address) + len(e.Unsettled) + len(e.Version) +
+	size := perEntry + len(e.ID) + len(e.Address) + len(e.Unsettled) + len(e.Hidden) + len(e.Version) +
 		len(e.Owner.Namespace) + len(e.Owner.Registration) + len(e.Owner.Pod) + len(e.Owner.PodUID)
 	for key, value := range e.Metadata {
 		size += perMetadata + len(key) + len(value)
@@ -261,16 +262,17 @@ func (l *listing) of(from Listing) bool {
 }
 
 // newListing returns the listing of the entries: the one before, if it can be brought up to date.
-func (ix *index) newListing(l *listing, entries []registry.Entry, gated bool) *listing {
+func (ix *index) newListing(l *listing, entries []registry.Entry, t Target) *listing {
 	sorted := true
 	for i := 1; i < len(entries); i++ {
 		sorted = sorted && entries[i-1].ID < entries[i].ID
 	}
 	if l == nil || !l.sorted || !sorted {
-		cluster := ix.Cluster
+		cluster, all := ix.Cluster, !ix.writesTo(t)
 		l = &listing{
-			byID: make(map[string]*registry.Entry, len(entries)), byPod: make(map[types.UID][]*registry.Entry, len(entries)),
-			counts: func(e *registry.Entry) bool { return gated || e.Owner.Cluster == cluster },
+			followed: ix.follows(t),
+			byID:     make(map[string]*registry.Entry, len(entries)), byPod: make(map[types.UID][]*registry.Entry, len(entries)),
+			counts: func(e *registry.Entry) bool { return all || e.Owner.Cluster == cluster },
 		}
 	}
 	l.sorted = sorted
@@ -315,11 +317,19 @@ type change struct {
 	gone map[*registry.Entry]bool
 }
 
+// keyOf is the key of an entry in byPod.
+func (l *listing) keyOf(e *registry.Entry) types.UID {
+	if l.followed {
+		return addressKey(e.Address)
+	}
+	return types.UID(e.Owner.PodUID)
+}
+
 func (l *listing) add(e registry.Entry, c change) {
 	l.entries, l.byID[e.ID] = append(l.entries, &e), &e
 	l.size += sizeOf(&e)
 	if l.counts(&e) {
-		uid := types.UID(e.Owner.PodUID)
+		uid := l.keyOf(&e)
 		c.come[uid] = append(c.come[uid], &e)
 	}
 }
@@ -327,7 +337,7 @@ func (l *listing) add(e registry.Entry, c change) {
 func (l *listing) drop(e *registry.Entry, c change) {
 	delete(l.byID, e.ID)
 	l.size -= sizeOf(e)
-	uid := types.UID(e.Owner.PodUID)
+	uid := l.keyOf(e)
 	c.gone[e] = true
 	if _, known := c.come[uid]; !known {
 		c.come[uid] = nil

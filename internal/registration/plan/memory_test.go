@@ -43,7 +43,9 @@ func newHistory(seed uint64) *history {
 	h.registry("backup")
 	h.registry("service")
 	h.Registries["service"] = RegistryState{Prefix: "services", Gated: true, HoldsBack: true}
-	h.registration("web", "service").Spec.Selector.MatchLabels = map[string]usherv1alpha1.LabelValue{"tier": "web"}
+	h.registry("lb")
+	h.Registries["lb"] = RegistryState{Prefix: "services", Follows: true, HoldsBack: true}
+	h.registration("web", "service", "lb").Spec.Selector.MatchLabels = map[string]usherv1alpha1.LabelValue{"tier": "web"}
 	h.Memory = &Memory{}
 	for n := range 6 {
 		h.add(fmt.Sprintf("p%d", n), appsv1alpha1.StateNormal)
@@ -78,7 +80,7 @@ func onRegistration(change func(*history, *usherv1alpha1.Registration)) func(*hi
 }
 
 func (h *history) anyTarget() Target {
-	return Target{Registry: one(h, "discovery", "backup", "mesh", "service"), Prefix: "services", Service: service}
+	return Target{Registry: one(h, "discovery", "backup", "mesh", "service", "lb"), Prefix: "services", Service: service}
 }
 
 // events are what happens; the plan is carried out as often as all others together.
@@ -108,6 +110,16 @@ var events = []struct {
 					ID: fmt.Sprintf("web-x.%03d", i), Weight: h.random.Int32N(3), Owner: registry.Owner{Pod: pod.Name, PodUID: string(pod.UID)}})
 			}
 		}
+	}},
+	{"the load balancer's targets", func(h *history) {
+		h.entries[target("lb")] = nil
+		for i, pod := range h.Pods {
+			h.entries[target("lb")] = append(h.entries[target("lb")], registry.Entry{ID: fmt.Sprintf("web/%03d", i), Address: pod.Status.PodIP,
+				Weight: h.random.Int32N(2), Unsettled: one(h, "", "it drains")})
+		}
+	}},
+	{"the load balancer is not asked", func(h *history) {
+		h.Followed = map[Target]Followed{target("lb"): {Again: h.Now.Add(time.Second), Stale: h.random.IntN(2) == 0}}
 	}},
 	{"a deletion", onPod(func(_ *history, b *podBuilder) { b.terminating(0) })},
 	{"the guard's label goes", onPod(func(_ *history, b *podBuilder) { delete(b.pod.Labels, usherv1alpha1.LabelGuarded) })},

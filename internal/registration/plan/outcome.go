@@ -165,7 +165,7 @@ func (ix *index) left(r *registration, t Target) bool {
 	if r.awaited[t] || slices.Contains(r.current, t) {
 		return false
 	}
-	if !slices.Contains(r.former, t) {
+	if !slices.Contains(r.former, t) || ix.follows(t) {
 		return true
 	}
 	if ix.gated(t) {

@@ -97,7 +97,7 @@ func (ix *index) refusal(t Target) *refusal {
 	state := ix.Registries[t.Registry]
 	rule := state.rule(t.Service)
 	switch {
-	case state.Gated:
+	case state.Gated, state.Follows:
 		return nil
 	case rule != nil && !rule.Admits:
 		return refuse(ReasonServiceNotAllowed, "spec.services of Registry %s does not let namespace %s register in service %s: "+

@@ -4,7 +4,6 @@ package plan
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -46,9 +45,11 @@ func (ix *index) presence(r *registration, t Target, p *pod) presence {
 	listed, err := ix.look(t)
 	switch {
 	case err != nil:
-		return presence{err: err, absent: ix.gated(t) && errors.Is(err, registry.ErrNoService)}
+		return presence{err: err, absent: ix.nobodyThere(t, err)}
 	case ix.gated(t):
 		return ix.inServiceOf(r, t, p, listed)
+	case ix.follows(t):
+		return ix.presenceFollowed(r, t, p, listed)
 	}
 	return ix.presenceOfEntry(r, t, p, listed)
 }
@@ -138,7 +139,7 @@ func (ix *index) compare(r *registration, targets []Target, one *usherv1alpha1.R
 		if err != nil {
 			return
 		}
-		if !ix.gated(t) {
+		if ix.writesTo(t) {
 			ix.compareEntries(r, t, listed, &now)
 		}
 		if slices.Contains(r.current, t) {
@@ -184,10 +185,10 @@ func (ix *index) selects(r *registration, t Target, e *registry.Entry) bool {
 }
 
 // comparePods finds the Pods that a current target lists otherwise than it should, and counts
-// those of a Service.
+// those of a target that Usher does not write.
 func (ix *index) comparePods(r *registration, t Target, now *usherv1alpha1.RegistryPods) {
 	for _, p := range r.pods {
-		if ix.gated(t) && ix.presence(r, t, p).serving {
+		if !ix.writesTo(t) && ix.presence(r, t, p).serving {
 			*now.Entries++
 		}
 		if p.idle != nil {
@@ -220,7 +221,7 @@ func (ix *index) misses(t Target, found presence) Reason {
 		return ""
 	case found.cause != nil:
 		return Waiting{}.failed(found.cause).Reason
-	case found.listed && found.reason == ReasonNotListed && !ix.gated(t):
+	case found.listed && found.reason == ReasonNotListed && ix.writesTo(t):
 		return ReasonDifferent
 	}
 	return found.reason

@@ -317,6 +317,16 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"gate":     func(b *podBuilder, value string) { b.gate(value) },
 	// inService says by its label whether the Pod is in its Service.
 	"inService": func(b *podBuilder, value string) { b.label(usherv1alpha1.LabelInService, value) },
+	// target is what the load balancer has for the Pod.
+	"target": func(b *podBuilder, state string) {
+		e := map[string]registry.Entry{
+			"healthy": {Weight: 1}, "initial": {Weight: 1, Unsettled: "first checks"},
+			"draining": {Unsettled: "it drains"}, "unused": {Hidden: "no listener"},
+		}[state]
+		e.ID, e.Address, e.Port, e.NoMetadata, e.Version = "web/"+b.pod.Status.PodIP+":80", b.pod.Status.PodIP, 80, true, state
+		b.f.seed("lb", e)
+	},
+	"hostNetwork": func(b *podBuilder, _ string) { b.pod.Status.PodIP, b.pod.Status.HostIP = "10.1.1.1", "10.1.1.1" },
 	// endpoint is what the Service lists for the Pod.
 	"endpoint": func(b *podBuilder, value string) {
 		e := registry.Entry{
@@ -589,6 +599,20 @@ var circumstances = map[string]func(f *fixture, value string){
 		f.Listings[target("service")] = listing
 	},
 	"Service": func(f *fixture, others string) { f.inService(strings.Fields(others)...) },
+	// Follows has others write the entries of the registry lb.
+	"Follows": func(f *fixture, _ string) {
+		f.Registries["lb"] = RegistryState{Prefix: "services", Follows: true, HoldsBack: true}
+		f.Listings[target("lb")] = Listing{Entries: []registry.Entry{}}
+		r := f.Registrations[0]
+		if r.Spec.Registries = append(r.Spec.Registries, "lb"); slices.Contains(r.Spec.Registries, "discovery") {
+			r.Spec.Registries = []string{"lb"}
+		}
+		r.Status.Targets = list.Map(r.Spec.Registries, target)
+	},
+	// Stale has lb asked again in so long, and not in this pass.
+	"Stale": func(f *fixture, span string) {
+		f.Followed = map[Target]Followed{target("lb"): {Again: epoch.Add(scenariotest.Duration(span)), Stale: true}}
+	},
 }
 
 // TestLongTextsAreCut: whatever registries say and list, the API server takes the status and the

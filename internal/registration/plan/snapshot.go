@@ -42,6 +42,8 @@ type RegistryState struct {
 	// Gated means that Kubernetes lists Pods there while they are Ready: nothing is
 	// written, and the Pods' readiness gate decides.
 	Gated bool
+	// Follows means that somebody else writes the entries there, and Usher only lists them.
+	Follows bool
 	// Label is the label by which Pods enter and leave the Services of a gated Registry; zero if it is
 	// the readiness gate.
 	Label ServiceLabel
@@ -104,6 +106,8 @@ type Snapshot struct {
 	Known map[string]bool
 	// Listings of this pass. A target that is missing was not listed.
 	Listings map[Target]Listing
+	// Followed has the targets of this pass whose entries somebody else writes.
+	Followed map[Target]Followed
 	// Failed has, for each target, why changes that this pass tried were not made: by
 	// entry ID, or under "" for all of them.
 	Failed map[Target]map[string]error
@@ -128,7 +132,7 @@ func Needs(snapshot Snapshot) []Target {
 	ix := newIndex(snapshot)
 	var all []Target
 	for _, r := range ix.registrations {
-		all = append(all, r.former...)
+		all = append(all, list.Only(r.former, func(t Target) bool { return !ix.follows(t) })...)
 		changed := r.Generation != r.Status.ObservedGeneration
 		all = append(all, list.Only(r.current, func(t Target) bool { return changed || ix.Due[t] || ix.Sweep[t] })...)
 	}
@@ -137,7 +141,7 @@ func Needs(snapshot Snapshot) []Target {
 		if !p.settled {
 			asked = p.all()
 		}
-		all = append(append(all, targetsOf(asked)...), ix.toAsk(p)...)
+		all = append(append(all, ix.asked(p, asked)...), ix.toAsk(p)...)
 	}
 	return sorted(all)
 }
@@ -168,7 +172,7 @@ func (p *pod) isSettled() bool {
 	case p.wanted():
 		return registered == "True" && p.protected()
 	}
-	return !p.writes() || registered != "True" && (!p.hasFinalizer() || registered == "False")
+	return !p.isListed() || registered != "True" && (!p.hasFinalizer() || registered == "False")
 }
 
 // ownFinalizers are those that Usher may remove from a terminating Pod.

@@ -63,6 +63,30 @@ type Selecting interface {
 	Choose(ctx context.Context, service string) (selector map[string]string, entries []Entry, err error)
 }
 
+// Lister is what a registry needs whose entries somebody else writes. Its entries belong to Pods by their
+// addresses. One is in service if its weight is above 0 and Unsettled is empty; callers may get it otherwise as long
+// as Unsettled says why it is in between, with the weight 0 if it is on its way out; one of the weight 0 without that
+// gets no callers, and Hidden says why.
+type Lister interface {
+	// List, Ping and Close are as in Connector.
+	List(ctx context.Context, service string) ([]Entry, error)
+	Ping(ctx context.Context) error
+	Close() error
+}
+
+// Follower makes a Connector that only lists.
+func Follower(l Lister) Connector { return follower{l} }
+
+type follower struct{ Lister }
+
+// Apply implements Connector. Nobody calls it with changes.
+func (follower) Apply(_ context.Context, service string, changes []Change) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	return Permanent(fmt.Errorf("somebody else writes the entries of service %s: Usher only reads them", service))
+}
+
 // Entry is an instance of a service.
 type Entry struct {
 	// ID is unique within the service.
@@ -84,6 +108,8 @@ type Entry struct {
 	// service; a wanted entry's is always empty. Another Remove takes out an unsettled
 	// entry once it can go; a Put brings it back.
 	Unsettled string `json:"unsettled,omitempty"`
+	// Hidden tells users why a listed entry of weight 0 gets no callers, in registries that Usher only lists.
+	Hidden string `json:"hidden,omitempty"`
 	// NoMetadata means that the registry cannot store metadata, so the listed metadata
 	// proves nothing.
 	NoMetadata bool `json:"-"`

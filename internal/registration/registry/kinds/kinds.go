@@ -47,6 +47,9 @@ type Kind struct {
 	// Gated means that Kubernetes lists the Pods while they are Ready: Usher writes no
 	// entries, and turns the Pods' readiness gate instead.
 	Gated bool
+	// Follows means that somebody else writes the entries, such as a cloud's controller that follows a
+	// Service: Usher only lists them. The connector is made by registry.Follower.
+	Follows bool
 	// settings are those of a Registry of the kind, nil for one of another kind.
 	settings *registry.Settings
 }
@@ -63,23 +66,23 @@ type Cluster struct {
 
 type keys = []string
 
-// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Gated, and the settings
-// of a Registry for Registrations of a namespace.
+// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Gated, Follows, and the
+// settings of a Registry for Registrations of a namespace.
 func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kind {
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
-		{"consul", tls(consul.KeyToken), true, false, of(spec.Consul, consul.FromSpec)},
-		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, of(spec.DNS, dns.FromSpec)},
-		{"endpointSlice", nil, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
-		{"etcd", tls(login...), false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
-		{"eureka", tls(login...), true, false, of(spec.Eureka, eureka.FromSpec)},
-		{"haproxy", tls(), true, false, of(spec.HAProxy, haproxy.FromSpec)},
-		{"nacos", tls(login...), true, false, of(spec.Nacos, nacos.FromSpec)},
-		{"service", nil, true, true, of(spec.Service, service.FromSpec(in.Reader, namespace))},
-		{"webhook", keys{webhook.KeyHMAC, credentials.KeyCA}, false, false, of(spec.Webhook, webhook.FromSpec)},
-		{"xds", nil, true, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
-		{"zookeeper", tls(login...), false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
+		{"consul", tls(consul.KeyToken), true, false, false, of(spec.Consul, consul.FromSpec)},
+		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, false, of(spec.DNS, dns.FromSpec)},
+		{"endpointSlice", nil, false, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
+		{"etcd", tls(login...), false, false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
+		{"eureka", tls(login...), true, false, false, of(spec.Eureka, eureka.FromSpec)},
+		{"haproxy", tls(), true, false, false, of(spec.HAProxy, haproxy.FromSpec)},
+		{"nacos", tls(login...), true, false, false, of(spec.Nacos, nacos.FromSpec)},
+		{"service", nil, true, true, false, of(spec.Service, service.FromSpec(in.Reader, namespace))},
+		{"webhook", keys{webhook.KeyHMAC, credentials.KeyCA}, false, false, false, of(spec.Webhook, webhook.FromSpec)},
+		{"xds", nil, true, false, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
+		{"zookeeper", tls(login...), false, false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
 	}
 }
 
