@@ -30,6 +30,7 @@ import (
 	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
@@ -146,7 +147,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.RegistryWorkers = cmp.Or(options.RegistryWorkers, defaultRegistryWorkers)
 	options.Process = cmp.Or(options.Process, rand.Text()[:8])
 	if options.Connect == nil {
-		options.Connect = kinds.Connect(kinds.Cluster{Reader: reader, Writer: c, XDS: options.XDS})
+		options.Connect = kinds.Connect(kinds.Cluster{Reader: reader, Writer: c, AWS: awstargetgroup.NewClients(), XDS: options.XDS})
 	}
 	m, err := newMetrics(options.Registerer)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/dns"
@@ -60,6 +61,8 @@ type Cluster struct {
 	Reader client.Reader
 	// Writer writes to the API server.
 	Writer client.Writer
+	// AWS are this process's clients of AWS, nil for new ones.
+	AWS *awstargetgroup.Clients
 	// XDS is what this process serves over xDS, nil if it serves nothing.
 	XDS *xds.Store
 }
@@ -72,6 +75,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
+		{"awsTargetGroup", awstargetgroup.Keys(), true, false, true, of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace))},
 		{"consul", tls(consul.KeyToken), true, false, false, of(spec.Consul, consul.FromSpec)},
 		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, false, of(spec.DNS, dns.FromSpec)},
 		{"endpointSlice", nil, false, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},

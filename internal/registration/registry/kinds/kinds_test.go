@@ -140,7 +140,7 @@ func TestNoKind(t *testing.T) {
 		t.Errorf("no kind: %+v, %+v", kind, settings)
 	}
 	_, err := Connect(Cluster{})(none, "", nil)
-	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "set one of spec.consul, spec.dns, ") ||
+	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "set one of spec.awsTargetGroup, spec.consul, spec.dns, ") ||
 		!strings.Contains(err.Error(), " and spec.zookeeper") {
 		t.Errorf("no kind: %v", err)
 	}
@@ -260,7 +260,7 @@ func cellsOf(text, name string) []string {
 // secretCell names the keys of a Secret, with the TLS keys grouped as one.
 func secretCell(keys []string) string {
 	tls := credentials.TLSKeys()
-	alone := list.Only(keys, func(key string) bool { return !slices.Contains(tls, key) || len(keys) < len(tls) })
+	alone := list.Only(keys, func(key string) bool { return !slices.Contains(tls, key) || !slices.Contains(keys, credentials.KeyCertificate) })
 	words := list.Map(alone, func(key string) string { return "`" + key + "`" })
 	if len(words) < len(keys) {
 		words = append(words, "TLS")
@@ -280,7 +280,7 @@ func TestSuite(t *testing.T) {
 		err := filepath.WalkDir(root+folder, func(path string, _ fs.DirEntry, err error) error {
 			if name, isTest := strings.CutSuffix(filepath.Base(path), "_test.go"); isTest && err == nil {
 				text := read(t, strings.TrimPrefix(path, root))
-				if strings.Contains(text, "registrytest.Run(") {
+				if strings.Contains(text, "registrytest.Run(") || strings.Contains(text, "registrytest.RunFollower(") {
 					suites[name] += text
 					suites[filepath.Base(filepath.Dir(path))] += text
 				}
@@ -291,7 +291,13 @@ func TestSuite(t *testing.T) {
 	}
 	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		suite := suites[strings.ToLower(row.Name)]
-		if holds := strings.Contains(suite, "HoldsBack: "); !row.Gated && (suite == "" || holds != row.HoldsBack) {
+		holds := strings.Contains(suite, "HoldsBack: ")
+		switch {
+		case row.Gated:
+		case row.Follows != strings.Contains(suite, "registrytest.RunFollower("):
+			t.Errorf("a test of %s runs registrytest.RunFollower: %t, and it only lists: %t", row.Name, !row.Follows, row.Follows)
+		case row.Follows:
+		case suite == "" || holds != row.HoldsBack:
 			t.Errorf("a test of %s runs registrytest: %t, and holds entries back: %t", row.Name, suite != "", holds)
 		}
 	}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package awstargetgroup shows which addresses AWS's load balancers have as targets, and whether they are healthy.
+// Somebody else registers and deregisters them: AWS Load Balancer Controller, which follows a Service, or a program
+// of the user's. Usher never writes there, as the controller would undo that.
+package awstargetgroup
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+)
+
+// Keys of the credentials Secret, besides credentials.KeyCA.
+const (
+	KeyID     = "aws_access_key_id"
+	KeySecret = "aws_secret_access_key" //nolint:gosec // The name of a key.
+)
+
+// Keys returns all keys of the credentials Secret.
+func Keys() []string { return []string{KeyID, KeySecret, credentials.KeyCA} }
+
+// maxGroups bounds the target groups of a Service: each costs a call.
+const maxGroups = 8
+
+// FromSpec says how the kind's field of a Registry is to be carried out for Registrations of a namespace. reader reads
+// from the API server, not from a cache.
+func FromSpec(reader client.Reader, clients *Clients, namespace string) func(*usherv1alpha1.AWSTargetGroupRegistry) *registry.Settings {
+	return func(s *usherv1alpha1.AWSTargetGroupRegistry) *registry.Settings {
+		return &registry.Settings{
+			Secret: s.CredentialsSecret, Root: namespace, Own: true,
+			Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+				lister, err := New(s, reader, clients, root, secret)
+				if err != nil {
+					return nil, err
+				}
+				return registry.Follower(lister), nil
+			},
+		}
+	}
+}
+
+// Registry implements registry.Lister for the Services of a namespace.
+type Registry struct {
+	spec      *usherv1alpha1.AWSTargetGroupRegistry
+	reader    client.Reader
+	namespace string
+	clients   *Clients
+	api       *api
+}
+
+// New checks what it gets but does not connect. Errors are permanent and name the field or the Secret's key. Without a
+// namespace only Ping works.
+func New(s *usherv1alpha1.AWSTargetGroupRegistry, reader client.Reader, clients *Clients, namespace string, secret map[string][]byte) (*Registry, error) {
+	if clients == nil {
+		clients = NewClients()
+	}
+	api, err := clients.acquire(s, secret)
+	if err != nil {
+		return nil, registry.Permanent(err)
+	}
+	return &Registry{spec: s, reader: reader, namespace: namespace, clients: clients, api: api}, nil
+}
+
+// Ping implements registry.Lister.
+func (r *Registry) Ping(ctx context.Context) error { return r.api.ping(ctx) }
+
+// Close implements registry.Lister.
+func (r *Registry) Close() error {
+	r.clients.release(r.api)
+	return nil
+}
+
+// List implements registry.Lister: every target of all target groups of the Service. A Pod is in service when each of
+// the groups has its address as healthy.
+func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, error) {
+	groups, err := r.groups(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	var targets []target
+	found := groups[:0]
+	var missing error
+	for _, group := range groups {
+		of, err := r.api.targets(ctx, group)
+		if isGone(err) { // nobody is called through it
+			missing = cmp.Or(missing, err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		targets, found = append(targets, of...), append(found, group)
+	}
+	if len(found) == 0 {
+		return nil, registry.NoService(registry.Permanent(missing))
+	}
+	return entries(found, targets, r.spec.Draining), nil
+}
+
+// A group is a target group.
+type group struct{ arn, name string }
+
+// arns are what ARNs of target groups look like.
+var arns = regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:([a-z0-9-]+):[0-9]{12}:targetgroup/([A-Za-z0-9-]{1,32})/[0-9a-f]{1,32}$`)
+
+// groupOf reads an ARN. from is where it is written.
+func (r *Registry) groupOf(arn, from string) (group, error) {
+	parts := arns.FindStringSubmatch(arn)
+	switch {
+	case parts == nil:
+		return group{}, oneService("%s has %q, which is no ARN of a target group: correct it", from, registry.Excerpt(arn))
+	case parts[1] != r.spec.Region:
+		return group{}, oneService("%s has a target group of region %s, and spec.awsTargetGroup.region of the Registry is %s: "+
+			"use a Registry for that region", from, parts[1], r.spec.Region)
+	}
+	return group{arn, parts[2]}, nil
+}
+
+// groups are the target groups of a Service: those that the Registry names, or that TargetGroupBindings name.
+func (r *Registry) groups(ctx context.Context, service string) ([]group, error) {
+	var named []string
+	for _, one := range r.spec.TargetGroups {
+		if one.Namespace == r.namespace && one.Service == service {
+			named = append(named, one.ARNs...)
+		}
+	}
+	from := "spec.awsTargetGroup.targetGroups of the Registry"
+	if len(named) == 0 {
+		bound, err := r.bound(ctx, service)
+		if err != nil {
+			return nil, err
+		}
+		named, from = bound, "a TargetGroupBinding of Service "+service
+	}
+	slices.Sort(named)
+	if named = slices.Compact(named); len(named) > maxGroups {
+		return nil, oneService("Service %s has %d target groups, of %d at most: spread it over several Services", service, len(named), maxGroups)
+	}
+	groups := make([]group, len(named))
+	for i, arn := range named {
+		var err error
+		if groups[i], err = r.groupOf(arn, from); err != nil {
+			return nil, err
+		}
+	}
+	return groups, nil
+}
+
+// oneService is a permanent error that concerns one Service: the API works.
+func oneService(format string, args ...any) error {
+	return registry.OneService(registry.Permanent(fmt.Errorf(format, args...)))
+}
+
+// A target is an address in a target group, in a state, with AWS's reason for it and its words.
+type target struct {
+	group                      string
+	address                    string
+	port                       int32
+	state, reason, description string
+}
+
+// entries are the targets as entries. One that is healthy is in service once the address is healthy in all groups.
+func entries(groups []group, targets []target, draining usherv1alpha1.AWSDraining) []registry.Entry {
+	all := make([]registry.Entry, len(targets))
+	healthy, why := map[string]bool{}, map[string]string{}
+	for i, t := range targets {
+		all[i] = t.entry(draining)
+		key := t.group + "/" + t.address
+		healthy[key] = healthy[key] || all[i].Weight > 0 && all[i].Unsettled == ""
+		why[key] = cmp.Or(all[i].Unsettled, all[i].Hidden)
+	}
+	for i := range all {
+		e := &all[i]
+		for _, g := range groups {
+			key := g.name + "/" + e.Address
+			if e.Weight == 0 || e.Unsettled != "" || healthy[key] {
+				continue
+			}
+			e.Unsettled = cmp.Or(why[key], fmt.Sprintf("target group %s does not have it yet", g.name))
+			e.Version += ", not in " + g.name
+		}
+	}
+	registry.Sort(all)
+	return all
+}
+
+// entry is what a target is to callers, by its state.
+func (t target) entry(draining usherv1alpha1.AWSDraining) registry.Entry {
+	e := registry.Entry{
+		ID: fmt.Sprintf("%s/%s:%d", t.group, t.address, t.port), Address: t.address, Port: t.port, NoMetadata: true,
+		Version: strings.TrimSpace(t.state + " " + t.reason),
+	}
+	use, explanation := unknown, "Usher does not know this state"
+	if known, yes := states[t.state]; yes {
+		use, explanation = known.use, known.explanation
+	}
+	if known, yes := reasons[t.reason]; yes {
+		explanation = known
+	}
+	switch {
+	case t.state == "unavailable" && t.reason == "Target.HealthCheckDisabled":
+		use = serves
+	case t.state == "draining" && draining == usherv1alpha1.AWSDrainingPropagation:
+		use = unused
+	}
+	text := fmt.Sprintf("target group %s has it as %s: %s", t.group, registry.Excerpt(t.state), explanation)
+	if t.reason != "" {
+		text += " (" + registry.Excerpt(cmp.Or(t.description, t.reason)) + ")"
+	}
+	switch use {
+	case serves:
+		e.Weight = 1
+	case unknown, comes:
+		e.Weight, e.Unsettled = 1, text
+	case leaves:
+		e.Unsettled = text
+	case unused:
+		e.Hidden = text
+	}
+	return e
+}
+
+// use is what a load balancer does with a target.
+type use int
+
+const (
+	// unknown and comes: callers may get it, and it is not as it should be.
+	unknown use = iota
+	comes
+	// serves: callers get it.
+	serves
+	// leaves: callers get it no more, and what was begun goes on.
+	leaves
+	// unused: nobody gets it.
+	unused
+)
+
+// states are those of targets.
+var states = map[string]struct {
+	use         use
+	explanation string
+}{
+	"initial":            {comes, "the load balancer registers it, or makes its first health checks"},
+	"healthy":            {serves, "it gets requests"},
+	"unhealthy":          {comes, "its health checks fail, and it gets requests only if those of all targets fail"},
+	"unhealthy.draining": {comes, "its health checks fail, and its connections end"},
+	"draining":           {leaves, "what is in flight there may go on until the deregistration delay is over"},
+	"unused":             {unused, "it gets no requests"},
+	"unavailable":        {comes, "AWS does not know its health"},
+}
+
+// reasons are those of AWS's that say what to do.
+var reasons = map[string]string{
+	"Target.NotInUse": "no listener of a load balancer uses the target group, or the load balancer is not in the target's zone: " +
+		"correct the Ingress, the Service or the load balancer's subnets",
+	"Target.IpUnusable":          "the address is one of the load balancer's own",
+	"Target.HealthCheckDisabled": "its health is not checked, so it counts as healthy",
+}
