@@ -116,6 +116,7 @@ func (s *simulation) kubelets() {
 		s.kubelet(pod)
 	}
 	s.endpoints()
+	s.balance()
 }
 
 func (s *simulation) report(pod *corev1.Pod) {
@@ -294,6 +295,9 @@ func (s *simulation) step() {
 	if s.features.tenants {
 		possible = append(slices.Clip(possible), (*simulation).scribble)
 	}
+	if s.features.follower {
+		possible = append(slices.Clip(possible), (*simulation).flap, (*simulation).throttle)
+	}
 	pick(s, possible...)(s, pod)
 	s.call()
 	s.check()
@@ -458,7 +462,11 @@ func (s *simulation) passOver(which string) {
 // probe probes the registries.
 func (s *simulation) probe() {
 	s.process.left = unlimited
-	for _, name := range slices.Sorted(slices.Values(registries)) {
+	names := slices.Clone(registries)
+	if s.features.follower {
+		names = append(names, inBalancer)
+	}
+	for _, name := range slices.Sorted(slices.Values(names)) {
 		checktest.Must(s.operator.ReconcileRegistry(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}))(s)
 	}
 }

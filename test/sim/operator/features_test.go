@@ -51,6 +51,8 @@ type features struct {
 	second bool
 	// service puts Pods into a Service as well, by a readiness gate, or if it is labelled by a label.
 	service, labelled bool
+	// follower has the controller of a load balancer follow the labelled Service; Usher waits for the load balancer.
+	follower bool
 	// misspells means that the Service now and then asks for another label than its Pods have.
 	misspells bool
 	// proceed lets updates in place proceed at a deadline, and with the guard deletions at the
@@ -93,6 +95,7 @@ func drawFeatures(seed uint64) features {
 	f.stands = seed%5 == 0
 	f.misspells = f.service && seed%3 > 0
 	f.labelled = f.service && seed%7 < 3
+	f.follower = f.labelled && seed%2 == 0
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
 	}
@@ -135,6 +138,9 @@ func (f features) register(spec *usher.RegistrationSpec) {
 	spec.OnInPlaceUpdate = f.policy
 	if f.service && spec.Instance.Service == service {
 		spec.Registries = append(spec.Registries, inServices)
+	}
+	if f.follower && spec.Instance.Service == service {
+		spec.Registries = append(spec.Registries, inBalancer)
 	}
 	if f.blocks {
 		spec.Drain.OnDeadline = usher.DeadlineBlock

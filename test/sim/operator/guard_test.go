@@ -250,6 +250,9 @@ func (s *simulation) judgeEnd(c *model.Commit) {
 		return
 	}
 	s.judgeDrain(pod.Name+" gets SIGTERM", true, pod)
+	if drained(pod) {
+		s.judgeBalancer(pod.Name+" gets SIGTERM", pod)
+	}
 }
 
 // judgeFinish checks that the operator deletes no Pod but one that somebody has asked it to drain, and

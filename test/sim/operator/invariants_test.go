@@ -29,6 +29,7 @@ func (s *simulation) check() {
 		held[string(pod.UID)] = controllerutil.ContainsFinalizer(pod, usher.Finalizer)
 	}
 	s.noteServed()
+	s.noteBalanced()
 	for _, name := range registries {
 		s.checkEntries(name, held)
 	}
@@ -81,6 +82,7 @@ func (s *simulation) judge(c *model.Commit) {
 		}
 	}
 	s.judgeGate(before, after)
+	s.judgeJoined(before, after)
 	s.judgeFinalizer(before, after)
 }
 
@@ -115,6 +117,7 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 	case !stays && !overdue:
 		s.judgeDrain(key+" of "+pod.Name+" was released", key == keyDelete, pod)
 		s.judgeService(key, pod)
+		s.judgeBalancer(key+" of "+pod.Name+" was released", pod)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -39,8 +40,19 @@ var premises = map[string]func(p *premise, value string){
 	"weights": func(p *premise, _ string) { p.features.weights = true },
 	"service": func(p *premise, _ string) { p.features.service = true },
 	"tenants": func(p *premise, _ string) { p.features.tenants = true },
-	"clocks":  func(p *premise, _ string) { p.features.clocks = true },
-	"policy":  func(p *premise, value string) { p.features.policy = usher.InPlaceUpdatePolicy(value) },
+	"follower": func(p *premise, _ string) {
+		p.features.service, p.features.labelled, p.features.follower = true, true, true
+	},
+	// takesDrainingForGone hides targets that drain, takesCheckedForHealthy those that are not healthy yet.
+	"takesDrainingForGone": relists(func(e registry.Entry) (registry.Entry, bool) { return e, e.Version != "draining" }),
+	"takesCheckedForHealthy": relists(func(e registry.Entry) (registry.Entry, bool) {
+		if e.Version == "initial" {
+			e.Unsettled = ""
+		}
+		return e, true
+	}),
+	"clocks": func(p *premise, _ string) { p.features.clocks = true },
+	"policy": func(p *premise, value string) { p.features.policy = usher.InPlaceUpdatePolicy(value) },
 	"budget": func(p *premise, value string) {
 		p.features.guard, p.features.budget = true, int32(scenariotest.Number(value))
 	},
@@ -124,6 +136,21 @@ func (p *premise) misreads(what string, fromCache bool) {
 		reflect.ValueOf(object).Elem().SetZero() // decoding merges into what is there
 		if err := cmp.Or(err, mergeErr, json.Unmarshal(merged, object)); err != nil {
 			panic(err) // the fields are misspelt
+		}
+	}
+}
+
+// relists makes an operator that takes targets for others, or for none.
+func relists(change func(registry.Entry) (entry registry.Entry, listed bool)) func(*premise, string) {
+	return func(p *premise, _ string) {
+		p.defects.relists = func(entries []registry.Entry) []registry.Entry {
+			all := []registry.Entry{}
+			for _, e := range entries {
+				if changed, listed := change(e); listed {
+					all = append(all, changed)
+				}
+			}
+			return all
 		}
 	}
 }

@@ -145,12 +145,21 @@ type defects struct {
 	miswrites func(metadata map[string]any)
 	// idle makes the operator delete no Pod that has drained.
 	idle bool
+	// relists changes what the cloud's API lists.
+	relists func([]registry.Entry) []registry.Entry
 	// allows makes the guard let a Pod go that it would hold.
 	allows func(*corev1.Pod) bool
 }
 
 func (d defects) any() bool {
-	return d.idle || d.misreads != nil || d.miswrites != nil || d.allows != nil
+	return d.idle || d.relists != nil || d.misreads != nil || d.miswrites != nil || d.allows != nil
+}
+
+func (d defects) relisted(entries []registry.Entry) []registry.Entry {
+	if d.relists == nil {
+		return entries
+	}
+	return d.relists(entries)
 }
 
 func (d defects) allowed(pod *corev1.Pod) bool { return d.allows != nil && pod != nil && d.allows(pod) }

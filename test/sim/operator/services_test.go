@@ -43,6 +43,14 @@ func (s *simulation) sliced() (uids []types.UID) {
 	return uids
 }
 
+// endpointsOf are the endpoints of the Service's slice.
+func (s *simulation) endpointsOf() []discoveryv1.Endpoint {
+	if slice := model.Get[*discoveryv1.EndpointSlice](s.server.Objects, at); slice != nil {
+		return slice.Endpoints
+	}
+	return nil
+}
+
 // endpoints is a turn of the EndpointSlice controller. What it writes is what it has seen a
 // turn before, unless it has no time left.
 func (s *simulation) endpoints() {

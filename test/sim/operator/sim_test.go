@@ -89,9 +89,10 @@ type simulation struct {
 	lastSeen map[types.UID]time.Time
 	// served is when the Service last listed a Pod. seen is what the EndpointSlice controller
 	// has last seen, and when.
-	served map[types.UID]time.Time
-	seen   []discoveryv1.Endpoint
-	seenAt time.Time
+	served   map[types.UID]time.Time
+	seen     []discoveryv1.Endpoint
+	seenAt   time.Time
+	balancer balancer
 	// seenIn is when each registry, by name, last sent callers to a Pod.
 	seenIn map[string]map[types.UID]time.Time
 	// guardian is the guard, callers are those who want Pods to go. ending is who deletes the
@@ -118,7 +119,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
-		stopped: map[types.UID]bool{}, entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
+		balancer: newBalancer(), stopped: map[types.UID]bool{}, entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
 	}
 	for _, object := range given.objects() {
@@ -167,6 +168,9 @@ func (s *simulation) restart() {
 	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
 		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
+			if r.Spec.AWSTargetGroup != nil {
+				return registry.Follower(describes{p}), nil
+			}
 			if r.Spec.Service != nil {
 				return registryservice.New(&live, root), nil
 			}
@@ -220,6 +224,7 @@ func (s *simulation) entries(name string) []registry.Entry {
 // settle ends all faults and lets the cluster settle.
 func (s *simulation) settle() {
 	s.log("all is well")
+	s.calmDown()
 	for _, name := range registries {
 		s.breaks(name, memory.None)
 	}
@@ -244,6 +249,7 @@ func (s *simulation) settle() {
 		s.server.CountBudgets()
 		s.kubelets()
 		s.endpoints()
+		s.balance()
 		for _, pod := range s.pods() {
 			s.reconcile(pod, true)
 		}
@@ -276,6 +282,7 @@ func (s *simulation) run(steps int) {
 	if s.broken == "" {
 		s.settle()
 		s.checkSettled()
+		s.checkQuiet()
 	}
 }
 
@@ -365,6 +372,6 @@ func (f features) asksFor(object client.Object) bool {
 	case *corev1.Service, *discoveryv1.EndpointSlice:
 		return f.service
 	}
-	asked, optional := map[string]bool{edge: f.second, inServices: f.service}[object.GetName()]
+	asked, optional := map[string]bool{edge: f.second, inServices: f.service, inBalancer: f.follower}[object.GetName()]
 	return asked || !optional
 }
