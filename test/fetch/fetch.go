@@ -161,6 +161,23 @@ func Maven(ctx context.Context, name, project string) (string, error) {
 	})
 }
 
+// Python downloads the packages of the requirements.txt in the directory, and returns the PYTHONPATH with which
+// programs find them. It needs Python 3 with pip.
+func Python(ctx context.Context, name, project string) (string, error) {
+	pins, err := filepath.Abs(filepath.Join(project, "requirements.txt"))
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(pins)
+	if err != nil {
+		return "", fmt.Errorf("read what pins %s: %w", name, err)
+	}
+	return cached(ctx, name, "python-"+Digest(string(data)), "Fetching "+name+" from PyPI", func(ctx context.Context, folder string) error {
+		_, err := Run(ctx, filepath.Dir(pins), "python3", "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, "-r", pins)
+		return err
+	})
+}
+
 // Program finds an installed program.
 func Program(name string) (string, error) {
 	path, err := exec.LookPath(name)

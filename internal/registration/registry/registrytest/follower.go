@@ -44,6 +44,7 @@ func RunFollower(t *testing.T, connect func(t *testing.T) Followed) {
 		t.Run(test.name, func(t *testing.T) {
 			f := connect(t)
 			t.Cleanup(func() { checktest.NoError(t, f.Connector.Close()) })
+			f.Connector = timely{f.Connector}
 			test.run(t, f)
 		})
 	}
