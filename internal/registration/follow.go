@@ -21,8 +21,8 @@ import (
 
 const (
 	// listingsPerSecond and listingsBurst bound how often a Registry is asked, for all targets.
-	listingsPerSecond rate.Limit = 4
-	listingsBurst                = 8
+	listingsPerSecond = rate.Limit(4)
+	listingsBurst     = 8
 	// A target that has not changed for a while is asked again after the calmPart of that, and after maxFollow at
 	// the latest; so is one that could not be listed.
 	calmPart  = 4

@@ -65,8 +65,23 @@ func addressesOf(pod *corev1.Pod) []string {
 // presenceFollowed looks for the Pod in a followed target. What is not from this pass confirms neither that the Pod
 // is there nor that it is gone.
 func (ix *index) presenceFollowed(r *registration, t Target, p *pod, listed *listing) presence {
+	found := presenceIn(listed.entriesOf(p, portOf(p.Pod, r.Spec.Instance.Port)))
+	switch {
+	case ix.Followed[t].Stale && (found.current || !found.listed):
+		return presence{err: errNotListed}
+	case !found.current:
+	case !ix.takesOut(p):
+		found.why = "nothing that its Registrations name takes it out of there: add a Registry of the kind service to spec.registries"
+	case ix.gatesOnly(r):
+		found.why = "whoever writes there may not follow readiness gates: use a Registry of the kind service with a label"
+	}
+	return found
+}
+
+// presenceIn is what a Pod's entries in a followed target show.
+func presenceIn(entries []*registry.Entry) presence {
 	found := presence{reason: ReasonNotListed}
-	for _, e := range listed.entriesOf(p, portOf(p.Pod, r.Spec.Instance.Port)) {
+	for _, e := range entries {
 		found.listed = found.listed || inService(e)
 		found.current = found.current || e.Weight > 0 && e.Unsettled == ""
 		found.why = cmp.Or(found.why, e.Unsettled, e.Hidden)
@@ -76,14 +91,6 @@ func (ix *index) presenceFollowed(r *registration, t Target, p *pod, listed *lis
 	}
 	if found.serving = found.current; found.current {
 		found.unsettled = ""
-	}
-	if ix.Followed[t].Stale && (found.current || !found.listed) {
-		return presence{err: errNotListed}
-	}
-	if found.current && !ix.takesOut(p) {
-		found.why = "nothing that its Registrations name takes it out of there: add a Registry of the kind service to spec.registries"
-	} else if found.current && ix.gatesOnly(r) {
-		found.why = "whoever writes there may not follow readiness gates: use a Registry of the kind service with a label"
 	}
 	return found
 }

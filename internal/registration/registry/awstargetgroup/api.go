@@ -22,6 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/logging"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"golang.org/x/time/rate"
 
@@ -108,7 +109,7 @@ func connect(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) 
 		return nil, err
 	}
 	options := []func(*config.LoadOptions) error{
-		config.WithRegion(s.Region), config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
+		config.WithRegion(s.Region), config.WithLogger(logging.Nop{}), config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
 	}
 	if id != "" {
 		options = append(options, config.WithCredentialsProvider(staticcredentials.NewStaticCredentialsProvider(id, key, "")))
@@ -311,22 +312,29 @@ func explained(what string, err error) error {
 	if answered, ok := errors.AsType[*awshttp.ResponseError](err); ok {
 		status = answered.HTTPStatusCode()
 	}
-	said := fmt.Errorf("AWS refuses %s: %s: %s", what, registry.Excerpt(code), message)
 	switch {
-	case code == "TargetGroupNotFound" || code == "TargetGroupNotFoundException":
-		return &goneError{fmt.Errorf("there is no such target group: %s", message)}
 	case slices.Contains(busy, code) || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError:
 		return registry.Transient(fmt.Errorf("AWS is busy: %s: %s (%d): %s", what, registry.Excerpt(code), status, message))
-	case slices.Contains(strangers, code):
-		return registry.Permanent(fmt.Errorf("%w; check %s", marked{said}, identityHint))
-	case slices.Contains(denied, code):
-		return registry.Permanent(fmt.Errorf("%w; give the role or user of Usher the policy of docs/registry/awstargetgroup.md", said))
 	case code != "":
-		return registry.Permanent(said)
+		return refusal(what, code, message)
 	case status >= http.StatusMultipleChoices:
 		return registry.Permanent(fmt.Errorf("%s: the answer has the status %d, and is none of AWS's: check spec.awsTargetGroup.endpoint", what, status))
 	}
 	return registry.Transient(unanswered(what, err))
+}
+
+// refusal is an error for one of AWS's that stays until somebody changes something.
+func refusal(what, code, message string) error {
+	said := fmt.Errorf("AWS refuses %s: %s: %s", what, registry.Excerpt(code), message)
+	switch {
+	case code == "TargetGroupNotFound" || code == "TargetGroupNotFoundException":
+		return &goneError{fmt.Errorf("there is no such target group: %s", message)}
+	case slices.Contains(strangers, code):
+		return registry.Permanent(fmt.Errorf("%w; check %s", marked{said}, identityHint))
+	case slices.Contains(denied, code):
+		return registry.Permanent(fmt.Errorf("%w; give the role or user of Usher the policy of docs/registry/awstargetgroup.md", said))
+	}
+	return registry.Permanent(said)
 }
 
 const identityHint = "the credentials Secret, or the role of Usher's service account"
@@ -339,6 +347,9 @@ func (m marked) Unwrap() []error { return []error{m.error, errIdentity} }
 func unanswered(what string, err error) error {
 	if sent, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
 		err = sent.Err
+	}
+	if answered, ok := errors.AsType[*smithyhttp.ResponseError](err); ok { // whose text has the request's ID
+		err = answered.Err
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

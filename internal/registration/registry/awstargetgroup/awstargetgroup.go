@@ -200,23 +200,7 @@ func (t target) entry(draining usherv1alpha1.AWSDraining) registry.Entry {
 		ID: fmt.Sprintf("%s/%s:%d", t.group, t.address, t.port), Address: t.address, Port: t.port, NoMetadata: true,
 		Version: strings.TrimSpace(t.state + " " + t.reason),
 	}
-	use, explanation := unknown, "Usher does not know this state"
-	if known, yes := states[t.state]; yes {
-		use, explanation = known.use, known.explanation
-	}
-	if known, yes := reasons[t.reason]; yes {
-		explanation = known
-	}
-	switch {
-	case t.state == "unavailable" && t.reason == "Target.HealthCheckDisabled":
-		use = serves
-	case t.state == "draining" && draining == usherv1alpha1.AWSDrainingPropagation:
-		use = unused
-	}
-	text := fmt.Sprintf("target group %s has it as %s: %s", t.group, registry.Excerpt(t.state), explanation)
-	if t.reason != "" {
-		text += " (" + registry.Excerpt(cmp.Or(t.description, t.reason)) + ")"
-	}
+	use, text := t.use(draining), t.describe()
 	switch use {
 	case serves:
 		e.Weight = 1
@@ -228,6 +212,27 @@ func (t target) entry(draining usherv1alpha1.AWSDraining) registry.Entry {
 		e.Hidden = text
 	}
 	return e
+}
+
+// use is what the load balancer does with the target.
+func (t target) use(draining usherv1alpha1.AWSDraining) use {
+	switch {
+	case t.state == "unavailable" && t.reason == "Target.HealthCheckDisabled":
+		return serves
+	case t.state == "draining" && draining == usherv1alpha1.AWSDrainingPropagation:
+		return unused
+	}
+	return states[t.state].use
+}
+
+// describe says what the target group has, for people.
+func (t target) describe() string {
+	explanation := cmp.Or(reasons[t.reason], states[t.state].explanation, "Usher does not know this state")
+	text := fmt.Sprintf("target group %s has it as %s: %s", t.group, registry.Excerpt(t.state), explanation)
+	if t.reason != "" {
+		text += " (" + registry.Excerpt(cmp.Or(t.description, t.reason)) + ")"
+	}
+	return text
 }
 
 // use is what a load balancer does with a target.

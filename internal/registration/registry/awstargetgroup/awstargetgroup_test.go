@@ -76,7 +76,7 @@ func TestConformance(t *testing.T) {
 
 // TestStates: what each state of a target, with each reason, is to callers, and what is said of it.
 func TestStates(t *testing.T) {
-	scenariotest.Table(t, "testdata/states.txt", func(t *testing.T, test struct {
+	scenariotest.Table(t, "testdata/states.txt", func(_ *testing.T, test struct {
 		State, Reason string
 		Draining      usherv1alpha1.AWSDraining
 	}) string {

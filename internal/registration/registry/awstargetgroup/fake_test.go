@@ -45,8 +45,6 @@ type fakeTarget struct {
 	address       string
 	port          int32
 	began, leaves time.Duration
-	// fixed is a state that stays, with its reason.
-	fixed, reason string
 }
 
 func newFake(t *testing.T, arns ...string) *fakeELB {
@@ -69,13 +67,11 @@ func (f *fakeELB) pass(span time.Duration) {
 	f.now += span
 }
 
-func (f *fakeELB) register(arn, address string, port int32) *fakeTarget {
+func (f *fakeELB) register(arn, address string, port int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop(arn, address)
-	one := &fakeTarget{address: address, port: port, began: f.now, leaves: -1}
-	f.groups[arn] = append(f.groups[arn], one)
-	return one
+	f.groups[arn] = append(f.groups[arn], &fakeTarget{address: address, port: port, began: f.now, leaves: -1})
 }
 
 func (f *fakeELB) drop(arn, address string) {
@@ -95,8 +91,6 @@ func (f *fakeELB) deregister(arn, address string) {
 // state is that of a target now, and its reason.
 func (f *fakeELB) state(t *fakeTarget) (state, reason string) {
 	switch age := f.now - t.began; {
-	case t.fixed != "":
-		return t.fixed, t.reason
 	case t.leaves >= 0:
 		return "draining", "Target.DeregistrationInProgress"
 	case age < registration:

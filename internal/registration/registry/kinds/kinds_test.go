@@ -260,7 +260,9 @@ func cellsOf(text, name string) []string {
 // secretCell names the keys of a Secret, with the TLS keys grouped as one.
 func secretCell(keys []string) string {
 	tls := credentials.TLSKeys()
-	alone := list.Only(keys, func(key string) bool { return !slices.Contains(tls, key) || !slices.Contains(keys, credentials.KeyCertificate) })
+	alone := list.Only(keys, func(key string) bool {
+		return !slices.Contains(tls, key) || !slices.Contains(keys, credentials.KeyCertificate)
+	})
 	words := list.Map(alone, func(key string) string { return "`" + key + "`" })
 	if len(words) < len(keys) {
 		words = append(words, "TLS")

@@ -67,12 +67,12 @@ func use(entries []registry.Entry, address string) string {
 	return found
 }
 
-// becomes lists until callers have the address in one of the ways.
-func becomes(t *testing.T, f Followed, address string, want ...string) {
+// becomes lists until callers have followedAddress in one of the ways.
+func becomes(t *testing.T, f Followed, want ...string) {
 	t.Helper()
 	ctx := Bounded(t)
 	for {
-		have := use(checktest.Must(f.Connector.List(ctx, service))(t), address)
+		have := use(checktest.Must(f.Connector.List(ctx, service))(t), followedAddress)
 		for _, one := range want {
 			if have == one {
 				return
@@ -80,13 +80,17 @@ func becomes(t *testing.T, f Followed, address string, want ...string) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s is %s, want %v", address, have, want)
+			t.Fatalf("%s is %s, want %v", followedAddress, have, want)
 		case <-time.After(20 * time.Millisecond): // the server may need a moment
 		}
 	}
 }
 
-const followedPort = 8080
+// followedAddress and followedPort are those of the target that the tests look at.
+const (
+	followedAddress = "10.0.0.1"
+	followedPort    = 8080
+)
 
 func followsNothing(t *testing.T, f Followed) {
 	listed := List(t, f.Connector)
@@ -97,26 +101,26 @@ func followsNothing(t *testing.T, f Followed) {
 }
 
 func followsAnAddress(t *testing.T, f Followed) {
-	const address = "10.0.0.1"
+	const address = followedAddress
 	f.Write(t, service, address, followedPort)
 	if f.Serve != nil {
-		becomes(t, f, address, "between")
+		becomes(t, f, "between")
 		f.Serve(t, service, address, followedPort)
 	}
-	becomes(t, f, address, "serves")
+	becomes(t, f, "serves")
 	e := Only(t, f.Connector)
 	if e.Port != followedPort || e.Owner != (registry.Owner{}) || !e.NoMetadata || e.Version == "" {
 		t.Errorf("the entry is %+v: want the port %d, no owner, no metadata, and a version", e, followedPort)
 	}
 	f.Leave(t, service, address, followedPort)
 	if f.End != nil {
-		becomes(t, f, address, "between")
+		becomes(t, f, "between")
 		if left := Only(t, f.Connector); left.Version == e.Version {
 			t.Errorf("the entry has changed, and its version %s has not", e.Version)
 		}
 		f.End(t, service, address, followedPort)
 	}
-	becomes(t, f, address, "absent", "unused")
+	becomes(t, f, "absent", "unused")
 }
 
 func followsMany(t *testing.T, f Followed) {
@@ -135,7 +139,7 @@ func followsMany(t *testing.T, f Followed) {
 }
 
 func followerWritesNothing(t *testing.T, f Followed) {
-	f.Write(t, service, "10.0.0.1", followedPort)
+	f.Write(t, service, followedAddress, followedPort)
 	before := List(t, f.Connector)
 	checktest.NoError(t, f.Connector.Apply(Bounded(t), service, nil))
 	err := f.Connector.Apply(Bounded(t), service, []registry.Change{{Op: registry.Remove, Entry: before[0]}})
@@ -144,13 +148,13 @@ func followerWritesNothing(t *testing.T, f Followed) {
 }
 
 func followsWhatIsDown(t *testing.T, f Followed) {
-	f.Write(t, service, "10.0.0.1", followedPort)
+	f.Write(t, service, followedAddress, followedPort)
 	checktest.NoError(t, f.Break())
 	_, err := f.Connector.List(Bounded(t), service)
 	Check(t, "a list while it is down", err, registry.ErrTransient)
 	Check(t, "a ping while it is down", f.Connector.Ping(Bounded(t)), registry.ErrTransient)
 	checktest.NoError(t, f.Mend(Bounded(t)))
-	becomes(t, f, "10.0.0.1", "serves", "between")
+	becomes(t, f, "serves", "between")
 }
 
 func followsInTurn(t *testing.T, f Followed) {
