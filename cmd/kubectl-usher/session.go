@@ -303,7 +303,7 @@ func (s *session) objects(ctx context.Context, t target, workload client.Object)
 	if o, err = s.gather(ctx, workload, append(below[t.kind], kindRegistration)...); err == nil && pod != nil {
 		o.Pods = []*corev1.Pod{pod}
 	}
-	if err == nil && o.GateWaits() {
+	if err == nil && o.AsksOperator() {
 		o.Leases = s.operatorLeases(ctx)
 	}
 	return o, err

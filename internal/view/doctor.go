@@ -108,7 +108,7 @@ func (e *examination) checks() []check {
 		{"registries that do not answer", []string{"Registry"}, true, e.registries},
 		{"registries that every namespace may use", []string{"Registry", "Registration"}, true, e.open},
 		{"Registrations that cannot be used, or have no Pods", []string{"Registration"}, false, e.answered},
-		{"Pods that wait for Usher's readiness gate alone", []string{"Pod", "Registration"}, false, e.gates},
+		{"Pods that wait for Usher's answer", []string{"Pod", "Registration"}, false, e.gates},
 		{"Pods that their Service does not list", []string{"Pod", "Registration"}, false, e.unlisted},
 		{"changes that Usher has not seen", []string{"CloneSet"}, false, e.unseen},
 		{"hooks that nobody answers", []string{"CloneSet", "Registration"}, false, e.hooks},
@@ -188,14 +188,21 @@ func (e *examination) leases() {
 			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", Lasted(e.now, l.Spec.RenewTime.Time))
 		case age > patienceWith(l):
 			e.wrong(named("lease", l), "its holder %s last renewed it %s: nobody leads", *l.Spec.HolderIdentity, e.clock.Ago(l.Spec.RenewTime.Time))
+		case age > lengthOf(l):
+			e.risk(named("lease", l), "its holder %s last renewed it %s, and it lasts for %s: nobody leads, or the clock of the leader is behind this machine's",
+				*l.Spec.HolderIdentity, e.clock.Ago(l.Spec.RenewTime.Time), lengthOf(l))
 		}
 	}
 }
 
 // patienceWith is how long a lease may be without a renewal before nobody seems to lead.
 func patienceWith(l *coordinationv1.Lease) time.Duration {
-	length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
-	return max(silentAfter*length, skew)
+	return max(silentAfter*lengthOf(l), skew)
+}
+
+// lengthOf is how long a lease lasts without a renewal.
+func lengthOf(l *coordinationv1.Lease) time.Duration {
+	return time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
 }
 
 func (e *examination) guard() {
@@ -281,7 +288,8 @@ func (e *examination) answered() {
 	}
 }
 
-// gates finds Pods that only their readiness gate keeps from getting ready, and that Usher says nothing of.
+// gates finds Pods that wait for Usher alone, and that Usher does not answer: those that only their readiness gate
+// keeps from getting ready, and those whose drain is over.
 func (e *examination) gates() {
 	unanswered := func(pod *corev1.Pod) bool { return gateUnanswered(e.now, pod) }
 	waiting := list.Only(Each[*corev1.Pod](e.all), unanswered)
@@ -289,6 +297,11 @@ func (e *examination) gates() {
 	if selected := list.Only(waiting, e.registered); len(selected) > 0 {
 		e.wrong(named("pod", selected[0]), "it waits for the readiness gate %s, and Usher does not answer; such Pods: %d; does the hook operator run (--controllers=registration)?",
 			usherv1alpha1.ConditionRegistered, len(selected))
+	}
+	overdue := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool { return drainOverdue(e.now, pod) })
+	if len(overdue) > 0 {
+		e.wrong(named("pod", overdue[0]), "its drain should have ended %s, and Usher does not end it; such Pods: %d; does the hook operator run (--controllers=registration)?",
+			e.clock.Ago(drainEnd(overdue[0])), len(overdue))
 	}
 	if len(strays) > 0 {
 		e.wrong(named("pod", strays[0]), "it has the readiness gate %s, and no Registration selects it, so it never gets ready; such Pods: %d; create a Registration, or take the gate out of the template",

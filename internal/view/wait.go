@@ -127,8 +127,15 @@ func (w *waiter) held(h *regplan.Hold) {
 		w.trouble = true
 		one.Next = w.command("describe registration %s", strings.Join(h.Registrations, " "))
 	}
+	if away, _ := w.usherAway(); away || drainOverdue(w.Now, w.pod) {
+		w.trouble = true
+		one.What, one.Next = strings.TrimSuffix(one.What, mayUse)+"; Usher does not answer", askDoctor
+	}
 	w.out = append(w.out, one)
 }
+
+// mayUse is said of a Pod whose callers may not know yet that it has left.
+const mayUse = "; callers may still use it"
 
 func what(h *regplan.Hold) string {
 	from := cmp.Or(strings.Join(h.Registries, ", "), "its registries")
@@ -138,14 +145,14 @@ func what(h *regplan.Hold) string {
 	case regplan.GateRequested:
 		by := ", as " + userOf(h.By) + " asked"
 		if !h.Until.IsZero() {
-			return "has left " + from + by + "; callers may still use it"
+			return "has left " + from + by + mayUse
 		}
 		return "leaves " + from + " before it is deleted" + by
 	case regplan.GateDeletion:
 		return "is deleted, and stays until " + from + " no longer lists it"
 	}
 	if !h.Until.IsZero() {
-		return "has left " + from + "; callers may still use it"
+		return "has left " + from + mayUse
 	}
 	return "leaves " + from
 }
@@ -276,67 +283,6 @@ func (w *waiter) notReady() {
 	}
 	w.out = append(w.out, one)
 }
-
-// closedGate is what a Pod waits for that lacks nothing but Usher's readiness gate: nobody else turns
-// it, and nobody does while Usher is away.
-func (w *waiter) closedGate(one *Wait) {
-	one.Since = podread.Since(w.pod, corev1.ContainersReady)
-	selects := func(r *usherv1alpha1.Registration) bool { return r.DeletionTimestamp == nil && r.Selects(w.pod.Labels) }
-	if !slices.ContainsFunc(w.Registrations, selects) {
-		w.trouble = true
-		one.What = fmt.Sprintf("waits for the readiness gate %s, and no Registration selects it", usherv1alpha1.ConditionRegistered)
-		one.Next = w.command("get registrations")
-		return
-	}
-	one.What = fmt.Sprintf("waits for the readiness gate %s, which Usher turns", usherv1alpha1.ConditionRegistered)
-	one.Next = "kubectl usher doctor"
-	away, since := w.usherAway()
-	if away && !since.IsZero() {
-		one.Since = since
-	}
-	if away || gateUnanswered(w.Now, w.pod) {
-		w.trouble = true
-		one.What = fmt.Sprintf("waits for the readiness gate %s, and Usher does not answer", usherv1alpha1.ConditionRegistered)
-	}
-}
-
-// gateAnswered is how long the hook operator may take to say something of a Pod that is ready but for its gate.
-const gateAnswered = 30 * time.Second
-
-// gateUnanswered reports whether a Pod lacks nothing but Usher's readiness gate, and the hook operator has not said
-// in time what it waits for.
-func gateUnanswered(now time.Time, pod *corev1.Pod) bool {
-	c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
-	says := c != nil && c.Reason != "" && c.Reason != regplan.ReasonDeregistered
-	return waitsForGate(pod) && !says && now.Sub(podread.Since(pod, corev1.ContainersReady)) > gateAnswered
-}
-
-// waitsForGate reports whether a Pod lacks nothing but Usher's readiness gate.
-func waitsForGate(pod *corev1.Pod) bool {
-	ready, _ := regplan.Ready(pod)
-	return ready && regplan.HasGate(pod) && !podread.IsTrue(pod, usherv1alpha1.ConditionRegistered)
-}
-
-// OperatorLeases are the names of the leases, one of which the leader of the hook operator holds: it runs with
-// the other half, or apart.
-var OperatorLeases = []string{"usher." + usherv1alpha1.GroupVersion.Group, "usher-registration." + usherv1alpha1.GroupVersion.Group}
-
-// usherAway reports whether nobody leads the hook operator, as far as the caller may know, and since when.
-func (w *waiter) usherAway() (away bool, since time.Time) {
-	for _, l := range w.Leases {
-		if l.Spec.RenewTime == nil || !slices.Contains(OperatorLeases, l.Name) {
-			continue
-		}
-		if w.Now.Sub(l.Spec.RenewTime.Time) <= patienceWith(l) {
-			return false, time.Time{}
-		}
-		away, since = true, list.Latest(since, l.Spec.RenewTime.Time)
-	}
-	return away, since
-}
-
-// GateWaits reports whether a Pod of the workload lacks nothing but Usher's readiness gate.
-func (o *Objects) GateWaits() bool { return slices.ContainsFunc(o.Pods, waitsForGate) }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
 func (w *waiter) condition() {
