@@ -469,10 +469,25 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 			undo = "kubectl rollout undo"
 		}
 		p.line(plain, "  Next      %s %s -n %s", undo, nameOf(&w.Summary), w.Namespace)
+	case len(surging(w)) > 0 && w.Phase == view.PhaseUpdating && w.Budget.Unavailable >= w.Budget.MaxUnavailable:
+		p.line(plain, "%s updates no other Pod until its surge Pods serve: %s", name, list.Some(surging(w), mostExamples))
 	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
 			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)
 	case w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s is on its way: %d of %d Pods are updated, and %d of %d serve.", name, w.Updated, w.ToUpdate, w.Available, w.Desired)
 	}
+}
+
+// surging are new Pods of a CloneSet that has Pods in addition, and that do not serve: the old ones stay until they do.
+func surging(w *view.Workload) (pods []string) {
+	if w.Budget == nil || w.Pods <= w.Desired {
+		return nil
+	}
+	for i := range w.Members {
+		if pod := &w.Members[i]; pod.Updated && !pod.Available {
+			pods = append(pods, pod.Name)
+		}
+	}
+	return pods
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +110,7 @@ func (e *examination) checks() []check {
 		{"registries that every namespace may use", []string{"Registry", "Registration"}, true, e.open},
 		{"Registrations that cannot be used, or have no Pods", []string{"Registration"}, false, e.answered},
 		{"Pods that wait for Usher's answer", []string{"Pod", "Registration"}, false, e.gates},
+		{"Pods that find no node", []string{"Pod", "Registration"}, false, e.unscheduled},
 		{"Pods that their Service does not list", []string{"Pod", "Registration"}, false, e.unlisted},
 		{"changes that Usher has not seen", []string{"CloneSet"}, false, e.unseen},
 		{"hooks that nobody answers", []string{"CloneSet", "Registration"}, false, e.hooks},
@@ -309,6 +311,32 @@ func (e *examination) gates() {
 	}
 }
 
+// unscheduled finds Pods of CloneSets and Registrations for which the scheduler has found no node for long. Those of
+// one owner are one finding.
+func (e *examination) unscheduled() {
+	byOwner := map[string][]*corev1.Pod{}
+	for _, pod := range Each[*corev1.Pod](e.all) {
+		ref := metav1.GetControllerOfNoCopy(pod)
+		ofSet := ref != nil && ref.Kind == apps.KindCloneSet.Kind
+		if noNodeComes(e.now, pod) && pod.DeletionTimestamp == nil && (ofSet || e.registered(pod)) {
+			byOwner[ownerOf(pod)] = append(byOwner[ownerOf(pod)], pod)
+		}
+	}
+	for _, owner := range slices.Sorted(maps.Keys(byOwner)) {
+		pods := byOwner[owner]
+		c := noNode(pods[0])
+		e.wrong(owner, "Pods that find no node: %d, such as %s %s: %s", len(pods), pods[0].Name, e.clock.Since(c.LastTransitionTime.Time), c.Message)
+	}
+}
+
+// ownerOf names what controls a Pod, or the Pod itself.
+func ownerOf(pod *corev1.Pod) string {
+	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
+		return strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
+	}
+	return named("pod", pod)
+}
+
 // unlisted finds Pods that their Service does not list, although others are in it: otherwise the Registration
 // says so itself.
 func (e *examination) unlisted() {
@@ -376,10 +404,7 @@ func (e *examination) stuck() {
 func (e *examination) probes() {
 	known := map[string]bool{}
 	for _, pod := range Each[*corev1.Pod](e.all) {
-		owner := named("pod", pod)
-		if ref := metav1.GetControllerOf(pod); ref != nil {
-			owner = strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
-		}
+		owner := ownerOf(pod)
 		probed := func(c corev1.Container) bool { return c.ReadinessProbe != nil }
 		if known[owner] || !e.registered(pod) || slices.ContainsFunc(pod.Spec.Containers, probed) {
 			continue

@@ -51,7 +51,10 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 		w.lacksImage()
 		w.notReady()
 	}
-	w.condition()
+	unscheduled := w.unscheduled()
+	if c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered); !unscheduled || c == nil || c.Reason != string(regplan.ReasonPodNotReady) {
+		w.condition()
+	}
 	return w.out, w.trouble
 }
 
@@ -262,15 +265,13 @@ func (w *waiter) notReady() {
 		return
 	}
 	one := Wait{What: "is not ready yet", Next: w.command("describe pod %s", w.pod.Name), Since: podread.Since(w.pod, corev1.PodReady)}
-	scheduled := podread.Condition(w.pod, corev1.PodScheduled)
 	container := list.Find(containerStatuses(w.pod), func(c *corev1.ContainerStatus) bool { return c.State.Waiting != nil })
 	switch {
 	case w.pod.Status.Phase == corev1.PodFailed:
 		one.What = strings.TrimSpace("has failed: " + w.pod.Status.Reason + " " + w.pod.Status.Message)
 		w.trouble = true
-	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
-		one.What, one.Since = "has no node: "+scheduled.Message, scheduled.LastTransitionTime.Time
-		w.trouble = scheduled.Reason == corev1.PodReasonUnschedulable && w.Now.Sub(one.Since) >= nodeComes
+	case noNode(w.pod) != nil: // unscheduled says it
+		return
 	case container != nil:
 		one.What = fmt.Sprintf("waits for its container %s: %s", container.Name, container.State.Waiting.Reason)
 		w.trouble = setplan.Persistent(container.State.Waiting.Reason)
@@ -282,6 +283,35 @@ func (w *waiter) notReady() {
 		}
 	}
 	w.out = append(w.out, one)
+}
+
+// unscheduled says of a Pod without a node why it has none, before the hooks that hold it: none of them can be
+// answered before it runs. It reports whether the Pod has none.
+func (w *waiter) unscheduled() bool {
+	c := noNode(w.pod)
+	if c == nil || w.pod.DeletionTimestamp != nil || w.pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	w.trouble = w.trouble || noNodeComes(w.Now, w.pod)
+	w.out = slices.Insert(w.out, 0, Wait{
+		What: hasNoNode + ": " + c.Message, Since: c.LastTransitionTime.Time, Next: w.command("describe pod %s", w.pod.Name)})
+	return true
+}
+
+const hasNoNode = "has no node"
+
+// noNode is the condition of a Pod that has no node; nil if it has one.
+func noNode(pod *corev1.Pod) *corev1.PodCondition {
+	if c := podread.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return c
+	}
+	return nil
+}
+
+// noNodeComes reports whether the scheduler has found no node for a Pod for long.
+func noNodeComes(now time.Time, pod *corev1.Pod) bool {
+	c := noNode(pod)
+	return c != nil && c.Reason == corev1.PodReasonUnschedulable && now.Sub(c.LastTransitionTime.Time) >= nodeComes
 }
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
