@@ -47,7 +47,7 @@ func verdictOn(w *view.Workload) (over bool, err error) {
 	switch w.Phase {
 	case view.PhaseDone:
 		return true, nil
-	case view.PhaseStalled, view.PhaseInvalid:
+	case view.PhaseStalled, view.PhaseInvalid, view.PhaseDegraded:
 		return true, fmt.Errorf("%s is %s; %s", name, progress(w), askWhy(&w.Summary))
 	case view.PhasePaused:
 		return true, fmt.Errorf("%s is paused, and goes on when somebody resumes it", name)

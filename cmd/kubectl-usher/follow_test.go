@@ -65,8 +65,9 @@ func TestChanges(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	for phase, want := range map[view.Phase]string{
 		view.PhaseDone: "over", view.PhaseUpdating: "goes on", view.PhasePaused: "over: clone/web is paused",
-		view.PhaseStalled: "over: clone/web is Stalled: 1 of 3 updated, 2 of 3 available; kubectl usher why clone/web -n shop",
-		view.PhaseInvalid: "over: clone/web is Invalid", view.PhaseDeleting: "over: clone/web is being deleted",
+		view.PhaseStalled:  "over: clone/web is Stalled: 1 of 3 updated, 2 of 3 available; kubectl usher why clone/web -n shop",
+		view.PhaseDegraded: "over: clone/web is Degraded: 1 of 3 updated",
+		view.PhaseInvalid:  "over: clone/web is Invalid", view.PhaseDeleting: "over: clone/web is being deleted",
 	} {
 		over, err := verdictOn(&view.Workload{Summary: view.Summary{
 			Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: phase, Desired: 3, Available: 2, ToUpdate: 3, Updated: 1,

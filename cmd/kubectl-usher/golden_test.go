@@ -139,7 +139,7 @@ func TestCrowd(t *testing.T) {
 		c.add(pod, "leaves its registries")
 	}
 	c.add("b", "is gone")
-	want := []string{"4 Pods: leaves its registries, such as a, b, c", "pod/b is gone"}
+	want := []string{"4 Pods leave their registries, such as a, b, c", "pod/b is gone"}
 	checktest.Same(t, "lines", want, c.lines())
 	checktest.Same(t, "lines after that", nil, c.lines())
 }

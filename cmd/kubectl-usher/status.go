@@ -36,7 +36,7 @@ func statusCommand(s *session) *cobra.Command {
 	flags := command.Flags()
 	flags.BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted; into a pipe, a line for each change")
 	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "without a name: the workloads of all namespaces")
-	flags.BoolVar(&o.wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is paused or deleted")
+	flags.BoolVar(&o.wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is degraded, paused or deleted")
 	flags.DurationVar(&o.timeout, "timeout", 0, "of --wait: how long at most, such as 10m; 0 is for ever")
 	return s.outputs(command, "json", "yaml", "wide", "name")
 }
@@ -406,7 +406,7 @@ func (p *page) whyAlike(wait *sameWait, clock view.Clock) {
 		p.line(colour, "Pod %s %s", wait.pods[0], waitText(&wait.Wait, clock))
 	} else {
 		first = "the first "
-		text := list.Count(len(wait.pods), "Pod") + ": " + wait.What
+		text := list.Count(len(wait.pods), "Pod") + " " + view.Several(wait.What)
 		if !wait.Since.IsZero() {
 			text += ", " + first + clock.Since(wait.Since)
 		}

@@ -110,6 +110,7 @@ func (e *examination) checks() []check {
 		{"registries that every namespace may use", []string{"Registry", "Registration"}, true, e.open},
 		{"Registrations that cannot be used, or have no Pods", []string{"Registration"}, false, e.answered},
 		{"Pods that wait for Usher's answer", []string{"Pod", "Registration"}, false, e.gates},
+		{"Pods that nothing takes out of their Service", []string{"Pod", "Registration"}, false, e.gateless},
 		{"Pods that find no node", []string{"Pod", "Registration"}, false, e.unscheduled},
 		{"Pods that their Service does not list", []string{"Pod", "Registration"}, false, e.unlisted},
 		{"changes that Usher has not seen", []string{"CloneSet"}, false, e.unseen},
@@ -308,6 +309,22 @@ func (e *examination) gates() {
 	if len(strays) > 0 {
 		e.wrong(named("pod", strays[0]), "it has the readiness gate %s, and no Registration selects it, so it never gets ready; such Pods: %d; create a Registration, or take the gate out of the template",
 			usherv1alpha1.ConditionRegistered, len(strays))
+	}
+}
+
+// gateless finds workloads whose template has forgotten the readiness gate, as the hook operator says of their Pods.
+func (e *examination) gateless() {
+	byOwner := map[string][]*corev1.Pod{}
+	for _, pod := range Each[*corev1.Pod](e.all) {
+		c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
+		if c != nil && c.Reason == string(regplan.ReasonGateMissing) && pod.DeletionTimestamp == nil && e.registered(pod) {
+			byOwner[ownerOf(pod)] = append(byOwner[ownerOf(pod)], pod)
+		}
+	}
+	for _, owner := range slices.Sorted(maps.Keys(byOwner)) {
+		pods := byOwner[owner]
+		e.risk(owner, "nothing takes its Pods out of their Service before they end, so callers lose requests; such Pods: %d, such as %s; "+
+			"add to its Pod template: spec.readinessGates: [{conditionType: %s}]", len(pods), pods[0].Name, usherv1alpha1.ConditionRegistered)
 	}
 }
 

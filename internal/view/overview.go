@@ -55,7 +55,7 @@ func IsWorkload(object metav1.Object) bool {
 
 // Rank is that of the workload: of its worst Pod, or worse, and that of what serves only if its rollout is done.
 func (w *Workload) Rank() Rank {
-	if len(w.Problems) > 0 || w.Phase == PhaseStalled || w.Phase == PhaseInvalid {
+	if len(w.Problems) > 0 || w.Phase == PhaseStalled || w.Phase == PhaseDegraded || w.Phase == PhaseInvalid {
 		return RankTrouble
 	}
 	rank := RankServes

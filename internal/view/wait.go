@@ -328,8 +328,12 @@ func (w *waiter) condition() {
 		w.unlisted(c)
 		return
 	}
+	if regplan.Reason(c.Reason) == regplan.ReasonGateMissing {
+		w.gateMissing(c, detail)
+		return
+	}
 	if len(w.out) == 0 {
-		w.out = append(w.out, Wait{Since: c.LastTransitionTime.Time})
+		w.out = append(w.out, joins(c))
 	}
 	switch reason := regplan.Reason(c.Reason); reason {
 	case regplan.ReasonKeyRefused, regplan.ReasonKeyNotAllowed: // no registry is waited for any more
@@ -343,6 +347,26 @@ func (w *waiter) condition() {
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound, regplan.ReasonLabelUnusable, regplan.ReasonDuplicate:
 		w.trouble = true
 	}
+}
+
+// joins is that a Pod waits for a registry at no hook, as the operator reports it.
+func joins(c *corev1.PodCondition) Wait {
+	registry, since, _ := regplan.Reported(c)
+	one := Wait{Since: cmp.Or(since, c.LastTransitionTime.Time)}
+	if registry != "" {
+		one.What, one.Registries = "waits for "+registry, []string{registry}
+	}
+	return one
+}
+
+// gateMissing is that nothing takes a Pod out of its Service before it ends: its template has forgotten the gate.
+func (w *waiter) gateMissing(c *corev1.PodCondition, detail string) {
+	w.trouble = true
+	if len(w.out) > 0 {
+		w.out[0].What += ": " + detail
+		return
+	}
+	w.out = append(w.out, Wait{What: strings.TrimPrefix(detail, "it "), Since: c.LastTransitionTime.Time})
 }
 
 // unlisted is that a Service does not list the Pod although the Pod is Ready: it looks healthy, and no caller
