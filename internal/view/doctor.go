@@ -287,8 +287,25 @@ func (e *examination) answered() {
 			e.wrong(named("registration", r), "nobody has looked at it: does the hook operator run (--controllers=registration)?")
 		case r.Status.Pods == 0:
 			e.risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace)
+		case e.misnames(r):
+			e.risk(named("registration", r), "no container of its Pods has the port %s of spec.instance.port, which its registries, as Services, "+
+				"do not use: correct it, or leave it out", r.Spec.Instance.Port.StrVal)
 		}
 	}
+}
+
+// misnames reports whether a Registration names a port that none of its Pods has, and that only Services list them,
+// which have ports of their own. Of other registries the operator says so.
+func (e *examination) misnames(r *usherv1alpha1.Registration) bool {
+	services := 0
+	for _, registry := range Each[*usherv1alpha1.Registry](e.all) {
+		if registry.Spec.Service != nil && slices.Contains(r.Spec.Registries, registry.Name) {
+			services++
+		}
+	}
+	own := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool { return pod.Namespace == r.Namespace && r.Selects(pod.Labels) })
+	has := func(pod *corev1.Pod) bool { return regplan.HasPort(pod, r.Spec.Instance.Port) }
+	return services == len(r.Spec.Registries) && len(own) > 0 && !slices.ContainsFunc(own, has)
 }
 
 // gates finds Pods that wait for Usher alone, and that Usher does not answer: those that only their readiness gate
