@@ -286,7 +286,7 @@ func (s *session) observe(ctx context.Context) (*cluster, error) {
 	if err := s.rights(ctx, c); err != nil {
 		return nil, err
 	}
-	c.ask, c.begin = s.answers, c.watcher()
+	c.ask, c.begin = s.answers, c.watcher(c.fail)
 	return c, c.begin(ctx)
 }
 
@@ -301,13 +301,13 @@ func (s *session) answers(ctx context.Context) error {
 }
 
 // watcher begins watches anew, and ends those before once the new ones know what is there.
-func (c *cluster) watcher() func(context.Context) error {
+func (c *cluster) watcher(onError toolscache.WatchErrorHandlerWithContext) func(context.Context) error {
 	end := func() {}
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
 		giveUp := time.AfterFunc(failedFor, cancel)
 		defer giveUp.Stop()
-		live, err := c.session.live(ctx, c.fail, c.changed, c.readable...)
+		live, err := c.session.live(ctx, onError, c.changed, c.readable...)
 		if err != nil {
 			cancel()
 			return err

@@ -385,7 +385,7 @@ func TestFlags(t *testing.T) {
 		var out bytes.Buffer
 		err := command.ParseFlags(strings.Fields(args))
 		if w := view.Of(objects(t, "testdata/rollout.yaml")); err == nil && s.path != nil {
-			err = (&page{out: &out, format: s.output, path: s.path}).print(&w)
+			err = (&page{out: &out, format: s.output, path: s.path}).print(&w, noon)
 		}
 		switch {
 		case err != nil:

@@ -77,13 +77,13 @@ func (s *session) statusOf(ctx context.Context, args []string, o statusOptions) 
 	if err != nil {
 		return err
 	}
-	return s.page().print(&w)
+	return s.page().print(&w, time.Now())
 }
 
 // print prints a workload in the format that was asked for.
-func (p *page) print(w *view.Workload) error {
+func (p *page) print(w *view.Workload, now time.Time) error {
 	names := list.Map(w.Members, func(pod view.Pod) string { return "pod/" + pod.Name })
-	return p.answer(w, func(p *page) { p.status(w, time.Now()) }, names...)
+	return p.answer(w, func(p *page) { p.status(w, now) }, names...)
 }
 
 // status prints a workload for people.
