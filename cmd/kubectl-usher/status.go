@@ -418,6 +418,7 @@ func (p *page) whyAlike(wait *sameWait, clock view.Clock) {
 		p.fact("  Deadline  %s", first+at)
 	}
 	p.fact("  Next      %s", wait.Next)
+	p.fact("  Or        %s", wait.Instead)
 }
 
 func gateText(gate string) string {

@@ -250,7 +250,7 @@ func (e *examination) registries() {
 	for _, r := range Each[*usherv1alpha1.Registry](e.all) {
 		for _, condition := range r.Status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
-				e.wrong(named("registry", r), "%s", condition.Message)
+				e.wrong(named("registry", r), "%s; see its address and credentials: kubectl get registry %s -o yaml", strings.TrimSuffix(condition.Message, "."), r.Name)
 			}
 		}
 	}

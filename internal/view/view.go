@@ -223,8 +223,9 @@ type Wait struct {
 	// Deadline is when somebody gives up, and OnDeadline what happens then.
 	Deadline   time.Time `json:"deadline,omitzero"`
 	OnDeadline string    `json:"onDeadline,omitempty"`
-	// Next is a command that helps.
-	Next string `json:"next,omitempty"`
+	// Next is a command that helps. Instead is one that ends the wait at a price, which it names.
+	Next    string `json:"next,omitempty"`
+	Instead string `json:"instead,omitempty"`
 }
 
 // Workload is a workload with its Pods.

@@ -347,6 +347,34 @@ func (w *waiter) condition() {
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound, regplan.ReasonLabelUnusable, regplan.ReasonDuplicate:
 		w.trouble = true
 	}
+	w.out[0].Next = cmp.Or(w.out[0].Next, w.remedy(c))
+	if w.out[0].Gate == string(regplan.GateRequested) && w.out[0].Until.IsZero() {
+		w.out[0].Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
+			", and delete it again: callers are still sent to it, and requests are lost"
+	}
+}
+
+// remedy is the command that shows what keeps a registry from answering a Pod as its condition says, or where to
+// correct it; empty if there is nothing to correct.
+func (w *waiter) remedy(c *corev1.PodCondition) string {
+	name, _, _ := regplan.Reported(c)
+	switch regplan.Reason(c.Reason) {
+	case regplan.ReasonRegistryNotFound:
+		return "kubectl get registries"
+	case regplan.ReasonRegistryUnavailable, regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotAllowed, regplan.ReasonRegistryFull:
+		if name == "" {
+			return "kubectl get registries"
+		}
+		return fmt.Sprintf("kubectl get registry %s -o yaml", name)
+	case regplan.ReasonForeignEntry, regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonPortNotFound,
+		regplan.ReasonAddressNotFound, regplan.ReasonDuplicate:
+		for _, r := range w.Registrations {
+			if r.Selects(w.pod.Labels) && (name == "" || slices.Contains(r.Spec.Registries, name)) {
+				return w.command("edit registration %s", r.Name)
+			}
+		}
+	}
+	return ""
 }
 
 // joins is that a Pod waits for a registry at no hook, as the operator reports it.
