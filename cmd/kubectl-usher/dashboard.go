@@ -145,7 +145,7 @@ func (d *dashboard) recorder(namespaces []string) *lanes.Recorder {
 	r := recorder.Recording()
 	r.Namespace, r.Namespaces = d.shown, namespaces
 	r.Empty = "There is no CloneSet, and no workload whose Pods a Registration selects" + where(d.shown) +
-		". kubectl usher status -A lists those of all namespaces, and docs/first-deployment.md shows how to make one."
+		". kubectl usher status -A lists those of all namespaces, and https://usher.dev/first-deployment.html shows how to make one."
 	return recorder
 }
 
@@ -348,7 +348,7 @@ func (c *cluster) listen(ctx context.Context) error {
 // rights finds out what the caller may do.
 func (s *session) rights(ctx context.Context, c *cluster) error {
 	for _, kind := range shownKinds {
-		may, why := false, fmt.Sprintf("This cluster has no %s: install Usher's CustomResourceDefinitions, as docs/install.md says.", plural(kind))
+		may, why := false, fmt.Sprintf("This cluster has no %s: install Usher's CustomResourceDefinitions, as https://usher.dev/install.html says.", plural(kind))
 		mapping, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err == nil {
 			why = fmt.Sprintf("You may not list and watch %s in namespace %s: what they say is missing. Ask for a role with these verbs.", plural(kind), s.namespace)

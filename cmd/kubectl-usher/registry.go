@@ -56,7 +56,7 @@ func (s *session) allRegistries(ctx context.Context) error {
 	}
 	return s.page().answer(all, func(p *page) {
 		if len(all) == 0 {
-			tell(s.ErrOut, "There are no Registries; docs/registration.md shows how to make one.\n")
+			tell(s.ErrOut, "There are no Registries; https://usher.dev/registration.html shows how to make one.\n")
 			return
 		}
 		p.table([]string{"REGISTRY", "KIND", "ANSWERS", "SERVICES", "LAST OUTAGE"}, rows)

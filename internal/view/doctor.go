@@ -33,6 +33,8 @@ type Finding struct {
 	Wrong bool `json:"wrong"`
 	// Unknown means that nobody looked: the caller misses a right.
 	Unknown bool `json:"unknown,omitempty"`
+	// Partly means that the objects of one namespace were looked at for all that.
+	Partly bool `json:"partly,omitempty"`
 	// Object is what it is about, such as "registration shop/web"; of what is unknown, the question.
 	Object string `json:"object"`
 	// Message says what is wrong and what to do.
@@ -91,6 +93,12 @@ func Examine(clock Clock, read Read) []Finding {
 	return slices.Concat(e.wrongs, e.risks, e.unknowns)
 }
 
+// Blind reports whether an examination could look at nothing.
+func Blind(found []Finding) bool {
+	unread := list.Only(found, func(f Finding) bool { return f.Unknown && !f.Partly })
+	return len(unread) == len((&examination{}).checks())
+}
+
 // check is one question, and the kinds whose objects answer it.
 type check struct {
 	question string
@@ -134,6 +142,7 @@ func (e *examination) check(one check) {
 		e.unknown(one.question, "you may not list "+partly+" in all namespaces")
 	case partly != "":
 		e.unknown(one.question+", outside namespace "+e.Namespace, "you may not list "+partly+" there")
+		e.unknowns[len(e.unknowns)-1].Partly = true
 		one.run()
 	default:
 		one.run()
@@ -163,7 +172,7 @@ func named(kind string, object metav1.Object) string {
 func (e *examination) usher() {
 	deployments := Each[*appsv1.Deployment](e.all)
 	if len(deployments) == 0 {
-		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher (docs/install.md)")
+		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher (https://usher.dev/install.html)")
 		return
 	}
 	versions := map[string]bool{}
@@ -210,7 +219,7 @@ func lengthOf(l *coordinationv1.Lease) time.Duration {
 
 func (e *examination) guard() {
 	if len(e.guards) == 0 {
-		e.risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (docs/guard.md)")
+		e.risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (https://usher.dev/guard.html)")
 		return
 	}
 	for _, g := range e.guards {
@@ -268,7 +277,7 @@ func (e *examination) open() {
 		}
 		slices.Sort(users)
 		if users = slices.Compact(users); len(users) > 1 && regplan.Open(&registry.Spec) {
-			e.risk(named("registry", registry), "every editor of any namespace may register there, and several namespaces do (%s): say which namespaces may use it in spec.namespaces, or in the rules of spec.services with strictServices (docs/registration.md)",
+			e.risk(named("registry", registry), "every editor of any namespace may register there, and several namespaces do (%s): say which namespaces may use it in spec.namespaces, or in the rules of spec.services with strictServices (https://usher.dev/registration.html)",
 				list.Some(users, maxUsers))
 		}
 	}
@@ -474,7 +483,7 @@ func (e *examination) unguarded() {
 	if count > 1 {
 		deleted = list.Count(count, "Pod") + " were deleted"
 	}
-	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, or API servers cannot reach the guard (docs/guard.md)",
+	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, or API servers cannot reach the guard (https://usher.dev/guard.html)",
 		deleted, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.clock.Ago(eventTime(last)))
 }
 
