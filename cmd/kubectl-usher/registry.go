@@ -100,6 +100,15 @@ func (s *session) registry(ctx context.Context, name string, diff bool) error {
 // users reads the namespaces that use a registry: all of them, or the one of --namespace.
 func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) (all []view.Namespace, err error) {
 	names := list.Map(r.Status.Users, func(u usherv1alpha1.RegistryUser) string { return u.Namespace })
+	registrations, err := s.list(ctx, kindRegistration)
+	if err != nil && !apierrors.IsForbidden(err) { // who may not list them sees the namespaces that are recorded
+		return nil, failed(err, "list Registrations")
+	}
+	for _, one := range view.Each[*usherv1alpha1.Registration](registrations) {
+		if slices.Contains(one.Spec.Registries, r.Name) {
+			names = append(names, one.Namespace)
+		}
+	}
 	if *s.flags.Namespace != "" {
 		names = []string{s.namespace}
 	}
