@@ -411,3 +411,18 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+// TestTakes: a change that stops takes no time that a reader could trust.
+func TestTakes(t *testing.T) {
+	for _, one := range []struct {
+		takes time.Duration
+		stops []string
+		want  string
+	}{
+		{time.Minute, nil, "about 1m0s, going by what the Pods took so far"},
+		{time.Minute, []string{"a quota"}, "about 1m0s until it stops, going by what the Pods took so far"},
+		{0, []string{"a quota"}, "unknown: it stops before a Pod is done"},
+	} {
+		checktest.Same(t, "text", one.want, takes(&forecast.Forecast{Takes: &metav1.Duration{Duration: one.takes}, Stops: one.stops}))
+	}
+}

@@ -27,11 +27,11 @@ func (w *waiter) closedGate(one *Wait) {
 	selects := func(r *usherv1alpha1.Registration) bool { return r.DeletionTimestamp == nil && r.Selects(w.pod.Labels) }
 	if !slices.ContainsFunc(w.Registrations, selects) {
 		w.trouble = true
-		one.What = fmt.Sprintf("waits for the readiness gate %s, and no Registration selects it", usherv1alpha1.ConditionRegistered)
+		one.What = fmt.Sprintf("waits for a Registration that selects it, to open its readiness gate %s", usherv1alpha1.ConditionRegistered)
 		one.Next = w.command("get registrations")
 		return
 	}
-	one.What = fmt.Sprintf("waits for the readiness gate %s, which Usher turns", usherv1alpha1.ConditionRegistered)
+	one.What = fmt.Sprintf("waits for Usher to open its readiness gate %s", usherv1alpha1.ConditionRegistered)
 	one.Next = ""
 	away, since := w.usherAway()
 	if away && !since.IsZero() {
@@ -39,7 +39,9 @@ func (w *waiter) closedGate(one *Wait) {
 	}
 	if away || gateUnanswered(w.Now, w.pod) {
 		w.trouble = true
-		one.What, one.Next = fmt.Sprintf("waits for the readiness gate %s, and Usher does not answer", usherv1alpha1.ConditionRegistered), askDoctor
+		one.What, one.Next = fmt.Sprintf("waits for Usher, which does not answer, to open its readiness gate %s", usherv1alpha1.ConditionRegistered), askDoctor
+	} else {
+		w.opens = true
 	}
 }
 

@@ -28,6 +28,8 @@ type waiter struct {
 	out   []Wait
 	// trouble means that one of the waits does not end by itself.
 	trouble bool
+	// opens means that the first wait is for Usher to open the gate, which it does when registries have answered.
+	opens bool
 }
 
 // waits returns what the Pod waits for: what the CloneSet's planner says, the hooks that
@@ -332,8 +334,11 @@ func (w *waiter) condition() {
 		w.gateMissing(c, detail)
 		return
 	}
-	if len(w.out) == 0 {
+	switch {
+	case len(w.out) == 0:
 		w.out = append(w.out, joins(c))
+	case w.opens:
+		w.out[0].What = cmp.Or(joins(c).What, w.out[0].What) // the gate is not the reason
 	}
 	switch reason := regplan.Reason(c.Reason); reason {
 	case regplan.ReasonKeyRefused, regplan.ReasonKeyNotAllowed: // no registry is waited for any more
