@@ -3,6 +3,7 @@
 package view
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -410,10 +411,16 @@ func (e *examination) hooks() {
 				}, key))
 			})
 			if usher && !there {
-				e.wrong(named("cloneset", set), "nobody answers its hook %s: create Registration %s in namespace %s", key, name, set.Namespace)
+				remedy := cmp.Or(didYouMean(key, e.inNamespace(set.Namespace)), fmt.Sprintf("create Registration %s in namespace %s", name, set.Namespace))
+				e.wrong(named("cloneset", set), "nobody answers its hook %s: %s", key, remedy)
 			}
 		}
 	}
+}
+
+// inNamespace are the Registrations of a namespace.
+func (e *examination) inNamespace(namespace string) []*usherv1alpha1.Registration {
+	return list.Only(e.registrations, func(r *usherv1alpha1.Registration) bool { return r.Namespace == namespace })
 }
 
 func keysOf(l *apps.Lifecycle) []string {
