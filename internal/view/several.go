@@ -15,26 +15,39 @@ func Several(what string) string {
 	own, rest, found := strings.Cut(what, ": ")
 	words := strings.Split(own, " ")
 	for i := range words {
-		// The verb is the Pods' at the beginning, after ", and", and after "it".
-		first := i == 0 || words[i-1] == "they" || i > 1 && words[i-1] == "and" && strings.HasSuffix(words[i-2], ",")
 		word := strings.TrimRight(words[i], ",;")
-		end := words[i][len(word):]
-		subject := i+1 < len(words) && verbs[words[i+1]] != ""
-		switch {
-		case first && verbs[word] != "":
-			word = verbs[word]
-		case word == "it" && end == "" && subject:
-			word = "they"
-		case word == "it":
-			word = "them"
-		case word == "its":
-			word = "their"
-		}
-		words[i] = word + end
+		words[i] = plural(word, words, i) + words[i][len(word):]
 	}
 	own = strings.Join(words, " ")
 	if !found {
 		return own
 	}
 	return own + ": " + rest
+}
+
+// plural is a word of a sentence about several Pods: the one at i, without what follows it.
+func plural(word string, words []string, i int) string {
+	switch {
+	case verbs[word] != "" && ofPods(words[:i]):
+		return verbs[word]
+	case word == "it" && i+1 < len(words) && verbs[words[i+1]] != "":
+		return "they"
+	case word == "it":
+		return "them"
+	case word == "its":
+		return "their"
+	}
+	return word
+}
+
+// ofPods reports whether a verb after these words is the Pods': at the beginning, after ", and", and after "they".
+func ofPods(before []string) bool {
+	n := len(before)
+	switch {
+	case n == 0:
+		return true
+	case before[n-1] == "they":
+		return true
+	}
+	return n > 1 && before[n-1] == "and" && strings.HasSuffix(before[n-2], ",")
 }

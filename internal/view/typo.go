@@ -45,33 +45,30 @@ func didYouMean(key string, registrations []*usherv1alpha1.Registration) string 
 }
 
 // distance is how many characters have to be changed, added, removed, or swapped with their neighbour, to make one
-// text of another; more than mostTypos counts as one more than that. It looks at no more than it takes to know.
-func distance(a, b string) int {
-	if d := len(a) - len(b); d > mostTypos || d < -mostTypos {
-		return mostTypos + 1
+// text of another; more than mostTypos counts as one more than that.
+func distance(a, b string) int { return typos(a, b, mostTypos) }
+
+// typos is the distance, or one more than most. Each typing error compares four shorter pairs.
+func typos(a, b string, most int) int {
+	same := 0
+	for same < min(len(a), len(b)) && a[same] == b[same] {
+		same++
 	}
-	before, last, next := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		before[j], last[j], next[j] = mostTypos+1, j, mostTypos+1
+	if a, b = a[same:], b[same:]; a == b {
+		return 0
 	}
-	for i := 1; i <= len(a); i++ {
-		for j := max(0, i-mostTypos-1); j <= min(len(b), i+mostTypos+1); j++ {
-			next[j] = mostTypos + 1
-		}
-		if i <= mostTypos {
-			next[0] = i
-		}
-		for j := max(1, i-mostTypos); j <= min(len(b), i+mostTypos); j++ {
-			change := last[j-1]
-			if a[i-1] != b[j-1] {
-				change++
-			}
-			next[j] = min(change, last[j]+1, next[j-1]+1)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				next[j] = min(next[j], before[j-2]+1)
-			}
-		}
-		before, last, next = last, next, before
+	if most == 0 {
+		return 1
 	}
-	return min(last[len(b)], mostTypos+1)
+	rest := func(ofA, ofB int) int {
+		if ofA > len(a) || ofB > len(b) {
+			return most
+		}
+		return typos(a[ofA:], b[ofB:], most-1)
+	}
+	least := min(rest(1, 1), rest(1, 0), rest(0, 1))
+	if len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0] {
+		least = min(least, rest(2, 2))
+	}
+	return 1 + least
 }
