@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/view"
 )
 
 const (
@@ -46,7 +47,7 @@ func (c *crowd) lines() []string {
 		if len(pods) == 1 {
 			return "pod/" + pods[0] + " " + text
 		}
-		return list.Count(len(pods), "Pod") + ": " + text + ", such as " + strings.Join(pods[:min(len(pods), mostExamples)], ", ")
+		return list.Count(len(pods), "Pod") + " " + view.Several(text) + ", such as " + strings.Join(pods[:min(len(pods), mostExamples)], ", ")
 	})
 	c.texts, c.pods = nil, nil
 	return out

@@ -145,7 +145,7 @@ func (d *dashboard) recorder(namespaces []string) *lanes.Recorder {
 	r := recorder.Recording()
 	r.Namespace, r.Namespaces = d.shown, namespaces
 	r.Empty = "There is no CloneSet, and no workload whose Pods a Registration selects" + where(d.shown) +
-		". kubectl usher status -A lists those of all namespaces, and docs/first-deployment.md shows how to make one."
+		". kubectl usher status -A lists those of all namespaces, and https://usher.dev/first-deployment.html shows how to make one."
 	return recorder
 }
 
@@ -286,7 +286,7 @@ func (s *session) observe(ctx context.Context) (*cluster, error) {
 	if err := s.rights(ctx, c); err != nil {
 		return nil, err
 	}
-	c.ask, c.begin = s.answers, c.watcher()
+	c.ask, c.begin = s.answers, c.watcher(c.fail)
 	return c, c.begin(ctx)
 }
 
@@ -301,13 +301,13 @@ func (s *session) answers(ctx context.Context) error {
 }
 
 // watcher begins watches anew, and ends those before once the new ones know what is there.
-func (c *cluster) watcher() func(context.Context) error {
+func (c *cluster) watcher(onError toolscache.WatchErrorHandlerWithContext) func(context.Context) error {
 	end := func() {}
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
 		giveUp := time.AfterFunc(failedFor, cancel)
 		defer giveUp.Stop()
-		live, err := c.session.live(ctx, c.fail, c.changed, c.readable...)
+		live, err := c.session.live(ctx, onError, c.changed, c.readable...)
 		if err != nil {
 			cancel()
 			return err
@@ -348,7 +348,7 @@ func (c *cluster) listen(ctx context.Context) error {
 // rights finds out what the caller may do.
 func (s *session) rights(ctx context.Context, c *cluster) error {
 	for _, kind := range shownKinds {
-		may, why := false, fmt.Sprintf("This cluster has no %s: install Usher's CustomResourceDefinitions, as docs/install.md says.", plural(kind))
+		may, why := false, fmt.Sprintf("This cluster has no %s: install Usher's CustomResourceDefinitions, as https://usher.dev/install.html says.", plural(kind))
 		mapping, err := s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err == nil {
 			why = fmt.Sprintf("You may not list and watch %s in namespace %s: what they say is missing. Ask for a role with these verbs.", plural(kind), s.namespace)

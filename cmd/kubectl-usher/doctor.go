@@ -71,8 +71,11 @@ func (p *page) findings(found []view.Finding) {
 	switch {
 	case len(found) == 0:
 		p.line(plain, "Nothing is wrong.")
+	case view.Blind(found):
+		p.line(plain, "Nothing was looked at: you may look at none of it. Choose a namespace in which you may with -n NAMESPACE, "+
+			"or ask for the rights that https://usher.dev/plugin.html lists.")
 	case len(found) == unknown:
-		p.line(plain, "Nothing is wrong in what you may look at; docs/plugin.md lists the rights.")
+		p.line(plain, "Nothing is wrong in what you may look at; https://usher.dev/plugin.html lists the rights.")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/encode"
@@ -101,6 +103,33 @@ func TestDrainTellsInOrder(t *testing.T) {
 			"   0.0s  pod/cart-1 has left discovery\n   0.0s  pod/cart-1 may still be used by callers, 5s to go\n"
 		checktest.Same(t, "what is told", want, out.String())
 	})
+}
+
+// TestDrainWithoutRights: what the API server refuses did not happen, and is not told.
+func TestDrainWithoutRights(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"a registered Pod": func(pod *corev1.Pod) { pod.Finalizers = []string{usherv1alpha1.Finalizer} },
+		"a Pod of a CloneSet": func(pod *corev1.Pod) {
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apps.GroupVersion.String(), Kind: apps.KindCloneSet.Kind, Name: "cart", Controller: new(true)}}
+		},
+		"a plain Pod": func(*corev1.Pod) {},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1"}}
+		change(pod)
+		no := apierrors.NewForbidden(corev1.Resource("pods"), pod.Name, nil)
+		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(pod).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				return no
+			},
+			Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return no },
+		}).Build()
+		var out bytes.Buffer
+		s := &session{IOStreams: genericiooptions.IOStreams{Out: &out}, namespace: "shop", client: c, reader: c}
+		d := &draining{session: s, pod: pod, told: map[string]bool{}}
+		if _, err := d.step(t.Context(), pod); !apierrors.IsForbidden(err) || out.Len() > 0 {
+			t.Errorf("%s: %v, after it told\n%s", name, err, out.String())
+		}
+	}
 }
 
 // heldPod is a Pod that ends, which Usher's finalizer keeps so that nobody changes it, and a session

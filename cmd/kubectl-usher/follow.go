@@ -33,12 +33,20 @@ func (s *session) wait(ctx context.Context, t target, within time.Duration) erro
 		return over
 	})
 	if errors.Is(err, context.DeadlineExceeded) && last.Name != "" {
-		return fmt.Errorf("%s is not done after %s: it is %s; %s", nameOf(&last.Summary), within, progress(&last), askWhy(&last.Summary))
+		return notDone(&last, within, err)
 	}
 	if err != nil {
 		return err
 	}
 	return ended
+}
+
+// notDone is the end of a wait whose time is over.
+func notDone(w *view.Workload, within time.Duration, err error) error {
+	if lost := (*silent)(nil); errors.As(err, &lost) {
+		return fmt.Errorf("%s was not done when last seen: %s; it was %s", nameOf(&w.Summary), noAnswer(view.Clock{Now: time.Now()}, lost.since), progress(w))
+	}
+	return fmt.Errorf("%s is not done after %s: it is %s; %s", nameOf(&w.Summary), within, progress(w), askWhy(&w.Summary))
 }
 
 // verdictOn reports whether a rollout is over, and how, unless it is done.
@@ -47,7 +55,7 @@ func verdictOn(w *view.Workload) (over bool, err error) {
 	switch w.Phase {
 	case view.PhaseDone:
 		return true, nil
-	case view.PhaseStalled, view.PhaseInvalid:
+	case view.PhaseStalled, view.PhaseInvalid, view.PhaseDegraded:
 		return true, fmt.Errorf("%s is %s; %s", name, progress(w), askWhy(&w.Summary))
 	case view.PhasePaused:
 		return true, fmt.Errorf("%s is paused, and goes on when somebody resumes it", name)
@@ -75,6 +83,20 @@ type changes struct {
 	began time.Time
 	// told is the last line that was printed of each Pod, and of the workload.
 	told map[string]string
+	// silent means that the last line said that the API server does not answer.
+	silent bool
+}
+
+// hear prints when the API server does not answer any more, and when it does again.
+func (c *changes) hear(p *page, silence *failure, now time.Time) {
+	if (silence != nil) == c.silent {
+		return
+	}
+	if c.silent = silence != nil; c.silent {
+		c.line(p, now, red, noAnswer(p.clock(now), silence.at)+":", silence.err.Error())
+		return
+	}
+	c.line(p, now, plain, "the API server", "answers again")
 }
 
 // said is a line about a workload, a problem of it, or a Pod. What has the same key replaces it.
@@ -107,7 +129,7 @@ func sayings(w *view.Workload) []said {
 // tell prints the lines that differ from the last ones. The first time it leaves out Pods that just serve.
 func (c *changes) tell(p *page, w *view.Workload, now time.Time) {
 	first, before := c.told == nil, c.told
-	if first {
+	if c.began.IsZero() {
 		c.began = now
 	}
 	c.told = map[string]string{}

@@ -139,7 +139,7 @@ func TestCrowd(t *testing.T) {
 		c.add(pod, "leaves its registries")
 	}
 	c.add("b", "is gone")
-	want := []string{"4 Pods: leaves its registries, such as a, b, c", "pod/b is gone"}
+	want := []string{"4 Pods leave their registries, such as a, b, c", "pod/b is gone"}
 	checktest.Same(t, "lines", want, c.lines())
 	checktest.Same(t, "lines after that", nil, c.lines())
 }
@@ -385,7 +385,7 @@ func TestFlags(t *testing.T) {
 		var out bytes.Buffer
 		err := command.ParseFlags(strings.Fields(args))
 		if w := view.Of(objects(t, "testdata/rollout.yaml")); err == nil && s.path != nil {
-			err = (&page{out: &out, format: s.output, path: s.path}).print(&w)
+			err = (&page{out: &out, format: s.output, path: s.path}).print(&w, noon)
 		}
 		switch {
 		case err != nil:
@@ -409,5 +409,20 @@ func TestHelp(t *testing.T) {
 		if text := out.String(); !strings.Contains(text, want) || args != "options" && strings.Contains(text, "--kubeconfig") {
 			t.Errorf("%s prints\n%s", args, text)
 		}
+	}
+}
+
+// TestTakes: a change that stops takes no time that a reader could trust.
+func TestTakes(t *testing.T) {
+	for _, one := range []struct {
+		takes time.Duration
+		stops []string
+		want  string
+	}{
+		{time.Minute, nil, "about 1m0s, going by what the Pods took so far"},
+		{time.Minute, []string{"a quota"}, "about 1m0s until it stops, going by what the Pods took so far"},
+		{0, []string{"a quota"}, "unknown: it stops before a Pod is done"},
+	} {
+		checktest.Same(t, "text", one.want, takes(&forecast.Forecast{Takes: &metav1.Duration{Duration: one.takes}, Stops: one.stops}))
 	}
 }

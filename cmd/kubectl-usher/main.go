@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -150,6 +151,8 @@ type versions struct {
 	// Usher and Kubernetes are those of the cluster; empty if the user may not see them.
 	Usher      []string `json:"usher,omitempty"`
 	Kubernetes string   `json:"kubernetes,omitempty"`
+	// noUsher says why there is none in Usher.
+	noUsher string
 }
 
 func versionCommand(s *session) *cobra.Command {
@@ -157,7 +160,7 @@ func versionCommand(s *session) *cobra.Command {
 		v := s.versions(ctx)
 		return s.page().answer(v, func(p *page) {
 			p.line(plain, "kubectl usher  %s (%s, %s)", strings.TrimSpace(v.Plugin+" "+v.Revision), v.Platform, v.Go)
-			p.line(plain, "Usher          %s", cmp.Or(strings.Join(v.Usher, ", "), "not seen in the cluster"))
+			p.line(plain, "Usher          %s", cmp.Or(strings.Join(v.Usher, ", "), v.noUsher))
 			p.line(plain, "Kubernetes     %s", cmp.Or(v.Kubernetes, "does not answer"))
 		})
 	}), "json", "yaml")
@@ -165,7 +168,7 @@ func versionCommand(s *session) *cobra.Command {
 
 // versions asks the cluster as far as the user may; the plugin's own need nobody.
 func (s *session) versions(ctx context.Context) versions {
-	v := versions{Plugin: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versions{Plugin: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, noUsher: "not looked at: no cluster answers"}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if built := list.Find(info.Settings, func(s *debug.BuildSetting) bool { return s.Key == "vcs.revision" }); built != nil {
 			v.Revision = built.Value[:min(12, len(built.Value))]
@@ -177,7 +180,13 @@ func (s *session) versions(ctx context.Context) versions {
 	if server, err := s.discovery.ServerVersion(); err == nil {
 		v.Kubernetes = server.GitVersion
 	}
-	deployments, _ := s.list(ctx, kindDeployment, usherLabels) // none if the user may not see them
+	deployments, err := s.list(ctx, kindDeployment, usherLabels)
+	switch {
+	case apierrors.IsForbidden(err):
+		v.noUsher = "not looked at: you may not list Deployments in all namespaces"
+	case err == nil:
+		v.noUsher = "not seen in the cluster"
+	}
 	v.Usher = list.Map(deployments, func(d metav1.Object) string { return d.GetLabels()["app.kubernetes.io/version"] })
 	slices.Sort(v.Usher)
 	v.Usher = slices.Compact(v.Usher)

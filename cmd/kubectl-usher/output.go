@@ -287,27 +287,61 @@ func (s *session) watch(ctx context.Context, t target, until func(*view.Workload
 	if err != nil {
 		return err
 	}
+	told := &changes{}
+	if err := s.show(&w, told, nil); err != nil || until != nil && until(&w) {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	live, changed, told := (*session)(nil), make(chan struct{}, 1), &changes{}
+	c := &cluster{session: s, changed: make(chan struct{}, 1), readable: []schema.GroupVersionKind{kindPod, t.kind}}
+	c.ask, c.begin = s.answers, c.watcher(ends(cancel))
+	if err := c.begin(ctx); err != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	go func() { _ = c.listen(ctx) }()
+	return c.showEach(ctx, t, w, time.Since(began), told, until)
+}
+
+// showEach shows a workload at each change, as watch does, and says when the API server does not answer: then
+// what was seen last is old. drawn is how long the last screen took.
+func (c *cluster) showEach(
+	ctx context.Context, t target, w view.Workload, drawn time.Duration, told *changes, until func(*view.Workload) bool,
+) (err error) {
 	for {
-		if err := s.show(&w, told); err != nil || until != nil && until(&w) {
-			return err
+		if err := pause(ctx, max(redrawEvery, min(restFactor*drawn, clockEvery)), c.changed); err != nil {
+			return silenced(err, c.silence.Load())
 		}
-		rest := max(redrawEvery, min(restFactor*time.Since(began), clockEvery))
-		if live == nil {
-			if live, err = s.live(ctx, ends(cancel), changed, kindPod, t.kind); err != nil {
-				return err
+		began, silence := time.Now(), c.silence.Load()
+		if silence == nil {
+			if w, err = c.live.Load().load(ctx, t); err != nil {
+				return cmp.Or(context.Cause(ctx), err)
 			}
 		}
-		if err := pause(ctx, rest, changed); err != nil {
+		if err := c.show(&w, told, silence); err != nil || silence == nil && until != nil && until(&w) {
 			return err
 		}
-		began = time.Now()
-		if w, err = live.load(ctx, t); err != nil {
-			return cmp.Or(context.Cause(ctx), err)
-		}
+		drawn = time.Since(began)
 	}
+}
+
+// silent is the end of a watch while the API server does not answer.
+type silent struct {
+	error
+	since time.Time
+}
+
+func (s *silent) Unwrap() error { return s.error }
+
+func silenced(err error, silence *failure) error {
+	if silence == nil {
+		return err
+	}
+	return &silent{err, silence.at}
+}
+
+// noAnswer says since when the API server has not answered.
+func noAnswer(clock view.Clock, since time.Time) string {
+	return "no answer from the API server " + clock.Since(since)
 }
 
 // ends handles errors of watches: without the right to watch there is no use in trying again.
@@ -390,27 +424,44 @@ func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
 	}
 }
 
-// show draws a screen over the one before; off a terminal it tells what has changed. Programs get all of it.
-func (s *session) show(w *view.Workload, told *changes) error {
+// show draws a screen over the one before; off a terminal it tells what has changed. Programs get all of it. While
+// the API server is silent, what is shown is from before, and no time goes on in it.
+func (s *session) show(w *view.Workload, told *changes, silence *failure) error {
 	file, _ := s.Out.(*os.File)
 	var screen bytes.Buffer
 	p := s.page()
 	p.out = &screen
 	switch people := p.format == "" || p.wide(); {
+	case !people && silence != nil:
+		told.hear(&page{out: s.ErrOut}, silence, time.Now())
+		return nil
 	case !people:
 		p.out = s.Out
-		return p.print(w)
+		return p.print(w, time.Now())
 	case s.lines || file == nil || !isTerminal(file):
-		told.tell(p, w, time.Now())
+		told.hear(p, silence, time.Now())
+		if silence == nil {
+			told.tell(p, w, time.Now())
+		}
 		put(s.Out, screen.String())
 		return nil
 	}
 	if width, height, err := term.GetSize(int(file.Fd())); err == nil {
 		p.width, p.height, p.columns = width, height, width
 	}
-	if err := p.print(w); err != nil {
+	if err := p.screen(w, silence, time.Now()); err != nil {
 		return err
 	}
 	put(s.Out, home+strings.ReplaceAll(screen.String(), "\n", lineEnd)+screenEnd)
 	return nil
+}
+
+// screen prints a workload as it is, or as it was when the API server last answered.
+func (p *page) screen(w *view.Workload, silence *failure, now time.Time) error {
+	if silence != nil {
+		text := noAnswer(p.clock(now), silence.at)
+		p.line(red, "%s: this is how it was then", strings.ToUpper(text[:1])+text[1:])
+		now = silence.at
+	}
+	return p.print(w, now)
 }

@@ -40,7 +40,7 @@ func (s *session) overview(ctx context.Context, everywhere bool) error {
 	names := list.Map(found, func(w view.Workload) string { return nameOf(&w.Summary) })
 	return s.page().answer(found, func(p *page) {
 		if len(found) == 0 {
-			tell(s.ErrOut, "There is no CloneSet, and no workload with a Registration%s; docs/first-deployment.md shows how to make one.\n", where(s.namespace))
+			tell(s.ErrOut, "There is no CloneSet, and no workload with a Registration%s; https://usher.dev/first-deployment.html shows how to make one.\n", where(s.namespace))
 			return
 		}
 		p.overview(found, everywhere, time.Now())

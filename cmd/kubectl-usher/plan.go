@@ -369,7 +369,14 @@ func takes(f *forecast.Forecast) string {
 	if f.Takes == nil {
 		return "unknown: " + f.Unknown
 	}
-	return "about " + f.Takes.Duration.String() + ", going by what the Pods took so far"
+	if len(f.Stops) > 0 && f.Takes.Duration == 0 {
+		return "unknown: it stops before a Pod is done"
+	}
+	text := "about " + f.Takes.Duration.String()
+	if len(f.Stops) > 0 {
+		text += " until it stops"
+	}
+	return text + ", going by what the Pods took so far"
 }
 
 // doings are what happens to Pods, in the order in which a wave tells it.

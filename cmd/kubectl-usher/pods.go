@@ -435,8 +435,11 @@ func (d *draining) name(ctx context.Context, pod *corev1.Pod, set string) error 
 	if pod.Labels[apps.LabelSpecifiedDelete] == "true" {
 		return nil
 	}
-	d.tell("is named for deletion: clone/%s replaces it within its budgets", set)
-	return d.nameForDeletion(ctx, pod)
+	err := d.nameForDeletion(ctx, pod)
+	if err == nil {
+		d.tell("is named for deletion: clone/%s replaces it within its budgets", set)
+	}
+	return err
 }
 
 // request asks the hook operator for a drain, as the guard does.
@@ -451,16 +454,22 @@ func (d *draining) request(ctx context.Context, pod *corev1.Pod) error {
 		request = *before
 		request.At = now
 	}
-	d.tell("leaves its registries")
 	annotations := map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(encode.JSON(request))}
-	return client.IgnoreNotFound(d.patchPod(ctx, pod, map[string]any{"annotations": annotations}))
+	err := d.patchPod(ctx, pod, map[string]any{"annotations": annotations})
+	if err == nil {
+		d.tell("leaves its registries")
+	}
+	return client.IgnoreNotFound(err)
 }
 
 // remove deletes or evicts a Pod that no registry lists.
 func (d *draining) remove(ctx context.Context, pod *corev1.Pod) error {
 	if !d.evict {
-		d.tell("is deleted")
-		return client.IgnoreNotFound(d.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+		err := d.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+		if err == nil {
+			d.tell("is deleted")
+		}
+		return client.IgnoreNotFound(err)
 	}
 	if time.Since(d.asked) < askAgain && d.told["waits for a PodDisruptionBudget"] {
 		return nil

@@ -93,7 +93,7 @@ func TestNothingIsObeyed(t *testing.T) {
 		w := view.Of(o)
 		for what, print := range map[string]func(*page){
 			"status": func(p *page) { p.status(&w, noon) },
-			"names":  func(p *page) { p.format = "name"; _ = p.print(&w) },
+			"names":  func(p *page) { p.format = "name"; _ = p.print(&w, noon) },
 			"wide":   func(p *page) { p.format = "wide"; p.status(&w, noon) },
 			"why":    func(p *page) { p.why(&w, target{kindCloneSet, w.Name}, noon) },
 		} {

@@ -56,7 +56,7 @@ func (s *session) allRegistries(ctx context.Context) error {
 	}
 	return s.page().answer(all, func(p *page) {
 		if len(all) == 0 {
-			tell(s.ErrOut, "There are no Registries; docs/registration.md shows how to make one.\n")
+			tell(s.ErrOut, "There are no Registries; https://usher.dev/registration.html shows how to make one.\n")
 			return
 		}
 		p.table([]string{"REGISTRY", "KIND", "ANSWERS", "SERVICES", "LAST OUTAGE"}, rows)
@@ -100,6 +100,15 @@ func (s *session) registry(ctx context.Context, name string, diff bool) error {
 // users reads the namespaces that use a registry: all of them, or the one of --namespace.
 func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) (all []view.Namespace, err error) {
 	names := list.Map(r.Status.Users, func(u usherv1alpha1.RegistryUser) string { return u.Namespace })
+	registrations, err := s.list(ctx, kindRegistration)
+	if err != nil && !apierrors.IsForbidden(err) { // who may not list them sees the namespaces that are recorded
+		return nil, failed(err, "list Registrations")
+	}
+	for _, one := range view.Each[*usherv1alpha1.Registration](registrations) {
+		if slices.Contains(one.Spec.Registries, r.Name) {
+			names = append(names, one.Namespace)
+		}
+	}
 	if *s.flags.Namespace != "" {
 		names = []string{s.namespace}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -90,7 +91,9 @@ func (s *session) after(ctx context.Context, set *apps.CloneSet) error {
 }
 
 // done reports whether a rollout is over, one way or another.
-func done(w *view.Workload) bool { return w.Phase == view.PhaseDone || w.Phase == view.PhasePaused }
+func done(w *view.Workload) bool {
+	return slices.Contains([]view.Phase{view.PhaseDone, view.PhaseDegraded, view.PhasePaused}, w.Phase)
+}
 
 func pauseCommand(s *session, name string) *cobra.Command {
 	return s.changes(s.onCloneSet(name, func(ctx context.Context, set *apps.CloneSet) error { return s.pause(ctx, set, name == "pause") }))

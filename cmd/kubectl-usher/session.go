@@ -180,7 +180,7 @@ func (s *session) target(args []string, kinds ...schema.GroupVersionKind) (targe
 	return target{kinds[at], name}, nil
 }
 
-var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as docs/install.md says")
+var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as https://usher.dev/install.html says")
 
 // aliases are names of CloneSets that somebody may type where none are installed.
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
@@ -208,16 +208,16 @@ func failed(err error, doing string, args ...any) error {
 	case err == nil:
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%s: %w; ask for a role with that right: docs/plugin.md lists those that each command needs", doing, err)
+		return fmt.Errorf("%s: %w; ask for a role with that right: https://usher.dev/plugin.html lists those that each command needs", doing, err)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%s: %w: log in anew, or choose another --context", doing, err)
 	case utilnet.IsConnectionRefused(err):
 		return fmt.Errorf("%s: %w; does the cluster run, and is it that of --kubeconfig and --context?", doing, err)
 	case errors.As(err, &missing):
-		return fmt.Errorf("%s: this cluster has no %s (%s): install Usher's CustomResourceDefinitions, or those of this version, as docs/install.md says",
+		return fmt.Errorf("%s: this cluster has no %s (%s): install Usher's CustomResourceDefinitions, or those of this version, as https://usher.dev/install.html says",
 			doing, missing.GroupKind.Kind, strings.Join(append([]string{missing.GroupKind.Group}, missing.SearchedVersions...), "/"))
 	case withdrawn(err):
-		return fmt.Errorf("%s: this cluster does not have these any more: install Usher's CustomResourceDefinitions, as docs/install.md says", doing)
+		return fmt.Errorf("%s: this cluster does not have these any more: install Usher's CustomResourceDefinitions, as https://usher.dev/install.html says", doing)
 	}
 	return fmt.Errorf("%s: %w", doing, short(err))
 }
@@ -234,7 +234,7 @@ func short(err error) error {
 	if !ok {
 		return err
 	}
-	return errors.New(fields + ": misspelt, or newer than this cluster's CustomResourceDefinitions: docs/install.md says how to install those of this version")
+	return errors.New(fields + ": misspelt, or newer than this cluster's CustomResourceDefinitions: https://usher.dev/install.html says how to install those of this version")
 }
 
 // on makes a command of one object of those kinds, as TYPE/NAME or TYPE NAME.
@@ -303,7 +303,7 @@ func (s *session) objects(ctx context.Context, t target, workload client.Object)
 	if o, err = s.gather(ctx, workload, append(below[t.kind], kindRegistration)...); err == nil && pod != nil {
 		o.Pods = []*corev1.Pod{pod}
 	}
-	if err == nil && o.GateWaits() {
+	if err == nil && o.AsksOperator() {
 		o.Leases = s.operatorLeases(ctx)
 	}
 	return o, err

@@ -36,7 +36,7 @@ func statusCommand(s *session) *cobra.Command {
 	flags := command.Flags()
 	flags.BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted; into a pipe, a line for each change")
 	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "without a name: the workloads of all namespaces")
-	flags.BoolVar(&o.wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is paused or deleted")
+	flags.BoolVar(&o.wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is degraded, paused or deleted")
 	flags.DurationVar(&o.timeout, "timeout", 0, "of --wait: how long at most, such as 10m; 0 is for ever")
 	return s.outputs(command, "json", "yaml", "wide", "name")
 }
@@ -77,13 +77,13 @@ func (s *session) statusOf(ctx context.Context, args []string, o statusOptions) 
 	if err != nil {
 		return err
 	}
-	return s.page().print(&w)
+	return s.page().print(&w, time.Now())
 }
 
 // print prints a workload in the format that was asked for.
-func (p *page) print(w *view.Workload) error {
+func (p *page) print(w *view.Workload, now time.Time) error {
 	names := list.Map(w.Members, func(pod view.Pod) string { return "pod/" + pod.Name })
-	return p.answer(w, func(p *page) { p.status(w, time.Now()) }, names...)
+	return p.answer(w, func(p *page) { p.status(w, now) }, names...)
 }
 
 // status prints a workload for people.
@@ -406,7 +406,7 @@ func (p *page) whyAlike(wait *sameWait, clock view.Clock) {
 		p.line(colour, "Pod %s %s", wait.pods[0], waitText(&wait.Wait, clock))
 	} else {
 		first = "the first "
-		text := list.Count(len(wait.pods), "Pod") + ": " + wait.What
+		text := list.Count(len(wait.pods), "Pod") + " " + view.Several(wait.What)
 		if !wait.Since.IsZero() {
 			text += ", " + first + clock.Since(wait.Since)
 		}
@@ -418,6 +418,7 @@ func (p *page) whyAlike(wait *sameWait, clock view.Clock) {
 		p.fact("  Deadline  %s", first+at)
 	}
 	p.fact("  Next      %s", wait.Next)
+	p.fact("  Or        %s", wait.Instead)
 }
 
 func gateText(gate string) string {
@@ -469,10 +470,25 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 			undo = "kubectl rollout undo"
 		}
 		p.line(plain, "  Next      %s %s -n %s", undo, nameOf(&w.Summary), w.Namespace)
+	case len(surging(w)) > 0 && w.Phase == view.PhaseUpdating && w.Budget.Unavailable >= w.Budget.MaxUnavailable:
+		p.line(plain, "%s updates no other Pod until its surge Pods serve: %s", name, list.Some(surging(w), mostExamples))
 	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
 			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)
 	case w.Phase == view.PhaseUpdating:
 		p.line(plain, "%s is on its way: %d of %d Pods are updated, and %d of %d serve.", name, w.Updated, w.ToUpdate, w.Available, w.Desired)
 	}
+}
+
+// surging are new Pods of a CloneSet that has Pods in addition, and that do not serve: the old ones stay until they do.
+func surging(w *view.Workload) (pods []string) {
+	if w.Budget == nil || w.Pods <= w.Desired {
+		return nil
+	}
+	for i := range w.Members {
+		if pod := &w.Members[i]; pod.Updated && !pod.Available {
+			pods = append(pods, pod.Name)
+		}
+	}
+	return pods
 }

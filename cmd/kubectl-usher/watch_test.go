@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -50,6 +51,9 @@ func BenchmarkWatch(b *testing.B) {
 		IOStreams: genericiooptions.IOStreams{Out: out}, namespace: "shop", config: &rest.Config{Host: server.URL}, mapper: mapper,
 	}
 	checktest.NoError(b, s.makeClient())
+	flags := genericclioptions.NewConfigFlags(false)
+	flags.APIServer, flags.CacheDir, flags.KubeConfig = &server.URL, new(b.TempDir()), new("")
+	s.discovery = checktest.Must(flags.ToDiscoveryClient())(b)
 	ctx, end := context.WithCancelCause(b.Context())
 	go func() { end(s.watch(ctx, target{kindStatefulSet, "web"}, nil)) }()
 	select {

@@ -19,6 +19,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -315,17 +316,43 @@ func (r Request) byController() bool {
 
 // message says whom the request waits for.
 func (r Request) message(named bool) string {
-	text := fmt.Sprintf("Pod %s leaves its registries before it is deleted", r.Pod.Name)
+	text, registries := fmt.Sprintf("Pod %s leaves its registries before it is deleted", r.Pod.Name), "them"
 	if named {
-		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks and budgets allow", r.ownerOf(appsv1alpha1.KindCloneSet), r.Pod.Name)
+		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks%s and budgets allow",
+			r.ownerOf(appsv1alpha1.KindCloneSet), r.Pod.Name, hooksOf(r.Pod))
+		registries = "its registries"
 	}
 	if until := drainedAt(r.Pod); until.After(r.Now) {
-		text += "; callers may use it until " + until.UTC().Format(time.RFC3339)
+		text += fmt.Sprintf("; it has left %s, and callers may use it until %s", registries, until.UTC().Format(time.RFC3339))
 	}
-	if c := podread.Condition(r.Pod, usherv1alpha1.ConditionRegistered); c != nil && c.Status != corev1.ConditionTrue && c.Message != "" {
+	if c := podread.Condition(r.Pod, usherv1alpha1.ConditionRegistered); waitsAt(c) {
 		text += "; " + strings.TrimSuffix(c.Message, ".")
 	}
 	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)
+}
+
+// waitsAt reports whether a Pod's condition says what the Pod waits for: that it has left is no news.
+func waitsAt(c *corev1.PodCondition) bool {
+	return c != nil && c.Status != corev1.ConditionTrue && c.Message != "" && c.Reason != plan.ReasonDeregistered
+}
+
+// mostHooks is how many hooks a message names.
+const mostHooks = 3
+
+// hooksOf are the keys that hold the Pod of a CloneSet, as far as the Pod shows them, in brackets: finalizers, and
+// labels of Usher's domain.
+func hooksOf(pod *corev1.Pod) string {
+	keys := list.Only(pod.Finalizers, func(key string) bool { return key != usherv1alpha1.Finalizer })
+	for key := range pod.Labels {
+		if strings.Contains(key, usherv1alpha1.HookDomain) && !strings.HasSuffix(key, usherv1alpha1.HookDomain+usherv1alpha1.HookCreated) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return ""
+	}
+	slices.Sort(keys)
+	return " (" + list.Some(keys, mostHooks) + ")"
 }
 
 // next is the stored request with what this one adds.

@@ -15,6 +15,7 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -142,6 +143,20 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		}
 	},
 	"registered": func(p *corev1.Pod, _ string) { is(usherv1alpha1.ConditionRegistered)(p) },
+	"deregistered": func(p *corev1.Pod, _ string) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse,
+			Reason: plan.ReasonDeregistered, Message: "At least one registry does not list the Pod."}}
+	},
+	// hooks are on the Pod, those of Usher's domain as labels and others as finalizers.
+	"hooks": func(p *corev1.Pod, keys string) {
+		for key := range strings.SplitSeq(keys, " ") {
+			if strings.Contains(key, usherv1alpha1.HookDomain) {
+				p.Labels[key] = "true"
+			} else {
+				p.Finalizers = append(p.Finalizers, key)
+			}
+		}
+	},
 	"waits": func(p *corev1.Pod, message string) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse, Message: message}}
 	},

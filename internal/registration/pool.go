@@ -164,7 +164,7 @@ func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*
 			"there is no Secret %s/%s: create it, or correct credentialsSecret", ref.Namespace, ref.Name))
 	case apierrors.IsForbidden(err):
 		return nil, registry.Permanent(fmt.Errorf(
-			"not allowed to read Secret %s/%s: move it to a namespace whose Secrets Usher may read (docs/registries.md), or add %s to the chart's rbac.secretNamespaces",
+			"not allowed to read Secret %s/%s: move it to a namespace whose Secrets Usher may read (https://usher.dev/registries.html), or add %s to the chart's rbac.secretNamespaces",
 			ref.Namespace, ref.Name, ref.Namespace))
 	case err != nil:
 		return nil, registry.Transient(fmt.Errorf("read Secret %s/%s: %w", ref.Namespace, ref.Name, err))

@@ -213,7 +213,7 @@ func (r *Reconciler) noteUndrained(pod *corev1.Pod) {
 	}
 	r.announcer.warn(pod, plan.ReasonUnguarded, actionDrain, "The Pod was deleted while registries list it, and the API server did not "+
 		"wait for the guard: requests may be lost. Either no replica of Usher answered, or the API server cannot reach the guard "+
-		"(docs/guard.md), or somebody has removed the label "+usherv1alpha1.LabelGuarded+".")
+		"(https://usher.dev/guard.html), or somebody has removed the label "+usherv1alpha1.LabelGuarded+".")
 }
 
 // ofPod lets through Pods that a Registration selects, or that have our finalizer.

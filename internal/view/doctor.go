@@ -3,9 +3,11 @@
 package view
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +34,8 @@ type Finding struct {
 	Wrong bool `json:"wrong"`
 	// Unknown means that nobody looked: the caller misses a right.
 	Unknown bool `json:"unknown,omitempty"`
+	// Partly means that the objects of one namespace were looked at for all that.
+	Partly bool `json:"partly,omitempty"`
 	// Object is what it is about, such as "registration shop/web"; of what is unknown, the question.
 	Object string `json:"object"`
 	// Message says what is wrong and what to do.
@@ -90,6 +94,12 @@ func Examine(clock Clock, read Read) []Finding {
 	return slices.Concat(e.wrongs, e.risks, e.unknowns)
 }
 
+// Blind reports whether an examination could look at nothing.
+func Blind(found []Finding) bool {
+	unread := list.Only(found, func(f Finding) bool { return f.Unknown && !f.Partly })
+	return len(unread) == len((&examination{}).checks())
+}
+
 // check is one question, and the kinds whose objects answer it.
 type check struct {
 	question string
@@ -108,7 +118,9 @@ func (e *examination) checks() []check {
 		{"registries that do not answer", []string{"Registry"}, true, e.registries},
 		{"registries that every namespace may use", []string{"Registry", "Registration"}, true, e.open},
 		{"Registrations that cannot be used, or have no Pods", []string{"Registration"}, false, e.answered},
-		{"Pods that wait for Usher's readiness gate alone", []string{"Pod", "Registration"}, false, e.gates},
+		{"Pods that wait for Usher's answer", []string{"Pod", "Registration"}, false, e.gates},
+		{"Pods that nothing takes out of their Service", []string{"Pod", "Registration"}, false, e.gateless},
+		{"Pods that find no node", []string{"Pod", "Registration"}, false, e.unscheduled},
 		{"Pods that their Service does not list", []string{"Pod", "Registration"}, false, e.unlisted},
 		{"changes that Usher has not seen", []string{"CloneSet"}, false, e.unseen},
 		{"hooks that nobody answers", []string{"CloneSet", "Registration"}, false, e.hooks},
@@ -131,6 +143,7 @@ func (e *examination) check(one check) {
 		e.unknown(one.question, "you may not list "+partly+" in all namespaces")
 	case partly != "":
 		e.unknown(one.question+", outside namespace "+e.Namespace, "you may not list "+partly+" there")
+		e.unknowns[len(e.unknowns)-1].Partly = true
 		one.run()
 	default:
 		one.run()
@@ -160,7 +173,7 @@ func named(kind string, object metav1.Object) string {
 func (e *examination) usher() {
 	deployments := Each[*appsv1.Deployment](e.all)
 	if len(deployments) == 0 {
-		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher (docs/install.md)")
+		e.wrong("cluster", "no Deployment has the label app.kubernetes.io/name=usher: install Usher (https://usher.dev/install.html)")
 		return
 	}
 	versions := map[string]bool{}
@@ -188,19 +201,26 @@ func (e *examination) leases() {
 			e.risk(named("lease", l), "its leader's clock is %s ahead of this machine's: correct one of them", Lasted(e.now, l.Spec.RenewTime.Time))
 		case age > patienceWith(l):
 			e.wrong(named("lease", l), "its holder %s last renewed it %s: nobody leads", *l.Spec.HolderIdentity, e.clock.Ago(l.Spec.RenewTime.Time))
+		case age > lengthOf(l):
+			e.risk(named("lease", l), "its holder %s last renewed it %s, and it lasts for %s: nobody leads, or the clock of the leader is behind this machine's",
+				*l.Spec.HolderIdentity, e.clock.Ago(l.Spec.RenewTime.Time), lengthOf(l))
 		}
 	}
 }
 
 // patienceWith is how long a lease may be without a renewal before nobody seems to lead.
 func patienceWith(l *coordinationv1.Lease) time.Duration {
-	length := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
-	return max(silentAfter*length, skew)
+	return max(silentAfter*lengthOf(l), skew)
+}
+
+// lengthOf is how long a lease lasts without a renewal.
+func lengthOf(l *coordinationv1.Lease) time.Duration {
+	return time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
 }
 
 func (e *examination) guard() {
 	if len(e.guards) == 0 {
-		e.risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (docs/guard.md)")
+		e.risk("cluster", "the guard is not installed: Pods that somebody deletes or evicts lose requests (https://usher.dev/guard.html)")
 		return
 	}
 	for _, g := range e.guards {
@@ -240,7 +260,7 @@ func (e *examination) registries() {
 	for _, r := range Each[*usherv1alpha1.Registry](e.all) {
 		for _, condition := range r.Status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
-				e.wrong(named("registry", r), "%s", condition.Message)
+				e.wrong(named("registry", r), "%s; see its address and credentials: kubectl get registry %s -o yaml", strings.TrimSuffix(condition.Message, "."), r.Name)
 			}
 		}
 	}
@@ -258,7 +278,7 @@ func (e *examination) open() {
 		}
 		slices.Sort(users)
 		if users = slices.Compact(users); len(users) > 1 && regplan.Open(&registry.Spec) {
-			e.risk(named("registry", registry), "every editor of any namespace may register there, and several namespaces do (%s): say which namespaces may use it in spec.namespaces, or in the rules of spec.services with strictServices (docs/registration.md)",
+			e.risk(named("registry", registry), "every editor of any namespace may register there, and several namespaces do (%s): say which namespaces may use it in spec.namespaces, or in the rules of spec.services with strictServices (https://usher.dev/registration.html)",
 				list.Some(users, maxUsers))
 		}
 	}
@@ -277,11 +297,29 @@ func (e *examination) answered() {
 			e.wrong(named("registration", r), "nobody has looked at it: does the hook operator run (--controllers=registration)?")
 		case r.Status.Pods == 0:
 			e.risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace)
+		case e.misnames(r):
+			e.risk(named("registration", r), "no container of its Pods has the port %s of spec.instance.port, which its registries, as Services, "+
+				"do not use: correct it, or leave it out", r.Spec.Instance.Port.StrVal)
 		}
 	}
 }
 
-// gates finds Pods that only their readiness gate keeps from getting ready, and that Usher says nothing of.
+// misnames reports whether a Registration names a port that none of its Pods has, and that only Services list them,
+// which have ports of their own. Of other registries the operator says so.
+func (e *examination) misnames(r *usherv1alpha1.Registration) bool {
+	services := 0
+	for _, registry := range Each[*usherv1alpha1.Registry](e.all) {
+		if registry.Spec.Service != nil && slices.Contains(r.Spec.Registries, registry.Name) {
+			services++
+		}
+	}
+	own := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool { return pod.Namespace == r.Namespace && r.Selects(pod.Labels) })
+	has := func(pod *corev1.Pod) bool { return regplan.HasPort(pod, r.Spec.Instance.Port) }
+	return services == len(r.Spec.Registries) && len(own) > 0 && !slices.ContainsFunc(own, has)
+}
+
+// gates finds Pods that wait for Usher alone, and that Usher does not answer: those that only their readiness gate
+// keeps from getting ready, and those whose drain is over.
 func (e *examination) gates() {
 	unanswered := func(pod *corev1.Pod) bool { return gateUnanswered(e.now, pod) }
 	waiting := list.Only(Each[*corev1.Pod](e.all), unanswered)
@@ -290,10 +328,57 @@ func (e *examination) gates() {
 		e.wrong(named("pod", selected[0]), "it waits for the readiness gate %s, and Usher does not answer; such Pods: %d; does the hook operator run (--controllers=registration)?",
 			usherv1alpha1.ConditionRegistered, len(selected))
 	}
+	overdue := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool { return drainOverdue(e.now, pod) })
+	if len(overdue) > 0 {
+		e.wrong(named("pod", overdue[0]), "its drain should have ended %s, and Usher does not end it; such Pods: %d; does the hook operator run (--controllers=registration)?",
+			e.clock.Ago(drainEnd(overdue[0])), len(overdue))
+	}
 	if len(strays) > 0 {
 		e.wrong(named("pod", strays[0]), "it has the readiness gate %s, and no Registration selects it, so it never gets ready; such Pods: %d; create a Registration, or take the gate out of the template",
 			usherv1alpha1.ConditionRegistered, len(strays))
 	}
+}
+
+// gateless finds workloads whose template has forgotten the readiness gate, as the hook operator says of their Pods.
+func (e *examination) gateless() {
+	byOwner := map[string][]*corev1.Pod{}
+	for _, pod := range Each[*corev1.Pod](e.all) {
+		c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
+		if c != nil && c.Reason == string(regplan.ReasonGateMissing) && pod.DeletionTimestamp == nil && e.registered(pod) {
+			byOwner[ownerOf(pod)] = append(byOwner[ownerOf(pod)], pod)
+		}
+	}
+	for _, owner := range slices.Sorted(maps.Keys(byOwner)) {
+		pods := byOwner[owner]
+		e.risk(owner, "nothing takes its Pods out of their Service before they end, so callers lose requests; such Pods: %d, such as %s; "+
+			"add to its Pod template: spec.readinessGates: [{conditionType: %s}]", len(pods), pods[0].Name, usherv1alpha1.ConditionRegistered)
+	}
+}
+
+// unscheduled finds Pods of CloneSets and Registrations for which the scheduler has found no node for long. Those of
+// one owner are one finding.
+func (e *examination) unscheduled() {
+	byOwner := map[string][]*corev1.Pod{}
+	for _, pod := range Each[*corev1.Pod](e.all) {
+		ref := metav1.GetControllerOfNoCopy(pod)
+		ofSet := ref != nil && ref.Kind == apps.KindCloneSet.Kind
+		if noNodeComes(e.now, pod) && pod.DeletionTimestamp == nil && (ofSet || e.registered(pod)) {
+			byOwner[ownerOf(pod)] = append(byOwner[ownerOf(pod)], pod)
+		}
+	}
+	for _, owner := range slices.Sorted(maps.Keys(byOwner)) {
+		pods := byOwner[owner]
+		c := noNode(pods[0])
+		e.wrong(owner, "Pods that find no node: %d, such as %s %s: %s", len(pods), pods[0].Name, e.clock.Since(c.LastTransitionTime.Time), c.Message)
+	}
+}
+
+// ownerOf names what controls a Pod, or the Pod itself.
+func ownerOf(pod *corev1.Pod) string {
+	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
+		return strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
+	}
+	return named("pod", pod)
 }
 
 // unlisted finds Pods that their Service does not list, although others are in it: otherwise the Registration
@@ -326,10 +411,16 @@ func (e *examination) hooks() {
 				}, key))
 			})
 			if usher && !there {
-				e.wrong(named("cloneset", set), "nobody answers its hook %s: create Registration %s in namespace %s", key, name, set.Namespace)
+				remedy := cmp.Or(didYouMean(key, e.inNamespace(set.Namespace)), fmt.Sprintf("create Registration %s in namespace %s", name, set.Namespace))
+				e.wrong(named("cloneset", set), "nobody answers its hook %s: %s", key, remedy)
 			}
 		}
 	}
+}
+
+// inNamespace are the Registrations of a namespace.
+func (e *examination) inNamespace(namespace string) []*usherv1alpha1.Registration {
+	return list.Only(e.registrations, func(r *usherv1alpha1.Registration) bool { return r.Namespace == namespace })
 }
 
 func keysOf(l *apps.Lifecycle) []string {
@@ -363,10 +454,7 @@ func (e *examination) stuck() {
 func (e *examination) probes() {
 	known := map[string]bool{}
 	for _, pod := range Each[*corev1.Pod](e.all) {
-		owner := named("pod", pod)
-		if ref := metav1.GetControllerOf(pod); ref != nil {
-			owner = strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
-		}
+		owner := ownerOf(pod)
 		probed := func(c corev1.Container) bool { return c.ReadinessProbe != nil }
 		if known[owner] || !e.registered(pod) || slices.ContainsFunc(pod.Spec.Containers, probed) {
 			continue
@@ -402,7 +490,7 @@ func (e *examination) unguarded() {
 	if count > 1 {
 		deleted = list.Count(count, "Pod") + " were deleted"
 	}
-	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, or API servers cannot reach the guard (docs/guard.md)",
+	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, or API servers cannot reach the guard (https://usher.dev/guard.html)",
 		deleted, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.clock.Ago(eventTime(last)))
 }
 

@@ -13,10 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
 // Shown are the workloads with which Usher has to do, by namespace, kind and name: CloneSets, and others whose
-// Pods a Registration selects. The objects may be of several namespaces.
+// Pods a Registration selects or that have Usher's readiness gate: a Registration may miss those. The objects may be of several namespaces.
 func Shown(now time.Time, all []metav1.Object) (out []Workload) {
 	byNamespace := map[string][]metav1.Object{}
 	for _, object := range all {
@@ -28,9 +29,10 @@ func Shown(now time.Time, all []metav1.Object) (out []Workload) {
 			if !IsWorkload(object) {
 				continue
 			}
-			w := Of(Gather(now, object, objects))
+			o := Gather(now, object, objects)
+			w := Of(o)
 			registered := func(p Pod) bool { return len(p.Entries) > 0 }
-			if w.Kind == apps.KindCloneSet.Kind || slices.ContainsFunc(w.Members, registered) {
+			if w.Kind == apps.KindCloneSet.Kind || slices.ContainsFunc(w.Members, registered) || slices.ContainsFunc(o.Pods, regplan.HasGate) {
 				out = append(out, w)
 			}
 		}
@@ -55,7 +57,7 @@ func IsWorkload(object metav1.Object) bool {
 
 // Rank is that of the workload: of its worst Pod, or worse, and that of what serves only if its rollout is done.
 func (w *Workload) Rank() Rank {
-	if len(w.Problems) > 0 || w.Phase == PhaseStalled || w.Phase == PhaseInvalid {
+	if len(w.Problems) > 0 || w.Phase == PhaseStalled || w.Phase == PhaseDegraded || w.Phase == PhaseInvalid {
 		return RankTrouble
 	}
 	rank := RankServes

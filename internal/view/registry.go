@@ -99,7 +99,8 @@ func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace
 		}
 	}
 	if o := r.Status.LastOutage; o != nil {
-		v.OutageFrom, v.OutageTo = o.From.Time, ptr.Deref(o.To, metav1.Time{}).Time
+		// The hook operator allows for clocks that differ; nobody could ask before the Registry was there.
+		v.OutageFrom, v.OutageTo = list.Latest(o.From.Time, r.CreationTimestamp.Time), ptr.Deref(o.To, metav1.Time{}).Time
 	}
 	for _, user := range r.Status.Users {
 		at := slices.IndexFunc(namespaces, func(n Namespace) bool { return n.Name == user.Namespace })
@@ -111,7 +112,37 @@ func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace
 			v.Uses = append(v.Uses, namespaces[at].use(now, r, &user))
 		}
 	}
+	for i := range namespaces {
+		v.Uses = append(v.Uses, namespaces[i].waiting(r)...)
+	}
 	return v
+}
+
+// waiting are the Registrations that name a registry, and that it has not recorded: they have no entries in it.
+func (n *Namespace) waiting(r *usherv1alpha1.Registry) (uses []Use) {
+	for _, one := range Each[*usherv1alpha1.Registration](n.Objects) {
+		recorded := slices.ContainsFunc(r.Status.Users, func(u usherv1alpha1.RegistryUser) bool {
+			return u.Namespace == n.Name && u.Registration == one.Name && u.Service == one.Spec.Instance.Service
+		})
+		if recorded || !slices.Contains(one.Spec.Registries, r.Name) {
+			continue
+		}
+		known := ptr.Deref(list.Find(one.Status.Registries, func(p *usherv1alpha1.RegistryPods) bool { return p.Name == r.Name }), usherv1alpha1.RegistryPods{})
+		uses = append(uses, Use{
+			Namespace: n.Name, Registration: one.Name, Service: one.Spec.Instance.Service,
+			Draining: int(known.Draining), Waiting: int(known.Waiting),
+			Problem: "it has no entries there yet" + strings.ReplaceAll(prefixed(": ", known.Error), "\n", " "),
+		})
+	}
+	return uses
+}
+
+// prefixed is a text after a prefix; empty if the text is.
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
 }
 
 // use is what a registry lists for one Registration, and should.

@@ -83,8 +83,9 @@ func (e *examination) lonely() {
 			if strings.Contains(l.key, usherv1alpha1.HookDomain) { // hooks says it
 				continue
 			}
-			e.wrong(named("cloneset", set), "%s; find out what should, or let Pods go as kubectl usher why clone/%s -n %s says",
-				l.what(), set.Name, set.Namespace)
+			what := cmp.Or(didYouMean(l.key, e.inNamespace(set.Namespace)), "find out what should")
+			e.wrong(named("cloneset", set), "%s; %s, or let Pods go as kubectl usher why clone/%s -n %s says",
+				l.what(), strings.TrimSuffix(what, "?"), set.Name, set.Namespace)
 		}
 	}
 }

@@ -111,8 +111,11 @@ type Phase string
 
 // The phases.
 const (
-	// PhaseDone: every Pod that is to have the update revision has it, and serves.
+	// PhaseDone: every Pod that is to have the update revision has it, serves, and is listed by its registries.
 	PhaseDone Phase = "Done"
+	// PhaseDegraded: it would be Done, and a Pod that serves is in trouble: callers do not find it, or nothing takes
+	// it out of service before it ends.
+	PhaseDegraded Phase = "Degraded"
 	// PhaseUpdating: Pods are on their way.
 	PhaseUpdating Phase = "Updating"
 	// PhasePaused: spec.updateStrategy.paused.
@@ -195,6 +198,8 @@ type Pod struct {
 	Waits []Wait `json:"waits,omitempty"`
 	// Trouble means that the wait will not end by itself.
 	Trouble bool `json:"trouble,omitempty"`
+	// joining means that it should be in a registry, and is not as far as it shows.
+	joining bool
 }
 
 // Entry is whether a registry lists a Pod, as far as the Pod shows it.
@@ -218,8 +223,9 @@ type Wait struct {
 	// Deadline is when somebody gives up, and OnDeadline what happens then.
 	Deadline   time.Time `json:"deadline,omitzero"`
 	OnDeadline string    `json:"onDeadline,omitempty"`
-	// Next is a command that helps.
-	Next string `json:"next,omitempty"`
+	// Next is a command that helps. Instead is one that ends the wait at a price, which it names.
+	Next    string `json:"next,omitempty"`
+	Instead string `json:"instead,omitempty"`
 }
 
 // Workload is a workload with its Pods.

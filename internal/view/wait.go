@@ -28,6 +28,8 @@ type waiter struct {
 	out   []Wait
 	// trouble means that one of the waits does not end by itself.
 	trouble bool
+	// opens means that the first wait is for Usher to open the gate, which it does when registries have answered.
+	opens bool
 }
 
 // waits returns what the Pod waits for: what the CloneSet's planner says, the hooks that
@@ -51,7 +53,10 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 		w.lacksImage()
 		w.notReady()
 	}
-	w.condition()
+	unscheduled := w.unscheduled()
+	if c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered); !unscheduled || c == nil || c.Reason != string(regplan.ReasonPodNotReady) {
+		w.condition()
+	}
 	return w.out, w.trouble
 }
 
@@ -127,8 +132,15 @@ func (w *waiter) held(h *regplan.Hold) {
 		w.trouble = true
 		one.Next = w.command("describe registration %s", strings.Join(h.Registrations, " "))
 	}
+	if away, _ := w.usherAway(); away || drainOverdue(w.Now, w.pod) {
+		w.trouble = true
+		one.What, one.Next = strings.TrimSuffix(one.What, mayUse)+"; Usher does not answer", askDoctor
+	}
 	w.out = append(w.out, one)
 }
+
+// mayUse is said of a Pod whose callers may not know yet that it has left.
+const mayUse = "; callers may still use it"
 
 func what(h *regplan.Hold) string {
 	from := cmp.Or(strings.Join(h.Registries, ", "), "its registries")
@@ -138,14 +150,14 @@ func what(h *regplan.Hold) string {
 	case regplan.GateRequested:
 		by := ", as " + userOf(h.By) + " asked"
 		if !h.Until.IsZero() {
-			return "has left " + from + by + "; callers may still use it"
+			return "has left " + from + by + mayUse
 		}
 		return "leaves " + from + " before it is deleted" + by
 	case regplan.GateDeletion:
 		return "is deleted, and stays until " + from + " no longer lists it"
 	}
 	if !h.Until.IsZero() {
-		return "has left " + from + "; callers may still use it"
+		return "has left " + from + mayUse
 	}
 	return "leaves " + from
 }
@@ -255,15 +267,13 @@ func (w *waiter) notReady() {
 		return
 	}
 	one := Wait{What: "is not ready yet", Next: w.command("describe pod %s", w.pod.Name), Since: podread.Since(w.pod, corev1.PodReady)}
-	scheduled := podread.Condition(w.pod, corev1.PodScheduled)
 	container := list.Find(containerStatuses(w.pod), func(c *corev1.ContainerStatus) bool { return c.State.Waiting != nil })
 	switch {
 	case w.pod.Status.Phase == corev1.PodFailed:
 		one.What = strings.TrimSpace("has failed: " + w.pod.Status.Reason + " " + w.pod.Status.Message)
 		w.trouble = true
-	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
-		one.What, one.Since = "has no node: "+scheduled.Message, scheduled.LastTransitionTime.Time
-		w.trouble = scheduled.Reason == corev1.PodReasonUnschedulable && w.Now.Sub(one.Since) >= nodeComes
+	case noNode(w.pod) != nil: // unscheduled says it
+		return
 	case container != nil:
 		one.What = fmt.Sprintf("waits for its container %s: %s", container.Name, container.State.Waiting.Reason)
 		w.trouble = setplan.Persistent(container.State.Waiting.Reason)
@@ -277,66 +287,34 @@ func (w *waiter) notReady() {
 	w.out = append(w.out, one)
 }
 
-// closedGate is what a Pod waits for that lacks nothing but Usher's readiness gate: nobody else turns
-// it, and nobody does while Usher is away.
-func (w *waiter) closedGate(one *Wait) {
-	one.Since = podread.Since(w.pod, corev1.ContainersReady)
-	selects := func(r *usherv1alpha1.Registration) bool { return r.DeletionTimestamp == nil && r.Selects(w.pod.Labels) }
-	if !slices.ContainsFunc(w.Registrations, selects) {
-		w.trouble = true
-		one.What = fmt.Sprintf("waits for the readiness gate %s, and no Registration selects it", usherv1alpha1.ConditionRegistered)
-		one.Next = w.command("get registrations")
-		return
+// unscheduled says of a Pod without a node why it has none, before the hooks that hold it: none of them can be
+// answered before it runs. It reports whether the Pod has none.
+func (w *waiter) unscheduled() bool {
+	c := noNode(w.pod)
+	if c == nil || w.pod.DeletionTimestamp != nil || w.pod.Status.Phase == corev1.PodFailed {
+		return false
 	}
-	one.What = fmt.Sprintf("waits for the readiness gate %s, which Usher turns", usherv1alpha1.ConditionRegistered)
-	one.Next = "kubectl usher doctor"
-	away, since := w.usherAway()
-	if away && !since.IsZero() {
-		one.Since = since
-	}
-	if away || gateUnanswered(w.Now, w.pod) {
-		w.trouble = true
-		one.What = fmt.Sprintf("waits for the readiness gate %s, and Usher does not answer", usherv1alpha1.ConditionRegistered)
-	}
+	w.trouble = w.trouble || noNodeComes(w.Now, w.pod)
+	w.out = slices.Insert(w.out, 0, Wait{
+		What: hasNoNode + ": " + c.Message, Since: c.LastTransitionTime.Time, Next: w.command("describe pod %s", w.pod.Name)})
+	return true
 }
 
-// gateAnswered is how long the hook operator may take to say something of a Pod that is ready but for its gate.
-const gateAnswered = 30 * time.Second
+const hasNoNode = "has no node"
 
-// gateUnanswered reports whether a Pod lacks nothing but Usher's readiness gate, and the hook operator has not said
-// in time what it waits for.
-func gateUnanswered(now time.Time, pod *corev1.Pod) bool {
-	c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
-	says := c != nil && c.Reason != "" && c.Reason != regplan.ReasonDeregistered
-	return waitsForGate(pod) && !says && now.Sub(podread.Since(pod, corev1.ContainersReady)) > gateAnswered
-}
-
-// waitsForGate reports whether a Pod lacks nothing but Usher's readiness gate.
-func waitsForGate(pod *corev1.Pod) bool {
-	ready, _ := regplan.Ready(pod)
-	return ready && regplan.HasGate(pod) && !podread.IsTrue(pod, usherv1alpha1.ConditionRegistered)
-}
-
-// OperatorLeases are the names of the leases, one of which the leader of the hook operator holds: it runs with
-// the other half, or apart.
-var OperatorLeases = []string{"usher." + usherv1alpha1.GroupVersion.Group, "usher-registration." + usherv1alpha1.GroupVersion.Group}
-
-// usherAway reports whether nobody leads the hook operator, as far as the caller may know, and since when.
-func (w *waiter) usherAway() (away bool, since time.Time) {
-	for _, l := range w.Leases {
-		if l.Spec.RenewTime == nil || !slices.Contains(OperatorLeases, l.Name) {
-			continue
-		}
-		if w.Now.Sub(l.Spec.RenewTime.Time) <= patienceWith(l) {
-			return false, time.Time{}
-		}
-		away, since = true, list.Latest(since, l.Spec.RenewTime.Time)
+// noNode is the condition of a Pod that has no node; nil if it has one.
+func noNode(pod *corev1.Pod) *corev1.PodCondition {
+	if c := podread.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return c
 	}
-	return away, since
+	return nil
 }
 
-// GateWaits reports whether a Pod of the workload lacks nothing but Usher's readiness gate.
-func (o *Objects) GateWaits() bool { return slices.ContainsFunc(o.Pods, waitsForGate) }
+// noNodeComes reports whether the scheduler has found no node for a Pod for long.
+func noNodeComes(now time.Time, pod *corev1.Pod) bool {
+	c := noNode(pod)
+	return c != nil && c.Reason == corev1.PodReasonUnschedulable && now.Sub(c.LastTransitionTime.Time) >= nodeComes
+}
 
 // condition is what the hook operator wrote of a wait: it knows what a registry answered.
 func (w *waiter) condition() {
@@ -352,8 +330,15 @@ func (w *waiter) condition() {
 		w.unlisted(c)
 		return
 	}
-	if len(w.out) == 0 {
-		w.out = append(w.out, Wait{Since: c.LastTransitionTime.Time})
+	if regplan.Reason(c.Reason) == regplan.ReasonGateMissing {
+		w.gateMissing(c, detail)
+		return
+	}
+	switch {
+	case len(w.out) == 0:
+		w.out = append(w.out, joins(c))
+	case w.opens:
+		w.out[0].What = cmp.Or(joins(c).What, w.out[0].What) // the gate is not the reason
 	}
 	switch reason := regplan.Reason(c.Reason); reason {
 	case regplan.ReasonKeyRefused, regplan.ReasonKeyNotAllowed: // no registry is waited for any more
@@ -367,6 +352,54 @@ func (w *waiter) condition() {
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound, regplan.ReasonLabelUnusable, regplan.ReasonDuplicate:
 		w.trouble = true
 	}
+	w.out[0].Next = cmp.Or(w.out[0].Next, w.remedy(c))
+	if w.out[0].Gate == string(regplan.GateRequested) && w.out[0].Until.IsZero() {
+		w.out[0].Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
+			", and delete it again: callers are still sent to it, and requests are lost"
+	}
+}
+
+// remedy is the command that shows what keeps a registry from answering a Pod as its condition says, or where to
+// correct it; empty if there is nothing to correct.
+func (w *waiter) remedy(c *corev1.PodCondition) string {
+	name, _, _ := regplan.Reported(c)
+	switch regplan.Reason(c.Reason) {
+	case regplan.ReasonRegistryNotFound:
+		return "kubectl get registries"
+	case regplan.ReasonRegistryUnavailable, regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotAllowed, regplan.ReasonRegistryFull:
+		if name == "" {
+			return "kubectl get registries"
+		}
+		return fmt.Sprintf("kubectl get registry %s -o yaml", name)
+	case regplan.ReasonForeignEntry, regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonPortNotFound,
+		regplan.ReasonAddressNotFound, regplan.ReasonDuplicate:
+		for _, r := range w.Registrations {
+			if r.Selects(w.pod.Labels) && (name == "" || slices.Contains(r.Spec.Registries, name)) {
+				return w.command("edit registration %s", r.Name)
+			}
+		}
+	}
+	return ""
+}
+
+// joins is that a Pod waits for a registry at no hook, as the operator reports it.
+func joins(c *corev1.PodCondition) Wait {
+	registry, since, _ := regplan.Reported(c)
+	one := Wait{Since: cmp.Or(since, c.LastTransitionTime.Time)}
+	if registry != "" {
+		one.What, one.Registries = "waits for "+registry, []string{registry}
+	}
+	return one
+}
+
+// gateMissing is that nothing takes a Pod out of its Service before it ends: its template has forgotten the gate.
+func (w *waiter) gateMissing(c *corev1.PodCondition, detail string) {
+	w.trouble = true
+	if len(w.out) > 0 {
+		w.out[0].What += ": " + detail
+		return
+	}
+	w.out = append(w.out, Wait{What: strings.TrimPrefix(detail, "it "), Since: c.LastTransitionTime.Time})
 }
 
 // unlisted is that a Service does not list the Pod although the Pod is Ready: it looks healthy, and no caller

@@ -32,7 +32,25 @@ func Of(o Objects) Workload {
 	o.noteUnseen(&w)
 	o.noteRegistrations(&w)
 	w.noteLonely(o.Now)
+	if w.Phase == PhaseDone {
+		w.Phase = w.placed()
+	}
 	return w
+}
+
+// placed is the phase of a rollout that is done by its counts, which know nothing of registries: it is not done while
+// a Pod that serves is on its way into one, or in trouble.
+func (w *Workload) placed() Phase {
+	phase := PhaseDone
+	for i := range w.Members {
+		switch p := &w.Members[i]; {
+		case p.Available && p.Trouble && p.State != stateTerminating:
+			return PhaseDegraded
+		case p.Available && p.joining:
+			phase = PhaseUpdating
+		}
+	}
+	return phase
 }
 
 func (o *Objects) workload(operator regplan.Snapshot) Workload {
@@ -275,12 +293,16 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 	}
 	w := waiter{Objects: o, pod: pod, holds: shown.Holds}
 	p.Waits, p.Trouble = w.waits(waits)
+	p.joining = len(p.Entries) > 0 && p.Registered != string(corev1.ConditionTrue) && !leaves(pod)
 	return p
 }
 
 // StateDraining is the state of a Pod that leaves its registries because somebody wants to
 // delete it; "Normal" in its lifecycle.
 const StateDraining = "Draining"
+
+// stateTerminating is the state of a Pod that was deleted.
+const stateTerminating = "Terminating"
 
 // changed is the latest of the times that the Pod itself shows.
 func changed(pod *corev1.Pod) time.Time {
@@ -306,7 +328,7 @@ func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {
 	state := regplan.StateOf(pod)
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return "Terminating"
+		return stateTerminating
 	case pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
 		return string(pod.Status.Phase)
 	case state == apps.StateNormal && (drainedFor(pod) != nil || slices.ContainsFunc(holds, func(h regplan.Hold) bool { return h.Gate == regplan.GateRequested })):

@@ -516,6 +516,19 @@ class RunView {
 
 const matches = lane => !needle || [lane.name, lane.state, lane.revision, lane.node].some(text => text?.toLowerCase().includes(needle));
 
+// inTrouble are the Pods of a set that are in trouble, those that wait for the same together.
+function inTrouble(title, one) {
+  const alike = new Map();
+  for (const lane of one.lanes.values()) {
+    if (rank(lane) !== 0 || !lane.waits?.length) continue;
+    const {what, next = ""} = lane.waits[0], key = JSON.stringify([what, next.replaceAll(lane.name, "POD")]);
+    if (!alike.has(key)) alike.set(key, {names: [], what, next});
+    alike.get(key).names.push(lane.name);
+  }
+  return [...alike.values()].map(({names, what, next}) =>
+    [`${title}: ${names.length > 1 ? `${names.length} Pods, such as ` : ""}${names[0]}`, what, next]);
+}
+
 // trouble lists what needs somebody. What stays is left alone, so that it is read out once.
 function trouble() {
   const list = [];
@@ -523,9 +536,7 @@ function trouble() {
     for (const one of run.sets.values()) {
       const title = one.title ?? one.id;
       for (const text of problems(one)) list.push([title, text, ""]);
-      for (const lane of one.lanes.values()) {
-        if (rank(lane) === 0 && lane.waits?.length) list.push([`${title}: ${lane.name}`, lane.waits[0].what, lane.waits[0].next ?? ""]);
-      }
+      list.push(...inTrouble(title, one));
     }
   }
   list.sort((a, b) => a[0] < b[0] ? -1 : 1);

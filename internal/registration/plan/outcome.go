@@ -4,6 +4,7 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,11 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 			o.Missing = append(o.Missing, w)
 		}
 	}
+	for _, t := range r.current {
+		if w, yes := o.incomplete(t); yes {
+			o.Missing = append(o.Missing, w)
+		}
+	}
 	o.Targets = r.Status.Targets
 	if slices.ContainsFunc(r.pods, func(p *pod) bool { return p.unfit(r) == "" }) {
 		o.Targets = slices.Concat(o.Targets, list.Only(r.current, func(t Target) bool { return r.refused[t] == nil }))
@@ -72,6 +78,20 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 		}
 	}
 	return o
+}
+
+// incomplete is what Pods lack that the Registration takes from them to list them in a registry; false if they lack
+// nothing. It may concern new Pods alone: those that are listed stay as they are.
+func (o *Outcome) incomplete(t Target) (Waiting, bool) {
+	lacking := list.Only(o.Waiting, func(w Waiting) bool {
+		return w.Registry == t.Registry && (w.Reason == ReasonPortNotFound || w.Reason == ReasonAddressNotFound)
+	})
+	if len(lacking) == 0 {
+		return Waiting{}, false
+	}
+	pods, w := distinct(list.Map(lacking, func(w Waiting) string { return w.Pod })), lacking[0]
+	return w.because(w.Reason, fmt.Sprintf("%d of its %d Pods cannot be registered, such as %s: %s; those that are listed stay listed",
+		len(pods), o.Pods, w.Pod, w.Message)), true
 }
 
 // registriesOf are the Registration's registries, without its Pods.

@@ -84,6 +84,11 @@ func portOf(pod *corev1.Pod, port intstr.IntOrString) int32 {
 	return 0
 }
 
+// HasPort reports whether a container or native sidecar of the Pod has a port of that name. Every Pod has every number.
+func HasPort(pod *corev1.Pod, port intstr.IntOrString) bool {
+	return port.Type == intstr.Int || portOf(pod, port) != 0
+}
+
 // namedPorts yields the ports with a name: of containers first and then of native sidecars, in the
 // order in which Services look for one. Other init containers have ended when the Pod is ready.
 func namedPorts(pod *corev1.Pod) iter.Seq[*corev1.ContainerPort] {

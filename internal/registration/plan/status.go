@@ -99,6 +99,8 @@ func readyCondition(o Outcome, registries map[string]RegistryState) metav1.Condi
 			problems = append(problems, Waiting{Registry: name}.failed(err))
 		}
 	}
+	// Pods lack the same in several registries.
+	problems = slices.CompactFunc(problems, func(a, b Waiting) bool { return a.Message == b.Message })
 	if len(problems) > 0 {
 		return conditionOf(usherv1alpha1.ConditionReady, metav1.ConditionFalse, string(problems[0].Reason),
 			joinMessages(problems, func(w Waiting) string { return w.Message }))

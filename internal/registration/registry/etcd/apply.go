@@ -65,7 +65,7 @@ func (r *Registry) round(ctx context.Context, client *clientv3.Client, service s
 	}
 	answer, err := client.Txn(ctx).If(compares...).Then(writes...).Else(reads...).Commit()
 	if err != nil || answer.Succeeded {
-		return nil, errors.Join(append(refused, typed(err))...)
+		return nil, errors.Join(append(refused, typed(client.Endpoints(), err))...)
 	}
 	var current []registry.Entry
 	for _, read := range answer.Responses {

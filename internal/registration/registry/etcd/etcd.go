@@ -161,7 +161,7 @@ func (r *Registry) connected() (*clientv3.Client, error) {
 	}
 	var err error
 	r.client, err = clientv3.New(r.config)
-	return r.client, typed(err)
+	return r.client, typed(r.config.Endpoints, err)
 }
 
 // Ping implements registry.Connector.
@@ -171,7 +171,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 		return err
 	}
 	_, err = client.Get(ctx, r.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-	return typed(err)
+	return typed(r.config.Endpoints, err)
 }
 
 // List implements registry.Connector. The read is linearizable, in pages of one revision.
@@ -217,7 +217,7 @@ func (l *list) read(ctx context.Context, client *clientv3.Client, from string, o
 			return page, registry.Take(ctx, max(size, len(page.Kvs)*registry.EntryBytes)-l.room)
 		}
 		if code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "larger than max") { // than the page may be
-			return nil, typed(err)
+			return nil, typed(client.Endpoints(), err)
 		}
 		if err := registry.Take(ctx, -l.room); err != nil {
 			return nil, err
@@ -273,9 +273,9 @@ func (r *Registry) Close() error {
 
 func (r *Registry) root(service string) string { return r.prefix + "/" + service + "/" }
 
-// typed marks an error of the etcd client. An error not known to be permanent is
+// typed marks an error of the etcd client with those endpoints. An error not known to be permanent is
 // transient, because a needless retry is the safer mistake.
-func typed(err error) error {
+func typed(endpoints []string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -286,8 +286,29 @@ func typed(err error) error {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied,
 		codes.Unimplemented, codes.OutOfRange, codes.FailedPrecondition:
 		return registry.Permanent(plain(err))
+	case codes.Unavailable:
+		if _, answers := errors.AsType[rpctypes.EtcdError](err); !answers {
+			return registry.Transient(fmt.Errorf("%s does not answer (%w): check etcd.endpoints, and that an etcd listens there",
+				named(endpoints), plain(err)))
+		}
 	}
 	return registry.Transient(plain(err))
+}
+
+// maxEndpoints is how many endpoints an error names.
+const maxEndpoints = 3
+
+// named are endpoints as an error may repeat them: some, and without a user.
+func named(endpoints []string) string {
+	var out []string
+	for _, endpoint := range endpoints[:min(len(endpoints), maxEndpoints)] {
+		if at := strings.LastIndex(endpoint, "@"); at >= 0 {
+			scheme, _, _ := strings.Cut(endpoint, "://")
+			endpoint = scheme + "://" + endpoint[at+1:]
+		}
+		out = append(out, endpoint)
+	}
+	return strings.Join(out, ", ")
 }
 
 // plain is the error without gRPC's prefix in its message.

@@ -7,10 +7,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -184,4 +187,19 @@ func (s *talkative) Range(ctx context.Context, r *etcdserverpb.RangeRequest) (*e
 func TestLongHeaders(t *testing.T) {
 	_, err := connect(t, &talkative{}).List(registrytest.Bounded(t), "shop")
 	registrytest.Check(t, "a list", err, registry.ErrTransient)
+}
+
+// TestNoEtcd: an address at which no etcd listens is named with what to check, and without its user.
+func TestNoEtcd(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	for _, url := range []string{web.URL, strings.Replace(web.URL, "://", "://ann:secret@", 1)} {
+		r := checktest.Must(New([]string{url}, "services", nil, time.Second))(t)
+		err := r.Ping(t.Context())
+		registrytest.Check(t, "an address of another server", err, registry.ErrTransient, "check etcd.endpoints")
+		if strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), web.URL+" does not answer (") {
+			t.Errorf("it says %v", err)
+		}
+		checktest.NoError(t, r.Close())
+	}
 }
