@@ -114,8 +114,8 @@ type Reconciler struct {
 	metrics       *metrics
 	// moves are the writes that tell of nothing but moving Pods.
 	moves *rate.Limiter
-	// memories are what is known of each set, by name.
-	memories sync.Map
+	// states are what is known of each set, by name.
+	states sync.Map
 }
 
 // Width is what a width.Width does.

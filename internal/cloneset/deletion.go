@@ -49,7 +49,7 @@ func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, no
 		Now: now, Set: set.Name, Deletion: how,
 		Spec:    plan.Spec{Hooks: lifecycle.FromSpec(set.Spec.Lifecycle), MinReady: time.Duration(set.Spec.MinReadySeconds) * time.Second},
 		Current: known.current, Update: known.update,
-		Pods: pods, PodInfos: plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), Deferred: r.memory(keyOf(set)).deferrals.observed(pods),
+		Pods: pods, PodInfos: plan.ReadPods(pods, r.passState(keyOf(set)).podInfos), Deferred: r.passState(keyOf(set)).deferrals.observed(pods),
 		Starts: r.starts(len(pods)),
 	}, known, nil
 }
@@ -91,7 +91,7 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 // preDelete hook. It asks the API server first: what the cache does not show yet, such as a
 // Pod that another process created, would be deleted without the hook.
 func (r *Reconciler) endDeletion(ctx context.Context, set *apps.CloneSet, left *plan.Snapshot, decided *plan.Plan) error {
-	set = r.memory(keyOf(set)).newest(set)
+	set = r.shared(keyOf(set)).newest(set)
 	if _, hold := plan.DeletionOf(set); !hold || !left.Departed() {
 		return nil
 	}
@@ -180,7 +180,7 @@ func deferralsAfter(s *plan.Snapshot, outcomes []outcome, now time.Time) deferra
 // pass has left. It returns when the first of them ends; zero if there is none.
 func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, outcomes []outcome) (until time.Time) {
 	left.Deferred = deferralsAfter(s, outcomes, r.Clock.Now())
-	r.memory(keyOf(set)).deferrals = left.Deferred
+	r.passState(keyOf(set)).deferrals = left.Deferred
 	for _, known := range left.Deferred {
 		until = list.Earliest(until, known.Until)
 	}

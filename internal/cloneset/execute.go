@@ -69,13 +69,13 @@ func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest
 // execute runs the actions of a plan, and puts Pods back into service meanwhile. Its outcomes are
 // those of both; a later pass learns of returns that have not ended then.
 func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
-	back := &r.memory(keyOf(set)).returns
+	back := &r.shared(keyOf(set)).returns
 	left := back.open(set, s, decided.Actions, r.pods, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
 	// A pass over a large set lasts long, so its end counts for little, and planning the next one would delay what is left.
 	outcomes := r.act(ctx, set, left, decided.More && r.starts(len(s.Pods)) == r.starts(0))
 	ends := func(o outcome) bool { return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause) }
 	if slices.ContainsFunc(outcomes, ends) {
-		r.memory(keyOf(set)).ends = set.UID
+		r.passState(keyOf(set)).namespaceEnds = set.UID
 	}
 	decided.More = decided.More || len(left) < len(decided.Actions) // what is left out is decided again
 	decided.Actions = left
@@ -129,7 +129,7 @@ func (r *Reconciler) starts(pods int) int { return max(4*r.Width.Now(), pods/sta
 func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action, more bool) []outcome {
 	r.metrics.parallel.Set(float64(r.Width.Now()))
 	outcomes, begun := make([]outcome, len(actions)), atomic.Int32{}
-	back := &r.memory(keyOf(set)).returns
+	back := &r.shared(keyOf(set)).returns
 	room := func() int {
 		rests := int(back.rests.Load())
 		return width.Room(r.Width.Now()-rests, max(int(back.workers.Load())-rests, 0))
@@ -247,14 +247,14 @@ func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.A
 			return err
 		})
 		if err != nil {
-			return r.learned(set, outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)})
+			return r.learn(set, outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)})
 		}
 		if written != pod && a.Verb != plan.Move { // which is one write, or two
 			return outcome{rest: func() outcome { return r.changePod(ctx, set, a, written, steps[i+1:]) }}
 		}
 		pod = written
 	}
-	return r.learned(set, outcome{action: a, pod: pod})
+	return r.learn(set, outcome{action: a, pod: pod})
 }
 
 // retryUnchanged runs a write. On a conflict it reads the Pod from the API server. If
@@ -323,7 +323,7 @@ func (r *Reconciler) writePod(ctx context.Context, set *apps.CloneSet, pod *core
 	case err != nil:
 		return nil, err
 	}
-	r.memory(keyOf(set)).noteDrain(patched, r.Clock.Now())
+	r.shared(keyOf(set)).recordDrain(patched, r.Clock.Now())
 	r.pods.noteLive(set, patched, r.Clock.Now())
 	if !metav1.IsControlledBy(patched, set) {
 		// A merge cannot test who owns the Pod. Someone has taken it from the set since

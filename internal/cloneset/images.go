@@ -37,7 +37,7 @@ func (r *Reconciler) prepareAll(ctx context.Context, set *apps.CloneSet, now tim
 	if err != nil {
 		return nil, nil, err
 	}
-	s.Pulls = plan.Pulls{Possible: r.Options.PullImage != "", RefusedUntil: r.memory(keyOf(set)).pullsRefused, GivenUp: r.memory(keyOf(set)).pullsGivenUp, Pods: pods}
+	s.Pulls = plan.Pulls{Possible: r.Options.PullImage != "", RefusedUntil: r.passState(keyOf(set)).pullsRefusedUntil, GivenUp: r.passState(keyOf(set)).pullsGivenUp, Pods: pods}
 	return s, known, r.listImages(ctx, s)
 }
 
@@ -61,19 +61,19 @@ func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided
 		}
 	})
 	r.Each(r.Width.Now, len(created), func(i int) { created[i] = r.createPull(ctx, set, &decided.Pulls[i]) })
-	m := r.memory(keyOf(set))
-	m.giveUp(decided.PullsGivenUp, r.Clock.Now())
+	kept := r.passState(keyOf(set))
+	kept.pullsGivenUp = givenUpAfter(kept.pullsGivenUp, decided.PullsGivenUp, r.Clock.Now())
 	for i, err := range created {
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 			// The update goes on as if there were no pull Pods.
-			m.pullsRefused, decided.More = r.Clock.Now().Add(refusedFor), true
+			kept.pullsRefusedUntil, decided.More = r.Clock.Now().Add(refusedFor), true
 			decided.PullsSkipped = []string{fmt.Sprintf("the API server refuses the Pod that pulls image %s: %v", decided.Pulls[i].Image, err)}
 			created[i] = nil
 		}
 	}
-	if told := strings.Join(decided.PullsSkipped, "; "); told != "" && told != m.pullsSkipped {
-		m.pullsSkipped = told
-		r.normal(set, "ImagePullSkipped", "Pull", "Pods leave service before their node has the new image: %s", told)
+	if skipped := strings.Join(decided.PullsSkipped, "; "); skipped != "" && skipped != kept.reported.pullsSkipped {
+		kept.reported.pullsSkipped = skipped
+		r.normal(set, "ImagePullSkipped", "Pull", "Pods leave service before their node has the new image: %s", skipped)
 	}
 	return errors.Join(slices.Concat(ended, created)...)
 }
@@ -81,18 +81,19 @@ func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided
 // givenUpFor is how long a node is not asked again to pull an image whose pull Pod did not run.
 const givenUpFor = 10 * time.Minute
 
-// giveUp keeps which nodes do not pull which images for now.
-func (m *memory) giveUp(given []plan.ImageOnNode, now time.Time) {
-	until := map[plan.ImageOnNode]time.Time{} // a new one: the snapshot has the old one
-	for on, at := range m.pullsGivenUp {
+// givenUpAfter returns until when nodes do not pull images: those of before that still count, and more
+// that a plan has given up.
+func givenUpAfter(before map[plan.ImageOnNode]time.Time, more []plan.ImageOnNode, now time.Time) map[plan.ImageOnNode]time.Time {
+	until := map[plan.ImageOnNode]time.Time{}
+	for on, at := range before {
 		if now.Before(at) {
 			until[on] = at
 		}
 	}
-	for _, on := range given {
+	for _, on := range more {
 		until[on] = now.Add(givenUpFor)
 	}
-	m.pullsGivenUp = until
+	return until
 }
 
 // createPull creates a pull Pod, unless there is one.

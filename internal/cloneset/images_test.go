@@ -98,8 +98,8 @@ func TestRefusedPulls(t *testing.T) {
 				t.Errorf("%v: again: %t, %v", answer, decided.More, err)
 			}
 		}
-		if m := r.memory(keyOf(web())); !m.pullsRefused.Equal(now.Add(refusedFor)) {
-			t.Errorf("%v: refused until %s", answer, m.pullsRefused)
+		if kept := r.passState(keyOf(web())); !kept.pullsRefusedUntil.Equal(now.Add(refusedFor)) {
+			t.Errorf("%v: refused until %s", answer, kept.pullsRefusedUntil)
 		}
 		checktest.Same(t, answer.Error()+": events", []string{"Normal ImagePullSkipped"}, events.reasons)
 	}

@@ -33,7 +33,7 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *
 	if err != nil {
 		return err
 	}
-	maps.DeleteFunc(r.memory(keyOf(set)).refused, func(_ types.UID, until time.Time) bool { return !s.Now.Before(until) })
+	maps.DeleteFunc(r.passState(keyOf(set)).adoptionsRefused, func(_ types.UID, until time.Time) bool { return !s.Now.Before(until) })
 	if err := r.adoptRevisions(ctx, set, selector); err != nil {
 		return err
 	}
@@ -61,47 +61,47 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	if err != nil || len(orphans) == 0 {
 		return err
 	}
-	m, found := r.memory(keyOf(set)), strangers{set.UID, set.Generation, weak.Make(&orphans[0])}
-	if found == m.strangers {
+	kept, looked := r.passState(keyOf(set)), orphanList{set.UID, set.Generation, weak.Make(&orphans[0])}
+	if looked == kept.orphans {
 		return nil
 	}
 	for _, orphan := range list.Only(orphans, func(pod *corev1.Pod) bool { return adoptable(set, pod) }) {
-		found = strangers{}
+		looked = orphanList{}
 		if err := r.unlessRefused(set, orphan, func() error { return r.adoptPod(ctx, set, orphan) }); err != nil {
 			return err
 		}
 	}
-	m.strangers = found
+	kept.orphans = looked
 	return nil
 }
 
 // unlessRefused writes an object that the set is to adopt or to release. What the API server refuses of one
 // object holds up no other: an event names it, and it is left alone for a while.
 func (r *Reconciler) unlessRefused(set *apps.CloneSet, object client.Object, write func() error) error {
-	m := r.memory(keyOf(set))
-	if !m.refused[object.GetUID()].IsZero() {
+	refused := r.passState(keyOf(set)).adoptionsRefused
+	if !refused[object.GetUID()].IsZero() {
 		return nil
 	}
 	err := write()
 	if isConflict(err) || !kube.Refused(err) {
 		return err
 	}
-	m.refused[object.GetUID()] = r.Clock.Now().Add(refusedFor)
+	refused[object.GetUID()] = r.Clock.Now().Add(refusedFor)
 	r.warn(set, "FailedUpdatePod", "Own", "%v", err)
 	return nil
 }
 
-// refusedUntil is when the API server is next asked about an object that it refused; zero if there is none.
-func (m *memory) refusedUntil() (first time.Time) {
-	for _, until := range m.refused {
+// adoptionsAt returns when the API server is next asked about an object that it refused; zero if there is none.
+func (s *passState) adoptionsAt() (first time.Time) {
+	for _, until := range s.adoptionsRefused {
 		first = list.Earliest(first, until)
 	}
 	return first
 }
 
-// strangers are Pods without an owner of which a set, as it was then, selects none: a list that is lent
-// does not change any more.
-type strangers struct {
+// orphanList is a list of ownerless Pods that contains none that the set of this generation selects. Lists
+// from the cache never change, so an equal pointer means an equal list.
+type orphanList struct {
 	set        types.UID
 	generation int64
 	pods       weak.Pointer[*corev1.Pod]
@@ -169,7 +169,7 @@ func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *core
 func (r *Reconciler) releaseUnmatched(
 	ctx context.Context, set *apps.CloneSet, selector labels.Selector, pods []*corev1.Pod,
 ) ([]*corev1.Pod, []*plan.PodInfo, error) {
-	read, text := plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), selector.String()
+	read, text := plan.ReadPods(pods, r.passState(keyOf(set)).podInfos), selector.String()
 	var released []*corev1.Pod
 	for _, info := range read {
 		if info.Terminating() || info.Matches(selector, text) {

@@ -52,7 +52,7 @@ const pauseShare, shortestPause, longestPause = 30, 10 * time.Millisecond, 100 *
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	start := r.Clock.Now()
-	if pause := r.memory(req.NamespacedName).next.Sub(start); pause > shortestPause {
+	if pause := r.passState(req.NamespacedName).nextPass.Sub(start); pause > shortestPause {
 		return reconcile.Result{RequeueAfter: pause}, nil
 	}
 	set, err := r.readSet(ctx, req.NamespacedName)
@@ -65,10 +65,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	result, err := r.pass(ctx, set)
 	result.Priority = new(0) // its time ahead is over
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
-	m := r.memory(req.NamespacedName)
-	m.stale = m.stale || unanswered(err)
+	kept := r.passState(req.NamespacedName)
+	kept.stale = kept.stale || unanswered(err)
 	if err != nil {
-		m.next = time.Time{} // to pause would end the back-off
+		kept.nextPass = time.Time{} // to pause would end the back-off
 	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
@@ -81,7 +81,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 	now := r.Clock.Now()
 	snapshot, known, err := r.prepareAll(ctx, set, now)
 	if bad, ok := errors.AsType[*invalidError](err); ok {
-		r.memory(keyOf(set)).returns.shut(&plan.Plan{})
+		r.shared(keyOf(set)).returns.shut(&plan.Plan{})
 		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
 	}
 	if err == nil {
@@ -91,28 +91,28 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	decided, took := r.decide(ctx, set, snapshot)
-	m := r.memory(keyOf(set))
-	m.failures = decided.Failures
-	m.next = now.Add(min(pauseShare*took, longestPause))
+	kept := r.passState(keyOf(set))
+	kept.failures = decided.Failures
+	kept.nextPass = now.Add(min(pauseShare*took, longestPause))
 	outcomes := r.execute(ctx, set, snapshot, &decided)
 	pulled := r.pullImages(ctx, set, &decided)
-	m.stale = m.stale || slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
+	kept.stale = kept.stale || slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
 	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
 	left := afterwards(snapshot, outcomes)
 	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
 	counts, blocked := plan.Review(left, decided.Waits...)
 	// Nothing was to be done and nothing is outstanding: no Pod is terminating either.
 	idle := counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
-	m.podInfos = left.PodInfos
+	kept.podInfos = left.PodInfos
 	if idle {
-		m.podInfos, m.revisions = nil, nil // they would retain versions that the cache no longer holds
+		kept.podInfos, kept.revisions = nil, nil // they would retain versions that the cache no longer holds
 	}
 	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
 	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
 	tellAt, written := r.tell(ctx, set, &next, outcomes, idle, now)
 	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
 	for _, at := range []time.Time{
-		due, tellAt, counts.ReportAt, deferredUntil, m.refusedUntil(), longWaitAt(blocked, now),
+		due, tellAt, counts.ReportAt, deferredUntil, kept.adoptionsAt(), longWaitAt(blocked, now),
 		r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID),
 	} {
 		decided.RequeueAt = list.Earliest(decided.RequeueAt, at)
@@ -123,7 +123,7 @@ func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Re
 		r.recordProgress(set, &next)
 	}
 	ended := r.endDeletion(ctx, set, left, &decided)
-	m.returns.shut(&decided)
+	r.shared(keyOf(set)).returns.shut(&decided)
 	return after(&decided, outcomes, now, errors.Join(pulled, revisionsPruned, written, namesPruned, ended))
 }
 
@@ -137,7 +137,7 @@ func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.T
 	if err != nil {
 		return nil, nil, invalid(err)
 	}
-	s := &plan.Snapshot{Now: now, Set: set.Name, Spec: spec, NamespaceEnds: r.memory(keyOf(set)).ends == set.UID}
+	s := &plan.Snapshot{Now: now, Set: set.Name, Spec: spec, NamespaceEnds: r.passState(keyOf(set)).namespaceEnds == set.UID}
 	if err := r.claimOwnership(ctx, set, s); err != nil {
 		return nil, nil, err
 	}
@@ -247,19 +247,21 @@ func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Sn
 	s.ReleasedInstances, failed[0] = r.releasedInstances(ctx, set, s.Pods, s.Claims)
 	s.Nodes, failed[1] = r.nodeLabels(ctx, s.Spec.Spread, s.Pods)
 	s.GoingNodes, failed[2] = r.goingNodes(ctx, &s.Spec)
-	m := r.memory(keyOf(set))
+	kept, shared := r.passState(keyOf(set)), r.shared(keyOf(set))
 	s.Starts, s.NoResize = r.starts(len(s.Pods)), r.Options.NoResize
 	s.ExcludePreparingDelete = set.Labels[apps.LabelScalingExcludePreparingDelete] == "true"
 	s.Current, s.Update, s.Revisions, s.Changes = known.current, known.update, known.byHash, known.changes
-	s.Failures = m.failures
-	s.Deferred, s.DeletedInstances = m.deferrals.observed(s.Pods), m.deletedInstances(set, s.Pods, s.Claims)
-	s.Drained = m.drained(s.PodInfos, r.Clock.Now()) // what was read after the pass began counts from when it was read, not earlier
+	s.Failures = kept.failures
+	s.Deferred, s.DeletedInstances = kept.deferrals.observed(s.Pods), shared.deletedInstances(set, s.Pods, s.Claims)
+	shared.forgetDeletionsExcept(s.DeletedInstances)
+	// The present counts, not the beginning of the pass: these Pods were read later.
+	s.Drained = shared.recordDrains(s.PodInfos, r.Clock.Now())
 	return errors.Join(failed[:]...)
 }
 
 // ownPods returns the set's Pods. It relists them first if an answer was lost.
 func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
-	if r.memory(keyOf(set)).stale {
+	if r.passState(keyOf(set)).stale {
 		if err := r.relistAll(ctx, set, now); err != nil {
 			return nil, err
 		}
@@ -274,14 +276,14 @@ func (r *Reconciler) prunePodsToDelete(ctx context.Context, set *apps.CloneSet, 
 	if err != nil || len(done) == 0 {
 		return err
 	}
-	set = r.memory(keyOf(set)).newest(set)
+	set = r.shared(keyOf(set)).newest(set)
 	left := slices.DeleteFunc(slices.Clone(set.Spec.ScaleStrategy.PodsToDelete), func(name string) bool { return slices.Contains(done, name) })
 	change := map[string]any{"spec": map[string]any{"scaleStrategy": map[string]any{"podsToDelete": left}}}
 	pruned, err := mergeVersion(ctx, r, "", set, change)
 	if err != nil {
 		return fmt.Errorf("prune podsToDelete: %w", err)
 	}
-	r.memory(keyOf(pruned)).note(pruned)
+	r.shared(keyOf(pruned)).keepAnswer(pruned)
 	r.normal(set, "PodsToDeleteTrimmed", "Trim", "removed the names of Pods that are gone from scaleStrategy.podsToDelete: %s", strings.Join(done, ", "))
 	return nil
 }

@@ -149,9 +149,9 @@ func TestNoMoreCreations(t *testing.T) {
 	checktest.Same(t, "creations", 1, creations)
 }
 
-// memories counts the sets of which something is known.
-func memories(r *Reconciler) (count int) {
-	r.memories.Range(func(any, any) bool { count++; return true })
+// states counts the sets of which something is known.
+func states(r *Reconciler) (count int) {
+	r.states.Range(func(any, any) bool { count++; return true })
 	return count
 }
 
@@ -159,12 +159,12 @@ func memories(r *Reconciler) (count int) {
 func TestForget(t *testing.T) {
 	set := web()
 	r, _ := reconcilerOn(server(t))
-	r.memory(keyOf(set)).uid = set.UID
+	r.passState(keyOf(set)).uid = set.UID
 	r.revisions.noteCreated(set, revisionObject(set, "web-6f", `{}`), now)
 	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
 	r.claims.noteCreated(set, claimOf(set, "data-web-x", "x"), now)
 	r.forget(keyOf(set))
-	if left := memories(r) + len(r.pods.sets) + len(r.claims.sets) + len(r.revisions.sets); left > 0 {
+	if left := states(r) + len(r.pods.sets) + len(r.claims.sets) + len(r.revisions.sets); left > 0 {
 		t.Errorf("%d things left: %+v", left, r)
 	}
 }
@@ -206,7 +206,7 @@ func TestPodInfosOfAnIdleSet(t *testing.T) {
 			checktest.NoError(t, c.Update(t.Context(), pods[0]))
 		}
 		checktest.Must(r.pass(t.Context(), read(t, c, set)))(t)
-		checktest.Same(t, fmt.Sprint("Pods after pass ", pass+1), want, len(r.memory(keyOf(set)).podInfos))
+		checktest.Same(t, fmt.Sprint("Pods after pass ", pass+1), want, len(r.passState(keyOf(set)).podInfos))
 	}
 }
 
@@ -225,7 +225,7 @@ func TestGoneSet(t *testing.T) {
 	}
 	checktest.Same(t, "how often Pods were created", 1, len(slices.DeleteFunc(events.reasons, func(reason string) bool { return reason != "Normal SuccessfulCreate" })))
 	checktest.NoError(t, cache.Delete(t.Context(), set))
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || memories(r) > 0 {
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || states(r) > 0 {
 		t.Errorf("something is kept: %v", err)
 	}
 }
@@ -381,14 +381,14 @@ func TestDrains(t *testing.T) {
 		At, Since metav1.Duration
 		Is        corev1.ConditionStatus
 	}) string {
-		m, known := (&Reconciler{}).memory(keyOf(web())), []string(nil)
+		shared, known := (&Reconciler{}).shared(keyOf(web())), []string(nil)
 		for _, look := range looks {
 			pod := podOf(nil, "a", inUpdate(look.Is, now.Add(look.Since.Duration)))
-			since, drained := m.drained(plan.ReadPods([]*corev1.Pod{pod}, nil), now.Add(look.At.Duration))["uid-a"]
+			since, drained := shared.recordDrains(plan.ReadPods([]*corev1.Pod{pod}, nil), now.Add(look.At.Duration))["uid-a"]
 			known = append(known, map[bool]string{true: "since " + since.Sub(now).String(), false: "not drained"}[drained])
 		}
-		if m.drained(nil, now); len(m.drains) > 0 {
-			t.Errorf("a Pod that is gone is remembered: %v", m.drains)
+		if shared.recordDrains(nil, now); len(shared.drains) > 0 {
+			t.Errorf("a Pod that is gone is remembered: %v", shared.drains)
 		}
 		return strings.Join(known, ", ")
 	})

@@ -140,11 +140,11 @@ func (r *Reconciler) returned(pod *corev1.Pod) {
 	if owner == nil {
 		return
 	}
-	value, known := r.memories.Load(types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name})
+	value, known := r.states.Load(types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name})
 	if !known {
 		return
 	}
-	b := &value.(*memory).returns
+	b := &value.(*setState).shared.returns
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.accepts(owner.UID, pod) {

@@ -132,7 +132,7 @@ func TestReturnsDuringPass(t *testing.T) {
 		checktest.Same(t, "the state of "+pod.Name, string(apps.StateNormal), r.state(t, pod))
 	}
 	checktest.Same(t, "more writes", 0, len(r.sent))
-	checktest.Same(t, "no snapshot to return by", true, r.memory(keyOf(r.set)).returns.snapshot == nil)
+	checktest.Same(t, "no snapshot to return by", true, r.shared(keyOf(r.set)).returns.snapshot == nil)
 }
 
 // TestActionOnReturned: what a pass leaves out because the Pod has come back is decided again at once.
@@ -150,7 +150,7 @@ func TestActionOnReturned(t *testing.T) {
 func TestLastReturnIsTold(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
-	r.memory(keyOf(r.set)).returns.waits[0]() // else the pass may read the Pod as it was, and leave it to another one
+	r.shared(keyOf(r.set)).returns.waits[0]() // else the pass may read the Pod as it was, and leave it to another one
 	checktest.Same(t, "when it is told", tellEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
 }
 
@@ -162,7 +162,7 @@ func TestInvalidSetReturnsNobody(t *testing.T) {
 	checktest.NoError(t, r.c.Update(t.Context(), set))
 	_ = r.pass(t)
 	r.bind(t, r.pods[0])
-	checktest.Same(t, "returns under way", 0, len(r.memory(keyOf(r.set)).returns.busy))
+	checktest.Same(t, "returns under way", 0, len(r.shared(keyOf(r.set)).returns.busy))
 }
 
 // TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
@@ -180,7 +180,7 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	close(r.gates[r.pods[0].Name])
 	close(r.gates[r.pods[1].Name])
 	checktest.Says(t, "the refusal", <-ended, "refused")
-	for _, wait := range r.memory(keyOf(r.set)).returns.waits {
+	for _, wait := range r.shared(keyOf(r.set)).returns.waits {
 		wait()
 	}
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
@@ -236,7 +236,7 @@ func TestRestOutlastsPass(t *testing.T) {
 // has left takes its own, and one action may always be under way.
 func TestRoom(t *testing.T) {
 	r := returningSet(t)
-	back, taken := &r.memory(keyOf(r.set)).returns, []int{}
+	back, taken := &r.shared(keyOf(r.set)).returns, []int{}
 	r.Each = func(limit func() int, _ int, _ func(int)) {
 		for _, beside := range [][2]int32{{0, 0}, {5, 0}, {9, 0}, {6, 2}, {2, 3}, {100, 0}} {
 			back.workers.Store(beside[0])

@@ -55,15 +55,15 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	if err != nil {
 		return nil, err
 	}
-	m := r.memory(keyOf(set))
-	if !m.revisions.readFrom(set, objects) {
+	kept := r.passState(keyOf(set))
+	if !kept.revisions.readFrom(set, objects) {
 		read, err := r.readRevisions(ctx, set, objects)
 		if err != nil {
 			return nil, err
 		}
-		m.revisions = read
+		kept.revisions = read
 	}
-	out := *m.revisions
+	out := *kept.revisions
 	out.byHash = maps.Clone(out.byHash) // a Pod that returns may read those of the last pass
 	if err := r.findRevision(ctx, set, &out, set.Status.CurrentRevision); err != nil {
 		return nil, err
@@ -321,13 +321,13 @@ const refusedFor = 30 * time.Second
 // unknownFor is how long to wait before retrying an API server that gave no answer.
 const unknownFor = 5 * time.Second
 
-// ask returns why the API server refuses a template, and until when that stands. It tries the
-// template unless the last answer was about it. The try names what was refused.
-func (f *refusal) ask(set types.UID, revision string, now time.Time, try func() (what string, err error)) (string, time.Time) {
+// askAgain returns the API server's answer about a template: the last one if it was about this template
+// and still stands, or else that to another try. The try names what was refused.
+func (f refusal) askAgain(set types.UID, revision string, now time.Time, try func() (what string, err error)) refusal {
 	if f.set == set && f.revision == revision && (f.until.IsZero() || now.Before(f.until)) {
-		return f.message, f.until
+		return f
 	}
-	*f = refusal{set: set, revision: revision}
+	f = refusal{set: set, revision: revision}
 	switch what, err := try(); {
 	case accepted(err):
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
@@ -337,7 +337,7 @@ func (f *refusal) ask(set types.UID, revision string, now time.Time, try func() 
 		// continues.
 		f.message, f.until = fmt.Sprintf("cannot find out whether the API server accepts %s: %v", what, err), now.Add(unknownFor)
 	}
-	return f.message, f.until
+	return f
 }
 
 // accepted reports whether a dry run says that the content of an object is right. Quota is
@@ -352,15 +352,15 @@ func accepted(err error) bool {
 // claim no Pod that could then not be replaced. This also refuses fields that the API server
 // does not know.
 func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) {
-	m, now := r.memory(keyOf(set)), r.Clock.Now()
-	s.UpdateRefused, s.RefusedUntil = m.refusal.ask(set.UID, s.Update.Name, now, func() (string, error) {
+	kept, now := r.passState(keyOf(set)), r.Clock.Now()
+	kept.templateRefusal = kept.templateRefusal.askAgain(set.UID, s.Update.Name, now, func() (string, error) {
 		if slices.ContainsFunc(s.PodInfos, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), s.Update.Name) }) {
 			return "", nil // such Pods exist, so it accepts them
 		}
 		return "Pods of spec.template", r.dryRun(ctx, write.PodManifest(set, s.Update, r.NewID(), now))
 	})
 	claims := set.Spec.VolumeClaimTemplates
-	s.ClaimsRefused, s.ClaimsRefusedUntil = m.claimRefusal.ask(set.UID, string(encode.JSON(claims)), now, func() (string, error) {
+	kept.claimRefusal = kept.claimRefusal.askAgain(set.UID, string(encode.JSON(claims)), now, func() (string, error) {
 		for i := range claims {
 			manifest, err := write.ClaimManifest(set, &claims[i], r.NewID())
 			if err == nil {
@@ -372,4 +372,6 @@ func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *
 		}
 		return "", nil
 	})
+	s.UpdateRefused, s.RefusedUntil = kept.templateRefusal.message, kept.templateRefusal.until
+	s.ClaimsRefused, s.ClaimsRefusedUntil = kept.claimRefusal.message, kept.claimRefusal.until
 }

@@ -272,7 +272,7 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 			checktest.Same(t, "revision", want, read(t, c, object).Revision)
-			checktest.Same(t, "the generation that the next pass takes", generation, r.memory(keyOf(cached)).newest(cached).Generation)
+			checktest.Same(t, "the generation that the next pass takes", generation, r.shared(keyOf(cached)).newest(cached).Generation)
 		})
 	}
 }

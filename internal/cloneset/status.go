@@ -220,36 +220,37 @@ const (
 func (r *Reconciler) tell(
 	ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, outcomes []outcome, idle bool, now time.Time,
 ) (due time.Time, err error) {
-	m, same := r.memory(keyOf(set)), equality.Semantic.DeepEqual(set.Status, *next)
-	m.untold = append(m.untold, slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.err != nil && !o.failed() })...)
-	if same && len(m.untold) == 0 {
+	kept, same := &r.passState(keyOf(set)).status, equality.Semantic.DeepEqual(set.Status, *next)
+	kept.pending = append(kept.pending, slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.err != nil && !o.failed() })...)
+	if same && len(kept.pending) == 0 {
 		return time.Time{}, nil
 	}
 	if set.DeletionTimestamp == nil {
 		settled := idle && next.AvailableReplicas == next.Replicas
-		if due, later := r.tellLater(m, &set.Status, next, outcomes, settled, now); later {
+		if due, later := r.postpone(kept, &set.Status, next, outcomes, settled, now); later {
 			return due, nil
 		}
 	}
 	if !same {
-		m.told, m.late = now, time.Time{}
+		kept.lastStatus, kept.deadline = now, time.Time{}
 	}
 	err = r.writeStatus(ctx, set, *next)
-	r.recordOutcomes(set, m.untold)
-	m.untold = nil
+	r.recordOutcomes(set, kept.pending)
+	kept.pending = nil
 	return time.Time{}, err
 }
 
-// tellLater reports whether a later pass may tell what this one found, and when that is due.
-func (r *Reconciler) tellLater(m *memory, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time) (due time.Time, later bool) {
+// postpone reports whether a later pass may report what this one found, and when that is due. It sets the
+// deadline for the beginning of a rollout.
+func (r *Reconciler) postpone(kept *statusState, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time) (due time.Time, later bool) {
 	begins := was.ObservedGeneration != next.ObservedGeneration
-	if begins && m.late.IsZero() {
-		m.late = now.Add(beginWithin)
+	if begins && kept.deadline.IsZero() {
+		kept.deadline = now.Add(beginWithin)
 	}
-	switch due = m.told.Add(tellEvery); {
+	switch due = kept.lastStatus.Add(tellEvery); {
 	case canWait(was, next, outcomes):
 		return time.Time{}, true
-	case settled, !onlyMoves(was, next), begins && !now.Before(m.late):
+	case settled, !onlyMoves(was, next), begins && !now.Before(kept.deadline):
 		return time.Time{}, false
 	case now.Before(due) && !begins:
 		return due, true

@@ -157,8 +157,7 @@ func TestTellEvery(t *testing.T) {
 		set := stored.DeepCopy()
 		r, events := reconcilerOn(server(t, set.DeepCopy()))
 		checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), set))
-		r.memory(keyOf(set)).told = now
-		r.memory(keyOf(set)).untold = updated("web-a")
+		r.passState(keyOf(set)).status = statusState{lastStatus: now, pending: updated("web-a")}
 		next := set.Status.DeepCopy()
 		next.ReadyReplicas--
 		checktest.NoError(t, errors.Join(json.Unmarshal(test.Set, set), json.Unmarshal(test.Status, next)))

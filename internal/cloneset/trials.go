@@ -36,9 +36,10 @@ const firstRetry, lastRetry = 5 * time.Second, 2 * time.Minute
 // decide plans, and says how long the planning took. It makes the trials that a plan asks for, and
 // plans again: nothing else is done in between.
 func (r *Reconciler) decide(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) (decided plan.Plan, took time.Duration) {
-	m := r.memory(keyOf(set))
+	shared := r.shared(keyOf(set))
+	shared.forgetTrials(s.Now)
 	for range trialRounds {
-		s.Trials = m.trialsAt(s.Now)
+		s.Trials = shared.trialsAt(s.Now)
 		begun := r.Clock.Now()
 		decided = r.Plan(s)
 		took += r.Clock.Since(begun)
@@ -72,11 +73,11 @@ func (r *Reconciler) try(ctx context.Context, set *apps.CloneSet, attempt *plan.
 		case isConflict(err) || apierrors.IsNotFound(err):
 			return false
 		default:
-			r.memory(keyOf(set)).noteRefusal(attempt.Class, update.Pod.Name, err, r.Clock.Now())
+			r.shared(keyOf(set)).recordRefusal(attempt.Class, update.Pod.Name, err, r.Clock.Now())
 			return true
 		}
 	}
-	r.memory(keyOf(set)).noteAccepted(attempt.Class, r.Clock.Now())
+	r.shared(keyOf(set)).recordAccepted(attempt.Class, r.Clock.Now())
 	return true
 }
 
@@ -90,7 +91,7 @@ func (r *Reconciler) tryPatch(ctx context.Context, subresource string, pod *core
 	})
 }
 
-// mostTrials bounds what the memory of a set has of trials: whoever labels Pods decides how many
+// mostTrials bounds how many trials are kept for a set: whoever labels Pods decides how many
 // classes there are. maxRefusal bounds what it keeps of an answer, in bytes.
 const mostTrials, maxRefusal = 256, 2 << 10
 
@@ -123,53 +124,63 @@ func refusesUpdate(err error) bool {
 	return err != nil && !isConflict(err) && (kube.Refused(err) || webhook)
 }
 
-// learned notes what the answer to an action says of Pods like its own. If only the rest of an update
+// learn records what the answer to an action says of Pods like its own. If only the rest of an update
 // is refused, the Pod is in the middle of it.
-func (r *Reconciler) learned(set *apps.CloneSet, o outcome) outcome {
-	m, now, a := r.memory(keyOf(set)), r.Clock.Now(), &o.action
+func (r *Reconciler) learn(set *apps.CloneSet, o outcome) outcome {
+	shared, now, a := r.shared(keyOf(set)), r.Clock.Now(), &o.action
 	switch {
 	case a.Class == "":
 	case o.err == nil:
 		if a.Verb != plan.Move {
-			m.noteAccepted(a.Class, now)
+			shared.recordAccepted(a.Class, now)
 		}
 	case refusesUpdate(o.err):
 		o.refused = true
-		m.noteRefusal(a.Class, a.Pod.Name, o.err, now)
+		shared.recordRefusal(a.Class, a.Pod.Name, o.err, now)
 		if plan.RevisionOf(o.pod) != plan.RevisionOf(a.Pod) {
-			m.noteRefusal(plan.ClassOfRest(o.pod), o.pod.Name, o.err, now)
+			shared.recordRefusal(plan.ClassOfRest(o.pod), o.pod.Name, o.err, now)
 		}
 	}
 	return o
 }
 
-// trialsAt are the trials that count at a time. It forgets those that nobody has needed for long.
-func (m *memory) trialsAt(now time.Time) map[string]plan.Trial {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	maps.DeleteFunc(m.trials, func(_ string, t plan.Trial) bool { return now.After(t.Until.Add(lastRetry)) })
-	return maps.Clone(m.trials)
+// trialsAt returns the trials that count at a time.
+func (s *sharedState) trialsAt(now time.Time) map[string]plan.Trial {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	trials := maps.Clone(s.trials)
+	maps.DeleteFunc(trials, func(_ string, t plan.Trial) bool { return unused(t, now) })
+	return trials
 }
 
-func (m *memory) noteAccepted(class string, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.makeRoom(class)
-	m.trials[class] = plan.Trial{Until: now.Add(trialStands)}
+// forgetTrials forgets the trials that no plan has needed for long.
+func (s *sharedState) forgetTrials(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.trials, func(_ string, t plan.Trial) bool { return unused(t, now) })
+}
+
+func unused(t plan.Trial, now time.Time) bool { return now.After(t.Until.Add(lastRetry)) }
+
+func (s *sharedState) recordAccepted(class string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.makeRoom(class)
+	s.trials[class] = plan.Trial{Until: now.Add(trialStands)}
 }
 
 // makeRoom forgets all trials if there are too many: the next passes make those again that they need.
 // The caller holds the lock.
-func (m *memory) makeRoom(class string) {
-	if _, known := m.trials[class]; !known && len(m.trials) >= mostTrials {
-		clear(m.trials)
+func (s *sharedState) makeRoom(class string) {
+	if _, known := s.trials[class]; !known && len(s.trials) >= mostTrials {
+		clear(s.trials)
 	}
 }
 
-func (m *memory) noteRefusal(class, pod string, err error, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	last := m.trials[class]
+func (s *sharedState) recordRefusal(class, pod string, err error, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.trials[class]
 	wait := firstRetry
 	if last.Since.IsZero() {
 		last.Since = now
@@ -180,8 +191,8 @@ func (m *memory) noteRefusal(class, pod string, err error, now time.Time) {
 	if !refusesUpdate(err) {
 		refused = "nobody knows: " + refused
 	}
-	m.makeRoom(class)
-	m.trials[class] = plan.Trial{
+	s.makeRoom(class)
+	s.trials[class] = plan.Trial{
 		Refused: refused[:min(len(refused), maxRefusal)], Impossible: impossible(err), Pod: pod, Since: last.Since, Wait: wait, Until: now.Add(wait),
 	}
 }

@@ -58,17 +58,20 @@ func TestImpossible(t *testing.T) {
 // TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, and an update that
 // succeeds ends that.
 func TestRefusalsBackOff(t *testing.T) {
-	m := &memory{trials: map[string]plan.Trial{}}
+	shared := &sharedState{trials: map[string]plan.Trial{}}
 	at, no := now, errors.New("no")
 	for _, want := range []time.Duration{5, 10, 20, 40, 80, 120, 120} {
-		m.noteRefusal("class", "a", no, at)
-		trial := m.trialsAt(at)["class"]
+		shared.recordRefusal("class", "a", no, at)
+		trial := shared.trialsAt(at)["class"]
 		checktest.Same(t, "how long it stands", want*time.Second, trial.Until.Sub(at))
 		checktest.Same(t, "since when", now, trial.Since)
 		at = trial.Until
 	}
-	m.noteAccepted("class", at)
-	m.noteRefusal("class", "a", no, at)
-	checktest.Same(t, "how long it stands at first", firstRetry, m.trialsAt(at)["class"].Until.Sub(at))
-	checktest.Same(t, "trials that nobody needs", 0, len(m.trialsAt(at.Add(time.Hour))))
+	shared.recordAccepted("class", at)
+	shared.recordRefusal("class", "a", no, at)
+	checktest.Same(t, "how long it stands at first", firstRetry, shared.trialsAt(at)["class"].Until.Sub(at))
+	checktest.Same(t, "trials that nobody needs", 0, len(shared.trialsAt(at.Add(time.Hour))))
+	checktest.Same(t, "those that a query has not forgotten", 1, len(shared.trials))
+	shared.forgetTrials(at.Add(time.Hour))
+	checktest.Same(t, "those that are kept", 0, len(shared.trials))
 }

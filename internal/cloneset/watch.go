@@ -37,7 +37,10 @@ func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	if was.ResourceVersion == is.ResourceVersion {
 		return true
 	}
-	return !r.memory(keyOf(is)).answered(is) || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
+	shared := r.shared(keyOf(is))
+	own := shared.answered(is)
+	shared.confirmAnswer(is)
+	return !own || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
 }
 
 // readingOf is what a pass reads of a set, and nothing else of it.
