@@ -25,7 +25,7 @@ import (
 // recordEvents records the events of a pass, except those of its writes. An event holds only a
 // Pod's name; the recorder folds repeated events into one.
 func (r *Reconciler) recordEvents(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, now time.Time) {
-	last, refused := &r.passState(keyOf(set)).reported, ""
+	last, refused := &r.passState(keyOf(set)).lastEvents, ""
 	for _, problem := range decided.Problems {
 		if problem.Reason == plan.ProblemUpdateRefused {
 			if refused = problem.Message; refused == last.updateRefused {
@@ -63,7 +63,7 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	if trouble {
 		record = r.warn
 	}
-	if last := &r.passState(keyOf(set)).reported; last.wait != wait {
+	if last := &r.passState(keyOf(set)).lastEvents; last.wait != wait {
 		last.wait = wait
 		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(blocked).Message)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +42,11 @@ type outcome struct {
 	rest func() outcome
 }
 
+// namespaceEnds reports whether the action failed because the namespace is being deleted.
+func (o outcome) namespaceEnds() bool {
+	return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause)
+}
+
 // conflicted reports whether the action did not happen because the Pod changed after it was
 // observed: nothing is wrong, and the next pass decides again.
 func (o outcome) conflicted() bool {
@@ -66,20 +72,40 @@ func failedTest(err error) bool {
 // isConflict reports whether a write's preconditions did not hold.
 func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
-// execute runs the actions of a plan, and puts Pods back into service meanwhile. Its outcomes are
-// those of both; a later pass learns of returns that have not ended then.
-func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
+// results is what came of a plan.
+type results struct {
+	// actions are those of the plan that were carried out. skipped is how many were not: their Pods were
+	// written in the background after the pass read them.
+	actions []plan.Action
+	skipped int
+	// outcomes are those of the actions that have ended, and of work in the background since the last pass.
+	outcomes []outcome
+	pulls    pullResults
+	// err is why revisions were not pruned, or pull Pods not created or deleted.
+	err error
+	// at is when all this was known.
+	at time.Time
+}
+
+// more reports whether another pass has to decide at once on what this one could not do.
+func (d *results) more() bool {
+	return d.skipped > 0 || d.pulls.refused() || slices.ContainsFunc(d.outcomes, outcome.conflicted)
+}
+
+// execute carries out a plan, and puts Pods back into service meanwhile. A later pass collects the results of
+// returns that have not ended by then.
+func (r *Reconciler) execute(ctx context.Context, before *observation, decided *plan.Plan) *results {
+	set := before.set
 	back := &r.shared(keyOf(set)).returns
-	left := back.open(set, s, decided.Actions, r.pods, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
-	// A pass over a large set lasts long, so its end counts for little, and planning the next one would delay what is left.
-	outcomes := r.act(ctx, set, left, decided.More && r.starts(len(s.Pods)) == r.starts(0))
-	ends := func(o outcome) bool { return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause) }
-	if slices.ContainsFunc(outcomes, ends) {
-		r.passState(keyOf(set)).namespaceEnds = set.UID
+	actions := back.open(set, before.snapshot, decided.Actions, r.pods, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
+	outcomes := r.act(ctx, set, actions, decided.More && r.isSmall(len(before.snapshot.Pods)))
+	outcomes = append(outcomes, back.learn(len(actions) == 0)...)
+	pulls := r.pullImages(ctx, before, decided)
+	pruned := r.pruneRevisions(ctx, set, before.revisions, before.snapshot.Pods)
+	return &results{
+		actions: actions, skipped: len(decided.Actions) - len(actions), outcomes: outcomes, pulls: pulls,
+		err: errors.Join(pulls.err, pruned), at: r.Clock.Now(),
 	}
-	decided.More = decided.More || len(left) < len(decided.Actions) // what is left out is decided again
-	decided.Actions = left
-	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
 }
 
 // act runs the actions in parallel, started in their order. Creates start slowly
@@ -122,6 +148,10 @@ const startsShare = 100
 // few are under way, counts for little, and longer in a large set. Pods that are ready meanwhile come
 // back beside it.
 func (r *Reconciler) starts(pods int) int { return max(4*r.Width.Now(), pods/startsShare) }
+
+// isSmall reports whether a set has so few Pods that a pass over it is short. In a large set, all writes end in
+// their pass: to end it early gains little, and the next plan would delay the remaining writes.
+func (r *Reconciler) isSmall(pods int) bool { return r.starts(pods) == r.starts(0) }
 
 // inParallel runs actions. If more are to be planned, it returns when the first write of each has been
 // answered, and what is left goes on beside the next pass, which sees these Pods out of service. Far from

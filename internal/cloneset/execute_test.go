@@ -381,7 +381,7 @@ func TestBeside(t *testing.T) {
 	}()
 	checktest.Same(t, "how many Pods of 2,000 and of 20,000 a pass begins with", [2]int{4 * r.Width.Now(), 200}, [2]int{r.starts(2000), r.starts(20_000)})
 	for range width.Room(r.Width.Now(), 0) {
-		next(t, sent)
+		receive(t, sent)
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(small)}); err != nil {
 		t.Error(err)

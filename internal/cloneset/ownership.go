@@ -26,32 +26,43 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
+// owned are the Pods and claims of a set.
+type owned struct {
+	pods     []*corev1.Pod
+	podInfos []*plan.PodInfo
+	claims   []*corev1.PersistentVolumeClaim
+}
+
 // claimOwnership adopts the set's revisions, Pods and claims that have no owner, releases
-// the Pods that its selector no longer matches, and notes what the set then owns.
-func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) error {
+// the Pods that its selector no longer matches, and returns what the set then owns.
+func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now time.Time) (*owned, error) {
 	selector, err := selectorOf(set)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	maps.DeleteFunc(r.passState(keyOf(set)).adoptionsRefused, func(_ types.UID, until time.Time) bool { return !s.Now.Before(until) })
+	maps.DeleteFunc(r.passState(keyOf(set)).adoptionsRefused, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
 	if err := r.adoptRevisions(ctx, set, selector); err != nil {
-		return err
+		return nil, err
 	}
 	if err := r.adoptOrphans(ctx, set); err != nil {
-		return err
+		return nil, err
 	}
-	pods, err := r.ownPods(ctx, set, s.Now)
+	pods, err := r.ownPods(ctx, set, now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if s.Pods, s.PodInfos, err = r.releaseUnmatched(ctx, set, selector, pods); err != nil {
-		return err
+	pods, infos, err := r.releaseUnmatched(ctx, set, selector, pods)
+	if err != nil {
+		return nil, err
 	}
-	if err := r.adoptClaims(ctx, set, s.Pods); err != nil {
-		return err
+	if err := r.adoptClaims(ctx, set, pods); err != nil {
+		return nil, err
 	}
-	s.Claims, err = listOwned(ctx, r.Reader, r.claims, r.listClaims, set, s.Now)
-	return err
+	claims, err := listOwned(ctx, r.Reader, r.claims, r.listClaims, set, now)
+	if err != nil {
+		return nil, err
+	}
+	return &owned{pods: pods, podInfos: infos, claims: claims}, nil
 }
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
@@ -91,8 +102,8 @@ func (r *Reconciler) unlessRefused(set *apps.CloneSet, object client.Object, wri
 	return nil
 }
 
-// adoptionsAt returns when the API server is next asked about an object that it refused; zero if there is none.
-func (s *passState) adoptionsAt() (first time.Time) {
+// adoptAt returns when the API server is next asked about an object that it refused; zero if there is none.
+func (s *passState) adoptAt() (first time.Time) {
 	for _, until := range s.adoptionsRefused {
 		first = list.Earliest(first, until)
 	}

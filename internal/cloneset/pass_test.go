@@ -169,24 +169,24 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestAfterwards: answers count; a failure leaves a Pod as it was.
-func TestAfterwards(t *testing.T) {
+// TestObservationAfter: answers count; a failure leaves a Pod as it was.
+func TestObservationAfter(t *testing.T) {
 	at := func(name, version string) *corev1.Pod { return podOf(nil, name, at(version)) }
 	failure := errors.New("no")
 	a, b, c, d, e := at("a", "1"), at("b", "1"), at("c", "1"), at("d", "1"), at("e", "1")
 	s := &plan.Snapshot{Set: "web", Pods: []*corev1.Pod{a, b, c, d, e}}
-	left := afterwards(s, []outcome{
+	before := &observation{snapshot: s}
+	after := before.With(&results{outcomes: []outcome{
 		{action: plan.Action{Verb: plan.Move, Pod: a}, pod: at("a", "2")},
 		{action: plan.Action{Verb: plan.Update, Pod: b}, pod: b, err: failure},
 		{action: plan.Action{Verb: plan.Delete, Pod: c}, pod: c},
 		{action: plan.Action{Verb: plan.Delete, Pod: d}, pod: d, err: failure},
 		{action: plan.Action{Verb: plan.Create}, pod: at("f", "1")},
 		{action: plan.Action{Verb: plan.Create}, err: failure},
-	})
-	checktest.Same(t, "Pods", "a 2, b 1, d 1, e 1, f 1", shown(left.Pods))
-	if left.Set != "web" || len(s.Pods) != 5 || s.Pods[0] != a {
-		t.Error("the rest of the snapshot is to stay, and the snapshot itself")
-	}
+	}})
+	checktest.Same(t, "Pods", "a 2, b 1, d 1, e 1, f 1", shown(after.snapshot.Pods))
+	checktest.Same(t, "the set", "web", after.snapshot.Set)
+	checktest.Same(t, "the Pods before", "a 1, b 1, c 1, d 1, e 1", shown(before.snapshot.Pods))
 }
 
 // TestPodInfosOfAnIdleSet: what was read of the Pods is kept only while there is something
@@ -332,9 +332,8 @@ func TestStaleCacheIsVerified(t *testing.T) {
 // pass, so a drain that it finds there does not date from the pass's start.
 func TestDrainCountsFromWhenItIsRead(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web(), podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, now))))
-	snapshot, _, err := r.prepare(t.Context(), web(), now.Add(-3*time.Second))
-	checktest.NoError(t, err)
-	if got := snapshot.Drained[types.UID("uid-web-a")]; !got.Equal(now) {
+	before := checktest.Must(r.observe(t.Context(), web(), now.Add(-3*time.Second)))(t)
+	if got := before.snapshot.Drained[types.UID("uid-web-a")]; !got.Equal(now) {
 		t.Errorf("drained since %s, want %s", got, now)
 	}
 }

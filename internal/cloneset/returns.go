@@ -94,15 +94,16 @@ func (b *returns) learn(wait bool) []outcome {
 	return outcomes
 }
 
-// shut ends a pass. While something is done beside it, another pass has to learn what came of that. A pass that
-// acted is followed by one in any case, because its writes cause events: until then its snapshot decides.
-func (b *returns) shut(decided *plan.Plan) {
+// shut ends a pass, and reports whether work in the background is unfinished: another pass has to collect its
+// results. A pass that acted is followed by one in any case, because its writes cause events: until then
+// its snapshot decides.
+func (b *returns) shut(acted bool) (unfinished bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(decided.Actions) == 0 {
+	if !acted {
 		b.snapshot = nil
 	}
-	decided.More = decided.More || len(b.outcomes)+int(b.workers.Load()) > 0
+	return len(b.outcomes)+int(b.workers.Load()) > 0
 }
 
 // accepts reports whether a Pod that has changed is to be looked at now. One that an action of the pass

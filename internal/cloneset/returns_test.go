@@ -119,9 +119,9 @@ func TestReturnsDuringPass(t *testing.T) {
 		return plan.Make(s)
 	}
 	ended := r.start(t)
-	checktest.Same(t, "what is written first", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
+	checktest.Same(t, "what is written first", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(receive(t, r.sent), receive(t, r.sent)))
 	r.bind(t, r.pods...)
-	checktest.Same(t, "what returns meanwhile", r.pods[2].Name, next(t, r.sent))
+	checktest.Same(t, "what returns meanwhile", r.pods[2].Name, receive(t, r.sent))
 	close(r.gates[r.pods[2].Name])
 	r.gates[r.pods[0].Name] <- nil
 	for err := <-ended; err != nil; err = r.pass(t) {
@@ -139,7 +139,7 @@ func TestReturnsDuringPass(t *testing.T) {
 func TestActionOnReturned(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
-	checktest.Same(t, "what returns after the first pass", r.pods[0].Name, next(t, r.sent))
+	checktest.Same(t, "what returns after the first pass", r.pods[0].Name, receive(t, r.sent))
 	remove := plan.Plan{Actions: []plan.Action{{Verb: plan.Delete, Pod: r.pods[0]}}}
 	r.Plan = func(*plan.Snapshot) plan.Plan { return remove }
 	checktest.Same(t, "the end of the pass", error(errAgain{}), r.pass(t))
@@ -171,12 +171,12 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	r := returningSet(t, 0, 1)
 	r.place(t, r.pods[:2]...)
 	ended := r.start(t)
-	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
+	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(receive(t, r.sent), receive(t, r.sent)))
 	r.bind(t, r.pods[0])
 	checktest.NoError(t, r.c.Patch(t.Context(), r.pods[2].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`))))
 	r.bind(t, r.pods[2])
 	r.gates[r.pods[0].Name] <- errors.New("refused")
-	checktest.Same(t, "what is written before the pass ends", r.pods[0].Name, next(t, r.sent))
+	checktest.Same(t, "what is written before the pass ends", r.pods[0].Name, receive(t, r.sent))
 	close(r.gates[r.pods[0].Name])
 	close(r.gates[r.pods[1].Name])
 	checktest.Says(t, "the refusal", <-ended, "refused")
@@ -192,14 +192,14 @@ func TestReturnOutlastsPass(t *testing.T) {
 	r := returningSet(t, 0, 1)
 	r.place(t, r.pods[0])
 	ended := r.start(t)
-	checktest.Same(t, "what is written first", r.pods[0].Name, next(t, r.sent))
+	checktest.Same(t, "what is written first", r.pods[0].Name, receive(t, r.sent))
 	r.bind(t, r.pods[1])
-	checktest.Same(t, "what returns meanwhile", r.pods[1].Name, next(t, r.sent))
+	checktest.Same(t, "what returns meanwhile", r.pods[1].Name, receive(t, r.sent))
 	r.gates[r.pods[0].Name] <- nil
 	checktest.Same(t, "the end of the first pass", error(errAgain{}), <-ended)
 	r.place(t, r.pods[2]) // only the pass sees it
 	checktest.Same(t, "the end of the second pass", error(errAgain{}), r.pass(t))
-	checktest.Same(t, "what it writes", r.pods[2].Name, next(t, r.sent))
+	checktest.Same(t, "what it writes", r.pods[2].Name, receive(t, r.sent))
 	checktest.Same(t, "more writes", 0, len(r.sent))
 	ended = r.start(t)
 	r.gates[r.pods[1].Name] <- errors.New("broken for good")
@@ -223,7 +223,7 @@ func TestRestOutlastsPass(t *testing.T) {
 	}
 	for first = 1; first <= 2; first++ {
 		checktest.Same(t, "the end of a pass", error(errAgain{}), r.pass(t))
-		checktest.Same(t, "what is left", r.pods[first-1].Name, next(t, r.sent))
+		checktest.Same(t, "what is left", r.pods[first-1].Name, receive(t, r.sent))
 	}
 	first = 0
 	ended := r.start(t)
@@ -264,7 +264,7 @@ func TestInGoroutines(t *testing.T) {
 		})
 	})
 	for range 3 {
-		next(t, begun)
+		receive(t, begun)
 	}
 	limit.Store(1)
 	close(end)
@@ -272,8 +272,8 @@ func TestInGoroutines(t *testing.T) {
 	checktest.Same(t, "how many have begun since then", 6, len(begun))
 }
 
-// next is what comes within a minute.
-func next(t *testing.T, from <-chan string) string {
+// receive returns what comes within a minute.
+func receive(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {
 	case name := <-from:

@@ -49,8 +49,9 @@ type revisions struct {
 const labelRevisionHash = "controller.kubernetes.io/hash"
 
 // syncRevisions reads the set's ControllerRevisions and ensures that one holds the
-// template. While nothing changes, the passes of a rollout share what the first one read.
-func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
+// template. It looks for those of the Pods, too. While nothing changes, the passes of a rollout share what the
+// first one read.
+func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet, pods []*plan.PodInfo) (*revisions, error) {
 	objects, err := listOwned(ctx, r.Reader, r.revisions, r.listRevisions, set, r.Clock.Now())
 	if err != nil {
 		return nil, err
@@ -71,6 +72,16 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	out.current = out.byHash[revision.Short(set.Status.CurrentRevision)]
 	if out.current == nil || out.current.Template == nil {
 		out.current = out.update
+	}
+	last := ""
+	for _, pod := range pods {
+		if pod.Revision() == last {
+			continue
+		}
+		last = pod.Revision()
+		if err := r.findRevision(ctx, set, &out, last); err != nil {
+			return nil, err
+		}
 	}
 	return &out, nil
 }
@@ -347,17 +358,19 @@ func accepted(err error) bool {
 		apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
-// checkTemplates records in the snapshot which templates the API server refuses. It asks in a
-// dry run: a rollout to a template that cannot run must not cost the first Pod, and a refused
+// checkTemplates returns what the API server says about the Pod template and the claim templates. It asks in
+// a dry run: a rollout to a template that cannot run must not cost the first Pod, and a refused
 // claim no Pod that could then not be replaced. This also refuses fields that the API server
 // does not know.
-func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) {
+func (r *Reconciler) checkTemplates(
+	ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.PodInfo,
+) (template, claim refusal) {
 	kept, now := r.passState(keyOf(set)), r.Clock.Now()
-	kept.templateRefusal = kept.templateRefusal.askAgain(set.UID, s.Update.Name, now, func() (string, error) {
-		if slices.ContainsFunc(s.PodInfos, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), s.Update.Name) }) {
+	kept.templateRefusal = kept.templateRefusal.askAgain(set.UID, update.Name, now, func() (string, error) {
+		if slices.ContainsFunc(pods, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), update.Name) }) {
 			return "", nil // such Pods exist, so it accepts them
 		}
-		return "Pods of spec.template", r.dryRun(ctx, write.PodManifest(set, s.Update, r.NewID(), now))
+		return "Pods of spec.template", r.dryRun(ctx, write.PodManifest(set, update, r.NewID(), now))
 	})
 	claims := set.Spec.VolumeClaimTemplates
 	kept.claimRefusal = kept.claimRefusal.askAgain(set.UID, string(encode.JSON(claims)), now, func() (string, error) {
@@ -372,6 +385,5 @@ func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *
 		}
 		return "", nil
 	})
-	s.UpdateRefused, s.RefusedUntil = kept.templateRefusal.message, kept.templateRefusal.until
-	s.ClaimsRefused, s.ClaimsRefusedUntil = kept.claimRefusal.message, kept.claimRefusal.until
+	return kept.templateRefusal, kept.claimRefusal
 }

@@ -43,8 +43,8 @@ type passState struct {
 	// rollout is what was logged about the rollout and the waits of Pods.
 	rollout rolloutLog
 	status  statusState
-	// reported holds what the last events said, so that no event is repeated.
-	reported reported
+	// lastEvents holds what the last events said, so that no event is repeated.
+	lastEvents lastEvents
 	// nextPass is when the next pass may begin.
 	nextPass time.Time
 	// pullsRefusedUntil is until when no pull Pod is created.
@@ -83,8 +83,8 @@ type statusState struct {
 	pending []outcome
 }
 
-// reported holds what the last events said.
-type reported struct {
+// lastEvents holds what the last events said.
+type lastEvents struct {
 	// wait identifies the longest wait.
 	wait string
 	// updateRefused is the message about an update that the API server refuses.

@@ -16,6 +16,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/printable"
 )
 
@@ -213,6 +214,49 @@ const (
 	// their Pods.
 	movesPerSecond, movesAtOnce = 2, 10
 )
+
+// status is what a pass found out about a set.
+type status struct {
+	next    apps.CloneSetStatus
+	blocked []plan.Blocked
+	// idle means that nothing was to be done and nothing is outstanding.
+	idle bool
+	// changesAt is when time alone changes what is to be reported; zero if it does not.
+	changesAt time.Time
+}
+
+// statusOf describes a set as a pass left it.
+func statusOf(after *observation, decided *plan.Plan, done *results) *status {
+	counts, blocked := plan.Review(after.snapshot, decided.Waits...)
+	next, deadline := nextStatus(after.set, after.snapshot, counts, after.revisions, find(decided, blocked, done.outcomes))
+	return &status{
+		next: next, blocked: blocked,
+		// No Pod is terminating either.
+		idle:      counts.RolledOut && len(done.actions) == 0 && counts.Replicas == len(after.snapshot.Pods),
+		changesAt: list.Earliest(deadline, counts.ReportAt, longWaitAt(blocked, after.snapshot.Now)),
+	}
+}
+
+// reported is what came of a report.
+type reported struct {
+	// due is when there is something to report again; zero if no time is known.
+	due time.Time
+	err error
+}
+
+// report writes the status, and records metrics, events and the log.
+func (r *Reconciler) report(ctx context.Context, after *observation, decided *plan.Plan, done *results, status *status) reported {
+	set, now := after.set, after.snapshot.Now
+	r.metrics.passed(set, done.actions, status.blocked, done.outcomes, after.snapshot)
+	r.reportPulls(set, &done.pulls)
+	due, err := r.tell(ctx, set, &status.next, done.outcomes, status.idle, now)
+	r.recordEvents(set, decided, status.blocked, now)
+	r.logPass(ctx, set, &status.next, status.blocked, done.outcomes, now)
+	if err == nil {
+		r.recordProgress(set, &status.next)
+	}
+	return reported{due: list.Earliest(due, status.changesAt), err: err}
+}
 
 // tell writes the status of a pass, and the events of its writes and of earlier ones. While Pods
 // move it may leave that to a later pass, due at that time; zero if an event triggers it, or

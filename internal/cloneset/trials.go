@@ -33,25 +33,32 @@ const trialStands = 5 * time.Minute
 // time in a row that is twice as long.
 const firstRetry, lastRetry = 5 * time.Second, 2 * time.Minute
 
-// decide plans, and says how long the planning took. It makes the trials that a plan asks for, and
-// plans again: nothing else is done in between.
-func (r *Reconciler) decide(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) (decided plan.Plan, took time.Duration) {
-	shared := r.shared(keyOf(set))
-	shared.forgetTrials(s.Now)
+// decide makes a plan, and returns how long the planning took. It makes the trials that a plan asks for, and
+// plans again: nothing else is done in between. The observation that it returns has their answers.
+func (r *Reconciler) decide(ctx context.Context, observed *observation) (*observation, *plan.Plan, time.Duration) {
+	before, now := *observed, observed.snapshot.Now
+	shared, took := r.shared(keyOf(before.set)), time.Duration(0)
+	shared.forgetTrials(now)
+	var decided plan.Plan
 	for range trialRounds {
-		s.Trials = shared.trialsAt(s.Now)
+		before.snapshot = before.snapshot.WithTrials(shared.trialsAt(now))
 		begun := r.Clock.Now()
-		decided = r.Plan(s)
+		decided = r.Plan(before.snapshot)
 		took += r.Clock.Since(begun)
-		known := len(decided.Trials) > 0
-		for i := range decided.Trials {
-			known = r.try(ctx, set, &decided.Trials[i]) && known
-		}
-		if !known {
+		if !r.tryAll(ctx, before.set, decided.Trials) {
 			break
 		}
 	}
-	return decided, took
+	return &before, &decided, took
+}
+
+// tryAll makes the trials of a plan, and reports whether there were any, and something is known of each now.
+func (r *Reconciler) tryAll(ctx context.Context, set *apps.CloneSet, trials []plan.Attempt) bool {
+	known := len(trials) > 0
+	for i := range trials {
+		known = r.try(ctx, set, &trials[i]) && known
+	}
+	return known
 }
 
 // try makes a trial, and reports whether anything is known now: the Pod may have changed, or be gone.
