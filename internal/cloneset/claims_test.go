@@ -156,7 +156,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 		checktest.NoError(t, r.Client.Update(t.Context(), live))
 	}
 	next := func(t *testing.T, r *Reconciler) {
-		if made := r.perform(t.Context(), claimed(), nextPod()); made.err != nil || made.pod.Name != "web-x" {
+		if made := performed(t, r, claimed(), nextPod()); made.err != nil || made.pod.Name != "web-x" {
 			t.Fatalf("made %v: %v", made.pod, made.err)
 		}
 	}
@@ -224,7 +224,7 @@ func TestTakenOverBeforeThePodIsMade(t *testing.T) {
 				},
 			}))
 			r.NewID = func() string { return "fresh" }
-			made := r.perform(t.Context(), claimed(), nextPod())
+			made := performed(t, r, claimed(), nextPod())
 			if test.pod == "" {
 				if !errors.Is(made.err, errClaimBusy) {
 					t.Errorf("made %v: %v", made.pod, made.err)

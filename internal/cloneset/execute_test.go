@@ -49,7 +49,7 @@ func TestTakenName(t *testing.T) {
 			r, _ := reconcilerOn(server(t, there...))
 			tries := 0
 			r.NewID = func() string { tries++; return fmt.Sprintf("id%d", tries-1) }
-			made := r.perform(t.Context(), web(), plan.Action{Verb: plan.Create, Revision: emptyRevision()})
+			made := performed(t, r, web(), plan.Action{Verb: plan.Create, Revision: emptyRevision()})
 			if want == "" {
 				if !apierrors.IsAlreadyExists(made.err) || tries != idTries {
 					t.Errorf("after %d tries: %v", tries, made.err)
@@ -178,6 +178,15 @@ func TestKeysGoThroughThePod(t *testing.T) {
 	}
 }
 
+// performed is the outcome of all steps of an action.
+func performed(t *testing.T, r *Reconciler, set *apps.CloneSet, a plan.Action) outcome {
+	o, next := r.perform(t.Context(), set, a)
+	for next != nil {
+		o, next = next()
+	}
+	return o
+}
+
 // writesOf performs an action, of whose writes the one to the Pod itself gets that answer unless it is nil, and
 // returns the subresources that are written.
 func writesOf(t *testing.T, a plan.Action, answer error) (writes []string, done outcome) {
@@ -196,7 +205,7 @@ func writesOf(t *testing.T, a plan.Action, answer error) (writes []string, done 
 		},
 	}))
 	a.Pod = read(t, r.Client, a.Pod)
-	done = r.perform(t.Context(), web(), a)
+	done = performed(t, r, web(), a)
 	return writes, done
 }
 

@@ -37,7 +37,7 @@ func (r *Reconciler) finish(ctx context.Context, after *observation, decided *pl
 	pruned := r.prunePodsToDelete(ctx, set, decided.PrunePodsToDelete, done.outcomes)
 	verifyAt := list.Earliest(r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID))
 	found, ended := r.endDeletion(ctx, after, decided.More || done.more())
-	unfinished := r.shared(keyOf(set)).returns.shut(len(done.actions) > 0)
+	unfinished := r.shared(keyOf(set)).executor.Close(len(done.actions) > 0)
 	return finished{err: errors.Join(pruned, ended), more: found || unfinished, verifyAt: verifyAt}
 }
 

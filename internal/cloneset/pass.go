@@ -117,7 +117,7 @@ func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, err 
 	if !ok {
 		return err
 	}
-	r.shared(keyOf(set)).returns.shut(false)
+	r.shared(keyOf(set)).executor.Close(false)
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
 	found := plan.Problem{Reason: bad.reason, Message: bad.Error()}

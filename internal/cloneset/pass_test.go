@@ -359,7 +359,7 @@ func TestNewPodGoneAtOnce(t *testing.T) {
 func TestPodTakenAwayMidAction(t *testing.T) {
 	seen, c := podOf(web(), "web-a"), server(t, podOf(nil, "web-a"))
 	r, _ := reconcilerOn(c)
-	done := r.perform(t.Context(), web(), plan.Action{
+	done := performed(t, r, web(), plan.Action{
 		Verb: plan.Update, Pod: seen, To: apps.StateUpdating, Revision: &revision.Revision{Name: "web-2"}, Change: &inplace.Change{},
 		Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: plan.ReasonInService}},
 	})

@@ -80,6 +80,8 @@ type errAgain struct{}
 
 func (errAgain) Error() string { return "another pass is due at once" }
 
+func (r *returning) executor() *executor { return r.shared(keyOf(r.set)).executor }
+
 func (r *returning) start(t *testing.T) (ended chan error) {
 	ended = make(chan error)
 	go func() { ended <- r.pass(t) }()
@@ -132,7 +134,10 @@ func TestReturnsDuringPass(t *testing.T) {
 		checktest.Same(t, "the state of "+pod.Name, string(apps.StateNormal), r.state(t, pod))
 	}
 	checktest.Same(t, "more writes", 0, len(r.sent))
-	checktest.Same(t, "no snapshot to return by", true, r.shared(keyOf(r.set)).returns.snapshot == nil)
+	change(t, r.c, r.pods[0], func(pod *corev1.Pod) { pod.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal) })
+	r.offer(read(t, r.c, r.pods[0]))
+	r.executor().Wait()
+	checktest.Same(t, "writes after a pass that did nothing", 0, len(r.sent))
 }
 
 // TestActionOnReturned: what a pass leaves out because the Pod has come back is decided again at once.
@@ -150,7 +155,7 @@ func TestActionOnReturned(t *testing.T) {
 func TestLastReturnIsTold(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
-	r.shared(keyOf(r.set)).returns.waits[0]() // else the pass may read the Pod as it was, and leave it to another one
+	r.executor().Wait() // else the pass may read the Pod as it was, and leave it to another one
 	checktest.Same(t, "when it is told", tellEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
 }
 
@@ -162,7 +167,8 @@ func TestInvalidSetReturnsNobody(t *testing.T) {
 	checktest.NoError(t, r.c.Update(t.Context(), set))
 	_ = r.pass(t)
 	r.bind(t, r.pods[0])
-	checktest.Same(t, "returns under way", 0, len(r.shared(keyOf(r.set)).returns.busy))
+	r.executor().Wait()
+	checktest.Same(t, "writes", 0, len(r.sent))
 }
 
 // TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
@@ -180,9 +186,7 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	close(r.gates[r.pods[0].Name])
 	close(r.gates[r.pods[1].Name])
 	checktest.Says(t, "the refusal", <-ended, "refused")
-	for _, wait := range r.shared(keyOf(r.set)).returns.waits {
-		wait()
-	}
+	r.executor().Wait()
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
 }
 
@@ -230,22 +234,6 @@ func TestRestOutlastsPass(t *testing.T) {
 	r.gates[r.pods[0].Name] <- errors.New("broken for good")
 	checktest.Says(t, "the end of the last pass", <-ended, "broken for good")
 	checktest.Same(t, "more writes", 0, len(r.sent))
-}
-
-// TestRoom: room is kept for Pods that come back, two more of them take that of one action of a pass, what the pass before
-// has left takes its own, and one action may always be under way.
-func TestRoom(t *testing.T) {
-	r := returningSet(t)
-	back, taken := &r.shared(keyOf(r.set)).returns, []int{}
-	r.Each = func(limit func() int, _ int, _ func(int)) {
-		for _, beside := range [][2]int32{{0, 0}, {5, 0}, {9, 0}, {6, 2}, {2, 3}, {100, 0}} {
-			back.workers.Store(beside[0])
-			back.rests.Store(beside[1])
-			taken = append(taken, r.Width.Now()-limit())
-		}
-	}
-	r.inParallel(t.Context(), r.set, make([]plan.Action, 1), false)
-	checktest.Same(t, "the room that they take", []int{4, 4, 6, 6, 7, r.Width.Now() - 1}, taken)
 }
 
 // TestInGoroutines: no more is done at once than the limit says by then.

@@ -96,8 +96,8 @@ type lastEvents struct {
 // sharedState is what passes share with event handlers and with writes in the background. Its methods
 // lock.
 type sharedState struct {
-	// returns are the Pods that come back beside the pass; events of Pods add to them.
-	returns returns
+	// executor runs the actions of passes, and puts Pods back into service outside passes.
+	executor *executor
 
 	mu sync.Mutex
 	// answer is the set as the API server last returned it; nil if the cache has caught up.
@@ -122,7 +122,7 @@ func (r *Reconciler) stateOf(set types.NamespacedName) *setState {
 			pass: passState{adoptionsRefused: map[types.UID]time.Time{}},
 			shared: &sharedState{
 				deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{},
-				trials: map[string]plan.Trial{}, returns: returns{busy: map[types.UID]*corev1.Pod{}},
+				trials: map[string]plan.Trial{}, executor: r.newExecutor(),
 			},
 		})
 	}

@@ -306,7 +306,7 @@ func (r *Reconciler) postpone(kept *statusState, was, next *apps.CloneSetStatus,
 // by a few in a large set, and the events of this pass's writes trigger the next one. A
 // pass that finds nothing more to do always writes.
 func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
-	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil && !o.beside }) {
+	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil && !o.async }) {
 		return false
 	}
 	before, after := counters(was), counters(next)

@@ -130,7 +130,7 @@ func TestStatusThatCanWait(t *testing.T) {
 		checktest.NoError(t, json.Unmarshal(test.Change, next))
 		was.Replicas = next.Replicas
 		before := was.DeepCopy()
-		waits := canWait(was, next, map[string][]outcome{"something": {{}}, "something in vain": {{err: errGone}}, "nothing, but learned": {{beside: true}}}[test.Did])
+		waits := canWait(was, next, map[string][]outcome{"something": {{}}, "something in vain": {{err: errGone}}, "nothing, but learned": {{async: true}}}[test.Did])
 		checktest.Same(t, "the status before", before, was)
 		return map[bool]string{true: "can wait", false: "cannot wait"}[waits]
 	})

@@ -116,7 +116,7 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	if !sameOrphan(before, after) && !plan.Alike(before, after) {
-		r.returned(after)
+		r.offer(after)
 		r.enqueue(ctx, after, func(set reconcile.Request) {
 			q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
 		})
