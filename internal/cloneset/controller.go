@@ -112,8 +112,8 @@ type Reconciler struct {
 	listClaims    Lister[*corev1.PersistentVolumeClaim]
 	listRevisions Lister[*appsv1.ControllerRevision]
 	metrics       *metrics
-	// moves are the writes that tell of nothing but moving Pods.
-	moves *rate.Limiter
+	// progress limits the status writes that report only progress.
+	progress *rate.Limiter
 	// states are what is known of each set, by name.
 	states sync.Map
 }
@@ -140,7 +140,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		listRevisions: byClient[*appsv1.ControllerRevision](c, &appsv1.ControllerRevisionList{}),
 		roster:        &roster{lists: map[rosterKey]*rosterList{}}, metrics: newMetrics(options.Clock.Now),
 		pods: newOverlay(options.Keep), claims: newOverlay[*corev1.PersistentVolumeClaim](nil), revisions: newOverlay[*appsv1.ControllerRevision](nil),
-		moves: rate.NewLimiter(movesPerSecond, movesAtOnce),
+		progress: rate.NewLimiter(progressPerSecond, progressBurst),
 	}
 }
 

@@ -53,6 +53,9 @@ func (o outcome) conflicted() bool {
 // did not.
 func (o outcome) failed() bool { return o.err != nil && !o.conflicted() && o.deferred() == nil }
 
+// hasEvent reports whether an event may report the outcome: the action was done, or failed.
+func (o outcome) hasEvent() bool { return o.err == nil || o.failed() }
+
 // failedTest reports whether a test of a jsonPatch did not hold. The API server answers
 // with the code of an invalid object, but names no field. An admission webhook that refuses the
 // write may answer with the same code: to decide again would ask it again at once, for ever.

@@ -150,13 +150,13 @@ func TestActionOnReturned(t *testing.T) {
 	checktest.Same(t, "the end of the pass", error(errAgain{}), r.pass(t))
 }
 
-// TestLastReturnIsTold: a pass that does nothing but learn of a return does not leave it to the next pass to tell
+// TestLastReturnIsReported: a pass that does nothing but learn of a return does not leave it to the next pass to report
 // that. The return's events are over, so nothing else may cause one.
-func TestLastReturnIsTold(t *testing.T) {
+func TestLastReturnIsReported(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
 	r.executor().Wait() // else the pass may read the Pod as it was, and leave it to another one
-	checktest.Same(t, "when it is told", tellEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
+	checktest.Same(t, "when it is reported", reportEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
 }
 
 // TestInvalidSetReturnsNobody: nothing of a set that has become invalid is touched, also not by a return.

@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -204,15 +203,14 @@ const (
 	// countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share
 	// of the Pods. A status write costs the API server as much as three Pod writes.
 	countersPerWrite = 50 // one in fifty
-	// tellEvery is how far they may lag otherwise: in a small set each Pod that moves changes
-	// them by more.
-	tellEvery = 2 * time.Second
-	// beginWithin is when the beginning of a rollout is told at the latest, however many sets tell.
+	// reportEvery is for how long they may lag otherwise: in a small set each Pod that changes its state
+	// changes them by more.
+	reportEvery = 2 * time.Second
+	// beginWithin is how late the beginning of a rollout is written at most, however many sets report.
 	beginWithin = 10 * time.Second
-	// movesPerSecond and movesAtOnce bound the writes of all sets together that tell of nothing
-	// but a rollout that begins, or moving Pods: many small sets take the API server's time from
-	// their Pods.
-	movesPerSecond, movesAtOnce = 2, 10
+	// progressPerSecond and progressBurst limit status writes that report only progress, over all sets:
+	// many small sets would take the API server's time from their Pods.
+	progressPerSecond, progressBurst = 2, 10
 )
 
 // status is what a pass found out about a set.
@@ -225,10 +223,14 @@ type status struct {
 	changesAt time.Time
 }
 
+// settled means that nothing changes any more until an event.
+func (s *status) settled() bool { return s.idle && s.next.AvailableReplicas == s.next.Replicas }
+
 // statusOf describes a set as a pass left it.
 func statusOf(after *observation, decided *plan.Plan, done *results) *status {
 	counts, blocked := plan.Review(after.snapshot, decided.Waits...)
-	next, deadline := nextStatus(after.set, after.snapshot, counts, after.revisions, find(decided, blocked, done.outcomes))
+	found := find(decided, blocked, done.outcomes)
+	next, deadline := nextStatus(after.set, after.snapshot, counts, after.revisions, found)
 	return &status{
 		next: next, blocked: blocked,
 		// No Pod is terminating either.
@@ -237,69 +239,38 @@ func statusOf(after *observation, decided *plan.Plan, done *results) *status {
 	}
 }
 
-// reported is what came of a report.
-type reported struct {
-	// due is when there is something to report again; zero if no time is known.
-	due time.Time
-	err error
-}
+// urgency is how soon a status has to be written.
+type urgency int
 
-// report writes the status, and records metrics, events and the log.
-func (r *Reconciler) report(ctx context.Context, after *observation, decided *plan.Plan, done *results, status *status) reported {
-	set, now := after.set, after.snapshot.Now
-	r.metrics.passed(set, done.actions, status.blocked, done.outcomes, after.snapshot)
-	r.reportPulls(set, &done.pulls)
-	due, err := r.tell(ctx, set, &status.next, done.outcomes, status.idle, now)
-	r.recordEvents(set, decided, status.blocked, now)
-	r.logPass(ctx, set, &status.next, status.blocked, done.outcomes, now)
-	if err == nil {
-		r.recordProgress(set, &status.next)
-	}
-	return reported{due: list.Earliest(due, status.changesAt), err: err}
-}
+const (
+	// atOnce: in this pass.
+	atOnce urgency = iota
+	// asAllowed: in this pass, unless too many sets report their progress.
+	asAllowed
+	// later: in a later pass.
+	later
+)
 
-// tell writes the status of a pass, and the events of its writes and of earlier ones. While Pods
-// move it may leave that to a later pass, due at that time; zero if an event triggers it, or
-// there is nothing to tell.
-func (r *Reconciler) tell(
-	ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, outcomes []outcome, idle bool, now time.Time,
-) (due time.Time, err error) {
-	kept, same := &r.passState(keyOf(set)).status, equality.Semantic.DeepEqual(set.Status, *next)
-	kept.pending = append(kept.pending, slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.err != nil && !o.failed() })...)
-	if same && len(kept.pending) == 0 {
-		return time.Time{}, nil
-	}
-	if set.DeletionTimestamp == nil {
-		settled := idle && next.AvailableReplicas == next.Replicas
-		if due, later := r.postpone(kept, &set.Status, next, outcomes, settled, now); later {
-			return due, nil
-		}
-	}
-	if !same {
-		kept.lastStatus, kept.deadline = now, time.Time{}
-	}
-	err = r.writeStatus(ctx, set, *next)
-	r.recordOutcomes(set, kept.pending)
-	kept.pending = nil
-	return time.Time{}, err
-}
-
-// postpone reports whether a later pass may report what this one found, and when that is due. It sets the
-// deadline for the beginning of a rollout.
-func (r *Reconciler) postpone(kept *statusState, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time) (due time.Time, later bool) {
-	begins := was.ObservedGeneration != next.ObservedGeneration
-	if begins && kept.deadline.IsZero() {
-		kept.deadline = now.Add(beginWithin)
-	}
-	switch due = kept.lastStatus.Add(tellEvery); {
+// urgencyOf decides how soon a status is written in place of another one, and when the later pass is due that may
+// write it; zero if an event causes that pass. settled means that nothing else is to be expected.
+func urgencyOf(
+	kept *statusState, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time,
+) (urgency, time.Time) {
+	begins, due := beginsRollout(was, next), kept.lastStatus.Add(reportEvery)
+	switch {
 	case canWait(was, next, outcomes):
-		return time.Time{}, true
-	case settled, !onlyMoves(was, next), begins && !now.Before(kept.deadline):
-		return time.Time{}, false
+		return later, time.Time{}
+	case settled, !onlyProgress(was, next), begins && !now.Before(kept.deadline):
+		return atOnce, time.Time{}
 	case now.Before(due) && !begins:
-		return due, true
+		return later, due
 	}
-	return now.Add(tellEvery), !r.moves.AllowN(now, 1)
+	return asAllowed, now.Add(reportEvery)
+}
+
+// beginsRollout reports whether a status is the first one for a changed spec.
+func beginsRollout(was, next *apps.CloneSetStatus) bool {
+	return was.ObservedGeneration != next.ObservedGeneration
 }
 
 // canWait reports whether the status may be left to the next pass: only counters changed,
@@ -318,10 +289,9 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	return equality.Semantic.DeepEqual(withCounters(*was, next), *next)
 }
 
-// onlyMoves reports whether only what follows from a rollout that begins or from moving Pods
-// changed: what is to be rolled out, counters, the time of the last progress, and that no Pod of the
-// current revision is left.
-func onlyMoves(was, next *apps.CloneSetStatus) bool {
+// onlyProgress reports whether a status changes only by the beginning of a rollout or by Pods that change
+// their state: the revisions, the counters, and the time of the last progress.
+func onlyProgress(was, next *apps.CloneSetStatus) bool {
 	same := withCounters(*was.DeepCopy(), next)
 	same.ObservedGeneration, same.ExpectedUpdatedReplicas = next.ObservedGeneration, next.ExpectedUpdatedReplicas
 	same.CurrentRevision, same.UpdateRevision = next.CurrentRevision, next.UpdateRevision
@@ -345,17 +315,6 @@ func withCounters(s apps.CloneSetStatus, of *apps.CloneSetStatus) apps.CloneSetS
 		*counters(&s)[i] = *counter
 	}
 	return s
-}
-
-// writeStatus writes the status if it changed.
-func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next apps.CloneSetStatus) error {
-	if equality.Semantic.DeepEqual(set.Status, next) {
-		return nil
-	}
-	if _, err := r.writeSet(ctx, "status", set, map[string]any{"status": next}); err != nil {
-		return fmt.Errorf("write status: %w", err)
-	}
-	return nil
 }
 
 // setProgress sets the condition Progressing, and returns when time alone changes it. A
