@@ -19,6 +19,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -142,7 +143,7 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 	r.shared(keyOf(set)).recordDeletion(id, a.Claims)
 	err := r.deletePod(ctx, set, a)
 	if err != nil {
-		if !unanswered(err) {
+		if !kube.Unanswered(err) {
 			r.shared(keyOf(set)).forgetDeletion(id)
 		}
 		return err

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -26,6 +25,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // This file is what a pass does differently for a CloneSet that is being deleted.
@@ -133,11 +133,10 @@ func (e *deferredError) Unwrap() error { return e.error }
 
 // deferral returns the error as a deferredError if it asks to wait.
 func deferral(err error) error {
-	if !apierrors.IsTooManyRequests(err) {
-		return err
+	if delay, waits := kube.Delay(err); waits {
+		return &deferredError{error: err, after: delay}
 	}
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return &deferredError{error: err, after: max(time.Duration(seconds)*time.Second, time.Second)}
+	return err
 }
 
 // deferred returns the deferral of an outcome; nil if there is none.

@@ -40,13 +40,13 @@ type outcome struct {
 
 // namespaceEnds reports whether the action failed because the namespace is being deleted.
 func (o outcome) namespaceEnds() bool {
-	return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause)
+	return kube.NamespaceEnds(o.err)
 }
 
 // conflicted reports whether the action did not happen because the Pod changed after it was
 // observed: nothing is wrong, and the next pass decides again.
 func (o outcome) conflicted() bool {
-	return isConflict(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
+	return kube.Conflicts(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
 }
 
 // failed reports whether the action failed: what met a changed Pod, or is to be done later,
@@ -55,21 +55,6 @@ func (o outcome) failed() bool { return o.err != nil && !o.conflicted() && o.def
 
 // hasEvent reports whether an event may report the outcome: the action was done, or failed.
 func (o outcome) hasEvent() bool { return o.err == nil || o.failed() }
-
-// failedTest reports whether a test of a jsonPatch did not hold. The API server answers
-// with the code of an invalid object, but names no field. An admission webhook that refuses the
-// write may answer with the same code: to decide again would ask it again at once, for ever.
-func failedTest(err error) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
-		return false
-	}
-	details := status.Status().Details
-	return !fromWebhook(err) && (details == nil || len(details.Causes) == 0)
-}
-
-// isConflict reports whether a write's preconditions did not hold.
-func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
 
 // results is what came of a plan.
 type results struct {
@@ -293,7 +278,7 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 	if apierrors.IsNotFound(err) {
 		r.pods.noteDeleted(set, pod, r.Clock.Now())
 	}
-	if !isConflict(err) || whole == nil {
+	if !kube.Conflicts(err) || whole == nil {
 		return err
 	}
 	live, exists, getErr := getLive(ctx, r.Reader, pod)
@@ -367,7 +352,7 @@ var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
 // keysRefused says of a refusal what the user or an admin can do about keys of hooks.
 func keysRefused(a *plan.Action, err error) error {
 	keys := a.ChosenKeys()
-	if len(keys) == 0 || isConflict(err) || !kube.Refused(err) {
+	if len(keys) == 0 || kube.Conflicts(err) || !kube.Refused(err) {
 		return err
 	}
 	return fmt.Errorf("the API server refuses a write with the keys %s of spec.lifecycle: %w; name others in the hooks, or change what refuses them",
@@ -403,7 +388,7 @@ func (r *Reconciler) resizeAnswer(ctx context.Context, pod *corev1.Pod, err erro
 
 // resizeRefused tells a refusal of cpu and memory, which only the user can answer, from other errors.
 func (r *Reconciler) resizeRefused(ctx context.Context, pod *corev1.Pod, err error) error {
-	if err = r.resizeAnswer(ctx, pod, err); isConflict(err) || !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+	if err = r.resizeAnswer(ctx, pod, err); kube.Conflicts(err) || !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		return err
 	}
 	containers := strings.Join(slices.Sorted(maps.Keys(inplace.Resizes(pod))), ", ")

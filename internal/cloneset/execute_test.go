@@ -31,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/width"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -278,7 +279,7 @@ func TestResizeAnswers(t *testing.T) {
 		switch o := (outcome{action: action, err: err}); {
 		case o.conflicted():
 			return fmt.Sprint(apierrors.ReasonForError(err), ": decided again")
-		case unanswered(err):
+		case kube.Unanswered(err):
 			return fmt.Sprint(apierrors.ReasonForError(err), ": nobody knows")
 		default:
 			failure := find(&plan.Plan{}, nil, []outcome{o})[apps.ConditionFailedUpdate]

@@ -94,7 +94,7 @@ func (r *Reconciler) unlessRefused(set *apps.CloneSet, object client.Object, wri
 		return nil
 	}
 	err := write()
-	if isConflict(err) || !kube.Refused(err) {
+	if kube.Conflicts(err) || !kube.Refused(err) {
 		return err
 	}
 	refused[object.GetUID()] = r.Clock.Now().Add(refusedFor)

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -60,11 +58,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	result, err := r.pass(ctx, set)
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
 	kept := r.passState(req.NamespacedName)
-	kept.stale = kept.stale || unanswered(err)
+	kept.stale = kept.stale || kube.Unanswered(err)
 	if err != nil {
 		kept.nextPass = time.Time{} // no pause after an error: a RequeueAfter would reset the back-off
 	}
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if kube.NamespaceEnds(err) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
 	}
 	result.Priority = new(0) // drop the priority that a Pod event gave this set
@@ -103,7 +101,7 @@ func (r *Reconciler) remember(
 	if slices.ContainsFunc(done.outcomes, outcome.namespaceEnds) {
 		kept.namespaceEnds = before.set.UID
 	}
-	kept.stale = kept.stale || slices.ContainsFunc(done.outcomes, func(o outcome) bool { return unanswered(o.err) })
+	kept.stale = kept.stale || slices.ContainsFunc(done.outcomes, func(o outcome) bool { return kube.Unanswered(o.err) })
 	kept.podInfos = after.snapshot.PodInfos
 	if idle {
 		kept.podInfos, kept.revisions = nil, nil // they would retain versions that the cache no longer holds

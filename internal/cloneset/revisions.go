@@ -26,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // revisions are the revisions of a set.
@@ -351,11 +352,9 @@ func (f refusal) askAgain(set types.UID, revision string, now time.Time, try fun
 	return f
 }
 
-// accepted reports whether a dry run says that the content of an object is right. Quota is
-// the last thing that the API server checks.
+// accepted reports whether a dry run says that the content of an object is right.
 func accepted(err error) bool {
-	return err == nil || apierrors.IsAlreadyExists(err) ||
-		apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+	return err == nil || apierrors.IsAlreadyExists(err) || kube.ExceedsQuota(err)
 }
 
 // checkTemplates returns what the API server says about the Pod template and the claim templates. It asks in

@@ -234,20 +234,6 @@ func (s *sharedState) forgetDeletionsExcept(ids map[string]bool) {
 	maps.DeleteFunc(s.deletions, func(id string, _ []*corev1.PersistentVolumeClaim) bool { return !ids[id] })
 }
 
-// unanswered reports whether nobody knows if a request took effect: there is an error,
-// and it is not the API server's refusal.
-func unanswered(err error) bool {
-	if err == nil || isConflict(err) {
-		return false
-	}
-	refusals := []func(error) bool{
-		apierrors.IsConflict, apierrors.IsNotFound, apierrors.IsAlreadyExists, apierrors.IsInvalid,
-		apierrors.IsForbidden,
-		apierrors.IsBadRequest, apierrors.IsTooManyRequests, apierrors.IsUnauthorized,
-	}
-	return !slices.ContainsFunc(refusals, func(refused func(error) bool) bool { return refused(err) })
-}
-
 // readSet reads a CloneSet at least as new as the previous pass left it; nil if there is
 // none.
 func (r *Reconciler) readSet(ctx context.Context, name types.NamespacedName) (*apps.CloneSet, error) {

@@ -6,13 +6,10 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -76,8 +73,8 @@ func (r *Reconciler) try(ctx context.Context, set *apps.CloneSet, attempt *plan.
 			err = r.resizeAnswer(ctx, update.Pod, err)
 		}
 		switch {
-		case err == nil, unsupported(err):
-		case isConflict(err) || apierrors.IsNotFound(err):
+		case err == nil, kube.NoDryRun(err):
+		case kube.Conflicts(err) || apierrors.IsNotFound(err):
 			return false
 		default:
 			r.shared(keyOf(set)).recordRefusal(attempt.Class, update.Pod.Name, err, r.Clock.Now())
@@ -102,33 +99,17 @@ func (r *Reconciler) tryPatch(ctx context.Context, subresource string, pod *core
 // classes there are. maxRefusal bounds what it keeps of an answer, in bytes.
 const mostTrials, maxRefusal = 256, 2 << 10
 
-// unsupported reports whether a webhook that has side effects cannot be asked in a dry run.
-func unsupported(err error) bool {
-	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
-}
-
-// impossible reports whether a refusal is about the change as such: the API server's own rules say so,
-// which name the field, or it has no such subresource. What a policy, a quota or a webhook refuses it
-// might refuse to a new Pod as well, or allow later.
+// impossible reports whether a refusal is about the change as such: the API server's own rules say so, or it has
+// no such subresource.
 func impossible(err error) bool {
-	if _, ok := errors.AsType[*noResize](err); ok {
-		return true
-	}
-	var status apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || fromWebhook(err) || !errors.As(err, &status) || status.Status().Details == nil {
-		return false
-	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field != "" })
+	_, no := errors.AsType[*noResize](err)
+	return no || kube.RefusesField(err)
 }
-
-// fromWebhook reports whether an admission webhook has answered: in whatever form it likes.
-func fromWebhook(err error) bool { return strings.Contains(err.Error(), "admission webhook") }
 
 // refusesUpdate reports whether an answer to a write of an update says that the API server, or a
 // webhook of it, does not take it: the Pod is better off as it was.
 func refusesUpdate(err error) bool {
-	webhook := apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook")
-	return err != nil && !isConflict(err) && (kube.Refused(err) || webhook)
+	return err != nil && !kube.Conflicts(err) && (kube.Refused(err) || kube.WebhookFailed(err))
 }
 
 // learn records what the answer to an action says of Pods like its own. If only the rest of an update

@@ -15,6 +15,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // invalidWith is an answer 422 with such causes.
@@ -50,7 +51,7 @@ func TestImpossible(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checktest.Same(t, "impossible", test.impossible, impossible(test.err))
 			checktest.Same(t, "refuses", test.refuses, refusesUpdate(test.err))
-			checktest.Same(t, "conflicts", test.conflicts, isConflict(test.err))
+			checktest.Same(t, "conflicts", test.conflicts, kube.Conflicts(test.err))
 		})
 	}
 }
