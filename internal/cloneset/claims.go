@@ -19,6 +19,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -130,7 +131,7 @@ func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name str
 // deleteInstance deletes a Pod and then its claims.
 //
 // The Pod goes first, under its preconditions: in the other order, a Pod that turns out
-// to be needed would be left with terminating claims. deletions remembers the time
+// to be needed would be left with terminating claims. sharedState.deletions bridges the time
 // between the two. A process that dies there forgets it: then the Pod's own marks show
 // the next process what to do, or the claims stay and the next Pod takes them over. A
 // crash never loses data; at worst it keeps a claim that could have been deleted.
@@ -139,11 +140,11 @@ func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a p
 		return r.deletePod(ctx, set, a)
 	}
 	id := plan.InstanceOf(set.Name, a.Pod)
-	r.memory(keyOf(set)).noteDeletion(id, a.Claims)
+	r.shared(keyOf(set)).recordDeletion(id, a.Claims)
 	err := r.deletePod(ctx, set, a)
 	if err != nil {
-		if !unanswered(err) {
-			r.memory(keyOf(set)).forgetDeletion(id)
+		if !kube.Unanswered(err) {
+			r.shared(keyOf(set)).forgetDeletion(id)
 		}
 		return err
 	}
@@ -159,13 +160,13 @@ func (r *Reconciler) discard(ctx context.Context, set *apps.CloneSet, a plan.Act
 		return fmt.Errorf("look up the Pod of instance %s before its claims are deleted: %w", a.Instance, err)
 	}
 	if err == nil && live.DeletionTimestamp == nil {
-		r.memory(keyOf(set)).forgetDeletion(a.Instance)
+		r.shared(keyOf(set)).forgetDeletion(a.Instance)
 		if metav1.IsControlledBy(live, set) {
 			r.pods.noteCreated(set, live, r.Clock.Now())
 		}
 		return nil
 	}
-	r.memory(keyOf(set)).noteDeletion(a.Instance, a.Claims)
+	r.shared(keyOf(set)).recordDeletion(a.Instance, a.Claims)
 	return r.deleteClaims(ctx, set, a.Instance, a.Claims)
 }
 
@@ -179,7 +180,7 @@ func (r *Reconciler) deleteClaims(ctx context.Context, set *apps.CloneSet, id st
 			return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 		}
 	}
-	r.memory(keyOf(set)).forgetDeletion(id)
+	r.shared(keyOf(set)).forgetDeletion(id)
 	return nil
 }
 

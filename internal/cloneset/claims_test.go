@@ -55,11 +55,14 @@ func TestInstanceDeletions(t *testing.T) {
 		"they were made again":  {nil, []*corev1.PersistentVolumeClaim{again}, false},
 		"one is new":            {nil, []*corev1.PersistentVolumeClaim{there[0], claimOf(set, "log-web-x", "x")}, false},
 	} {
-		m := (&Reconciler{}).memory(keyOf(set))
-		m.noteDeletion("x", there)
-		checktest.Same(t, name+": deleted", c.want, m.deletedInstances(set, c.pods, c.claims)["x"])
-		checktest.Same(t, name+": remembered", c.want, m.deletedInstances(set, ends, there)["x"])
-		if m.forgetDeletion("x"); m.deletedInstances(set, ends, there)["x"] {
+		shared := (&Reconciler{}).shared(keyOf(set))
+		shared.recordDeletion("x", there)
+		deleted := shared.deletedInstances(set, c.pods, c.claims)
+		checktest.Same(t, name+": deleted", c.want, deleted["x"])
+		checktest.Same(t, name+": a query forgets nothing", true, shared.deletedInstances(set, ends, there)["x"])
+		shared.forgetDeletionsExcept(deleted)
+		checktest.Same(t, name+": remembered", c.want, shared.deletedInstances(set, ends, there)["x"])
+		if shared.forgetDeletion("x"); shared.deletedInstances(set, ends, there)["x"] {
 			t.Errorf("%s: not forgotten", name)
 		}
 	}
@@ -153,7 +156,7 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 		checktest.NoError(t, r.Client.Update(t.Context(), live))
 	}
 	next := func(t *testing.T, r *Reconciler) {
-		if made := r.perform(t.Context(), claimed(), nextPod()); made.err != nil || made.pod.Name != "web-x" {
+		if made := performed(t, r, claimed(), nextPod()); made.err != nil || made.pod.Name != "web-x" {
 			t.Fatalf("made %v: %v", made.pod, made.err)
 		}
 	}
@@ -171,13 +174,13 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 			set := claimed()
 			r, _ := reconcilerOn(server(t, claim))
 			seen := []*corev1.PersistentVolumeClaim{read(t, r.Client, claim)}
-			r.memory(keyOf(set)).noteDeletion("x", seen)
+			r.shared(keyOf(set)).recordDeletion("x", seen)
 			for _, do := range test.meanwhile {
 				do(t, r)
 			}
 			checktest.NoError(t, r.deleteClaims(t.Context(), set, "x", seen))
 			checktest.Same(t, "the claim stays", test.stays, exists(t, r.Client, claim))
-			if left := r.memory(keyOf(set)).deletedInstances(set, nil, seen); left["x"] {
+			if left := r.shared(keyOf(set)).deletedInstances(set, nil, seen); left["x"] {
 				t.Errorf("still to be deleted: %v", left)
 			}
 		})
@@ -221,7 +224,7 @@ func TestTakenOverBeforeThePodIsMade(t *testing.T) {
 				},
 			}))
 			r.NewID = func() string { return "fresh" }
-			made := r.perform(t.Context(), claimed(), nextPod())
+			made := performed(t, r, claimed(), nextPod())
 			if test.pod == "" {
 				if !errors.Is(made.err, errClaimBusy) {
 					t.Errorf("made %v: %v", made.pod, made.err)

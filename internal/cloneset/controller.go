@@ -100,9 +100,9 @@ type Reconciler struct {
 	// Each does something so many times, begun in order, and never more at once than limit, which is at
 	// least 1, says then. Default: in goroutines.
 	Each func(limit func() int, times int, do func(int))
-	// Beside does something while the caller goes on, and returns what waits for its end. Default:
+	// Background calls do while the caller goes on, and returns what waits for its end. Default:
 	// in a goroutine.
-	Beside func(do func()) (wait func())
+	Background func(do func()) (wait func())
 
 	roster    *roster
 	pods      *overlay[*corev1.Pod]
@@ -112,10 +112,10 @@ type Reconciler struct {
 	listClaims    Lister[*corev1.PersistentVolumeClaim]
 	listRevisions Lister[*appsv1.ControllerRevision]
 	metrics       *metrics
-	// moves are the writes that tell of nothing but moving Pods.
-	moves *rate.Limiter
-	// memories are what is known of each set, by name.
-	memories sync.Map
+	// progress limits the status writes that report only progress.
+	progress *rate.Limiter
+	// states are what is known of each set, by name.
+	states sync.Map
 }
 
 // Width is what a width.Width does.
@@ -133,13 +133,14 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
 	return &Reconciler{
 		Client: c, Reader: reader, Events: recorder, Options: options, Clock: options.Clock,
-		Plan: plan.Make, Return: plan.Return, NewID: func() string { return rand.String(5) }, Beside: inGoroutine, Width: width.New(options.Parallel),
-		Each: inGoroutines, ListPods: byClient[*corev1.Pod](c, &corev1.PodList{}),
+		Plan: plan.Make, Return: plan.Return, NewID: func() string { return rand.String(5) },
+		Width: width.New(options.Parallel), Each: inGoroutines, Background: inGoroutine,
+		ListPods:      byClient[*corev1.Pod](c, &corev1.PodList{}),
 		listClaims:    byClient[*corev1.PersistentVolumeClaim](c, &corev1.PersistentVolumeClaimList{}),
 		listRevisions: byClient[*appsv1.ControllerRevision](c, &appsv1.ControllerRevisionList{}),
 		roster:        &roster{lists: map[rosterKey]*rosterList{}}, metrics: newMetrics(options.Clock.Now),
 		pods: newOverlay(options.Keep), claims: newOverlay[*corev1.PersistentVolumeClaim](nil), revisions: newOverlay[*appsv1.ControllerRevision](nil),
-		moves: rate.NewLimiter(movesPerSecond, movesAtOnce),
+		progress: rate.NewLimiter(progressPerSecond, progressBurst),
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -26,32 +25,38 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
-	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // This file is what a pass does differently for a CloneSet that is being deleted.
 
-// prepareDeletion reads what the plan for a deleted set is made from. It reads of the spec
+// observeDeleted observes a set that is being deleted. It reads of the spec
 // only what an old, illegal spec has too, adopts nothing and creates no revision: nothing
 // that can go wrong there may hold the set back. The garbage collector deletes the claims.
-func (r *Reconciler) prepareDeletion(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
+func (r *Reconciler) observeDeleted(
+	ctx context.Context, set *apps.CloneSet, pulling []*corev1.Pod, now time.Time,
+) (*observation, error) {
 	pods, err := r.ownPods(ctx, set, now)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r.claims.drop(set.UID) // no pass looks at them again
 	known := &revisions{
-		current: &revision.Revision{Name: set.Status.CurrentRevision}, update: &revision.Revision{Name: set.Status.UpdateRevision},
+		current:    &revision.Revision{Name: set.Status.CurrentRevision},
+		update:     &revision.Revision{Name: set.Status.UpdateRevision},
 		collisions: ptr.Deref(set.Status.CollisionCount, 0),
 	}
 	how, _ := plan.DeletionOf(set)
-	return &plan.Snapshot{
-		Now: now, Set: set.Name, Deletion: how,
-		Spec:    plan.Spec{Hooks: lifecycle.FromSpec(set.Spec.Lifecycle), MinReady: time.Duration(set.Spec.MinReadySeconds) * time.Second},
+	kept := r.passState(keyOf(set))
+	return &observation{set: set, revisions: known, adoptAt: kept.adoptAt(), snapshot: &plan.Snapshot{
+		Now: now, Set: set.Name, Deletion: how, Starts: r.starts(len(pods)),
+		Spec: plan.Spec{
+			Hooks: lifecycle.FromSpec(set.Spec.Lifecycle), MinReady: time.Duration(set.Spec.MinReadySeconds) * time.Second,
+		},
 		Current: known.current, Update: known.update,
-		Pods: pods, PodInfos: plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), Deferred: r.memory(keyOf(set)).deferrals.observed(pods),
-		Starts: r.starts(len(pods)),
-	}, known, nil
+		Pods: pods, PodInfos: plan.ReadPods(pods, kept.podInfos), Deferred: kept.deferrals.observed(pods),
+		Pulls: r.pullsOf(set, pulling),
+	}}, nil
 }
 
 // syncFinalizer adds the finalizer to a set that needs it, or removes it. It returns the
@@ -90,29 +95,31 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 // endDeletion removes the finalizer from a deleted set whose Pods have all passed the
 // preDelete hook. It asks the API server first: what the cache does not show yet, such as a
 // Pod that another process created, would be deleted without the hook.
-func (r *Reconciler) endDeletion(ctx context.Context, set *apps.CloneSet, left *plan.Snapshot, decided *plan.Plan) error {
-	set = r.memory(keyOf(set)).newest(set)
-	if _, hold := plan.DeletionOf(set); !hold || !left.Departed() {
-		return nil
+//
+// If it finds such Pods, or the caller knows that more is to be done, another pass has to follow; found says so.
+func (r *Reconciler) endDeletion(ctx context.Context, after *observation, more bool) (found bool, err error) {
+	set := r.shared(keyOf(after.set)).newest(after.set)
+	if _, hold := plan.DeletionOf(set); !hold || !after.snapshot.Departed() {
+		return false, nil
 	}
 	live, err := r.livePods(ctx, set)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, pod := range live {
 		if pod.DeletionTimestamp == nil && metav1.IsControlledBy(pod, set) {
 			r.pods.noteCreated(set, pod, r.Clock.Now())
-			decided.More = true
+			found = true
 		}
 	}
-	if decided.More {
-		return nil
+	if found || more {
+		return found, nil
 	}
 	_, err = r.setFinalizer(ctx, set, false)
-	return err
+	return false, err
 }
 
-// This file handles deletions of Pods that the API server answers with 429 Too Many
+// What follows handles deletions of Pods that the API server answers with 429 Too Many
 // Requests, as Usher's guard does until a Pod is drained.
 
 // deferredError means that a Pod is to be deleted later.
@@ -126,11 +133,10 @@ func (e *deferredError) Unwrap() error { return e.error }
 
 // deferral returns the error as a deferredError if it asks to wait.
 func deferral(err error) error {
-	if !apierrors.IsTooManyRequests(err) {
-		return err
+	if delay, waits := kube.Delay(err); waits {
+		return &deferredError{error: err, after: delay}
 	}
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return &deferredError{error: err, after: max(time.Duration(seconds)*time.Second, time.Second)}
+	return err
 }
 
 // deferred returns the deferral of an outcome; nil if there is none.
@@ -174,17 +180,6 @@ func deferralsAfter(s *plan.Snapshot, outcomes []outcome, now time.Time) deferra
 		}
 	}
 	return left
-}
-
-// noteDeferrals keeps the deferrals of a pass for the next one, and adds them to what the
-// pass has left. It returns when the first of them ends; zero if there is none.
-func (r *Reconciler) noteDeferrals(set *apps.CloneSet, s, left *plan.Snapshot, outcomes []outcome) (until time.Time) {
-	left.Deferred = deferralsAfter(s, outcomes, r.Clock.Now())
-	r.memory(keyOf(set)).deferrals = left.Deferred
-	for _, known := range left.Deferred {
-		until = list.Earliest(until, known.Until)
-	}
-	return until
 }
 
 // withPromptDeletes returns a client like the manager's, except that a deletion of a Pod

@@ -81,7 +81,7 @@ func TestDeletedSet(t *testing.T) {
 		pod, orphan := podOf(set, "web-a", held), podOf(nil, "web-b")
 		c := server(t, set, pod, orphan)
 		r, _ := reconcilerOn(c)
-		r.memory(keyOf(set)).stale = true // it asks the API server for its Pods, too
+		r.passState(keyOf(set)).stale = true // it asks the API server for its Pods, too
 		passes(t, r, set)
 		comes := heldBy(t, c, set)
 		var pods corev1.PodList

@@ -25,16 +25,16 @@ import (
 // recordEvents records the events of a pass, except those of its writes. An event holds only a
 // Pod's name; the recorder folds repeated events into one.
 func (r *Reconciler) recordEvents(set *apps.CloneSet, decided *plan.Plan, blocked []plan.Blocked, now time.Time) {
-	m, refused := r.memory(keyOf(set)), ""
+	last, refused := &r.passState(keyOf(set)).lastEvents, ""
 	for _, problem := range decided.Problems {
 		if problem.Reason == plan.ProblemUpdateRefused {
-			if refused = problem.Message; refused == m.updateRefused {
+			if refused = problem.Message; refused == last.updateRefused {
 				continue
 			}
 		}
 		r.warn(set, problem.Reason, "Plan", "%s", problem.Message)
 	}
-	m.updateRefused = refused
+	last.updateRefused = refused
 	if decided.ScaleUpLimited > 0 {
 		r.warn(set, "ScaleUpLimited", "Create",
 			"scaleStrategy.maxUnavailable keeps %s from being created until others are available", list.Count(decided.ScaleUpLimited, "Pod"))
@@ -63,8 +63,8 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	if trouble {
 		record = r.warn
 	}
-	if last := &r.memory(keyOf(set)).reported; *last != wait {
-		*last = wait
+	if last := &r.passState(keyOf(set)).lastEvents; last.wait != wait {
+		last.wait = wait
 		record(set, string(apps.ConditionBlocked), "Wait", "%s", findBlocked(blocked).Message)
 	}
 }
@@ -202,7 +202,7 @@ type rolloutLog struct {
 func (r *Reconciler) logPass(ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, blocked []plan.Blocked, outcomes []outcome, now time.Time) {
 	logger := log.FromContext(ctx)
 	logOutcomes(logger, outcomes)
-	l := &r.memory(keyOf(set)).rollout
+	l := &r.passState(keyOf(set)).rollout
 	rollout := set.DeletionTimestamp == nil
 	if rollout {
 		l.begin(logger, &set.Status, next, now)

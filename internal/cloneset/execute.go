@@ -10,7 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +20,6 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
-	"github.com/usher-dev/usher/internal/cloneset/width"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
@@ -33,83 +32,110 @@ type outcome struct {
 	// pod is the Pod as the last write left it; nil if there was none.
 	pod *corev1.Pod
 	err error
-	// beside means that it was done beside the passes: its events may be over when a pass learns of it.
-	beside bool
+	// async: the action ended outside a pass, so the Pod's watch event may already have been handled.
+	async bool
 	// refused means that the API server refuses the update of Pods like this one, as the next plan will know.
 	refused bool
-	// rest does more of the action, which has no result before that; nil if it has ended.
-	rest func() outcome
+}
+
+// namespaceEnds reports whether the action failed because the namespace is being deleted.
+func (o outcome) namespaceEnds() bool {
+	return kube.NamespaceEnds(o.err)
 }
 
 // conflicted reports whether the action did not happen because the Pod changed after it was
 // observed: nothing is wrong, and the next pass decides again.
 func (o outcome) conflicted() bool {
-	return isConflict(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
+	return kube.Conflicts(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
 }
 
 // failed reports whether the action failed: what met a changed Pod, or is to be done later,
 // did not.
 func (o outcome) failed() bool { return o.err != nil && !o.conflicted() && o.deferred() == nil }
 
-// failedTest reports whether a test of a jsonPatch did not hold. The API server answers
-// with the code of an invalid object, but names no field. An admission webhook that refuses the
-// write may answer with the same code: to decide again would ask it again at once, for ever.
-func failedTest(err error) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &status) {
-		return false
-	}
-	details := status.Status().Details
-	return !fromWebhook(err) && (details == nil || len(details.Causes) == 0)
+// hasEvent reports whether an event may report the outcome: the action was done, or failed.
+func (o outcome) hasEvent() bool { return o.err == nil || o.failed() }
+
+// results is what came of a plan.
+type results struct {
+	// actions are those of the plan that were carried out. skipped is how many were not: their Pods were
+	// written in the background after the pass read them.
+	actions []plan.Action
+	skipped int
+	// outcomes are those of the actions that have ended, and of work in the background since the last pass.
+	outcomes []outcome
+	pulls    pullResults
+	// err is why revisions were not pruned, or pull Pods not created or deleted.
+	err error
+	// at is when all this was known.
+	at time.Time
 }
 
-// isConflict reports whether a write's preconditions did not hold.
-func isConflict(err error) bool { return apierrors.IsConflict(err) || failedTest(err) }
-
-// execute runs the actions of a plan, and puts Pods back into service meanwhile. Its outcomes are
-// those of both; a later pass learns of returns that have not ended then.
-func (r *Reconciler) execute(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, decided *plan.Plan) []outcome {
-	back := &r.memory(keyOf(set)).returns
-	left := back.open(set, s, decided.Actions, r.pods, func(a plan.Action) outcome { return r.perform(ctx, set, a) })
-	// A pass over a large set lasts long, so its end counts for little, and planning the next one would delay what is left.
-	outcomes := r.act(ctx, set, left, decided.More && r.starts(len(s.Pods)) == r.starts(0))
-	ends := func(o outcome) bool { return apierrors.HasStatusCause(o.err, corev1.NamespaceTerminatingCause) }
-	if slices.ContainsFunc(outcomes, ends) {
-		r.memory(keyOf(set)).ends = set.UID
-	}
-	decided.More = decided.More || len(left) < len(decided.Actions) // what is left out is decided again
-	decided.Actions = left
-	return append(outcomes, back.learn(len(decided.Actions) == 0)...)
+// more reports whether another pass has to decide at once on what this one could not do.
+func (d *results) more() bool {
+	return d.skipped > 0 || d.pulls.refused() || slices.ContainsFunc(d.outcomes, outcome.conflicted)
 }
 
-// act runs the actions in parallel, started in their order. Creates start slowly
+// execute carries out a plan, and puts Pods back into service meanwhile. A later pass collects the results of
+// returns that have not ended by then.
+func (r *Reconciler) execute(ctx context.Context, before *observation, decided *plan.Plan) *results {
+	set, executor := before.set, r.shared(keyOf(before.set)).executor
+	outdated := func(pod *corev1.Pod) bool { return r.pods.newest(set.UID, pod) != pod }
+	tasks := executor.Open(r.tasksOf(ctx, before, decided.Actions), outdated, r.returner(ctx, before))
+	outcomes := r.act(executor, tasks, decided.More && r.isSmall(len(before.snapshot.Pods)))
+	if len(tasks) == 0 {
+		executor.Wait()
+	}
+	for _, o := range executor.Collect() {
+		o.async = true
+		outcomes = append(outcomes, o)
+	}
+	pulls := r.pullImages(ctx, before, decided)
+	pruned := r.pruneRevisions(ctx, set, before.revisions, before.snapshot.Pods)
+	return &results{
+		actions: list.Map(tasks, func(t *task) plan.Action { return t.Action }),
+		skipped: len(decided.Actions) - len(tasks), outcomes: outcomes, pulls: pulls,
+		err: errors.Join(pulls.err, pruned), at: r.Clock.Now(),
+	}
+}
+
+// act runs the tasks in parallel, started in their order. Creates start slowly
 // (one, two, four, …) and stop at the first refusal: what refuses one of them refuses
-// them all. If another pass follows, it need not wait for the end of the last ones: see inParallel.
-func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan.Action, more bool) []outcome {
+// them all. If another pass follows, it need not wait for the end of the last ones: see async.Executor.Run.
+func (r *Reconciler) act(run *executor, tasks []*task, more bool) []outcome {
+	creates := func(t *task) bool { return t.Action.Verb == plan.Create }
 	var outcomes []outcome
-	for len(actions) > 0 {
+	for len(tasks) > 0 {
 		count := 0
-		for count < len(actions) && (actions[count].Verb == plan.Create) == (actions[0].Verb == plan.Create) {
+		for count < len(tasks) && creates(tasks[count]) == creates(tasks[0]) {
 			count++
 		}
-		part := actions[:count]
-		actions = actions[count:]
-		if part[0].Verb != plan.Create {
-			outcomes = append(outcomes, r.inParallel(ctx, set, part, more)...)
+		part := tasks[:count]
+		tasks = tasks[count:]
+		if creates(part[0]) {
+			outcomes = append(outcomes, r.runCreates(run, part)...)
 			continue
 		}
-		for batch := 1; len(part) > 0; batch *= 2 {
-			size := min(batch, len(part))
-			for part[size-1].Revision != part[0].Revision {
-				size-- // Pods that the partition keeps come first, and must succeed first
-			}
-			done := r.inParallel(ctx, set, part[:size], false)
-			outcomes = append(outcomes, done...)
-			part = part[size:]
-			if slices.ContainsFunc(done, func(o outcome) bool { return o.err != nil }) {
-				break
-			}
+		r.metrics.parallel.Set(float64(r.Width.Now()))
+		outcomes = append(outcomes, run.Run(part, more)...)
+	}
+	return outcomes
+}
+
+// runCreates runs tasks that create Pods, a few at first.
+func (r *Reconciler) runCreates(run *executor, tasks []*task) (outcomes []outcome) {
+	for batch := 1; len(tasks) > 0; batch *= 2 {
+		size := min(batch, len(tasks))
+		for tasks[size-1].Action.Revision != tasks[0].Action.Revision {
+			size-- // Pods that the partition keeps come first, and must succeed first
 		}
+		r.metrics.parallel.Set(float64(r.Width.Now()))
+		done := run.Run(tasks[:size], false)
+		outcomes = append(outcomes, done...)
+		if slices.ContainsFunc(done, func(o outcome) bool { return o.err != nil }) {
+			break
+		}
+		tasks = tasks[size:]
 	}
 	return outcomes
 }
@@ -118,50 +144,32 @@ func (r *Reconciler) act(ctx context.Context, set *apps.CloneSet, actions []plan
 // reads them all, so that passes that begin with few would take more of a processor than their writes.
 const startsShare = 100
 
-// starts is how many Pods a pass may begin with: it lasts as long as eight writes, so that its end, when
-// few are under way, counts for little, and longer in a large set. Pods that are ready meanwhile come
-// back beside it.
+// starts is how many Pods a pass may start: at most 4 × width (two writes each, so eight round trips), or 1 % of
+// a large set. With fewer, the end of a pass, when few writes are under way, would take much of its time.
 func (r *Reconciler) starts(pods int) int { return max(4*r.Width.Now(), pods/startsShare) }
 
-// inParallel runs actions. If more are to be planned, it returns when the first write of each has been
-// answered, and what is left goes on beside the next pass, which sees these Pods out of service. Far from
-// the API server, few writes would be under way otherwise whenever a pass ends.
-func (r *Reconciler) inParallel(ctx context.Context, set *apps.CloneSet, actions []plan.Action, more bool) []outcome {
-	r.metrics.parallel.Set(float64(r.Width.Now()))
-	outcomes, begun := make([]outcome, len(actions)), atomic.Int32{}
-	back := &r.memory(keyOf(set)).returns
-	room := func() int {
-		rests := int(back.rests.Load())
-		return width.Room(r.Width.Now()-rests, max(int(back.workers.Load())-rests, 0))
-	}
-	r.Each(room, len(actions), func(i int) {
-		begun.Add(1)
-		o := r.perform(ctx, set, actions[i])
-		if outcomes[i] = o; o.rest != nil && more && int(begun.Load()) == len(actions) {
-			back.mu.Lock()
-			back.rests.Add(1)
-			r.queue(back, func() outcome { defer back.rests.Add(-1); return r.end(back, o) })
-			back.mu.Unlock()
-		} else {
-			outcomes[i] = r.end(back, o)
-		}
-	})
-	return list.Only(outcomes, func(o outcome) bool { return o.rest == nil })
+// isSmall reports whether a set has so few Pods that a pass over it is short. In a large set, all writes end in
+// their pass: to end it early gains little, and the next plan would delay the remaining writes.
+func (r *Reconciler) isSmall(pods int) bool { return r.starts(pods) == r.starts(0) }
+
+// stepOf returns the first step of an action.
+func (r *Reconciler) stepOf(ctx context.Context, set *apps.CloneSet, a plan.Action) step {
+	return func() (outcome, step) { return r.perform(ctx, set, a) }
 }
 
-// perform begins an action, which has ended if it has no rest.
-func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) outcome {
+// perform does the first step of an action, and returns the next one, or the outcome if there is none.
+func (r *Reconciler) perform(ctx context.Context, set *apps.CloneSet, a plan.Action) (outcome, step) {
 	switch a.Verb {
 	case plan.Create:
 		pod, err := r.createPod(ctx, set, a)
-		return outcome{action: a, pod: pod, err: err}
+		return outcome{action: a, pod: pod, err: err}, nil
 	case plan.Delete:
-		return outcome{action: a, pod: a.Pod, err: r.deleteInstance(ctx, set, a)}
+		return outcome{action: a, pod: a.Pod, err: r.deleteInstance(ctx, set, a)}, nil
 	case plan.Discard:
-		return outcome{action: a, err: r.discard(ctx, set, a)}
+		return outcome{action: a, err: r.discard(ctx, set, a)}, nil
 	case plan.Provide:
 		_, err := r.provide(ctx, set, a.Instance, r.findClaim)
-		return outcome{action: a, err: err}
+		return outcome{action: a, err: err}, nil
 	}
 	return r.changePod(ctx, set, a, a.Pod, write.Subresources(&a))
 }
@@ -237,24 +245,26 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	})
 }
 
-// changePod writes what an action changes of a Pod, each step on top of the answer to the one
-// before, whatever the cache shows.
-func (r *Reconciler) changePod(ctx context.Context, set *apps.CloneSet, a plan.Action, pod *corev1.Pod, steps []string) outcome {
-	for i, subresource := range steps {
+// changePod makes the next of the writes with which an action changes a Pod, on top of the answer to the one
+// before, whatever the cache shows. A Move is a single step, though it may take two writes.
+func (r *Reconciler) changePod(
+	ctx context.Context, set *apps.CloneSet, a plan.Action, pod *corev1.Pod, subresources []string,
+) (outcome, step) {
+	for i, subresource := range subresources {
 		var written *corev1.Pod
 		err := r.retryUnchanged(ctx, set, pod, func(observed *corev1.Pod) (err error) {
 			written, err = r.writePod(ctx, set, observed, a, subresource)
 			return err
 		})
 		if err != nil {
-			return r.learned(set, outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)})
+			return r.learn(set, outcome{action: a, pod: pod, err: fmt.Errorf("change Pod %s: %w", a.Pod.Name, err)}), nil
 		}
-		if written != pod && a.Verb != plan.Move { // which is one write, or two
-			return outcome{rest: func() outcome { return r.changePod(ctx, set, a, written, steps[i+1:]) }}
+		if written != pod && a.Verb != plan.Move {
+			return outcome{}, func() (outcome, step) { return r.changePod(ctx, set, a, written, subresources[i+1:]) }
 		}
 		pod = written
 	}
-	return r.learned(set, outcome{action: a, pod: pod})
+	return r.learn(set, outcome{action: a, pod: pod}), nil
 }
 
 // retryUnchanged runs a write. On a conflict it reads the Pod from the API server. If
@@ -268,7 +278,7 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 	if apierrors.IsNotFound(err) {
 		r.pods.noteDeleted(set, pod, r.Clock.Now())
 	}
-	if !isConflict(err) || whole == nil {
+	if !kube.Conflicts(err) || whole == nil {
 		return err
 	}
 	live, exists, getErr := getLive(ctx, r.Reader, pod)
@@ -323,7 +333,7 @@ func (r *Reconciler) writePod(ctx context.Context, set *apps.CloneSet, pod *core
 	case err != nil:
 		return nil, err
 	}
-	r.memory(keyOf(set)).noteDrain(patched, r.Clock.Now())
+	r.shared(keyOf(set)).recordDrain(patched, r.Clock.Now())
 	r.pods.noteLive(set, patched, r.Clock.Now())
 	if !metav1.IsControlledBy(patched, set) {
 		// A merge cannot test who owns the Pod. Someone has taken it from the set since
@@ -342,7 +352,7 @@ var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
 // keysRefused says of a refusal what the user or an admin can do about keys of hooks.
 func keysRefused(a *plan.Action, err error) error {
 	keys := a.ChosenKeys()
-	if len(keys) == 0 || isConflict(err) || !kube.Refused(err) {
+	if len(keys) == 0 || kube.Conflicts(err) || !kube.Refused(err) {
 		return err
 	}
 	return fmt.Errorf("the API server refuses a write with the keys %s of spec.lifecycle: %w; name others in the hooks, or change what refuses them",
@@ -378,7 +388,7 @@ func (r *Reconciler) resizeAnswer(ctx context.Context, pod *corev1.Pod, err erro
 
 // resizeRefused tells a refusal of cpu and memory, which only the user can answer, from other errors.
 func (r *Reconciler) resizeRefused(ctx context.Context, pod *corev1.Pod, err error) error {
-	if err = r.resizeAnswer(ctx, pod, err); isConflict(err) || !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+	if err = r.resizeAnswer(ctx, pod, err); kube.Conflicts(err) || !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		return err
 	}
 	containers := strings.Join(slices.Sorted(maps.Keys(inplace.Resizes(pod))), ", ")

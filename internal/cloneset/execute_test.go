@@ -31,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/width"
 	"github.com/usher-dev/usher/internal/cloneset/write"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -49,7 +50,7 @@ func TestTakenName(t *testing.T) {
 			r, _ := reconcilerOn(server(t, there...))
 			tries := 0
 			r.NewID = func() string { tries++; return fmt.Sprintf("id%d", tries-1) }
-			made := r.perform(t.Context(), web(), plan.Action{Verb: plan.Create, Revision: emptyRevision()})
+			made := performed(t, r, web(), plan.Action{Verb: plan.Create, Revision: emptyRevision()})
 			if want == "" {
 				if !apierrors.IsAlreadyExists(made.err) || tries != idTries {
 					t.Errorf("after %d tries: %v", tries, made.err)
@@ -178,6 +179,15 @@ func TestKeysGoThroughThePod(t *testing.T) {
 	}
 }
 
+// performed is the outcome of all steps of an action.
+func performed(t *testing.T, r *Reconciler, set *apps.CloneSet, a plan.Action) outcome {
+	o, next := r.perform(t.Context(), set, a)
+	for next != nil {
+		o, next = next()
+	}
+	return o
+}
+
 // writesOf performs an action, of whose writes the one to the Pod itself gets that answer unless it is nil, and
 // returns the subresources that are written.
 func writesOf(t *testing.T, a plan.Action, answer error) (writes []string, done outcome) {
@@ -196,7 +206,7 @@ func writesOf(t *testing.T, a plan.Action, answer error) (writes []string, done 
 		},
 	}))
 	a.Pod = read(t, r.Client, a.Pod)
-	done = r.perform(t.Context(), web(), a)
+	done = performed(t, r, web(), a)
 	return writes, done
 }
 
@@ -269,7 +279,7 @@ func TestResizeAnswers(t *testing.T) {
 		switch o := (outcome{action: action, err: err}); {
 		case o.conflicted():
 			return fmt.Sprint(apierrors.ReasonForError(err), ": decided again")
-		case unanswered(err):
+		case kube.Unanswered(err):
 			return fmt.Sprint(apierrors.ReasonForError(err), ": nobody knows")
 		default:
 			failure := find(&plan.Plan{}, nil, []outcome{o})[apps.ConditionFailedUpdate]
@@ -381,7 +391,7 @@ func TestBeside(t *testing.T) {
 	}()
 	checktest.Same(t, "how many Pods of 2,000 and of 20,000 a pass begins with", [2]int{4 * r.Width.Now(), 200}, [2]int{r.starts(2000), r.starts(20_000)})
 	for range width.Room(r.Width.Now(), 0) {
-		next(t, sent)
+		receive(t, sent)
 	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(small)}); err != nil {
 		t.Error(err)

@@ -158,7 +158,7 @@ func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
 	set.ResourceVersion, set.Spec.Replicas = "1", new(int32(n)) // a benchmark's sizes are small
 	c := server(b, set)
 	r, _ := reconcilerOn(c)
-	known := checktest.Must(r.syncRevisions(b.Context(), set))(b)
+	known := checktest.Must(r.syncRevisions(b.Context(), set, nil))(b)
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
 		pods[i] = servingPod(set, fmt.Sprintf("web-%05d", i), known.update.Name)

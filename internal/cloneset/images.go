@@ -17,6 +17,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/list"
 )
@@ -27,72 +28,91 @@ func pullsKey(set string) string { return "pulls/" + set }
 // pullsFor returns the UID of the set for which a Pod pulls an image; "" if it is none.
 func pullsFor(object client.Object) string { return object.GetLabels()[apps.LabelPullsFor] }
 
-// prepareAll prepares a pass with the set's pull Pods.
-func (r *Reconciler) prepareAll(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
-	pods, err := r.ListPods(ctx, set.Namespace, pullsKey(string(set.UID)))
-	if err != nil {
-		return nil, nil, err
+// pullsOf returns what a plan needs to know of the set's pull Pods.
+func (r *Reconciler) pullsOf(set *apps.CloneSet, pods []*corev1.Pod) plan.Pulls {
+	kept := r.passState(keyOf(set))
+	return plan.Pulls{
+		Possible: r.Options.PullImage != "", RefusedUntil: kept.pullsRefusedUntil, GivenUp: kept.pullsGivenUp, Pods: pods,
 	}
-	s, known, err := r.prepare(ctx, set, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	s.Pulls = plan.Pulls{Possible: r.Options.PullImage != "", RefusedUntil: r.memory(keyOf(set)).pullsRefused, GivenUp: r.memory(keyOf(set)).pullsGivenUp, Pods: pods}
-	return s, known, r.listImages(ctx, s)
 }
 
-// listImages reads which images the nodes of Pods that may be updated list.
-func (r *Reconciler) listImages(ctx context.Context, s *plan.Snapshot) error {
-	if !s.Pulls.Possible || s.Spec.Pull.Off || s.Deletion != plan.NotDeleted {
-		return nil
-	}
-	s.Pulls.Listed = map[string][]corev1.ContainerImage{}
-	old := list.Only(s.PodInfos, func(pod *plan.PodInfo) bool { return pod.Revision() != s.Update.Name })
+// listImages returns the images that the nodes of Pods list which may be updated, by node.
+func (r *Reconciler) listImages(
+	ctx context.Context, update *revision.Revision, pods []*plan.PodInfo,
+) (map[string][]corev1.ContainerImage, error) {
+	old := list.Only(pods, func(pod *plan.PodInfo) bool { return pod.Revision() != update.Name })
 	remedy := ", or the annotation " + apps.AnnotationImagesFirst + "=false on the CloneSet"
-	return r.readNodes(ctx, list.Map(old, (*plan.PodInfo).Pod), "", remedy, func(node *corev1.Node) { s.Pulls.Listed[node.Name] = node.Status.Images })
+	listed := map[string][]corev1.ContainerImage{}
+	err := r.readNodes(ctx, list.Map(old, (*plan.PodInfo).Pod), "", remedy, func(node *corev1.Node) {
+		listed[node.Name] = node.Status.Images
+	})
+	return listed, err
 }
+
+// pullResults is what came of the pull Pods of a plan.
+type pullResults struct {
+	// skipped says for which images Pods do not wait, and why.
+	skipped []string
+	// refusedUntil is until when no pull Pod is created, because the API server has refused one; zero if it
+	// has not.
+	refusedUntil time.Time
+	// givenUp is until when nodes do not pull images.
+	givenUp map[plan.ImageOnNode]time.Time
+	err     error
+}
+
+// refused reports whether the API server has refused a pull Pod: the update goes on as if there were none.
+func (p *pullResults) refused() bool { return !p.refusedUntil.IsZero() }
 
 // pullImages creates and deletes pull Pods.
-func (r *Reconciler) pullImages(ctx context.Context, set *apps.CloneSet, decided *plan.Plan) error {
+func (r *Reconciler) pullImages(ctx context.Context, before *observation, decided *plan.Plan) pullResults {
 	ended, created := make([]error, len(decided.EndPulls)), make([]error, len(decided.Pulls))
 	r.Each(r.Width.Now, len(ended), func(i int) {
 		if pod := decided.EndPulls[i]; pod.DeletionTimestamp == nil {
 			ended[i] = client.IgnoreNotFound(r.remove(ctx, pod, client.Preconditions{UID: &pod.UID}))
 		}
 	})
-	r.Each(r.Width.Now, len(created), func(i int) { created[i] = r.createPull(ctx, set, &decided.Pulls[i]) })
-	m := r.memory(keyOf(set))
-	m.giveUp(decided.PullsGivenUp, r.Clock.Now())
+	r.Each(r.Width.Now, len(created), func(i int) { created[i] = r.createPull(ctx, before.set, &decided.Pulls[i]) })
+	now := r.Clock.Now()
+	done := pullResults{
+		skipped: decided.PullsSkipped, givenUp: givenUpAfter(before.snapshot.Pulls.GivenUp, decided.PullsGivenUp, now),
+	}
 	for i, err := range created {
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-			// The update goes on as if there were no pull Pods.
-			m.pullsRefused, decided.More = r.Clock.Now().Add(refusedFor), true
-			decided.PullsSkipped = []string{fmt.Sprintf("the API server refuses the Pod that pulls image %s: %v", decided.Pulls[i].Image, err)}
+			done.refusedUntil = now.Add(refusedFor)
+			done.skipped = []string{fmt.Sprintf("the API server refuses the Pod that pulls image %s: %v", decided.Pulls[i].Image, err)}
 			created[i] = nil
 		}
 	}
-	if told := strings.Join(decided.PullsSkipped, "; "); told != "" && told != m.pullsSkipped {
-		m.pullsSkipped = told
-		r.normal(set, "ImagePullSkipped", "Pull", "Pods leave service before their node has the new image: %s", told)
+	done.err = errors.Join(slices.Concat(ended, created)...)
+	return done
+}
+
+// reportPulls records in an event for which images Pods do not wait, once.
+func (r *Reconciler) reportPulls(set *apps.CloneSet, pulls *pullResults) {
+	last, skipped := &r.passState(keyOf(set)).lastEvents, strings.Join(pulls.skipped, "; ")
+	if skipped != "" && skipped != last.pullsSkipped {
+		last.pullsSkipped = skipped
+		r.normal(set, "ImagePullSkipped", "Pull", "Pods leave service before their node has the new image: %s", skipped)
 	}
-	return errors.Join(slices.Concat(ended, created)...)
 }
 
 // givenUpFor is how long a node is not asked again to pull an image whose pull Pod did not run.
 const givenUpFor = 10 * time.Minute
 
-// giveUp keeps which nodes do not pull which images for now.
-func (m *memory) giveUp(given []plan.ImageOnNode, now time.Time) {
-	until := map[plan.ImageOnNode]time.Time{} // a new one: the snapshot has the old one
-	for on, at := range m.pullsGivenUp {
+// givenUpAfter returns until when nodes do not pull images: those of before that still count, and more
+// that a plan has given up.
+func givenUpAfter(before map[plan.ImageOnNode]time.Time, more []plan.ImageOnNode, now time.Time) map[plan.ImageOnNode]time.Time {
+	until := map[plan.ImageOnNode]time.Time{}
+	for on, at := range before {
 		if now.Before(at) {
 			until[on] = at
 		}
 	}
-	for _, on := range given {
+	for _, on := range more {
 		until[on] = now.Add(givenUpFor)
 	}
-	m.pullsGivenUp = until
+	return until
 }
 
 // createPull creates a pull Pod, unless there is one.

@@ -64,7 +64,7 @@ func TestPullPods(t *testing.T) {
 	r, _ := reconcilerOn(c)
 	r.Options.PullImage = "usher:1"
 	for range 2 { // the cache may not show the first ones yet
-		checktest.NoError(t, r.pullImages(t.Context(), set, pullOn("n1", "n2")))
+		checktest.NoError(t, pull(t, r, set, pullOn("n1", "n2")).err)
 	}
 	pods, err := r.ListPods(t.Context(), set.Namespace, pullsKey(string(set.UID)))
 	if err != nil || len(pods) != 2 {
@@ -75,9 +75,14 @@ func TestPullPods(t *testing.T) {
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
 	asGolden(t, pods[0])
 	checktest.Same(t, "the node of the other pull Pod", "n2", pods[1].Spec.NodeName)
-	if err := r.pullImages(t.Context(), set, &plan.Plan{EndPulls: pods}); err != nil || exists(t, c, pods[0]) || exists(t, c, pods[1]) {
+	if err := pull(t, r, set, &plan.Plan{EndPulls: pods}).err; err != nil || exists(t, c, pods[0]) || exists(t, c, pods[1]) {
 		t.Errorf("pull Pods are left, %v", err)
 	}
+}
+
+// pull does what a pass does with the pull Pods of a plan.
+func pull(t *testing.T, r *Reconciler, set *apps.CloneSet, decided *plan.Plan) pullResults {
+	return r.pullImages(t.Context(), &observation{set: set, snapshot: &plan.Snapshot{}}, decided)
 }
 
 // TestRefusedPulls: a refusal is told once, and the update goes on; without an answer it waits.
@@ -93,21 +98,21 @@ func TestRefusedPulls(t *testing.T) {
 	} {
 		r, events := reconcilerOn(c)
 		for range 2 {
-			decided := pullOn("n1")
-			if err := r.pullImages(t.Context(), web(), decided); err != nil || !decided.More {
-				t.Errorf("%v: again: %t, %v", answer, decided.More, err)
+			done := &results{pulls: pull(t, r, web(), pullOn("n1"))}
+			if done.pulls.err != nil || !done.more() {
+				t.Errorf("%v: again: %t, %v", answer, done.more(), done.pulls.err)
 			}
-		}
-		if m := r.memory(keyOf(web())); !m.pullsRefused.Equal(now.Add(refusedFor)) {
-			t.Errorf("%v: refused until %s", answer, m.pullsRefused)
+			checktest.Same(t, answer.Error()+": refused until", now.Add(refusedFor), done.pulls.refusedUntil)
+			r.reportPulls(web(), &done.pulls)
 		}
 		checktest.Same(t, answer.Error()+": events", []string{"Normal ImagePullSkipped"}, events.reasons)
 	}
 	r, events := reconcilerOn(c)
 	for _, answer = range []error{apierrors.NewInternalError(errors.New("etcd")), apierrors.NewTooManyRequests("later", 1)} {
-		decided := pullOn("n1")
-		if err := r.pullImages(t.Context(), web(), decided); !errors.Is(err, answer) || decided.More || len(events.reasons) > 0 {
-			t.Errorf("%v: error = %v, again: %t, events %q", answer, err, decided.More, events.reasons)
+		done := &results{pulls: pull(t, r, web(), pullOn("n1"))}
+		r.reportPulls(web(), &done.pulls)
+		if !errors.Is(done.pulls.err, answer) || done.more() || len(events.reasons) > 0 {
+			t.Errorf("%v: error = %v, again: %t, events %q", answer, done.pulls.err, done.more(), events.reasons)
 		}
 	}
 }
@@ -115,7 +120,7 @@ func TestRefusedPulls(t *testing.T) {
 // TestPullEvents: a pull Pod that gets further causes a pass of its set, and nothing else does.
 func TestPullEvents(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
-	checktest.NoError(t, r.pullImages(t.Context(), web(), pullOn("n1")))
+	checktest.NoError(t, pull(t, r, web(), pullOn("n1")).err)
 	pods := checktest.Must(r.ListPods(t.Context(), "default", pullsKey("set")))(t)
 	pulling := pods[0].DeepCopy()
 	pulling.Status.PodIP = "10.0.0.1"

@@ -18,6 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/collectors"
+	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 )
 
@@ -122,7 +123,7 @@ func (m *metrics) wrote(verb string, err error) error {
 	result := "ok"
 	switch {
 	case err == nil:
-	case isConflict(err):
+	case kube.Conflicts(err):
 		result = "conflict"
 	case apierrors.IsTooManyRequests(err):
 		result = "wait"

@@ -92,12 +92,12 @@ func (r *Reconciler) writeSet(ctx context.Context, subresource string, set *apps
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// The set has changed or is gone, and its own events trigger another pass; until then, do
 		// not trust the cache.
-		r.memory(keyOf(set)).stale = true
+		r.passState(keyOf(set)).stale = true
 	}
 	if err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	r.memory(keyOf(written)).note(written)
+	r.shared(keyOf(written)).keepAnswer(written)
 	return written, nil
 }
 
@@ -233,6 +233,6 @@ func (r *Reconciler) liveSet(ctx context.Context, set *apps.CloneSet) (*apps.Clo
 	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(set), live); err != nil {
 		return nil, fmt.Errorf("get CloneSet: %w", err)
 	}
-	r.memory(keyOf(live)).note(live)
+	r.shared(keyOf(live)).keepAnswer(live)
 	return live, nil
 }

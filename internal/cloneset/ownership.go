@@ -26,32 +26,43 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
+// owned are the Pods and claims of a set.
+type owned struct {
+	pods     []*corev1.Pod
+	podInfos []*plan.PodInfo
+	claims   []*corev1.PersistentVolumeClaim
+}
+
 // claimOwnership adopts the set's revisions, Pods and claims that have no owner, releases
-// the Pods that its selector no longer matches, and notes what the set then owns.
-func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) error {
+// the Pods that its selector no longer matches, and returns what the set then owns.
+func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now time.Time) (*owned, error) {
 	selector, err := selectorOf(set)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	maps.DeleteFunc(r.memory(keyOf(set)).refused, func(_ types.UID, until time.Time) bool { return !s.Now.Before(until) })
+	maps.DeleteFunc(r.passState(keyOf(set)).adoptionsRefused, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
 	if err := r.adoptRevisions(ctx, set, selector); err != nil {
-		return err
+		return nil, err
 	}
 	if err := r.adoptOrphans(ctx, set); err != nil {
-		return err
+		return nil, err
 	}
-	pods, err := r.ownPods(ctx, set, s.Now)
+	pods, err := r.ownPods(ctx, set, now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if s.Pods, s.PodInfos, err = r.releaseUnmatched(ctx, set, selector, pods); err != nil {
-		return err
+	pods, infos, err := r.releaseUnmatched(ctx, set, selector, pods)
+	if err != nil {
+		return nil, err
 	}
-	if err := r.adoptClaims(ctx, set, s.Pods); err != nil {
-		return err
+	if err := r.adoptClaims(ctx, set, pods); err != nil {
+		return nil, err
 	}
-	s.Claims, err = listOwned(ctx, r.Reader, r.claims, r.listClaims, set, s.Now)
-	return err
+	claims, err := listOwned(ctx, r.Reader, r.claims, r.listClaims, set, now)
+	if err != nil {
+		return nil, err
+	}
+	return &owned{pods: pods, podInfos: infos, claims: claims}, nil
 }
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
@@ -61,47 +72,47 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	if err != nil || len(orphans) == 0 {
 		return err
 	}
-	m, found := r.memory(keyOf(set)), strangers{set.UID, set.Generation, weak.Make(&orphans[0])}
-	if found == m.strangers {
+	kept, looked := r.passState(keyOf(set)), orphanList{set.UID, set.Generation, weak.Make(&orphans[0])}
+	if looked == kept.orphans {
 		return nil
 	}
 	for _, orphan := range list.Only(orphans, func(pod *corev1.Pod) bool { return adoptable(set, pod) }) {
-		found = strangers{}
+		looked = orphanList{}
 		if err := r.unlessRefused(set, orphan, func() error { return r.adoptPod(ctx, set, orphan) }); err != nil {
 			return err
 		}
 	}
-	m.strangers = found
+	kept.orphans = looked
 	return nil
 }
 
 // unlessRefused writes an object that the set is to adopt or to release. What the API server refuses of one
 // object holds up no other: an event names it, and it is left alone for a while.
 func (r *Reconciler) unlessRefused(set *apps.CloneSet, object client.Object, write func() error) error {
-	m := r.memory(keyOf(set))
-	if !m.refused[object.GetUID()].IsZero() {
+	refused := r.passState(keyOf(set)).adoptionsRefused
+	if !refused[object.GetUID()].IsZero() {
 		return nil
 	}
 	err := write()
-	if isConflict(err) || !kube.Refused(err) {
+	if kube.Conflicts(err) || !kube.Refused(err) {
 		return err
 	}
-	m.refused[object.GetUID()] = r.Clock.Now().Add(refusedFor)
+	refused[object.GetUID()] = r.Clock.Now().Add(refusedFor)
 	r.warn(set, "FailedUpdatePod", "Own", "%v", err)
 	return nil
 }
 
-// refusedUntil is when the API server is next asked about an object that it refused; zero if there is none.
-func (m *memory) refusedUntil() (first time.Time) {
-	for _, until := range m.refused {
+// adoptAt returns when the API server is next asked about an object that it refused; zero if there is none.
+func (s *passState) adoptAt() (first time.Time) {
+	for _, until := range s.adoptionsRefused {
 		first = list.Earliest(first, until)
 	}
 	return first
 }
 
-// strangers are Pods without an owner of which a set, as it was then, selects none: a list that is lent
-// does not change any more.
-type strangers struct {
+// orphanList is a list of ownerless Pods that contains none that the set of this generation selects. Lists
+// from the cache never change, so an equal pointer means an equal list.
+type orphanList struct {
 	set        types.UID
 	generation int64
 	pods       weak.Pointer[*corev1.Pod]
@@ -169,7 +180,7 @@ func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *core
 func (r *Reconciler) releaseUnmatched(
 	ctx context.Context, set *apps.CloneSet, selector labels.Selector, pods []*corev1.Pod,
 ) ([]*corev1.Pod, []*plan.PodInfo, error) {
-	read, text := plan.ReadPods(pods, r.memory(keyOf(set)).podInfos), selector.String()
+	read, text := plan.ReadPods(pods, r.passState(keyOf(set)).podInfos), selector.String()
 	var released []*corev1.Pod
 	for _, info := range read {
 		if info.Terminating() || info.Matches(selector, text) {

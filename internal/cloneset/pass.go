@@ -7,14 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -44,15 +38,14 @@ func unusable(err error) error {
 }
 
 // A pass over a large set reads all its Pods. One for each Pod that returns would take more processor time
-// than the writes. So passes begin at least pauseShare times as far apart as it takes to plan one, which is a
-// third of what it computes, but none waits for longer than longestPause. A pause of less than shortestPause is
-// not worth a timer.
+// than the writes. So after planning for d, the next pass begins pauseShare × d later, but never later than
+// longestPause. Planning is about a third of a pass's CPU. A pause below shortestPause is not worth a timer.
 const pauseShare, shortestPause, longestPause = 30, 10 * time.Millisecond, 100 * time.Millisecond
 
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	start := r.Clock.Now()
-	if pause := r.memory(req.NamespacedName).next.Sub(start); pause > shortestPause {
+	if pause := r.passState(req.NamespacedName).nextPass.Sub(start); pause > shortestPause {
 		return reconcile.Result{RequeueAfter: pause}, nil
 	}
 	set, err := r.readSet(ctx, req.NamespacedName)
@@ -63,97 +56,66 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	result, err := r.pass(ctx, set)
-	result.Priority = new(0) // its time ahead is over
 	r.metrics.passes.Observe(r.Clock.Since(start).Seconds())
-	m := r.memory(req.NamespacedName)
-	m.stale = m.stale || unanswered(err)
+	kept := r.passState(req.NamespacedName)
+	kept.stale = kept.stale || kube.Unanswered(err)
 	if err != nil {
-		m.next = time.Time{} // to pause would end the back-off
+		kept.nextPass = time.Time{} // no pause after an error: a RequeueAfter would reset the back-off
 	}
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if kube.NamespaceEnds(err) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
 	}
+	result.Priority = new(0) // drop the priority that a Pod event gave this set
 	return result, err
 }
 
 // pass makes one pass over a set that has been read.
 func (r *Reconciler) pass(ctx context.Context, set *apps.CloneSet) (reconcile.Result, error) {
 	now := r.Clock.Now()
-	snapshot, known, err := r.prepareAll(ctx, set, now)
-	if bad, ok := errors.AsType[*invalidError](err); ok {
-		r.memory(keyOf(set)).returns.shut(&plan.Plan{})
-		return reconcile.Result{}, r.reportInvalid(ctx, set, bad, now)
+	observed, err := r.observe(ctx, set, now)
+	if observed == nil || err != nil {
+		return reconcile.Result{}, r.reportInvalid(ctx, set, err, now)
 	}
-	if err == nil {
-		set, err = r.syncFinalizer(ctx, set)
+	before, decided, took := r.decide(ctx, observed)
+	done := r.execute(ctx, before, decided)
+	after := before.With(done)
+	status := statusOf(after, decided, done)
+	r.remember(before, decided, done, after, status.idle, took)
+	reported := r.report(ctx, after, decided, done, status)
+	finished := r.finish(ctx, after, decided, done)
+	return next(decided, after, done, reported, finished)
+}
+
+// remember keeps what the next pass needs of this one.
+func (r *Reconciler) remember(
+	before *observation, decided *plan.Plan, done *results, after *observation, idle bool, took time.Duration,
+) {
+	kept := r.passState(keyOf(before.set))
+	kept.nextPass = before.snapshot.Now.Add(min(pauseShare*took, longestPause))
+	kept.failures = decided.Failures
+	kept.deferrals = after.snapshot.Deferred
+	kept.pullsGivenUp = done.pulls.givenUp
+	if done.pulls.refused() {
+		kept.pullsRefusedUntil = done.pulls.refusedUntil
 	}
-	if set == nil || err != nil {
-		return reconcile.Result{}, err
+	if slices.ContainsFunc(done.outcomes, outcome.namespaceEnds) {
+		kept.namespaceEnds = before.set.UID
 	}
-	decided, took := r.decide(ctx, set, snapshot)
-	m := r.memory(keyOf(set))
-	m.failures = decided.Failures
-	m.next = now.Add(min(pauseShare*took, longestPause))
-	outcomes := r.execute(ctx, set, snapshot, &decided)
-	pulled := r.pullImages(ctx, set, &decided)
-	m.stale = m.stale || slices.ContainsFunc(outcomes, func(o outcome) bool { return unanswered(o.err) })
-	revisionsPruned := r.pruneRevisions(ctx, set, known, snapshot.Pods)
-	left := afterwards(snapshot, outcomes)
-	deferredUntil := r.noteDeferrals(set, snapshot, left, outcomes)
-	counts, blocked := plan.Review(left, decided.Waits...)
-	// Nothing was to be done and nothing is outstanding: no Pod is terminating either.
-	idle := counts.RolledOut && len(decided.Actions) == 0 && counts.Replicas == len(left.Pods)
-	m.podInfos = left.PodInfos
+	kept.stale = kept.stale || slices.ContainsFunc(done.outcomes, func(o outcome) bool { return kube.Unanswered(o.err) })
+	kept.podInfos = after.snapshot.PodInfos
 	if idle {
-		m.podInfos, m.revisions = nil, nil // they would retain versions that the cache no longer holds
+		kept.podInfos, kept.revisions = nil, nil // they would retain versions that the cache no longer holds
 	}
-	r.metrics.passed(set, decided.Actions, blocked, outcomes, left)
-	next, due := nextStatus(set, left, counts, known, find(&decided, blocked, outcomes))
-	tellAt, written := r.tell(ctx, set, &next, outcomes, idle, now)
-	namesPruned := r.prunePodsToDelete(ctx, set, &decided, outcomes)
-	for _, at := range []time.Time{
-		due, tellAt, counts.ReportAt, deferredUntil, m.refusedUntil(), longWaitAt(blocked, now),
-		r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID),
-	} {
-		decided.RequeueAt = list.Earliest(decided.RequeueAt, at)
-	}
-	r.recordEvents(set, &decided, blocked, now)
-	r.logPass(ctx, set, &next, blocked, outcomes, now)
-	if written == nil {
-		r.recordProgress(set, &next)
-	}
-	ended := r.endDeletion(ctx, set, left, &decided)
-	m.returns.shut(&decided)
-	return after(&decided, outcomes, now, errors.Join(pulled, revisionsPruned, written, namesPruned, ended))
 }
 
-// prepare ensures that a plan can be made, and reads its input. Only the steps before
-// observe write; observe only reads.
-func (r *Reconciler) prepare(ctx context.Context, set *apps.CloneSet, now time.Time) (*plan.Snapshot, *revisions, error) {
-	if set.DeletionTimestamp != nil {
-		return r.prepareDeletion(ctx, set, now)
+// reportInvalid reports an error of observe that means that no plan can be made: the status and an event say
+// what is wrong, and nothing else is touched. It returns the error to retry; nil if only the user can fix it.
+func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, err error, now time.Time) error {
+	bad, ok := errors.AsType[*invalidError](err)
+	if !ok {
+		return err
 	}
-	spec, err := plan.SpecOf(set)
-	if err != nil {
-		return nil, nil, invalid(err)
-	}
-	s := &plan.Snapshot{Now: now, Set: set.Name, Spec: spec, NamespaceEnds: r.memory(keyOf(set)).ends == set.UID}
-	if err := r.claimOwnership(ctx, set, s); err != nil {
-		return nil, nil, err
-	}
-	known, err := r.syncRevisions(ctx, set)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := r.observe(ctx, set, s, known); err != nil {
-		return nil, nil, err
-	}
-	r.checkTemplates(ctx, set, s)
-	return s, known, nil
-}
-
-// reportInvalid reports what is wrong, and touches nothing.
-func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad *invalidError, now time.Time) error {
+	r.shared(keyOf(set)).executor.Close(false)
 	next := *set.Status.DeepCopy()
 	next.ObservedGeneration = set.Generation
 	found := plan.Problem{Reason: bad.reason, Message: bad.Error()}
@@ -162,150 +124,42 @@ func (r *Reconciler) reportInvalid(ctx context.Context, set *apps.CloneSet, bad 
 	}
 	setCondition(&next, apps.ConditionFailedScale, found, now)
 	setCondition(&next, apps.ConditionFailedUpdate, found, now)
-	err := r.writeStatus(ctx, set, next)
+	err = r.writeStatus(ctx, set, next)
 	if err == nil && bad.retry {
 		err = bad
 	}
 	return err
 }
 
-// after computes when the next pass is due. A failed write, and a failure after the
-// actions (late), is retried with back-off; an action that met a changed Pod is decided
-// again at once.
-func after(decided *plan.Plan, outcomes []outcome, now time.Time, late error) (reconcile.Result, error) {
-	if late != nil {
-		return reconcile.Result{}, late
+// next decides when the next pass is due, and why. An error is retried with back-off. An action that met a
+// changed Pod is decided again at once.
+func next(
+	decided *plan.Plan, after *observation, done *results, reported reported, finished finished,
+) (reconcile.Result, error) {
+	if err := errors.Join(done.err, reported.err, finished.err); err != nil {
+		return reconcile.Result{}, err
 	}
-	again := decided.More || slices.ContainsFunc(outcomes, outcome.conflicted)
-	failures := slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return !o.failed() })
-	at := decided.RequeueAt
-	if len(failures) > 0 {
-		if i := slices.IndexFunc(failures, func(o outcome) bool { return !kube.Refused(o.err) }); i >= 0 {
-			err := fmt.Errorf("%d of %d writes failed, one of them: %w", len(failures), len(outcomes), failures[i].err)
+	failures := list.Only(done.outcomes, outcome.failed)
+	for _, o := range failures {
+		if !kube.Refused(o.err) {
+			err := fmt.Errorf("%d of %d writes failed, one of them: %w", len(failures), len(done.outcomes), o.err)
 			return reconcile.Result{}, err
 		}
-		// A condition and an event report it; only a change of something else fixes it. Whatever
-		// was not refused continues.
-		at = list.Earliest(at, now.Add(refusedFor))
 	}
-	refused := slices.ContainsFunc(outcomes, func(o outcome) bool { return o.refused }) // its Pod comes back
+	// If the update of a Pod was refused, that Pod comes back in the next pass.
+	refused := slices.ContainsFunc(done.outcomes, func(o outcome) bool { return o.refused })
+	again := decided.More || done.more() || finished.more
 	if refused || again && len(failures) == 0 {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+	}
+	now := after.snapshot.Now
+	at := list.Earliest(decided.RequeueAt, after.adoptAt, after.deferredUntil(), reported.due, finished.verifyAt)
+	if len(failures) > 0 {
+		// A condition and an event report the refused writes; only a change of something else fixes them.
+		at = list.Earliest(at, now.Add(refusedFor))
 	}
 	if at.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
-}
-
-// afterwards returns the snapshot as a pass left it: Pods as the API server answered,
-// created Pods added, deleted Pods removed. The status describes this snapshot, so a step
-// costs one status write, not a second one once the cache has caught up.
-func afterwards(s *plan.Snapshot, outcomes []outcome) *plan.Snapshot {
-	left := *s
-	newest := map[types.UID]*corev1.Pod{} // nil if it was deleted
-	var made []*corev1.Pod
-	for _, o := range outcomes {
-		switch {
-		case o.action.Verb == plan.Delete && o.err == nil:
-			newest[o.action.Pod.UID] = nil
-		case o.pod == nil:
-		case o.action.Verb == plan.Create:
-			made = append(made, o.pod)
-		default:
-			newest[o.action.Pod.UID] = o.pod
-		}
-	}
-	left.Pods = make([]*corev1.Pod, 0, len(s.Pods)+len(made))
-	for _, pod := range s.Pods {
-		// A Pod that returned beside the previous pass may have changed since then.
-		if answered, ok := newest[pod.UID]; ok && (answered == nil || !kube.Newer(pod, answered)) {
-			pod = answered
-		}
-		if pod != nil {
-			left.Pods = append(left.Pods, pod)
-		}
-	}
-	left.Pods = append(left.Pods, made...)
-	left.PodInfos = plan.ReadPods(left.Pods, s.PodInfos)
-	return &left
-}
-
-// observe reads everything else that a plan is made from. It writes nothing.
-func (r *Reconciler) observe(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot, known *revisions) error {
-	last := ""
-	for _, pod := range s.PodInfos {
-		if pod.Revision() == last {
-			continue
-		}
-		last = pod.Revision()
-		if err := r.findRevision(ctx, set, known, last); err != nil {
-			return err
-		}
-	}
-	var failed [3]error
-	s.ReleasedInstances, failed[0] = r.releasedInstances(ctx, set, s.Pods, s.Claims)
-	s.Nodes, failed[1] = r.nodeLabels(ctx, s.Spec.Spread, s.Pods)
-	s.GoingNodes, failed[2] = r.goingNodes(ctx, &s.Spec)
-	m := r.memory(keyOf(set))
-	s.Starts, s.NoResize = r.starts(len(s.Pods)), r.Options.NoResize
-	s.ExcludePreparingDelete = set.Labels[apps.LabelScalingExcludePreparingDelete] == "true"
-	s.Current, s.Update, s.Revisions, s.Changes = known.current, known.update, known.byHash, known.changes
-	s.Failures = m.failures
-	s.Deferred, s.DeletedInstances = m.deferrals.observed(s.Pods), m.deletedInstances(set, s.Pods, s.Claims)
-	s.Drained = m.drained(s.PodInfos, r.Clock.Now()) // what was read after the pass began counts from when it was read, not earlier
-	return errors.Join(failed[:]...)
-}
-
-// ownPods returns the set's Pods. It relists them first if an answer was lost.
-func (r *Reconciler) ownPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
-	if r.memory(keyOf(set)).stale {
-		if err := r.relistAll(ctx, set, now); err != nil {
-			return nil, err
-		}
-	}
-	return listOwned(ctx, r.Reader, r.pods, r.ListPods, set, now)
-}
-
-// prunePodsToDelete removes the names of deleted Pods from spec.scaleStrategy.podsToDelete. A concurrent
-// edit by the user wins; the next pass prunes then.
-func (r *Reconciler) prunePodsToDelete(ctx context.Context, set *apps.CloneSet, decided *plan.Plan, outcomes []outcome) error {
-	done, err := r.doneWith(ctx, set, decided.PrunePodsToDelete, outcomes)
-	if err != nil || len(done) == 0 {
-		return err
-	}
-	set = r.memory(keyOf(set)).newest(set)
-	left := slices.DeleteFunc(slices.Clone(set.Spec.ScaleStrategy.PodsToDelete), func(name string) bool { return slices.Contains(done, name) })
-	change := map[string]any{"spec": map[string]any{"scaleStrategy": map[string]any{"podsToDelete": left}}}
-	pruned, err := mergeVersion(ctx, r, "", set, change)
-	if err != nil {
-		return fmt.Errorf("prune podsToDelete: %w", err)
-	}
-	r.memory(keyOf(pruned)).note(pruned)
-	r.normal(set, "PodsToDeleteTrimmed", "Trim", "removed the names of Pods that are gone from scaleStrategy.podsToDelete: %s", strings.Join(done, ", "))
-	return nil
-}
-
-// doneWith returns the names whose Pods are certainly gone: a delete may have failed, and
-// the cache may not show a new Pod yet.
-func (r *Reconciler) doneWith(ctx context.Context, set *apps.CloneSet, names []string, outcomes []outcome) ([]string, error) {
-	var done []string
-	for _, name := range names {
-		i := slices.IndexFunc(outcomes, func(o outcome) bool { return o.action.Pod != nil && o.action.Pod.Name == name })
-		if i >= 0 {
-			if outcomes[i].err == nil {
-				done = append(done, name)
-			}
-			continue
-		}
-		pod := &corev1.Pod{}
-		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: set.Namespace, Name: name}, pod)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("look up Pod %s of podsToDelete: %w", name, err)
-		}
-		if err != nil || pod.DeletionTimestamp != nil || !metav1.IsControlledBy(pod, set) {
-			done = append(done, name)
-		}
-	}
-	return done, nil
 }

@@ -149,9 +149,9 @@ func TestNoMoreCreations(t *testing.T) {
 	checktest.Same(t, "creations", 1, creations)
 }
 
-// memories counts the sets of which something is known.
-func memories(r *Reconciler) (count int) {
-	r.memories.Range(func(any, any) bool { count++; return true })
+// states counts the sets of which something is known.
+func states(r *Reconciler) (count int) {
+	r.states.Range(func(any, any) bool { count++; return true })
 	return count
 }
 
@@ -159,34 +159,34 @@ func memories(r *Reconciler) (count int) {
 func TestForget(t *testing.T) {
 	set := web()
 	r, _ := reconcilerOn(server(t))
-	r.memory(keyOf(set)).uid = set.UID
+	r.passState(keyOf(set)).uid = set.UID
 	r.revisions.noteCreated(set, revisionObject(set, "web-6f", `{}`), now)
 	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
 	r.claims.noteCreated(set, claimOf(set, "data-web-x", "x"), now)
 	r.forget(keyOf(set))
-	if left := memories(r) + len(r.pods.sets) + len(r.claims.sets) + len(r.revisions.sets); left > 0 {
+	if left := states(r) + len(r.pods.sets) + len(r.claims.sets) + len(r.revisions.sets); left > 0 {
 		t.Errorf("%d things left: %+v", left, r)
 	}
 }
 
-// TestAfterwards: answers count; a failure leaves a Pod as it was.
-func TestAfterwards(t *testing.T) {
+// TestObservationAfter: answers count; a failure leaves a Pod as it was.
+func TestObservationAfter(t *testing.T) {
 	at := func(name, version string) *corev1.Pod { return podOf(nil, name, at(version)) }
 	failure := errors.New("no")
 	a, b, c, d, e := at("a", "1"), at("b", "1"), at("c", "1"), at("d", "1"), at("e", "1")
 	s := &plan.Snapshot{Set: "web", Pods: []*corev1.Pod{a, b, c, d, e}}
-	left := afterwards(s, []outcome{
+	before := &observation{snapshot: s}
+	after := before.With(&results{outcomes: []outcome{
 		{action: plan.Action{Verb: plan.Move, Pod: a}, pod: at("a", "2")},
 		{action: plan.Action{Verb: plan.Update, Pod: b}, pod: b, err: failure},
 		{action: plan.Action{Verb: plan.Delete, Pod: c}, pod: c},
 		{action: plan.Action{Verb: plan.Delete, Pod: d}, pod: d, err: failure},
 		{action: plan.Action{Verb: plan.Create}, pod: at("f", "1")},
 		{action: plan.Action{Verb: plan.Create}, err: failure},
-	})
-	checktest.Same(t, "Pods", "a 2, b 1, d 1, e 1, f 1", shown(left.Pods))
-	if left.Set != "web" || len(s.Pods) != 5 || s.Pods[0] != a {
-		t.Error("the rest of the snapshot is to stay, and the snapshot itself")
-	}
+	}})
+	checktest.Same(t, "Pods", "a 2, b 1, d 1, e 1, f 1", shown(after.snapshot.Pods))
+	checktest.Same(t, "the set", "web", after.snapshot.Set)
+	checktest.Same(t, "the Pods before", "a 1, b 1, c 1, d 1, e 1", shown(before.snapshot.Pods))
 }
 
 // TestPodInfosOfAnIdleSet: what was read of the Pods is kept only while there is something
@@ -206,7 +206,7 @@ func TestPodInfosOfAnIdleSet(t *testing.T) {
 			checktest.NoError(t, c.Update(t.Context(), pods[0]))
 		}
 		checktest.Must(r.pass(t.Context(), read(t, c, set)))(t)
-		checktest.Same(t, fmt.Sprint("Pods after pass ", pass+1), want, len(r.memory(keyOf(set)).podInfos))
+		checktest.Same(t, fmt.Sprint("Pods after pass ", pass+1), want, len(r.passState(keyOf(set)).podInfos))
 	}
 }
 
@@ -225,7 +225,7 @@ func TestGoneSet(t *testing.T) {
 	}
 	checktest.Same(t, "how often Pods were created", 1, len(slices.DeleteFunc(events.reasons, func(reason string) bool { return reason != "Normal SuccessfulCreate" })))
 	checktest.NoError(t, cache.Delete(t.Context(), set))
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || memories(r) > 0 {
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(set)}); err != nil || states(r) > 0 {
 		t.Errorf("something is kept: %v", err)
 	}
 }
@@ -332,9 +332,8 @@ func TestStaleCacheIsVerified(t *testing.T) {
 // pass, so a drain that it finds there does not date from the pass's start.
 func TestDrainCountsFromWhenItIsRead(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web(), podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, now))))
-	snapshot, _, err := r.prepare(t.Context(), web(), now.Add(-3*time.Second))
-	checktest.NoError(t, err)
-	if got := snapshot.Drained[types.UID("uid-web-a")]; !got.Equal(now) {
+	before := checktest.Must(r.observe(t.Context(), web(), now.Add(-3*time.Second)))(t)
+	if got := before.snapshot.Drained[types.UID("uid-web-a")]; !got.Equal(now) {
 		t.Errorf("drained since %s, want %s", got, now)
 	}
 }
@@ -360,7 +359,7 @@ func TestNewPodGoneAtOnce(t *testing.T) {
 func TestPodTakenAwayMidAction(t *testing.T) {
 	seen, c := podOf(web(), "web-a"), server(t, podOf(nil, "web-a"))
 	r, _ := reconcilerOn(c)
-	done := r.perform(t.Context(), web(), plan.Action{
+	done := performed(t, r, web(), plan.Action{
 		Verb: plan.Update, Pod: seen, To: apps.StateUpdating, Revision: &revision.Revision{Name: "web-2"}, Change: &inplace.Change{},
 		Conditions: []plan.Condition{{Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionTrue, Reason: plan.ReasonInService}},
 	})
@@ -381,14 +380,14 @@ func TestDrains(t *testing.T) {
 		At, Since metav1.Duration
 		Is        corev1.ConditionStatus
 	}) string {
-		m, known := (&Reconciler{}).memory(keyOf(web())), []string(nil)
+		shared, known := (&Reconciler{}).shared(keyOf(web())), []string(nil)
 		for _, look := range looks {
 			pod := podOf(nil, "a", inUpdate(look.Is, now.Add(look.Since.Duration)))
-			since, drained := m.drained(plan.ReadPods([]*corev1.Pod{pod}, nil), now.Add(look.At.Duration))["uid-a"]
+			since, drained := shared.recordDrains(plan.ReadPods([]*corev1.Pod{pod}, nil), now.Add(look.At.Duration))["uid-a"]
 			known = append(known, map[bool]string{true: "since " + since.Sub(now).String(), false: "not drained"}[drained])
 		}
-		if m.drained(nil, now); len(m.drains) > 0 {
-			t.Errorf("a Pod that is gone is remembered: %v", m.drains)
+		if shared.recordDrains(nil, now); len(shared.drains) > 0 {
+			t.Errorf("a Pod that is gone is remembered: %v", shared.drains)
 		}
 		return strings.Join(known, ", ")
 	})

@@ -79,11 +79,15 @@ func TestOnlyOtherFailuresDelayASet(t *testing.T) {
 		apierrors.NewBadRequest("no"), apierrors.NewRequestEntityTooLargeError("no"), apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("no")),
 	}
 	for _, refusal := range refusals {
-		result, err := after(&plan.Plan{}, []outcome{{err: refusal}}, now, nil)
+		after := &observation{snapshot: &plan.Snapshot{Now: now}}
+		end := func(outcomes ...outcome) (reconcile.Result, error) {
+			return next(&plan.Plan{}, after, &results{outcomes: outcomes}, reported{}, finished{})
+		}
+		result, err := end(outcome{err: refusal})
 		checktest.NoError(t, err)
 		checktest.Same(t, "when it is tried again", refusedFor, result.RequeueAfter)
 		broken := errors.New("broken")
-		if _, err := after(&plan.Plan{}, []outcome{{err: refusal}, {err: broken}}, now, nil); !errors.Is(err, broken) {
+		if _, err := end(outcome{err: refusal}, outcome{err: broken}); !errors.Is(err, broken) {
 			t.Errorf("with another failure the pass ends with %v", err)
 		}
 	}

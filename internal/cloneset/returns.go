@@ -3,191 +3,86 @@
 package cloneset
 
 import (
-	"slices"
+	"context"
 	"sync"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/async"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 )
 
-// returns are the Pods that come back into service while a pass over their set goes on, or is about to
-// follow. Far from the API server, or in a large set, a pass takes long, and a Pod that became ready at
-// its beginning would be out of service until the next one. To put it back concerns no other Pod and no
-// budget, so it is done beside the passes, and none of them waits for its end. What a pass leaves of its last
-// actions ends beside the next one, too.
-type returns struct {
-	mu sync.Mutex
-	// snapshot is that of the latest pass, over the set with that UID; nil after one that did nothing.
-	// selector is the set's, and perform does an action for it.
-	snapshot *plan.Snapshot
-	set      types.UID
-	perform  func(plan.Action) outcome
-	selector labels.Selector
-	// busy are the Pods that an action concerns which has not ended, of a pass or beside it, each as the
-	// last event since it began has shown it, or nil.
-	busy map[types.UID]*corev1.Pod
-	// begin is what nobody has begun, workers are how many do it, and waits wait for those. rests are the
-	// actions of passes among all that.
-	begin    []func() outcome
-	workers  atomic.Int32
-	rests    atomic.Int32
-	waits    []func()
-	outcomes []outcome
-}
+// This file is about Pods that come back into service outside passes. Putting a Pod back affects no other Pod
+// and uses no budget, so it need not wait for the next pass, and no pass waits for it.
 
-// open begins to accept a set's Pods by a new snapshot, except those that the actions of the pass
-// concern, until each has ended. It leaves out actions on Pods that have been written, or are, since the
-// pass read them: those would do the same, or are decided again in the next pass.
-func (b *returns) open(
-	set *apps.CloneSet, s *plan.Snapshot, actions []plan.Action, written *overlay[*corev1.Pod], perform func(plan.Action) outcome,
-) (left []plan.Action) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.set, b.snapshot, b.perform = set.UID, s, perform
-	b.selector, _ = selectorOf(set) // unreadable only if the set is being deleted: then no Pod returns
-	return slices.DeleteFunc(slices.Clone(actions), func(a plan.Action) bool {
-		if a.Pod == nil {
-			return false
-		}
-		_, busy := b.busy[a.Pod.UID]
-		if busy = busy || written.newest(set.UID, a.Pod) != a.Pod; !busy {
-			b.busy[a.Pod.UID] = nil
-		}
-		return busy
+type (
+	// task is what an action does, step by step.
+	task = async.Task[plan.Action, outcome]
+	// step is a part of it.
+	step = async.Step[outcome]
+	// executor runs the tasks of a set.
+	executor = async.Executor[plan.Action, outcome]
+)
+
+// newExecutor returns what runs the tasks of a set.
+func (r *Reconciler) newExecutor() *executor {
+	return async.New[plan.Action](async.Config[outcome]{
+		Width: func() int { return r.Width.Now() },
+		Each:  func(limit func() int, times int, do func(int)) { r.Each(limit, times, do) },
+		Start: func(do func()) (wait func()) { return r.Background(do) },
+		Again: r.offer,
 	})
 }
 
-// ended notes that an action has ended, and returns its Pod as an event has shown it meanwhile; nil if
-// none has.
-func (b *returns) ended(a *plan.Action) (seen *corev1.Pod) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if a.Pod != nil {
-		seen = b.busy[a.Pod.UID]
-		delete(b.busy, a.Pod.UID)
-	}
-	return seen
-}
-
-// learn returns what came of what was done beside the passes and has ended, after what is under way if it
-// is to wait for that.
-func (b *returns) learn(wait bool) []outcome {
-	var waits []func()
-	b.mu.Lock()
-	if wait || b.workers.Load() == 0 {
-		waits, b.waits = b.waits, nil
-	}
-	b.mu.Unlock()
-	for _, end := range waits {
-		end()
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	outcomes := b.outcomes
-	b.outcomes = nil
-	return outcomes
-}
-
-// shut ends a pass. While something is done beside it, another pass has to learn what came of that. A pass that
-// acted is followed by one in any case, because its writes cause events: until then its snapshot decides.
-func (b *returns) shut(decided *plan.Plan) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(decided.Actions) == 0 {
-		b.snapshot = nil
-	}
-	decided.More = decided.More || len(b.outcomes)+int(b.workers.Load()) > 0
-}
-
-// accepts reports whether a Pod that has changed is to be looked at now. One that an action of the pass
-// concerns will be.
-func (b *returns) accepts(set types.UID, pod *corev1.Pod) bool {
-	if _, busy := b.busy[pod.UID]; busy {
-		b.busy[pod.UID] = pod
-		return false
-	}
-	return b.set == set && b.snapshot != nil
-}
-
-// next does what is to be done next, as one of at most so many workers, and reports whether there was anything.
-func (b *returns) next(most int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.begin) == 0 || int(b.workers.Load()) > most {
-		b.workers.Add(-1)
-		return false
-	}
-	do := b.begin[0]
-	b.begin = b.begin[1:]
-	b.mu.Unlock()
-	done := do()
-	done.beside = true
-	b.mu.Lock()
-	b.outcomes = append(b.outcomes, done)
-	return true
-}
-
-// returned puts a Pod that has changed back into service, if a pass over its set goes on or has
-// acted. Otherwise the next pass does it.
-func (r *Reconciler) returned(pod *corev1.Pod) {
+// offer shows a Pod that has changed to the Executor of its set: the Pod may return outside passes. Otherwise
+// the next pass decides.
+func (r *Reconciler) offer(pod *corev1.Pod) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
 		return
 	}
-	value, known := r.memories.Load(types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name})
-	if !known {
-		return
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}
+	if value, known := r.states.Load(key); known {
+		value.(*setState).shared.executor.Offer(pod)
 	}
-	b := &value.(*memory).returns
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.accepts(owner.UID, pod) {
-		return
-	}
-	pod = r.pods.newest(owner.UID, pod)
-	action, ok := r.Return(b.snapshot, pod, r.Clock.Now())
-	// The pass may have released it, or the next one will.
-	if now := metav1.GetControllerOfNoCopy(pod); !ok || now == nil || now.UID != owner.UID || !b.selector.Matches(labels.Set(pod.Labels)) {
-		return
-	}
-	r.metrics.planned(&action)
-	b.busy[pod.UID] = nil
-	perform := b.perform
-	r.queue(b, func() outcome { return r.end(b, perform(action)) })
 }
 
-// end does what is left of an action, and then looks at its Pod, if an event has told of that meanwhile: it
-// may be ready before the answer to the write that restarts it.
-func (r *Reconciler) end(b *returns, o outcome) outcome {
-	for o.rest != nil {
-		o = o.rest()
+// returner returns what decides for a pass whether a Pod returns: the first step of that, or nil.
+func (r *Reconciler) returner(ctx context.Context, before *observation) func(*corev1.Pod) step {
+	set := before.set
+	selector, _ := selectorOf(set) // unreadable only if the set is being deleted: then no Pod returns
+	isOwn := func(pod *corev1.Pod) bool {
+		owner := metav1.GetControllerOfNoCopy(pod)
+		return owner != nil && owner.UID == set.UID
 	}
-	if seen := b.ended(&o.action); seen != nil {
-		r.returned(seen)
-	}
-	return o
-}
-
-// queue has something done beside the passes; the caller holds the lock.
-func (r *Reconciler) queue(b *returns, do func() outcome) {
-	b.begin = append(b.begin, do)
-	if int(b.workers.Load()) >= r.Width.Now() {
-		return
-	}
-	b.workers.Add(1)
-	b.waits = append(b.waits, r.Beside(func() {
-		for b.next(r.Width.Now()) {
+	return func(pod *corev1.Pod) step {
+		if !isOwn(pod) {
+			return nil
 		}
-	}))
+		pod = r.pods.newest(set.UID, pod)
+		action, ok := r.Return(before.snapshot, pod, r.Clock.Now())
+		// If the Pod is no longer the set's, a pass has released it, or the next one will.
+		if !ok || !isOwn(pod) || !selector.Matches(labels.Set(pod.Labels)) {
+			return nil
+		}
+		r.metrics.planned(&action)
+		return r.stepOf(ctx, set, action)
+	}
 }
 
-// inGoroutine does something beside everything else.
+// tasksOf returns the tasks that carry out a plan's actions.
+func (r *Reconciler) tasksOf(ctx context.Context, before *observation, actions []plan.Action) []*task {
+	tasks := make([]*task, len(actions))
+	for i, a := range actions {
+		tasks[i] = &task{Action: a, Pod: a.Pod, Step: r.stepOf(ctx, before.set, a)}
+	}
+	return tasks
+}
+
+// inGoroutine calls do in a goroutine.
 func inGoroutine(do func()) (wait func()) {
 	var all sync.WaitGroup
 	all.Go(do)

@@ -80,6 +80,8 @@ type errAgain struct{}
 
 func (errAgain) Error() string { return "another pass is due at once" }
 
+func (r *returning) executor() *executor { return r.shared(keyOf(r.set)).executor }
+
 func (r *returning) start(t *testing.T) (ended chan error) {
 	ended = make(chan error)
 	go func() { ended <- r.pass(t) }()
@@ -119,9 +121,9 @@ func TestReturnsDuringPass(t *testing.T) {
 		return plan.Make(s)
 	}
 	ended := r.start(t)
-	checktest.Same(t, "what is written first", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
+	checktest.Same(t, "what is written first", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(receive(t, r.sent), receive(t, r.sent)))
 	r.bind(t, r.pods...)
-	checktest.Same(t, "what returns meanwhile", r.pods[2].Name, next(t, r.sent))
+	checktest.Same(t, "what returns meanwhile", r.pods[2].Name, receive(t, r.sent))
 	close(r.gates[r.pods[2].Name])
 	r.gates[r.pods[0].Name] <- nil
 	for err := <-ended; err != nil; err = r.pass(t) {
@@ -132,26 +134,29 @@ func TestReturnsDuringPass(t *testing.T) {
 		checktest.Same(t, "the state of "+pod.Name, string(apps.StateNormal), r.state(t, pod))
 	}
 	checktest.Same(t, "more writes", 0, len(r.sent))
-	checktest.Same(t, "no snapshot to return by", true, r.memory(keyOf(r.set)).returns.snapshot == nil)
+	change(t, r.c, r.pods[0], func(pod *corev1.Pod) { pod.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal) })
+	r.offer(read(t, r.c, r.pods[0]))
+	r.executor().Wait()
+	checktest.Same(t, "writes after a pass that did nothing", 0, len(r.sent))
 }
 
 // TestActionOnReturned: what a pass leaves out because the Pod has come back is decided again at once.
 func TestActionOnReturned(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
-	checktest.Same(t, "what returns after the first pass", r.pods[0].Name, next(t, r.sent))
+	checktest.Same(t, "what returns after the first pass", r.pods[0].Name, receive(t, r.sent))
 	remove := plan.Plan{Actions: []plan.Action{{Verb: plan.Delete, Pod: r.pods[0]}}}
 	r.Plan = func(*plan.Snapshot) plan.Plan { return remove }
 	checktest.Same(t, "the end of the pass", error(errAgain{}), r.pass(t))
 }
 
-// TestLastReturnIsTold: a pass that does nothing but learn of a return does not leave it to the next pass to tell
+// TestLastReturnIsReported: a pass that does nothing but learn of a return does not leave it to the next pass to report
 // that. The return's events are over, so nothing else may cause one.
-func TestLastReturnIsTold(t *testing.T) {
+func TestLastReturnIsReported(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
-	r.memory(keyOf(r.set)).returns.waits[0]() // else the pass may read the Pod as it was, and leave it to another one
-	checktest.Same(t, "when it is told", tellEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
+	r.executor().Wait() // else the pass may read the Pod as it was, and leave it to another one
+	checktest.Same(t, "when it is reported", reportEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
 }
 
 // TestInvalidSetReturnsNobody: nothing of a set that has become invalid is touched, also not by a return.
@@ -162,7 +167,8 @@ func TestInvalidSetReturnsNobody(t *testing.T) {
 	checktest.NoError(t, r.c.Update(t.Context(), set))
 	_ = r.pass(t)
 	r.bind(t, r.pods[0])
-	checktest.Same(t, "returns under way", 0, len(r.memory(keyOf(r.set)).returns.busy))
+	r.executor().Wait()
+	checktest.Same(t, "writes", 0, len(r.sent))
 }
 
 // TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
@@ -171,18 +177,16 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	r := returningSet(t, 0, 1)
 	r.place(t, r.pods[:2]...)
 	ended := r.start(t)
-	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(next(t, r.sent), next(t, r.sent)))
+	checktest.Same(t, "what is written", sets.New(r.pods[0].Name, r.pods[1].Name), sets.New(receive(t, r.sent), receive(t, r.sent)))
 	r.bind(t, r.pods[0])
 	checktest.NoError(t, r.c.Patch(t.Context(), r.pods[2].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`))))
 	r.bind(t, r.pods[2])
 	r.gates[r.pods[0].Name] <- errors.New("refused")
-	checktest.Same(t, "what is written before the pass ends", r.pods[0].Name, next(t, r.sent))
+	checktest.Same(t, "what is written before the pass ends", r.pods[0].Name, receive(t, r.sent))
 	close(r.gates[r.pods[0].Name])
 	close(r.gates[r.pods[1].Name])
 	checktest.Says(t, "the refusal", <-ended, "refused")
-	for _, wait := range r.memory(keyOf(r.set)).returns.waits {
-		wait()
-	}
+	r.executor().Wait()
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
 }
 
@@ -192,14 +196,14 @@ func TestReturnOutlastsPass(t *testing.T) {
 	r := returningSet(t, 0, 1)
 	r.place(t, r.pods[0])
 	ended := r.start(t)
-	checktest.Same(t, "what is written first", r.pods[0].Name, next(t, r.sent))
+	checktest.Same(t, "what is written first", r.pods[0].Name, receive(t, r.sent))
 	r.bind(t, r.pods[1])
-	checktest.Same(t, "what returns meanwhile", r.pods[1].Name, next(t, r.sent))
+	checktest.Same(t, "what returns meanwhile", r.pods[1].Name, receive(t, r.sent))
 	r.gates[r.pods[0].Name] <- nil
 	checktest.Same(t, "the end of the first pass", error(errAgain{}), <-ended)
 	r.place(t, r.pods[2]) // only the pass sees it
 	checktest.Same(t, "the end of the second pass", error(errAgain{}), r.pass(t))
-	checktest.Same(t, "what it writes", r.pods[2].Name, next(t, r.sent))
+	checktest.Same(t, "what it writes", r.pods[2].Name, receive(t, r.sent))
 	checktest.Same(t, "more writes", 0, len(r.sent))
 	ended = r.start(t)
 	r.gates[r.pods[1].Name] <- errors.New("broken for good")
@@ -223,29 +227,13 @@ func TestRestOutlastsPass(t *testing.T) {
 	}
 	for first = 1; first <= 2; first++ {
 		checktest.Same(t, "the end of a pass", error(errAgain{}), r.pass(t))
-		checktest.Same(t, "what is left", r.pods[first-1].Name, next(t, r.sent))
+		checktest.Same(t, "what is left", r.pods[first-1].Name, receive(t, r.sent))
 	}
 	first = 0
 	ended := r.start(t)
 	r.gates[r.pods[0].Name] <- errors.New("broken for good")
 	checktest.Says(t, "the end of the last pass", <-ended, "broken for good")
 	checktest.Same(t, "more writes", 0, len(r.sent))
-}
-
-// TestRoom: room is kept for Pods that come back, two more of them take that of one action of a pass, what the pass before
-// has left takes its own, and one action may always be under way.
-func TestRoom(t *testing.T) {
-	r := returningSet(t)
-	back, taken := &r.memory(keyOf(r.set)).returns, []int{}
-	r.Each = func(limit func() int, _ int, _ func(int)) {
-		for _, beside := range [][2]int32{{0, 0}, {5, 0}, {9, 0}, {6, 2}, {2, 3}, {100, 0}} {
-			back.workers.Store(beside[0])
-			back.rests.Store(beside[1])
-			taken = append(taken, r.Width.Now()-limit())
-		}
-	}
-	r.inParallel(t.Context(), r.set, make([]plan.Action, 1), false)
-	checktest.Same(t, "the room that they take", []int{4, 4, 6, 6, 7, r.Width.Now() - 1}, taken)
 }
 
 // TestInGoroutines: no more is done at once than the limit says by then.
@@ -264,7 +252,7 @@ func TestInGoroutines(t *testing.T) {
 		})
 	})
 	for range 3 {
-		next(t, begun)
+		receive(t, begun)
 	}
 	limit.Store(1)
 	close(end)
@@ -272,8 +260,8 @@ func TestInGoroutines(t *testing.T) {
 	checktest.Same(t, "how many have begun since then", 6, len(begun))
 }
 
-// next is what comes within a minute.
-func next(t *testing.T, from <-chan string) string {
+// receive returns what comes within a minute.
+func receive(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {
 	case name := <-from:

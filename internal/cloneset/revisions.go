@@ -26,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/cloneset/write"
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // revisions are the revisions of a set.
@@ -49,21 +50,22 @@ type revisions struct {
 const labelRevisionHash = "controller.kubernetes.io/hash"
 
 // syncRevisions reads the set's ControllerRevisions and ensures that one holds the
-// template. While nothing changes, the passes of a rollout share what the first one read.
-func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*revisions, error) {
+// template. It looks for those of the Pods, too. While nothing changes, the passes of a rollout share what the
+// first one read.
+func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet, pods []*plan.PodInfo) (*revisions, error) {
 	objects, err := listOwned(ctx, r.Reader, r.revisions, r.listRevisions, set, r.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
-	m := r.memory(keyOf(set))
-	if !m.revisions.readFrom(set, objects) {
+	kept := r.passState(keyOf(set))
+	if !kept.revisions.readFrom(set, objects) {
 		read, err := r.readRevisions(ctx, set, objects)
 		if err != nil {
 			return nil, err
 		}
-		m.revisions = read
+		kept.revisions = read
 	}
-	out := *m.revisions
+	out := *kept.revisions
 	out.byHash = maps.Clone(out.byHash) // a Pod that returns may read those of the last pass
 	if err := r.findRevision(ctx, set, &out, set.Status.CurrentRevision); err != nil {
 		return nil, err
@@ -71,6 +73,16 @@ func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet) (*re
 	out.current = out.byHash[revision.Short(set.Status.CurrentRevision)]
 	if out.current == nil || out.current.Template == nil {
 		out.current = out.update
+	}
+	last := ""
+	for _, pod := range pods {
+		if pod.Revision() == last {
+			continue
+		}
+		last = pod.Revision()
+		if err := r.findRevision(ctx, set, &out, last); err != nil {
+			return nil, err
+		}
 	}
 	return &out, nil
 }
@@ -321,13 +333,13 @@ const refusedFor = 30 * time.Second
 // unknownFor is how long to wait before retrying an API server that gave no answer.
 const unknownFor = 5 * time.Second
 
-// ask returns why the API server refuses a template, and until when that stands. It tries the
-// template unless the last answer was about it. The try names what was refused.
-func (f *refusal) ask(set types.UID, revision string, now time.Time, try func() (what string, err error)) (string, time.Time) {
+// askAgain returns the API server's answer about a template: the last one if it was about this template
+// and still stands, or else that to another try. The try names what was refused.
+func (f refusal) askAgain(set types.UID, revision string, now time.Time, try func() (what string, err error)) refusal {
 	if f.set == set && f.revision == revision && (f.until.IsZero() || now.Before(f.until)) {
-		return f.message, f.until
+		return f
 	}
-	*f = refusal{set: set, revision: revision}
+	f = refusal{set: set, revision: revision}
 	switch what, err := try(); {
 	case accepted(err):
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
@@ -337,30 +349,30 @@ func (f *refusal) ask(set types.UID, revision string, now time.Time, try func() 
 		// continues.
 		f.message, f.until = fmt.Sprintf("cannot find out whether the API server accepts %s: %v", what, err), now.Add(unknownFor)
 	}
-	return f.message, f.until
+	return f
 }
 
-// accepted reports whether a dry run says that the content of an object is right. Quota is
-// the last thing that the API server checks.
+// accepted reports whether a dry run says that the content of an object is right.
 func accepted(err error) bool {
-	return err == nil || apierrors.IsAlreadyExists(err) ||
-		apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+	return err == nil || apierrors.IsAlreadyExists(err) || kube.ExceedsQuota(err)
 }
 
-// checkTemplates records in the snapshot which templates the API server refuses. It asks in a
-// dry run: a rollout to a template that cannot run must not cost the first Pod, and a refused
+// checkTemplates returns what the API server says about the Pod template and the claim templates. It asks in
+// a dry run: a rollout to a template that cannot run must not cost the first Pod, and a refused
 // claim no Pod that could then not be replaced. This also refuses fields that the API server
 // does not know.
-func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) {
-	m, now := r.memory(keyOf(set)), r.Clock.Now()
-	s.UpdateRefused, s.RefusedUntil = m.refusal.ask(set.UID, s.Update.Name, now, func() (string, error) {
-		if slices.ContainsFunc(s.PodInfos, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), s.Update.Name) }) {
+func (r *Reconciler) checkTemplates(
+	ctx context.Context, set *apps.CloneSet, update *revision.Revision, pods []*plan.PodInfo,
+) (template, claim refusal) {
+	kept, now := r.passState(keyOf(set)), r.Clock.Now()
+	kept.templateRefusal = kept.templateRefusal.askAgain(set.UID, update.Name, now, func() (string, error) {
+		if slices.ContainsFunc(pods, func(pod *plan.PodInfo) bool { return revision.Same(pod.Revision(), update.Name) }) {
 			return "", nil // such Pods exist, so it accepts them
 		}
-		return "Pods of spec.template", r.dryRun(ctx, write.PodManifest(set, s.Update, r.NewID(), now))
+		return "Pods of spec.template", r.dryRun(ctx, write.PodManifest(set, update, r.NewID(), now))
 	})
 	claims := set.Spec.VolumeClaimTemplates
-	s.ClaimsRefused, s.ClaimsRefusedUntil = m.claimRefusal.ask(set.UID, string(encode.JSON(claims)), now, func() (string, error) {
+	kept.claimRefusal = kept.claimRefusal.askAgain(set.UID, string(encode.JSON(claims)), now, func() (string, error) {
 		for i := range claims {
 			manifest, err := write.ClaimManifest(set, &claims[i], r.NewID())
 			if err == nil {
@@ -372,4 +384,5 @@ func (r *Reconciler) checkTemplates(ctx context.Context, set *apps.CloneSet, s *
 		}
 		return "", nil
 	})
+	return kept.templateRefusal, kept.claimRefusal
 }

@@ -120,7 +120,7 @@ func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 	before := server.made
 	var name string
 	for pass := range 2 {
-		known, err := r.syncRevisions(t.Context(), server.set)
+		known, err := r.syncRevisions(t.Context(), server.set, nil)
 		var invalid *invalidError
 		switch {
 		case errors.As(err, &invalid):
@@ -210,7 +210,7 @@ func TestRevisionAnnotations(t *testing.T) {
 	set := web()
 	set.Annotations = map[string]string{"kubernetes.io/change-cause": "first", corev1.LastAppliedConfigAnnotation: "{}"}
 	server, r, _ := newRevisionServer(t, set)
-	known := checktest.Must(r.syncRevisions(t.Context(), set))(t)
+	known := checktest.Must(r.syncRevisions(t.Context(), set, nil))(t)
 	checktest.Same(t, "annotations", map[string]string{"kubernetes.io/change-cause": "first"}, read(t, server, known.objects[0]).Annotations)
 	checktest.Same(t, "the number of the set's own annotations", 2, len(set.Annotations))
 }
@@ -220,7 +220,7 @@ func TestRevisionAnnotations(t *testing.T) {
 func TestLostRevisionIsAskedForOnce(t *testing.T) {
 	set := web()
 	server, r, _ := newRevisionServer(t, set)
-	known := checktest.Must(r.syncRevisions(t.Context(), set))(t)
+	known := checktest.Must(r.syncRevisions(t.Context(), set, nil))(t)
 	server.gets = 0
 	for range 100 {
 		checktest.NoError(t, r.findRevision(t.Context(), set, known, "web-gone"))
@@ -232,7 +232,7 @@ func TestLostRevisionIsAskedForOnce(t *testing.T) {
 func TestRevisionsAreReadOnce(t *testing.T) {
 	set := web()
 	server, r, _ := newRevisionServer(t, set)
-	known := checktest.Must(r.syncRevisions(t.Context(), set))(t)
+	known := checktest.Must(r.syncRevisions(t.Context(), set, nil))(t)
 	for what, change := range []func(*appsv1.ControllerRevision) error{
 		func(*appsv1.ControllerRevision) error { set.Generation++; return nil },
 		func(*appsv1.ControllerRevision) error { set.Status.CollisionCount = new(int32(1)); return nil },
@@ -245,7 +245,7 @@ func TestRevisionsAreReadOnce(t *testing.T) {
 		checktest.NoError(t, change(read(t, server, known.objects[0])))
 		var last [3]*revision.Revision
 		for i := range last {
-			last[i], known = known.update, checktest.Must(r.syncRevisions(t.Context(), set))(t)
+			last[i], known = known.update, checktest.Must(r.syncRevisions(t.Context(), set, nil))(t)
 		}
 		if last[0] == last[2] || last[2] != known.update {
 			t.Errorf("change %d: %v, then %p", what, last, known.update)
@@ -272,7 +272,7 @@ func TestRollbackOfAnOldCache(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 			checktest.Same(t, "revision", want, read(t, c, object).Revision)
-			checktest.Same(t, "the generation that the next pass takes", generation, r.memory(keyOf(cached)).newest(cached).Generation)
+			checktest.Same(t, "the generation that the next pass takes", generation, r.shared(keyOf(cached)).newest(cached).Generation)
 		})
 	}
 }

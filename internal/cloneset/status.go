@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/printable"
 )
 
@@ -203,65 +203,81 @@ const (
 	// countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share
 	// of the Pods. A status write costs the API server as much as three Pod writes.
 	countersPerWrite = 50 // one in fifty
-	// tellEvery is how far they may lag otherwise: in a small set each Pod that moves changes
-	// them by more.
-	tellEvery = 2 * time.Second
-	// beginWithin is when the beginning of a rollout is told at the latest, however many sets tell.
+	// reportEvery is for how long they may lag otherwise: in a small set each Pod that changes its state
+	// changes them by more.
+	reportEvery = 2 * time.Second
+	// beginWithin is how late the beginning of a rollout is written at most, however many sets report.
 	beginWithin = 10 * time.Second
-	// movesPerSecond and movesAtOnce bound the writes of all sets together that tell of nothing
-	// but a rollout that begins, or moving Pods: many small sets take the API server's time from
-	// their Pods.
-	movesPerSecond, movesAtOnce = 2, 10
+	// progressPerSecond and progressBurst limit status writes that report only progress, over all sets:
+	// many small sets would take the API server's time from their Pods.
+	progressPerSecond, progressBurst = 2, 10
 )
 
-// tell writes the status of a pass, and the events of its writes and of earlier ones. While Pods
-// move it may leave that to a later pass, due at that time; zero if an event triggers it, or
-// there is nothing to tell.
-func (r *Reconciler) tell(
-	ctx context.Context, set *apps.CloneSet, next *apps.CloneSetStatus, outcomes []outcome, idle bool, now time.Time,
-) (due time.Time, err error) {
-	m, same := r.memory(keyOf(set)), equality.Semantic.DeepEqual(set.Status, *next)
-	m.untold = append(m.untold, slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.err != nil && !o.failed() })...)
-	if same && len(m.untold) == 0 {
-		return time.Time{}, nil
-	}
-	if set.DeletionTimestamp == nil {
-		settled := idle && next.AvailableReplicas == next.Replicas
-		if due, later := r.tellLater(m, &set.Status, next, outcomes, settled, now); later {
-			return due, nil
-		}
-	}
-	if !same {
-		m.told, m.late = now, time.Time{}
-	}
-	err = r.writeStatus(ctx, set, *next)
-	r.recordOutcomes(set, m.untold)
-	m.untold = nil
-	return time.Time{}, err
+// status is what a pass found out about a set.
+type status struct {
+	next    apps.CloneSetStatus
+	blocked []plan.Blocked
+	// idle means that nothing was to be done and nothing is outstanding.
+	idle bool
+	// changesAt is when time alone changes what is to be reported; zero if it does not.
+	changesAt time.Time
 }
 
-// tellLater reports whether a later pass may tell what this one found, and when that is due.
-func (r *Reconciler) tellLater(m *memory, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time) (due time.Time, later bool) {
-	begins := was.ObservedGeneration != next.ObservedGeneration
-	if begins && m.late.IsZero() {
-		m.late = now.Add(beginWithin)
+// settled means that nothing changes any more until an event.
+func (s *status) settled() bool { return s.idle && s.next.AvailableReplicas == s.next.Replicas }
+
+// statusOf describes a set as a pass left it.
+func statusOf(after *observation, decided *plan.Plan, done *results) *status {
+	counts, blocked := plan.Review(after.snapshot, decided.Waits...)
+	found := find(decided, blocked, done.outcomes)
+	next, deadline := nextStatus(after.set, after.snapshot, counts, after.revisions, found)
+	return &status{
+		next: next, blocked: blocked,
+		// No Pod is terminating either.
+		idle:      counts.RolledOut && len(done.actions) == 0 && counts.Replicas == len(after.snapshot.Pods),
+		changesAt: list.Earliest(deadline, counts.ReportAt, longWaitAt(blocked, after.snapshot.Now)),
 	}
-	switch due = m.told.Add(tellEvery); {
+}
+
+// urgency is how soon a status has to be written.
+type urgency int
+
+const (
+	// atOnce: in this pass.
+	atOnce urgency = iota
+	// asAllowed: in this pass, unless too many sets report their progress.
+	asAllowed
+	// later: in a later pass.
+	later
+)
+
+// urgencyOf decides how soon a status is written in place of another one, and when the later pass is due that may
+// write it; zero if an event causes that pass. settled means that nothing else is to be expected.
+func urgencyOf(
+	kept *statusState, was, next *apps.CloneSetStatus, outcomes []outcome, settled bool, now time.Time,
+) (urgency, time.Time) {
+	begins, due := beginsRollout(was, next), kept.lastStatus.Add(reportEvery)
+	switch {
 	case canWait(was, next, outcomes):
-		return time.Time{}, true
-	case settled, !onlyMoves(was, next), begins && !now.Before(m.late):
-		return time.Time{}, false
+		return later, time.Time{}
+	case settled, !onlyProgress(was, next), begins && !now.Before(kept.deadline):
+		return atOnce, time.Time{}
 	case now.Before(due) && !begins:
-		return due, true
+		return later, due
 	}
-	return now.Add(tellEvery), !r.moves.AllowN(now, 1)
+	return asAllowed, now.Add(reportEvery)
+}
+
+// beginsRollout reports whether a status is the first one for a changed spec.
+func beginsRollout(was, next *apps.CloneSetStatus) bool {
+	return was.ObservedGeneration != next.ObservedGeneration
 }
 
 // canWait reports whether the status may be left to the next pass: only counters changed,
 // by a few in a large set, and the events of this pass's writes trigger the next one. A
 // pass that finds nothing more to do always writes.
 func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
-	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil && !o.beside }) {
+	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.err == nil && !o.async }) {
 		return false
 	}
 	before, after := counters(was), counters(next)
@@ -273,10 +289,9 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 	return equality.Semantic.DeepEqual(withCounters(*was, next), *next)
 }
 
-// onlyMoves reports whether only what follows from a rollout that begins or from moving Pods
-// changed: what is to be rolled out, counters, the time of the last progress, and that no Pod of the
-// current revision is left.
-func onlyMoves(was, next *apps.CloneSetStatus) bool {
+// onlyProgress reports whether a status changes only by the beginning of a rollout or by Pods that change
+// their state: the revisions, the counters, and the time of the last progress.
+func onlyProgress(was, next *apps.CloneSetStatus) bool {
 	same := withCounters(*was.DeepCopy(), next)
 	same.ObservedGeneration, same.ExpectedUpdatedReplicas = next.ObservedGeneration, next.ExpectedUpdatedReplicas
 	same.CurrentRevision, same.UpdateRevision = next.CurrentRevision, next.UpdateRevision
@@ -300,17 +315,6 @@ func withCounters(s apps.CloneSetStatus, of *apps.CloneSetStatus) apps.CloneSetS
 		*counters(&s)[i] = *counter
 	}
 	return s
-}
-
-// writeStatus writes the status if it changed.
-func (r *Reconciler) writeStatus(ctx context.Context, set *apps.CloneSet, next apps.CloneSetStatus) error {
-	if equality.Semantic.DeepEqual(set.Status, next) {
-		return nil
-	}
-	if _, err := r.writeSet(ctx, "status", set, map[string]any{"status": next}); err != nil {
-		return fmt.Errorf("write status: %w", err)
-	}
-	return nil
 }
 
 // setProgress sets the condition Progressing, and returns when time alone changes it. A

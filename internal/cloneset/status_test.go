@@ -117,7 +117,7 @@ func tally(s *plan.Snapshot) plan.Counts {
 
 // TestStatusThatCanWait: in a large set, counters are written in steps while the rollout
 // continues. Nothing else is left to the next pass without a time by which it is due: see
-// TestTellEvery.
+// TestReportEvery.
 func TestStatusThatCanWait(t *testing.T) {
 	scenariotest.Table(t, "testdata/can-wait.txt", func(t *testing.T, test struct {
 		// Change is what is new in the status of 1,000 Pods, of which 7 are updated.
@@ -130,57 +130,56 @@ func TestStatusThatCanWait(t *testing.T) {
 		checktest.NoError(t, json.Unmarshal(test.Change, next))
 		was.Replicas = next.Replicas
 		before := was.DeepCopy()
-		waits := canWait(was, next, map[string][]outcome{"something": {{}}, "something in vain": {{err: errGone}}, "nothing, but learned": {{beside: true}}}[test.Did])
+		waits := canWait(was, next, map[string][]outcome{"something": {{}}, "something in vain": {{err: errGone}}, "nothing, but learned": {{async: true}}}[test.Did])
 		checktest.Same(t, "the status before", before, was)
 		return map[bool]string{true: "can wait", false: "cannot wait"}[waits]
 	})
 }
 
-// TestTellEvery: while the Pods of a small set move, its status and the events of the writes are
-// told together, every two seconds, and the beginning of a rollout at once; both later if many sets
-// tell at once, a beginning by ten seconds at most. What is neither, and the end, is told at once, and then nothing is due.
-func TestTellEvery(t *testing.T) {
+// TestReportEvery: while the Pods of a small set change their states, its status and the events of the writes are
+// written together, every two seconds, and the beginning of a rollout at once; both later if many sets report at
+// once, a beginning by ten seconds at most. Everything else, and the end, is written at once, and then nothing is due.
+func TestReportEvery(t *testing.T) {
 	stored := web()
 	stored.Status = apps.CloneSetStatus{Replicas: 5, ReadyReplicas: 5, Conditions: []apps.CloneSetCondition{{Type: apps.ConditionProgressing}}}
 	updated := func(name string) []outcome {
 		pod := podOf(web(), name)
 		return []outcome{{action: plan.Action{Verb: plan.Update, Reason: plan.ReasonInPlace, Pod: pod}, pod: pod}}
 	}
-	scenariotest.Table(t, "testdata/tell-every.txt", func(t *testing.T, test struct {
+	scenariotest.Table(t, "testdata/report-every.txt", func(t *testing.T, test struct {
 		After metav1.Duration // the last time
 		// Set and Status are what is new.
 		Set, Status json.RawMessage
 		Idle        bool
-		Others      int  // sets that tell at the same time
-		Waits       bool // since then, because so many told
+		Others      int  // sets that report at the same time
+		Waits       bool // since then, because so many reported
 	}) string {
 		set := stored.DeepCopy()
 		r, events := reconcilerOn(server(t, set.DeepCopy()))
 		checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), set))
-		r.memory(keyOf(set)).told = now
-		r.memory(keyOf(set)).untold = updated("web-a")
+		r.passState(keyOf(set)).status = statusState{lastStatus: now, pending: updated("web-a")}
 		next := set.Status.DeepCopy()
 		next.ReadyReplicas--
 		checktest.NoError(t, errors.Join(json.Unmarshal(test.Set, set), json.Unmarshal(test.Status, next)))
 		at := now.Add(test.After.Duration)
 		if test.Waits {
-			r.moves.AllowN(now, movesAtOnce)
-			_ = checktest.Must(r.tell(t.Context(), set, next, nil, false, now))(t)
+			r.progress.AllowN(now, progressBurst)
+			_ = checktest.Must(r.reportStatus(t.Context(), set, &status{next: *next}, nil, now))(t)
 		}
 		for range test.Others {
-			r.moves.AllowN(at, 1)
+			r.progress.AllowN(at, 1)
 		}
-		due, err := r.tell(t.Context(), set, next, updated("web-b"), test.Idle, at)
+		due, err := r.reportStatus(t.Context(), set, &status{next: *next, idle: test.Idle}, updated("web-b"), at)
 		checktest.NoError(t, err)
 		got := &apps.CloneSet{}
 		checktest.NoError(t, r.Client.Get(t.Context(), keyOf(set), got))
-		told := due.IsZero()
-		checktest.Same(t, "the status was written", told, got.Status.ReadyReplicas == 4)
-		checktest.Same(t, "the events were recorded", told, strings.Contains(strings.Join(events.notes, " "), "web-a, web-b"))
-		if told {
-			return "told"
+		written := due.IsZero()
+		checktest.Same(t, "the status was written", written, got.Status.ReadyReplicas == 4)
+		checktest.Same(t, "the events were recorded", written, strings.Contains(strings.Join(events.notes, " "), "web-a, web-b"))
+		if written {
+			return "written"
 		}
-		return "told in " + due.Sub(now).String()
+		return "due in " + due.Sub(now).String()
 	})
 }
 

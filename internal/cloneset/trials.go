@@ -6,13 +6,10 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -33,24 +30,32 @@ const trialStands = 5 * time.Minute
 // time in a row that is twice as long.
 const firstRetry, lastRetry = 5 * time.Second, 2 * time.Minute
 
-// decide plans, and says how long the planning took. It makes the trials that a plan asks for, and
-// plans again: nothing else is done in between.
-func (r *Reconciler) decide(ctx context.Context, set *apps.CloneSet, s *plan.Snapshot) (decided plan.Plan, took time.Duration) {
-	m := r.memory(keyOf(set))
+// decide makes a plan, and returns how long the planning took. It makes the trials that a plan asks for, and
+// plans again: nothing else is done in between. The observation that it returns has their answers.
+func (r *Reconciler) decide(ctx context.Context, observed *observation) (*observation, *plan.Plan, time.Duration) {
+	before, now := *observed, observed.snapshot.Now
+	shared, took := r.shared(keyOf(before.set)), time.Duration(0)
+	shared.forgetTrials(now)
+	var decided plan.Plan
 	for range trialRounds {
-		s.Trials = m.trialsAt(s.Now)
+		before.snapshot = before.snapshot.WithTrials(shared.trialsAt(now))
 		begun := r.Clock.Now()
-		decided = r.Plan(s)
+		decided = r.Plan(before.snapshot)
 		took += r.Clock.Since(begun)
-		known := len(decided.Trials) > 0
-		for i := range decided.Trials {
-			known = r.try(ctx, set, &decided.Trials[i]) && known
-		}
-		if !known {
+		if !r.tryAll(ctx, before.set, decided.Trials) {
 			break
 		}
 	}
-	return decided, took
+	return &before, &decided, took
+}
+
+// tryAll makes the trials of a plan, and reports whether there were any, and something is known of each now.
+func (r *Reconciler) tryAll(ctx context.Context, set *apps.CloneSet, trials []plan.Attempt) bool {
+	known := len(trials) > 0
+	for i := range trials {
+		known = r.try(ctx, set, &trials[i]) && known
+	}
+	return known
 }
 
 // try makes a trial, and reports whether anything is known now: the Pod may have changed, or be gone.
@@ -68,15 +73,15 @@ func (r *Reconciler) try(ctx context.Context, set *apps.CloneSet, attempt *plan.
 			err = r.resizeAnswer(ctx, update.Pod, err)
 		}
 		switch {
-		case err == nil, unsupported(err):
-		case isConflict(err) || apierrors.IsNotFound(err):
+		case err == nil, kube.NoDryRun(err):
+		case kube.Conflicts(err) || apierrors.IsNotFound(err):
 			return false
 		default:
-			r.memory(keyOf(set)).noteRefusal(attempt.Class, update.Pod.Name, err, r.Clock.Now())
+			r.shared(keyOf(set)).recordRefusal(attempt.Class, update.Pod.Name, err, r.Clock.Now())
 			return true
 		}
 	}
-	r.memory(keyOf(set)).noteAccepted(attempt.Class, r.Clock.Now())
+	r.shared(keyOf(set)).recordAccepted(attempt.Class, r.Clock.Now())
 	return true
 }
 
@@ -90,86 +95,80 @@ func (r *Reconciler) tryPatch(ctx context.Context, subresource string, pod *core
 	})
 }
 
-// mostTrials bounds what the memory of a set has of trials: whoever labels Pods decides how many
+// mostTrials bounds how many trials are kept for a set: whoever labels Pods decides how many
 // classes there are. maxRefusal bounds what it keeps of an answer, in bytes.
 const mostTrials, maxRefusal = 256, 2 << 10
 
-// unsupported reports whether a webhook that has side effects cannot be asked in a dry run.
-func unsupported(err error) bool {
-	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
-}
-
-// impossible reports whether a refusal is about the change as such: the API server's own rules say so,
-// which name the field, or it has no such subresource. What a policy, a quota or a webhook refuses it
-// might refuse to a new Pod as well, or allow later.
+// impossible reports whether a refusal is about the change as such: the API server's own rules say so, or it has
+// no such subresource.
 func impossible(err error) bool {
-	if _, ok := errors.AsType[*noResize](err); ok {
-		return true
-	}
-	var status apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || fromWebhook(err) || !errors.As(err, &status) || status.Status().Details == nil {
-		return false
-	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field != "" })
+	_, no := errors.AsType[*noResize](err)
+	return no || kube.RefusesField(err)
 }
-
-// fromWebhook reports whether an admission webhook has answered: in whatever form it likes.
-func fromWebhook(err error) bool { return strings.Contains(err.Error(), "admission webhook") }
 
 // refusesUpdate reports whether an answer to a write of an update says that the API server, or a
 // webhook of it, does not take it: the Pod is better off as it was.
 func refusesUpdate(err error) bool {
-	webhook := apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook")
-	return err != nil && !isConflict(err) && (kube.Refused(err) || webhook)
+	return err != nil && !kube.Conflicts(err) && (kube.Refused(err) || kube.WebhookFailed(err))
 }
 
-// learned notes what the answer to an action says of Pods like its own. If only the rest of an update
+// learn records what the answer to an action says of Pods like its own. If only the rest of an update
 // is refused, the Pod is in the middle of it.
-func (r *Reconciler) learned(set *apps.CloneSet, o outcome) outcome {
-	m, now, a := r.memory(keyOf(set)), r.Clock.Now(), &o.action
+func (r *Reconciler) learn(set *apps.CloneSet, o outcome) outcome {
+	shared, now, a := r.shared(keyOf(set)), r.Clock.Now(), &o.action
 	switch {
 	case a.Class == "":
 	case o.err == nil:
 		if a.Verb != plan.Move {
-			m.noteAccepted(a.Class, now)
+			shared.recordAccepted(a.Class, now)
 		}
 	case refusesUpdate(o.err):
 		o.refused = true
-		m.noteRefusal(a.Class, a.Pod.Name, o.err, now)
+		shared.recordRefusal(a.Class, a.Pod.Name, o.err, now)
 		if plan.RevisionOf(o.pod) != plan.RevisionOf(a.Pod) {
-			m.noteRefusal(plan.ClassOfRest(o.pod), o.pod.Name, o.err, now)
+			shared.recordRefusal(plan.ClassOfRest(o.pod), o.pod.Name, o.err, now)
 		}
 	}
 	return o
 }
 
-// trialsAt are the trials that count at a time. It forgets those that nobody has needed for long.
-func (m *memory) trialsAt(now time.Time) map[string]plan.Trial {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	maps.DeleteFunc(m.trials, func(_ string, t plan.Trial) bool { return now.After(t.Until.Add(lastRetry)) })
-	return maps.Clone(m.trials)
+// trialsAt returns the trials that count at a time.
+func (s *sharedState) trialsAt(now time.Time) map[string]plan.Trial {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	trials := maps.Clone(s.trials)
+	maps.DeleteFunc(trials, func(_ string, t plan.Trial) bool { return unused(t, now) })
+	return trials
 }
 
-func (m *memory) noteAccepted(class string, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.makeRoom(class)
-	m.trials[class] = plan.Trial{Until: now.Add(trialStands)}
+// forgetTrials forgets the trials that no plan has needed for long.
+func (s *sharedState) forgetTrials(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.trials, func(_ string, t plan.Trial) bool { return unused(t, now) })
+}
+
+func unused(t plan.Trial, now time.Time) bool { return now.After(t.Until.Add(lastRetry)) }
+
+func (s *sharedState) recordAccepted(class string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.makeRoom(class)
+	s.trials[class] = plan.Trial{Until: now.Add(trialStands)}
 }
 
 // makeRoom forgets all trials if there are too many: the next passes make those again that they need.
 // The caller holds the lock.
-func (m *memory) makeRoom(class string) {
-	if _, known := m.trials[class]; !known && len(m.trials) >= mostTrials {
-		clear(m.trials)
+func (s *sharedState) makeRoom(class string) {
+	if _, known := s.trials[class]; !known && len(s.trials) >= mostTrials {
+		clear(s.trials)
 	}
 }
 
-func (m *memory) noteRefusal(class, pod string, err error, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	last := m.trials[class]
+func (s *sharedState) recordRefusal(class, pod string, err error, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.trials[class]
 	wait := firstRetry
 	if last.Since.IsZero() {
 		last.Since = now
@@ -180,8 +179,8 @@ func (m *memory) noteRefusal(class, pod string, err error, now time.Time) {
 	if !refusesUpdate(err) {
 		refused = "nobody knows: " + refused
 	}
-	m.makeRoom(class)
-	m.trials[class] = plan.Trial{
+	s.makeRoom(class)
+	s.trials[class] = plan.Trial{
 		Refused: refused[:min(len(refused), maxRefusal)], Impossible: impossible(err), Pod: pod, Since: last.Since, Wait: wait, Until: now.Add(wait),
 	}
 }

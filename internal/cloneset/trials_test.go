@@ -15,6 +15,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
+	"github.com/usher-dev/usher/internal/kube"
 )
 
 // invalidWith is an answer 422 with such causes.
@@ -50,7 +51,7 @@ func TestImpossible(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checktest.Same(t, "impossible", test.impossible, impossible(test.err))
 			checktest.Same(t, "refuses", test.refuses, refusesUpdate(test.err))
-			checktest.Same(t, "conflicts", test.conflicts, isConflict(test.err))
+			checktest.Same(t, "conflicts", test.conflicts, kube.Conflicts(test.err))
 		})
 	}
 }
@@ -58,17 +59,20 @@ func TestImpossible(t *testing.T) {
 // TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, and an update that
 // succeeds ends that.
 func TestRefusalsBackOff(t *testing.T) {
-	m := &memory{trials: map[string]plan.Trial{}}
+	shared := &sharedState{trials: map[string]plan.Trial{}}
 	at, no := now, errors.New("no")
 	for _, want := range []time.Duration{5, 10, 20, 40, 80, 120, 120} {
-		m.noteRefusal("class", "a", no, at)
-		trial := m.trialsAt(at)["class"]
+		shared.recordRefusal("class", "a", no, at)
+		trial := shared.trialsAt(at)["class"]
 		checktest.Same(t, "how long it stands", want*time.Second, trial.Until.Sub(at))
 		checktest.Same(t, "since when", now, trial.Since)
 		at = trial.Until
 	}
-	m.noteAccepted("class", at)
-	m.noteRefusal("class", "a", no, at)
-	checktest.Same(t, "how long it stands at first", firstRetry, m.trialsAt(at)["class"].Until.Sub(at))
-	checktest.Same(t, "trials that nobody needs", 0, len(m.trialsAt(at.Add(time.Hour))))
+	shared.recordAccepted("class", at)
+	shared.recordRefusal("class", "a", no, at)
+	checktest.Same(t, "how long it stands at first", firstRetry, shared.trialsAt(at)["class"].Until.Sub(at))
+	checktest.Same(t, "trials that nobody needs", 0, len(shared.trialsAt(at.Add(time.Hour))))
+	checktest.Same(t, "those that a query has not forgotten", 1, len(shared.trials))
+	shared.forgetTrials(at.Add(time.Hour))
+	checktest.Same(t, "those that are kept", 0, len(shared.trials))
 }

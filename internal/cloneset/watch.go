@@ -37,7 +37,10 @@ func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	if was.ResourceVersion == is.ResourceVersion {
 		return true
 	}
-	return !r.memory(keyOf(is)).answered(is) || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
+	shared := r.shared(keyOf(is))
+	own := shared.answered(is)
+	shared.confirmAnswer(is)
+	return !own || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
 }
 
 // readingOf is what a pass reads of a set, and nothing else of it.
@@ -113,7 +116,7 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 		return
 	}
 	if !sameOrphan(before, after) && !plan.Alike(before, after) {
-		r.returned(after)
+		r.offer(after)
 		r.enqueue(ctx, after, func(set reconcile.Request) {
 			q.(priorityqueue.PriorityQueue[reconcile.Request]).AddWithOpts(priorityqueue.AddOpts{Priority: new(ahead)}, set)
 		})

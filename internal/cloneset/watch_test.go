@@ -46,10 +46,10 @@ func TestSetChanged(t *testing.T) {
 		if test.Answered != "" {
 			own := before.DeepCopy()
 			own.ResourceVersion = test.Answered
-			r.memory(keyOf(own)).note(own)
+			r.shared(keyOf(own)).keepAnswer(own)
 		}
 		checktest.NoError(t, json.Unmarshal(test.Change, after))
-		wakes, kept := r.SetChanged(before, after), r.memory(keyOf(before)).answer
+		wakes, kept := r.SetChanged(before, after), r.shared(keyOf(before)).answer
 		changed := before.ResourceVersion != after.ResourceVersion
 		checktest.Same(t, "keeps one version twice", false, changed && kept != nil && kept != after && kept.ResourceVersion == after.ResourceVersion)
 		return passOrNone(wakes)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube reads and compares objects of the API, and names them in logs, for both halves.
+// Package kube reads and compares objects of the API, says what answers to writes mean, and names objects in logs,
+// for both halves.
 package kube
 
 import (
@@ -10,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -30,13 +30,6 @@ func List[T client.Object](ctx context.Context, from client.Reader, what string,
 	})
 	slices.SortFunc(all, ByName[T])
 	return all, err
-}
-
-// Refused reports whether the API server, or a policy there, refuses what a write makes of an object: it refuses
-// the same again until somebody changes the object or the policy.
-func Refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
-		apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // ByName compares names.

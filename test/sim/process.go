@@ -140,7 +140,7 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 		options.PullImage = "usher"
 	}
 	p.reconciler = cloneset.New(cached, live, recorder{p}, options)
-	p.reconciler.Plan, p.reconciler.Each, p.reconciler.Beside = p.decide, p.each, p.beside
+	p.reconciler.Plan, p.reconciler.Each, p.reconciler.Background = p.decide, p.each, p.beside
 	if config.Returner != nil {
 		p.reconciler.Return = config.Returner
 	}

@@ -131,13 +131,8 @@ func (p *pass) act(v *podState, a Action) {
 	p.plan.Actions = append(p.plan.Actions, a)
 }
 
-// outOfStarts records that the pass stops for now, if that is why a step failed.
-func (p *pass) outOfStarts() bool {
-	if p.ledger.starts == 0 {
-		p.plan.More = true
-	}
-	return p.ledger.starts == 0
-}
+// outOfStarts reports whether no start is left: a step that failed is for the next pass then.
+func (p *pass) outOfStarts() bool { return p.ledger.starts == 0 }
 
 // remove deletes a Pod, or leads it to the gate before its deletion.
 func (p *pass) remove(v *podState, reason string) { p.removeBecause(v, reason, v.leavesNode) }
@@ -156,7 +151,7 @@ func (p *pass) removeBecause(v *podState, reason, because string) {
 		Conditions: p.conditions(v, apps.StatePreparingDelete),
 	}
 	if reason != ReasonScaleIn && reason != ReasonSetDeleted {
-		// Mark the Pod, so that taking back a scale-in does not cancelScaleIn it.
+		// Mark the Pod, so that cancelling a scale-in does not bring this Pod back.
 		a.Labels = inplace.Values(map[string]string{apps.LabelSpecifiedDelete: "true"})
 	}
 	if p.ExcludePreparingDelete {

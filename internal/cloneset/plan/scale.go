@@ -232,6 +232,7 @@ func (p *pass) replace() {
 		}
 		if !p.ledger.takeDown(v, inFlight.room(list.Earliest(inFlight.oldest, v.created), &p.ledger)) {
 			if p.outOfStarts() {
+				p.plan.More = true
 				return
 			}
 			continue

@@ -95,6 +95,20 @@ type Snapshot struct {
 	Starts int
 }
 
+// WithTrials returns the same snapshot with other answers to trials.
+func (s *Snapshot) WithTrials(trials map[string]Trial) *Snapshot {
+	next := *s
+	next.Trials = trials
+	return &next
+}
+
+// After returns the snapshot with the Pods and the deferred deletions as a pass left them.
+func (s *Snapshot) After(pods []*corev1.Pod, deferred map[types.UID]Deferral) *Snapshot {
+	next := *s
+	next.Pods, next.PodInfos, next.Deferred = pods, ReadPods(pods, s.PodInfos), deferred
+	return &next
+}
+
 // Changes are the ways to the update revision, by the hash of the old one.
 type Changes map[string]func() (*inplace.Change, error)
 

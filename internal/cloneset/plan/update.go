@@ -67,7 +67,7 @@ func (p *pass) takeDown(v *podState) bool {
 		p.begun += one(!v.deferred)
 		return true
 	}
-	p.outOfStarts()
+	p.plan.More = p.plan.More || p.outOfStarts()
 	return false
 }
 
