@@ -53,11 +53,20 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 		w.lacksImage()
 		w.notReady()
 	}
-	unscheduled := w.unscheduled()
-	if c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered); !unscheduled || c == nil || c.Reason != string(regplan.ReasonPodNotReady) {
-		w.condition()
-	}
+	w.registered(w.unscheduled())
 	return w.out, w.trouble
+}
+
+// registered adds what the hook operator wrote of a wait: it knows what a registry answered. That a Pod is not ready
+// says nothing new of one that has no node.
+func (w *waiter) registered(unscheduled bool) {
+	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
+	switch {
+	case c == nil || c.Message == "" || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered:
+	case unscheduled && c.Reason == string(regplan.ReasonPodNotReady):
+	default:
+		w.condition(c)
+	}
 }
 
 // drainedBut is what a Pod waits for that has drained. Usher itself deletes it for a controller, and for an
@@ -316,12 +325,8 @@ func noNodeComes(now time.Time, pod *corev1.Pod) bool {
 	return c != nil && c.Reason == corev1.PodReasonUnschedulable && now.Sub(c.LastTransitionTime.Time) >= nodeComes
 }
 
-// condition is what the hook operator wrote of a wait: it knows what a registry answered.
-func (w *waiter) condition() {
-	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
-	if c == nil || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered || c.Message == "" {
-		return
-	}
+// condition adds the wait of a Pod's condition to the Pod's first wait.
+func (w *waiter) condition(c *corev1.PodCondition) {
 	_, detail, found := strings.Cut(c.Message, ": ")
 	if !found {
 		detail = c.Message
@@ -340,24 +345,31 @@ func (w *waiter) condition() {
 	case w.opens:
 		w.out[0].What = cmp.Or(joins(c).What, w.out[0].What) // the gate is not the reason
 	}
-	switch reason := regplan.Reason(c.Reason); reason {
-	case regplan.ReasonKeyRefused, regplan.ReasonKeyNotAllowed: // no registry is waited for any more
-		w.out[0].What, w.trouble = detail, true
+	first, reason := &w.out[0], regplan.Reason(c.Reason)
+	if slices.Contains(refusedKeys, reason) { // no registry is waited for any more
+		first.What, w.trouble = detail, true
 		return
 	}
-	w.out[0].What = strings.TrimPrefix(w.out[0].What+": "+detail, ": ")
-	switch regplan.Reason(c.Reason) {
-	case regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
-		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
-		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound, regplan.ReasonLabelUnusable, regplan.ReasonDuplicate:
-		w.trouble = true
-	}
-	w.out[0].Next = cmp.Or(w.out[0].Next, w.remedy(c))
-	if w.out[0].Gate == string(regplan.GateRequested) && w.out[0].Until.IsZero() {
-		w.out[0].Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
+	first.What = strings.TrimPrefix(first.What+": "+detail, ": ")
+	w.trouble = w.trouble || slices.Contains(needSomebody, reason)
+	first.Next = cmp.Or(first.Next, w.remedy(c))
+	if first.Gate == string(regplan.GateRequested) && first.Until.IsZero() {
+		first.Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
 			", and delete it again: callers are still sent to it, and requests are lost"
 	}
 }
+
+var (
+	// refusedKeys are the reasons of a hook that Usher cannot answer.
+	refusedKeys = []regplan.Reason{regplan.ReasonKeyRefused, regplan.ReasonKeyNotAllowed}
+	// needSomebody are the reasons of waits that do not end by themselves.
+	needSomebody = []regplan.Reason{
+		regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
+		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
+		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound,
+		regplan.ReasonLabelUnusable, regplan.ReasonDuplicate,
+	}
+)
 
 // remedy is the command that shows what keeps a registry from answering a Pod as its condition says, or where to
 // correct it; empty if there is nothing to correct.

@@ -335,6 +335,7 @@ func (w Waiting) stillListed(found presence) Waiting {
 	return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it", w.Registry))
 }
 
+// joinMessage is why a target does not list the Pod, and what to do about it.
 func (ix *index) joinMessage(found presence, t Target, p *pod, r *registration) string {
 	switch found.reason {
 	case ReasonServiceTaken, ReasonServiceNotAllowed, ReasonRegistryFull:
@@ -354,6 +355,11 @@ func (ix *index) joinMessage(found presence, t Target, p *pod, r *registration) 
 		return fmt.Sprintf("another Registration puts it into service %s of Registry %s: give them different services",
 			t.Service, t.Registry)
 	}
+	return ix.notListedMessage(found, t, p)
+}
+
+// notListedMessage is what is known of a Pod that may join a target, and that it does not list.
+func (ix *index) notListedMessage(found presence, t Target, p *pod) string {
 	switch {
 	case found.why != "" && ix.follows(t):
 		return fmt.Sprintf("Registry %s: %s", t.Registry, found.why)

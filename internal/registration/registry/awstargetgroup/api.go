@@ -114,8 +114,7 @@ func connect(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) 
 	if id != "" {
 		options = append(options, config.WithCredentialsProvider(staticcredentials.NewStaticCredentialsProvider(id, key, "")))
 	}
-	// It reads the environment and the files that it names, as set by EKS.
-	loaded, err := config.LoadDefaultConfig(context.Background(), options...)
+	loaded, err := load(options)
 	if err != nil {
 		return nil, fmt.Errorf("read AWS's configuration of Usher's Pod: %w", err)
 	}
@@ -140,6 +139,14 @@ func connect(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) 
 		turns: rate.NewLimiter(callsPerSecond, callsBurst), types: map[string]types.TargetTypeEnum{},
 		close: own.CloseIdleConnections,
 	}, nil
+}
+
+// load reads the environment and the files that it names, as set by EKS. With a region it calls nobody, so that there is
+// nothing to cancel.
+//
+//nolint:contextcheck // nothing waits
+func load(options []func(*config.LoadOptions) error) (aws.Config, error) {
+	return config.LoadDefaultConfig(context.Background(), options...)
 }
 
 // clientOf is a client like AWS's own, which follows no redirects, and whose answers are counted.

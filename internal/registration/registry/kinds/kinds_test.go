@@ -293,15 +293,12 @@ func TestSuite(t *testing.T) {
 	}
 	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		suite := suites[strings.ToLower(row.Name)]
-		holds := strings.Contains(suite, "HoldsBack: ")
-		switch {
-		case row.Gated:
-		case row.Follows != strings.Contains(suite, "registrytest.RunFollower("):
-			t.Errorf("a test of %s runs registrytest.RunFollower: %t, and it only lists: %t", row.Name, !row.Follows, row.Follows)
-		case row.Follows:
-		case suite == "" || holds != row.HoldsBack:
-			t.Errorf("a test of %s runs registrytest: %t, and holds entries back: %t", row.Name, suite != "", holds)
+		follows, holds := strings.Contains(suite, "registrytest.RunFollower("), strings.Contains(suite, "HoldsBack: ")
+		if row.Gated || suite != "" && row.Follows == follows && row.HoldsBack == holds {
+			continue
 		}
+		t.Errorf("a test of %s runs registrytest: %t; as of one that only lists: %t, want %t; it holds entries back: %t, want %t",
+			row.Name, suite != "", follows, row.Follows, holds, row.HoldsBack)
 	}
 }
 
