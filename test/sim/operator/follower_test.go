@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,13 +83,14 @@ func (s *simulation) balance() {
 	}
 	seen := b.seen
 	s.watchSlice()
-	for uid, address := range seen {
+	for _, uid := range slices.Sorted(maps.Keys(seen)) {
 		if t := b.targets[uid]; t == nil || !t.leaves.IsZero() {
-			b.targets[uid] = &balanced{address: address, began: s.clock.Now()}
+			b.targets[uid] = &balanced{address: seen[uid], began: s.clock.Now()}
 			s.log("the load balancer gets %s", uid)
 		}
 	}
-	for uid, t := range b.targets {
+	for _, uid := range slices.Sorted(maps.Keys(b.targets)) {
+		t := b.targets[uid]
 		if _, there := seen[uid]; !there && t.leaves.IsZero() {
 			t.leaves = s.clock.Now()
 			s.log("the load balancer drains %s", uid)
