@@ -386,14 +386,11 @@ func (s *Scene) warm() {
 func (s *Scene) coldPod(now State) (cold *corev1.Pod, wrong string) {
 	normal := 0
 	for i := range now.Pods {
-		switch pod := &now.Pods[i]; lifecycle(pod) {
-		case appsv1alpha1.StateNormal:
+		pod := &now.Pods[i]
+		if state := lifecycle(pod); state == appsv1alpha1.StateNormal {
 			normal++
-		case appsv1alpha1.StatePreparingNormal:
-			if pod.Labels[labelWarm] == "" {
-				cold = pod
-			}
-		case appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating, appsv1alpha1.StateUpdated, appsv1alpha1.StatePreparingDelete:
+		} else if state == appsv1alpha1.StatePreparingNormal && pod.Labels[labelWarm] == "" {
+			cold = pod
 		}
 	}
 	switch {

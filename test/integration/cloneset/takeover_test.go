@@ -47,6 +47,7 @@ func (s *story) operate() {
 		case apps.StatePreparingDelete:
 			s.finalizers(&pod)
 			continue
+		case apps.StateNormal, apps.StateUpdating: // no gate holds it
 		}
 		if pod.Spec.NodeName == openkruise.FarAway {
 			s.kubelet(pod)

@@ -200,8 +200,7 @@ func (s *simulation) judgeJoined(before, after *corev1.Pod) {
 		return
 	}
 	for key, value := range map[string]string{keyCreated: "false", keyPreNormal: "true", keyInPlace: "true"} {
-		is, was := after.Labels[key], before.Labels[key]
-		if is != value || was == value || key == keyInPlace && plan.StateOf(before) != "Updated" {
+		if !turns(before, after, key, value) || key == keyInPlace && plan.StateOf(before) != "Updated" {
 			continue
 		}
 		t, last := s.balancer.targets[before.UID], s.balancer.healthy[before.UID]
@@ -209,6 +208,11 @@ func (s *simulation) judgeJoined(before, after *corev1.Pod) {
 			s.fail("%s of %s is answered, and the load balancer does not have it", key, before.Name)
 		}
 	}
+}
+
+// turns reports whether a label gets a value.
+func turns(before, after *corev1.Pod, key, value string) bool {
+	return after.Labels[key] == value && before.Labels[key] != value
 }
 
 // checkQuiet checks that nobody asks the cloud's API when nobody waits.

@@ -277,6 +277,22 @@ func secretCell(keys []string) string {
 // <kind>_test.go, that runs the connectors' common suite, and lets it hold entries back exactly
 // if the table says so.
 func TestSuite(t *testing.T) {
+	suites := readSuites(t)
+	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
+		suite := suites[strings.ToLower(row.Name)]
+		follows, holds := strings.Contains(suite, "registrytest.RunFollower("), strings.Contains(suite, "HoldsBack: ")
+		want := row.HoldsBack && !row.Follows // one that only lists holds nothing back
+		if row.Gated || suite != "" && row.Follows == follows && want == holds {
+			continue
+		}
+		t.Errorf("a test of %s runs registrytest: %t; as of one that only lists: %t, want %t; it holds entries back: %t, want %t",
+			row.Name, suite != "", follows, row.Follows, holds, want)
+	}
+}
+
+// readSuites reads the tests that run the common suite, by the names of their files and folders.
+func readSuites(t *testing.T) map[string]string {
+	t.Helper()
 	suites := map[string]string{}
 	for _, folder := range []string{"test/registries", "test/integration/registries", "internal/registration/registry"} {
 		err := filepath.WalkDir(root+folder, func(path string, _ fs.DirEntry, err error) error {
@@ -291,16 +307,7 @@ func TestSuite(t *testing.T) {
 		})
 		checktest.NoError(t, err)
 	}
-	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
-		suite := suites[strings.ToLower(row.Name)]
-		follows, holds := strings.Contains(suite, "registrytest.RunFollower("), strings.Contains(suite, "HoldsBack: ")
-		want := row.HoldsBack && !row.Follows // one that only lists holds nothing back
-		if row.Gated || suite != "" && row.Follows == follows && want == holds {
-			continue
-		}
-		t.Errorf("a test of %s runs registrytest: %t; as of one that only lists: %t, want %t; it holds entries back: %t, want %t",
-			row.Name, suite != "", follows, row.Follows, holds, want)
-	}
+	return suites
 }
 
 // TestOnlyItsKeys checks that a connector receives only the Secret keys that the table
