@@ -470,12 +470,21 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 			undo = "kubectl rollout undo"
 		}
 		p.line(plain, "  Next      %s %s -n %s", undo, nameOf(&w.Summary), w.Namespace)
-	case len(surging(w)) > 0 && w.Phase == view.PhaseUpdating && w.Budget.Unavailable >= w.Budget.MaxUnavailable:
-		p.line(plain, "%s updates no other Pod until its surge Pods serve: %s", name, list.Some(surging(w), mostExamples))
-	case w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable && w.Phase == view.PhaseUpdating:
+	case w.Phase == view.PhaseUpdating:
+		p.whyUpdating(w, name)
+	}
+}
+
+// whyUpdating says of a rollout that is on its way why no other Pod is updated now.
+func (p *page) whyUpdating(w *view.Workload, name string) {
+	spent := w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable
+	switch waits := surging(w); {
+	case spent && len(waits) > 0:
+		p.line(plain, "%s updates no other Pod until its surge Pods serve: %s", name, list.Some(waits, mostExamples))
+	case spent:
 		p.line(plain, "%s updates no other Pod now: %d of %d Pods may be unavailable, and %d are", name,
 			w.Budget.MaxUnavailable, w.Desired, w.Budget.Unavailable)
-	case w.Phase == view.PhaseUpdating:
+	default:
 		p.line(plain, "%s is on its way: %d of %d Pods are updated, and %d of %d serve.", name, w.Updated, w.ToUpdate, w.Available, w.Desired)
 	}
 }
