@@ -53,16 +53,24 @@ func NewClients() *Clients { return &Clients{byKey: map[string]*api{}} }
 type api struct {
 	key   string
 	users int
-	elb   *elb.Client
-	// credentials are those of calls; role is the one that is assumed for them.
-	credentials aws.CredentialsProvider
-	role        string
-	turns       *rate.Limiter
-	close       func()
+	// connect reads AWS's configuration of Usher's Pod. The first call needs it.
+	connect func(context.Context) (*connection, error)
+	// role is the one that is assumed for calls; empty for none.
+	role  string
+	turns *rate.Limiter
 
 	mu sync.Mutex
+	// connection is nil before the first call.
+	connection *connection
 	// types are those of target groups, by ARN, which never change.
 	types map[string]types.TargetTypeEnum
+}
+
+// connection is what calls need.
+type connection struct {
+	elb         *elb.Client
+	credentials aws.CredentialsProvider
+	close       func()
 }
 
 func keyOf(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) string {
@@ -80,7 +88,7 @@ func (c *Clients) acquire(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[st
 	one := c.byKey[key]
 	if one == nil {
 		var err error
-		if one, err = connect(s, secret); err != nil {
+		if one, err = newAPI(s, secret); err != nil {
 			return nil, err
 		}
 		one.key, c.byKey[key] = key, one
@@ -98,8 +106,16 @@ func (c *Clients) release(one *api) {
 	}
 }
 
-// connect makes a client but does not connect. It makes no attempt twice: who waits decides when to try again.
-func connect(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) (*api, error) {
+func (a *api) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.connection != nil {
+		a.connection.close()
+	}
+}
+
+// newAPI checks what it gets, and reads and calls nothing.
+func newAPI(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) (*api, error) {
 	id, key := strings.TrimSpace(string(secret[KeyID])), strings.TrimSpace(string(secret[KeySecret]))
 	if (id == "") != (key == "") {
 		return nil, fmt.Errorf("the credentials Secret has only one of the keys %s and %s: put in both", KeyID, KeySecret)
@@ -108,13 +124,31 @@ func connect(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) 
 	if err != nil {
 		return nil, err
 	}
+	if len(secret[credentials.KeyCA]) == 0 {
+		verified = nil // AWS's certificates, or those that the environment says
+	}
+	// A call is made once: the Pod that waits decides when to try again.
 	options := []func(*config.LoadOptions) error{
-		config.WithRegion(s.Region), config.WithLogger(logging.Nop{}), config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
+		config.WithRegion(s.Region), config.WithLogger(logging.Nop{}),
+		config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
 	}
 	if id != "" {
-		options = append(options, config.WithCredentialsProvider(staticcredentials.NewStaticCredentialsProvider(id, key, "")))
+		static := staticcredentials.NewStaticCredentialsProvider(id, key, "")
+		options = append(options, config.WithCredentialsProvider(static))
 	}
-	loaded, err := load(options)
+	return &api{
+		connect: func(ctx context.Context) (*connection, error) { return connect(ctx, s, verified, options) },
+		role:    s.RoleARN,
+		turns:   rate.NewLimiter(callsPerSecond, callsBurst), types: map[string]types.TargetTypeEnum{},
+	}, nil
+}
+
+// connect reads the environment and the files that it names, as set by EKS, and makes the clients of AWS's APIs.
+func connect(
+	ctx context.Context, s *usherv1alpha1.AWSTargetGroupRegistry, verified *tls.Config,
+	options []func(*config.LoadOptions) error,
+) (*connection, error) {
+	loaded, err := config.LoadDefaultConfig(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("read AWS's configuration of Usher's Pod: %w", err)
 	}
@@ -122,31 +156,33 @@ func connect(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) 
 	if s.Endpoint != "" {
 		endpoint = &s.Endpoint
 	}
-	if len(secret[credentials.KeyCA]) == 0 {
-		verified = nil // AWS's certificates, or those that the environment says
-	}
 	own := clientOf(loaded.HTTPClient, verified)
 	loaded.HTTPClient = own
 	if s.RoleARN != "" {
 		assuming := sts.NewFromConfig(loaded, func(o *sts.Options) { o.BaseEndpoint = endpoint })
-		loaded.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(assuming, s.RoleARN, func(o *stscreds.AssumeRoleOptions) {
-			o.RoleSessionName = "usher"
-		}))
+		named := func(o *stscreds.AssumeRoleOptions) { o.RoleSessionName = "usher" }
+		loaded.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(assuming, s.RoleARN, named))
 	}
-	return &api{
+	return &connection{
 		elb:         elb.NewFromConfig(loaded, func(o *elb.Options) { o.BaseEndpoint = endpoint }),
-		credentials: loaded.Credentials, role: s.RoleARN,
-		turns: rate.NewLimiter(callsPerSecond, callsBurst), types: map[string]types.TargetTypeEnum{},
-		close: own.CloseIdleConnections,
+		credentials: loaded.Credentials,
+		close:       own.CloseIdleConnections,
 	}, nil
 }
 
-// load reads the environment and the files that it names, as set by EKS. With a region it calls nobody, so that there is
-// nothing to cancel.
-//
-//nolint:contextcheck // nothing waits
-func load(options []func(*config.LoadOptions) error) (aws.Config, error) {
-	return config.LoadDefaultConfig(context.Background(), options...)
+// connected returns what calls need.
+func (a *api) connected(ctx context.Context) (*connection, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.connection != nil {
+		return a.connection, nil
+	}
+	made, err := a.connect(ctx)
+	if err != nil {
+		return nil, registry.Permanent(marked{err})
+	}
+	a.connection = made
+	return made, nil
 }
 
 // clientOf is a client like AWS's own, which follows no redirects, and whose answers are counted.
@@ -167,8 +203,8 @@ func clientOf(loaded aws.HTTPClient, verified *tls.Config) *http.Client {
 
 // ping proves that address and credentials work.
 func (a *api) ping(ctx context.Context) error {
-	return a.call(ctx, "DescribeTargetGroups", func(ctx context.Context) error {
-		_, err := a.elb.DescribeTargetGroups(ctx, &elb.DescribeTargetGroupsInput{PageSize: aws.Int32(1)})
+	return a.call(ctx, "DescribeTargetGroups", func(ctx context.Context, client *elb.Client) error {
+		_, err := client.DescribeTargetGroups(ctx, &elb.DescribeTargetGroupsInput{PageSize: aws.Int32(1)})
 		return err
 	})
 }
@@ -186,8 +222,8 @@ func (a *api) targets(ctx context.Context, g group) (all []target, err error) {
 			"follows a Registry of the kind service", g.name, registry.Excerpt(string(kind)))
 	}
 	var answer *elb.DescribeTargetHealthOutput
-	err = a.call(ctx, "DescribeTargetHealth", func(ctx context.Context) (err error) {
-		answer, err = a.elb.DescribeTargetHealth(ctx, &elb.DescribeTargetHealthInput{TargetGroupArn: &g.arn})
+	err = a.call(ctx, "DescribeTargetHealth", func(ctx context.Context, client *elb.Client) (err error) {
+		answer, err = client.DescribeTargetHealth(ctx, &elb.DescribeTargetHealthInput{TargetGroupArn: &g.arn})
 		return err
 	})
 	if err != nil {
@@ -202,8 +238,8 @@ func (a *api) targets(ctx context.Context, g group) (all []target, err error) {
 			return nil, oneService("target group %s has a target without its health: spec.awsTargetGroup.endpoint may be none of AWS's", g.name)
 		}
 		all = append(all, target{
-			group: g.name, address: canonical(aws.ToString(d.Target.Id)), port: aws.ToInt32(d.Target.Port), state: string(d.TargetHealth.State),
-			reason: string(d.TargetHealth.Reason), description: aws.ToString(d.TargetHealth.Description),
+			group: g.name, address: canonical(aws.ToString(d.Target.Id)), port: aws.ToInt32(d.Target.Port),
+			state: string(d.TargetHealth.State), reason: string(d.TargetHealth.Reason), description: aws.ToString(d.TargetHealth.Description),
 		})
 	}
 	return all, nil
@@ -226,8 +262,8 @@ func (a *api) typeOf(ctx context.Context, g group) (types.TargetTypeEnum, error)
 		return kind, nil
 	}
 	var answer *elb.DescribeTargetGroupsOutput
-	err := a.call(ctx, "DescribeTargetGroups", func(ctx context.Context) (err error) {
-		answer, err = a.elb.DescribeTargetGroups(ctx, &elb.DescribeTargetGroupsInput{TargetGroupArns: []string{g.arn}})
+	err := a.call(ctx, "DescribeTargetGroups", func(ctx context.Context, client *elb.Client) (err error) {
+		answer, err = client.DescribeTargetGroups(ctx, &elb.DescribeTargetGroupsInput{TargetGroupArns: []string{g.arn}})
 		return err
 	})
 	if err != nil {
@@ -264,14 +300,18 @@ func ofGroup(err error, g group) error {
 }
 
 // call makes a call in its turn, and explains its error.
-func (a *api) call(ctx context.Context, what string, do func(context.Context) error) error {
+func (a *api) call(ctx context.Context, what string, do func(context.Context, *elb.Client) error) error {
 	if err := a.turns.Wait(ctx); err != nil {
 		return registry.OneService(registry.Transient(fmt.Errorf("%s has to wait for others of the same account and region: %w", what, err)))
 	}
-	if _, err := a.credentials.Retrieve(ctx); err != nil {
+	with, err := a.connected(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := with.credentials.Retrieve(ctx); err != nil {
 		return a.noCredentials(ctx, err)
 	}
-	if err := do(ctx); err != nil {
+	if err := do(ctx, with.elb); err != nil {
 		return ended(ctx, explained(what, err))
 	}
 	return nil
@@ -300,7 +340,8 @@ var errIdentity = errors.New("identity")
 var (
 	// busy are AWS's errors for calls that come too fast, or at a bad time.
 	busy = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
-		"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "InternalFailure", "InternalError", "ServiceUnavailable", "RequestExpired", "ExpiredToken", "ExpiredTokenException"}
+		"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "InternalFailure", "InternalError",
+		"ServiceUnavailable", "RequestExpired", "ExpiredToken", "ExpiredTokenException"}
 	// strangers are those for who calls.
 	strangers = []string{"InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "IncompleteSignature",
 		"MissingAuthenticationToken", "MissingAuthenticationTokenException", "AuthFailure", "OptInRequired"}
@@ -339,7 +380,7 @@ func refusal(what, code, message string) error {
 	case slices.Contains(strangers, code):
 		return registry.Permanent(fmt.Errorf("%w; check %s", marked{said}, identityHint))
 	case slices.Contains(denied, code):
-		return registry.Permanent(fmt.Errorf("%w; give the role or user of Usher the policy of docs/registry/awstargetgroup.md", said))
+		return registry.Permanent(fmt.Errorf("%w; give the role or user of Usher the policy of https://usher.dev/registry/awstargetgroup.html", said))
 	}
 	return registry.Permanent(said)
 }

@@ -34,7 +34,9 @@ const maxGroups = 8
 
 // FromSpec says how the kind's field of a Registry is to be carried out for Registrations of a namespace. reader reads
 // from the API server, not from a cache.
-func FromSpec(reader client.Reader, clients *Clients, namespace string) func(*usherv1alpha1.AWSTargetGroupRegistry) *registry.Settings {
+func FromSpec(
+	reader client.Reader, clients *Clients, namespace string,
+) func(*usherv1alpha1.AWSTargetGroupRegistry) *registry.Settings {
 	return func(s *usherv1alpha1.AWSTargetGroupRegistry) *registry.Settings {
 		return &registry.Settings{
 			Secret: s.CredentialsSecret, Root: namespace, Own: true,
@@ -60,7 +62,9 @@ type Registry struct {
 
 // New checks what it gets but does not connect. Errors are permanent and name the field or the Secret's key. Without a
 // namespace only Ping works.
-func New(s *usherv1alpha1.AWSTargetGroupRegistry, reader client.Reader, clients *Clients, namespace string, secret map[string][]byte) (*Registry, error) {
+func New(
+	s *usherv1alpha1.AWSTargetGroupRegistry, reader client.Reader, clients *Clients, namespace string, secret map[string][]byte,
+) (*Registry, error) {
 	if clients == nil {
 		clients = NewClients()
 	}

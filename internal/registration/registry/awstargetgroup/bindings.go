@@ -27,7 +27,7 @@ func (r *Registry) bound(ctx context.Context, service string) (arns []string, er
 	empty := &unstructured.UnstructuredList{}
 	empty.SetGroupVersionKind(bindings)
 	without := 0
-	_, err = kube.ListKept(ctx, r.reader, "TargetGroupBindings", empty, func(b *unstructured.Unstructured) (*unstructured.Unstructured, bool) {
+	note := func(b *unstructured.Unstructured) (*unstructured.Unstructured, bool) {
 		// Fields that are missing, or no texts, are empty: the kind's own controller refuses them.
 		name, _, _ := unstructured.NestedString(b.Object, "spec", "serviceRef", "name")
 		arn, _, _ := unstructured.NestedString(b.Object, "spec", "targetGroupARN")
@@ -39,7 +39,8 @@ func (r *Registry) bound(ctx context.Context, service string) (arns []string, er
 			arns = append(arns, arn)
 		}
 		return nil, false
-	}, client.InNamespace(r.namespace))
+	}
+	_, err = kube.ListKept(ctx, r.reader, "TargetGroupBindings", empty, note, client.InNamespace(r.namespace))
 	switch {
 	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
 		return nil, noGroups("the cluster has no TargetGroupBindings (elbv2.k8s.aws/v1beta1), by which AWS Load Balancer Controller notes "+
