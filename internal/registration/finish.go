@@ -4,6 +4,7 @@ package registration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -17,6 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/finishing"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // finishPods deletes the Pods that have drained and whose reason holds. Whoever asked may have given
@@ -67,12 +69,15 @@ func (p *pass) confirmReasons(ctx context.Context, pods []*corev1.Pod) (changed 
 
 // confirmPods reads Pods from the API server, and reports whether one of them differs from what the caches showed.
 func (p *pass) confirmPods(ctx context.Context, pods []*corev1.Pod) (changed bool, err error) {
-	for _, pod := range pods {
-		live := &corev1.Pod{}
-		if err := p.reader.Get(ctx, client.ObjectKeyFromObject(pod), live); client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("read Pod %s: %w", pod.Name, err)
-		}
-		changed = p.refreshPod(pod.Name, pod.UID, live) || changed
+	live := make([]corev1.Pod, len(pods))
+	failed := registry.Each(ctx, len(pods), p.options.Workers, func(i int) error {
+		return client.IgnoreNotFound(p.reader.Get(ctx, client.ObjectKeyFromObject(pods[i]), &live[i]))
+	})
+	if err := errors.Join(failed...); err != nil {
+		return false, fmt.Errorf("read Pods of the same owner: %w", err)
+	}
+	for i, pod := range pods {
+		changed = p.refreshPod(pod.Name, pod.UID, &live[i]) || changed
 	}
 	return changed, nil
 }
