@@ -3,6 +3,7 @@
 package scenariotest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -48,16 +49,13 @@ func playToys(t *testing.T, files string) {
 	}}.Play(t)
 }
 
-func TestToys(t *testing.T) { playToys(t, "testdata/toy.txt") }
-
-// filesOfChild is a variable with the files of a test that runs as a process of its own, since it fails.
+// filesOfChild is a variable with other files for TestToys, which then runs as a process of its own, since it fails.
 const filesOfChild = "SCENARIOTEST_FILES"
 
-func TestChild(t *testing.T) {
-	files := os.Getenv(filesOfChild)
+// TestToys plays its own stories, or those of filesOfChild.
+func TestToys(t *testing.T) {
+	files := cmp.Or(os.Getenv(filesOfChild), "testdata/toy.txt")
 	switch {
-	case files == "":
-		t.Skip("this is run by other tests")
 	case strings.HasSuffix(files, "table.txt"):
 		Run(t, files, func(_ *testing.T, lines []string) (sums []string) {
 			for _, line := range lines {
@@ -74,10 +72,10 @@ func TestChild(t *testing.T) {
 	}
 }
 
-// child runs TestChild on a file, and returns what it prints.
+// child runs TestToys on a file, and returns what it prints.
 func child(t *testing.T, file string, args ...string) string {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), os.Args[0], append(args, "-test.run=^TestChild$")...)
+	command := exec.CommandContext(t.Context(), os.Args[0], append(args, "-test.run=^TestToys$")...)
 	command.Env = append(os.Environ(), filesOfChild+"="+file)
 	out, _ := command.CombinedOutput() // most of them fail
 	return string(out)
