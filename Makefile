@@ -123,6 +123,7 @@ docs: ## Build the documentation site in bin/docs, without network once modules 
 
 .PHONY: image
 image: ## Build Usher's image for amd64 and arm64 in bin/image, without Docker (ARGS='-push HOST/REPO:TAG' uploads it).
+	@echo "Compiling Usher for two platforms: some minutes the first time."
 	@$(GO) -C tools/image run . -root $(CURDIR) -out $(BIN)/image -version $(VERSION) $(ARGS)
 
 .PHONY: generate
