@@ -105,7 +105,7 @@ func TestDrainTellsInOrder(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutRights: what the API server refuses did not happen, and is not told.
+// TestDrainWithoutRights: the plugin does not report an eviction that the API server has refused.
 func TestDrainWithoutRights(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"a registered Pod": func(pod *corev1.Pod) { pod.Finalizers = []string{usherv1alpha1.Finalizer} },

@@ -81,8 +81,8 @@ func progress(w *view.Workload) string {
 // changes prints what changes of a workload, a line for each change, into a pipe or a log.
 type changes struct {
 	began time.Time
-	// told is the last line that was printed of each Pod, and of the workload.
-	told map[string]string
+	// printed is the last line of each Pod, and of the workload.
+	printed map[string]string
 	// silent means that the last line said that the API server does not answer.
 	silent bool
 }
@@ -128,19 +128,19 @@ func sayings(w *view.Workload) []said {
 
 // tell prints the lines that differ from the last ones. The first time it leaves out Pods that just serve.
 func (c *changes) tell(p *page, w *view.Workload, now time.Time) {
-	first, before := c.told == nil, c.told
+	first, before := c.printed == nil, c.printed
 	if c.began.IsZero() {
 		c.began = now
 	}
-	c.told = map[string]string{}
+	c.printed = map[string]string{}
 	for _, one := range sayings(w) {
-		c.told[one.key] = one.text
+		c.printed[one.key] = one.text
 		if before[one.key] != one.text && (!first || !one.quiet) {
 			c.line(p, now, one.colour, one.who, one.text)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(before)) {
-		if _, there := c.told[key]; !there && strings.HasPrefix(key, "pod/") {
+		if _, there := c.printed[key]; !there && strings.HasPrefix(key, "pod/") {
 			c.line(p, now, plain, key, "is gone")
 		}
 	}

@@ -89,8 +89,8 @@ func TestVerdict(t *testing.T) {
 	checktest.Same(t, "a Deployment past its deadline", view.PhaseStalled, w.Phase)
 }
 
-// TestNoAnswer: while the API server does not answer, what was seen last is not told as what is so: not on a screen,
-// not into a pipe, and not at the end of a wait.
+// TestNoAnswer: while the API server does not answer, the plugin says so, and does not show the last answer as the present
+// state: neither on a screen nor in a pipe nor at the end of a wait.
 func TestNoAnswer(t *testing.T) {
 	o := objects(t, "testdata/rollout.yaml")
 	w := view.Of(o)

@@ -102,7 +102,9 @@ const givenUpFor = 10 * time.Minute
 
 // givenUpAfter returns until when nodes do not pull images: those of before that still count, and more
 // that a plan has given up.
-func givenUpAfter(before map[plan.ImageOnNode]time.Time, more []plan.ImageOnNode, now time.Time) map[plan.ImageOnNode]time.Time {
+func givenUpAfter(
+	before map[plan.ImageOnNode]time.Time, more []plan.ImageOnNode, now time.Time,
+) map[plan.ImageOnNode]time.Time {
 	until := map[plan.ImageOnNode]time.Time{}
 	for on, at := range before {
 		if now.Before(at) {

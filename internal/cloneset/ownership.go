@@ -40,7 +40,8 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 	if err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(r.passState(keyOf(set)).adoptionsRefused, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
+	refused := r.passState(keyOf(set)).adoptionsRefused
+	maps.DeleteFunc(refused, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
 	if err := r.adoptRevisions(ctx, set, selector); err != nil {
 		return nil, err
 	}

@@ -309,7 +309,8 @@ func (r *Reconciler) relistClaims(ctx context.Context, set *apps.CloneSet, now t
 		return nil
 	}
 	live, err := kube.List[*corev1.PersistentVolumeClaim](
-		ctx, r.Reader, "claims after a lost answer", &corev1.PersistentVolumeClaimList{}, client.InNamespace(set.Namespace), client.HasLabels{apps.LabelInstanceID})
+		ctx, r.Reader, "claims after a lost answer", &corev1.PersistentVolumeClaimList{},
+		client.InNamespace(set.Namespace), client.HasLabels{apps.LabelInstanceID})
 	if err != nil {
 		return err
 	}

@@ -344,7 +344,8 @@ const mostHooks = 3
 func hooksOf(pod *corev1.Pod) string {
 	keys := list.Only(pod.Finalizers, func(key string) bool { return key != usherv1alpha1.Finalizer })
 	for key := range pod.Labels {
-		if strings.Contains(key, usherv1alpha1.HookDomain) && !strings.HasSuffix(key, usherv1alpha1.HookDomain+usherv1alpha1.HookCreated) {
+		created := strings.HasSuffix(key, usherv1alpha1.HookDomain+usherv1alpha1.HookCreated) // holds no deletion
+		if strings.Contains(key, usherv1alpha1.HookDomain) && !created {
 			keys = append(keys, key)
 		}
 	}

@@ -273,7 +273,8 @@ func (t *templates) share(pod *corev1.Pod) *corev1.Pod {
 // shared returns the value of a key, which is this one if there was none, or another.
 func shared[K comparable, V any](t *table[K, V], key K, value V, size func(V) int) V {
 	known, ok := t.values[key]
-	if ok && (reflect.DeepEqual(known, value) || equality.Semantic.DeepEqual(known, value)) { // the first is faster, and mostly enough
+	// The first comparison is faster, and mostly enough.
+	if ok && (reflect.DeepEqual(known, value) || equality.Semantic.DeepEqual(known, value)) {
 		return known
 	}
 	bytes := size(value)

@@ -147,7 +147,8 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.RegistryWorkers = cmp.Or(options.RegistryWorkers, defaultRegistryWorkers)
 	options.Process = cmp.Or(options.Process, rand.Text()[:8])
 	if options.Connect == nil {
-		options.Connect = kinds.Connect(kinds.Cluster{Reader: reader, Writer: c, AWS: awstargetgroup.NewClients(), XDS: options.XDS})
+		cluster := kinds.Cluster{Reader: reader, Writer: c, AWS: awstargetgroup.NewClients(), XDS: options.XDS}
+		options.Connect = kinds.Connect(cluster)
 	}
 	m, err := newMetrics(options.Registerer)
 	if err != nil {

@@ -38,7 +38,8 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	p.snapshot = plan.Snapshot{
 		Process: p.options.Process, Cluster: cluster, Namespace: namespace,
 		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
-		Followed: map[plan.Target]plan.Followed{}, Failed: map[plan.Target]map[string]error{}, Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
+		Followed: map[plan.Target]plan.Followed{}, Failed: map[plan.Target]map[string]error{},
+		Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
 		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys, Finish: p.options.Finish,
 		Unlisted: p.notes.unlisted,
 	}

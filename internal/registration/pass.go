@@ -107,7 +107,8 @@ func (r *Reconciler) notesOf(namespace string) *notes {
 		r.notes[namespace] = &notes{
 			dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
 			left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, refusals: map[types.UID]refusal{}, plans: &plan.Memory{}, followed: map[plan.Target]followed{},
+			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, refusals: map[types.UID]refusal{},
+			plans: &plan.Memory{}, followed: map[plan.Target]followed{},
 		}
 	}
 	return r.notes[namespace]

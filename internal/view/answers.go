@@ -39,7 +39,8 @@ func (w *waiter) closedGate(one *Wait) {
 	}
 	if away || gateUnanswered(w.Now, w.pod) {
 		w.trouble = true
-		one.What, one.Next = fmt.Sprintf("waits for Usher, which does not answer, to open its readiness gate %s", usherv1alpha1.ConditionRegistered), askDoctor
+		one.What = fmt.Sprintf("waits for Usher, which does not answer, to open its readiness gate %s", usherv1alpha1.ConditionRegistered)
+		one.Next = askDoctor
 	} else {
 		w.opens = true
 	}
@@ -48,7 +49,7 @@ func (w *waiter) closedGate(one *Wait) {
 // askDoctor is the command that says why Usher does not answer.
 const askDoctor = "kubectl usher doctor"
 
-// gateAnswered is how long the hook operator may take to answer a Pod whose turn has come.
+// gateAnswered is how long the hook operator may take to answer a Pod that nothing else holds.
 const gateAnswered = 30 * time.Second
 
 // gateUnanswered reports whether a Pod lacks nothing but Usher's readiness gate, and the hook operator has not said

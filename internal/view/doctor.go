@@ -260,7 +260,8 @@ func (e *examination) registries() {
 	for _, r := range Each[*usherv1alpha1.Registry](e.all) {
 		for _, condition := range r.Status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
-				e.wrong(named("registry", r), "%s; see its address and credentials: kubectl get registry %s -o yaml", strings.TrimSuffix(condition.Message, "."), r.Name)
+				e.wrong(named("registry", r), "%s; see its address and credentials: kubectl get registry %s -o yaml",
+					strings.TrimSuffix(condition.Message, "."), r.Name)
 			}
 		}
 	}
@@ -278,7 +279,9 @@ func (e *examination) open() {
 		}
 		slices.Sort(users)
 		if users = slices.Compact(users); len(users) > 1 && regplan.Open(&registry.Spec) {
-			e.risk(named("registry", registry), "every editor of any namespace may register there, and several namespaces do (%s): say which namespaces may use it in spec.namespaces, or in the rules of spec.services with strictServices (https://usher.dev/registration.html)",
+			e.risk(named("registry", registry), "every editor of any namespace may register there, and several namespaces do (%s): "+
+				"say which namespaces may use it in spec.namespaces, or in the rules of spec.services with strictServices "+
+				"(https://usher.dev/registration.html)",
 				list.Some(users, maxUsers))
 		}
 	}
@@ -313,7 +316,9 @@ func (e *examination) misnames(r *usherv1alpha1.Registration) bool {
 			services++
 		}
 	}
-	own := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool { return pod.Namespace == r.Namespace && r.Selects(pod.Labels) })
+	own := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool {
+		return pod.Namespace == r.Namespace && r.Selects(pod.Labels)
+	})
 	has := func(pod *corev1.Pod) bool { return regplan.HasPort(pod, r.Spec.Instance.Port) }
 	return services == len(r.Spec.Registries) && len(own) > 0 && !slices.ContainsFunc(own, has)
 }
@@ -369,7 +374,8 @@ func (e *examination) unscheduled() {
 	for _, owner := range slices.Sorted(maps.Keys(byOwner)) {
 		pods := byOwner[owner]
 		c := noNode(pods[0])
-		e.wrong(owner, "Pods that find no node: %d, such as %s %s: %s", len(pods), pods[0].Name, e.clock.Since(c.LastTransitionTime.Time), c.Message)
+		e.wrong(owner, "Pods that find no node: %d, such as %s %s: %s",
+			len(pods), pods[0].Name, e.clock.Since(c.LastTransitionTime.Time), c.Message)
 	}
 }
 
@@ -411,7 +417,8 @@ func (e *examination) hooks() {
 				}, key))
 			})
 			if usher && !there {
-				remedy := cmp.Or(didYouMean(key, e.inNamespace(set.Namespace)), fmt.Sprintf("create Registration %s in namespace %s", name, set.Namespace))
+				create := fmt.Sprintf("create Registration %s in namespace %s", name, set.Namespace)
+				remedy := cmp.Or(didYouMean(key, e.inNamespace(set.Namespace)), create)
 				e.wrong(named("cloneset", set), "nobody answers its hook %s: %s", key, remedy)
 			}
 		}
@@ -490,7 +497,8 @@ func (e *examination) unguarded() {
 	if count > 1 {
 		deleted = list.Count(count, "Pod") + " were deleted"
 	}
-	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, or API servers cannot reach the guard (https://usher.dev/guard.html)",
+	e.risk("cluster", "%s without the guard while registries list them, the last one %s/%s %s: Usher was away, "+
+		"or API servers cannot reach the guard (https://usher.dev/guard.html)",
 		deleted, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.clock.Ago(eventTime(last)))
 }
 

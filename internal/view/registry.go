@@ -127,7 +127,8 @@ func (n *Namespace) waiting(r *usherv1alpha1.Registry) (uses []Use) {
 		if recorded || !slices.Contains(one.Spec.Registries, r.Name) {
 			continue
 		}
-		known := ptr.Deref(list.Find(one.Status.Registries, func(p *usherv1alpha1.RegistryPods) bool { return p.Name == r.Name }), usherv1alpha1.RegistryPods{})
+		isIt := func(p *usherv1alpha1.RegistryPods) bool { return p.Name == r.Name }
+		known := ptr.Deref(list.Find(one.Status.Registries, isIt), usherv1alpha1.RegistryPods{})
 		uses = append(uses, Use{
 			Namespace: n.Name, Registration: one.Name, Service: one.Spec.Instance.Service,
 			Draining: int(known.Draining), Waiting: int(known.Waiting),

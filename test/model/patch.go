@@ -88,7 +88,8 @@ func patchedWhole(object client.Object, patchType types.PatchType, data []byte) 
 
 // takes reports whether the API server knows patches of a type for a kind.
 func takes(kind Kind, patchType types.PatchType) bool {
-	return patchType == types.JSONPatchType || patchType == types.MergePatchType || patchType == types.StrategicMergePatchType && kind != CloneSets
+	return patchType == types.JSONPatchType || patchType == types.MergePatchType ||
+		patchType == types.StrategicMergePatchType && kind != CloneSets
 }
 
 // jsonPatch is RFC 6902. Like the real server it answers 422 when a test does

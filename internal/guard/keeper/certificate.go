@@ -37,7 +37,8 @@ func selfSigned(host string, now time.Time) (chain, key []byte, err error) {
 	own := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
 		NotBefore: now.Add(-clockSkew).UTC(), NotAfter: now.Add(lifetime).UTC(),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true, IsCA: true,
 	}
 	made, err := x509.CreateCertificate(rand.Reader, own, own, private.Public(), private)

@@ -38,7 +38,7 @@ func (ix *index) follows(t Target) bool { return ix.Registries[t.Registry].Follo
 // writesTo reports whether Usher writes the entries of a target.
 func (ix *index) writesTo(t Target) bool { return !ix.gated(t) && !ix.follows(t) }
 
-// addressKey is where a listing keeps the entries of an address, beside those that Pods own.
+// addressKey is the key of an address's entries in a listing. A Pod's own entries have the Pod's UID as their key.
 func addressKey(address string) types.UID { return types.UID("@" + address) }
 
 // entriesOf are the entries of a Pod: those that it owns, or in a followed target those with its address. Pods in
@@ -50,7 +50,8 @@ func (l *listing) entriesOf(p *pod, port int32) []*registry.Entry {
 	shares := port != 0 && p.Status.PodIP == p.Status.HostIP
 	var found []*registry.Entry
 	for _, address := range addressesOf(p.Pod) {
-		found = append(found, list.Only(l.byPod[addressKey(address)], func(e *registry.Entry) bool { return !shares || e.Port == port })...)
+		of := l.byPod[addressKey(address)]
+		found = append(found, list.Only(of, func(e *registry.Entry) bool { return !shares || e.Port == port })...)
 	}
 	return found
 }

@@ -229,7 +229,8 @@ func (ix *index) stillGone(r *registration, t Target, key string, record *Record
 }
 
 func (w Waiting) stillUsed(t Target, until time.Time) Waiting {
-	return w.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s", t.Registry, until.Format(time.RFC3339)))
+	return w.because(ReasonPropagation, fmt.Sprintf("callers of Registry %s may still use it until %s",
+		t.Registry, until.Format(time.RFC3339)))
 }
 
 // goneSince is since when a Pod is gone that nobody saw go: since now. Its condition does not

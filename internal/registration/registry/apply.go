@@ -71,7 +71,7 @@ func Each(ctx context.Context, n, limit int, call func(int) error) []error {
 		defer Recover(ctx, &errs[i])
 		errs[i] = call(i)
 	}
-	if min(n, limit) == 1 { // as in most passes: nothing goes on beside it
+	if min(n, limit) == 1 { // as in most passes: no goroutine is worth its while
 		for i := range n {
 			one(i)
 		}

@@ -75,7 +75,8 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
-		{"awsTargetGroup", awstargetgroup.Keys(), true, false, true, of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace))},
+		{"awsTargetGroup", awstargetgroup.Keys(), true, false, true,
+			of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace))},
 		{"consul", tls(consul.KeyToken), true, false, false, of(spec.Consul, consul.FromSpec)},
 		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, false, of(spec.DNS, dns.FromSpec)},
 		{"endpointSlice", nil, false, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
