@@ -37,22 +37,35 @@ const (
 // go test . -update writes them. The browser has one font, and its clock stands still.
 func TestPictures(t *testing.T) {
 	b := open(t, 1280, 640)
-	checktest.Must(chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: "performance.now = () => 0"}))(t)
+	b.stopClock()
 	for name, recording := range map[string]*page.Recording{"live": rollout(15), "many": rollout(2000), "demo": runs()} {
-		file := filepath.Join(t.TempDir(), "page.html")
-		out := checktest.Must(os.Create(file))(t)
-		checktest.NoError(t, page.WriteFile(out, recording))
-		checktest.NoError(t, out.Close())
 		for _, look := range []string{"light", "dark"} {
 			t.Run(name+"-"+look, func(t *testing.T) {
 				params := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look}}}
 				checktest.Must(chromedp.Call(b.ctx, emulation.SetEmulatedMedia, params))(t)
-				b.do(chromedp.Navigate("file://" + file))
-				b.eventually("a picture", `document.querySelector(".axis").width > 0`)
+				b.show(t, recording)
 				compare(t, filepath.Join("testdata", name+"-"+look+".png"), get(b, chromedp.CaptureScreenshot()))
 			})
 		}
 	}
+}
+
+// stopClock stops the clock of the pages that are opened after it.
+func (b *tab) stopClock() {
+	b.Helper()
+	params := cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: "performance.now = () => 0"}
+	checktest.Must(chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, params))(b)
+}
+
+// show opens a recording as a file, and waits until it is drawn.
+func (b *tab) show(t *testing.T, recording *page.Recording) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "page.html")
+	out := checktest.Must(os.Create(file))(t)
+	checktest.NoError(t, page.WriteFile(out, recording))
+	checktest.NoError(t, out.Close())
+	b.do(chromedp.Navigate("file://" + file))
+	b.eventually("a picture", `document.querySelector(".axis").width > 0`)
 }
 
 // compare holds a picture against the one in a file.

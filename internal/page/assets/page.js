@@ -526,7 +526,7 @@ function inTrouble(title, one) {
     alike.get(key).names.push(lane.name);
   }
   return [...alike.values()].map(({names, what, next}) =>
-    [`${title}: ${names.length > 1 ? `${names.length} Pods, such as ` : ""}${names[0]}`, what, next]);
+    [`${title}: ${names[0]}${names.length > 1 ? ` (and ${names.length - 1} more)` : ""}`, what, next]);
 }
 
 // trouble lists what needs somebody. What stays is left alone, so that it is read out once.
