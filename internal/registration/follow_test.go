@@ -76,6 +76,22 @@ func TestFollowedIsAskedInItsTurn(t *testing.T) {
 	checktest.Same(t, "how long a service is left alone that cannot be listed", maxFollow, p.snapshot.Followed[at].Again.Sub(clock.Now()))
 }
 
+// TestFollowedTargetThatComesBack: a target whose Registration is deleted and created again is asked no sooner than if
+// it had stayed.
+func TestFollowedTargetThatComesBack(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(epoch)
+	r := &Reconciler{clock: clock, notes: map[string]*notes{}, pool: newPool(nil, nil, clock, 1)}
+	at := plan.Target{Registry: "lb", Service: "web"}
+	p := following(r, namespace)
+	p.snapshot.Listings[at] = answers("1")
+	p.noteFollowed(p.askOrRecall([]plan.Target{at}))
+	following(r, namespace).forget(nil)
+	checktest.Same(t, "the targets that may be asked at once", 0, len(following(r, namespace).askOrRecall([]plan.Target{at})))
+	clock.SetTime(clock.Now().Add(plan.FollowEvery))
+	following(r, namespace).forget(nil)
+	checktest.Same(t, "what is kept after that", 0, len(r.notesOf(namespace).followed))
+}
+
 // TestFollowedCallsAreBounded: however many namespaces ask, a Registry is called a few times a second, and each in its
 // turn.
 func TestFollowedCallsAreBounded(t *testing.T) {

@@ -26,7 +26,9 @@ func (p *pass) forget(targets []plan.Target) {
 	n := p.notes
 	maps.DeleteFunc(n.confirmed, func(object types.UID, _ bool) bool { return !objects[object] })
 	maps.DeleteFunc(n.suspects, func(target plan.Target, _ map[string]bool) bool { return !known[target] })
-	maps.DeleteFunc(n.followed, func(target plan.Target, _ followed) bool { return !known[target] })
+	maps.DeleteFunc(n.followed, func(target plan.Target, last followed) bool {
+		return !known[target] && !p.snapshot.Now.Before(last.again) // a target that comes back is not asked sooner
+	})
 	for target := range n.swept {
 		if !known[target] {
 			delete(n.swept, target)
@@ -53,7 +55,7 @@ func (p *pass) countOrphans() {
 func (p *pass) forgetNamespace() {
 	n := p.notes
 	kept := len(n.dirty) + len(n.swept) + len(n.suspects) + len(n.left) + len(n.pods) + len(n.registrations) + len(n.answered) +
-		len(n.registries) + len(n.confirmed) + len(n.refusals) + len(n.unlisted) + len(n.waits)
+		len(n.registries) + len(n.confirmed) + len(n.refusals) + len(n.unlisted) + len(n.waits) + len(n.followed)
 	if kept > 0 || n.kept > 0 {
 		return
 	}
