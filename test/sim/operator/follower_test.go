@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -203,11 +204,21 @@ func (s *simulation) judgeJoined(before, after *corev1.Pod) {
 		if !turns(before, after, key, value) || key == keyInPlace && plan.StateOf(before) != "Updated" {
 			continue
 		}
+		if key == keyInPlace && s.overdue(before) {
+			continue
+		}
 		t, last := s.balancer.targets[before.UID], s.balancer.healthy[before.UID]
 		if s.clock.Now().Sub(last) > s.slow && (t == nil || t.entry(s.clock.Now()).Version != "healthy") {
 			s.fail("%s of %s is answered, and the load balancer does not have it", key, before.Name)
 		}
 	}
+}
+
+// overdue reports whether the hook of an update in place may be answered at its deadline, which counts from the time that
+// the Pod has in its annotation.
+func (s *simulation) overdue(pod *corev1.Pod) bool {
+	entered, err := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp])
+	return s.features.proceed && err == nil && s.clock.Now().Sub(entered) >= deadline
 }
 
 // turns reports whether a label gets a value.

@@ -61,6 +61,8 @@ type guardian struct {
 	// proceeded are Pods that left at a deadline.
 	excuse    string
 	proceeded map[types.UID]bool
+	// past are the owners of Pods that were deleted past the guard.
+	past map[types.UID]string
 	// deleters are the Pods that someone has asked to delete, not only to evict.
 	deleters map[types.UID]bool
 	// costs are the deletion costs that users have set.
@@ -79,7 +81,8 @@ type written struct {
 
 // stand puts the guard before the API server, with two replicas.
 func (s *simulation) stand() {
-	s.guardian = guardian{proceeded: map[types.UID]bool{}, deleters: map[types.UID]bool{}, costs: map[types.UID]string{}, mislabelled: map[types.UID]bool{}}
+	s.guardian = guardian{proceeded: map[types.UID]bool{}, past: map[types.UID]string{}, deleters: map[types.UID]bool{},
+		costs: map[types.UID]string{}, mislabelled: map[types.UID]bool{}}
 	if !s.features.guard {
 		return
 	}
@@ -246,6 +249,7 @@ func (s *simulation) judgeEnd(c *model.Commit) {
 		return
 	}
 	if s.guardian.excuse != "" {
+		s.guardian.past[pod.UID] = model.OwnerOf(pod)
 		s.log("%s: gets SIGTERM at once: %s", pod.Name, s.guardian.excuse)
 		return
 	}
@@ -274,11 +278,22 @@ func (s *simulation) judgeFinish(c *model.Commit) {
 // judgeReason checks that the owner of a Pod that is deleted just now does not want it.
 func (s *simulation) judgeReason(pod *corev1.Pod) {
 	switch ofSet := model.OwnerOf(pod) == s.replicaSet(); {
-	case ofSet && s.surplus() < 0: // the Pod counts no more
+	case ofSet && s.surplus()+s.unseen() < 0: // the Pod counts no more
 		s.fail("the operator deletes %s, which its ReplicaSet wants", pod.Name)
 	case !ofSet && s.ending == "":
 		s.fail("the operator deletes %s, whose owner is there", pod.Name)
 	}
+}
+
+// unseen counts the Pods of the ReplicaSet that were deleted past the guard, and that the operator still sees as they were.
+// The guard holds the others, so the operator need not read them before it deletes one that has drained.
+func (s *simulation) unseen() (pods int) {
+	for uid, owner := range s.guardian.past {
+		if seen := s.process.seen(uid); owner == s.replicaSet() && seen != nil && seen.DeletionTimestamp == nil {
+			pods++
+		}
+	}
+	return pods
 }
 
 // proceeds notes that a Pod leaves although a registry lists it: its deadline has passed, which counts from
