@@ -85,7 +85,7 @@ func child(t *testing.T, file string, args ...string) string {
 func TestFailures(t *testing.T) {
 	checktest.Says(t, "the failure", child(t, "testdata/broken.txt"),
 		`testdata/broken.txt:5: after "show": want "sum 4", got "sum 3"`,
-		`in "counts", after these of 2 steps`, "testdata/broken.txt:3: add 2\n", "testdata/broken.txt:4: add 1\n",
+		`in "counts", after these steps (the last 2 of 2)`, "testdata/broken.txt:3: add 2\n", "testdata/broken.txt:4: add 1\n",
 		`testdata/broken.txt:11: after "list": want "...th", got "third"`,
 		`testdata/broken.txt:16: "fail" failed, as said above`,
 		`testdata/broken.txt:20: no word begins "addd 1"; the nearest are ["add"`,

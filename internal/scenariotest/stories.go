@@ -244,7 +244,7 @@ func (t *player[S]) before() string {
 	}
 	const most = 12
 	last := t.done[max(0, len(t.done)-most):]
-	return fmt.Sprintf("in %q, after these of %d steps\n%s", t.scenario.Name, len(t.done), indent(last))
+	return fmt.Sprintf("in %q, after these steps (the last %d of %d)\n%s", t.scenario.Name, len(last), len(t.done), indent(last))
 }
 
 func indent(lines []string) string { return "    " + strings.Join(lines, "\n    ") + "\n" }

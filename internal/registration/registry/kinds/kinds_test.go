@@ -170,10 +170,14 @@ func TestTable(t *testing.T) {
 	if fields := fieldsOfAPI(t); !slices.Equal(names, fields) {
 		t.Errorf("the table has the kinds %q, RegistrySpec the fields %q", names, fields)
 	}
-	spec := specOf(t)
+	whole := schemaOf(t)
+	stays, spec := whole.XValidations[0].Rule, whole.Properties["spec"]
 	for _, row := range table(Cluster{}, &usherv1alpha1.RegistrySpec{}, "") {
 		if rule := spec.XValidations[0]; !strings.Contains(rule.Rule, "has(self."+row.Name+")") || !strings.Contains(rule.Message, row.Name) {
 			t.Errorf("the rule of RegistrySpec leaves %s out: %s: %s", row.Name, rule.Message, rule.Rule)
+		}
+		if !strings.Contains(stays, "has(self.spec."+row.Name+")") || !strings.Contains(stays, "has(oldSelf.spec."+row.Name+")") {
+			t.Errorf("the rule of Registry that keeps one in use at its place leaves %s out: %s", row.Name, stays)
 		}
 		checktest.Says(t, "spec."+row.Name+".credentialsSecret", spec.Properties[row.Name].Properties["credentialsSecret"].Description, row.Keys...)
 	}
@@ -199,13 +203,13 @@ func fieldsOfAPI(t *testing.T) []string {
 	return names
 }
 
-// specOf returns the schema of spec that the API server uses.
-func specOf(t *testing.T) apiextensionsv1.JSONSchemaProps {
+// schemaOf returns the schema of Registries that the API server uses.
+func schemaOf(t *testing.T) *apiextensionsv1.JSONSchemaProps {
 	t.Helper()
 	var crd apiextensionsv1.CustomResourceDefinition
 	checktest.NoError(t, yaml.Unmarshal([]byte(read(t, "config/crd/usher.dev_registries.yaml")), &crd))
 	checktest.Same(t, "how many versions there are", 1, len(crd.Spec.Versions))
-	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 }
 
 // TestDocuments checks that docs/registries.md has a row for each kind, docs/registry a page
