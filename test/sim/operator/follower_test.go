@@ -182,7 +182,7 @@ func (d describes) Close() error { return nil }
 
 // judgeBalancer checks that the load balancer does not use a Pod that Usher lets go.
 func (s *simulation) judgeBalancer(what string, pod *corev1.Pod) {
-	if !s.features.follower || !s.follows(pod) || s.guardian.proceeded[pod.UID] {
+	if !s.features.follower || !s.follows(pod) || s.guardian.proceeded[pod.UID] || drained(pod) && s.guardian.unfollowed[pod.UID] {
 		return
 	}
 	last, ever := s.balancer.used[pod.UID]

@@ -63,6 +63,8 @@ type guardian struct {
 	proceeded map[types.UID]bool
 	// past are the owners of Pods that were deleted past the guard.
 	past map[types.UID]string
+	// unfollowed are Pods that have drained while the operator knew no Registration that follows the load balancer.
+	unfollowed map[types.UID]bool
 	// deleters are the Pods that someone has asked to delete, not only to evict.
 	deleters map[types.UID]bool
 	// costs are the deletion costs that users have set.
@@ -81,7 +83,7 @@ type written struct {
 
 // stand puts the guard before the API server, with two replicas.
 func (s *simulation) stand() {
-	s.guardian = guardian{proceeded: map[types.UID]bool{}, past: map[types.UID]string{}, deleters: map[types.UID]bool{},
+	s.guardian = guardian{proceeded: map[types.UID]bool{}, past: map[types.UID]string{}, unfollowed: map[types.UID]bool{}, deleters: map[types.UID]bool{},
 		costs: map[types.UID]string{}, mislabelled: map[types.UID]bool{}}
 	if !s.features.guard {
 		return

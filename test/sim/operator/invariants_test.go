@@ -81,6 +81,9 @@ func (s *simulation) judge(c *model.Commit) {
 			s.judgeRelease(before, key, state)
 		}
 	}
+	if drained(after) && !drained(before) && !s.follows(after) {
+		s.guardian.unfollowed[after.UID] = true
+	}
 	s.judgeGate(before, after)
 	s.judgeJoined(before, after)
 	s.judgeFinalizer(before, after)
@@ -259,7 +262,14 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 // server have it.
 func (p *process) keeps(registration string, pod *corev1.Pod) bool {
 	live := p.pod(pod.Name)
-	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && p.matches(registration, live)
+	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && p.matches(registration, live) && !unready(live)
+}
+
+// unready reports whether a Pod is not ready, and its node is not the reason.
+func unready(pod *corev1.Pod) bool {
+	ready, _ := plan.Ready(pod)
+	_, silent := plan.Silent(pod)
+	return !ready && !silent
 }
 
 // stays reports whether a Pod is in such a state, and nobody has asked to delete it.
