@@ -76,6 +76,9 @@ func Diff(from, to map[string]any) (*Change, error) {
 	if field := firstDifference("spec.template", before, after, changeable(lasting(was), lasting(is))); field != "" {
 		return nil, &Refusal{Field: field}
 	}
+	if refusal := pullsOtherwise(lasting(was), lasting(is)); refusal != nil {
+		return nil, refusal
+	}
 	change := &Change{
 		Images:      images(is),
 		Labels:      changedKeys(from, to, "labels"),
@@ -89,6 +92,18 @@ func Diff(from, to map[string]any) (*Change, error) {
 	}
 	change.Unranked = unranked(is, change)
 	return change, nil
+}
+
+// pullsOtherwise refuses a change of a container's pull policy, which a Pod keeps for life. Without a value it depends on the
+// image's tag: an image with another tag may need another Pod. Both lists have the same containers.
+func pullsOtherwise(was, is []container) *Refusal {
+	for i := range min(len(was), len(is)) {
+		if before, after := revision.PullPolicy(was[i].Container), revision.PullPolicy(is[i].Container); before != after {
+			return &Refusal{Field: is[i].path + ".imagePullPolicy", Why: fmt.Sprintf(
+				"it is %s, and %s for the image %s", before, after, is[i].Image)}
+		}
+	}
+	return nil
 }
 
 // Pending returns the change that leads a Pod to a template, based on what the Pod is,

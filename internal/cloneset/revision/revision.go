@@ -65,11 +65,13 @@ var ErrUnstable = errors.New("the template reads back from a revision as another
 // a client that undoes a rollout by merging a revision's data into a set leaves it there.
 const directive = "$patch"
 
-// Data encodes a template as the data of a ControllerRevision. Errors: ErrNoTemplate, or
-// ErrUnstable if Template would not return an Equal template.
+// Data encodes a template as the data of a ControllerRevision, byte by byte as OpenKruise does: see canonical. Errors:
+// ErrNoTemplate, or ErrUnstable if Template would not return an Equal template.
 func Data(template map[string]any) ([]byte, error) {
-	patch := make(map[string]any, len(template)+1)
-	maps.Copy(patch, template)
+	if len(template) == 0 {
+		return nil, ErrNoTemplate
+	}
+	patch := canonical(template)
 	patch[directive] = "replace"
 	data := encode.JSON(map[string]any{"spec": map[string]any{"template": patch}})
 	back, err := Template(data)
@@ -145,13 +147,13 @@ func Same(a, b string) bool { return a != "" && Short(a) == Short(b) }
 // Short returns the hash of a revision label.
 func Short(label string) string { return label[strings.LastIndex(label, "-")+1:] }
 
-// Normalize returns the canonical form of templates that mean the same Pods: without null
+// Normalize returns the one form of all templates that mean the same Pods: without null
 // and empty members, without fields whose value means the same as their absence, with
 // quantities as Kubernetes spells them, and with whole numbers as integers.
 //
 // Users write "1000m" and "hostNetwork: false"; a program that writes the template back
 // from its own types, as OpenKruise does in its revisions, writes "1" and omits the
-// field. Unknown fields stay as they are. The result shares unchanged parts with the
+// field; a webhook may write defaults such as "protocol: TCP" into it. Unknown fields stay as they are. The result shares unchanged parts with the
 // argument.
 func Normalize(template map[string]any) any {
 	return normalizeAs(template, reflect.TypeFor[corev1.PodTemplateSpec]())
@@ -159,9 +161,18 @@ func Normalize(template map[string]any) any {
 
 // normalizeAs normalizes a value of the Go type; nil means an unknown type.
 func normalizeAs(value any, as reflect.Type) any {
-	for as != nil && as.Kind() == reflect.Pointer {
-		as = as.Elem()
+	as = pointed(as)
+	switch v := value.(type) {
+	case map[string]any:
+		return normalizeMap(v, as)
+	case []any:
+		return normalizeList(v, as)
 	}
+	return scalarAs(value, as)
+}
+
+// scalarAs returns quantities as Kubernetes spells them, and whole numbers as integers; anything else is unchanged.
+func scalarAs(value any, as reflect.Type) any {
 	if as == reflect.TypeFor[resource.Quantity]() {
 		q, err := resource.ParseQuantity(fmt.Sprint(value)) // it may be written as a number
 		if err != nil {
@@ -169,18 +180,27 @@ func normalizeAs(value any, as reflect.Type) any {
 		}
 		return q.String()
 	}
-	switch v := value.(type) {
-	case map[string]any:
-		return normalizeMap(v, as)
-	case []any:
-		return normalizeList(v, as)
-	case float64:
-		// JSON does not distinguish 1.0 from 1, so a revision may read back as the other.
-		if math.Abs(v) < 1<<63 && v == math.Trunc(v) {
-			return int64(v)
-		}
+	// JSON does not distinguish 1.0 from 1, so a revision may read back as the other.
+	if v, ok := value.(float64); ok && math.Abs(v) < 1<<63 && v == math.Trunc(v) {
+		return int64(v)
 	}
 	return value
+}
+
+// pointed returns the type that a pointer type points to, or the type itself; nil for nil.
+func pointed(as reflect.Type) reflect.Type {
+	for as != nil && as.Kind() == reflect.Pointer {
+		as = as.Elem()
+	}
+	return as
+}
+
+// elementOf returns the type of a list's elements; nil if that is unknown.
+func elementOf(as reflect.Type) reflect.Type {
+	if as != nil && as.Kind() == reflect.Slice {
+		return as.Elem()
+	}
+	return nil
 }
 
 func normalizeMap(members map[string]any, as reflect.Type) any {
@@ -192,6 +212,7 @@ func normalizeMap(members map[string]any, as reflect.Type) any {
 			out[key] = m
 		}
 	}
+	removeDefaults(out, as)
 	if len(out) == 0 {
 		return nil
 	}
@@ -202,13 +223,9 @@ func normalizeList(members []any, as reflect.Type) any {
 	if len(members) == 0 {
 		return nil
 	}
-	var of reflect.Type
-	if as != nil && as.Kind() == reflect.Slice {
-		of = as.Elem()
-	}
 	out := make([]any, len(members))
 	for i, member := range members {
-		out[i] = normalizeAs(member, of)
+		out[i] = normalizeAs(member, elementOf(as))
 	}
 	return out
 }
