@@ -71,6 +71,9 @@ func meta(name string, owner *apps.CloneSet) metav1.ObjectMeta {
 
 func podOf(owner *apps.CloneSet, name string, edits ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: meta(name, owner)}
+	if owner == nil { // it was a set's
+		pod.Labels = map[string]string{"app": "web", apps.LabelRevision: "web-6f", apps.LabelInstanceID: "x"}
+	}
 	for _, edit := range edits {
 		edit(pod)
 	}

@@ -42,13 +42,13 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 	}
 	refused := r.passState(keyOf(set)).adoptionsRefused
 	maps.DeleteFunc(refused, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
-	if err := r.adoptRevisions(ctx, set, selector); err != nil {
+	if err := r.claimRevisions(ctx, set, selector); err != nil {
 		return nil, err
 	}
 	if err := r.adoptOrphans(ctx, set); err != nil {
 		return nil, err
 	}
-	pods, err := r.ownPods(ctx, set, now)
+	pods, err := r.claimPods(ctx, set, now)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,82 @@ func (r *Reconciler) claimOwnership(ctx context.Context, set *apps.CloneSet, now
 	if err != nil {
 		return nil, err
 	}
-	return &owned{pods: pods, podInfos: infos, claims: claims}, nil
+	_, err = renameOwners(ctx, r, r.claims, set, claims)
+	return &owned{pods: pods, podInfos: infos, claims: claims}, err
+}
+
+// claimRevisions makes the set the owner of its revisions, by this version of its API.
+func (r *Reconciler) claimRevisions(ctx context.Context, set *apps.CloneSet, selector labels.Selector) error {
+	if err := r.adoptRevisions(ctx, set, selector); err != nil {
+		return err
+	}
+	revisions, err := r.listRevisions(ctx, set.Namespace, string(set.UID))
+	if err != nil {
+		return err
+	}
+	_, err = renameOwners(ctx, r, r.revisions, set, revisions)
+	return err
+}
+
+// claimPods returns the set's Pods, after their references to the set have this version of its API.
+func (r *Reconciler) claimPods(ctx context.Context, set *apps.CloneSet, now time.Time) ([]*corev1.Pod, error) {
+	pods, err := r.ownPods(ctx, set, now)
+	if err != nil {
+		return nil, err
+	}
+	if found, err := renameOwners(ctx, r, r.pods, set, pods); !found || err != nil {
+		return pods, err
+	}
+	return r.ownPods(ctx, set, now)
+}
+
+// renameOwners writes this API version into the references to the set, and reports whether there were others.
+// OpenKruise's next version writes its own there, which the garbage collector cannot find once the CRD does not have it
+// any more: it would neither delete the object after the set, nor finish a deletion in the foreground.
+func renameOwners[T client.Object](
+	ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, objects []T,
+) (found bool, err error) {
+	for _, object := range objects {
+		if object.GetDeletionTimestamp() != nil || !slices.ContainsFunc(object.GetOwnerReferences(), renamed(set)) {
+			continue
+		}
+		found = true
+		if err := r.unlessRefused(set, object, func() error { return renameOwner(ctx, r, o, set, object) }); err != nil {
+			return true, err
+		}
+	}
+	return found, nil
+}
+
+// renamed finds references to the set by another version of its API.
+func renamed(set *apps.CloneSet) func(metav1.OwnerReference) bool {
+	return func(owner metav1.OwnerReference) bool {
+		return owner.UID == set.UID && owner.Kind == apps.KindCloneSet.Kind && owner.APIVersion != apps.GroupVersion.String()
+	}
+}
+
+// renameOwner reads the object, since the cache may have left out some of its owners. A conflict is left to the event of
+// whatever has changed the object.
+func renameOwner[T client.Object](ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, object T) error {
+	live, exists, err := getLive(ctx, r.Reader, object)
+	if err != nil || !exists {
+		return err
+	}
+	owners := slices.Clone(live.GetOwnerReferences())
+	for i := range owners {
+		if renamed(set)(owners[i]) {
+			owners[i].APIVersion = apps.GroupVersion.String()
+		}
+	}
+	answer, err := mergeVersion(ctx, r, "", live, map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("write the version %s into the owners of %s %s: %w", apps.GroupVersion, kindOf(object), object.GetName(), err)
+	}
+	o.noteLive(set, answer, r.Clock.Now())
+	return nil
 }
 
 // adoptOrphans adopts Pods that match the selector and have no owner. It never touches
@@ -150,8 +225,12 @@ func selectorOf(set *apps.CloneSet) (labels.Selector, error) {
 	return selector, nil
 }
 
+// adoptable reports whether the set adopts a Pod without an owner: one with the marks of a set's Pod, a revision and an
+// instance. Such a Pod was a set's before. A Pod that somebody made by hand, to debug or from a backup, is left alone, as
+// OpenKruise leaves it, although the selector matches it: the set would scale in for it, or replace it.
 func adoptable(set *apps.CloneSet, pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selects(set, pod.Labels)
+	marked := pod.Labels[apps.LabelRevision] != "" && pod.Labels[apps.LabelInstanceID] != ""
+	return marked && pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(pod) == nil && selects(set, pod.Labels)
 }
 
 // adoptPod adopts a Pod. On a conflict it reads the Pod again: a kubelet writes status all

@@ -317,6 +317,7 @@ func TestAdoptedObjects(t *testing.T) {
 		object.SetLabels(map[string]string{"app": "db"})
 		return object
 	}
+	made := func(pod *corev1.Pod) { pod.Labels = map[string]string{"app": "web"} }
 	terminating := podOf(nil, "web-a")
 	terminating.DeletionTimestamp, terminating.Finalizers = deletedNow(), []string{"f"}
 	for name, test := range map[string]struct {
@@ -324,6 +325,8 @@ func TestAdoptedObjects(t *testing.T) {
 		want   bool
 	}{
 		"a terminating Pod":                  {terminating, false},
+		"a Pod that somebody made":           {podOf(nil, "web-a", made), false},
+		"a Pod that was a set's":             {podOf(nil, "web-a"), true},
 		"a Pod with other labels":            {db(podOf(nil, "web-a")), false},
 		"another owner's Pod":                {podOf(anotherSet(), "web-a"), false},
 		"its own revision":                   {revisionObject(web(), "web-6f", `{}`), true},
@@ -334,6 +337,33 @@ func TestAdoptedObjects(t *testing.T) {
 	} {
 		checktest.Same(t, name+": adopted", test.want, adopted(t, web(), web(), test.object))
 	}
+}
+
+// TestOwnersOfAnotherVersion: a set writes its API version into references to it that have another one, once. Those of
+// other owners stay.
+func TestOwnersOfAnotherVersion(t *testing.T) {
+	set := web("{\"metadata\":{\"name\":\"data\"}}")
+	other := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Backup", Name: "web", UID: "backup"}
+	objects := []client.Object{podOf(set, "web-x"), revisionObject(set, "web-6f", `{}`), claimOf(set, "data-web-x", "x")}
+	for _, object := range objects {
+		owner := object.GetOwnerReferences()[0]
+		owner.APIVersion = "apps.kruise.io/v1beta1"
+		object.SetOwnerReferences([]metav1.OwnerReference{other, owner})
+	}
+	c := server(t, append(objects, set)...)
+	r, _ := reconcilerOn(c)
+	versions := func() (all []string) {
+		checktest.Must(r.claimOwnership(t.Context(), set, now))(t)
+		for _, object := range objects {
+			live := read(t, c, object)
+			owners := live.GetOwnerReferences()
+			checktest.Same(t, "another owner of "+live.GetName(), other, owners[0])
+			checktest.Same(t, "the version in "+live.GetName(), apps.GroupVersion.String(), owners[1].APIVersion)
+			all = append(all, live.GetResourceVersion())
+		}
+		return all
+	}
+	checktest.Same(t, "what a second pass writes", versions(), versions())
 }
 
 // TestAdoptedAndGone: an adopted object counts until it is found gone, although the cache

@@ -66,7 +66,7 @@ func Leave(ctx context.Context, c client.Client, namespace, state, patch string)
 			return err
 		}
 	}
-	_, err = put(pod, string(change))
+	_, err = put(pod, strings.NewReplacer(names...).Replace(string(change)))
 	return err
 }
 
