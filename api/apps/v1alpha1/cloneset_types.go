@@ -333,22 +333,30 @@ type LifecycleHook struct {
 // CloneSetStatus is the last observed state of a CloneSet.
 type CloneSetStatus struct {
 	// ObservedGeneration is the spec's generation that this status describes.
+	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
 	// Replicas is the number of Pods.
+	// +optional
 	Replicas int32 `json:"replicas"`
 	// ReadyReplicas is the number of ready Pods.
+	// +optional
 	ReadyReplicas int32 `json:"readyReplicas"`
 	// AvailableReplicas is the number of Pods that have been ready, in the state
 	// Normal, for minReadySeconds.
+	// +optional
 	AvailableReplicas int32 `json:"availableReplicas"`
 	// UpdatedReplicas is the number of Pods at the update revision.
+	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas"`
 	// UpdatedReadyReplicas is the number of ready Pods at the update revision.
+	// +optional
 	UpdatedReadyReplicas int32 `json:"updatedReadyReplicas"`
 	// UpdatedAvailableReplicas is the number of available Pods at the update revision.
+	// +optional
 	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas"`
 	// ExpectedUpdatedReplicas is how many Pods should be at the update revision:
 	// replicas minus the partition.
+	// +optional
 	ExpectedUpdatedReplicas int32 `json:"expectedUpdatedReplicas"`
 	// UpdateRevision names the template's ControllerRevision.
 	UpdateRevision string `json:"updateRevision,omitempty"`
