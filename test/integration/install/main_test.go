@@ -115,7 +115,13 @@ func (s *story) sh(format string, args ...any) string {
 // "DOCUMENT NAME", with etcd's address and a propagation that fits a test. They must succeed.
 func (s *story) follow(step string) string {
 	s.Helper()
+	return s.sh("%s", s.scriptOf(step))
+}
+
+// scriptOf is the script that follow runs.
+func (s *story) scriptOf(step string) string {
+	s.Helper()
 	document, name, _ := strings.Cut(step, " ")
 	script := checktest.Must(checkout.DocumentedStep(root, document, name))(s)
-	return s.sh("%s", strings.NewReplacer("http://etcd.example.com:2379", s.Expand("{etcd}"), "propagation: 5s", "propagation: 1s").Replace(script))
+	return strings.NewReplacer("http://etcd.example.com:2379", s.Expand("{etcd}"), "propagation: 5s", "propagation: 1s").Replace(script)
 }

@@ -35,6 +35,8 @@ var words = []scenariotest.Word[*story]{
 	{Name: "follow", Args: "DOCUMENT STEP",
 		Does:     "runs the commands of a step of a document, which must succeed",
 		Optional: true, Run: func(s *story, step string) { s.say(s.follow(step)) }},
+	{Name: "cannot follow", Args: "DOCUMENT STEP", Does: "runs the commands of a step of a document, which must fail",
+		Optional: true, Run: func(s *story, step string) { s.fails(s.scriptOf(step)) }},
 	{Name: "apply", Args: "NAME", Does: "applies a file of testdata/manifests", Run: (*story).apply},
 	{Name: "$", Args: "SCRIPT",
 		Does: "runs a script in the project's directory, which must succeed; its output may stand below, and " +
