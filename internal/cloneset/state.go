@@ -22,6 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/pace"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -45,8 +46,8 @@ type passState struct {
 	status  statusState
 	// lastEvents holds what the last events said, so that no event is repeated.
 	lastEvents lastEvents
-	// nextPass is when the next pass may begin.
-	nextPass time.Time
+	// pace is when the next pass may begin.
+	pace pace.Pace
 	// pullsRefusedUntil is until when no pull Pod is created.
 	pullsRefusedUntil time.Time
 	// pullsGivenUp is until when nodes do not pull images, because their pull Pods did not run.
@@ -119,7 +120,7 @@ func (r *Reconciler) stateOf(set types.NamespacedName) *setState {
 	value, known := r.states.Load(set)
 	if !known {
 		value, _ = r.states.LoadOrStore(set, &setState{
-			pass: passState{adoptionsRefused: map[types.UID]time.Time{}},
+			pass: passState{adoptionsRefused: map[types.UID]time.Time{}, pace: pace.Pace{Slack: shortestPause}},
 			shared: &sharedState{
 				deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{},
 				trials: map[string]plan.Trial{}, executor: r.newExecutor(),

@@ -166,9 +166,7 @@ func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1
 
 // patchTime is how long patches may begin now.
 func (p *pass) patchTime() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.notes.urgent {
+	if p.notes.pace.Urgent() {
 		return urgentPatchTime
 	}
 	return patchTime

@@ -61,7 +61,7 @@ func (p *pass) forgetNamespace() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n.next.Before(p.clock.Now()) && !n.urgent && len(n.changed) == 0 {
+	if n.pace.Idle(p.clock.Now()) && len(n.changed) == 0 {
 		delete(p.Reconciler.notes, p.snapshot.Namespace)
 	}
 }

@@ -35,6 +35,11 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 )
 
+// begins returns how long the next pass over a namespace has to wait, or begins it.
+func begins(r *Reconciler, namespace string) time.Duration {
+	return r.notesOf(namespace).pace.Begin(r.clock.Now())
+}
+
 // A pass that listed and planned for long is followed by a longer pause, and
 // none comes before it is over.
 func TestPause(t *testing.T) {
@@ -48,8 +53,8 @@ func TestPause(t *testing.T) {
 			timed(p, func() any { clock.SetTime(clock.Now().Add(spent / 2)); return nil })
 		}
 		p.pause()
-		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, r.pauseLeft(namespace))
-		checktest.Same(t, "how long another namespace waits", 0, r.pauseLeft("another"))
+		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, begins(r, namespace))
+		checktest.Same(t, "how long another namespace waits", 0, begins(r, "another"))
 		if want == 0 {
 			continue
 		}
@@ -57,7 +62,7 @@ func TestPause(t *testing.T) {
 		result := checktest.Must(r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}))(t)
 		checktest.Same(t, "when a pass within the pause comes again", want, result.RequeueAfter)
 		clock.SetTime(clock.Now().Add(want))
-		if have := r.pauseLeft(namespace); have > 0 {
+		if have := begins(r, namespace); have > 0 {
 			t.Errorf("after the pause the next pass is put off by %s more", have)
 		}
 	}
@@ -84,17 +89,17 @@ func TestPodsThatEndAreUrgent(t *testing.T) {
 	for _, newer := range []*corev1.Pod{stays, held, free} {
 		update(stays, newer)
 	}
-	checktest.Same(t, "the pause while none ends that may be listed", restFactor*worked, r.pauseLeft(namespace))
+	checktest.Same(t, "the pause while none ends that may be listed", restFactor*worked, begins(r, namespace))
 	checktest.Same(t, "how long patches begin", patchTime, pass(namespace).patchTime())
 	update(held, ends)
-	checktest.Same(t, "the pause once one ends", worked, r.pauseLeft(namespace))
+	checktest.Same(t, "the pause once one ends", worked, begins(r, namespace))
 	checktest.Same(t, "how long patches begin then", urgentPatchTime, pass(namespace).patchTime())
 	clock.SetTime(epoch.Add(worked))
-	checktest.Same(t, "the pause when it is over", 0, r.pauseLeft(namespace))
+	checktest.Same(t, "the pause when it is over", 0, begins(r, namespace))
 	pass(namespace).pause()
 	update(ends, ends)
-	checktest.Same(t, "the next pause, while one that ends changes", restFactor*worked, r.pauseLeft(namespace))
-	checktest.Same(t, "that of another namespace", (restFactor-1)*worked, r.pauseLeft("another"))
+	checktest.Same(t, "the next pause, while one that ends changes", restFactor*worked, begins(r, namespace))
+	checktest.Same(t, "that of another namespace", (restFactor-1)*worked, begins(r, "another"))
 }
 
 // TestListsAreKeptWhileThereIsRoom: what is listed is kept between passes, as far as all namespaces
@@ -300,7 +305,10 @@ func TestPatchesArePostponed(t *testing.T) {
 	}{{false, "a b c d"}, {false, "e f a b"}, {true, "c"}, {true, "d"}} {
 		patched = nil
 		p := &pass{Reconciler: r, notes: r.notesOf(namespace)}
-		if p.notes.urgent = step.urgent; len(p.patchPods(t.Context(), patches)) != len(patched) || !p.postponed {
+		if step.urgent {
+			p.notes.pace.Hurry()
+		}
+		if len(p.patchPods(t.Context(), patches)) != len(patched) || !p.postponed {
 			t.Errorf("pass %d: %d Pods are patched, postponed is %t", i, len(patched), p.postponed)
 		}
 		checktest.Same(t, fmt.Sprintf("Pods patched in pass %d", i), step.want, strings.Join(patched, " "))

@@ -21,6 +21,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/pace"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -81,10 +82,8 @@ type notes struct {
 	confirmed map[types.UID]bool
 	// refusals are keys of Pods that the API server has refused, by the Pod's UID.
 	refusals map[types.UID]refusal
-	// next is when the next pass may begin, and soonest if it is urgent: a Pod ends that
-	// registries may list.
-	next, soonest time.Time
-	urgent        bool
+	// pace is when the next pass may begin. A Pod that ends, and that registries may list, is urgent.
+	pace pace.Pace
 	// turn is the Pod whose patch was postponed.
 	turn string
 	// changed are the Services that have changed since the last pass began, or whose EndpointSlices have.
@@ -116,7 +115,7 @@ func (r *Reconciler) notesOf(namespace string) *notes {
 
 // Reconcile makes one pass over a namespace: the name of the request.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	if wait := r.pauseLeft(request.Name); wait > 0 {
+	if wait := r.notesOf(request.Name).pace.Begin(r.clock.Now()); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	r.begin(request.Name)
@@ -175,29 +174,14 @@ func timed[T any](p *pass, step func() T) T {
 	return step()
 }
 
-// pause postpones the next pass. To list a large service takes long, whether one Pod has
-// changed or a thousand: without a pause, passes would follow each other, each with next to
-// nothing to do. So a pass that took long is followed by a longer pause, in which changes
-// gather, unless it has left something to the next. A Pod that ends shortens the pause.
+// pause postpones the next pass. To list a large service takes long, whether one Pod has changed or a thousand. So a
+// pass that took long is followed by a longer pause, in which changes gather, unless it has left something to the
+// next. A Pod that ends shortens the pause.
 func (p *pass) pause() {
 	if rest := min(restFactor*p.spent, maxPause); rest > batchDelay && !p.postponed {
 		now := p.clock.Now()
-		p.notes.next, p.notes.soonest = now.Add(rest), now.Add(min(p.spent, maxPause))
+		p.notes.pace.Rest(now.Add(rest), now.Add(min(p.spent, maxPause)))
 	}
-}
-
-// pauseLeft is how long the next pass has to wait; one that does not begins.
-func (r *Reconciler) pauseLeft(namespace string) time.Duration {
-	n := r.notesOf(namespace)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	next := n.next
-	if n.urgent {
-		next = n.soonest
-	}
-	left := max(next.Sub(r.clock.Now()), 0)
-	n.urgent = n.urgent && left > 0
-	return left
 }
 
 // hurry shortens the pause: a Pod ends that registries may list.
@@ -205,7 +189,7 @@ func (r *Reconciler) hurry(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.notes[namespace]; n != nil {
-		n.urgent = true
+		n.pace.Hurry()
 	}
 }
 
