@@ -139,9 +139,9 @@ func (r *Reconciler) shared(set types.NamespacedName) *sharedState { return r.st
 // forget frees what is kept about a set that is gone, except what the cache does not show yet.
 func (r *Reconciler) forget(set types.NamespacedName) {
 	kept := r.passState(set)
-	r.pods.drop(kept.uid)
-	r.claims.drop(kept.uid)
-	r.revisions.drop(kept.uid)
+	r.pods.Drop(kept.uid)
+	r.claims.Drop(kept.uid)
+	r.revisions.Drop(kept.uid)
 	r.metrics.sets.Forget(set)
 	r.states.Delete(set)
 	if kept.gone != "" {
@@ -296,7 +296,7 @@ func (r *Reconciler) livePods(ctx context.Context, set *apps.CloneSet) ([]*corev
 	case err != nil:
 		selector = labels.Everything()
 	}
-	keep := func(pod *corev1.Pod) (*corev1.Pod, bool) { return r.pods.keep(pod), true }
+	keep := func(pod *corev1.Pod) (*corev1.Pod, bool) { return r.pods.Kept(pod), true }
 	return kube.ListKept(ctx, r.Reader, "the set's Pods at the API server", &corev1.PodList{}, keep,
 		client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector})
 }

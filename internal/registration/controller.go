@@ -33,6 +33,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
+	"github.com/usher-dev/usher/internal/store"
 )
 
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations,verbs=get;list;watch;patch
@@ -118,6 +119,7 @@ type Reconciler struct {
 	clock             clock.PassiveClock
 	pool              *pool
 	answers           *registry.Answers
+	written           written
 	metrics           *metrics
 	announcer         *announcer
 	// probes are Registries that passes want probed; back are those that answered a probe
@@ -136,6 +138,26 @@ type Reconciler struct {
 	mu      sync.Mutex
 	cluster string
 	notes   map[string]*notes
+}
+
+// written has the API server's answers to our last writes, by namespace: of each kind, those of the passes over that
+// namespace.
+type written struct {
+	pods          *store.Store[string, *corev1.Pod]
+	registrations *store.Store[string, *usherv1alpha1.Registration]
+	registries    *store.Store[string, *usherv1alpha1.Registry]
+}
+
+func newWritten() written {
+	return written{
+		pods: store.New[string, *corev1.Pod](nil), registrations: store.New[string, *usherv1alpha1.Registration](nil),
+		registries: store.New[string, *usherv1alpha1.Registry](nil),
+	}
+}
+
+// empty reports whether the caches have caught up with all answers of a namespace.
+func (w written) empty(namespace string) bool {
+	return w.pods.Empty(namespace) && w.registrations.Empty(namespace) && w.registries.Empty(namespace)
 }
 
 // New returns a Reconciler. It reads from and writes to c, which may be a cache; reader
@@ -159,7 +181,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
-		notes: map[string]*notes{}, gathered: map[string]time.Time{},
+		written: newWritten(), notes: map[string]*notes{}, gathered: map[string]time.Time{},
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	return r, nil

@@ -199,10 +199,10 @@ func (p *pass) sendPatch(
 		return nil
 	}
 	p.reportReleases(ctx, patch)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.notes.pods.wrote(next)
+	p.Reconciler.written.pods.Wrote(next.Namespace, next, p.clock.Now())
 	if len(patch.Chosen()) > 0 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		delete(p.notes.refusals, next.UID)
 	}
 	return next

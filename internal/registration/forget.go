@@ -54,9 +54,9 @@ func (p *pass) countOrphans() {
 // begins with new ones.
 func (p *pass) forgetNamespace() {
 	n := p.notes
-	kept := len(n.dirty) + len(n.swept) + len(n.suspects) + len(n.left) + len(n.pods) + len(n.registrations) + len(n.answered) +
-		len(n.registries) + len(n.confirmed) + len(n.refusals) + len(n.unlisted) + len(n.waits) + len(n.followed)
-	if kept > 0 || n.kept > 0 {
+	kept := len(n.dirty) + len(n.swept) + len(n.suspects) + len(n.left) + len(n.answered) + len(n.confirmed) +
+		len(n.refusals) + len(n.unlisted) + len(n.waits) + len(n.followed)
+	if kept > 0 || n.kept > 0 || !p.Reconciler.written.empty(p.snapshot.Namespace) {
 		return
 	}
 	p.mu.Lock()

@@ -46,12 +46,13 @@ func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, erro
 	if err := errors.Join(p.readObjects(ctx), p.readRegistries(ctx)); err != nil {
 		return nil, err
 	}
-	p.notes.pods = p.notes.pods.cover(p.snapshot.Pods)
+	now := p.clock.Now()
+	p.snapshot.Pods, _ = p.Reconciler.written.pods.Merge(namespace, p.snapshot.Pods, now)
 	if err := p.readOwners(ctx); err != nil {
 		return nil, err
 	}
 	p.snapshot.Refusals = p.notes.refusalsOf(p.snapshot.Pods)
-	p.notes.registrations = p.notes.registrations.cover(p.snapshot.Registrations)
+	p.snapshot.Registrations, _ = p.Reconciler.written.registrations.Merge(namespace, p.snapshot.Registrations, now)
 	if err := p.takeOver(ctx); err != nil {
 		return nil, err
 	}
@@ -178,7 +179,7 @@ func (p *pass) readRegistries(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.notes.registries = p.notes.registries.cover(objects)
+	objects, _ = p.Reconciler.written.registries.Merge(p.snapshot.Namespace, objects, p.clock.Now())
 	selected, err := p.selected(ctx)
 	if err != nil {
 		return err
@@ -310,25 +311,4 @@ func (p *pass) unlistable(ctx context.Context, name string, target plan.Target, 
 		p.again(soon)
 	}
 	return plan.Listing{Err: err}
-}
-
-// overlay has the API server's answers to our last writes, which the cache may not show
-// yet.
-type overlay[T client.Object] map[types.UID]T
-
-// wrote stores the answer to our last write of an object.
-func (o overlay[T]) wrote(answer T) { o[answer.GetUID()] = answer }
-
-// cover replaces objects that the cache shows as they were before our last write, and
-// returns what it used. A cache may be older than the version that we wrote to, because a
-// pass may have read that from the API server.
-func (o overlay[T]) cover(objects []T) overlay[T] {
-	used := overlay[T]{}
-	for i, object := range objects {
-		if answer, ok := o[object.GetUID()]; ok && kube.Newer(answer, object) {
-			objects[i] = answer
-			used[object.GetUID()] = answer
-		}
-	}
-	return used
 }

@@ -107,10 +107,10 @@ func (p *pass) write(ctx context.Context, what string, old, next client.Object, 
 	p.written++
 	switch next := next.(type) {
 	case *usherv1alpha1.Registry:
-		p.notes.registries.wrote(next)
+		p.Reconciler.written.registries.Wrote(p.snapshot.Namespace, next, p.clock.Now())
 		p.objects[next.Name] = next
 	case *usherv1alpha1.Registration:
-		p.notes.registrations.wrote(next)
+		p.Reconciler.written.registrations.Wrote(p.snapshot.Namespace, next, p.clock.Now())
 		p.show(next)
 	}
 	return nil
@@ -413,7 +413,7 @@ func (p *pass) confirmOwner(ctx context.Context, r *usherv1alpha1.Registration, 
 	if err != nil || live == nil {
 		return false, err
 	}
-	p.notes.registries.wrote(live)
+	p.Reconciler.written.registries.Wrote(p.snapshot.Namespace, live, p.clock.Now())
 	p.notes.confirmed[live.UID] = true
 	return live.UID == object.UID && hasFinalizer(live) && slices.Contains(live.Status.Users, plan.UserOf(r, t)), nil
 }

@@ -130,25 +130,6 @@ func TestListsAreKeptWhileThereIsRoom(t *testing.T) {
 	}
 }
 
-// A cache that lags shows what is before our writes, and then what is after them. It
-// may lag behind what we wrote to, which the API server has shown.
-func TestOverlayCoversALaggingCache(t *testing.T) {
-	at := func(version string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a", ResourceVersion: version}}
-	}
-	a := overlay[*corev1.Pod]{}
-	a.wrote(at("2"))
-	a.wrote(at("5"))
-	for cached, want := range map[string]string{"1": "5", "2": "5", "3": "5", "5": "5", "7": "7", "10": "10"} {
-		pods := []*corev1.Pod{at(cached), {ObjectMeta: metav1.ObjectMeta{UID: "b", ResourceVersion: "1"}}}
-		left := a.cover(pods)
-		if have := pods[0].ResourceVersion; have != want || pods[1].UID != "b" {
-			t.Errorf("a cache at version %s shows %s, want %s", cached, have, want)
-		}
-		checktest.Same(t, "an answer is kept, with a cache at version "+cached, want != cached, len(left) == 1)
-	}
-}
-
 // batches is a registry that notes the batches that it is given.
 type batches struct {
 	registry.Connector
@@ -295,7 +276,7 @@ func TestPatchesArePostponed(t *testing.T) {
 			return nil
 		},
 	})
-	r := &Reconciler{clock: clock, notes: map[string]*notes{}, client: api, options: Options{Workers: 1}}
+	r := &Reconciler{clock: clock, written: newWritten(), notes: map[string]*notes{}, client: api, options: Options{Workers: 1}}
 	patches := list.Map([]string{"a", "b", "c", "d", "e", "f"}, func(name string) plan.PodPatch {
 		return plan.PodPatch{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}}
 	})

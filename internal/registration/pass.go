@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -72,12 +71,8 @@ type notes struct {
 	suspects map[plan.Target]map[string]bool
 	// left is how many orphans the last sweep of a target left there.
 	left map[plan.Target]int
-	// pods, registrations and registries are the answers to our last writes.
-	pods          overlay[*corev1.Pod]
-	registrations overlay[*usherv1alpha1.Registration]
 	// answered are values of Pods' annotations that name Registrations of which nobody need be asked any more.
-	answered   map[string]bool
-	registries overlay[*usherv1alpha1.Registry]
+	answered map[string]bool
 	// confirmed are Registrations that were once read from the API server.
 	confirmed map[types.UID]bool
 	// refusals are keys of Pods that the API server has refused, by the Pod's UID.
@@ -105,8 +100,7 @@ func (r *Reconciler) notesOf(namespace string) *notes {
 	if r.notes[namespace] == nil {
 		r.notes[namespace] = &notes{
 			dirty: map[plan.Target]bool{}, swept: map[plan.Target]time.Time{}, suspects: map[plan.Target]map[string]bool{},
-			left: map[plan.Target]int{}, pods: overlay[*corev1.Pod]{}, registrations: overlay[*usherv1alpha1.Registration]{},
-			registries: overlay[*usherv1alpha1.Registry]{}, confirmed: map[types.UID]bool{}, refusals: map[types.UID]refusal{},
+			left: map[plan.Target]int{}, confirmed: map[types.UID]bool{}, refusals: map[types.UID]refusal{},
 			plans: &plan.Memory{}, followed: map[plan.Target]followed{},
 		}
 	}
