@@ -133,11 +133,12 @@ type Reconciler struct {
 	gathering sync.Mutex
 	gathered  map[string]time.Time
 
-	// mu guards what passes share, and the fields of a pass that has several calls in
-	// flight.
+	// states has the *namespaceState of each namespace.
+	states sync.Map
+
+	// mu guards cluster, which names the cluster once it is known.
 	mu      sync.Mutex
 	cluster string
-	notes   map[string]*notes
 }
 
 // written has the API server's answers to our last writes, by namespace: of each kind, those of the passes over that
@@ -181,7 +182,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
-		written: newWritten(), notes: map[string]*notes{}, gathered: map[string]time.Time{},
+		written: newWritten(), gathered: map[string]time.Time{},
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	return r, nil

@@ -129,9 +129,9 @@ func TestOutagesAreNoticed(t *testing.T) {
 		}
 		clock := clocktesting.NewFakePassiveClock(epoch)
 		p := newPool(nil, nil, clock, defaultRegistryWorkers)
-		object := &usherv1alpha1.Registry{Status: status(known, test.Worked)}
+		object := &usherv1alpha1.Registry{Status: leftBy(known, test.Worked)}
 		object.CreationTimestamp = metav1.NewTime(epoch)
-		p.state("a").reachability = reachabilityOf(object)
+		p.open("a").reachability = reachabilityOf(object)
 		for _, call := range test.Calls {
 			when, answer, _ := strings.Cut(call, " ")
 			clock.SetTime(at(scenariotest.Number(when)))
@@ -152,9 +152,9 @@ func told(o plan.Outage) string {
 	return fmt.Sprintf("from %s to %s", o.From.Sub(epoch), o.To.Sub(epoch)) + map[bool]string{true: ", recalled"}[o.Recalled]
 }
 
-// status is what a process leaves behind that saw the outage, and the registry
+// leftBy is what a process leaves behind that saw the outage, and the registry
 // work since so many seconds after the epoch, if that is not 0.
-func status(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
+func leftBy(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
 	s := usherv1alpha1.RegistryStatus{LastOutage: o.Status()}
 	if since != 0 {
 		s.Conditions = []metav1.Condition{{Type: usherv1alpha1.ConditionReachable, Status: metav1.ConditionTrue,

@@ -328,23 +328,6 @@ func (r *Reconciler) ofService(name func(client.Object) string) handler.EventHan
 	})
 }
 
-// noteChanged notes, or forgets, that a Service has changed, or one of its EndpointSlices. The first pass over a
-// namespace needs no note: it lists all Services.
-func (r *Reconciler) noteChanged(namespace, service string, yes bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := r.notes[namespace]
-	switch {
-	case n == nil:
-	case !yes:
-		delete(n.changed, service)
-	case n.changed == nil:
-		n.changed = map[string]bool{service: true}
-	default:
-		n.changed[service] = true
-	}
-}
-
 // gated has the names of the Registries of the kind service. One that appears causes a pass itself.
 func (r *Reconciler) gated(ctx context.Context) map[string]bool {
 	objects, err := r.registries(ctx)
