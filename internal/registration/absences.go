@@ -40,9 +40,9 @@ func newAbsences() *absences {
 	}, []string{"cause"})}
 }
 
-// turned notes that a Pod's condition has been written. A Pod that is being deleted does not come back, and may be gone
+// recordTurn records that a Pod's condition has been written. A Pod that is being deleted does not come back, and may be gone
 // by now.
-func (a *absences) turned(pod *corev1.Pod, next *corev1.PodCondition) {
+func (a *absences) recordTurn(pod *corev1.Pod, next *corev1.PodCondition) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := podread.Status(pod, usherv1alpha1.ConditionRegistered)
@@ -55,8 +55,8 @@ func (a *absences) turned(pod *corev1.Pod, next *corev1.PodCondition) {
 	}
 }
 
-// gone forgets a Pod that does not come back.
-func (a *absences) gone(pod types.UID) {
+// forget forgets a Pod that does not come back.
+func (a *absences) forget(pod types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.left, pod)

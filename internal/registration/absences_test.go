@@ -56,7 +56,7 @@ func TestAbsences(t *testing.T) {
 					test.edit(pod)
 				}
 				if status == "" {
-					m.absences.gone(pod.UID)
+					m.absences.forget(pod.UID)
 					continue
 				}
 				next := &corev1.PodCondition{Type: condition.Type, Status: status, LastTransitionTime: condition.LastTransitionTime}

@@ -242,8 +242,9 @@ func controllerOptions(concurrent int) controller.Options {
 	}
 }
 
-// clusterID names the cluster: by the UID of kube-system, which lives as long as the cluster, unless the options do.
-func (r *Reconciler) clusterID(ctx context.Context) (string, error) {
+// keepClusterID returns the name of the cluster: the UID of kube-system, which lives as long as the cluster, unless the
+// options have one. It reads the UID once.
+func (r *Reconciler) keepClusterID(ctx context.Context) (string, error) {
 	if r.options.ClusterID != "" {
 		return r.options.ClusterID, nil
 	}

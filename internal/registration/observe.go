@@ -117,7 +117,7 @@ func (o *observation) planSweeps(targets []plan.Target) *observation {
 
 // readObjects reads the namespace from the caches.
 func (r *Reconciler) readObjects(ctx context.Context, namespace string, kept *passState) (*observation, error) {
-	cluster, err := r.clusterID(ctx)
+	cluster, err := r.keepClusterID(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@
 package registration
 
 import (
-	"maps"
 	"time"
 
 	"github.com/usher-dev/usher/internal/list"
@@ -43,14 +42,14 @@ func (s sweeps) after(changes []plan.Changes, now time.Time) sweeps {
 	if len(done) == 0 {
 		return s
 	}
-	s = sweeps{maps.Clone(s.swept), maps.Clone(s.suspects), maps.Clone(s.remaining)}
+	next := sweeps{cloned(s.swept), cloned(s.suspects), cloned(s.remaining)}
 	for _, c := range done {
-		s.swept[c.Target], s.suspects[c.Target], s.remaining[c.Target] = now, c.Suspects, len(c.Suspects)-len(c.Orphans)
+		next.swept[c.Target], next.suspects[c.Target], next.remaining[c.Target] = now, c.Suspects, len(c.Suspects)-len(c.Orphans)
 	}
-	return s
+	return next
 }
 
-// due are the targets that are swept now, and when the next sweep is due.
+// sweepsDue are the targets that are swept now, and when the next sweep is due.
 func (o *observation) sweepsDue(targets []plan.Target, now time.Time) (due map[plan.Target]bool, next time.Time) {
 	due = map[plan.Target]bool{}
 	for _, target := range targets {

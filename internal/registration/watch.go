@@ -186,7 +186,7 @@ func (r *Reconciler) ofPods() handler.EventHandler {
 	every := each(r.ofPod)
 	return handler.Funcs{CreateFunc: every.Create, GenericFunc: every.Generic,
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			r.metrics.absences.gone(e.Object.GetUID())
+			r.metrics.absences.forget(e.Object.GetUID())
 			every.Delete(ctx, e, q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
