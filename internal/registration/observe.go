@@ -317,7 +317,7 @@ type listed struct {
 
 // list lists targets. It does not call registries that are known to be down.
 func (r *Reconciler) list(ctx context.Context, o *observation, targets []plan.Target) (*observation, results) {
-	o, targets, recalled, followed := r.askOrRecall(o, targets)
+	o, targets, listings, followed := r.askOrRecall(o, targets)
 	all, done := timed(r, func() []listed { return r.listAll(ctx, o, targets) })
 	for i, target := range targets {
 		listing, err := all[i].listing, error(nil)
@@ -325,14 +325,14 @@ func (r *Reconciler) list(ctx context.Context, o *observation, targets []plan.Ta
 			listing = plan.Listing{Err: err}
 		}
 		if listing.Entries != nil || listing.Err != nil {
-			recalled[target] = listing
+			listings[target] = listing
 		}
 		done = done.and(all[i].results)
 	}
 	// Waits count from the end of the listing: an earlier time would shorten them.
 	now := r.clock.Now()
-	o, followed = o.follow(targets, recalled, followed, now)
-	return o.with(o.snapshot.WithListings(recalled, followed).WithRegistries(r.withOutage).At(now)), done
+	o, followed = o.follow(targets, listings, followed, now)
+	return o.with(o.snapshot.WithListings(listings, followed).WithRegistries(r.withOutage).At(now)), done
 }
 
 func (r *Reconciler) listAll(ctx context.Context, o *observation, targets []plan.Target) []listed {
