@@ -113,7 +113,9 @@ func without(changes, first []plan.Changes, registrations map[string]bool) (left
 
 // protect records who will have entries where, and patches Pods before their first entry. It plans again from that.
 // Nothing is registered in this pass for a Pod whose patch fails, and for the Registrations that it returns.
-func (r *Reconciler) protect(ctx context.Context, kept *passState, s stage) (protected stage, unprepared map[string]bool) {
+func (r *Reconciler) protect(
+	ctx context.Context, kept *passState, s stage,
+) (protected stage, unprepared map[string]bool) {
 	prepared, unprepared, done := r.prepare(ctx, s.seen, s.decided.Outcomes)
 	patches, written := s.decided.Protect, prepared != s.seen
 	patched := r.patchPods(ctx, kept, s, patches)
@@ -179,7 +181,8 @@ func (r *Reconciler) change(ctx context.Context, s stage, first, rest []plan.Cha
 		return s
 	}
 	before := s.seen.snapshot.Listings
-	seen, listed := r.list(ctx, s.seen, plan.SortedTargets(list.Map(changes, func(c plan.Changes) plan.Target { return c.Target })))
+	targets := list.Map(changes, func(c plan.Changes) plan.Target { return c.Target })
+	seen, listed := r.list(ctx, s.seen, plan.SortedTargets(targets))
 	s = s.seeing(seen).with(listed)
 	return r.decide(s.with(results{made: list.Map(changes, func(c plan.Changes) madeChanges {
 		return madeChanges{c, before[c.Target], seen.snapshot.Listings[c.Target], seen.snapshot.Failed[c.Target]}
@@ -190,7 +193,9 @@ func (r *Reconciler) change(ctx context.Context, s stage, first, rest []plan.Cha
 // that is to leave its registries meanwhile must not wait until the API server has taken all others.
 func (r *Reconciler) patchPods(ctx context.Context, kept *passState, s stage, patches []plan.PodPatch) (done results) {
 	namespace, first := s.seen.snapshot.Namespace, cmp.Or(s.firstPatch, kept.firstPatch)
-	turn, _ := slices.BinarySearchFunc(patches, first, func(patch plan.PodPatch, name string) int { return strings.Compare(patch.Pod.Name, name) })
+	turn, _ := slices.BinarySearchFunc(patches, first, func(patch plan.PodPatch, name string) int {
+		return strings.Compare(patch.Pod.Name, name)
+	})
 	patches = slices.Concat(patches[turn:], patches[:turn])
 	all, late, began := make([]patchResult, len(patches)), make([]bool, len(patches)), r.clock.Now()
 	each := make([]results, len(patches))
@@ -219,7 +224,9 @@ func (r *Reconciler) patchTime(namespace string) time.Duration {
 
 // patchPod makes a patch. Keys of users' choice go through the Pod itself, where policies see them, after all else, so
 // that they let nothing go that is not recorded.
-func (r *Reconciler) patchPod(ctx context.Context, kept *passState, patch *plan.PodPatch) (done patchResult, setbacks results) {
+func (r *Reconciler) patchPod(
+	ctx context.Context, kept *passState, patch *plan.PodPatch,
+) (done patchResult, setbacks results) {
 	done.patch = patch
 	own, chosen := patch.Split()
 	if chosen.Empty() || !own.Empty() {
@@ -234,9 +241,7 @@ func (r *Reconciler) patchPod(ctx context.Context, kept *passState, patch *plan.
 		}
 		chosen.Pod = patched
 	}
-	patched, err := r.sendPatch(ctx, &chosen, func(ctx context.Context, pod client.Object, data client.Patch, _ ...client.SubResourcePatchOption) error {
-		return r.client.Patch(ctx, pod, data)
-	})
+	patched, err := r.sendPatch(ctx, &chosen, r.patchWhole)
 	if err != nil {
 		return r.patchFailed(ctx, kept, done, &chosen, err)
 	}
@@ -244,10 +249,18 @@ func (r *Reconciler) patchPod(ctx context.Context, kept *passState, patch *plan.
 	return done, results{}
 }
 
+// sender sends a patch to an object, or to a subresource of it.
+type sender func(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error
+
+// patchWhole sends a patch to an object itself.
+func (r *Reconciler) patchWhole(
+	ctx context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption,
+) error {
+	return r.client.Patch(ctx, object, patch)
+}
+
 // sendPatch sends a patch, or a part of one, and returns the Pod as it is then.
-func (r *Reconciler) sendPatch(
-	ctx context.Context, patch *plan.PodPatch, send func(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error,
-) (*corev1.Pod, error) {
+func (r *Reconciler) sendPatch(ctx context.Context, patch *plan.PodPatch, send sender) (*corev1.Pod, error) {
 	next := &corev1.Pod{}
 	next.Namespace, next.Name = patch.Pod.Namespace, patch.Pod.Name
 	if err := send(ctx, next, client.RawPatch(types.StrategicMergePatchType, patch.Encode())); err != nil {
@@ -375,7 +388,7 @@ const (
 
 // apply sends one batch to each target.
 func (r *Reconciler) apply(ctx context.Context, s stage, changes []plan.Changes) stage {
-	batches, later, each := make([]batch, len(changes)), make([]map[string]error, len(changes)), make([]results, len(changes))
+	batches, each, later := make([]batch, len(changes)), make([]results, len(changes)), make([]map[string]error, len(changes))
 	for i, c := range changes { // before the first call: a rate limit is for all of them
 		batches[i].changes, later[i], each[i] = r.inTurn(s.seen, c)
 	}

@@ -44,7 +44,8 @@ func (r *Reconciler) finishPods(ctx context.Context, s stage) stage {
 	deletions := make([]deletion, len(finishes))
 	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), r.options.Workers, len(finishes), func(i int) {
 		f := finishes[i]
-		deletions[i] = deletion{f, finishing.Delete(ctx, r.client, f.Pod, f.Request, f.PastBudget), isOver(ctx), r.clock.Now()}
+		err := finishing.Delete(ctx, r.client, f.Pod, f.Request, f.PastBudget)
+		deletions[i] = deletion{f, err, isOver(ctx), r.clock.Now()}
 	})
 	return s.with(results{deletions: deletions, setbacks: setbacksOf(deletions)})
 }
@@ -89,7 +90,9 @@ func (r *Reconciler) confirmReasons(ctx context.Context, o *observation, pods []
 }
 
 // confirmPods reads Pods from the API server, and reports whether one of them differs from what the caches showed.
-func (r *Reconciler) confirmPods(ctx context.Context, o *observation, pods []*corev1.Pod) (next *observation, changed bool, err error) {
+func (r *Reconciler) confirmPods(
+	ctx context.Context, o *observation, pods []*corev1.Pod,
+) (next *observation, changed bool, err error) {
 	live := make([]corev1.Pod, len(pods))
 	failed := registry.Each(ctx, len(pods), r.options.Workers, func(i int) error {
 		return client.IgnoreNotFound(r.reader.Get(ctx, client.ObjectKeyFromObject(pods[i]), &live[i]))

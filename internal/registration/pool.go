@@ -207,9 +207,9 @@ func (p *pool) down(name string) (until time.Time, err error) {
 	return time.Time{}, nil
 }
 
-// failed begins or lengthens a back-off, and returns it. slack is how much longer passes
+// beginBackOff begins or lengthens a back-off, and returns it. slack is how much longer passes
 // stay away than the next probe.
-func (p *pool) failed(name string, err error, slack time.Duration) (back time.Duration, first bool) {
+func (p *pool) beginBackOff(name string, err error, slack time.Duration) (back time.Duration, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
@@ -224,10 +224,10 @@ func (p *pool) failed(name string, err error, slack time.Duration) (back time.Du
 	return back, first
 }
 
-// recovered ends a back-off, and reports whether there was one. A registry that failed
+// endBackOff ends a back-off, and reports whether there was one. A registry that failed
 // lately keeps its count, so that one that fails for one service only is not called ever
 // faster.
-func (p *pool) recovered(name string) bool {
+func (p *pool) endBackOff(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := &p.open(name).backOff

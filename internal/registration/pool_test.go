@@ -35,23 +35,23 @@ func TestBackOff(t *testing.T) {
 	p := newPool(nil, nil, clock, defaultRegistryWorkers)
 	broken := errors.New("broken")
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		have, _ := p.failed("discovery", broken, time.Second)
+		have, _ := p.beginBackOff("discovery", broken, time.Second)
 		checktest.Same(t, fmt.Sprintf("back-off %d", i), want*time.Second, have)
 	}
 	until, err := p.down("discovery")
 	if !errors.Is(err, broken) || !until.Equal(epoch.Add(31*time.Second)) {
 		t.Errorf("it is down until %s with %v", until, err)
 	}
-	if !p.recovered("discovery") || p.recovered("discovery") {
+	if !p.endBackOff("discovery") || p.endBackOff("discovery") {
 		t.Error("an outage ends once")
 	}
 	if _, err := p.down("discovery"); err != nil {
 		t.Errorf("after that it is down with %v", err)
 	}
-	have, _ := p.failed("discovery", broken, 0)
+	have, _ := p.beginBackOff("discovery", broken, 0)
 	checktest.Same(t, "the back-off when it fails again at once", maxBackOff, have)
 	clock.SetTime(epoch.Add(time.Hour))
-	have, _ = p.failed("discovery", broken, 0)
+	have, _ = p.beginBackOff("discovery", broken, 0)
 	checktest.Same(t, "the back-off when it fails again after an hour", minBackOff, have)
 }
 

@@ -218,7 +218,7 @@ func logPatch(ctx context.Context, patch *plan.PodPatch) {
 // backOff leaves a registry alone that failed, logs when that begins, and returns for how long.
 func (r *Reconciler) backOff(ctx context.Context, object *usherv1alpha1.Registry, err error) time.Duration {
 	r.metrics.failed(object.Name, err)
-	back, first := r.pool.failed(object.Name, err, timeoutOf(object)+probeSlack)
+	back, first := r.pool.beginBackOff(object.Name, err, timeoutOf(object)+probeSlack)
 	about := log.FromContext(ctx).WithValues(keyRegistry, object.Name)
 	if first {
 		about.Error(err, "Registry fails", "reason", plan.ReasonOf(err))

@@ -129,7 +129,9 @@ const (
 )
 
 // retries are how long after each cause the next pass follows.
-var retries = map[cause]time.Duration{postponed: batchDelay, raced: batchDelay, overtaken: soon, refused: refusedRetry, held: 0}
+var retries = map[cause]time.Duration{
+	postponed: batchDelay, raced: batchDelay, overtaken: soon, refused: refusedRetry, held: 0,
+}
 
 // setback is something that a pass could not do, for which another one follows.
 type setback struct {
