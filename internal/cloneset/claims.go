@@ -282,7 +282,7 @@ func (r *Reconciler) releasedInstances(
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("look for Pod %s of claim %s: %w", name, claim.Name, err)
 		}
-		if err != nil || metav1.IsControlledBy(r.pods.newest(set.UID, cached), set) {
+		if err != nil || metav1.IsControlledBy(r.pods.Newest(set.UID, cached), set) {
 			continue // gone, or the cache does not show the deletion yet
 		}
 		out[id] = true

@@ -105,9 +105,9 @@ type Reconciler struct {
 	Background func(do func()) (wait func())
 
 	roster    *roster
-	pods      *overlay[*corev1.Pod]
-	claims    *overlay[*corev1.PersistentVolumeClaim]
-	revisions *overlay[*appsv1.ControllerRevision]
+	pods      overlay[*corev1.Pod]
+	claims    overlay[*corev1.PersistentVolumeClaim]
+	revisions overlay[*appsv1.ControllerRevision]
 	// listClaims and listRevisions list as the cache shows them.
 	listClaims    Lister[*corev1.PersistentVolumeClaim]
 	listRevisions Lister[*appsv1.ControllerRevision]

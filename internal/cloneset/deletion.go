@@ -40,7 +40,7 @@ func (r *Reconciler) observeDeleted(
 	if err != nil {
 		return nil, err
 	}
-	r.claims.drop(set.UID) // no pass looks at them again
+	r.claims.Drop(set.UID) // no pass looks at them again
 	known := &revisions{
 		current:    &revision.Revision{Name: set.Status.CurrentRevision},
 		update:     &revision.Revision{Name: set.Status.UpdateRevision},

@@ -80,7 +80,7 @@ func (d *results) more() bool {
 // returns that have not ended by then.
 func (r *Reconciler) execute(ctx context.Context, before *observation, decided *plan.Plan) *results {
 	set, executor := before.set, r.shared(keyOf(before.set)).executor
-	outdated := func(pod *corev1.Pod) bool { return r.pods.newest(set.UID, pod) != pod }
+	outdated := func(pod *corev1.Pod) bool { return r.pods.Newest(set.UID, pod) != pod }
 	tasks := executor.Open(r.tasksOf(ctx, before, decided.Actions), outdated, r.returner(ctx, before))
 	outcomes := r.act(executor, tasks, decided.More && r.isSmall(len(before.snapshot.Pods)))
 	if len(tasks) == 0 {

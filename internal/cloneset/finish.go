@@ -35,7 +35,7 @@ type finished struct {
 func (r *Reconciler) finish(ctx context.Context, after *observation, decided *plan.Plan, done *results) finished {
 	set := after.set
 	pruned := r.prunePodsToDelete(ctx, set, decided.PrunePodsToDelete, done.outcomes)
-	verifyAt := list.Earliest(r.pods.verifyAt(set.UID), r.claims.verifyAt(set.UID))
+	verifyAt := list.Earliest(r.pods.VerifyAt(set.UID), r.claims.VerifyAt(set.UID))
 	found, ended := r.endDeletion(ctx, after, decided.More || done.more())
 	unfinished := r.shared(keyOf(set)).executor.Close(len(done.actions) > 0)
 	return finished{err: errors.Join(pruned, ended), more: found || unfinished, verifyAt: verifyAt}

@@ -20,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/store"
 )
 
 // This file is what Pods, claims and revisions have in common: how they are read, patched
@@ -115,7 +116,7 @@ func getLive[T client.Object](ctx context.Context, reader client.Reader, object 
 // create creates what a manifest describes, and reads the API server's answer into an
 // object.
 func create[T client.Object](
-	ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, manifest *unstructured.Unstructured, object T, options ...client.CreateOption,
+	ctx context.Context, r *Reconciler, o overlay[T], set *apps.CloneSet, manifest *unstructured.Unstructured, object T, options ...client.CreateOption,
 ) error {
 	err := r.send("create", func() error { return r.Client.Create(ctx, manifest, append(options, strict)...) })
 	if err != nil {
@@ -131,13 +132,13 @@ func create[T client.Object](
 // listOwned returns a set's objects as the cache shows them, overlaid with this
 // controller's last writes. It verifies the entries that the cache has contradicted for
 // too long.
-func listOwned[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], list Lister[T], set *apps.CloneSet, now time.Time) ([]T, error) {
+func listOwned[T client.Object](ctx context.Context, reader client.Reader, o overlay[T], list Lister[T], set *apps.CloneSet, now time.Time) ([]T, error) {
 	for verified := false; ; verified = true {
 		cached, err := list(ctx, set.Namespace, string(set.UID))
 		if err != nil {
 			return nil, err
 		}
-		objects, unverified := o.merge(set.UID, cached, now)
+		objects, unverified := o.Merge(set.UID, cached, now)
 		if len(unverified) == 0 || verified {
 			return objects, nil
 		}
@@ -154,27 +155,27 @@ func listOwned[T client.Object](ctx context.Context, reader client.Reader, o *ov
 
 // verify asks the API server about an object that the cache has contradicted for too
 // long: a lost watch event must not freeze the set.
-func verify[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], set *apps.CloneSet, entry overlayEntry[T], now time.Time) error {
-	live, exists, err := getLive(ctx, reader, entry.object)
+func verify[T client.Object](ctx context.Context, reader client.Reader, o overlay[T], set *apps.CloneSet, entry store.Answer[T], now time.Time) error {
+	live, exists, err := getLive(ctx, reader, entry.Object)
 	if err != nil {
 		return err
 	}
-	o.forget(entry.object.GetUID())
+	o.Forget(entry.Object.GetUID())
 	// What is gone stays hidden until the cache shows the deletion.
-	entry.at, entry.deleted = now, !exists || !metav1.IsControlledBy(live, set)
+	entry.At, entry.Deleted = now, !exists || !metav1.IsControlledBy(live, set)
 	if exists {
-		entry.object = live
+		entry.Object = live
 	}
-	o.note(set.UID, entry)
+	o.Note(set.UID, entry)
 	return nil
 }
 
 // relist notes what the API server has of a set's objects after an answer was lost. An
 // object that was seen but is not in the list is gone, or its labels have changed and it
 // may still belong to the set.
-func relist[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], set *apps.CloneSet, seen, listed []T, now time.Time) error {
+func relist[T client.Object](ctx context.Context, reader client.Reader, o overlay[T], set *apps.CloneSet, seen, listed []T, now time.Time) error {
 	found := list.By(listed, func(object T) types.UID { return object.GetUID() })
-	seen = append(o.all(set.UID), seen...) // created objects too: the cache may never show them
+	seen = append(o.All(set.UID), seen...) // created objects too: the cache may never show them
 	for _, object := range seen {
 		if _, ok := found[object.GetUID()]; ok {
 			continue
@@ -206,7 +207,7 @@ func relist[T client.Object](ctx context.Context, reader client.Reader, o *overl
 
 // adopt makes the set the controller of an object that has none, and returns the object as
 // it is then; nil if the set must not adopt it, or it is gone.
-func adopt[T client.Object](ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, object T) (adopted T, err error) {
+func adopt[T client.Object](ctx context.Context, r *Reconciler, o overlay[T], set *apps.CloneSet, object T) (adopted T, err error) {
 	// The cache may be old: a set that is being deleted, or that has been replaced by
 	// another of the same name, adopts nothing.
 	live, err := r.liveSet(ctx, set)

@@ -96,7 +96,7 @@ func (r *Reconciler) claimPods(ctx context.Context, set *apps.CloneSet, now time
 // OpenKruise's next version writes its own there, which the garbage collector cannot find once the CRD does not have it
 // any more: it would neither delete the object after the set, nor finish a deletion in the foreground.
 func renameOwners[T client.Object](
-	ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, objects []T,
+	ctx context.Context, r *Reconciler, o overlay[T], set *apps.CloneSet, objects []T,
 ) (found bool, err error) {
 	for _, object := range objects {
 		if object.GetDeletionTimestamp() != nil || !slices.ContainsFunc(object.GetOwnerReferences(), renamed(set)) {
@@ -119,7 +119,7 @@ func renamed(set *apps.CloneSet) func(metav1.OwnerReference) bool {
 
 // renameOwner reads the object, since the cache may have left out some of its owners. A conflict is left to the event of
 // whatever has changed the object.
-func renameOwner[T client.Object](ctx context.Context, r *Reconciler, o *overlay[T], set *apps.CloneSet, object T) error {
+func renameOwner[T client.Object](ctx context.Context, r *Reconciler, o overlay[T], set *apps.CloneSet, object T) error {
 	live, exists, err := getLive(ctx, r.Reader, object)
 	if err != nil || !exists {
 		return err

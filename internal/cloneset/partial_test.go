@@ -44,7 +44,7 @@ func TestPartialPods(t *testing.T) {
 	c := server(t, set, released, adopted, moves)
 	r, _ := reconcilerOn(c)
 	keeper := podcache.New()
-	r.pods.keep = keeper.Keep
+	r.pods = newOverlay(keeper.Keep)
 	listed := r.ListPods
 	r.ListPods = func(ctx context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 		pods, err := listed(ctx, namespace, owner)

@@ -45,7 +45,7 @@ const pauseShare, shortestPause, longestPause = 30, 10 * time.Millisecond, 100 *
 // Reconcile makes one pass over a set.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	start := r.Clock.Now()
-	if pause := r.passState(req.NamespacedName).nextPass.Sub(start); pause > shortestPause {
+	if pause := r.passState(req.NamespacedName).pace.Begin(start); pause > 0 {
 		return reconcile.Result{RequeueAfter: pause}, nil
 	}
 	set, err := r.readSet(ctx, req.NamespacedName)
@@ -60,7 +60,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	kept := r.passState(req.NamespacedName)
 	kept.stale = kept.stale || kube.Unanswered(err)
 	if err != nil {
-		kept.nextPass = time.Time{} // no pause after an error: a RequeueAfter would reset the back-off
+		kept.pace.Reset() // no pause after an error: a RequeueAfter would reset the back-off
 	}
 	if kube.NamespaceEnds(err) {
 		return reconcile.Result{}, nil // everything in the namespace is deleted, the set too
@@ -91,7 +91,8 @@ func (r *Reconciler) remember(
 	before *observation, decided *plan.Plan, done *results, after *observation, idle bool, took time.Duration,
 ) {
 	kept := r.passState(keyOf(before.set))
-	kept.nextPass = before.snapshot.Now.Add(min(pauseShare*took, longestPause))
+	next := before.snapshot.Now.Add(min(pauseShare*took, longestPause))
+	kept.pace.Rest(next, next)
 	kept.failures = decided.Failures
 	kept.deferrals = after.snapshot.Deferred
 	kept.pullsGivenUp = done.pulls.givenUp

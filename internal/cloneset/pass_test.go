@@ -3,7 +3,6 @@
 package cloneset
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +28,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/internal/store"
 )
 
 // passOver makes a pass over a new set of one Pod with more revisions than it keeps, on
@@ -164,8 +164,9 @@ func TestForget(t *testing.T) {
 	r.pods.noteDeleted(set, podWithSecret("web-a"), now)
 	r.claims.noteCreated(set, claimOf(set, "data-web-x", "x"), now)
 	r.forget(keyOf(set))
-	if left := states(r) + len(r.pods.sets) + len(r.claims.sets) + len(r.revisions.sets); left > 0 {
-		t.Errorf("%d things left: %+v", left, r)
+	answers := []bool{r.pods.Empty(set.UID), r.claims.Empty(set.UID), r.revisions.Empty(set.UID)}
+	if states(r) > 0 || slices.Contains(answers, false) {
+		t.Errorf("something is left: %+v", r)
 	}
 }
 
@@ -243,67 +244,9 @@ func (c reading) Get(ctx context.Context, at client.ObjectKey, object client.Obj
 	return c.Client.Get(ctx, at, object, options...)
 }
 
-type podEntry = overlayEntry[*corev1.Pod]
-
 // shown lists Pods as "name version".
 func shown(pods []*corev1.Pod) string {
 	return strings.Join(list.Map(pods, func(pod *corev1.Pod) string { return pod.Name + " " + pod.ResourceVersion }), ", ")
-}
-
-// TestMerge: what a pass sees of answers that the cache does not show, and which of them
-// it verifies at once.
-func TestMerge(t *testing.T) {
-	scenariotest.Table(t, "testdata/merge.txt", func(_ *testing.T, test struct {
-		// Created, Deleted and Released are answers, each a Pod and its version; Cached are more.
-		Created, Deleted, Released string
-		Cached                     []string
-	}) string {
-		pod := func(owner *apps.CloneSet, text string) *corev1.Pod {
-			name, version, _ := strings.Cut(text, " ")
-			return podOf(owner, name, at(version))
-		}
-		o, cached := newOverlay[*corev1.Pod](nil), []*corev1.Pod(nil)
-		if test.Created != "" {
-			o.note("set", podEntry{object: pod(web(), test.Created), created: true, at: now})
-		}
-		if gone, owner := cmp.Or(test.Deleted, test.Released), map[bool]*apps.CloneSet{true: web()}[test.Deleted != ""]; gone != "" {
-			o.note("set", podEntry{object: pod(owner, gone), deleted: true, at: now})
-		}
-		for _, text := range test.Cached {
-			cached = append(cached, pod(web(), text))
-		}
-		pods, unverified := o.merge("set", cached, now.Add(time.Second))
-		return cmp.Or(shown(pods), "nothing") + map[bool]string{true: "; verifies"}[len(unverified) > 0]
-	})
-}
-
-// TestVerificationIsDue: an answer that the cache has not confirmed triggers a pass, since
-// no event may.
-func TestVerificationIsDue(t *testing.T) {
-	entry := func(name string, age time.Duration, created, deleted bool) podEntry {
-		return podEntry{object: podOf(nil, name, at("5")), created: created, deleted: deleted, at: now.Add(-age)}
-	}
-	for name, test := range map[string]struct {
-		entries []podEntry
-		want    time.Time
-	}{
-		"nothing":              {},
-		"the oldest one":       {[]podEntry{entry("a", time.Second, true, false), entry("b", 3*time.Second, true, false)}, now.Add(verifyAfter - 3*time.Second)},
-		"one that goes":        {[]podEntry{entry("a", 0, false, true)}, now.Add(verifyAfter)},
-		"made, and gone again": {[]podEntry{entry("a", 0, true, true)}, time.Time{}},
-	} {
-		o := newOverlay[*corev1.Pod](nil)
-		for _, e := range test.entries {
-			o.note("set", e)
-		}
-		o.note("another", entry("c", time.Hour, true, false))
-		if got := o.verifyAt("set"); !got.Equal(test.want) {
-			t.Errorf("%s: due at %v, want %v", name, got, test.want)
-		}
-		if _, unverified := o.merge("set", nil, o.verifyAt("set")); len(unverified) != 0 != (name == "the oldest one") {
-			t.Errorf("%s: to be verified then: %v", name, unverified)
-		}
-	}
 }
 
 // TestStaleCacheIsVerified: if the cache has lagged for too long, a pass verifies the
@@ -320,7 +263,7 @@ func TestStaleCacheIsVerified(t *testing.T) {
 	} {
 		r, _ := reconcilerOn(server(t, podOf(web(), "web-a", at("2"))))
 		r.Reader = server(t, test.live...)
-		r.pods.note("set", podEntry{object: podOf(web(), "web-a", at("3")), at: now.Add(-verifyAfter - time.Second)})
+		r.pods.Note("set", store.Answer[*corev1.Pod]{Object: podOf(web(), "web-a", at("3")), At: now.Add(-store.VerifyAfter - time.Second)})
 		pods, err := r.ownPods(t.Context(), web(), now)
 		if got := shown(pods); err != nil || got != test.want {
 			t.Errorf("%s: the pass sees %q, want %q; %v", name, got, test.want, err)
@@ -349,7 +292,7 @@ func TestNewPodGoneAtOnce(t *testing.T) {
 	if made != nil || !(outcome{action: plan.Action{Verb: plan.Create}, err: err}).conflicted() {
 		t.Errorf("made %v: %v", made, err)
 	}
-	if pods, _ := r.pods.merge("set", nil, now); len(pods) > 0 {
+	if pods, _ := r.pods.Merge("set", nil, now); len(pods) > 0 {
 		t.Errorf("the next pass sees %s", shown(pods))
 	}
 }
@@ -367,7 +310,7 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 		t.Errorf("the action ends with %v, not with a conflict", done.err)
 	}
 	checktest.Same(t, "its state", "", read(t, c, seen).Labels[apps.LabelLifecycleState])
-	if pods, _ := r.pods.merge("set", []*corev1.Pod{seen}, now); len(pods) > 0 {
+	if pods, _ := r.pods.Merge("set", []*corev1.Pod{seen}, now); len(pods) > 0 {
 		t.Error("the next pass, with a cache that lags, takes it for the set's")
 	}
 }

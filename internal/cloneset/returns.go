@@ -62,7 +62,7 @@ func (r *Reconciler) returner(ctx context.Context, before *observation) func(*co
 		if !isOwn(pod) {
 			return nil
 		}
-		pod = r.pods.newest(set.UID, pod)
+		pod = r.pods.Newest(set.UID, pod)
 		action, ok := r.Return(before.snapshot, pod, r.Clock.Now())
 		// If the Pod is no longer the set's, a pass has released it, or the next one will.
 		if !ok || !isOwn(pod) || !selector.Matches(labels.Set(pod.Labels)) {

@@ -370,14 +370,14 @@ func TestOwnersOfAnotherVersion(t *testing.T) {
 // still shows it without an owner, as one to adopt.
 func TestAdoptedAndGone(t *testing.T) {
 	t.Run("Pod", func(t *testing.T) {
-		adoptedAndGone(t, func(r *Reconciler) *overlay[*corev1.Pod] { return r.pods }, podOf(nil, "web-a"))
+		adoptedAndGone(t, func(r *Reconciler) overlay[*corev1.Pod] { return r.pods }, podOf(nil, "web-a"))
 	})
 	t.Run("claim", func(t *testing.T) {
-		adoptedAndGone(t, func(r *Reconciler) *overlay[*corev1.PersistentVolumeClaim] { return r.claims }, claimOf(nil, "data-web-x", "x"))
+		adoptedAndGone(t, func(r *Reconciler) overlay[*corev1.PersistentVolumeClaim] { return r.claims }, claimOf(nil, "data-web-x", "x"))
 	})
 }
 
-func adoptedAndGone[T client.Object](t *testing.T, overlayOf func(*Reconciler) *overlay[T], orphan T) {
+func adoptedAndGone[T client.Object](t *testing.T, overlayOf func(*Reconciler) overlay[T], orphan T) {
 	for _, gone := range []bool{false, true} {
 		objects := []client.Object{web(), orphan}
 		if gone {
@@ -391,7 +391,7 @@ func adoptedAndGone[T client.Object](t *testing.T, overlayOf func(*Reconciler) *
 		}
 		o.noteCreated(web(), orphan, now) // adopted before
 		checktest.Must(adopt(t.Context(), r, o, web(), cached))(t)
-		if seen, _ := o.merge(web().UID, nil, now); len(seen) == 1 == gone {
+		if seen, _ := o.Merge(web().UID, nil, now); len(seen) == 1 == gone {
 			t.Errorf("gone %v: the pass sees %d objects", gone, len(seen))
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/pace"
 	"github.com/usher-dev/usher/internal/podread"
 )
 
@@ -45,8 +46,8 @@ type passState struct {
 	status  statusState
 	// lastEvents holds what the last events said, so that no event is repeated.
 	lastEvents lastEvents
-	// nextPass is when the next pass may begin.
-	nextPass time.Time
+	// pace is when the next pass may begin.
+	pace pace.Pace
 	// pullsRefusedUntil is until when no pull Pod is created.
 	pullsRefusedUntil time.Time
 	// pullsGivenUp is until when nodes do not pull images, because their pull Pods did not run.
@@ -119,7 +120,7 @@ func (r *Reconciler) stateOf(set types.NamespacedName) *setState {
 	value, known := r.states.Load(set)
 	if !known {
 		value, _ = r.states.LoadOrStore(set, &setState{
-			pass: passState{adoptionsRefused: map[types.UID]time.Time{}},
+			pass: passState{adoptionsRefused: map[types.UID]time.Time{}, pace: pace.Pace{Slack: shortestPause}},
 			shared: &sharedState{
 				deletions: map[string][]*corev1.PersistentVolumeClaim{}, drains: map[types.UID]drain{},
 				trials: map[string]plan.Trial{}, executor: r.newExecutor(),
@@ -138,9 +139,9 @@ func (r *Reconciler) shared(set types.NamespacedName) *sharedState { return r.st
 // forget frees what is kept about a set that is gone, except what the cache does not show yet.
 func (r *Reconciler) forget(set types.NamespacedName) {
 	kept := r.passState(set)
-	r.pods.drop(kept.uid)
-	r.claims.drop(kept.uid)
-	r.revisions.drop(kept.uid)
+	r.pods.Drop(kept.uid)
+	r.claims.Drop(kept.uid)
+	r.revisions.Drop(kept.uid)
 	r.metrics.sets.Forget(set)
 	r.states.Delete(set)
 	if kept.gone != "" {
@@ -295,7 +296,7 @@ func (r *Reconciler) livePods(ctx context.Context, set *apps.CloneSet) ([]*corev
 	case err != nil:
 		selector = labels.Everything()
 	}
-	keep := func(pod *corev1.Pod) (*corev1.Pod, bool) { return r.pods.keep(pod), true }
+	keep := func(pod *corev1.Pod) (*corev1.Pod, bool) { return r.pods.Kept(pod), true }
 	return kube.ListKept(ctx, r.Reader, "the set's Pods at the API server", &corev1.PodList{}, keep,
 		client.InNamespace(set.Namespace), client.MatchingLabelsSelector{Selector: selector})
 }

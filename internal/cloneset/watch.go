@@ -85,7 +85,7 @@ const deletionDelay = 100 * time.Millisecond
 func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) {
 	pod := e.Object.(*corev1.Pod)
 	r.roster.changed(pod, nil)
-	r.pods.forget(pod.UID)
+	r.pods.Forget(pod.UID)
 	if pod.DeletionTimestamp != nil && len(podread.OwnClaims(pod)) == 0 {
 		r.enqueue(ctx, pod, func(set reconcile.Request) { q.AddAfter(set, deletionDelay) })
 		return
@@ -181,7 +181,7 @@ func (r *Reconciler) ClaimEvents() handler.EventHandler {
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			r.claims.forget(e.Object.GetUID())
+			r.claims.Forget(e.Object.GetUID())
 			r.enqueue(ctx, e.Object, q.Add)
 		},
 	}

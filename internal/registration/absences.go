@@ -40,13 +40,14 @@ func newAbsences() *absences {
 	}, []string{"cause"})}
 }
 
-// turned notes that a Pod's condition has been written.
-func (a *absences) turned(pod *corev1.Pod, next *corev1.PodCondition) {
+// recordTurn records that a Pod's condition has been written. A Pod that is being deleted does not come back, and may be gone
+// by now.
+func (a *absences) recordTurn(pod *corev1.Pod, next *corev1.PodCondition) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := podread.Status(pod, usherv1alpha1.ConditionRegistered)
 	switch out, known := a.left[pod.UID]; {
-	case was == corev1.ConditionTrue && next.Status == corev1.ConditionFalse:
+	case was == corev1.ConditionTrue && next.Status == corev1.ConditionFalse && pod.DeletionTimestamp == nil:
 		a.left[pod.UID] = absence{next.LastTransitionTime.Time, plan.CauseOut(pod)}
 	case known && next.Status == corev1.ConditionTrue:
 		a.seconds.WithLabelValues(string(out.cause)).Observe(max(next.LastTransitionTime.Sub(out.since), 0).Seconds())
@@ -54,8 +55,8 @@ func (a *absences) turned(pod *corev1.Pod, next *corev1.PodCondition) {
 	}
 }
 
-// gone forgets a Pod that does not come back.
-func (a *absences) gone(pod types.UID) {
+// forget forgets a Pod that does not come back.
+func (a *absences) forget(pod types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.left, pod)

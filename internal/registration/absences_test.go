@@ -56,7 +56,7 @@ func TestAbsences(t *testing.T) {
 					test.edit(pod)
 				}
 				if status == "" {
-					m.absences.gone(pod.UID)
+					m.absences.forget(pod.UID)
 					continue
 				}
 				next := &corev1.PodCondition{Type: condition.Type, Status: status, LastTransitionTime: condition.LastTransitionTime}
@@ -85,4 +85,20 @@ func observed(t *testing.T, scraped prometheus.Gatherer, name string) (all []str
 		}
 	}
 	return all
+}
+
+// TestAbsencesOfPodsThatAreDeleted: a Pod that is being deleted may be gone before its patch is counted. Nothing is
+// remembered of it, as nobody would forget that.
+func TestAbsencesOfPodsThatAreDeleted(t *testing.T) {
+	for _, deleted := range []bool{true, false} {
+		m := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1"}, Status: corev1.PodStatus{
+			Conditions: []corev1.PodCondition{{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionTrue}},
+		}}
+		if deleted {
+			pod.DeletionTimestamp = &metav1.Time{Time: epoch}
+		}
+		m.patched(&plan.PodPatch{Pod: pod, Condition: &corev1.PodCondition{Status: corev1.ConditionFalse}})
+		checktest.Same(t, "Pods that are remembered", map[bool]int{false: 1}[deleted], len(m.absences.left))
+	}
 }

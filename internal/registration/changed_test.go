@@ -32,10 +32,10 @@ func TestChangedServicesAreListed(t *testing.T) {
 		a.ofService(serviceOf).Update(t.Context(), event.UpdateEvent{ObjectOld: slice, ObjectNew: slice}, &noted{})
 	}
 	begins := func() []string {
-		a.notesOf(namespace).dirty = map[plan.Target]bool{}
 		a.begin(namespace)
-		p := checktest.Must(a.observe(t.Context(), namespace))(t)
-		services := list.Map(slices.Collect(maps.Keys(p.notes.dirty)), func(t plan.Target) string { return t.Service })
+		seen, _, err := a.observe(t.Context(), namespace, a.stateOf(namespace))
+		checktest.NoError(t, err)
+		services := list.Map(slices.Collect(maps.Keys(seen.snapshot.Due)), func(t plan.Target) string { return t.Service })
 		return slices.Compact(slices.Sorted(slices.Values(services)))
 	}
 	checktest.Same(t, "listed in the first pass for a change", 0, len(begins()))
@@ -45,5 +45,5 @@ func TestChangedServicesAreListed(t *testing.T) {
 	checktest.Same(t, "listed after changes", []string{"other", "web"}, begins())
 	checktest.Same(t, "listed without one", 0, len(begins()))
 	changes("nobody's")
-	checktest.Same(t, "noted of a Service that nobody follows", 0, len(a.notesOf(namespace).changed))
+	checktest.Same(t, "noted of a Service that nobody follows", 0, len(a.shared(namespace).changed))
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
+	"github.com/usher-dev/usher/internal/store"
 )
 
 // +kubebuilder:rbac:groups=usher.dev,resources=registrations,verbs=get;list;watch;patch
@@ -118,6 +119,7 @@ type Reconciler struct {
 	clock             clock.PassiveClock
 	pool              *pool
 	answers           *registry.Answers
+	written           written
 	metrics           *metrics
 	announcer         *announcer
 	// probes are Registries that passes want probed; back are those that answered a probe
@@ -131,11 +133,32 @@ type Reconciler struct {
 	gathering sync.Mutex
 	gathered  map[string]time.Time
 
-	// mu guards what passes share, and the fields of a pass that has several calls in
-	// flight.
+	// states has the *namespaceState of each namespace.
+	states sync.Map
+
+	// mu guards cluster, which names the cluster once it is known.
 	mu      sync.Mutex
 	cluster string
-	notes   map[string]*notes
+}
+
+// written has the API server's answers to our last writes, by namespace: of each kind, those of the passes over that
+// namespace.
+type written struct {
+	pods          *store.Store[string, *corev1.Pod]
+	registrations *store.Store[string, *usherv1alpha1.Registration]
+	registries    *store.Store[string, *usherv1alpha1.Registry]
+}
+
+func newWritten() written {
+	return written{
+		pods: store.New[string, *corev1.Pod](nil), registrations: store.New[string, *usherv1alpha1.Registration](nil),
+		registries: store.New[string, *usherv1alpha1.Registry](nil),
+	}
+}
+
+// empty reports whether the caches have caught up with all answers of a namespace.
+func (w written) empty(namespace string) bool {
+	return w.pods.Empty(namespace) && w.registrations.Empty(namespace) && w.registries.Empty(namespace)
 }
 
 // New returns a Reconciler. It reads from and writes to c, which may be a cache; reader
@@ -159,7 +182,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
-		notes: map[string]*notes{}, gathered: map[string]time.Time{},
+		written: newWritten(), gathered: map[string]time.Time{},
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	return r, nil
@@ -219,8 +242,9 @@ func controllerOptions(concurrent int) controller.Options {
 	}
 }
 
-// clusterID names the cluster: by the UID of kube-system, which lives as long as the cluster, unless the options do.
-func (r *Reconciler) clusterID(ctx context.Context) (string, error) {
+// keepClusterID returns the name of the cluster: the UID of kube-system, which lives as long as the cluster, unless the
+// options have one. It reads the UID once.
+func (r *Reconciler) keepClusterID(ctx context.Context) (string, error) {
 	if r.options.ClusterID != "" {
 		return r.options.ClusterID, nil
 	}

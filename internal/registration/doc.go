@@ -7,13 +7,18 @@
 // answer the same hook, and a Pod that none selects any more must still leave. A pass
 //
 //  1. observes the objects, overlaid with our own last writes (observe.go), and
-//     takes over what vanished Registrations have left (own.go);
-//  2. lists each target (registry, prefix, service) where something may be left to do;
-//  3. plans (package plan, which is pure);
-//  4. executes (execute.go): first it records who will have entries where (own.go) and puts
+//     takes over what vanished Registrations have left (own.go); then it lists each target
+//     (registry, prefix, service) where something may be left to do;
+//  2. plans (package plan, which is pure);
+//  3. executes (execute.go): first it records who will have entries where (own.go) and puts
 //     our finalizer on Pods; then it applies one batch of changes to each target, reads it
 //     back, plans again from that, and patches Pods;
-//  5. writes statuses (pass.go), log lines and events (report.go).
+//  4. writes statuses (status.go);
+//  5. reports: log lines, events and metrics (report.go);
+//  6. remembers what the next pass needs (state.go), and decides when that is due (next in pass.go).
+//
+// Each step takes values and returns one. What is known at a moment is an observation, which nobody changes. How far a
+// pass has come is a stage: what it knows, its last plan, and the results of its steps so far (results.go).
 //
 // Invariants:
 //

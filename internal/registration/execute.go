@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,13 +14,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -41,53 +40,46 @@ const (
 	soon = time.Second
 )
 
-// execute carries out the plan up to the registries, and plans again from what they list
-// then. It leaves the patches of Pods to the caller.
-func (p *pass) execute(ctx context.Context, decided plan.Plan) (plan.Plan, error) {
-	first := p.ofEndingPods(decided.Changes)
-	p.apply(ctx, slices.Clone(first))
-	unprepared, prepared := p.prepare(ctx, decided.Outcomes)
-	p.protect(ctx, decided.Protect)
-	if prepared || len(decided.Protect) > 0 {
-		decided = p.decide()
+// execute carries out a plan: in the registries, then on the Pods. In between it plans again from what it has found out.
+// The stage that it returns has the last plan.
+func (r *Reconciler) execute(ctx context.Context, kept *passState, s stage) stage {
+	first := s.seen.ofEndingPods(s.decided.Changes)
+	s = r.apply(ctx, s, first)
+	s, unprepared := r.protect(ctx, kept, s)
+	s, unprepared = r.confirm(ctx, s, unprepared)
+	if s.stopped {
+		return s
 	}
-	// What was read may make others join: each is read before it does.
-	for changed := true; changed; {
-		p.confirmOwners(ctx, decided.Changes, unprepared)
-		var err error
-		if changed, err = p.confirm(ctx, decided.Changes); err != nil {
-			return decided, err
-		}
-		if changed {
-			if err := p.takeOver(ctx); err != nil {
-				return decided, err
-			}
-			decided = p.decide()
-		}
+	s = r.change(ctx, s, first, without(s.decided.Changes, first, unprepared))
+	s = s.with(r.patchPods(ctx, kept, s, s.decided.Patches))
+	s = r.finishPods(ctx, s)
+	// The statuses include what failed in this pass.
+	return s.seeing(s.seen.with(s.seen.snapshot.WithRegistries(r.withFailure)))
+}
+
+// withOutage is the state of a Registry with the outage that the last calls have found. That of a cloud's API keeps no
+// callers from the load balancer.
+func (r *Reconciler) withOutage(name string, state plan.RegistryState) plan.RegistryState {
+	if !state.Follows {
+		state.Outage = r.pool.outage(name)
 	}
-	p.noteSweeps(decided.Changes)
-	rest := without(decided.Changes, first, unprepared)
-	p.apply(ctx, slices.Clone(rest))
-	changes := slices.Concat(first, rest)
-	if len(changes) == 0 {
-		return decided, nil
-	}
-	before := maps.Clone(p.snapshot.Listings)
-	p.list(ctx, plan.SortedTargets(list.Map(changes, func(c plan.Changes) plan.Target { return c.Target })))
-	for _, c := range changes {
-		p.logChanges(ctx, c, before[c.Target].Entries)
-	}
-	return p.decide(), nil
+	return state
+}
+
+// withFailure is the state of a Registry with why it is not called any more.
+func (r *Reconciler) withFailure(name string, state plan.RegistryState) plan.RegistryState {
+	_, state.Err = r.pool.down(name)
+	return state
 }
 
 // ofEndingPods returns the removals of entries whose Pods are being deleted. Their processes end
 // now, and nothing takes a deletion back: they do not wait until the API server has shown whether
 // other changes are due.
-func (p *pass) ofEndingPods(changes []plan.Changes) (removals []plan.Changes) {
+func (o *observation) ofEndingPods(changes []plan.Changes) (removals []plan.Changes) {
 	for _, c := range changes {
 		c = plan.Changes{Target: c.Target, Reasons: c.Reasons, Leaves: list.Only(c.Leaves, func(change registry.Change) bool {
-			at, found := p.find(change.Entry.Owner.Pod)
-			return found && p.snapshot.Pods[at].DeletionTimestamp != nil
+			pod := o.snapshot.Pod(change.Entry.Owner.Pod)
+			return pod != nil && pod.DeletionTimestamp != nil
 		})}
 		if !c.Empty() {
 			removals = append(removals, c)
@@ -119,187 +111,252 @@ func without(changes, first []plan.Changes, registrations map[string]bool) (left
 	return left
 }
 
-// protect patches Pods before their first entry. Nothing is registered in this pass for a
-// Pod whose patch fails.
-func (p *pass) protect(ctx context.Context, patches []plan.PodPatch) {
+// protect records who will have entries where, and patches Pods before their first entry. It plans again from that.
+// Nothing is registered in this pass for a Pod whose patch fails, and for the Registrations that it returns.
+func (r *Reconciler) protect(
+	ctx context.Context, kept *passState, s stage,
+) (protected stage, unprepared map[string]bool) {
+	prepared, unprepared, done := r.prepare(ctx, s.seen, s.decided.Outcomes)
+	patches, written := s.decided.Protect, prepared != s.seen
+	patched := r.patchPods(ctx, kept, s, patches)
 	for i := range patches {
-		for _, target := range patches[i].Due {
-			p.notes.dirty[target] = true
+		patched.due = append(patched.due, patches[i].Due...)
+	}
+	s = s.with(done).with(patched)
+	if !written && len(patches) == 0 {
+		return s, unprepared
+	}
+	var fresh []plan.ReadPod
+	for _, p := range patched.patches {
+		if p.pod != nil {
+			fresh = append(fresh, plan.ReadPod{Name: p.pod.Name, UID: p.pod.UID, Pod: p.pod})
 		}
 	}
-	for _, pod := range p.patchPods(ctx, patches) {
-		p.refreshPod(pod.Name, pod.UID, pod)
+	seen, _ := prepared.refreshing(fresh)
+	return r.decide(s.seeing(seen)), unprepared
+}
+
+// refreshing is what is known with the API server's versions of Pods. It reports whether they change anything.
+func (o *observation) refreshing(read []plan.ReadPod) (next *observation, changed bool) {
+	snapshot, changed := o.snapshot.WithPods(read)
+	next = o.with(snapshot)
+	next.fresh = maps.Clone(o.fresh)
+	for _, pod := range read {
+		next.fresh[pod.UID] = true
+	}
+	return next, changed
+}
+
+// confirm has the API server confirm what the changes depend on. What it reads may make others join: each is read before
+// it does. It adds the Registrations that register nothing in this pass to those that are behind.
+func (r *Reconciler) confirm(ctx context.Context, s stage, behind map[string]bool) (stage, map[string]bool) {
+	for {
+		var owners results
+		s.seen, behind, owners = r.confirmOwners(ctx, s.seen, s.decided.Changes, behind)
+		s = s.with(owners)
+		seen, changed, err := r.confirmChanges(ctx, s.seen, s.decided.Changes)
+		if err != nil {
+			return s.with(r.stop(err)), behind
+		}
+		s = s.seeing(seen)
+		if !changed {
+			return s, behind
+		}
+		seen, adopted, err := r.takeOver(ctx, s.seen)
+		if err != nil {
+			return s.with(r.stop(err)), behind
+		}
+		s = r.decide(s.seeing(seen).with(adopted).with(r.setBack(overtaken)))
 	}
 }
 
-// find returns the index of a Pod in the snapshot, or where it belongs.
-func (p *pass) find(name string) (at int, found bool) {
-	return slices.BinarySearchFunc(p.snapshot.Pods, name, func(pod *corev1.Pod, name string) int {
-		return strings.Compare(pod.Name, name)
-	})
+// change makes the changes of registries that have not been made first, lists their targets, and plans again from that.
+func (r *Reconciler) change(ctx context.Context, s stage, first, rest []plan.Changes) stage {
+	learned := s.seen.learned
+	learned.sweeps = learned.sweeps.after(s.decided.Changes, s.seen.snapshot.Now)
+	seen := s.seen.knowing(learned)
+	s = r.apply(ctx, s.seeing(seen.with(seen.snapshot.WithSuspects(learned.sweeps.suspects))), rest)
+	changes := slices.Concat(first, rest)
+	if len(changes) == 0 {
+		return s
+	}
+	before := s.seen.snapshot.Listings
+	targets := list.Map(changes, func(c plan.Changes) plan.Target { return c.Target })
+	seen, listed := r.list(ctx, s.seen, plan.SortedTargets(targets))
+	s = s.seeing(seen).with(listed)
+	return r.decide(s.with(results{made: list.Map(changes, func(c plan.Changes) madeChanges {
+		return madeChanges{c, before[c.Target], seen.snapshot.Listings[c.Target], seen.snapshot.Failed[c.Target]}
+	})}))
 }
 
-// patchPods sends patches and returns the patched Pods. What it has not begun in time is left to
-// the next pass, which begins with it: a Pod that is to leave its registries meanwhile must not wait
-// until the API server has taken all others.
-func (p *pass) patchPods(ctx context.Context, patches []plan.PodPatch) []*corev1.Pod {
-	turn, _ := slices.BinarySearchFunc(patches, p.notes.turn, func(patch plan.PodPatch, name string) int { return strings.Compare(patch.Pod.Name, name) })
+// patchPods sends patches. What it has not begun in time is left to the next step or pass, which begins with it: a Pod
+// that is to leave its registries meanwhile must not wait until the API server has taken all others.
+func (r *Reconciler) patchPods(ctx context.Context, kept *passState, s stage, patches []plan.PodPatch) (done results) {
+	namespace, first := s.seen.snapshot.Namespace, cmp.Or(s.firstPatch, kept.firstPatch)
+	turn, _ := slices.BinarySearchFunc(patches, first, func(patch plan.PodPatch, name string) int {
+		return strings.Compare(patch.Pod.Name, name)
+	})
 	patches = slices.Concat(patches[turn:], patches[:turn])
-	patched, late := make([]*corev1.Pod, len(patches)), make([]bool, len(patches))
-	began := p.clock.Now()
-	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), p.options.Workers, len(patches), func(i int) {
-		if late[i] = p.clock.Now().Sub(began) >= p.patchTime(); !late[i] {
-			patched[i] = p.patchPod(ctx, &patches[i]) // each failure asks for another pass itself
+	all, late, began := make([]patchResult, len(patches)), make([]bool, len(patches)), r.clock.Now()
+	each := make([]results, len(patches))
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), r.options.Workers, len(patches), func(i int) {
+		all[i] = patchResult{patch: &patches[i]}
+		if late[i] = r.clock.Now().Sub(began) >= r.patchTime(namespace); !late[i] {
+			all[i], each[i] = r.patchPod(ctx, kept, &patches[i])
 		}
 	})
+	done = merge(each...)
 	if first := slices.Index(late, true); first >= 0 {
-		p.notes.turn, p.postponed = patches[first].Pod.Name, true
-		for i := range patches {
-			if late[i] {
-				p.leaveUnpatched(&patches[i])
-			}
-		}
-		p.again(batchDelay)
+		done.firstPatch = patches[first].Pod.Name
+		done = done.and(r.setBack(postponed))
 	}
-	return slices.DeleteFunc(patched, func(pod *corev1.Pod) bool { return pod == nil })
+	done.patches = all
+	return done
 }
 
 // patchTime is how long patches may begin now.
-func (p *pass) patchTime() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.notes.urgent {
+func (r *Reconciler) patchTime(namespace string) time.Duration {
+	if s := r.shared(namespace); s != nil && s.pace.Urgent() {
 		return urgentPatchTime
 	}
 	return patchTime
 }
 
-// patchPod returns nil if the Pod could not be patched as planned. Keys of users' choice go through the Pod
-// itself, where policies see them, after all else, so that they let nothing go that is not recorded.
-func (p *pass) patchPod(ctx context.Context, patch *plan.PodPatch) *corev1.Pod {
+// patchPod makes a patch. Keys of users' choice go through the Pod itself, where policies see them, after all else, so
+// that they let nothing go that is not recorded.
+func (r *Reconciler) patchPod(
+	ctx context.Context, kept *passState, patch *plan.PodPatch,
+) (done patchResult, setbacks results) {
+	done.patch = patch
 	own, chosen := patch.Split()
 	if chosen.Empty() || !own.Empty() {
-		patched := p.sendPatch(ctx, &own, p.client.Status().Patch)
-		if patched == nil || chosen.Empty() {
-			return patched
+		patched, err := r.sendPatch(ctx, &own, r.client.Status().Patch)
+		if err != nil {
+			return r.patchFailed(ctx, kept, done, &own, err)
+		}
+		done.sent = append(done.sent, &own)
+		if chosen.Empty() {
+			done.pod = patched
+			return done, results{}
 		}
 		chosen.Pod = patched
 	}
-	return p.sendPatch(ctx, &chosen, func(ctx context.Context, pod client.Object, data client.Patch, _ ...client.SubResourcePatchOption) error {
-		return p.client.Patch(ctx, pod, data)
-	})
+	patched, err := r.sendPatch(ctx, &chosen, r.patchWhole)
+	if err != nil {
+		return r.patchFailed(ctx, kept, done, &chosen, err)
+	}
+	done.sent, done.pod = append(done.sent, &chosen), patched
+	return done, results{}
 }
 
-// sendPatch sends a patch, or a part of one; nil means that it failed.
-func (p *pass) sendPatch(
-	ctx context.Context, patch *plan.PodPatch, send func(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error,
-) *corev1.Pod {
+// sender sends a patch to an object, or to a subresource of it.
+type sender func(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error
+
+// patchWhole sends a patch to an object itself.
+func (r *Reconciler) patchWhole(
+	ctx context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption,
+) error {
+	return r.client.Patch(ctx, object, patch)
+}
+
+// sendPatch sends a patch, or a part of one, and returns the Pod as it is then.
+func (r *Reconciler) sendPatch(ctx context.Context, patch *plan.PodPatch, send sender) (*corev1.Pod, error) {
 	next := &corev1.Pod{}
 	next.Namespace, next.Name = patch.Pod.Namespace, patch.Pod.Name
 	if err := send(ctx, next, client.RawPatch(types.StrategicMergePatchType, patch.Encode())); err != nil {
-		p.podFailed(ctx, patch, err)
-		return nil
+		return nil, err
 	}
-	p.reportReleases(ctx, patch)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.notes.pods.wrote(next)
-	if len(patch.Chosen()) > 0 {
-		delete(p.notes.refusals, next.UID)
-	}
-	return next
+	r.written.pods.Wrote(next.Namespace, next, r.clock.Now())
+	return next, nil
 }
 
-// podFailed asks for another pass. It is no error if the Pod is gone or has changed: the next
-// pass sees it as it is.
-func (p *pass) podFailed(ctx context.Context, patch *plan.PodPatch, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// patchFailed says what a patch means that has failed, or a part of it. It is no error if the Pod is gone or has changed:
+// the next pass sees it as it is.
+func (r *Reconciler) patchFailed(
+	ctx context.Context, kept *passState, done patchResult, part *plan.PodPatch, err error,
+) (patchResult, results) {
 	if apierrors.IsNotFound(err) {
-		return
+		done.gone = true
+		return done, results{}
 	}
-	if keys := patch.Chosen(); len(keys) > 0 && kube.Refused(err) {
-		p.refused(patch.Pod.UID, keys, err)
-		return
+	if keys := part.Chosen(); len(keys) > 0 && kube.Refused(err) {
+		before := kept.refusals[part.Pod.UID]
+		now := r.refusal(before, keys, err)
+		done.keys = &now
+		if before.wait == 0 {
+			return done, r.heldFor(batchDelay)
+		}
+		return done, r.heldFor(now.wait)
 	}
-	p.again(soon)
-	p.leaveUnpatched(patch)
-	if ctx.Err() == nil {
-		p.failed(ctx, patch.Pod, fmt.Errorf("patch Pod %s: %w", patch.Pod.Name, err))
+	if isOver(ctx) {
+		return done, r.setBack(overtaken)
 	}
+	return done, r.setBack(overtaken).and(r.failed(part.Pod, fmt.Errorf("patch Pod %s: %w", part.Pod.Name, err)))
 }
 
-// leaveUnpatched notes whom a Pod concerns that is not patched as planned: what its record and its condition say
-// of them may be old.
-func (p *pass) leaveUnpatched(patch *plan.PodPatch) {
-	for _, name := range patch.Concerns {
-		p.unpatched[name] = true
-	}
-	for _, target := range patch.Targets {
-		p.needed[target] = true
-	}
-}
-
-// confirm reads from the API server the Pods that join without having been written to in this
+// confirmChanges reads from the API server the Pods that join without having been written to in this
 // pass, those that leave because their node is silent, and the owners of orphans. From a stale
 // cache, as just after a change of leader, a pass would register Pods that are gone and remove
 // entries of new ones, and of Pods whose node answers again.
-func (p *pass) confirm(ctx context.Context, changes []plan.Changes) (changed bool, err error) {
-	pods, registrations := p.unconfirmed(changes)
+func (r *Reconciler) confirmChanges(
+	ctx context.Context, o *observation, changes []plan.Changes,
+) (next *observation, changed bool, err error) {
+	pods, registrations := o.unconfirmed(changes)
 	var mu sync.Mutex
+	var fresh []plan.ReadPod
+	var known []string
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(p.options.Workers)
-	read := func(name types.NamespacedName, object client.Object, news func(found bool) bool) {
+	group.SetLimit(r.options.Workers)
+	read := func(name types.NamespacedName, object client.Object, note func(found bool)) {
 		group.Go(func() error {
-			err := p.readOwner(groupCtx, name, object)
+			err := r.readOwner(groupCtx, name, object)
 			if client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("read %T %s before its entries are changed: %w", object, name, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			changed = news(err == nil) || changed
+			note(err == nil)
 			return nil
 		})
 	}
 	for uid, name := range pods {
 		var pod corev1.Pod
-		read(name, &pod, func(bool) bool { return p.refreshPod(name.Name, uid, &pod) })
+		read(name, &pod, func(bool) { fresh = append(fresh, plan.ReadPod{Name: name.Name, UID: uid, Pod: &pod}) })
 	}
 	for name := range registrations {
-		read(name, &usherv1alpha1.Registration{}, func(found bool) bool {
+		read(name, &usherv1alpha1.Registration{}, func(found bool) {
 			if found {
-				p.snapshot.Known[name.String()] = true
+				known = append(known, name.String())
 			}
-			return found
 		})
 	}
-	err = group.Wait()
-	if changed {
-		p.again(soon)
+	if err := group.Wait(); err != nil {
+		return o, false, err
 	}
-	return changed, err
+	o, changed = o.refreshing(fresh)
+	return o.with(o.snapshot.WithKnown(known...)), changed || len(known) > 0, nil
 }
 
 // readOwner reads whom an entry names as its owner. A registry may list anything: of a name that no
 // object can have, there is none.
-func (p *pass) readOwner(ctx context.Context, name types.NamespacedName, object client.Object) error {
+func (r *Reconciler) readOwner(ctx context.Context, name types.NamespacedName, object client.Object) error {
 	if !plan.IsName(name.Namespace) || !plan.IsName(name.Name) {
 		return apierrors.NewNotFound(schema.GroupResource{}, name.Name)
 	}
-	return p.reader.Get(ctx, name, object)
+	return r.reader.Get(ctx, name, object)
 }
 
 // unconfirmed returns what the changes depend on that only a cache has shown.
-func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
+func (o *observation) unconfirmed(changes []plan.Changes) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
 	pods := map[types.UID]types.NamespacedName{}
 	registrations := map[types.NamespacedName]bool{}
 	for _, c := range changes {
-		for _, change := range slices.Concat(c.Joins, c.Orphans, p.ofSilentNodes(c.Leaves)) {
+		for _, change := range slices.Concat(c.Joins, c.Orphans, o.ofSilentNodes(c.Leaves)) {
 			owner := change.Entry.Owner
-			if owner.Namespace == p.snapshot.Namespace && !p.fresh[types.UID(owner.PodUID)] {
+			if owner.Namespace == o.snapshot.Namespace && !o.fresh[types.UID(owner.PodUID)] {
 				pods[types.UID(owner.PodUID)] = types.NamespacedName{Namespace: owner.Namespace, Name: owner.Pod}
 			}
-			if !p.snapshot.Known[owner.Namespace+"/"+owner.Registration] {
+			if !o.snapshot.Known[owner.Namespace+"/"+owner.Registration] {
 				registrations[types.NamespacedName{Namespace: owner.Namespace, Name: owner.Registration}] = true
 			}
 		}
@@ -308,47 +365,15 @@ func (p *pass) unconfirmed(changes []plan.Changes) (map[types.UID]types.Namespac
 }
 
 // ofSilentNodes returns the removals of entries whose Pods are on silent nodes.
-func (p *pass) ofSilentNodes(leaves []registry.Change) []registry.Change {
+func (o *observation) ofSilentNodes(leaves []registry.Change) []registry.Change {
 	return list.Only(leaves, func(change registry.Change) bool {
-		at, found := p.find(change.Entry.Owner.Pod)
-		if found {
-			_, found = plan.Silent(p.snapshot.Pods[at])
+		pod := o.snapshot.Pod(change.Entry.Owner.Pod)
+		if pod == nil {
+			return false
 		}
-		return found
+		_, silent := plan.Silent(pod)
+		return silent
 	})
-}
-
-// refreshPod puts the API server's version of a Pod into the snapshot, and reports whether
-// that changes anything. live is empty if there is none.
-func (p *pass) refreshPod(name string, uid types.UID, live *corev1.Pod) bool {
-	at, found := p.find(name)
-	found = found && p.snapshot.Pods[at].UID == uid
-	p.fresh[uid] = true
-	switch {
-	case live.UID != uid && !found:
-		return false
-	case live.UID != uid:
-		p.snapshot.Pods = slices.Delete(p.snapshot.Pods, at, at+1)
-	case !found:
-		p.snapshot.Pods = slices.Insert(p.snapshot.Pods, at, live)
-	case p.snapshot.Pods[at].ResourceVersion == live.ResourceVersion:
-		return false
-	default:
-		p.snapshot.Pods[at] = live
-	}
-	return true
-}
-
-// noteSweeps keeps what sweeps found, for comparison with the next one.
-func (p *pass) noteSweeps(changes []plan.Changes) {
-	for _, c := range changes {
-		if c.Swept {
-			p.notes.swept[c.Target] = p.snapshot.Now
-			p.notes.suspects[c.Target] = c.Suspects
-			p.notes.left[c.Target] = len(c.Suspects) - len(c.Orphans)
-		}
-	}
-	p.countOrphans()
 }
 
 const (
@@ -362,73 +387,58 @@ const (
 )
 
 // apply sends one batch to each target.
-func (p *pass) apply(ctx context.Context, changes []plan.Changes) {
-	later := make([]map[string]error, len(changes))
-	for i, c := range changes { // before the first call: both touch the pass
-		changes[i], later[i] = p.inTurn(c)
-		p.notes.dirty[c.Target] = true
+func (r *Reconciler) apply(ctx context.Context, s stage, changes []plan.Changes) stage {
+	batches, each, later := make([]batch, len(changes)), make([]results, len(changes)), make([]map[string]error, len(changes))
+	for i, c := range changes { // before the first call: a rate limit is for all of them
+		batches[i].changes, later[i], each[i] = r.inTurn(s.seen, c)
 	}
-	failures := registry.Each(ctx, len(changes), min(p.options.Workers, maxCalls), func(i int) error {
-		if changes[i].Empty() {
+	failures := registry.Each(ctx, len(changes), min(r.options.Workers, maxCalls), func(i int) error {
+		if batches[i].changes.Empty() {
 			return nil
 		}
-		return p.applyOne(ctx, changes[i])
+		failed, err := r.applyOne(ctx, s.seen, batches[i].changes)
+		each[i] = each[i].and(failed)
+		return err
 	})
+	notMade := map[plan.Target]map[string]error{}
 	for i, c := range changes {
-		failed, rest := registry.ChangeErrors(failures[i])
-		p.countRefused(c.Target.Registry, failed, rest)
-		if rest != nil {
-			failed[""] = rest
-		} else {
-			p.metrics.removed.WithLabelValues(c.Target.Registry).Add(float64(len(c.Orphans)))
+		b := &batches[i]
+		b.failed, b.rest = registry.ChangeErrors(failures[i])
+		each[i].batches, each[i].due = []batch{*b}, []plan.Target{c.Target}
+		failed := maps.Clone(b.failed)
+		if b.rest != nil {
+			failed[""] = b.rest
 		}
 		if len(failed) > 0 {
-			p.again(refusedRetry)
+			each[i] = each[i].and(r.setBack(refused))
 		}
 		maps.Copy(failed, later[i])
-		maps.Copy(failed, p.snapshot.Failed[c.Target])
-		if len(failed) > 0 {
-			p.snapshot.Failed[c.Target] = failed
-		}
+		notMade[c.Target] = failed
 	}
-}
-
-// countRefused counts what a registry refused. Conflicts are no errors, and outages are
-// counted where they are noticed.
-func (p *pass) countRefused(name string, refused map[string]error, rest error) {
-	if errors.Is(rest, registry.ErrPermanent) {
-		p.metrics.failed(name, rest)
-	}
-	for _, err := range refused {
-		if errors.Is(err, registry.ErrPermanent) || errors.Is(err, registry.ErrForeign) {
-			p.metrics.failed(name, registry.Permanent(err))
-		}
-	}
+	return s.with(merge(each...)).seeing(s.seen.with(s.seen.snapshot.WithFailed(notMade)))
 }
 
 // registryFailed begins a back-off: other passes do not wait for the registry, and the probe
 // finds out when it is back.
-func (p *pass) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) {
+func (r *Reconciler) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) results {
 	if !isOutage(ctx, err) {
-		return
+		return results{}
 	}
-	back := p.backOff(ctx, object, err)
-	enqueueRegistry(p.probes, object)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.again(back + timeoutOf(object) + probeSlack)
+	back := r.backOff(ctx, object, err)
+	enqueueRegistry(r.probes, object)
+	return r.heldFor(back + timeoutOf(object) + probeSlack)
 }
 
 // applyOne makes the changes of a target, batch by batch, until one fails as a whole. It
 // returns the refusals of all of them.
-func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
-	if _, down := p.pool.down(c.Target.Registry); down != nil {
-		return down // The removals that were made first have found that out.
+func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Changes) (done results, err error) {
+	if _, down := r.pool.down(c.Target.Registry); down != nil {
+		return done, down // The removals that were made first have found that out.
 	}
-	object := p.objects[c.Target.Registry]
-	conn, err := p.pool.get(ctx, object, c.Target.Prefix, false)
+	object := o.objects[c.Target.Registry]
+	conn, err := r.pool.get(ctx, object, c.Target.Prefix, false)
 	if err != nil {
-		return err
+		return done, err
 	}
 	var errs []error
 	for batch := range slices.Chunk(slices.Concat(c.Leaves, c.Orphans, c.Joins), maxBatch) {
@@ -436,40 +446,23 @@ func (p *pass) applyOne(ctx context.Context, c plan.Changes) error {
 		errs = append(errs, err)
 		_, rest := registry.ChangeErrors(err)
 		if errors.Is(rest, registry.ErrTransient) && !errors.Is(rest, registry.ErrOneService) {
-			p.registryFailed(ctx, object, rest)
+			done = done.and(r.registryFailed(ctx, object, rest))
 		}
 		if rest != nil {
 			break
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// limiter returns the limiter of a Registry, nil if it has no limit. A changed limit starts
-// over.
-func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.state(r.Name)
-	if r.Spec.RateLimit == nil {
-		s.turns = nil
-		return nil
-	}
-	limit, burst := rate.Limit(r.Spec.RateLimit.ChangesPerSecond), int(ptr.Deref(r.Spec.RateLimit.Burst, r.Spec.RateLimit.ChangesPerSecond))
-	if s.turns == nil || s.turns.Limit() != limit || s.turns.Burst() != burst {
-		s.turns = rate.NewLimiter(limit, burst)
-	}
-	return s.turns
+	return done, errors.Join(errs...)
 }
 
 // inTurn keeps in a batch what the Registry takes now, and returns the rest by ID. Nobody
 // waits: the target stays due, and another pass follows in time.
-func (p *pass) inTurn(c plan.Changes) (now plan.Changes, later map[string]error) {
-	limiter := p.pool.limiter(p.objects[c.Target.Registry])
+func (r *Reconciler) inTurn(o *observation, c plan.Changes) (now plan.Changes, later map[string]error, done results) {
+	limiter := r.pool.limiter(o.objects[c.Target.Registry])
 	if limiter == nil {
-		return c, nil
+		return c, nil, done
 	}
-	at := p.clock.Now()
+	at := r.clock.Now()
 	total := len(c.Leaves) + len(c.Orphans) + len(c.Joins)
 	free := max(min(total, int(limiter.TokensAt(at))), 0)
 	if !limiter.AllowN(at, free) {
@@ -487,7 +480,7 @@ func (p *pass) inTurn(c plan.Changes) (now plan.Changes, later map[string]error)
 	c.Leaves, c.Orphans, c.Joins = take(c.Leaves), take(c.Orphans), take(c.Joins)
 	if len(later) > 0 {
 		soonest := min(len(later), limiter.Burst())
-		p.again(time.Duration(float64(soonest) / float64(limiter.Limit()) * float64(time.Second)))
+		done = r.heldFor(time.Duration(float64(soonest) / float64(limiter.Limit()) * float64(time.Second)))
 	}
-	return c, later
+	return c, later, done
 }

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/finishing"
@@ -24,81 +23,87 @@ import (
 // finishPods deletes the Pods that have drained and whose reason holds. Whoever asked may have given
 // up, may come back in minutes only, or may be refused because the drain itself has made the Pod
 // unready.
-func (p *pass) finishPods(ctx context.Context, decided plan.Plan) {
-	finishes := decided.Finishes
+func (r *Reconciler) finishPods(ctx context.Context, s stage) stage {
+	finishes := s.decided.Finishes
 	if len(finishes) == 0 {
-		return
+		return s
 	}
 	byOwner := list.Only(finishes, func(f plan.Finish) bool { return f.OfOwner })
-	changed := p.confirmReasons(ctx, list.Map(byOwner, func(f plan.Finish) *corev1.Pod { return f.Pod }))
-	gone, err := p.confirmPods(ctx, plan.MayBeGone(p.snapshot, finishes))
+	seen, done := r.confirmReasons(ctx, s.seen, list.Map(byOwner, func(f plan.Finish) *corev1.Pod { return f.Pod }))
+	changed := !reflect.DeepEqual(s.seen.snapshot.Owners, seen.snapshot.Owners)
+	s = s.seeing(seen).with(done)
+	seen, gone, err := r.confirmPods(ctx, s.seen, plan.MayBeGone(s.seen.snapshot, finishes))
 	if err != nil {
-		p.again(refusedRetry)
-		log.FromContext(ctx).Error(err, "Cannot tell whether the owners of drained Pods still have others")
+		unknown := trouble{message: "Cannot tell whether the owners of drained Pods still have others", err: err}
+		s = s.with(r.setBack(refused)).with(results{troubles: []trouble{unknown}})
 		finishes = list.Only(finishes, func(f plan.Finish) bool { return !f.OfOwner })
-	} else if changed || gone {
-		finishes = p.decide().Finishes
+	} else if s = s.seeing(seen); changed || gone {
+		again := r.decide(s)
+		finishes, s.unlisted, s.results = again.decided.Finishes, again.unlisted, again.results
 	}
-	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), p.options.Workers, len(finishes), func(i int) { p.finishPod(ctx, &finishes[i]) })
+	deletions := make([]deletion, len(finishes))
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), r.options.Workers, len(finishes), func(i int) {
+		f := finishes[i]
+		err := finishing.Delete(ctx, r.client, f.Pod, f.Request, f.PastBudget)
+		deletions[i] = deletion{f, err, isOver(ctx), r.clock.Now()}
+	})
+	return s.with(results{deletions: deletions, setbacks: setbacksOf(deletions)})
+}
+
+// setbacksOf are the Pods that could not be deleted as the pass has seen them. One that is gone is none.
+func setbacksOf(deletions []deletion) (setbacks []setback) {
+	for _, d := range deletions {
+		switch {
+		case apierrors.IsConflict(d.err):
+			setbacks = append(setbacks, setback{raced, d.at})
+		case d.err != nil && !apierrors.IsNotFound(d.err):
+			setbacks = append(setbacks, setback{refused, d.at})
+		}
+	}
+	return setbacks
 }
 
 // confirmReturns reads the owners from the API server that seem to want their Pods again: if the caches are old,
 // and the requester asks no more, a Pod would come back for good that nobody wants.
-func (p *pass) confirmReturns(ctx context.Context) {
-	if len(p.snapshot.Owners) > 0 {
-		p.confirmReasons(ctx, timed(p, func() []*corev1.Pod { return plan.Returns(p.snapshot) }))
+func (r *Reconciler) confirmReturns(ctx context.Context, o *observation) (*observation, results) {
+	if len(o.snapshot.Owners) == 0 {
+		return o, results{}
 	}
+	pods, took := timed(r, func() []*corev1.Pod { return plan.Returns(o.snapshot) })
+	o, done := r.confirmReasons(ctx, o, pods)
+	return o, took.and(done)
 }
 
-// confirmReasons reads from the API server the owners that decide about these Pods, and reports whether one
-// of them differs from what the caches showed.
-func (p *pass) confirmReasons(ctx context.Context, pods []*corev1.Pod) (changed bool) {
-	before := p.snapshot.Owners
-	owners := ownersOfPods{pass: p, from: ownerSource{p.reader, true}, read: map[plan.OwnerRef]readOwner{}}
-	p.snapshot.Owners = maps.Clone(before)
+// confirmReasons reads from the API server the owners that decide about these Pods.
+func (r *Reconciler) confirmReasons(ctx context.Context, o *observation, pods []*corev1.Pod) (*observation, results) {
+	known := maps.Clone(o.snapshot.Owners)
 	for _, pod := range pods {
 		if ref := plan.OwnerOf(pod); ref != nil {
-			delete(p.snapshot.Owners, *ref)
+			delete(known, *ref)
 		}
 	}
+	owners := r.newOwners(ownerSource{r.reader, true}, known)
 	for _, pod := range pods {
 		owners.add(ctx, pod)
 	}
-	return !reflect.DeepEqual(before, p.snapshot.Owners)
+	return o.with(o.snapshot.WithOwners(owners.found, o.snapshot.Nodes)), owners.results
 }
 
 // confirmPods reads Pods from the API server, and reports whether one of them differs from what the caches showed.
-func (p *pass) confirmPods(ctx context.Context, pods []*corev1.Pod) (changed bool, err error) {
+func (r *Reconciler) confirmPods(
+	ctx context.Context, o *observation, pods []*corev1.Pod,
+) (next *observation, changed bool, err error) {
 	live := make([]corev1.Pod, len(pods))
-	failed := registry.Each(ctx, len(pods), p.options.Workers, func(i int) error {
-		return client.IgnoreNotFound(p.reader.Get(ctx, client.ObjectKeyFromObject(pods[i]), &live[i]))
+	failed := registry.Each(ctx, len(pods), r.options.Workers, func(i int) error {
+		return client.IgnoreNotFound(r.reader.Get(ctx, client.ObjectKeyFromObject(pods[i]), &live[i]))
 	})
 	if err := errors.Join(failed...); err != nil {
-		return false, fmt.Errorf("read Pods of the same owner: %w", err)
+		return o, false, fmt.Errorf("read Pods of the same owner: %w", err)
 	}
+	fresh := make([]plan.ReadPod, len(pods))
 	for i, pod := range pods {
-		changed = p.refreshPod(pod.Name, pod.UID, &live[i]) || changed
+		fresh[i] = plan.ReadPod{Name: pod.Name, UID: pod.UID, Pod: &live[i]}
 	}
-	return changed, nil
-}
-
-// finishPod deletes a Pod as the pass has seen it.
-func (p *pass) finishPod(ctx context.Context, f *plan.Finish) {
-	err := finishing.Delete(ctx, p.client, f.Pod, f.Request, f.PastBudget)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case apierrors.IsNotFound(err):
-	case apierrors.IsConflict(err):
-		p.again(batchDelay)
-	case err != nil:
-		p.again(refusedRetry)
-		if ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "Cannot delete a Pod that has drained", keyPod, f.Pod.Name)
-			p.announcer.warn(f.Pod, eventRefused, actionDelete, "The Pod has drained, and Usher cannot delete it: "+err.Error())
-		}
-	default:
-		p.announcer.say(f.Pod, eventFinished, actionDelete, fmt.Sprintf(
-			"The Pod has drained for %s, and %s: Usher deletes it.", f.Request.By, f.Because))
-	}
+	next, changed = o.refreshing(fresh)
+	return next, changed, nil
 }

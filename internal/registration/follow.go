@@ -4,12 +4,12 @@ package registration
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
 
-	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -42,54 +42,73 @@ type followed struct {
 }
 
 // follows reports whether somebody else writes the entries of a target.
-func (p *pass) follows(target plan.Target) bool {
-	return p.snapshot.Registries[target.Registry].Follows
+func (o *observation) follows(target plan.Target) bool {
+	return o.snapshot.Registries[target.Registry].Follows
 }
 
-// askOrRecall returns the targets that may be asked now. Of the others, the snapshot gets what they listed last.
-func (p *pass) askOrRecall(targets []plan.Target) []plan.Target {
-	return list.Only(targets, func(target plan.Target) bool { return !p.follows(target) || p.mayAsk(target) })
-}
-
-// mayAsk reports whether it is the turn of a target. If it is not, a pass follows then if somebody still waits.
-func (p *pass) mayAsk(target plan.Target) bool {
-	now, last := p.clock.Now(), p.notes.followed[target]
-	if !now.Before(last.again) && !last.reserved {
-		last.again, last.reserved = p.pool.turn(target.Registry, now), true
-		p.notes.followed[target] = last
-	}
-	if !now.Before(last.again) {
-		return true
-	}
-	p.snapshot.Followed[target] = plan.Followed{Again: last.again, Stale: true}
-	if last.listing != nil {
-		p.snapshot.Listings[target] = *last.listing
-	}
-	return false
-}
-
-// turn is when a Registry may be asked for one more listing. Turns come in the order in which they are asked for.
-func (p *pool) turn(name string, now time.Time) time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return now.Add(p.state(name).listings.ReserveN(now, 1).DelayFrom(now))
-}
-
-// noteFollowed keeps what the targets have just listed, until they may be asked again. A registry that does not
-// answer has a back-off of its own.
-func (p *pass) noteFollowed(targets []plan.Target) {
+// askOrRecall returns the targets that may be asked now. Of the others it returns what they listed last, and when they
+// may be asked again: a pass follows then if somebody still waits.
+func (r *Reconciler) askOrRecall(o *observation, targets []plan.Target) (
+	reserved *observation, ask []plan.Target, recalled map[plan.Target]plan.Listing, stale map[plan.Target]plan.Followed,
+) {
+	recalled, stale = map[plan.Target]plan.Listing{}, map[plan.Target]plan.Followed{}
+	learned, now := o.learned, r.clock.Now()
+	learned.followed = cloned(learned.followed)
 	for _, target := range targets {
-		listing, listed := p.snapshot.Listings[target]
-		switch {
-		case !p.follows(target):
-		case !listed, listing.Err != nil && !errors.Is(listing.Err, registry.ErrOneService):
-			delete(p.notes.followed, target)
-		default:
-			next := p.notes.followed[target].next(listing, p.snapshot.Now)
-			p.notes.followed[target] = next
-			p.snapshot.Followed[target] = plan.Followed{Again: next.again}
+		if !o.follows(target) {
+			ask = append(ask, target)
+			continue
+		}
+		last := learned.followed[target]
+		if !now.Before(last.again) && !last.reserved {
+			last.again, last.reserved = r.pool.reserve(target.Registry, now), true
+			learned.followed[target] = last
+		}
+		if !now.Before(last.again) {
+			ask = append(ask, target)
+			continue
+		}
+		stale[target] = plan.Followed{Again: last.again, Stale: true}
+		if last.listing != nil {
+			recalled[target] = *last.listing
 		}
 	}
+	return o.knowing(learned), ask, recalled, stale
+}
+
+// reserve takes the next turn: when a Registry may be asked for one more listing. Turns come in the order in which they are asked for.
+func (p *pool) reserve(name string, now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return now.Add(p.open(name).listings.ReserveN(now, 1).DelayFrom(now))
+}
+
+// follow keeps what the targets have just listed, until they may be asked again. A registry that does not answer has a
+// back-off of its own. It adds when they may be asked again to what is known of the others.
+func (o *observation) follow(
+	targets []plan.Target, listings map[plan.Target]plan.Listing, others map[plan.Target]plan.Followed, now time.Time,
+) (next *observation, followed map[plan.Target]plan.Followed) {
+	learned := o.learned
+	learned.followed, followed = cloned(learned.followed), cloned(others)
+	for _, target := range targets {
+		listing, listed := listings[target]
+		switch {
+		case !o.follows(target):
+		case !listed, listing.Err != nil && !errors.Is(listing.Err, registry.ErrOneService):
+			delete(learned.followed, target)
+		default:
+			last := learned.followed[target].next(listing, now)
+			learned.followed[target], followed[target] = last, plan.Followed{Again: last.again}
+		}
+	}
+	return o.knowing(learned), followed
+}
+
+// cloned is a copy to write to.
+func cloned[K comparable, V any](all map[K]V) map[K]V {
+	next := make(map[K]V, len(all))
+	maps.Copy(next, all)
+	return next
 }
 
 // next is what is kept of a new listing.

@@ -15,12 +15,22 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
-// following is a pass of a namespace over Services of a Registry that somebody else writes to.
-func following(r *Reconciler, namespace string) *pass {
-	return &pass{Reconciler: r, notes: r.notesOf(namespace), snapshot: plan.Snapshot{
+// following is what a pass of a namespace knows of Services of a Registry that somebody else writes to, after an earlier
+// one has learned that.
+func following(r *Reconciler, namespace string, learned learned) *observation {
+	return &observation{learned: learned, snapshot: plan.Snapshot{
 		Now: r.clock.Now(), Namespace: namespace, Registries: map[string]plan.RegistryState{"lb": {Follows: true}},
-		Listings: map[plan.Target]plan.Listing{}, Followed: map[plan.Target]plan.Followed{},
 	}}
+}
+
+// asks has a pass ask for a target, which answers, and returns what the pass knows then, and whether it has asked.
+func asks(r *Reconciler, o *observation, at plan.Target, answer func() plan.Listing) (after *observation, asked bool) {
+	o, targets, listings, followed := r.askOrRecall(o, []plan.Target{at})
+	for _, target := range targets {
+		listings[target] = answer()
+	}
+	o, followed = o.follow(targets, listings, followed, o.snapshot.Now)
+	return o.with(o.snapshot.WithListings(listings, followed)), len(targets) > 0
 }
 
 // answers are what a target lists, with a version.
@@ -32,24 +42,23 @@ func answers(version string) plan.Listing {
 // there. In between the pass has what it listed last.
 func TestFollowedIsAskedInItsTurn(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	r := &Reconciler{clock: clock, notes: map[string]*notes{}, pool: newPool(nil, nil, clock, 1)}
+	r := &Reconciler{clock: clock, pool: newPool(nil, nil, clock, 1)}
 	at := plan.Target{Registry: "lb", Service: "web"}
 	calls := 0
-	pass := func(answer plan.Listing) *pass {
-		p := following(r, namespace)
-		asked := p.askOrRecall([]plan.Target{at})
-		for _, target := range asked {
+	var known learned
+	pass := func(answer plan.Listing) plan.Snapshot {
+		o, asked := asks(r, following(r, namespace, known), at, func() plan.Listing { return answer })
+		if asked {
 			calls++
-			p.snapshot.Listings[target] = answer
 		}
-		p.noteFollowed(asked)
-		return p
+		known = o.learned
+		return o.snapshot
 	}
 	pass(answers("initial"))
 	p := pass(answers("unasked"))
 	checktest.Same(t, "calls at once", 1, calls)
-	checktest.Same(t, "what the pass has instead", "initial", p.snapshot.Listings[at].Entries[0].Version)
-	checktest.Same(t, "what it knows of that", plan.Followed{Again: epoch.Add(plan.FollowEvery), Stale: true}, p.snapshot.Followed[at])
+	checktest.Same(t, "what the pass has instead", "initial", p.Listings[at].Entries[0].Version)
+	checktest.Same(t, "what it knows of that", plan.Followed{Again: epoch.Add(plan.FollowEvery), Stale: true}, p.Followed[at])
 	for range 300 {
 		clock.SetTime(clock.Now().Add(time.Second))
 		pass(answers("initial"))
@@ -67,47 +76,50 @@ func TestFollowedIsAskedInItsTurn(t *testing.T) {
 	}
 	clock.SetTime(clock.Now().Add(maxFollow))
 	pass(plan.Listing{Err: registry.Transient(errors.New("down"))})
-	if p := pass(answers("back")); p.snapshot.Followed[at].Stale {
+	if p := pass(answers("back")); p.Followed[at].Stale {
 		t.Error("a registry that was down is not asked when its back-off is over")
 	}
 	clock.SetTime(clock.Now().Add(maxFollow))
 	pass(plan.Listing{Err: registry.OneService(registry.Permanent(errors.New("none")))})
 	p = pass(answers("unasked"))
-	checktest.Same(t, "how long a service is left alone that cannot be listed", maxFollow, p.snapshot.Followed[at].Again.Sub(clock.Now()))
+	checktest.Same(t, "how long a service is left alone that cannot be listed", maxFollow, p.Followed[at].Again.Sub(clock.Now()))
 }
 
 // TestFollowedTargetThatComesBack: a target whose Registration is deleted and created again is asked no sooner than if
 // it had stayed.
 func TestFollowedTargetThatComesBack(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	r := &Reconciler{clock: clock, notes: map[string]*notes{}, pool: newPool(nil, nil, clock, 1)}
+	r := &Reconciler{clock: clock, pool: newPool(nil, nil, clock, 1)}
 	at := plan.Target{Registry: "lb", Service: "web"}
-	p := following(r, namespace)
-	p.snapshot.Listings[at] = answers("1")
-	p.noteFollowed(p.askOrRecall([]plan.Target{at}))
-	following(r, namespace).forget(nil)
-	checktest.Same(t, "the targets that may be asked at once", 0, len(following(r, namespace).askOrRecall([]plan.Target{at})))
+	calls := 0
+	answer := func() plan.Listing {
+		calls++
+		return answers("1")
+	}
+	o, _ := asks(r, following(r, namespace, learned{}), at, answer)
+	away := following(r, namespace, o.learned).planSweeps(nil) // nobody names the target
+	asks(r, following(r, namespace, away.learned), at, answer)
+	checktest.Same(t, "how often the target is asked at once", 1, calls)
 	clock.SetTime(clock.Now().Add(plan.FollowEvery))
-	following(r, namespace).forget(nil)
-	checktest.Same(t, "what is kept after that", 0, len(r.notesOf(namespace).followed))
+	away = following(r, namespace, away.learned).planSweeps(nil)
+	checktest.Same(t, "what is kept after that", 0, len(away.followed))
 }
 
 // TestFollowedCallsAreBounded: however many namespaces ask, a Registry is called a few times a second, and each in its
 // turn.
 func TestFollowedCallsAreBounded(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	r := &Reconciler{clock: clock, notes: map[string]*notes{}, pool: newPool(nil, nil, clock, 1)}
+	r := &Reconciler{clock: clock, pool: newPool(nil, nil, clock, 1)}
 	const namespaces, seconds = 100, 60
-	calls := map[string]int{}
+	calls, known := map[string]int{}, map[string]learned{}
 	for range seconds * 10 {
 		for n := range namespaces {
 			name := fmt.Sprint("n", n)
-			p, at := following(r, name), plan.Target{Registry: "lb", Service: name}
-			for _, target := range p.askOrRecall([]plan.Target{at}) {
+			o, _ := asks(r, following(r, name, known[name]), plan.Target{Registry: "lb", Service: name}, func() plan.Listing {
 				calls[name]++
-				p.snapshot.Listings[target] = answers(fmt.Sprint(calls[name]))
-				p.noteFollowed([]plan.Target{target})
-			}
+				return answers(fmt.Sprint(calls[name]))
+			})
+			known[name] = o.learned
 		}
 		clock.SetTime(clock.Now().Add(time.Second / 10))
 	}

@@ -39,11 +39,11 @@ func littered(t *testing.T) *attacked {
 	}
 	checktest.NoError(t, a.store.Apply(t.Context(), "web", entries))
 	a.passes(2)
-	n := a.notesOf(namespace)
+	n := a.stateOf(namespace).pass
 	if got := testutil.ToFloat64(a.metrics.orphans.WithLabelValues(namespace, "discovery")); got != 20 {
 		t.Fatalf("%g orphans are shown, want 20", got)
 	}
-	if len(n.swept) == 0 || len(n.suspects) == 0 || len(n.left) == 0 || len(n.confirmed) == 0 {
+	if len(n.sweeps.swept) == 0 || len(n.sweeps.suspects) == 0 || len(n.sweeps.remaining) == 0 || len(n.confirmed) == 0 {
 		t.Fatalf("nothing is remembered, so that this test proves nothing: %+v", n)
 	}
 	return a
@@ -104,11 +104,11 @@ func TestNotesAreFreed(t *testing.T) {
 	a := littered(t)
 	a.gone(&usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}})
 	a.passes(soonerThanASweep)
-	n := a.notesOf(namespace)
-	for target := range n.swept {
+	n := a.stateOf(namespace).pass
+	for target := range n.sweeps.swept {
 		checktest.Same(t, "service that is remembered", "other", target.Service)
 	}
-	checktest.Same(t, "what is remembered of sweeps", []int{1, 1, 1}, []int{len(n.swept), len(n.suspects), len(n.left)})
+	checktest.Same(t, "what is remembered of sweeps", []int{1, 1, 1}, []int{len(n.sweeps.swept), len(n.sweeps.suspects), len(n.sweeps.remaining)})
 	checktest.Same(t, "web is remembered", false, n.confirmed["web"])
 	a.gone(&usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "other"}})
 	for _, name := range []string{"good", "joins"} {
@@ -118,7 +118,8 @@ func TestNotesAreFreed(t *testing.T) {
 		}
 	}
 	a.passes(2)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	checktest.Same(t, "namespaces that are remembered", 0, len(a.notes))
+	a.states.Range(func(namespace, _ any) bool {
+		t.Errorf("namespace %s is remembered", namespace)
+		return true
+	})
 }

@@ -149,7 +149,7 @@ func (m *metrics) patched(patch *plan.PodPatch) {
 		m.drains.WithLabelValues(string(result)).Inc()
 	}
 	if patch.Condition != nil {
-		m.absences.turned(patch.Pod, patch.Condition)
+		m.absences.recordTurn(patch.Pod, patch.Condition)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,92 +27,160 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
 
-// observe reads the namespace from the caches.
-func (r *Reconciler) observe(ctx context.Context, namespace string) (*pass, error) {
-	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{},
-		fresh: map[types.UID]bool{}, asked: map[string]bool{},
-		unpatched: map[string]bool{}, needed: map[plan.Target]bool{}}
-	cluster, err := r.clusterID(ctx)
+// observation is what a pass knows of a namespace at one moment. Nobody changes an observation: a step that finds out
+// more, or that has written something, returns another one.
+type observation struct {
+	snapshot plan.Snapshot
+	// objects are the Registry objects by name.
+	objects map[string]*usherv1alpha1.Registry
+	// fresh are Pods that this pass has read from the API server, or written.
+	fresh map[types.UID]bool
+	// asked are the namespaces whose Registrations the snapshot knows.
+	asked map[string]bool
+	// sweepAt is when the next sweep is due, backAt when the first registry is called again that is down.
+	sweepAt, backAt time.Time
+	learned
+}
+
+// with is what is known with another snapshot.
+func (o *observation) with(snapshot plan.Snapshot) *observation {
+	next := *o
+	next.snapshot = snapshot
+	return &next
+}
+
+// knowing is what is known after a pass has learned something.
+func (o *observation) knowing(learned learned) *observation {
+	next := *o
+	next.learned = learned
+	return &next
+}
+
+// observe reads what a pass needs: the namespace from the caches, and what its targets list. Before that, Registrations
+// that are gone, or that the caches do not show, are added to those that the caches show.
+func (r *Reconciler) observe(ctx context.Context, namespace string, state *namespaceState) (*observation, results, error) {
+	o, err := r.readObjects(ctx, namespace, state.pass)
+	if err != nil {
+		return nil, results{}, err
+	}
+	o, owners, err := r.readOwners(ctx, o)
+	if err != nil {
+		return nil, results{}, err
+	}
+	o, adopted, err := r.takeOver(ctx, o)
+	if err != nil {
+		return nil, results{}, err
+	}
+	due := slices.Concat(plan.Outdated(o.snapshot), o.changedServices(state.shared.takeChanged()))
+	o = o.with(o.snapshot.WithDue(due...).At(r.clock.Now()))
+	o, returning := r.confirmReturns(ctx, o)
+	o = o.planSweeps(plan.Targets(o.snapshot))
+	needs, took := timed(r, func() []plan.Target { return plan.Needs(o.snapshot) })
+	o, listed := r.list(ctx, o, needs)
+	return o, owners.and(adopted).and(returning).and(took).and(listed), nil
+}
+
+// changedServices are the targets in Services that have changed, or whose EndpointSlices have: Pods there may say that
+// nothing is left to do.
+func (o *observation) changedServices(changed map[string]bool) []plan.Target {
+	if len(changed) == 0 {
+		return nil
+	}
+	return list.Only(plan.Targets(o.snapshot), func(t plan.Target) bool {
+		return changed[t.Service] && o.snapshot.Registries[t.Registry].Gated
+	})
+}
+
+// planSweeps forgets what is known of other targets, and of objects that are gone, and has those of these targets swept
+// whose sweep is due.
+func (o *observation) planSweeps(targets []plan.Target) *observation {
+	known, objects := map[plan.Target]bool{}, map[types.UID]bool{}
+	for _, r := range o.snapshot.Registrations {
+		objects[r.UID] = true
+	}
+	for _, target := range targets {
+		if object := o.objects[target.Registry]; object != nil {
+			known[target], objects[object.UID] = true, true
+		}
+	}
+	learned := o.learned
+	learned.sweeps, learned.followed, learned.confirmed = learned.sweeps.of(known), cloned(o.learned.followed), cloned(o.confirmed)
+	maps.DeleteFunc(learned.followed, func(target plan.Target, last followed) bool {
+		return !known[target] && !o.snapshot.Now.Before(last.again) // a target that comes back is not asked sooner
+	})
+	maps.DeleteFunc(learned.confirmed, func(object types.UID, _ bool) bool { return !objects[object] })
+	next := *o.knowing(learned)
+	due, at := next.sweepsDue(targets, o.snapshot.Now)
+	next.sweepAt = at
+	return next.with(next.snapshot.WithSuspects(learned.sweeps.suspects).WithSweeps(due))
+}
+
+// readObjects reads the namespace from the caches.
+func (r *Reconciler) readObjects(ctx context.Context, namespace string, kept *passState) (*observation, error) {
+	cluster, err := r.keepClusterID(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p.snapshot = plan.Snapshot{
-		Process: p.options.Process, Cluster: cluster, Namespace: namespace,
-		Registries: map[string]plan.RegistryState{}, Known: map[string]bool{}, Listings: map[plan.Target]plan.Listing{},
-		Followed: map[plan.Target]plan.Followed{}, Failed: map[plan.Target]map[string]error{},
-		Due: p.notes.dirty, Sweep: map[plan.Target]bool{},
-		Suspects: p.notes.suspects, Memory: p.notes.plans, HookKeys: p.options.HookKeys, Finish: p.options.Finish,
-		Unlisted: p.notes.unlisted,
-	}
-	if err := errors.Join(p.readObjects(ctx), p.readRegistries(ctx)); err != nil {
+	here := client.InNamespace(namespace)
+	pods, noPods := r.listPods(ctx, namespace)
+	slices.SortFunc(pods, kube.ByName[*corev1.Pod])
+	sets, noSets := kube.List[*appsv1alpha1.CloneSet](ctx, r.client, "CloneSets", &appsv1alpha1.CloneSetList{}, here)
+	budgets, noBudgets := kube.List[*policyv1.PodDisruptionBudget](
+		ctx, r.client, "PodDisruptionBudgets", &policyv1.PodDisruptionBudgetList{}, here)
+	registrations, noRegistrations := r.listRegistrations(ctx, namespace)
+	known, noRegistries := r.readRegistries(ctx, namespace)
+	if err := errors.Join(noPods, noSets, noBudgets, noRegistrations, noRegistries); err != nil {
 		return nil, err
 	}
-	p.notes.pods = p.notes.pods.cover(p.snapshot.Pods)
-	if err := p.readOwners(ctx); err != nil {
-		return nil, err
+	names, now := map[string]bool{}, r.clock.Now()
+	for _, name := range namesOfAll(registrations) {
+		names[name] = true
 	}
-	p.snapshot.Refusals = p.notes.refusalsOf(p.snapshot.Pods)
-	p.notes.registrations = p.notes.registrations.cover(p.snapshot.Registrations)
-	if err := p.takeOver(ctx); err != nil {
-		return nil, err
-	}
-	for _, target := range plan.Outdated(p.snapshot) {
-		p.notes.dirty[target] = true
-	}
-	p.lookAtChanged()
-	return p, nil
+	pods, _ = r.written.pods.Merge(namespace, pods, now)
+	registrations, _ = r.written.registrations.Merge(namespace, registrations, now)
+	return &observation{
+		objects: known.objects, fresh: map[types.UID]bool{}, asked: map[string]bool{namespace: true}, backAt: known.backAt,
+		learned: kept.learned,
+		snapshot: plan.Snapshot{
+			Process: r.options.Process, Cluster: cluster, Namespace: namespace, Ending: known.ending,
+			Pods: pods, CloneSets: sets, Budgets: budgets, Registrations: registrations,
+			Registries: known.states, Known: names, Listings: map[plan.Target]plan.Listing{},
+			Followed: map[plan.Target]plan.Followed{}, Failed: map[plan.Target]map[string]error{},
+			Due: kept.due, Sweep: map[plan.Target]bool{},
+			Suspects: kept.sweeps.suspects, Memory: kept.plans, HookKeys: r.options.HookKeys, Finish: r.options.Finish,
+			Unlisted: kept.unlisted, Refusals: refusalsOf(kept.refusals, pods),
+		},
+	}, nil
 }
 
-// lookAtChanged has the Services listed that have changed, or whose EndpointSlices have: Pods there may say
-// that nothing is left to do.
-func (p *pass) lookAtChanged() {
-	p.mu.Lock()
-	changed := p.notes.changed
-	p.notes.changed = nil
-	p.mu.Unlock()
-	if len(changed) == 0 {
-		return
-	}
-	for _, target := range plan.Targets(p.snapshot) {
-		if changed[target.Service] && p.snapshot.Registries[target.Registry].Gated {
-			p.notes.dirty[target] = true
-		}
-	}
+// namesOfAll are the "namespace/name"s of Registrations.
+func namesOfAll(registrations []*usherv1alpha1.Registration) []string {
+	return list.Map(registrations, func(r *usherv1alpha1.Registration) string { return r.Namespace + "/" + r.Name })
 }
 
-func (p *pass) readObjects(ctx context.Context) error {
-	here := client.InNamespace(p.snapshot.Namespace)
-	var noPods, noSets, noBudgets, noRegistrations error
-	p.snapshot.Pods, noPods = p.listPods(ctx, p.snapshot.Namespace)
-	slices.SortFunc(p.snapshot.Pods, kube.ByName[*corev1.Pod])
-	p.snapshot.CloneSets, noSets = kube.List[*appsv1alpha1.CloneSet](ctx, p.client, "CloneSets", &appsv1alpha1.CloneSetList{}, here)
-	p.snapshot.Budgets, noBudgets = kube.List[*policyv1.PodDisruptionBudget](
-		ctx, p.client, "PodDisruptionBudgets", &policyv1.PodDisruptionBudgetList{}, here)
-	p.snapshot.Registrations, noRegistrations = p.know(ctx, p.snapshot.Namespace)
-	return errors.Join(noPods, noSets, noBudgets, noRegistrations)
-}
-
-// know notes which Registrations a namespace has: those of others count where a service lists
-// entries of theirs, and cost nothing where none does.
-func (p *pass) know(ctx context.Context, namespace string) ([]*usherv1alpha1.Registration, error) {
-	p.asked[namespace] = true
-	registrations, err := p.listRegistrations(ctx, namespace)
-	for _, r := range registrations {
-		p.snapshot.Known[r.Namespace+"/"+r.Name] = true
-	}
-	return registrations, err
-}
-
-// knowOwners notes the Registrations of the namespaces that have entries there.
-func (p *pass) knowOwners(ctx context.Context, entries []registry.Entry) error {
+// knowOwners knows the Registrations of the namespaces that have entries there: those of other namespaces count where a
+// service lists entries of theirs, and cost nothing where none does.
+func (r *Reconciler) knowOwners(ctx context.Context, o *observation, entries []registry.Entry) (*observation, error) {
+	asked, known := map[string]bool{}, []string(nil)
 	for i := range entries {
-		if owner := &entries[i].Owner; owner.Cluster == p.snapshot.Cluster && !p.asked[owner.Namespace] {
-			if _, err := p.know(ctx, owner.Namespace); err != nil {
-				return err
-			}
+		owner := &entries[i].Owner
+		if owner.Cluster != o.snapshot.Cluster || o.asked[owner.Namespace] || asked[owner.Namespace] {
+			continue
 		}
+		asked[owner.Namespace] = true
+		registrations, err := r.listRegistrations(ctx, owner.Namespace)
+		if err != nil {
+			return o, err
+		}
+		known = append(known, namesOfAll(registrations)...)
 	}
-	return nil
+	if len(asked) == 0 {
+		return o, nil
+	}
+	maps.Copy(asked, o.asked)
+	next := o.with(o.snapshot.WithKnown(known...))
+	next.asked = asked
+	return next, nil
 }
 
 // object is a pointer to an API object.
@@ -173,162 +242,147 @@ func (r *Reconciler) registries(ctx context.Context) ([]*usherv1alpha1.Registry,
 	return kube.List[*usherv1alpha1.Registry](ctx, r.client, "Registries", &usherv1alpha1.RegistryList{})
 }
 
-func (p *pass) readRegistries(ctx context.Context) error {
-	objects, err := p.registries(ctx)
-	if err != nil {
-		return err
-	}
-	p.notes.registries = p.notes.registries.cover(objects)
-	selected, err := p.selected(ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range objects {
-		if err := p.recall(ctx, r.Name); err != nil {
-			return err
-		}
-		until, down := p.pool.down(r.Name)
-		if down != nil {
-			p.retry = list.Earliest(p.retry, until)
-		}
-		p.objects[r.Name] = r
-		kind, settings := kinds.Of(r, p.snapshot.Namespace)
-		state := plan.RegistryState{
-			Prefix: settings.Root, Denied: !selected(r.Spec.Namespaces), Leaving: r.DeletionTimestamp != nil,
-			HoldsBack: kind.HoldsBack, Gated: kind.Gated, Follows: kind.Follows, Label: plan.LabelOf(r.Spec.Service), Err: down,
-			Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
-		}
-		for _, rule := range r.Spec.Services {
-			state.Rules = append(state.Rules, plan.ServiceRule{Names: rule.Names, Admits: selected(rule.Namespaces), Shared: rule.Shared})
-		}
-		p.snapshot.Registries[r.Name] = state
-	}
-	return nil
+// knownRegistries are the Registries, as a pass over a namespace finds them.
+type knownRegistries struct {
+	objects map[string]*usherv1alpha1.Registry
+	states  map[string]plan.RegistryState
+	// backAt is when the first one is called again that is down.
+	backAt time.Time
+	// ending means that the namespace is being deleted.
+	ending bool
 }
 
-// selected reads this namespace, notes whether it is being deleted, and returns whether a Registry's
-// selector matches it; without one, all do.
-func (p *pass) selected(ctx context.Context) (func(*usherv1alpha1.LabelSelector) bool, error) {
+func (r *Reconciler) readRegistries(ctx context.Context, namespace string) (known knownRegistries, err error) {
+	objects, err := r.registries(ctx)
+	if err != nil {
+		return known, err
+	}
+	objects, _ = r.written.registries.Merge(namespace, objects, r.clock.Now())
+	selected, ending, err := r.selected(ctx, namespace)
+	if err != nil {
+		return known, err
+	}
+	known = knownRegistries{map[string]*usherv1alpha1.Registry{}, map[string]plan.RegistryState{}, time.Time{}, ending}
+	for _, object := range objects {
+		if err := r.recall(ctx, object.Name); err != nil {
+			return known, err
+		}
+		until, down := r.pool.down(object.Name)
+		if down != nil {
+			known.backAt = list.Earliest(known.backAt, until)
+		}
+		known.objects[object.Name], known.states[object.Name] = object, stateInPlans(object, namespace, selected, down)
+	}
+	return known, nil
+}
+
+// stateInPlans is what plans know of a Registry. selected reports whether a selector matches the namespace, down is why the
+// registry is not called now.
+func stateInPlans(
+	r *usherv1alpha1.Registry, namespace string, selected func(*usherv1alpha1.LabelSelector) bool, down error,
+) plan.RegistryState {
+	kind, settings := kinds.Of(r, namespace)
+	state := plan.RegistryState{
+		Prefix: settings.Root, Denied: !selected(r.Spec.Namespaces), Leaving: r.DeletionTimestamp != nil,
+		HoldsBack: kind.HoldsBack, Gated: kind.Gated, Follows: kind.Follows, Label: plan.LabelOf(r.Spec.Service), Err: down,
+		Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
+	}
+	for _, rule := range r.Spec.Services {
+		state.Rules = append(state.Rules, plan.ServiceRule{Names: rule.Names, Admits: selected(rule.Namespaces), Shared: rule.Shared})
+	}
+	return state
+}
+
+// selected reads a namespace. It returns whether a Registry's selector matches it (without one, all do), and whether the
+// namespace is being deleted.
+func (r *Reconciler) selected(ctx context.Context, name string) (
+	matches func(*usherv1alpha1.LabelSelector) bool, ending bool, err error,
+) {
 	namespace := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	err := p.client.Get(ctx, types.NamespacedName{Name: p.snapshot.Namespace}, namespace)
+	err = r.client.Get(ctx, types.NamespacedName{Name: name}, namespace)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read namespace %s: %w", p.snapshot.Namespace, err)
+		return nil, false, fmt.Errorf("read namespace %s: %w", name, err)
 	}
 	exists := err == nil
-	p.snapshot.Ending = exists && namespace.DeletionTimestamp != nil
 	return func(namespaces *usherv1alpha1.LabelSelector) bool {
 		return namespaces == nil || exists && namespaces.Matches(namespace.Labels)
-	}, nil
+	}, exists && namespace.DeletionTimestamp != nil, nil
 }
 
-// sweepDue sets which targets are swept now, and returns when the next one is due.
-func (p *pass) sweepDue(targets []plan.Target, now time.Time) time.Time {
-	var next time.Time
-	for _, target := range targets {
-		object := p.objects[target.Registry]
-		if object == nil || p.follows(target) { // nobody else's entries are orphans
-			continue
-		}
-		at := p.notes.swept[target].Add(repairOf(object))
-		if !now.Before(at) {
-			p.snapshot.Sweep[target] = true
-			at = now.Add(repairOf(object))
-		}
-		next = list.Earliest(next, at)
-	}
-	return next
+// listed is what came of the listing of a target.
+type listed struct {
+	listing plan.Listing
+	results
 }
 
-// list lists targets into the snapshot. It does not call registries that are known to be down.
-func (p *pass) list(ctx context.Context, targets []plan.Target) {
-	targets = p.askOrRecall(targets)
-	listings := timed(p, func() []plan.Listing { return p.listAll(ctx, targets) })
-	p.noticeOutages()
+// list lists targets. It does not call registries that are known to be down.
+func (r *Reconciler) list(ctx context.Context, o *observation, targets []plan.Target) (*observation, results) {
+	o, targets, listings, followed := r.askOrRecall(o, targets)
+	all, done := timed(r, func() []listed { return r.listAll(ctx, o, targets) })
 	for i, target := range targets {
-		if err := p.knowOwners(ctx, listings[i].Entries); err != nil {
-			listings[i] = plan.Listing{Err: err}
+		listing, err := all[i].listing, error(nil)
+		if o, err = r.knowOwners(ctx, o, listing.Entries); err != nil {
+			listing = plan.Listing{Err: err}
 		}
-		if listings[i].Entries != nil || listings[i].Err != nil {
-			p.snapshot.Listings[target] = listings[i]
+		if listing.Entries != nil || listing.Err != nil {
+			listings[target] = listing
 		}
+		done = done.and(all[i].results)
 	}
 	// Waits count from the end of the listing: an earlier time would shorten them.
-	p.snapshot.Now = p.clock.Now()
-	p.noteFollowed(targets)
+	now := r.clock.Now()
+	o, followed = o.follow(targets, listings, followed, now)
+	return o.with(o.snapshot.WithListings(listings, followed).WithRegistries(r.withOutage).At(now)), done
 }
 
-func (p *pass) listAll(ctx context.Context, targets []plan.Target) []plan.Listing {
-	listings := make([]plan.Listing, len(targets))
-	failed := registry.Each(ctx, len(targets), min(p.options.Workers, maxCalls), func(i int) error {
-		if object := p.objects[targets[i].Registry]; object != nil {
-			listings[i] = p.listOne(ctx, object, targets[i])
+func (r *Reconciler) listAll(ctx context.Context, o *observation, targets []plan.Target) []listed {
+	all := make([]listed, len(targets))
+	failed := registry.Each(ctx, len(targets), min(r.options.Workers, maxCalls), func(i int) error {
+		if object := o.objects[targets[i].Registry]; object != nil {
+			all[i] = r.listOne(ctx, object, targets[i])
 		}
 		return nil
 	})
 	for i, err := range failed { // a panic
 		if err != nil {
-			listings[i] = plan.Listing{Err: err}
+			all[i] = listed{listing: plan.Listing{Err: err}}
 		}
 	}
-	return listings
+	return all
 }
 
-func (p *pass) listOne(ctx context.Context, object *usherv1alpha1.Registry, target plan.Target) plan.Listing {
+func (r *Reconciler) listOne(ctx context.Context, object *usherv1alpha1.Registry, target plan.Target) listed {
 	// A registry that has just failed, also for another target of this pass, is not called again, and its last
 	// listing does not count any more.
-	if _, down := p.pool.down(target.Registry); down != nil {
-		return plan.Listing{Err: down}
+	if _, down := r.pool.down(target.Registry); down != nil {
+		return listed{listing: plan.Listing{Err: down}}
 	}
-	c, err := p.pool.get(ctx, object, target.Prefix, false)
+	c, err := r.pool.get(ctx, object, target.Prefix, false)
 	if err != nil {
-		p.registryFailed(ctx, object, err)
-		return plan.Listing{Err: err}
+		return listed{plan.Listing{Err: err}, r.registryFailed(ctx, object, err)}
 	}
 	selector, entries, err := c.Choose(ctx, target.Service)
 	if errors.Is(err, registry.ErrOneService) {
-		return p.unlistable(ctx, object.Name, target, err)
+		return r.unlistable(ctx, object.Name, target, err)
 	}
-	p.pool.noteCall(ctx, object.Name, err)
+	r.pool.noteCall(ctx, object.Name, err)
 	if err != nil {
-		p.registryFailed(ctx, object, err)
-		return plan.Listing{Err: fmt.Errorf("list service %s: %w", target.Service, err)}
+		failed := r.registryFailed(ctx, object, err)
+		return listed{plan.Listing{Err: fmt.Errorf("list service %s: %w", target.Service, err)}, failed}
 	}
 	if entries == nil {
 		entries = []registry.Entry{} // an empty listing, in contrast to none
 	}
-	return plan.Listing{Entries: entries, Selector: selector}
+	return listed{listing: plan.Listing{Entries: entries, Selector: selector}}
 }
 
-// unlistable notes an answer of a registry that works, but not for the service. Each pass asks
+// unlistable is the answer of a registry that works, but not for the service. Each pass asks
 // again, so that the status keeps saying so until somebody has mended it.
-func (p *pass) unlistable(ctx context.Context, name string, target plan.Target, err error) plan.Listing {
-	p.pool.noteCall(ctx, name, nil)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.notes.dirty[target] = true
+func (r *Reconciler) unlistable(ctx context.Context, name string, target plan.Target, err error) listed {
+	r.pool.noteCall(ctx, name, nil)
+	done := results{due: []plan.Target{target}}
 	if errors.Is(err, registry.ErrTransient) { // as where other lists take all the memory
-		p.again(soon)
+		done = done.and(r.setBack(overtaken))
 	}
-	return plan.Listing{Err: err}
-}
-
-// overlay has the API server's answers to our last writes, which the cache may not show
-// yet.
-type overlay[T client.Object] map[types.UID]T
-
-// wrote stores the answer to our last write of an object.
-func (o overlay[T]) wrote(answer T) { o[answer.GetUID()] = answer }
-
-// cover replaces objects that the cache shows as they were before our last write, and
-// returns what it used. A cache may be older than the version that we wrote to, because a
-// pass may have read that from the API server.
-func (o overlay[T]) cover(objects []T) overlay[T] {
-	used := overlay[T]{}
-	for i, object := range objects {
-		if answer, ok := o[object.GetUID()]; ok && kube.Newer(answer, object) {
-			objects[i] = answer
-			used[object.GetUID()] = answer
-		}
-	}
-	return used
+	return listed{plan.Listing{Err: err}, done}
 }

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
-	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
@@ -28,31 +27,32 @@ import (
 // a Registration that has vanished is treated as one that is being deleted, until nothing of
 // it is listed.
 
-// prepare records where entries will be before the first is there: the Registry and the
-// Registration get Usher's finalizer, and both name the target. Nothing is registered for
-// the Registrations that it returns: for them that failed.
-func (p *pass) prepare(ctx context.Context, outcomes []plan.Outcome) (failed map[string]bool, changed bool) {
-	failed, before := map[string]bool{}, p.written
-	unrecorded := p.recordUsers(ctx, outcomes)
-	for _, o := range outcomes {
-		r := o.Registration
-		if len(o.Targets) == 0 || r.DeletionTimestamp != nil {
+// prepare records where entries will be before the first is there: the Registry and the Registration get Usher's
+// finalizer, and both name the target. Nothing is registered for the Registrations that it returns: for them that failed.
+func (r *Reconciler) prepare(ctx context.Context, o *observation, outcomes []plan.Outcome) (
+	prepared *observation, unprepared map[string]bool, done results,
+) {
+	unprepared = map[string]bool{}
+	o, unrecorded := r.recordUsers(ctx, o, outcomes)
+	for _, outcome := range outcomes {
+		registration := outcome.Registration
+		if len(outcome.Targets) == 0 || registration.DeletionTimestamp != nil {
 			continue
 		}
-		err := unrecorded[r.Name]
+		err := unrecorded[registration.Name]
 		if err == nil {
-			err = p.prepareOne(ctx, r, o.Targets)
+			o, err = r.prepareOne(ctx, o, registration, outcome.Targets)
 		}
 		if err == nil {
 			continue
 		}
-		failed[r.Name] = true
-		p.again(soon)
+		unprepared[registration.Name] = true
+		done = done.and(r.setBack(overtaken))
 		if !apierrors.IsNotFound(err) && !errors.Is(err, errFull) {
-			p.failed(ctx, r, err)
+			done = done.and(r.failed(registration, err))
 		}
 	}
-	return failed, p.written > before
+	return o, unprepared, done
 }
 
 var errFull = errors.New("the Registry has no room for it")
@@ -62,67 +62,80 @@ func hasFinalizer(o client.Object) bool {
 }
 
 // prepareOne writes what is not there yet: a failed attempt leaves only a part.
-func (p *pass) prepareOne(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
+func (r *Reconciler) prepareOne(
+	ctx context.Context, o *observation, registration *usherv1alpha1.Registration, targets []plan.Target,
+) (*observation, error) {
 	for _, target := range targets {
-		if err := p.holdRegistry(ctx, target.Registry); err != nil {
-			return err
+		var err error
+		if o, err = r.holdRegistry(ctx, o, target.Registry); err != nil {
+			return o, err
 		}
 	}
-	next := r.DeepCopy()
+	next := registration.DeepCopy()
 	if controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer) {
-		if err := p.write(ctx, "add the finalizer to Registration", r, next, false); err != nil {
-			return err
+		var err error
+		if o, err = r.write(ctx, o, "add the finalizer to Registration", registration, next, false); err != nil {
+			return o, err
 		}
-		r = next
+		registration = next
 	}
-	return p.recordTargets(ctx, r, targets)
+	return r.recordTargets(ctx, o, registration, targets)
 }
 
-func (p *pass) recordTargets(ctx context.Context, r *usherv1alpha1.Registration, targets []plan.Target) error {
-	if slices.Equal(plan.SortedTargets(targets), plan.SortedTargets(r.Status.Targets)) {
-		return nil
+func (r *Reconciler) recordTargets(
+	ctx context.Context, o *observation, registration *usherv1alpha1.Registration, targets []plan.Target,
+) (*observation, error) {
+	if slices.Equal(plan.SortedTargets(targets), plan.SortedTargets(registration.Status.Targets)) {
+		return o, nil
 	}
-	next := r.DeepCopy()
+	next := registration.DeepCopy()
 	next.Status.Targets = targets
-	return p.write(ctx, "record the targets of Registration", r, next, true)
+	return r.write(ctx, o, "record the targets of Registration", registration, next, true)
 }
 
 // holdRegistry keeps the Registry object until no Registration has entries there.
-func (p *pass) holdRegistry(ctx context.Context, name string) error {
-	r := p.objects[name]
-	if r == nil || r.DeletionTimestamp != nil || hasFinalizer(r) {
-		return nil
+func (r *Reconciler) holdRegistry(ctx context.Context, o *observation, name string) (*observation, error) {
+	object := o.objects[name]
+	if object == nil || object.DeletionTimestamp != nil || hasFinalizer(object) {
+		return o, nil
 	}
-	next := r.DeepCopy()
+	next := object.DeepCopy()
 	controllerutil.AddFinalizer(next, usherv1alpha1.Finalizer)
-	return p.write(ctx, "add the finalizer to Registry", r, next, false)
+	return r.write(ctx, o, "add the finalizer to Registry", object, next, false)
 }
 
-// write patches an object or its status, unless somebody else has changed it since, and
-// shows the answer to the rest of the pass and to the next ones.
-func (p *pass) write(ctx context.Context, what string, old, next client.Object, status bool) error {
-	if err := p.patch(ctx, what, old, next, status); err != nil {
-		return err
+// write patches an object or its status, unless somebody else has changed it since. It returns what is known with the
+// answer, which the next passes see, too. If the write fails it returns what was known before.
+func (r *Reconciler) write(
+	ctx context.Context, o *observation, what string, old, next client.Object, status bool,
+) (*observation, error) {
+	if err := r.patch(ctx, what, old, next, status); err != nil {
+		return o, err
 	}
-	p.written++
+	namespace, now := o.snapshot.Namespace, r.clock.Now()
 	switch next := next.(type) {
 	case *usherv1alpha1.Registry:
-		p.notes.registries.wrote(next)
-		p.objects[next.Name] = next
+		r.written.registries.Wrote(namespace, next, now)
+		after := *o
+		after.objects = maps.Clone(o.objects)
+		after.objects[next.Name] = next
+		return &after, nil
 	case *usherv1alpha1.Registration:
-		p.notes.registrations.wrote(next)
-		p.show(next)
+		r.written.registrations.Wrote(namespace, next, now)
+		return o.replacing(next), nil
 	}
-	return nil
+	return o, nil
 }
 
-// show has the rest of the pass see a Registration as it is now.
-func (p *pass) show(next *usherv1alpha1.Registration) {
-	for i, r := range p.snapshot.Registrations {
-		if r.UID == next.UID {
-			p.snapshot.Registrations[i] = next
-		}
-	}
+// replacing is what is known with a Registration as it is now.
+func (o *observation) replacing(next *usherv1alpha1.Registration) *observation {
+	return o.with(o.snapshot.WithRegistrations(list.Map(o.snapshot.Registrations,
+		func(r *usherv1alpha1.Registration) *usherv1alpha1.Registration {
+			if r.UID == next.UID && r.Name == next.Name {
+				return next
+			}
+			return r
+		})))
 }
 
 // patch writes what is new in an object, or in its status, unless somebody else has changed it
@@ -170,31 +183,33 @@ func targetOf(registry string, u usherv1alpha1.RegistryUser) plan.Target {
 
 // recordUsers records in each Registry who may have entries there, in one write, and returns the
 // Registrations that could not be recorded.
-func (p *pass) recordUsers(ctx context.Context, outcomes []plan.Outcome) (failed map[string]error) {
-	users, failed := p.nextUsers(outcomes)
+func (r *Reconciler) recordUsers(
+	ctx context.Context, o *observation, outcomes []plan.Outcome,
+) (recorded *observation, failed map[string]error) {
+	users, failed := o.nextUsers(outcomes)
 	for _, name := range slices.Sorted(maps.Keys(users)) {
-		known := len(p.objects[name].Status.Users)
-		err := p.holdRegistry(ctx, name)
-		if err == nil {
-			err = p.setUsers(ctx, p.objects[name], users[name])
+		known := len(o.objects[name].Status.Users)
+		var err error
+		if o, err = r.holdRegistry(ctx, o, name); err == nil {
+			o, err = r.setUsers(ctx, o, o.objects[name], users[name])
 		}
 		for _, u := range users[name][known:] {
 			failed[u.Registration] = cmp.Or(failed[u.Registration], err)
 		}
 	}
-	return failed
+	return o, failed
 }
 
 // nextUsers are those of Registries that have to record more, and the Registrations for which
 // they have no room.
-func (p *pass) nextUsers(outcomes []plan.Outcome) (users map[string][]usherv1alpha1.RegistryUser, failed map[string]error) {
+func (o *observation) nextUsers(outcomes []plan.Outcome) (users map[string][]usherv1alpha1.RegistryUser, failed map[string]error) {
 	users, failed = map[string][]usherv1alpha1.RegistryUser{}, map[string]error{}
-	for _, o := range outcomes {
-		if o.Registration.DeletionTimestamp != nil {
+	for _, outcome := range outcomes {
+		if outcome.Registration.DeletionTimestamp != nil {
 			continue
 		}
-		for _, t := range o.Targets {
-			object, u := p.objects[t.Registry], plan.UserOf(o.Registration, t)
+		for _, t := range outcome.Targets {
+			object, u := o.objects[t.Registry], plan.UserOf(outcome.Registration, t)
 			if object == nil || slices.Contains(object.Status.Users, u) {
 				continue
 			}
@@ -205,7 +220,7 @@ func (p *pass) nextUsers(outcomes []plan.Outcome) (users map[string][]usherv1alp
 			if plan.HasRoom(known, u) {
 				users[t.Registry] = append(known, u)
 			} else {
-				failed[o.Registration.Name] = errFull // The next plan says so.
+				failed[outcome.Registration.Name] = errFull // The next plan says so.
 			}
 		}
 	}
@@ -213,80 +228,108 @@ func (p *pass) nextUsers(outcomes []plan.Outcome) (users map[string][]usherv1alp
 }
 
 // dropUsers removes the targets that the Registration has left from the Registries.
-func (p *pass) dropUsers(ctx context.Context, name string, kept []plan.Target) error {
-	for _, registry := range slices.Sorted(maps.Keys(p.objects)) {
-		object := p.objects[registry]
+func (r *Reconciler) dropUsers(ctx context.Context, o *observation, name string, kept []plan.Target) (*observation, error) {
+	for _, registry := range slices.Sorted(maps.Keys(o.objects)) {
+		object := o.objects[registry]
 		gone := func(u usherv1alpha1.RegistryUser) bool {
-			return u.Namespace == p.snapshot.Namespace && u.Registration == name && !slices.Contains(kept, targetOf(registry, u))
+			return u.Namespace == o.snapshot.Namespace && u.Registration == name && !slices.Contains(kept, targetOf(registry, u))
 		}
 		if !slices.ContainsFunc(object.Status.Users, gone) {
 			continue
 		}
-		if err := p.setUsers(ctx, object, slices.DeleteFunc(slices.Clone(object.Status.Users), gone)); err != nil {
-			return err
+		var err error
+		if o, err = r.setUsers(ctx, o, object, slices.DeleteFunc(slices.Clone(object.Status.Users), gone)); err != nil {
+			return o, err
 		}
 	}
-	return nil
+	return o, nil
 }
 
-func (p *pass) setUsers(ctx context.Context, object *usherv1alpha1.Registry, users []usherv1alpha1.RegistryUser) error {
+func (r *Reconciler) setUsers(
+	ctx context.Context, o *observation, object *usherv1alpha1.Registry, users []usherv1alpha1.RegistryUser,
+) (*observation, error) {
 	next := object.DeepCopy()
 	next.Status.Users = users
-	return p.write(ctx, "record who has entries in Registry", object, next, true)
+	return r.write(ctx, o, "record who has entries in Registry", object, next, true)
 }
 
-// takeOver adds vanished Registrations to the snapshot, and what they left to new ones of
+// takeOver adds vanished Registrations to those that are known, and what they left to new ones of
 // their name.
-func (p *pass) takeOver(ctx context.Context) error {
-	live := list.By(p.snapshot.Registrations, (*usherv1alpha1.Registration).GetName)
-	left := p.users()
-	named, asking := p.namesOfPods(live)
-	found, err := p.findUnknown(ctx, live, slices.Concat(slices.Collect(maps.Keys(left)), named))
+func (r *Reconciler) takeOver(ctx context.Context, o *observation) (*observation, results, error) {
+	live := list.By(o.snapshot.Registrations, (*usherv1alpha1.Registration).GetName)
+	left := o.users()
+	asked := o.namesOfPods(live)
+	found, err := r.findUnknown(ctx, o.snapshot.Namespace, live, slices.Concat(slices.Collect(maps.Keys(left)), asked.names))
 	if err != nil {
-		return err
+		return nil, results{}, err
 	}
-	for text, names := range asking {
-		p.notes.answered[text] = !slices.ContainsFunc(names, func(name string) bool { return found[name] != nil })
-	}
+	learned := o.learned
+	learned.answered = asked.answeredWith(found)
+	o = o.knowing(learned).adding(slices.Collect(maps.Values(found)), namesOfAll(slices.Collect(maps.Values(found)))...)
 	maps.Copy(live, found)
+	done := results{troubles: asked.troubles}
 	for _, name := range slices.Sorted(maps.Keys(left)) {
-		p.adopt(ctx, name, live[name], left[name])
+		var adopted results
+		o, adopted = r.adopt(ctx, o, name, live[name], left[name])
+		done = done.and(adopted)
 	}
-	slices.SortFunc(p.snapshot.Registrations, kube.ByName[*usherv1alpha1.Registration])
-	return nil
+	return o, done, nil
+}
+
+// adding is what is known with more Registrations.
+func (o *observation) adding(registrations []*usherv1alpha1.Registration, known ...string) *observation {
+	return o.with(o.snapshot.WithRegistrations(slices.Concat(o.snapshot.Registrations, registrations), known...))
+}
+
+// askedFor are the Registrations that Pods name and that are not known.
+type askedFor struct {
+	names []string
+	// byText has them by the annotation that names them. answered are the annotations about which nobody need be asked.
+	byText   map[string][]string
+	answered map[string]bool
+	// troubles are annotations that name what no Registration can be.
+	troubles []trouble
+}
+
+// answeredWith are the annotations about which nobody need be asked any more: none of the Registrations that they name
+// was found.
+func (a askedFor) answeredWith(found map[string]*usherv1alpha1.Registration) map[string]bool {
+	answered := maps.Clone(a.answered)
+	for text, names := range a.byText {
+		answered[text] = !slices.ContainsFunc(names, func(name string) bool { return found[name] != nil })
+	}
+	return answered
 }
 
 // namesOfPods are the Registrations that Pods name and the cache does not show yet: nobody else tells where these
-// Pods are listed. asking has them by the annotation that names them. One that was not there when it was looked
-// for is known as soon as the cache shows it, so that annotations are not asked about twice.
-func (p *pass) namesOfPods(known map[string]*usherv1alpha1.Registration) (named []string, asking map[string][]string) {
-	answered := map[string]bool{}
-	asking = map[string][]string{}
-	for _, pod := range p.snapshot.Pods {
+// Pods are listed. One that was not there when it was looked for is known as soon as the cache shows it, so that
+// annotations are not asked about twice.
+func (o *observation) namesOfPods(known map[string]*usherv1alpha1.Registration) askedFor {
+	asked := askedFor{byText: map[string][]string{}, answered: map[string]bool{}}
+	for _, pod := range o.snapshot.Pods {
 		text := pod.Annotations[usherv1alpha1.AnnotationRegistrations]
-		if text == "" || known[text] != nil || answered[text] { // as nearly all name one
+		if text == "" || known[text] != nil || asked.answered[text] { // as nearly all name one
 			continue
 		}
-		if answered[text] = p.notes.answered[text]; answered[text] {
+		if asked.answered[text] = o.answered[text]; asked.answered[text] {
 			continue
 		}
 		names, err := plan.Names(pod)
 		if err != nil {
-			p.announcer.warn(pod, eventNamesInvalid, actionRegister, err.Error())
+			asked.troubles = append(asked.troubles, trouble{pod: pod, message: err.Error()})
 		}
 		if unknown := list.Only(names, func(name string) bool { return known[name] == nil }); len(unknown) > 0 {
-			asking[text] = unknown
-			named = append(named, unknown...)
+			asked.byText[text] = unknown
+			asked.names = append(asked.names, unknown...)
 		}
 	}
-	p.notes.answered = answered
-	return named, asking
+	return asked
 }
 
-// findUnknown asks the API server for Registrations of the namespace that the snapshot lacks, with one list of
-// their names, however many they are, and adds those that it has: the cache may not show them yet.
-func (p *pass) findUnknown(
-	ctx context.Context, known map[string]*usherv1alpha1.Registration, names []string,
+// findUnknown asks the API server for Registrations of the namespace that are not known, with one list of their names,
+// however many they are: the cache may not show them yet.
+func (r *Reconciler) findUnknown(
+	ctx context.Context, namespace string, known map[string]*usherv1alpha1.Registration, names []string,
 ) (found map[string]*usherv1alpha1.Registration, err error) {
 	found, unknown := map[string]*usherv1alpha1.Registration{}, sets.New[string]()
 	for _, name := range names {
@@ -299,7 +342,7 @@ func (p *pass) findUnknown(
 	}
 	all := &metav1.PartialObjectMetadataList{}
 	all.SetGroupVersionKind(usherv1alpha1.GroupVersion.WithKind("RegistrationList"))
-	if err := p.reader.List(ctx, all, client.InNamespace(p.snapshot.Namespace)); err != nil {
+	if err := r.reader.List(ctx, all, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list the names of Registrations: %w", err)
 	}
 	for i := range all.Items {
@@ -307,30 +350,23 @@ func (p *pass) findUnknown(
 		if !unknown.Has(name) {
 			continue
 		}
-		live, err := p.findRegistration(ctx, name)
+		live, err := r.findRegistration(ctx, namespace, name)
 		if err != nil {
 			return nil, err
 		}
 		if live != nil {
 			found[name] = live
-			p.add(live)
 		}
 	}
 	return found, nil
 }
 
-// add adds a Registration that the API server has.
-func (p *pass) add(live *usherv1alpha1.Registration) {
-	p.snapshot.Registrations = append(p.snapshot.Registrations, live)
-	p.snapshot.Known[live.Namespace+"/"+live.Name] = true
-}
-
 // users are the targets that Registries have recorded, by Registration of the namespace.
-func (p *pass) users() map[string][]plan.Target {
+func (o *observation) users() map[string][]plan.Target {
 	targets := map[string][]plan.Target{}
-	for registry, object := range p.objects {
+	for registry, object := range o.objects {
 		for _, u := range object.Status.Users {
-			if u.Namespace == p.snapshot.Namespace {
+			if u.Namespace == o.snapshot.Namespace {
 				targets[u.Registration] = append(targets[u.Registration], targetOf(registry, u))
 			}
 		}
@@ -340,26 +376,26 @@ func (p *pass) users() map[string][]plan.Target {
 
 // adopt gives targets that Registries have recorded to their Registration; if there is none, what is known of it
 // takes its place. A Registration that cannot be written has them in this pass all the same.
-func (p *pass) adopt(ctx context.Context, name string, r *usherv1alpha1.Registration, targets []plan.Target) {
-	if r == nil {
-		r = &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.snapshot.Namespace, Name: name, DeletionTimestamp: new(metav1.NewTime(p.clock.Now())),
+func (r *Reconciler) adopt(
+	ctx context.Context, o *observation, name string, registration *usherv1alpha1.Registration, targets []plan.Target,
+) (*observation, results) {
+	if registration == nil {
+		gone := &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.snapshot.Namespace, Name: name, DeletionTimestamp: new(metav1.NewTime(r.clock.Now())),
 		}}
-		r.Status.Targets = plan.SortedTargets(targets)
-		p.snapshot.Registrations = append(p.snapshot.Registrations, r)
-		return
+		gone.Status.Targets = plan.SortedTargets(targets)
+		return o.adding([]*usherv1alpha1.Registration{gone}), results{}
 	}
-	all := plan.SortedTargets(slices.Concat(r.Status.Targets, targets))
-	if vanished(r) {
-		r.Status.Targets = all
-		return
+	with := registration.DeepCopy()
+	with.Status.Targets = plan.SortedTargets(slices.Concat(registration.Status.Targets, targets))
+	if vanished(registration) {
+		return o.replacing(with), results{}
 	}
-	if err := p.recordTargets(ctx, r, all); err != nil {
-		p.failed(ctx, r, client.IgnoreNotFound(err))
-		next := r.DeepCopy()
-		next.Status.Targets = all
-		p.show(next)
+	recorded, err := r.recordTargets(ctx, o, registration, with.Status.Targets)
+	if err != nil {
+		return o.replacing(with), r.failed(registration, client.IgnoreNotFound(err))
 	}
+	return recorded, results{}
 }
 
 // vanished reports whether a Registration of the snapshot does not exist any more.
@@ -367,53 +403,69 @@ func vanished(r *usherv1alpha1.Registration) bool { return r.UID == "" }
 
 // findRegistration reads from the API server: a Registration that the cache does not show may
 // be new. It returns nil if there is none.
-func (p *pass) findRegistration(ctx context.Context, name string) (*usherv1alpha1.Registration, error) {
-	return read[usherv1alpha1.Registration](ctx, p.reader, "Registration", types.NamespacedName{Namespace: p.snapshot.Namespace, Name: name})
+func (r *Reconciler) findRegistration(ctx context.Context, namespace, name string) (*usherv1alpha1.Registration, error) {
+	return read[usherv1alpha1.Registration](ctx, r.reader, "Registration", types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 // confirmOwners reads the Registrations and Registries of new entries once from the API
 // server. It adds the Registrations that register nothing in this pass to those that are behind:
 // just after a change of leader the cache may still show one that is gone, or records that were
 // removed since.
-func (p *pass) confirmOwners(ctx context.Context, changes []plan.Changes, behind map[string]bool) {
+func (r *Reconciler) confirmOwners(
+	ctx context.Context, o *observation, changes []plan.Changes, behind map[string]bool,
+) (confirmed *observation, alsoBehind map[string]bool, done results) {
+	behind = maps.Clone(behind)
 	for _, c := range changes {
 		for _, change := range c.Joins {
 			name := change.Entry.Owner.Registration
-			at := slices.IndexFunc(p.snapshot.Registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == name })
+			at := slices.IndexFunc(o.snapshot.Registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == name })
 			if at < 0 || behind[name] {
 				continue
 			}
-			confirmed, err := p.confirmOwner(ctx, p.snapshot.Registrations[at], c.Target)
+			next, confirmed, err := r.confirmOwner(ctx, o, o.snapshot.Registrations[at], c.Target)
+			o = next
 			if err != nil {
-				p.errs = append(p.errs, err)
+				done = done.and(r.failed(nil, err))
 			}
 			if !confirmed {
 				behind[name] = true
-				p.again(soon)
+				done = done.and(r.setBack(overtaken))
 			}
 		}
 	}
+	return o, behind, done
 }
 
 // confirmOwner reports whether the Registration is there, and the Registry, which has recorded
 // the Registration's target.
-func (p *pass) confirmOwner(ctx context.Context, r *usherv1alpha1.Registration, t plan.Target) (bool, error) {
-	if !p.notes.confirmed[r.UID] {
-		live, err := p.findRegistration(ctx, r.Name)
-		p.notes.confirmed[r.UID] = live != nil && live.UID == r.UID && (live.DeletionTimestamp == nil) == (r.DeletionTimestamp == nil)
-		if !p.notes.confirmed[r.UID] {
-			return false, err
+func (r *Reconciler) confirmOwner(
+	ctx context.Context, o *observation, registration *usherv1alpha1.Registration, t plan.Target,
+) (next *observation, confirmed bool, err error) {
+	if !o.confirmed[registration.UID] {
+		live, err := r.findRegistration(ctx, o.snapshot.Namespace, registration.Name)
+		same := live != nil && live.UID == registration.UID && (live.DeletionTimestamp == nil) == (registration.DeletionTimestamp == nil)
+		if !same {
+			return o, false, err
 		}
+		o = o.confirming(registration.UID)
 	}
-	object := p.objects[t.Registry]
-	if object == nil || p.notes.confirmed[object.UID] {
-		return true, nil
+	object := o.objects[t.Registry]
+	if object == nil || o.confirmed[object.UID] {
+		return o, true, nil
 	}
-	live, err := read[usherv1alpha1.Registry](ctx, p.reader, "Registry", types.NamespacedName{Name: t.Registry})
+	live, err := read[usherv1alpha1.Registry](ctx, r.reader, "Registry", types.NamespacedName{Name: t.Registry})
 	if err != nil || live == nil {
-		return false, err
+		return o, false, err
 	}
-	p.notes.registries.wrote(live)
-	p.notes.confirmed[live.UID] = true
-	return live.UID == object.UID && hasFinalizer(live) && slices.Contains(live.Status.Users, plan.UserOf(r, t)), nil
+	r.written.registries.Wrote(o.snapshot.Namespace, live, r.clock.Now())
+	ours := live.UID == object.UID && hasFinalizer(live) && slices.Contains(live.Status.Users, plan.UserOf(registration, t))
+	return o.confirming(live.UID), ours, nil
+}
+
+// confirming is what is known once an object has been read from the API server.
+func (o *observation) confirming(object types.UID) *observation {
+	learned := o.learned
+	learned.confirmed = maps.Clone(learned.confirmed)
+	learned.confirmed[object] = true
+	return o.knowing(learned)
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -23,26 +22,25 @@ import (
 
 // readOwners reads the owners and nodes of the Pods that carry requests for their deletion, and the owners of
 // those that leave Services by a label.
-func (p *pass) readOwners(ctx context.Context) error {
-	began := p.clock.Now()
-	defer func() { p.spent += p.clock.Now().Sub(began) }()
-	p.snapshot.Owners, p.snapshot.Nodes = map[plan.OwnerRef]plan.Owner{}, map[string]plan.Node{}
-	owners := ownersOfPods{pass: p, from: ownerSource{p.owners, false}, read: map[plan.OwnerRef]readOwner{}}
-	for _, pod := range p.snapshot.Pods {
+func (r *Reconciler) readOwners(ctx context.Context, o *observation) (*observation, results, error) {
+	began := r.clock.Now()
+	owners, nodes := r.newOwners(ownerSource{r.owners, false}, nil), map[string]plan.Node{}
+	for _, pod := range o.snapshot.Pods {
 		_, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]
-		if pod.DeletionTimestamp != nil || !asked && !labelled(pod, p.snapshot.Registries) {
+		if pod.DeletionTimestamp != nil || !asked && !labelled(pod, o.snapshot.Registries) {
 			continue
 		}
 		if owners.add(ctx, pod); !asked {
 			continue
 		}
-		node, err := read[corev1.Node](ctx, p.owners, "Node", types.NamespacedName{Name: pod.Spec.NodeName})
+		node, err := read[corev1.Node](ctx, r.owners, "Node", types.NamespacedName{Name: pod.Spec.NodeName})
 		if err != nil {
-			return err
+			return nil, results{}, err
 		}
-		p.snapshot.Nodes[pod.Spec.NodeName] = nodeOf(node)
+		nodes[pod.Spec.NodeName] = nodeOf(node)
 	}
-	return nil
+	done := owners.and(results{spent: r.clock.Now().Sub(began)})
+	return o.with(o.snapshot.WithOwners(owners.found, nodes)), done, nil
 }
 
 // labelled reports whether a Pod has the label by which Pods enter and leave the Services of a Registry.
@@ -72,12 +70,22 @@ type readOwner struct {
 
 // ownersOfPods reads each owner that Pods name once.
 type ownersOfPods struct {
-	*pass
+	*Reconciler
 	from ownerSource
 	read map[plan.OwnerRef]readOwner
+	// found are what the owners want.
+	found map[plan.OwnerRef]plan.Owner
+	results
 }
 
-// add puts what the Pod's owner wants into the snapshot. An owner that cannot be read is unknown in this
+// newOwners reads owners in addition to those that are known.
+func (r *Reconciler) newOwners(from ownerSource, known map[plan.OwnerRef]plan.Owner) *ownersOfPods {
+	found := map[plan.OwnerRef]plan.Owner{}
+	maps.Copy(found, known)
+	return &ownersOfPods{Reconciler: r, from: from, read: map[plan.OwnerRef]readOwner{}, found: found}
+}
+
+// add finds what the Pod's owner wants. An owner that cannot be read is unknown in this
 // pass, and another pass follows: whoever names it must hold up no other Pod.
 func (o *ownersOfPods) add(ctx context.Context, pod *corev1.Pod) {
 	ref := plan.OwnerOf(pod)
@@ -92,28 +100,27 @@ func (o *ownersOfPods) add(ctx context.Context, pod *corev1.Pod) {
 		}
 		var err error
 		if one, err = wantsOf(ctx, from, pod.Namespace, ref); err != nil {
-			log.FromContext(ctx).Error(err, "Cannot read the owner of a Pod", keyPod, pod.Name)
 			one.wants = plan.Owner{Unknown: true}
-			o.again(refusedRetry)
+			o.results = o.and(o.setBack(refused)).and(results{troubles: []trouble{{pod: pod, message: "Cannot read the owner of a Pod", err: err}}})
 		}
-		o.read[*ref], o.snapshot.Owners[*ref] = one, one.wants
+		o.read[*ref], o.found[*ref] = one, one.wants
 	}
 	if set, ok := one.object.(*appsv1.DaemonSet); ok {
-		o.judgeNode(ctx, *ref, set, pod.Spec.NodeName)
+		o.addUnfit(ctx, *ref, set, pod.Spec.NodeName)
 	}
 }
 
-// judgeNode notes whether a DaemonSet is to have no Pod on a node.
-func (o *ownersOfPods) judgeNode(ctx context.Context, ref plan.OwnerRef, set *appsv1.DaemonSet, name string) {
+// addUnfit finds out whether a DaemonSet is to have no Pod on a node.
+func (o *ownersOfPods) addUnfit(ctx context.Context, ref plan.OwnerRef, set *appsv1.DaemonSet, name string) {
 	node, err := read[corev1.Node](ctx, o.owners, "Node", types.NamespacedName{Name: name})
 	if err != nil || node == nil || fits(set, node) {
 		return
 	}
-	owner := o.snapshot.Owners[ref]
+	owner := o.found[ref]
 	unfit := map[string]bool{name: true}
 	maps.Copy(unfit, owner.Unfit)
 	owner.Unfit = unfit
-	o.snapshot.Owners[ref] = owner
+	o.found[ref] = owner
 }
 
 // wantsOf reads an owner, and what it wants. A name that no object can have is that of none.

@@ -35,21 +35,31 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 )
 
+// begins returns how long the next pass over a namespace has to wait, or begins it.
+func begins(r *Reconciler, namespace string) time.Duration {
+	return r.stateOf(namespace).shared.pace.Begin(r.clock.Now())
+}
+
 // A pass that listed and planned for long is followed by a longer pause, and
-// none comes before it is over.
+// none comes before it is over. A pass that has left something to the next one, or that has ended early, is not.
 func TestPause(t *testing.T) {
 	for spent, want := range map[time.Duration]time.Duration{
 		0: 0, batchDelay / restFactor: 0, 100 * time.Millisecond: 300 * time.Millisecond, time.Minute: maxPause,
 	} {
 		clock := clocktesting.NewFakePassiveClock(epoch)
-		r := &Reconciler{clock: clock, notes: map[string]*notes{}}
-		p := &pass{Reconciler: r, notes: r.notesOf(namespace)}
+		r := &Reconciler{clock: clock, answers: registry.NewAnswers(4 << 20), written: newWritten()}
+		var done stage
 		for range 2 {
-			timed(p, func() any { clock.SetTime(clock.Now().Add(spent / 2)); return nil })
+			_, took := timed(r, func() any { clock.SetTime(clock.Now().Add(spent / 2)); return nil })
+			done = done.with(took)
 		}
-		p.pause()
-		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, r.pauseLeft(namespace))
-		checktest.Same(t, "how long another namespace waits", 0, r.pauseLeft("another"))
+		for _, early := range []results{{stopped: true}, r.setBack(postponed)} {
+			r.rest(namespace, r.stateOf(namespace), done.with(early))
+			checktest.Same(t, "the pause after a pass that has not done all", 0, begins(r, namespace))
+		}
+		r.rest(namespace, r.stateOf(namespace), done)
+		checktest.Same(t, fmt.Sprintf("how long the next pass is put off after %s of work", spent), want, begins(r, namespace))
+		checktest.Same(t, "how long another namespace waits", 0, begins(r, "another"))
 		if want == 0 {
 			continue
 		}
@@ -57,7 +67,7 @@ func TestPause(t *testing.T) {
 		result := checktest.Must(r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: namespace}}))(t)
 		checktest.Same(t, "when a pass within the pause comes again", want, result.RequeueAfter)
 		clock.SetTime(clock.Now().Add(want))
-		if have := r.pauseLeft(namespace); have > 0 {
+		if have := begins(r, namespace); have > 0 {
 			t.Errorf("after the pause the next pass is put off by %s more", have)
 		}
 	}
@@ -67,10 +77,12 @@ func TestPause(t *testing.T) {
 func TestPodsThatEndAreUrgent(t *testing.T) {
 	const worked = 100 * time.Millisecond
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	r := &Reconciler{clock: clock, notes: map[string]*notes{}, gathered: map[string]time.Time{}}
-	pass := func(namespace string) *pass { return &pass{Reconciler: r, notes: r.notesOf(namespace), spent: worked} }
+	r := &Reconciler{clock: clock, answers: registry.NewAnswers(4 << 20), written: newWritten(), gathered: map[string]time.Time{}}
+	pause := func(namespace string) {
+		r.rest(namespace, r.stateOf(namespace), stage{results: results{spent: worked}})
+	}
 	for _, paused := range []string{namespace, "another"} {
-		pass(paused).pause()
+		pause(paused)
 	}
 	update := func(older, newer *corev1.Pod) {
 		r.ofPods().Update(t.Context(), event.UpdateEvent{ObjectOld: older, ObjectNew: newer}, &noted{})
@@ -84,36 +96,35 @@ func TestPodsThatEndAreUrgent(t *testing.T) {
 	for _, newer := range []*corev1.Pod{stays, held, free} {
 		update(stays, newer)
 	}
-	checktest.Same(t, "the pause while none ends that may be listed", restFactor*worked, r.pauseLeft(namespace))
-	checktest.Same(t, "how long patches begin", patchTime, pass(namespace).patchTime())
+	checktest.Same(t, "the pause while none ends that may be listed", restFactor*worked, begins(r, namespace))
+	checktest.Same(t, "how long patches begin", patchTime, r.patchTime(namespace))
 	update(held, ends)
-	checktest.Same(t, "the pause once one ends", worked, r.pauseLeft(namespace))
-	checktest.Same(t, "how long patches begin then", urgentPatchTime, pass(namespace).patchTime())
+	checktest.Same(t, "the pause once one ends", worked, begins(r, namespace))
+	checktest.Same(t, "how long patches begin then", urgentPatchTime, r.patchTime(namespace))
 	clock.SetTime(epoch.Add(worked))
-	checktest.Same(t, "the pause when it is over", 0, r.pauseLeft(namespace))
-	pass(namespace).pause()
+	checktest.Same(t, "the pause when it is over", 0, begins(r, namespace))
+	pause(namespace)
 	update(ends, ends)
-	checktest.Same(t, "the next pause, while one that ends changes", restFactor*worked, r.pauseLeft(namespace))
-	checktest.Same(t, "that of another namespace", (restFactor-1)*worked, r.pauseLeft("another"))
+	checktest.Same(t, "the next pause, while one that ends changes", restFactor*worked, begins(r, namespace))
+	checktest.Same(t, "that of another namespace", (restFactor-1)*worked, begins(r, "another"))
 }
 
 // TestListsAreKeptWhileThereIsRoom: what is listed is kept between passes, as far as all namespaces
 // together have room for it.
 func TestListsAreKeptWhileThereIsRoom(t *testing.T) {
-	r := &Reconciler{answers: registry.NewAnswers(4 << 20), notes: map[string]*notes{}}
+	r := &Reconciler{answers: registry.NewAnswers(4 << 20)}
 	at := plan.Target{Registry: "discovery", Service: "web"}
 	user := &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "web"}}
 	user.Spec.Registries, user.Spec.Instance.Service = []string{at.Registry}, at.Service
 	listed := func(namespace string, entries int) bool {
-		p := &pass{Reconciler: r, notes: r.notesOf(namespace), snapshot: plan.Snapshot{
+		kept := r.stateOf(namespace).pass
+		plan.Make(plan.Snapshot{
 			Registries: map[string]plan.RegistryState{at.Registry: {}}, Registrations: []*usherv1alpha1.Registration{user},
-		}}
-		p.snapshot.Memory = p.notes.plans
-		p.snapshot.Listings = map[plan.Target]plan.Listing{at: {Entries: make([]registry.Entry, entries)}}
-		plan.Make(p.snapshot)
-		p.keep()
-		checktest.Same(t, "the bytes accounted for", p.notes.plans.Size(), p.notes.kept)
-		return p.notes.kept > 0
+			Memory: kept.plans, Listings: map[plan.Target]plan.Listing{at: {Entries: make([]registry.Entry, entries)}},
+		})
+		r.keepListings(kept)
+		checktest.Same(t, "the bytes accounted for", kept.plans.Size(), kept.bytes)
+		return kept.bytes > 0
 	}
 	const most = 4 << 20 / 384 // as an entry takes
 	for i, step := range []struct {
@@ -122,25 +133,6 @@ func TestListsAreKeptWhileThereIsRoom(t *testing.T) {
 		kept      bool
 	}{{"a", most - 10, true}, {"b", 20, false}, {"b", 5, true}, {"a", 10, true}, {"b", most - 100, true}, {"a", 200, false}, {"b", 0, false}, {"a", 200, true}} {
 		checktest.Same(t, fmt.Sprint("kept after step ", i), step.kept, listed(step.namespace, step.entries))
-	}
-}
-
-// A cache that lags shows what is before our writes, and then what is after them. It
-// may lag behind what we wrote to, which the API server has shown.
-func TestOverlayCoversALaggingCache(t *testing.T) {
-	at := func(version string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a", ResourceVersion: version}}
-	}
-	a := overlay[*corev1.Pod]{}
-	a.wrote(at("2"))
-	a.wrote(at("5"))
-	for cached, want := range map[string]string{"1": "5", "2": "5", "3": "5", "5": "5", "7": "7", "10": "10"} {
-		pods := []*corev1.Pod{at(cached), {ObjectMeta: metav1.ObjectMeta{UID: "b", ResourceVersion: "1"}}}
-		left := a.cover(pods)
-		if have := pods[0].ResourceVersion; have != want || pods[1].UID != "b" {
-			t.Errorf("a cache at version %s shows %s, want %s", cached, have, want)
-		}
-		checktest.Same(t, "an answer is kept, with a cache at version "+cached, want != cached, len(left) == 1)
 	}
 }
 
@@ -158,24 +150,33 @@ func (b *batches) Apply(ctx context.Context, _ string, changes []registry.Change
 	return b.answer(len(b.sizes), changes)
 }
 
+// passing is a Reconciler with what a pass of it knows.
+type passing struct {
+	*Reconciler
+	seen *observation
+}
+
 // applied makes the changes of joining.
-func applied(t *testing.T, b *batches) (*pass, error) {
+func applied(t *testing.T, b *batches) (passing, error) {
 	t.Helper()
 	p, c := joining(t, b)
-	return p, p.applyOne(t.Context(), c)
+	_, err := p.applyOne(t.Context(), p.seen, c)
+	return p, err
 }
 
 // joining is a pass over a registry, and 1,200 changes of which the first 600 leave.
-func joining(t *testing.T, b *batches) (*pass, plan.Changes) {
+func joining(t *testing.T, b *batches) (passing, plan.Changes) {
 	t.Helper()
 	object := &usherv1alpha1.Registry{}
 	object.Name, object.UID = "discovery", "discovery"
 	metrics := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
 	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
 	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock, 1)
-	r.options.Workers, r.notes = 1, map[string]*notes{}
-	p := &pass{Reconciler: r, notes: r.notesOf(namespace), objects: map[string]*usherv1alpha1.Registry{object.Name: object}}
-	p.snapshot.Namespace, p.snapshot.Failed = namespace, map[plan.Target]map[string]error{}
+	r.options.Workers, r.answers, r.written = 1, registry.NewAnswers(4<<20), newWritten()
+	p := passing{r, &observation{
+		objects:  map[string]*usherv1alpha1.Registry{object.Name: object},
+		snapshot: plan.Snapshot{Namespace: namespace, Failed: map[plan.Target]map[string]error{}},
+	}}
 	c := plan.Changes{Target: plan.Target{Registry: object.Name, Prefix: "services", Service: "nginx"}}
 	for n := range 600 {
 		c.Leaves = append(c.Leaves, registry.Change{Op: registry.Remove, Entry: entryOf(fmt.Sprintf("leaves-%d", n))})
@@ -218,8 +219,37 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 		t.Errorf("the registry is down with %v", err)
 	}
 	again := plan.Changes{Target: plan.Target{Registry: "discovery"}, Joins: []registry.Change{{Op: registry.Put, Entry: entryOf("a")}}}
-	if err := p.applyOne(t.Context(), again); !errors.Is(err, down) || len(b.sizes) != 2 {
+	if _, err := p.applyOne(t.Context(), p.seen, again); !errors.Is(err, down) || len(b.sizes) != 2 {
 		t.Errorf("after that, changes fail with %v, and %d batches were sent", err, len(b.sizes))
+	}
+}
+
+// TestBatchesAreCounted: whatever happens to the other targets of a pass, the metrics count what a registry refused of
+// each one, and the orphans that were removed.
+func TestBatchesAreCounted(t *testing.T) {
+	refusal := registry.Permanent(errors.New("no"))
+	answers := map[string]func(registry.Change) error{
+		"refuses-all": func(registry.Change) error { return refusal },
+		"refuses-one": func(c registry.Change) error { return &registry.ChangeError{ID: c.Entry.ID, Err: refusal} },
+		"takes-all":   func(registry.Change) error { return nil },
+	}
+	for _, order := range [][]string{
+		{"refuses-all", "refuses-one", "takes-all"}, {"takes-all", "refuses-all", "refuses-one"}, {"refuses-one", "takes-all", "refuses-all"},
+	} {
+		p, c := joining(t, &batches{answer: func(batch int, changes []registry.Change) error {
+			return answers[order[batch-1]](changes[0])
+		}})
+		changes := list.Map(order, func(service string) plan.Changes {
+			orphan := []registry.Change{{Op: registry.Remove, Entry: entryOf(service)}}
+			return plan.Changes{Target: plan.Target{Registry: c.Target.Registry, Prefix: c.Target.Prefix, Service: service}, Orphans: orphan}
+		})
+		done := p.apply(t.Context(), stage{seen: p.seen}, changes)
+		p.countBatches(done.batches)
+		checktest.Same(t, fmt.Sprint("refusals counted of ", order), 2,
+			int(testutil.ToFloat64(p.metrics.failures.WithLabelValues(c.Target.Registry, errorRefused))))
+		checktest.Same(t, fmt.Sprint("removals counted of ", order), 2,
+			int(testutil.ToFloat64(p.metrics.removed.WithLabelValues(c.Target.Registry))))
+		checktest.Same(t, "targets that the next pass lists", 3, len(done.due))
 	}
 }
 
@@ -246,10 +276,12 @@ func TestAFailedListIsTheLast(t *testing.T) {
 	}
 	another := c.Target
 	another.Service = "web"
-	listings := p.listAll(t.Context(), []plan.Target{c.Target, another})
+	all := p.listAll(t.Context(), p.seen, []plan.Target{c.Target, another})
 	checktest.Same(t, "what the registry is asked for", []string{"nginx"}, asked)
-	if listings[0].Err == nil || listings[1].Err == nil {
-		t.Errorf("the listings end with %v and %v", listings[0].Err, listings[1].Err)
+	for i := range all {
+		if all[i].listing.Err == nil {
+			t.Errorf("listing %d does not fail", i)
+		}
 	}
 }
 
@@ -259,7 +291,7 @@ func TestPodsThatEndGoFirst(t *testing.T) {
 	p, c := joining(t, b)
 	ends := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ends", UID: "ends", DeletionTimestamp: &metav1.Time{Time: epoch}}}
 	stays := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stays", UID: "stays"}}
-	p.snapshot.Pods = []*corev1.Pod{ends, stays}
+	p.seen.snapshot.Pods = []*corev1.Pod{ends, stays}
 	owned := func(pod string) registry.Owner {
 		return registry.Owner{Cluster: "here", Namespace: namespace, Registration: "web", Pod: pod, PodUID: pod}
 	}
@@ -271,10 +303,12 @@ func TestPodsThatEndGoFirst(t *testing.T) {
 			return broken
 		},
 	})
-	if _, err := p.execute(t.Context(), plan.Plan{Changes: []plan.Changes{c}}); !errors.Is(err, broken) || len(p.snapshot.Failed) > 0 {
-		t.Errorf("a pass whose reads fail ends with %v, and %v", err, p.snapshot.Failed)
+	done := p.execute(t.Context(), p.stateOf(namespace).pass, stage{seen: p.seen, decided: plan.Plan{Changes: []plan.Changes{c}}})
+	_, err := next(done, epoch)
+	if !done.stopped || !errors.Is(err, broken) || len(done.seen.snapshot.Failed) > 0 {
+		t.Errorf("a pass whose reads fail ends with %v, and %v", err, done.seen.snapshot.Failed)
 	}
-	left := without([]plan.Changes{c, {Target: plan.Target{Service: "another"}, Leaves: c.Leaves}}, p.ofEndingPods([]plan.Changes{c}), nil)
+	left := without([]plan.Changes{c, {Target: plan.Target{Service: "another"}, Leaves: c.Leaves}}, p.seen.ofEndingPods([]plan.Changes{c}), nil)
 	checktest.Same(t, "removals that follow", []int{len(c.Leaves) - 1, len(c.Leaves)}, []int{len(left[0].Leaves), len(left[1].Leaves)})
 }
 
@@ -290,7 +324,7 @@ func TestPatchesArePostponed(t *testing.T) {
 			return nil
 		},
 	})
-	r := &Reconciler{clock: clock, notes: map[string]*notes{}, client: api, options: Options{Workers: 1}}
+	r := &Reconciler{clock: clock, written: newWritten(), client: api, options: Options{Workers: 1}}
 	patches := list.Map([]string{"a", "b", "c", "d", "e", "f"}, func(name string) plan.PodPatch {
 		return plan.PodPatch{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}}
 	})
@@ -299,10 +333,16 @@ func TestPatchesArePostponed(t *testing.T) {
 		want   string
 	}{{false, "a b c d"}, {false, "e f a b"}, {true, "c"}, {true, "d"}} {
 		patched = nil
-		p := &pass{Reconciler: r, notes: r.notesOf(namespace)}
-		if p.notes.urgent = step.urgent; len(p.patchPods(t.Context(), patches)) != len(patched) || !p.postponed {
-			t.Errorf("pass %d: %d Pods are patched, postponed is %t", i, len(patched), p.postponed)
+		state := r.stateOf(namespace)
+		if step.urgent {
+			state.shared.pace.Hurry()
 		}
+		done := r.patchPods(t.Context(), state.pass, stage{seen: &observation{snapshot: plan.Snapshot{Namespace: namespace}}}, patches)
+		made := list.Only(done.patches, func(p patchResult) bool { return p.pod != nil })
+		if len(made) != len(patched) || !done.meets(postponed) {
+			t.Errorf("pass %d: %d of %d Pods are patched, postponed is %t", i, len(patched), len(made), done.meets(postponed))
+		}
+		state.pass.firstPatch = done.firstPatch
 		checktest.Same(t, fmt.Sprintf("Pods patched in pass %d", i), step.want, strings.Join(patched, " "))
 	}
 }
@@ -411,7 +451,7 @@ func TestEventsAreGathered(t *testing.T) {
 		r.Spec.Selector.MatchLabels = map[string]usherv1alpha1.LabelValue{"app": usherv1alpha1.LabelValue(app)}
 		return r
 	}
-	r := &Reconciler{clock: clock, notes: map[string]*notes{}, gathered: map[string]time.Time{}, listRegistrations: func(_ context.Context, namespace string) ([]*usherv1alpha1.Registration, error) {
+	r := &Reconciler{clock: clock, answers: registry.NewAnswers(4 << 20), gathered: map[string]time.Time{}, listRegistrations: func(_ context.Context, namespace string) ([]*usherv1alpha1.Registration, error) {
 		asked[namespace]++
 		if namespace == "crowded" {
 			return slices.Repeat([]*usherv1alpha1.Registration{nil}, mostAsked+1), nil // to ask one panics

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -82,8 +83,8 @@ type registryState struct {
 	listings *rate.Limiter
 }
 
-// state returns what is known of a registry. The caller holds the lock.
-func (p *pool) state(name string) *registryState {
+// open returns what is known of a registry, or begins to know it. The caller holds the lock.
+func (p *pool) open(name string) *registryState {
 	if p.known[name] == nil {
 		p.known[name] = &registryState{conns: map[string]*conn{}, workers: semaphore.NewWeighted(int64(p.workers)),
 			listings: rate.NewLimiter(listingsPerSecond, listingsBurst)}
@@ -116,7 +117,7 @@ func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock, wo
 // Secret again, too.
 func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*conn, error) {
 	p.mu.Lock()
-	have := p.state(r.Name).conns[prefix]
+	have := p.open(r.Name).conns[prefix]
 	p.mu.Unlock()
 	if have != nil && !fresh && have.version.uid == r.UID && have.version.generation == r.Generation {
 		return have, nil
@@ -143,7 +144,7 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 		return nil, next.secrets.Error(err)
 	}
 	p.mu.Lock()
-	s := p.state(r.Name)
+	s := p.open(r.Name)
 	next.workers = s.workers
 	old := s.conns[prefix]
 	s.conns[prefix] = next
@@ -176,7 +177,7 @@ func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*
 func (p *pool) forget(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state(name).close()
+	p.open(name).close()
 	delete(p.known, name)
 }
 
@@ -200,19 +201,19 @@ func (s *registryState) close() {
 func (p *pool) down(name string) (until time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.state(name); p.clock.Now().Before(s.until) {
+	if s := p.open(name); p.clock.Now().Before(s.until) {
 		return s.until, s.err
 	}
 	return time.Time{}, nil
 }
 
-// failed begins or lengthens a back-off, and returns it. slack is how much longer passes
+// beginBackOff begins or lengthens a back-off, and returns it. slack is how much longer passes
 // stay away than the next probe.
-func (p *pool) failed(name string, err error, slack time.Duration) (back time.Duration, first bool) {
+func (p *pool) beginBackOff(name string, err error, slack time.Duration) (back time.Duration, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	o := &p.state(name).backOff
+	o := &p.open(name).backOff
 	if now.Sub(o.last) > calm+maxBackOff {
 		o.failures = 0
 	}
@@ -223,13 +224,13 @@ func (p *pool) failed(name string, err error, slack time.Duration) (back time.Du
 	return back, first
 }
 
-// recovered ends a back-off, and reports whether there was one. A registry that failed
+// endBackOff ends a back-off, and reports whether there was one. A registry that failed
 // lately keeps its count, so that one that fails for one service only is not called ever
 // faster.
-func (p *pool) recovered(name string) bool {
+func (p *pool) endBackOff(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	o := &p.state(name).backOff
+	o := &p.open(name).backOff
 	ended := !o.until.IsZero()
 	o.until = time.Time{}
 	if p.clock.Now().Sub(o.last) > calm {
@@ -278,7 +279,7 @@ func (p *pool) noteCall(ctx context.Context, name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	s := &p.state(name).reachability
+	s := &p.open(name).reachability
 	s.recalled = true
 	switch {
 	case err == nil:
@@ -296,14 +297,14 @@ func (p *pool) noteCall(ctx context.Context, name string, err error) {
 func (p *pool) outage(name string) plan.Outage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state(name).outage
+	return p.open(name).outage
 }
 
 // recall takes over what earlier processes knew of a registry. It reads from the API server,
 // because a cache may not show their last write.
 func (r *Reconciler) recall(ctx context.Context, name string) error {
 	r.pool.mu.Lock()
-	known := r.pool.state(name).recalled
+	known := r.pool.open(name).recalled
 	r.pool.mu.Unlock()
 	if known {
 		return nil
@@ -314,22 +315,27 @@ func (r *Reconciler) recall(ctx context.Context, name string) error {
 	}
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
-	if s := r.pool.state(name); !s.recalled {
+	if s := r.pool.open(name); !s.recalled {
 		s.reachability = reachabilityOf(live)
 	}
 	return nil
 }
 
-// noticeOutages puts the outages that the last calls found into the snapshot. Those of a cloud's API keep no callers
-// from the load balancer.
-func (p *pass) noticeOutages() {
-	for name, state := range p.snapshot.Registries {
-		if state.Follows {
-			continue
-		}
-		state.Outage = p.pool.outage(name)
-		p.snapshot.Registries[name] = state
+// limiter returns the limiter of a Registry, nil if it has no limit. A changed limit starts
+// over.
+func (p *pool) limiter(r *usherv1alpha1.Registry) *rate.Limiter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.open(r.Name)
+	if r.Spec.RateLimit == nil {
+		s.turns = nil
+		return nil
 	}
+	limit, burst := rate.Limit(r.Spec.RateLimit.ChangesPerSecond), int(ptr.Deref(r.Spec.RateLimit.Burst, r.Spec.RateLimit.ChangesPerSecond))
+	if s.turns == nil || s.turns.Limit() != limit || s.turns.Burst() != burst {
+		s.turns = rate.NewLimiter(limit, burst)
+	}
+	return s.turns
 }
 
 // conn is the connector of one Registry and prefix. Its calls end in time, and a panic is an

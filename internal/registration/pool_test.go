@@ -35,23 +35,23 @@ func TestBackOff(t *testing.T) {
 	p := newPool(nil, nil, clock, defaultRegistryWorkers)
 	broken := errors.New("broken")
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		have, _ := p.failed("discovery", broken, time.Second)
+		have, _ := p.beginBackOff("discovery", broken, time.Second)
 		checktest.Same(t, fmt.Sprintf("back-off %d", i), want*time.Second, have)
 	}
 	until, err := p.down("discovery")
 	if !errors.Is(err, broken) || !until.Equal(epoch.Add(31*time.Second)) {
 		t.Errorf("it is down until %s with %v", until, err)
 	}
-	if !p.recovered("discovery") || p.recovered("discovery") {
+	if !p.endBackOff("discovery") || p.endBackOff("discovery") {
 		t.Error("an outage ends once")
 	}
 	if _, err := p.down("discovery"); err != nil {
 		t.Errorf("after that it is down with %v", err)
 	}
-	have, _ := p.failed("discovery", broken, 0)
+	have, _ := p.beginBackOff("discovery", broken, 0)
 	checktest.Same(t, "the back-off when it fails again at once", maxBackOff, have)
 	clock.SetTime(epoch.Add(time.Hour))
-	have, _ = p.failed("discovery", broken, 0)
+	have, _ = p.beginBackOff("discovery", broken, 0)
 	checktest.Same(t, "the back-off when it fails again after an hour", minBackOff, have)
 }
 
@@ -129,9 +129,9 @@ func TestOutagesAreNoticed(t *testing.T) {
 		}
 		clock := clocktesting.NewFakePassiveClock(epoch)
 		p := newPool(nil, nil, clock, defaultRegistryWorkers)
-		object := &usherv1alpha1.Registry{Status: status(known, test.Worked)}
+		object := &usherv1alpha1.Registry{Status: leftBy(known, test.Worked)}
 		object.CreationTimestamp = metav1.NewTime(epoch)
-		p.state("a").reachability = reachabilityOf(object)
+		p.open("a").reachability = reachabilityOf(object)
 		for _, call := range test.Calls {
 			when, answer, _ := strings.Cut(call, " ")
 			clock.SetTime(at(scenariotest.Number(when)))
@@ -152,9 +152,9 @@ func told(o plan.Outage) string {
 	return fmt.Sprintf("from %s to %s", o.From.Sub(epoch), o.To.Sub(epoch)) + map[bool]string{true: ", recalled"}[o.Recalled]
 }
 
-// status is what a process leaves behind that saw the outage, and the registry
+// leftBy is what a process leaves behind that saw the outage, and the registry
 // work since so many seconds after the epoch, if that is not 0.
-func status(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
+func leftBy(o plan.Outage, since int) usherv1alpha1.RegistryStatus {
 	s := usherv1alpha1.RegistryStatus{LastOutage: o.Status()}
 	if since != 0 {
 		s.Conditions = []metav1.Condition{{Type: usherv1alpha1.ConditionReachable, Status: metav1.ConditionTrue,

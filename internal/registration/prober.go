@@ -111,7 +111,7 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 			return ctrl.Result{}, ctx.Err()
 		}
 		next = r.backOff(ctx, object, err)
-	} else if r.pool.recovered(object.Name) {
+	} else if r.pool.endBackOff(object.Name) {
 		log.FromContext(ctx).Info("Registry answers again", keyRegistry, object.Name)
 		enqueueRegistry(r.back, object)
 	}

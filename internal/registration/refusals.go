@@ -3,7 +3,7 @@
 package registration
 
 import (
-	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,33 +26,47 @@ type refusal struct {
 	wait time.Duration
 }
 
-// refused notes a refusal, which ends no pass and holds up no other Pod: the next pass reports it, and one
-// after the back-off tries again. The caller holds the lock.
-func (p *pass) refused(pod types.UID, keys []string, err error) {
-	before := p.notes.refusals[pod]
+// refusal returns what is known of keys of a Pod after the API server has refused them. That ends no pass and holds up
+// no other Pod: the next pass reports it, and one after the back-off tries again.
+func (r *Reconciler) refusal(before refusal, keys []string, err error) refusal {
 	wait := min(max(2*before.wait, refusalMin), refusalMax)
-	p.notes.refusals[pod] = refusal{
-		Refusal: plan.Refusal{Keys: keys, Message: plan.Shorten(err.Error(), maxRefusal), Until: p.clock.Now().Add(wait)},
+	return refusal{
+		Refusal: plan.Refusal{Keys: keys, Message: plan.Shorten(err.Error(), maxRefusal), Until: r.clock.Now().Add(wait)},
 		wait:    wait,
-	}
-	if before.wait == 0 {
-		p.again(batchDelay)
-	} else {
-		p.again(wait)
 	}
 }
 
-// refusalsOf are those of the Pods that there are; others are forgotten.
-func (n *notes) refusalsOf(pods []*corev1.Pod) map[types.UID]plan.Refusal {
-	if len(n.refusals) == 0 {
+// refusalsOf are those of the Pods that there are.
+func refusalsOf(refusals map[types.UID]refusal, pods []*corev1.Pod) map[types.UID]plan.Refusal {
+	if len(refusals) == 0 {
 		return nil
 	}
 	known := map[types.UID]plan.Refusal{}
 	for _, pod := range pods {
-		if r, ok := n.refusals[pod.UID]; ok {
+		if r, ok := refusals[pod.UID]; ok {
 			known[pod.UID] = r.Refusal
 		}
 	}
-	maps.DeleteFunc(n.refusals, func(pod types.UID, _ refusal) bool { _, ok := known[pod]; return !ok })
 	return known
+}
+
+// refusalsAfter are those that the next pass knows: of Pods that there are, without those whose keys have been written
+// since.
+func refusalsAfter(refusals map[types.UID]refusal, before *observation, patches []patchResult) map[types.UID]refusal {
+	after := map[types.UID]refusal{}
+	for pod, r := range refusals {
+		if _, there := before.snapshot.Refusals[pod]; there {
+			after[pod] = r
+		}
+	}
+	for _, p := range patches {
+		uid := p.patch.Pod.UID
+		switch {
+		case p.keys != nil:
+			after[uid] = *p.keys
+		case slices.ContainsFunc(p.sent, func(part *plan.PodPatch) bool { return len(part.Chosen()) > 0 }):
+			delete(after, uid)
+		}
+	}
+	return after
 }

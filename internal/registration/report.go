@@ -5,6 +5,7 @@ package registration
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,29 +33,121 @@ const (
 	keyPod          = "pod"
 )
 
-// logWaits logs each wait that begins or ends. It remembers the open ones, so that a pass
-// without changes logs nothing.
-func (p *pass) logWaits(ctx context.Context, waits []plan.Waiting) {
-	logger, open := log.FromContext(ctx), map[plan.Waiting]time.Time{}
-	for _, w := range waits {
+// report reports a pass, each thing once: the lines of the log, the events and the metrics that follow from what the pass
+// has found and done. It returns the open waits.
+func (r *Reconciler) report(ctx context.Context, kept *passState, done stage, statuses []status) map[plan.Waiting]time.Time {
+	r.reportOrphans(done.seen.snapshot.Namespace, kept.sweeps, done.seen.sweeps)
+	r.countBatches(done.batches)
+	for i := range done.made {
+		logChanges(ctx, &done.made[i])
+	}
+	for _, p := range done.patches {
+		for _, part := range p.sent {
+			r.reportPatch(ctx, part)
+		}
+	}
+	for i := range done.deletions {
+		r.reportDeletion(ctx, &done.deletions[i])
+	}
+	r.reportFailures(ctx, done.failures)
+	r.reportTroubles(ctx, done.troubles)
+	if done.stopped {
+		return nil
+	}
+	r.showGauges(done.seen.snapshot.Namespace, statuses)
+	r.announce(done)
+	return logWaits(ctx, kept.waits, done)
+}
+
+// countBatches counts what registries were sent, and what they refused. Conflicts are no errors, and outages are
+// counted where they are noticed.
+func (r *Reconciler) countBatches(batches []batch) {
+	for _, b := range batches {
+		name := b.changes.Target.Registry
+		if errors.Is(b.rest, registry.ErrPermanent) {
+			r.metrics.failed(name, b.rest)
+		}
+		for _, err := range b.failed {
+			if errors.Is(err, registry.ErrPermanent) || errors.Is(err, registry.ErrForeign) {
+				r.metrics.failed(name, registry.Permanent(err))
+			}
+		}
+		if b.rest == nil {
+			r.metrics.removed.WithLabelValues(name).Add(float64(len(b.changes.Orphans)))
+		}
+	}
+}
+
+// showGauges shows what the pass has found of each Registration.
+func (r *Reconciler) showGauges(namespace string, statuses []status) {
+	var shown []gauge
+	for i := range statuses {
+		if s := &statuses[i]; !vanished(s.Registration) {
+			shown = append(shown, gaugesOf(namespace, s.Outcome, s.next)...)
+		}
+	}
+	r.metrics.registrations.Put(namespace, metricsOf(shown))
+}
+
+// reportDeletion reports the deletion of a drained Pod.
+func (r *Reconciler) reportDeletion(ctx context.Context, d *deletion) {
+	switch {
+	case apierrors.IsNotFound(d.err), apierrors.IsConflict(d.err):
+	case d.err == nil:
+		r.announcer.say(d.Pod, eventFinished, actionDelete, fmt.Sprintf(
+			"The Pod has drained for %s, and %s: Usher deletes it.", d.Request.By, d.Because))
+	case !d.ended:
+		log.FromContext(ctx).Error(d.err, "Cannot delete a Pod that has drained", keyPod, d.Pod.Name)
+		r.announcer.warn(d.Pod, eventRefused, actionDelete, "The Pod has drained, and Usher cannot delete it: "+d.err.Error())
+	}
+}
+
+// reportFailures reports what the API server refuses of single objects. The pass fails with other failures.
+func (r *Reconciler) reportFailures(ctx context.Context, failures []failure) {
+	for _, f := range failures {
+		if f.refused() {
+			log.FromContext(ctx).Error(f.err, "The API server refuses a write", "object", f.about.GetName())
+			r.announcer.warn(f.about, eventRefused, actionWrite, f.err.Error())
+		}
+	}
+}
+
+// reportTroubles reports what could not be read, and what Pods say that makes no sense.
+func (r *Reconciler) reportTroubles(ctx context.Context, troubles []trouble) {
+	for _, t := range troubles {
+		switch {
+		case t.err == nil:
+			r.announcer.warn(t.pod, eventNamesInvalid, actionRegister, t.message)
+		case t.pod != nil:
+			log.FromContext(ctx).Error(t.err, t.message, keyPod, t.pod.Name)
+		default:
+			log.FromContext(ctx).Error(t.err, t.message)
+		}
+	}
+}
+
+// logWaits logs each wait that begins or ends, and returns the open ones, so that a pass without changes logs nothing.
+func logWaits(ctx context.Context, before map[plan.Waiting]time.Time, done stage) map[plan.Waiting]time.Time {
+	logger, open, now := log.FromContext(ctx), map[plan.Waiting]time.Time{}, done.seen.snapshot.Now
+	for _, w := range done.decided.Waiting {
 		key := plan.Waiting{Registration: w.Registration, Pod: w.Pod, Gate: w.Gate, Key: w.Key, Registry: w.Registry}
-		since, known := p.notes.waits[key]
+		since, known := before[key]
 		if !known && w.Reason == plan.ReasonNotAsked {
 			continue // The next pass knows more.
 		}
 		if !known {
-			since = cmp.Or(w.Since, p.snapshot.Now)
+			since = cmp.Or(w.Since, now)
 			aboutWait(logger, w).Info("Wait begins", "reason", w.Reason, "message", w.Message)
 		}
 		open[key] = since
 	}
-	for _, w := range slices.SortedFunc(maps.Keys(p.notes.waits), plan.CompareWaiting) {
+	for _, w := range slices.SortedFunc(maps.Keys(before), plan.CompareWaiting) {
 		if _, still := open[w]; !still {
-			waited := max(p.snapshot.Now.Sub(p.notes.waits[w]), 0)
+			waited := max(now.Sub(before[w]), 0)
 			aboutWait(logger, w).Info("Wait ends", "waited", waited.Round(time.Second).String())
 		}
 	}
-	p.notes.waits = open
+	return open
 }
 
 func aboutWait(logger logr.Logger, w plan.Waiting) logr.Logger {
@@ -69,14 +163,13 @@ func aboutWait(logger logr.Logger, w plan.Waiting) logr.Logger {
 
 // logChanges logs each change of an entry, and each Pod that the registry, read back, has in
 // or out of service now.
-func (p *pass) logChanges(ctx context.Context, c plan.Changes, before []registry.Entry) {
-	was, is := inService(before), inService(p.snapshot.Listings[c.Target].Entries)
-	failed := p.snapshot.Failed[c.Target]
+func logChanges(ctx context.Context, c *madeChanges) {
+	was, is := inService(c.before.Entries), inService(c.after.Entries)
 	for _, change := range slices.Concat(c.Leaves, c.Orphans, c.Joins) {
 		e, reason := change.Entry, c.Reasons[change.Entry.ID]
 		about := log.FromContext(ctx).WithValues(keyRegistration, e.Owner.Registration, keyRegistry, c.Target.Registry,
 			"service", c.Target.Service, keyPod, e.Owner.Pod)
-		err := cmp.Or(failed[e.ID], failed[""])
+		err := cmp.Or(c.failed[e.ID], c.failed[""])
 		switch {
 		case err == nil:
 			about.V(1).Info("Entry written", "operation", change.Op, "weight", e.Weight, "reason", reason)
@@ -89,7 +182,7 @@ func (p *pass) logChanges(ctx context.Context, c plan.Changes, before []registry
 			about.Error(err, "Entry refused", "operation", change.Op, "reason", reason)
 		}
 		switch {
-		case p.snapshot.Listings[c.Target].Err != nil || was[e.ID] == is[e.ID]:
+		case c.after.Err != nil || was[e.ID] == is[e.ID]:
 		case is[e.ID]:
 			about.Info("Pod is in service", "address", e.Address, "port", e.Port)
 		default:
@@ -125,7 +218,7 @@ func logPatch(ctx context.Context, patch *plan.PodPatch) {
 // backOff leaves a registry alone that failed, logs when that begins, and returns for how long.
 func (r *Reconciler) backOff(ctx context.Context, object *usherv1alpha1.Registry, err error) time.Duration {
 	r.metrics.failed(object.Name, err)
-	back, first := r.pool.failed(object.Name, err, timeoutOf(object)+probeSlack)
+	back, first := r.pool.beginBackOff(object.Name, err, timeoutOf(object)+probeSlack)
 	about := log.FromContext(ctx).WithValues(keyRegistry, object.Name)
 	if first {
 		about.Error(err, "Registry fails", "reason", plan.ReasonOf(err))
@@ -182,43 +275,43 @@ func (a *announcer) send(about client.Object, kind, reason, action, message stri
 }
 
 // announce sends the events of a pass whose writes are done.
-func (p *pass) announce(decided plan.Plan) {
-	for _, w := range decided.Waiting {
-		if at, found := p.find(w.Pod); w.Overdue && found {
-			p.announcer.warn(p.snapshot.Pods[at], plan.ReasonDeadlineExceeded, actionDrain, fmt.Sprintf(
+func (r *Reconciler) announce(done stage) {
+	for _, w := range done.decided.Waiting {
+		if pod := done.seen.snapshot.Pod(w.Pod); w.Overdue && pod != nil {
+			r.announcer.warn(pod, plan.ReasonDeadlineExceeded, actionDrain, fmt.Sprintf(
 				"The deadline of Registration %s has passed and onDeadline is Block: %s", w.Registration, w))
 		}
 	}
-	for _, w := range decided.Waiting {
+	for _, w := range done.decided.Waiting {
 		if w.Reason != plan.ReasonKeyRefused && w.Reason != plan.ReasonKeyNotAllowed {
 			continue
 		}
-		if at, found := p.find(w.Pod); found {
+		if pod := done.seen.snapshot.Pod(w.Pod); pod != nil {
 			message := fmt.Sprintf("Registration %s, at %s: %s", w.Registration, w.Gate, w.Message)
-			p.announcer.warn(p.snapshot.Pods[at], string(w.Reason), actionAnswer, message)
+			r.announcer.warn(pod, string(w.Reason), actionAnswer, message)
 		}
 	}
-	for i := range decided.Outcomes {
-		p.announceOutcome(&decided.Outcomes[i])
+	for i := range done.decided.Outcomes {
+		r.announceOutcome(&done.decided.Outcomes[i])
 	}
 }
 
-func (p *pass) announceOutcome(o *plan.Outcome) {
+func (r *Reconciler) announceOutcome(o *plan.Outcome) {
 	for _, w := range o.Missing {
 		if slices.Contains([]plan.Reason{plan.ReasonServiceTaken, plan.ReasonServiceNotAllowed, plan.ReasonRegistryFull}, w.Reason) {
-			p.announcer.warn(o.Registration, string(w.Reason), actionRegister, w.Message)
+			r.announcer.warn(o.Registration, string(w.Reason), actionRegister, w.Message)
 		}
 	}
 	if o.Released && len(o.Forced) > 0 {
-		p.announcer.warn(o.Registration, plan.ReasonForced, actionRelease, fmt.Sprintf(
+		r.announcer.warn(o.Registration, plan.ReasonForced, actionRelease, fmt.Sprintf(
 			"The deadline has passed and onDeadline is Proceed: the Registration goes before %s confirmed that nothing "+
 				"of it is listed. Usher removes the rest when it can.", strings.Join(o.Forced, ", ")))
 	}
 	for _, f := range o.Findings {
-		p.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
+		r.announcer.warn(f.CloneSet, f.Reason, actionAnswer, f.Message)
 	}
 	for _, v := range o.InvalidValues {
-		p.announcer.warn(v.Pod, plan.ReasonInstanceInvalid, actionRegister,
+		r.announcer.warn(v.Pod, plan.ReasonInstanceInvalid, actionRegister,
 			fmt.Sprintf("Registration %s: %s", o.Registration.Name, v.Message))
 	}
 }
@@ -231,16 +324,16 @@ func takenBack(t *plan.TakenBack) string {
 	return fmt.Sprintf("%s asked to delete the Pod, and has not come back for %s: it is registered again.", t.By, t.After.Round(time.Second))
 }
 
-// reportReleases reports the hooks that a patch has released.
-func (p *pass) reportReleases(ctx context.Context, patch *plan.PodPatch) {
+// reportPatch reports a patch of a Pod that was made, and the hooks that it has released.
+func (r *Reconciler) reportPatch(ctx context.Context, patch *plan.PodPatch) {
 	logPatch(ctx, patch)
 	if t := patch.TakenBack; t != nil {
-		p.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
+		r.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
 	}
-	p.metrics.patched(patch)
+	r.metrics.patched(patch)
 	for _, release := range patch.Released {
 		if len(release.Forced) > 0 {
-			p.announcer.warn(patch.Pod, plan.ReasonForced, actionRelease, fmt.Sprintf(
+			r.announcer.warn(patch.Pod, plan.ReasonForced, actionRelease, fmt.Sprintf(
 				"The deadline has passed and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+
 					"Requests may be lost.", release.Gate, release.Key, strings.Join(release.Forced, ", ")))
 		}

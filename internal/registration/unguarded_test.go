@@ -48,7 +48,7 @@ func TestUnguardedDeletionsAreTold(t *testing.T) {
 			recorder := events.NewFakeRecorder(8)
 			r := &Reconciler{
 				options: Options{Guarded: !test.noGuard}, clock: clock.RealClock{}, metrics: metrics, gathered: map[string]time.Time{},
-				notes: map[string]*notes{}, announcer: &announcer{recorder: recorder, sent: cache.NewExpiring()},
+				announcer: &announcer{recorder: recorder, sent: cache.NewExpiring()},
 			}
 			older := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1", Finalizers: []string{usherv1alpha1.Finalizer}}}
 			newer := older.DeepCopy()

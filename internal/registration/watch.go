@@ -186,7 +186,7 @@ func (r *Reconciler) ofPods() handler.EventHandler {
 	every := each(r.ofPod)
 	return handler.Funcs{CreateFunc: every.Create, GenericFunc: every.Generic,
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			r.metrics.absences.gone(e.Object.GetUID())
+			r.metrics.absences.forget(e.Object.GetUID())
 			every.Delete(ctx, e, q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
@@ -326,23 +326,6 @@ func (r *Reconciler) ofService(name func(client.Object) string) handler.EventHan
 		}
 		r.gather(q, namespace)
 	})
-}
-
-// noteChanged notes, or forgets, that a Service has changed, or one of its EndpointSlices. The first pass over a
-// namespace needs no note: it lists all Services.
-func (r *Reconciler) noteChanged(namespace, service string, yes bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := r.notes[namespace]
-	switch {
-	case n == nil:
-	case !yes:
-		delete(n.changed, service)
-	case n.changed == nil:
-		n.changed = map[string]bool{service: true}
-	default:
-		n.changed[service] = true
-	}
 }
 
 // gated has the names of the Registries of the kind service. One that appears causes a pass itself.

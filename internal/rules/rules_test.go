@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloneset
+// Package rules checks that the code of both halves keeps rule 9 of AGENTS.md.
+package rules
 
 import (
 	"encoding/json"
@@ -22,29 +23,49 @@ import (
 	"testing"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 )
 
-const (
-	here     = "github.com/usher-dev/usher/internal/cloneset"
-	planners = here + "/plan"
-)
+const module = "github.com/usher-dev/usher/internal/"
+
+// half is a controller whose passes hand on values.
+type half struct {
+	name string
+	// steps are the types of the values that the steps of a pass hand on.
+	steps []string
+	// packages are those in which the rules about steps and queries hold.
+	packages []string
+}
+
+// planners is the package that plans.
+func (h half) planners() string { return module + h.name + "/plan" }
+
+var halves = []half{
+	{"cloneset", []string{"observation", "results", "pullResults", "status", "reported", "finished"},
+		[]string{module + "cloneset", module + "cloneset/async"}},
+	{"registration", []string{"observation", "stage", "results", "status", "learned", "sweeps", "patchResult"},
+		[]string{module + "registration"}},
+}
 
 // commands are the verbs with which the name of a method begins that changes its receiver. A method with another
 // name is a query, and changes nothing.
-var commands = regexp.MustCompile(`^(?i:add|begin|change|close|collect|confirm|detach|drop|end|finish|forget|keep|lend|` +
-	`make|merge|note|offer|open|put|record|run|take|wait|write)([A-Z]\w*)?$`)
+var commands = regexp.MustCompile(`^(?i:add|begin|change|close|collect|confirm|detach|drop|end|finish|forget|gather|keep|` +
+	`lend|make|merge|note|offer|open|put|record|remember|run|take|wait|watch|write)([A-Z]\w*)?$`)
 
-// pipeline are the values that the steps of a pass hand on.
-var pipeline = []string{"observation", "results", "pullResults", "status", "reported", "finished"}
+// deciders are the functions that may decide when the next pass is due: those of passes, and of probes of registries.
+var deciders = []string{"next", "Reconcile", "ReconcileRegistry"}
 
 // snapshotsOwn are the packages that make snapshots of their own, and so may write them.
-var snapshotsOwn = []string{"github.com/usher-dev/usher/internal/forecast", "github.com/usher-dev/usher/internal/view"}
+var snapshotsOwn = []string{module + "forecast", module + "view"}
 
-// TestRules: nothing outside the package plan writes a Plan or a Snapshot, no step of a pass writes a value that it
-// got from another one, and a method that changes its receiver has a verb's name.
+// TestRules: nothing outside the packages plan writes a Plan or a Snapshot, no step of a pass writes a value that it
+// got from another one, a method that changes its receiver has a verb's name, and only next decides when the next pass
+// is due.
 func TestRules(t *testing.T) {
 	l := listPackages(t, "./internal/...", "./cmd/usher/...")
-	checktest.Same(t, "the packages of the controller are among them", true, len(l.sources[here]) > 20)
+	for _, h := range halves {
+		checktest.Same(t, "the files of "+h.name+" are among them", true, len(l.sources[module+h.name]) > 20)
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.sources)) {
 		for _, breach := range l.breaches(t, name, l.sources[name]) {
 			t.Error(breach)
@@ -52,25 +73,28 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestRulesAreChecked: each rule finds code that breaks it.
+// TestRulesAreChecked: each rule finds code that breaks it, in both halves.
 func TestRulesAreChecked(t *testing.T) {
-	l, file := listPackages(t, "./internal/cloneset/plan"), "testdata/rules/broken.go"
-	text := string(checktest.Must(os.ReadFile(file))(t))
-	var want []string
-	for i, line := range strings.Split(text, "\n") {
-		if _, breach, found := strings.Cut(line, "// want: "); found {
-			want = append(want, fmt.Sprintf("broken.go:%d: %s", i+1, breach))
+	l := listPackages(t, "./internal/cloneset/plan", "./internal/registration/plan", "sigs.k8s.io/controller-runtime")
+	for _, h := range halves {
+		file := "testdata/" + h.name + ".go"
+		text := string(checktest.Must(os.ReadFile(file))(t))
+		var want []string
+		for i, line := range strings.Split(text, "\n") {
+			if _, breach, found := strings.Cut(line, "// want: "); found {
+				want = append(want, fmt.Sprintf("%s.go:%d: %s", h.name, i+1, breach))
+			}
 		}
-	}
-	var found []string
-	for _, breach := range l.breaches(t, here, []string{file}) {
-		at := strings.Index(breach, "broken.go")
-		found = append(found, breach[at:])
-	}
-	checktest.Same(t, "breaches", len(want), len(found))
-	for i := range want {
-		if !strings.HasPrefix(found[i], want[i]) {
-			t.Errorf("found %q, want %q", found[i], want[i])
+		var found []string
+		for _, breach := range l.breaches(t, module+h.name, []string{file}) {
+			at := strings.Index(breach, h.name+".go")
+			found = append(found, breach[at:])
+		}
+		checktest.Same(t, "breaches in "+file, len(want), len(found))
+		for i := range want {
+			if !strings.HasPrefix(found[i], want[i]) {
+				t.Errorf("found %q, want %q", found[i], want[i])
+			}
 		}
 	}
 }
@@ -101,7 +125,9 @@ func listPackages(t *testing.T, patterns ...string) *listed {
 			t.Fatal(err)
 		}
 		l.exports[p.ImportPath] = []string{p.Export}
-		concerned := strings.HasPrefix(p.ImportPath, here) || slices.Contains(p.Imports, planners)
+		concerned := slices.ContainsFunc(halves, func(h half) bool {
+			return strings.HasPrefix(p.ImportPath, module+h.name) || slices.Contains(p.Imports, h.planners())
+		})
 		for _, file := range p.GoFiles {
 			if !p.DepOnly && concerned {
 				l.sources[p.ImportPath] = append(l.sources[p.ImportPath], filepath.Join(p.Dir, file))
@@ -168,6 +194,8 @@ func (c *checker) function(f *ast.FuncDecl) {
 	})
 	ast.Inspect(f.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
+		case *ast.KeyValueExpr:
+			c.decides(f, n)
 		case *ast.AssignStmt:
 			for _, to := range n.Lhs {
 				c.written(f, given, to)
@@ -183,26 +211,39 @@ func (c *checker) function(f *ast.FuncDecl) {
 	})
 }
 
+// decides checks a value of a struct that a function makes.
+func (c *checker) decides(f *ast.FuncDecl, value *ast.KeyValueExpr) {
+	if key, ok := value.Key.(*ast.Ident); ok && key.Name == "RequeueAfter" && c.half() != nil && !slices.Contains(deciders, f.Name.Name) {
+		c.report(value.Pos(), "%s decides when the next pass is due: leave that to next", f.Name.Name)
+	}
+}
+
+// half is the one in whose package of passes the code is; nil if there is none.
+func (c *checker) half() *half {
+	return list.Find(halves, func(h *half) bool { return slices.Contains(h.packages, c.name) })
+}
+
 // written checks an expression that a function writes.
 func (c *checker) written(f *ast.FuncDecl, given map[types.Object]bool, to ast.Expr) {
-	inner, whole := to, true
+	inner, whole, shared := to, true, false
 	for {
 		switch e := inner.(type) {
 		case *ast.SelectorExpr:
 			if owner := c.owner(e); owner != "" && !c.mayWrite(owner) {
-				c.report(to.Pos(), "writes %s: return another one", owner)
+				c.report(to.Pos(), "writes %s: return another one", owner[strings.LastIndex(owner, "/")+1:])
 				return
 			}
+			shared = shared || !whole && isPointer(c.info.Types[e.X].Type)
 			inner, whole = e.X, false
 		case *ast.IndexExpr:
-			inner, whole = e.X, false
+			inner, whole, shared = e.X, false, true
 		case *ast.StarExpr:
-			inner, whole = e.X, false
+			inner, whole, shared = e.X, false, true
 		case *ast.ParenExpr:
 			inner = e.X
 		case *ast.Ident:
 			if !whole || e != to {
-				c.root(f, given, e)
+				c.root(f, given, e, shared)
 			}
 			return
 		default:
@@ -211,22 +252,30 @@ func (c *checker) written(f *ast.FuncDecl, given map[types.Object]bool, to ast.E
 	}
 }
 
-// root checks the variable through which a function writes.
-func (c *checker) root(f *ast.FuncDecl, given map[types.Object]bool, name *ast.Ident) {
-	object := c.info.Uses[name]
-	if object == nil || c.name != here && c.name != here+"/async" {
+// root checks the variable through which a function writes. shared means that the write changes more than a copy.
+func (c *checker) root(f *ast.FuncDecl, given map[types.Object]bool, name *ast.Ident, shared bool) {
+	object, of := c.info.Uses[name], c.half()
+	if object == nil || of == nil {
 		return
 	}
-	pointer, isPointer := object.Type().(*types.Pointer)
+	changes, kind := shared, object.Type()
+	if pointer, ok := kind.(*types.Pointer); ok {
+		changes, kind = true, pointer.Elem()
+	}
 	switch {
-	case !isPointer:
+	case !changes:
 	case object == c.receiver(f):
 		if !commands.MatchString(f.Name.Name) {
 			c.report(name.Pos(), "%s sounds like a query, and changes its receiver: begin its name with a verb", f.Name.Name)
 		}
-	case given[object] && isStep(pointer.Elem()):
+	case given[object] && isStep(of, kind):
 		c.report(name.Pos(), "writes its parameter %s: return a value", name.Name)
 	}
+}
+
+func isPointer(t types.Type) bool {
+	_, ok := t.(*types.Pointer)
+	return ok
 }
 
 // receiver is the variable of a method's receiver; nil if there is none.
@@ -238,9 +287,9 @@ func (c *checker) receiver(f *ast.FuncDecl) types.Object {
 }
 
 // isStep reports whether a type is that of a value that a step of a pass hands on.
-func isStep(t types.Type) bool {
+func isStep(of *half, t types.Type) bool {
 	named, ok := t.(*types.Named)
-	return ok && slices.Contains(pipeline, named.Obj().Name())
+	return ok && slices.Contains(of.steps, named.Obj().Name())
 }
 
 // owner is the type of the package plan whose field an expression selects; "" if it is none.
@@ -254,8 +303,10 @@ func (c *checker) owner(e *ast.SelectorExpr) string {
 		if pointer, ok := at.Underlying().(*types.Pointer); ok {
 			at = pointer.Elem()
 		}
-		if name := at.String(); name == planners+".Plan" || name == planners+".Snapshot" {
-			return "plan" + strings.TrimPrefix(name, planners)
+		for _, h := range halves {
+			if name := at.String(); name == h.planners()+".Plan" || name == h.planners()+".Snapshot" {
+				return name
+			}
 		}
 		fields, ok := at.Underlying().(*types.Struct)
 		if !ok {
@@ -267,5 +318,6 @@ func (c *checker) owner(e *ast.SelectorExpr) string {
 }
 
 func (c *checker) mayWrite(owner string) bool {
-	return c.name == planners || owner == "plan.Snapshot" && slices.Contains(snapshotsOwn, c.name)
+	planners, kind, _ := strings.Cut(owner, "/plan.")
+	return c.name == planners+"/plan" || kind == "Snapshot" && slices.Contains(snapshotsOwn, c.name)
 }
