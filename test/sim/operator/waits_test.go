@@ -48,12 +48,15 @@ func answered(pod *corev1.Pod) bool {
 func (s *simulation) standStill() {
 	s.log("everybody but Usher stands still")
 	s.process.left = unlimited
-	for range 25 {
+	end := s.clock.Now().Add(75 * time.Second)
+	for written := true; written || s.clock.Now().Before(end); {
+		before := s.server.Version
 		s.refresh()
 		s.probe()
 		s.pass()
 		s.check()
 		s.wait(3 * time.Second)
+		written = s.server.Version > before && s.clock.Now().Before(end.Add(time.Minute)) // the next pass goes on
 	}
 	s.refresh()
 	var all []metav1.Object
