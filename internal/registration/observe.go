@@ -104,7 +104,7 @@ func (o *observation) planSweeps(targets []plan.Target) *observation {
 		}
 	}
 	learned := o.learned
-	learned.sweeps, learned.followed, learned.confirmed = learned.sweeps.of(known), cloned(o.learned.followed), cloned(o.confirmed)
+	learned.sweeps, learned.followed, learned.confirmed = learned.sweeps.of(known), cloned(o.followed), cloned(o.confirmed)
 	maps.DeleteFunc(learned.followed, func(target plan.Target, last followed) bool {
 		return !known[target] && !o.snapshot.Now.Before(last.again) // a target that comes back is not asked sooner
 	})
