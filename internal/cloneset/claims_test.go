@@ -102,8 +102,8 @@ func TestReleasedInstances(t *testing.T) {
 	}
 }
 
-// TestFormerSetWakes: when a released Pod is gone, its former set learns that the claims
-// are free.
+// TestFormerSetWakes: when a released Pod is gone, its former set gets a pass, because the claims are
+// free.
 func TestFormerSetWakes(t *testing.T) {
 	webRequest := []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: "default", Name: "web"}}}
 	for name, c := range map[string]struct {
@@ -187,9 +187,8 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 	}
 }
 
-// TestTakenOverBeforeThePodIsMade: a claim records the takeover before the Pod exists,
-// even if the claim changes meanwhile; one that changes all the time, or is terminating,
-// is not taken over.
+// TestTakenOverBeforeThePodIsMade: a claim records the takeover before the Pod exists, even if the
+// claim changes meanwhile. A claim that keeps changing, or is terminating, is not taken over.
 func TestTakenOverBeforeThePodIsMade(t *testing.T) {
 	for name, test := range map[string]struct {
 		conflicts int

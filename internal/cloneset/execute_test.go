@@ -115,9 +115,9 @@ func TestPatchIsEncoded(t *testing.T) {
 	checktest.Same(t, "patch", want, patch)
 }
 
-// TestKeysGoThroughThePod: what users choose goes through the Pod itself, where policies on Pods see
-// it, with the state, and the conditions follow; everything else is one write. What a policy or a
-// webhook refuses is a failure that names the keys, and no conditions are written.
+// TestKeysGoThroughThePod: keys that users choose are written to the Pod itself, where policies on Pods
+// see them, with the state, and the conditions follow; everything else is one write. If a policy or a
+// webhook refuses the first write, the failure names the keys, and no conditions are written.
 func TestKeysGoThroughThePod(t *testing.T) {
 	value := "dmz"
 	for name, test := range map[string]struct {
@@ -188,8 +188,8 @@ func performed(t *testing.T, r *Reconciler, set *apps.CloneSet, a plan.Action) o
 	return o
 }
 
-// writesOf performs an action, of whose writes the one to the Pod itself gets that answer unless it is nil, and
-// returns the subresources that are written.
+// writesOf performs an action and returns the subresources that it writes. The write to the Pod itself
+// gets the given answer, unless that is nil.
 func writesOf(t *testing.T, a plan.Action, answer error) (writes []string, done outcome) {
 	t.Helper()
 	r, _ := reconcilerOn(interceptor.NewClient(server(t, a.Pod), interceptor.Funcs{
@@ -298,7 +298,7 @@ func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFie
 	return entries
 }
 
-// andHere is a record of somebody else's applies and updates, and of a field that Usher wrote.
+// andHere returns managed fields: entries of another manager, and one of Usher for a field.
 func andHere(field string, operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFieldsEntry {
 	return append(record(operations...), metav1.ManagedFieldsEntry{
 		Manager: write.Creator, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"` + field + `":{}}}`),

@@ -151,7 +151,8 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// idleSet is a set whose Pods are as it asks, or which is paused during a rollout.
+// idleSet returns a set with nothing to do: all its Pods are as its spec asks or, with moves, its
+// rollout is paused.
 func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
 	b.Helper()
 	set := web()

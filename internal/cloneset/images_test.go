@@ -85,7 +85,7 @@ func pull(t *testing.T, r *Reconciler, set *apps.CloneSet, decided *plan.Plan) p
 	return r.pullImages(t.Context(), &observation{set: set, snapshot: &plan.Snapshot{}}, decided)
 }
 
-// TestRefusedPulls: a refusal is told once, and the update goes on; without an answer it waits.
+// TestRefusedPulls: a refusal is reported once, and the update goes on; without an answer it waits.
 func TestRefusedPulls(t *testing.T) {
 	var answer error
 	c := interceptor.NewClient(server(t), interceptor.Funcs{
@@ -140,6 +140,6 @@ func TestPullEvents(t *testing.T) {
 		"its creation": {nil, pods[0], passes},
 		"its end":      {pulled, nil, passes},
 	} {
-		checktest.Same(t, name+": passes", test.want, told(t, r.PodEvents(), test.before, test.after).requests)
+		checktest.Same(t, name+": passes", test.want, queuedBy(t, r.PodEvents(), test.before, test.after).requests)
 	}
 }

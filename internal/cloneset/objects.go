@@ -22,8 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// This file is what Pods, claims and revisions have in common: how they are read, patched
-// and adopted.
+// This file reads, patches and adopts objects, whether Pods, claims or revisions.
 
 // named returns an empty object with the name of another one of its kind.
 func named[T client.Object](object T) T {
@@ -62,7 +61,7 @@ func sendPatch[T client.Object](ctx context.Context, r *Reconciler, subresource 
 	})
 }
 
-// remove deletes an object that is still what was observed.
+// remove deletes an object, with what was observed as a precondition.
 func (r *Reconciler) remove(ctx context.Context, object client.Object, observed client.Preconditions) error {
 	return r.send("delete", func() error { return r.Client.Delete(ctx, named(object), observed) })
 }
@@ -75,8 +74,8 @@ func (r *Reconciler) dryRun(ctx context.Context, manifest client.Object) error {
 	return r.send("dry_run", func() error { return r.Client.Create(ctx, manifest, strict, client.DryRunAll) })
 }
 
-// mergeVersion merges a change into an object, or a subresource of it, that is still what
-// was observed, and returns the API server's answer.
+// mergeVersion merges a change into an object, or a subresource of it, with the observed version as a
+// precondition, and returns the API server's answer.
 func mergeVersion[T client.Object](ctx context.Context, r *Reconciler, subresource string, object T, change map[string]any) (T, error) {
 	metadata := map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()}
 	more, _ := change["metadata"].(map[string]any)
@@ -146,9 +145,9 @@ func listOwned[T client.Object](ctx context.Context, reader client.Reader, o *ov
 				return nil, err
 			}
 		}
-		// Overlay again: a Pod that turned out to be gone, or to belong to someone else,
-		// must not count in the budgets of the very pass that found out. List again too:
-		// the watch may have dropped an answer meanwhile that an older list needs.
+		// Overlay again: a Pod that turned out to be gone, or to belong to someone else, must not count
+		// in the budgets of the very pass that found out. List again too: meanwhile the watch may have
+		// dropped an answer that the older list needs.
 	}
 }
 
@@ -160,7 +159,7 @@ func verify[T client.Object](ctx context.Context, reader client.Reader, o *overl
 		return err
 	}
 	o.forget(entry.object.GetUID())
-	// What is gone stays hidden until the cache shows the deletion.
+	// An object that is gone stays hidden until the cache shows its deletion.
 	entry.at, entry.deleted = now, !exists || !metav1.IsControlledBy(live, set)
 	if exists {
 		entry.object = live
@@ -169,9 +168,9 @@ func verify[T client.Object](ctx context.Context, reader client.Reader, o *overl
 	return nil
 }
 
-// relist notes what the API server has of a set's objects after an answer was lost. An
-// object that was seen but is not in the list is gone, or its labels have changed and it
-// may still belong to the set.
+// relist records which of a set's objects the API server has, after an answer was lost. An object that
+// was seen but is not in the list is gone, or its labels have changed and it may still belong to the
+// set.
 func relist[T client.Object](ctx context.Context, reader client.Reader, o *overlay[T], set *apps.CloneSet, seen, listed []T, now time.Time) error {
 	found := list.By(listed, func(object T) types.UID { return object.GetUID() })
 	seen = append(o.all(set.UID), seen...) // created objects too: the cache may never show them
@@ -187,8 +186,8 @@ func relist[T client.Object](ctx context.Context, reader client.Reader, o *overl
 			found[live.GetUID()] = live
 		}
 	}
-	// Note them all at once: if the watch reports the removal of an object meanwhile, it
-	// would be forgotten, while the list from the cache still shows it.
+	// Record them all at once: if the watch reported a removal meanwhile, that object would be
+	// forgotten while the list from the cache still shows it.
 	for _, object := range found {
 		if metav1.IsControlledBy(object, set) {
 			o.noteCreated(set, object, now)

@@ -18,16 +18,15 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// overlay remembers the API server's answers to this controller's own writes until the
-// cache shows them: each pass sees its objects at least as new as the previous pass left
-// them. Nothing waits for the cache, and nothing can leak: an entry is dropped when the
-// cache has caught up. An entry that the cache has passed, or contradicts for longer than
-// verifyAfter, is looked up at the API server, in a pass of its own if no event triggers
-// one.
+// overlay remembers the API server's answers to this controller's own writes until the cache shows
+// them: each pass sees its objects at least as new as the previous pass left them. Nothing waits for
+// the cache, and nothing can leak: an entry is dropped when the cache has caught up. If the cache shows
+// later versions but not the object itself, or contradicts an entry for longer than verifyAfter, the
+// object is looked up at the API server, in a pass of its own if no event triggers one.
 type overlay[T client.Object] struct {
 	mu   sync.Mutex
 	sets map[types.UID]map[types.UID]overlayEntry[T]
-	// keep is what is kept of an answer, as the cache keeps it.
+	// keep returns the part to keep of an answer, as the cache does.
 	keep func(T) T
 }
 
@@ -48,7 +47,7 @@ const verifyAfter = 10 * time.Second
 // it; a watch that merges events may never show it.
 const forgetAfter = 5 * time.Minute
 
-// newOverlay is one without answers. Without keep it keeps them whole.
+// newOverlay returns an overlay without answers. If keep is nil, it keeps whole objects.
 func newOverlay[T client.Object](keep func(T) T) *overlay[T] {
 	if keep == nil {
 		keep = func(object T) T { return object }
@@ -91,7 +90,7 @@ func (w *overlay[T]) noteCreated(set *apps.CloneSet, object T, at time.Time) {
 	w.note(set.UID, overlayEntry[T]{object: object, created: true, at: at})
 }
 
-// noteDeleted keeps that an object is gone, or no longer the set's.
+// noteDeleted records that an object is gone, or no longer the set's.
 func (w *overlay[T]) noteDeleted(set *apps.CloneSet, object T, at time.Time) {
 	w.note(set.UID, overlayEntry[T]{object: object, deleted: true, at: at})
 }
@@ -218,8 +217,8 @@ func latestVersion[T client.Object](cached []T) (latest string) {
 	return latest
 }
 
-// over lays an entry over the cached object. It returns what a pass sees of it, nothing
-// if it is gone, and whether the cache has caught up.
+// over lays an entry over the cached object. It returns the object that a pass sees, none if it is
+// gone, and whether the cache has caught up.
 func (e overlayEntry[T]) over(cached T) (shown []T, caughtUp bool) {
 	switch {
 	case e.deleted && cached.GetDeletionTimestamp() == nil && !e.cameBack(cached):

@@ -155,7 +155,7 @@ func states(r *Reconciler) (count int) {
 	return count
 }
 
-// TestForget: nothing is kept about a deleted set, whatever a pass has seen of its end.
+// TestForget: nothing is kept about a deleted set, whether or not a pass has seen its end.
 func TestForget(t *testing.T) {
 	set := web()
 	r, _ := reconcilerOn(server(t))
@@ -189,8 +189,7 @@ func TestObservationAfter(t *testing.T) {
 	checktest.Same(t, "the Pods before", "a 1, b 1, c 1, d 1, e 1", shown(before.snapshot.Pods))
 }
 
-// TestPodInfosOfAnIdleSet: what was read of the Pods is kept only while there is something
-// to do.
+// TestPodInfosOfAnIdleSet: PodInfos are kept only while there is something to do.
 func TestPodInfosOfAnIdleSet(t *testing.T) {
 	set := web()
 	set.Spec.Replicas = new(int32(1))

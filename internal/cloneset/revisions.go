@@ -38,7 +38,7 @@ type revisions struct {
 	gone map[string]bool
 	// collisions is the set's new collision count.
 	collisions int32
-	// changes are the ways to the update revision that plans have worked out.
+	// changes are the changes to the update revision that plans have computed.
 	changes plan.Changes
 	// set, generation and listed are what they were read from.
 	set        types.UID
@@ -316,10 +316,10 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, kno
 	return nil
 }
 
-// refusal is what the API server said about a template, so that it is asked about each
-// only once.
+// refusal is the API server's answer about a template, so that it is asked about each template only
+// once.
 type refusal struct {
-	// set and revision tell which template it was; a later set may have the same name.
+	// set and revision identify the template; a later set may have the same name.
 	set               types.UID
 	revision, message string
 	// until is when to ask the API server again; zero means never.

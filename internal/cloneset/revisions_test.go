@@ -139,9 +139,9 @@ func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 	}
 }
 
-// TestRevisionNameTaken: a name that another template rightly has counts as a collision
-// and is answered with another name; a revision that holds this very template is used.
-// One that holds what no template of its name can be is an error, not a collision.
+// TestRevisionNameTaken: if another template rightly has the name, that is a collision, and the
+// revision gets another name; a revision with this very template is used. A revision whose template
+// does not hash to its name is an error, not a collision.
 func TestRevisionNameTaken(t *testing.T) {
 	// The two hash to the same name.
 	template, twin := podTemplate("app:b3c9ad2acdbe5245"), podTemplate("app:f43cbe7b186dce86")

@@ -243,7 +243,7 @@ func isStep(t types.Type) bool {
 	return ok && slices.Contains(pipeline, named.Obj().Name())
 }
 
-// owner is the type of the package plan whose field an expression selects; "" if it is none.
+// owner returns the type of package plan whose field an expression selects; "" if there is none.
 func (c *checker) owner(e *ast.SelectorExpr) string {
 	selection := c.info.Selections[e]
 	if selection == nil || selection.Kind() != types.FieldVal {

@@ -38,7 +38,7 @@ type passState struct {
 	// templateRefusal and claimRefusal are the API server's answers about the Pod template and the
 	// claim templates.
 	templateRefusal, claimRefusal refusal
-	// failures are the revisions whose Pods came to nothing, as the last pass found them.
+	// failures are the revisions whose Pods failed early, as the last pass found them.
 	failures map[string]plan.Failure
 	// rollout is what was logged about the rollout and the waits of Pods.
 	rollout rolloutLog
@@ -106,7 +106,7 @@ type sharedState struct {
 	// claims are gone too: the answer may have been lost, or the API server too busy for the
 	// remaining deletions. They hold the claims as they were at the decision.
 	deletions map[string][]*corev1.PersistentVolumeClaim
-	// trials are what the API server said of updates in place, by the class of Pods.
+	// trials are the API server's answers about updates in place, by the class of Pods.
 	trials map[string]plan.Trial
 	// drains are since when Pods are known to be out of service for an update, by UID. The time
 	// in their condition is when the write was sent; a slow API server may have applied it much
@@ -114,7 +114,7 @@ type sharedState struct {
 	drains map[types.UID]drain
 }
 
-// stateOf returns what is known of a set, by name.
+// stateOf returns the state of a set, by name.
 func (r *Reconciler) stateOf(set types.NamespacedName) *setState {
 	value, known := r.states.Load(set)
 	if !known {
@@ -227,7 +227,7 @@ func (s *sharedState) deletedInstances(
 	return deleted
 }
 
-// forgetDeletionsExcept forgets all deletions but those.
+// forgetDeletionsExcept forgets all deletions with other ids.
 func (s *sharedState) forgetDeletionsExcept(ids map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

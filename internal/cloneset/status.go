@@ -174,8 +174,8 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 // maxMessage bounds the message of a condition, in bytes. The API server takes 32 KiB.
 const maxMessage = 4 << 10
 
-// fit is a finding as a status tells it: others wrote a part of some messages, such as an admission
-// webhook that refuses a Pod.
+// fit returns a finding whose message is safe and short enough for a status. Parts of some messages
+// come from others, such as an admission webhook that refuses a Pod.
 func fit(found plan.Problem) plan.Problem {
 	found.Message = printable.Line(found.Message)
 	if len(found.Message) > maxMessage {
@@ -200,11 +200,11 @@ func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *
 }
 
 const (
-	// countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share
+	// countersPerWrite bounds by how much the counters may lag while a rollout is in motion, as a share
 	// of the Pods. A status write costs the API server as much as three Pod writes.
 	countersPerWrite = 50 // one in fifty
-	// reportEvery is for how long they may lag otherwise: in a small set each Pod that changes its state
-	// changes them by more.
+	// reportEvery bounds for how long they may lag. In a small set, where each Pod exceeds that share,
+	// it is the only bound.
 	reportEvery = 2 * time.Second
 	// beginWithin is how late the beginning of a rollout is written at most, however many sets report.
 	beginWithin = 10 * time.Second

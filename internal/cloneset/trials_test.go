@@ -56,8 +56,8 @@ func TestImpossible(t *testing.T) {
 	}
 }
 
-// TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, and an update that
-// succeeds ends that.
+// TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, until an update
+// succeeds.
 func TestRefusalsBackOff(t *testing.T) {
 	shared := &sharedState{trials: map[string]plan.Trial{}}
 	at, no := now, errors.New("no")

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// rig is an Executor whose passes run their tasks one after the other, and whose workers wait until the test
-// lets them work.
+// rig is an Executor whose passes run their tasks one after the other, and whose workers do nothing
+// until the test runs them.
 type rig struct {
 	*Executor[string, string]
 	width   int

@@ -58,8 +58,8 @@ spec:
   - {name: log, image: "log:1"}
 `
 
-// TestDiff checks the edits in testdata/diffs.txt: what is replaced in the text of a template,
-// and what that changes in a Pod.
+// TestDiff checks the edits in testdata/diffs.txt: the text that is replaced in a template, and the
+// changes that follow for a Pod.
 func TestDiff(t *testing.T) {
 	scenariotest.Run(t, "testdata/diffs.txt", func(t *testing.T, lines []string) []string {
 		var before string

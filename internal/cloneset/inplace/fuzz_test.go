@@ -101,14 +101,14 @@ func applied(template map[string]any, change *Change) map[string]any {
 			c["image"] = image
 		}
 		if resources, ok := change.Resources[name]; ok {
-			// What was decoded from JSON encodes again.
+			// A value that was decoded from JSON can be encoded again.
 			c["resources"], _ = runtime.DefaultUnstructuredConverter.ToUnstructured(&resources)
 		}
 	}
 	return out
 }
 
-// containersOf are the containers of a template; nil for what is no object.
+// containersOf returns the containers of a template; nil for one that is no object.
 func containersOf(template map[string]any) (out []map[string]any) {
 	spec, _ := template["spec"].(map[string]any)
 	for _, field := range []string{"containers", "initContainers"} {

@@ -77,8 +77,8 @@ func missing(was, is corev1.ResourceList, name corev1.ResourceName) bool {
 	return had && !has
 }
 
-// unresizable returns why the API server accepts no resize from one template to the
-// other; "" if it does.
+// unresizable returns why the API server would refuse a resize from one template to the other; "" if it
+// accepts it.
 func unresizable(from, to *corev1.PodSpec) string {
 	if to.Resources != nil {
 		return "Pods with resources of their own (spec.template.spec.resources) cannot be resized"
@@ -147,9 +147,9 @@ func wantedResources(spec *corev1.PodSpec) map[string]corev1.ResourceRequirement
 	return out
 }
 
-// Resizes returns the resources that containers do not have yet, although the record of
-// the Pod's update asks for them. They cannot be written together with the rest of the
-// update, so whoever finds them missing must write them.
+// Resizes returns the resources that containers do not have yet, although the record of the Pod's
+// update asks for them. They cannot be written together with the rest of the update, so the next pass
+// that finds them missing writes them.
 func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	state, _ := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState]) // an unreadable one asks for nothing
 	return state.Resizes(pod)

@@ -21,14 +21,14 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// update is a Pod that is updated, and what was noticed of it so far.
+// update is a Pod that is updated, and the observations of it so far.
 type update struct {
 	pod     *corev1.Pod
 	noticed []string
 }
 
-// TestUpdates checks the scenarios in testdata/updates: what happens to a Pod that runs
-// app:1, one thing after the other, and what is noticed in between.
+// TestUpdates checks the scenarios in testdata/updates: a sequence of events of a Pod that runs app:1,
+// with the observations in between.
 func TestUpdates(t *testing.T) {
 	scenariotest.Run(t, "testdata/updates/*.txt", func(t *testing.T, lines []string) []string {
 		u := &update{pod: runningPod()}
@@ -104,7 +104,7 @@ var updateWords = map[string]func(u *update, value string){
 		what, at := timed(value)
 		u.take(Begin(u.pod, changeOf(what), "r", at))
 	},
-	// record is one that another controller has written.
+	// record sets a record that another controller has written.
 	"record":   (*update).record,
 	"noRecord": func(u *update, _ string) { clear(u.pod.Annotations) },
 	// write is that of the resources, which follows that of the record.

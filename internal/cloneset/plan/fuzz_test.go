@@ -131,8 +131,8 @@ func check(s *Snapshot, p Plan) error {
 		}
 	}
 	// Of a set that is deleted all Pods go.
-	if left := tally(s).Available - taken; s.Deletion != Drain && taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
-		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
+	if remaining := tally(s).Available - taken; s.Deletion != Drain && taken > 0 && remaining < s.Spec.Replicas-s.Spec.maxUnavailable() {
+		return fmt.Errorf("%d Pods would serve, %d shall: %v", remaining, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
 	}
 	if c := tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
 		return fmt.Errorf("%d Pods, and %d more: %v", c.Replicas, made, describe(p))
@@ -249,8 +249,8 @@ func BenchmarkRollout(b *testing.B) {
 	}
 }
 
-// BenchmarkReading is what the first pass over a set does (later ones read what has changed),
-// what the status is made from, and what every Pod event costs.
+// BenchmarkReading measures three readings of Pods: the first pass over a set (later passes read only
+// changed Pods), the counts for the status, and the comparison at every Pod event.
 func BenchmarkReading(b *testing.B) {
 	s := busySet(5_000, "")
 	changed := s.Pods[0].DeepCopy()

@@ -128,8 +128,8 @@ func lifted(p Plan) bool {
 	})
 }
 
-// TestField_MarkPodNotReadyIsLiftedOnEveryPath: whichever way a Pod left a gate, its
-// present state decides about its mark.
+// TestField_MarkPodNotReadyIsLiftedOnEveryPath: the present state of a Pod decides about its mark, in
+// whichever way the Pod has left a gate.
 func TestField_MarkPodNotReadyIsLiftedOnEveryPath(t *testing.T) {
 	for _, strategy := range []string{"", "InPlaceIfPossible", "InPlaceOnly", "OnDelete"} {
 		for _, paused := range []string{"", "; paused"} {
@@ -203,7 +203,7 @@ func decide(t testing.TB, s *Snapshot) Plan {
 	return p
 }
 
-// soundness returns what is wrong with a plan, whatever the snapshot.
+// soundness returns an error if a plan breaks an invariant that holds for every snapshot.
 func soundness(s *Snapshot, p Plan) error {
 	seen := map[string]bool{}
 	for _, a := range p.Actions {

@@ -58,7 +58,7 @@ func running(name, image, id string) corev1.ContainerStatus {
 	}
 }
 
-// turn sets a condition that has been so for some time.
+// turn sets a condition that has had its status for some time.
 func turn(p *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus, message string, since time.Duration) {
 	lose(p, kind)
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Message: message, LastTransitionTime: ago(since)})
@@ -165,7 +165,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"created":     func(p *corev1.Pod, since string) { p.CreationTimestamp = ago(scenariotest.Duration(since)) },
 	"terminating": func(p *corev1.Pod, _ string) { p.DeletionTimestamp = new(ago(0)) },
-	// gone was deleted with that much grace left.
+	// gone was deleted, and so much of its grace period remains.
 	"gone":   func(p *corev1.Pod, grace string) { p.DeletionTimestamp = new(ago(-scenariotest.Duration(grace))) },
 	"phase":  func(p *corev1.Pod, phase string) { p.Status.Phase = corev1.PodPhase(phase) },
 	"failed": func(p *corev1.Pod, _ string) { p.Status.Phase = corev1.PodFailed },
@@ -247,7 +247,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal)
 	},
 	"attempt": func(p *corev1.Pod, before string) { p.Annotations[apps.AnnotationFailuresBefore] = before },
-	// lived is one that failed after some time.
+	// lived is a Pod that failed after some time.
 	"lived": func(p *corev1.Pod, value string) {
 		p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted"
 		turn(p, corev1.PodInitialized, corev1.ConditionTrue, "", time.Hour)
@@ -278,8 +278,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Generation++
 	},
 	"restarted": func(p *corev1.Pod, _ string) { restart(p) },
-	// seen is a Pod whose kubelet has observed its present spec, newContainer one whose container
-	// it has recreated.
+	// seen is a Pod whose kubelet has observed its present spec, newContainer a Pod whose container it
+	// has recreated.
 	"seen": func(p *corev1.Pod, _ string) { p.Status.ObservedGeneration = p.Generation },
 	"newContainer": func(p *corev1.Pod, _ string) {
 		p.Status.ContainerStatuses[0].ContainerID, p.Status.ContainerStatuses[0].Image = "c2", p.Spec.Containers[0].Image
@@ -290,7 +290,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, rev(1, "").Name, now.Add(-scenariotest.Duration(since))).State.String()
 		p.Generation++
 	},
-	// ofOpenKruise is left by OpenKruise in its grace period before r2.
+	// ofOpenKruise is a Pod whose controller was OpenKruise until now, in the grace period before r2.
 	"ofOpenKruise": func(p *corev1.Pod, _ string) {
 		p.Labels[apps.LabelRevision], p.Labels[apps.LabelTemplateHash], p.Labels[apps.LabelLifecycleState] = "web-r2", "r2", string(apps.StateUpdating)
 		out(p, 0, time.Second)

@@ -17,8 +17,8 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// observe runs the scenarios of files in testdata: a line for the set and for each Pod, and
-// what is observed. The set has r1 and as many replicas as Pods, unless it says otherwise.
+// observe runs the scenarios of files in testdata: a line for the set and for each Pod, and the
+// observations. The set has r1 and as many replicas as Pods, unless it says otherwise.
 func observe(t *testing.T, files string, what func(t *testing.T, s *Snapshot) []string) {
 	t.Helper()
 	scenariotest.Run(t, files, func(t *testing.T, lines []string) []string {
@@ -48,8 +48,8 @@ func TestCounts(t *testing.T) {
 		if c.RolledOut {
 			lines = append(lines, "rolled out")
 		}
-		if s.PodInfos = ReadPods(s.Pods, nil); s.Departed() {
-			lines = append(lines, "departed")
+		if s.PodInfos = ReadPods(s.Pods, nil); s.AllTerminating() {
+			lines = append(lines, "all terminating")
 		}
 		return lines
 	})
@@ -86,17 +86,17 @@ func given(s *Snapshot, line string) error {
 		s.Pods = append(s.Pods, owner(args[1], about))
 		return nil
 	}
-	return givenBeside(s, args, about)
+	return givenOther(s, args, about)
 }
 
-// givenBeside is given for what is neither the set nor its Pods.
-func givenBeside(s *Snapshot, args []string, about string) error {
+// givenOther is given for objects other than the set and its Pods.
+func givenOther(s *Snapshot, args []string, about string) error {
 	switch args[0] {
 	case "Pull": // "Pull n1 app:2" is its pull Pod, created a minute ago
 		s.Pulls.Pods = append(s.Pulls.Pods, said(podWords, pullPod(args[1], args[2]), about))
 	case "Node":
 		s.Pulls.Listed = map[string][]corev1.ContainerImage{args[1]: {{Names: []string{"x@sha256:1"}}, {Names: strings.Fields(about)}}}
-	case "Trial": // "Trial a refused 5s: it says" is what came of the one that a plan asks for of Pod a, after all else
+	case "Trial": // "Trial a refused 5s: it says" is the result of the trial of Pod a, which comes last
 		return tried(s, args[1], args[2], scenariotest.Duration(args[3]), about)
 	case "Claim":
 		s.Claims = append(s.Claims, claim(args[1], args[2], about))
@@ -106,8 +106,8 @@ func givenBeside(s *Snapshot, args []string, about string) error {
 	return nil
 }
 
-// tried notes what came of the trial that a plan asks for of a Pod: "taken", "refused" or "impossible", with the
-// API server's words; it counts for so long.
+// tried records the result of the trial of a Pod that a plan asks for: "taken", "refused" or
+// "impossible", with the API server's words; stands is how long it counts.
 func tried(s *Snapshot, pod, result string, stands time.Duration, words string) error {
 	if s.Trials == nil {
 		s.Trials = map[string]Trial{}
@@ -162,7 +162,7 @@ func render(s *Snapshot, p Plan) []string {
 	return lines
 }
 
-// renderAction also tells what an action writes to a Pod beyond its state and conditions.
+// renderAction also shows what an action writes to a Pod beyond its state and conditions.
 func renderAction(a Action) string {
 	line := a.String()
 	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {

@@ -31,7 +31,7 @@ func said[T any](words map[string]func(T, string), something T, about ...string)
 	return something
 }
 
-// empty is a set whose update revision is r1, of which nothing has been said yet.
+// empty returns a set without Pods whose update revision is r1.
 func empty() *Snapshot {
 	s := &Snapshot{
 		Now: now, Set: "web", Revisions: map[string]*revision.Revision{},
@@ -107,7 +107,7 @@ var revisionWords = map[string]func(template map[string]any, value string){
 		container(t, 0)["resources"] = map[string]any{"limits": map[string]any{"cpu": "1", "memory": "1Gi"}}
 	},
 	"node": func(t map[string]any, node string) { t["spec"].(map[string]any)["nodeName"] = node },
-	// base adds a second container, which goes first.
+	// base adds a second container, whose launch priority makes it the first one to be updated.
 	"base": func(t map[string]any, n string) {
 		spec := t["spec"].(map[string]any)
 		spec["containers"] = append(spec["containers"].([]any), map[string]any{
@@ -259,7 +259,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"r1": func(s *Snapshot, changes string) { roll(s, 1, changes) },
 	"r2": func(s *Snapshot, changes string) { roll(s, 2, changes) },
 	"r3": func(s *Snapshot, changes string) { roll(s, 3, changes) },
-	// current is the update revision, as after a rollout; exists is one that the set still has.
+	// current is the update revision, as after a rollout; exists is a revision that the set still has.
 	"current": func(s *Snapshot, _ string) { s.Current = s.Update },
 	"exists":  func(s *Snapshot, revision string) { s.Revisions[revision] = rev(number(revision), "") },
 	// unreadable and unknown are the revision r1.

@@ -19,8 +19,8 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestPercentages: more than all Pods is read as more than all, however many digits it has.
-// What is no percentage is an error that names the field, and never 0.
+// TestPercentages: a percentage of more than all Pods is read as such, however many digits it has. Text
+// that is no percentage is an error that names the field, and never 0.
 func TestPercentages(t *testing.T) {
 	set := &apps.CloneSet{}
 	read := func(text string) (Count, error) {
@@ -88,8 +88,8 @@ func TestDeletionOf(t *testing.T) {
 	})
 }
 
-// TestReadPods: what was read of a Pod counts only for that version of it, whichever other Pods
-// came or went.
+// TestReadPods: a PodInfo is reused only for the version of the Pod that was read, whichever other Pods
+// were added or removed.
 func TestReadPods(t *testing.T) {
 	a, b, c, d := pod("a", 1), pod("b", 1), pod("c", 1), pod("d", 1)
 	changed := said(podWords, b.DeepCopy(), "state PreparingDelete")
