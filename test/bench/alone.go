@@ -38,8 +38,8 @@ const plainMost = 1000
 type request struct {
 	name string
 	send func(ctx context.Context, name string) error
-	// image is what all Pods run in the end; "" not to wait for that. gone means that
-	// there are none.
+	// image is the image that all Pods run in the end; "" means not to wait for that. gone means that
+	// there are no Pods.
 	image string
 	gone  bool
 	// perSecond is how many are sent a second, whether they are answered or not; 0 is as

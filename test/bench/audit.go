@@ -40,7 +40,7 @@ type auditEvent struct {
 	} `json:"responseStatus"`
 }
 
-// what is the verb and the resource, such as "patch pods/status".
+// what returns the verb and the resource, such as "patch pods/status".
 func (e auditEvent) what() string {
 	what := e.Verb + " " + e.ObjectRef.Resource
 	if e.ObjectRef.Subresource != "" {

@@ -22,8 +22,8 @@ import (
 const (
 	// deploymentPods is the size of the measured Deployment, and deploymentFew what it is scaled to.
 	deploymentPods, deploymentFew = 100, 10
-	// noticeTime is how long callers get to notice that a Pod goes: the Registration's propagation, or
-	// the time that a preStop hook sleeps.
+	// noticeTime is how long callers get to notice that a Pod leaves: the Registration's propagation,
+	// or the time that a preStop hook sleeps.
 	noticeTime = 5 * time.Second
 	// scaleInLimit is how many times longer than with a preStop hook a scale-in may take.
 	scaleInLimit = 1.2
@@ -33,7 +33,7 @@ const (
 	scaledIn, rolledOut = "scale in", "roll out"
 )
 
-// way is how callers learn that a Pod of the Deployment goes.
+// way is how callers learn that a Pod of the Deployment leaves.
 type way struct {
 	name string
 	// usher means that a Registration and the guard see Pods out, sleeps that a preStop hook waits.
@@ -54,8 +54,8 @@ var ways = []way{
 	{name: "neither: requests are lost", surge: usualSurge},
 }
 
-// waves is how many waves a rollout takes if no more Pods may be away at a time than maxSurge and
-// maxUnavailable allow together, and those that drain count.
+// waves returns how many waves a rollout takes if maxSurge and maxUnavailable together bound the Pods
+// that are away at a time, draining ones included.
 func (w way) waves() int {
 	return (100 + w.surge + usualUnavailable - 1) / (w.surge + usualUnavailable)
 }

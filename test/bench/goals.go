@@ -109,8 +109,8 @@ func largest(results []*result, name string) (found *result) {
 	return found
 }
 
-// judgeSets judges updates of many CloneSets, and of a small one beside a large one; there are
-// none in other measurements.
+// judgeSets judges updates of many CloneSets, and of a small one during the update of a large one;
+// other measurements have none of these.
 func judgeSets(steps []*result) []goal {
 	one, many, small := largest(steps, stepInPlace), largest(steps, stepSets), largest(steps, stepSmall)
 	if many == nil || small == nil {
@@ -130,8 +130,8 @@ func judgeSets(steps []*result) []goal {
 	}}
 }
 
-// machines is how many times faster the machine was around one result than around another, and tells
-// people. It is 1 if that was not measured.
+// machines returns how many times faster the machine was around one result than around another, and a
+// text about it. It is 1 if that was not measured.
 func machines(one, than *result) (faster float64, text string) {
 	if one.around.requests == 0 {
 		return 1, ""
@@ -140,11 +140,11 @@ func machines(one, than *result) (faster float64, text string) {
 	return a / b, fmt.Sprintf("; the API server took %.0f and %.0f requests a second around that", a, b)
 }
 
-// judgeTimed judges an update of containers or images that take long, or by an Usher that is far
-// from the API server. Either that bounds it, and the last Pods begin one restart before its end.
-// Or maxUnavailable does: as many Pods as it allows may begin once those before them are back, and while
-// the last of these waves begins and the one before it comes back, the API server does the work of a whole
-// wave. The first Pods begin when their nodes have the image. Each round is such an update, of its share of the Pods.
+// judgeTimed judges an update of containers or images that take long, or by an Usher that is far from
+// the API server. If those times bound the update, the last Pods begin one restart before its end. If
+// maxUnavailable bounds it, Pods leave in waves: each wave begins when the one before it is back, and
+// in addition the API server needs the time of the work for one wave. The first Pods begin when their
+// nodes have the image. Each round is such an update, of its share of the Pods.
 func judgeTimed(step *result) []goal {
 	server := ceilingShare * step.around.perSecond() / writesInPlace
 	pods, out := float64(step.pods)/float64(step.rounds), (step.restart + roundTrips*step.distance).Seconds()
@@ -278,7 +278,7 @@ func judgeCost(steps []*result) (goals []goal) {
 				writes += n
 			}
 		}
-		pods := float64(r.pods + len(r.gone)) // What was deleted is replaced.
+		pods := float64(r.pods + len(r.gone)) // Deleted Pods are replaced.
 		goals = append(goals, goal{
 			met:   float64(writes) <= limit*pods+max(limit*pods*chance, fewRepeated),
 			what:  fmt.Sprintf("%s, %s: at most %g writes a Pod, and %.0f %% for what is repeated", r.server, r.name, limit, 100*chance),

@@ -31,7 +31,7 @@ const (
 	// evaluations is the API server's metric of the conditions that keep it from calling the
 	// guard.
 	evaluations = "apiserver_admission_match_condition_evaluation_seconds"
-	// nowhere is a port that nobody serves: the guard is never called.
+	// nowhere is a port without a server: the guard is never called.
 	nowhere = 1
 )
 

@@ -4,14 +4,12 @@
 // fast it brings Pods in and out of service, what it writes for that, how long a Pod is
 // out of service, and what it costs.
 //
-// Usher runs as a separate process, as shipped, with its own user and its own rights.
-// It is observed from outside: the API server's audit log counts its writes, /proc
-// shows its CPU time and memory, and watches of the Pods and of the registry give the
-// times. A plain client shows what the API server or the registry can do on this
-// machine, so that the numbers of two machines can be compared.
+// Usher runs as a separate process, as shipped, with its own user and its own rights. The package
+// observes it from outside: the API server's audit log counts its writes, /proc shows its CPU time and
+// memory, and watches of the Pods and of the registry give the times. A plain client shows what the API
+// server or the registry can do on this machine, so that the numbers of two machines can be compared.
 //
-// What is done is a table in scenario.go, what is shown are the columns in report.go,
-// and what is required are the goals in goals.go.
+// scenario.go has the table of steps, report.go the columns of the report, and goals.go the goals.
 package bench
 
 import (
@@ -138,7 +136,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, count, runtime.Version()),
 	}
 	if len(results) > 0 {
-		// There is nobody to report a failed write to.
+		// A failed write cannot be reported.
 		_, _ = fmt.Fprintln(o.Out, strings.Join(report.lines(stage.StyleOf(o.Out)), "\n"))
 	}
 	return report, err
@@ -169,7 +167,7 @@ func (m *measurement) all(ctx context.Context) (all []*result, err error) {
 	return all, nil
 }
 
-// turns are what is measured, in this order.
+// turns returns the measurements, in their order.
 func (o Options) turns() (turns []turn) {
 	for _, kind := range o.Registries {
 		for _, n := range o.Sizes {

@@ -101,7 +101,8 @@ func TestTimed(t *testing.T) {
 	checktest.Same(t, "the sizes that were measured, together", map[string]int{"50ms 0s": each, "300ms 0s": each, "50ms 50ms": each, "300ms 50ms": each}, got)
 }
 
-// TestTurns: the order alternates, and each turn updates as many Pods of each set. Nodes pull new images, and not Usher's own.
+// TestTurns: the order alternates, and each turn updates the same number of Pods of each set. Nodes
+// pull new images, except Usher's own.
 func TestTurns(t *testing.T) {
 	parts := timedScenario([]int{30, 10, 30}, []time.Duration{0}, []time.Duration{0}, time.Second)[2].parts
 	checktest.Same(t, "turns", []string{

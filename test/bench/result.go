@@ -36,11 +36,11 @@ const (
 // cpu is CPU time by role.
 type cpu [roles]time.Duration
 
-// result is what was measured of one step, or of one kind of request of a plain client,
-// in all rounds together: times and counts are sums, latencies are all samples, and what
-// must hold in every round is the worst.
+// result has the measurements of one step, or of one kind of request of a plain client, in all rounds
+// together: times and counts are sums, latencies have all samples, and values that must hold in every
+// round are the worst ones.
 type result struct {
-	// step is what was measured; its pods is how many were changed in all rounds, and its pull is of all rounds, too.
+	// step is the measured step; its pods and its pull are those of all rounds together.
 	step
 	server string // the registry with its version; "" if there is none
 	alone  bool   // sent by a plain client without a controller, or of a Deployment
@@ -48,7 +48,7 @@ type result struct {
 	// events are writes of events, and refused how often one says that a Pod could not be deleted.
 	events, refused int
 	rounds          int
-	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
+	// beside is how long the update of a small CloneSet took during it; 0 if there was none.
 	beside time.Duration
 	// around is what the API server took from the plain client right before and after.
 	around pace

@@ -48,7 +48,7 @@ type measurement struct {
 	nodes   *nodes
 	// plainVersion is of the image that the plain client's Pods run.
 	plainVersion int
-	// kubeconfig is Usher's, if it is not the usual one, and link what it goes through.
+	// kubeconfig is Usher's, if it is not the usual one; link is the link to the API server in it.
 	kubeconfig string
 	link       *stage.Link
 
@@ -437,7 +437,7 @@ func removeEntry(ctx context.Context, m *measurement, p step) error {
 	return m.entries.await(ctx, p.replicas)
 }
 
-// account adds what is known only afterwards.
+// account adds the measurements that are complete only afterwards.
 func (m *measurement) account(ctx context.Context, r *result, before servers.Calls) error {
 	own, theirs, err := m.audit.untilQuiet(ctx)
 	if err != nil {

@@ -112,7 +112,7 @@ func cloneSetScenario(n int) []step {
 // timed reports whether only updates in place are measured, and how long they take.
 func (o Options) timed() bool { return len(o.Restarts)+len(o.Latencies) > 0 || o.Pull > 0 }
 
-// scenario is what is measured in a turn.
+// scenario returns the steps of a turn.
 func (o Options) scenario(t turn) []step {
 	n := t.size
 	restarts, latencies := o.Restarts, o.Latencies

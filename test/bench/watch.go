@@ -14,7 +14,7 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// podWatch is what a watch of the Pods has reported: only what is measured of each.
+// podWatch has the reports of a watch of the Pods: of each Pod only what is measured.
 type podWatch struct {
 	stage.Watched
 	now func() time.Time
@@ -27,7 +27,7 @@ type podWatch struct {
 	tally
 }
 
-// tally is what is counted in one step.
+// tally has the counts of one step.
 type tally struct {
 	least int // ready Pods
 	// out is how long Pods that had been ready were not ready until they were again,
@@ -86,7 +86,7 @@ func (w *podWatch) observe(pod *corev1.Pod, old podState) podState {
 	return p
 }
 
-// gone takes out a deleted Pod.
+// gone removes a deleted Pod.
 func (w *podWatch) gone(pod *corev1.Pod) {
 	w.Change(func() {
 		w.count(w.pods[pod.Name], -1)

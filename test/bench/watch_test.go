@@ -85,7 +85,7 @@ func (c *clocked) settled(about string) string {
 	return fmt.Sprint(c.pods.await(ctx, pods, map[string]int{image: pods}) == nil)
 }
 
-// judged are the Pods whose entries left wrongly, when that is certain.
+// judged returns the Pods whose entries were removed wrongly, once that is certain.
 func (c *clocked) judged(string) string {
 	c.after(tolerance.String())
 	c.entries.judge()

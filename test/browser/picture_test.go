@@ -33,8 +33,8 @@ const (
 	tolerance = 5
 )
 
-// TestPictures compares what the page looks like with pictures that somebody has looked at;
-// go test . -update writes them. The browser has one font, and its clock stands still.
+// TestPictures compares the page with reviewed pictures; go test . -update writes them. The browser has
+// one font, and its clock stands still.
 func TestPictures(t *testing.T) {
 	b := open(t, 1280, 640)
 	b.stopClock()
@@ -175,7 +175,7 @@ func waiting(p *view.Pod, i, step int, now time.Time) {
 	}
 }
 
-// runs are two runs beside each other, of which the second loses requests.
+// runs returns two runs side by side, of which the second loses requests.
 func runs() *page.Recording {
 	all := &page.Recording{Title: "Usher: make demo"}
 	for _, hooks := range []bool{true, false} {

@@ -46,11 +46,11 @@ type Program struct {
 // Compile builds the program with the go command. The error contains the compiler's
 // output; it is the cause of ctx if that ended.
 //
-// All who compile a program, in whatever process, share one file in the cache: the go command links
-// it only if something has changed, or another checkout has built its own since. The output file is
-// a copy of their own, which later builds leave alone.
-func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
-	return tell.Task(p.Name, func() (string, error) {
+// All builds of a program, in all processes, share one file in the cache: the go command links it only
+// if something has changed, or another checkout has built the program since. The output file is a copy,
+// which later builds do not change.
+func (p Program) Compile(ctx context.Context, sink progress.Sink) error {
+	return sink.Task(p.Name, func() (string, error) {
 		if err := p.compile(ctx); err != nil {
 			return "", fmt.Errorf("%s: %w", p.Name, err)
 		}
@@ -76,8 +76,8 @@ func (p Program) compile(ctx context.Context) (err error) {
 	return err
 }
 
-// shared is the file in the cache that all builds of the program share. Those with another go.mod share
-// another one: nobody else waits until it is compiled.
+// shared returns the file in the cache that all builds of the program share. Builds with another go.mod
+// share another file, so that other builds need not wait for them.
 func (p Program) shared() (string, error) {
 	root, err := fetch.Root()
 	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(p.Pkg, filepath.Base(p.ModFile))), err

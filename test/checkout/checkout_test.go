@@ -58,8 +58,8 @@ func TestCompileFails(t *testing.T) {
 	}
 }
 
-// TestOneBuild: all who compile a program share one file, which is linked again when its source has
-// changed. What they have got stays as it was.
+// TestOneBuild: all builds of a program share one file, which is linked again when its source has
+// changed. Earlier copies stay as they were.
 func TestOneBuild(t *testing.T) {
 	m := newModule(t)
 	want, linked := map[string]string{}, []os.FileInfo{}

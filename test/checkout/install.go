@@ -215,8 +215,8 @@ func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.
 	return configuration, nil
 }
 
-// AskPatiently has API servers wait for the guard's answer as long as they can, 30 s. With the chart's 3 s a deletion
-// goes through unguarded on a machine whose processors are busy, as those of tests are.
+// AskPatiently makes API servers wait for the guard's answer for the longest possible time, 30 s. With
+// the chart's 3 s, deletions pass unguarded on a machine with busy processors, such as that of tests.
 func AskPatiently(ctx context.Context, c client.Client) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: GuardName}, configuration); err != nil {

@@ -9,9 +9,9 @@
 // Options.Dir and listens only on 127.0.0.1, and its processes end with the process
 // that called Start, however that one ends.
 //
-// envtest's ControlPlane was not taken: its processes outlive a killed parent, it starts
-// no controller manager, and it keeps its certificate authority, which signs tokens,
-// certificates and users here, to itself.
+// envtest's ControlPlane does not fit: its processes outlive a killed parent, it starts no controller
+// manager, and it does not export its certificate authority, which signs tokens, certificates and users
+// here.
 package cluster
 
 import (
@@ -44,8 +44,8 @@ type Options struct {
 	// ExtraArgs are appended to the components' arguments; of a repeated flag, the last
 	// one wins.
 	ExtraArgs ExtraArgs
-	// Tell receives the progress of build and start; nil is allowed.
-	Tell progress.Sink
+	// Progress receives the progress of build and start; nil is allowed.
+	Progress progress.Sink
 }
 
 // ExtraArgs are additional arguments by component, for instance

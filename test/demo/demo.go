@@ -132,7 +132,7 @@ func startNodes(ctx context.Context, s *stage.Stage) error {
 
 // install starts the registry and Usher.
 func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
-	err := s.Tell.Task("etcd (registry)", func() (_ string, err error) {
+	err := s.Progress.Task("etcd (registry)", func() (_ string, err error) {
 		if d.registry, err = s.StartEtcd(ctx, "registry", cluster.EtcdOptions{}); err != nil {
 			return "", err
 		}
@@ -147,7 +147,7 @@ func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
 	if err := s.Register(ctx, "discovery", d.registry.Endpoint()); err != nil {
 		return err
 	}
-	return s.Tell.Task("usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })
+	return s.Progress.Task("usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })
 }
 
 // onlyDeployments keeps the guard away from CloneSets, so that these show the effect of hooks alone.

@@ -89,8 +89,8 @@ func missingLibraries(ctx context.Context, packages []string) ([]string, error) 
 	var wanted []string
 	for line := range strings.Lines(tree) {
 		name := strings.TrimSpace(line)
-		// Indented lines are relations, and names in brackets are virtual packages. What is no library is
-		// needed only by an installation.
+		// Indented lines are relations, and names in brackets are virtual packages. Packages that are
+		// no libraries are needed only by an installation.
 		library := strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs")
 		if library && strings.HasPrefix(line, name) && !have[name] {
 			wanted = append(wanted, name)

@@ -39,7 +39,7 @@ type Server interface {
 	// Watch first reports the present entries, then every change, until ctx ends. It
 	// returns an error if it may have missed a change.
 	Watch(ctx context.Context, report func(Sighting)) error
-	// Close ends it.
+	// Close ends the server.
 	Close() error
 }
 
@@ -82,7 +82,7 @@ func (c Calls) Writes() int {
 func Kinds() []string { return []string{kindEtcd, kindConsul} }
 
 // Start starts a registry of a kind, with its data and its log in dir. It first downloads and builds
-// what is missing, as the checkout pins it; ctx bounds that.
+// missing programs, in the versions that the checkout pins; ctx bounds that.
 func Start(ctx context.Context, kind, checkout, dir string) (Server, error) {
 	switch kind {
 	case kindEtcd:

@@ -42,7 +42,7 @@ type workload struct {
 	callers              []*traffic.Client
 	random               *rand.Rand
 	releases             int
-	// leaving is held while somebody takes a Pod out: two at once might take all that serve.
+	// leaving is held while a Pod is taken out of service: two at once might take all serving Pods.
 	leaving sync.Mutex
 }
 
@@ -169,7 +169,7 @@ func (s *soak) settle(ctx context.Context, w *workload, victim *corev1.Pod) erro
 	})
 }
 
-// lacks says what is not yet as it is to be.
+// lacks says what is missing until the workload is as it should be.
 func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) error {
 	want := w.template()
 	var addresses []string

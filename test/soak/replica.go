@@ -52,7 +52,7 @@ func (r *replica) keep(ctx context.Context) error {
 			return p.Stop(context.WithoutCancel(ctx), stopGrace)
 		}
 		if stage.Pause(ctx, restartPause) != nil {
-			return nil // It was to end.
+			return nil // ctx has ended.
 		}
 	}
 }
@@ -134,7 +134,7 @@ func (all *lives) note(now time.Time, s state) {
 	l.samples, l.last = append(l.samples, s), now
 }
 
-// longest is the leader that led for longest; nil if nobody did.
+// longest returns the life of the replica that led for the longest time; nil if none led.
 func (all lives) longest() (found *life) {
 	for _, l := range all {
 		if l.leads && (found == nil || l.last.Sub(l.began) > found.last.Sub(found.began)) {
@@ -144,8 +144,8 @@ func (all lives) longest() (found *life) {
 	return found
 }
 
-// early is the median of what was used from a tenth to a fifth of the life, late that of its
-// last tenth: what Usher uses goes up and down with its garbage.
+// early returns the median usage from a tenth to a fifth of the life, and late that of its last tenth.
+// Single samples go up and down with Usher's garbage.
 func (l *life) early() state { return median(l.samples[len(l.samples)/10 : len(l.samples)/5+1]) }
 func (l *life) late() state  { return median(l.samples[len(l.samples)-len(l.samples)/10-1:]) }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak plays the demo's workloads for an hour at a steady rate of requests, with changes
-// and faults drawn at random, and counts the requests that were lost, and what Usher leaves
-// behind.
+// Package soak plays the demo's workloads for an hour at a steady rate of requests, with changes and
+// faults drawn at random, and counts the lost requests, and the objects and entries that Usher does not
+// remove.
 //
-// soak.go sets the stage and ends the run, churn.go changes the workloads, faults.go disturbs
-// Usher and what it needs, replica.go runs Usher, clock.go moves a replica's clock, report.go is
-// the outcome.
+// soak.go sets the stage and ends the run, churn.go changes the workloads, faults.go disturbs Usher and
+// its surroundings, replica.go runs Usher, clock.go moves a replica's clock, report.go reports the
+// outcome.
 package soak
 
 import (
@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options) (result *Result, err error) {
 // say logs a line with the time.
 func (s *soak) say(format string, args ...any) {
 	line := fmt.Sprintf("%7.1fs  %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
-	_, _ = s.options.Out.WriteString(line) // There is nobody to report a failed write to.
+	_, _ = s.options.Out.WriteString(line) // a failed write cannot be reported
 }
 
 func (s *soak) count(counts map[string]int, name string) {
@@ -118,7 +118,7 @@ func (s *soak) count(counts map[string]int, name string) {
 	counts[name]++
 }
 
-// random is a source of its own for each of those who draw, so that none depends on when others do.
+// random returns a random source for each user of one, so that none depends on when others draw.
 func (s *soak) random(who uint64) *rand.Rand { return rand.New(rand.NewPCG(s.options.Seed, who)) }
 
 // pause waits, and reports whether there is to be no more.
@@ -282,7 +282,7 @@ func (s *soak) progress() float64 {
 	return float64(sent) / float64(s.options.Requests)
 }
 
-// play plays everything. What it has started has ended when it returns.
+// play plays everything. All that it has started has ended when it returns.
 func (s *soak) play(ctx context.Context) (result *Result, err error) {
 	s.began = time.Now()
 	s.say("seed %d; the clocks of the two replicas are %s", s.options.Seed, clocks(s.apart()))
@@ -337,7 +337,7 @@ func (s *soak) live(ctx context.Context) (_ *Result, err error) {
 	return s.finish(ctx, calling)
 }
 
-// watch notes what Usher uses and tells how far the run is, until the requests are through.
+// watch records Usher's usage and shows the progress of the run, until the requests are through.
 func (s *soak) watch(ctx context.Context) error {
 	for n := 0; s.progress() < 1; n++ {
 		if err := stage.Pause(ctx, sampleEvery); err != nil {
@@ -362,7 +362,7 @@ func (s *soak) watch(ctx context.Context) error {
 	return nil
 }
 
-// finish ends the workloads, and finds what they leave.
+// finish deletes the workloads, and finds remaining objects.
 func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, error) {
 	for _, w := range s.workloads {
 		if err := s.settle(ctx, w, nil); err != nil {
@@ -402,7 +402,7 @@ func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, er
 	return result, err
 }
 
-// left are the objects that remain of what was deleted, and Pods and entries.
+// left returns the names of deleted objects that remain, and of Pods and entries.
 func (s *soak) left(ctx context.Context, objects func(*workload) *unstructured.Unstructured) (names []string, err error) {
 	for _, w := range s.workloads {
 		found := objects(w).DeepCopy()

@@ -37,7 +37,8 @@ type Link struct {
 }
 
 // NewLink listens on loopback as long as the stage lives. A connection goes to the first of the
-// targets, host:port, that takes it; of those, counted from 0, that are ready, unless ready is nil.
+// targets, host:port, that accepts it. Unless ready is nil, only targets for which it returns true are
+// tried; it gets their index.
 func (s *Stage) NewLink(ctx context.Context, ready func(target int) bool, targets ...string) (*Link, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,7 +53,7 @@ func (s *Stage) NewLink(ctx context.Context, ready func(target int) bool, target
 // Address is host:port, for clients.
 func (l *Link) Address() string { return l.listener.Addr().String() }
 
-// Slow delays everything from now on by half a round trip in each direction; 0 ends that.
+// Slow delays all data from now on by half a round trip in each direction; 0 ends that.
 func (l *Link) Slow(roundTrip time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +90,7 @@ func (l *Link) serve(ctx context.Context) {
 	}
 }
 
-// connect connects a client. One that cannot be tries again.
+// connect connects a client. If that fails, the client retries.
 func (l *Link) connect(ctx context.Context, near net.Conn) {
 	far, err := l.dial(ctx)
 	if err != nil || !l.admit(near, far) {
@@ -158,7 +159,7 @@ func (l *Link) carry(to, from net.Conn, end func()) {
 	for p := range under {
 		<-time.After(time.Until(p.due)) // The delay is what the link is for.
 		if _, err := to.Write(p.data); err != nil {
-			end() // The reader fails then, too; what it has read is for nobody.
+			end() // The reader fails then too; its data has no receiver.
 		}
 	}
 	end()

@@ -44,8 +44,8 @@ func echo(client net.Conn, size int) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// TestLink: a link delays an answer by a round trip, however much there is of it, finds a
-// target that is ready and answers, and cuts connections; while it is down, nobody gets one.
+// TestLink: a link delays an answer by a round trip, however much there is of it, finds a target that
+// is ready and answers, and cuts connections; while it is down, it accepts none.
 func TestLink(t *testing.T) {
 	const roundTrip, much = 100 * time.Millisecond, 8 << 20
 	s := &Stage{}

@@ -32,8 +32,8 @@ type Section struct {
 	Sent int
 	// Lost is the number of requests found lost in it, whenever they were due.
 	Lost int
-	// Drained counts the requests answered in full although their instance had left the
-	// registry meanwhile or before.
+	// Drained counts the requests that were answered in full although their instance had left the
+	// registry before or meanwhile.
 	Drained int
 	// DrainedSlow counts the slow ones among them.
 	DrainedSlow int

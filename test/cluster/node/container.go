@@ -144,7 +144,7 @@ func (p *pod) launch(c *container, now time.Time) bool {
 	return true
 }
 
-// images are those that a container mounts, which a kubelet pulls first, and its own.
+// images returns the images that a container mounts, which a kubelet pulls first, and its own.
 func (p *pod) images(c *corev1.Container) (list []string) {
 	for _, v := range p.object.Spec.Volumes {
 		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
@@ -376,8 +376,8 @@ func (p *pod) stopAll(now, deadline time.Time) bool {
 	return down
 }
 
-// killAll kills what is left of a Pod whose object is gone. It returns true if nothing
-// runs any more.
+// killAll kills the remaining containers of a Pod whose object is gone. It returns true if none runs
+// any more.
 func (p *pod) killAll(now time.Time) bool {
 	down := true
 	for _, c := range p.containers {

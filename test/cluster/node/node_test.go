@@ -147,8 +147,8 @@ func TestSucceeds(t *testing.T) {
 	}
 }
 
-// TestReadyAgain: a node whose lease has run out says that it is ready, until that succeeds; others
-// leave their status alone.
+// TestReadyAgain: a node whose lease has run out reports that it is ready, until that succeeds; other
+// nodes do not write their status.
 func TestReadyAgain(t *testing.T) {
 	now := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	stored := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}

@@ -79,7 +79,7 @@ func (p *pod) step(object *corev1.Pod, now time.Time) (time.Time, error) {
 	case object.DeletionTimestamp != nil:
 		p.terminate(now)
 	case object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed:
-		p.stopAll(now, now.Add(p.grace(nil))) // somebody else has declared its end
+		p.stopAll(now, now.Add(p.grace(nil))) // another writer has set its phase to an end
 	case now.Before(p.beginAt):
 		p.wake(p.beginAt)
 	default:

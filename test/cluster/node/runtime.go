@@ -137,7 +137,7 @@ func (r *simulatedRuntime) Start(ContainerConfig) (Instance, error) {
 
 func (r *simulatedRuntime) Close(context.Context) error { return nil }
 
-// simulatedInstance runs until it is told to end. The Pod's lock guards it.
+// simulatedInstance runs until Terminate or Kill. The Pod's lock guards it.
 type simulatedInstance struct {
 	id    string
 	clock clock.PassiveClock

@@ -30,7 +30,7 @@ type Process struct {
 	logOffset int64
 	done      chan struct{}
 	endedAt   time.Time   // valid once done is closed
-	asked     atomic.Bool // somebody has sent a signal
+	asked     atomic.Bool // a signal was sent on purpose
 }
 
 // ExitError reports that a process ended, how, and its last output.

@@ -29,14 +29,13 @@ type machine struct {
 
 // place is what machines differ in.
 type place struct {
-	// name is the node's, suffix ends the names of whatever else each machine has.
+	// name is the node's; suffix ends the names of the machine's other parts.
 	name, suffix string
 	// address is the node's, pods the range of its Pods' addresses.
 	address, pods string
 	// port is the kubelet's; it checks its health two below.
 	port int
-	// cgroup holds the Pods, below the sandbox's; the kubelet ends what it finds there
-	// and does not know.
+	// cgroup holds the Pods, below the sandbox's; the kubelet ends unknown processes in it.
 	cgroup string
 	// taints keep Pods away that do not ask for the node.
 	taints []corev1.Taint
@@ -61,7 +60,7 @@ func (m *machine) path(parts ...string) string {
 func (p *place) socket() string { return "/run/containerd" + p.suffix + "/containerd.sock" }
 
 func (m *machine) startContainerd(ctx context.Context) error {
-	return m.options.Tell.Task("containerd"+m.suffix, func() (_ string, err error) {
+	return m.options.Progress.Task("containerd"+m.suffix, func() (_ string, err error) {
 		m.containerd, err = m.spawn("containerd"+m.suffix, m.options.Assets.containerd(), "--config", m.path("containerd.toml"))
 		if err != nil {
 			return "", err
@@ -99,7 +98,7 @@ func (m *machine) stopKubelet(ctx context.Context) error {
 }
 
 func (m *machine) awaitNode(ctx context.Context) error {
-	return m.options.Tell.Task("kubelet"+m.suffix, func() (string, error) {
+	return m.options.Progress.Task("kubelet"+m.suffix, func() (string, error) {
 		return "node " + m.name + " is ready", await(ctx, m.kubelet, m.ready)
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageEnv tells a process of Run its role.
+// stageEnv is the environment variable with the role of a process of Run.
 const (
 	stageEnv  = "USHER_SANDBOX"
 	stageInit = "init"
@@ -162,7 +162,7 @@ func (p *Place) maskTunables() error {
 	for name, value := range tunables() {
 		target := filepath.Join("/proc/sys", name)
 		if _, err := os.Stat(target); errors.Is(err, os.ErrNotExist) {
-			continue // The kernel lacks it, so nobody can write it either.
+			continue // The kernel lacks the file.
 		}
 		file := filepath.Join(p.Dir, "tunables", name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(value+"\n"), 0o644)); err != nil {

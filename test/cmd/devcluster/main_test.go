@@ -51,7 +51,7 @@ func (p program) says(text string) {
 	registrytest.Until(p.T, text, func() bool { return strings.Contains(strings.Join(p.Tail(100), "\n"), text) })
 }
 
-// ends waits for the end of the program, and of all that it has started.
+// ends waits for the end of the program, and of all processes that it has started.
 func (p program) ends(code int) {
 	p.Helper()
 	<-p.Done()

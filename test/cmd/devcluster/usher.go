@@ -26,13 +26,13 @@ import (
 const (
 	// usherNamespace is that of dist/install.yaml.
 	usherNamespace = "usher-system"
-	// startTime bounds the wait until Usher works, stopTime the one for its end.
+	// startTime bounds the wait until Usher works, stopTime the wait for its end.
 	startTime, stopTime = time.Minute, 5 * time.Second
 )
 
 // tools are kubectl, if this machine has none, and the plugin.
 func tools(ctx context.Context, s *stage.Stage) error {
-	return s.Tell.Task("kubectl and its plugin", func() (string, error) {
+	return s.Progress.Task("kubectl and its plugin", func() (string, error) {
 		plugin := checkout.Program{Module: filepath.Join(s.Root, "cmd", "kubectl-usher"), Pkg: ".", Out: s.Path("bin", "kubectl-usher")}
 		err := errors.Join(checkout.InstallKubectl(ctx, s.Root, s.Path("bin")), plugin.Compile(ctx, nil))
 		return "in " + s.Path("bin"), err
@@ -42,7 +42,7 @@ func tools(ctx context.Context, s *stage.Stage) error {
 // installUsher installs dist/install.yaml, and does what kubelets would do with its Deployments: it runs Usher with
 // their arguments and as their accounts, here as processes that reach the API server.
 func installUsher(ctx context.Context, s *stage.Stage) error {
-	return s.Tell.Task("Usher and its guard", func() (_ string, err error) {
+	return s.Progress.Task("Usher and its guard", func() (_ string, err error) {
 		if s.Kube, err = checkout.NewClient(s.Cluster.RESTConfig()); err != nil {
 			return "", err
 		}

@@ -63,7 +63,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	return p.WaitReady(ctx, p.spec.Ready)
 }
 
-// Kill ends the process, and what it started, with SIGKILL, and returns when it is gone.
+// Kill ends the process, and the processes that it started, with SIGKILL, and returns when it is gone.
 // It is not an error if the process has ended or never started.
 func (p *Process) Kill() error {
 	if p.Process == nil {
