@@ -78,7 +78,7 @@ func described(name string) *cobra.Command {
 	return command
 }
 
-// command is a command with its help.
+// command returns a command with its help.
 func command(name string, args cobra.PositionalArgs, complete cobra.CompletionFunc, run func(ctx context.Context, args []string) error) *cobra.Command {
 	c := described(name)
 	c.Args, c.ValidArgsFunction = args, complete

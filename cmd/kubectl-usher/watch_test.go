@@ -139,7 +139,7 @@ func encoded(b *testing.B, object runtime.Object) []byte {
 	return checktest.Must(runtime.Encode(clientgoscheme.Codecs.EncoderForVersion(protobuf.Serializer, known), object))(b)
 }
 
-// frame is an event of a watch.
+// frame returns an event of a watch.
 func frame(b *testing.B, pod *corev1.Pod) []byte {
 	b.Helper()
 	var out bytes.Buffer

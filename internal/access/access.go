@@ -96,7 +96,7 @@ func (r *Reviewer) remember(clock cache.Clock) {
 	r.known = cache.NewLRUExpireCacheWithClock(maxAnswers, clock)
 }
 
-// Metrics is a filter of controller-runtime's metrics server: it serves only requests whose bearer
+// Metrics returns a filter of controller-runtime's metrics server: it serves only requests whose bearer
 // token belongs to a user that may "get" the path.
 func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 	r, err := New(config)

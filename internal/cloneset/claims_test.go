@@ -131,10 +131,10 @@ func mounting(claim string) func(*corev1.Pod) {
 	}
 }
 
-// claimed is a set whose instances have a claim.
+// claimed returns a set whose instances have a claim.
 func claimed() *apps.CloneSet { return web(`{"metadata":{"name":"data"}}`) }
 
-// emptyRevision is a revision whose Pods have no containers.
+// emptyRevision returns a revision whose Pods have no containers.
 func emptyRevision() *revision.Revision {
 	return &revision.Revision{Name: "web-r1", Template: map[string]any{"spec": map[string]any{"containers": []any{}}}}
 }

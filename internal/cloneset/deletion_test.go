@@ -32,7 +32,7 @@ import (
 
 const drainKey = "example.com/drain"
 
-// hookedSet is a set with a preDelete hook.
+// hookedSet returns a set with a preDelete hook.
 func hookedSet(finalizers ...string) *apps.CloneSet {
 	set := web()
 	set.Spec.Replicas, set.Finalizers = new(int32), finalizers
@@ -135,7 +135,7 @@ func TestUnseenPodOfADeletedSet(t *testing.T) {
 	}
 }
 
-// deferring is an API server that defers the deletion of Pods without the label drained, and
+// deferring returns an API server that defers the deletion of Pods without the label drained, and
 // counts how often it is asked.
 func deferring(c client.WithWatch) (client.Client, map[string]int) {
 	asked := map[string]int{}

@@ -144,8 +144,9 @@ func (r *Reconciler) runCreates(run *executor, tasks []*task) (outcomes []outcom
 // reads all Pods: with fewer starts, passes would take more CPU time than their writes.
 const startsShare = 100
 
-// starts is how many Pods a pass may start: at most 4 × width (two writes each, so eight round trips), or 1 % of
-// a large set. With fewer, the end of a pass, when few writes are under way, would take much of its time.
+// starts returns how many Pods a pass may start: at most 4 × width (two writes each, so eight round
+// trips), or 1 % of a large set. With fewer, the end of a pass, when few writes are under way, would
+// take much of its time.
 func (r *Reconciler) starts(pods int) int { return max(4*r.Width.Now(), pods/startsShare) }
 
 // isSmall reports whether a set has so few Pods that a pass over it is short. In a large set, all writes end in

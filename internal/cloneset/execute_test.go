@@ -179,7 +179,7 @@ func TestKeysGoThroughThePod(t *testing.T) {
 	}
 }
 
-// performed is the outcome of all steps of an action.
+// performed returns the outcome of all steps of an action.
 func performed(t *testing.T, r *Reconciler, set *apps.CloneSet, a plan.Action) outcome {
 	o, next := r.perform(t.Context(), set, a)
 	for next != nil {
@@ -214,7 +214,7 @@ func cpu(amount string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}}
 }
 
-// resizing is a drained Pod whose record asks for cpu 200m, and whose spec has 100m.
+// resizing returns a drained Pod whose record asks for cpu 200m, and whose spec has 100m.
 func resizing(edits ...func(*corev1.Pod)) *corev1.Pod {
 	pod := podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, time.Unix(0, 0)))
 	pod.Generation, pod.Spec.NodeName = 3, "n1"

@@ -22,7 +22,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// pullsKey is the key of indexOwner for the pull Pods of a set.
+// pullsKey returns the key of indexOwner for the pull Pods of a set.
 func pullsKey(set string) string { return "pulls/" + set }
 
 // pullsFor returns the UID of the set for which a pull Pod pulls an image; "" for other objects.

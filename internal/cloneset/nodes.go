@@ -25,7 +25,7 @@ import (
 // indexGoing selects the nodes that Pods are to leave; goingKey is its one key.
 const indexGoing, goingKey = "usher.dev/going", "true"
 
-// goingKeys is the index of nodes that Pods are to leave.
+// goingKeys returns the index of nodes that Pods are to leave.
 func (o Options) goingKeys(object client.Object) []string {
 	if len(o.LeaveNodes.Taints(object.(*corev1.Node))) > 0 {
 		return []string{goingKey}

@@ -204,10 +204,10 @@ func (w *overlay[T]) verifyAt(set types.UID) time.Time {
 	return first
 }
 
-// latestVersion is the latest version that the cache shows. A watch reports one kind in version
-// order, so an object that is missing there and is older is gone, even if the cache never had
-// it: it was created and deleted while the watch was interrupted. Look such an object up rather
-// than trust this: an informer may put a new list into its store object by object.
+// latestVersion returns the latest version that the cache shows. A watch reports one kind in version
+// order, so an object that is missing there and is older is gone, even if the cache never had it: it
+// was created and deleted while the watch was interrupted. Look such an object up rather than trust
+// this: an informer may put a new list into its store object by object.
 func latestVersion[T client.Object](cached []T) (latest string) {
 	for _, object := range cached {
 		if version := object.GetResourceVersion(); latest == "" || kube.Later(version, latest) {

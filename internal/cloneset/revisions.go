@@ -236,8 +236,8 @@ func (r *Reconciler) tryCreateRevision(
 	return object, nil
 }
 
-// historyLabels are the template's labels that the selector asks about, so that it finds
-// the revision as it finds the Pods.
+// historyLabels returns the template's labels that the selector asks about, so that it finds the
+// revision as it finds the Pods.
 func historyLabels(set *apps.CloneSet, hash string) map[string]string {
 	labels := map[string]string{labelRevisionHash: hash}
 	maps.Copy(labels, set.Spec.Selector.AsMeta().MatchLabels)

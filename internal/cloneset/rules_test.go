@@ -110,7 +110,7 @@ func listPackages(t *testing.T, patterns ...string) *listed {
 	}
 }
 
-// breaches are where the files of a package break the rules.
+// breaches returns where the files of a package break the rules.
 func (l *listed) breaches(t *testing.T, name string, files []string) []string {
 	t.Helper()
 	lookup := func(path string) (io.ReadCloser, error) {
@@ -229,7 +229,7 @@ func (c *checker) root(f *ast.FuncDecl, given map[types.Object]bool, name *ast.I
 	}
 }
 
-// receiver is the variable of a method's receiver; nil if there is none.
+// receiver returns the variable of a method's receiver; nil if there is none.
 func (c *checker) receiver(f *ast.FuncDecl) types.Object {
 	if f.Recv == nil || len(f.Recv.List[0].Names) == 0 {
 		return nil

@@ -151,8 +151,8 @@ func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known 
 	return next, setProgress(set, s, &next)
 }
 
-// setCondition is the one place where a condition changes. A condition that was never
-// True is left out; one that was becomes False.
+// setCondition is the one place where a condition changes. A condition that was never True is left out;
+// one that was True becomes False.
 func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found plan.Problem, now time.Time) {
 	value := corev1.ConditionTrue
 	if found.Reason == "" {
@@ -301,7 +301,7 @@ func onlyProgress(was, next *apps.CloneSetStatus) bool {
 	return equality.Semantic.DeepEqual(same, *next)
 }
 
-// counters are the numbers of a status that change with its Pods.
+// counters returns the numbers of a status that change with its Pods.
 func counters(s *apps.CloneSetStatus) []*int32 {
 	return []*int32{
 		&s.Replicas, &s.ReadyReplicas, &s.AvailableReplicas,
@@ -309,7 +309,7 @@ func counters(s *apps.CloneSetStatus) []*int32 {
 	}
 }
 
-// withCounters is a status with the counters of another one.
+// withCounters returns a status with the counters of another one.
 func withCounters(s apps.CloneSetStatus, of *apps.CloneSetStatus) apps.CloneSetStatus {
 	for i, counter := range counters(of) {
 		*counters(&s)[i] = *counter
@@ -340,8 +340,7 @@ func setProgress(set *apps.CloneSet, s *plan.Snapshot, next *apps.CloneSetStatus
 	return progress.Deadline
 }
 
-// progressMessage is OpenKruise's text, letter for letter: scripts and dashboards compare
-// it.
+// progressMessage returns OpenKruise's text, letter for letter: scripts and dashboards compare it.
 func progressMessage(reason, revision string) string {
 	switch reason {
 	case plan.ProgressAvailable:

@@ -219,7 +219,7 @@ func atPreDelete(pod string, since time.Duration) []plan.Blocked {
 	return []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"k"}, Since: now.Add(-since)}}
 }
 
-// stuckPod is a Pod with a container that cannot start.
+// stuckPod returns a Pod with a container that cannot start.
 func stuckPod(reason string, since time.Duration) plan.Blocked {
 	return plan.Blocked{
 		Pod: "web-a", Gate: plan.GateContainer, State: apps.StateUpdating, Keys: []string{reason}, Since: now.Add(-since),

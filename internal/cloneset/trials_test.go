@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/kube"
 )
 
-// invalidWith is an answer 422 with such causes.
+// invalidWith returns an answer 422 with such causes.
 func invalidWith(message string, causes ...metav1.StatusCause) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: message,

@@ -55,7 +55,7 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-// twoPods is a change of a CloneSet with two Pods, and a quota.
+// twoPods returns a change of a CloneSet with two Pods, and a quota.
 func twoPods(t *testing.T, change json.RawMessage) Change {
 	t.Helper()
 	read := func(text string, out any) {

@@ -54,7 +54,7 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// server is an API server that fails patches and refuses evictions. It records evictions: the Pod,
+// server returns an API server that fails patches and refuses evictions. It records evictions: the Pod,
 // whether the request is a dry run, and the eviction's own options.
 func server(broken, refusal string, evictions *[]string) client.Client {
 	return fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{

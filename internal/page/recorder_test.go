@@ -18,7 +18,7 @@ import (
 
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// at is a moment that many seconds after noon.
+// at returns a moment that many seconds after noon.
 func at(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
 
 // pod returns a Pod in a state; the registries that list it follow the state in brackets.

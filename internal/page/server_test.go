@@ -25,7 +25,7 @@ import (
 
 const host = "127.0.0.1:8080"
 
-// served is a server whose page offers to pause CloneSet shop/web.
+// served returns a server whose page offers to pause CloneSet shop/web.
 func served(t *testing.T, do Do) *Server {
 	t.Helper()
 	s := NewServer(NewRecorder(noon, "", 0), do)
@@ -67,7 +67,7 @@ func TestGuards(t *testing.T) {
 	})
 }
 
-// asked is a request as the page sends it.
+// asked returns a request as the page sends it.
 func asked(t *testing.T, s *Server, body string) *http.Request {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+host+"/do", strings.NewReader(body))
 	r.Header.Set("Origin", "http://"+host)

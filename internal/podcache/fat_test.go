@@ -40,8 +40,8 @@ func parts(bytes int, add func(i int, text string)) {
 	}
 }
 
-// fatPods are large in each part of a Pod that a tenant may write, which is nearly everything. Parts
-// that are typically large take few KiB in the cache; the other Pods are large on purpose.
+// fatPods returns Pods that are large in each part that a tenant may write, which is nearly everything.
+// Parts that are typically large take few KiB in the cache; the other Pods are large on purpose.
 func fatPods() []fat { return slices.Concat(fatMetadata(), fatContainers(), fatLists(), fatStatuses()) }
 
 // few is how many bytes a Pod may take that is large in a typical part, most is the same for any other
@@ -166,7 +166,7 @@ func fatLists() []fat {
 	}
 }
 
-// owners are the owners that a Pod may have: none, a CloneSet, or another controller.
+// owners returns the owners that a Pod may have: none, a CloneSet, or another controller.
 func owners() map[string][]metav1.OwnerReference {
 	of := func(version, kind string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: "web", UID: "1", Controller: new(true)}}

@@ -23,7 +23,7 @@ import (
 
 const controllers = 100
 
-// typical is the Pod of a Deployment as clusters have them.
+// typical returns the Pod of a Deployment as clusters have them.
 func typical(t testing.TB) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -31,8 +31,8 @@ func typical(t testing.TB) *corev1.Pod {
 	return pod
 }
 
-// numbered is the typical Pod with a name and a controller of its own, as it comes from the
-// API server.
+// numbered returns the typical Pod with a name and a controller of its own, as it comes from the API
+// server.
 func numbered(t testing.TB, pod *corev1.Pod, n int) *corev1.Pod {
 	t.Helper()
 	set := fmt.Sprintf("cart-%010d", n%controllers)

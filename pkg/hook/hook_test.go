@@ -67,7 +67,7 @@ func (j *journal) note(what string) Handler {
 	}
 }
 
-// seed is the operator of the well-known example, with its own hook for new Pods.
+// seed returns the operator of the well-known example, with its own hook for new Pods.
 func seed(j *journal, options ...Option) *Operator {
 	return New("traffic").
 		OnPreNormal(Label("example.com/registered"), j.note("preNormal"), options...).

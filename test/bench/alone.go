@@ -47,7 +47,7 @@ type request struct {
 	perSecond int
 }
 
-// removal is of all Pods.
+// removal returns a request that removes all Pods.
 func (m *measurement) removal(name string) request {
 	return request{name: name, gone: true, send: func(ctx context.Context, name string) error {
 		return m.Kube.Delete(ctx, barePod(name))
@@ -68,7 +68,7 @@ func barePod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-// plainImage is a version of the image that the plain client's Pods run.
+// plainImage returns a version of the image that the plain client's Pods run.
 func plainImage(version int) string { return fmt.Sprintf("example.test/plain:v%d", version) }
 
 // alone measures what the API server or the registry can do for a plain client before Usher
@@ -93,7 +93,7 @@ func (m *measurement) alone(ctx context.Context) ([]*result, error) {
 	return results, nil
 }
 
-// staying is how many Pods of the plain client stay while Usher is measured.
+// staying returns how many Pods of the plain client stay while Usher is measured.
 func (m *measurement) staying() int {
 	if m.server != nil {
 		return 0

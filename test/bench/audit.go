@@ -144,8 +144,7 @@ func (r *apiRequests) add(one auditEvent) bool {
 	return true
 }
 
-// rejectedShare is the share of the writes that were rejected, from 0 to 1; 0 if there
-// were none.
+// rejectedShare returns the share of the writes that were rejected, from 0 to 1; 0 if there were none.
 func (r apiRequests) rejectedShare() float64 {
 	return float64(sum(r.rejected)) / float64(max(sum(r.writes), 1))
 }

@@ -247,7 +247,7 @@ func (m *measurement) change(ctx context.Context, w way, name string, pods int, 
 	return r, err
 }
 
-// events is how many writes of events there are.
+// events returns how many writes of events there are.
 func events(of apiRequests) (n int) {
 	for what, count := range of.writes {
 		if verb, resource, _ := strings.Cut(what, " "); verb != "" && resource == "events" {
@@ -257,7 +257,7 @@ func events(of apiRequests) (n int) {
 	return n
 }
 
-// refusals is how often events say that a controller could not delete a Pod.
+// refusals returns how often events say that a controller could not delete a Pod.
 func (m *measurement) refusals(ctx context.Context) (n int, err error) {
 	var all corev1.EventList
 	if err := m.Kube.List(ctx, &all, client.InNamespace(namespace)); err != nil {
@@ -271,7 +271,7 @@ func (m *measurement) refusals(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// deploymentColumns are those of the table of the Deployment.
+// deploymentColumns returns the columns of the table of the Deployment.
 func deploymentColumns() []column {
 	return []column{
 		{"the Pods go with", true, func(r *result) string { return r.way }},
@@ -285,7 +285,7 @@ func deploymentColumns() []column {
 	}
 }
 
-// inWay is the result of a change in a way; nil if there is none.
+// inWay returns the result of a change in a way; nil if there is none.
 func inWay(results []*result, w way, name string) *result {
 	for _, r := range results {
 		if r.way == w.name && r.name == name {

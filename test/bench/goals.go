@@ -99,7 +99,7 @@ func judgeRate(steps []*result) (goals []goal) {
 	}}
 }
 
-// largest is the result with that name in the largest size; nil if there is none.
+// largest returns the result with that name in the largest size; nil if there is none.
 func largest(results []*result, name string) (found *result) {
 	for _, r := range results {
 		if r.name == name && (found == nil || r.size > found.size) {
@@ -165,7 +165,7 @@ func judgeTimed(step *result) []goal {
 	}}
 }
 
-// worst is the result with the largest value.
+// worst returns the result with the largest value.
 func worst(steps []*result, value func(*result) float64) (*result, float64) {
 	most := slices.MaxFunc(steps, func(a, b *result) int { return cmp.Compare(value(a), value(b)) })
 	return most, value(most)
@@ -198,11 +198,11 @@ func judgeWorst(steps []*result) []goal {
 	}}
 }
 
-// readyFloor is how many Pods must be ready; maxUnavailable rounds up.
+// readyFloor returns how many Pods must be ready; maxUnavailable rounds up.
 func readyFloor(pods int) int { return pods - int(math.Ceil(maxUnavailable*float64(pods))) }
 
-// pairs are the results of each step in the smallest and in the largest size; none if
-// there is one size.
+// pairs returns the results of each step in the smallest and in the largest size; none if there is one
+// size.
 func pairs(steps []*result) (pairs [][2]*result) {
 	bySize := func(a, b *result) int { return a.size - b.size }
 	small, large := slices.MinFunc(steps, bySize).size, slices.MaxFunc(steps, bySize).size

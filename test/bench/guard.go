@@ -35,7 +35,7 @@ const (
 	nowhere = 1
 )
 
-// guardTurns are the rounds of each size: a second of deletions each. The Deployment follows.
+// guardTurns returns the rounds of each size: a second of deletions each. The Deployment follows.
 func guardTurns(sizes []int) (turns []turn) {
 	for _, n := range sizes {
 		rounds := max(n/deletesPerSecond, 1)
@@ -124,7 +124,7 @@ func (m *measurement) placeGuard(ctx context.Context, there bool) error {
 	return errors.Join(err, m.Kube.Delete(ctx, labelled, client.GracePeriodSeconds(0)))
 }
 
-// evaluations is how often the API server has evaluated conditions of webhooks.
+// evaluations returns how often the API server has evaluated conditions of webhooks.
 func (m *measurement) evaluations(ctx context.Context) (n int, err error) {
 	client, err := rest.HTTPClientFor(m.Cluster.RESTConfig())
 	if err != nil {

@@ -113,15 +113,15 @@ func (r *result) add(o *result) {
 	r.peak = max(r.peak, o.peak)
 }
 
-// perPod is a total over the number of Pods, perRound over the number of rounds.
+// perPod returns a total over the number of Pods, perRound over the number of rounds.
 func (r *result) perPod(total float64) float64               { return total / float64(r.pods) }
 func (r *result) perRound(total time.Duration) time.Duration { return total / time.Duration(r.rounds) }
 
-// perSecond is the number of Pods or requests per second.
+// perSecond returns the number of Pods or requests per second.
 func (r *result) perSecond() float64 { return float64(r.pods) / r.wall.Seconds() }
 
-// unready is how long Pods were not ready: new ones until they were ready, those updated
-// in place until they were ready again.
+// unready returns how long Pods were not ready: new ones until they were ready, those updated in place
+// until they were ready again.
 func (r *result) unready() traffic.Latencies {
 	if len(r.out) > 0 {
 		return r.out

@@ -159,7 +159,7 @@ func (m *measurement) startRegistry(ctx context.Context, kind string) error {
 	return err
 }
 
-// objects are the CloneSet and what the operator needs.
+// objects returns the CloneSet and what the operator needs.
 func (m *measurement) objects() ([]client.Object, error) {
 	set, err := object("cloneset")
 	if err != nil || m.server == nil {

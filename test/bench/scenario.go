@@ -47,7 +47,7 @@ func object(kind string) (*unstructured.Unstructured, error) {
 	return o, yaml.Unmarshal(text, &o.Object)
 }
 
-// image is a version of the image that the Pods run.
+// image returns a version of the image that the Pods run.
 func image(version int) string { return fmt.Sprintf("example.test/web:v%d", version) }
 
 // step is one change of the CloneSet, and how it is measured.
@@ -95,8 +95,8 @@ const (
 	stepControl    = "control: one entry taken out by hand"
 )
 
-// cloneSetScenario is the life of a CloneSet of n Pods. Each step begins where the
-// previous one ended.
+// cloneSetScenario returns the life of a CloneSet of n Pods. Each step begins where the previous one
+// ended.
 func cloneSetScenario(n int) []step {
 	return []step{
 		{name: "scale out", replicas: n, version: 1},
@@ -184,7 +184,7 @@ type timedSet struct {
 	slices, done int
 }
 
-// next is an update, p, of the next slice. Nodes have pulled the image with the first one.
+// next returns an update, p, of the next slice. Nodes have pulled the image with the first one.
 func (s *timedSet) next(p step) step {
 	i, n := s.done%s.slices, s.made.size
 	if i > 0 {
@@ -227,7 +227,7 @@ func setsScenario(n int) []step {
 // fifth divides the Pods: that share changes in the steps in which Usher is killed.
 const fifth = 5
 
-// operatorScenario is the same for both halves of Usher with a registry.
+// operatorScenario returns the life of a CloneSet with both halves of Usher and a registry.
 func operatorScenario(n int) []step {
 	some := n / fifth
 	steps := []step{
@@ -246,7 +246,7 @@ func operatorScenario(n int) []step {
 	return steps
 }
 
-// names are those of the CloneSets that it changes.
+// names returns the names of the CloneSets that the step changes.
 func (p step) names() []string {
 	if p.sets == 0 {
 		return []string{cmp.Or(p.set, setName)}
@@ -299,7 +299,7 @@ func createSet(ctx context.Context, kube client.Client, name string) error {
 	return kube.Create(ctx, set)
 }
 
-// patch is the change of a CloneSet.
+// patch returns the change of a CloneSet.
 func (p step) patch() ([]byte, error) {
 	kind := apps.UpdateInPlaceIfPossible
 	if p.recreate {
@@ -346,7 +346,7 @@ func answerHooks(ctx context.Context, kube client.Client, fail func(error)) func
 	}
 }
 
-// answerTo is the patch that answers a Pod's hook; "" if there is nothing new.
+// answerTo returns the patch that answers a Pod's hook; "" if there is nothing new.
 func answerTo(pod *corev1.Pod, before apps.LifecycleState) string {
 	state := stateOf(pod)
 	if pod.DeletionTimestamp != nil || state == before {

@@ -81,7 +81,7 @@ func (b *tab) eventually(what, condition string) {
 	}
 }
 
-// set is a CloneSet of Pods a, b, c …, of which the first has that state.
+// set returns a CloneSet of Pods a, b, c …, of which the first has that state.
 func set(state string, phase view.Phase, pods int) page.Seen {
 	seen := page.Seen{Workload: view.Workload{
 		Summary:  view.Summary{Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: phase, Desired: pods, Available: pods, ToUpdate: pods},

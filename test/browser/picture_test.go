@@ -106,7 +106,7 @@ func apart(a, b image.Image, x, y int) bool {
 
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// rollout is a live recording: one Pod after the other is updated in place; the third does not
+// rollout returns a live recording: one Pod after the other is updated in place; the third does not
 // come back, and below there is a Deployment.
 func rollout(pods int) *page.Recording {
 	r := page.NewRecorder(noon, "Usher: namespace shop", time.Hour)
@@ -193,7 +193,7 @@ func runs() *page.Recording {
 	return all
 }
 
-// life is a Pod's, from its creation to a scale in.
+// life returns the lane of a Pod, from its creation to a scale-in.
 func life(i int, hooks bool) *page.Lane {
 	lane, later, in := &page.Lane{Pod: view.Pod{Name: fmt.Sprintf("web-%c7k2p", 'a'+i)}}, int64(i)*1500, []string{"etcd"}
 	for _, s := range []page.Segment{

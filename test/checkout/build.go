@@ -114,11 +114,11 @@ func InstallKubectl(ctx context.Context, root, dir string) error {
 	return kubectl.Compile(ctx, nil)
 }
 
-// toolsModule is the module that has helm and kubectl among its tools.
+// toolsModule returns the module that has helm and kubectl among its tools.
 func toolsModule(root string) string { return filepath.Join(root, "tools", "chart") }
 
-// ToolEnv is the environment of the documents' commands: they find the tools of a directory
-// and a cluster, and nothing of the user's.
+// ToolEnv returns the environment of the documents' commands: they find the tools of a directory and a
+// cluster, and nothing of the user's.
 func ToolEnv(tools, kubeconfig, home string) []string {
 	return append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"), "KUBECONFIG="+kubeconfig, "HOME="+home,
 		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)

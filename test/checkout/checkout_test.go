@@ -35,13 +35,13 @@ func (m module) write(name, text string) {
 	checktest.NoError(m, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o644))
 }
 
-// body is what the program does.
+// body writes the program's statements.
 func (m module) body(text string) {
 	m.Helper()
 	m.write("main.go", "package main\n\nfunc main() { "+text+" }\n")
 }
 
-// program is the program, with another output file each time.
+// program returns the program, with another output file each time.
 func (m module) program() Program {
 	return Program{Name: "build tiny", Module: m.dir, Pkg: ".", Out: filepath.Join(m.TempDir(), "bin", "tiny")}
 }

@@ -132,7 +132,7 @@ const (
 	trustTime = 2 * time.Minute
 )
 
-// CertificateArgs are the arguments with which Usher makes the guard's certificate.
+// CertificateArgs returns the arguments with which Usher makes the guard's certificate.
 func CertificateArgs() []string { return []string{"--controllers=certificate", guardService} }
 
 // InstallGuard creates what the chart of the checkout at root makes for the guard, with its rights for
@@ -183,8 +183,8 @@ func placeGuard(object *unstructured.Unstructured, user string, port int) bool {
 	return true
 }
 
-// PlaceGuard has API servers call the guard at a port of this machine, if the object is the guard's Service or its
-// configuration.
+// PlaceGuard makes API servers call the guard at a port of this machine, if the object is the guard's
+// Service or its configuration.
 func PlaceGuard(object *unstructured.Unstructured, port int) {
 	switch object.GetKind() + " " + object.GetName() {
 	case "Service " + GuardName:

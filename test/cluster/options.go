@@ -154,14 +154,14 @@ func Fill(text string, values map[string]string) string {
 	})
 }
 
-// flags are the flags in a text, one on a line, and then further ones: of a repeated flag,
-// the last one wins.
+// flags returns the flags in a text, one on a line, and then further ones: of a repeated flag, the last
+// one wins.
 func flags(text string, values map[string]string, extra []string) []string {
 	lines := strings.Split(Fill(text, values), "\n")
 	return append(slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "--") }), extra...)
 }
 
-// args are the arguments of a component.
+// args returns the arguments of a component.
 func (c *Cluster) args(name string) []string {
 	text, extra := components[name].flags, c.opts.ExtraArgs[name]
 	if name == build.APIServer && c.opts.AuditLog != "" {

@@ -214,8 +214,8 @@ func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error)
 	return &Etcd{process, client}, nil
 }
 
-// Endpoint is the client URL, for instance "http://127.0.0.1:23790". Kill and Restart do
-// not change it.
+// Endpoint returns the client URL, for instance "http://127.0.0.1:23790". Kill and Restart do not
+// change it.
 func (e *Etcd) Endpoint() string { return e.Client.Endpoints()[0] }
 
 // Close ends the client, and the process for good.

@@ -89,7 +89,7 @@ type story struct {
 //go:embed stories.yaml
 var storiesText []byte
 
-// stories are the workloads of a run.
+// stories returns the workloads of a run.
 func (o Options) stories(hooks bool) (all []story) {
 	if err := yaml.UnmarshalStrict(storiesText, &all); err != nil {
 		panic(err) // They are misspelt.

@@ -60,8 +60,8 @@ func DebianPrograms(ctx context.Context, name string, packages ...string) (strin
 	return Debian(ctx, name, slices.Concat(packages, libraries)...)
 }
 
-// LibraryPath is the LD_LIBRARY_PATH, in the form of Spec.Env, that programs below the
-// directory need.
+// LibraryPath returns the LD_LIBRARY_PATH, in the form of Spec.Env, that programs below the directory
+// need.
 func LibraryPath(folder string) string {
 	libraries, _ := filepath.Glob(filepath.Join(folder, "usr/lib/*-linux-gnu*")) // The pattern is well-formed.
 	more, _ := filepath.Glob(filepath.Join(folder, "lib/*-linux-gnu*"))

@@ -33,7 +33,7 @@ const CacheEnv = "USHER_CACHE"
 // lockPoll is how often to try the lock of a directory while another process holds it.
 const lockPoll = 200 * time.Millisecond
 
-// Root is the user's cache directory.
+// Root returns the user's cache directory.
 func Root() (string, error) {
 	if root := os.Getenv(CacheEnv); root != "" {
 		return filepath.Abs(root)
@@ -84,8 +84,8 @@ func Once(ctx context.Context, path, what string, create func(ctx context.Contex
 	return os.Rename(temp, path)
 }
 
-// cached is the folder in the cache for something with that name and version, which create makes if it
-// is missing.
+// cached returns the folder in the cache for something with that name and version, which create makes
+// if it is missing.
 func cached(ctx context.Context, name, version, what string, create func(ctx context.Context, temp string) error) (string, error) {
 	root, err := Root()
 	if err != nil {

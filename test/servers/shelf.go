@@ -93,7 +93,7 @@ func Start(ctx context.Context, kind, checkout, dir string) (Server, error) {
 	return nil, fmt.Errorf("%q is none of the registries that can be measured: %s", kind, strings.Join(Kinds(), ", "))
 }
 
-// choice is what callers can choose from, by key.
+// choice has the entries that callers can choose from, by key.
 type choice map[string]chosen
 
 // chosen is one entry: life differs if it was removed and recreated.

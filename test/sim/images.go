@@ -64,7 +64,7 @@ func listed(image string) corev1.ContainerImage {
 	return corev1.ContainerImage{Names: []string{"docker.io/library/" + image}}
 }
 
-// pull is one sync of a pull Pod by its kubelet.
+// pull makes one sync of a pull Pod by its kubelet.
 func (n *nodes) pull(pod *corev1.Pod, r *running) {
 	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 	switch {

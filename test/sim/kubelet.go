@@ -131,7 +131,7 @@ func (n *nodes) later(pod *corev1.Pod, most time.Duration, do func(*corev1.Pod, 
 	})
 }
 
-// sync is one sync of a Pod by its kubelet.
+// sync makes one sync of a Pod by its kubelet.
 func (n *nodes) sync(pod *corev1.Pod, r *running) {
 	if pulls(pod) {
 		n.pull(pod, r)

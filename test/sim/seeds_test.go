@@ -98,8 +98,8 @@ func (s *Simulation) numberRevisions(text string) string {
 	return text
 }
 
-// goldenStory is the story without events and plans, with revisions numbered in the
-// order of their creation.
+// goldenStory returns the story without events and plans, with revisions numbered in the order of their
+// creation.
 func (s *Simulation) goldenStory() string {
 	story := s.numberRevisions(s.World.Story())
 	var out strings.Builder

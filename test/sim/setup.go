@@ -31,8 +31,8 @@ type Config struct {
 	Restart time.Duration
 }
 
-// Calm is a cluster without faults, with round numbers, in which everything always takes the same time,
-// so that a story changes only if the behaviour of an actor changes.
+// Calm returns a cluster without faults, with round numbers, in which everything always takes the same
+// time, so that a story changes only if the behaviour of an actor changes.
 func Calm() Config {
 	return Config{
 		Steady:  true,

@@ -218,7 +218,7 @@ func (w *workload) template() template {
 	return templateOf(pod)
 }
 
-// pods are those of the cache.
+// pods lists Pods from the cache.
 func (s *soak) pods(ctx context.Context, which ...client.ListOption) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	err := s.objects.List(ctx, &list, append(which, client.InNamespace(namespace))...)

@@ -21,7 +21,7 @@ const (
 	leastApart, mostApart = time.Second, 3 * time.Second
 )
 
-// apart is how far the second replica's clock is ahead of the machine's.
+// apart returns how far the second replica's clock is ahead of the machine's.
 func (s *soak) apart() time.Duration {
 	random := s.random(10)
 	d := (leastApart + within(random, mostApart-leastApart)).Round(100 * time.Millisecond)

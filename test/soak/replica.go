@@ -57,7 +57,7 @@ func (r *replica) keep(ctx context.Context) error {
 	}
 }
 
-// ready is nil when the replica is, as its readiness probe sees it.
+// ready returns nil if the replica is ready according to its readiness probe.
 func (r *replica) ready(ctx context.Context) error {
 	_, err := r.probes.Do(ctx, http.MethodGet, "/readyz", nil, new(string))
 	return err
@@ -90,7 +90,7 @@ func (r *replica) state(ctx context.Context) (s state, err error) {
 	return s, err
 }
 
-// leader is the replica that leads, once all are ready.
+// leader returns the replica that leads, once all are ready.
 func (s *soak) leader(ctx context.Context) (leader *replica, err error) {
 	err = stage.Try(ctx, back, "all replicas of Usher to be ready, and one to lead", func(ctx context.Context) error {
 		leader = nil

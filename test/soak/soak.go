@@ -264,7 +264,7 @@ func (s *soak) prepare(w *workload) (err error) {
 	return err
 }
 
-// requests are those so far.
+// requests counts the requests so far.
 func (s *soak) requests() (sent, lost int) {
 	for _, w := range s.workloads {
 		for _, c := range w.callers {
@@ -276,7 +276,7 @@ func (s *soak) requests() (sent, lost int) {
 	return sent, lost
 }
 
-// progress is the share of the requests that are through.
+// progress returns the share of the requests that are through.
 func (s *soak) progress() float64 {
 	sent, _ := s.requests()
 	return float64(sent) / float64(s.options.Requests)

@@ -116,8 +116,8 @@ func Try(ctx context.Context, limit time.Duration, what string, do func(ctx cont
 // Ready reports whether a Pod is ready.
 func Ready(pod *corev1.Pod) bool { return podread.IsTrue(pod, corev1.PodReady) }
 
-// Version is the image tag that a Pod's container main runs, which differs from the spec
-// during an in-place update; empty if it runs none.
+// Version returns the image tag that a Pod's container main runs, which differs from the spec during an
+// in-place update; empty if it runs none.
 func Version(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.Name == "main" && c.State.Running != nil {

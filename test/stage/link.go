@@ -50,7 +50,7 @@ func (s *Stage) NewLink(ctx context.Context, ready func(target int) bool, target
 	return l, nil
 }
 
-// Address is host:port, for clients.
+// Address returns host:port, for clients.
 func (l *Link) Address() string { return l.listener.Addr().String() }
 
 // Slow delays all data from now on by half a round trip in each direction; 0 ends that.

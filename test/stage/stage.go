@@ -132,7 +132,7 @@ var quiet = sync.OnceFunc(func() {
 	klog.SetLogger(logr.Discard())
 })
 
-// Path is a path below the stage's directory.
+// Path returns a path below the stage's directory.
 func (s *Stage) Path(parts ...string) string {
 	return filepath.Join(append([]string{s.Dir}, parts...)...)
 }
@@ -143,7 +143,7 @@ func (s *Stage) AtEnd(end func(context.Context) error) { s.closers = append(s.cl
 // Fail ends the run.
 func (s *Stage) Fail(err error) { s.fail(err) }
 
-// Usher is the program to compile.
+// Usher returns the program to compile.
 func (s *Stage) Usher() checkout.Program {
 	return checkout.Program{Name: "build usher", Module: s.Root, Pkg: "./cmd/usher", Out: s.Path("bin", "usher")}
 }
@@ -169,7 +169,7 @@ func (s *Stage) StartCluster(ctx context.Context, auditLog string, programs ...c
 	return both.Wait()
 }
 
-// Web is the web service to compile, for StartWebNodes.
+// Web returns the web service to compile, for StartWebNodes.
 func (s *Stage) Web() checkout.Program {
 	return checkout.Program{Name: "build web", Module: filepath.Join(s.Root, "test"), Pkg: "./cmd/web", Out: s.Path("images", "web")}
 }
@@ -242,10 +242,10 @@ func (s *Stage) StartCertificate() error {
 	return nil
 }
 
-// UsherLog is the path of Usher's log.
+// UsherLog returns the path of Usher's log.
 func (s *Stage) UsherLog() string { return s.Path("logs", "usher.log") }
 
-// UsherPID is Usher's process ID.
+// UsherPID returns Usher's process ID.
 func (s *Stage) UsherPID() int { return s.usher.PID() }
 
 // KillUsher kills Usher with SIGKILL.

@@ -134,14 +134,14 @@ func (c *Client) Settled(now time.Time) bool {
 	return c.directory.caughtUp(now)
 }
 
-// Known are the addresses that the registry lists.
+// Known returns the addresses that the registry lists.
 func (c *Client) Known() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.directory.current()
 }
 
-// Trouble is the latest error in following the registry; nil while it can be followed.
+// Trouble returns the latest error in following the registry; nil while it can be followed.
 func (c *Client) Trouble() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

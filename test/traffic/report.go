@@ -12,8 +12,8 @@ import (
 // due. All of them are kept, so percentiles are exact.
 type Latencies []time.Duration
 
-// Percentile is the smallest latency that at least p percent (0 to 100) of the
-// requests did not exceed (nearest rank); 0 if there were none.
+// Percentile returns the smallest latency that at least p percent (0 to 100) of the requests did not
+// exceed (nearest rank); 0 if there were none.
 func (l Latencies) Percentile(p float64) time.Duration {
 	if len(l) == 0 {
 		return 0

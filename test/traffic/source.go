@@ -217,7 +217,7 @@ func (d *directory) replace(now time.Time, addresses []string) (left, joined []s
 	return left, joined
 }
 
-// current is what the registry lists now, as far as known.
+// current returns what the registry lists now, as far as known.
 func (d *directory) current() []string {
 	if len(d.versions) == 0 {
 		return nil
@@ -225,7 +225,7 @@ func (d *directory) current() []string {
 	return d.versions[len(d.versions)-1].addresses
 }
 
-// view is what a caller with this lag behind the registry knows.
+// view returns what a caller with this lag behind the registry knows.
 func (d *directory) view(now time.Time, lag time.Duration) []string {
 	seen := now.Add(-lag)
 	for _, v := range slices.Backward(d.versions) {

@@ -24,7 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// alerts are the chart's rules as Prometheus reads them.
+// alerts returns the chart's rules as Prometheus reads them.
 func alerts(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
 	groups, errs := rulefmt.ParseFile(filepath.Join(chartFolder, "files", "alerts.yaml"), false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))

@@ -29,7 +29,7 @@ const root = "../.."
 
 var chartFolder = filepath.Join(root, "charts", "usher")
 
-// cases are the values that the chart is tested with, by file name.
+// cases returns the values that the chart is tested with, by file name.
 func cases(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("testdata/values/*.yaml")
@@ -263,7 +263,7 @@ func setsOfObjects(node any, at string) (found []string) {
 	return found
 }
 
-// checks are the Argo CD health checks in docs/install.md, by key.
+// checks returns the Argo CD health checks in docs/install.md, by key.
 func checks(t *testing.T) map[string]string {
 	t.Helper()
 	text := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "install.md")))(t)

@@ -48,8 +48,8 @@ func pod(name, version string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}
 }
 
-// of is a task of a Pod with so many steps. The result of its last step is the Pod's name. Unless it is nil, did
-// is called with the number of each step.
+// of returns a task of a Pod with so many steps. The result of its last step is the Pod's name. Unless
+// it is nil, did is called with the number of each step.
 func of(name string, steps int, did func(step int)) *Task[string, string] {
 	var at func(n int) Step[string]
 	at = func(n int) Step[string] {

@@ -187,13 +187,13 @@ func nextBatch(pod *corev1.Pod, open Change, blocking []string) (first, rest Cha
 		open.only(func(name string) bool { return priorityOf(pod, name) < top })
 }
 
-// highest is the highest priority of some containers, at least one.
+// highest returns the highest priority of some containers, at least one.
 func highest(pod *corev1.Pod, names []string) int64 {
 	return slices.Max(list.Map(names, func(name string) int64 { return priorityOf(pod, name) }))
 }
 
-// priorityOf is a container's launch priority. It cannot change during the life of a Pod,
-// so it is read from the Pod's own spec.
+// priorityOf returns a container's launch priority. It cannot change during the life of a Pod, so it is
+// read from the Pod's own spec.
 func priorityOf(pod *corev1.Pod, name string) int64 {
 	priority, _ := priorityIn(ptr.Deref(ContainerOf(pod, name), corev1.Container{}).Env)
 	return priority
@@ -275,7 +275,7 @@ func (s State) Waits(pod *corev1.Pod, now time.Time) []string {
 // Pending lists, in order, the containers that are not due yet.
 func (s State) Pending(pod *corev1.Pod) []string { return s.next(pod).names() }
 
-// BatchSince is when the last containers were updated; zero if unknown.
+// BatchSince returns when the last containers were updated; zero if unknown.
 func (s State) BatchSince() time.Time {
 	if n := len(s.ContainerBatchesRecord); n > 0 {
 		return s.ContainerBatchesRecord[n-1].Timestamp.Time

@@ -117,7 +117,7 @@ func Pending(pod *corev1.Pod, to map[string]any) *Change {
 	return &change
 }
 
-// Values are new values of labels or annotations, as Change has them.
+// Values returns new values of labels or annotations, as Change has them.
 func Values(values map[string]string) map[string]*string {
 	out := make(map[string]*string, len(values))
 	for key, value := range values {

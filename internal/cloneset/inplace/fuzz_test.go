@@ -73,8 +73,8 @@ func cpuRequest(cpu string) map[string]any {
 	return map[string]any{"requests": map[string]any{"cpu": cpu}}
 }
 
-// applied is the template of a Pod that was created from a well-formed template and then
-// changed according to a Diff.
+// applied returns the template of a Pod that was created from a well-formed template and then changed
+// according to a Diff.
 func applied(template map[string]any, change *Change) map[string]any {
 	out := runtime.DeepCopyJSON(template)
 	metadata, _ := out["metadata"].(map[string]any)
@@ -149,7 +149,7 @@ func wellFormed(template map[string]any) error {
 	return nil
 }
 
-// content is what a Diff compares: the template without what it never looks at.
+// content returns what a Diff compares: the template without what it never looks at.
 func content(template map[string]any) any {
 	out := runtime.DeepCopyJSON(template)
 	if metadata, ok := out["metadata"].(map[string]any); ok {
@@ -176,7 +176,7 @@ func checkDiff(from, to map[string]any) error {
 	return checkThereAndBack(from, to, forth, back)
 }
 
-// checkThereAndBack applies the changes; back is nil if there is none.
+// checkThereAndBack applies forth, and then back unless it is nil, and checks the results.
 func checkThereAndBack(from, to map[string]any, forth, back *Change) error {
 	there := applied(from, forth)
 	if diff := cmp.Diff(content(to), content(there)); diff != "" {

@@ -232,7 +232,7 @@ func (s State) settled(pod *corev1.Pod, status *corev1.ContainerStatus, last Con
 	return true, s.since(last).Add(time.Duration(stopping)*time.Second + stableAfter)
 }
 
-// since is when the image of a container was changed.
+// since returns when the image of a container was changed.
 func (s State) since(last ContainerStatus) time.Time {
 	if last.Updated.IsZero() {
 		return s.UpdateTimestamp.Time

@@ -64,8 +64,8 @@ func addContainer(pod *corev1.Pod, name, image, priority string) {
 	pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, running(name, image, "1", -time.Hour))
 }
 
-// running is the status of the nth container that runs under a name, from an image with
-// that name and the ID "id-" plus the name.
+// running returns the status of the nth container that runs under a name, from an image with that name
+// and the ID "id-" plus the name.
 func running(name, image, nth string, since time.Duration) corev1.ContainerStatus {
 	return corev1.ContainerStatus{
 		Name: name, Image: image, ImageID: "id-" + image, ContainerID: "c-" + name + nth, Ready: true,

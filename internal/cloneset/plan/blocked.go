@@ -248,7 +248,7 @@ func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
 	return cmp.Or(list.Find(pod.Status.InitContainerStatuses, is), list.Find(pod.Status.ContainerStatuses, is))
 }
 
-// stuckReason is why a container is stuck; "" if it is not.
+// stuckReason returns why a container is stuck; "" if it is not.
 func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	reason := ""
 	waiting, crash := status.State.Waiting, crashed(status)
@@ -309,8 +309,8 @@ func (p *podState) stuck() *Blocked {
 	return &Blocked{Pod: p.pod.Name, Gate: GateContainer, State: p.state, Keys: []string{found.Reason}, Since: notReadySince(p.pod), Stuck: &found}
 }
 
-// notReadySince is since when the Pod is not ready; zero if unknown. The kubelet does not
-// report since when a container waits.
+// notReadySince returns since when the Pod is not ready; zero if unknown. The kubelet does not report
+// since when a container waits.
 func notReadySince(pod *corev1.Pod) time.Time {
 	if c := podread.Condition(pod, corev1.PodReady); c != nil && c.Status != corev1.ConditionTrue {
 		return c.LastTransitionTime.Time

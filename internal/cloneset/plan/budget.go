@@ -49,8 +49,8 @@ func (c Count) down(whole int) int {
 	return c.Value * whole / 100
 }
 
-// partition is how many Pods keep the old revision: clamped to 0..replicas, and a
-// percentage below 100 % of more than one replica leaves at least one Pod to update.
+// partition returns how many Pods keep the old revision: clamped to 0..replicas, and a percentage below
+// 100 % of more than one replica leaves at least one Pod to update.
 func (s *Spec) partition() int {
 	p := min(max(s.Partition.up(s.Replicas), 0), s.Replicas)
 	if s.Partition.Percent && s.Partition.Value < 100 && s.Replicas > 1 {
@@ -59,7 +59,7 @@ func (s *Spec) partition() int {
 	return p
 }
 
-// maxSurge is how many Pods may exist above replicas; none while paused.
+// maxSurge returns how many Pods may exist above replicas; none while paused.
 func (s *Spec) maxSurge() int {
 	if s.Paused || s.Method == apps.UpdateInPlaceOnly {
 		return 0
@@ -67,7 +67,7 @@ func (s *Spec) maxSurge() int {
 	return s.MaxSurge.up(s.Replicas)
 }
 
-// maxUnavailable is how many Pods an update may have unavailable.
+// maxUnavailable returns how many Pods an update may have unavailable.
 func (s *Spec) maxUnavailable() int {
 	if s.maxSurge() == 0 {
 		return s.MaxUnavailable.up(s.Replicas)
@@ -104,7 +104,7 @@ func (l *ledger) start() bool {
 // spare reports whether one more available Pod may leave service.
 func (l *ledger) spare() bool { return l.available > l.replicas-l.maxUnavailable }
 
-// surplus is the number of Pods above the replicas; negative if some are missing.
+// surplus returns the number of Pods above the replicas; negative if some are missing.
 func (l *ledger) surplus() int { return l.pods - l.replicas }
 
 // takeDown pays for taking a Pod out of service to replace or update it. An unavailable Pod costs

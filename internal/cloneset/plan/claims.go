@@ -116,7 +116,7 @@ func (p *pass) worthKeeping(i *instance) bool {
 	return wanted
 }
 
-// claimNames are the names of the claims that the present templates give to an instance.
+// claimNames returns the names of the claims that the present templates give to an instance.
 func (p *pass) claimNames(id string) []string {
 	return list.Map(p.Spec.ClaimTemplates, func(template string) string { return ClaimName(template, p.Set, id) })
 }

@@ -40,7 +40,7 @@ type Failure struct {
 	Pod, Node, Reason, Message string
 }
 
-// until is when the next Pod may be created. A creation is recorded in whole seconds.
+// until returns when the next Pod may be created. A creation is recorded in whole seconds.
 func (f *Failure) until() time.Time {
 	pause := firstPause << min(f.Count-1, 10)
 	return f.At.Truncate(time.Second).Add(time.Second + min(pause, longestPause))
@@ -61,7 +61,7 @@ func (f *PodInfo) failsEarly() (yes, began bool) {
 	return from != nil && to != nil && to.LastTransitionTime.Sub(from.LastTransitionTime.Time) < servedFor, true
 }
 
-// failuresBefore is how many attempts had failed when the Pod was created.
+// failuresBefore returns how many attempts had failed when the Pod was created.
 func failuresBefore(pod *corev1.Pod) int {
 	n, _ := strconv.Atoi(pod.Annotations[apps.AnnotationFailuresBefore]) // an unreadable number counts as 0
 	return max(n, 0)

@@ -198,8 +198,8 @@ func TestShortcuts(t *testing.T) {
 	}
 }
 
-// busySet is a set with everything happening at once: a rollout with priorities and
-// scattering, Pods at every gate, and some to be replaced.
+// busySet returns a set with everything happening at once: a rollout with priorities and scattering,
+// Pods at every gate, and some to be replaced.
 func busySet(n int, about string) *Snapshot {
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {

@@ -102,7 +102,7 @@ func readEnd(pod *corev1.Pod) *Idle {
 	return i
 }
 
-// unsetGates are the Pod's readiness gates that others have not set, sorted.
+// unsetGates returns the Pod's readiness gates that others have not set, sorted.
 func unsetGates(pod *corev1.Pod) (keys []string) {
 	for _, gate := range pod.Spec.ReadinessGates {
 		own := gate.ConditionType == apps.ConditionInPlaceUpdateReady || gate.ConditionType == apps.ConditionPodReady

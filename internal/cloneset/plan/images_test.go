@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// pullPod is the pull Pod of an image on a node, which the kubelet has not looked at yet.
+// pullPod returns the pull Pod of an image on a node, which the kubelet has not looked at yet.
 func pullPod(node, image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)},

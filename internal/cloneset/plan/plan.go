@@ -193,8 +193,8 @@ func (p *pass) finish() Plan {
 	return p.plan
 }
 
-// rank is the order in which the verbs are executed. A map would cost more than the rest of
-// the sorting.
+// rank returns the order in which the verbs are executed. A map would cost more than the rest of the
+// sorting.
 func rank(verb Verb) int {
 	switch verb {
 	case Move, Continue:

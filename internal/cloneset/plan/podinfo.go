@@ -92,14 +92,14 @@ func newPodInfo(pod *corev1.Pod) *PodInfo {
 	return info
 }
 
-// Pod is the Pod that was read.
+// Pod returns the Pod that was read.
 func (f *PodInfo) Pod() *corev1.Pod { return f.pod }
 
-// Revision is the revision that the Pod's labels name, in its long form if present; "" if
-// they name none.
+// Revision returns the revision that the Pod's labels name, in its long form if present; "" if they
+// name none.
 func (f *PodInfo) Revision() string { return f.revision }
 
-// State is the Pod's lifecycle state from its label; Normal without one.
+// State returns the Pod's lifecycle state from its label; Normal without one.
 func (f *PodInfo) State() apps.LifecycleState { return f.state }
 
 // Terminating reports whether the Pod is terminating.

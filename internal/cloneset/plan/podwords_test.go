@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// pod is a Pod of revision rN that has served for an hour, with what the words say about it.
+// pod returns a Pod of revision rN that has served for an hour, with what the words say about it.
 func pod(name string, n int, about ...string) *corev1.Pod {
 	r, image := rev(n, ""), fmt.Sprintf("app:%d", n)
 	p := &corev1.Pod{
@@ -46,7 +46,7 @@ func pod(name string, n int, about ...string) *corev1.Pod {
 	return said(podWords, p, about...)
 }
 
-// owner is a serving Pod of instance id that mounts a claim.
+// owner returns a serving Pod of instance id that mounts a claim.
 func owner(id string, about ...string) *corev1.Pod {
 	return pod("web-"+id, 1, append([]string{"instance " + id, "mounts data " + id}, about...)...)
 }
@@ -68,12 +68,12 @@ func lose(p *corev1.Pod, kind corev1.PodConditionType) {
 	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 }
 
-// out is out of its endpoints for an update to rN, for some time.
+// out takes the Pod out of its endpoints for an update to rN; since is for how long.
 func out(p *corev1.Pod, n int, since time.Duration) {
 	turn(p, apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse, rev(n, "").Name, since)
 }
 
-// begin is in an update to rN, whose record is written.
+// begin begins an update to rN, with its record.
 func begin(p *corev1.Pod, n int, change *inplace.Change) {
 	name := rev(n, "").Name
 	p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, name, now.Add(-time.Minute)).State.String()
@@ -82,7 +82,7 @@ func begin(p *corev1.Pod, n int, change *inplace.Change) {
 	out(p, n, time.Minute)
 }
 
-// restart is what the kubelet makes of an update.
+// restart restarts the container as the kubelet does for an update.
 func restart(p *corev1.Pod) {
 	p.Status.ObservedGeneration = p.Generation
 	for i := range p.Spec.Containers {
@@ -106,7 +106,7 @@ func request(p *corev1.Pod, cpu string) {
 	}
 }
 
-// unready has the containers fail their probes since then.
+// unready makes the containers fail their probes since then.
 func unready(p *corev1.Pod, since time.Duration) {
 	turn(p, corev1.PodReady, corev1.ConditionFalse, "", since)
 	turn(p, corev1.ContainersReady, corev1.ConditionFalse, "", since)
@@ -122,8 +122,8 @@ func pend(p *corev1.Pod) {
 	p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses = "", corev1.PodPending, nil
 }
 
-// unstarted is container main in a Pod that has not been ready for ten minutes. If it was
-// started before, that ended with an exit code: "c0 1".
+// unstarted returns the status of container main in a Pod that has not been ready for ten minutes. If
+// the container was started before, it exited with a code: "c0 1".
 func unstarted(p *corev1.Pod, before string) *corev1.ContainerStatus {
 	unready(p, 10*time.Minute)
 	c := &p.Status.ContainerStatuses[0]

@@ -238,7 +238,7 @@ func (p *podState) more() bool {
 	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
 }
 
-// outOfService is the condition of a Pod whose containers are about to change.
+// outOfService returns the condition of a Pod whose containers are about to change.
 func outOfService(revision string) Condition {
 	return Condition{
 		Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse, Reason: ReasonStartInPlace, Message: revision,

@@ -89,7 +89,7 @@ func given(s *Snapshot, line string) error {
 	return givenOther(s, args, about)
 }
 
-// givenOther is given for objects other than the set and its Pods.
+// givenOther reads lines about objects other than the set and its Pods.
 func givenOther(s *Snapshot, args []string, about string) error {
 	switch args[0] {
 	case "Pull": // "Pull n1 app:2" is its pull Pod, created a minute ago

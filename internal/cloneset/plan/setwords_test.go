@@ -42,14 +42,14 @@ func empty() *Snapshot {
 	return s
 }
 
-// snap is a set with these Pods, of which the words are true.
+// snap returns a set with these Pods, of which the words are true.
 func snap(about string, pods ...*corev1.Pod) *Snapshot {
 	s := said(setWords, empty(), about)
 	s.Pods = pods
 	return counted(s)
 }
 
-// counted has as many replicas as Pods, or a few less, if nothing else was said.
+// counted sets the replicas to the number of Pods, or a few less, unless the words set them.
 func counted(s *Snapshot) *Snapshot {
 	if s.Spec.Replicas < 0 {
 		s.Spec.Replicas += len(s.Pods) + 1
@@ -64,7 +64,7 @@ func roll(s *Snapshot, n int, changes string) {
 	s.Revisions[revision.Short(s.Update.Name)] = s.Update
 }
 
-// rev is a revision whose template runs app:<n>, with changes such as "cpu 200m, image app:1".
+// rev returns a revision whose template runs app:<n>, with changes such as "cpu 200m, image app:1".
 func rev(n int, changes string) *revision.Revision {
 	template := map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"app": "web"}},
@@ -78,7 +78,7 @@ func rev(n int, changes string) *revision.Revision {
 // number reads revisions: rN.
 func number(revision string) int { return scenariotest.Number(strings.TrimPrefix(revision, "r")) }
 
-// container is one of a template.
+// container returns a container of a template.
 func container(template map[string]any, i int) map[string]any {
 	return template["spec"].(map[string]any)["containers"].([]any)[i].(map[string]any)
 }
@@ -126,8 +126,8 @@ const (
 	zoneKey   = "topology.kubernetes.io/zone"
 )
 
-// hookSets are the hooks of a set, by what they ask for and whether they mark Pods. "all" asks
-// for one finalizer at each gate.
+// hookSets returns the hooks of a set, by what they ask for and whether they mark Pods. "all" asks for
+// one finalizer at each gate.
 func hookSets(name string) lifecycle.Hooks {
 	if name == "shared keys" {
 		return lifecycle.Hooks{
@@ -290,7 +290,7 @@ func countOf(text string) Count {
 	return Count{Value: scenariotest.Number(n), Percent: percent}
 }
 
-// claim is a claim of instance id, made from a template.
+// claim returns a claim of instance id, made from a template.
 func claim(template, id string, about ...string) *corev1.PersistentVolumeClaim {
 	return said(claimWords, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: ClaimName(template, "web", id), Labels: map[string]string{"app": "web", apps.LabelInstanceID: id},

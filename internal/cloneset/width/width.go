@@ -67,7 +67,7 @@ func New(most int) *Width {
 	return w
 }
 
-// Now is how many writes may be under way.
+// Now returns how many writes may be under way.
 func (w *Width) Now() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,10 +118,10 @@ func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 	w.value = max(min(least, w.most), min(w.most, w.value+change))
 }
 
-// step is Vegas's decision: the change of the width after as many writes as the width. Its thresholds
-// are Netflix's, except the one beyond which the width shrinks fast. That threshold and the sizes of
-// the steps were chosen by measurement: Pods are out of service for the shortest time at nearly the
-// same Pods/s (TestRollouts, TestCollects, docs/measurements).
+// step returns Vegas's decision: the change of the width after as many writes as the width. Its
+// thresholds are Netflix's, except the one beyond which the width shrinks fast. That threshold and the
+// sizes of the steps were chosen by measurement: Pods are out of service for the shortest time at
+// nearly the same Pods/s (TestRollouts, TestCollects, docs/measurements).
 func step(width, queue float64) float64 {
 	unit := max(1, math.Log10(width))
 	switch {

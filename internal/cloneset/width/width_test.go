@@ -86,7 +86,7 @@ func (r *rollout) serve() {
 	}
 }
 
-// pass is one of the controller.
+// pass makes a pass of the controller.
 func (r *rollout) pass() {
 	if r.unjoined > 0 {
 		return
@@ -215,7 +215,7 @@ func (r *rollout) play() (speed float64, out time.Duration) {
 	return pods / r.now.Seconds(), r.outFor[pods*99/100]
 }
 
-// possible is what the API server or the budget allows, up to the last Pod's return.
+// possible returns what the API server or the budget allows, up to the last Pod's return.
 func (r *rollout) possible() float64 {
 	cycle := r.restart + 20*time.Millisecond + 4*(r.latency+r.service)
 	api := time.Duration(float64(r.service) * 6 / 2)

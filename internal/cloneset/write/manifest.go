@@ -130,7 +130,7 @@ func indexOf(objects []any, field, value string) int {
 	})
 }
 
-// revisionLabels are a revision's labels. If the set's name is too long for a label value with the
+// revisionLabels returns a revision's labels. If the set's name is too long for a label value with the
 // hash, both labels have the hash alone: only the hash is compared.
 func revisionLabels(r *revision.Revision) map[string]string {
 	long, short := r.Name, revision.Short(r.Name)

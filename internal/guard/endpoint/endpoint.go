@@ -33,10 +33,10 @@ type Service types.NamespacedName
 // Host returns the host name at which API servers call the guard.
 func (s Service) Host() string { return s.Name + "." + s.Namespace + ".svc" }
 
-// Secret is the key of the Secret.
+// Secret returns the key of the Secret.
 func (s Service) Secret() client.ObjectKey { return client.ObjectKey(s) }
 
-// Configuration is the key of the ValidatingWebhookConfiguration.
+// Configuration returns the key of the ValidatingWebhookConfiguration.
 func (s Service) Configuration() client.ObjectKey { return client.ObjectKey{Name: s.Name} }
 
 // An API server shows a webhook no credentials, unless its admin has configured some. So the guard is

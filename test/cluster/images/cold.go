@@ -45,7 +45,7 @@ func newCold(tag string) (layer cold, err error) {
 	return layer, err
 }
 
-// read is an archive with one file.
+// read returns an archive with one file.
 func (l cold) read() io.Reader {
 	var header bytes.Buffer
 	_ = tar.NewWriter(&header).WriteHeader(&tar.Header{Name: "noise", Mode: 0o644, Size: coldSize}) // cannot fail

@@ -73,7 +73,7 @@ func Pack(ctx context.Context, root, dir string, sink progress.Sink) (archive st
 	return archive, oci.WriteTar(archive, packed)
 }
 
-// imageOf is an image that runs one static program from this machine.
+// imageOf returns an image that runs one static program from this machine.
 func imageOf(program string, env ...string) (v1.Image, error) {
 	layer, inside, err := oci.Binary(program)
 	if err != nil {

@@ -217,7 +217,7 @@ func (c *container) ended(exit Exit, reason string) {
 	c.crashes++
 }
 
-// backoff is how long to wait after that many crashes before the last one.
+// backoff returns how long to wait after that many crashes before the last one.
 func backoff(crashes int) time.Duration {
 	if crashes == 0 {
 		return 0
@@ -260,7 +260,7 @@ func (p *pod) startProbe(c *container) {
 	}()
 }
 
-// portOf is the number of a port of a container.
+// portOf returns the number of a port of a container.
 func portOf(spec *corev1.Container, port intstr.IntOrString) int {
 	for _, named := range spec.Ports {
 		if port.Type == intstr.String && named.Name == port.StrVal {

@@ -27,7 +27,7 @@ const (
 	heartbeatPeriod = 10 * time.Second
 )
 
-// hostIP is the address of the node with the given index.
+// hostIP returns the address of the node with the given index.
 func hostIP(traits Traits, index int) string {
 	if traits.Real {
 		return "127.0.0.1"

@@ -25,7 +25,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// shell is an image that consists of the machine's shell.
+// shell returns an image that consists of the machine's shell.
 func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_VERSION=v7"}, nil }
 
 func newTestRuntime(t *testing.T) *processRuntime {

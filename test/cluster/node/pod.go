@@ -56,7 +56,7 @@ type podState struct {
 	down bool
 }
 
-// podKey is an object that only names a Pod.
+// podKey returns an object that only names a Pod.
 func podKey(object *corev1.Pod) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
 }
@@ -117,8 +117,8 @@ func (p *pod) converge(now time.Time) (err error) {
 	return nil
 }
 
-// grace is the time between SIGTERM (or the preStop hook) and SIGKILL; override is in
-// seconds and takes precedence over the Pod's own.
+// grace returns the time between SIGTERM (or the preStop hook) and SIGKILL; override is in seconds and
+// takes precedence over the Pod's own.
 func (p *pod) grace(override *int64) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if override != nil {

@@ -126,7 +126,7 @@ func (s *stage) image(name string) {
 	s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Image = name })
 }
 
-// result is the Pod's status, whether it is down, and the calls since the last result.
+// result returns the Pod's status, whether it is down, and the calls since the last result.
 func (s *stage) result() string {
 	status := &s.object.Status
 	parts := []string{cmp.Or(string(status.Phase), "-")}

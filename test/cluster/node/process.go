@@ -121,8 +121,7 @@ func (r *processRuntime) Start(cfg ContainerConfig) (Instance, error) {
 	return &processInstance{id: newContainerID(r), process: p}, nil
 }
 
-// containerEnv is the environment of a container. Of a repeated variable, the last one
-// counts.
+// containerEnv returns the environment of a container. Of a repeated variable, the last one counts.
 func containerEnv(cfg *ContainerConfig, image []string) []string {
 	port := int32(defaultPort)
 	if ports := cfg.Container.Ports; len(ports) > 0 {

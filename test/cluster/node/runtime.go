@@ -91,8 +91,8 @@ type Exit struct {
 	Message string
 }
 
-// imageID is the image ID that a pull would return: the repository with a digest, which
-// is derived from the whole name.
+// imageID returns the image ID that a pull would return: the repository with a digest, which is derived
+// from the whole name.
 func imageID(image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {

@@ -52,7 +52,7 @@ func (a Assets) ctr() string        { return filepath.Join(a.Packages, "usr/bin/
 func (a Assets) runc() string       { return filepath.Join(a.Packages, "usr/sbin/runc") }
 func (a Assets) plugins() string    { return filepath.Join(a.Packages, "usr/lib/cni") }
 
-// env is the environment in which containerd and the kubelet find the rest.
+// env returns the environment in which containerd and the kubelet find the rest.
 func (a Assets) env() []string {
 	paths := []string{filepath.Dir(a.containerd()), filepath.Dir(a.runc()), os.Getenv("PATH")}
 	// Of two values of one variable, the last one counts.

@@ -70,7 +70,7 @@ func (m *machine) write(name, text string) error {
 	return nil
 }
 
-// values are those of the names in the configuration.
+// values returns the values of the names in the configuration.
 func (m *machine) values() (map[string]string, error) {
 	score, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {

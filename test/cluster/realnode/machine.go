@@ -41,7 +41,7 @@ type place struct {
 	taints []corev1.Taint
 }
 
-// places are the places of the first machine and of the second.
+// places returns the places of the first machine and of the second.
 func places() []place {
 	return []place{
 		{name: NodeName, address: NodeAddress, pods: PodRange, port: 10250},

@@ -144,8 +144,8 @@ func (p *Place) bindLogs() error {
 	return mount(logs, "/var/log", "", unix.MS_BIND, "")
 }
 
-// tunables are the sysctls that a kubelet sets and no namespace isolates, with the
-// values that it expects.
+// tunables returns the sysctls that a kubelet sets and no namespace isolates, with the values that it
+// expects.
 func tunables() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory":      "1",

@@ -30,7 +30,7 @@ const (
 	startTime, stopTime = time.Minute, 5 * time.Second
 )
 
-// tools are kubectl, if this machine has none, and the plugin.
+// tools builds kubectl, if this machine has none, and the plugin.
 func tools(ctx context.Context, s *stage.Stage) error {
 	return s.Progress.Task("kubectl and its plugin", func() (string, error) {
 		plugin := checkout.Program{Module: filepath.Join(s.Root, "cmd", "kubectl-usher"), Pkg: ".", Out: s.Path("bin", "kubectl-usher")}
@@ -100,8 +100,8 @@ func runDeployment(s *stage.Stage, object *unstructured.Unstructured, guardPort 
 	return nil
 }
 
-// argsHere are a container's arguments as this machine needs them: no port that another program may have, and the
-// names that a Pod would know by itself.
+// argsHere returns a container's arguments as this machine needs them: no port that another program may
+// have, and the names that a Pod would know by itself.
 func argsHere(args []string, guardPort int) []string {
 	here := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
 		return strings.Contains(arg, "-bind-address=") || strings.HasPrefix(arg, "--guard-port=")

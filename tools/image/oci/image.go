@@ -209,8 +209,8 @@ func authorities() []byte {
 	return text.Bytes()
 }
 
-// Binary is a layer with one program from this machine, under /usr/local/bin and its
-// own name, and its path in the image.
+// Binary returns a layer with one program from this machine, under /usr/local/bin and its own name, and
+// its path in the image.
 func Binary(file string) (Layer, string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
