@@ -104,7 +104,7 @@ func revisionObject(owner *apps.CloneSet, name string, data string) *appsv1.Cont
 	return &appsv1.ControllerRevision{ObjectMeta: meta(name, owner), Data: runtime.RawExtension{Raw: []byte(data)}}
 }
 
-// secret is what no event and no patch may carry.
+// secret is a value that no event and no patch may contain.
 const secret = "value-of-an-env-variable"
 
 func podWithSecret(name string) *corev1.Pod {

@@ -210,7 +210,7 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 		if !sameUse(live, claim) {
 			return errTakenOver
 		}
-		claim = live // bound or labelled meanwhile: deleted all the same
+		claim = live // it was bound or labelled meanwhile, and is deleted nevertheless
 	}
 	return fmt.Errorf("two attempts: %w", errClaimBusy)
 }

@@ -186,8 +186,8 @@ func (r *Reconciler) warn(set *apps.CloneSet, reason, action, note string, args 
 	r.Events.Eventf(set, nil, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
-// rolloutLog is what was logged about a set: the beginning and end of its rollout, and
-// every wait of a Pod. So a pass without changes logs nothing.
+// rolloutLog records what was logged about a set: the beginning and end of its rollout, and every wait
+// of a Pod. So a pass without changes logs nothing.
 type rolloutLog struct {
 	// revision is that of the last rollout.
 	revision string

@@ -36,8 +36,8 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestTakenName: if a name is taken, by a terminating Pod or by anyone else's, another
-// one is tried, a few times.
+// TestTakenName: if a name is taken, by a terminating Pod or by an object of somebody else, another one
+// is tried, a few times.
 func TestTakenName(t *testing.T) {
 	for taken, want := range map[int]string{
 		0: "web-id0", 1: "web-id1", idTries - 1: fmt.Sprintf("web-id%d", idTries-1), idTries: "",
@@ -249,7 +249,7 @@ func TestResizePatch(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Pod){
 		"written":   func(p *corev1.Pod) { p.Spec.Containers[1].Resources = cpu("0.2") },
 		"no record": func(p *corev1.Pod) { p.Annotations = nil },
-		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // whoever changed it since did so on purpose
+		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // a later change was made on purpose
 	} {
 		pod := resizing(edit)
 		_, data := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now)

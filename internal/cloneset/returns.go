@@ -19,7 +19,7 @@ import (
 // and uses no budget, so it need not wait for the next pass, and no pass waits for it.
 
 type (
-	// task is what an action does, step by step.
+	// task carries out an action, step by step.
 	task = async.Task[plan.Action, outcome]
 	// step is one step of a task.
 	step = async.Step[outcome]

@@ -160,7 +160,8 @@ func TestLastReturnIsReported(t *testing.T) {
 	checktest.Same(t, "when it is reported", reportEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
 }
 
-// TestInvalidSetReturnsNobody: nothing of a set that has become invalid is touched, also not by a return.
+// TestInvalidSetReturnsNobody: if a set has become invalid, no Pod of it is changed, not even by a
+// return.
 func TestInvalidSetReturnsNobody(t *testing.T) {
 	r := returningSet(t)
 	set := read(t, r.c, r.set)

@@ -40,7 +40,7 @@ type revisions struct {
 	collisions int32
 	// changes are the changes to the update revision that plans have computed.
 	changes plan.Changes
-	// set, generation and listed are what they were read from.
+	// set, generation and listed identify the set and the objects from which they were read.
 	set        types.UID
 	generation int64
 	listed     []*appsv1.ControllerRevision

@@ -25,7 +25,7 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// setState is what this process knows of the set with a name, beyond the cache. pass belongs to the
+// setState has what this process knows of the set with a name, beyond the cache. pass belongs to the
 // passes over the set, which never overlap, and has no lock. shared has one: event handlers and writes
 // in the background use it too.
 type setState struct {
@@ -33,14 +33,14 @@ type setState struct {
 	shared *sharedState
 }
 
-// passState is what one pass keeps for the next one. Only a pass may touch it.
+// passState has the state that one pass keeps for the next one. Only a pass may touch it.
 type passState struct {
 	// templateRefusal and claimRefusal are the API server's answers about the Pod template and the
 	// claim templates.
 	templateRefusal, claimRefusal refusal
 	// failures are the revisions whose Pods failed early, as the last pass found them.
 	failures map[string]plan.Failure
-	// rollout is what was logged about the rollout and the waits of Pods.
+	// rollout records what was logged about the rollout and the waits of Pods.
 	rollout rolloutLog
 	status  statusState
 	// lastEvents holds what the last events said, so that no event is repeated.
@@ -51,8 +51,8 @@ type passState struct {
 	pullsRefusedUntil time.Time
 	// pullsGivenUp is until when nodes do not pull images, because their pull Pods did not run.
 	pullsGivenUp map[plan.ImageOnNode]time.Time
-	// podInfos are what the last pass read of the Pods, as it left them, so that the next
-	// pass reads only Pods that have changed. An idle set has none.
+	// podInfos are the PodInfos after the last pass, so that the next one reads only Pods that have
+	// changed. An idle set has none.
 	podInfos []*plan.PodInfo
 	// revisions are those of the last pass; an idle set has none.
 	revisions *revisions
@@ -73,7 +73,7 @@ type passState struct {
 	stale bool
 }
 
-// statusState is what a pass keeps about the writes of the status.
+// statusState has the state that a pass keeps about writes of the status.
 type statusState struct {
 	// lastStatus is when the status was last written.
 	lastStatus time.Time
@@ -93,8 +93,8 @@ type lastEvents struct {
 	pullsSkipped string
 }
 
-// sharedState is what passes share with event handlers and with writes in the background. Its methods
-// lock.
+// sharedState has the state that passes share with event handlers and with background writes. Its
+// methods lock.
 type sharedState struct {
 	// executor runs the actions of passes, and puts Pods back into service outside passes.
 	executor *executor

@@ -213,7 +213,7 @@ const (
 	progressPerSecond, progressBurst = 2, 10
 )
 
-// status is what a pass found out about a set.
+// status is the report of a pass on a set.
 type status struct {
 	next    apps.CloneSetStatus
 	blocked []plan.Blocked

@@ -199,9 +199,9 @@ func (q *queued) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Requ
 	q.requests, q.after = append(q.requests, requests...), append(q.after, o.After)
 }
 
-// TestOrder: a set of which a Pod has changed is next, whoever came before, also if it waited
-// already or has a pass; after that pass its time ahead is over. Sets that were there when the
-// controller started come last. No set waits twice.
+// TestOrder: a set with a changed Pod is next, before sets that came earlier, also if it waited already
+// or has a pass; after that pass it has no priority any more. Sets that existed when the controller
+// started come last. No set waits twice.
 func TestOrder(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
 	q := priorityqueue.New[reconcile.Request]("")

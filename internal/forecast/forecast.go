@@ -113,7 +113,7 @@ type Wave struct {
 	Created int `json:"created,omitempty"`
 }
 
-// Step is what the change does to a Pod.
+// Step is the effect of the change on a Pod.
 type Step struct {
 	Pod  string `json:"pod"`
 	Does Doing  `json:"does"`

@@ -175,7 +175,7 @@ const (
 	stopTakes = time.Second
 	// answerTakes is how long it takes to answer a hook, apart from propagation.
 	answerTakes = time.Second
-	// mostTakes is longer than a Pod takes that nobody had to repair.
+	// mostTakes is the longest time that counts: a Pod that took longer was probably repaired by hand.
 	mostTakes = time.Hour
 )
 

@@ -18,7 +18,7 @@ import (
 
 const objects, requests, limits corev1.ResourceName = "count/pods", "requests.", "limits."
 
-// usage is what the set's Pods use of the quotas of its namespace.
+// usage counts what the set's Pods use of the quotas of its namespace.
 type usage struct {
 	// each is what a Pod of a revision uses.
 	each map[string]corev1.ResourceList

@@ -16,11 +16,11 @@
 //
 //   - decide.go: what to answer, a pure function of the request and the Pod;
 //   - handler.go: the webhook: reads the Pod, writes the request for a drain;
-//   - owner.go: whether the controller that a Pod names is that;
+//   - owner.go: whether the controller that a Pod names really is its controller;
 //   - server.go, crowd.go: serves TLS, with bounds on connections and what they send;
 //   - clients.go: whose certificates callers have to show, if any;
 //   - door.go, room.go: who may ask, at a path that only API servers know, and how many at a time;
 //   - certificate.go: the path and the certificate that the webhook serves, which package keeper makes
 //     in another process;
-//   - endpoint: what both know of how API servers call the guard.
+//   - endpoint: how API servers call the guard, for both processes.
 package guard

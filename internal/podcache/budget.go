@@ -78,7 +78,7 @@ func fit[T any](b *budget, most int, all []T, first func(*T) bool, size func(*T)
 	return slices.Clone(kept) // without spare capacity
 }
 
-// entryBytes is what an entry of a map takes at least, apart from its texts.
+// entryBytes is the least size of an entry of a map, apart from its texts.
 const entryBytes = 48
 
 // fitMap returns the entries that fit: Usher's own before others, and then in the order of the keys.

@@ -50,7 +50,7 @@ type result struct {
 	rounds          int
 	// beside is how long the update of a small CloneSet took during it; 0 if there was none.
 	beside time.Duration
-	// around is what the API server took from the plain client right before and after.
+	// around is the pace of the plain client right before and after the step.
 	around pace
 	// wall is until all Pods and entries have reached the result. done is until the
 	// CloneSet's status reports that too or, without a controller, until the nodes have

@@ -315,7 +315,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What the plain client caused is not the step's.
+	// Requests of the plain client do not count for the step.
 	if err := m.audit.next(func(auditEvent) {}); err != nil {
 		return nil, err
 	}

@@ -62,8 +62,8 @@ type step struct {
 	set    string
 	create bool
 	others int
-	// replicas, version and old are what the CloneSet then asks for: old is the number
-	// of Pods that keep the previous version.
+	// replicas, version and old are the values of the CloneSet after the step: old is the number of
+	// Pods that keep the previous version.
 	replicas, version, old int
 	recreate               bool
 	hooks                  []string // the gates that hold
@@ -78,7 +78,7 @@ type step struct {
 	hidden bool
 	// parts are measured instead, one after another.
 	parts []step
-	// do is what happens instead of a change, during what happens after it.
+	// do replaces the change, and during is called after it, while Pods change.
 	do, during func(context.Context, *measurement, step) error
 }
 

@@ -142,7 +142,7 @@ func (w *podWatch) await(ctx context.Context, pods int, settled map[string]int) 
 	})
 }
 
-// setWatch is what a watch of the CloneSets has reported: their status, by name.
+// setWatch has the status of the CloneSets, by name, as a watch has reported it.
 type setWatch struct {
 	stage.Watched
 	sets map[string]apps.CloneSetStatus

@@ -49,7 +49,7 @@ func (c *clocked) pod(about string) *corev1.Pod {
 	return pod
 }
 
-// happens is what the watches see, or are asked; then they answer.
+// happens are events that the watches see, and questions that they answer.
 var happens = map[string]func(c *clocked, about string) (answer string){
 	"Pod":     func(c *clocked, about string) string { c.pods.is(c.pod(about)); return "" },
 	"gone":    func(c *clocked, name string) string { c.pods.gone(c.pod(name)); return "" },

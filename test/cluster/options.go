@@ -52,8 +52,8 @@ type Options struct {
 // "--node-monitor-grace-period=10s" for build.ControllerManager.
 type ExtraArgs map[string][]string
 
-// marker is the file that identifies a directory as ours, so that a start never deletes
-// anybody else's files. It is also the lock.
+// marker is the file that identifies a directory as ours, so that a start never deletes files of
+// others. It is also the lock.
 const marker = ".usher-devcluster"
 
 // layout names the files below Options.Dir.
@@ -143,8 +143,8 @@ var components = map[string]struct{ flags, health string }{
 	build.Scheduler:         {schedulerFlags, "https://127.0.0.1:$SCHEDULER/readyz"},
 }
 
-// Fill replaces each $NAME in a text by its value. A name without one stays, so that whoever
-// reads the text complains about it.
+// Fill replaces each $NAME in a text by its value. A name without a value stays, so that the reader of
+// the text reports it.
 func Fill(text string, values map[string]string) string {
 	return os.Expand(text, func(name string) string {
 		if value, ok := values[name]; ok {

@@ -102,7 +102,7 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 
 // log writes lines, each call in one piece.
 func (d *demonstration) log(lines ...string) {
-	_, _ = d.options.Out.WriteString(strings.Join(lines, "\n") + "\n") // There is nobody to report a failed write to.
+	_, _ = d.options.Out.WriteString(strings.Join(lines, "\n") + "\n") // A failed write cannot be reported.
 }
 
 // serve serves the live page until end is called.

@@ -57,7 +57,7 @@ func (o Options) phases() []phase {
 	})
 }
 
-// step is what a phase does to one workload.
+// step is the step of one workload in a phase.
 type step struct {
 	// About describes it to people.
 	About string

@@ -25,7 +25,7 @@ import (
 // fact returns what is wrong while it is not true. is are the groups of its pattern.
 type fact func(s *Scene, now State, is []string) string
 
-// facts are what a story can want, await or hold, by patterns of their words.
+// facts are the facts that a story can want, await or hold, by patterns of their words.
 var facts = map[string]fact{
 	`all run (\S+)`: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
 		version := stage.Version(pod)

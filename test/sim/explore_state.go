@@ -56,7 +56,7 @@ type passInProgress struct {
 
 // result is the answer to one request.
 type result struct {
-	// kind is what the request was about.
+	// kind is the kind of objects in the request.
 	kind model.Kind
 	err  error
 	// seen are the objects in the answer.

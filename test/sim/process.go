@@ -52,8 +52,8 @@ type ProcessConfig struct {
 	// CrashAt is the number of the write after which the first process crashes; 0 means that it does
 	// not.
 	CrashAt int
-	// LoseAt is the number of the first process's request whose answer is lost; with
-	// LoseBlind, the request took effect all the same.
+	// LoseAt is the number of the first process's request whose answer is lost; with LoseBlind, the
+	// request took effect nevertheless.
 	LoseAt    int
 	LoseBlind bool
 	// Logger receives the process's log. Default: discarded.
@@ -90,7 +90,7 @@ type Process struct {
 	// pass is the current pass, or during a return the one that the return belongs to; latest is the
 	// latest pass that has decided.
 	pass, latest *pass
-	// known is what the process has read from the server.
+	// known has the Pods that the process has read from the server.
 	known answers
 	// deleted are the Pods that the process asked to delete.
 	deleted map[types.UID]bool
@@ -114,7 +114,7 @@ type pass struct {
 	// log.
 	base map[types.NamespacedName]client.Object
 	upTo map[model.Kind]int
-	// known is what the process had read from the server when it decided.
+	// known has the Pods that the process had read from the server when it decided.
 	known *answers
 	// decidedAt is the position in the server's log at that time; 0 before that.
 	decidedAt int

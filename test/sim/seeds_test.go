@@ -242,8 +242,8 @@ func (s *Simulation) end() string {
 		status.UpdatedReplicas, status.CurrentRevision, status.UpdateRevision)
 }
 
-// TestPodThatNoWatchShows: a Pod that is created and removed while the watch is
-// interrupted produces no event; its absence is noticed all the same.
+// TestPodThatNoWatchShows: a Pod that is created and removed while the watch is interrupted produces no
+// event, but its absence is noticed.
 func TestPodThatNoWatchShows(t *testing.T) {
 	s := New(Calm(), NewSet(""))
 	watch := s.processes[0].caches[model.Pods]

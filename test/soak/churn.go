@@ -198,7 +198,7 @@ func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) error {
 	return nil
 }
 
-// template is what edit changes of one.
+// template has the fields of a template that edit changes.
 type template struct{ image, release string }
 
 func templateOf(pod *corev1.Pod) template {

@@ -63,7 +63,7 @@ func (r *replica) ready(ctx context.Context) error {
 	return err
 }
 
-// state is what a replica says of itself.
+// state is a replica's own report.
 type state struct {
 	pid, goroutines int
 	leads           bool
@@ -111,7 +111,7 @@ func (s *soak) leader(ctx context.Context) (leader *replica, err error) {
 	return leader, err
 }
 
-// life is what a process of Usher used while it led, or while it did not.
+// life has the usage of a process of Usher while it led, or while it did not.
 type life struct {
 	pid     int
 	leads   bool

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stage is what the demo, the measurements and the stories on a real node share:
-// a cluster with Usher on it, waiting for what watches report, tables, and the frame of a
-// command.
+// Package stage is what the demo, the measurements and the stories on a real node share: a cluster with
+// Usher on it, waiting for conditions on watched objects, tables, and the frame of a command.
 package stage
 
 import (

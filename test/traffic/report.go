@@ -24,7 +24,7 @@ func (l Latencies) Percentile(p float64) time.Duration {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Section is what happened while one phase of the demonstration ran.
+// Section has the counts of one phase of the demonstration.
 type Section struct {
 	// Name is the phase's name.
 	Name string

@@ -190,10 +190,9 @@ func addressesOf(known endpoints.Key2EndpointMap) (addresses []string) {
 	return addresses
 }
 
-// directory is the history of a service's addresses, as long as the slowest caller needs
-// it. What a caller knows is what the registry knew some time ago, so one history
-// serves callers with any lag, and an unreachable registry leaves everyone with the
-// last list.
+// directory is the history of a service's addresses, as long as the slowest caller needs it. A caller
+// knows the addresses that the registry had some time ago, so one history serves callers with any lag.
+// While the registry is unreachable, all callers have the last list.
 type directory struct {
 	keep     time.Duration // how far the slowest caller lags behind
 	versions []version     // oldest first; never empty after the first list

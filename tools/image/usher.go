@@ -27,8 +27,8 @@ import (
 	"github.com/usher-dev/usher/tools/image/oci"
 )
 
-// Source is what Usher's image is built from: the project's directory, the image's name
-// and its tag, and the platforms to build for.
+// Source describes the image to build: the project's directory, the image's name and its tag, and the
+// platforms to build for.
 type Source struct {
 	Root, Name, Version string
 	Platforms           []v1.Platform

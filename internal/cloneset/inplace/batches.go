@@ -199,8 +199,8 @@ func priorityOf(pod *corev1.Pod, name string) int64 {
 	return priority
 }
 
-// priorityIn reads the launch priority in a container's environment. One that is not a
-// number is an error, and counts as 0.
+// priorityIn reads the launch priority in a container's environment. A priority that is not a number is
+// an error, and counts as 0.
 func priorityIn(env []corev1.EnvVar) (int64, error) {
 	at := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority })
 	if at < 0 {
@@ -227,8 +227,8 @@ func unranked(to *corev1.PodSpec, change *Change) string {
 
 // UnderWay reports whether the record belongs to the Pod's present update: according to its state or,
 // if someone removed that, to the revision in the condition that keeps it out of service. The record of
-// a past update asks for nothing: whoever changed containers since, such as an autoscaler, did so on
-// purpose.
+// a past update asks for nothing: later changes of containers, for example by an autoscaler, were made
+// on purpose.
 func (s State) UnderWay(pod *corev1.Pod) bool {
 	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StateUpdating {
 		return true

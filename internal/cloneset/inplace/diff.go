@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// Change is what an in-place update does to a Pod.
+// Change is the change of a Pod by an in-place update.
 type Change struct {
 	// Images are the new images by container, sidecars among the init containers
 	// included.
@@ -126,8 +126,8 @@ func Values(values map[string]string) map[string]*string {
 	return out
 }
 
-// specOf reads the spec of a normalized template. One that cannot be read has no
-// containers, so that none of its fields can change in place.
+// specOf reads the spec of a normalized template. An unreadable spec has no containers, so that none of
+// its fields can change in place.
 func specOf(template any) *corev1.PodSpec {
 	members, _ := template.(map[string]any)
 	raw, _ := members["spec"].(map[string]any)

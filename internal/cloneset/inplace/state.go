@@ -138,7 +138,7 @@ func (s State) String() string {
 		return string(data)
 	}
 	members := maps.Clone(s.others)
-	_ = json.Unmarshal(data, &members) // it is what was encoded just now
+	_ = json.Unmarshal(data, &members) // data was encoded just now
 	return string(encode.JSON(members))
 }
 

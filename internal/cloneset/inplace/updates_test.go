@@ -73,8 +73,7 @@ func running(name, image, nth string, since time.Duration) corev1.ContainerStatu
 	}
 }
 
-// updateWords are what can happen to a Pod, and what can be noticed of it. Times are those
-// since t0, or t0.
+// updateWords are events of a Pod, and observations of it. Times count from t0.
 var updateWords = map[string]func(u *update, value string){
 	// Pod is another one: sized has resources, ranked the containers a, b, c and d with the
 	// priorities 10, 5, 5 and none.
@@ -124,11 +123,11 @@ var updateWords = map[string]func(u *update, value string){
 	"runsAlone": func(u *update, value string) {
 		u.pod.Status.ContainerStatuses = []corev1.ContainerStatus{statusIn(value)}
 	},
-	// between is when a container's old image runs no longer, and the new one not yet.
+	// between is the time when a container's old image runs no longer, and the new one not yet.
 	"between": func(u *update, _ string) {
 		u.pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "main", Image: "app:1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}
 	},
-	// ready is what the kubelet makes of containers such as "a b".
+	// ready makes containers such as "a b" run and ready, as the kubelet does.
 	"ready": func(u *update, names string) {
 		u.see("")
 		for name := range strings.FieldsSeq(names) {
@@ -173,7 +172,7 @@ var updateWords = map[string]func(u *update, value string){
 		}
 		u.notice("nothing is due")
 	},
-	// pending is what a template with these resources of main changes.
+	// pending prints the change by a template with these resources of main.
 	"pending": func(u *update, resources string) {
 		to := fmt.Sprintf("spec: {containers: [{name: main, image: app:1, resources: %s}, {name: gone, resources: {requests: {cpu: 1}}}]}", resources)
 		u.noticed = append(u.noticed, render(Pending(u.pod, template(to)), nil)...)
@@ -223,7 +222,8 @@ func (u *update) record(text string) {
 	u.pod.Labels[apps.LabelLifecycleState] = string(apps.StateUpdating)
 }
 
-// report is what the kubelet reports of cpu and memory, and allocated if that is different.
+// report sets the cpu and memory that the kubelet reports, and those that it has allocated if they
+// differ.
 func (u *update) report(value string) {
 	amounts, status := strings.Fields(value), &u.pod.Status.ContainerStatuses[0]
 	status.Resources = new(requests(amounts[0], amounts[1]))

@@ -23,7 +23,7 @@ func hooks(marking bool) Hooks {
 	return Hooks{PreNormal: gate("normal"), InPlaceUpdate: gate("update"), PreDelete: gate("delete")}
 }
 
-// podWords are what can be said about a Pod.
+// podWords describe a Pod.
 var podWords = map[string]func(*Pod, string){
 	"unscheduled": func(p *Pod, _ string) { p.Scheduled = false },
 	"done":        func(p *Pod, _ string) { p.UpdateDone = true },

@@ -30,7 +30,7 @@ type Blocked struct {
 	Keys []string
 	// Since is when it reached the gate, or stopped being ready; zero if unknown.
 	Since time.Time
-	// Batch is what an update in place waits for; nil if the Pod is at a gate.
+	// Batch has the containers that an update in place waits for; nil if the Pod is at a gate.
 	Batch *Batch
 	// Stuck is the container that the Pod waits for; nil if it waits for a hook or a
 	// Batch.

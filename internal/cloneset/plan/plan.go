@@ -212,10 +212,10 @@ func (p *pass) refused(r *revision.Revision) bool {
 	return p.UpdateRefused != "" && revision.Same(r.Name, p.Update.Name)
 }
 
-// Plan is what a pass decided.
+// Plan is the decision of a pass.
 type Plan struct {
-	// Actions concern one Pod each and can run in parallel. Those that bring a Pod back
-	// come before those that take one away.
+	// Actions concern one Pod each and can run in parallel. Actions that bring a Pod back come before
+	// actions that take one away.
 	Actions []Action
 	// Problems prevent Pods from being created or updated as asked.
 	Problems []Problem

@@ -51,7 +51,7 @@ func TestReturns(t *testing.T) {
 		{"r2", "state PreparingUpdate", false},                      // whether it is still to be updated, a pass knows
 		{"r1", "state PreparingNormal; unready", true},
 		{"r1", "state PreparingNormal; pending", false},
-		{"r1", "state PreparingNormal; withoutCondition", false}, // whoever creates it opens its gates
+		{"r1", "state PreparingNormal; withoutCondition", false}, // the task that creates it opens its gates
 		{"r1", "", false},
 		{"r1; named p", "state PreparingNormal", false},
 		{"r1", "state PreparingNormal; label " + apps.LabelSpecifiedDelete + "=true", false},

@@ -141,7 +141,7 @@ func yamlInto(something any, fields string) {
 	}
 }
 
-// podWords are what can be said about a Pod.
+// podWords describe a Pod.
 var podWords = map[string]func(p *corev1.Pod, value string){
 	"is":        func(p *corev1.Pod, fields string) { yamlInto(p, fields) },
 	"container": func(p *corev1.Pod, fields string) { yamlInto(&p.Status.ContainerStatuses[0], fields) },

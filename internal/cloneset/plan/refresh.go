@@ -156,7 +156,7 @@ func (p *pass) cleanUp(v *podState) {
 	switch {
 	case !v.holds(p.Spec.Hooks.PreDelete) && v.evidence:
 	case !v.holds(p.Spec.Hooks.PreDelete):
-		// The claims stay for its replacement, unless nobody wants them.
+		// The claims stay for its replacement, unless they are unwanted.
 		var claims []*corev1.PersistentVolumeClaim
 		if p.Spec.DisableClaimReuse || v.specified {
 			claims = p.claimsOf(v)

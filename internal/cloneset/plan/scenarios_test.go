@@ -214,7 +214,7 @@ func fold(lines []string) []string {
 	return out
 }
 
-// nodeWords are what can be said about a node.
+// nodeWords describe a node.
 var nodeWords = map[string]func(*corev1.Node, string){
 	"cordoned": func(n *corev1.Node, _ string) { n.Spec.Unschedulable = true },
 	"taint": func(n *corev1.Node, about string) {
@@ -236,8 +236,8 @@ func TestLeaveNodesTaints(t *testing.T) {
 	})
 }
 
-// statusWords are what can be said about a set's status: rN is its update revision, "reason" of
-// which condition Progressing it has, and how long ago the rollout moved.
+// statusWords describe a set's status: rN is its update revision, and "reason" has the reason of the
+// condition Progressing and how long ago the rollout moved.
 var statusWords = map[string]func(*apps.CloneSetStatus, string){
 	"r0":       func(s *apps.CloneSetStatus, _ string) { s.UpdateRevision = "" },
 	"r1":       func(s *apps.CloneSetStatus, _ string) { s.UpdateRevision = "r1" },

@@ -147,7 +147,7 @@ func hookSets(name string) lifecycle.Hooks {
 	}[name]
 }
 
-// setWords are what can be said about a set.
+// setWords describe a set.
 var setWords = map[string]func(s *Snapshot, value string){
 	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = scenariotest.Number(value) },
 	"goes":                func(s *Snapshot, value string) { s.Spec.Replicas = -1 - scenariotest.Number(value) },
@@ -164,7 +164,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"named": func(s *Snapshot, value string) {
 		s.Spec.PodsToDelete = append(s.Spec.PodsToDelete, strings.Fields(value)...)
 	},
-	// failed is what the last pass found, as in "3 times 1s ago" of r1.
+	// failed is the failure that the last pass found, as in "3 times 1s ago" of r1.
 	"failed": func(s *Snapshot, value string) {
 		words := strings.Fields(value)
 		s.Failures = map[string]Failure{"r1": {
@@ -297,7 +297,7 @@ func claim(template, id string, about ...string) *corev1.PersistentVolumeClaim {
 	}}, about...)
 }
 
-// claimWords are what can be said about a claim.
+// claimWords describe a claim.
 var claimWords = map[string]func(c *corev1.PersistentVolumeClaim, value string){
 	"going": func(c *corev1.PersistentVolumeClaim, _ string) { c.DeletionTimestamp = new(ago(0)) },
 	"of":    func(c *corev1.PersistentVolumeClaim, id string) { c.Labels[apps.LabelInstanceID] = id },

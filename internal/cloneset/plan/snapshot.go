@@ -127,7 +127,7 @@ type Spec struct {
 	PodsToDelete []string
 	// ClaimTemplates are the names of the claims that each Pod gets.
 	ClaimTemplates []string
-	// DisableClaimReuse deletes the claims with their Pod, whoever deleted it.
+	// DisableClaimReuse deletes the claims with their Pod, even if somebody else deleted that.
 	DisableClaimReuse bool
 	// Method is how Pods change to a new revision.
 	Method apps.UpdateStrategyType

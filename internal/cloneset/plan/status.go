@@ -100,7 +100,7 @@ func (s *Snapshot) future(at time.Time) time.Time {
 	return time.Time{}
 }
 
-// Budget is what an update may do to a set's Pods.
+// Budget bounds how many Pods of a set an update may affect.
 type Budget struct {
 	// Partition is how many Pods keep the old revision, MaxUnavailable how many may be out
 	// of service, MaxSurge how many may exist above replicas.

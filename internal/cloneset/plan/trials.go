@@ -46,7 +46,7 @@ type Trial struct {
 type Attempt struct {
 	// Class is the class of Pods that the trial stands for.
 	Class string
-	// Update is what the trial sends as dry runs: an Update of the Pod at hand.
+	// Update is the action whose writes the trial sends as dry runs: an Update of a present Pod.
 	Update Action
 }
 
@@ -112,7 +112,7 @@ func (t *Trial) remedy(method apps.UpdateStrategyType) string {
 }
 
 // tried reports whether the API server's answer about the update of Pods like this one is known;
-// otherwise it asks for a trial. What a refusal means, heedTrials has decided before.
+// otherwise it asks for a trial. Refused updates have been handled by heedTrials before.
 func (p *pass) tried(v *podState, change *inplace.Change) bool {
 	if p.Trials == nil {
 		return true

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// update leads the chosen Pods to the update revision, as far as the budget allows. Those
-// whose update has begun come first.
+// update leads the chosen Pods to the update revision, as far as the budget allows. Pods whose update
+// has begun come first.
 func (p *pass) update() {
 	for _, v := range p.queue {
 		if v.fixed || v.moved || v.removed || !v.chosen {

@@ -229,7 +229,7 @@ func normalizeList(members []any, as reflect.Type) any {
 	return out
 }
 
-// member is what the types say about a member of an object.
+// member describes a member of an object, according to its Go type.
 type member struct {
 	// as is the member's type; nil if unknown.
 	as reflect.Type

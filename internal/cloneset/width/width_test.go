@@ -13,7 +13,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// control is what decides how many writes are under way: a Width, or something worse.
+// control decides how many writes are under way: a Width, or a worse algorithm.
 type control interface {
 	Now() int
 	Begin()

@@ -72,7 +72,7 @@ func withCold(registry http.Handler, layers map[string]cold) http.Handler {
 		}
 		w.Header().Set("Content-Length", strconv.FormatInt(layer.size, 10))
 		if r.Method == http.MethodGet {
-			_, _ = io.Copy(slow{w, r.Context(), pace}, layer.read()) // Whoever hangs up needs no more.
+			_, _ = io.Copy(slow{w, r.Context(), pace}, layer.read()) // A client that hangs up needs no more.
 		}
 	})
 }

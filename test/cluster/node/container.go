@@ -45,7 +45,7 @@ type container struct {
 
 	exit *corev1.ContainerStateTerminated // its end; nil while it runs
 	last *corev1.ContainerStateTerminated // the end of the previous instance
-	// waiting is what keeps the container from starting.
+	// waiting says what keeps the container from starting.
 	waiting *corev1.ContainerStateWaiting
 
 	startAt time.Time // earliest next start

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kubelet is what all Pods of an agent share.
+// kubelet has the parts that all Pods of an agent share.
 type kubelet struct {
 	runtime Runtime
 	traits  Traits

@@ -191,7 +191,7 @@ func gated(object *corev1.Pod) *corev1.Pod {
 	return object
 }
 
-// moves are what happens to a Pod.
+// moves are events of a Pod.
 var moves = map[string]func(s *stage, about string){
 	"step":  func(s *stage, _ string) { s.step() },
 	"pass":  func(s *stage, about string) { s.pass(scenariotest.Duration(about)) },

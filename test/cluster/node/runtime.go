@@ -61,7 +61,7 @@ type Traits struct {
 	ReadyDelay, UpdateDelay, DeleteDelay time.Duration
 }
 
-// ContainerConfig is what a runtime needs to start a container.
+// ContainerConfig has what a runtime needs to start a container.
 type ContainerConfig struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container

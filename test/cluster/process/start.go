@@ -24,7 +24,7 @@ import (
 
 // Spec describes the program to run and where its output goes.
 type Spec struct {
-	// Name is what messages call the process, for instance "etcd".
+	// Name is the name of the process in messages, for instance "etcd".
 	Name string
 	// Path is the program's file, or its name in $PATH.
 	Path string

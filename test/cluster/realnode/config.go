@@ -22,11 +22,11 @@ import (
 const (
 	// PauseImage is the name of the image that holds a Pod's namespaces.
 	PauseImage = "usher.test/pause:1"
-	// maxOpenFiles is what a kubelet requests by default.
+	// maxOpenFiles is the number that a kubelet requests by default.
 	maxOpenFiles = 1000000
 )
 
-// configs are what containerd, the CNI plugins and the kubelet read, with values of a
+// configs are the configurations of containerd, the CNI plugins and the kubelet, with values of a
 // machine as $NAME.
 //
 //go:embed config

@@ -27,7 +27,7 @@ type machine struct {
 	kubelet *process.Process // nil if it does not run
 }
 
-// place is what machines differ in.
+// place has the settings in which machines differ.
 type place struct {
 	// name is the node's; suffix ends the names of the machine's other parts.
 	name, suffix string

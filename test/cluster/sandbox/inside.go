@@ -25,7 +25,7 @@ const (
 // exitBroken is the exit code of a process 1 that could not do its work.
 const exitBroken = 125
 
-// Place is what a program inside knows of its sandbox.
+// Place describes its sandbox to a program inside.
 type Place struct {
 	// Dir is the directory that Run was given.
 	Dir string

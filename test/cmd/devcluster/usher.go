@@ -115,8 +115,8 @@ func argsHere(args []string, guardPort int) []string {
 	return here
 }
 
-// works waits until API servers trust the guard, Usher leads and has made the Registry for Services, and its
-// Deployments are available: whoever looks finds all as it should be.
+// works waits until API servers trust the guard, Usher leads and has made the Registry for Services,
+// and its Deployments are available.
 func works(ctx context.Context, s *stage.Stage) error {
 	if _, err := checkout.AwaitGuard(ctx, s.Kube); err != nil {
 		return err
