@@ -31,7 +31,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // deletedNow returns a deletion timestamp.
 func deletedNow() *metav1.Time { return &metav1.Time{Time: now} }
 
-// web returns a set, with these claim templates.
+// web returns a set with these claim templates.
 func web(claimTemplates ...string) *apps.CloneSet {
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "set"}}
 	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
@@ -136,7 +136,7 @@ func reconcilerOn(c client.Client) (*Reconciler, *recorder) {
 	return r, events
 }
 
-// beforePatch calls these, one before each of the first patches.
+// beforePatch calls the given functions, one before each of the first patches.
 func beforePatch(c client.WithWatch, calls ...func() error) client.Client {
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -190,7 +190,7 @@ func patched(t *testing.T, pod *corev1.Pod, patch []byte) (*corev1.Pod, error) {
 	return after, json.Unmarshal(data, after)
 }
 
-// stops: a patch that was made of a Pod does not apply after any of these changes.
+// stops checks that a patch for a Pod does not apply after any of the given changes.
 func stops(t *testing.T, pod *corev1.Pod, patch []byte, changes map[string]func(*corev1.Pod)) {
 	t.Helper()
 	for name, change := range changes {

@@ -32,7 +32,8 @@ func TestClaimChanged(t *testing.T) {
 	})
 }
 
-// TestInstanceDeletions: a deletion is forgotten when it is done, or was not done.
+// TestInstanceDeletions: a deletion is forgotten when it is complete, and when the Pod turns out to
+// live on.
 func TestInstanceDeletions(t *testing.T) {
 	set := web()
 	lives, ends := []*corev1.Pod{podOf(set, "web-x")}, []*corev1.Pod{podOf(set, "web-x", func(p *corev1.Pod) { p.DeletionTimestamp = deletedNow() })}
@@ -68,8 +69,8 @@ func TestInstanceDeletions(t *testing.T) {
 	}
 }
 
-// TestReleasedInstances: the claims of a released Pod are in use while it exists; those of a
-// deleted Pod are not, whatever the cache still shows.
+// TestReleasedInstances: the claims of a released Pod are in use while the Pod exists; those of a
+// deleted Pod are not, even if the cache still shows it.
 func TestReleasedInstances(t *testing.T) {
 	set := claimed()
 	claims := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x"), claimOf(set, "log-web-x", "x"), claimOf(set, "data-web-y", "y")}
@@ -139,7 +140,7 @@ func emptyRevision() *revision.Revision {
 	return &revision.Revision{Name: "web-r1", Template: map[string]any{"spec": map[string]any{"containers": []any{}}}}
 }
 
-// nextPod creates the Pod that takes over the claims of x.
+// nextPod creates the Pod that takes over the claims of instance x.
 func nextPod() plan.Action {
 	return plan.Action{Verb: plan.Create, Instance: "x", Revision: emptyRevision()}
 }

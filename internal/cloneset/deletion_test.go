@@ -120,8 +120,8 @@ func change(t *testing.T, c client.Client, pod *corev1.Pod, edit func(*corev1.Po
 	checktest.NoError(t, c.Update(t.Context(), live))
 }
 
-// TestUnseenPodOfADeletedSet: a set does not go while it has a Pod that only the API server
-// knows.
+// TestUnseenPodOfADeletedSet: a deleted set keeps its finalizer while it has a Pod that only the API
+// server knows.
 func TestUnseenPodOfADeletedSet(t *testing.T) {
 	set := hookedSet(apps.FinalizerPreDelete)
 	set.DeletionTimestamp = deletedNow()
@@ -139,7 +139,7 @@ func TestUnseenPodOfADeletedSet(t *testing.T) {
 // counts how often it is asked.
 func deferring(c client.WithWatch) (client.Client, map[string]int) {
 	asked := map[string]int{}
-	var mu sync.Mutex // deletions run side by side
+	var mu sync.Mutex // deletions run in parallel
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			pod := &corev1.Pod{}

@@ -67,12 +67,12 @@ func TestTakenName(t *testing.T) {
 	}
 }
 
-// TestManifests: what a Pod is created with, in addition to its template, and a claim. The gates
-// are there whatever the update type: no webhook adds them. What no library knows stays.
+// TestManifests: the manifests of Pods, beyond the template, and of claims. Pods have the gates with
+// every update type, since no webhook adds them. Fields that no library knows stay.
 func TestManifests(t *testing.T) {
 	scenariotest.Run(t, "testdata/manifests.txt", func(t *testing.T, lines []string) []string {
 		var test struct {
-			// Template is the set's, of a Pod; Claim that of a claim.
+			// Template is the set's Pod template; Claim is its claim template.
 			Template, Claim json.RawMessage
 			Type            apps.UpdateStrategyType
 			Lifecycle       *apps.Lifecycle
@@ -95,8 +95,8 @@ func TestManifests(t *testing.T) {
 	})
 }
 
-// TestPatchIsEncoded: whatever the user's keys and values, an encoder builds the patch,
-// and it touches only what it names.
+// TestPatchIsEncoded: an encoder builds the patch from the user's keys and values, so that it touches
+// only the fields that it names.
 func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")
@@ -262,7 +262,7 @@ func TestResizePatch(t *testing.T) {
 func TestResizeAnswers(t *testing.T) {
 	scenariotest.Table(t, "testdata/resize-answers.txt", func(t *testing.T, test struct {
 		Answer metav1.Status
-		// Live is the UID of the Pod that is there; "" if none is.
+		// Live is the UID of the existing Pod; "" if there is none.
 		Live types.UID
 	}) string {
 		var live []client.Object
@@ -305,9 +305,10 @@ func andHere(field string, operations ...metav1.ManagedFieldsOperationType) []me
 	})
 }
 
-// TestRecordIsDropped: a patch that is sent anyway drops the field managers' record, from
-// the Pod as the cache keeps it and as the API server returns it. The record stays on a
-// Pod that someone applies to or else has made, and on every Pod if records are to be kept.
+// TestRecordIsDropped: a patch that is sent anyway drops the field managers' record, from the Pod as
+// the cache keeps it and as the API server returns it. The record stays on a Pod that somebody uses
+// server-side apply on, on a Pod that somebody else has created, and on every Pod if records are to be
+// kept.
 func TestRecordIsDropped(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
 	dropped := write.Operations{
@@ -359,8 +360,8 @@ func aboutRecord(t *testing.T, data []byte) write.Operations {
 	return patch
 }
 
-// TestBeside: while a large set has as many writes under way as the API server takes, none of
-// them answered yet, a small one gets its own done.
+// TestBeside: while a large set has as many unanswered writes under way as the API server takes, the
+// writes of a small set are not held up.
 func TestBeside(t *testing.T) {
 	large, small := web(), anotherSet()
 	small.Name = "small"

@@ -49,7 +49,7 @@ func asGolden(t *testing.T, pod *corev1.Pod) {
 	checktest.Same(t, "a pull Pod", want, got)
 }
 
-// TestPullPods: a pull Pod pulls as the set's Pods do, is neither the set's nor an orphan, and
+// TestPullPods: a pull Pod pulls like the set's Pods, counts neither as the set's nor as an orphan, and
 // there is one per node and image.
 func TestPullPods(t *testing.T) {
 	set := web()
@@ -117,7 +117,7 @@ func TestRefusedPulls(t *testing.T) {
 	}
 }
 
-// TestPullEvents: a pull Pod that gets further causes a pass of its set, and nothing else does.
+// TestPullEvents: only progress of a pull Pod causes a pass of its set.
 func TestPullEvents(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
 	checktest.NoError(t, pull(t, r, web(), pullOn("n1")).err)

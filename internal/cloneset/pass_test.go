@@ -169,7 +169,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestObservationAfter: answers count; a failure leaves a Pod as it was.
+// TestObservationAfter: the observation after a pass has the answers to writes; after a failed write,
+// the Pod is as before.
 func TestObservationAfter(t *testing.T) {
 	at := func(name, version string) *corev1.Pod { return podOf(nil, name, at(version)) }
 	failure := errors.New("no")
@@ -249,11 +250,12 @@ func shown(pods []*corev1.Pod) string {
 	return strings.Join(list.Map(pods, func(pod *corev1.Pod) string { return pod.Name + " " + pod.ResourceVersion }), ", ")
 }
 
-// TestMerge: what a pass sees of answers that the cache does not show, and which of them
+// TestMerge: the objects that a pass sees if the cache does not show all answers, and the answers that
 // it verifies at once.
 func TestMerge(t *testing.T) {
 	scenariotest.Table(t, "testdata/merge.txt", func(_ *testing.T, test struct {
-		// Created, Deleted and Released are answers, each a Pod and its version; Cached are more.
+		// Created, Deleted and Released are answers, each a Pod and its version; Cached are Pods in the
+		// cache.
 		Created, Deleted, Released string
 		Cached                     []string
 	}) string {
@@ -327,8 +329,8 @@ func TestStaleCacheIsVerified(t *testing.T) {
 	}
 }
 
-// TestDrainCountsFromWhenItIsRead: what a pass reads along the way may be younger than the
-// pass, so a drain that it finds there does not date from the pass's start.
+// TestDrainCountsFromWhenItIsRead: a pass may read Pods that are newer than its start, so a drain that
+// it finds counts from the time of the reading, not from the start of the pass.
 func TestDrainCountsFromWhenItIsRead(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web(), podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, now))))
 	before := checktest.Must(r.observe(t.Context(), web(), now.Add(-3*time.Second)))(t)
@@ -371,11 +373,11 @@ func TestPodTakenAwayMidAction(t *testing.T) {
 	}
 }
 
-// TestDrains: a drain counts from when it was known to be in effect, whatever time the
-// write gives.
+// TestDrains: a drain counts from when it was known to be in effect, not from the time in its
+// condition.
 func TestDrains(t *testing.T) {
 	scenariotest.Table(t, "testdata/drains.txt", func(t *testing.T, looks []struct {
-		// At is when a pass looks; the write says that the condition is so since then.
+		// At is when a pass reads the Pod; Since is the time in the condition, and Is its status.
 		At, Since metav1.Duration
 		Is        corev1.ConditionStatus
 	}) string {

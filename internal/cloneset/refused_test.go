@@ -72,8 +72,8 @@ func TestOneRefusedPodHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestOnlyOtherFailuresDelayASet: refusals of Pods are no error of the pass, whatever else fails, and however the
-// API server words them.
+// TestOnlyOtherFailuresDelayASet: refusals of Pods are no error of the pass, in whatever words; other
+// failures are.
 func TestOnlyOtherFailuresDelayASet(t *testing.T) {
 	refusals := []error{
 		apierrors.NewBadRequest("no"), apierrors.NewRequestEntityTooLargeError("no"), apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("no")),

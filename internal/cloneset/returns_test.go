@@ -26,8 +26,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// returning is a set of three Pods that return once they are bound to a node. Writes to those with
-// a gate wait for it, and fail with what it gives, nil or not.
+// returning is a set of three Pods that return once they are bound to a node. A write to a Pod with a
+// gate waits until the gate has an error or nil, which becomes its answer.
 type returning struct {
 	*Reconciler
 	set   *apps.CloneSet
@@ -88,7 +88,7 @@ func (r *returning) start(t *testing.T) (ended chan error) {
 	return ended
 }
 
-// place binds Pods to a node, unless they are.
+// place binds Pods to a node, unless they have one.
 func (r *returning) place(t *testing.T, pods ...*corev1.Pod) {
 	for _, pod := range pods {
 		if bound := read(t, r.c, pod); bound.Spec.NodeName == "" {
@@ -117,7 +117,7 @@ func TestReturnsDuringPass(t *testing.T) {
 	r := returningSet(t, 0, 2)
 	r.place(t, r.pods[0])
 	r.Plan = func(s *plan.Snapshot) plan.Plan {
-		r.bind(t, r.pods[1]) // which the pass has read
+		r.bind(t, r.pods[1]) // the pass has read it before
 		return plan.Make(s)
 	}
 	ended := r.start(t)
@@ -156,7 +156,7 @@ func TestActionOnReturned(t *testing.T) {
 func TestLastReturnIsReported(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
-	r.executor().Wait() // else the pass may read the Pod as it was, and leave it to another one
+	r.executor().Wait() // otherwise the pass may read the Pod as it was, and leave it to another pass
 	checktest.Same(t, "when it is reported", reportEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
 }
 
@@ -239,7 +239,7 @@ func TestRestOutlastsPass(t *testing.T) {
 	checktest.Same(t, "more writes", 0, len(r.sent))
 }
 
-// TestInGoroutines: no more is done at once than the limit says by then.
+// TestInGoroutines: no more calls run at a time than the limit, which may change, allows.
 func TestInGoroutines(t *testing.T) {
 	var limit, doing atomic.Int32
 	limit.Store(3)
@@ -263,7 +263,7 @@ func TestInGoroutines(t *testing.T) {
 	checktest.Same(t, "how many have begun since then", 6, len(begun))
 }
 
-// receive returns what comes within a minute.
+// receive returns the next value of a channel, within a minute.
 func receive(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {

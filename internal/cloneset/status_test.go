@@ -121,7 +121,7 @@ func TestStatusThatCanWait(t *testing.T) {
 	scenariotest.Table(t, "testdata/can-wait.txt", func(t *testing.T, test struct {
 		// Change is merged into the status of 1,000 Pods, of which 7 are updated.
 		Change json.RawMessage
-		// Did is the result of what the pass tried.
+		// Did is the result of the pass's action.
 		Did string
 	}) string {
 		was := &apps.CloneSetStatus{Replicas: 1000, ReadyReplicas: 1000, UpdatedReplicas: 7}
@@ -227,7 +227,7 @@ func stuckPod(reason string, since time.Duration) plan.Blocked {
 	}
 }
 
-// TestEventsOfAPlan: what the plan itself reports.
+// TestEventsOfAPlan: the events about problems in the plan itself.
 func TestEventsOfAPlan(t *testing.T) {
 	for name, test := range map[string]struct {
 		plan    plan.Plan
@@ -245,8 +245,9 @@ func TestEventsOfAPlan(t *testing.T) {
 	}
 }
 
-// TestBlockedIsReportedOnce: each wait causes one event, however many passes it lasts; for
-// a stuck container, whatever reason the kubelet gives, until there is another image.
+// TestBlockedIsReportedOnce: each wait causes one event, however many passes it lasts. A wait for a
+// stuck container remains the same, also with another reason of the kubelet, until there is another
+// image.
 func TestBlockedIsReportedOnce(t *testing.T) {
 	stuck := func(reason string, since time.Duration) []plan.Blocked {
 		return []plan.Blocked{stuckPod(reason, since)}
@@ -309,8 +310,8 @@ func compare(t *testing.T, c prometheus.Collector, name string) {
 	checktest.NoError(t, testutil.CollectAndCompare(c, want))
 }
 
-// TestSetMetrics: which Pods wait, at which gate, for which key and for how long by now;
-// a deleted set leaves nothing behind.
+// TestSetMetrics: metrics count the waiting Pods by gate and key, with the present length of the
+// longest wait; a deleted set has no series.
 func TestSetMetrics(t *testing.T) {
 	at := now
 	m := newMetrics(func() time.Time { return at })
@@ -377,7 +378,7 @@ func TestWriteMetrics(t *testing.T) {
 	if gone := errors.New("gone"); !errors.Is(r.metrics.wrote("delete", gone), gone) {
 		t.Error("another error comes back")
 	}
-	// Created: a revision, a claim and a Pod, of which the latter two are tried before. Deleted: the
+	// Created: a revision, a claim and a Pod; the latter two are first tried in a dry run. Deleted: the
 	// old revision. Patched: the Pod without an owner, the conditions of the new one, the status.
 	compare(t, r.metrics.writes, "writes")
 }

@@ -26,8 +26,8 @@ func invalidWith(message string, causes ...metav1.StatusCause) error {
 	}}
 }
 
-// TestImpossible: which answers mean that only a new Pod can have the change, which refuse it
-// otherwise, and which say nothing about it.
+// TestImpossible: which answers mean that only a new Pod can have the change, which are other refusals
+// of it, and which are neither.
 func TestImpossible(t *testing.T) {
 	pods := corev1.Resource("pods")
 	for name, test := range map[string]struct {

@@ -59,8 +59,8 @@ func TestSetChanged(t *testing.T) {
 
 func passOrNone(wakes bool) string { return map[bool]string{true: "a pass", false: "no pass"}[wakes] }
 
-// TestWatchedPods: the events make a list of a set's Pods and one of the orphans, of each
-// namespace, in name order; a list that was returned does not change. Pods of others are in none.
+// TestWatchedPods: from events come lists of each set's Pods and of each namespace's orphans, in name
+// order. A returned list does not change. Pods of other owners are in no list.
 func TestWatchedPods(t *testing.T) {
 	r, _ := reconcilerOn(server(t))
 	events := r.PodEvents()
@@ -97,7 +97,7 @@ func TestWatchedPods(t *testing.T) {
 	}
 }
 
-// TestStrangers: a set looks at Pods without an owner once, and again when one of them has changed.
+// TestStrangers: a set examines Pods without an owner once, and again when one of them has changed.
 func TestStrangers(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web(), podOf(nil, "web-a")))
 	r.ListPods = r.WatchedPods
@@ -134,8 +134,8 @@ func TestForeignPods(t *testing.T) {
 	}
 }
 
-// TestOwnerless: a Pod without an owner wakes the sets that select it, when it appears and when its
-// labels change, but not whenever its node reports.
+// TestOwnerless: a Pod without an owner enqueues the sets that select it when it appears and when its
+// labels change, but not at each report of its kubelet.
 func TestOwnerless(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
 	ours, running, strange, next := podOf(nil, "a", at("1")), podOf(nil, "a", at("2")), podOf(nil, "a", at("3")), podOf(nil, "a", at("4"))
@@ -255,7 +255,7 @@ const zoneKey = corev1.LabelTopologyZone
 
 func onNode(name string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: name}} }
 
-// TestNodeLabels: each node is read once, and without a need none is.
+// TestNodeLabels: each node is read once; none if it is not needed.
 func TestNodeLabels(t *testing.T) {
 	pods := []*corev1.Pod{onNode("n1"), onNode("n1"), onNode("n2"), onNode("gone"), onNode("")}
 	node := func(name string, labels map[string]string) *corev1.Node {

@@ -149,7 +149,7 @@ func wellFormed(template map[string]any) error {
 	return nil
 }
 
-// content returns what a Diff compares: the template without what it never looks at.
+// content returns the part of the template that a Diff compares.
 func content(template map[string]any) any {
 	out := runtime.DeepCopyJSON(template)
 	if metadata, ok := out["metadata"].(map[string]any); ok {
@@ -158,8 +158,8 @@ func content(template map[string]any) any {
 	return revision.Normalize(out)
 }
 
-// checkDiff: a possible change leads to the new template, what leads forth leads back,
-// and equal templates need nothing.
+// checkDiff checks that a possible change leads to the new template, that the opposite change leads
+// back, and that equal templates need no change.
 func checkDiff(from, to map[string]any) error {
 	forth, err := Diff(from, to)
 	back, errBack := Diff(to, from)

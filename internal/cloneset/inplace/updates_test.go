@@ -75,7 +75,7 @@ func running(name, image, nth string, since time.Duration) corev1.ContainerStatu
 
 // updateWords are events of a Pod, and observations of it. Times count from t0.
 var updateWords = map[string]func(u *update, value string){
-	// Pod is another one: sized has resources, ranked the containers a, b, c and d with the
+	// Pod chooses another Pod: sized has resources, ranked has the containers a, b, c and d with the
 	// priorities 10, 5, 5 and none.
 	"Pod": func(u *update, kind string) {
 		if kind == "sized" {
@@ -93,12 +93,12 @@ var updateWords = map[string]func(u *update, value string){
 	"limit": func(u *update, memory string) {
 		u.pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
 	},
-	// spec is an image that somebody sets, as in "main app:2".
+	// spec sets an image, as in "main app:2".
 	"spec": func(u *update, value string) {
 		name, image, _ := strings.Cut(value, " ")
 		u.set(name, image)
 	},
-	// update is a change such as "main=app:2 d.cpu=1 at 5s"; without any, one of metadata.
+	// update makes a change such as "main=app:2 d.cpu=1 at 5s"; without arguments, one of metadata.
 	"update": func(u *update, value string) {
 		what, at := timed(value)
 		u.take(Begin(u.pod, changeOf(what), "r", at))
@@ -106,7 +106,7 @@ var updateWords = map[string]func(u *update, value string){
 	// record sets a record that another controller has written.
 	"record":   (*update).record,
 	"noRecord": func(u *update, _ string) { clear(u.pod.Annotations) },
-	// write is that of the resources, which follows that of the record.
+	// write writes the resources, after the record was written.
 	"write": func(u *update, _ string) {
 		for name, resources := range Resizes(u.pod) {
 			ContainerOf(u.pod, name).Resources = resources
@@ -117,9 +117,10 @@ var updateWords = map[string]func(u *update, value string){
 	"seen":       (*update).see,
 	"oldKubelet": func(u *update, _ string) { u.pod.Generation, u.pod.Status.ObservedGeneration = 0, 0 },
 	"noStatus":   func(u *update, _ string) { u.pod.Status.ContainerStatuses = nil },
-	// runs is a container such as "main app:2 second since 5s as app:1 waiting ErrImagePull".
+	// runs sets the status of a container, such as "main app:2 second since 5s as app:1 waiting
+	// ErrImagePull".
 	"runs": func(u *update, value string) { *StatusOf(u.pod, strings.Fields(value)[0]) = statusIn(value) },
-	// runsAlone is the same for a kubelet that reports no other container.
+	// runsAlone does the same, and the kubelet reports no other container.
 	"runsAlone": func(u *update, value string) {
 		u.pod.Status.ContainerStatuses = []corev1.ContainerStatus{statusIn(value)}
 	},
@@ -140,7 +141,7 @@ var updateWords = map[string]func(u *update, value string){
 	"waiting": func(u *update, reason string) {
 		u.pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
 	},
-	// condition is one of the kubelet, such as "PodResizePending=True Infeasible too much".
+	// condition sets a condition of the kubelet, such as "PodResizePending=True Infeasible too much".
 	"condition": func(u *update, value string) {
 		kind, why, _ := strings.Cut(value, " ")
 		kind, status, _ := strings.Cut(kind, "=")
@@ -188,7 +189,7 @@ var updateWords = map[string]func(u *update, value string){
 	},
 	"trouble":  func(u *update, _ string) { u.notice("trouble %q", ResizeTrouble(u.pod)) },
 	"runsSpec": func(u *update, _ string) { u.notice("runs its spec: %t", RunsSpec(u.pod)) },
-	// leads leads the Pod to the hook, some time after t0.
+	// leads moves the Pod to the gate of the hook, some time after t0.
 	"leads": func(u *update, after string) {
 		u.pod.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingUpdate)
 		u.pod.Annotations[apps.AnnotationLifecycleTimestamp] = t0.Add(scenariotest.Duration(after)).Format(time.RFC3339)
@@ -200,7 +201,7 @@ var updateWords = map[string]func(u *update, value string){
 			u.notice("left at %s", left.Sub(t0))
 		}
 	},
-	// members are those of the record, and how many batches there were.
+	// members prints the members of the record, and the number of batches.
 	"members": func(u *update, _ string) {
 		var record map[string]any
 		if err := json.Unmarshal([]byte(u.pod.Annotations[apps.AnnotationInPlaceUpdateState]), &record); err != nil {

@@ -115,7 +115,7 @@ func unready(p *corev1.Pod, since time.Duration) {
 // aMoment is not long enough for a wait to be reported.
 const aMoment = 9 * time.Second
 
-// pend takes node and containers away.
+// pend removes the node and the containers.
 func pend(p *corev1.Pod) {
 	unready(p, aMoment)
 	p.CreationTimestamp = ago(aMoment)
@@ -155,7 +155,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"specified": func(p *corev1.Pod, _ string) { p.Labels[apps.LabelSpecifiedDelete] = "true" },
 	"finalizer": func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, name) },
 	"holds":     func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, "example.com/"+name) },
-	// registered carries the finalizers of all three gates.
+	// registered adds the finalizers of all three gates.
 	"registered":  func(p *corev1.Pod, _ string) { p.Finalizers = append(p.Finalizers, keyNormal, keyUpdate, keyDelete) },
 	"cost":        func(p *corev1.Pod, value string) { p.Annotations[corev1.PodDeletionCost] = value },
 	"record":      func(p *corev1.Pod, value string) { p.Annotations[apps.AnnotationInPlaceUpdateState] = value },
@@ -182,7 +182,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		}})
 	},
 
-	// Of conditions: mark is the one of hooks that mark Pods not ready, with its message.
+	// Words about conditions: mark is the condition of hooks that mark Pods as not ready, with its
+	// message.
 	"unready": func(p *corev1.Pod, _ string) { unready(p, aMoment) },
 	"ready": func(p *corev1.Pod, since string) {
 		turn(p, corev1.PodReady, corev1.ConditionTrue, "", scenariotest.Duration(since))
@@ -212,7 +213,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"noGates": func(p *corev1.Pod, _ string) {
 		p.Spec.ReadinessGates, p.Status.Conditions = nil, p.Status.Conditions[:1]
 	},
-	// kubelet says True of a condition, with a reason, about the present spec.
+	// kubelet sets a condition to True, with a reason, for the present spec.
 	"kubelet": func(p *corev1.Pod, value string) {
 		kind, reason, _ := strings.Cut(value, " ")
 		p.Status.ObservedGeneration = p.Generation
@@ -221,7 +222,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		})
 	},
 
-	// Of its life: pending has neither a node nor a container, fresh is as created.
+	// Words about its life: pending has neither a node nor a container, fresh is as created.
 	"pending": func(p *corev1.Pod, _ string) { pend(p) },
 	"fresh": func(p *corev1.Pod, _ string) {
 		pend(p)
@@ -241,7 +242,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"runsAgain": func(p *corev1.Pod, value string) { unstarted(p, value).State.Running = &corev1.ContainerStateRunning{} },
 
-	// rejected is as the kubelet leaves a Pod that it does not admit; attempt is how many failed before.
+	// rejected is a Pod that the kubelet did not admit; attempt is how many failed before.
 	"rejected": func(p *corev1.Pod, reason string) {
 		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: "Pod was rejected: it says."}
 		p.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal)
@@ -253,8 +254,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		turn(p, corev1.PodInitialized, corev1.ConditionTrue, "", time.Hour)
 		unready(p, time.Hour-scenariotest.Duration(value))
 	},
-	// Of pull Pods: pullWaits is the container's state, as in "ErrImagePull not found"; over is why
-	// the Pod failed.
+	// Words about pull Pods: pullWaits is the container's state, as in "ErrImagePull not found"; over
+	// is why the Pod failed.
 	"pullWaits": func(p *corev1.Pod, value string) {
 		reason, message, _ := strings.Cut(value, " ")
 		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
@@ -270,7 +271,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"pullPolicy": func(p *corev1.Pod, policy string) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullPolicy(policy) },
 
-	// Of updates: updating is on its way to rN in place, and the kubelet has done nothing yet.
+	// Words about updates: updating is in an update in place to rN, and the kubelet has done nothing
+	// yet.
 	"updating": func(p *corev1.Pod, revision string) {
 		image := "app:" + strings.TrimPrefix(revision, "r")
 		begin(p, number(revision), &inplace.Change{Images: map[string]string{"main": image}})
@@ -284,7 +286,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"newContainer": func(p *corev1.Pod, _ string) {
 		p.Status.ContainerStatuses[0].ContainerID, p.Status.ContainerStatuses[0].Image = "c2", p.Spec.Containers[0].Image
 	},
-	// began is a change to r1, which the kubelet has not made.
+	// began is in an update to r1 that the kubelet has not carried out.
 	"began": func(p *corev1.Pod, since string) {
 		change := &inplace.Change{Images: map[string]string{"main": "app:1"}}
 		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, rev(1, "").Name, now.Add(-scenariotest.Duration(since))).State.String()
@@ -298,7 +300,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Annotations[apps.AnnotationInPlaceUpdateGrace] = `{"revision":"web-r2","containerImages":{"main":"app:2"},"graceSeconds":30}`
 	},
 	"cpu": request,
-	// resizing is on its way to cpu 200m: its record is written, and its spec if said.
+	// resizing is in an update to cpu 200m: its record is written, and its spec if a word says so.
 	"resizing": func(p *corev1.Pod, value string) {
 		begin(p, 2, &inplace.Change{Resources: map[string]corev1.ResourceRequirements{"main": cpuOf("200m")}})
 		if value == "written" {
@@ -310,8 +312,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Status.ObservedGeneration = p.Generation
 		request(p, "200m")
 	},
-	// base has the second container of a template with base 1. inBatch is on its way to r2: base
-	// is updated, and main waits.
+	// base has the second container of a template with base 1. inBatch is in an update to r2: base is
+	// updated, and main waits.
 	"base": func(p *corev1.Pod, _ string) {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
 			Name: "base", Image: "base:1", Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},

@@ -32,12 +32,12 @@ func observe(t *testing.T, files string, what func(t *testing.T, s *Snapshot) []
 	})
 }
 
-// TestPlans: what a pass plans.
+// TestPlans: the plans of passes.
 func TestPlans(t *testing.T) {
 	observe(t, "testdata/plans/*.txt", func(t *testing.T, s *Snapshot) []string { return render(s, decide(t, s)) })
 }
 
-// TestCounts: how many Pods are available, and how far the set has come.
+// TestCounts: the counts of the status, and the progress of a rollout or a deletion.
 func TestCounts(t *testing.T) {
 	observe(t, "testdata/counts.txt", func(t *testing.T, s *Snapshot) []string {
 		c := tally(s)
@@ -55,14 +55,14 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestWaits: for what Pods wait, in words.
+// TestWaits: the waits of Pods, in words.
 func TestWaits(t *testing.T) {
 	observe(t, "testdata/waits.txt", func(_ *testing.T, s *Snapshot) []string {
 		return list.Map(waiting(s), func(b Blocked) string { return b.String() })
 	})
 }
 
-// given makes one line of a scenario true.
+// given applies one line of a scenario.
 func given(s *Snapshot, line string) error {
 	head, about, _ := strings.Cut(line, ": ")
 	args := append(strings.Fields(head), "", "")
@@ -133,7 +133,7 @@ func placed(nodes string, about ...string) []*corev1.Pod {
 	return out
 }
 
-// render lists what a plan does, and what it reports; "2 ×" of what it does twice.
+// render lists the actions and the reports of a plan; "2 ×" stands before equal lines.
 func render(s *Snapshot, p Plan) []string {
 	lines := fold(list.Map(p.Actions, renderAction))
 	for _, b := range waiting(s) {
@@ -256,7 +256,7 @@ var statusWords = map[string]func(*apps.CloneSetStatus, string){
 	},
 }
 
-// TestAssess leads a rollout of ten Pods through its reasons.
+// TestAssess takes a rollout of ten Pods through all reasons of Progressing.
 func TestAssess(t *testing.T) {
 	scenariotest.Run(t, "testdata/progress.txt", func(_ *testing.T, lines []string) []string {
 		s, was, is := empty(), &apps.CloneSetStatus{}, &apps.CloneSetStatus{}

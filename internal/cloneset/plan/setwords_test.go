@@ -23,7 +23,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
-// said makes words about something true, such as "unready; cost 5".
+// said applies words to something, such as "unready; cost 5".
 func said[T any](words map[string]func(T, string), something T, about ...string) T {
 	if err := scenariotest.Say(words, something, strings.Join(about, "; ")); err != nil {
 		panic(err) // The words are misspelt.
@@ -42,7 +42,7 @@ func empty() *Snapshot {
 	return s
 }
 
-// snap returns a set with these Pods, of which the words are true.
+// snap returns a set with these Pods, as the words describe it.
 func snap(about string, pods ...*corev1.Pod) *Snapshot {
 	s := said(setWords, empty(), about)
 	s.Pods = pods
@@ -126,8 +126,8 @@ const (
 	zoneKey   = "topology.kubernetes.io/zone"
 )
 
-// hookSets returns the hooks of a set, by what they ask for and whether they mark Pods. "all" asks for
-// one finalizer at each gate.
+// hookSets returns the hooks of a set: the name says which keys they have and whether they mark Pods.
+// "all" asks for one finalizer at each gate.
 func hookSets(name string) lifecycle.Hooks {
 	if name == "shared keys" {
 		return lifecycle.Hooks{
@@ -234,7 +234,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 		key, value, _ := strings.Cut(value, "=")
 		s.Spec.Scatter = []apps.UpdateScatterTerm{{Key: key, Value: value}}
 	},
-	// pulls has nodes pull images first.
+	// pulls makes nodes pull images first.
 	"pulls": func(s *Snapshot, _ string) {
 		s.Pulls.Possible, s.Spec.Pull.Timeout = true, DefaultPullTimeout
 	},
@@ -262,7 +262,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 	// current is the update revision, as after a rollout; exists is a revision that the set still has.
 	"current": func(s *Snapshot, _ string) { s.Current = s.Update },
 	"exists":  func(s *Snapshot, revision string) { s.Revisions[revision] = rev(number(revision), "") },
-	// unreadable and unknown are the revision r1.
+	// unreadable makes the revision r1 unreadable, unknown removes it.
 	"unreadable": func(s *Snapshot, _ string) { s.Revisions["r1"] = &revision.Revision{Name: "web-r1", Number: 1} },
 	"unknown":    func(s *Snapshot, _ string) { delete(s.Revisions, "r1") },
 }

@@ -72,7 +72,7 @@ func TestReadSpread(t *testing.T) {
 	}
 }
 
-// TestBudgets: what an update may do to a set's Pods.
+// TestBudgets: how many Pods of a set an update may affect.
 func TestBudgets(t *testing.T) {
 	observe(t, "testdata/budgets.txt", func(_ *testing.T, s *Snapshot) []string {
 		b := s.Spec.Budget()
@@ -80,7 +80,7 @@ func TestBudgets(t *testing.T) {
 	})
 }
 
-// TestDeletionOf: the hook, and how the set is deleted, decide.
+// TestDeletionOf: what becomes of the Pods depends on the hook, and on how the set is deleted.
 func TestDeletionOf(t *testing.T) {
 	scenariotest.Table(t, "testdata/deletion-of.txt", func(_ *testing.T, set apps.CloneSet) string {
 		how, hold := DeletionOf(&set)
@@ -129,11 +129,11 @@ func TestPodInfosOfOthers(t *testing.T) {
 	checktest.Same(t, "Pods that are ready", 2, tally(s).Ready)
 }
 
-// TestAlike: versions of a Pod differ in what the planner reads of it, or of its claims, and not
-// in what it does not read then, nor in the reasons that a kubelet alternates between.
+// TestAlike: two versions of a Pod differ only in fields that the planner reads, of the Pod or of its
+// claims. Reasons that a kubelet alternates between are no difference.
 func TestAlike(t *testing.T) {
 	scenariotest.Table(t, "testdata/alike.txt", func(t *testing.T, test struct {
-		// When is true of a Pod; each of the others is said of it too.
+		// When describes a Pod; each of the other words is applied to it in addition.
 		When          string
 		Matters, Idle []string
 	}) string {

@@ -23,7 +23,7 @@ const (
 	least = 4
 	// first is the width before the first answer.
 	first = 16
-	// refused is the factor by which the width shrinks after an answer that asks for fewer requests.
+	// refused is the share of the width that remains after an answer that asks for fewer requests.
 	refused = 0.7
 	// stalled is the least time of a write that client-go has repeated after such an answer:
 	// Retry-After has whole seconds.

@@ -32,7 +32,7 @@ type rollout struct {
 	latency   time.Duration // of a round trip
 	restart   time.Duration
 	service   time.Duration // of a write on the server
-	workers   int           // of the server, that are idle
+	workers   int           // idle workers of the server
 	waiting   []func()      // for the server
 	budget    int
 	remaining int // Pods to update
@@ -215,7 +215,8 @@ func (r *rollout) play() (speed float64, out time.Duration) {
 	return pods / r.now.Seconds(), r.outFor[pods*99/100]
 }
 
-// possible returns what the API server or the budget allows, up to the last Pod's return.
+// possible returns the best speed that the API server and the budget allow, up to the last Pod's
+// return.
 func (r *rollout) possible() float64 {
 	cycle := r.restart + 20*time.Millisecond + 4*(r.latency+r.service)
 	api := time.Duration(float64(r.service) * 6 / 2)
@@ -274,7 +275,7 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-// TestRefusals has a server that answers every second write with 429 for two seconds.
+// TestRefusals: a server answers every second write with 429 for two seconds.
 func TestRefusals(t *testing.T) {
 	w := New(128)
 	r := &rollout{control: w, latency: 20 * time.Millisecond, restart: time.Second, service: usual}

@@ -138,7 +138,8 @@ func works(ctx context.Context, s *stage.Stage) error {
 	})
 }
 
-// noServices refuses what cannot work with processes, in words of its own: otherwise Pods would wait forever.
+// noServices is an admission policy that refuses objects which cannot work with processes, and says
+// why: otherwise Pods would wait forever.
 const noServices = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
