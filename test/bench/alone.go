@@ -26,7 +26,7 @@ const (
 	// under that load.
 	warmAtLeast = time.Second
 	warmSpread  = 4 * time.Second
-	// warmSize is the smallest size for which that is done.
+	// warmSize is the smallest size with such a warm-up.
 	warmSize = 50
 )
 
@@ -34,7 +34,7 @@ const (
 // takes a second depends little on how many there are.
 const plainMost = 1000
 
-// request is one kind of request of the plain client, one for each Pod or entry.
+// request is one kind of request of the plain client, which sends one for each Pod or entry.
 type request struct {
 	name string
 	send func(ctx context.Context, name string) error
@@ -42,8 +42,8 @@ type request struct {
 	// there are no Pods.
 	image string
 	gone  bool
-	// perSecond is how many are sent a second, whether they are answered or not; 0 is as
-	// many as the workers can.
+	// perSecond is how many are sent a second, without waiting for answers; 0 means as many as the
+	// workers can send.
 	perSecond int
 }
 
@@ -169,12 +169,11 @@ func sendAll(ctx context.Context, a request, n int) (traffic.Latencies, error) {
 	return latencies, all.Wait()
 }
 
-// warmUp keeps the API server busy with reads, longer in each round, so that a step
-// begins at once afterwards. A garbage collection takes a second of CPU, as much as a
-// step of a hundred Pods. After a pause, no collection would be in progress when a step
-// begins, unlike in the middle of a long step; and identical rounds would meet them in
-// the same steps. With a registry there are no rounds to compare, and a few Pods show nothing
-// either way.
+// warmUp keeps the API server busy with reads, longer in each round, so that a step begins at once
+// afterwards. A garbage collection takes a second of CPU, as much as a step of a hundred Pods. After a
+// pause, no collection would be in progress when a step begins, unlike in the middle of a long step;
+// and identical rounds would meet them in the same steps. With a registry there are no rounds to
+// compare, and results of a few Pods mean little anyway.
 func (m *measurement) warmUp(ctx context.Context) error {
 	if m.server != nil || m.turn.size < warmSize {
 		return nil

@@ -20,11 +20,11 @@ import (
 // quietFor is how long Usher must write nothing for a phase to be over.
 const quietFor = time.Second
 
-// lookEvery is how often the audit log is read until then.
+// lookEvery is how often the audit log is read meanwhile.
 const lookEvery = 200 * time.Millisecond
 
-// auditEvent is the part of an audit.k8s.io/v1 Event that is read. Each request has one,
-// written when it is answered; only a watch has another, when it begins.
+// auditEvent is the part of an audit.k8s.io/v1 Event that is read. Each request has one, written when
+// it is answered; a watch also has one when it begins.
 type auditEvent struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`

@@ -36,7 +36,8 @@ const (
 // way is how callers learn that a Pod of the Deployment leaves.
 type way struct {
 	name string
-	// usher means that a Registration and the guard see Pods out, sleeps that a preStop hook waits.
+	// usher means that Pods drain with a Registration and the guard, sleeps that they have a preStop
+	// hook that waits.
 	usher, sleeps bool
 	// surge is spec.strategy.rollingUpdate.maxSurge, in per cent of the Pods.
 	surge int
@@ -46,7 +47,7 @@ const usualSurge, usualUnavailable = 25, 25
 
 var withUsher, withSleep = way{name: "Usher and its guard", usher: true, surge: usualSurge}, way{name: "a preStop sleep", sleeps: true, surge: usualSurge}
 
-// ways are measured in this order. Usher runs for the first ones.
+// ways are measured in this order, first those with Usher.
 var ways = []way{
 	withUsher,
 	{name: "Usher, twice the surge", usher: true, surge: 2 * usualSurge},
@@ -60,7 +61,7 @@ func (w way) waves() int {
 	return (100 + w.surge + usualUnavailable - 1) / (w.surge + usualUnavailable)
 }
 
-// deployments sees the Pods of a Deployment out in each way.
+// deployments measures the Deployment in each way.
 func (m *measurement) deployments(ctx context.Context) (results []*result, err error) {
 	if err := m.startGuard(ctx); err != nil {
 		return nil, err
@@ -84,7 +85,8 @@ func (m *measurement) deployments(ctx context.Context) (results []*result, err e
 	return results, nil
 }
 
-// startGuard starts Usher with the guard, and what leads the Deployment's Pods through a Service.
+// startGuard starts Usher with the guard, and creates the Service and the Registration of the
+// Deployment's Pods.
 func (m *measurement) startGuard(ctx context.Context) error {
 	if err := client.IgnoreNotFound(checkout.RemoveGuard(ctx, m.Kube)); err != nil {
 		return err
@@ -155,7 +157,7 @@ func (m *measurement) deployment(ctx context.Context, w way) ([]*result, error) 
 	return []*result{in, out}, m.pods.await(ctx, 0, nil)
 }
 
-// createDeployment creates the Deployment with what a way adds to it.
+// createDeployment creates the Deployment, with the additions of a way.
 func (m *measurement) createDeployment(ctx context.Context, w way) error {
 	shop, err := object("deployment")
 	if err != nil {
@@ -188,7 +190,7 @@ func (m *measurement) patchDeployment(ctx context.Context, patch string) error {
 	return nil
 }
 
-// settled waits until all Pods serve, and until Usher has written what it writes of them.
+// settled waits until all Pods serve, and until Usher has made its writes about them.
 func (m *measurement) settled(ctx context.Context, w way, image string) error {
 	if err := m.pods.await(ctx, deploymentPods, map[string]int{image: deploymentPods}); err != nil {
 		return err

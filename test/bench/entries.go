@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// tolerance is how far apart the watches of Pods and of entries may be.
+	// tolerance is by how much the watches of Pods and of entries may lag behind each other.
 	tolerance = time.Second
-	// judgeEvery is how often removals are checked that are not judged yet.
+	// judgeEvery is how often removals are checked that are still to be judged.
 	judgeEvery = 100 * time.Millisecond
 )
 
@@ -48,11 +48,11 @@ type moves struct {
 	wrong []string
 }
 
-// podService is whether a Pod may be out of the registry.
+// podService says whether a Pod may be missing in the registry.
 type podService struct {
 	name string
 	out  bool
-	// lastOut is when it was last seen to be.
+	// lastOut is when it was last allowed to be missing.
 	lastOut time.Time
 }
 
@@ -156,8 +156,8 @@ func (w *entryWatch) first() (uid types.UID) {
 	return uid
 }
 
-// delete returns the name of a Pod that is listed and in service, and takes it for deleted now; ""
-// if there is none.
+// delete returns the name of a Pod that is listed and in service, and records it as deleted now; "" if
+// there is none.
 func (w *entryWatch) delete() (name string) {
 	w.Change(func() {
 		for _, uid := range slices.Sorted(maps.Keys(w.listed)) {

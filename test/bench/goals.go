@@ -20,19 +20,19 @@ const (
 	writesInPlace = 4
 	// ceilingShare is the required share of what the API server allows.
 	ceilingShare = 0.80
-	// timedShare is the required share of what the API server, at ceilingShare, and the
-	// budget allow where containers take long to restart.
+	// timedShare is the required share of the speed that the API server, at ceilingShare, and the
+	// budget allow if containers take long to restart.
 	timedShare = 0.90
 	// rejectedLimit limits the share of rejected writes, in each step.
 	rejectedLimit = 0.01
 	// outLimit is how many times longer a Pod may be out of service in the largest size
 	// than in the smallest, by p99.
 	outLimit = 3.0
-	// roundTrips is how many a Pod needs for its place in the budget: out of service, the new
-	// image, and in service together with the next Pod's way out.
+	// roundTrips is how many round trips a Pod takes while it uses the budget: out of service, the new
+	// image, and back in service, during which the next Pod leaves.
 	roundTrips = 3
-	// setsShare is the required share of one set's speed where many sets are updated. It
-	// leaves a tenth for chance.
+	// setsShare is the required share of one set's speed if many sets are updated. It leaves a tenth
+	// for chance.
 	setsShare = 0.90
 	// besideLimit is how much longer a small set may take while a large one is updated.
 	besideLimit = 2 * time.Second
@@ -45,10 +45,10 @@ const (
 	memoryLimit, memoryLimitBig, memoryPods = 100, 250, 2000
 	// operatorMemoryLimit limits that of both halves.
 	operatorMemoryLimit = 120
-	// goneLimit is how long after a Pod's deletion its entry may be there, by p99.
+	// goneLimit is how long after a Pod's deletion its entry may still exist, by p99.
 	goneLimit = time.Second
-	// chance is the share of writes beyond the least, and fewRepeated how many there may be of few
-	// Pods: some are refused, as a kubelet was faster, and made again.
+	// chance is the allowed share of writes beyond the minimum, and fewRepeated their allowed number if
+	// there are few Pods: some writes are refused, because a kubelet was faster, and repeated.
 	chance, fewRepeated = 0.02, 10
 	// growthLimit is how many times more CPU time a Pod may cost Usher in the largest
 	// size than in the smallest.
@@ -233,7 +233,7 @@ func judgeSizes(steps []*result) (goals []goal) {
 	return goals
 }
 
-// compare judges what a Pod takes in the larger of two sizes, as on a machine of the same speed.
+// compare judges the time per Pod in the larger of two sizes, as if both machines had the same speed.
 func compare(pair [2]*result, what string, limit float64, of func(*result) time.Duration) goal {
 	small, large := pair[0], pair[1]
 	faster, machines := machines(large, small)
@@ -260,7 +260,7 @@ func judgeOperator(steps []*result) []goal {
 	return goals
 }
 
-// podWrites are how many writes of Pods a Pod needs, by step.
+// podWrites is the number of writes that a Pod needs, by step.
 var podWrites = map[string]float64{stepRegister: 5, stepFailOver: 8, stepDeregister: 4}
 
 // judgeCost judges what Pods cost in the largest size.
@@ -300,7 +300,7 @@ func judgeCost(steps []*result) (goals []goal) {
 	})
 }
 
-// judgeEntries judges what happened to the entries, for each registry and size.
+// judgeEntries judges the changes of entries, for each registry and size.
 func judgeEntries(steps []*result) (goals []goal) {
 	for len(steps) > 0 {
 		first := steps[0]

@@ -9,7 +9,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/node"
 )
 
-// nodes simulate containers that take as long as the step at hand says.
+// nodes simulate containers with the times of the present step.
 type nodes struct {
 	node.Runtime
 

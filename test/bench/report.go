@@ -34,16 +34,16 @@ type column struct {
 	cell  func(*result) string
 }
 
-// grid is a table of those results that are of a plain client, or of Usher.
+// grid is a table of the results of a plain client, or of Usher.
 type grid struct {
 	title   string
 	alone   bool
 	columns []column
-	// ways means that it is about a Deployment.
+	// ways means that the table is about the Deployment.
 	ways bool
 }
 
-// has reports whether a result belongs into the grid.
+// has reports whether a result belongs to the grid.
 func (g grid) has(r *result) bool { return r.alone == g.alone && (r.way != "") == g.ways }
 
 // grids returns the tables of a report. Some columns are only for measurements with a registry, and

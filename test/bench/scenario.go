@@ -67,16 +67,16 @@ type step struct {
 	replicas, version, old int
 	recreate               bool
 	hooks                  []string // the gates that hold
-	// restart is how long containers take to restart, default 50 ms, pull how long nodes pull an
-	// image, and distance how much longer a round trip to the API server takes. timed means that
-	// these are the point.
+	// restart is how long containers take to restart, default 50 ms, pull how long nodes pull an image,
+	// and distance how much longer a round trip to the API server takes. timed means that the step is
+	// about these times.
 	restart, pull, distance time.Duration
 	timed                   bool
 	// bounded means that maxUnavailable bounds the step.
 	bounded bool
-	// hidden means that it only prepares the next one, and is not reported.
+	// hidden means that the step only prepares the next one, and is not reported.
 	hidden bool
-	// parts are measured instead, one after another.
+	// parts are measured in place of the step, one after another.
 	parts []step
 	// do replaces the change, and during is called after it, while Pods change.
 	do, during func(context.Context, *measurement, step) error
@@ -88,7 +88,7 @@ const (
 	stepSmall   = "in place, a small set alone"
 	stepSets    = "in place, many sets at once"
 	stepIdle    = "killed while idle"
-	// These are done with all Pods.
+	// These steps concern all Pods.
 	stepRegister   = "register"
 	stepFailOver   = "fail over"
 	stepDeregister = "deregister"
@@ -109,7 +109,7 @@ func cloneSetScenario(n int) []step {
 	}
 }
 
-// timed reports whether only updates in place are measured, and how long they take.
+// timed reports whether only the times of updates in place are measured.
 func (o Options) timed() bool { return len(o.Restarts)+len(o.Latencies) > 0 || o.Pull > 0 }
 
 // scenario returns the steps of a turn.
@@ -137,8 +137,9 @@ func (o Options) scenario(t turn) []step {
 	return steps
 }
 
-// timedScenario creates a CloneSet of each size and updates them in turns, once for each restart and latency: the smallest
-// one, and as many Pods of the others. So all of them have the same cluster around them, and a machine of the same speed.
+// timedScenario creates a CloneSet of each size and updates them in turns, once for each restart and
+// latency: the smallest one, and as many Pods of the others. So all of them are measured in the same
+// cluster, on a machine of the same speed.
 func timedScenario(sizes []int, restarts, latencies []time.Duration, pull time.Duration) (steps []step) {
 	sizes = slices.Compact(slices.Sorted(slices.Values(sizes)))
 	sets, pods := make([]*timedSet, len(sizes)), 0
@@ -175,7 +176,8 @@ func timedScenario(sizes []int, restarts, latencies []time.Duration, pull time.D
 	return steps
 }
 
-// versions is how many versions of the image a CloneSet of timedScenario may have: no two run the same.
+// versions is how many versions of the image a CloneSet of timedScenario may have: no two sets have a
+// version in common.
 const versions = 10_000
 
 // timedSet is a CloneSet of timedScenario. It is updated slice by slice.
@@ -205,8 +207,8 @@ const (
 	smallPods  = 3
 )
 
-// setsScenario updates one CloneSet of n Pods, a small one before that and meanwhile, and many
-// with n Pods together. Each has versions of its own.
+// setsScenario updates one CloneSet of n Pods, a small one before and during that, and many with n Pods
+// in all. Each has versions of its own.
 func setsScenario(n int) []step {
 	small := func(version int) step {
 		return step{name: stepSmall, set: smallSet, pods: smallPods, replicas: smallPods, version: version, others: n}
@@ -224,7 +226,7 @@ func setsScenario(n int) []step {
 	}
 }
 
-// fifth divides the Pods: that share changes in the steps in which Usher is killed.
+// fifth divides the Pods: one in five changes in the steps in which Usher is killed.
 const fifth = 5
 
 // operatorScenario returns the life of a CloneSet with both halves of Usher and a registry.

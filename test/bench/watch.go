@@ -52,7 +52,7 @@ func newPodWatch(now func() time.Time, saw func(*corev1.Pod, apps.LifecycleState
 	return &podWatch{now: now, saw: saw, pods: map[string]podState{}, settled: map[string]int{}}
 }
 
-// is takes in a new or changed Pod.
+// is records a new or changed Pod.
 func (w *podWatch) is(pod *corev1.Pod) {
 	var old podState
 	w.Change(func() {
@@ -126,7 +126,7 @@ func (w *podWatch) end() (t tally) {
 	return t
 }
 
-// anyNumber of Pods is what await may wait for.
+// anyNumber means that await accepts any number of Pods.
 const anyNumber = -1
 
 // await waits until there are that many Pods, and of each image that many that have

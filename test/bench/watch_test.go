@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/test/servers"
 )
 
-// clocked is both watches with a clock of their own.
+// clocked is both watches with a fake clock.
 type clocked struct {
 	*testing.T
 	clock   *clocktesting.FakePassiveClock
@@ -37,7 +37,7 @@ var aboutPods = map[string]func(pod *corev1.Pod, value string){
 	"state":   func(pod *corev1.Pod, state string) { pod.Labels[apps.LabelLifecycleState] = state },
 }
 
-// pod is "NAME", or "NAME: WORDS".
+// pod reads a Pod from "NAME", or "NAME: WORDS".
 func (c *clocked) pod(about string) *corev1.Pod {
 	name, words, _ := strings.Cut(about, ":")
 	pod := &corev1.Pod{}
@@ -71,12 +71,12 @@ func (c *clocked) after(text string) string {
 	return ""
 }
 
-// sighted is a change of the registry that is not older than that.
+// sighted passes a change of the registry to the watch; ago is its age at most.
 func (c *clocked) sighted(uid string, in bool, ago string) {
 	c.entries.sighted(servers.Sighting{UID: uid, In: in, Since: c.clock.Now().Add(-scenariotest.Duration(ago))})
 }
 
-// settled is "NUMBER IMAGE".
+// settled awaits "NUMBER IMAGE".
 func (c *clocked) settled(about string) string {
 	number, image, _ := strings.Cut(about, " ")
 	ctx, cancel := context.WithCancel(c.Context())

@@ -30,7 +30,7 @@ type kind struct {
 	// ends means that the fault ends a process of Usher. Such faults come in the first half of a run,
 	// so that in the second half a process lives long enough to show a leak.
 	ends bool
-	// unguards says that a deletion may pass the guard meanwhile: docs/guard.md.
+	// unguards means that a deletion may pass without the guard meanwhile: see docs/guard.md.
 	unguards bool
 }
 
@@ -162,7 +162,7 @@ func (s *soak) begin(_ context.Context, f fault, leader *replica) (end func(cont
 		s.node.Down(true)
 		return func(context.Context) error { s.node.Down(false); return nil }, nil
 	}
-	// What concerns Usher's connections to the API server.
+	// Faults of Usher's connections to the API server.
 	delay := map[string]time.Duration{apiSlow: f.roundTrip}[f.name]
 	for _, r := range s.replicas {
 		r.link.Slow(delay)

@@ -120,10 +120,10 @@ type life struct {
 	last    time.Time
 }
 
-// lives are those of all replicas so far.
+// lives are the lives of all replicas so far.
 type lives []*life
 
-// note adds what a replica says.
+// note adds a replica's report.
 func (all *lives) note(now time.Time, s state) {
 	at := slices.IndexFunc(*all, func(l *life) bool { return l.pid == s.pid && l.leads == s.leads })
 	if at < 0 {
@@ -160,7 +160,7 @@ func median(samples []state) (m state) {
 	return m
 }
 
-// leak says what grew; empty if nothing did.
+// leak says which usage grew; empty if none did.
 func (l *life) leak() string {
 	early, late := l.early(), l.late()
 	switch {

@@ -44,7 +44,8 @@ import (
 type Options struct {
 	// Out receives all output.
 	Out *os.File
-	// Requests is how many are sent at least, For how long that takes: their quotient is the rate.
+	// Requests is the least number of requests, and For the time that they take: the quotient is the
+	// rate.
 	Requests int
 	For      time.Duration
 	// Seed decides what happens, and in which order.
@@ -55,12 +56,12 @@ type Options struct {
 
 const (
 	namespace, system = "demo", "usher-system"
-	// nodes is how many are never lost. There is one more.
+	// nodes is the number of nodes that are never lost. There is one more.
 	nodes = 2
 	// propagation covers cacheDelay and the slowest request, as in the demo.
 	propagation, cacheDelay = 4 * time.Second, time.Second
 	slowMin, slowMax        = time.Second, 2 * time.Second
-	// afterOutage covers how long callers of a registry that is back go on waiting.
+	// afterOutage covers how long callers still wait when their registry is back.
 	afterOutage = 20 * time.Second
 	tellEvery   = 10 * time.Second
 	sampleEvery = 2 * time.Second
@@ -85,7 +86,7 @@ type soak struct {
 	// guarded is held for reading while the guard is needed, and for writing while it may be away.
 	guarded sync.RWMutex
 	began   time.Time
-	through chan struct{} // closed when the requests are
+	through chan struct{} // closed when all requests are sent
 
 	mu              sync.Mutex
 	faults, changes map[string]int
@@ -121,7 +122,7 @@ func (s *soak) count(counts map[string]int, name string) {
 // random returns a random source for each user of one, so that none depends on when others draw.
 func (s *soak) random(who uint64) *rand.Rand { return rand.New(rand.NewPCG(s.options.Seed, who)) }
 
-// pause waits, and reports whether there is to be no more.
+// pause waits, and reports whether the requests are through.
 func (s *soak) pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -210,7 +211,7 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 
 // startGuard lets the API server find the guard of either replica. It returns Usher's arguments.
 func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []string, err error) {
-	// As a Service does, it leads to replicas that are ready.
+	// Like a Service, it leads to ready replicas.
 	link, err := s.NewLink(ctx, func(i int) bool { return s.replicas[i].ready(ctx) == nil }, addresses...)
 	if err != nil {
 		return nil, err
@@ -225,7 +226,7 @@ func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []stri
 	return nil, checkout.RemoveGuard(ctx, s.Kube)
 }
 
-// newWorkloads are the demo's, with what can happen to each.
+// newWorkloads returns the demo's workloads, with the changes that each can have.
 func (s *soak) newWorkloads() error {
 	for i, w := range []*workload{
 		{name: "seed1", about: []string{image, image, release, scale, scale, named, deleted, evicted}},
@@ -241,7 +242,7 @@ func (s *soak) newWorkloads() error {
 	return nil
 }
 
-// prepare reads a workload's objects, and makes its callers: those of each registry are half of them.
+// prepare reads a workload's objects, and makes its callers, half of them for each registry.
 func (s *soak) prepare(w *workload) (err error) {
 	if w.object, w.registration, err = manifests.Workload(w.name, !s.options.Bare, propagation); err != nil {
 		return err

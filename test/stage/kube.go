@@ -173,7 +173,7 @@ func (s *Stage) StartEtcd(ctx context.Context, name string, options cluster.Etcd
 	return server, nil
 }
 
-// EtcdPrefix is below which entries are in a registry.
+// EtcdPrefix is the prefix of entries in a registry.
 const EtcdPrefix = "services"
 
 // Register adds a Registry for an etcd.

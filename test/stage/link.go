@@ -19,8 +19,8 @@ import (
 const (
 	// pieceSize is how much a link passes on at once, at most.
 	pieceSize = 32 << 10
-	// pieces is how many may be under way in one direction of a connection, so that
-	// distance costs time and no throughput.
+	// pieces is how many pieces may be under way in one direction of a connection, so that distance
+	// costs time and no throughput.
 	pieces = 4096
 )
 
@@ -65,7 +65,7 @@ func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for conn := range l.open {
-		_ = conn.Close() // What it still had to say is lost, as intended.
+		_ = conn.Close() // Unsent data is lost, as intended.
 	}
 	clear(l.open)
 }
@@ -94,14 +94,14 @@ func (l *Link) serve(ctx context.Context) {
 func (l *Link) connect(ctx context.Context, near net.Conn) {
 	far, err := l.dial(ctx)
 	if err != nil || !l.admit(near, far) {
-		_ = near.Close() // It learns nothing else.
+		_ = near.Close() // The client sees only that.
 		if far != nil {
 			_ = far.Close()
 		}
 		return
 	}
 	end := sync.OnceFunc(func() {
-		_ = errors.Join(near.Close(), far.Close()) // As the other side did.
+		_ = errors.Join(near.Close(), far.Close()) // as the other side has closed
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.open, near)
@@ -135,7 +135,7 @@ func (l *Link) admit(conns ...net.Conn) bool {
 	return !l.down
 }
 
-// carry passes on what comes, each piece after the delay, until a side closes.
+// carry passes on data, each piece after the delay, until a side closes.
 func (l *Link) carry(to, from net.Conn, end func()) {
 	type piece struct {
 		due  time.Time

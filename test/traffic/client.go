@@ -36,7 +36,7 @@ type Client struct {
 	trouble   error
 }
 
-// New creates a client. What it sends before the first Section has no name.
+// New creates a client. Requests before the first Section belong to a section without a name.
 func New(o Options) *Client {
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	o.slowShare = cmp.Or(o.slowShare, 0.03)
@@ -154,7 +154,7 @@ func (c *Client) complain(err error) {
 	c.trouble = err
 }
 
-// learn takes in what the registry lists.
+// learn records the addresses that the registry lists.
 func (c *Client) learn(addresses []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -45,7 +45,7 @@ type running struct {
 	done    chan error
 }
 
-// start begins a stream without lag and slow requests, unless change sets them.
+// start begins a stream, by default without lag and slow requests.
 func start(t *testing.T, change ...func(*Options)) *running {
 	t.Helper()
 	source := make(listing)
@@ -201,8 +201,7 @@ func TestALostRequestIsLost(t *testing.T) {
 	checktest.Same(t, "lost", total.Sent/2, total.Lost)
 }
 
-// A connection for each request ends in good order: there is no body that a server leaves
-// unread.
+// A connection for each request is closed properly: no server leaves a body unread.
 func TestNewConnections(t *testing.T) {
 	var connections, bodies atomic.Int64
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { bodies.Add(r.ContentLength) }))
