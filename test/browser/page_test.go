@@ -246,7 +246,7 @@ func (b *tab) press(name string) {
 	b.Fatalf("the keyboard does not get to %q", name)
 }
 
-// named holds the accessibility tree to roles with names.
+// named checks that all roles in the accessibility tree have names.
 func (b *tab) named(want ...string) {
 	b.Helper()
 	tree := checktest.Must(chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}))(b)
@@ -334,8 +334,8 @@ func TestSearch(t *testing.T) {
 	b.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible(chromedp.CSS(`nav [aria-current][href*="registration"]`)))
 }
 
-// TestSearchKnowsOtherWords: pages that say what to do come before those on how it is made, and the words that people
-// look for lead to those of the pages.
+// TestSearchKnowsOtherWords: the search lists pages that say what to do before pages about the design,
+// and finds pages also by words that people use for theirs.
 func TestSearchKnowsOtherWords(t *testing.T) {
 	home := checktest.Must(filepath.Abs("../../bin/docs/index.html"))(t)
 	b := open(t, 1280, 860)

@@ -26,10 +26,10 @@ import (
 var update = flag.Bool("update", false, "write the pictures")
 
 const (
-	// noticeable is how far apart a colour of two pixels has to be, of 65535.
+	// noticeable is by how much a colour of two pixels has to differ, of 65535.
 	noticeable = 10_000
-	// tolerance is how many of a picture's pixels may be, in thousandths: another release of
-	// Chromium smooths the edges of letters otherwise.
+	// tolerance is how many of a picture's pixels may differ, in thousandths: another release of
+	// Chromium smooths the edges of letters in another way.
 	tolerance = 5
 )
 
@@ -68,7 +68,7 @@ func (b *tab) show(t *testing.T, recording *page.Recording) {
 	b.eventually("a picture", `document.querySelector(".axis").width > 0`)
 }
 
-// compare holds a picture against the one in a file.
+// compare compares a picture with the one in a file.
 func compare(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {
@@ -145,7 +145,7 @@ func serving(name string, registries ...string) view.Pod {
 	return p
 }
 
-// updating sets how a Pod is at a step of its update.
+// updating sets the state of a Pod at a step of its update.
 func updating(p *view.Pod, i, step int, now time.Time) {
 	if step < 0 || step > 4 || i == 2 && step > 2 {
 		return
@@ -160,7 +160,7 @@ func updating(p *view.Pod, i, step int, now time.Time) {
 	waiting(p, i, step, now)
 }
 
-// waiting sets what it waits for.
+// waiting sets the wait of a Pod.
 func waiting(p *view.Pod, i, step int, now time.Time) {
 	switch {
 	case step < 2:

@@ -27,7 +27,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// objects are those of which the plugin's golden outputs are.
+// objects are the objects of the plugin's golden outputs.
 const objects = "../../cmd/kubectl-usher/testdata/"
 
 // TestStates compares the page in states that must not look healthy with reviewed pictures, and the
@@ -65,7 +65,7 @@ func TestStates(t *testing.T) {
 // needs reads the phase of the first workload, and the list of troubles.
 const needs = `[".phase", "#trouble"].map(one => document.querySelector(one)?.innerText ?? "").join("\n").trim() + "\n"`
 
-// decode reads those objects of a file that the page watches: no Leases, Services and Registries.
+// decode reads the objects of a file that the page watches: no Leases, Services and Registries.
 func decode(t *testing.T, file string) (all []metav1.Object) {
 	t.Helper()
 	scheme := runtime.NewScheme()

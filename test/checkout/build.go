@@ -99,8 +99,8 @@ func InstallTools(ctx context.Context, root, dir string) error {
 	return nil
 }
 
-// InstallKubectl puts kubectl alone into a directory. It says which version of Kubernetes it is of: without one,
-// kubectl version fails.
+// InstallKubectl puts only kubectl into a directory. It sets the version of Kubernetes in it, without
+// which kubectl version fails.
 func InstallKubectl(ctx context.Context, root, dir string) error {
 	library, err := fetch.Run(ctx, toolsModule(root), "go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubectl")
 	if err != nil {

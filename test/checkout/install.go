@@ -137,7 +137,7 @@ func CertificateArgs() []string { return []string{"--controllers=certificate", g
 
 // InstallGuard creates what the chart of the checkout at root makes for the guard, with its rights for
 // a user, and for CertificateUser those to make its certificate. API servers call the guard at a port
-// of this machine: here no Service leads to Pods. It returns the arguments with which Usher serves the
+// of this machine: no Service leads to Pods here. It returns the arguments with which Usher serves the
 // guard there.
 func InstallGuard(ctx context.Context, c client.Client, root, user string, port int) (args []string, err error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guardNamespace}}
@@ -197,8 +197,8 @@ func PlaceGuard(object *unstructured.Unstructured, port int) {
 	}
 }
 
-// AwaitGuard waits until API servers trust the guard and know its path, which CertificateUser sees to, and
-// returns its configuration.
+// AwaitGuard waits until CertificateUser has made API servers trust the guard and know its path, and
+// returns the webhook configuration.
 func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, trustTime, true, func(ctx context.Context) (bool, error) {
@@ -231,7 +231,7 @@ func AskPatiently(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// RemoveGuard takes the webhook away, as guard.enabled=false does.
+// RemoveGuard removes the webhook, as guard.enabled=false does.
 func RemoveGuard(ctx context.Context, c client.Client) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: GuardName}}
 	if err := c.Delete(ctx, configuration); err != nil {

@@ -26,7 +26,7 @@ type Server interface {
 	Name() string
 	// Spec is its configuration in a Registry.
 	Spec() v1alpha1.RegistrySpec
-	// PID is its process.
+	// PID is its process ID.
 	PID() int
 	// Put writes one entry as plainly as possible, for a service other than Service,
 	// and Remove removes it. They show what the registry can do.

@@ -52,8 +52,8 @@ type Source struct {
 // Root returns the root of the checkout.
 func (s *Source) Root() string { return filepath.Join(s.Dir, "..", "..", "..") }
 
-// FindSource finds and reads what pins a minor version ("" is that of go.mod) in the checkout
-// that contains the working directory.
+// FindSource finds and reads the file that pins a minor version ("" means go.mod) in the checkout that
+// contains the working directory.
 func FindSource(minor string) (*Source, error) {
 	from, err := os.Getwd()
 	if err != nil {

@@ -22,9 +22,9 @@ import (
 const (
 	// pullPeriod is how often a missing image is looked for.
 	pullPeriod = 10 * time.Second
-	// The first restart after a crash is immediate; the next wait, from firstBackoff,
-	// doubled each time, to lastBackoff. After forgiveAfter without a crash, it starts
-	// over. These are a kubelet's values.
+	// The first restart after a crash is immediate. Later ones wait for a back-off, which doubles from
+	// firstBackoff to lastBackoff. After forgiveAfter without a crash, it starts over. These are a
+	// kubelet's values.
 	firstBackoff, lastBackoff, forgiveAfter = 10 * time.Second, 5 * time.Minute, 10 * time.Minute
 )
 

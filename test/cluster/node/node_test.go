@@ -112,7 +112,7 @@ func TestCacheThatLags(t *testing.T) {
 	}
 }
 
-// TestRecords: the agent has records of the Pods on its nodes that exist.
+// TestRecords: the agent has records only of existing Pods on its nodes.
 func TestRecords(t *testing.T) {
 	object, other := buildPod(), buildPod()
 	other.Spec.NodeName = "another"
@@ -160,7 +160,7 @@ func TestReadyAgain(t *testing.T) {
 		after time.Duration
 		want  corev1.ConditionStatus
 	}{
-		{0, corev1.ConditionUnknown}, // it has said so when it was registered
+		{0, corev1.ConditionUnknown}, // it has reported that when it was registered
 		{leaseDuration - 1, corev1.ConditionUnknown},
 		{leaseDuration, corev1.ConditionTrue},
 	} {

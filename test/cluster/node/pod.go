@@ -33,7 +33,7 @@ type pod struct {
 	uid    types.UID
 	object *corev1.Pod // as of the last step
 	podState
-	// next is when the current step wants another one; zero: not.
+	// next is when the current step needs another one; zero if it needs none.
 	next time.Time
 	// termination is nil until the Pod has to end.
 	termination *termination

@@ -275,8 +275,8 @@ func TestPods(t *testing.T) {
 	})
 }
 
-// TestStatusOfAnInPlaceUpdate checks what the product reads of an update, and that each
-// change takes one write.
+// TestStatusOfAnInPlaceUpdate checks the status of an update that Usher reads, and that each change
+// takes one write.
 func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 	s := newStage(t, buildPod(), Traits{})
 	s.step()
@@ -307,7 +307,7 @@ func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 	}
 }
 
-// TestStatusPatch leaves out what others wrote.
+// TestStatusPatch: the patch leaves out fields that others wrote.
 func TestStatusPatch(t *testing.T) {
 	object := buildPod()
 	object.Status.Conditions = []corev1.PodCondition{{Type: "KruisePodReady", Status: corev1.ConditionTrue}}

@@ -28,7 +28,8 @@ type Runtime interface {
 	Address(pod types.UID) (string, error)
 	// Release frees the Pod's address.
 	Release(pod types.UID)
-	// Pull has a node pull an image, and returns its ID. A *Pulling means that it takes until then.
+	// Pull makes a node pull an image, and returns its ID. The error *Pulling means that the pull takes
+	// until then.
 	Pull(node, image string) (string, error)
 	// Start starts a container.
 	Start(cfg ContainerConfig) (Instance, error)

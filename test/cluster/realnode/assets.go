@@ -22,7 +22,7 @@ type Assets struct {
 	Packages string
 	// Kubelet is the kubelet's executable.
 	Kubelet string
-	// KubeProxy is kube-proxy's.
+	// KubeProxy is kube-proxy's executable.
 	KubeProxy string
 }
 

@@ -31,9 +31,9 @@ type machine struct {
 type place struct {
 	// name is the node's; suffix ends the names of the machine's other parts.
 	name, suffix string
-	// address is the node's, pods the range of its Pods' addresses.
+	// address is the node's address, pods the range of its Pods' addresses.
 	address, pods string
-	// port is the kubelet's; it checks its health two below.
+	// port is the kubelet's port; its health port is two lower.
 	port int
 	// cgroup holds the Pods, below the sandbox's; the kubelet ends unknown processes in it.
 	cgroup string
@@ -56,7 +56,7 @@ func (m *machine) path(parts ...string) string {
 	return filepath.Join(append([]string{m.options.Dir, m.name}, parts...)...)
 }
 
-// socket is containerd's; the sandbox has its own /run.
+// socket returns containerd's socket; the sandbox has its own /run.
 func (p *place) socket() string { return "/run/containerd" + p.suffix + "/containerd.sock" }
 
 func (m *machine) startContainerd(ctx context.Context) error {

@@ -176,8 +176,7 @@ func (n *Node) StopKubelet(ctx context.Context) error { return n.machines[0].sto
 const (
 	// NodeName is the name of the first node.
 	NodeName = "node-1"
-	// NodeAddress is the node's address; Pods reach there whatever listens on all
-	// addresses.
+	// NodeAddress is the node's address; there Pods reach programs that listen on all addresses.
 	NodeAddress = "10.244.76.2"
 	// PodRange is the range of the Pods' addresses.
 	PodRange = "10.244.77.0/24"

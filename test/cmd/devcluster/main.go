@@ -59,7 +59,7 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	}
 }
 
-// options say what runs.
+// options are the flags.
 type options struct {
 	nodes           int
 	usher, simulate bool

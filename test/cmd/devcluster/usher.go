@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// usherNamespace is that of dist/install.yaml.
+	// usherNamespace is the namespace in dist/install.yaml.
 	usherNamespace = "usher-system"
 	// startTime bounds the wait until Usher works, stopTime the wait for its end.
 	startTime, stopTime = time.Minute, 5 * time.Second
