@@ -27,14 +27,13 @@ import (
 )
 
 const (
-	// completer is the name by which kubectl runs the plugin to complete what somebody
-	// types after kubectl usher.
+	// completer is the name by which kubectl runs the plugin to complete the words after kubectl usher.
 	completer = "kubectl_complete-usher"
 	// completeWithin bounds how long the shell waits for names.
 	completeWithin = 3 * time.Second
 )
 
-// arguments are those of a call: as kubectl's completer, those to complete.
+// arguments returns the arguments of a call; if kubectl asks for completions, the ones to complete.
 func arguments(args []string) []string {
 	if name := filepath.Base(args[0]); strings.TrimSuffix(name, ".exe") == completer {
 		return append([]string{cobra.ShellCompRequestCmd}, args[1:]...)
@@ -42,12 +41,12 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// names offers words for what somebody types, after the arguments before it. What cannot be
-// read is left out: a shell has no place for an error.
+// names offers completions of a typed word, after the arguments before it. Names that cannot be read
+// are missing: a shell has no place for an error.
 type names func(ctx context.Context, args []string, typed string) []string
 
-// offer is names in cobra's terms; they see TYPE NAME as TYPE/NAME. After a word that ends in
-// a slash or a colon, typing goes on.
+// offer adapts names to cobra; n gets TYPE NAME as TYPE/NAME. After a word that ends in a slash or a
+// colon, the shell adds no space.
 func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), completeWithin)
 	defer cancel()
@@ -63,7 +62,7 @@ func (n names) offer(c *cobra.Command, args []string, typed string) ([]string, c
 	return found, directive
 }
 
-// shown is an offer as a shell shows it: a word, and what it is after a tab.
+// shown returns an offer as a shell shows it: a word and, after a tab, its description.
 func shown(offer string) string {
 	word, what, described := strings.Cut(offer, "\t")
 	if !described {
@@ -98,7 +97,7 @@ func completesFlag(command *cobra.Command, flag string, n names) {
 	}
 }
 
-// shortName is what people type for a kind.
+// shortName returns the name that people type for a kind.
 func shortName(kind schema.GroupVersionKind) string {
 	if kind == kindCloneSet {
 		return "clone"
@@ -123,13 +122,13 @@ func (s *session) targets(ctx context.Context, kinds []schema.GroupVersionKind, 
 	return list.Map(s.namesOf(ctx, s.kindOf(prefix, kinds)), func(name string) string { return prefix + "/" + name })
 }
 
-// kindOf is the one of the kinds that somebody has typed; none if it is another one.
+// kindOf returns the kind that a word names; none if it is not one of the kinds.
 func (s *session) kindOf(word string, kinds []schema.GroupVersionKind) schema.GroupVersionKind {
-	t, _ := s.target([]string{word, ""}, kinds...) // the name is still to come
+	t, _ := s.target([]string{word, ""}, kinds...) // the name is not typed yet
 	return t.kind
 }
 
-// namesOf are the names of all objects of a kind, in the namespace if they have one.
+// namesOf returns the names of all objects of a kind, in the namespace if they have one.
 func (s *session) namesOf(ctx context.Context, kind schema.GroupVersionKind) []string {
 	found := &metav1.PartialObjectMetadataList{}
 	found.SetGroupVersionKind(kind)
@@ -147,7 +146,7 @@ func (s *session) registryNames(ctx context.Context, args []string, _ string) []
 	return s.namesOf(ctx, kindRegistry)
 }
 
-// ofCloneSet offers what there is to say of the CloneSet that the first argument names.
+// ofCloneSet offers words about the CloneSet that the first argument names.
 func (s *session) ofCloneSet(offer func(context.Context, *apps.CloneSet) []string) names {
 	return func(ctx context.Context, args []string, _ string) []string {
 		set, err := s.cloneSet(ctx, args[:min(1, len(args))])
@@ -158,9 +157,9 @@ func (s *session) ofCloneSet(offer func(context.Context, *apps.CloneSet) []strin
 	}
 }
 
-// revisionNumbers are those of a CloneSet, the newest first, with their images.
+// revisionNumbers returns the revision numbers of a CloneSet, the newest first, with their images.
 func (s *session) revisionNumbers(ctx context.Context, set *apps.CloneSet) (out []string) {
-	objects, _ := s.revisions(ctx, set) // none if they cannot be read
+	objects, _ := s.revisions(ctx, set) // an error means that there are none to offer
 	for _, object := range slices.Backward(objects) {
 		if !revision.Same(object.Name, set.Status.UpdateRevision) {
 			out = append(out, strconv.FormatInt(object.Revision, 10)+"\t"+strings.Join(view.RevisionOf(set, object).Images, " "))
@@ -169,10 +168,10 @@ func (s *session) revisionNumbers(ctx context.Context, set *apps.CloneSet) (out 
 	return out
 }
 
-// tag matches what follows the repository in the name of an image.
+// tag matches the part after the repository in the name of an image.
 var tag = regexp.MustCompile(`(:[^/:@]*)?(@.*)?$`)
 
-// images are the containers of a CloneSet, with their repositories.
+// images returns the containers of a CloneSet, with the repositories of their images.
 func images(_ context.Context, set *apps.CloneSet) []string {
 	template, err := set.Spec.Template.Decode()
 	if err != nil {
@@ -181,13 +180,13 @@ func images(_ context.Context, set *apps.CloneSet) []string {
 	return list.Map(template.Spec.Containers, func(c corev1.Container) string { return c.Name + "=" + tag.ReplaceAllString(c.Image, "") + ":" })
 }
 
-// keys are those that hold the Pod that the first argument names.
+// keys returns the keys that hold the Pod that the first argument names.
 func (s *session) keys(ctx context.Context, args []string, _ string) []string {
 	t, err := s.target(args, kindPod)
 	if err != nil {
 		return nil
 	}
-	w, _ := s.load(ctx, t) // nothing if it cannot be read
+	w, _ := s.load(ctx, t) // an error means that there is nothing to offer
 	found := map[string]bool{}
 	for _, pod := range w.Members {
 		for _, wait := range pod.Waits {
@@ -198,7 +197,7 @@ func (s *session) keys(ctx context.Context, args []string, _ string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// percentages are usual steps of a rollout.
+// percentages returns usual steps of a rollout.
 func percentages(context.Context, []string, string) []string {
 	return []string{"0", "25%", "50%", "75%", "100%"}
 }

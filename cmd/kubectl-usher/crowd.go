@@ -14,18 +14,19 @@ import (
 const (
 	// gatherFor is how long events of Pods are gathered before a line reports them.
 	gatherFor = time.Second
-	// mostExamples is how many Pods a line names that speaks of several.
+	// mostExamples is how many Pods a line about several of them names.
 	mostExamples = 3
 )
 
-// crowd gathers what happens to many Pods, so that a line tells what happens to several at about the same time.
+// crowd gathers events of many Pods, so that one line reports what happens to several at about the same
+// time.
 type crowd struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	texts []string
 	pods  map[string][]string
 }
 
-// add notes that something happens to a Pod.
+// add records an event of a Pod.
 func (c *crowd) add(pod, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,7 +39,7 @@ func (c *crowd) add(pod, text string) {
 	c.pods[text] = append(c.pods[text], pod)
 }
 
-// lines takes what was gathered, in the order in which it first happened.
+// lines takes the gathered events, in the order in which each first happened.
 func (c *crowd) lines() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,11 +54,11 @@ func (c *crowd) lines() []string {
 	return out
 }
 
-// tellCrowd prints the gathered events from time to time. Calling end prints those that remain.
-func (s *session) tellCrowd(c *crowd, began time.Time) (end func()) {
+// printCrowd prints the gathered events from time to time. Calling end prints the remaining ones.
+func (s *session) printCrowd(c *crowd, began time.Time) (end func()) {
 	print := func() {
 		for _, line := range c.lines() {
-			tell(s.Out, "%6.1fs  %s\n", time.Since(began).Seconds(), line)
+			printf(s.Out, "%6.1fs  %s\n", time.Since(began).Seconds(), line)
 		}
 	}
 	stop, done := make(chan struct{}), make(chan struct{})

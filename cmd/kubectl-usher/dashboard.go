@@ -37,10 +37,10 @@ import (
 const (
 	// keepFor is how long the page remembers.
 	keepFor = time.Hour
-	// tellEvery bounds how often it is told what is new.
-	tellEvery = 250 * time.Millisecond
-	// tellRest is how many times longer than that takes the pause after it is.
-	tellRest = 20
+	// reportEvery bounds how often the page gets changes.
+	reportEvery = 250 * time.Millisecond
+	// reportPause is the pause after a report, as a multiple of the time that the report took.
+	reportPause = 20
 )
 
 func dashboardCommand(s *session) *cobra.Command {
@@ -57,16 +57,16 @@ func dashboardCommand(s *session) *cobra.Command {
 	return command
 }
 
-// dashboard is a page that is served, of one namespace after the other.
+// dashboard is a served page, which shows one namespace at a time.
 type dashboard struct {
 	*session
 	server *lanes.Server
-	// all runs what serves the page, until ctx ends.
+	// all runs the page's server and the reports to it, until ctx ends.
 	all *errgroup.Group
 	ctx context.Context //nolint:containedctx // the page outlives the request that chooses a namespace
 
-	mu sync.Mutex // guards what follows
-	// shown is the namespace that the page is of, and end stops what tells of it.
+	mu sync.Mutex // guards the fields below
+	// shown is the namespace that the page shows, and end stops the reports on it.
 	shown string
 	end   func()
 }
@@ -87,7 +87,7 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 		return fmt.Errorf("listen on loopback: %w; --port chooses another port", err)
 	}
 	address := d.server.Address(listener)
-	tell(s.Out, "%s\nOpen this address in a browser. Ctrl-C ends it.\n", address)
+	printf(s.Out, "%s\nOpen this address in a browser. Ctrl-C ends it.\n", address)
 	if open {
 		defer s.browse(ctx, address)()
 	}
@@ -95,7 +95,8 @@ func (s *session) dashboard(ctx context.Context, port int, open bool) error {
 	return d.all.Wait()
 }
 
-// show has the page show a namespace. Without the right to look there, it goes on with the one before.
+// show makes the page show a namespace. Without the right to read it, the page continues with the
+// previous one.
 func (d *dashboard) show(ctx context.Context, namespace string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,24 +114,24 @@ func (d *dashboard) show(ctx context.Context, namespace string) error {
 	d.run(ctx, &both, func(ctx context.Context) error { return cluster.report(ctx, d.server) })
 	d.end = func() {
 		cancel()
-		both.Wait() // what it tells would be of another namespace
+		both.Wait() // later reports would be of another namespace
 	}
 	return nil
 }
 
-// run runs what tells of a namespace. That another one is chosen is no error.
-func (d *dashboard) run(ctx context.Context, running *sync.WaitGroup, tells func(context.Context) error) {
+// run runs reports on a namespace. If they end because another one is chosen, that is no error.
+func (d *dashboard) run(ctx context.Context, running *sync.WaitGroup, report func(context.Context) error) {
 	running.Add(1)
 	d.all.Go(func() error {
 		defer running.Done()
-		if err := tells(ctx); d.ctx.Err() != nil || ctx.Err() == nil {
+		if err := report(ctx); d.ctx.Err() != nil || ctx.Err() == nil {
 			return err
 		}
 		return nil
 	})
 }
 
-// namespaces are those that the user can choose from; none if they may not list them.
+// namespaces returns the namespaces that the user can choose from; none if the user may not list them.
 func (d *dashboard) namespaces(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, completeWithin)
 	defer cancel()
@@ -139,7 +140,7 @@ func (d *dashboard) namespaces(ctx context.Context) []string {
 	return names
 }
 
-// recorder begins to record the namespace.
+// recorder returns a recorder of the namespace.
 func (d *dashboard) recorder(namespaces []string) *lanes.Recorder {
 	recorder := lanes.NewRecorder(time.Now(), "Usher: namespace "+d.shown, keepFor)
 	r := recorder.Recording()
@@ -149,10 +150,10 @@ func (d *dashboard) recorder(namespaces []string) *lanes.Recorder {
 	return recorder
 }
 
-// do carries out what somebody chose or confirmed on the page.
+// do carries out an action that the reader has chosen or confirmed on the page.
 func (d *dashboard) do(ctx context.Context, id, action, to string) error {
 	if action == lanes.ActionNamespace {
-		return d.show(d.ctx, to) //nolint:contextcheck // what it begins outlives the request
+		return d.show(d.ctx, to) //nolint:contextcheck // the reports that it starts outlive the request
 	}
 	d.mu.Lock()
 	shown := d.in(d.shown)
@@ -160,7 +161,7 @@ func (d *dashboard) do(ctx context.Context, id, action, to string) error {
 	return shown.do(ctx, id, action, to)
 }
 
-// report tells the page of changes, and of what time alone changes.
+// report sends changes to the page, also those that time alone causes.
 func (c *cluster) report(ctx context.Context, server *lanes.Server) error {
 	for {
 		now := time.Now()
@@ -174,13 +175,13 @@ func (c *cluster) report(ctx context.Context, server *lanes.Server) error {
 			silent = s.at
 		}
 		server.Silent(silent)
-		if err := pause(ctx, max(tellEvery, min(tellRest*time.Since(now), clockEvery)), c.changed); err != nil {
+		if err := pause(ctx, max(reportEvery, min(reportPause*time.Since(now), clockEvery)), c.changed); err != nil {
 			return err
 		}
 	}
 }
 
-// do carries out what somebody confirmed on the page.
+// do carries out an action that the reader has confirmed on the page.
 func (s *session) do(ctx context.Context, id, action, to string) error {
 	parts := strings.Split(id, "/")
 	if len(parts) != 3 || parts[0] != kindCloneSet.Kind || parts[1] != s.namespace {
@@ -199,8 +200,8 @@ func (s *session) do(ctx context.Context, id, action, to string) error {
 	return fmt.Errorf("the page knows no action %q", action)
 }
 
-// browse opens a browser. The token is in a file that nobody else can read, since a
-// program's arguments can be read by all. It returns what removes the file.
+// browse opens a browser. The token is in a file that only the user can read, since everybody can read
+// a program's arguments. done removes the file.
 func (s *session) browse(ctx context.Context, address string) (done func()) {
 	dir, err := os.MkdirTemp("", "kubectl-usher-")
 	file := filepath.Join(dir, "open.html")
@@ -212,7 +213,7 @@ func (s *session) browse(ctx context.Context, address string) (done func()) {
 		err = opener(ctx, file).Start()
 	}
 	if err != nil {
-		tell(s.ErrOut, "No browser is opened: %v\n", err)
+		printf(s.ErrOut, "No browser is opened: %v\n", err)
 	}
 	return func() { _ = os.RemoveAll(dir) }
 }
@@ -227,21 +228,21 @@ func opener(ctx context.Context, file string) *exec.Cmd {
 	return exec.CommandContext(ctx, "xdg-open", file)
 }
 
-// shownKinds are those that the page is made of. Without Pods there is nothing to show.
+// shownKinds are the kinds that the page shows. Without Pods there is nothing to show.
 var shownKinds = []schema.GroupVersionKind{
 	kindPod, kindCloneSet, kindRevision, kindRegistration, kindDeployment, kindReplicaSet, kindStatefulSet, kindDaemonSet,
 }
 
-// cluster is what watches show of a namespace.
+// cluster has the objects of a namespace, as watches show them.
 type cluster struct {
 	*session
-	// live reads what the watches have brought.
+	// live reads from the watches' cache.
 	live atomic.Pointer[session]
-	// ask returns an error unless the API server answers, and begin begins the watches anew.
+	// ask returns an error unless the API server answers; begin starts new watches.
 	ask, begin func(context.Context) error
-	// silence is since when it does not, and why; nil if it does.
+	// silence is since when it does not answer, and why; nil if it does.
 	silence atomic.Pointer[failure]
-	// readable are the kinds that can be read; missing says what cannot.
+	// readable are the kinds that can be read; missing names the others.
 	readable  []schema.GroupVersionKind
 	missing   []string
 	mayChange bool
@@ -259,7 +260,8 @@ type failure struct {
 // failedFor is how long a watch that failed counts: it is tried again before that.
 const failedFor = 45 * time.Second
 
-// note is what somebody who looks at the cluster has to know.
+// note returns the message for the reader: an API server that does not answer, a watch that has failed,
+// missing rights.
 func (c *cluster) note(now time.Time) string {
 	texts := c.missing
 	if s := c.silence.Load(); s != nil {
@@ -271,16 +273,16 @@ func (c *cluster) note(now time.Time) string {
 	return strings.Join(texts, " ")
 }
 
-// fail is called when a watch ends with an error, and begins anew.
+// fail is called when a watch ends with an error and is retried.
 func (c *cluster) fail(_ context.Context, _ *toolscache.Reflector, err error) {
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, io.EOF) {
 		c.failed.Store(&failure{time.Now(), err})
-		telling(c.changed).OnAdd(nil, false)
+		notify(c.changed).OnAdd(nil, false)
 	}
 }
 
-// observe watches what the caller may watch in the session's namespace, and returns when it
-// knows what is there.
+// observe watches the kinds that the caller may watch in the session's namespace, and returns when
+// their first lists are complete.
 func (s *session) observe(ctx context.Context) (*cluster, error) {
 	c := &cluster{session: s, changed: make(chan struct{}, 1)}
 	if err := s.rights(ctx, c); err != nil {
@@ -290,8 +292,8 @@ func (s *session) observe(ctx context.Context) (*cluster, error) {
 	return c, c.begin(ctx)
 }
 
-// answers returns an error unless the API server answers, be it that it refuses. A gateway without an API
-// server behind it answers too.
+// answers returns an error unless the API server answers; a refusal is an answer. The answer of a
+// gateway without an API server behind it is none.
 func (s *session) answers(ctx context.Context) error {
 	err := s.discovery.RESTClient().Get().AbsPath("/version").Timeout(clockEvery).Do(ctx).Error()
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError {
@@ -300,7 +302,8 @@ func (s *session) answers(ctx context.Context) error {
 	return err
 }
 
-// watcher begins watches anew, and ends those before once the new ones know what is there.
+// watcher returns a function that starts new watches, and ends the previous ones once the first lists
+// of the new ones are complete.
 func (c *cluster) watcher(onError toolscache.WatchErrorHandlerWithContext) func(context.Context) error {
 	end := func() {}
 	return func(ctx context.Context) error {
@@ -319,8 +322,8 @@ func (c *cluster) watcher(onError toolscache.WatchErrorHandlerWithContext) func(
 	}
 }
 
-// listen asks the API server now and then whether it is there: watches that have lost it say nothing, and try
-// again more and more rarely. So they begin anew when it is back.
+// listen asks the API server now and then whether it is there: watches that have lost it report
+// nothing, and retry with a growing back-off. When it is back, listen starts new watches.
 func (c *cluster) listen(ctx context.Context) error {
 	for last := time.Now(); ; {
 		err, before := c.ask(ctx), c.silence.Load()
@@ -335,7 +338,7 @@ func (c *cluster) listen(ctx context.Context) error {
 			c.silence.Store(&failure{last, err})
 		}
 		if (err != nil) != (before != nil) {
-			telling(c.changed).OnAdd(nil, false)
+			notify(c.changed).OnAdd(nil, false)
 		}
 		select {
 		case <-ctx.Done():
@@ -345,7 +348,7 @@ func (c *cluster) listen(ctx context.Context) error {
 	}
 }
 
-// rights finds out what the caller may do.
+// rights finds out what the caller may read and change.
 func (s *session) rights(ctx context.Context, c *cluster) error {
 	for _, kind := range shownKinds {
 		may, why := false, fmt.Sprintf("This cluster has no %s: install Usher's CustomResourceDefinitions, as https://usher.dev/install.html says.", plural(kind))
@@ -386,8 +389,8 @@ func (s *session) may(ctx context.Context, group, resource string, verbs ...stri
 	return true, nil
 }
 
-// workloads are all that the page shows, by kind and name: CloneSets, and others with which
-// Usher has to do; with what the caller may do with them.
+// workloads returns all workloads that the page shows, by kind and name: CloneSets, and others that
+// concern Usher, with the actions that the caller may take on them.
 func (c *cluster) workloads(ctx context.Context, now time.Time) (shown []lanes.Seen, err error) {
 	objects, err := c.live.Load().read(ctx, c.readable...)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestSilence: the page learns since when the API server does not answer, and that it does again once the
-// watches have begun anew, which may fail at first.
+// TestSilence: the page shows since when the API server does not answer, until new watches have
+// started, which may fail at first.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers, begins, begun := error(nil), errors.New("list Pods: refused"), 0
@@ -36,7 +36,7 @@ func TestSilence(t *testing.T) {
 		time.Sleep(4*clockEvery + time.Second)
 		synctest.Wait()
 		checktest.Same(t, "since when", last, c.silence.Load().at)
-		checktest.Same(t, "somebody is told", 1, len(c.changed))
+		checktest.Same(t, "notifications", 1, len(c.changed))
 		if note := c.note(time.Now()); !strings.Contains(note, "does not answer: connection refused") {
 			t.Errorf("it says %q", note)
 		}
@@ -55,7 +55,8 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestAnswers: whoever refuses answers; whoever is not there does not.
+// TestAnswers: an API server that refuses a request answers; a gateway without an API server, or no
+// server at all, does not.
 func TestAnswers(t *testing.T) {
 	code := http.StatusOK
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))

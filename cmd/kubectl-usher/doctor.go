@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// usherLabels are those of everything that the chart makes.
+// usherLabels are the labels of all objects of the chart.
 var usherLabels = client.MatchingLabels{"app.kubernetes.io/name": "usher"}
 
 func doctorCommand(s *session) *cobra.Command {
@@ -40,7 +40,8 @@ func doctorCommand(s *session) *cobra.Command {
 	}), "json", "yaml", "wide")
 }
 
-// unknownCode is the exit code of an examination that finds nothing wrong, and may not look at everything.
+// unknownCode is the exit code of an examination that finds nothing wrong, but could not examine
+// everything.
 const unknownCode = 3
 
 // judge returns the error that ends an examination.
@@ -54,7 +55,7 @@ func judge(found []view.Finding) error {
 	return nil
 }
 
-// findings prints what was found, and what could not be looked at.
+// findings prints the findings, and the questions that could not be examined.
 func (p *page) findings(found []view.Finding) {
 	unknown := 0
 	for _, f := range found {
@@ -79,8 +80,8 @@ func (p *page) findings(found []view.Finding) {
 	}
 }
 
-// readAll reads what an examination looks at. What the caller may not list in all namespaces is read in the
-// session's own.
+// readAll reads the input of an examination. Kinds that the caller may not list in all namespaces are
+// read in the session's own.
 func (s *session) readAll(ctx context.Context) (view.Read, error) {
 	read := view.Read{Namespace: s.namespace}
 	for _, kind := range []schema.GroupVersionKind{
@@ -105,15 +106,15 @@ func (s *session) readAll(ctx context.Context) (view.Read, error) {
 	return read, nil
 }
 
-// tenants are the kinds of which one namespace alone is worth a look.
+// tenants are the kinds for which the objects of a single namespace are useful.
 var tenants = []schema.GroupVersionKind{kindCloneSet, kindRegistration, kindPod, kindEvent}
 
-// ofDoctor are the objects of a kind that an examination looks at.
+// ofDoctor returns the options that select the objects of a kind that an examination needs.
 func ofDoctor(kind schema.GroupVersionKind) []client.ListOption {
 	switch kind {
 	case kindDeployment, kindWebhooks:
 		return []client.ListOption{usherLabels}
-	case kindEvent: // others are no findings, and many
+	case kindEvent: // other events matter to no finding, and are many
 		return []client.ListOption{client.MatchingFields{"reason": regplan.ReasonUnguarded}}
 	}
 	return nil

@@ -26,9 +26,9 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// TestDrainGivesUp drains a Pod that never goes, because its registry is down, until the command's
-// time is over or somebody presses Ctrl-C: before and after the Pod was asked for anew. In each case the
-// error names the Pod and says how to find what it waits for.
+// TestDrainGivesUp drains a Pod that is never deleted, because its registry is down, until the
+// command's time is over or the user presses Ctrl-C: before and after the deletion was asked for again.
+// In each case the error names the Pod and says how to find what it waits for.
 func TestDrainGivesUp(t *testing.T) {
 	for _, after := range []time.Duration{askAgain / 2, askAgain + askAgain/2, 3*askAgain + askAgain/2} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestDrainGivesUp(t *testing.T) {
 	}
 }
 
-// TestDrainOutlivesItsWatch ends every watch at once, as an API server does that restarts. The Pod is asked
-// for a few times in a minute, and not as fast as the API server answers.
+// TestDrainOutlivesItsWatch ends every watch at once, as a restarting API server does. The deletion is
+// asked for a few times a minute, and not as fast as the API server answers.
 func TestDrainOutlivesItsWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const minute, most = 12 * askAgain, 50
@@ -73,9 +73,9 @@ func TestDrainOutlivesItsWatch(t *testing.T) {
 	})
 }
 
-// TestDrainTellsInOrder: the API server is ahead of what the watch has brought. Lines come in the order of events, and
-// none comes twice.
-func TestDrainTellsInOrder(t *testing.T) {
+// TestDrainPrintsInOrder: the API server is ahead of the watch. Lines are printed in the order of
+// events, and none twice.
+func TestDrainPrintsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now().UTC()
 		leaves := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -94,14 +94,14 @@ func TestDrainTellsInOrder(t *testing.T) {
 		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(left, registration).Build()
 		var out bytes.Buffer
 		s := &session{IOStreams: genericiooptions.IOStreams{Out: &out}, namespace: "shop", client: c, reader: c}
-		d := &draining{session: s, pod: leaves, began: began, told: map[string]bool{}}
+		d := &draining{session: s, pod: leaves, began: began, printed: map[string]bool{}}
 		for _, pod := range []*corev1.Pod{leaves, left} {
 			d.report(pod)
 			d.why(t.Context())
 		}
 		const want = "   0.0s  pod/cart-1 leaves discovery before it is deleted, as alice asked\n" +
 			"   0.0s  pod/cart-1 has left discovery\n   0.0s  pod/cart-1 may still be used by callers, 5s to go\n"
-		checktest.Same(t, "what is told", want, out.String())
+		checktest.Same(t, "output", want, out.String())
 	})
 }
 
@@ -125,15 +125,15 @@ func TestDrainWithoutRights(t *testing.T) {
 		}).Build()
 		var out bytes.Buffer
 		s := &session{IOStreams: genericiooptions.IOStreams{Out: &out}, namespace: "shop", client: c, reader: c}
-		d := &draining{session: s, pod: pod, told: map[string]bool{}}
+		d := &draining{session: s, pod: pod, printed: map[string]bool{}}
 		if _, err := d.step(t.Context(), pod); !apierrors.IsForbidden(err) || out.Len() > 0 {
-			t.Errorf("%s: %v, after it told\n%s", name, err, out.String())
+			t.Errorf("%s: %v, after it printed\n%s", name, err, out.String())
 		}
 	}
 }
 
-// heldPod is a Pod that ends, which Usher's finalizer keeps so that nobody changes it, and a session
-// that may ask for it.
+// heldPod returns a terminating Pod that Usher's finalizer holds and that does not change, and a
+// session that can drain it.
 func heldPod(t *testing.T, funcs interceptor.Funcs) (*session, *corev1.Pod) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{usherv1alpha1.Finalizer}}}

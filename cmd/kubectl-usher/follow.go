@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// wait follows a rollout until it is done. It returns an error if the rollout cannot be done any more without
-// somebody, or is not in that time; 0 is for ever.
+// wait follows a rollout until it is done. It returns an error if the rollout needs somebody to act
+// before it can be done, or is not done within that time; 0 means for ever.
 func (s *session) wait(ctx context.Context, t target, within time.Duration) error {
 	if t.kind == kindPod {
 		return errors.New("--wait needs a workload, such as clone/web: a Pod has no rollout")
@@ -41,7 +41,7 @@ func (s *session) wait(ctx context.Context, t target, within time.Duration) erro
 	return ended
 }
 
-// notDone is the end of a wait whose time is over.
+// notDone returns the error of a wait whose time is over.
 func notDone(w *view.Workload, within time.Duration, err error) error {
 	if lost := (*silent)(nil); errors.As(err, &lost) {
 		return fmt.Errorf("%s was not done when last seen: %s; it was %s", nameOf(&w.Summary), noAnswer(view.Clock{Now: time.Now()}, lost.since), progress(w))
@@ -49,7 +49,7 @@ func notDone(w *view.Workload, within time.Duration, err error) error {
 	return fmt.Errorf("%s is not done after %s: it is %s; %s", nameOf(&w.Summary), within, progress(w), askWhy(&w.Summary))
 }
 
-// verdictOn reports whether a rollout is over, and how, unless it is done.
+// verdictOn reports whether a rollout is over; err says how, unless it is done.
 func verdictOn(w *view.Workload) (over bool, err error) {
 	name := nameOf(&w.Summary)
 	switch w.Phase {
@@ -65,12 +65,12 @@ func verdictOn(w *view.Workload) (over bool, err error) {
 	return false, nil
 }
 
-// askWhy names the command that says what a workload waits for.
+// askWhy names the command that shows what a workload waits for.
 func askWhy(w *view.Summary) string {
 	return fmt.Sprintf("kubectl usher why %s -n %s says what it waits for", nameOf(w), w.Namespace)
 }
 
-// progress is how far a rollout is, in a line.
+// progress returns a line that says how far a rollout is.
 func progress(w *view.Workload) string {
 	if w.Kind == kindPod.Kind {
 		return "there"
@@ -78,7 +78,7 @@ func progress(w *view.Workload) string {
 	return fmt.Sprintf("%s: %d of %d updated, %d of %d available", w.Phase, w.Updated, w.ToUpdate, w.Available, w.Desired)
 }
 
-// changes prints what changes of a workload, a line for each change, into a pipe or a log.
+// changes prints the changes of a workload, a line for each, into a pipe or a log.
 type changes struct {
 	began time.Time
 	// printed is the last line of each Pod, and of the workload.
@@ -87,8 +87,8 @@ type changes struct {
 	silent bool
 }
 
-// hear prints when the API server does not answer any more, and when it does again.
-func (c *changes) hear(p *page, silence *failure, now time.Time) {
+// printSilence prints when the API server stops answering, and when it answers again.
+func (c *changes) printSilence(p *page, silence *failure, now time.Time) {
 	if (silence != nil) == c.silent {
 		return
 	}
@@ -99,14 +99,15 @@ func (c *changes) hear(p *page, silence *failure, now time.Time) {
 	c.line(p, now, plain, "the API server", "answers again")
 }
 
-// said is a line about a workload, a problem of it, or a Pod. What has the same key replaces it.
+// said is a line about a workload, a problem of it, or a Pod. A later line with the same key replaces
+// it.
 type said struct {
 	colour, key, who, text string
 	// quiet means that it is left out at first.
 	quiet bool
 }
 
-// sayings are the lines about a workload, without times, which change all the time.
+// sayings returns the lines about a workload, without times, which change all the time.
 func sayings(w *view.Workload) []said {
 	name := nameOf(&w.Summary)
 	about := progress(w)
@@ -126,8 +127,9 @@ func sayings(w *view.Workload) []said {
 	return all
 }
 
-// tell prints the lines that differ from the last ones. The first time it leaves out Pods that just serve.
-func (c *changes) tell(p *page, w *view.Workload, now time.Time) {
+// print prints the lines that differ from the last ones. The first time it leaves out Pods that just
+// serve.
+func (c *changes) print(p *page, w *view.Workload, now time.Time) {
 	first, before := c.printed == nil, c.printed
 	if c.began.IsZero() {
 		c.began = now
@@ -150,7 +152,7 @@ func (c *changes) line(p *page, now time.Time, colour, who, what string) {
 	p.line(colour, "%6.1fs  %s %s", now.Sub(c.began).Seconds(), who, what)
 }
 
-// podText is how a Pod is, without times, which change all the time.
+// podText returns the state of a Pod, without times, which change all the time.
 func podText(p *view.Pod) string {
 	text := p.State + ", " + readiness(p)
 	if len(p.Waits) > 0 {

@@ -43,30 +43,30 @@ func TestOverview(t *testing.T) {
 	compare(t, file, out.String())
 }
 
-// TestChanges tells a rollout to a pipe: what happens, and nothing twice.
+// TestChanges prints the changes of a rollout to a pipe, none twice.
 func TestChanges(t *testing.T) {
 	const file = "testdata/changes/rollout.yaml"
 	o := objects(t, "testdata/rollout.yaml")
 	var out bytes.Buffer
-	told := &changes{}
-	tell := func(seconds int) {
+	printed := &changes{}
+	print := func(seconds int) {
 		w := view.Of(o)
-		told.tell(&page{out: &out}, &w, noon.Add(time.Duration(seconds)*time.Second))
+		printed.print(&page{out: &out}, &w, noon.Add(time.Duration(seconds)*time.Second))
 	}
-	tell(0)
+	print(0)
 	o.Now = o.Now.Add(time.Second)
-	tell(1) // times alone have changed
+	print(1) // times alone have changed
 	pod := list.Find(o.Pods, func(p **corev1.Pod) bool { return (*p).Name == "web-c" })
 	(*pod).Labels[apps.LabelLifecycleState] = string(apps.StateUpdating)
-	tell(2)
+	print(2)
 	o.Pods = slices.DeleteFunc(o.Pods, func(p *corev1.Pod) bool { return p.Name == "web-b" })
-	tell(3)
+	print(3)
 	o.Set.Spec.UpdateStrategy.Paused = true
-	tell(4)
+	print(4)
 	compare(t, file, out.String())
 }
 
-// TestVerdict: how each phase ends a pipeline that waits.
+// TestVerdict: whether each phase ends a wait, and with which error.
 func TestVerdict(t *testing.T) {
 	for phase, want := range map[view.Phase]string{
 		view.PhaseDone: "over", view.PhaseUpdating: "goes on", view.PhasePaused: "over: clone/web is paused",
@@ -89,8 +89,8 @@ func TestVerdict(t *testing.T) {
 	checktest.Same(t, "a Deployment past its deadline", view.PhaseStalled, w.Phase)
 }
 
-// TestNoAnswer: while the API server does not answer, the plugin says so, and does not show the last answer as the present
-// state: neither on a screen nor in a pipe nor at the end of a wait.
+// TestNoAnswer: while the API server does not answer, the plugin reports that, and does not show the
+// last answer as the present state: not on a screen, in a pipe, or at the end of a wait.
 func TestNoAnswer(t *testing.T) {
 	o := objects(t, "testdata/rollout.yaml")
 	w := view.Of(o)
@@ -115,11 +115,11 @@ func TestNoAnswer(t *testing.T) {
 		time.AfterFunc(40*time.Second, func() { c.silence.Store(&failure{time.Now(), io.EOF}) })
 		err := c.showEach(ctx, target{kindCloneSet, "web"}, w, 0, &changes{}, nil)
 		lines := strings.Split(out.String(), "\n")
-		told := list.Map(lines, func(line string) string { _, what, _ := strings.Cut(strings.TrimSpace(line), "  "); return what })
+		texts := list.Map(lines, func(line string) string { _, what, _ := strings.Cut(strings.TrimSpace(line), "  "); return what })
 		checktest.Same(t, "lines", []string{
 			"no answer from the API server since 15s: EOF", "the API server answers again", "clone/web Updating: 0 of 5 updated, 0 of 5 available",
 			"no answer from the API server since 4s: EOF", "",
-		}, told)
+		}, texts)
 		end := notDone(&w, time.Minute, err).Error()
 		if want := "clone/web was not done when last seen: no answer from the API server since 20s; it was Updating: "; !strings.HasPrefix(end, want) {
 			t.Errorf("it ends with %q, want %q", end, want)

@@ -48,7 +48,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestGolden prints what is in testdata/*.yaml as status and why do, at noon.
+// TestGolden prints the objects in testdata/*.yaml as status and why do, at noon.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -103,7 +103,7 @@ func TestManyPods(t *testing.T) {
 	}
 }
 
-// TestWhyManyPods says of 2,000 Pods what they wait for, those that wait for the same together, or each.
+// TestWhyManyPods prints what 2,000 Pods wait for: Pods with the same wait together, or each Pod.
 func TestWhyManyPods(t *testing.T) {
 	const file = "testdata/large/rollout.yaml"
 	o := objects(t, file)
@@ -117,7 +117,7 @@ func TestWhyManyPods(t *testing.T) {
 	checktest.Same(t, "Pods with a paragraph of their own", len(waiting), strings.Count(each.String(), "\nPod ")+1)
 }
 
-// TestNarrow: of 80 columns, what a Pod waits for is the last to be cut.
+// TestNarrow: in 80 columns, the column of waits is the last to be cut.
 func TestNarrow(t *testing.T) {
 	for _, name := range []string{"rollout", "stuck", "partition"} {
 		o := objects(t, "testdata/"+name+".yaml")
@@ -132,7 +132,8 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestCrowd: what happens to several Pods is a line, in the order in which it began.
+// TestCrowd: an event of several Pods is one line, and lines are in the order in which the events
+// began.
 func TestCrowd(t *testing.T) {
 	c := &crowd{}
 	for _, pod := range []string{"a", "b", "c", "d"} {
@@ -144,8 +145,8 @@ func TestCrowd(t *testing.T) {
 	checktest.Same(t, "lines after that", nil, c.lines())
 }
 
-// many are so many Pods: each of the given ones as often as its annotation says, and the
-// last for the rest.
+// many returns count Pods: copies of each given one, as many as its annotation says, and of the last
+// one for the rest.
 func many(given []*corev1.Pod, count int) (all []*corev1.Pod) {
 	for i, pod := range given {
 		copies, err := strconv.Atoi(pod.Annotations["copies"])
@@ -162,7 +163,7 @@ func many(given []*corev1.Pod, count int) (all []*corev1.Pod) {
 	return all
 }
 
-// compare holds what was printed against the golden text beside a file.
+// compare compares the output with the golden text next to a file.
 func compare(t *testing.T, file, got string) {
 	t.Helper()
 	golden := strings.TrimSuffix(file, "yaml") + "txt"
@@ -175,7 +176,7 @@ func compare(t *testing.T, file, got string) {
 	}
 }
 
-// TestDoctor examines an installation in which everything is wrong, and one that is well.
+// TestDoctor examines an installation in which everything is wrong, and one without a problem.
 func TestDoctor(t *testing.T) {
 	const file = "testdata/doctor/broken.yaml"
 	all := read(t, file)
@@ -189,14 +190,14 @@ func TestDoctor(t *testing.T) {
 	compare(t, file, out.String())
 }
 
-// TestDoctorWithoutRights runs as somebody who may list some kinds, in all namespaces or in one. What nobody
-// looked at is not wrong, and has an exit code of its own.
+// TestDoctorWithoutRights runs as a user who may list some kinds, in all namespaces or in one.
+// Questions that could not be examined are no problems, and have an exit code of their own.
 func TestDoctorWithoutRights(t *testing.T) {
 	const file = "testdata/doctor/rights.yaml"
 	var out bytes.Buffer
 	for _, who := range []struct {
 		name string
-		// all are the kinds that they may list in all namespaces, and shop those in namespace shop.
+		// all are the kinds that the user may list in all namespaces, and shop those in namespace shop.
 		all, shop []string
 	}{
 		{name: "nobody"},
@@ -261,7 +262,7 @@ func read(t testing.TB, file string) (all []metav1.Object) {
 	return all
 }
 
-// objects reads what belongs to the one workload of a file.
+// objects reads the one workload of a file and its objects.
 func objects(t testing.TB, file string) view.Objects {
 	t.Helper()
 	all := read(t, file)
@@ -276,7 +277,8 @@ func objects(t testing.TB, file string) view.Objects {
 	return o
 }
 
-// TestPlan prints what the changes in testdata/plan/plan.yaml would do of what is in testdata/*.yaml.
+// TestPlan prints what the changes in testdata/plan/plan.yaml would do to the objects in
+// testdata/*.yaml.
 func TestPlan(t *testing.T) {
 	const file = "testdata/plan/plan.yaml"
 	var changes []struct {
@@ -345,7 +347,7 @@ func TestNoResize(t *testing.T) {
 	}
 }
 
-// TestReleaseOfAChangingPod: somebody who changes the Pod meanwhile does not end the command.
+// TestReleaseOfAChangingPod: a change of the Pod by somebody else does not fail the command.
 func TestReleaseOfAChangingPod(t *testing.T) {
 	pod, conflicts := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a", Finalizers: []string{"example.com/backup"}}}, 2
 	c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(pod).Build(), interceptor.Funcs{
@@ -362,7 +364,8 @@ func TestReleaseOfAChangingPod(t *testing.T) {
 	checktest.Same(t, "finalizers", 0, len(pod.Finalizers))
 }
 
-// TestWithoutManagers: what watches bring still says when a change was made that nobody has seen.
+// TestWithoutManagers: objects from watches still show when a change was made that their controller has
+// not seen.
 func TestWithoutManagers(t *testing.T) {
 	for observed, want := range map[int64]int{1: 1, 2: 0} {
 		set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Generation: 2, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}}}
@@ -412,7 +415,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestTakes: a change that stops takes no time that a reader could trust.
+// TestTakes: the forecast time of a change that stops is the time until it stops, or unknown.
 func TestTakes(t *testing.T) {
 	for _, one := range []struct {
 		takes time.Duration

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-usher is a kubectl plugin: kubectl usher shows what Usher is doing and
-// why, and takes hold of a rollout.
+// Command kubectl-usher is a kubectl plugin: kubectl usher shows what Usher is doing and why, and
+// controls rollouts.
 package main
 
 import (
@@ -34,7 +34,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	// What goes wrong, errors say; libraries would say it again.
+	// Errors report what goes wrong; libraries would log it again.
 	klog.SetLogger(logr.Discard())
 	ctrl.SetLogger(logr.Discard())
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
@@ -51,18 +51,17 @@ func main() {
 	os.Exit(1)
 }
 
-// exitCode ends the program without a word more.
+// exitCode ends the program without an error message.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// help says of each command how it is used, and what it is for.
+// help has the usage and the description of each command.
 //
 //go:embed help.txt
 var help string
 
-// described makes a command with what the help says of it: in a line, in more words, and with
-// examples.
+// described makes a command with its texts from the help: a line, a longer description, and examples.
 func described(name string) *cobra.Command {
 	_, text, found := strings.Cut(help, "# "+name)
 	if !found {
@@ -79,7 +78,7 @@ func described(name string) *cobra.Command {
 	return command
 }
 
-// command is a command with its help.
+// command returns a command with its help.
 func command(name string, args cobra.PositionalArgs, complete cobra.CompletionFunc, run func(ctx context.Context, args []string) error) *cobra.Command {
 	c := described(name)
 	c.Args, c.ValidArgsFunction = args, complete
@@ -87,7 +86,7 @@ func command(name string, args cobra.PositionalArgs, complete cobra.CompletionFu
 	return c
 }
 
-// newCommand returns kubectl usher with all that is below it.
+// newCommand returns kubectl usher with all its commands.
 func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	s := &session{flags: genericclioptions.NewConfigFlags(true), IOStreams: streams}
 	root := described("kubectl-usher")
@@ -128,7 +127,7 @@ func optionsCommand(root *cobra.Command) *cobra.Command {
 	return c
 }
 
-// shortUsage is a usage without the flags that all commands have.
+// shortUsage returns a usage template without the flags that all commands have.
 func shortUsage(template string) string {
 	before, rest, found := strings.Cut(template, "{{if .HasAvailableInheritedFlags}}")
 	_, after, ended := strings.Cut(rest, "{{end}}")
@@ -139,19 +138,19 @@ func shortUsage(template string) string {
 	return before + "\n\nkubectl usher options lists kubectl's flags, such as -n and --context, which work here too." + after
 }
 
-// version is that of a release; the linker sets it.
+// version is the version of a release; the linker sets it.
 var version = "dev"
 
-// versions are those of the plugin and of what it talks to.
+// versions are the versions of the plugin, of Usher and of Kubernetes.
 type versions struct {
 	Plugin   string `json:"plugin"`
 	Revision string `json:"revision,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
-	// Usher and Kubernetes are those of the cluster; empty if the user may not see them.
+	// Usher and Kubernetes are the versions in the cluster; empty if the user may not see them.
 	Usher      []string `json:"usher,omitempty"`
 	Kubernetes string   `json:"kubernetes,omitempty"`
-	// noUsher says why there is none in Usher.
+	// noUsher says why Usher is empty.
 	noUsher string
 }
 
@@ -166,7 +165,7 @@ func versionCommand(s *session) *cobra.Command {
 	}), "json", "yaml")
 }
 
-// versions asks the cluster as far as the user may; the plugin's own need nobody.
+// versions asks the cluster for the versions that the user may see, and adds the plugin's own.
 func (s *session) versions(ctx context.Context) versions {
 	v := versions{Plugin: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, noUsher: "not looked at: no cluster answers"}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -193,8 +192,8 @@ func (s *session) versions(ctx context.Context) versions {
 	return v
 }
 
-// complain prints an error. What it repeats of others begins no line of its own: all but the first are
-// indented.
+// complain prints an error. All lines but the first are indented, so that text of others in it cannot
+// look like a line of the plugin.
 func complain(out io.Writer, err error) {
 	put(out, "error: "+strings.ReplaceAll(printable.Text(err.Error()), "\n", "\n  ")+"\n")
 }

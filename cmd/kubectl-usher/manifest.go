@@ -24,8 +24,8 @@ import (
 	"github.com/usher-dev/usher/internal/encode"
 )
 
-// fromFile reads CloneSets from a file, and asks the API server in a dry run what applying
-// them would make of those that there are.
+// fromFile reads CloneSets from a file, and asks the API server in a dry run for the result of applying
+// them.
 func (s *session) fromFile(ctx context.Context, filename string) ([]proposal, error) {
 	sets, err := s.readSets(filename)
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *session) fromFile(ctx context.Context, filename string) ([]proposal, er
 	return all, nil
 }
 
-// readSets are the CloneSets of a file, or of what else kubectl takes for one; other objects in
-// it are left out.
+// readSets returns the CloneSets of a file, or of anything else that kubectl accepts as one. It skips
+// other objects.
 func (s *session) readSets(filename string) (sets []*unstructured.Unstructured, err error) {
 	infos, err := resource.NewBuilder(s.flags).Unstructured().Local().Flatten().
 		FilenameParam(false, &resource.FilenameOptions{Filenames: []string{filename}}).Do().Infos()
@@ -72,7 +72,7 @@ func (s *session) readSets(filename string) (sets []*unstructured.Unstructured, 
 	return sets, nil
 }
 
-// apply is what kubectl apply would make of a CloneSet.
+// apply returns a CloneSet as kubectl apply would change it.
 func (s *session) apply(ctx context.Context, set *unstructured.Unstructured) (proposal, error) {
 	live := &apps.CloneSet{}
 	err := s.client.Get(ctx, client.ObjectKeyFromObject(set), live)
@@ -91,7 +91,7 @@ func (s *session) apply(ctx context.Context, set *unstructured.Unstructured) (pr
 	return s.propose(ctx, live, patch, options...)
 }
 
-// create asks the API server in a dry run for a CloneSet that is not there yet.
+// create returns a CloneSet that does not exist yet, as the API server would create it.
 func (s *session) create(ctx context.Context, set *unstructured.Unstructured) (proposal, error) {
 	if err := s.client.Create(ctx, set, client.DryRunAll); err != nil {
 		return proposal{}, refused(set.GetName(), err)
@@ -103,8 +103,8 @@ func (s *session) create(ctx context.Context, set *unstructured.Unstructured) (p
 	return proposal{to: to}, nil
 }
 
-// applied is the patch that kubectl apply sends: on the server's side where it was used
-// before, otherwise made of what was applied last, what is to be and what is.
+// applied returns the patch that kubectl apply sends: a server-side one if that was used before,
+// otherwise one made of the last applied, the wanted and the live object.
 func applied(set *unstructured.Unstructured, live *apps.CloneSet) (client.Patch, []client.PatchOption, error) {
 	to, is := encode.JSON(set.Object), encode.JSON(live)
 	last := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]

@@ -34,7 +34,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// The quiet colours: red is for trouble alone.
+// Few colours: red is only for trouble.
 const (
 	plain = ""
 	red   = "\x1b[31m"
@@ -47,7 +47,7 @@ const (
 type page struct {
 	out    io.Writer
 	colour bool
-	// format is that of --output; empty is for people. path is that of jsonpath.
+	// format is the value of --output; empty means for people. path is the template of jsonpath.
 	format string
 	path   *jsonpath.JSONPath
 	// verbose is --verbose, and columns how wide the terminal is; 0 is any width.
@@ -55,7 +55,7 @@ type page struct {
 	columns int
 	// width and height bound a screen that is drawn anew; 0 for none.
 	width, height int
-	// lines is how many have been printed.
+	// lines counts the printed lines.
 	lines int
 }
 
@@ -69,10 +69,10 @@ func (s *session) page() *page {
 	return p
 }
 
-// clock writes times: those who ask for more columns get them as the API writes them.
+// clock returns the Clock that writes times: with -o wide, as the API writes them.
 func (p *page) clock(now time.Time) view.Clock { return view.Clock{Now: now, Absolute: p.wide()} }
 
-// wide reports whether people asked for more columns.
+// wide reports whether the user asked for more columns.
 func (p *page) wide() bool { return p.format == "wide" }
 
 func isTerminal(out io.Writer) bool {
@@ -80,7 +80,7 @@ func isTerminal(out io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// room is how many lines of a screen are left; the cursor takes one.
+// room returns how many more lines fit on the screen; the cursor takes one.
 func (p *page) room() int { return cmp.Or(p.height, math.MaxInt) - p.lines - 1 }
 
 func (p *page) line(colour, format string, args ...any) {
@@ -102,22 +102,23 @@ func (p *page) fact(format, value string) {
 	}
 }
 
-// did tells what was done, or would be.
+// did prints what was done, or with --dry-run what would be.
 func (s *session) did(format string, args ...any) {
 	if s.dryRun {
 		format += " (dry run)"
 	}
-	tell(s.Out, format+"\n", args...)
+	printf(s.Out, format+"\n", args...)
 }
 
-// tell tells the user something: the format is ours, the words in it may be those of others.
-func tell(out io.Writer, format string, args ...any) { put(out, fmt.Sprintf(format, words(args)...)) }
+// printf prints to the user. The format is the plugin's; texts among the arguments may have been
+// written by others.
+func printf(out io.Writer, format string, args ...any) { put(out, fmt.Sprintf(format, words(args)...)) }
 
-// put writes to the user, who is gone if that fails.
+// put writes to the user; an error means that the user is gone.
 func put(out io.Writer, text string) { _, _ = io.WriteString(out, text) }
 
-// words are the arguments of a format, whose texts a terminal does not obey: they come from objects that
-// others write, and from errors that repeat them. Each is a part of one line.
+// words returns the arguments of a format without characters that a terminal obeys: texts come from
+// objects that others write, and from errors that repeat them. Each becomes part of one line.
 func words(args []any) []any {
 	return list.Map(args, func(arg any) any {
 		switch value := reflect.ValueOf(arg); value.Kind() {
@@ -154,8 +155,8 @@ func (p *page) table(header []string, rows []row) {
 	}
 }
 
-// fit leaves columns out of a table that is wider than the terminal, the least telling first, so that the last
-// one is the last to be cut.
+// fit leaves columns out of a table that is wider than the terminal, the least useful first, so that
+// the last column is the last to be cut.
 func (p *page) fit(header []string, rows []row) ([]string, []row) {
 	for _, name := range []string{"AGE", "RESTARTS", "READY", "REVISION", "REGISTERED"} {
 		if p.columns == 0 || p.wide() || tableWidth(header, rows) <= p.columns {
@@ -169,7 +170,7 @@ func (p *page) fit(header []string, rows []row) ([]string, []row) {
 	return header, rows
 }
 
-// tableWidth is how wide table prints rows.
+// tableWidth returns how wide table prints rows.
 func tableWidth(header []string, rows []row) (width int) {
 	const least, gap = 6, 3 // of printers.GetNewTabWriter
 	for i, name := range header {
@@ -214,7 +215,7 @@ func (s *session) outputs(command *cobra.Command, formats ...string) *cobra.Comm
 	return command
 }
 
-// relaxed is a JSONPath of which kubectl lets people leave out the braces and the first dot.
+// relaxed completes a JSONPath: as in kubectl, the braces and the first dot may be missing.
 func relaxed(template string) string {
 	if strings.Contains(template, "{") {
 		return template
@@ -222,7 +223,7 @@ func relaxed(template string) string {
 	return "{." + strings.TrimPrefix(template, ".") + "}"
 }
 
-// printPath prints what a JSONPath finds in the JSON of a value.
+// printPath prints the result of a JSONPath in the JSON of a value.
 func printPath(out io.Writer, path *jsonpath.JSONPath, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -240,7 +241,7 @@ func printPath(out io.Writer, path *jsonpath.JSONPath, value any) error {
 	return nil
 }
 
-// answer prints a value for people, or for programs, which may want names alone.
+// answer prints a value for people, or for programs, which may want only names.
 func (p *page) answer(value any, forPeople func(*page), names ...string) error {
 	switch p.format {
 	case "name":
@@ -266,29 +267,29 @@ func (p *page) answer(value any, forPeople func(*page), names ...string) error {
 }
 
 const (
-	// redrawEvery bounds how often a screen is drawn: people do not read faster.
+	// redrawEvery is the least time between two screens: people do not read faster.
 	redrawEvery = 500 * time.Millisecond
-	// clockEvery redraws a screen on which nothing but the time changes.
+	// clockEvery is when a screen is redrawn on which only the time changes.
 	clockEvery = 5 * time.Second
-	// restFactor is how many times longer than drawing a screen the pause after it is, so
-	// that 2,000 Pods cost no more of a processor than 20.
-	restFactor = 50
-	// A screen replaces the one before without flicker: each line clears the rest of the
-	// old one, and the last line what follows.
+	// redrawPause is the pause after a screen, as a multiple of the time that drawing it took, so that
+	// 2,000 Pods take no more CPU time than 20.
+	redrawPause = 50
+	// A screen replaces the one before without flicker: each line clears the rest of the old one, and
+	// the last line clears the rest of the screen.
 	home, lineEnd, screenEnd = "\x1b[H", "\x1b[K\n", "\x1b[J"
 )
 
-// watch shows the status at each change, until something is so; nil is until it is interrupted.
-// Off a terminal, a line tells each change.
+// watch shows the status at each change, until a condition holds; nil means until it is interrupted. If
+// the output is no terminal, it prints a line for each change.
 func (s *session) watch(ctx context.Context, t target, until func(*view.Workload) bool) error {
-	// The first screen comes from the API server itself, whose answer says what is missing.
+	// The first screen comes from the API server itself, whose error says what is missing.
 	began := time.Now()
 	w, err := s.load(ctx, t)
 	if err != nil {
 		return err
 	}
-	told := &changes{}
-	if err := s.show(&w, told, nil); err != nil || until != nil && until(&w) {
+	printed := &changes{}
+	if err := s.show(&w, printed, nil); err != nil || until != nil && until(&w) {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -299,16 +300,16 @@ func (s *session) watch(ctx context.Context, t target, until func(*view.Workload
 		return cmp.Or(context.Cause(ctx), err)
 	}
 	go func() { _ = c.listen(ctx) }()
-	return c.showEach(ctx, t, w, time.Since(began), told, until)
+	return c.showEach(ctx, t, w, time.Since(began), printed, until)
 }
 
-// showEach shows a workload at each change, as watch does, and says when the API server does not answer: then
-// what was seen last is old. drawn is how long the last screen took.
+// showEach shows a workload at each change, as watch does. If the API server does not answer, it says
+// so, since the last state may be old. drawn is how long the last screen took.
 func (c *cluster) showEach(
-	ctx context.Context, t target, w view.Workload, drawn time.Duration, told *changes, until func(*view.Workload) bool,
+	ctx context.Context, t target, w view.Workload, drawn time.Duration, printed *changes, until func(*view.Workload) bool,
 ) (err error) {
 	for {
-		if err := pause(ctx, max(redrawEvery, min(restFactor*drawn, clockEvery)), c.changed); err != nil {
+		if err := pause(ctx, max(redrawEvery, min(redrawPause*drawn, clockEvery)), c.changed); err != nil {
 			return silenced(err, c.silence.Load())
 		}
 		began, silence := time.Now(), c.silence.Load()
@@ -317,14 +318,14 @@ func (c *cluster) showEach(
 				return cmp.Or(context.Cause(ctx), err)
 			}
 		}
-		if err := c.show(&w, told, silence); err != nil || silence == nil && until != nil && until(&w) {
+		if err := c.show(&w, printed, silence); err != nil || silence == nil && until != nil && until(&w) {
 			return err
 		}
 		drawn = time.Since(began)
 	}
 }
 
-// silent is the end of a watch while the API server does not answer.
+// silent is the error of a watch that ends while the API server does not answer.
 type silent struct {
 	error
 	since time.Time
@@ -344,7 +345,7 @@ func noAnswer(clock view.Clock, since time.Time) string {
 	return "no answer from the API server " + clock.Since(since)
 }
 
-// ends handles errors of watches: without the right to watch there is no use in trying again.
+// ends handles errors of watches: without the right to watch, it ends them, since a retry is useless.
 func ends(end context.CancelCauseFunc) toolscache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, r *toolscache.Reflector, err error) {
 		if apierrors.IsForbidden(err) {
@@ -355,7 +356,7 @@ func ends(end context.CancelCauseFunc) toolscache.WatchErrorHandlerWithContext {
 	}
 }
 
-// pause waits that long, and then for a change or the clock.
+// pause waits for the least time, and then for a change or until clockEvery has passed.
 func pause(ctx context.Context, least time.Duration, changed <-chan struct{}) error {
 	select {
 	case <-ctx.Done():
@@ -371,8 +372,8 @@ func pause(ctx context.Context, least time.Duration, changed <-chan struct{}) er
 	return nil
 }
 
-// live returns a session that reads what watches bring of the namespace, and tells of changes
-// of those kinds.
+// live returns a session that reads the namespace from watches, and sends to changed when an object of
+// the kinds changes.
 func (s *session) live(
 	ctx context.Context, onError toolscache.WatchErrorHandlerWithContext, changed chan<- struct{}, kinds ...schema.GroupVersionKind,
 ) (*session, error) {
@@ -387,13 +388,13 @@ func (s *session) live(
 	for _, kind := range kinds {
 		informer, err := objects.GetInformerForKind(ctx, kind, cache.BlockUntilSynced(false))
 		if err == nil {
-			_, err = informer.AddEventHandler(telling(changed))
+			_, err = informer.AddEventHandler(notify(changed))
 		}
 		if err != nil {
 			return nil, failed(err, "watch %s", plural(kind))
 		}
 	}
-	go func() { _ = objects.Start(ctx) }() // it ends with ctx, and retries by itself before
+	go func() { _ = objects.Start(ctx) }() // it ends only with ctx, and retries by itself
 	if !objects.WaitForCacheSync(ctx) {
 		return nil, fmt.Errorf("watch namespace %s: %w", s.namespace, context.Cause(ctx))
 	}
@@ -402,8 +403,9 @@ func (s *session) live(
 	return &live, nil
 }
 
-// withoutManagers drops of what a watch brings who wrote it, except where a view reads when the spec was
-// changed: of the few objects that have a generation to see.
+// withoutManagers drops the managed fields of objects from a watch. It keeps them in the few objects
+// whose last change their controller has not seen: there, a view reads from them when the spec was
+// changed.
 func withoutManagers(object any) (any, error) {
 	if one, ok := object.(metav1.Object); ok && view.UnseenOf(one) == nil {
 		one.SetManagedFields(nil)
@@ -411,37 +413,38 @@ func withoutManagers(object any) (any, error) {
 	return object, nil
 }
 
-// telling tells of events, several of them as one.
-func telling(changed chan<- struct{}) toolscache.ResourceEventHandler {
-	tell := func() {
+// notify returns an event handler that sends to changed; several events may cause a single send.
+func notify(changed chan<- struct{}) toolscache.ResourceEventHandler {
+	send := func() {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { tell() }, UpdateFunc: func(any, any) { tell() }, DeleteFunc: func(any) { tell() },
+		AddFunc: func(any) { send() }, UpdateFunc: func(any, any) { send() }, DeleteFunc: func(any) { send() },
 	}
 }
 
-// show draws a screen over the one before; off a terminal it tells what has changed. Programs get all of it. While
-// the API server is silent, what is shown is from before, and no time goes on in it.
-func (s *session) show(w *view.Workload, told *changes, silence *failure) error {
+// show draws a screen over the one before; if the output is no terminal, it prints the changes.
+// Programs get the whole workload. While the API server does not answer, the screen shows the last
+// state, at the time of that state.
+func (s *session) show(w *view.Workload, printed *changes, silence *failure) error {
 	file, _ := s.Out.(*os.File)
 	var screen bytes.Buffer
 	p := s.page()
 	p.out = &screen
 	switch people := p.format == "" || p.wide(); {
 	case !people && silence != nil:
-		told.hear(&page{out: s.ErrOut}, silence, time.Now())
+		printed.printSilence(&page{out: s.ErrOut}, silence, time.Now())
 		return nil
 	case !people:
 		p.out = s.Out
 		return p.print(w, time.Now())
 	case s.lines || file == nil || !isTerminal(file):
-		told.hear(p, silence, time.Now())
+		printed.printSilence(p, silence, time.Now())
 		if silence == nil {
-			told.tell(p, w, time.Now())
+			printed.print(p, w, time.Now())
 		}
 		put(s.Out, screen.String())
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// overview prints every workload with which Usher has to do, of the session's namespace or of all.
+// overview prints every workload that concerns Usher, of the session's namespace or of all.
 func (s *session) overview(ctx context.Context, everywhere bool) error {
 	if everywhere {
 		s = s.in("")
@@ -29,7 +29,7 @@ func (s *session) overview(ctx context.Context, everywhere bool) error {
 		some, err := s.list(ctx, kind, client.InNamespace(s.namespace))
 		switch {
 		case apierrors.IsForbidden(err) && kind != kindPod:
-			tell(s.ErrOut, "not looked at: %s: you may not list them%s\n", plural(kind), where(s.namespace))
+			printf(s.ErrOut, "not looked at: %s: you may not list them%s\n", plural(kind), where(s.namespace))
 		case err != nil && !meta.IsNoMatchError(err):
 			return failed(err, "list %s", plural(kind))
 		}
@@ -40,7 +40,7 @@ func (s *session) overview(ctx context.Context, everywhere bool) error {
 	names := list.Map(found, func(w view.Workload) string { return nameOf(&w.Summary) })
 	return s.page().answer(found, func(p *page) {
 		if len(found) == 0 {
-			tell(s.ErrOut, "There is no CloneSet, and no workload with a Registration%s; https://usher.dev/first-deployment.html shows how to make one.\n", where(s.namespace))
+			printf(s.ErrOut, "There is no CloneSet, and no workload with a Registration%s; https://usher.dev/first-deployment.html shows how to make one.\n", where(s.namespace))
 			return
 		}
 		p.overview(found, everywhere, time.Now())
@@ -55,7 +55,7 @@ func where(namespace string) string {
 	return " in namespace " + namespace
 }
 
-// nameOf is how people type a workload.
+// nameOf returns the name that people type for a workload.
 func nameOf(w *view.Summary) string {
 	if w.Kind == kindCloneSet.Kind {
 		return shortName(kindCloneSet) + "/" + w.Name
@@ -89,7 +89,7 @@ func (p *page) overview(all []view.Workload, everywhere bool, now time.Time) {
 	p.table(header, rows)
 }
 
-// overviewWait is the first of what a workload waits for, and how many Pods wait for something.
+// overviewWait returns the first wait of a workload, and how many Pods wait.
 func overviewWait(w *view.Workload, clock view.Clock) string {
 	worst := w.Worst()
 	switch {

@@ -32,7 +32,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// planOptions are the change to foresee.
+// planOptions are the flags that describe a change.
 type planOptions struct {
 	filename, partition string
 	images              []string
@@ -59,11 +59,11 @@ func planCommand(s *session) *cobra.Command {
 
 // proposal is a change of a CloneSet that the API server accepts.
 type proposal struct {
-	// live is the set as it is; nil if there is none.
+	// live is the set as it is, nil if there is none; to is the set after the change.
 	live, to *apps.CloneSet
 }
 
-// propose asks the API server in a dry run what a patch would make of a CloneSet.
+// propose asks the API server in a dry run for a CloneSet after a patch.
 func (s *session) propose(ctx context.Context, live *apps.CloneSet, patch client.Patch, options ...client.PatchOption) (proposal, error) {
 	to := live.DeepCopy()
 	if err := s.client.Patch(ctx, to, patch, append(options, client.DryRunAll)...); err != nil {
@@ -97,7 +97,7 @@ func (s *session) plan(ctx context.Context, args []string, o *planOptions) error
 	return cmp.Or(err, verdict(all))
 }
 
-// verdict is the exit code of plans.
+// verdict returns the exit code of plans.
 func verdict(all []forecast.Forecast) error {
 	refused := func(f forecast.Forecast) bool { return f.Refused != "" }
 	if at := slices.IndexFunc(all, refused); at >= 0 {
@@ -109,7 +109,7 @@ func verdict(all []forecast.Forecast) error {
 	return nil
 }
 
-// check refuses what names no change, or two.
+// check returns an error if the flags name no change, or two.
 func (o *planOptions) check(args []string) error {
 	flags := len(o.images) > 0 || o.replicas >= 0 || o.partition != ""
 	switch {
@@ -124,7 +124,7 @@ func (o *planOptions) check(args []string) error {
 	return nil
 }
 
-// proposals are the changes that the caller has in mind, as the API server would store them.
+// proposals returns the changes that the flags describe, as the API server would store them.
 func (s *session) proposals(ctx context.Context, args []string, o *planOptions) ([]proposal, error) {
 	if err := o.check(args); err != nil {
 		return nil, err
@@ -144,12 +144,12 @@ func (s *session) proposals(ctx context.Context, args []string, o *planOptions) 
 	return []proposal{one}, err
 }
 
-// refused is what the API server said of a change.
+// refused returns the error of a change that the API server refuses.
 func refused(name string, err error) error {
 	return fmt.Errorf("clone/%s: the API server does not accept the change: %w", name, short(err))
 }
 
-// spec are the fields that the flags change.
+// spec returns the fields of the spec that the flags change.
 func (o *planOptions) spec(live *apps.CloneSet) (map[string]any, error) {
 	spec := map[string]any{}
 	if o.replicas >= 0 {
@@ -249,7 +249,7 @@ func (s *session) foresee(ctx context.Context, one proposal) (f forecast.Forecas
 	return forecast.Of(c)
 }
 
-// domains are the labels of nodes, which order Pods only if the template spreads them.
+// domains returns the labels of nodes; they are needed only if the template spreads Pods.
 func (s *session) domains(ctx context.Context, set *apps.CloneSet) (map[string]map[string]string, error) {
 	if !strings.Contains(string(set.Spec.Template.Raw()), `"topologySpreadConstraints"`) {
 		return nil, nil
@@ -301,7 +301,7 @@ func (s *session) tryClaims(ctx context.Context, c *forecast.Change) error {
 	return nil
 }
 
-// tried is the instance of which the API server is asked.
+// tried is the instance id in dry runs.
 const tried = "plan"
 
 // try creates an object in a dry run, and reports whether the API server has completed it.
@@ -310,9 +310,9 @@ func (s *session) try(ctx context.Context, c *forecast.Change, object *unstructu
 	case err == nil:
 		return true, nil
 	case apierrors.IsAlreadyExists(err), strings.Contains(err.Error(), "cannot create resource"):
-		return false, nil // whoever may not create it cannot ask
+		return false, nil // without the right to create it, nothing is found out
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
-		c.Exceeded = err.Error() // which matters only if there will be more of them
+		c.Exceeded = err.Error() // matters only if there will be more of them
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
 		*refused = err.Error()
 	default:
@@ -379,7 +379,7 @@ func takes(f *forecast.Forecast) string {
 	return text + ", going by what the Pods took so far"
 }
 
-// doings are what happens to Pods, in the order in which a wave tells it.
+// doings are the changes of Pods, in the order in which a wave names them.
 var doings = []struct {
 	does forecast.Doing
 	text string
@@ -410,7 +410,7 @@ func after(w *forecast.Wave) string {
 	return w.After.Duration.String()
 }
 
-// waveText names the Pods by what happens to them, in their order.
+// waveText names the Pods of a wave, grouped by what is done to them, in their order.
 func waveText(w *forecast.Wave) string {
 	var parts []string
 	for _, d := range doings {

@@ -35,7 +35,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// reasonReleased is the reason of the event that a release by hand leaves behind.
+// reasonReleased is the reason of the event about a release by hand.
 const reasonReleased = "HookReleasedByHand"
 
 func releaseCommand(s *session) *cobra.Command {
@@ -48,7 +48,7 @@ func releaseCommand(s *session) *cobra.Command {
 		if _, _, err := s.answered(ctx, t, hook); err != nil {
 			return err
 		}
-		tell(s.ErrOut, "This answers the hook %s of Pod %s instead of its owner. Registries that still list the Pod are not asked: requests may be lost.\n",
+		printf(s.ErrOut, "This answers the hook %s of Pod %s instead of its owner. Registries that still list the Pod are not asked: requests may be lost.\n",
 			hook, t.name)
 		if !yes && !s.dryRun && !s.confirm("Release the hook?") {
 			return errors.New("nothing was changed")
@@ -64,12 +64,12 @@ func releaseCommand(s *session) *cobra.Command {
 }
 
 func (s *session) confirm(question string) bool {
-	tell(s.ErrOut, "%s [y/N] ", question)
+	printf(s.ErrOut, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(s.In).ReadString('\n')
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
 }
 
-// answered reads a Pod, and returns it as it is and as whoever answers the hook would leave it.
+// answered reads a Pod, and returns it as it is and as it is after the hook is answered.
 func (s *session) answered(ctx context.Context, t target, key string) (pod, after *corev1.Pod, err error) {
 	pod = &corev1.Pod{}
 	if err := s.get(ctx, t, pod); err != nil {
@@ -83,11 +83,11 @@ func (s *session) answered(ctx context.Context, t target, key string) (pod, afte
 	state := apps.LifecycleState(pod.Labels[apps.LabelLifecycleState])
 	joins := !hook.Empty() && (state == apps.StatePreparingNormal || state == apps.StateUpdated)
 	switch {
-	case pod.DeletionTimestamp != nil: // it waits for finalizers alone
+	case pod.DeletionTimestamp != nil: // only finalizers hold it
 		lifecycle.Hook{FinalizersHandler: []string{key}}.Release(after)
 	case joins:
 		hook.Confirm(after)
-	default: // the finalizer may be none of the set's
+	default: // the finalizer may belong to no hook of the set
 		lifecycle.Hook{LabelsHandler: hook.LabelsHandler, FinalizersHandler: []string{key}}.Release(after)
 	}
 	if equality.Semantic.DeepEqual(pod.ObjectMeta, after.ObjectMeta) {
@@ -96,7 +96,7 @@ func (s *session) answered(ctx context.Context, t target, key string) (pod, afte
 	return pod, after, nil
 }
 
-// hook is what the Pod's CloneSet holds it by with the key.
+// hook returns the hook of the Pod's CloneSet that has the key and holds the Pod.
 func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (hook lifecycle.Hook, err error) {
 	owner := cloneSetOf(pod)
 	if owner == "" {
@@ -117,8 +117,8 @@ func (s *session) hook(ctx context.Context, pod *corev1.Pod, key string) (hook l
 	return hook, nil
 }
 
-// release changes a Pod, and tells who did it. If somebody else changes it meanwhile, as its kubelet does, it looks anew
-// whether the Pod waits.
+// release changes a Pod, and records in an event who did it. If the Pod is changed meanwhile, for
+// example by its kubelet, release checks again whether it waits.
 func (s *session) release(ctx context.Context, t target, hook, reason string) error {
 	var pod, answered *corev1.Pod
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
@@ -145,12 +145,12 @@ func (s *session) release(ctx context.Context, t target, hook, reason string) er
 		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: "kubectl-usher"},
 	}
 	if err := s.client.Create(ctx, event); err != nil {
-		tell(s.ErrOut, "The event that says who did it and why could not be written: %v\n", err)
+		printf(s.ErrOut, "The event that says who did it and why could not be written: %v\n", err)
 	}
 	return nil
 }
 
-// whoAmI is the user as the API server knows them.
+// whoAmI returns the name of the user as the API server knows it.
 func (s *session) whoAmI(ctx context.Context) string {
 	review := &authenticationv1.SelfSubjectReview{}
 	if err := s.client.Create(ctx, review); err != nil || review.Status.UserInfo.Username == "" {
@@ -185,10 +185,10 @@ func (s *session) nameForDeletion(ctx context.Context, pod *corev1.Pod) error {
 }
 
 const (
-	// askAgain is how often a Pod's deletion is asked for anew, so that Usher does not take
-	// the drain back, and an eviction that a budget refuses, as kubectl drain does.
+	// askAgain is how often a Pod's deletion is asked for again, so that Usher does not withdraw the
+	// drain. It is also how often a refused eviction is retried, as by kubectl drain.
 	askAgain = 5 * time.Second
-	// drainWithin bounds a drain if nothing else is said: one whose deadline blocks may never end.
+	// drainWithin bounds a drain by default: one whose deadline blocks may never end.
 	drainWithin = time.Hour
 )
 
@@ -238,7 +238,7 @@ func (s *session) drainNode(ctx context.Context, t target, labelled string) erro
 	end := func() {}
 	if !s.verbose {
 		s.crowd = &crowd{}
-		end = s.tellCrowd(s.crowd, time.Now())
+		end = s.printCrowd(s.crowd, time.Now())
 	}
 	err = s.drainAll(ctx, view.Each[*corev1.Pod](all))
 	end()
@@ -249,7 +249,7 @@ func (s *session) drainNode(ctx context.Context, t target, labelled string) erro
 	return nil
 }
 
-// drainAll drains the Pods of a node side by side.
+// drainAll drains the Pods of a node in parallel.
 func (s *session) drainAll(ctx context.Context, all []*corev1.Pod) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, pod := range all {
@@ -272,9 +272,9 @@ func stays(pod *corev1.Pod) bool {
 	return mirror || owner != nil && owner.Kind == "DaemonSet"
 }
 
-// drain takes one Pod away, and returns when it is gone.
+// drain drains and deletes one Pod, and returns when it is gone.
 func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error {
-	d := &draining{session: s, pod: pod, evict: evict, began: time.Now(), by: s.whoAmI(ctx), told: map[string]bool{}}
+	d := &draining{session: s, pod: pod, evict: evict, began: time.Now(), by: s.whoAmI(ctx), printed: map[string]bool{}}
 	if err := d.follow(ctx); err != nil {
 		return err
 	}
@@ -285,7 +285,7 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 		gone, err := d.step(ctx, pod)
 		switch {
 		case gone:
-			d.tell("is gone")
+			d.printOnce("is gone")
 			return nil
 		case ctx.Err() != nil:
 			return d.gaveUp()
@@ -298,21 +298,21 @@ func (s *session) drain(ctx context.Context, pod *corev1.Pod, evict bool) error 
 	}
 }
 
-// next waits for a change of the Pod, and returns the Pod if the watch has brought it: no version is
-// missed. Now and then it says what the Pod waits for.
+// next waits for a change of the Pod, and returns the Pod if it came from the watch, so that no version
+// is missed. From time to time it prints what the Pod waits for.
 func (d *draining) next(ctx context.Context, clock <-chan time.Time) (pod *corev1.Pod, err error) {
 	select {
 	case <-ctx.Done():
 		return nil, d.gaveUp()
 	case e, open := <-d.events:
 		if !open {
-			d.events = nil // the clock begins another watch: one that ends at once is not begun without a pause
+			d.events = nil // the next watch starts with the clock, not at once
 		}
 		if e.Type != watch.Deleted {
 			pod, _ = e.Object.(*corev1.Pod)
 		}
 	case <-clock:
-		if pod = d.seen; d.events == nil { // what the watch has missed, a new one brings, unless the Pod is gone
+		if pod = d.seen; d.events == nil { // a new watch brings missed versions
 			pod, err = nil, d.follow(ctx)
 		}
 		d.why(ctx)
@@ -334,13 +334,13 @@ func (d *draining) follow(ctx context.Context) error {
 	return nil
 }
 
-// gaveUp is the error of a drain whose time is over, or that somebody has stopped.
+// gaveUp returns the error of a drain whose time is over, or that the user has stopped.
 func (d *draining) gaveUp() error {
 	return fmt.Errorf("pod/%s is still there; kubectl usher why pod/%s -n %s says what it waits for", d.pod.Name, d.pod.Name, d.pod.Namespace)
 }
 
-// why tells what a Pod waits for that does not go at once. It is the Pod as it was last reported: a newer one
-// would be told of before what came in between.
+// why prints what a Pod waits for that is not deleted at once. It uses the Pod as it was last reported:
+// a newer version would be printed before the versions in between.
 func (d *draining) why(ctx context.Context) {
 	o, err := d.in(d.pod.Namespace).objects(ctx, target{kindPod, d.pod.Name}, d.seen)
 	if err != nil {
@@ -348,48 +348,48 @@ func (d *draining) why(ctx context.Context) {
 	}
 	for _, pod := range view.Of(o).Members {
 		for _, wait := range pod.Waits {
-			if len(wait.Registries) == 0 || wait.Until.IsZero() { // report tells when callers stop
-				d.tell("%s", wait.What)
+			if len(wait.Registries) == 0 || wait.Until.IsZero() { // report prints when callers stop
+				d.printOnce("%s", wait.What)
 			}
 		}
 	}
 }
 
-// draining is a Pod on its way out.
+// draining is a Pod that is being drained.
 type draining struct {
 	*session
 	pod   *corev1.Pod
 	evict bool
 	by    string
 	began time.Time
-	// asked is when it was last asked to go, and seen is the Pod as it was last reported.
-	asked time.Time
-	seen  *corev1.Pod
-	told  map[string]bool
-	// changes watches the Pod, and events are what it brings; nil once it has ended.
+	// asked is when the deletion was last asked for, and seen is the Pod as it was last reported.
+	asked   time.Time
+	seen    *corev1.Pod
+	printed map[string]bool
+	// changes watches the Pod, and events are its events; nil once it has ended.
 	changes watch.Interface
 	events  <-chan watch.Event
 }
 
-func (d *draining) tell(format string, args ...any) {
+func (d *draining) printOnce(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	d.once(text, text)
 }
 
 // once prints a text, unless one with that key was printed before.
 func (d *draining) once(key, text string) {
-	if !d.told[key] {
-		d.told[key] = true
+	if !d.printed[key] {
+		d.printed[key] = true
 		if d.crowd != nil {
 			d.crowd.add(d.pod.Name, text)
 			return
 		}
-		tell(d.Out, "%6.1fs  pod/%s %s\n", time.Since(d.began).Seconds(), d.pod.Name, text)
+		printf(d.Out, "%6.1fs  pod/%s %s\n", time.Since(d.began).Seconds(), d.pod.Name, text)
 	}
 }
 
-// step looks at the Pod, tells what has changed, and asks for what comes next. It reports
-// whether the Pod is gone. Without a Pod it asks for it.
+// step reads the Pod, prints what has changed, and asks for the next step of its deletion. It reports
+// whether the Pod is gone. If pod is nil, step gets it from the API server.
 func (d *draining) step(ctx context.Context, pod *corev1.Pod) (gone bool, err error) {
 	if pod == nil {
 		pod = &corev1.Pod{}
@@ -413,7 +413,7 @@ func (d *draining) step(ctx context.Context, pod *corev1.Pod) (gone bool, err er
 	return false, d.remove(ctx, pod)
 }
 
-// report tells which registries have let go.
+// report prints which registries no longer list the Pod.
 func (d *draining) report(pod *corev1.Pod) {
 	d.seen = pod
 	record := regplan.ReadRecord(pod)
@@ -423,7 +423,7 @@ func (d *draining) report(pod *corev1.Pod) {
 	for _, key := range slices.Sorted(maps.Keys(record.Gone)) {
 		_, at, _ := strings.Cut(key, "@")
 		registry, _, _ := strings.Cut(at, "/")
-		d.tell("has left %s", registry)
+		d.printOnce("has left %s", registry)
 	}
 	if end, now := record.End(), time.Now(); end.After(now) {
 		d.once("until "+end.String(), "may still be used by callers, "+d.page().clock(now).ToGo(end))
@@ -437,7 +437,7 @@ func (d *draining) name(ctx context.Context, pod *corev1.Pod, set string) error 
 	}
 	err := d.nameForDeletion(ctx, pod)
 	if err == nil {
-		d.tell("is named for deletion: clone/%s replaces it within its budgets", set)
+		d.printOnce("is named for deletion: clone/%s replaces it within its budgets", set)
 	}
 	return err
 }
@@ -457,7 +457,7 @@ func (d *draining) request(ctx context.Context, pod *corev1.Pod) error {
 	annotations := map[string]any{usherv1alpha1.AnnotationDeletionRequest: string(encode.JSON(request))}
 	err := d.patchPod(ctx, pod, map[string]any{"annotations": annotations})
 	if err == nil {
-		d.tell("leaves its registries")
+		d.printOnce("leaves its registries")
 	}
 	return client.IgnoreNotFound(err)
 }
@@ -467,21 +467,21 @@ func (d *draining) remove(ctx context.Context, pod *corev1.Pod) error {
 	if !d.evict {
 		err := d.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
 		if err == nil {
-			d.tell("is deleted")
+			d.printOnce("is deleted")
 		}
 		return client.IgnoreNotFound(err)
 	}
-	if time.Since(d.asked) < askAgain && d.told["waits for a PodDisruptionBudget"] {
+	if time.Since(d.asked) < askAgain && d.printed["waits for a PodDisruptionBudget"] {
 		return nil
 	}
 	d.asked = time.Now()
 	err := d.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{})
 	if apierrors.IsTooManyRequests(err) {
-		d.tell("waits for a PodDisruptionBudget")
+		d.printOnce("waits for a PodDisruptionBudget")
 		return nil
 	}
 	if err == nil {
-		d.tell("is evicted")
+		d.printOnce("is evicted")
 	}
 	return client.IgnoreNotFound(err)
 }

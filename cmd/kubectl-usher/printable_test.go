@@ -24,8 +24,8 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// hostile is what a terminal obeys: it clears the screen, sets the title, and turns the text around; and
-// a line that the plugin did not write.
+// hostile has characters that a terminal obeys: they clear the screen, set the title, and reverse the
+// text. Its last line imitates one of the plugin.
 const hostile = "\x1b[2J\x1b]0;owned\x07\u009b31m\u202e\r\b\x9b\tx\nNothing is wrong."
 
 // spoil appends hostile text to the fields of an object that hold words of others.
@@ -70,8 +70,8 @@ func spoiled[T any](objects []T) []T {
 	return objects
 }
 
-// checkPrintable checks that nothing in what was printed is obeyed, and that what others wrote began no
-// line.
+// checkPrintable checks that a terminal obeys nothing in the output, and that no line begins with text
+// of others.
 func checkPrintable(t *testing.T, what, text string) {
 	t.Helper()
 	obeyed := func(r rune) bool { return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) }
@@ -83,8 +83,8 @@ func checkPrintable(t *testing.T, what, text string) {
 	}
 }
 
-// TestNothingIsObeyed is an attack: whoever may write objects, or is an API server or a registry whose
-// words are repeated, puts escape sequences into texts that an admin prints.
+// TestNothingIsObeyed is an attack: a user who may write objects, or an API server or a registry whose
+// answers are repeated, puts escape sequences into texts that an admin prints.
 func TestNothingIsObeyed(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.yaml")
 	for _, file := range files {
@@ -125,17 +125,17 @@ func TestNothingIsObeyed(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		print(&page{out: &out})
-		checkPrintable(t, what, strings.ReplaceAll(out.String(), "\t", " ")) // tabs move the cursor and no more
+		checkPrintable(t, what, strings.ReplaceAll(out.String(), "\t", " ")) // tabs are harmless
 	}
 }
 
-// TestNothingIsObeyedInTheShell: a shell completes what others named.
+// TestNothingIsObeyedInTheShell: a shell completes names that others chose.
 func TestNothingIsObeyedInTheShell(t *testing.T) {
 	offered := names(func(context.Context, []string, string) []string { return []string{"1\t" + hostile, "2" + hostile} })
 	command := &cobra.Command{}
 	command.SetContext(t.Context())
 	words, _ := offered.offer(command, nil, "")
 	for _, word := range words {
-		checkPrintable(t, "completion", strings.Replace(word, "\t", " ", 1)) // which the shell understands
+		checkPrintable(t, "completion", strings.Replace(word, "\t", " ", 1)) // the shell's separator
 	}
 }

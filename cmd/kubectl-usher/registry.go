@@ -56,7 +56,7 @@ func (s *session) allRegistries(ctx context.Context) error {
 	}
 	return s.page().answer(all, func(p *page) {
 		if len(all) == 0 {
-			tell(s.ErrOut, "There are no Registries; https://usher.dev/registration.html shows how to make one.\n")
+			printf(s.ErrOut, "There are no Registries; https://usher.dev/registration.html shows how to make one.\n")
 			return
 		}
 		p.table([]string{"REGISTRY", "KIND", "ANSWERS", "SERVICES", "LAST OUTAGE"}, rows)
@@ -83,7 +83,7 @@ func outage(r *view.Registry, clock view.Clock) string {
 	return clock.Ago(r.OutageTo) + ", for " + view.Lasted(r.OutageFrom, r.OutageTo)
 }
 
-// registry prints who uses one registry, and with diff what it lists.
+// registry prints the Registrations that use one registry, and with diff the entries that it lists.
 func (s *session) registry(ctx context.Context, name string, diff bool) error {
 	r := &usherv1alpha1.Registry{}
 	if err := s.get(ctx, target{kindRegistry, name}, r); err != nil {
@@ -101,7 +101,7 @@ func (s *session) registry(ctx context.Context, name string, diff bool) error {
 func (s *session) users(ctx context.Context, r *usherv1alpha1.Registry, pods bool) (all []view.Namespace, err error) {
 	names := list.Map(r.Status.Users, func(u usherv1alpha1.RegistryUser) string { return u.Namespace })
 	registrations, err := s.list(ctx, kindRegistration)
-	if err != nil && !apierrors.IsForbidden(err) { // who may not list them sees the namespaces that are recorded
+	if err != nil && !apierrors.IsForbidden(err) { // forbidden: use the recorded namespaces
 		return nil, failed(err, "list Registrations")
 	}
 	for _, one := range view.Each[*usherv1alpha1.Registration](registrations) {
@@ -170,7 +170,7 @@ func (p *page) uses(r *view.Registry) {
 	p.table([]string{"REGISTRATION", "SERVICE", "LISTED", "DIFFERING", "DRAINING", "WAITING", "PROBLEM"}, rows)
 }
 
-// use prints what is listed for one Registration beside what should be.
+// use prints the entries that are listed for one Registration, next to those that should be.
 func (p *page) use(u *view.Use) {
 	counts := ""
 	if u.Known {

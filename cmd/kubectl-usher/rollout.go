@@ -29,7 +29,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// changes gives a command the flags of those that change a CloneSet.
+// changes gives a command the flags of all commands that change a CloneSet.
 func (s *session) changes(command *cobra.Command) *cobra.Command {
 	s.dryRuns(command, "ask the API server whether it would accept the change, and change nothing")
 	command.Flags().BoolVarP(&s.follow, "watch", "w", false, "then show the status until the rollout is done")
@@ -53,26 +53,26 @@ func (s *session) dryRuns(command *cobra.Command, usage string) {
 	completesFlag(command, "dry-run", func(context.Context, []string, string) []string { return []string{"none", "server"} })
 }
 
-// patchOf is a patch with that content.
+// patchOf returns a patch with that content.
 func patchOf(kind types.PatchType, content any) client.Patch {
 	return client.RawPatch(kind, encode.JSON(content))
 }
 
 // strategy changes a field of a CloneSet's spec.updateStrategy.
-func (s *session) strategy(ctx context.Context, set *apps.CloneSet, told, field string, value any) error {
+func (s *session) strategy(ctx context.Context, set *apps.CloneSet, change, field string, value any) error {
 	spec := map[string]any{"updateStrategy": map[string]any{field: value}}
-	return s.patch(ctx, set, told, types.MergePatchType, map[string]any{"spec": spec})
+	return s.patch(ctx, set, change, types.MergePatchType, map[string]any{"spec": spec})
 }
 
-// patch sends a change, tells what it did, and shows what follows if it was asked to.
-func (s *session) patch(ctx context.Context, set *apps.CloneSet, told string, kind types.PatchType, content any) error {
+// patch sends a change, prints its description, and with --watch shows the status at each change.
+func (s *session) patch(ctx context.Context, set *apps.CloneSet, change string, kind types.PatchType, content any) error {
 	switch err := s.client.Patch(ctx, set, patchOf(kind, content)); {
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "/metadata/generation"):
 		return fmt.Errorf("clone/%s has changed meanwhile; run the command again", set.Name)
 	case err != nil:
 		return failed(err, "change clone/%s", set.Name)
 	}
-	s.did("clone/%s %s", set.Name, told)
+	s.did("clone/%s %s", set.Name, change)
 	return s.after(ctx, set)
 }
 
@@ -82,7 +82,7 @@ func (s *session) patchPod(ctx context.Context, pod *corev1.Pod, metadata map[st
 	return s.client.Patch(ctx, pod, patchOf(types.MergePatchType, map[string]any{"metadata": metadata}))
 }
 
-// after shows what follows a change, if it was asked to.
+// after shows, with --watch, the status at each change from now on.
 func (s *session) after(ctx context.Context, set *apps.CloneSet) error {
 	if !s.follow || s.dryRun {
 		return nil
@@ -90,7 +90,7 @@ func (s *session) after(ctx context.Context, set *apps.CloneSet) error {
 	return s.watch(ctx, target{kindCloneSet, set.Name}, done)
 }
 
-// done reports whether a rollout is over, one way or another.
+// done reports whether a rollout is over, successfully or not.
 func done(w *view.Workload) bool {
 	return slices.Contains([]view.Phase{view.PhaseDone, view.PhaseDegraded, view.PhasePaused}, w.Phase)
 }
@@ -100,14 +100,14 @@ func pauseCommand(s *session, name string) *cobra.Command {
 }
 
 func (s *session) pause(ctx context.Context, set *apps.CloneSet, pause bool) error {
-	told := "resumed"
+	state := "resumed"
 	if pause {
-		told = "paused"
+		state = "paused"
 	}
 	if set.Spec.UpdateStrategy.Paused == pause {
-		return fmt.Errorf("clone/%s is %s already", set.Name, told)
+		return fmt.Errorf("clone/%s is %s already", set.Name, state)
 	}
-	return s.strategy(ctx, set, told, "paused", pause)
+	return s.strategy(ctx, set, state, "paused", pause)
 }
 
 func partitionCommand(s *session) *cobra.Command {
@@ -153,8 +153,8 @@ func (p *page) history(all []view.Revision, now time.Time) {
 	p.table([]string{"REVISION", "NAME", "ROLE", p.created(), "IMAGES", "CHANGE-CAUSE"}, rows)
 }
 
-// find returns the revision with that number or name; without one, the one that a
-// rollback leads to: the newest with another template than the present one.
+// find returns the revision with that number or name; without one, the revision that a rollback leads
+// to: the newest with another template than the present one.
 func find(set *apps.CloneSet, all []*appsv1.ControllerRevision, wanted string) (*appsv1.ControllerRevision, error) {
 	if wanted == "" {
 		if previous := view.Previous(set, all); previous != nil {
@@ -198,9 +198,10 @@ func (s *session) undo(ctx context.Context, set *apps.CloneSet, to string) error
 	if revision.Same(chosen.Name, set.Status.UpdateRevision) {
 		return fmt.Errorf("clone/%s has revision %d already", set.Name, chosen.Revision)
 	}
-	// The set still is as it was read. A merge would keep what only the newer template has.
-	told := fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name)
-	return s.patch(ctx, set, told, types.JSONPatchType, []map[string]any{
+	// The patch tests that the set is as it was read. A merge would keep fields that only the newer
+	// template has.
+	change := fmt.Sprintf("rolled back to revision %d (%s)", chosen.Revision, chosen.Name)
+	return s.patch(ctx, set, change, types.JSONPatchType, []map[string]any{
 		{"op": "test", "path": "/metadata/generation", "value": set.Generation},
 		{"op": "replace", "path": "/spec/template", "value": template},
 	})
@@ -251,7 +252,7 @@ func (p *page) diff(from, to *appsv1.ControllerRevision) error {
 		A: difflib.SplitLines(texts[0]), B: difflib.SplitLines(texts[1]), Context: 3,
 		FromFile: title(from), ToFile: title(to),
 	})
-	put(p.out, printable.Text(text)) // YAML does not escape all that is obeyed
+	put(p.out, printable.Text(text)) // YAML does not escape all characters that a terminal obeys
 	return err
 }
 

@@ -37,32 +37,32 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// session is what every command needs: kubectl's flags, and a client made from them.
+// session has what every command needs: kubectl's flags, and a client made from them.
 type session struct {
 	genericiooptions.IOStreams
 	flags  *genericclioptions.ConfigFlags
 	config *rest.Config
 	client client.WithWatch
-	// reader is the client, or what watches have brought.
+	// reader is the client, or the cache of watches.
 	reader    client.Reader
 	mapper    meta.RESTMapper
 	discovery discovery.CachedDiscoveryInterface
-	// namespace is that of --namespace or of the context.
+	// namespace is the namespace of --namespace or of the context.
 	namespace string
-	// What follows is of flags that several commands have: output is the format of the answer,
-	// dryRun asks the API server and changes nothing, follow shows the status at each change.
+	// Flags that several commands have: output is the format of the answer, dryRun asks the API server
+	// and changes nothing, follow shows the status at each change.
 	output         string
 	path           *jsonpath.JSONPath
 	dryRun, follow bool
-	// verbose lists each Pod, where one line would stand for several that are alike. crowd gathers the events of
-	// those; nil if nothing is gathered.
+	// verbose lists each Pod instead of one line for several that are alike. crowd gathers the events
+	// of these; nil if events are not gathered.
 	verbose bool
 	crowd   *crowd
-	// lines tells what changes, a line each, where follow draws screens.
+	// lines prints a line for each change, instead of the screens that follow draws.
 	lines bool
 }
 
-// connect reads kubectl's flags. It asks nothing of the API server yet.
+// connect reads kubectl's flags. It does not contact the API server yet.
 func (s *session) connect() error {
 	if s.client != nil {
 		return nil
@@ -102,7 +102,7 @@ func (s *session) makeClient() error {
 	return nil
 }
 
-// in is the session in another namespace; "" is all.
+// in returns the session for another namespace; "" means all.
 func (s *session) in(namespace string) *session {
 	other := *s
 	other.namespace = namespace
@@ -136,7 +136,7 @@ var (
 	kindWebhooks     = admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration")
 )
 
-// What commands are for.
+// The kinds that commands accept.
 var (
 	workloads     = []schema.GroupVersionKind{kindCloneSet, kindDeployment, kindStatefulSet, kindDaemonSet, kindReplicaSet, kindPod}
 	onlyCloneSets = []schema.GroupVersionKind{kindCloneSet}
@@ -182,13 +182,13 @@ func (s *session) target(args []string, kinds ...schema.GroupVersionKind) (targe
 
 var errNoCloneSets = errors.New("this cluster has no CloneSets: install Usher's CustomResourceDefinitions, as https://usher.dev/install.html says")
 
-// aliases are names of CloneSets that somebody may type where none are installed.
+// aliases are names of CloneSets that users may type in a cluster without that kind.
 var aliases = []string{"clone", "cloneset", "clonesets", "clonesets.apps.kruise.io"}
 
-// plural is what people call objects of a kind.
+// plural returns the plural of a kind for people.
 func plural(kind schema.GroupVersionKind) string { return list.Plural(kind.Kind) }
 
-// get reads an object, and says what to do if it is not there.
+// get reads an object. If there is none, the error says what to do.
 func (s *session) get(ctx context.Context, t target, object client.Object) error {
 	err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: t.name}, object)
 	if !apierrors.IsNotFound(err) || withdrawn(err) {
@@ -201,7 +201,7 @@ func (s *session) get(ctx context.Context, t target, object client.Object) error
 	return fmt.Errorf("there is no %s%s; kubectl get %s shows those that exist", t, where, those)
 }
 
-// failed says what an error means for the user, and what to do; nil for none.
+// failed returns an error that says what err means for the user, and what to do; nil for nil.
 func failed(err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
 	switch missing := (*meta.NoKindMatchError)(nil); {
@@ -222,12 +222,12 @@ func failed(err error, doing string, args ...any) error {
 	return fmt.Errorf("%s: %w", doing, short(err))
 }
 
-// withdrawn reports whether the API server has lost a kind since it was asked which it has.
+// withdrawn reports whether the API server no longer has a kind that it listed before.
 func withdrawn(err error) bool {
 	return apierrors.IsNotFound(err) && strings.Contains(err.Error(), "could not find the requested resource")
 }
 
-// short is an error without the whole object, which the API server repeats if it does not know
+// short returns an error without the whole object, which the API server repeats if it does not know
 // fields of it.
 func short(err error) error {
 	_, fields, ok := strings.Cut(err.Error(), "strict decoding error: ")
@@ -237,7 +237,7 @@ func short(err error) error {
 	return errors.New(fields + ": misspelt, or newer than this cluster's CustomResourceDefinitions: https://usher.dev/install.html says how to install those of this version")
 }
 
-// on makes a command of one object of those kinds, as TYPE/NAME or TYPE NAME.
+// on makes a command for one object of those kinds, as TYPE/NAME or TYPE NAME.
 func (s *session) on(kinds []schema.GroupVersionKind, name string, do func(ctx context.Context, t target) error) *cobra.Command {
 	return command(name, cobra.RangeArgs(1, 2), s.completesTarget(kinds), func(ctx context.Context, args []string) error {
 		t, err := s.target(args, kinds...)
@@ -248,12 +248,12 @@ func (s *session) on(kinds []schema.GroupVersionKind, name string, do func(ctx c
 	})
 }
 
-// verboses gives a command the flag --verbose.
+// verboses adds the flag --verbose to a command.
 func (s *session) verboses(command *cobra.Command, usage string) {
 	command.Flags().BoolVar(&s.verbose, "verbose", false, usage)
 }
 
-// onCloneSet makes a command of one CloneSet.
+// onCloneSet makes a command for one CloneSet.
 func (s *session) onCloneSet(name string, do func(ctx context.Context, set *apps.CloneSet) error) *cobra.Command {
 	return command(name, cobra.RangeArgs(1, 2), s.completesTarget(onlyCloneSets), func(ctx context.Context, args []string) error {
 		set, err := s.cloneSet(ctx, args)
@@ -273,8 +273,7 @@ func (s *session) cloneSet(ctx context.Context, args []string) (*apps.CloneSet, 
 	return set, s.get(ctx, t, set)
 }
 
-// load reads a workload and what belongs to it. A Pod comes with its CloneSet, which says what
-// holds it.
+// load reads a workload and its objects. A Pod comes with its CloneSet, whose hooks say what holds it.
 func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	object, err := scheme.New(t.kind)
 	if err != nil {
@@ -291,7 +290,7 @@ func (s *session) load(ctx context.Context, t target) (view.Workload, error) {
 	return view.Of(o), nil
 }
 
-// objects reads what belongs to a workload.
+// objects reads the objects of a workload.
 func (s *session) objects(ctx context.Context, t target, workload client.Object) (o view.Objects, err error) {
 	pod, _ := workload.(*corev1.Pod)
 	if owner := cloneSetOf(workload); pod != nil && owner != "" {
@@ -309,7 +308,8 @@ func (s *session) objects(ctx context.Context, t target, workload client.Object)
 	return o, err
 }
 
-// operatorLeases are the leases of the hook operator, whatever its namespace. Who may not list them learns less.
+// operatorLeases returns the leases of the hook operator, in any namespace; none if the user may not
+// list them.
 func (s *session) operatorLeases(ctx context.Context) (leases []*coordinationv1.Lease) {
 	for _, name := range view.OperatorLeases {
 		found := &coordinationv1.LeaseList{}
@@ -320,13 +320,13 @@ func (s *session) operatorLeases(ctx context.Context) (leases []*coordinationv1.
 	return leases
 }
 
-// below are the kinds of what a workload controls.
+// below are the kinds of objects that a workload controls.
 var below = map[schema.GroupVersionKind][]schema.GroupVersionKind{
 	kindCloneSet: {kindRevision, kindPod}, kindDeployment: {kindReplicaSet, kindPod},
 	kindReplicaSet: onlyPods, kindStatefulSet: onlyPods, kindDaemonSet: onlyPods,
 }
 
-// cloneSetOf is the name of the CloneSet that controls an object; "" if none does.
+// cloneSetOf returns the name of the CloneSet that controls an object; "" if none does.
 func cloneSetOf(object client.Object) string {
 	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == apps.KindCloneSet.Kind {
 		return owner.Name
@@ -334,20 +334,20 @@ func cloneSetOf(object client.Object) string {
 	return ""
 }
 
-// gather reads the objects of those kinds, and chooses what belongs to a workload.
+// gather reads the objects of those kinds, and selects those that belong to a workload.
 func (s *session) gather(ctx context.Context, workload client.Object, kinds ...schema.GroupVersionKind) (view.Objects, error) {
 	all, err := s.read(ctx, kinds...)
 	return view.Gather(time.Now(), workload, all), err
 }
 
-// revisions are the CloneSet's ControllerRevisions, the oldest first.
+// revisions returns the CloneSet's ControllerRevisions, the oldest first.
 func (s *session) revisions(ctx context.Context, set *apps.CloneSet) ([]*appsv1.ControllerRevision, error) {
 	o, err := s.gather(ctx, set, kindRevision)
 	return o.Revisions, err
 }
 
-// read lists the namespace's objects of those kinds. A cluster may have no such kind, as one
-// without the hook operator.
+// read lists the namespace's objects of those kinds. A cluster may lack a kind, for example if it has
+// no hook operator.
 func (s *session) read(ctx context.Context, kinds ...schema.GroupVersionKind) (all []metav1.Object, err error) {
 	for _, kind := range kinds {
 		some, err := s.list(ctx, kind, client.InNamespace(s.namespace))

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// TestStates prints what status, why and doctor say, and which Pods are in trouble, of states that must not
-// look healthy: those of testdata/states, at noon. The first object of a file is the workload.
+// TestStates prints the output of status, why and doctor, and the Pods in trouble, for states that must
+// not look healthy: those in testdata/states, at noon. The first object of a file is the workload.
 func TestStates(t *testing.T) {
 	files, err := filepath.Glob("testdata/states/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -39,7 +39,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// ofInstallation are findings about Usher itself, and about probes, which these states have nothing to do with.
+// ofInstallation reports whether a finding is about Usher itself or about probes: these states do not
+// concern it.
 func ofInstallation(f view.Finding) bool {
 	return f.Object == "cluster" || strings.Contains(f.Message, "readinessProbe")
 }

@@ -36,18 +36,19 @@ func statusCommand(s *session) *cobra.Command {
 	flags := command.Flags()
 	flags.BoolVarP(&s.follow, "watch", "w", false, "show it anew at each change until it is interrupted; into a pipe, a line for each change")
 	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "without a name: the workloads of all namespaces")
-	flags.BoolVar(&o.wait, "wait", false, "tell each change until the rollout is done; exit code 1 if it stalls, is degraded, paused or deleted")
+	flags.BoolVar(&o.wait, "wait", false, "print each change until the rollout is done; exit code 1 if it stalls, is degraded, paused or deleted")
 	flags.DurationVar(&o.timeout, "timeout", 0, "of --wait: how long at most, such as 10m; 0 is for ever")
 	return s.outputs(command, "json", "yaml", "wide", "name")
 }
 
-// statusOptions are the flags of status, besides those of all commands.
+// statusOptions are the flags of status only.
 type statusOptions struct {
 	everywhere, wait bool
 	timeout          time.Duration
 }
 
-// check reports flags that do not fit; named means that the command names a workload.
+// check returns an error for flags that do not fit together; named means that the command names a
+// workload.
 func (o statusOptions) check(named, follow bool) error {
 	switch {
 	case named && o.everywhere:
@@ -60,7 +61,7 @@ func (o statusOptions) check(named, follow bool) error {
 	return nil
 }
 
-// statusOf is the status of one workload: now, at each change, or until it is done.
+// statusOf prints the status of one workload: once, at each change, or until it is done.
 func (s *session) statusOf(ctx context.Context, args []string, o statusOptions) error {
 	t, err := s.target(args, workloads...)
 	if err != nil {
@@ -126,7 +127,7 @@ func phase(w *view.Workload, clock view.Clock) string {
 	return text
 }
 
-// unseen says that what follows is from before the last change.
+// unseen says that the rest of the status is from before the last change.
 func unseen(u *view.Unseen, clock view.Clock) string {
 	text := "the last change is not seen yet"
 	if !u.Since.IsZero() {
@@ -180,7 +181,7 @@ func podRow(p *view.Pod, clock view.Clock, wide bool) row {
 var registered = map[string]string{"True": "yes", "False": "no", "Unknown": "?"}
 var yesNo = map[bool]string{true: "yes", false: "no"}
 
-// waitText says what a Pod waits for, how long already, and until when.
+// waitText returns what a Pod waits for, since when, and until when.
 func waitText(w *view.Wait, clock view.Clock) string {
 	text := w.What
 	if !w.Since.IsZero() {
@@ -197,12 +198,12 @@ func waitText(w *view.Wait, clock view.Clock) string {
 	return text
 }
 
-// mostPods is how many Pods a screen lists one by one; of more, it lists the worst, and counts
-// all by what they have in common.
+// mostPods is how many Pods a screen lists one by one. If there are more, it lists the worst, and
+// counts all in groups.
 const mostPods = 40
 
-// worst returns the Pods to list one by one, in trouble first: of more than limit Pods, not those that just
-// serve.
+// worst returns the Pods to list one by one, in trouble first: if there are more than limit, without
+// those that just serve.
 func worst(pods []view.Pod, limit int) []view.Pod {
 	sorted := slices.SortedStableFunc(slices.Values(pods), func(a, b view.Pod) int { return cmp.Compare(a.Rank(), b.Rank()) })
 	at := len(sorted)
@@ -229,14 +230,14 @@ func groupOf(p *view.Pod) group {
 		g.waits, g.since = p.Waits[0].What, p.Waits[0].Since
 	}
 	if len(p.Waits) == 0 || p.Waits[0].Gate != "container" {
-		// What follows is about one Pod, such as what a registry has answered.
+		// The text after the colon is about one Pod, such as a registry's answer.
 		g.waits, _, _ = strings.Cut(g.waits, ": ")
 		g.what += ", " + readiness(p)
 	}
 	return g
 }
 
-// groups counts Pods that have the same in common, the worst first.
+// groups counts the Pods of each group, the worst group first.
 func groups(pods []view.Pod) []*group {
 	byKey := map[string]*group{}
 	for _, p := range pods {
@@ -255,7 +256,7 @@ func groups(pods []view.Pod) []*group {
 	})
 }
 
-// members prints the Pods: a few one by one, of many all in groups, and then the worst.
+// members prints the Pods: a few one by one; if there are many, all in groups, and then the worst.
 func (p *page) members(w *view.Workload, now time.Time) {
 	limit := min(mostPods, p.room()-1) // a header
 	if len(w.Members) > limit {
@@ -277,7 +278,7 @@ func (p *page) members(w *view.Workload, now time.Time) {
 	p.table(p.fit(header, rows))
 }
 
-// groups prints groups, as many as the screen has room for.
+// groups prints as many groups as fit on the screen.
 func (p *page) groups(all []*group, now time.Time) {
 	for i, g := range all {
 		if p.room() <= 1 && i < len(all)-1 {
@@ -292,7 +293,7 @@ func (p *page) groups(all []*group, now time.Time) {
 	}
 }
 
-// created is the header of a column of Clock.Age.
+// created returns the header of a column of Clock.Age.
 func (p *page) created() string {
 	if p.wide() {
 		return "CREATED"
@@ -338,7 +339,7 @@ func whyCommand(s *session) *cobra.Command {
 	return s.outputs(command, "json", "yaml", "wide")
 }
 
-// why prints each wait with who answers it, worst first, then what holds the rollout.
+// why prints each wait with the one who answers it, worst first, and then what holds the rollout.
 func (p *page) why(w *view.Workload, t target, now time.Time) {
 	if w.Unseen != nil {
 		p.line(plain, "%s/%s: %s", strings.ToLower(w.Kind), w.Name, unseen(w.Unseen, p.clock(now)))
@@ -365,15 +366,15 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	p.whyRollout(w, waiting+len(w.Problems))
 }
 
-// sameWait is what one or several Pods wait for, in the same words.
+// sameWait is a wait of one or several Pods, in the same words.
 type sameWait struct {
 	view.Wait
 	trouble bool
 	pods    []string
 }
 
-// alike are the waits of Pods, in their order; those in the same words are one, unless each is to be told. It
-// begins with the first of them, and so does its deadline.
+// alike returns the waits of Pods, in their order. Waits in the same words become one, with the
+// earliest beginning and deadline, unless each is wanted.
 func alike(pods []view.Pod, each bool) (all []sameWait) {
 	known := map[string]int{}
 	for i := range pods {
@@ -396,7 +397,7 @@ func alike(pods []view.Pod, each bool) (all []sameWait) {
 	return all
 }
 
-// whyAlike prints a wait with who answers it.
+// whyAlike prints a wait with the one who answers it.
 func (p *page) whyAlike(wait *sameWait, clock view.Clock) {
 	colour, first := plain, ""
 	if wait.trouble {
@@ -445,7 +446,7 @@ func deadline(w *view.Wait, clock view.Clock) string {
 	return clock.In(w.Deadline) + ", then " + w.OnDeadline
 }
 
-// whyNothing says of a workload that waits for nothing what it keeps as it was.
+// whyNothing explains, for a workload that waits for nothing, which Pods stay as they are.
 func (p *page) whyNothing(w *view.Workload, name string) {
 	p.line(plain, "%s waits for nothing: %d of %d Pods serve.", name, w.Available, w.Desired)
 	if w.Budget != nil && w.Budget.Partition > 0 {
@@ -475,7 +476,7 @@ func (p *page) whyRollout(w *view.Workload, waiting int) {
 	}
 }
 
-// whyUpdating says of a rollout that is on its way why no other Pod is updated now.
+// whyUpdating explains why a rollout in progress updates no other Pod now.
 func (p *page) whyUpdating(w *view.Workload, name string) {
 	spent := w.Budget != nil && w.Budget.Unavailable >= w.Budget.MaxUnavailable
 	switch waits := surging(w); {
@@ -489,7 +490,8 @@ func (p *page) whyUpdating(w *view.Workload, name string) {
 	}
 }
 
-// surging are new Pods of a CloneSet that has Pods in addition, and that do not serve: the old ones stay until they do.
+// surging returns the new Pods of a CloneSet with a surge that do not serve yet: the old Pods stay
+// until they do.
 func surging(w *view.Workload) (pods []string) {
 	if w.Budget == nil || w.Pods <= w.Desired {
 		return nil

@@ -35,9 +35,8 @@ import (
 // changes: each of them eighteen times in three minutes.
 const watched, eventsPerSecond = 2000, 200
 
-// BenchmarkWatch follows a workload of 2,000 Pods that change all the time, and reports what
-// share of a processor that takes, that of the API server in this process included. One
-// operation is a second:
+// BenchmarkWatch follows a workload of 2,000 Pods that change all the time, and reports the share of a
+// processor that this takes, including the API server in this process. One operation is a second:
 //
 //	go test . -run '^$' -bench Watch -benchtime 20x
 func BenchmarkWatch(b *testing.B) {
@@ -74,7 +73,7 @@ func BenchmarkWatch(b *testing.B) {
 	end(nil)
 }
 
-// screens counts what is drawn.
+// screens counts the screens that are drawn.
 type screens struct{ drawn atomic.Int64 }
 
 func (s *screens) Write(text []byte) (int, error) {
@@ -140,7 +139,7 @@ func encoded(b *testing.B, object runtime.Object) []byte {
 	return checktest.Must(runtime.Encode(clientgoscheme.Codecs.EncoderForVersion(protobuf.Serializer, known), object))(b)
 }
 
-// frame is an event of a watch.
+// frame returns an event of a watch.
 func frame(b *testing.B, pod *corev1.Pod) []byte {
 	b.Helper()
 	var out bytes.Buffer
@@ -172,7 +171,7 @@ func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// stream sends events about Pods until the client goes.
+// stream sends events about Pods until the client disconnects.
 func (s *podServer) stream(w http.ResponseWriter, r *http.Request, pods bool) {
 	events := s.events
 	if pods {

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestRenewal: by default a leader that is killed is followed within 5 s, and one that cannot
-// renew its lease has ended before another one leads.
+// TestRenewal: by default another leader follows a killed one within 5 s, and a leader that cannot
+// renew its lease has exited before another one leads.
 func TestRenewal(t *testing.T) {
 	s := checktest.Must(parse(nil))(t)
 	deadline, retry := s.renewal()
@@ -32,7 +32,7 @@ func TestRenewal(t *testing.T) {
 func TestParts(t *testing.T) {
 	scraped := prometheus.NewPedanticRegistry()
 	s := checktest.Must(parse([]string{"--controllers=registration,guard", "--guard-service=a/b"}))(t)
-	checktest.NoError(t, s.tellParts(scraped))
+	checktest.NoError(t, s.exportParts(scraped))
 	checktest.NoError(t, testutil.GatherAndCompare(scraped, strings.NewReader(`
 # HELP usher_running 1 for each part of Usher that this process runs: cloneset, registration, guard.
 # TYPE usher_running gauge
@@ -41,9 +41,9 @@ usher_running{part="registration"} 1
 `)))
 }
 
-// TestFlags: flags that do not fit together, or have no meaning, are refused by name. Those
-// of the xDS server are accepted together or not at all. What makes the guard's certificate listens to
-// nothing.
+// TestFlags: flags that do not fit together, or have no meaning, are refused by name. The flags of the
+// xDS server are accepted only together. The process that makes the guard's certificate must listen on
+// no port.
 func TestFlags(t *testing.T) {
 	for flags, says := range map[string]string{
 		"":                                     "",

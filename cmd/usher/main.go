@@ -15,13 +15,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// gcPercent is how much garbage may accumulate, in per cent of the live heap. The caches
-// are nearly all of the live heap, and a pass leaves little garbage: less than a third of Go's
-// default saves a third of the heap for some processor time. GOGC overrides it.
+// gcPercent is how much garbage may accumulate, in per cent of the live heap. The caches are nearly all
+// of the live heap, and a pass leaves little garbage: less than a third of Go's default saves a third
+// of the heap and costs some CPU time. GOGC overrides it.
 const gcPercent = 30
 
 // A heap of less than smallHeap, in bytes and with its garbage, is collected as Go does by default
-// (smallPercent). To collect it as often as a larger one took a third of the processor time.
+// (smallPercent). Collecting it as often as a larger one took a third of the CPU time.
 const smallHeap, smallPercent = 40 << 20, 100
 
 // tuneGC sets how much garbage may accumulate, from now on and again after each collection.

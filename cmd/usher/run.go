@@ -52,7 +52,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 )
 
-// The values of --controllers: the two halves, the guard, and what makes its certificate.
+// The values of --controllers: the two halves, the guard, and the keeper of its certificate.
 const halfCloneSet, halfRegistration, partGuard, partCertificate = "cloneset", "registration", "guard", "certificate"
 
 // settings are the flags.
@@ -142,7 +142,7 @@ func (s *settings) hookKeys(text string) error {
 	return nil
 }
 
-// clusterID takes what a label's value may be: registries of all kinds can hold that.
+// clusterID accepts what is valid as a label's value: registries of all kinds can store that.
 func (s *settings) clusterID(text string) error {
 	if text == "" || len(validation.IsValidLabelValue(text)) > 0 {
 		return fmt.Errorf("%q is not the value of a label: use at most 63 letters, digits, dots, dashes and underscores, "+
@@ -176,7 +176,8 @@ func (s *settings) check() error {
 	return s.checkGuard()
 }
 
-// checkCertificate refuses to give a process that listens on a port the right to say whom API servers call.
+// checkCertificate returns an error if the process would keep the guard's certificate and also listen
+// on a port: such a process must not have the right to say whom API servers call.
 func (s *settings) checkCertificate() error {
 	switch {
 	case !s.runs(partCertificate):
@@ -228,11 +229,11 @@ func (s *settings) runs(half string) bool {
 	return slices.Contains(strings.Split(s.controllers, ","), half)
 }
 
-// serves reports whether anything listens at an address of a flag.
+// serves reports whether a flag's address makes the process listen.
 func serves(address string) bool { return address != "" && address != "0" }
 
-// keepBelow leaves an eighth of a memory limit to what the runtime does not count: the program's own
-// pages, and garbage that comes faster than it goes.
+// keepBelow leaves an eighth of a memory limit for memory that the runtime does not count, such as the
+// program's own pages, and for garbage that grows faster than it is collected.
 func keepBelow() {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		debug.SetMemoryLimit(limit / 8 * 7)
@@ -259,7 +260,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.setUp(ctx, mgr, found), s.tellParts(metrics.Registry)); err != nil {
+	if err := errors.Join(s.setUp(ctx, mgr, found), s.exportParts(metrics.Registry)); err != nil {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
@@ -273,7 +274,7 @@ func (s *settings) logger() logr.Logger {
 	return zap.New(zap.UseFlagOptions(&s.log), zap.RawZapOpts(uberzap.WrapCore(func(core zapcore.Core) zapcore.Core { return lazy{core} })))
 }
 
-// lazy encodes the values of a logger when it logs, which most passes do not do.
+// lazy encodes the values of a logger only when it logs, which it does not do in most passes.
 type lazy struct{ zapcore.Core }
 
 // With implements zapcore.Core.
@@ -281,7 +282,7 @@ func (c lazy) With(values []zapcore.Field) zapcore.Core {
 	return lazy{zapcore.NewLazyWith(c.Core, values)}
 }
 
-// setUp adds what --controllers names.
+// setUp adds the controllers that --controllers names.
 func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer) error {
 	if s.runs(halfCloneSet) {
 		s.sets.NoResize = found.noResize
@@ -306,8 +307,9 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 	return nil
 }
 
-// tellParts exports what this process runs, so that an alert can miss it whatever labels a scraper adds.
-func (s *settings) tellParts(registerer prometheus.Registerer) error {
+// exportParts exports a metric for each part that this process runs, so that an alert can detect a
+// missing part without relying on labels that a scraper adds.
+func (s *settings) exportParts(registerer prometheus.Registerer) error {
 	running := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "usher_running", Help: "1 for each part of Usher that this process runs: cloneset, registration, guard.",
 	}, []string{"part"})
@@ -317,7 +319,7 @@ func (s *settings) tellParts(registerer prometheus.Registerer) error {
 	return collectors.Register(registerer, &running)
 }
 
-// registration adds the hook operator, and what it serves.
+// registration adds the hook operator, and its servers.
 func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 	if s.xdsAuthorize {
 		reviewer, err := access.New(mgr.GetConfig())
@@ -344,15 +346,15 @@ func (s *settings) restConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or KUBECONFIG, or run in a Pod", err)
 	}
-	config.DisableCompression = true // The network is faster than either side packs.
+	config.DisableCompression = true // The network is faster than the compression on either side.
 	config.QPS, config.Burst = float32(s.qps), int(2*s.qps)
 	return rest.AddUserAgent(config, "usher"), nil
 }
 
-// renewal is how long a leader tries to renew its lease before it ends, and how often it, and
-// those who wait for the lease, ask. client-go draws each wait out to 2.2 times that, and who
-// waits may have seen the last renewal one wait late and look again one wait after the end: so
-// somebody leads within 1.22 leases.
+// renewal returns how long a leader tries to renew its lease before it exits, and how often leader and
+// standbys try to get the lease. client-go jitters each wait up to 2.2 times that. A standby may see
+// the last renewal one wait late, and check one wait after the lease has expired. So fail-over takes at
+// most 1 + 2 × 2.2/20 = 1.22 leases.
 func (s *settings) renewal() (deadline, retry time.Duration) { return s.lease * 3 / 4, s.lease / 20 }
 
 func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manager, error) {

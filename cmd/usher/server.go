@@ -20,8 +20,8 @@ const oldestKubernetes = "1.33"
 // askFor bounds each question about the API server: Usher starts without an answer.
 const askFor = 10 * time.Second
 
-// checkServer asks which API server this is, and warns about what will not work on it.
-// Usher runs anyway: on an old server, what does work is better than nothing.
+// checkServer asks for the version and the resources of the API server, and warns about features that
+// will not work on it. Usher runs anyway, with the features that do work.
 func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServer {
 	config = rest.CopyConfig(config)
 	config.Timeout = askFor
@@ -36,7 +36,7 @@ func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServe
 	return found
 }
 
-// apiServer is what matters about an API server.
+// apiServer has the properties of an API server that matter here.
 type apiServer struct {
 	version string
 	// noResize means that it has no subresource pods/resize.
@@ -65,7 +65,7 @@ func (s apiServer) imageVolumes() bool {
 	return err == nil && !found.LessThan(version.MustParseGeneric("1.35"))
 }
 
-// warnings explain what will not work, and what to do.
+// warnings returns texts that explain what will not work, and what to do.
 func (s apiServer) warnings(cloneSets bool) []string {
 	var list []string
 	found, err := version.ParseGeneric(s.version)

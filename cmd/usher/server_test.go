@@ -45,8 +45,8 @@ func serverWith(t *testing.T, gitVersion string, resources ...string) *rest.Conf
 	return &rest.Config{Host: served.URL}
 }
 
-// TestCheckServer: the check names an old API server, what will not work on it and what
-// the user then sees; it does not mention a supported one.
+// TestCheckServer: the check names an old API server, the features that will not work on it and what
+// the user then sees. It does not mention a supported one.
 func TestCheckServer(t *testing.T) {
 	scenariotest.Table(t, "testdata/servers.txt", func(t *testing.T, test struct {
 		Version, Controllers string
@@ -58,7 +58,7 @@ func TestCheckServer(t *testing.T) {
 	})
 }
 
-// warnings returns the lines that the check logs, and what it found.
+// warnings returns the lines that the check logs, and its result.
 func warnings(t *testing.T, controllers string, config *rest.Config) (lines []string, found apiServer) {
 	t.Helper()
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
@@ -80,7 +80,8 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// TestCheckServerWithoutAnAnswer: others report that the API server is down.
+// TestCheckServerWithoutAnAnswer: if the API server is down, the check logs one line, and assumes a new
+// server.
 func TestCheckServerWithoutAnAnswer(t *testing.T) {
 	gone := httptest.NewServer(nil)
 	gone.Close()
@@ -90,8 +91,8 @@ func TestCheckServerWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestOldestKubernetes: the supported versions are those that the stories run on, the
-// chart accepts and docs/install.md names.
+// TestOldestKubernetes: the stories run on the supported versions, the chart accepts them, and
+// docs/install.md names them.
 func TestOldestKubernetes(t *testing.T) {
 	tried, err := filepath.Glob(filepath.Join("..", "..", "test", "cluster", "controlplane", "v*.mod"))
 	if err != nil || len(tried) == 0 {
@@ -107,7 +108,7 @@ func TestOldestKubernetes(t *testing.T) {
 		pins := checktest.Must(os.ReadFile(file))(t)
 		pinned := regexp.MustCompile(`k8s\.io/kubernetes v(\S+)`).FindSubmatch(pins)
 		if pinned == nil || !strings.Contains(string(page), "| "+string(pinned[1])+",") {
-			t.Errorf("the table of Kubernetes versions in docs/install.md lacks %s of %s: play the stories on it, and tell", pinned, file)
+			t.Errorf("the table of Kubernetes versions in docs/install.md lacks %s of %s: play the stories on it and add it to the table", pinned, file)
 		}
 	}
 }

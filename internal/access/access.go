@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access asks the API server who a caller of Usher's own servers is, and what it may
-// read. controller-runtime has a filter for metrics that does this too, for 23 more modules.
+// Package access asks the API server who a caller of Usher's own servers is, and what it may read.
+// controller-runtime has a filter for metrics that does this too, but needs 23 more modules.
 package access
 
 import (
@@ -31,39 +31,39 @@ import (
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 const (
-	// answersLast is how long an answer of the API server counts, maxAnswers how many are kept of yes,
-	// and of no.
+	// answersLast is how long an answer of the API server counts, maxAnswers how many answers yes, and
+	// how many answers no, are kept.
 	answersLast = time.Minute
 	maxAnswers  = 1000
-	// knownFor is how long a token that could read once is asked about before any that never could.
+	// knownFor is how long a token that was allowed once has precedence over tokens that never were.
 	knownFor = time.Hour
-	// questions bounds the requests a second: whoever makes up callers must not take the API server's
-	// time, and the rest of Usher has a share of its own. A token takes two of them.
+	// questions bounds the requests a second: made-up callers must not use up the API server's time,
+	// and the rest of Usher has its own limit. A token takes two requests.
 	questions      = 10
 	tokensASecond  = 2
 	knownASecond   = 1
 	servicesSecond = questions - 2*(tokensASecond+knownASecond)
 	timeout        = 10 * time.Second
-	// perAddress bounds how many tokens of one address wait to be confirmed, and maxAddresses of how
-	// many addresses some do.
+	// perAddress bounds how many tokens of one address wait to be confirmed, and maxAddresses bounds
+	// the addresses with such tokens.
 	perAddress   = 4
 	maxAddresses = 256
-	// perClient and maxClients are as many as there are streams of xDS: their certificates are known.
+	// perClient and maxClients are the bounds for xDS, as many as it has streams: its clients'
+	// certificates are verified.
 	perClient  = 100
 	maxClients = 10000
 	// maxToken is longer than any token, in bytes.
 	maxToken = 16 << 10
 )
 
-// Reviewer asks the API server. Tokens that nobody has confirmed, those that could read before, and the
-// certificates of clients each have a line of their own, so that nobody waits behind made-up ones.
+// Reviewer asks the API server. Unconfirmed tokens, tokens that were allowed before, and client
+// certificates each have a line of their own, so that no known caller waits behind made-up tokens.
 type Reviewer struct {
 	tokens authentication.TokenReviewsGetter
 	access authorization.SubjectAccessReviewsGetter
-	// yes and no are answers, which do not drive each other out: whoever makes up tokens causes only
-	// those of the second kind.
+	// yes and no cache the answers separately: made-up tokens fill only the cache of no.
 	yes, no *cache.LRUExpireCache
-	// known are tokens that could read.
+	// known are tokens that were allowed.
 	known *cache.LRUExpireCache
 	// unconfirmed, confirmed and services are the lines.
 	unconfirmed, confirmed, services *Line
@@ -72,7 +72,7 @@ type Reviewer struct {
 // New returns a Reviewer.
 func New(config *rest.Config) (*Reviewer, error) {
 	config = rest.CopyConfig(config)
-	config.QPS, config.Timeout = -1, timeout // The lines bound them.
+	config.QPS, config.Timeout = -1, timeout // The lines bound the requests.
 	tokens, err := authentication.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server who callers are: %w", err)
@@ -96,8 +96,8 @@ func (r *Reviewer) remember(clock cache.Clock) {
 	r.known = cache.NewLRUExpireCacheWithClock(maxAnswers, clock)
 }
 
-// Metrics is a filter of controller-runtime's metrics server: only who may "get" the path, as
-// the bearer token of the request says, is served.
+// Metrics returns a filter of controller-runtime's metrics server: it serves only requests whose bearer
+// token belongs to a user that may "get" the path.
 func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 	r, err := New(config)
 	if err != nil {
@@ -119,7 +119,7 @@ func Metrics(config *rest.Config, _ *http.Client) (server.Filter, error) {
 	}, nil
 }
 
-// ofRequest is the status to answer a request with, unless there is an error; 200 if it may go on.
+// ofRequest returns the HTTP status for a request; 200 if it is allowed.
 func (r *Reviewer) ofRequest(ctx context.Context, request *http.Request) (int, error) {
 	token, ok := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
 	if !ok || !isToken(token) {
@@ -151,8 +151,8 @@ func isToken(text string) bool {
 	return text != "" && len(text) <= maxToken && !strings.ContainsFunc(text, unprintable)
 }
 
-// lineOf is the line in which a token waits. A token that could read before has a line of its own, so that it does
-// not wait behind tokens that nobody has confirmed.
+// lineOf returns the line in which a token waits. Tokens that were allowed before have a line of their
+// own, so that they do not wait behind unconfirmed ones.
 func (r *Reviewer) lineOf(hash string) *Line {
 	if _, could := r.known.Get(hash); could {
 		return r.confirmed
@@ -160,8 +160,8 @@ func (r *Reviewer) lineOf(hash string) *Line {
 	return r.unconfirmed
 }
 
-// NetworkOf is the address in an address with a port; of IPv6 the network, in which one host may have all
-// addresses.
+// NetworkOf returns the address without its port; for IPv6, the network, since one host may have all
+// addresses in it.
 func NetworkOf(remote string) string {
 	from, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -175,7 +175,7 @@ func NetworkOf(remote string) string {
 	return network.String()
 }
 
-// remembered is the answer to a question that may have been asked lately.
+// remembered returns the cached answer to a question, or asks it.
 func remembered[K, A comparable](r *Reviewer, question K, yes A, ask func() (A, error)) (A, error) {
 	for _, answers := range []*cache.LRUExpireCache{r.yes, r.no} {
 		if answer, known := answers.Get(question); known {

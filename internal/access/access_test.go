@@ -29,8 +29,8 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// reviewServer is an API server that reviews: a token is known if it begins with a user's name
-// and a dot, and the users in readers, or those of the group, may do anything.
+// reviewServer is an API server for reviews: a token is known if it begins with a user's name and a
+// dot, and the users in readers, and those in the group, may do anything.
 type reviewServer struct {
 	mu      sync.Mutex
 	readers string
@@ -76,8 +76,8 @@ func serve(t *testing.T) (*reviewServer, *rest.Config) {
 	return api, &rest.Config{Host: served.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 }
 
-// TestMetrics: only a token that the API server knows, of a user who may get the path, is let
-// through; the answer is remembered, one that failed is not.
+// TestMetrics: only a token that the API server knows, of a user that may get the path, is allowed. The
+// answer is remembered, unless it was an error.
 func TestMetrics(t *testing.T) {
 	api, config := serve(t)
 	filter := checktest.Must(Metrics(config, nil))(t)
@@ -97,7 +97,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // TestServices: a certificate's user and groups may read services of the namespaces whose
-// EndpointSlices they may get; the answer is remembered, one that failed is not.
+// EndpointSlices they may get; the answer is remembered, unless it was an error.
 func TestServices(t *testing.T) {
 	api, config := serve(t)
 	r, err := New(config)
@@ -115,13 +115,13 @@ func TestServices(t *testing.T) {
 	})
 }
 
-// waits has an attacker's and a scraper's requests wait in line, where the test calls them.
+// waits makes an attacker's and a scraper's requests wait in line, until the test admits them.
 type waits struct {
 	t     *testing.T
 	api   *reviewServer
 	r     *Reviewer
 	clock *clocktesting.FakeClock
-	// turns are those that the test gives to tokens that nobody has confirmed.
+	// turns admits unconfirmed tokens, one for each value.
 	turns chan struct{}
 	all   sync.WaitGroup
 }
@@ -153,7 +153,7 @@ func (w *waits) ask(from, token string) <-chan int {
 	return answered
 }
 
-// flood has an address wait with as many made-up tokens as it may, and sends more.
+// flood sends made-up tokens from an address: as many as may wait, and more.
 func (w *waits) flood(from string) {
 	w.t.Helper()
 	for i := range perAddress {
@@ -165,7 +165,7 @@ func (w *waits) flood(from string) {
 	}
 }
 
-// asked is how many requests the API server got.
+// asked returns how many requests the API server got.
 func (w *waits) asked() int {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -187,9 +187,10 @@ func (w *waits) until(holds func() bool) {
 	}
 }
 
-// TestMadeUpTokensStarveNobody is an attack: whoever reaches the port sends made-up tokens, as many as
-// they can, from several addresses. A scraper that is new waits for one question of each address, and
-// one whose token could read before for none; answers about made-up tokens drive no others out.
+// TestMadeUpTokensStarveNobody is an attack: hosts that reach the port send as many made-up tokens as
+// they can, from several addresses. A new scraper waits for one question of each address, and a scraper
+// whose token was allowed before for none. Answers about made-up tokens drive no others out of the
+// cache.
 func TestMadeUpTokensStarveNobody(t *testing.T) {
 	w := newWaits(t)
 	attackers := []string{"10.0.0.1:1", "10.0.0.2:1", "[fd00::1]:1", "[fd00:0:0:1::1]:1"}
@@ -199,12 +200,12 @@ func TestMadeUpTokensStarveNobody(t *testing.T) {
 	checktest.Same(t, "questions before any turn", 0, w.asked())
 	scrape := w.ask("10.0.0.9:1", "prometheus.a")
 	w.until(func() bool { return len(w.r.unconfirmed.waiting["10.0.0.9/32"]) == 1 })
-	for range len(attackers) + 1 { // each of them once, and the scraper
+	for range len(attackers) + 1 { // one for each attacker, and one for the scraper
 		w.turns <- struct{}{}
 	}
 	checktest.Same(t, "the answer to a new scraper", http.StatusOK, <-scrape)
 
-	for range 3 { // without a turn of those that were made up
+	for range 3 { // without admitting made-up ones
 		checktest.Same(t, "the answer that is remembered", http.StatusOK, <-w.ask("10.0.0.9:1", "prometheus.a"))
 		w.clock.Step(answersLast + time.Second)
 		checktest.Same(t, "the answer to a token that could read before", http.StatusOK, <-w.ask("10.0.0.8:1", "prometheus.a"))
@@ -216,7 +217,7 @@ func TestMadeUpTokensStarveNobody(t *testing.T) {
 	checktest.Same(t, "the answer beside many others", http.StatusOK, <-w.ask("10.0.0.8:1", "prometheus.a"))
 	checktest.Same(t, "questions for it", before, w.asked())
 
-	// Nothing is believed without the API server: a token that could read is asked about again.
+	// A token that was allowed before is not trusted for that: the API server is asked again.
 	w.api.mu.Lock()
 	w.api.readers = "nobody"
 	w.api.mu.Unlock()
@@ -235,7 +236,7 @@ func TestOneCallerHasOneNetwork(t *testing.T) {
 	checktest.Same(t, "an IPv4 address in IPv6", w.key("10.0.0.1:1"), w.key("[::ffff:10.0.0.1]:2"))
 }
 
-// TestLineIsBounded: neither callers nor those who give up leave anything behind.
+// TestLineIsBounded: the line forgets callers that were admitted and callers that gave up.
 func TestLineIsBounded(t *testing.T) {
 	l, turns := NewLine(1, 1, 9), make(chan struct{})
 	l.next = func(context.Context) error { <-turns; return nil }

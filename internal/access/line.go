@@ -15,8 +15,8 @@ import (
 // ErrBusy means that too many questions wait.
 var ErrBusy = errors.New("too many wait for the API server to be asked")
 
-// Line has questions wait for their turn. Callers take turns, however much each of them asks: so one who
-// floods it delays another by one question, not by all of them.
+// Line makes questions wait for their turn. It takes one question of each caller in turn, however many
+// each has: so a caller that floods it delays another one by one question, not by all of them.
 type Line struct {
 	// next waits until the API server may be asked again.
 	next func(context.Context) error
@@ -24,7 +24,7 @@ type Line struct {
 	perCaller, most int
 
 	mu sync.Mutex
-	// waiting has the questions of each caller, and callers who is next.
+	// waiting has the questions of each caller, and callers the order of the callers.
 	waiting map[string][]chan struct{}
 	callers []string
 	serving bool
@@ -66,12 +66,12 @@ func (l *Line) enter(ctx context.Context, caller string) (turn chan struct{}, er
 	l.waiting[caller] = append(l.waiting[caller], turn)
 	if !l.serving {
 		l.serving = true
-		go l.serve(context.WithoutCancel(ctx)) // which serves others, too
+		go l.serve(context.WithoutCancel(ctx)) // serve is for other callers too
 	}
 	return turn, nil
 }
 
-// leave takes out a question whose asker has gone.
+// leave removes a question whose caller has gone.
 func (l *Line) leave(caller string, turn chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,15 +89,15 @@ func (l *Line) tidy(caller string) {
 	}
 }
 
-// serve gives turns until nobody waits.
+// serve gives turns until no question waits.
 func (l *Line) serve(ctx context.Context) {
 	for l.some() {
-		_ = l.next(ctx) // which does not end
+		_ = l.next(ctx) // fails only if the context ends, which this one does not
 		l.call()
 	}
 }
 
-// some reports whether somebody waits; if not, the next one who enters has the line served again.
+// some reports whether a question waits; if not, the next question starts serve again.
 func (l *Line) some() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *Line) some() bool {
 	return l.serving
 }
 
-// call gives the next caller a turn, unless all have gone meanwhile.
+// call gives the next caller its turn, unless all have gone meanwhile.
 func (l *Line) call() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

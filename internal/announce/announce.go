@@ -2,9 +2,9 @@
 
 // Package announce sends events, except to namespaces that refuse them.
 //
-// A namespace that is being deleted refuses new events. Meanwhile its objects end one
-// after the other, which causes many events, and client-go logs each refusal. So after
-// the first refusal announce drops the events of that namespace.
+// A namespace that is being deleted refuses new events. Meanwhile its objects are deleted one after
+// another, which causes many events, and client-go logs each refusal. So after the first refusal
+// announce drops the events of that namespace.
 package announce
 
 import (
@@ -25,12 +25,11 @@ import (
 	"github.com/usher-dev/usher/internal/printable"
 )
 
-// ending is how long a namespace that refused an event gets no more: another one of the
-// same name may follow it.
+// ending is how long a namespace that refused an event gets no more. The time is bounded because
+// another namespace of the same name may follow.
 const ending = time.Minute
 
-// Recorder returns an event recorder with that reporting controller. It works while the
-// manager does.
+// Recorder returns an event recorder with that reporting controller. It works while the manager runs.
 func Recorder(mgr ctrl.Manager, name string) (events.EventRecorder, error) {
 	api, err := typedeventsv1.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -48,7 +47,7 @@ type sender struct{ broadcaster events.EventBroadcaster }
 
 // Start implements manager.Runnable.
 func (s *sender) Start(ctx context.Context) error {
-	// Also send the last events, such as the one for a lost lease.
+	// Send the last events too, such as the one for a lost lease.
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	if err := s.broadcaster.StartRecordingToSinkWithContext(sending); err != nil {
@@ -78,8 +77,9 @@ func newSink(to events.EventSink, clock clock.Clock) *sink {
 	return &sink{EventSink: to, refused: cache.NewExpiringWithClock(clock)}
 }
 
-// Create implements events.EventSink. It accepts a refusal if the namespace is terminating or
-// gone: here NotFound never means the event itself. A terminal obeys nothing in what it sends.
+// Create implements events.EventSink. It accepts a refusal if the namespace is terminating or gone:
+// here NotFound never means the event itself. It removes characters from the event that a terminal
+// would obey.
 func (s *sink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
 	if s.ends(event.Namespace) {
 		return event, nil

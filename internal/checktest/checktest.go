@@ -28,7 +28,7 @@ func Must[T any](value T, err error) func(testing.TB) T {
 	}
 }
 
-// Same reports how what a test has differs from what it wants.
+// Same fails the test if a value is not the wanted one, and reports the difference.
 func Same[T any](t testing.TB, what string, want, have T) {
 	t.Helper()
 	if diff := cmp.Diff(want, have); diff != "" {
@@ -36,7 +36,7 @@ func Same[T any](t testing.TB, what string, want, have T) {
 	}
 }
 
-// Says checks that something, a text or an error, says all the words.
+// Says checks that a text or an error contains all the words.
 func Says(t testing.TB, what string, something any, words ...string) {
 	t.Helper()
 	text := fmt.Sprint(something)

@@ -28,10 +28,10 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// deletedNow is a deletion timestamp.
+// deletedNow returns a deletion timestamp.
 func deletedNow() *metav1.Time { return &metav1.Time{Time: now} }
 
-// web is a set, with these claim templates.
+// web returns a set with these claim templates.
 func web(claimTemplates ...string) *apps.CloneSet {
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "set"}}
 	set.Spec.Selector.MatchLabels = map[string]apps.LabelValue{"app": "web"}
@@ -46,7 +46,7 @@ func web(claimTemplates ...string) *apps.CloneSet {
 	return set
 }
 
-// anotherSet has the same name, and another UID.
+// anotherSet returns a set with the same name and another UID.
 func anotherSet() *apps.CloneSet {
 	set := web()
 	set.UID = "another"
@@ -60,7 +60,7 @@ func templateOf(image string) apps.PodTemplate {
 	})
 }
 
-// meta is the metadata of an object that a set controls; nil for no set.
+// meta returns the metadata of an object that a set controls; nil for no set.
 func meta(name string, owner *apps.CloneSet) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": "web"}}
 	if owner != nil {
@@ -104,7 +104,7 @@ func revisionObject(owner *apps.CloneSet, name string, data string) *appsv1.Cont
 	return &appsv1.ControllerRevision{ObjectMeta: meta(name, owner), Data: runtime.RawExtension{Raw: []byte(data)}}
 }
 
-// secret is what no event and no patch may carry.
+// secret is a value that no event and no patch may contain.
 const secret = "value-of-an-env-variable"
 
 func podWithSecret(name string) *corev1.Pod {
@@ -113,7 +113,7 @@ func podWithSecret(name string) *corev1.Pod {
 	})
 }
 
-// server is an API server, or a cache, that has these objects.
+// server returns an API server, or a cache, that has these objects.
 func server(t testing.TB, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	known := runtime.NewScheme()
@@ -136,7 +136,7 @@ func reconcilerOn(c client.Client) (*Reconciler, *recorder) {
 	return r, events
 }
 
-// beforePatch calls these, one before each of the first patches.
+// beforePatch calls the given functions, one before each of the first patches.
 func beforePatch(c client.WithWatch, calls ...func() error) client.Client {
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -190,7 +190,7 @@ func patched(t *testing.T, pod *corev1.Pod, patch []byte) (*corev1.Pod, error) {
 	return after, json.Unmarshal(data, after)
 }
 
-// stops: a patch that was made of a Pod does not apply after any of these changes.
+// stops checks that a patch for a Pod does not apply after any of the given changes.
 func stops(t *testing.T, pod *corev1.Pod, patch []byte, changes map[string]func(*corev1.Pod)) {
 	t.Helper()
 	for name, change := range changes {

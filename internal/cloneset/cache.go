@@ -21,18 +21,18 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// This file is what a manager's cache holds for the controller, and how it is indexed.
+// This file configures the manager's cache: which objects it holds, in which form, and its indexes.
 
-// ClaimCache configures a manager's cache for PersistentVolumeClaims: it holds only those
-// that a CloneSet created, whatever else the cluster stores.
+// ClaimCache configures a manager's cache for PersistentVolumeClaims: it holds only claims that a
+// CloneSet created.
 func ClaimCache() cache.ByObject {
 	var claims client.ListOptions
 	client.HasLabels{apps.LabelInstanceID}.ApplyToList(&claims)
 	return cache.ByObject{Label: claims.LabelSelector}
 }
 
-// NodeCache is how the cache must keep nodes: without what nothing here reads, which is
-// nearly all of a node. Nodes have mostly the same images, so they share the names.
+// NodeCache configures how the cache keeps nodes: only the few fields that are read here. Most nodes
+// have the same images, so they share the image names.
 func NodeCache() cache.ByObject {
 	return cache.ByObject{Transform: func(object any) (any, error) {
 		node, ok := object.(*corev1.Node)
@@ -54,8 +54,9 @@ func NodeCache() cache.ByObject {
 	}}
 }
 
-// RevisionCache is how the cache must keep ControllerRevisions: with the templates of CloneSets only. Of one
-// without a controller, which a CloneSet may adopt, the API server's answer has the template.
+// RevisionCache configures how the cache keeps ControllerRevisions: only those of CloneSets keep their
+// template. If a CloneSet adopts a revision without a controller, the API server's answer brings the
+// template.
 func RevisionCache() cache.ByObject {
 	return cache.ByObject{Transform: func(object any) (any, error) {
 		found, ok := object.(*appsv1.ControllerRevision)
@@ -84,8 +85,8 @@ func ownerOf(object client.Object) []string {
 	return []string{orphanKey}
 }
 
-// Lister lists objects of a namespace by the UID of their controller, in name order; "orphan"
-// lists those without a controller. They, and the list, are the cache's own: do not change them.
+// Lister lists objects of a namespace by the UID of their controller, in name order; "orphan" lists
+// those without a controller. The list and its objects are the cache's own: do not change them.
 type Lister[T client.Object] func(ctx context.Context, namespace, owner string) ([]T, error)
 
 // byClient lists through a client whose cache has the index.
@@ -109,11 +110,12 @@ type rosterKey struct{ namespace, owner string }
 
 type rosterList struct {
 	pods []*corev1.Pod
-	// lent means that a pass may read the slice, so that it must not change.
+	// lent means that a pass may be reading the slice: a change needs a copy.
 	lent bool
 }
 
-// keyOfRoster is where a Pod is listed; the zero key if there is none, or it concerns no CloneSet.
+// keyOfRoster returns the key under which a Pod is listed; the zero key for no Pod, and for a Pod that
+// concerns no CloneSet.
 func keyOfRoster(pod *corev1.Pod) rosterKey {
 	if pod == nil || foreign(pod) {
 		return rosterKey{}
@@ -121,13 +123,13 @@ func keyOfRoster(pod *corev1.Pod) rosterKey {
 	return rosterKey{pod.Namespace, ownerOf(pod)[0]}
 }
 
-// foreign reports whether another controller than a CloneSet has the object.
+// foreign reports whether the object's controller is something other than a CloneSet.
 func foreign(object client.Object) bool {
 	owner := metav1.GetControllerOfNoCopy(object)
 	return owner != nil && owner.Kind != apps.KindCloneSet.Kind
 }
 
-// changed notes an event; either version may be nil.
+// changed applies an event; either version may be nil.
 func (r *roster) changed(before, after *corev1.Pod) {
 	was, is := keyOfRoster(before), keyOfRoster(after)
 	if was != is {
@@ -136,7 +138,7 @@ func (r *roster) changed(before, after *corev1.Pod) {
 	r.put(is, after, after)
 }
 
-// put replaces the Pod of a name by another version of it; nil removes it.
+// put replaces the Pod with the name of another version; nil removes it.
 func (r *roster) put(key rosterKey, name, pod *corev1.Pod) {
 	if key == (rosterKey{}) {
 		return
@@ -179,7 +181,7 @@ func (r *roster) on(node string) (pods []*corev1.Pod) {
 	return pods
 }
 
-// WatchedPods lists Pods as the events have shown them that PodEvents handled.
+// WatchedPods lists Pods as of the last events that PodEvents has handled.
 func (r *Reconciler) WatchedPods(_ context.Context, namespace, owner string) ([]*corev1.Pod, error) {
 	r.roster.mu.Lock()
 	defer r.roster.mu.Unlock()

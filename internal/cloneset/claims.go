@@ -27,7 +27,7 @@ import (
 // or the claim of that name is being deleted.
 var errClaimTaken = errors.New("the claim cannot be used")
 
-// errClaimBusy means that a claim changes all the time.
+// errClaimBusy means that a claim keeps changing.
 var errClaimBusy = errors.New("the claim keeps changing")
 
 // newID draws an unused instance id.
@@ -39,9 +39,9 @@ func (r *Reconciler) newID(taken sets.Set[string]) string {
 	return id
 }
 
-// lookup returns the existing claim of the set that an instance can use, nil if there is none:
-// takeOver for its next Pod, findClaim for a Pod that lacks others; nil for a new instance,
-// which uses none.
+// lookup returns the set's existing claim that an instance can use; nil if there is none. takeOver
+// finds claims for an instance's next Pod, findClaim those for a Pod that lacks some. A new instance
+// has no existing claims, and so no lookup.
 type lookup func(ctx context.Context, set *apps.CloneSet, name string) (*corev1.PersistentVolumeClaim, error)
 
 // provide ensures that an instance has its claims, and returns those that it created. It
@@ -130,11 +130,11 @@ func (r *Reconciler) findClaim(ctx context.Context, set *apps.CloneSet, name str
 
 // deleteInstance deletes a Pod and then its claims.
 //
-// The Pod goes first, under its preconditions: in the other order, a Pod that turns out
-// to be needed would be left with terminating claims. sharedState.deletions bridges the time
-// between the two. A process that dies there forgets it: then the Pod's own marks show
-// the next process what to do, or the claims stay and the next Pod takes them over. A
-// crash never loses data; at worst it keeps a claim that could have been deleted.
+// The Pod is deleted first, with its preconditions: in the other order, a Pod that turns out to be
+// needed would remain with terminating claims. sharedState.deletions bridges the time between the two.
+// A process that dies there forgets it: then the Pod's own marks show the next process what to do, or
+// the claims stay and the next Pod takes them over. A crash never loses data; at worst it keeps a claim
+// that could have been deleted.
 func (r *Reconciler) deleteInstance(ctx context.Context, set *apps.CloneSet, a plan.Action) error {
 	if len(a.Claims) == 0 {
 		return r.deletePod(ctx, set, a)
@@ -210,7 +210,7 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 		if !sameUse(live, claim) {
 			return errTakenOver
 		}
-		claim = live // bound or labelled meanwhile: deleted all the same
+		claim = live // it was bound or labelled meanwhile, and is deleted nevertheless
 	}
 	return fmt.Errorf("two attempts: %w", errClaimBusy)
 }
@@ -218,13 +218,13 @@ func (r *Reconciler) deleteClaim(ctx context.Context, set *apps.CloneSet, claim 
 // annotationTakenOver holds since when a claim belongs to its present Pod, if it belonged
 // to another one before.
 //
-// Between the deletion of a Pod and that of its claims another process may become leader:
-// this one was suspended there, or its request was slow. To the new leader the claims
-// wait for the next Pod. It creates that Pod; if its claims were then deleted, the Pod
-// would run on, and its data would be gone when it ends. So a process that takes claims
-// over first writes that to each of them, and a process that deletes them does so only
-// while they are what they were when it decided to delete the Pod. Either the deletion
-// comes first, and the claim is not taken over, or it meets the annotation.
+// Between the deletion of a Pod and that of its claims another process may become leader: this one was
+// suspended there, or its request was slow. The new leader sees claims that wait for their next Pod,
+// and creates that Pod. If this process then deleted the claims, the Pod would run on, and its data
+// would be lost when it ends. So a process that takes claims over first writes this annotation to each
+// of them, and a process deletes claims only if they have not changed since it decided to delete the
+// Pod. If the deletion comes first, the claim is not taken over; if the annotation comes first, the
+// claim is not deleted.
 const annotationTakenOver = "usher.dev/taken-over"
 
 // errTakenOver means that a claim to be deleted belongs to the next Pod by now.

@@ -32,7 +32,8 @@ func TestClaimChanged(t *testing.T) {
 	})
 }
 
-// TestInstanceDeletions: a deletion is forgotten when it is done, or was not done.
+// TestInstanceDeletions: a deletion is forgotten when it is complete, and when the Pod turns out to
+// live on.
 func TestInstanceDeletions(t *testing.T) {
 	set := web()
 	lives, ends := []*corev1.Pod{podOf(set, "web-x")}, []*corev1.Pod{podOf(set, "web-x", func(p *corev1.Pod) { p.DeletionTimestamp = deletedNow() })}
@@ -68,8 +69,8 @@ func TestInstanceDeletions(t *testing.T) {
 	}
 }
 
-// TestReleasedInstances: the claims of a released Pod are in use while it exists; those of a
-// deleted Pod are not, whatever the cache still shows.
+// TestReleasedInstances: the claims of a released Pod are in use while the Pod exists; those of a
+// deleted Pod are not, even if the cache still shows it.
 func TestReleasedInstances(t *testing.T) {
 	set := claimed()
 	claims := []*corev1.PersistentVolumeClaim{claimOf(set, "data-web-x", "x"), claimOf(set, "log-web-x", "x"), claimOf(set, "data-web-y", "y")}
@@ -102,8 +103,8 @@ func TestReleasedInstances(t *testing.T) {
 	}
 }
 
-// TestFormerSetWakes: when a released Pod is gone, its former set learns that the claims
-// are free.
+// TestFormerSetWakes: when a released Pod is gone, its former set gets a pass, because the claims are
+// free.
 func TestFormerSetWakes(t *testing.T) {
 	webRequest := []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: "default", Name: "web"}}}
 	for name, c := range map[string]struct {
@@ -131,15 +132,15 @@ func mounting(claim string) func(*corev1.Pod) {
 	}
 }
 
-// claimed is a set whose instances have a claim.
+// claimed returns a set whose instances have a claim.
 func claimed() *apps.CloneSet { return web(`{"metadata":{"name":"data"}}`) }
 
-// emptyRevision is a revision whose Pods have no containers.
+// emptyRevision returns a revision whose Pods have no containers.
 func emptyRevision() *revision.Revision {
 	return &revision.Revision{Name: "web-r1", Template: map[string]any{"spec": map[string]any{"containers": []any{}}}}
 }
 
-// nextPod creates the Pod that takes over the claims of x.
+// nextPod creates the Pod that takes over the claims of instance x.
 func nextPod() plan.Action {
 	return plan.Action{Verb: plan.Create, Instance: "x", Revision: emptyRevision()}
 }
@@ -187,9 +188,8 @@ func TestClaimsOfTheNextPodStay(t *testing.T) {
 	}
 }
 
-// TestTakenOverBeforeThePodIsMade: a claim records the takeover before the Pod exists,
-// even if the claim changes meanwhile; one that changes all the time, or is terminating,
-// is not taken over.
+// TestTakenOverBeforeThePodIsMade: a claim records the takeover before the Pod exists, even if the
+// claim changes meanwhile. A claim that keeps changing, or is terminating, is not taken over.
 func TestTakenOverBeforeThePodIsMade(t *testing.T) {
 	for name, test := range map[string]struct {
 		conflicts int

@@ -49,24 +49,24 @@ const retryMin, retryMax = 5 * time.Millisecond, 30 * time.Second
 
 // Options tune the controller.
 type Options struct {
-	// Parallel is how many Pods of one set are written at a time at most. How many the API
-	// server takes is found out from how long it takes to answer (package width). Default: 128.
+	// Parallel is how many Pods of one set are written at a time at most. Package width finds out from
+	// the latency of writes how many the API server takes. Default: 128.
 	Parallel int
-	// KeepFieldManagers preserves metadata.managedFields of Pods. Default: the controller
-	// drops it from Pods that it has made and nobody applies to server-side, which halves
-	// the cost of each later write of the Pod.
+	// KeepFieldManagers preserves metadata.managedFields of Pods. Default: the controller drops it from
+	// Pods that it has created and that nobody uses server-side apply on. That halves the cost of each
+	// later write of the Pod.
 	KeepFieldManagers bool
 	// NoResize means that the API server has no subresource pods/resize. Pods whose cpu
 	// or memory changes are then recreated or, with InPlaceOnly, left alone.
 	NoResize bool
-	// LeaveNodes is which nodes Pods leave before somebody evicts them. Default:
-	// plan.LeaveCordoned.
+	// LeaveNodes says which nodes Pods leave before they are evicted. Default: plan.LeaveCordoned.
 	LeaveNodes plan.LeaveNodes
-	// PullImage is Usher's own image, for the Pods that have nodes pull images before Pods
-	// leave service. Default: Pods leave service without that.
+	// PullImage is Usher's own image, for the Pods that have nodes pull images before Pods leave
+	// service. Default: no image is pulled before that.
 	PullImage string
-	// Keep is what is kept of a Pod that the API server has answered, which it does not change; what is
-	// kept again stays as it is. It is the same as the cache does with a Pod. Default: all of it.
+	// Keep returns the part to keep of a Pod that the API server has returned, as the cache does for
+	// its Pods. It does not change its argument, and returns a kept Pod as it is. Default: the whole
+	// Pod.
 	Keep func(*corev1.Pod) *corev1.Pod
 	// Clock is the time source. Default: the machine's clock.
 	Clock clock.PassiveClock
@@ -97,10 +97,10 @@ type Reconciler struct {
 	// Width is how many writes of a set are under way at a time. Default: a width.Width of at
 	// most Options.Parallel.
 	Width Width
-	// Each does something so many times, begun in order, and never more at once than limit, which is at
-	// least 1, says then. Default: in goroutines.
+	// Each calls do for 0 to times-1, starting the calls in this order, at most limit() of them at a
+	// time. limit is asked before each start and returns at least 1. Default: in goroutines.
 	Each func(limit func() int, times int, do func(int))
-	// Background calls do while the caller goes on, and returns what waits for its end. Default:
+	// Background starts do in the background, and returns a function that waits for its end. Default:
 	// in a goroutine.
 	Background func(do func()) (wait func())
 
@@ -114,11 +114,11 @@ type Reconciler struct {
 	metrics       *metrics
 	// progress limits the status writes that report only progress.
 	progress *rate.Limiter
-	// states are what is known of each set, by name.
+	// states holds a *setState for each set, by name.
 	states sync.Map
 }
 
-// Width is what a width.Width does.
+// Width is the interface of a width.Width.
 type Width interface {
 	Now() int
 	Begin()
@@ -184,7 +184,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return nil
 }
 
-// setsAtOnce is how many CloneSets are reconciled at a time. That many writes keep an API server busy, if
-// each of them may have only one Pod out of service; with more, a Pod that is to come back would wait
-// at the API server behind those that leave.
+// setsAtOnce is how many CloneSets are reconciled at a time. That many writes keep an API server busy,
+// if each of them may have only one Pod out of service; with more, Pods that return to service would
+// wait at the API server behind Pods that leave it.
 const setsAtOnce = 16

@@ -28,11 +28,11 @@ import (
 	"github.com/usher-dev/usher/internal/kube"
 )
 
-// This file is what a pass does differently for a CloneSet that is being deleted.
+// This file holds what is different in a pass over a CloneSet that is being deleted.
 
-// observeDeleted observes a set that is being deleted. It reads of the spec
-// only what an old, illegal spec has too, adopts nothing and creates no revision: nothing
-// that can go wrong there may hold the set back. The garbage collector deletes the claims.
+// observeDeleted observes a set that is being deleted. It reads only fields of the spec that even an
+// old, illegal spec has, adopts nothing and creates no revision: an error there must not hold up the
+// deletion. The garbage collector deletes the claims.
 func (r *Reconciler) observeDeleted(
 	ctx context.Context, set *apps.CloneSet, pulling []*corev1.Pod, now time.Time,
 ) (*observation, error) {
@@ -69,8 +69,8 @@ func (r *Reconciler) syncFinalizer(ctx context.Context, set *apps.CloneSet) (*ap
 	return existing(set), nil
 }
 
-// existing returns nil for a set that is deleted and that nothing holds: the cache does not
-// show yet that it is gone.
+// existing returns nil for a deleted set without finalizers: it is gone, and the cache does not show
+// that yet.
 func existing(set *apps.CloneSet) *apps.CloneSet {
 	if set != nil && set.DeletionTimestamp != nil && len(set.Finalizers) == 0 {
 		return nil
@@ -92,14 +92,15 @@ func (r *Reconciler) setFinalizer(ctx context.Context, set *apps.CloneSet, hold 
 	return existing(written), nil
 }
 
-// endDeletion removes the finalizer from a deleted set whose Pods have all passed the
-// preDelete hook. It asks the API server first: what the cache does not show yet, such as a
-// Pod that another process created, would be deleted without the hook.
+// endDeletion removes the finalizer from a deleted set whose Pods have all passed the preDelete hook.
+// It asks the API server first: a Pod that the cache does not show yet, such as one that another
+// process created, would be deleted without the hook.
 //
-// If it finds such Pods, or the caller knows that more is to be done, another pass has to follow; found says so.
+// found means that there are such Pods, so another pass has to follow. With more, the caller has
+// further actions, and the finalizer stays.
 func (r *Reconciler) endDeletion(ctx context.Context, after *observation, more bool) (found bool, err error) {
 	set := r.shared(keyOf(after.set)).newest(after.set)
-	if _, hold := plan.DeletionOf(set); !hold || !after.snapshot.Departed() {
+	if _, hold := plan.DeletionOf(set); !hold || !after.snapshot.AllTerminating() {
 		return false, nil
 	}
 	live, err := r.livePods(ctx, set)
@@ -119,13 +120,13 @@ func (r *Reconciler) endDeletion(ctx context.Context, after *observation, more b
 	return false, err
 }
 
-// What follows handles deletions of Pods that the API server answers with 429 Too Many
-// Requests, as Usher's guard does until a Pod is drained.
+// The rest of this file handles deletions of Pods that are answered with 429 Too Many Requests, as
+// Usher's guard does until a Pod is drained.
 
 // deferredError means that a Pod is to be deleted later.
 type deferredError struct {
 	error
-	// after is how long to wait.
+	// after is the time to wait.
 	after time.Duration
 }
 
@@ -165,26 +166,26 @@ func (d deferrals) observed(pods []*corev1.Pod) deferrals {
 	return out
 }
 
-// deferralsAfter returns the deferrals as a pass left them: those of its outcomes, and those that
-// still run.
+// deferralsAfter returns the deferrals after a pass: those of its outcomes, and earlier ones that still
+// last.
 func deferralsAfter(s *plan.Snapshot, outcomes []outcome, now time.Time) deferrals {
-	left := deferrals{}
-	maps.Copy(left, s.Deferred)
-	maps.DeleteFunc(left, func(_ types.UID, known plan.Deferral) bool { return !s.Now.Before(known.Until) })
+	remaining := deferrals{}
+	maps.Copy(remaining, s.Deferred)
+	maps.DeleteFunc(remaining, func(_ types.UID, known plan.Deferral) bool { return !s.Now.Before(known.Until) })
 	for _, o := range outcomes {
 		if wait := o.deferred(); wait != nil {
 			pod := o.action.Pod
-			left[pod.UID] = plan.Deferral{
+			remaining[pod.UID] = plan.Deferral{
 				Since: cmp.Or(s.Deferred[pod.UID].Since, now), Until: now.Add(wait.after), Message: wait.Error(), Pod: pod,
 			}
 		}
 	}
-	return left
+	return remaining
 }
 
-// withPromptDeletes returns a client like the manager's, except that a deletion of a Pod
-// returns with the API server's first answer. client-go would repeat a request that is to be
-// tried again later up to ten times, and a worker would wait that long for each Pod.
+// withPromptDeletes returns a client like the manager's, except that a deletion of a Pod returns with
+// the API server's first answer. client-go would itself repeat such a request up to ten times, and the
+// worker would wait meanwhile.
 func withPromptDeletes(mgr ctrl.Manager) (client.Client, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return promptDeletes{next} })

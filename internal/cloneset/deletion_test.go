@@ -32,7 +32,7 @@ import (
 
 const drainKey = "example.com/drain"
 
-// hookedSet is a set with a preDelete hook.
+// hookedSet returns a set with a preDelete hook.
 func hookedSet(finalizers ...string) *apps.CloneSet {
 	set := web()
 	set.Spec.Replicas, set.Finalizers = new(int32), finalizers
@@ -70,9 +70,9 @@ func TestFinalizer(t *testing.T) {
 	checktest.Same(t, "without the hook", []string{other}, read(t, c, set).Finalizers)
 }
 
-// TestDeletedSet: a set that is deleted sends its Pods to the gate and goes when they have
-// passed it, whatever is wrong with its spec, and does nothing else. Nobody waits for Pods
-// that are orphaned, or whose hook is gone.
+// TestDeletedSet: a deleted set moves its Pods to the gate and is gone when they have passed it,
+// whatever is wrong with its spec, and does nothing else. It does not wait for Pods that are orphaned,
+// or whose hook is gone.
 func TestDeletedSet(t *testing.T) {
 	scenariotest.Table(t, "testdata/deleted-set.txt", func(t *testing.T, fields json.RawMessage) string {
 		set := hookedSet(apps.FinalizerPreDelete)
@@ -97,7 +97,8 @@ func TestDeletedSet(t *testing.T) {
 	})
 }
 
-// heldBy is what holds a deleted set. One that drains its Pods says so.
+// heldBy returns the finalizers that hold a deleted set, as text. A set with the preDelete finalizer
+// must have the condition Blocked.
 func heldBy(t *testing.T, c client.Client, set *apps.CloneSet) string {
 	t.Helper()
 	if !exists(t, c, set) {
@@ -119,8 +120,8 @@ func change(t *testing.T, c client.Client, pod *corev1.Pod, edit func(*corev1.Po
 	checktest.NoError(t, c.Update(t.Context(), live))
 }
 
-// TestUnseenPodOfADeletedSet: a set does not go while it has a Pod that only the API server
-// knows.
+// TestUnseenPodOfADeletedSet: a deleted set keeps its finalizer while it has a Pod that only the API
+// server knows.
 func TestUnseenPodOfADeletedSet(t *testing.T) {
 	set := hookedSet(apps.FinalizerPreDelete)
 	set.DeletionTimestamp = deletedNow()
@@ -134,11 +135,11 @@ func TestUnseenPodOfADeletedSet(t *testing.T) {
 	}
 }
 
-// deferring is an API server that defers the deletion of Pods without the label drained, and
+// deferring returns an API server that defers the deletion of Pods without the label drained, and
 // counts how often it is asked.
 func deferring(c client.WithWatch) (client.Client, map[string]int) {
 	asked := map[string]int{}
-	var mu sync.Mutex // deletions run side by side
+	var mu sync.Mutex // deletions run in parallel
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			pod := &corev1.Pod{}
@@ -186,8 +187,8 @@ func TestDeferral(t *testing.T) {
 	}
 }
 
-// TestDeferralsOfAPass: what a pass was told counts from the first time; what was neither
-// asked nor has to wait any longer is forgotten.
+// TestDeferralsOfAPass: a deferral counts from the first answer. It is forgotten when its time is over
+// and the deletion was not deferred again.
 func TestDeferralsOfAPass(t *testing.T) {
 	pod := podOf(nil, "web-a", at("1"))
 	refused := []outcome{{action: plan.Action{Verb: plan.Delete, Pod: pod}, err: deferral(apierrors.NewTooManyRequests("", 0))}}
@@ -201,8 +202,8 @@ func TestDeferralsOfAPass(t *testing.T) {
 	if again := deferralsAfter(s, refused, later)[pod.UID]; !again.Since.Equal(now) || !again.Until.After(later) {
 		t.Errorf("again %+v", again)
 	}
-	if left := deferralsAfter(s, nil, later); len(left) > 0 {
-		t.Errorf("not asked again: %v", left)
+	if remaining := deferralsAfter(s, nil, later); len(remaining) > 0 {
+		t.Errorf("not asked again: %v", remaining)
 	}
 	changed := pod.DeepCopy()
 	changed.Finalizers = []string{"example.com/f"}

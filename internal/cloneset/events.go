@@ -69,8 +69,8 @@ func (r *Reconciler) recordBlocked(set *apps.CloneSet, blocked []plan.Blocked, n
 	}
 }
 
-// identityOf is what distinguishes one wait from another, without words that change with time, and
-// whether the wait does not end by itself.
+// identityOf returns a text that distinguishes a wait from others and does not change over time.
+// trouble means that the wait does not end by itself.
 func identityOf(b *plan.Blocked) (identity string, trouble bool) {
 	switch {
 	case b.Stuck != nil: // a kubelet may alternate between reasons
@@ -89,8 +89,8 @@ func identityOf(b *plan.Blocked) (identity string, trouble bool) {
 // at once.
 const longWait = 10 * time.Second
 
-// longWaitAt is when the longest wait becomes a long one; zero if nobody waits, or it is
-// one already.
+// longWaitAt returns when the longest wait becomes a long one; zero if no Pod waits, or if it is one
+// already.
 func longWaitAt(blocked []plan.Blocked, now time.Time) time.Time {
 	if len(blocked) == 0 || blocked[0].Since.IsZero() || now.Sub(blocked[0].Since) >= longWait {
 		return time.Time{}
@@ -186,12 +186,12 @@ func (r *Reconciler) warn(set *apps.CloneSet, reason, action, note string, args 
 	r.Events.Eventf(set, nil, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
-// rolloutLog is what was logged about a set: the beginning and end of its rollout, and
-// every wait of a Pod. So a pass without changes logs nothing.
+// rolloutLog records what was logged about a set: the beginning and end of its rollout, and every wait
+// of a Pod. So a pass without changes logs nothing.
 type rolloutLog struct {
 	// revision is that of the last rollout.
 	revision string
-	// begun is when it began; zero if this process did not see that.
+	// begun is when it began; zero if this process did not see it begin.
 	begun time.Time
 	ended bool
 	// waits are the open waits, by Pod.
@@ -273,8 +273,8 @@ func (l *rolloutLog) end(logger logr.Logger, is *apps.CloneSetStatus, now time.T
 	about.Info("Rollout ends")
 }
 
-// rolledOut reports whether as many Pods as the partition leaves have the update
-// revision, and all Pods are available.
+// rolledOut reports whether as many Pods as the partition allows have the update revision, and all Pods
+// are available.
 func rolledOut(is *apps.CloneSetStatus) bool {
 	return is.UpdatedAvailableReplicas >= is.ExpectedUpdatedReplicas && is.AvailableReplicas == is.Replicas
 }

@@ -49,14 +49,14 @@ func (o outcome) conflicted() bool {
 	return kube.Conflicts(o.err) || (apierrors.IsNotFound(o.err) && o.action.Verb != plan.Create)
 }
 
-// failed reports whether the action failed: what met a changed Pod, or is to be done later,
-// did not.
+// failed reports whether the action failed. A conflict, and a deletion that is deferred, are no
+// failures.
 func (o outcome) failed() bool { return o.err != nil && !o.conflicted() && o.deferred() == nil }
 
 // hasEvent reports whether an event may report the outcome: the action was done, or failed.
 func (o outcome) hasEvent() bool { return o.err == nil || o.failed() }
 
-// results is what came of a plan.
+// results are the results of executing a plan.
 type results struct {
 	// actions are those of the plan that were carried out. skipped is how many were not: their Pods were
 	// written in the background after the pass read them.
@@ -67,11 +67,11 @@ type results struct {
 	pulls    pullResults
 	// err is why revisions were not pruned, or pull Pods not created or deleted.
 	err error
-	// at is when all this was known.
+	// at is when the pass had its results.
 	at time.Time
 }
 
-// more reports whether another pass has to decide at once on what this one could not do.
+// more reports whether another pass has to follow at once, because this one could not do everything.
 func (d *results) more() bool {
 	return d.skipped > 0 || d.pulls.refused() || slices.ContainsFunc(d.outcomes, outcome.conflicted)
 }
@@ -99,9 +99,9 @@ func (r *Reconciler) execute(ctx context.Context, before *observation, decided *
 	}
 }
 
-// act runs the tasks in parallel, started in their order. Creates start slowly
-// (one, two, four, …) and stop at the first refusal: what refuses one of them refuses
-// them all. If another pass follows, it need not wait for the end of the last ones: see async.Executor.Run.
+// act runs the tasks in parallel, started in their order. Creates start slowly (one, two, four, …) and
+// stop at the first refusal: a quota that refuses one of them refuses them all. If another pass
+// follows, act does not wait for the last writes: see async.Executor.Run.
 func (r *Reconciler) act(run *executor, tasks []*task, more bool) []outcome {
 	creates := func(t *task) bool { return t.Action.Verb == plan.Create }
 	var outcomes []outcome
@@ -140,12 +140,13 @@ func (r *Reconciler) runCreates(run *executor, tasks []*task) (outcomes []outcom
 	return outcomes
 }
 
-// startsShare is the part of its Pods, as a divisor, that a pass over a large set may begin with: it
-// reads them all, so that passes that begin with few would take more of a processor than their writes.
+// startsShare is the share of its Pods, as a divisor, that a pass over a large set may start. Each pass
+// reads all Pods: with fewer starts, passes would take more CPU time than their writes.
 const startsShare = 100
 
-// starts is how many Pods a pass may start: at most 4 × width (two writes each, so eight round trips), or 1 % of
-// a large set. With fewer, the end of a pass, when few writes are under way, would take much of its time.
+// starts returns how many Pods a pass may start: at most 4 × width (two writes each, so eight round
+// trips), or 1 % of a large set. With fewer, the end of a pass, when few writes are under way, would
+// take much of its time.
 func (r *Reconciler) starts(pods int) int { return max(4*r.Width.Now(), pods/startsShare) }
 
 // isSmall reports whether a set has so few Pods that a pass over it is short. In a large set, all writes end in
@@ -245,8 +246,8 @@ func (r *Reconciler) deletePod(ctx context.Context, set *apps.CloneSet, a plan.A
 	})
 }
 
-// changePod makes the next of the writes with which an action changes a Pod, on top of the answer to the one
-// before, whatever the cache shows. A Move is a single step, though it may take two writes.
+// changePod makes the next write of an action that changes a Pod. It builds on the answer to the
+// previous write, whatever the cache shows. A Move is a single step, though it may take two writes.
 func (r *Reconciler) changePod(
 	ctx context.Context, set *apps.CloneSet, a plan.Action, pod *corev1.Pod, subresources []string,
 ) (outcome, step) {
@@ -296,8 +297,9 @@ func (r *Reconciler) retryUnchanged(ctx context.Context, set *apps.CloneSet, pod
 	return write(live)
 }
 
-// whole is the Pod that was observed with all that writes depend on: a partial one is read from the API
-// server, and must be the same version. It is nil with an error.
+// whole returns the observed Pod with all fields that writes depend on. If the cache keeps only a part
+// of it, whole reads the Pod from the API server, where it must still have the observed version. With
+// an error, the Pod is nil.
 func (r *Reconciler) whole(ctx context.Context, set *apps.CloneSet, pod *corev1.Pod) (*corev1.Pod, error) {
 	if !podread.IsPartial(pod) {
 		return pod, nil
@@ -336,20 +338,20 @@ func (r *Reconciler) writePod(ctx context.Context, set *apps.CloneSet, pod *core
 	r.shared(keyOf(set)).recordDrain(patched, r.Clock.Now())
 	r.pods.noteLive(set, patched, r.Clock.Now())
 	if !metav1.IsControlledBy(patched, set) {
-		// A merge cannot test who owns the Pod. Someone has taken it from the set since
-		// it was observed: do nothing more to it.
+		// A merge cannot test who owns the Pod. It was taken from the set after it was observed: do
+		// nothing more to it.
 		return nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errNotOurs)
 	}
 	return patched, nil
 }
 
-// errGone means that a new Pod was deleted at once by someone else.
+// errGone means that somebody else deleted a new Pod at once.
 var errGone = errors.New("the Pod was deleted right after its creation")
 
-// errNotOurs means that an action on a Pod stops half way.
+// errNotOurs ends an action half way, because the Pod has left the set.
 var errNotOurs = errors.New("the Pod no longer belongs to the CloneSet")
 
-// keysRefused says of a refusal what the user or an admin can do about keys of hooks.
+// keysRefused adds to the refusal of a write with keys of hooks what the user or an admin can do.
 func keysRefused(a *plan.Action, err error) error {
 	keys := a.ChosenKeys()
 	if len(keys) == 0 || kube.Conflicts(err) || !kube.Refused(err) {
@@ -371,8 +373,8 @@ type noResize struct{ error }
 // Unwrap returns the API server's answer, as a refusal.
 func (n *noResize) Unwrap() error { return n.error }
 
-// resizeAnswer tells an API server without the subresource resize, which answers that something was not
-// found, from a Pod that is gone.
+// resizeAnswer distinguishes two causes of NotFound: an API server without the subresource resize, and
+// a Pod that is gone. It returns a noResize for the first one.
 func (r *Reconciler) resizeAnswer(ctx context.Context, pod *corev1.Pod, err error) error {
 	if err == nil || !apierrors.IsNotFound(err) && !apierrors.IsMethodNotSupported(err) {
 		return err
@@ -386,7 +388,8 @@ func (r *Reconciler) resizeAnswer(ctx context.Context, pod *corev1.Pod, err erro
 		fmt.Errorf("it has no subresource pods/resize, which Kubernetes has since 1.33: %w", err))}
 }
 
-// resizeRefused tells a refusal of cpu and memory, which only the user can answer, from other errors.
+// resizeRefused returns a resizeRefusal if the API server refuses the new cpu or memory, and other
+// errors as they are.
 func (r *Reconciler) resizeRefused(ctx context.Context, pod *corev1.Pod, err error) error {
 	if err = r.resizeAnswer(ctx, pod, err); kube.Conflicts(err) || !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		return err

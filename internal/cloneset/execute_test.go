@@ -36,8 +36,8 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestTakenName: if a name is taken, by a terminating Pod or by anyone else's, another
-// one is tried, a few times.
+// TestTakenName: if a name is taken, by a terminating Pod or by an object of somebody else, another one
+// is tried, a few times.
 func TestTakenName(t *testing.T) {
 	for taken, want := range map[int]string{
 		0: "web-id0", 1: "web-id1", idTries - 1: fmt.Sprintf("web-id%d", idTries-1), idTries: "",
@@ -67,12 +67,12 @@ func TestTakenName(t *testing.T) {
 	}
 }
 
-// TestManifests: what a Pod is created with, in addition to its template, and a claim. The gates
-// are there whatever the update type: no webhook adds them. What no library knows stays.
+// TestManifests: the manifests of Pods, beyond the template, and of claims. Pods have the gates with
+// every update type, since no webhook adds them. Fields that no library knows stay.
 func TestManifests(t *testing.T) {
 	scenariotest.Run(t, "testdata/manifests.txt", func(t *testing.T, lines []string) []string {
 		var test struct {
-			// Template is the set's, of a Pod; Claim that of a claim.
+			// Template is the set's Pod template; Claim is its claim template.
 			Template, Claim json.RawMessage
 			Type            apps.UpdateStrategyType
 			Lifecycle       *apps.Lifecycle
@@ -95,8 +95,8 @@ func TestManifests(t *testing.T) {
 	})
 }
 
-// TestPatchIsEncoded: whatever the user's keys and values, an encoder builds the patch,
-// and it touches only what it names.
+// TestPatchIsEncoded: an encoder builds the patch from the user's keys and values, so that it touches
+// only the fields that it names.
 func TestPatchIsEncoded(t *testing.T) {
 	key, value := `a/b~c`, `x","op":"remove`
 	pod := podWithSecret("web-a")
@@ -115,9 +115,9 @@ func TestPatchIsEncoded(t *testing.T) {
 	checktest.Same(t, "patch", want, patch)
 }
 
-// TestKeysGoThroughThePod: what users choose goes through the Pod itself, where policies on Pods see
-// it, with the state, and the conditions follow; everything else is one write. What a policy or a
-// webhook refuses is a failure that names the keys, and no conditions are written.
+// TestKeysGoThroughThePod: keys that users choose are written to the Pod itself, where policies on Pods
+// see them, with the state, and the conditions follow; everything else is one write. If a policy or a
+// webhook refuses the first write, the failure names the keys, and no conditions are written.
 func TestKeysGoThroughThePod(t *testing.T) {
 	value := "dmz"
 	for name, test := range map[string]struct {
@@ -179,7 +179,7 @@ func TestKeysGoThroughThePod(t *testing.T) {
 	}
 }
 
-// performed is the outcome of all steps of an action.
+// performed returns the outcome of all steps of an action.
 func performed(t *testing.T, r *Reconciler, set *apps.CloneSet, a plan.Action) outcome {
 	o, next := r.perform(t.Context(), set, a)
 	for next != nil {
@@ -188,8 +188,8 @@ func performed(t *testing.T, r *Reconciler, set *apps.CloneSet, a plan.Action) o
 	return o
 }
 
-// writesOf performs an action, of whose writes the one to the Pod itself gets that answer unless it is nil, and
-// returns the subresources that are written.
+// writesOf performs an action and returns the subresources that it writes. The write to the Pod itself
+// gets the given answer, unless that is nil.
 func writesOf(t *testing.T, a plan.Action, answer error) (writes []string, done outcome) {
 	t.Helper()
 	r, _ := reconcilerOn(interceptor.NewClient(server(t, a.Pod), interceptor.Funcs{
@@ -214,7 +214,7 @@ func cpu(amount string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}}
 }
 
-// resizing is a drained Pod whose record asks for cpu 200m, and whose spec has 100m.
+// resizing returns a drained Pod whose record asks for cpu 200m, and whose spec has 100m.
 func resizing(edits ...func(*corev1.Pod)) *corev1.Pod {
 	pod := podOf(web(), "web-a", inUpdate(corev1.ConditionFalse, time.Unix(0, 0)))
 	pod.Generation, pod.Spec.NodeName = 3, "n1"
@@ -249,7 +249,7 @@ func TestResizePatch(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Pod){
 		"written":   func(p *corev1.Pod) { p.Spec.Containers[1].Resources = cpu("0.2") },
 		"no record": func(p *corev1.Pod) { p.Annotations = nil },
-		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // whoever changed it since did so on purpose
+		"long done": func(p *corev1.Pod) { p.Labels[apps.LabelLifecycleState] = "Normal" }, // a later change was made on purpose
 	} {
 		pod := resizing(edit)
 		_, data := write.Patch("resize", pod, &plan.Action{Verb: plan.Continue, Pod: pod}, false, now)
@@ -262,7 +262,7 @@ func TestResizePatch(t *testing.T) {
 func TestResizeAnswers(t *testing.T) {
 	scenariotest.Table(t, "testdata/resize-answers.txt", func(t *testing.T, test struct {
 		Answer metav1.Status
-		// Live is the UID of the Pod that is there; "" if none is.
+		// Live is the UID of the existing Pod; "" if there is none.
 		Live types.UID
 	}) string {
 		var live []client.Object
@@ -298,16 +298,17 @@ func record(operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFie
 	return entries
 }
 
-// andHere is a record of somebody else's applies and updates, and of a field that Usher wrote.
+// andHere returns managed fields: entries of another manager, and one of Usher for a field.
 func andHere(field string, operations ...metav1.ManagedFieldsOperationType) []metav1.ManagedFieldsEntry {
 	return append(record(operations...), metav1.ManagedFieldsEntry{
 		Manager: write.Creator, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"` + field + `":{}}}`),
 	})
 }
 
-// TestRecordIsDropped: a patch that is sent anyway drops the field managers' record, from
-// the Pod as the cache keeps it and as the API server returns it. The record stays on a
-// Pod that someone applies to or else has made, and on every Pod if records are to be kept.
+// TestRecordIsDropped: a patch that is sent anyway drops the field managers' record, from the Pod as
+// the cache keeps it and as the API server returns it. The record stays on a Pod that somebody uses
+// server-side apply on, on a Pod that somebody else has created, and on every Pod if records are to be
+// kept.
 func TestRecordIsDropped(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
 	dropped := write.Operations{
@@ -359,8 +360,8 @@ func aboutRecord(t *testing.T, data []byte) write.Operations {
 	return patch
 }
 
-// TestBeside: while a large set has as many writes under way as the API server takes, none of
-// them answered yet, a small one gets its own done.
+// TestBeside: while a large set has as many unanswered writes under way as the API server takes, the
+// writes of a small set are not held up.
 func TestBeside(t *testing.T) {
 	large, small := web(), anotherSet()
 	small.Name = "small"

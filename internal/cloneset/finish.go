@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// finished is what came of the last writes of a pass.
+// finished is the result of the last writes of a pass.
 type finished struct {
 	err error
 	// more means that another pass has to follow at once.

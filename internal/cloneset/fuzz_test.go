@@ -25,8 +25,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/write"
 )
 
-// cloneSetSeeds are the CloneSets that fuzzing starts from: a full one, and one for every
-// imaginable kind of mistake.
+// cloneSetSeeds are the CloneSets that fuzzing starts from: one with all fields, and one for each kind
+// of mistake.
 var cloneSetSeeds = []string{
 	`{"apiVersion":"apps.kruise.io/v1alpha1","kind":"CloneSet","metadata":{"name":"web","namespace":"shop"},"spec":{"replicas":3,
 	"selector":{"matchLabels":{"app":"web"}},"minReadySeconds":5,"progressDeadlineSeconds":60,
@@ -134,9 +134,8 @@ func revisionOf(template map[string]any) (*revision.Revision, error) {
 	return revision.Of("web-"+revision.Hash(template, 0), 0, data), nil
 }
 
-// BenchmarkPass is a whole pass over a set that needs nothing: what every pass costs,
-// without its writes. A set in motion is read again where it has changed, an idle set
-// completely.
+// BenchmarkPass measures a whole pass over a set that needs nothing: the costs of every pass without
+// its writes. Of a set in motion, only changed Pods are read; an idle set is read completely.
 func BenchmarkPass(b *testing.B) {
 	for _, n := range []int{100, 2_000, 20_000} {
 		for _, moves := range []bool{false, true} {
@@ -151,7 +150,8 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// idleSet is a set whose Pods are as it asks, or which is paused during a rollout.
+// idleSet returns a set with nothing to do: all its Pods are as its spec asks or, with moves, its
+// rollout is paused.
 func idleSet(b *testing.B, n int, moves bool) (*Reconciler, *apps.CloneSet) {
 	b.Helper()
 	set := web()

@@ -22,10 +22,10 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// pullsKey is the key of indexOwner for the pull Pods of a set.
+// pullsKey returns the key of indexOwner for the pull Pods of a set.
 func pullsKey(set string) string { return "pulls/" + set }
 
-// pullsFor returns the UID of the set for which a Pod pulls an image; "" if it is none.
+// pullsFor returns the UID of the set for which a pull Pod pulls an image; "" for other objects.
 func pullsFor(object client.Object) string { return object.GetLabels()[apps.LabelPullsFor] }
 
 // pullsOf returns what a plan needs to know of the set's pull Pods.
@@ -36,7 +36,8 @@ func (r *Reconciler) pullsOf(set *apps.CloneSet, pods []*corev1.Pod) plan.Pulls 
 	}
 }
 
-// listImages returns the images that the nodes of Pods list which may be updated, by node.
+// listImages returns, by node, the images that a node lists. It reads the nodes of Pods that may be
+// updated.
 func (r *Reconciler) listImages(
 	ctx context.Context, update *revision.Revision, pods []*plan.PodInfo,
 ) (map[string][]corev1.ContainerImage, error) {
@@ -49,14 +50,14 @@ func (r *Reconciler) listImages(
 	return listed, err
 }
 
-// pullResults is what came of the pull Pods of a plan.
+// pullResults are the results of the pull Pods of a plan.
 type pullResults struct {
 	// skipped says for which images Pods do not wait, and why.
 	skipped []string
 	// refusedUntil is until when no pull Pod is created, because the API server has refused one; zero if it
 	// has not.
 	refusedUntil time.Time
-	// givenUp is until when nodes do not pull images.
+	// givenUp are the images that nodes do not pull, and until when.
 	givenUp map[plan.ImageOnNode]time.Time
 	err     error
 }
@@ -97,11 +98,11 @@ func (r *Reconciler) reportPulls(set *apps.CloneSet, pulls *pullResults) {
 	}
 }
 
-// givenUpFor is how long a node is not asked again to pull an image whose pull Pod did not run.
+// givenUpFor is the time after which a node is asked again to pull an image whose pull Pod did not run.
 const givenUpFor = 10 * time.Minute
 
-// givenUpAfter returns until when nodes do not pull images: those of before that still count, and more
-// that a plan has given up.
+// givenUpAfter returns the images that nodes do not pull, and until when: earlier ones that still
+// count, and the ones that the plan gives up.
 func givenUpAfter(
 	before map[plan.ImageOnNode]time.Time, more []plan.ImageOnNode, now time.Time,
 ) map[plan.ImageOnNode]time.Time {

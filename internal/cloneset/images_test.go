@@ -49,7 +49,7 @@ func asGolden(t *testing.T, pod *corev1.Pod) {
 	checktest.Same(t, "a pull Pod", want, got)
 }
 
-// TestPullPods: a pull Pod pulls as the set's Pods do, is neither the set's nor an orphan, and
+// TestPullPods: a pull Pod pulls like the set's Pods, counts neither as the set's nor as an orphan, and
 // there is one per node and image.
 func TestPullPods(t *testing.T) {
 	set := web()
@@ -85,7 +85,7 @@ func pull(t *testing.T, r *Reconciler, set *apps.CloneSet, decided *plan.Plan) p
 	return r.pullImages(t.Context(), &observation{set: set, snapshot: &plan.Snapshot{}}, decided)
 }
 
-// TestRefusedPulls: a refusal is told once, and the update goes on; without an answer it waits.
+// TestRefusedPulls: a refusal is reported once, and the update goes on; without an answer it waits.
 func TestRefusedPulls(t *testing.T) {
 	var answer error
 	c := interceptor.NewClient(server(t), interceptor.Funcs{
@@ -117,7 +117,7 @@ func TestRefusedPulls(t *testing.T) {
 	}
 }
 
-// TestPullEvents: a pull Pod that gets further causes a pass of its set, and nothing else does.
+// TestPullEvents: only progress of a pull Pod causes a pass of its set.
 func TestPullEvents(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
 	checktest.NoError(t, pull(t, r, web(), pullOn("n1")).err)
@@ -140,6 +140,6 @@ func TestPullEvents(t *testing.T) {
 		"its creation": {nil, pods[0], passes},
 		"its end":      {pulled, nil, passes},
 	} {
-		checktest.Same(t, name+": passes", test.want, told(t, r.PodEvents(), test.before, test.after).requests)
+		checktest.Same(t, name+": passes", test.want, queuedBy(t, r.PodEvents(), test.before, test.after).requests)
 	}
 }

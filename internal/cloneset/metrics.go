@@ -35,7 +35,7 @@ type metrics struct {
 	now      func() time.Time
 }
 
-// What there is of CloneSets.
+// Metrics of CloneSets as they are.
 var (
 	kindPods = prometheus.NewDesc("usher_cloneset_pods",
 		"Pods of a CloneSet by lifecycle state, without terminating Pods.", []string{"namespace", "cloneset", "state"}, nil)
@@ -83,7 +83,7 @@ func (m *metrics) register(registerer prometheus.Registerer) error {
 }
 
 // passed records what a pass decided and how it left the set.
-func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []plan.Blocked, outcomes []outcome, left *plan.Snapshot) {
+func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []plan.Blocked, outcomes []outcome, after *plan.Snapshot) {
 	for i := range actions {
 		m.planned(&actions[i])
 	}
@@ -91,20 +91,21 @@ func (m *metrics) passed(set *apps.CloneSet, actions []plan.Action, blocked []pl
 		if o.err != nil || o.action.Reason != lifecycle.ReasonUpdateDone {
 			continue
 		}
-		if left, out := leftFor(o.action.Pod); out {
-			m.updates.Observe(max(m.now().Sub(left), 0).Seconds())
+		if began, out := drainBegan(o.action.Pod); out {
+			m.updates.Observe(max(m.now().Sub(began), 0).Seconds())
 		}
 	}
-	if left.Deletion == plan.LetGo {
+	if after.Deletion == plan.LetGo {
 		m.sets.Forget(keyOf(set))
 		return
 	}
-	m.sets.Put(keyOf(set), m.ofSet(keyOf(set), blocked, left.PodInfos))
+	m.sets.Put(keyOf(set), m.ofSet(keyOf(set), blocked, after.PodInfos))
 }
 
-// leftFor is when a Pod that is out of service for an update in place began to leave: when it was led to the
-// hook that takes it out of its registries, or else when it got InPlaceUpdateReady=False.
-func leftFor(pod *corev1.Pod) (left time.Time, out bool) {
+// drainBegan returns when a Pod that is out of service for an update in place began to leave: when it
+// moved to the gate of the hook that takes it out of its registries, or else when it got
+// InPlaceUpdateReady=False.
+func drainBegan(pod *corev1.Pod) (began time.Time, out bool) {
 	drained, out := drainOf(pod)
 	record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil || record.Left.IsZero() {
@@ -136,7 +137,8 @@ func (m *metrics) wrote(verb string, err error) error {
 
 func keyOf(set *apps.CloneSet) types.NamespacedName { return client.ObjectKeyFromObject(set) }
 
-// ofSet are the metrics of a set as a pass left it. A wait grows between scrapes without a pass.
+// ofSet returns a function that sends the metrics of a set as a pass left it, with the times of waits
+// as of the scrape.
 func (m *metrics) ofSet(set types.NamespacedName, blocked []plan.Blocked, pods []*plan.PodInfo) func(to chan<- prometheus.Metric) {
 	states, waiting, since := map[apps.LifecycleState]int{}, map[[2]string]int{}, map[string]time.Time{}
 	for _, pod := range pods {

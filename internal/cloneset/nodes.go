@@ -25,7 +25,7 @@ import (
 // indexGoing selects the nodes that Pods are to leave; goingKey is its one key.
 const indexGoing, goingKey = "usher.dev/going", "true"
 
-// goingKeys is the index of nodes that Pods are to leave.
+// goingKeys returns the index of nodes that Pods are to leave.
 func (o Options) goingKeys(object client.Object) []string {
 	if len(o.LeaveNodes.Taints(object.(*corev1.Node))) > 0 {
 		return []string{goingKey}
@@ -33,7 +33,7 @@ func (o Options) goingKeys(object client.Object) []string {
 	return nil
 }
 
-// watchNodes has the controller act on nodes that go.
+// watchNodes watches the nodes that Pods are to leave.
 func (r *Reconciler) watchNodes(ctx context.Context, mgr manager.Manager, b *builder.Builder) error {
 	if r.Options.LeaveNodes == plan.LeaveNever {
 		return nil
@@ -45,8 +45,8 @@ func (r *Reconciler) watchNodes(ctx context.Context, mgr manager.Manager, b *bui
 	return nil
 }
 
-// NodeEvents returns the handler that maps nodes which go, or stay after all, to the sets
-// with Pods there. A kubelet's heartbeat changes neither.
+// NodeEvents returns the handler that enqueues the sets with Pods on a node when Pods are to leave it,
+// or may stay after all. A kubelet's heartbeat changes neither.
 func (r *Reconciler) NodeEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
@@ -90,9 +90,8 @@ func (r *Reconciler) goingNodes(ctx context.Context, spec *plan.Spec) (map[strin
 	return out, nil
 }
 
-// nodeLabels reads the labels of the Pods' nodes, if a constraint names one. A node that does
-// not exist (yet) is in no domain. A change of labels causes no pass: they only decide which
-// Pod is missed least when one has to go.
+// nodeLabels reads the labels of the Pods' nodes, if a constraint names one. A node that does not exist
+// (yet) is in no domain. A change of labels causes no pass: they only decide which Pod to remove first.
 func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, pods []*corev1.Pod) (map[string]map[string]string, error) {
 	// The host name need not be read: it is the node's name.
 	if !slices.ContainsFunc(terms, func(t plan.SpreadTerm) bool { return t.TopologyKey != corev1.LabelHostname }) {
@@ -103,8 +102,8 @@ func (r *Reconciler) nodeLabels(ctx context.Context, terms []plan.SpreadTerm, po
 	return labels, err
 }
 
-// readNodes reads each of the Pods' nodes once, except those that do not exist (yet). An error
-// says what for, and what to do without them.
+// readNodes reads each of the Pods' nodes once, except those that do not exist (yet). An error names
+// the purpose of reading, and the remedy.
 func (r *Reconciler) readNodes(ctx context.Context, pods []*corev1.Pod, purpose, remedy string, read func(*corev1.Node)) error {
 	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()

@@ -23,8 +23,7 @@ import (
 	"github.com/usher-dev/usher/internal/store"
 )
 
-// This file is what Pods, claims and revisions have in common: how they are read, patched
-// and adopted.
+// This file reads, patches and adopts objects, whether Pods, claims or revisions.
 
 // named returns an empty object with the name of another one of its kind.
 func named[T client.Object](object T) T {
@@ -161,7 +160,7 @@ func verify[T client.Object](ctx context.Context, reader client.Reader, o overla
 		return err
 	}
 	o.Forget(entry.Object.GetUID())
-	// What is gone stays hidden until the cache shows the deletion.
+	// An object that is gone stays hidden until the cache shows its deletion.
 	entry.At, entry.Deleted = now, !exists || !metav1.IsControlledBy(live, set)
 	if exists {
 		entry.Object = live
@@ -170,9 +169,9 @@ func verify[T client.Object](ctx context.Context, reader client.Reader, o overla
 	return nil
 }
 
-// relist notes what the API server has of a set's objects after an answer was lost. An
-// object that was seen but is not in the list is gone, or its labels have changed and it
-// may still belong to the set.
+// relist records which of a set's objects the API server has, after an answer was lost. An object that
+// was seen but is not in the list is gone, or its labels have changed and it may still belong to the
+// set.
 func relist[T client.Object](ctx context.Context, reader client.Reader, o overlay[T], set *apps.CloneSet, seen, listed []T, now time.Time) error {
 	found := list.By(listed, func(object T) types.UID { return object.GetUID() })
 	seen = append(o.All(set.UID), seen...) // created objects too: the cache may never show them

@@ -16,8 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// observation is what a pass knows of a set at one moment: before its actions, or after them. Nobody
-// changes an observation.
+// observation is what a pass knows of a set at one moment: before its actions, or after them. It never
+// changes.
 type observation struct {
 	set       *apps.CloneSet
 	snapshot  *plan.Snapshot

@@ -29,7 +29,7 @@ func (o overlay[T]) noteCreated(set *apps.CloneSet, object T, at time.Time) {
 	o.Note(set.UID, store.Answer[T]{Object: object, Created: true, At: at})
 }
 
-// noteDeleted keeps that an object is gone, or no longer the set's.
+// noteDeleted records that an object is gone, or no longer the set's.
 func (o overlay[T]) noteDeleted(set *apps.CloneSet, object T, at time.Time) {
 	o.Note(set.UID, store.Answer[T]{Object: object, Deleted: true, At: at})
 }

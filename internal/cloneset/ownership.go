@@ -162,8 +162,9 @@ func (r *Reconciler) adoptOrphans(ctx context.Context, set *apps.CloneSet) error
 	return nil
 }
 
-// unlessRefused writes an object that the set is to adopt or to release. What the API server refuses of one
-// object holds up no other: an event names it, and it is left alone for a while.
+// unlessRefused adopts or releases an object with the given write. If the API server refuses that, an
+// event names the object, it is not written again for a while, and the pass continues with other
+// objects.
 func (r *Reconciler) unlessRefused(set *apps.CloneSet, object client.Object, write func() error) error {
 	refused := r.passState(keyOf(set)).adoptionsRefused
 	if !refused[object.GetUID()].IsZero() {
@@ -254,9 +255,9 @@ func (r *Reconciler) adoptPod(ctx context.Context, set *apps.CloneSet, pod *core
 	return err
 }
 
-// releaseUnmatched releases the set's Pods that its selector no longer matches, and returns
-// the others. Someone took the Pods out to inspect them: they are left running and are
-// replaced, also one that cannot be released. A terminating Pod is deleted with its set.
+// releaseUnmatched releases the set's Pods that its selector no longer matches, and returns the others.
+// Someone took the Pods out to inspect them: the Pods keep running and are replaced, even one that
+// cannot be released. A terminating Pod is deleted with its set.
 func (r *Reconciler) releaseUnmatched(
 	ctx context.Context, set *apps.CloneSet, selector labels.Selector, pods []*corev1.Pod,
 ) ([]*corev1.Pod, []*plan.PodInfo, error) {

@@ -23,11 +23,11 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// TestPartialPods: of Pods that are too large the cache keeps only a part. Whatever is missing there, a write
-// depends on the whole Pod, and loses nothing of it.
+// TestPartialPods: of Pods that are too large, the cache keeps only a part. A write depends on the
+// whole Pod nevertheless, and loses nothing of it.
 func TestPartialPods(t *testing.T) {
 	set := web()
-	crowd := func(pod *corev1.Pod) { // before the set's own reference, which has another index then
+	crowd := func(pod *corev1.Pod) { // before the set's own reference, so that its index changes
 		var others []metav1.OwnerReference
 		for i := range 300 {
 			others = append(others, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: fmt.Sprintf("of-%s-%03d", pod.Name, i), UID: "x"})

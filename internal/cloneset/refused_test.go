@@ -23,9 +23,9 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// TestOneRefusedPodHoldsUpNoOther: a policy refuses all writes to one Pod or claim, which the set would adopt or
-// release. The set has its other Pods all the same, an event names the refused object, and it is asked about
-// again, but not at once.
+// TestOneRefusedPodHoldsUpNoOther: a policy refuses all writes to one Pod or claim, which the set would
+// adopt or release. The set still has its other Pods, an event names the refused object, and the write
+// is tried again, but not at once.
 func TestOneRefusedPodHoldsUpNoOther(t *testing.T) {
 	set := web()
 	set.Generation, set.Spec.Replicas = 1, new(int32(2))
@@ -72,8 +72,8 @@ func TestOneRefusedPodHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestOnlyOtherFailuresDelayASet: refusals of Pods are no error of the pass, whatever else fails, and however the
-// API server words them.
+// TestOnlyOtherFailuresDelayASet: refusals of Pods are no error of the pass, in whatever words; other
+// failures are.
 func TestOnlyOtherFailuresDelayASet(t *testing.T) {
 	refusals := []error{
 		apierrors.NewBadRequest("no"), apierrors.NewRequestEntityTooLargeError("no"), apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("no")),

@@ -16,9 +16,9 @@ import (
 
 // This file reports what a pass found and did: metrics, the status, events and the log, in this order.
 
-// reported is what came of a report.
+// reported is the result of a report.
 type reported struct {
-	// due is when there is something to report again; zero if no time is known.
+	// due is when the next report is due; zero if no time is known.
 	due time.Time
 	err error
 }
@@ -39,9 +39,9 @@ func (r *Reconciler) report(
 	return reported{due: list.Earliest(due, status.changesAt), err: err}
 }
 
-// reportStatus writes the status of a pass, and the events of its writes and of earlier ones. While Pods
-// change their state it may leave that to a later pass, due at that time; zero if an event causes it, or
-// there is nothing to report.
+// reportStatus writes the status of a pass, and the events of its writes and of earlier ones. While
+// Pods change their state it may leave both to a later pass. It returns when that pass is due; zero if
+// an event causes it, or there is nothing to report.
 func (r *Reconciler) reportStatus(
 	ctx context.Context, set *apps.CloneSet, status *status, outcomes []outcome, now time.Time,
 ) (due time.Time, err error) {

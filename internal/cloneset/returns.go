@@ -19,15 +19,15 @@ import (
 // and uses no budget, so it need not wait for the next pass, and no pass waits for it.
 
 type (
-	// task is what an action does, step by step.
+	// task carries out an action, step by step.
 	task = async.Task[plan.Action, outcome]
-	// step is a part of it.
+	// step is one step of a task.
 	step = async.Step[outcome]
 	// executor runs the tasks of a set.
 	executor = async.Executor[plan.Action, outcome]
 )
 
-// newExecutor returns what runs the tasks of a set.
+// newExecutor returns the Executor of a set.
 func (r *Reconciler) newExecutor() *executor {
 	return async.New[plan.Action](async.Config[outcome]{
 		Width: func() int { return r.Width.Now() },
@@ -50,7 +50,8 @@ func (r *Reconciler) offer(pod *corev1.Pod) {
 	}
 }
 
-// returner returns what decides for a pass whether a Pod returns: the first step of that, or nil.
+// returner returns the function that decides, from this pass to the next one, whether a Pod returns to
+// service. It returns the first step of that; nil if the Pod does not return.
 func (r *Reconciler) returner(ctx context.Context, before *observation) func(*corev1.Pod) step {
 	set := before.set
 	selector, _ := selectorOf(set) // unreadable only if the set is being deleted: then no Pod returns
@@ -89,7 +90,7 @@ func inGoroutine(do func()) (wait func()) {
 	return all.Wait
 }
 
-// inGoroutines does something so many times, each in a goroutine, as many at once as limit says then.
+// inGoroutines calls do for 0 to times-1, each in a goroutine, at most limit() at a time.
 func inGoroutines(limit func() int, times int, do func(int)) {
 	ended := make(chan struct{})
 	for begun, done := 0, 0; done < times; done++ {

@@ -26,8 +26,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// returning is a set of three Pods that return once they are bound to a node. Writes to those with
-// a gate wait for it, and fail with what it gives, nil or not.
+// returning is a set of three Pods that return once they are bound to a node. A write to a Pod with a
+// gate waits until the gate has an error or nil, which becomes its answer.
 type returning struct {
 	*Reconciler
 	set   *apps.CloneSet
@@ -88,7 +88,7 @@ func (r *returning) start(t *testing.T) (ended chan error) {
 	return ended
 }
 
-// place binds Pods to a node, unless they are.
+// place binds Pods to a node, unless they have one.
 func (r *returning) place(t *testing.T, pods ...*corev1.Pod) {
 	for _, pod := range pods {
 		if bound := read(t, r.c, pod); bound.Spec.NodeName == "" {
@@ -98,7 +98,7 @@ func (r *returning) place(t *testing.T, pods ...*corev1.Pod) {
 	}
 }
 
-// bind does so, and tells of each Pod by an event.
+// bind binds Pods to a node, with an event for each.
 func (r *returning) bind(t *testing.T, pods ...*corev1.Pod) {
 	r.place(t, pods...)
 	for _, pod := range pods {
@@ -110,14 +110,14 @@ func (r *returning) state(t *testing.T, pod *corev1.Pod) string {
 	return read(t, r.c, pod).Labels[apps.LabelLifecycleState]
 }
 
-// TestReturnsDuringPass: after a pass that acted Pods that can return do, once, while the next one
-// decides and waits for the answer to a write, and those that a write of it concerns do not. After one
-// that did nothing they wait for the next.
+// TestReturnsDuringPass: after a pass that acted, Pods return, once each, also while the next pass
+// decides or waits for the answer to a write, except the Pods that this write changes. After a pass
+// that did nothing, they wait for the next one.
 func TestReturnsDuringPass(t *testing.T) {
 	r := returningSet(t, 0, 2)
 	r.place(t, r.pods[0])
 	r.Plan = func(s *plan.Snapshot) plan.Plan {
-		r.bind(t, r.pods[1]) // which the pass has read
+		r.bind(t, r.pods[1]) // the pass has read it before
 		return plan.Make(s)
 	}
 	ended := r.start(t)
@@ -140,7 +140,8 @@ func TestReturnsDuringPass(t *testing.T) {
 	checktest.Same(t, "writes after a pass that did nothing", 0, len(r.sent))
 }
 
-// TestActionOnReturned: what a pass leaves out because the Pod has come back is decided again at once.
+// TestActionOnReturned: an action that a pass skips because its Pod has come back is decided again at
+// once.
 func TestActionOnReturned(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
@@ -150,16 +151,17 @@ func TestActionOnReturned(t *testing.T) {
 	checktest.Same(t, "the end of the pass", error(errAgain{}), r.pass(t))
 }
 
-// TestLastReturnIsReported: a pass that does nothing but learn of a return does not leave it to the next pass to report
-// that. The return's events are over, so nothing else may cause one.
+// TestLastReturnIsReported: a pass that does nothing but collect a return reports it, and does not
+// leave that to the next pass. The return's events are over, so nothing else may cause one.
 func TestLastReturnIsReported(t *testing.T) {
 	r := returningSet(t)
 	r.bind(t, r.pods[0])
-	r.executor().Wait() // else the pass may read the Pod as it was, and leave it to another one
+	r.executor().Wait() // otherwise the pass may read the Pod as it was, and leave it to another pass
 	checktest.Same(t, "when it is reported", reportEvery, checktest.Must(r.Reconcile(t.Context(), reconcile.Request{NamespacedName: keyOf(r.set)}))(t).RequeueAfter)
 }
 
-// TestInvalidSetReturnsNobody: nothing of a set that has become invalid is touched, also not by a return.
+// TestInvalidSetReturnsNobody: if a set has become invalid, no Pod of it is changed, not even by a
+// return.
 func TestInvalidSetReturnsNobody(t *testing.T) {
 	r := returningSet(t)
 	set := read(t, r.c, r.set)
@@ -171,8 +173,9 @@ func TestInvalidSetReturnsNobody(t *testing.T) {
 	checktest.Same(t, "writes", 0, len(r.sent))
 }
 
-// TestReturnSeenDuringItsAction: a Pod of which an event tells during an action of the pass is looked
-// at when that action has ended, and not in the next pass. One that is not selected any more stays.
+// TestReturnSeenDuringItsAction: a Pod that an event shows during its action in a pass is considered
+// when that action has ended, not only in the next pass. A Pod that is no longer selected is left
+// alone.
 func TestReturnSeenDuringItsAction(t *testing.T) {
 	r := returningSet(t, 0, 1)
 	r.place(t, r.pods[:2]...)
@@ -190,8 +193,8 @@ func TestReturnSeenDuringItsAction(t *testing.T) {
 	checktest.Same(t, "the state", string(apps.StateNormal), r.state(t, r.pods[0]))
 }
 
-// TestReturnOutlastsPass: a pass does not wait for a return beside it. The next one leaves the Pod
-// alone, and only one with nothing else to do waits for it. One that learns of a failure fails.
+// TestReturnOutlastsPass: a pass does not wait for an async return. The next pass leaves the Pod alone,
+// and waits for the return only if it has nothing else to do. The pass that collects a failure fails.
 func TestReturnOutlastsPass(t *testing.T) {
 	r := returningSet(t, 0, 1)
 	r.place(t, r.pods[0])
@@ -213,8 +216,8 @@ func TestReturnOutlastsPass(t *testing.T) {
 	checktest.Same(t, "the state of the Pod in the end", string(apps.StateNormal), r.state(t, r.pods[1]))
 }
 
-// TestRestOutlastsPass: a pass that another one follows waits for the first write of each action. The next one
-// leaves the Pod alone, and one that does nothing else fails if what was left of the action fails.
+// TestRestOutlastsPass: a pass that another one follows waits for the first write of each action. The
+// next pass leaves the Pod alone. A pass that does nothing else fails if the rest of the action fails.
 func TestRestOutlastsPass(t *testing.T) {
 	r, first := returningSet(t, 0), 0
 	r.Plan = func(s *plan.Snapshot) plan.Plan {
@@ -236,7 +239,7 @@ func TestRestOutlastsPass(t *testing.T) {
 	checktest.Same(t, "more writes", 0, len(r.sent))
 }
 
-// TestInGoroutines: no more is done at once than the limit says by then.
+// TestInGoroutines: no more calls run at a time than the limit, which may change, allows.
 func TestInGoroutines(t *testing.T) {
 	var limit, doing atomic.Int32
 	limit.Store(3)
@@ -260,7 +263,7 @@ func TestInGoroutines(t *testing.T) {
 	checktest.Same(t, "how many have begun since then", 6, len(begun))
 }
 
-// receive returns what comes within a minute.
+// receive returns the next value of a channel, within a minute.
 func receive(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {

@@ -38,9 +38,9 @@ type revisions struct {
 	gone map[string]bool
 	// collisions is the set's new collision count.
 	collisions int32
-	// changes are the ways to the update revision that plans have worked out.
+	// changes are the changes to the update revision that plans have computed.
 	changes plan.Changes
-	// set, generation and listed are what they were read from.
+	// set, generation and listed identify the set and the objects from which they were read.
 	set        types.UID
 	generation int64
 	listed     []*appsv1.ControllerRevision
@@ -236,8 +236,8 @@ func (r *Reconciler) tryCreateRevision(
 	return object, nil
 }
 
-// historyLabels are the template's labels that the selector asks about, so that it finds
-// the revision as it finds the Pods.
+// historyLabels returns the template's labels that the selector asks about, so that it finds the
+// revision as it finds the Pods.
 func historyLabels(set *apps.CloneSet, hash string) map[string]string {
 	labels := map[string]string{labelRevisionHash: hash}
 	maps.Copy(labels, set.Spec.Selector.AsMeta().MatchLabels)
@@ -316,10 +316,10 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, set *apps.CloneSet, kno
 	return nil
 }
 
-// refusal is what the API server said about a template, so that it is asked about each
-// only once.
+// refusal is the API server's answer about a template, so that it is asked about each template only
+// once.
 type refusal struct {
-	// set and revision tell which template it was; a later set may have the same name.
+	// set and revision identify the template; a later set may have the same name.
 	set               types.UID
 	revision, message string
 	// until is when to ask the API server again; zero means never.

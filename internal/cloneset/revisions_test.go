@@ -70,9 +70,9 @@ func retemplate(set *apps.CloneSet, raw []byte) bool {
 	return set.Spec.Template.UnmarshalJSON(raw) == nil
 }
 
-// FuzzOneRevision: whatever the template, and whatever a client merges from an old
-// revision into it to undo a rollout, a generation gets at most one revision and every
-// later pass finds it; or the user learns why there is none.
+// FuzzOneRevision: a generation gets at most one revision, which every later pass finds, or the status
+// says why there is none. That holds for every template, also one into which a client has merged an old
+// revision to undo a rollout.
 func FuzzOneRevision(f *testing.F) {
 	plain := `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"app:1"}]}}`
 	for _, other := range []string{
@@ -113,8 +113,8 @@ func FuzzOneRevision(f *testing.F) {
 	})
 }
 
-// oneRevision makes two passes and checks that the first created at most one revision,
-// and that the second found it.
+// oneRevision makes two passes. It checks that the first one creates at most one revision, and that the
+// second one finds it.
 func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 	t.Helper()
 	before := server.made
@@ -139,9 +139,9 @@ func oneRevision(t *testing.T, server *revisionServer, r *Reconciler) {
 	}
 }
 
-// TestRevisionNameTaken: a name that another template rightly has counts as a collision
-// and is answered with another name; a revision that holds this very template is used.
-// One that holds what no template of its name can be is an error, not a collision.
+// TestRevisionNameTaken: if another template rightly has the name, that is a collision, and the
+// revision gets another name; a revision with this very template is used. A revision whose template
+// does not hash to its name is an error, not a collision.
 func TestRevisionNameTaken(t *testing.T) {
 	// The two hash to the same name.
 	template, twin := podTemplate("app:b3c9ad2acdbe5245"), podTemplate("app:f43cbe7b186dce86")
@@ -228,7 +228,7 @@ func TestLostRevisionIsAskedForOnce(t *testing.T) {
 	checktest.Same(t, "how often it asked", 1, server.gets)
 }
 
-// TestRevisionsAreReadOnce after each change of the set or of a revision.
+// TestRevisionsAreReadOnce: revisions are read once after each change of the set or of a revision.
 func TestRevisionsAreReadOnce(t *testing.T) {
 	set := web()
 	server, r, _ := newRevisionServer(t, set)
@@ -366,8 +366,8 @@ func TestOwnersOfAnotherVersion(t *testing.T) {
 	checktest.Same(t, "what a second pass writes", versions(), versions())
 }
 
-// TestAdoptedAndGone: an adopted object counts until it is found gone, although the cache
-// still shows it without an owner, as one to adopt.
+// TestAdoptedAndGone: an adopted object counts until it is found to be gone, although the cache still
+// shows it without an owner.
 func TestAdoptedAndGone(t *testing.T) {
 	t.Run("Pod", func(t *testing.T) {
 		adoptedAndGone(t, func(r *Reconciler) overlay[*corev1.Pod] { return r.pods }, podOf(nil, "web-a"))

@@ -26,7 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// setState is what this process knows of the set with a name, beyond the cache. pass belongs to the
+// setState has what this process knows of the set with a name, beyond the cache. pass belongs to the
 // passes over the set, which never overlap, and has no lock. shared has one: event handlers and writes
 // in the background use it too.
 type setState struct {
@@ -34,14 +34,14 @@ type setState struct {
 	shared *sharedState
 }
 
-// passState is what one pass keeps for the next one. Only a pass may touch it.
+// passState has the state that one pass keeps for the next one. Only a pass may touch it.
 type passState struct {
 	// templateRefusal and claimRefusal are the API server's answers about the Pod template and the
 	// claim templates.
 	templateRefusal, claimRefusal refusal
-	// failures are the revisions whose Pods came to nothing, as the last pass found them.
+	// failures are the revisions whose Pods failed early, as the last pass found them.
 	failures map[string]plan.Failure
-	// rollout is what was logged about the rollout and the waits of Pods.
+	// rollout records what was logged about the rollout and the waits of Pods.
 	rollout rolloutLog
 	status  statusState
 	// lastEvents holds what the last events said, so that no event is repeated.
@@ -52,8 +52,8 @@ type passState struct {
 	pullsRefusedUntil time.Time
 	// pullsGivenUp is until when nodes do not pull images, because their pull Pods did not run.
 	pullsGivenUp map[plan.ImageOnNode]time.Time
-	// podInfos are what the last pass read of the Pods, as it left them, so that the next
-	// pass reads only Pods that have changed. An idle set has none.
+	// podInfos are the PodInfos after the last pass, so that the next one reads only Pods that have
+	// changed. An idle set has none.
 	podInfos []*plan.PodInfo
 	// revisions are those of the last pass; an idle set has none.
 	revisions *revisions
@@ -74,7 +74,7 @@ type passState struct {
 	stale bool
 }
 
-// statusState is what a pass keeps about the writes of the status.
+// statusState has the state that a pass keeps about writes of the status.
 type statusState struct {
 	// lastStatus is when the status was last written.
 	lastStatus time.Time
@@ -94,8 +94,8 @@ type lastEvents struct {
 	pullsSkipped string
 }
 
-// sharedState is what passes share with event handlers and with writes in the background. Its methods
-// lock.
+// sharedState has the state that passes share with event handlers and with background writes. Its
+// methods lock.
 type sharedState struct {
 	// executor runs the actions of passes, and puts Pods back into service outside passes.
 	executor *executor
@@ -107,7 +107,7 @@ type sharedState struct {
 	// claims are gone too: the answer may have been lost, or the API server too busy for the
 	// remaining deletions. They hold the claims as they were at the decision.
 	deletions map[string][]*corev1.PersistentVolumeClaim
-	// trials are what the API server said of updates in place, by the class of Pods.
+	// trials are the API server's answers about updates in place, by the class of Pods.
 	trials map[string]plan.Trial
 	// drains are since when Pods are known to be out of service for an update, by UID. The time
 	// in their condition is when the write was sent; a slow API server may have applied it much
@@ -115,7 +115,7 @@ type sharedState struct {
 	drains map[types.UID]drain
 }
 
-// stateOf returns what is known of a set, by name.
+// stateOf returns the state of a set, by name.
 func (r *Reconciler) stateOf(set types.NamespacedName) *setState {
 	value, known := r.states.Load(set)
 	if !known {
@@ -228,7 +228,7 @@ func (s *sharedState) deletedInstances(
 	return deleted
 }
 
-// forgetDeletionsExcept forgets all deletions but those.
+// forgetDeletionsExcept forgets all deletions with other ids.
 func (s *sharedState) forgetDeletionsExcept(ids map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -151,8 +151,8 @@ func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known 
 	return next, setProgress(set, s, &next)
 }
 
-// setCondition is the one place where a condition changes. A condition that was never
-// True is left out; one that was becomes False.
+// setCondition is the one place where a condition changes. A condition that was never True is left out;
+// one that was True becomes False.
 func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, found plan.Problem, now time.Time) {
 	value := corev1.ConditionTrue
 	if found.Reason == "" {
@@ -174,8 +174,8 @@ func setCondition(status *apps.CloneSetStatus, kind apps.CloneSetConditionType, 
 // maxMessage bounds the message of a condition, in bytes. The API server takes 32 KiB.
 const maxMessage = 4 << 10
 
-// fit is a finding as a status tells it: others wrote a part of some messages, such as an admission
-// webhook that refuses a Pod.
+// fit returns a finding whose message is safe and short enough for a status. Parts of some messages
+// come from others, such as an admission webhook that refuses a Pod.
 func fit(found plan.Problem) plan.Problem {
 	found.Message = printable.Line(found.Message)
 	if len(found.Message) > maxMessage {
@@ -200,11 +200,11 @@ func conditionOf(status *apps.CloneSetStatus, kind apps.CloneSetConditionType) *
 }
 
 const (
-	// countersPerWrite bounds how far the counters of a rollout in motion may lag, as a share
+	// countersPerWrite bounds by how much the counters may lag while a rollout is in motion, as a share
 	// of the Pods. A status write costs the API server as much as three Pod writes.
 	countersPerWrite = 50 // one in fifty
-	// reportEvery is for how long they may lag otherwise: in a small set each Pod that changes its state
-	// changes them by more.
+	// reportEvery bounds for how long they may lag. In a small set, where each Pod exceeds that share,
+	// it is the only bound.
 	reportEvery = 2 * time.Second
 	// beginWithin is how late the beginning of a rollout is written at most, however many sets report.
 	beginWithin = 10 * time.Second
@@ -213,7 +213,7 @@ const (
 	progressPerSecond, progressBurst = 2, 10
 )
 
-// status is what a pass found out about a set.
+// status is the report of a pass on a set.
 type status struct {
 	next    apps.CloneSetStatus
 	blocked []plan.Blocked
@@ -301,7 +301,7 @@ func onlyProgress(was, next *apps.CloneSetStatus) bool {
 	return equality.Semantic.DeepEqual(same, *next)
 }
 
-// counters are the numbers of a status that change with its Pods.
+// counters returns the numbers of a status that change with its Pods.
 func counters(s *apps.CloneSetStatus) []*int32 {
 	return []*int32{
 		&s.Replicas, &s.ReadyReplicas, &s.AvailableReplicas,
@@ -309,7 +309,7 @@ func counters(s *apps.CloneSetStatus) []*int32 {
 	}
 }
 
-// withCounters is a status with the counters of another one.
+// withCounters returns a status with the counters of another one.
 func withCounters(s apps.CloneSetStatus, of *apps.CloneSetStatus) apps.CloneSetStatus {
 	for i, counter := range counters(of) {
 		*counters(&s)[i] = *counter
@@ -340,8 +340,7 @@ func setProgress(set *apps.CloneSet, s *plan.Snapshot, next *apps.CloneSetStatus
 	return progress.Deadline
 }
 
-// progressMessage is OpenKruise's text, letter for letter: scripts and dashboards compare
-// it.
+// progressMessage returns OpenKruise's text, letter for letter: scripts and dashboards compare it.
 func progressMessage(reason, revision string) string {
 	switch reason {
 	case plan.ProgressAvailable:

@@ -31,9 +31,9 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestProgressingCondition follows the condition from pass to pass, in lines of when one is and
-// what was changed before; each pass knows only the status that the previous one wrote. The
-// messages are OpenKruise's, letter for letter.
+// TestProgressingCondition follows the condition from pass to pass, one pass a line, with its time and
+// the changes before it. Each pass knows only the status that the previous one wrote. The messages are
+// OpenKruise's, letter for letter.
 func TestProgressingCondition(t *testing.T) {
 	scenariotest.Run(t, "testdata/progressing.txt", func(_ *testing.T, lines []string) (out []string) {
 		r := &revision.Revision{Name: "web-r1"}
@@ -92,7 +92,7 @@ func TestDeadlineIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestFailureConditionsClear: what is no longer wrong becomes False.
+// TestFailureConditionsClear: a condition becomes False when its problem is gone.
 func TestFailureConditionsClear(t *testing.T) {
 	r := &revision.Revision{Name: "web-r1"}
 	known := &revisions{current: r, update: r}
@@ -115,14 +115,13 @@ func tally(s *plan.Snapshot) plan.Counts {
 	return counts
 }
 
-// TestStatusThatCanWait: in a large set, counters are written in steps while the rollout
-// continues. Nothing else is left to the next pass without a time by which it is due: see
-// TestReportEvery.
+// TestStatusThatCanWait: in a large set, counters are written in steps while the rollout continues.
+// Everything else that is left to a later pass has a time by which it is due: see TestReportEvery.
 func TestStatusThatCanWait(t *testing.T) {
 	scenariotest.Table(t, "testdata/can-wait.txt", func(t *testing.T, test struct {
-		// Change is what is new in the status of 1,000 Pods, of which 7 are updated.
+		// Change is merged into the status of 1,000 Pods, of which 7 are updated.
 		Change json.RawMessage
-		// Did is the result of what the pass tried.
+		// Did is the result of the pass's action.
 		Did string
 	}) string {
 		was := &apps.CloneSetStatus{Replicas: 1000, ReadyReplicas: 1000, UpdatedReplicas: 7}
@@ -136,9 +135,10 @@ func TestStatusThatCanWait(t *testing.T) {
 	})
 }
 
-// TestReportEvery: while the Pods of a small set change their states, its status and the events of the writes are
-// written together, every two seconds, and the beginning of a rollout at once; both later if many sets report at
-// once, a beginning by ten seconds at most. Everything else, and the end, is written at once, and then nothing is due.
+// TestReportEvery: while the Pods of a small set change their states, its status and the events of the
+// writes are written together, every two seconds, and the beginning of a rollout at once; if many sets
+// report at the same time, both are later, a beginning by at most ten seconds. Everything else, and the
+// end, is written at once, and then nothing is due.
 func TestReportEvery(t *testing.T) {
 	stored := web()
 	stored.Status = apps.CloneSetStatus{Replicas: 5, ReadyReplicas: 5, Conditions: []apps.CloneSetCondition{{Type: apps.ConditionProgressing}}}
@@ -148,7 +148,7 @@ func TestReportEvery(t *testing.T) {
 	}
 	scenariotest.Table(t, "testdata/report-every.txt", func(t *testing.T, test struct {
 		After metav1.Duration // the last time
-		// Set and Status are what is new.
+		// Set and Status are merged into the set and its status.
 		Set, Status json.RawMessage
 		Idle        bool
 		Others      int  // sets that report at the same time
@@ -219,7 +219,7 @@ func atPreDelete(pod string, since time.Duration) []plan.Blocked {
 	return []plan.Blocked{{Pod: pod, Gate: "preDelete", State: apps.StatePreparingDelete, Keys: []string{"k"}, Since: now.Add(-since)}}
 }
 
-// stuckPod is a Pod with a container that cannot start.
+// stuckPod returns a Pod with a container that cannot start.
 func stuckPod(reason string, since time.Duration) plan.Blocked {
 	return plan.Blocked{
 		Pod: "web-a", Gate: plan.GateContainer, State: apps.StateUpdating, Keys: []string{reason}, Since: now.Add(-since),
@@ -227,7 +227,7 @@ func stuckPod(reason string, since time.Duration) plan.Blocked {
 	}
 }
 
-// TestEventsOfAPlan: what the plan itself reports.
+// TestEventsOfAPlan: the events about problems in the plan itself.
 func TestEventsOfAPlan(t *testing.T) {
 	for name, test := range map[string]struct {
 		plan    plan.Plan
@@ -245,8 +245,9 @@ func TestEventsOfAPlan(t *testing.T) {
 	}
 }
 
-// TestBlockedIsReportedOnce: each wait causes one event, however many passes it lasts; for
-// a stuck container, whatever reason the kubelet gives, until there is another image.
+// TestBlockedIsReportedOnce: each wait causes one event, however many passes it lasts. A wait for a
+// stuck container remains the same, also with another reason of the kubelet, until there is another
+// image.
 func TestBlockedIsReportedOnce(t *testing.T) {
 	stuck := func(reason string, since time.Duration) []plan.Blocked {
 		return []plan.Blocked{stuckPod(reason, since)}
@@ -309,15 +310,15 @@ func compare(t *testing.T, c prometheus.Collector, name string) {
 	checktest.NoError(t, testutil.CollectAndCompare(c, want))
 }
 
-// TestSetMetrics: which Pods wait, at which gate, for which key and for how long by now;
-// a deleted set leaves nothing behind.
+// TestSetMetrics: metrics count the waiting Pods by gate and key, with the present length of the
+// longest wait; a deleted set has no series.
 func TestSetMetrics(t *testing.T) {
 	at := now
 	m := newMetrics(func() time.Time { return at })
 	set := &apps.CloneSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	leaving := inState(apps.StateNormal)
 	leaving.DeletionTimestamp = deletedNow()
-	left := &plan.Snapshot{Now: now, PodInfos: plan.ReadPods([]*corev1.Pod{
+	after := &plan.Snapshot{Now: now, PodInfos: plan.ReadPods([]*corev1.Pod{
 		inState(""), inState(apps.StateNormal), inState(apps.StatePreparingDelete), inState("Strange"), leaving,
 	}, nil)}
 	blocked := []plan.Blocked{
@@ -326,17 +327,17 @@ func TestSetMetrics(t *testing.T) {
 		{Pod: "c", Gate: "preNormal", Keys: []string{"x"}},
 		stuckPod("ImagePullBackOff", time.Minute), // a stuck container stands for a gate
 	}
-	m.passed(set, nil, blocked, nil, left)
+	m.passed(set, nil, blocked, nil, after)
 	at = now.Add(time.Second)
 	compare(t, m.sets, "set")
-	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, PodInfos: left.PodInfos[:1]})
+	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, PodInfos: after.PodInfos[:1]})
 	compare(t, m.sets, "set-alone")
-	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Pods: left.Pods, Deletion: plan.LetGo})
+	m.passed(set, nil, nil, nil, &plan.Snapshot{Now: now, Pods: after.Pods, Deletion: plan.LetGo})
 	checktest.Same(t, "series of a set that is gone", 0, testutil.CollectAndCount(m.sets))
 }
 
-// TestPassMetrics: what was planned, and how long an update in place took: from when the hook began to
-// hold the Pod, if one did.
+// TestPassMetrics: metrics count the planned actions, and the time of an update in place, which begins
+// when a hook began to hold the Pod, if one did.
 func TestPassMetrics(t *testing.T) {
 	m := newMetrics(func() time.Time { return now })
 	drained := func(status corev1.ConditionStatus) *corev1.Pod {
@@ -377,7 +378,7 @@ func TestWriteMetrics(t *testing.T) {
 	if gone := errors.New("gone"); !errors.Is(r.metrics.wrote("delete", gone), gone) {
 		t.Error("another error comes back")
 	}
-	// Created: a revision, a claim and a Pod, of which the latter two are tried before. Deleted: the
+	// Created: a revision, a claim and a Pod; the latter two are first tried in a dry run. Deleted: the
 	// old revision. Patched: the Pod without an owner, the conditions of the new one, the status.
 	compare(t, r.metrics.writes, "writes")
 }

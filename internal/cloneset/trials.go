@@ -18,16 +18,16 @@ import (
 	"github.com/usher-dev/usher/internal/kube"
 )
 
-// trialRounds is how often a pass plans again with what came of trials: where Pods of one class are
-// refused, others may be next.
+// trialRounds bounds how often a pass plans again with the results of trials: if Pods of one class are
+// refused, the next plan may choose Pods of another one.
 const trialRounds = 4
 
-// trialStands is how long a trial stands that refused nothing, unless a write of the same class renews
-// it: then the next Pod would be the first one after a while.
+// trialStands is how long a trial stands if nothing was refused. Each write of the same class renews
+// it.
 const trialStands = 5 * time.Minute
 
-// firstRetry and lastRetry bound how long a refusal stands before the API server is asked again. Each
-// time in a row that is twice as long.
+// firstRetry and lastRetry bound how long a refusal stands before the API server is asked again. It
+// doubles with each refusal in a row.
 const firstRetry, lastRetry = 5 * time.Second, 2 * time.Minute
 
 // decide makes a plan, and returns how long the planning took. It makes the trials that a plan asks for, and
@@ -49,7 +49,7 @@ func (r *Reconciler) decide(ctx context.Context, observed *observation) (*observ
 	return &before, &decided, took
 }
 
-// tryAll makes the trials of a plan, and reports whether there were any, and something is known of each now.
+// tryAll makes the trials of a plan. It reports whether there were any, and each of them has a result.
 func (r *Reconciler) tryAll(ctx context.Context, set *apps.CloneSet, trials []plan.Attempt) bool {
 	known := len(trials) > 0
 	for i := range trials {
@@ -58,7 +58,8 @@ func (r *Reconciler) tryAll(ctx context.Context, set *apps.CloneSet, trials []pl
 	return known
 }
 
-// try makes a trial, and reports whether anything is known now: the Pod may have changed, or be gone.
+// try makes a trial, and reports whether it has a result: it has none if the Pod has changed or is
+// gone.
 func (r *Reconciler) try(ctx context.Context, set *apps.CloneSet, attempt *plan.Attempt) bool {
 	update := &attempt.Update
 	for _, subresource := range write.Subresources(update) {
@@ -95,8 +96,8 @@ func (r *Reconciler) tryPatch(ctx context.Context, subresource string, pod *core
 	})
 }
 
-// mostTrials bounds how many trials are kept for a set: whoever labels Pods decides how many
-// classes there are. maxRefusal bounds what it keeps of an answer, in bytes.
+// mostTrials bounds how many trials are kept for a set: labels of Pods decide how many classes there
+// are. maxRefusal bounds what it keeps of an answer, in bytes.
 const mostTrials, maxRefusal = 256, 2 << 10
 
 // impossible reports whether a refusal is about the change as such: the API server's own rules say so, or it has
@@ -112,8 +113,8 @@ func refusesUpdate(err error) bool {
 	return err != nil && !kube.Conflicts(err) && (kube.Refused(err) || kube.WebhookFailed(err))
 }
 
-// learn records what the answer to an action says of Pods like its own. If only the rest of an update
-// is refused, the Pod is in the middle of it.
+// learn records what the answer to an action says of Pods like its own. If the Pod has the new revision
+// already, only the rest of its update is refused, which is recorded for that Pod too.
 func (r *Reconciler) learn(set *apps.CloneSet, o outcome) outcome {
 	shared, now, a := r.shared(keyOf(set)), r.Clock.Now(), &o.action
 	switch {
@@ -157,8 +158,8 @@ func (s *sharedState) recordAccepted(class string, now time.Time) {
 	s.trials[class] = plan.Trial{Until: now.Add(trialStands)}
 }
 
-// makeRoom forgets all trials if there are too many: the next passes make those again that they need.
-// The caller holds the lock.
+// makeRoom forgets all trials if there are too many: the next passes make again the ones that they
+// need. The caller holds the lock.
 func (s *sharedState) makeRoom(class string) {
 	if _, known := s.trials[class]; !known && len(s.trials) >= mostTrials {
 		clear(s.trials)

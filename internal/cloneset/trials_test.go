@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/kube"
 )
 
-// invalidWith is an answer 422 with such causes.
+// invalidWith returns an answer 422 with such causes.
 func invalidWith(message string, causes ...metav1.StatusCause) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: message,
@@ -26,8 +26,8 @@ func invalidWith(message string, causes ...metav1.StatusCause) error {
 	}}
 }
 
-// TestImpossible: which answers mean that only a new Pod can have the change, which refuse it
-// otherwise, and which say nothing about it.
+// TestImpossible: which answers mean that only a new Pod can have the change, which are other refusals
+// of it, and which are neither.
 func TestImpossible(t *testing.T) {
 	pods := corev1.Resource("pods")
 	for name, test := range map[string]struct {
@@ -56,8 +56,8 @@ func TestImpossible(t *testing.T) {
 	}
 }
 
-// TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, and an update that
-// succeeds ends that.
+// TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, until an update
+// succeeds.
 func TestRefusalsBackOff(t *testing.T) {
 	shared := &sharedState{trials: map[string]plan.Trial{}}
 	at, no := now, errors.New("no")

@@ -43,7 +43,7 @@ func (r *Reconciler) SetChanged(before, after client.Object) bool {
 	return !own || !equality.Semantic.DeepEqual(readingOf(was), readingOf(is))
 }
 
-// readingOf is what a pass reads of a set, and nothing else of it.
+// readingOf returns a set with only the fields that a pass reads.
 func readingOf(set *apps.CloneSet) *apps.CloneSet {
 	return &apps.CloneSet{
 		ObjectMeta: metav1.ObjectMeta{
@@ -59,9 +59,9 @@ func readingOf(set *apps.CloneSet) *apps.CloneSet {
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// ahead is the priority of a set of which a Pod has changed. The Pod may be on its way back into
-// service, and must not wait until all sets that only begin have begun, which have priority 0.
-// Sets that are only there when the controller starts come last (handler.LowPriority).
+// ahead is the priority of a set of which a Pod has changed. The Pod may be about to return to service,
+// and must not wait for sets that begin a rollout, which have priority 0. Sets that exist when the
+// controller starts come last (handler.LowPriority).
 const ahead = 1
 
 // PodEvents returns the handler that maps Pod events to the sets that they concern.
@@ -76,12 +76,12 @@ func (r *Reconciler) PodEvents() handler.EventHandler {
 	}
 }
 
-// deletionDelay batches Pod deletions; one reconcile per deleted Pod of a large set costs
-// more than ending them all. Nothing is lost by waiting: a Pod's place was free when it
-// began to terminate, and an exhausted quota and the revision history can wait this long.
+// deletionDelay batches Pod deletions; one reconcile per deleted Pod of a large set costs more than the
+// deletions. Nothing is lost by waiting: a Pod's place was free when it began to terminate, and an
+// exhausted quota and the revision history can wait this long.
 const deletionDelay = 100 * time.Millisecond
 
-// podGone wakes the set of a deleted Pod.
+// podGone enqueues the set of a deleted Pod.
 func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) {
 	pod := e.Object.(*corev1.Pod)
 	r.roster.changed(pod, nil)
@@ -91,13 +91,14 @@ func (r *Reconciler) podGone(ctx context.Context, e event.DeleteEvent, q queue) 
 		return
 	}
 	r.enqueue(ctx, pod, q.Add)
-	// Wake the set that it belonged to before it was released, too: the claims that it kept are free.
+	// Enqueue the set that it belonged to before it was released, too: the claims that it kept are
+	// free.
 	if end := strings.LastIndexByte(pod.Name, '-'); end > 0 && len(podread.OwnClaims(pod)) > 0 {
 		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name[:end]}})
 	}
 }
 
-// podChanged passes on changes that the planner reads.
+// podChanged enqueues the set of a Pod whose change the planner reads.
 func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queue) {
 	before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
 	r.roster.changed(before, after)
@@ -123,8 +124,8 @@ func (r *Reconciler) podChanged(ctx context.Context, e event.UpdateEvent, q queu
 	}
 }
 
-// sameOrphan reports whether a Pod has no owner, as before, and the same labels: a set that adopts
-// it looks at nothing else, and has seen them.
+// sameOrphan reports whether a Pod still has no owner, and the same labels: adoption depends on nothing
+// else.
 func sameOrphan(before, after *corev1.Pod) bool {
 	return before.UID == after.UID && metav1.GetControllerOfNoCopy(before) == nil && metav1.GetControllerOfNoCopy(after) == nil &&
 		maps.Equal(before.Labels, after.Labels)

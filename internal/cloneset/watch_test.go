@@ -35,7 +35,8 @@ import (
 // reads.
 func TestSetChanged(t *testing.T) {
 	scenariotest.Table(t, "testdata/set-changed.txt", func(t *testing.T, test struct {
-		// Answered is the version that this controller's last write produced, Change what is new.
+		// Answered is the version that this controller's last write produced, Change the change of the
+		// event.
 		Answered string
 		Change   json.RawMessage
 	}) string {
@@ -58,8 +59,8 @@ func TestSetChanged(t *testing.T) {
 
 func passOrNone(wakes bool) string { return map[bool]string{true: "a pass", false: "no pass"}[wakes] }
 
-// TestWatchedPods: the events make a list of a set's Pods and one of the orphans, of each
-// namespace, in name order; a list that was returned does not change. Pods of others are in none.
+// TestWatchedPods: from events come lists of each set's Pods and of each namespace's orphans, in name
+// order. A returned list does not change. Pods of other owners are in no list.
 func TestWatchedPods(t *testing.T) {
 	r, _ := reconcilerOn(server(t))
 	events := r.PodEvents()
@@ -75,7 +76,7 @@ func TestWatchedPods(t *testing.T) {
 	}
 	a, b, c := pod("a", web()), pod("b", web()), pod("c", nil)
 	for _, one := range []*corev1.Pod{b, c, a} {
-		told(t, events, nil, one)
+		queuedBy(t, events, nil, one)
 	}
 	lent := expect("set", a, b)
 	expect(orphanKey, c)
@@ -83,32 +84,32 @@ func TestWatchedPods(t *testing.T) {
 	adopted, next, lost := pod("c", web()), pod("a", web()), b.DeepCopy()
 	lost.OwnerReferences = another
 	for before, after := range map[*corev1.Pod]*corev1.Pod{a: next, b: lost, c: adopted} {
-		told(t, events, before, after)
+		queuedBy(t, events, before, after)
 	}
 	expect("set", next, adopted)
 	expect(orphanKey)
 	expect("other")
 	for _, one := range []*corev1.Pod{lost, next, adopted} {
-		told(t, events, one, nil)
+		queuedBy(t, events, one, nil)
 	}
 	if expect("set"); !slices.Equal(lent, []*corev1.Pod{a, b}) || len(r.roster.lists) > 0 {
 		t.Errorf("the first list became %v; %d lists are left", lent, len(r.roster.lists))
 	}
 }
 
-// TestStrangers: a set looks at Pods without an owner once, and again when one of them has changed.
+// TestStrangers: a set examines Pods without an owner once, and again when one of them has changed.
 func TestStrangers(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web(), podOf(nil, "web-a")))
 	r.ListPods = r.WatchedPods
 	fits := read(t, r.Client, podOf(nil, "web-a"))
 	stranger := fits.DeepCopy()
 	stranger.Labels = nil
-	told(t, r.PodEvents(), nil, stranger)
+	queuedBy(t, r.PodEvents(), nil, stranger)
 	for _, want := range []bool{false, false, true} {
 		checktest.NoError(t, r.adoptOrphans(t.Context(), web()))
 		checktest.Same(t, "adopted", want, metav1.IsControlledBy(read(t, r.Client, fits), web()))
 		if stranger.Labels != nil {
-			told(t, r.PodEvents(), stranger, fits)
+			queuedBy(t, r.PodEvents(), stranger, fits)
 		}
 		stranger.Labels = fits.Labels // without an event: a second look would see it
 	}
@@ -133,14 +134,14 @@ func TestForeignPods(t *testing.T) {
 	}
 }
 
-// TestOwnerless: a Pod without an owner wakes the sets that select it, when it appears and when its
-// labels change, but not whenever its node reports.
+// TestOwnerless: a Pod without an owner enqueues the sets that select it when it appears and when its
+// labels change, but not at each report of its kubelet.
 func TestOwnerless(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
 	ours, running, strange, next := podOf(nil, "a", at("1")), podOf(nil, "a", at("2")), podOf(nil, "a", at("3")), podOf(nil, "a", at("4"))
 	running.Status.Phase, strange.Labels, next.UID = corev1.PodRunning, nil, "next"
 	events := [][2]client.Object{{nil, ours}, {ours, running}, {strange, ours}, {ours, strange}, {nil, strange}, {ours, next}}
-	wakes := list.Map(events, func(e [2]client.Object) int { return len(told(t, r.PodEvents(), e[0], e[1]).requests) })
+	wakes := list.Map(events, func(e [2]client.Object) int { return len(queuedBy(t, r.PodEvents(), e[0], e[1]).requests) })
 	checktest.Same(t, "how many sets wake when it appears, runs, fits now, fits no longer, never fits, is replaced", []int{1, 0, 1, 0, 0, 1}, wakes)
 }
 
@@ -158,7 +159,7 @@ func TestGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := reconcilerOn(server(t, web()))
-			q := told(t, r.PodEvents(), test.pod, nil)
+			q := queuedBy(t, r.PodEvents(), test.pod, nil)
 			if !slices.Contains(q.after, test.want) || (test.want > 0 && len(q.after) > 1) {
 				t.Errorf("passes after %v, want one after %s", q.after, test.want)
 			}
@@ -166,9 +167,9 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// told tells a handler of an event, and returns what it has queued. An object that is created was
-// nil before, one that is deleted is nil after that.
-func told(t *testing.T, to handler.EventHandler, before, after client.Object) *queued {
+// queuedBy passes an event to a handler, and returns the queue that the handler has filled. For a
+// created object, before is nil; for a deleted one, after is nil.
+func queuedBy(t *testing.T, to handler.EventHandler, before, after client.Object) *queued {
 	t.Helper()
 	q := &queued{}
 	switch {
@@ -198,9 +199,9 @@ func (q *queued) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Requ
 	q.requests, q.after = append(q.requests, requests...), append(q.after, o.After)
 }
 
-// TestOrder: a set of which a Pod has changed is next, whoever came before, also if it waited
-// already or has a pass; after that pass its time ahead is over. Sets that were there when the
-// controller started come last. No set waits twice.
+// TestOrder: a set with a changed Pod is next, before sets that came earlier, also if it waited already
+// or has a pass; after that pass it has no priority any more. Sets that existed when the controller
+// started come last. No set waits twice.
 func TestOrder(t *testing.T) {
 	r, _ := reconcilerOn(server(t, web()))
 	q := priorityqueue.New[reconcile.Request]("")
@@ -254,7 +255,7 @@ const zoneKey = corev1.LabelTopologyZone
 
 func onNode(name string) *corev1.Pod { return &corev1.Pod{Spec: corev1.PodSpec{NodeName: name}} }
 
-// TestNodeLabels: each node is read once, and without a need none is.
+// TestNodeLabels: each node is read once; none if it is not needed.
 func TestNodeLabels(t *testing.T) {
 	pods := []*corev1.Pod{onNode("n1"), onNode("n1"), onNode("n2"), onNode("gone"), onNode("")}
 	node := func(name string, labels map[string]string) *corev1.Node {
@@ -284,7 +285,7 @@ func TestNodeLabels(t *testing.T) {
 	}
 }
 
-// TestNodeCache: the cache keeps of a node only what is read.
+// TestNodeCache: the cache keeps only the fields of a node that are read.
 func TestNodeCache(t *testing.T) {
 	transform := NodeCache().Transform
 	kept := &corev1.Node{
@@ -300,8 +301,8 @@ func TestNodeCache(t *testing.T) {
 	checktest.Same[any](t, "what is no node", "other", checktest.Must(transform("other"))(t))
 }
 
-// TestNodeEvents: a node that goes, or stays after all, wakes the sets with Pods there, and
-// nothing else does.
+// TestNodeEvents: the sets with Pods on a node get a pass when Pods are to leave the node, or may stay
+// after all, and at no other change of it.
 func TestNodeEvents(t *testing.T) {
 	scenariotest.Table(t, "testdata/node-events.txt", func(t *testing.T, test struct {
 		Leave         plan.LeaveNodes
@@ -312,13 +313,13 @@ func TestNodeEvents(t *testing.T) {
 		r.Options.LeaveNodes = test.Leave
 		there := []*corev1.Pod{podOf(web(), "web-a", onN1), podOf(web(), "web-b", onN1), podOf(web(), "web-c"), podOf(nil, "bare", onN1)}
 		for _, pod := range there {
-			told(t, r.PodEvents(), nil, pod)
+			queuedBy(t, r.PodEvents(), nil, pod)
 		}
 		var before client.Object // nil, if there was none
 		if test.Before != nil {
 			before = test.Before
 		}
-		q := told(t, r.NodeEvents(), before, test.After)
+		q := queuedBy(t, r.NodeEvents(), before, test.After)
 		if slices.ContainsFunc(q.requests, func(r reconcile.Request) bool { return r.NamespacedName != keyOf(web()) }) {
 			t.Errorf("woke %v", q.requests)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package collectors is what both halves do with Prometheus alike.
+// Package collectors has what both halves need of Prometheus.
 package collectors
 
 import (
@@ -23,7 +23,7 @@ func Register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 	return err
 }
 
-// Left is a collector of the metrics that passes leave, by what each pass was over.
+// Left is a collector of the metrics of objects as their last passes left them, by the object's key.
 type Left[K comparable] struct {
 	kinds []*prometheus.Desc
 
@@ -31,19 +31,19 @@ type Left[K comparable] struct {
 	metrics map[K]func(to chan<- prometheus.Metric)
 }
 
-// NewLeft returns a Left for metrics of those kinds.
+// NewLeft returns a Left for the described metrics.
 func NewLeft[K comparable](kinds ...*prometheus.Desc) *Left[K] {
 	return &Left[K]{kinds: kinds, metrics: map[K]func(chan<- prometheus.Metric){}}
 }
 
-// Put replaces what the last pass left. The metrics are sent at each scrape.
+// Put replaces the metrics of an object. They are sent at each scrape.
 func (l *Left[K]) Put(key K, metrics func(to chan<- prometheus.Metric)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.metrics[key] = metrics
 }
 
-// Forget drops the metrics of what is gone.
+// Forget drops the metrics of an object that is gone.
 func (l *Left[K]) Forget(key K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"fmt"
 )
 
-// JSON encodes strings, numbers, times, and maps, lists and structs of them, which always
-// succeeds. Anything else is a bug: it panics, and whoever called a connector or a controller
-// makes that an error.
+// JSON encodes strings, numbers, times, and maps, lists and structs of them, which always succeeds.
+// Anything else is a bug: it panics, and the caller of the connector or controller turns that into an
+// error.
 func JSON(value any) []byte {
 	data, err := json.Marshal(value)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 
 var errEndless = errors.New("the forecast comes to no end; please report this with the CloneSet and its Pods")
 
-// perform does what an action asks for, with the controller's own patches.
+// perform carries out an action, with the controller's own patches.
 func (p *player) perform(a *plan.Action) error {
 	switch a.Verb {
 	case plan.Create:
@@ -54,7 +54,7 @@ func (p *player) perform(a *plan.Action) error {
 	return nil
 }
 
-// written is the Pod after the writes of an action, in the executor's order.
+// written returns the Pod after the writes of an action, in the executor's order.
 func (p *player) written(before *corev1.Pod, a *plan.Action) (*corev1.Pod, error) {
 	pod, err := before, error(nil)
 	for _, subresource := range write.Subresources(a) {
@@ -73,7 +73,7 @@ func (p *player) written(before *corev1.Pod, a *plan.Action) (*corev1.Pod, error
 	return pod, err
 }
 
-// patched is a Pod after a patch; without one, it is the Pod itself.
+// patched returns a Pod after a patch; without data, the Pod itself.
 func patched(pod *corev1.Pod, kind types.PatchType, data []byte) (*corev1.Pod, error) {
 	if data == nil {
 		return pod, nil
@@ -143,14 +143,13 @@ func (p *player) discard(claims []*corev1.PersistentVolumeClaim) {
 	})
 }
 
-// step is something that somebody other than the controller does with a Pod; does is nil if
-// that removes it.
+// step is a change of a Pod that is not the controller's; does is nil if the Pod is removed.
 type step struct {
 	name string
 	does func(*player, *corev1.Pod)
 }
 
-// next is what happens to a Pod next, and how long it takes; no step if nothing does.
+// next returns the next step of a Pod, and how long it takes; no step if there is none.
 func (p *player) next(pod *corev1.Pod) (step, time.Duration) {
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -185,7 +184,7 @@ func (p *player) take(s step, old *corev1.Pod) {
 // run makes a kubelet run the spec of a Pod.
 func (p *player) run(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" {
-		pod.Spec.NodeName = "a node for " + pod.Name // schedulers spread Pods
+		pod.Spec.NodeName = "a node for " + pod.Name // each has its own, as schedulers spread Pods
 	}
 	pod.Status.Phase = corev1.PodRunning
 	if pod.Status.ObservedGeneration > 0 || len(pod.Status.ContainerStatuses) == 0 {
@@ -207,8 +206,8 @@ func (p *player) run(pod *corev1.Pod) {
 	setReady(pod, p.Now)
 }
 
-// runContainer starts a container unless it runs the image and nothing has to restart it. It
-// gets ready: whether the new one is any good is beyond a forecast.
+// runContainer starts a container unless it runs the image and nothing has to restart it. It gets
+// ready: a forecast cannot know whether the new image works.
 func (p *player) runContainer(c *corev1.Container, statuses *[]corev1.ContainerStatus, record *inplace.State) {
 	at := slices.IndexFunc(*statuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name })
 	if at < 0 {
@@ -233,7 +232,7 @@ func started(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodRunning
 }
 
-// patience is how long a Pod may not be ready before it is not expected to get so.
+// patience is how long a Pod may be not ready before the forecast assumes that it stays so.
 const patience = 2 * time.Minute
 
 // stuck reports whether the Pod has no node, or a container that cannot start.
@@ -273,7 +272,7 @@ func setCondition(pod *corev1.Pod, kind corev1.PodConditionType, status corev1.C
 	}
 }
 
-// answers reports whether somebody answers the hook that holds a Pod, and after how long.
+// answers reports whether the hook that holds a Pod will be answered, and after how long.
 func (p *player) answers(pod *corev1.Pod) (time.Duration, bool) {
 	seen := lifecycle.Pod{State: regplan.StateOf(pod), Labels: pod.Labels, Finalizers: pod.Finalizers}
 	at, keys := lifecycle.Waiting(seen, p.Spec.Hooks)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forecast says what a change of a CloneSet would do, before it is made. It plays
-// the controller's own planner on the live objects to the end: the planner decides, what it
-// writes is applied to copies of the Pods, and kubelets and hook operators answer as they do
-// when nothing goes wrong. It is pure.
+// Package forecast computes what a change of a CloneSet would do, before it is made. It plays the
+// controller's own planner on the live objects to the end: the planner decides, its patches are applied
+// to copies of the Pods, and kubelets and hook operators act as they do when nothing goes wrong. It is
+// pure.
 //
 //	play.go      the loop: decide, apply, let the next thing happen; how long things take, as
-//	             earlier updates of the same Pods show; and what is told of it: waves, hooks,
+//	             earlier updates of the same Pods show; and the result: waves, hooks,
 //	             the lowest availability, where it stops
 //	cluster.go   what happens: kubelets, hooks, and what the API server makes of a write
 //	quota.go     which quotas its Pods exceed
@@ -31,7 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// Change is a change of a CloneSet that somebody has in mind.
+// Change is an intended change of a CloneSet.
 type Change struct {
 	// Objects are as they are now; Set is nil if there is no such CloneSet yet.
 	view.Objects
@@ -44,8 +44,8 @@ type Change struct {
 	// Refused is why the API server refuses Pods of the template, ClaimsRefused claims of
 	// the claim templates; "" if it does not.
 	Refused, ClaimsRefused string
-	// Exceeded is what the API server says of one more Pod or claim, if a quota has no room
-	// for it; Trial is that Pod, as the API server completes it.
+	// Exceeded is the API server's refusal of one more Pod or claim, if a quota has no room for it;
+	// Trial is that Pod, as the API server completes it.
 	Exceeded string
 	Trial    *corev1.Pod
 	// Quotas are those of the namespace.
@@ -58,14 +58,14 @@ type Change struct {
 	Planner func(*plan.Snapshot) plan.Plan
 }
 
-// Forecast is what a change would do.
+// Forecast describes what a change would do.
 type Forecast struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// New means that the CloneSet would be created.
 	New bool `json:"new,omitempty"`
-	// Changes means that the CloneSet would change; Waves without it are those of its
-	// present rollout.
+	// Changes means that the CloneSet would change; if it is false, Waves are those of the present
+	// rollout.
 	Changes bool `json:"changes"`
 	// From are the revisions of Pods that are to have the revision To; empty if all have it.
 	From []string `json:"from,omitempty"`
@@ -80,18 +80,18 @@ type Forecast struct {
 	Refused string `json:"refused,omitempty"`
 	// Because is why Pods are recreated rather than updated in place.
 	Because string `json:"because,omitempty"`
-	// Waves are the Pods that leave together.
+	// Waves are groups of Pods that leave together.
 	Waves []Wave `json:"waves,omitempty"`
-	// Lowest is how few Pods serve at some time, of Available that serve now.
+	// Lowest is the least number of Pods that serve at any time; Available serve now.
 	Lowest    int `json:"lowest"`
 	Available int `json:"available"`
-	// Ends is what there is in the end.
+	// Ends counts the Pods in the end.
 	Ends Count `json:"ends"`
-	// Hooks are those that are asked.
+	// Hooks are the keys of hooks that have to be answered.
 	Hooks []Hook `json:"hooks,omitempty"`
 	// Stops are the reasons why Pods stay as they are.
 	Stops []string `json:"stops,omitempty"`
-	// Takes is how long it takes; nil if nothing shows that, as Unknown says.
+	// Takes is how long it takes; nil if that is unknown, for the reason in Unknown.
 	Takes   *metav1.Duration `json:"takes,omitempty"`
 	Unknown string           `json:"unknown,omitempty"`
 }
@@ -103,9 +103,9 @@ type Count struct {
 	Available int `json:"available"`
 }
 
-// Wave is a number of Pods that leave before one of them is back.
+// Wave is a group of Pods that leave before one of them is back.
 type Wave struct {
-	// After is when it begins, absent where Takes is.
+	// After is when it begins; nil if Takes is.
 	After *metav1.Duration `json:"after,omitempty"`
 	// Pods are in the order in which they are touched.
 	Pods []Step `json:"pods,omitempty"`
@@ -113,16 +113,16 @@ type Wave struct {
 	Created int `json:"created,omitempty"`
 }
 
-// Step is what happens to a Pod.
+// Step is the effect of the change on a Pod.
 type Step struct {
 	Pod  string `json:"pod"`
 	Does Doing  `json:"does"`
 }
 
-// Doing is one word for what happens to a Pod.
+// Doing is one word for a Step.
 type Doing string
 
-// What happens to Pods.
+// The values of Doing.
 const (
 	// InPlace: its containers are changed; it leaves service for that.
 	InPlace Doing = "InPlace"
@@ -144,20 +144,20 @@ const (
 // stays reports whether it is still the same Pod.
 func (d Doing) stays() bool { return d == InPlace || d == Relabel }
 
-// Hook is a key that is asked about Pods.
+// Hook is a key of a hook that has to be answered for Pods.
 type Hook struct {
 	// Gate is the hook in spec.lifecycle.
 	Gate string `json:"gate"`
 	Key  string `json:"key"`
-	// Registrations answer it, and Registries have to confirm; without them, somebody
-	// other than Usher answers.
+	// Registrations answer it, and Registries have to confirm; without them, a hook operator other than
+	// Usher's answers.
 	Registrations []string `json:"registrations,omitempty"`
 	Registries    []string `json:"registries,omitempty"`
 	// Unanswered means that nobody answers a key of Usher's domain.
 	Unanswered bool `json:"unanswered,omitempty"`
 }
 
-// Of foresees what a change does.
+// Of returns the forecast of a change.
 func Of(c Change) (Forecast, error) {
 	spec, err := plan.SpecOf(c.To)
 	if err != nil {
@@ -170,7 +170,7 @@ func Of(c Change) (Forecast, error) {
 	p := &player{
 		Snapshot: s, set: c.To, begun: c.Now, pace: paceOf(s.Pods), planner: c.Planner, usage: c.usageOf(),
 		due: map[string]due{}, behind: map[string]bool{}, broken: map[string]bool{},
-		told: map[string]place{}, gates: map[string]*gate{}, registrations: c.Registrations,
+		placed: map[string]place{}, gates: map[string]*gate{}, registrations: c.Registrations,
 	}
 	if p.planner == nil {
 		p.planner = plan.Make
@@ -201,7 +201,7 @@ func (f *Forecast) Creates() bool {
 	return slices.ContainsFunc(f.Waves, func(w Wave) bool { return w.Created > 0 })
 }
 
-// snapshot is what the planner sees of the change.
+// snapshot returns the planner's input with the change.
 func (c *Change) snapshot(spec plan.Spec) (*plan.Snapshot, error) {
 	s := &plan.Snapshot{
 		Now: c.Now, Set: c.To.Name, Spec: spec, Pods: slices.Clone(c.Pods), Claims: slices.Clone(c.Claims), Nodes: c.Nodes,
@@ -222,8 +222,8 @@ func (c *Change) snapshot(spec plan.Spec) (*plan.Snapshot, error) {
 	return s, nil
 }
 
-// Update is the revision of the template that the set would have, and whether there is a
-// Pod of it already.
+// Update returns the revision of the template that the set would have, and whether there is a Pod of it
+// already.
 func (c *Change) Update() (update *revision.Revision, present bool, err error) {
 	template, err := revision.Decode(c.To.Spec.Template.Raw())
 	if err != nil {
@@ -236,7 +236,7 @@ func (c *Change) Update() (update *revision.Revision, present bool, err error) {
 	return update, slices.ContainsFunc(c.Pods, func(pod *corev1.Pod) bool { return revision.Same(plan.RevisionOf(pod), update.Name) }), nil
 }
 
-// describe says what changes of the set itself.
+// describe returns a forecast with the changes of the set itself.
 func (c *Change) describe(s *plan.Snapshot) Forecast {
 	f := Forecast{
 		Namespace: c.To.Namespace, Name: c.To.Name, New: c.Set == nil, To: s.Update.Name, Images: view.Images(s.Update.Template),
@@ -258,7 +258,7 @@ func (c *Change) describe(s *plan.Snapshot) Forecast {
 	return f
 }
 
-// because is why Pods of a revision are recreated; "" if they are not.
+// because returns why Pods of a revision are recreated; "" if they are not.
 func because(s *plan.Snapshot, from string) string {
 	_, err := s.Change(revision.Short(from))
 	var refusal *inplace.Refusal

@@ -31,32 +31,32 @@ type player struct {
 	// begun is when the play begins, ends when the last Pod has come into service.
 	begun, ends time.Time
 	pace        pace
-	// due is what somebody other than the controller does next with a Pod.
+	// due is the next step of each Pod that is not the controller's.
 	due map[string]due
 	// behind are the Pods whose kubelet does not run their spec yet.
 	behind map[string]bool
-	// broken are the Pods that will not get ready unless something of them changes.
+	// broken are the Pods that will not get ready unless they are changed.
 	broken map[string]bool
-	// made counts the Pods that were created, steps those that began.
+	// made counts the Pods that were created, steps the steps that began.
 	made, steps int
 	// usage is nil if there is no quota.
 	usage *usage
 
-	// What is told of the play: waves are the Pods that leave together, told those that a wave
-	// names.
-	waves []Wave
-	told  map[string]place
+	// The result of the play: waves are the groups of Pods that leave together, and placed says where a
+	// wave names a Pod.
+	waves  []Wave
+	placed map[string]place
 	// returned reports whether a Pod came into service after the last one left.
 	returned bool
-	// lowest is how few Pods served, available how many do now.
+	// lowest is the least number of Pods that served, available how many do now.
 	lowest, available int
-	// gates are those at which a hook was asked, by state and keys; hooks what was asked.
+	// gates are the gates at which a hook held Pods, by state and keys; hooks are their keys.
 	gates map[string]*gate
 	hooks []Hook
-	// containers counts those that were started.
+	// containers counts the containers that were started.
 	containers    int
 	registrations []*usherv1alpha1.Registration
-	// foreign are the keys that somebody other than Usher answers.
+	// foreign are the keys that a hook operator other than Usher's answers.
 	foreign []string
 }
 
@@ -96,12 +96,11 @@ func (p *player) play() (plan.Plan, error) {
 	return plan.Plan{}, errEndless
 }
 
-// together is how many things that are due at once happen one by one. Of more, a controller
-// sees several in one pass.
+// together is how many steps that are due at the same time are taken one by one. Of more, a controller
+// would see several in one pass.
 const together = 10
 
-// wait lets the next things happen that are due, in the order in which they began; false if
-// nothing will.
+// wait takes the next steps that are due, in the order in which they began; false if there are none.
 func (p *player) wait(next time.Time) bool {
 	for _, d := range p.due {
 		next = list.Earliest(next, d.at)
@@ -121,7 +120,7 @@ func (p *player) wait(next time.Time) bool {
 	return true
 }
 
-// meet finds out which Pods are on their way already, and which will not get there.
+// meet finds out which Pods are changing already, and which will not get ready.
 func (p *player) meet() {
 	for _, pod := range p.Pods {
 		record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
@@ -140,7 +139,7 @@ func (p *player) meet() {
 	}
 }
 
-// expect notes what will happen to a Pod next. A step that stays due keeps its time.
+// expect records the next step of a Pod. A step that stays due keeps its time.
 func (p *player) expect(pod *corev1.Pod) {
 	next, after := p.next(pod)
 	switch known, ok := p.due[pod.Name]; {
@@ -170,29 +169,30 @@ func (p *player) replace(old, pod *corev1.Pod) {
 }
 
 const (
-	// unknownTakes stands for what no Pod shows. Only the order of events depends on it.
+	// unknownTakes stands for times that no Pod shows. Only the order of events depends on it.
 	unknownTakes = 10 * time.Second
-	// stopTakes is how long a Pod takes to end. Nothing waits for that but its claims.
+	// stopTakes is how long a Pod takes to end. Only its claims wait for that.
 	stopTakes = time.Second
 	// answerTakes is how long it takes to answer a hook, apart from propagation.
 	answerTakes = time.Second
-	// mostTakes is more than a Pod takes that nobody had to mend.
+	// mostTakes is the longest time that counts: a Pod that took longer was probably repaired by hand.
 	mostTakes = time.Hour
 )
 
-// pace is how long things take.
+// pace has the times that Pods take.
 type pace struct {
-	// start is a new Pod's way until it is ready, restart that of one updated in place.
+	// start is how long a new Pod takes to get ready, restart how long a Pod takes that is updated in
+	// place.
 	start, restart measure
 }
 
-// measure is what earlier cases took.
+// measure has the times that earlier cases took.
 type measure struct {
 	all  []time.Duration
 	used bool
 }
 
-// takes is the median.
+// takes returns the median.
 func (m *measure) takes() time.Duration {
 	m.used = true
 	if len(m.all) == 0 {
@@ -228,13 +228,13 @@ func paceOf(pods []*corev1.Pod) pace {
 	return p
 }
 
-// gate is where keys of a hook hold a Pod, and whether they are answered.
+// gate is a gate where keys of a hook hold Pods, and whether they are answered.
 type gate struct {
 	takes    time.Duration
 	answered bool
 }
 
-// decided notes what a decision begins to do to Pods.
+// decided records what a decision begins to do to Pods.
 func (p *player) decided(d *plan.Plan) {
 	if len(d.Actions) > 0 {
 		p.ends = p.Now
@@ -247,22 +247,22 @@ func (p *player) decided(d *plan.Plan) {
 		case does == "":
 		case does == Create:
 			p.wave(false).Created++
-		case p.told[a.Pod.Name].wave == 0: // it has not begun
+		case p.placed[a.Pod.Name].wave == 0: // it has not begun
 			w := p.wave(true)
 			w.Pods = append(w.Pods, Step{Pod: a.Pod.Name, Does: does})
-			p.told[a.Pod.Name] = place{len(p.waves), len(w.Pods) - 1}
-		case !does.stays(): // what began in place ends otherwise
-			at := p.told[a.Pod.Name]
+			p.placed[a.Pod.Name] = place{len(p.waves), len(w.Pods) - 1}
+		case !does.stays(): // an update in place becomes something else
+			at := p.placed[a.Pod.Name]
 			p.waves[at.wave-1].Pods[at.index].Does = does
 		}
 	}
 }
 
-// place is where a Pod is told: in a wave, counted from 1.
+// place is where a wave names a Pod; waves count from 1.
 type place struct{ wave, index int }
 
-// wave is the one that a Pod leaves with: a new one if another Pod has come into service
-// since the last.
+// wave returns the wave with which a Pod leaves: a new one if another Pod has come into service since
+// the last one left.
 func (p *player) wave(leaves bool) *Wave {
 	now := p.Now.Sub(p.begun)
 	if len(p.waves) == 0 || p.returned && leaves && now > p.waves[len(p.waves)-1].After.Duration {
@@ -272,7 +272,7 @@ func (p *player) wave(leaves bool) *Wave {
 	return &p.waves[len(p.waves)-1]
 }
 
-// doing is what an action begins to do to a Pod; "" if it only goes on with something.
+// doing returns what an action begins to do to a Pod; "" if it only continues something.
 func (p *player) doing(a *plan.Action) Doing {
 	switch a.Reason {
 	case plan.ReasonPrepareUpdate, plan.ReasonStartInPlace, plan.ReasonInPlace:
@@ -294,7 +294,7 @@ func (p *player) doing(a *plan.Action) Doing {
 	return ""
 }
 
-// look counts who serves, and what the Pods hold.
+// look counts the Pods that serve, and the quotas that Pods use.
 func (p *player) look() {
 	if p.usage != nil {
 		p.usage.note(p.Pods)
@@ -307,7 +307,7 @@ func (p *player) look() {
 	p.lowest = min(p.lowest, serving)
 }
 
-// gateOf finds out who answers the keys that hold a Pod.
+// gateOf returns the gate of keys that hold a Pod, with the Registrations that answer them.
 func (p *player) gateOf(pod *corev1.Pod, at string, keys []string) *gate {
 	name := string(regplan.StateOf(pod)) + " " + strings.Join(keys, " ")
 	if known := p.gates[name]; known != nil {
@@ -352,21 +352,21 @@ func (p *player) stops(last *plan.Plan) []string {
 	return out
 }
 
-// old says why Pods keep an old revision; told means that something else says so already.
-func (p *player) old(counts plan.Counts, told bool) []string {
+// old returns why Pods keep an old revision; explained means that another sentence says so already.
+func (p *player) old(counts plan.Counts, explained bool) []string {
 	old, kept := counts.Replicas-counts.Updated, p.Spec.Budget().Partition
-	left := old - kept
+	waiting := old - kept
 	var out []string
 	switch {
 	case old == 0:
 		return nil
 	case p.Spec.Method == apps.UpdateOnDelete:
 		return []string{"updateStrategy.type is OnDelete: " + pods(old, "gets", "get") + " the revision when somebody deletes them"}
-	case left <= 0:
+	case waiting <= 0:
 	case p.Spec.Paused:
-		out = append(out, fmt.Sprintf("updateStrategy.paused: %s the old revision until the rollout is resumed", pods(left, "keeps", "keep")))
-	case !told:
-		out = append(out, p.stuck(left, counts.Available))
+		out = append(out, fmt.Sprintf("updateStrategy.paused: %s the old revision until the rollout is resumed", pods(waiting, "keeps", "keep")))
+	case !explained:
+		out = append(out, p.stuck(waiting, counts.Available))
 	}
 	if kept > 0 {
 		out = append(out, fmt.Sprintf("updateStrategy.partition: %s the old revision", pods(min(old, kept), "keeps", "keep")))
@@ -374,7 +374,7 @@ func (p *player) old(counts plan.Counts, told bool) []string {
 	return out
 }
 
-// stuck says which Pods hold the budget of an update.
+// stuck names the Pods that use up the budget of an update.
 func (p *player) stuck(old, available int) string {
 	var down []string
 	for status := range plan.PodStatuses(p.Snapshot) {

@@ -18,15 +18,15 @@ import (
 
 const objects, requests, limits corev1.ResourceName = "count/pods", "requests.", "limits."
 
-// usage is what the set's Pods hold of the quotas of its namespace.
+// usage counts what the set's Pods use of the quotas of its namespace.
 type usage struct {
-	// each is what a Pod of a revision holds.
+	// each is what a Pod of a revision uses.
 	each map[string]corev1.ResourceList
-	// now, most and last are what all of them hold: before the play, at its most, and after.
+	// now, most and last are what all Pods use: before the play, at its maximum, and after it.
 	now, most, last corev1.ResourceList
 }
 
-// usageOf is nil if no quota asks for it.
+// usageOf returns a usage to count with; nil if no quota needs it.
 func (c *Change) usageOf() *usage {
 	if len(c.Quotas) == 0 && c.Exceeded == "" {
 		return nil
@@ -39,7 +39,7 @@ func (c *Change) usageOf() *usage {
 	return u
 }
 
-// note notes what Pods hold at a time of the play.
+// note counts what Pods use at a time of the play.
 func (u *usage) note(pods []*corev1.Pod) {
 	u.last = u.held(pods, false)
 	for name, quantity := range u.last {
@@ -49,8 +49,8 @@ func (u *usage) note(pods []*corev1.Pod) {
 	}
 }
 
-// held is what Pods hold. One that terminates or has ended gives it back with nobody's help,
-// and the controller tries again, so it counts only among those that there are now.
+// held returns what Pods use. A Pod that is terminating or has ended releases that by itself, and the
+// controller tries again. So it counts only in the present usage.
 func (u *usage) held(pods []*corev1.Pod, now bool) corev1.ResourceList {
 	count, ended := map[string]int64{}, int64(0)
 	for _, pod := range pods {
@@ -82,7 +82,7 @@ func (u *usage) held(pods []*corev1.Pod, now bool) corev1.ResourceList {
 	return all
 }
 
-// holds is what a Pod holds, by the names that quotas have for it.
+// holds returns what a Pod uses, by the names in quotas.
 func holds(pod *corev1.Pod) corev1.ResourceList {
 	one := resource.MustParse("1")
 	all := corev1.ResourceList{corev1.ResourcePods: one, objects: one}
@@ -95,8 +95,8 @@ func holds(pod *corev1.Pod) corev1.ResourceList {
 	return all
 }
 
-// exceeds says which quotas a play exceeds. Of those that it cannot count, the API server
-// was asked for one more Pod, which matters if there are more at some time than now.
+// exceeds returns the quotas that a play exceeds. For quotas that it cannot count, the API server was
+// asked for one more Pod: its refusal matters if there are more Pods at some time than now.
 func (c *Change) exceeds(u *usage) []string {
 	if u == nil {
 		return nil
@@ -108,7 +108,7 @@ func (c *Change) exceeds(u *usage) []string {
 	return over
 }
 
-// refusals says which quotas the Pods exceed together.
+// refusals returns the quotas that the Pods exceed together.
 func (u *usage) refusals(quotas []*corev1.ResourceQuota) []string {
 	var all []string
 	for _, quota := range slices.SortedFunc(slices.Values(quotas), func(a, b *corev1.ResourceQuota) int { return cmp.Compare(a.Name, b.Name) }) {
@@ -135,7 +135,7 @@ func (u *usage) refusals(quotas []*corev1.ResourceQuota) []string {
 	return all
 }
 
-// beyond is by how much a is more than b.
+// beyond returns by how much a is more than b.
 func beyond(a, b resource.Quantity) resource.Quantity {
 	if a.Cmp(b) <= 0 {
 		return resource.Quantity{}

@@ -25,11 +25,12 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// TestQuota plans changes of two Pods, each of which requests 100m cpu. They hold all that a
-// quota counts as used.
+// TestQuota plans changes of two Pods, each of which requests 100m cpu. No other Pods count in the
+// quota.
 func TestQuota(t *testing.T) {
 	scenariotest.Table(t, "testdata/quota.txt", func(t *testing.T, test struct {
-		// Spec is what changes; Pod is the first one, and Adds what the API server adds to one.
+		// Spec is the change of the set, Pod that of the first Pod, and Adds what the API server adds
+		// to a Pod.
 		Spec, Pod, Quota json.RawMessage
 		Adds             corev1.ResourceList
 		Exceeded         string
@@ -54,7 +55,7 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-// twoPods is a change of a CloneSet with two Pods, and a quota.
+// twoPods returns a change of a CloneSet with two Pods, and a quota.
 func twoPods(t *testing.T, change json.RawMessage) Change {
 	t.Helper()
 	read := func(text string, out any) {

@@ -27,24 +27,24 @@ import (
 	"github.com/usher-dev/usher/internal/guard/endpoint"
 )
 
-// checkEvery is how often the guard checks that API servers trust the certificate, although neither the
+// checkEvery is how often the guard checks that API servers trust the certificate even if neither the
 // certificate nor the configuration has changed: certificates expire.
 const checkEvery = time.Hour
 
-// known is what the guard knows of how API servers call it: the certificate, from the Secret, and the
-// path, from the webhook configuration, as they were last seen. The guard changes neither: who listens on
-// a port has no right to say whom API servers call.
+// known holds the certificate, from the Secret, and the path, from the webhook configuration, with
+// which API servers call the guard, as they were last seen. The guard changes neither: a process that
+// listens on a port must not have the right to say whom API servers call.
 type known struct {
 	service endpoint.Service
 	reader  client.Reader
 	clock   clock.PassiveClock
 	current atomic.Pointer[tls.Certificate]
 	path    atomic.Pointer[string]
-	// wrong is why API servers cannot call the guard, a nil error if they can.
+	// wrong is the reason why API servers cannot call the guard; a nil error if they can.
 	wrong atomic.Pointer[error]
 }
 
-// serve has a server use the certificate.
+// serve makes a server use the certificate.
 func (k *known) serve(config *tls.Config) {
 	config.MinVersion = tls.VersionTLS13
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -63,7 +63,7 @@ func (k *known) ready(*http.Request) error {
 	return errors.New("the guard does not know yet how API servers call it")
 }
 
-// Reconcile takes over what the Secret and the configuration say.
+// Reconcile takes over the certificate from the Secret and the path from the configuration.
 func (k *known) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	wrong := errors.Join(k.takeCertificate(ctx), k.takePath(ctx))
 	k.wrong.Store(&wrong)
@@ -73,7 +73,7 @@ func (k *known) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, err
 	return ctrl.Result{RequeueAfter: checkEvery}, nil
 }
 
-// takeCertificate serves the certificate in the Secret. While there is none that can be read, the guard
+// takeCertificate serves the certificate in the Secret. If the Secret has no readable one, the guard
 // keeps its previous one.
 func (k *known) takeCertificate(ctx context.Context) error {
 	secret := &corev1.Secret{}
@@ -87,8 +87,8 @@ func (k *known) takeCertificate(ctx context.Context) error {
 	return err
 }
 
-// takePath serves the path in the configuration, and none while that has none. It checks whether API
-// servers trust the certificate.
+// takePath serves the path in the configuration; no path if it has none. It checks whether API servers
+// trust the certificate.
 func (k *known) takePath(ctx context.Context) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := k.reader.Get(ctx, k.service.Configuration(), configuration); err != nil {
@@ -105,8 +105,8 @@ func (k *known) takePath(ctx context.Context) error {
 	return k.trusted(configuration)
 }
 
-// trusted is nil if API servers trust the certificate that is served. Without a caBundle they ask the CAs
-// of their system.
+// trusted returns an error unless API servers trust the certificate that is served. Without a caBundle
+// they use the CAs of their system.
 func (k *known) trusted(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) error {
 	pair := k.current.Load()
 	if pair == nil {
@@ -134,7 +134,7 @@ func (k *known) trusted(configuration *admissionregistrationv1.ValidatingWebhook
 
 // Options of Setup.
 type Options struct {
-	// Service is how API servers reach the guard.
+	// Service is the Service at which API servers reach the guard.
 	Service endpoint.Service
 	// Port to serve on.
 	Port int
@@ -144,8 +144,8 @@ type Options struct {
 	Clients Clients
 }
 
-// Setup adds the guard to the manager. Every replica serves it: in an upgrade from a version
-// without the guard, the leader knows nothing of it.
+// Setup adds the guard to the manager. Every replica serves it: in an upgrade from a version without
+// the guard, the leader may still be one that has no guard.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	recorder, err := announce.Recorder(mgr, "usher")
 	if err != nil {
@@ -176,7 +176,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	entrance.turnedAway = func() { answered(AnswerBusy) }
 	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: entrance, clients: o.Clients}
 	k.serve(server.tls)
-	// A replica that API servers cannot call is not ready: they do not try then.
+	// A replica that API servers cannot call is not ready, so the Service sends them to others.
 	err = errors.Join(mgr.Add(server),
 		mgr.AddReadyzCheck("guard", server.ready), mgr.AddReadyzCheck("guard-path", k.ready))
 	if err != nil {
@@ -185,7 +185,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	return endpoint.Follow(mgr, "guard-certificate", own, k)
 }
 
-// whoAmI asks the API server as whom this process acts, as everybody may (system:basic-user).
+// whoAmI asks the API server as which user this process acts. Everybody may ask that
+// (system:basic-user).
 func whoAmI(ctx context.Context, mgr ctrl.Manager) (string, error) {
 	review := &authenticationv1.SelfSubjectReview{}
 	if err := mgr.GetClient().Create(ctx, review); err != nil {

@@ -40,12 +40,13 @@ func TestReadyWhenCalled(t *testing.T) {
 	says(t, "before it has looked", k.ready(nil), "does not know yet")
 	for _, step := range []struct {
 		name string
-		// pair and bundles are those of the objects, paths those of the webhooks.
+		// pair is the certificate in the Secret; bundles and paths are those of the webhooks.
 		pair    issued
 		bundles []issued
 		paths   [2]string
 		after   time.Duration
-		// serves and at are what is served then, and wrong why it is not ready.
+		// serves and at are the certificate and the path that are served then, and wrong is the reason
+		// why it is not ready.
 		serves *issued
 		at     string
 		wrong  string
@@ -104,7 +105,7 @@ func issue(t *testing.T, host string) issued {
 	return issued{chain, key}
 }
 
-// says checks that an error says a text, or that there is none.
+// says checks that an error contains a text; with "", that there is no error.
 func says(t *testing.T, what string, err error, text string) {
 	t.Helper()
 	if text == "" {

@@ -11,17 +11,17 @@ import (
 	"slices"
 )
 
-// Clients says whose certificates callers have to show.
+// Clients says which certificates callers have to show.
 type Clients struct {
-	// CA is a PEM file with those who sign the certificates; empty if callers need none.
+	// CA is a PEM file with the CAs that sign the certificates; empty if callers need no certificate.
 	CA string
-	// Names are those that a certificate must have one of, as its common name or a DNS name; empty
-	// if any will do.
+	// Names are the allowed names: a certificate must have one of them as its common name or as a DNS
+	// name. Empty allows all.
 	Names []string
 }
 
-// demand has a server's connections need a certificate. The file is read for each, so that CAs can be
-// replaced while the guard runs.
+// demand makes a server require a certificate of each connection. It reads the file for each one, so
+// that CAs can be replaced while the guard runs.
 func (c Clients) demand(config *tls.Config) {
 	if c.CA == "" {
 		return
@@ -35,7 +35,7 @@ func (c Clients) demand(config *tls.Config) {
 	}
 }
 
-// Check reads the CAs, and says what is wrong with them.
+// Check reads the CAs, and returns an error if they are unusable.
 func (c Clients) Check() error {
 	if c.CA == "" {
 		if len(c.Names) > 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/access"
 )
 
-// crowd is a listener with a bound on its connections. A new one is always let in: when there are too
-// many, another one is closed. So connections that say nothing keep no API server out.
+// crowd is a listener with a bound on its connections. A new connection is always accepted: if there
+// are too many, another one is closed. So idle connections keep no API server out.
 type crowd struct {
 	net.Listener
 	most int
@@ -33,7 +33,7 @@ type guest struct {
 	crowd *crowd
 	// from is the host at the other end.
 	from string
-	// proven means that it has shown the path.
+	// proven means that a request on it had the secret path.
 	proven atomic.Bool
 	// gone is closed with the connection.
 	gone  chan struct{}
@@ -48,12 +48,12 @@ func (c *crowd) Accept() (net.Conn, error) {
 	}
 	g := &guest{Conn: conn, crowd: c, from: access.NetworkOf(conn.RemoteAddr().String()), gone: make(chan struct{})}
 	if leaves := c.enter(g); leaves != nil {
-		_ = leaves.Close() // whoever it was gets to know
+		_ = leaves.Close() // closing it informs its client
 	}
 	return g, nil
 }
 
-// enter lets a guest in, and returns who has to leave for it; nil if there is room.
+// enter adds a guest, and returns the guest that has to leave for it; nil if there is room.
 func (c *crowd) enter(g *guest) *guest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,8 +65,9 @@ func (c *crowd) enter(g *guest) *guest {
 	return leaves(before)
 }
 
-// leaves chooses who has to leave. Of those who have not shown the path, or of all if there are none,
-// it is the oldest one of the host that has most. So whoever opens connections drives out its own.
+// leaves chooses the guest that has to leave: among those that have not shown the path, or among all if
+// there are none, the oldest one of the host that has most. So a host with many connections drives out
+// its own.
 func leaves(guests []*guest) *guest {
 	strangers := slices.DeleteFunc(slices.Clone(guests), func(g *guest) bool { return g.proven.Load() })
 	if len(strangers) > 0 {
@@ -92,7 +93,7 @@ func (g *guest) Close() error {
 
 type guestKey struct{}
 
-// withGuest keeps the guest with the requests of its connection.
+// withGuest stores the guest in the context of its connection's requests.
 func withGuest(ctx context.Context, conn net.Conn) context.Context {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
@@ -100,7 +101,7 @@ func withGuest(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, guestKey{}, conn)
 }
 
-// prove notes that the connection of a request has shown the path.
+// prove records that the connection of a request has shown the path.
 func prove(ctx context.Context) {
 	if g, ok := ctx.Value(guestKey{}).(*guest); ok {
 		g.proven.Store(true)

@@ -25,18 +25,18 @@ import (
 )
 
 const (
-	// renewAfter is the age at which a repeated request is written again, so that it is
-	// not taken back while someone waits.
+	// renewAfter is the age at which a repeated request is written again, so that it is not withdrawn
+	// while a client waits.
 	renewAfter = 10 * time.Second
-	// minRetry and maxRetry bound the time after which a client repeats its request.
-	// client-go gives up after ten times, so after shortTime a person's interval grows with the
-	// time that has passed: ten of them last for more than two minutes. With renewAfter
-	// it is less than the least requestTimeout, 1 min.
+	// minRetry and maxRetry bound the time after which a client repeats its request. client-go gives up
+	// after ten times, so after shortTime a person's interval grows with the time that has passed: ten
+	// of them last for more than two minutes. The sum of maxRetry and renewAfter is below the least
+	// requestTimeout, 1 min.
 	minRetry, maxRetry = time.Second, 45 * time.Second
 	shortTime          = 4 * time.Second
 )
 
-// collectors delete Pods whose owner or namespace is gone; no CloneSet is left to do it.
+// collectors delete Pods whose owner or namespace is gone: there is no CloneSet any more to do it.
 var collectors = []string{
 	"system:serviceaccount:kube-system:generic-garbage-collector",
 	"system:serviceaccount:kube-system:namespace-controller",
@@ -44,13 +44,13 @@ var collectors = []string{
 	"system:kube-controller-manager",
 }
 
-// maxHold is how long a collector waits: it has a few workers for the whole cluster, too,
-// but nothing wakes it when a Pod is drained.
+// maxHold bounds how long a collector waits in its request: it too has few workers for the whole
+// cluster, but no event makes it repeat a deletion when a Pod is drained.
 const maxHold = 5 * time.Second
 
-// podControllers watch Pods, and repeat a deletion when the Pod changes, at the latest when
-// it is drained. With a time to wait, each of their few workers would sleep through a drain,
-// and with it the workloads that it has nothing to do with.
+// podControllers watch Pods, and repeat a deletion when the Pod changes, at the latest when it is
+// drained. If they were asked to wait, each of their few workers would sleep through a drain, and
+// unrelated workloads would have to wait for it.
 var podControllers = []string{
 	perNode,
 	"system:serviceaccount:kube-system:job-controller",
@@ -59,15 +59,15 @@ var podControllers = []string{
 	"system:serviceaccount:kube-system:statefulset-controller",
 }
 
-// perNode is the controller of DaemonSets. It chooses anew at each attempt, at random, and
-// counts a Pod that drains as available: unless its Pods take turns, a rollout would drain
-// all of them side by side. And it hardly ever comes back for the Pod that has drained, the
-// less often the more nodes there are: the guard evicts that when it asks for another.
+// perNode is the controller of DaemonSets. It chooses anew at each attempt, at random, and counts a Pod
+// that drains as available: unless its Pods take turns, a rollout would drain all of them side by side.
+// And with many nodes it rarely asks for the same Pod again. So when it asks for another Pod, the guard
+// evicts the drained one.
 const perNode = "system:serviceaccount:kube-system:daemon-set-controller"
 
-// inOrder is the controller of StatefulSets. It does not repeat a deletion while a Pod of the
-// set is not Ready, as one is that drains by its readiness gate: an update would stand still
-// for good. So it has to wait in its request.
+// inOrder is the controller of StatefulSets. It does not repeat a deletion while a Pod of the set is
+// not Ready. A Pod that drains by its readiness gate is not, so an update would never continue. So this
+// controller has to wait in its request.
 const inOrder = "system:serviceaccount:kube-system:statefulset-controller"
 
 // nodeControllers delete Pods of nodes that are to be empty.
@@ -80,43 +80,43 @@ var nodeControllers = []string{
 type Request struct {
 	// Pod is the Pod as the API server stores it.
 	Pod *corev1.Pod
-	// Owner is the controller that the Pod names, if that exists and selects the Pod, and the decision
-	// depends on it (see claim); nil otherwise.
+	// Owner is the controller that the Pod names, if that exists and selects the Pod, and if the
+	// decision depends on it (see claim); nil otherwise.
 	Owner *metav1.OwnerReference
-	// User is who asks.
+	// User is the user that asks.
 	User string
 	// Eviction reports whether the request is an eviction.
 	Eviction bool
-	// After is the Pod whose turn it is before; nil if it is this one's.
-	After *corev1.Pod
-	// GracePeriodSeconds is how long the Pod gets to end, as the user wants it; nil if as the Pod says.
+	// First is the Pod that must drain before this one; nil if there is none.
+	First *corev1.Pod
+	// GracePeriodSeconds is the grace period that the user asks for; nil for the Pod's own.
 	GracePeriodSeconds *int64
 	// Now is the time of the request.
 	Now time.Time
-	// Secret is what only the guard's replicas and API servers know; empty if that is nothing.
+	// Secret is known only to the guard's replicas and API servers; empty if there is none.
 	Secret string
 }
 
 // Decision is the answer to a Request.
 type Decision struct {
-	// Allowed lets the request pass, now; Skipped without a drain, because the Pod
-	// says so. The other fields are empty then.
+	// Allowed lets the request pass now; Skipped means that it passes without a drain, because the
+	// Pod's annotation asks for that. The other fields are empty then.
 	Allowed, Skipped bool
-	// RetryAfter is when to repeat the request, in whole seconds; 0 leaves that to the client.
+	// RetryAfter is the time until the request is to be repeated, in whole seconds; 0 leaves that to
+	// the client.
 	RetryAfter time.Duration
 	// Message says what the request waits for.
 	Message string
-	// Patch is a JSON merge patch of the Pod that asks for what has to happen first; nil
-	// if it has been asked for.
+	// Patch is a JSON merge patch of the Pod that asks for the named deletion or the drain that has to
+	// come first; nil if the Pod has that request already.
 	Patch []byte
 	// Evict is another Pod, to be evicted now: the same user asked for it before, and it has
 	// drained; nil if there is none.
 	Evict *corev1.Pod
 }
 
-// Decide answers a request. Deletions of a CloneSet's Pods are not turned into named
-// deletions if they are those of CloneSet controllers, who act as cloneSetUsers, or of those
-// who delete the Pods of owners and namespaces that are gone.
+// Decide answers a request. A deletion of a CloneSet's Pod becomes a named deletion, unless it comes
+// from a CloneSet controller, which acts as one of cloneSetUsers, or from one of the collectors.
 func Decide(r Request, cloneSetUsers []string) Decision {
 	pod := r.Pod
 	switch {
@@ -125,9 +125,9 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	case waivesDrain(pod):
 		return Decision{Allowed: true, Skipped: true}
 	}
-	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // one that cannot be read is replaced
+	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // an unreadable one is replaced
 	direct := slices.Contains(collectors, r.User) || slices.Contains(cloneSetUsers, r.User)
-	// A Pod's own claims pass to its successor. With a Pod that is named for deletion they would go.
+	// A Pod's own claims pass to its successor. A named deletion would delete them.
 	named := r.ownerOf(appsv1alpha1.KindCloneSet) != "" && len(podread.OwnClaims(pod)) == 0 && !direct
 	controller := direct || slices.Contains(podControllers, r.User) || slices.Contains(nodeControllers, r.User)
 	d := Decision{Message: r.message(named)}
@@ -135,7 +135,7 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 		d.RetryAfter = r.retryAfter(stored, slices.Contains(cloneSetUsers, r.User))
 	}
 	switch {
-	case r.After != nil:
+	case r.First != nil:
 		d = r.afterAnother()
 	case !r.asked(stored, named, controller):
 		d.Patch = r.patch(stored, named, controller)
@@ -143,13 +143,14 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	return d
 }
 
-// afterAnother is the answer while it is another Pod's turn. One that has drained is evicted.
+// afterAnother returns the answer while another Pod must drain first. If that has drained, it is to be
+// evicted.
 func (r Request) afterAnother() Decision {
 	if r.drained() {
-		return Decision{Evict: r.After, Message: fmt.Sprintf(
-			"Pod %s leaves its registries when Pod %s, which is out of them, is replaced", r.Pod.Name, r.After.Name)}
+		return Decision{Evict: r.First, Message: fmt.Sprintf(
+			"Pod %s leaves its registries when Pod %s, which is out of them, is replaced", r.Pod.Name, r.First.Name)}
 	}
-	return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", r.Pod.Name, r.After.Name)}
+	return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", r.Pod.Name, r.First.Name)}
 }
 
 // held reports whether the Pod may be in a registry, and is not on its way out already.
@@ -161,8 +162,8 @@ func waivesDrain(pod *corev1.Pod) bool {
 	return pod.Annotations[usherv1alpha1.AnnotationSkipDrain] == "true"
 }
 
-// claim is the controller that the Pod names, if a decision depends on it; nil otherwise. Whoever creates
-// Pods may name any.
+// claim returns the controller that the Pod names, if a decision depends on it; nil otherwise. Users
+// who create Pods may name any.
 func (r Request) claim() *metav1.OwnerReference {
 	if !held(r.Pod) || waivesDrain(r.Pod) {
 		return nil
@@ -177,8 +178,8 @@ func (r Request) claim() *metav1.OwnerReference {
 	return nil
 }
 
-// takesTurns reports whether the Pods of the request's owner drain one after the other, and
-// this one has not begun.
+// takesTurns reports whether the Pods of the request's owner drain one after another, and this one has
+// not begun.
 func (r Request) takesTurns() bool {
 	_, asked := r.Pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]
 	return r.ofDaemonSet() && !asked
@@ -187,13 +188,14 @@ func (r Request) takesTurns() bool {
 // ofDaemonSet reports whether the controller of DaemonSets asks for one of its Pods.
 func (r Request) ofDaemonSet() bool { return r.User == perNode && r.ownerOf(kindDaemonSet) != "" }
 
-// joinTime is how long a Pod that has got ready may take until Usher's finalizer shows that it
-// is to be registered. One that no Registration selects holds others up no longer.
+// joinTime is how long after a Pod got ready Usher's finalizer may take to show that the Pod is to be
+// registered. A Pod that no Registration selects never gets it, and holds up others for no longer than
+// that.
 const joinTime = 10 * time.Second
 
-// turn finds another Pod of the same owner that drains, or that is ready and not registered yet: only
-// one Pod of an owner leaves at a time. Nil if there is none.
-func (r Request) turn(pods []*corev1.Pod) *corev1.Pod {
+// drainsFirst returns another Pod of the same owner that drains, or that is ready and not registered
+// yet; nil if there is none. Only one Pod of an owner leaves at a time.
+func (r Request) drainsFirst(pods []*corev1.Pod) *corev1.Pod {
 	for _, other := range pods {
 		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: r.Owner.UID}) {
 			continue
@@ -206,15 +208,15 @@ func (r Request) turn(pods []*corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// drained reports whether r.After has drained for the controller, and has the revision of the request's
-// Pod: the controller, which asks to delete the latter, does not want the former either.
+// drained reports whether r.First has drained for the controller, and has the same revision as the
+// request's Pod: the controller wants neither of them.
 func (r Request) drained() bool {
-	stored, _ := usherv1alpha1.DeletionRequestOf(r.After) // one that cannot be read is nobody's
+	stored, _ := usherv1alpha1.DeletionRequestOf(r.First) // an unreadable one is of no controller
 	const revision = appsv1.DefaultDaemonSetUniqueLabelKey
-	return r.sealed(r.After, stored) && !slices.Contains(r.After.Finalizers, usherv1alpha1.Finalizer) && r.After.Labels[revision] == r.Pod.Labels[revision]
+	return r.sealed(r.First, stored) && !slices.Contains(r.First.Finalizers, usherv1alpha1.Finalizer) && r.First.Labels[revision] == r.Pod.Labels[revision]
 }
 
-// joins reports whether a Pod is ready, and on its way into its registries.
+// joins reports whether a Pod is ready and about to be registered.
 func (r Request) joins(pod *corev1.Pod) bool {
 	ready, registered := podread.Condition(pod, corev1.PodReady), podread.Condition(pod, usherv1alpha1.ConditionRegistered)
 	if ready == nil || ready.Status != corev1.ConditionTrue || registered != nil && registered.Status == corev1.ConditionTrue {
@@ -231,7 +233,7 @@ func isOf(owner *metav1.OwnerReference, kind schema.GroupVersionKind) bool {
 	return owner != nil && schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind) == kind
 }
 
-// ownerOf is the name of the owner if it is of a kind; empty otherwise.
+// ownerOf returns the name of the owner if it is of a kind; empty otherwise.
 func (r Request) ownerOf(kind schema.GroupVersionKind) string {
 	if !isOf(r.Owner, kind) {
 		return ""
@@ -239,8 +241,9 @@ func (r Request) ownerOf(kind schema.GroupVersionKind) string {
 	return r.Owner.Name
 }
 
-// seal proves that the controller of DaemonSets has asked for the Pod. Anybody who may annotate Pods can
-// write a request with its name, but nobody who does not know the secret can seal it. Empty without a secret.
+// seal proves that the controller of DaemonSets has asked for the Pod. Users who may annotate Pods can
+// write a request with the controller's name, but cannot seal it without the secret. If there is no
+// secret, the seal is empty.
 func (r Request) seal(pod *corev1.Pod, since metav1.MicroTime) string {
 	if r.Secret == "" {
 		return ""
@@ -250,12 +253,12 @@ func (r Request) seal(pod *corev1.Pod, since metav1.MicroTime) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// sealed reports whether the controller of DaemonSets has made the stored request of the Pod.
+// sealed reports whether the request stored on the Pod is one of the controller of DaemonSets.
 func (r Request) sealed(pod *corev1.Pod, stored *usherv1alpha1.DeletionRequest) bool {
 	return stored != nil && stored.Seal != "" && hmac.Equal([]byte(stored.Seal), []byte(r.seal(pod, stored.Since)))
 }
 
-// asked reports whether the Pod says all that this request has to say.
+// asked reports whether the request stored on the Pod covers this one.
 func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named, controller bool) bool {
 	switch {
 	case stored == nil:
@@ -263,58 +266,59 @@ func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named, controller 
 	case r.ofDaemonSet() && r.Secret != "" && !r.sealed(r.Pod, stored):
 		return false
 	case named:
-		// A drain that a CloneSet controller or the garbage collector has asked for is more.
+		// A drain for a CloneSet controller or the garbage collector covers a named deletion.
 		return !stored.Named || r.Pod.Labels[appsv1alpha1.LabelSpecifiedDelete] == "true"
 	}
 	return !stored.Named && !outlasts(controller, stored) && stored.Eviction == (stored.Eviction && r.Eviction) && r.Now.Sub(stored.At.Time) < renewAfter
 }
 
-// outlasts reports whether a request of a controller is new: it lasts as long as its reason, whoever
-// else has asked before.
+// outlasts reports whether this request is one of a controller and the stored one is not. A
+// controller's request lasts as long as its reason, even if others have asked before.
 func outlasts(controller bool, stored *usherv1alpha1.DeletionRequest) bool {
 	return controller && !stored.Controller
 }
 
-// waits reports whether the client may wait inside its request: not where that would hold
-// up others, as far as a drain could last.
+// waits reports whether the client may wait inside its request: not if that could hold up other
+// workloads for as long as a drain lasts.
 func (r Request) waits() bool {
 	if slices.Contains(collectors, r.User) {
-		left := drainedAt(r.Pod).Sub(r.Now)
-		return left > 0 && left <= maxHold
+		remaining := drainedAt(r.Pod).Sub(r.Now)
+		return remaining > 0 && remaining <= maxHold
 	}
 	return !slices.Contains(podControllers, r.User) || r.User == inOrder && plan.HasGate(r.Pod)
 }
 
-// retryAfter is the time until the drain ends, as far as the Pod tells; else it grows with the time
-// since the first request. Controllers of others sleep inside their request, perhaps with the only
-// worker that they have, and repeat it by themselves later. So they wait only for an end that is known
-// and near. patient means that the user is a controller of CloneSets, which watches the Pod meanwhile.
+// retryAfter returns the time until the drain ends, if the Pod shows that; otherwise a time that grows
+// with the time since the first request. Other programs' controllers sleep inside their request,
+// perhaps with their only worker, and repeat it by themselves later. So they wait only for an end that
+// is known and near. patient means that the user is a controller of CloneSets, which watches the Pod
+// meanwhile.
 func (r Request) retryAfter(stored *usherv1alpha1.DeletionRequest, patient bool) time.Duration {
 	if stored == nil {
 		return minRetry
 	}
-	passed, left := r.Now.Sub(stored.Since.Time), drainedAt(r.Pod).Sub(r.Now)
+	passed, remaining := r.Now.Sub(stored.Since.Time), drainedAt(r.Pod).Sub(r.Now)
 	wait := passed * 4 / 5
 	switch {
-	case left > 0 && left <= maxRetry:
-		wait = left
+	case remaining > 0 && remaining <= maxRetry:
+		wait = remaining
 	case r.byController() && !patient:
 		wait = minRetry
-	case left > 0:
+	case remaining > 0:
 		wait = maxRetry
-	case left > -shortTime, passed < shortTime:
+	case remaining > -shortTime, passed < shortTime:
 		wait = minRetry
 	}
 	// Rounded up: a client that comes too early has to come twice.
 	return min(max((wait+time.Second-1).Truncate(time.Second), minRetry), maxRetry)
 }
 
-// byController reports whether a controller of others asks: a program, and not a person.
+// byController reports whether another program's controller asks, and not a person.
 func (r Request) byController() bool {
 	return strings.HasPrefix(r.User, "system:serviceaccount:") && r.User != inOrder
 }
 
-// message says whom the request waits for.
+// message returns what the request waits for.
 func (r Request) message(named bool) string {
 	text, registries := fmt.Sprintf("Pod %s leaves its registries before it is deleted", r.Pod.Name), "them"
 	if named {
@@ -331,7 +335,8 @@ func (r Request) message(named bool) string {
 	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)
 }
 
-// waitsAt reports whether a Pod's condition says what the Pod waits for: that it has left is no news.
+// waitsAt reports whether a Pod's condition says what the Pod waits for. One that only says that the
+// Pod has left its registries adds nothing.
 func waitsAt(c *corev1.PodCondition) bool {
 	return c != nil && c.Status != corev1.ConditionTrue && c.Message != "" && c.Reason != plan.ReasonDeregistered
 }
@@ -339,8 +344,8 @@ func waitsAt(c *corev1.PodCondition) bool {
 // mostHooks is how many hooks a message names.
 const mostHooks = 3
 
-// hooksOf are the keys that hold the Pod of a CloneSet, as far as the Pod shows them, in brackets: finalizers, and
-// labels of Usher's domain.
+// hooksOf returns, in brackets, the keys of hooks that hold the Pod of a CloneSet, as far as the Pod
+// shows them: finalizers, and labels of Usher's domain.
 func hooksOf(pod *corev1.Pod) string {
 	keys := list.Only(pod.Finalizers, func(key string) bool { return key != usherv1alpha1.Finalizer })
 	for key := range pod.Labels {
@@ -356,7 +361,7 @@ func hooksOf(pod *corev1.Pod) string {
 	return " (" + list.Some(keys, mostHooks) + ")"
 }
 
-// next is the stored request with what this one adds.
+// next returns the stored request with the additions of this one.
 func (r Request) next(stored *usherv1alpha1.DeletionRequest, controller bool) usherv1alpha1.DeletionRequest {
 	now := metav1.NewMicroTime(r.Now.UTC())
 	next := usherv1alpha1.DeletionRequest{Since: now, By: r.User}
@@ -395,5 +400,5 @@ func (r Request) patch(stored *usherv1alpha1.DeletionRequest, named, controller 
 	return encode.JSON(map[string]any{"metadata": metadata})
 }
 
-// drainedAt is when the Pod's drain ends if nothing else happens; zero if that is not known.
+// drainedAt returns when the Pod's drain ends if nothing else happens; zero if that is unknown.
 func drainedAt(pod *corev1.Pod) time.Time { return plan.ReadRecord(pod).End() }

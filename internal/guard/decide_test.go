@@ -29,8 +29,8 @@ func pod() *corev1.Pod {
 	}}
 }
 
-// TestDecide checks the scenarios: a line for who asks, for the Pod, and for
-// another one of its DaemonSet; then what is decided.
+// TestDecide checks the scenarios: a line for the user, for the Pod, and for another Pod of its
+// DaemonSet; then the decision.
 func TestDecide(t *testing.T) {
 	scenariotest.Run(t, "testdata/decisions.txt", func(t *testing.T, lines []string) []string {
 		r, other, invented := Request{Pod: pod(), User: "ann", Now: now, Secret: "the path"}, pod(), false
@@ -51,7 +51,7 @@ func TestDecide(t *testing.T) {
 			r.Owner = nil
 		}
 		if r.takesTurns() {
-			r.After = r.turn([]*corev1.Pod{r.Pod, other})
+			r.First = r.drainsFirst([]*corev1.Pod{r.Pod, other})
 		}
 		return decided(t, r)
 	})
@@ -82,7 +82,7 @@ func decided(t *testing.T, r Request) []string {
 	return lines
 }
 
-// requestWords are what can be said about who asks; the default is ann, who deletes the Pod.
+// requestWords describe the request; by default, ann deletes the Pod.
 var requestWords = map[string]func(r *Request, value string){
 	"eviction":   func(r *Request, _ string) { r.Eviction = true },
 	"user":       func(r *Request, name string) { r.User = name },
@@ -91,7 +91,7 @@ var requestWords = map[string]func(r *Request, value string){
 	"collector":  func(r *Request, _ string) { r.User = collectors[0] },
 }
 
-// podWords are what can be said about a Pod.
+// podWords describe a Pod.
 var podWords = map[string]func(p *corev1.Pod, value string){
 	"nobodys": func(p *corev1.Pod, _ string) { p.Finalizers = []string{"other"} },
 	"ends":    func(p *corev1.Pod, _ string) { p.DeletionTimestamp = &metav1.Time{Time: now} },
@@ -119,13 +119,13 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"named": func(p *corev1.Pod, _ string) { p.Labels[appsv1alpha1.LabelSpecifiedDelete] = "true" },
 	"cost":  func(p *corev1.Pod, value string) { p.Annotations[corev1.PodDeletionCost] = value },
 	"skips": func(p *corev1.Pod, value string) { p.Annotations[usherv1alpha1.AnnotationSkipDrain] = value },
-	// requested puts a request on the Pod that was made first and last so long ago.
+	// requested puts a request on the Pod, with the times since it was made first and last.
 	"requested": func(p *corev1.Pod, value string) {
 		words := append(strings.SplitN(value, " ", 3), "")
 		stamp := func(ago string) string { return now.Add(-scenariotest.Duration(ago)).Format(metav1.RFC3339Micro) }
 		p.Annotations[usherv1alpha1.AnnotationDeletionRequest] = fmt.Sprintf(`{"since":%q,"at":%q,"by":"bob"%s}`, stamp(words[0]), stamp(words[1]), words[2])
 	},
-	// sealed makes a request that of the controller of DaemonSets.
+	// sealed makes the Pod's request one of the controller of DaemonSets.
 	"sealed": func(p *corev1.Pod, secret string) {
 		stored, _ := usherv1alpha1.DeletionRequestOf(p)
 		stored.Seal = Request{Secret: secret}.seal(p, stored.Since)
@@ -168,9 +168,9 @@ func is(kind corev1.PodConditionType) func(*corev1.Pod) {
 	}
 }
 
-// TestTenRetries: the ten attempts of client-go, of a drain whose end nobody knows, last for at least
-// two minutes where a person waits. A controller sleeps inside its request meanwhile, and may have one
-// worker for all that it does.
+// TestTenRetries: for a drain whose end is unknown, client-go's ten attempts last for at least two
+// minutes if a person waits. A controller, which sleeps inside its request and may have a single
+// worker, waits for less.
 func TestTenRetries(t *testing.T) {
 	for user, bounds := range map[string][2]time.Duration{
 		"ann":                                 {2 * time.Minute, 5 * time.Minute},

@@ -24,18 +24,18 @@ const (
 	// maxReview is the longest review that the guard reads, in bytes. It contains a Pod, which etcd
 	// keeps up to 1.5 MiB of.
 	maxReview = 4 << 20
-	// maxReviews bounds the reviews that the guard reads and answers at a time, in bytes, and maxShare
-	// those of one address. leastReview is what each counts at least, since the guard reads the Pod of a
-	// short one too: so there are 16 at most.
+	// maxReviews bounds, in bytes, the reviews that the guard reads and answers at a time, and maxShare
+	// those of one address. A review counts as at least leastReview, since the guard reads the Pod of a
+	// short one too. So there are at most 16.
 	maxReviews  = 8 << 20
 	maxShare    = 6 << 20
 	leastReview = 512 << 10
-	// reviewsASecond bounds the reviews that cause requests to the API server. maxWaiting of one
-	// address wait for their turn, and those of maxAddresses.
+	// reviewsASecond bounds the reviews that cause requests to the API server. At most maxWaiting
+	// reviews of one address wait for that, and those of at most maxAddresses.
 	reviewsASecond = 200
 	maxWaiting     = 400
 	maxAddresses   = 256
-	// maxPatience is how long a review waits for its turn and for room.
+	// maxPatience is how long a review waits for the rate limit and for room.
 	maxPatience = time.Second
 	// maxAnswer is how long an answer may take: no API server waits longer.
 	maxAnswer = 30 * time.Second
@@ -43,7 +43,8 @@ const (
 	headOfReview = 4 << 10
 )
 
-// secretOf returns the path as the secret that proves what the guard has written; empty while there is none.
+// secretOf returns the path, which is also the secret that seals the guard's requests; empty while
+// there is none.
 func secretOf(path *atomic.Pointer[string]) func() string {
 	return func() string {
 		if known := path.Load(); known != nil {
@@ -53,8 +54,8 @@ func secretOf(path *atomic.Pointer[string]) func() string {
 	}
 }
 
-// door lets in whoever knows the path, as many at a time as there is room for. Of others it reads
-// nothing but the request's header.
+// door passes on requests with the secret path, as many at a time as there is room for. Of other
+// requests it reads only the header.
 type door struct {
 	path *atomic.Pointer[string]
 	// line is where reviews wait for their turn: addresses take turns, so that none waits behind
@@ -62,7 +63,7 @@ type door struct {
 	line *access.Line
 	room *room
 	next http.Handler
-	// turnedAway is called for each review that finds no room; nil if nobody counts them.
+	// turnedAway is called for each review that finds no room; nil if they are not counted.
 	turnedAway func()
 }
 
@@ -86,7 +87,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	timeout := timeoutOf(r)
-	// The answer has to be there before the API server lets the deletion pass.
+	// The answer has to arrive before the API server gives up and lets the deletion pass.
 	ctx, cancel := context.WithTimeout(r.Context(), timeout*3/4)
 	defer cancel()
 	leave, err := d.enter(ctx, r, min(timeout/4, maxPatience))
@@ -101,7 +102,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.next.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// enter waits for a review's turn and for room, as long as it has patience.
+// enter waits, at most for patience, until the rate limit and the room admit a review.
 func (d *door) enter(ctx context.Context, r *http.Request, patience time.Duration) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -112,7 +113,7 @@ func (d *door) enter(ctx context.Context, r *http.Request, patience time.Duratio
 	return d.room.take(ctx, from, max(r.ContentLength, leastReview))
 }
 
-// timeoutOf is how long the API server waits for the answer to a request, as it says in that.
+// timeoutOf returns how long the API server waits for the answer, as its request says.
 func timeoutOf(r *http.Request) time.Duration {
 	timeout, err := time.ParseDuration(r.URL.Query().Get("timeout"))
 	if err != nil || timeout <= 0 || timeout > maxAnswer {
@@ -121,10 +122,11 @@ func timeoutOf(r *http.Request) time.Duration {
 	return timeout
 }
 
-// busy denies a review that has found no room, and asks to come again. An error of HTTP would be no
-// denial: the API server would let the deletion pass, and a flood would have Pods deleted without a drain.
+// busy denies a review for which there is no room, and asks for a retry. An HTTP error would be no
+// denial: the API server would let the deletion pass, so that in a flood of reviews Pods would be
+// deleted without a drain.
 func busy(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(maxPatience)) // where the connection has one
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(maxPatience)) // may fail in a test
 	uid, err := uidOf(io.LimitReader(r.Body, headOfReview))
 	if err != nil {
 		refuse(w, http.StatusServiceUnavailable)
@@ -135,7 +137,7 @@ func busy(w http.ResponseWriter, r *http.Request) {
 	review := admissionv1.AdmissionReview{Response: &denial}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(encode.JSON(review)) // nobody is left to tell
+	_, _ = w.Write(encode.JSON(review)) // after an error there is no client to inform
 }
 
 // uidOf finds the UID of a review, request.uid, in the beginning of it.
@@ -154,7 +156,7 @@ func uidOf(body io.Reader) (uid types.UID, err error) {
 
 var errNoUID = errors.New("the review has no UID")
 
-// seek enters the object that comes next, up to the value of a name.
+// seek reads into the next object, up to the value of a name.
 func seek(decoder *json.Decoder, name string) error {
 	if start, err := decoder.Token(); err != nil || start != json.Delim('{') {
 		return errors.Join(err, errNoUID)
@@ -172,7 +174,8 @@ func seek(decoder *json.Decoder, name string) error {
 	return errNoUID
 }
 
-// opens reports whether a path is the guard's. How long that takes tells nothing of the path.
+// opens reports whether a path is the guard's. The comparison takes the same time for every path, so it
+// reveals nothing.
 func (d *door) opens(path string) bool {
 	known := d.path.Load()
 	if known == nil {
@@ -182,7 +185,7 @@ func (d *door) opens(path string) bool {
 	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
 }
 
-// refuse ends a connection, without a word about the guard.
+// refuse answers with an error that does not mention the guard, and ends the connection.
 func refuse(w http.ResponseWriter, code int) {
 	w.Header().Set("Connection", "close")
 	http.Error(w, http.StatusText(code), code)

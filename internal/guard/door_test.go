@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/guard/endpoint"
 )
 
-// unread is a body that nobody may read.
+// unread is a body that must not be read.
 type unread struct{ t *testing.T }
 
 func (u unread) Read([]byte) (int, error) {
@@ -26,8 +26,8 @@ func (u unread) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestStrangersAreRefused: who does not know the path is answered before the guard reads a body, asks
-// the API server or looks at the review. So is a review that is too long, or of unknown length.
+// TestStrangersAreRefused: a request with a wrong path is answered before the guard reads its body or
+// asks the API server. So is a review that is too long, or of unknown length.
 func TestStrangersAreRefused(t *testing.T) {
 	secret := endpoint.NewPath()
 	var path atomic.Pointer[string]
@@ -51,7 +51,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	checktest.Same(t, "an unknown length", http.StatusLengthRequired, ask(secret, -1))
 }
 
-// knocks is a door whose path the test knows, and what is asked behind it.
+// knocks is a door whose path the test knows, with the reviews that it passes on.
 type knocks struct {
 	*door
 	asked int
@@ -69,7 +69,7 @@ func newKnocks() *knocks {
 	return k
 }
 
-// ask sends a review of a length from an address, whose API server waits as long as timeout says.
+// ask sends a review of a length from an address; timeout is how long the API server waits.
 func (k *knocks) ask(t *testing.T, from string, length int64, timeout, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, *k.path.Load()+"?timeout="+timeout, strings.NewReader(body))
@@ -82,7 +82,7 @@ func (k *knocks) ask(t *testing.T, from string, length int64, timeout, body stri
 // ofServer is the beginning of a review as API servers send it.
 const ofServer = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-7","kind":{"group":"",`
 
-// denied is the UID of a denial that has its sender come again; empty for another answer.
+// denied returns the UID of a denial that asks for a retry; empty for another answer.
 func denied(t *testing.T, answer *httptest.ResponseRecorder) types.UID {
 	t.Helper()
 	var review admissionv1.AdmissionReview
@@ -96,8 +96,9 @@ func denied(t *testing.T, answer *httptest.ResponseRecorder) types.UID {
 	return review.Response.UID
 }
 
-// TestFloodsDenyNothingAway: a review for which there is no room is denied, with status 429, in a way that
-// the API server believes: so a flood makes deletions come again, and lets none pass without a drain.
+// TestFloodsDenyNothingAway: a review for which there is no room is denied, with status 429, with its
+// UID, so that the API server accepts the denial: a flood delays deletions, but lets none pass without
+// a drain.
 func TestFloodsDenyNothingAway(t *testing.T) {
 	k, turnedAway := newKnocks(), 0
 	k.turnedAway = func() { turnedAway++ }
@@ -123,7 +124,7 @@ func TestFloodsDenyNothingAway(t *testing.T) {
 	checktest.Same(t, "addresses that are remembered", 0, len(k.room.shares))
 }
 
-// TestAddressesShareTheRoom: who fills its share keeps nobody else out.
+// TestAddressesShareTheRoom: an address that fills its share keeps no other one out.
 func TestAddressesShareTheRoom(t *testing.T) {
 	k := newKnocks()
 	leave := checktest.Must(k.room.take(t.Context(), "10.0.0.2/32", maxShare))(t)
@@ -133,7 +134,7 @@ func TestAddressesShareTheRoom(t *testing.T) {
 	checktest.Same(t, "asked", 1, k.asked)
 }
 
-// TestBoundsAsDocumented: docs/security.md says how many.
+// TestBoundsAsDocumented: the bounds are those in docs/security.md.
 func TestBoundsAsDocumented(t *testing.T) {
 	checktest.Same(t, "reviews at a time", 16, maxReviews/leastReview)
 	checktest.Same(t, "reviews of one address at a time", 12, maxShare/leastReview)

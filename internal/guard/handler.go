@@ -34,7 +34,7 @@ import (
 
 // Reasons of the guard's events on Pods.
 const (
-	// ReasonDeletionRequested: someone wants to delete the Pod; it leaves its registries first.
+	// ReasonDeletionRequested: somebody wants to delete the Pod; it leaves its registries first.
 	ReasonDeletionRequested = "DeletionRequested"
 	// ReasonEvictedAfterDrain: the Pod has drained for its DaemonSet, whose controller asks for another one.
 	ReasonEvictedAfterDrain = "EvictedAfterDrain"
@@ -45,15 +45,15 @@ const (
 // Handler answers admission requests. It needs nothing but the API server, so every
 // replica can serve, leader or not.
 type Handler struct {
-	// Reader and Writer go to the API server, not to a cache: a Pod that was registered a
-	// moment ago is to be seen.
+	// Reader and Writer use the API server, not a cache, which might not show yet that a Pod is
+	// registered.
 	Reader   client.Reader
 	Writer   client.Client
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
 	// CloneSetUsers are the users that CloneSet controllers act as.
 	CloneSetUsers []string
-	// Secret returns what only the guard's replicas and API servers know; nil if there is nothing.
+	// Secret returns the secret of the guard's replicas and API servers; nil if there is none.
 	Secret func() string
 	// Answered counts answers; nil counts none.
 	Answered func(Answer)
@@ -61,9 +61,8 @@ type Handler struct {
 	lists sync.Mutex
 }
 
-// Handle implements admission.Handler. An error allows the request: the guard never keeps
-// a Pod because of its own trouble. Only what takes too long is put off, since somebody may have
-// seen to that.
+// Handle implements admission.Handler. An error allows the request: a failure of the guard never keeps
+// a Pod. Only a timeout denies it, with a retry, since an attacker may have caused that.
 func (h *Handler) Handle(ctx context.Context, request admission.Request) admission.Response {
 	response, err := h.answer(ctx, &request.AdmissionRequest)
 	switch {
@@ -120,7 +119,7 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	return later(d), h.ask(ctx, pod, &d, request.UserInfo.Username)
 }
 
-// graceOf is how long the Pod gets to end, as the request has it; nil if as the Pod says.
+// graceOf returns the grace period of the request; nil for the Pod's own.
 func graceOf(request *admissionv1.AdmissionRequest, eviction *policyv1.Eviction) *int64 {
 	var options metav1.DeleteOptions
 	if eviction != nil {
@@ -131,13 +130,13 @@ func graceOf(request *admissionv1.AdmissionRequest, eviction *policyv1.Eviction)
 	return options.GracePeriodSeconds
 }
 
-// decide answers a request. Where Pods take turns it looks at those of the same owner.
+// decide answers a request. If the owner's Pods drain one after another, it reads those Pods.
 func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
 	if proved := h.prove(ctx, r.Pod, r.claim()); proved != nil {
 		r.Owner = &proved.OwnerReference
 		if r.takesTurns() {
 			var err error
-			if r.After, err = h.turn(ctx, r, proved.selects); err != nil {
+			if r.First, err = h.drainsFirst(ctx, r, proved.selects); err != nil {
 				return Decision{}, err
 			}
 		}
@@ -148,10 +147,11 @@ func (h *Handler) decide(ctx context.Context, r Request) (Decision, error) {
 // podsAtATime is how many Pods the guard lists at a time: each may have 1.5 MiB.
 const podsAtATime = 8
 
-// turn lists the Pods that the owner selects, page by page, until Request.turn finds one; nil if it finds none.
-func (h *Handler) turn(ctx context.Context, r Request, selects labels.Selector) (*corev1.Pod, error) {
+// drainsFirst lists the Pods that the owner selects, page by page, until Request.drainsFirst finds one;
+// nil if it finds none.
+func (h *Handler) drainsFirst(ctx context.Context, r Request, selects labels.Selector) (*corev1.Pod, error) {
 	options := &client.ListOptions{Namespace: r.Pod.Namespace, LabelSelector: selects, Limit: podsAtATime}
-	h.lists.Lock() // one page at a time, whoever asks
+	h.lists.Lock() // one page at a time, for all requests
 	defer h.lists.Unlock()
 	for {
 		page := &corev1.PodList{}
@@ -159,15 +159,15 @@ func (h *Handler) turn(ctx context.Context, r Request, selects labels.Selector) 
 		if err != nil {
 			return nil, err
 		}
-		if after := r.turn(pods); after != nil || page.Continue == "" {
-			return after.DeepCopy(), nil // which keeps no page
+		if first := r.drainsFirst(pods); first != nil || page.Continue == "" {
+			return first.DeepCopy(), nil // a copy, so that the page can be freed
 		}
 		options.Continue = page.Continue
 	}
 }
 
-// podOf returns the Pod that a request is about, as the API server has it now, and the eviction if
-// it is one. The request itself only says which Pod: whoever could send one must not be believed.
+// podOf returns the Pod that a request is about, as the API server has it now, and the eviction if it
+// is one. The request is only trusted to say which Pod it is: its sender may have forged the rest.
 func (h *Handler) podOf(ctx context.Context, request *admissionv1.AdmissionRequest) (*corev1.Pod, *policyv1.Eviction, error) {
 	if request.SubResource == "" {
 		// A deletecollection names the Pod in the old object only.
@@ -198,8 +198,7 @@ func (h *Handler) podOf(ctx context.Context, request *admissionv1.AdmissionReque
 	return pod, eviction, err
 }
 
-// live reads a Pod. One with another UID than that is not the one that is meant, which is gone; an
-// empty UID means any.
+// live reads a Pod. If the Pod has another UID, the one that was meant is gone; an empty UID means any.
 func (h *Handler) live(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := h.Reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod); err != nil {
@@ -211,8 +210,8 @@ func (h *Handler) live(ctx context.Context, namespace, name string, uid types.UI
 	return pod, nil
 }
 
-// tryEviction asks the API server whether it would evict the Pod now, so that a
-// PodDisruptionBudget refuses before the Pod leaves its registries. There may be no eviction.
+// tryEviction asks the API server whether it would evict the Pod now, so that a PodDisruptionBudget
+// refuses before the Pod leaves its registries. Without an eviction it does nothing.
 func (h *Handler) tryEviction(ctx context.Context, pod *corev1.Pod, eviction *policyv1.Eviction) error {
 	if eviction == nil {
 		return nil
@@ -231,8 +230,9 @@ func (h *Handler) evict(ctx context.Context, pod *corev1.Pod, o metav1.DeleteOpt
 	return client.IgnoreNotFound(h.Writer.SubResource("eviction").Create(ctx, pod, attempt, options...))
 }
 
-// evictDrained evicts the Pod that a decision names, as it was read: it may be registered again
-// meanwhile. If it stays, the message says why; the controller's next attempt tries again.
+// evictDrained evicts the Pod that a decision names, with the version that was read as a precondition,
+// since the Pod may be registered again meanwhile. If it stays, the message says why; the controller's
+// next request tries again.
 func (h *Handler) evictDrained(ctx context.Context, d *Decision) {
 	pod := d.Evict
 	err := h.evict(ctx, pod, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}})
@@ -243,7 +243,7 @@ func (h *Handler) evictDrained(ctx context.Context, d *Decision) {
 	h.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonEvictedAfterDrain, "Evict", "The Pod has drained for its DaemonSet, which now asks for another one: %s", d.Message)
 }
 
-// ask writes the request for a drain on the Pod, unless it is there. The Pod may be gone.
+// ask writes the request for a drain on the Pod, unless the Pod has it. The Pod may be gone.
 func (h *Handler) ask(ctx context.Context, pod *corev1.Pod, d *Decision, user string) error {
 	if d.Patch == nil {
 		return nil
@@ -259,7 +259,7 @@ func (h *Handler) ask(ctx context.Context, pod *corev1.Pod, d *Decision, user st
 	return nil
 }
 
-// tooBusy has a request come again that the guard could not answer in time.
+// tooBusy asks for a retry of a request that the guard could not answer in time.
 func tooBusy() admission.Response {
 	return later(Decision{Message: "the guard has more to do than it can: try again", RetryAfter: minRetry})
 }
@@ -272,7 +272,7 @@ func later(d Decision) admission.Response {
 	}}}
 }
 
-// refused passes on why the API server would not evict the Pod.
+// refused passes on the API server's refusal to evict the Pod.
 func refused(err error) admission.Response {
 	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Message: err.Error()}
 	if known, ok := err.(apierrors.APIStatus); ok {

@@ -47,15 +47,15 @@ func deletion(t *testing.T, p *corev1.Pod) admission.Request {
 	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: p.Namespace, OldObject: raw(t, p)}}
 }
 
-// scheme has what the guard reads.
+// scheme has the types that the guard reads.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(errors.Join(clientgoscheme.AddToScheme(s), appsv1alpha1.AddToScheme(s)))
 	return s
 }()
 
-// server is an API server that fails patches and refuses evictions, and notes those: the Pod,
-// whether the request is a dry run, and its own options.
+// server returns an API server that fails patches and refuses evictions. It records evictions: the Pod,
+// whether the request is a dry run, and the eviction's own options.
 func server(broken, refusal string, evictions *[]string) client.Client {
 	return fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -75,14 +75,14 @@ func server(broken, refusal string, evictions *[]string) client.Client {
 	}).Build()
 }
 
-// TestHandle: what the guard answers, whether it asks for a drain, and what it tries before. The
-// guard's own trouble never keeps a Pod.
+// TestHandle: the guard's answer, whether it asks for a drain, and the eviction that it tries first. A
+// failure of the guard never keeps a Pod.
 func TestHandle(t *testing.T) {
 	scenariotest.Table(t, "testdata/answers.txt", func(t *testing.T, test struct {
 		// Evict are the options of an eviction; a deletion has none.
 		Evict                    *metav1.DeleteOptions
 		DryRun, Unreadable, Gone bool
-		// Broken is what the API server answers to a patch, Refusal to an eviction.
+		// Broken is the API server's error for a patch, Refusal the one for an eviction.
 		Broken, Refusal string
 	}) string {
 		p, evictions := pod(), []string(nil)
@@ -118,7 +118,7 @@ func TestHandle(t *testing.T) {
 	})
 }
 
-// asksForDrain reports whether the stored Pod, if it is there, carries a request.
+// asksForDrain reports whether the stored Pod, if there is one, has a deletion request.
 func asksForDrain(t *testing.T, api client.Client, p *corev1.Pod) bool {
 	t.Helper()
 	stored := &corev1.Pod{}
@@ -129,8 +129,8 @@ func asksForDrain(t *testing.T, api client.Client, p *corev1.Pod) bool {
 	return asked
 }
 
-// TestEvictDrained: the controller of DaemonSets asks for another Pod than before. The one that
-// has drained is evicted, unless it has changed; if it stays, the answer says why.
+// TestEvictDrained: when the controller of DaemonSets asks for another Pod than before, the drained Pod
+// is evicted, unless it has changed; if it stays, the answer says why.
 func TestEvictDrained(t *testing.T) {
 	for _, refusal := range []string{"", "no budget"} {
 		t.Run(refusal, func(t *testing.T) {
@@ -166,9 +166,10 @@ func selectsWeb() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 }
 
-// TestInventedOwners: whoever creates Pods may give them any owner. The guard believes one that exists,
-// with that UID, and selects the Pod. Any other Pod drains as one that has none: it is neither named for
-// its deletion, nor chosen by a ReplicaSet, nor does the guard evict another one for a DaemonSet.
+// TestInventedOwners: users who create Pods may give them any owner. The guard believes only in an
+// owner that exists, with that UID, and selects the Pod. Any other Pod drains as one without an owner:
+// it is not named for deletion, no ReplicaSet chooses it, and the guard evicts no other Pod for a
+// DaemonSet.
 func TestInventedOwners(t *testing.T) {
 	owners := map[string]func(uid types.UID) client.Object{
 		"CloneSet": func(uid types.UID) client.Object {
@@ -275,8 +276,7 @@ func TestLateAnswersAreDenials(t *testing.T) {
 	checktest.Same(t, "when to come again", 1, answer.Result.Details.RetryAfterSeconds)
 }
 
-// TestUnreadableOwner: an API server that does not show the owner is no reason to delete a Pod that
-// callers use.
+// TestUnreadableOwner: if the owner cannot be read, the Pod is not deleted while callers use it.
 func TestUnreadableOwner(t *testing.T) {
 	p := pod()
 	ownedBy(t, "CloneSet")(p)
@@ -300,8 +300,8 @@ func ownedBy(t *testing.T, kind string) func(*corev1.Pod) {
 
 func skipsDrain(p *corev1.Pod) { p.Annotations[usherv1alpha1.AnnotationSkipDrain] = "true" }
 
-// TestForgedReviews: of a request the guard believes only which Pod it is about. What the Pod is, the
-// API server says.
+// TestForgedReviews: the guard trusts a request only for the name of the Pod, and reads the Pod from
+// the API server.
 func TestForgedReviews(t *testing.T) {
 	for _, forge := range []struct {
 		name   string

@@ -11,10 +11,10 @@ import (
 	collect "github.com/usher-dev/usher/internal/collectors"
 )
 
-// Answer is what the guard says to a review.
+// Answer is the kind of the guard's answer to a review.
 type Answer string
 
-// Values of Answer, of which docs/metrics.md says what they mean.
+// Values of Answer; docs/metrics.md says what they mean.
 const (
 	AnswerAllowed Answer = "allowed"
 	AnswerLater   Answer = "later"
@@ -23,12 +23,12 @@ const (
 	AnswerFailed  Answer = "failed"
 )
 
-// Answers are all of them.
+// Answers returns all values of Answer.
 func Answers() []Answer {
 	return []Answer{AnswerAllowed, AnswerLater, AnswerRefused, AnswerBusy, AnswerFailed}
 }
 
-// answerOf is what a response says.
+// answerOf returns the Answer that a response stands for.
 func answerOf(response admission.Response) Answer {
 	switch {
 	case response.Allowed:
@@ -47,7 +47,7 @@ func newAnswers(registerer prometheus.Registerer) (func(Answer), error) {
 	}, []string{"answer"})
 	err := collect.Register(registerer, &answers)
 	for _, answer := range Answers() {
-		answers.WithLabelValues(string(answer)) // a series that begins at 1 has no increase
+		answers.WithLabelValues(string(answer)) // a series that begins at 1 shows no increase
 	}
 	return func(a Answer) { answers.WithLabelValues(string(a)).Inc() }, err
 }

@@ -19,14 +19,14 @@ import (
 // +kubebuilder:rbac:groups=apps,resources=daemonsets;replicasets,verbs=get
 // +kubebuilder:rbac:groups=apps.kruise.io,resources=clonesets,verbs=get
 
-// owner is a controller of Pods, and how it selects them.
+// owner is a controller of Pods, with its selector.
 type owner struct {
 	metav1.OwnerReference
 	selects labels.Selector
 }
 
-// prove returns the controller that a Pod names if it is that: an object with that UID which selects the
-// Pod. Nil if it is not, or if nobody can tell: then the Pod drains as one without a controller.
+// prove returns the controller that a Pod names if an object with that UID exists and selects the Pod;
+// nil if not, or if that cannot be found out. Then the Pod drains as one without a controller.
 func (h *Handler) prove(ctx context.Context, pod *corev1.Pod, claim *metav1.OwnerReference) *owner {
 	if claim == nil {
 		return nil
@@ -45,7 +45,7 @@ func (h *Handler) prove(ctx context.Context, pod *corev1.Pod, claim *metav1.Owne
 	return &owner{*claim, selects}
 }
 
-// selectorOf reads how an owner selects Pods. One with another UID is not the one that is meant.
+// selectorOf reads the selector of an owner. An object with another UID is not the owner.
 func (h *Handler) selectorOf(ctx context.Context, namespace string, claim *metav1.OwnerReference) (labels.Selector, error) {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion(claim.APIVersion)

@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// room bounds what is read and answered at a time, of all and of each address. Who comes first has it first.
+// room bounds the bytes of reviews that are read and answered at a time, in all and of each address.
+// Waiting reviews are served in their order.
 type room struct {
 	all  *semaphore.Weighted
 	each int64
 
 	mu sync.Mutex
-	// shares are those of the addresses that have reviews here, or wait.
+	// shares has a share for each address with reviews that are answered or wait.
 	shares map[string]*share
 }
 
@@ -28,7 +29,7 @@ func newRoom(all, each int64) *room {
 	return &room{all: semaphore.NewWeighted(all), each: each, shares: map[string]*share{}}
 }
 
-// take waits for room, which leave gives back.
+// take waits for room; leave gives it back.
 func (r *room) take(ctx context.Context, from string, size int64) (leave func(), err error) {
 	own := r.enter(from)
 	if err := own.Acquire(ctx, size); err != nil {

@@ -21,15 +21,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Bounds of the guard's server. Anybody who reaches the port may open connections, and none of them may
-// take what API servers need. controller-runtime's server has none of these but a time for headers.
+// Bounds of the guard's server. Any host that reaches the port may open connections, and must not use
+// up what API servers need. Of these bounds, controller-runtime's server has only the time for headers.
 const (
 	// maxConnections are open at a time. API servers have a few each: requests share them.
 	maxConnections = 256
 	// maxStreams is how many requests share one connection. An API server with more opens another one.
 	maxStreams = 100
-	// maxHeader is the longest header, in bytes; maxFrame the longest piece in which HTTP/2 sends, and
-	// maxUnread how much a client may send before the guard reads it.
+	// maxHeader is the longest header, in bytes; maxFrame the longest frame of HTTP/2, and maxUnread
+	// how much a client may send before the guard reads it.
 	maxHeader = 16 << 10
 	maxFrame  = 16 << 10
 	maxUnread = 64 << 10
@@ -37,7 +37,7 @@ const (
 	headerTime = 5 * time.Second
 	readTime   = 10 * time.Second
 	idleTime   = 90 * time.Second
-	// endTime is how long the guard still answers when it ends.
+	// endTime is how long the guard still answers when it shuts down.
 	endTime = time.Minute
 )
 
@@ -54,8 +54,8 @@ type frontend struct {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*frontend) NeedLeaderElection() bool { return false }
 
-// ready is a check of /readyz. It opens no connection of its own, which a flood could keep from being served:
-// then API servers would not be sent to the guard any more, and Pods not be drained.
+// ready is a check of /readyz. It opens no connection of its own: a flood could keep that from being
+// served, the replica would not be ready, and Pods would no longer be drained.
 func (s *frontend) ready(*http.Request) error {
 	if !s.serves.Load() {
 		return errors.New("the guard does not serve yet")
@@ -73,7 +73,7 @@ func (s *frontend) Start(ctx context.Context) error {
 	return s.serve(ctx, newCrowd(listener, maxConnections))
 }
 
-// serve serves until ctx ends, and what has been asked by then.
+// serve serves until ctx ends, and then finishes the requests that it has.
 func (s *frontend) serve(ctx context.Context, listener *crowd) error {
 	config := s.tls.Clone()
 	config.GetCertificate = oneByOne(s.tls.GetCertificate)
@@ -88,7 +88,7 @@ func (s *frontend) serve(ctx context.Context, listener *crowd) error {
 			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame,
 			MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: maxUnread,
 		},
-		// It would have a line for each connection that somebody drops.
+		// The server would log a line for each dropped connection.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	ended := make(chan error, 1)
@@ -118,8 +118,9 @@ func liveClient(mgr ctrl.Manager) (client.Client, error) {
 	return live, nil
 }
 
-// oneByOne has TLS sign for one connection at a time, which is what a handshake costs: so a flood of
-// connections takes one processor at most. Nothing is signed for a connection that has been closed.
+// oneByOne makes TLS sign for one connection at a time. The signature is most of a handshake's cost, so
+// a flood of connections takes one processor at most. Nothing is signed for a connection that has been
+// closed.
 func oneByOne(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	turn := make(chan struct{}, 1)
 	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -138,7 +139,7 @@ func oneByOne(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tl
 	}
 }
 
-// signer signs when it is its turn, unless its connection is closed before.
+// signer waits for other signatures and then signs, unless its connection is closed before.
 type signer struct {
 	crypto.Signer
 	turn chan struct{}

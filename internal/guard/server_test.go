@@ -33,7 +33,8 @@ type nameless struct {
 	name string
 }
 
-// TestWhoLeaves: of a crowd the oldest connection goes that has not shown the path, of the host with most.
+// TestWhoLeaves: the connection that is closed is the oldest one of the host with most, among those
+// that have not shown the path.
 func TestWhoLeaves(t *testing.T) {
 	for _, test := range []struct{ guests, leaves string }{
 		{"a1", "a1"},
@@ -75,7 +76,7 @@ func serveHouse(t *testing.T, most int, clients Clients) *house {
 	return h
 }
 
-// connect opens a connection from a host, which says nothing yet, not even to begin TLS.
+// connect opens a connection from a host, and sends nothing on it, not even to begin TLS.
 func (h *house) connect(t *testing.T, from string) net.Conn {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -84,7 +85,7 @@ func (h *house) connect(t *testing.T, from string) net.Conn {
 	return conn
 }
 
-// secure begins TLS on a connection, as a caller that believes everybody.
+// secure begins TLS on a connection, as a client that trusts every certificate.
 func secure(conn net.Conn, certificates ...tls.Certificate) *tls.Conn {
 	return tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, Certificates: certificates})
 }
@@ -102,7 +103,7 @@ func post(conn net.Conn, path string) (int, error) {
 	return answer.StatusCode, errors.Join(err, answer.Body.Close())
 }
 
-// TestIdleConnectionsKeepNobodyOut is an attack: somebody opens connections and says nothing, or nothing
+// TestIdleConnectionsKeepNobodyOut is an attack: a host opens connections and sends nothing, or nothing
 // after TLS, or asks for paths that are not the guard's. There are never more than the bound, an API
 // server's connection is not among those that are closed, and a new one is served.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
@@ -115,7 +116,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 		conn := h.connect(t, "127.0.0.1")
 		if i%2 == 1 {
 			secured := secure(conn)
-			// It may be one that has to go already.
+			// The guard may have closed it already.
 			if secured.HandshakeContext(t.Context()) == nil && i%4 == 3 {
 				_, _ = post(secured, "/guess")
 			}
@@ -123,7 +124,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 		}
 		idle = append(idle, conn)
 	}
-	for i, conn := range idle[:4*most] { // which the newer ones have driven out
+	for i, conn := range idle[:4*most] { // closed in favour of newer ones
 		checktest.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("idle connection %d stays", i)
@@ -139,8 +140,9 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// TestClientCertificates is an attack by somebody who knows the path: where the guard demands certificates,
-// only who shows one of its CAs with one of its names is served. CAs can be replaced while it runs.
+// TestClientCertificates is an attack by a client that knows the path: if the guard demands
+// certificates, it serves only clients with a certificate of its CAs and one of its names. CAs can be
+// replaced while it runs.
 func TestClientCertificates(t *testing.T) {
 	ours, theirs := authority(t, "ours"), authority(t, "theirs")
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -196,9 +198,9 @@ func TestHeadersAreBounded(t *testing.T) {
 	checktest.Same(t, "asked", 0, h.asked)
 }
 
-// TestNothingIsSignedForWhoHasGone: handshakes wait for one another, and those of connections that have
-// been closed do not wait any longer.
-func TestNothingIsSignedForWhoHasGone(t *testing.T) {
+// TestNothingIsSignedForClosedConnections: handshakes wait for one another, and stop waiting when their connection
+// is closed.
+func TestNothingIsSignedForClosedConnections(t *testing.T) {
 	key := checktest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	turn, digest := make(chan struct{}, 1), make([]byte, crypto.SHA256.Size())
 	sign := func(gone chan struct{}) error {
@@ -218,8 +220,8 @@ func TestNothingIsSignedForWhoHasGone(t *testing.T) {
 	checktest.NoError(t, <-waits)
 }
 
-// TestNotReadyWithoutCertificate: API servers are not sent to a replica that cannot answer them.
-// Whether it can, no connection has to show, which could fail in a flood.
+// TestNotReadyWithoutCertificate: a replica that cannot answer API servers is not ready. The check
+// needs no connection, which could fail in a flood.
 func TestNotReadyWithoutCertificate(t *testing.T) {
 	k := &known{}
 	f := &frontend{tls: &tls.Config{MinVersion: tls.VersionTLS13}}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file says what the API server's answer to a write means, for both halves:
+// This file interprets the API server's answers to writes, for both halves:
 //
 //	409, 422 without a field   Conflicts: the object has changed since it was observed; decide again
 //	400, 403, 413, 422         Refused: the same write is refused until somebody changes the object or a policy
@@ -32,8 +32,9 @@ func Conflicts(err error) bool {
 	return apierrors.IsInvalid(err) && !FromWebhook(err) && isStatus(err) && len(causes(err)) == 0
 }
 
-// Refused reports whether the API server, or a policy there, refuses what a write makes of an object: it refuses
-// the same again until somebody changes the object or the policy. Ask Conflicts first.
+// Refused reports whether the API server, or a policy there, refuses the object that a write would
+// result in: the same write is refused again until somebody changes the object or the policy. Call
+// Conflicts first.
 func Refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
 		apierrors.IsRequestEntityTooLargeError(err)
@@ -46,8 +47,8 @@ func RefusesField(err error) bool {
 		slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool { return c.Field != "" })
 }
 
-// Unanswered reports whether nobody knows if a request took effect: there is an error,
-// and it is not the API server's refusal.
+// Unanswered reports whether it is unknown if a request took effect: there is an error, and it is not
+// the API server's refusal.
 func Unanswered(err error) bool {
 	if err == nil || Conflicts(err) {
 		return false
@@ -80,7 +81,7 @@ func ExceedsQuota(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
-// FromWebhook reports whether an admission webhook has answered, with whatever code it likes.
+// FromWebhook reports whether an admission webhook has answered. Webhooks choose any code.
 func FromWebhook(err error) bool { return strings.Contains(err.Error(), "admission webhook") }
 
 // WebhookFailed reports whether the API server could not ask an admission webhook.
@@ -98,7 +99,7 @@ func isStatus(err error) bool {
 	return errors.As(err, &status)
 }
 
-// causes are what an answer says of single fields.
+// causes returns what an answer says about single fields.
 func causes(err error) []metav1.StatusCause {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestAnswers: what each answer to a write means, also when it is wrapped.
+// TestAnswers: the meaning of each answer to a write, also when the error is wrapped.
 func TestAnswers(t *testing.T) {
 	pods, kind := corev1.Resource("pods"), corev1.SchemeGroupVersion.WithKind("Pod").GroupKind()
 	named := field.ErrorList{field.Invalid(field.NewPath("spec"), "x", "no")}
@@ -61,7 +61,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// meaning lists what holds for an answer.
+// meaning lists the functions that are true of an answer.
 func meaning(err error) string {
 	var all []string
 	for _, is := range []struct {

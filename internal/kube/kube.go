@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube reads and compares objects of the API, says what answers to writes mean, and names objects in logs,
-// for both halves.
+// Package kube reads and compares objects of the API, interprets answers to writes, and names objects
+// in logs, for both halves.
 package kube
 
 import (
@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// List reads objects that nobody may change, in name order. what they are goes into errors.
+// List reads objects, which must not be changed, in name order. what names them in errors.
 func List[T client.Object](ctx context.Context, from client.Reader, what string, list client.ObjectList, options ...client.ListOption) ([]T, error) {
 	if err := from.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil, fmt.Errorf("list %s: %w", what, err)
@@ -38,7 +38,7 @@ func ByName[T client.Object](a, b T) int { return strings.Compare(a.GetName(), b
 // Newer reports whether a is a later version of the object than b.
 func Newer(a, b client.Object) bool { return Later(a.GetResourceVersion(), b.GetResourceVersion()) }
 
-// Later reports whether a resource version is later than another; false if one is none.
+// Later reports whether a resource version is later than another; false if one of them is no version.
 func Later(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
@@ -49,7 +49,7 @@ func Logger(mgr ctrl.Manager, name, key string) func(*ctrl.Request) logr.Logger 
 	return func(request *ctrl.Request) logr.Logger {
 		logger := mgr.GetLogger().WithName(name)
 		if request != nil {
-			logger = logger.WithValues(key, strings.TrimPrefix(request.String(), "/")) // as of objects without a namespace
+			logger = logger.WithValues(key, strings.TrimPrefix(request.String(), "/")) // without a namespace
 		}
 		return logger
 	}

@@ -13,18 +13,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A list is decoded as a whole, and somebody else decides how large the objects in it are. So where only a
-// part of each is kept, lists go in pages, which are the smaller the larger the objects are.
+// A list is decoded as a whole, and other users decide how large its objects are. So if only a part of
+// each object is kept, lists are read in pages: the larger the objects, the smaller the pages.
 
 const (
-	// firstPage is how many objects the first page has, lastPage how many any page has at most.
+	// firstPage is the number of objects in the first page, lastPage the most in any page.
 	firstPage, lastPage = 16, 500
-	// pageBytes is how large a page is to be: large objects arrive one by one.
+	// pageBytes is the intended size of a page: larger objects arrive one by one.
 	pageBytes = 4 << 20
 )
 
-// NextPage is how many objects the next page is to have, after one with so many objects and bytes; 0 objects
-// stand for no page.
+// NextPage returns how many objects to ask for in the next page, after a page with so many objects and
+// bytes; 0 objects mean that there was no page yet.
 func NextPage(objects, bytes int) int64 {
 	if objects == 0 {
 		return firstPage
@@ -32,10 +32,10 @@ func NextPage(objects, bytes int) int64 {
 	return int64(max(1, min(lastPage, 4*objects, pageBytes*objects/max(bytes, 1))))
 }
 
-// sized is an object that says how large it is on the wire.
+// sized is an object that knows its size on the wire.
 type sized interface{ Size() int }
 
-// sizeOf is the size of an object that was decoded; 0 if unknown.
+// sizeOf returns the size of a decoded object; 0 if unknown.
 func sizeOf(object runtime.Object) int {
 	if s, ok := object.(sized); ok {
 		return s.Size()
@@ -43,8 +43,8 @@ func sizeOf(object runtime.Object) int {
 	return 0
 }
 
-// ListKept reads objects from the API server in pages, in name order, and keeps of each what keep returns; nil
-// means nothing of it.
+// ListKept reads objects from the API server in pages and returns, in name order, the result of keep
+// for each. If keep returns false, the object is left out.
 func ListKept[T client.Object](
 	ctx context.Context, from client.Reader, what string, empty client.ObjectList, keep func(T) (T, bool), options ...client.ListOption,
 ) (all []T, err error) {
@@ -69,8 +69,8 @@ func ListKept[T client.Object](
 	}
 }
 
-// Pages makes a list of pages out of a list: of each object in them it has what keep returns. It asks for the
-// latest version: the API server makes no pages of older ones.
+// Pages turns a list call into one that reads pages, and returns the result of keep for each object. It
+// asks for the latest version: the API server makes no pages of older ones.
 func Pages(
 	list func(context.Context, metav1.ListOptions) (runtime.Object, error), keep func(runtime.Object) runtime.Object,
 ) func(context.Context, metav1.ListOptions) (runtime.Object, error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// paged is an API server with Pods, which counts how many bytes a page has at most, and the pages.
+// paged is an API server with Pods. It counts the pages, and the bytes of the largest one.
 type paged struct {
 	client.Reader
 	pods           []corev1.Pod
@@ -41,8 +41,8 @@ func (p *paged) List(_ context.Context, into client.ObjectList, options ...clien
 	return nil
 }
 
-// TestPages: lists that somebody else can make large arrive in pages of some megabytes, and those of small
-// objects in few pages. Nothing is lost, and of each object only what is kept remains.
+// TestPages: lists of large objects arrive in pages of some megabytes, and lists of small objects in
+// few pages. No object is lost, and only the kept part of each remains.
 func TestPages(t *testing.T) {
 	for _, test := range []struct{ pods, bytes, largest, pages int }{
 		{200, 1_200_000, firstPage * 1_300_000, 80}, {3000, 5_000, 2 * pageBytes, 12}, {0, 0, 64, 1}, {20, 10 << 20, firstPage * 11 << 20, 6},

@@ -13,15 +13,16 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// Unread is a cache's transform: it drops what Usher reads of no object, and what can be as large as all the
-// rest. That is who wrote which field, what was last applied and, of kinds of which Usher reads no annotations,
-// all annotations.
+// Unread is a cache's transform. It drops fields that Usher never reads and that can be as large as the
+// rest of the object: the managed fields, the last applied configuration and, for kinds whose
+// annotations Usher does not read, all annotations.
 func Unread(object any) (any, error) {
 	found, ok := object.(client.Object)
 	if !ok {
 		return object, nil
 	}
-	if found.GetManagedFields() != nil { // not so in what is in the cache already, which nobody may write to
+	// An object that is in the cache already has none, and must not be changed.
+	if found.GetManagedFields() != nil {
 		found.SetManagedFields(nil)
 	}
 	annotations := found.GetAnnotations()

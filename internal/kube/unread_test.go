@@ -15,8 +15,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestUnread: a cache keeps no annotations of kinds of which Usher reads none, and nowhere what was
-// last applied.
+// TestUnread: a cache keeps no annotations of kinds whose annotations Usher does not read, and of no
+// kind the last applied configuration.
 func TestUnread(t *testing.T) {
 	for _, test := range []struct {
 		object client.Object

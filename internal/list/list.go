@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Map is what f makes of each element; nil of none.
+// Map returns the result of f for each element; nil if there is none.
 func Map[S, T any](all []S, f func(S) T) []T {
 	out := slices.Grow([]T(nil), len(all))
 	for _, one := range all {
@@ -19,7 +19,7 @@ func Map[S, T any](all []S, f func(S) T) []T {
 	return out
 }
 
-// Only are the elements to keep, in a slice of their own; nil if there are none.
+// Only returns the elements to keep, in a slice of their own; nil if there are none.
 func Only[T any](all []T, keep func(T) bool) []T {
 	var out []T
 	for _, one := range all {
@@ -30,7 +30,7 @@ func Only[T any](all []T, keep func(T) bool) []T {
 	return out
 }
 
-// Find is the first element that fits, in its place; nil if none does.
+// Find returns a pointer to the first element that fits; nil if none does.
 func Find[T any](all []T, fits func(*T) bool) *T {
 	for i := range all {
 		if fits(&all[i]) {
@@ -40,7 +40,7 @@ func Find[T any](all []T, fits func(*T) bool) *T {
 	return nil
 }
 
-// Pointers are the elements in their places.
+// Pointers returns pointers to the elements.
 func Pointers[T any](all []T) []*T {
 	out := make([]*T, len(all))
 	for i := range all {
@@ -49,7 +49,7 @@ func Pointers[T any](all []T) []*T {
 	return out
 }
 
-// By are the elements by their keys; the last one counts where several have one.
+// By returns the elements by their keys; of several with the same key, the last one.
 func By[K comparable, T any](all []T, key func(T) K) map[K]T {
 	out := make(map[K]T, len(all))
 	for _, one := range all {
@@ -58,7 +58,7 @@ func By[K comparable, T any](all []T, key func(T) K) map[K]T {
 	return out
 }
 
-// Earliest is the first of some times; zero ones do not count.
+// Earliest returns the first of some times; zero ones do not count.
 func Earliest(times ...time.Time) (first time.Time) {
 	for _, at := range times {
 		if first.IsZero() || !at.IsZero() && at.Before(first) {
@@ -68,7 +68,7 @@ func Earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
-// Latest is the last of some times.
+// Latest returns the last of some times.
 func Latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // Some lists names for people: the first ones, and how many more there are.
@@ -79,7 +79,7 @@ func Some(all []string, most int) string {
 	return strings.Join(all, ", ")
 }
 
-// Plural is what people call several things of a kind, such as "Registries".
+// Plural returns the plural of a kind, such as "Registries".
 func Plural(kind string) string {
 	if stem, ok := strings.CutSuffix(kind, "y"); ok {
 		return stem + "ies"
@@ -87,7 +87,7 @@ func Plural(kind string) string {
 	return kind + "s"
 }
 
-// Count is a number of things of a kind for people, such as "1 Pod" and "2 Registries".
+// Count returns a number with a kind for people, such as "1 Pod" and "2 Registries".
 func Count(n int, kind string) string {
 	if n == 1 {
 		return "1 " + kind

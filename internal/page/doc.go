@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page is the page in the browser: the sets, and their Pods as lanes on a time axis,
-// while something happens (Server) or afterwards, as one file (WriteFile).
+// Package page is the page in the browser: the sets, and their Pods as lanes on a time axis, live
+// (Server) or afterwards, as one file (WriteFile).
 //
-// It shows one format, a Recording. Times in it are milliseconds since the start of their
-// run, but those of view.Summary and view.Pod, of which sets and lanes have all fields, are as
-// in the API; a Recording has one run, or several that the page shows beside each other. What is
-// not there counts as empty.
+// It shows one format, a Recording, with one run, or several that the page shows side by side. Sets
+// have all fields of view.Summary, and lanes those of view.Pod, with times as in the API. All other
+// times are milliseconds since the start of their run. Missing fields count as empty.
 //
 //	{"title": "…", "live": true, "keep": 3600000, "runs": [{
 //	  "start": 1795435200000,                      since 1970; the other times count from here
@@ -28,15 +27,14 @@
 //	  }]
 //	}]}
 //
-// A delta has the same form and holds only what is new. The runs are in the same order. The
-// page finds sets by id and lanes by name, and appends segments and marks; all else of a run,
-// set or lane that a delta names replaces what was there. "gone": true removes a set,
-// "reset": true everything before. Lanes that ended longer than "keep" ago, and segments that
-// did, are forgotten on both sides.
+// A delta has the same form and holds only what is new. The runs are in the same order. The page finds
+// sets by id and lanes by name, and appends segments and marks. Other fields of a run, set or lane in a
+// delta replace the previous values. "gone": true removes a set, "reset": true everything before. Both
+// sides forget lanes and segments that ended longer than "keep" ago.
 //
-// "silent" is the moment, in milliseconds since 1970, after which nobody knows what happens, as when the API
-// server does not answer: bars end there, and nothing can be done. A server sends beats, too, so that a page
-// notices a server that has stopped.
+// "silent" is the moment, in milliseconds since 1970, after which nothing is known, for example because
+// the API server does not answer: bars end there, and no action is possible. A server also sends beats,
+// so that a page notices when it has stopped.
 //
 // The script is the project's own, and the page loads nothing from anywhere.
 package page

@@ -20,15 +20,14 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// Recorder makes a Recording of one run out of views that follow each other. It asks for no
-// time itself.
+// Recorder makes a Recording of one run out of successive views. It never reads the clock.
 type Recorder struct {
 	recording Recording
 	start     time.Time
 }
 
-// NewRecorder begins a recording of what goes on; what ended longer than keep ago is forgotten, and 0 keeps
-// everything.
+// NewRecorder begins a live recording. Lanes and segments that ended longer than keep ago are
+// forgotten; 0 keeps everything.
 func NewRecorder(start time.Time, title string, keep time.Duration) *Recorder {
 	return &Recorder{start: start, recording: Recording{
 		Title: title, Live: true, Keep: keep.Milliseconds(), Runs: []Run{{Start: start.UnixMilli()}},
@@ -38,20 +37,20 @@ func NewRecorder(start time.Time, title string, keep time.Duration) *Recorder {
 // Seen is a workload as it is observed.
 type Seen struct {
 	view.Workload
-	// Actions are what the reader may do with it.
+	// Actions are the actions that the page offers for it.
 	Actions []Action
-	// Marks happened to its Pods since the last observation, by Pod; "" is none of them.
+	// Marks are the marks of its Pods since the last observation, by Pod; "" has those of no Pod.
 	Marks map[string][]Mark
 }
 
 // Recording returns everything so far; it changes with the next observation.
 func (r *Recorder) Recording() *Recording { return &r.recording }
 
-// Since is a moment in the recording's time.
+// Since returns a moment in the recording's time.
 func (r *Recorder) Since(at time.Time) int64 { return at.Sub(r.start).Milliseconds() }
 
-// Observe takes all workloads as they are at a moment, and what happened to the whole run since the
-// last observation. It returns what is new.
+// Observe takes all workloads as they are at a moment, and the marks of the whole run since the last
+// observation. It returns the delta.
 func (r *Recorder) Observe(now time.Time, all []Seen, marks ...Mark) *Recording {
 	run := &r.recording.Runs[0]
 	first := run.Now == 0 && len(run.Sets) == 0
@@ -77,7 +76,7 @@ func (r *Recorder) Observe(now time.Time, all []Seen, marks ...Mark) *Recording 
 
 func idOf(w *view.Workload) string { return w.Kind + "/" + w.Namespace + "/" + w.Name }
 
-// setOf is what is known of a workload.
+// setOf returns the recorded set of a workload.
 func (r *Recorder) setOf(w *view.Workload) *Set {
 	run := &r.recording.Runs[0]
 	if known := list.Find(run.Sets, func(s *Set) bool { return s.ID == idOf(w) }); known != nil {
@@ -87,7 +86,7 @@ func (r *Recorder) setOf(w *view.Workload) *Set {
 	return &run.Sets[len(run.Sets)-1]
 }
 
-// set brings what is known of a workload up to date, and returns the difference.
+// set updates the recorded set of a workload, and returns the delta.
 func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed bool) {
 	w := &seen.Workload
 	delta = Set{
@@ -107,7 +106,7 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 		}
 	}
 	for _, lane := range known.Lanes {
-		if change, changed := r.left(lane, seen.Marks[lane.Name]); changed && !there[lane.Name] {
+		if change, changed := r.gone(lane, seen.Marks[lane.Name]); changed && !there[lane.Name] {
 			delta.Lanes = append(delta.Lanes, change)
 		}
 	}
@@ -116,7 +115,7 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 	}
 	slices.Sort(delta.Registries)
 	delta.Registries, delta.Marks = slices.Compact(delta.Registries), seen.Marks[""]
-	// A delta adds lanes and marks to what was known, and replaces the rest.
+	// A delta adds lanes and marks to the known ones, and replaces the other fields.
 	before := *known
 	*known = delta
 	known.Lanes, known.Marks = before.Lanes, append(before.Marks, delta.Marks...)
@@ -124,15 +123,15 @@ func (r *Recorder) set(known *Set, seen *Seen, first bool) (delta Set, changed b
 	return delta, len(delta.Lanes)+len(delta.Marks) > 0 || !reflect.DeepEqual(before, delta)
 }
 
-// take adds what is new.
+// take applies a delta.
 func (l *Lane) take(delta *Lane) {
 	l.Pod = delta.Pod
 	l.Segments = append(l.Segments, delta.Segments...)
 	l.Marks = append(l.Marks, delta.Marks...)
 }
 
-// left returns what is new of a Pod that is not there any more.
-func (r *Recorder) left(lane *Lane, marks []Mark) (delta *Lane, changed bool) {
+// gone returns the delta of a Pod that is gone.
+func (r *Recorder) gone(lane *Lane, marks []Mark) (delta *Lane, changed bool) {
 	delta = &Lane{Pod: lane.Pod, Marks: marks}
 	if !lane.ended() {
 		delta.Segments = []Segment{{At: r.now()}}
@@ -144,7 +143,7 @@ func (l *Lane) ended() bool { return len(l.Segments) > 0 && l.Segments[len(l.Seg
 
 func (r *Recorder) now() int64 { return r.recording.Runs[0].Now }
 
-// lane returns what is new of a Pod.
+// lane returns the delta of a Pod.
 func (r *Recorder) lane(known *Lane, pod *view.Pod, marks []Mark, first bool) (delta *Lane, changed bool) {
 	delta = &Lane{Pod: *pod}
 	listed := list.Only(pod.Entries, func(e view.Entry) bool { return e.Listed == "True" })
@@ -162,7 +161,7 @@ func (r *Recorder) lane(known *Lane, pod *view.Pod, marks []Mark, first bool) (d
 	return delta, len(delta.Segments)+len(delta.Marks) > 0 || !reflect.DeepEqual(known.Pod, delta.Pod)
 }
 
-// earlier is what a Pod that was there before the recording shows of its past.
+// earlier returns segments before the recording, as far as the Pod shows its past.
 func (r *Recorder) earlier(present Segment, pod *view.Pod) []Segment {
 	created := min(r.Since(pod.Created), present.At)
 	present.At = min(max(r.Since(pod.Changed), created), present.At)
@@ -176,7 +175,7 @@ func (s *Segment) same(other *Segment) bool {
 	return s.State == other.State && s.Ready == other.Ready && slices.Equal(s.In, other.In)
 }
 
-// text is what a view says of a workload besides its numbers.
+// text returns the line about a workload besides its numbers.
 func text(w *view.Workload) string {
 	var texts []string
 	if w.Unseen != nil {
@@ -188,7 +187,7 @@ func text(w *view.Workload) string {
 	return strings.Join(texts, " · ")
 }
 
-// about says which revisions or images a workload's Pods have, and which Registrations select them.
+// about lists the revisions or images of a workload's Pods, and the Registrations that select them.
 func about(w *view.Workload) (out []string) {
 	for _, r := range w.Revisions {
 		out = append(out, strings.TrimSpace(fmt.Sprintf("%s (%d) %s", r.Name, r.Pods, strings.Join(r.Images, " "))))
@@ -209,7 +208,7 @@ func about(w *view.Workload) (out []string) {
 // mostNamed is how many images, and how many Registrations, a workload's header has.
 const mostNamed = 3
 
-// images are those that Pods have, with their number, the most frequent first.
+// images lists the images of Pods, each with the number of Pods, the most frequent first.
 func images(pods []view.Pod) []string {
 	counts := map[string]int{}
 	for i := range pods {
@@ -220,7 +219,7 @@ func images(pods []view.Pod) []string {
 	return list.Map(all[:min(len(all), mostNamed)], func(images string) string { return fmt.Sprintf("%s (%d)", images, counts[images]) })
 }
 
-// forget drops what ended long ago, as the page does.
+// forget drops lanes and segments that ended long ago, as the page does.
 func (r *Recorder) forget(run *Run) {
 	before := run.Now - r.recording.Keep
 	if r.recording.Keep == 0 {
@@ -240,7 +239,7 @@ func (r *Recorder) forget(run *Run) {
 	}
 }
 
-// Actions are what the page offers to somebody who may change a workload.
+// Actions returns the actions that the page offers to a user who may change a workload.
 func Actions(w *view.Workload) (out []Action) {
 	if w.Kind != "CloneSet" || w.Phase == view.PhaseDeleting {
 		return nil
@@ -259,24 +258,25 @@ func Actions(w *view.Workload) (out []Action) {
 	return out
 }
 
-// Recording is what the page shows, and what it is told of changes; see the package.
+// Recording is the format of what the page shows, and of deltas; see the package.
 type Recording struct {
 	Title string `json:"title,omitempty"`
-	// Note is what the reader has to know of the whole, such as missing rights.
+	// Note is a message about the whole recording, such as missing rights.
 	Note string `json:"note,omitempty"`
-	// Live means that time goes on after the last change.
+	// Live means that the present is shown, and time continues after the last change.
 	Live bool `json:"live,omitempty"`
-	// Namespace is what it shows, and Namespaces are those that the reader can choose from.
+	// Namespace is the namespace that is shown, and Namespaces are the ones that the reader can choose
+	// from.
 	Namespace  string   `json:"namespace,omitempty"`
 	Namespaces []string `json:"namespaces,omitempty"`
-	// Empty is what the reader can do if there is nothing to show.
+	// Empty says what the reader can do if there is nothing to show.
 	Empty string `json:"empty,omitempty"`
-	// Silent is the moment after which nobody knows what happens, in milliseconds since 1970; 0 while somebody
-	// does.
+	// Silent is the moment after which nothing is known, in milliseconds since 1970; 0 if there is
+	// none.
 	Silent int64 `json:"silent,omitempty"`
-	// Reset removes what was known before.
+	// Reset removes everything before.
 	Reset bool `json:"reset,omitempty"`
-	// Keep is for how many milliseconds what has ended is kept; 0 keeps it.
+	// Keep is for how many milliseconds ended lanes and segments are kept; 0 keeps them for good.
 	Keep int64 `json:"keep,omitempty"`
 	Runs []Run `json:"runs"`
 }
@@ -297,7 +297,7 @@ type Run struct {
 type Set struct {
 	// ID is unique within a run.
 	ID string `json:"id"`
-	// Title is its name for people, Text what else there is to say, such as the budget.
+	// Title is its name for people, Text a line about it, such as the budget.
 	Title string `json:"title,omitempty"`
 	Text  string `json:"text,omitempty"`
 	view.Summary
@@ -305,25 +305,25 @@ type Set struct {
 	About []string `json:"about,omitempty"`
 	// Registries are the lines below each lane, from the top.
 	Registries []string `json:"registries,omitempty"`
-	// Actions are what the reader may do with it.
+	// Actions are the actions that the page offers for it.
 	Actions []Action `json:"actions,omitempty"`
 	Gone    bool     `json:"gone,omitempty"`
-	// Marks are what belongs to none of its Pods.
+	// Marks are the marks that belong to none of its Pods.
 	Marks []Mark  `json:"marks,omitempty"`
 	Lanes []*Lane `json:"lanes,omitempty"`
 }
 
-// Action is something that the reader may do with a set, after a confirmation.
+// Action is an action on a set that the page offers; the reader has to confirm it.
 type Action struct {
 	Name string `json:"name"`
-	// Title is on the button, Text says what follows.
+	// Title is on the button, Text says what the action does.
 	Title string `json:"title"`
 	Text  string `json:"text"`
 	// To is the revision that it leads to.
 	To string `json:"to,omitempty"`
 }
 
-// ActionNamespace is what the page asks for, of no set, to show another namespace.
+// ActionNamespace is the action, on no set, with which the page asks for another namespace.
 const ActionNamespace = "namespace"
 
 // Lane is a Pod in time. Its name is unique within a set.
@@ -334,18 +334,18 @@ type Lane struct {
 	Marks    []Mark    `json:"marks,omitempty"`
 }
 
-// Segment is how a Pod is from a moment on, until the next segment.
+// Segment is the state of a Pod from a moment until the next segment.
 type Segment struct {
 	At int64 `json:"at"`
-	// State is that of the lifecycle, Terminating, Failed or Succeeded; empty after the
-	// Pod's end; Unknown while nobody looked.
+	// State is the lifecycle state, or Terminating, Failed or Succeeded; empty after the Pod's end;
+	// Unknown while it was not observed.
 	State string `json:"state"`
 	Ready bool   `json:"ready,omitempty"`
 	// In are the registries that list the Pod.
 	In []string `json:"in,omitempty"`
 }
 
-// Mark is something that happened at a moment.
+// Mark is an event at a moment.
 type Mark struct {
 	At   int64    `json:"at"`
 	Kind MarkKind `json:"kind"`
@@ -354,18 +354,18 @@ type Mark struct {
 	Count int `json:"count,omitempty"`
 }
 
-// MarkKind is what a Mark stands for.
+// MarkKind is the kind of a Mark.
 type MarkKind string
 
 // The kinds of marks.
 const (
 	// MarkPhase begins a phase of a run.
 	MarkPhase MarkKind = "phase"
-	// MarkRestart is a container that restarted.
+	// MarkRestart is a restart of a container.
 	MarkRestart MarkKind = "restart"
-	// MarkLost are requests that were lost.
+	// MarkLost stands for lost requests.
 	MarkLost MarkKind = "lost"
-	// MarkEvent is anything else, such as an outage of a registry.
+	// MarkEvent is any other event, such as an outage of a registry.
 	MarkEvent MarkKind = "event"
 )
 
@@ -380,8 +380,8 @@ var (
 	document = template.Must(template.New("page").Parse(html))
 )
 
-// WriteFile writes the page as one file that needs nothing else. Without a recording it
-// asks for one where it was loaded from: that is what the server serves.
+// WriteFile writes the page as one file that needs nothing else. Without a recording, the page asks the
+// server that it was loaded from for one.
 func WriteFile(w io.Writer, recording *Recording) error {
 	err := document.Execute(w, map[string]any{
 		"Style": template.CSS(style), "Script": template.JS(script), //nolint:gosec // the package's own files
@@ -393,8 +393,8 @@ func WriteFile(w io.Writer, recording *Recording) error {
 	return nil
 }
 
-// policy lets a browser run the page's own script and style, and ask nobody but the server
-// of the page.
+// policy lets a browser run only the page's own script and style, and connect only to the page's
+// server.
 func policy() string {
 	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; connect-src 'self'; base-uri 'none'; form-action 'none'", digest(script), digest(style))
 }

@@ -18,10 +18,10 @@ import (
 
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// at is a moment that many seconds after noon.
+// at returns a moment that many seconds after noon.
 func at(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
 
-// pod is a Pod as it looks in that state; what stands in brackets is what lists it.
+// pod returns a Pod in a state; the registries that list it follow the state in brackets.
 func pod(name, state string, restarts int) view.Pod {
 	state, in, listed := strings.Cut(state, " in ")
 	p := view.Pod{Name: name, State: state, Ready: state == "Normal", Available: state == "Normal", Restarts: restarts, Created: at(-100), Changed: at(-40)}
@@ -44,7 +44,7 @@ func lost(seen Seen, at int64, pods ...string) Seen {
 	return seen
 }
 
-// course is a course of a set: each step is a second after the one before.
+// course is the history of a set: each step is a second after the one before.
 var course = [][]Seen{
 	{web(pod("a", "Normal in dns", 0), pod("b", "Normal", 2))},
 	{web(pod("a", "Normal in dns", 0), pod("b", "Normal", 2))},
@@ -96,8 +96,8 @@ func line(lane *Lane) string {
 	return strings.Join(parts, "; ")
 }
 
-// TestDeltas: who folds all deltas as the package says has the recording, and what stays as
-// it is sends nothing.
+// TestDeltas: all deltas applied in turn, as the package says, give the recording, and a set that does
+// not change sends nothing.
 func TestDeltas(t *testing.T) {
 	r := NewRecorder(noon, "title", time.Hour)
 	var folded Recording
@@ -153,7 +153,7 @@ func foldLane(set *Set, news *Lane) {
 	known.Pod, known.Segments, known.Marks = news.Pod, slices.Concat(known.Segments, news.Segments), slices.Concat(known.Marks, news.Marks)
 }
 
-// TestForget: what ended longer ago than is kept goes, and what lasts stays.
+// TestForget: lanes and segments that ended too long ago are dropped, and others stay.
 func TestForget(t *testing.T) {
 	r := NewRecorder(noon, "", time.Minute)
 	for i, seen := range course {
@@ -164,7 +164,7 @@ func TestForget(t *testing.T) {
 	checktest.Same(t, "what is asked", want, list.Map(r.Recording().Runs[0].Sets[0].Lanes, line))
 }
 
-// TestFile: nothing in a recording gets out of its place, and the file asks nobody.
+// TestFile: no text in a recording can break out of the script, and the file connects to no server.
 func TestFile(t *testing.T) {
 	var out bytes.Buffer
 	evil := `</script><script>alert(1)</script>`
@@ -185,7 +185,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestUnseen: a set whose last change its controller has not seen says so, with and without a budget.
+// TestUnseen: the text of a set says if its controller has not seen the last change, with and without a
+// budget.
 func TestUnseen(t *testing.T) {
 	seen := view.Workload{}
 	seen.Unseen = &view.Unseen{Generation: 3, Observed: 2}

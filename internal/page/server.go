@@ -22,42 +22,42 @@ import (
 )
 
 const (
-	// behind is how many deltas a reader may be late. One who is later gets everything anew.
+	// behind is how many deltas a reader may be late. A later one gets everything anew.
 	behind = 64
 	// mostBody bounds what a reader may send, in bytes.
 	mostBody = 4096
-	// headerTimeout is how long a reader may take to ask.
+	// headerTimeout is how long a reader may take to send a request's header.
 	headerTimeout = 10 * time.Second
-	// beatEvery is how often readers hear that the server is there. The page gives up after three beats.
+	// beatEvery is how often the server sends a beat. The page gives up after three missing beats.
 	beatEvery = 5 * time.Second
 )
 
 // Do carries out an action that the page offered for a set. The reader sees its error.
 type Do func(ctx context.Context, set, action, to string) error
 
-// Server serves the page of what goes on to whoever has its token.
+// Server serves the live page to readers with its token.
 //
-// It runs with its user's rights, on a machine where others may run programs and where the
-// user's browser shows pages of others. So it listens on loopback alone; it answers only if
-// it is addressed by its own name, whatever name a foreign page has made point here; what the
-// cluster says, and what changes it, needs the token, which goes with no request by itself; a
-// change has to come from the page itself; and no other page may embed or read it.
+// It runs with its user's rights, on a machine where others may run programs and where the user's
+// browser shows pages of others. So it listens only on loopback. It answers only requests to its own
+// host name, since a foreign page may have made another name point here. Requests that read or change
+// the cluster need the token, which no browser adds by itself. A change has to come from the page
+// itself, and no other page may embed or read it.
 type Server struct {
 	do    Do
 	token string
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	recorder *Recorder
 	readers  map[chan []byte]bool
 }
 
-// NewServer serves what the recorder is shown.
+// NewServer returns a server of the recorder's recording.
 func NewServer(recorder *Recorder, do Do) *Server {
 	return &Server{do: do, token: rand.Text(), recorder: recorder, readers: map[chan []byte]bool{}}
 }
 
-// Observe records the workloads as they are, and what happened to the whole run since, and tells
-// the readers. The note is what they have to know of the whole.
+// Observe records the workloads as they are, and the marks of the whole run since the last observation,
+// and sends the delta to the readers. The note is a message about the whole recording.
 func (s *Server) Observe(now time.Time, note string, all []Seen, marks ...Mark) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,11 +68,11 @@ func (s *Server) Observe(now time.Time, note string, all []Seen, marks ...Mark) 
 	if len(s.readers) == 0 || len(delta.Runs[0].Sets)+len(delta.Runs[0].Marks) == 0 && !noted {
 		return
 	}
-	s.tell(delta)
+	s.send(delta)
 }
 
-// tell sends a delta to all readers. The caller holds the lock.
-func (s *Server) tell(delta *Recording) {
+// send sends a delta to all readers. The caller holds the lock.
+func (s *Server) send(delta *Recording) {
 	text := encode.JSON(delta)
 	for reader := range s.readers {
 		select {
@@ -84,8 +84,8 @@ func (s *Server) tell(delta *Recording) {
 	}
 }
 
-// Silent tells the readers after which moment nobody knows what happens, and the zero time when somebody does
-// again.
+// Silent informs the readers of the moment after which nothing is known; the zero time means that the
+// present is known again.
 func (s *Server) Silent(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,25 +99,26 @@ func (s *Server) Silent(since time.Time) {
 	recording.Silent = silent
 	delta := *recording
 	delta.Runs = []Run{{Title: recording.Runs[0].Title, Start: recording.Runs[0].Start, Now: recording.Runs[0].Now}}
-	s.tell(&delta)
+	s.send(&delta)
 }
 
-// Follow goes on with another recorder. Readers get all of it, instead of what they know.
+// Follow continues with another recorder. Readers get all of its recording, in place of the previous
+// one.
 func (s *Server) Follow(recorder *Recorder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recorder = recorder
-	s.tell(s.whole())
+	s.send(s.whole())
 }
 
-// whole is everything so far. The caller holds the lock.
+// whole returns everything so far. The caller holds the lock.
 func (s *Server) whole() *Recording {
 	whole := *s.recorder.Recording()
 	whole.Reset = true
 	return &whole
 }
 
-// join returns everything so far, and a channel for what follows.
+// join returns everything so far, and a channel of deltas.
 func (s *Server) join() ([]byte, chan []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +134,8 @@ func (s *Server) leave(reader chan []byte) {
 	delete(s.readers, reader)
 }
 
-// Address is where a browser finds the page. The token comes after #, which no browser sends.
+// Address returns the address of the page for a browser. The token comes after #, which browsers do not
+// send.
 func (s *Server) Address(listener net.Listener) string {
 	return "http://" + listener.Addr().String() + "/#" + s.token
 }
@@ -144,7 +146,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		Handler: s.Handler(listener.Addr().String()), ReadHeaderTimeout: headerTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // what follows reports the end
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // Serve returns the error
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the page: %w", err)
@@ -180,7 +182,7 @@ var headers = map[string]string{
 	"Cache-Control":                "no-store",
 }
 
-// refuse says why a request is not answered; 0 if it is.
+// refuse returns why a request is not answered; 0 if it is.
 func (s *Server) refuse(host string, r *http.Request) (code int, why string) {
 	_, port, _ := net.SplitHostPort(host)
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
@@ -188,7 +190,7 @@ func (s *Server) refuse(host string, r *http.Request) (code int, why string) {
 	case r.Host != host && r.Host != "localhost:"+port:
 		return http.StatusMisdirectedRequest, "this server is not " + r.Host
 	case r.URL.Path == "/":
-		return 0, "" // the page itself says nothing of the cluster
+		return 0, "" // the page itself contains nothing of the cluster
 	case site != "" && site != "same-origin", origin != "" && origin != "http://"+r.Host:
 		return http.StatusForbidden, "another page may not ask"
 	case subtle.ConstantTimeCompare([]byte(tokenOf(r)), []byte(s.token)) == 0:
@@ -201,7 +203,7 @@ func (s *Server) refuse(host string, r *http.Request) (code int, why string) {
 	return 0, ""
 }
 
-// tokenOf is the token of a request. Events can have it in the query alone.
+// tokenOf returns the token of a request. For events, a browser can only send it in the query.
 func tokenOf(r *http.Request) string {
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok || r.Method == http.MethodPost {
 		return token
@@ -211,10 +213,10 @@ func tokenOf(r *http.Request) string {
 
 func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_ = WriteFile(w, nil) // a reader who has gone
+	_ = WriteFile(w, nil) // an error means that the reader has gone
 }
 
-// events sends everything, and then what is new, until either side ends it.
+// events sends everything, and then deltas, until either side ends the connection.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	whole, news := s.join()
 	defer s.leave(news)
@@ -240,7 +242,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// act carries out what the reader confirmed.
+// act carries out an action that the reader has confirmed.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	var wanted struct{ Set, Action, To string }
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&wanted); err != nil {

@@ -25,7 +25,7 @@ import (
 
 const host = "127.0.0.1:8080"
 
-// served is a server whose page offers to pause CloneSet shop/web.
+// served returns a server whose page offers to pause CloneSet shop/web.
 func served(t *testing.T, do Do) *Server {
 	t.Helper()
 	s := NewServer(NewRecorder(noon, "", 0), do)
@@ -35,8 +35,8 @@ func served(t *testing.T, do Do) *Server {
 	return s
 }
 
-// TestGuards: what a foreign page, a foreign name for this machine, or somebody else on it
-// may ask. Each row changes one thing of a request that is answered.
+// TestGuards: which requests of a foreign page, of a foreign name for this machine, or of another user
+// on it are answered. Each row changes one thing of a request that is answered.
 func TestGuards(t *testing.T) {
 	did := 0
 	s := served(t, func(context.Context, string, string, string) error { did++; return nil })
@@ -46,7 +46,7 @@ func TestGuards(t *testing.T) {
 		Host         *string
 		Header       map[string]string
 		Without      string // a header
-		InQuery      bool   // is the token
+		InQuery      bool   // sends the token there
 	}) string {
 		did = 0
 		r := asked(t, s, pause)
@@ -67,7 +67,7 @@ func TestGuards(t *testing.T) {
 	})
 }
 
-// asked is a request as the page sends it.
+// asked returns a request as the page sends it.
 func asked(t *testing.T, s *Server, body string) *http.Request {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+host+"/do", strings.NewReader(body))
 	r.Header.Set("Origin", "http://"+host)
@@ -77,7 +77,8 @@ func asked(t *testing.T, s *Server, body string) *http.Request {
 	return r
 }
 
-// TestDo: only what the page offers is done, and the reader learns why something was not.
+// TestDo: only actions that the page offers are carried out, and the reader sees the error of any
+// other.
 func TestDo(t *testing.T) {
 	s := served(t, func(context.Context, string, string, string) error { return errors.New("it has changed meanwhile") })
 	for body, want := range map[string]string{
@@ -96,7 +97,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestActions: what is offered in each phase.
+// TestActions: the actions that are offered in each phase.
 func TestActions(t *testing.T) {
 	for phase, want := range map[view.Phase]string{
 		view.PhaseDone: "undo", view.PhaseUpdating: "pause undo", view.PhaseStalled: "pause undo", view.PhasePaused: "resume undo", view.PhaseDeleting: "",
@@ -107,21 +108,21 @@ func TestActions(t *testing.T) {
 	checktest.Same(t, "Deployment", nil, Actions(&view.Workload{Summary: view.Summary{Kind: "Deployment", Phase: view.PhaseUpdating}}))
 }
 
-// TestFollow: readers of another recording get all of it.
+// TestFollow: when the recording is replaced, readers get all of the new one.
 func TestFollow(t *testing.T) {
 	s := served(t, nil)
 	_, news := s.join()
 	s.Follow(NewRecorder(at(3), "another", 0))
 	if text := string(<-news); !strings.Contains(text, "another") || !strings.Contains(text, `"reset":true`) {
-		t.Errorf("a reader is told %s", text)
+		t.Errorf("a reader gets %s", text)
 	}
 	if whole, _ := s.join(); !strings.Contains(string(whole), "another") {
 		t.Errorf("a new reader gets %s", whole)
 	}
 }
 
-// TestEvents follows a server over a real connection: everything, then what is new, then the
-// end with the server.
+// TestEvents follows a server over a real connection: everything, then deltas, then the end of the
+// server.
 func TestEvents(t *testing.T) {
 	s := served(t, nil)
 	stop, ended, lines := follow(t, s)
@@ -173,7 +174,8 @@ func event(t *testing.T, lines *bufio.Scanner) (r Recording) {
 	return r
 }
 
-// TestSilence: readers are told once after which moment nothing is known, those who come later too, and of its end.
+// TestSilence: readers, and those that join later, get once the moment after which nothing is known,
+// and its end.
 func TestSilence(t *testing.T) {
 	s := served(t, nil)
 	_, news := s.join()
@@ -193,7 +195,7 @@ func TestSilence(t *testing.T) {
 
 func first(text []byte, _ chan []byte) []byte { return text }
 
-// TestBeats: a reader hears in time that the server is there, although nothing happens.
+// TestBeats: a reader gets beats although nothing happens.
 func TestBeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := served(t, nil)
@@ -205,7 +207,7 @@ func TestBeats(t *testing.T) {
 	})
 }
 
-// TestLateReader: a reader who does not keep up is let go, and holds up nobody.
+// TestLateReader: a reader that does not keep up is dropped, and holds up no other one.
 func TestLateReader(t *testing.T) {
 	s := served(t, nil)
 	_, news := s.join()

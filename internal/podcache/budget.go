@@ -16,11 +16,11 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// This file bounds what is kept of one Pod. Whoever may create Pods decides how large each of their
-// lists and texts is; only etcd bounds them, at 1.5 MB together. No Pod that is meant to run comes near
-// these bounds.
+// This file bounds what is kept of one Pod. Users who may create Pods decide how large their lists and
+// texts are; only etcd bounds them, at 1.5 MB together. No Pod that is meant to run comes near the
+// bounds here.
 
-// podBytes bounds a Pod, the other constants what is in it, in bytes as budget counts them.
+// podBytes bounds a Pod, the other constants bound parts of it, in bytes as budget counts them.
 const (
 	podBytes        = 96 << 10
 	containerBytes  = 32 << 10
@@ -32,13 +32,14 @@ const (
 	messageBytes    = 1 << 10
 )
 
-// budget is what a Pod may still take. partial means that something did not fit that writes depend on.
+// budget is how many more bytes a Pod may take. partial means that a part that writes depend on did not
+// fit.
 type budget struct {
 	left    int
 	partial bool
 }
 
-// bound cuts a Pod that is too large. What Usher or a kubelet has written comes first.
+// bound cuts a Pod that is too large. Parts that Usher or a kubelet has written are kept first.
 func (b *budget) bound(pod *corev1.Pod) {
 	spec, status := &pod.Spec, &pod.Status
 	pod.Finalizers = fit(b, listBytes, pod.Finalizers, func(f *string) bool { return isOwn(*f) }, func(f *string) int { return 16 + len(*f) })
@@ -56,7 +57,8 @@ func (b *budget) bound(pod *corev1.Pod) {
 	spec.Tolerations = fit(b, listBytes, spec.Tolerations, always, tolerationSize)
 }
 
-// fit are the elements that fit, the first ones before others: all if they do, in their order.
+// fit returns the elements that fit, in their order. If not all fit, those for which first is true are
+// kept first.
 func fit[T any](b *budget, most int, all []T, first func(*T) bool, size func(*T) int) []T {
 	total, most := sum(size)(all), min(most, b.left)
 	if total <= most {
@@ -73,13 +75,13 @@ func fit[T any](b *budget, most int, all []T, first func(*T) bool, size func(*T)
 			}
 		}
 	}
-	return slices.Clone(kept) // without room for more
+	return slices.Clone(kept) // without spare capacity
 }
 
-// entryBytes is what an entry of a map takes at least, apart from its texts.
+// entryBytes is the least size of an entry of a map, apart from its texts.
 const entryBytes = 48
 
-// fitMap are the entries that fit, Usher's own before others, and then in the order of the keys.
+// fitMap returns the entries that fit: Usher's own before others, and then in the order of the keys.
 func (b *budget) fitMap(most int, all map[string]string) map[string]string {
 	total, most := mapSize(all), min(most, b.left)
 	if total <= most {
@@ -99,8 +101,8 @@ func (b *budget) fitMap(most int, all map[string]string) map[string]string {
 	return kept
 }
 
-// annotations are those that fit. A value that no registry takes is cut: a write replaces it whatever it
-// was, so it depends on it no more than on any other value.
+// annotations returns the annotations that fit. A value that is too long for registries is cut. Writes
+// do not depend on it: they replace it, whatever it was.
 func (b *budget) annotations(all map[string]string) map[string]string {
 	own, others, cut := map[string]string{}, map[string]string{}, false
 	for key, value := range all {
@@ -123,7 +125,7 @@ func (b *budget) annotations(all map[string]string) map[string]string {
 	return own
 }
 
-// images cuts images that no registry has. Begin with a list that nobody else reads.
+// images cuts image names that are too long for any image registry. It changes the list that it gets.
 func (b *budget) images(containers []corev1.Container) []corev1.Container {
 	for i := range containers {
 		b.text(&containers[i].Image)
@@ -142,8 +144,8 @@ func (b *budget) references(volumes []corev1.Volume) []corev1.Volume {
 	return volumes
 }
 
-// owners cuts texts that no owner has. So a controller always fits: without it, the Pod would seem to
-// be nobody's.
+// owners cuts texts that are too long for any owner. So the controller always fits: without it, the Pod
+// would seem to have none.
 func (b *budget) owners(all []metav1.OwnerReference) []metav1.OwnerReference {
 	long := func(o metav1.OwnerReference) bool {
 		return max(len(o.APIVersion), len(o.Kind), len(o.Name), len(o.UID)) > textBytes
@@ -187,7 +189,7 @@ func isRead(c *corev1.PodCondition) bool {
 
 func always[T any](*T) bool { return true }
 
-// rank is 0 for Usher's own keys, and 1 for others.
+// rank returns 0 for Usher's own keys, and 1 for others.
 func rank(key string) int {
 	if isOwn(key) {
 		return 0
@@ -236,7 +238,7 @@ func mapSize(all map[string]string) (size int) {
 	return size
 }
 
-// sum is the size of a list whose elements have sizes.
+// sum returns a function for the size of a list, from one for the size of an element.
 func sum[T any](size func(*T) int) func([]T) int {
 	return func(all []T) (total int) {
 		for i := range all {

@@ -26,25 +26,26 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// fat is a Pod of some 1.2 MB, in one place or another, and how much of one the cache may hold.
+// fat is a Pod of some 1.2 MB, with one large part, and how many bytes of it the cache may hold.
 type fat struct {
 	name string
 	most int
 	fill func(pod *corev1.Pod, unique string)
 }
 
-// parts makes many texts of a megabyte together, each of so many bytes.
+// parts adds texts of so many bytes each, a megabyte in all.
 func parts(bytes int, add func(i int, text string)) {
 	for i := range (1 << 20) / bytes {
 		add(i, fmt.Sprintf("%07d%s", i, strings.Repeat("v", bytes-7)))
 	}
 }
 
-// fatPods are what a tenant may write of a Pod, which is nearly everything. What is typical of large
-// Pods takes few KiB; the others are nobody's by accident.
+// fatPods returns Pods that are large in each part that a tenant may write, which is nearly everything.
+// Parts that are typically large take few KiB in the cache; the other Pods are large on purpose.
 func fatPods() []fat { return slices.Concat(fatMetadata(), fatContainers(), fatLists(), fatStatuses()) }
 
-// few and most are how many bytes a Pod may take: one that is large where large Pods are, and any other.
+// few is how many bytes a Pod may take that is large in a typical part, most is the same for any other
+// Pod.
 const few, most = 4 << 10, 80 << 10
 
 func fatMetadata() []fat {
@@ -165,7 +166,7 @@ func fatLists() []fat {
 	}
 }
 
-// owners are who may have a Pod: nobody, a CloneSet, or another controller.
+// owners returns the owners that a Pod may have: none, a CloneSet, or another controller.
 func owners() map[string][]metav1.OwnerReference {
 	of := func(version, kind string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: "web", UID: "1", Controller: new(true)}}
@@ -175,7 +176,7 @@ func owners() map[string][]metav1.OwnerReference {
 	}
 }
 
-// arrivals are Pods as they come from the API server: nobody else holds what they hold.
+// arrivals makes Pods as they come from the API server: they share no memory with anything else.
 func arrivals(t testing.TB, count int, owners []metav1.OwnerReference, fill func(pod *corev1.Pod, unique string)) func(func(*corev1.Pod)) {
 	t.Helper()
 	return func(yield func(*corev1.Pod)) {
@@ -194,8 +195,8 @@ func arrivals(t testing.TB, count int, owners []metav1.OwnerReference, fill func
 	}
 }
 
-// TestFatPods: whatever a tenant writes into Pods that never start, the cache keeps little of it, and of
-// Pods that are gone nothing to speak of.
+// TestFatPods: whatever a tenant writes into Pods that never start, the cache keeps little of it, and
+// next to nothing of deleted Pods.
 func TestFatPods(t *testing.T) {
 	const count = 8
 	for owner, references := range owners() {
@@ -253,7 +254,7 @@ func TestFatReplicas(t *testing.T) {
 	}
 }
 
-// TestStartInPages: from an API server that does not stream what an informer starts with, fat Pods
+// TestStartInPages: from an API server that does not stream the first list of an informer, fat Pods
 // arrive in small pages.
 func TestStartInPages(t *testing.T) {
 	const count, bytes, most = 60, 600 << 10, 12 << 20

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podcache says what is kept of Pods: of a CloneSet's, and of those without a controller, which
-// a CloneSet may adopt, what plans may read; of all others only what the hook operator reads, whether or
-// not a Registration selects them today. What is kept of a Pod follows from the Pod alone, so whoever
-// begins to concern Usher is there already. It has a bound, whatever somebody writes into a Pod
-// (budget.go): a Pod that exceeds it is partial, and is read from the API server before Usher writes to it.
+// Package podcache decides which part of a Pod the cache keeps. Of a CloneSet's Pods, and of Pods
+// without a controller, which a CloneSet may adopt, it keeps what plans may read; of all others only
+// what the hook operator reads, whether or not a Registration selects them today. The part depends on
+// the Pod alone, so when a Pod begins to concern Usher, the cache has it already. It has a bound
+// (budget.go): a Pod that exceeds it is partial, and is read from the API server before Usher writes to
+// it.
 package podcache
 
 import (
@@ -29,18 +30,18 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// For each write of a Pod, the kubelet's included, the API server spends more than half
-// its time on the record of who wrote which field (metadata.managedFields), which only
-// server-side apply reads. Once dropped, the record stays away until someone applies to
-// the Pod. So the controller drops it with the first patch that it sends anyway, from Pods
-// that it has made itself, unless someone has applied to the Pod.
+// For each write of a Pod, the kubelet's included, the API server spends more than half its time on the
+// record of who wrote which field (metadata.managedFields), which only server-side apply reads. Once
+// dropped, the record stays away until somebody applies to the Pod. So the controller drops it with the
+// first patch that it sends anyway, from Pods that it has created itself, unless somebody has used
+// server-side apply on the Pod.
 
 // recordToDrop is a shortened record, shared by all Pods.
 var recordToDrop = []metav1.ManagedFieldsEntry{{
 	Manager: write.Creator, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:restartPolicy":{}}}`),
 }}
 
-// Keeper says what is kept of Pods, of which those of one template share what they have in common.
+// Keeper keeps parts of Pods. Pods of one template share the parts that they have in common.
 type Keeper struct{ t templates }
 
 // New returns a Keeper without any Pods yet.
@@ -56,8 +57,8 @@ func (k *Keeper) Options() cache.ByObject {
 	}}
 }
 
-// NewInformer makes the informers of a manager's cache. From API servers that do not stream what an informer
-// starts with (WatchList), Pods arrive in pages.
+// NewInformer makes the informers of a manager's cache. From API servers that do not stream the first
+// list of an informer (WatchList), Pods arrive in pages.
 func (k *Keeper) NewInformer(
 	from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers,
 ) toolscache.SharedIndexInformer {
@@ -73,8 +74,8 @@ func (k *Keeper) NewInformer(
 	return toolscache.NewSharedIndexInformer(from, object, resync, indexers)
 }
 
-// Keep is what is kept of a Pod, which it does not change. Of the field managers' record it is only
-// whether there is one to drop. What has been kept is kept as it is.
+// Keep returns the part of a Pod that is kept, and does not change its argument. Of the field managers'
+// record, it keeps only whether there is one to drop. Keep returns a kept Pod as it is.
 func (k *Keeper) Keep(pod *corev1.Pod) *corev1.Pod {
 	owner, b := metav1.GetControllerOfNoCopy(pod), &budget{left: podBytes, partial: podread.IsPartial(pod)}
 	if owner != nil && owner.Kind != apps.KindCloneSet.Kind {
@@ -96,8 +97,9 @@ func (k *Keeper) Keep(pod *corev1.Pod) *corev1.Pod {
 	return short
 }
 
-// slim is what plans read of a Pod that a CloneSet has or may adopt: of the volumes claims and images,
-// of the containers no mounts and no environment but the launch priority.
+// slim returns the part that plans read of a Pod that a CloneSet has or may adopt. Of its volumes,
+// these are claims and images; its containers have no mounts, and of their environment only the launch
+// priority.
 func slim(pod *corev1.Pod) *corev1.Pod {
 	m, spec, status := &pod.ObjectMeta, &pod.Spec, &pod.Status
 	return &corev1.Pod{
@@ -128,7 +130,7 @@ func slimContainer(c corev1.Container) corev1.Container {
 	}
 }
 
-// slimCondition has no message of other controllers' conditions, which only people read.
+// slimCondition drops the messages of other controllers' conditions, which only people read.
 func slimCondition(c corev1.PodCondition) corev1.PodCondition {
 	switch c.Type {
 	case corev1.PodReady, corev1.ContainersReady, corev1.PodInitialized, corev1.PodReadyToStartContainers:
@@ -148,7 +150,7 @@ func slimStatus(s corev1.ContainerStatus) corev1.ContainerStatus {
 	}
 }
 
-// slimState has no message of what has ended: the container itself writes it.
+// slimState drops the message of a container that has ended: the container itself writes it.
 func slimState(s corev1.ContainerState) corev1.ContainerState {
 	if w := s.Waiting; w != nil {
 		s.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: beginning(w.Message)}
@@ -159,20 +161,20 @@ func slimState(s corev1.ContainerState) corev1.ContainerState {
 	return s
 }
 
-// beginning is that of a text for people.
+// beginning returns the beginning of a text for people.
 func beginning(text string) string { return upTo(messageBytes, text) }
 
-// scheduledBytes are kept of why a Pod has no node.
+// scheduledBytes is how much is kept of the message why a Pod has no node.
 const scheduledBytes = 256
 
 func upTo(most int, text string) string {
 	if len(text) <= most {
 		return text
 	}
-	return strings.Clone(strings.ToValidUTF8(text[:most], "")) // else it would keep all of it
+	return strings.Clone(strings.ToValidUTF8(text[:most], "")) // a slice would keep the whole text in memory
 }
 
-// shareParts shares what is mostly the template's. Of the texts only a few are the Pod's own.
+// shareParts shares the parts that mostly come from the template.
 func (t *templates) shareParts(pod *corev1.Pod) {
 	spec := &pod.Spec
 	t.mu.Lock()
@@ -210,10 +212,10 @@ func (t *templates) text(s string) string {
 	return shared(&t.texts, s, s, func(s string) int { return len(s) })
 }
 
-// longest is how long a value of a label or an annotation is that Pods may share, in bytes.
+// longest is the length, in bytes, up to which Pods share a value of a label or an annotation.
 const longest = 64
 
-// shareTexts shares the keys, and short values that are not the end of the Pod's own name.
+// shareTexts shares the keys, and short values unless they are the end of the Pod's own name.
 func (t *templates) shareTexts(m map[string]string, name string) map[string]string {
 	if m == nil {
 		return nil
@@ -228,8 +230,7 @@ func (t *templates) shareTexts(m map[string]string, name string) map[string]stri
 	return out
 }
 
-// templates are what Pods of one template have in common: maps and lists that are equal are
-// kept once.
+// templates has the parts that Pods of one template have in common: equal maps and lists are kept once.
 type templates struct {
 	mu     sync.Mutex
 	maps   table[uint64, map[string]string]
@@ -242,14 +243,15 @@ type templates struct {
 	texts       table[string, string]
 }
 
-// table has values by their keys, and how many bytes they take. It keeps values of Pods that are gone.
+// table has values by their keys, and how many bytes they take. It also keeps values of Pods that are
+// gone.
 type table[K comparable, V any] struct {
 	values map[K]V
 	bytes  int
 }
 
-// mostTemplates and tableBytes bound each of the tables. A table that is full, of Pods that have nothing
-// in common, is begun anew.
+// mostTemplates and tableBytes bound each of the tables. A table that is full of values that are not
+// shared is emptied.
 const (
 	mostTemplates = 4096
 	tableBytes    = 2 << 20
@@ -270,7 +272,8 @@ func (t *templates) share(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// shared returns the value of a key, which is this one if there was none, or another.
+// shared returns the value to use for a key: the known one if it is equal to this one, otherwise this
+// one, which it records.
 func shared[K comparable, V any](t *table[K, V], key K, value V, size func(V) int) V {
 	known, ok := t.values[key]
 	// The first comparison is faster, and mostly enough.
@@ -290,7 +293,7 @@ func shared[K comparable, V any](t *table[K, V], key K, value V, size func(V) in
 
 var seed = maphash.MakeSeed()
 
-// hash is that of a map: a sum, so that the order does not matter.
+// hash returns the hash of a map: a sum, so that the order does not matter.
 func hash(m map[string]string) (sum uint64) {
 	for key, value := range m {
 		sum += maphash.Comparable(seed, [2]string{key, value})

@@ -23,7 +23,7 @@ import (
 
 const controllers = 100
 
-// typical is the Pod of a Deployment as clusters have them.
+// typical returns the Pod of a Deployment as clusters have them.
 func typical(t testing.TB) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -31,8 +31,8 @@ func typical(t testing.TB) *corev1.Pod {
 	return pod
 }
 
-// numbered is the typical Pod with a name and a controller of its own, as it comes from the
-// API server.
+// numbered returns the typical Pod with a name and a controller of its own, as it comes from the API
+// server.
 func numbered(t testing.TB, pod *corev1.Pod, n int) *corev1.Pod {
 	t.Helper()
 	set := fmt.Sprintf("cart-%010d", n%controllers)
@@ -85,9 +85,10 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestWhatIsKept: of a Pod that a CloneSet has or may adopt the cache keeps what is read, which does not
-// include what containers are given, and volumes that are no claims. Of the record of field managers it is
-// known whether it is to be dropped. What arrived is left alone, and what is kept is kept as it is.
+// TestWhatIsKept: of a Pod that a CloneSet has or may adopt, the cache keeps the parts that are read.
+// Arguments and environments of containers, and volumes other than claims, are not. Of the record of
+// field managers, it keeps whether it is to be dropped. The Pod that arrived is not changed, and a kept
+// Pod is kept as it is.
 func TestWhatIsKept(t *testing.T) {
 	const apply, update = metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate
 	keep := New().Options().Transform
@@ -122,7 +123,7 @@ func TestWhatIsKept(t *testing.T) {
 	checktest.Same[any](t, "what is no Pod", "other", checktest.Must(keep("other"))(t))
 }
 
-// read is a Pod without what nothing reads of it, apart from its volumes.
+// read returns a Pod without the parts that nothing reads, apart from its volumes.
 func read(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.Status.StartTime = nil
@@ -137,7 +138,7 @@ func read(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// TestTemplates: Pods share what they have in common, and nothing else, also when the tables
+// TestTemplates: Pods share the parts that they have in common, and nothing else, also when the tables
 // are full.
 func TestTemplates(t *testing.T) {
 	keep := New().Options().Transform

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podread has what everybody reads of a Pod.
+// Package podread has the readings of a Pod that all packages share.
 package podread
 
 import (
@@ -14,7 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// Addresses are all addresses of a Pod that has several; nil if it has one, which is in status.podIP.
+// Addresses returns all addresses of a Pod that has several; nil if it has one, which is in
+// status.podIP.
 func Addresses(pod *corev1.Pod) []corev1.PodIP {
 	if len(pod.Status.PodIPs) < 2 {
 		return nil
@@ -22,12 +23,12 @@ func Addresses(pod *corev1.Pod) []corev1.PodIP {
 	return pod.Status.PodIPs
 }
 
-// Condition is a condition of the Pod, in its place; nil if it lacks it.
+// Condition returns a pointer to a condition in the Pod; nil if the Pod lacks it.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	return list.Find(pod.Status.Conditions, func(c *corev1.PodCondition) bool { return c.Type == kind })
 }
 
-// Status is that of a condition; Unknown if the Pod lacks it.
+// Status returns the status of a condition; Unknown if the Pod lacks it.
 func Status(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
 	return ptr.Deref(Condition(pod, kind), corev1.PodCondition{Status: corev1.ConditionUnknown}).Status
 }
@@ -37,19 +38,19 @@ func IsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return Status(pod, kind) == corev1.ConditionTrue
 }
 
-// Since is when a condition last changed; zero if the Pod lacks it.
+// Since returns when a condition last changed; zero if the Pod lacks it.
 func Since(pod *corev1.Pod, kind corev1.PodConditionType) time.Time {
 	return ptr.Deref(Condition(pod, kind), corev1.PodCondition{}).LastTransitionTime.Time
 }
 
-// StateSince is when the Pod reached its lifecycle state; zero if it does not say so.
+// StateSince returns when the Pod reached its lifecycle state; zero if it does not show that.
 func StateSince(pod *corev1.Pod) time.Time {
 	at, _ := time.Parse(time.RFC3339, pod.Annotations[apps.AnnotationLifecycleTimestamp]) // zero if it fails
 	return at
 }
 
-// DeletedSince is when somebody deleted the Pod; zero if nobody did. Its deletion timestamp is
-// when its grace period ends.
+// DeletedSince returns when the Pod was deleted; zero if it was not. Its deletion timestamp is the end
+// of its grace period.
 func DeletedSince(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp == nil {
 		return time.Time{}
@@ -57,8 +58,8 @@ func DeletedSince(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 }
 
-// OwnClaims are the Pod's volumes that are claims of its own: their names end with the Pod's. The
-// CloneSet that has released a Pod, or lost it to another controller, takes them over when the
+// OwnClaims returns the Pod's volumes that are claims of its own: their names end with the Pod's. A
+// CloneSet that has released a Pod, or lost it to another controller, takes these claims over when the
 // Pod is gone.
 func OwnClaims(pod *corev1.Pod) []corev1.Volume {
 	return list.Only(pod.Spec.Volumes, func(v corev1.Volume) bool {

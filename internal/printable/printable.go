@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package printable takes out of texts what a terminal or a browser would obey rather than show:
-// control characters, such as those that begin an escape sequence, and characters that turn the
-// direction of a text around. Texts of others pass through it before people see them.
+// Package printable removes characters from texts that a terminal or a browser would obey rather than
+// show: control characters, such as those that begin an escape sequence, and characters that change the
+// direction of a text. Texts that others wrote pass through it before people see them.
 package printable
 
 import (
@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Line is a text as a single line: each line break or tab becomes a space.
+// Line returns a text as a single line: each line break or tab becomes a space.
 func Line(text string) string { return without(text, "") }
 
-// Text is a text that may have several lines: line breaks and tabs stay.
+// Text returns a text that may have several lines: line breaks and tabs stay.
 func Text(text string) string { return without(strings.ReplaceAll(text, "\r\n", "\n"), "\n\t") }
 
 func without(text, keep string) string {
@@ -22,8 +22,8 @@ func without(text, keep string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, obeyed) {
 		return text
 	}
-	// Ranging over bytes that are no UTF-8, strings.Map sees utf8.RuneError: such a byte alone can
-	// be a control character of another encoding.
+	// strings.Map replaces bytes that are no UTF-8 with utf8.RuneError. Such a byte alone could be a
+	// control character of another encoding.
 	return strings.Map(func(r rune) rune {
 		switch {
 		case !obeyed(r):

@@ -10,7 +10,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestObeyed gives both functions what a terminal or a browser would obey.
+// TestObeyed gives both functions characters that a terminal or a browser would obey.
 func TestObeyed(t *testing.T) {
 	for given, want := range map[string][2]string{ // as a line, and as a text
 		"plain, ümläut, 日本, 👩‍🚀":         {"plain, ümläut, 日本, 👩‍🚀", "plain, ümläut, 日本, 👩‍🚀"},
@@ -28,7 +28,7 @@ func TestObeyed(t *testing.T) {
 	}
 }
 
-// FuzzObeyed checks every text: nothing that is obeyed stays, and a second time changes nothing.
+// FuzzObeyed checks every text: no character that is obeyed stays, and a second call changes nothing.
 func FuzzObeyed(f *testing.F) {
 	f.Add("\x1b[31m\r\n\u202e\xff")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// anything stands for any text in a line that is wanted, and alone for any lines.
+// anything stands for any text in a wanted line; alone in its line, for any lines.
 const anything = "..."
 
 // fits reports whether a printed line is the wanted one. How many spaces there are between words does not matter.
@@ -31,14 +31,15 @@ type pair struct {
 	wanted, printed int
 	// drop means that the wanted line has no printed one, add that the printed one is not wanted.
 	drop, add bool
-	// fits means that the pair is as it is to be.
+	// fits means that the printed line is the wanted one.
 	fits bool
 }
 
-// What it costs to drop a wanted line, to add a printed one, and at most to take one for the other.
+// The cost of a wanted line without a printed one, of a printed line without a wanted one, and at most
+// of a pair that does not fit.
 const dropCost, addCost, changeCost = 100, 10, 60
 
-// next are the indices after the pair.
+// next returns the indices after the pair.
 func (p pair) next() (wanted, printed int) {
 	switch {
 	case p.drop:
@@ -65,7 +66,8 @@ func prints(pairs []pair) bool {
 	return !slices.ContainsFunc(pairs, func(p pair) bool { return !p.fits })
 }
 
-// costsOf is, for each number of lines that are already paired, what the others cost.
+// costsOf returns, for each number of wanted and printed lines that are paired already, the cost of the
+// rest.
 func costsOf(want, printed []string) [][]int {
 	costs := make([][]int, len(want)+1)
 	for i := len(want); i >= 0; i-- {
@@ -77,7 +79,7 @@ func costsOf(want, printed []string) [][]int {
 	return costs
 }
 
-// cheapest is the next pair with which all lines from here cost least, and what they cost.
+// cheapest returns the next pair with which all lines from here cost least, and that cost.
 func cheapest(costs [][]int, want, printed []string, i, j int) (best pair, least int) {
 	for n, p := range possible(want, printed, i, j) {
 		wanted, more := p.next()
@@ -88,7 +90,7 @@ func cheapest(costs [][]int, want, printed []string, i, j int) (best pair, least
 	return best, least
 }
 
-// possible are the pairs that can come next.
+// possible returns the pairs that can come next.
 func possible(want, printed []string, i, j int) (pairs []pair) {
 	isWanted, isPrinted := i < len(want), j < len(printed)
 	free := isWanted && want[i] == anything
@@ -104,7 +106,7 @@ func possible(want, printed []string, i, j int) (pairs []pair) {
 	return pairs
 }
 
-// cost is what a pair costs.
+// cost returns the cost of a pair.
 func (p pair) cost(want, printed []string) int {
 	switch {
 	case p.fits:
@@ -117,8 +119,8 @@ func (p pair) cost(want, printed []string) int {
 	return change(want[p.wanted], printed[p.printed])
 }
 
-// change is what it costs to take a printed line for the wanted one that it does not fit: less than to drop
-// that one if they are alike.
+// change returns the cost of a pair that does not fit. If the lines are alike, it is less than that of
+// leaving the wanted line without a pair.
 func change(want, printed string) int {
 	if cost := 1 + dropCost*edits(want, printed)/max(len(want), len(printed), 1); cost <= changeCost {
 		return cost
@@ -126,7 +128,7 @@ func change(want, printed string) int {
 	return dropCost + addCost
 }
 
-// rewritten are the lines to want from now on: those that fit stay as they are.
+// rewritten returns the new wanted lines: lines that fit stay as they are.
 func rewritten(pairs []pair, want, printed []string, contract func(string) string) (out []string) {
 	for _, p := range pairs {
 		switch {

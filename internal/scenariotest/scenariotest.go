@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scenariotest runs tests that are written as text. A scenario is its name, below it
-// what is there or what happens, and after "=" what comes of it:
+// Package scenariotest runs tests that are written as text. A scenario is its name, below it objects or
+// events, and after "=" the results:
 //
 //	grace over
 //	  Set: r2; InPlaceIfPossible; grace 1m
 //	  Pod a r1: out r2 61s
 //	  = update a (InPlaceUpdate) to Updating revision web-r2
 //
-// Scenarios are separated by empty lines, and lines with # are comments. The lines below
-// "always" also belong to the scenarios that follow. A story is a scenario of steps, with what a
-// step prints below it; stories.go plays it. A failure names file and line of the text, and with
-// the flag -update, the lines with "=" become what the code prints.
+// Scenarios are separated by empty lines, and lines with # are comments. The lines below "always" also
+// belong to the scenarios that follow. A story is a scenario of steps, with the output of a step below
+// it; stories.go plays it. A failure names file and line of the text, and with the flag -update, the
+// lines with "=" become what the code prints.
 package scenariotest
 
 import (
@@ -40,7 +40,7 @@ type Scenario struct {
 	lines []line
 }
 
-// line is a line of a file, without what indents a scenario.
+// line is a line of a file, without the indentation of a scenario.
 type line struct {
 	text   string
 	number int
@@ -73,7 +73,7 @@ func Parse(file, text string) (out []Scenario) {
 	return out
 }
 
-// blocks are the lines of a text between empty ones, without comments.
+// blocks returns the lines of a text between empty ones, without comments.
 func blocks(text string) (out [][]line) {
 	open := false
 	for i, content := range strings.Split(text, "\n") {
@@ -111,15 +111,15 @@ func newScenario(file string, name line, lines []line) Scenario {
 	return s
 }
 
-// at is a place in the scenario's file, as editors and terminals follow it.
+// at returns a place in the scenario's file, in the form that editors and terminals can open.
 func (s Scenario) at(line int) string { return s.file + ":" + strconv.Itoa(line) }
 
-// wantedLines are the lines that expect results.
+// wantedLines returns the lines that expect results.
 func (s Scenario) wantedLines() []line {
 	return slices.DeleteFunc(slices.Clone(s.lines), func(l line) bool { _, ok := l.wanted(); return !ok })
 }
 
-// lastLine is the number of the scenario's last line.
+// lastLine returns the number of the scenario's last line.
 func (s Scenario) lastLine() int {
 	if len(s.lines) == 0 {
 		return s.line
@@ -127,8 +127,8 @@ func (s Scenario) lastLine() int {
 	return s.lines[len(s.lines)-1].number
 }
 
-// Run runs the scenarios of the files that match a pattern. play gets the lines of a
-// scenario, and returns what comes of it.
+// Run runs the scenarios of the files that match a pattern. play gets the lines of a scenario, and
+// returns its results.
 func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) []string) {
 	t.Helper()
 	rewriting := newRewriting(t)
@@ -139,7 +139,7 @@ func Run(t *testing.T, pattern string, play func(t *testing.T, lines []string) [
 	})
 }
 
-// place says where a scenario stands that has failed.
+// place logs the place of a scenario that has failed.
 func (s Scenario) place(t *testing.T) {
 	t.Helper()
 	if t.Failed() {
@@ -166,7 +166,7 @@ func (s Scenario) compare(t *testing.T, rewriting *rewriting, have []string) {
 	}
 }
 
-// firstDifference is the index of the first element that differs, -1 if none does.
+// firstDifference returns the index of the first element that differs; -1 if none does.
 func firstDifference(want, have []string) int {
 	for i := range max(len(want), len(have)) {
 		if i >= len(want) || i >= len(have) || want[i] != have[i] {
@@ -176,7 +176,7 @@ func firstDifference(want, have []string) int {
 	return -1
 }
 
-// quoted is an element in quotes, or "nothing more" if there are not so many.
+// quoted returns an element in quotes, or "nothing more" if there are not so many.
 func quoted(lines []string, at int) string {
 	if at >= len(lines) {
 		return "nothing more"
@@ -185,7 +185,7 @@ func quoted(lines []string, at int) string {
 }
 
 // Table runs a test for each scenario of a file, whose lines are the fields of a T as YAML. play
-// returns the one line that comes of it.
+// returns the one line of its result.
 func Table[T any](t *testing.T, file string, play func(t *testing.T, given T) string) {
 	t.Helper()
 	Run(t, file, func(t *testing.T, lines []string) []string {

@@ -49,7 +49,8 @@ func playToys(t *testing.T, files string) {
 	}}.Play(t)
 }
 
-// filesOfChild is a variable with other files for TestToys, which then runs as a process of its own, since it fails.
+// filesOfChild is an environment variable with other files for TestToys, which then runs in a process
+// of its own, since it fails.
 const filesOfChild = "SCENARIOTEST_FILES"
 
 // TestToys plays its own stories, or those of filesOfChild.

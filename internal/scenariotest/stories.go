@@ -11,23 +11,24 @@ import (
 	"time"
 )
 
-// Story is what the steps of a story act on.
+// Story is the state that the steps of a story act on.
 type Story interface {
-	// Expand replaces names in a step, Contract does the opposite to what a step prints.
+	// Expand replaces names in a step, Contract does the opposite in the output of a step.
 	Expand(text string) string
 	Contract(text string) string
 	// Printed returns the lines that were printed since the last call.
 	Printed() []string
 }
 
-// Stories are scenarios that are played step by step, up to the first step that fails. A step begins with
-// the longest word that fits. Deeper lines belong to it, and below it stands what it prints:
+// Stories are scenarios that are played step by step, up to the first step that fails. A step begins
+// with the longest word that fits. Deeper lines belong to it, and below it stands its output:
 //
 //	usher why clone/web
 //	  -o wide
 //	= waits for nothing
 //
-// "..." in such a line stands for any text, and alone for any lines; {name} stands for what has a name.
+// "..." in such a line stands for any text, and alone for any lines; {name} stands for the object with
+// that name.
 type Stories[S Story] struct {
 	// Files is a pattern of the files' names.
 	Files string
@@ -41,7 +42,7 @@ type Stories[S Story] struct {
 type Step struct {
 	// Text is the step with its deeper lines.
 	Text string
-	// first and last are the numbers of its lines; want are the lines that it is to print.
+	// first and last are the numbers of its lines; want is the expected output.
 	first, last int
 	want        []line
 }
@@ -65,7 +66,7 @@ func (all Stories[S]) Play(t *testing.T) {
 	})
 }
 
-// Steps are the steps of a scenario.
+// Steps returns the steps of a scenario.
 func (s Scenario) Steps() (steps []Step) {
 	for _, l := range s.lines {
 		_, wanted := l.wanted()
@@ -82,7 +83,7 @@ func (s Scenario) Steps() (steps []Step) {
 	return steps
 }
 
-// Parts are the steps of a line that may have several.
+// Parts returns the steps of a line that may have several.
 func (s Step) Parts(several bool) []string {
 	if several {
 		return strings.Split(s.Text, "; ")
@@ -90,7 +91,7 @@ func (s Step) Parts(several bool) []string {
 	return []string{s.Text}
 }
 
-// Place is where a step stands in a file.
+// Place returns the place of a step in a file.
 func (s Step) Place(file string) string { return file + ":" + strconv.Itoa(s.first) }
 
 // player plays one story.
@@ -104,7 +105,7 @@ type player[S Story] struct {
 	done []string
 }
 
-// play takes the steps of a line, and compares what the last one prints.
+// play takes the steps of a line, and compares the output of the last one.
 func (t *player[S]) play(step Step) {
 	t.Helper()
 	parts := step.Parts(t.stories.Several)
@@ -126,7 +127,7 @@ func (t *player[S]) play(step Step) {
 	}
 }
 
-// word is the one that a step begins with, and the rest of the step.
+// word returns the word that a step begins with, and the rest of the step.
 func (t *player[S]) word(step Step, text string) (word Word[S], args string) {
 	t.Helper()
 	names := namesOf(t.stories.Words)
@@ -138,7 +139,7 @@ func (t *player[S]) word(step Step, text string) (word Word[S], args string) {
 	return t.stories.Words[slices.Index(names, name)], t.story.Expand(rest)
 }
 
-// expected are the lines that a step is to print: of several steps in a line, only the last one prints.
+// expected returns the expected output of a step: of several steps in a line, only the last one prints.
 func (t *player[S]) expected(step Step, last bool) (want []string) {
 	if !last {
 		return nil
@@ -165,13 +166,14 @@ func (t *player[S]) take(step Step, text string, run func() []string) []string {
 const (
 	// patience bounds how often a step is taken again.
 	patience = 2 * time.Minute
-	// pause is how long it rests between.
+	// pause is the time between two tries.
 	pause = 100 * time.Millisecond
-	// settled is how long a step has to print the same before -update takes that for its result.
+	// settled is how long the output of a step has to stay the same before -update takes it as the
+	// result.
 	settled = 5 * time.Second
 )
 
-// run runs a word, if necessary until it prints what it is to print.
+// run runs a word, if necessary again and again until the output is the expected one.
 func (t *player[S]) run(word Word[S], args string, want []string) (printed []string) {
 	for began, since := time.Now(), time.Now(); ; <-time.After(pause) {
 		word.Run(t.story, args)
@@ -187,7 +189,7 @@ func (t *player[S]) run(word Word[S], args string, want []string) (printed []str
 	}
 }
 
-// compare compares what a step prints with what it is to print, or has that rewritten.
+// compare compares the output of a step with the expected one, or has the latter rewritten.
 func (t *player[S]) compare(step Step, text string, want, printed []string) {
 	t.Helper()
 	aligned := align(want, printed)
@@ -203,7 +205,7 @@ func (t *player[S]) compare(step Step, text string, want, printed []string) {
 	}
 }
 
-// results are the lines that a step is to print, as they stand in the file.
+// results returns the expected output of a step as it stands in the file.
 func (s Step) results() (out []string) {
 	for _, l := range s.want {
 		result, _ := l.wanted()
@@ -212,7 +214,7 @@ func (s Step) results() (out []string) {
 	return out
 }
 
-// short is the first line of a step, and whether it has more.
+// short returns the first line of a step, with a mark if it has more.
 func short(step string) string {
 	first, _, more := strings.Cut(step, "\n")
 	if more {
@@ -221,7 +223,7 @@ func short(step string) string {
 	return first
 }
 
-// place is the line at which a step does not print what it is to print.
+// place returns the line at which the output of a step is not the expected one.
 func (s Step) place(p pair) int {
 	if p.wanted < len(s.want) {
 		return s.want[p.wanted].number
@@ -229,7 +231,7 @@ func (s Step) place(p pair) int {
 	return s.last
 }
 
-// all shows what a step prints, if that is more than a line.
+// all shows the output of a step, if that is more than a line.
 func all(printed []string) string {
 	if len(printed) < 2 {
 		return ""
@@ -249,10 +251,11 @@ func (t *player[S]) before() string {
 
 func indent(lines []string) string { return "    " + strings.Join(lines, "\n    ") + "\n" }
 
-// Names are what a story calls something: {a} in a step stands for what is called a.
+// Names are the names that a story gives to objects: {a} in a step stands for the object that is called
+// a.
 type Names struct{ pairs []string }
 
-// Call names something, or something else than before.
+// Call gives a name to an object, in place of any earlier one.
 func (n *Names) Call(name, what string) {
 	n.pairs = append([]string{"{" + name + "}", what}, n.pairs...)
 }
@@ -260,7 +263,7 @@ func (n *Names) Call(name, what string) {
 // Expand replaces names.
 func (n *Names) Expand(text string) string { return strings.NewReplacer(n.pairs...).Replace(text) }
 
-// Named is what has a name, and whether anything has.
+// Named returns the object with a name, and whether there is one.
 func (n *Names) Named(name string) (what string, ok bool) {
 	text := "{" + name + "}"
 	what = n.Expand(text)
@@ -270,7 +273,7 @@ func (n *Names) Named(name string) (what string, ok bool) {
 // shortest is how long a text has to be that Contract replaces: a shorter one means something else in most places.
 const shortest = 4
 
-// Contract replaces what has a name by the name, the newest one first.
+// Contract replaces objects by their names, the newest name first.
 func (n *Names) Contract(text string) string {
 	for i := 0; i < len(n.pairs); i += 2 {
 		if what := n.pairs[i+1]; len(what) >= shortest && n.Expand(n.pairs[i]) == what {
@@ -280,7 +283,7 @@ func (n *Names) Contract(text string) string {
 	return text
 }
 
-// Printer has what the steps of a story print.
+// Printer collects the output of the steps of a story.
 type Printer struct{ lines []string }
 
 // Print prints a text of one or more lines.

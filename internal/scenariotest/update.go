@@ -24,7 +24,7 @@ type changes struct {
 	instead, after map[int][]string
 }
 
-// newRewriting is nil unless the tests run with -update.
+// newRewriting returns nil unless the tests run with -update.
 func newRewriting(t *testing.T) *rewriting {
 	if !goldentest.Updating() {
 		return nil
@@ -34,7 +34,7 @@ func newRewriting(t *testing.T) *rewriting {
 	return r
 }
 
-// replace puts results in place of the lines that are wanted now; where there are none, after a line.
+// replace puts results in place of the wanted lines; if there are none, after a line.
 func (r *rewriting) replace(t *testing.T, file string, wanted []line, after int, results []string) {
 	t.Helper()
 	r.mu.Lock()
@@ -71,7 +71,7 @@ func set(t *testing.T, file string, lines map[int][]string, at int, to []string)
 	lines[at] = to
 }
 
-// resultLine is a result as a file has it.
+// resultLine returns a result as a line of a file.
 func resultLine(result string) string { return strings.TrimRight("  = "+result, " ") }
 
 func (r *rewriting) write(t *testing.T) {
@@ -81,7 +81,7 @@ func (r *rewriting) write(t *testing.T) {
 	}
 }
 
-// apply is a text after the changes. All other lines stay as they are.
+// apply returns a text with the changes. All other lines stay as they are.
 func (c *changes) apply(text string) string {
 	var out []string
 	for i, old := range strings.Split(text, "\n") {

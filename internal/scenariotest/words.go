@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// Word is what a step of a story can begin with. docs/stories.md lists those of all stories; tools/words
-// writes it from the tables in the source.
+// Word is a word that a step of a story can begin with. docs/stories.md lists the words of all stories;
+// tools/words writes that list from the tables in the source.
 type Word[S any] struct {
-	// Name begins the step. Args show what follows it, with what a story chooses in capitals. Does says
-	// what comes of it.
+	// Name begins the step. Args shows its arguments, with those that a story chooses in capitals. Does
+	// describes its effect.
 	Name, Args, Does string
-	// Until has the step taken again and again until it prints what stands below it.
+	// Until means that the step is taken again and again until it prints the expected output.
 	Until bool
-	// Optional has what the step prints count only if something stands below it.
+	// Optional means that the output of the step is compared only if there is an expected one.
 	Optional bool
 	// Run gets the rest of the step.
 	Run func(story S, args string)
 }
 
-// Beginning is the longest of some words with which a step begins, and the rest of the step.
+// Beginning returns the longest of some words with which a step begins, and the rest of the step.
 func Beginning(names []string, step string) (name, rest string, ok bool) {
 	for _, candidate := range names {
 		after, begins := strings.CutPrefix(step, candidate)
@@ -35,7 +35,7 @@ func Beginning(names []string, step string) (name, rest string, ok bool) {
 	return name, rest, ok
 }
 
-// Twice are the names that occur more than once.
+// Twice returns the names that occur more than once.
 func Twice(names []string) (out []string) {
 	sorted := slices.Sorted(slices.Values(names))
 	for i, name := range sorted {
@@ -46,7 +46,7 @@ func Twice(names []string) (out []string) {
 	return out
 }
 
-// namesOf are the names of words.
+// namesOf returns the names of words.
 func namesOf[S any](words []Word[S]) (names []string) {
 	for _, word := range words {
 		names = append(names, word.Name)
@@ -54,7 +54,7 @@ func namesOf[S any](words []Word[S]) (names []string) {
 	return names
 }
 
-// similar are the three names that are most like the beginning of a step.
+// similar returns the three names that are most like the beginning of a step.
 func similar(names []string, step string) []string {
 	distance := func(name string) int { return edits(name, step[:min(len(name), len(step))]) }
 	sorted := slices.SortedFunc(slices.Values(names), func(a, b string) int {
@@ -63,7 +63,7 @@ func similar(names []string, step string) []string {
 	return sorted[:min(3, len(sorted))]
 }
 
-// edits is how many bytes of a have to be added, removed or changed to make it b.
+// edits returns how many bytes of a have to be added, removed or changed to turn it into b.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -84,7 +84,7 @@ func edits(a, b string) int {
 	return row[len(b)]
 }
 
-// Say makes words about something true, such as "unready; cost 5". Each begins with its name.
+// Say applies words to something, such as "unready; cost 5". Each begins with its name.
 func Say[T any](words map[string]func(something T, value string), something T, about string) error {
 	for word := range strings.SplitSeq(about, "; ") {
 		if word == "" {

@@ -16,12 +16,12 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// This file finds out whether the hook operator answers: by the lease of its leader, and by Pods that it
-// leaves alone. A closed readiness gate alone is no sign that it is away: the operator closes the gate of each
-// Pod that drains.
+// This file finds out whether the hook operator answers: by the lease of its leader, and by Pods that
+// it does not act on. A closed readiness gate alone does not show that the operator is away: it closes
+// the gate of each Pod that drains.
 
-// closedGate is what a Pod waits for that lacks nothing but Usher's readiness gate: nobody else turns
-// it, and nobody does while Usher is away.
+// closedGate adds the wait of a Pod that lacks nothing but Usher's readiness gate. Only Usher opens
+// that gate, so the Pod waits for as long as Usher is away.
 func (w *waiter) closedGate(one *Wait) {
 	one.Since = gateSince(w.pod)
 	selects := func(r *usherv1alpha1.Registration) bool { return r.DeletionTimestamp == nil && r.Selects(w.pod.Labels) }
@@ -49,11 +49,12 @@ func (w *waiter) closedGate(one *Wait) {
 // askDoctor is the command that says why Usher does not answer.
 const askDoctor = "kubectl usher doctor"
 
-// gateAnswered is how long the hook operator may take to answer a Pod that nothing else holds.
+// gateAnswered is how long the hook operator may take to open the gate of a Pod that nothing else
+// holds.
 const gateAnswered = 30 * time.Second
 
-// gateUnanswered reports whether a Pod lacks nothing but Usher's readiness gate, and the hook operator has not said
-// in time what it waits for.
+// gateUnanswered reports whether a Pod lacks nothing but Usher's readiness gate, and the hook operator
+// has not reported in time what the Pod waits for.
 func gateUnanswered(now time.Time, pod *corev1.Pod) bool {
 	c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
 	says := c != nil && c.Reason != "" && c.Reason != regplan.ReasonDeregistered
@@ -66,23 +67,24 @@ func waitsForGate(pod *corev1.Pod) bool {
 	return ready && regplan.HasGate(pod) && !podread.IsTrue(pod, usherv1alpha1.ConditionRegistered)
 }
 
-// gateSince is since when the operator could open the gate of a Pod: since the Pod got ready, entered its
-// lifecycle state, or had its gate closed, whatever was last.
+// gateSince returns since when the operator could open the gate of a Pod: the latest of the times when
+// the Pod got ready, entered its lifecycle state, and had its gate closed.
 func gateSince(pod *corev1.Pod) time.Time {
 	ready, closed := podread.Since(pod, corev1.ContainersReady), podread.Since(pod, usherv1alpha1.ConditionRegistered)
 	return list.Latest(ready, podread.StateSince(pod), closed)
 }
 
-// leaves reports whether a Pod is on its way out, or out on purpose: its gate stays closed until somebody else
-// deletes or updates it. A drain that the operator has finished leaves no record behind.
+// leaves reports whether a Pod is leaving service, or out of service on purpose: its gate stays closed
+// until somebody else deletes or updates the Pod. After a finished drain, the operator keeps no record
+// of it.
 func leaves(pod *corev1.Pod) bool {
 	request, _ := usherv1alpha1.DeletionRequestOf(pod)
 	states := []apps.LifecycleState{apps.StatePreparingUpdate, apps.StateUpdating, apps.StatePreparingDelete}
 	return request != nil || regplan.ReadRecord(pod) != nil || slices.Contains(states, regplan.StateOf(pod))
 }
 
-// drainEnd is when the drain of a Pod should have ended, by the record that the operator keeps while the drain
-// lasts; zero if that is not known, or if a deadline has ended it.
+// drainEnd returns when the drain of a Pod should have ended, according to the record that the operator
+// keeps during the drain; zero if that is unknown, or if a deadline has ended the drain.
 func drainEnd(pod *corev1.Pod) time.Time {
 	record := regplan.ReadRecord(pod)
 	if record == nil || record.Forced || pod.DeletionTimestamp != nil {
@@ -97,11 +99,12 @@ func drainOverdue(now time.Time, pod *corev1.Pod) bool {
 	return !end.IsZero() && now.Sub(end) > gateAnswered
 }
 
-// OperatorLeases are the names of the leases, one of which the leader of the hook operator holds: it runs with
-// the other half, or apart.
+// OperatorLeases are the names of leases. The leader of the hook operator holds one of them: the first
+// if both halves run in one process, else the second.
 var OperatorLeases = []string{"usher." + usherv1alpha1.GroupVersion.Group, "usher-registration." + usherv1alpha1.GroupVersion.Group}
 
-// usherAway reports whether nobody leads the hook operator, as far as the caller may know, and since when.
+// usherAway reports whether the hook operator has no leader, according to the leases that the caller
+// may read, and since when.
 func (w *waiter) usherAway() (away bool, since time.Time) {
 	for _, l := range w.Leases {
 		if l.Spec.RenewTime == nil || !slices.Contains(OperatorLeases, l.Name) {

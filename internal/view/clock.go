@@ -8,14 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Clock writes times for people, and nobody else does: as far from now as kubectl writes ages, or, if
-// Absolute, as the API writes times.
+// Clock writes all times for people: as ages, like kubectl, or, if Absolute, as the API writes times.
 type Clock struct {
 	Now      time.Time
 	Absolute bool
 }
 
-// Age is how long ago something was; "-" if nobody knows.
+// Age returns how long ago something was; "-" if that is unknown.
 func (c Clock) Age(at time.Time) string {
 	switch {
 	case at.IsZero():
@@ -26,10 +25,10 @@ func (c Clock) Age(at time.Time) string {
 	return Lasted(at, c.Now)
 }
 
-// Since is "since 5m".
+// Since returns a text such as "since 5m".
 func (c Clock) Since(at time.Time) string { return "since " + c.Age(at) }
 
-// Ago is "5m ago".
+// Ago returns a text such as "5m ago".
 func (c Clock) Ago(at time.Time) string {
 	if c.Absolute {
 		return "at " + absolute(at)
@@ -37,7 +36,7 @@ func (c Clock) Ago(at time.Time) string {
 	return Lasted(at, c.Now) + " ago"
 }
 
-// In is "in 5m"; of what is over, "5m ago".
+// In returns a text such as "in 5m"; for a time that has passed, "5m ago".
 func (c Clock) In(at time.Time) string {
 	if c.Absolute || at.Before(c.Now) {
 		return c.Ago(at)
@@ -45,7 +44,7 @@ func (c Clock) In(at time.Time) string {
 	return "in " + Lasted(c.Now, at)
 }
 
-// ToGo is "5m to go".
+// ToGo returns a text such as "5m to go".
 func (c Clock) ToGo(at time.Time) string {
 	if c.Absolute {
 		return "until " + absolute(at)
@@ -53,7 +52,7 @@ func (c Clock) ToGo(at time.Time) string {
 	return Lasted(c.Now, at) + " to go"
 }
 
-// Lasted is a stretch of time.
+// Lasted returns the time between two times.
 func Lasted(from, to time.Time) string { return duration.HumanDuration(to.Sub(from)) }
 
 func absolute(at time.Time) string { return at.UTC().Format(time.RFC3339) }

@@ -28,15 +28,16 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// Finding is something that is wrong with an installation, or may be.
+// Finding is a problem of an installation, or a risk.
 type Finding struct {
 	// Wrong means that something does not work; otherwise it is a risk.
 	Wrong bool `json:"wrong"`
-	// Unknown means that nobody looked: the caller misses a right.
+	// Unknown means that this was not examined: the caller lacks a right.
 	Unknown bool `json:"unknown,omitempty"`
-	// Partly means that the objects of one namespace were looked at for all that.
+	// Partly means that the objects of one namespace were examined nevertheless.
 	Partly bool `json:"partly,omitempty"`
-	// Object is what it is about, such as "registration shop/web"; of what is unknown, the question.
+	// Object names the object concerned, such as "registration shop/web"; if the finding is Unknown, it
+	// is the question.
 	Object string `json:"object"`
 	// Message says what is wrong and what to do.
 	Message string `json:"message"`
@@ -45,23 +46,23 @@ type Finding struct {
 const (
 	// stuckAfter is how long a terminating Pod may wait for Usher's finalizer.
 	stuckAfter = 10 * time.Minute
-	// silentAfter is how long a lease may be without a renewal, in terms of its duration.
+	// silentAfter is how long a lease may go without a renewal, as a multiple of its duration.
 	silentAfter = 2
 	// maxUsers is how many namespaces a finding names.
 	maxUsers = 5
-	// skew is how far clocks may be apart.
+	// skew is by how much clocks may differ.
 	skew = 30 * time.Second
 )
 
-// Read is what an examination looks at.
+// Read is the input of an examination.
 type Read struct {
-	// All are the objects in all namespaces that the caller may read: Deployments and webhooks are Usher's
-	// own, Leases are also others'.
+	// All are the objects in all namespaces that the caller may read. Of Deployments and webhooks there
+	// are only Usher's own, but Leases of other programs too.
 	All []metav1.Object
 	// Missing are the kinds of Usher's API that the API server does not know.
 	Missing []string
-	// Unread are the kinds that the caller may list nowhere, and Partly those that All has of Namespace
-	// alone, since the caller may not list them elsewhere.
+	// Unread are the kinds that the caller may list nowhere. Partly are the kinds that the caller may
+	// list only in Namespace.
 	Unread, Partly []string
 	Namespace      string
 }
@@ -71,15 +72,15 @@ type examination struct {
 	now   time.Time
 	clock Clock
 	Read
-	// all, guards and registrations are among what was read.
+	// all has all objects that were read; guards and registrations are some of them.
 	all                     []metav1.Object
 	guards                  []*admissionregistrationv1.ValidatingWebhookConfiguration
 	registrations           []*usherv1alpha1.Registration
 	wrongs, risks, unknowns []Finding
 }
 
-// Examine finds what is wrong with an installation: what does not work before what is a
-// risk, each in the order of the objects, and last what could not be looked at.
+// Examine finds what is wrong with an installation: first problems, then risks, each in the order of
+// the objects, and last the questions that could not be examined.
 func Examine(clock Clock, read Read) []Finding {
 	e := &examination{
 		now: clock.Now, clock: clock, Read: read, all: read.All, registrations: Each[*usherv1alpha1.Registration](read.All),
@@ -94,17 +95,17 @@ func Examine(clock Clock, read Read) []Finding {
 	return slices.Concat(e.wrongs, e.risks, e.unknowns)
 }
 
-// Blind reports whether an examination could look at nothing.
+// Blind reports whether nothing could be examined.
 func Blind(found []Finding) bool {
 	unread := list.Only(found, func(f Finding) bool { return f.Unknown && !f.Partly })
 	return len(unread) == len((&examination{}).checks())
 }
 
-// check is one question, and the kinds whose objects answer it.
+// check is one question, with the kinds whose objects answer it.
 type check struct {
 	question string
 	kinds    []string
-	// whole means that the objects of one namespace do not answer it.
+	// whole means that the objects of a single namespace do not answer it.
 	whole bool
 	run   func()
 }
@@ -130,7 +131,7 @@ func (e *examination) checks() []check {
 	}
 }
 
-// check answers a question as far as the caller may, and says what stays unknown.
+// check answers a question as far as the caller's rights allow, and reports what stays unknown.
 func (e *examination) check(one check) {
 	missing := func(kinds []string) string {
 		return strings.Join(list.Map(list.Only(one.kinds, func(kind string) bool { return slices.Contains(kinds, kind) }), list.Plural), " and ")
@@ -190,11 +191,11 @@ func (e *examination) usher() {
 	}
 }
 
-// leases checks that somebody leads, and that its clock agrees with ours.
+// leases checks that there is a leader, and that its clock agrees with ours.
 func (e *examination) leases() {
 	for _, l := range Each[*coordinationv1.Lease](e.all) {
 		if !strings.HasSuffix(l.Name, usherv1alpha1.GroupVersion.Group) || l.Spec.RenewTime == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" {
-			continue // it is somebody else's; or nobody leads for the moment, as just after a leader has stopped
+			continue // another program's; or a leader has just stopped
 		}
 		switch age := e.now.Sub(l.Spec.RenewTime.Time); {
 		case age < -skew:
@@ -208,12 +209,12 @@ func (e *examination) leases() {
 	}
 }
 
-// patienceWith is how long a lease may be without a renewal before nobody seems to lead.
+// patienceWith returns how long a lease may go without a renewal before its leader counts as away.
 func patienceWith(l *coordinationv1.Lease) time.Duration {
 	return max(silentAfter*lengthOf(l), skew)
 }
 
-// lengthOf is how long a lease lasts without a renewal.
+// lengthOf returns how long a lease lasts without a renewal.
 func lengthOf(l *coordinationv1.Lease) time.Duration {
 	return time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15)) * time.Second
 }
@@ -239,14 +240,14 @@ func (e *examination) guard() {
 	}
 }
 
-// guardsMaker is where to look for what makes the certificate and the path.
+// guardsMaker says where to look for the program that makes the certificate and the path.
 const guardsMaker = "see the log of the Deployment of the component certificate, or of cert-manager"
 
-// renewedBefore is how long before its end a CA of the guard has been renewed. Usher does so four months
-// before.
+// renewedBefore is how long before its expiry a CA of the guard should have been renewed. Usher renews
+// it four months before.
 const renewedBefore = 30 * 24 * time.Hour
 
-// trustedUntil is when the last certificate of a bundle expires, the zero time if it has none.
+// trustedUntil returns when the last certificate of a bundle expires; the zero time if it has none.
 func trustedUntil(bundle []byte) (until time.Time) {
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
 		if one, err := x509.ParseCertificate(block.Bytes); err == nil && one.NotAfter.After(until) {
@@ -267,8 +268,9 @@ func (e *examination) registries() {
 	}
 }
 
-// open finds Registries that every namespace may use, and that several do. Kubernetes gives rights by
-// namespace, so each namespace counts as an owner of its own; the Registry says so where it is not.
+// open finds Registries that every namespace may use, and that several namespaces do use. Kubernetes
+// grants rights by namespace, so each namespace counts as an owner of its own, unless the Registry says
+// otherwise.
 func (e *examination) open() {
 	for _, registry := range Each[*usherv1alpha1.Registry](e.all) {
 		var users []string
@@ -287,7 +289,7 @@ func (e *examination) open() {
 	}
 }
 
-// answered checks what the hook operator says of each, and that it has Pods.
+// answered checks the hook operator's report on each Registration, and that the Registration has Pods.
 func (e *examination) answered() {
 	for _, r := range e.registrations {
 		for _, kind := range []string{usherv1alpha1.ConditionReady, usherv1alpha1.ConditionHooksMatched, usherv1alpha1.ConditionInstancesValid} {
@@ -307,8 +309,9 @@ func (e *examination) answered() {
 	}
 }
 
-// misnames reports whether a Registration names a port that none of its Pods has, and that only Services list them,
-// which have ports of their own. Of other registries the operator says so.
+// misnames reports whether a Registration names a port that none of its Pods has, although only
+// Services list them, which have ports of their own. For other registries the operator itself reports
+// that.
 func (e *examination) misnames(r *usherv1alpha1.Registration) bool {
 	services := 0
 	for _, registry := range Each[*usherv1alpha1.Registry](e.all) {
@@ -323,8 +326,8 @@ func (e *examination) misnames(r *usherv1alpha1.Registration) bool {
 	return services == len(r.Spec.Registries) && len(own) > 0 && !slices.ContainsFunc(own, has)
 }
 
-// gates finds Pods that wait for Usher alone, and that Usher does not answer: those that only their readiness gate
-// keeps from getting ready, and those whose drain is over.
+// gates finds Pods that wait only for Usher, which does not act: Pods that only their readiness gate
+// keeps from getting ready, and Pods whose drain is over.
 func (e *examination) gates() {
 	unanswered := func(pod *corev1.Pod) bool { return gateUnanswered(e.now, pod) }
 	waiting := list.Only(Each[*corev1.Pod](e.all), unanswered)
@@ -344,7 +347,8 @@ func (e *examination) gates() {
 	}
 }
 
-// gateless finds workloads whose template has forgotten the readiness gate, as the hook operator says of their Pods.
+// gateless finds workloads whose template lacks the readiness gate, as the hook operator reports on
+// their Pods.
 func (e *examination) gateless() {
 	byOwner := map[string][]*corev1.Pod{}
 	for _, pod := range Each[*corev1.Pod](e.all) {
@@ -360,8 +364,8 @@ func (e *examination) gateless() {
 	}
 }
 
-// unscheduled finds Pods of CloneSets and Registrations for which the scheduler has found no node for long. Those of
-// one owner are one finding.
+// unscheduled finds Pods of CloneSets and Registrations for which the scheduler has found no node for
+// long. The Pods of one owner are one finding.
 func (e *examination) unscheduled() {
 	byOwner := map[string][]*corev1.Pod{}
 	for _, pod := range Each[*corev1.Pod](e.all) {
@@ -379,7 +383,7 @@ func (e *examination) unscheduled() {
 	}
 }
 
-// ownerOf names what controls a Pod, or the Pod itself.
+// ownerOf names the controller of a Pod; without one, the Pod itself.
 func ownerOf(pod *corev1.Pod) string {
 	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
 		return strings.ToLower(ref.Kind) + " " + pod.Namespace + "/" + ref.Name
@@ -387,8 +391,8 @@ func ownerOf(pod *corev1.Pod) string {
 	return named("pod", pod)
 }
 
-// unlisted finds Pods that their Service does not list, although others are in it: otherwise the Registration
-// says so itself.
+// unlisted finds Pods that their Service does not list although it lists others. If it lists none, the
+// Registration reports that itself.
 func (e *examination) unlisted() {
 	condition := func(pod *corev1.Pod) *corev1.PodCondition {
 		return podread.Condition(pod, usherv1alpha1.ConditionRegistered)
@@ -425,7 +429,7 @@ func (e *examination) hooks() {
 	}
 }
 
-// inNamespace are the Registrations of a namespace.
+// inNamespace returns the Registrations of a namespace.
 func (e *examination) inNamespace(namespace string) []*usherv1alpha1.Registration {
 	return list.Only(e.registrations, func(r *usherv1alpha1.Registration) bool { return r.Namespace == namespace })
 }
@@ -439,8 +443,8 @@ func keysOf(l *apps.Lifecycle) []string {
 	return slices.Compact(keys)
 }
 
-// stuck finds Pods that wait behind Usher's finalizer for long, and those that have it and
-// would be deleted all the same.
+// stuck finds terminating Pods that Usher's finalizer has held for long, and Pods that have it but
+// would be deleted without a drain.
 func (e *examination) stuck() {
 	for _, pod := range Each[*corev1.Pod](e.all) {
 		if regplan.Unguarded(pod) && len(e.guards) > 0 {
@@ -456,8 +460,8 @@ func (e *examination) stuck() {
 	}
 }
 
-// probes finds workloads whose Pods count as ready before they serve. One Pod speaks for
-// those of the same owner.
+// probes finds workloads whose Pods count as ready before they serve. One Pod stands for all Pods of
+// the same owner.
 func (e *examination) probes() {
 	known := map[string]bool{}
 	for _, pod := range Each[*corev1.Pod](e.all) {
@@ -478,7 +482,7 @@ func (e *examination) registered(pod *corev1.Pod) bool {
 	})
 }
 
-// unguarded counts Pods that were deleted without the guard, as far as there still are events of them.
+// unguarded counts Pods that were deleted without the guard, of which events still exist.
 func (e *examination) unguarded() {
 	count, last := 0, (*corev1.Event)(nil)
 	for _, one := range Each[*corev1.Event](e.all) {
@@ -502,7 +506,7 @@ func (e *examination) unguarded() {
 		deleted, last.InvolvedObject.Namespace, last.InvolvedObject.Name, e.clock.Ago(eventTime(last)))
 }
 
-// eventTime is when an event happened last.
+// eventTime returns when an event happened last.
 func eventTime(e *corev1.Event) time.Time {
 	at := list.Latest(e.LastTimestamp.Time, e.EventTime.Time)
 	if e.Series != nil {

@@ -16,8 +16,9 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// Shown are the workloads with which Usher has to do, by namespace, kind and name: CloneSets, and others whose
-// Pods a Registration selects or that have Usher's readiness gate: a Registration may miss those. The objects may be of several namespaces.
+// Shown returns the workloads that concern Usher, by namespace, kind and name: CloneSets, and workloads
+// whose Pods a Registration selects or have Usher's readiness gate, for which a Registration may be
+// missing. The objects may be of several namespaces.
 func Shown(now time.Time, all []metav1.Object) (out []Workload) {
 	byNamespace := map[string][]metav1.Object{}
 	for _, object := range all {
@@ -43,8 +44,8 @@ func Shown(now time.Time, all []metav1.Object) (out []Workload) {
 	return out
 }
 
-// IsWorkload reports whether Pods are shown below an object. Those of a ReplicaSet may belong
-// to what controls it.
+// IsWorkload reports whether Pods are shown below an object. The Pods of a ReplicaSet may be shown
+// below its controller.
 func IsWorkload(object metav1.Object) bool {
 	switch object.(type) {
 	case *apps.CloneSet, *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet:
@@ -55,7 +56,8 @@ func IsWorkload(object metav1.Object) bool {
 	return false
 }
 
-// Rank is that of the workload: of its worst Pod, or worse, and that of what serves only if its rollout is done.
+// Rank returns the workload's rank: that of its worst Pod, or a worse one if the workload itself has a
+// problem or its rollout is not done.
 func (w *Workload) Rank() Rank {
 	if len(w.Problems) > 0 || w.Phase == PhaseStalled || w.Phase == PhaseDegraded || w.Phase == PhaseInvalid {
 		return RankTrouble
@@ -70,7 +72,7 @@ func (w *Workload) Rank() Rank {
 	return rank
 }
 
-// Worst is the Pod that most asks for the reader's eye; nil if none waits for anything.
+// Worst returns the Pod that most needs attention; nil if none waits for anything.
 func (w *Workload) Worst() (worst *Pod) {
 	for i := range w.Members {
 		p := &w.Members[i]

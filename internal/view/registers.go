@@ -20,17 +20,18 @@ import (
 // lookedAtAfter is how long the hook operator may take to look at a new Registration.
 const lookedAtAfter = 30 * time.Second
 
-// Registers is what a Registration does for a workload.
+// Registers describes what a Registration does for a workload.
 type Registers struct {
 	Registration string   `json:"registration"`
 	Registries   []string `json:"registries"`
-	// Pods are those of the workload that it selects, Registered those that its registries list.
+	// Pods counts the workload's Pods that it selects, Registered those of them that its registries
+	// list.
 	Pods       int `json:"pods"`
 	Registered int `json:"registered"`
 }
 
-// noteRegistrations says of a view what each Registration does that selects Pods of the workload, by name, and
-// which one cannot do its work.
+// noteRegistrations adds the Registrations that select Pods of the workload, by name, and problems of
+// those that cannot do their work.
 func (o *Objects) noteRegistrations(w *Workload) {
 	registered := map[string]bool{}
 	for i := range w.Members {
@@ -51,7 +52,7 @@ func (o *Objects) noteRegistrations(w *Workload) {
 	}
 }
 
-// problemOf is why a Registration cannot do its work; nil if it can.
+// problemOf returns why a Registration cannot do its work; nil if it can.
 func problemOf(now time.Time, r *usherv1alpha1.Registration) *Problem {
 	ready := meta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReady)
 	switch {
@@ -64,7 +65,7 @@ func problemOf(now time.Time, r *usherv1alpha1.Registration) *Problem {
 	return nil
 }
 
-// String says it in a line.
+// String returns a line for people.
 func (r *Registers) String() string {
 	where := cmp.Or(strings.Join(r.Registries, ", "), "no registry")
 	return fmt.Sprintf("%d of %d Pods in %s (Registration %s)", r.Registered, r.Pods, where, r.Registration)

@@ -23,24 +23,25 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// Namespace is what one namespace has that uses a registry.
+// Namespace has the objects of one namespace that uses a registry.
 type Namespace struct {
 	Name string
-	// Unread is why it could not be read; empty if it was.
+	// Unread says why the namespace could not be read; empty if it was.
 	Unread string
 	// Objects are its Registrations, CloneSets and Pods.
 	Objects []metav1.Object
 }
 
-// Registry is a registry with what it lists, as the hook operator last read it back, beside
-// what it should list by the Pods as they are.
+// Registry compares the entries that a registry lists, as the hook operator last read them back, with
+// those that it should list for the Pods as they are.
 type Registry struct {
 	Name string `json:"name"`
 	Kind string `json:"kind,omitempty"`
-	// Answers is the status of the condition Reachable, and Message why it does not.
+	// Answers is the status of the condition Reachable; Message says why the registry is not reachable.
 	Answers string `json:"answers"`
 	Message string `json:"message,omitempty"`
-	// OutageFrom and OutageTo are the last outage; To is zero while it goes on.
+	// OutageFrom and OutageTo are the beginning and the end of the last outage; OutageTo is zero while
+	// it lasts.
 	OutageFrom time.Time `json:"outageFrom,omitzero"`
 	OutageTo   time.Time `json:"outageTo,omitzero"`
 	Uses       []Use     `json:"uses"`
@@ -51,17 +52,17 @@ type Use struct {
 	Namespace    string `json:"namespace"`
 	Registration string `json:"registration"`
 	Service      string `json:"service"`
-	// Problem is what is wrong; Known is false if nothing else can be said.
+	// Problem says what is wrong. If Known is false, the other fields have no values.
 	Problem string `json:"problem,omitempty"`
 	Known   bool   `json:"known"`
-	// Expected is how many entries should be listed, Listed how many were, Differing how many
+	// Expected counts the entries that should be listed, Listed those that were, Differing those that
 	// were not as they should be.
 	Expected  int `json:"expected"`
 	Listed    int `json:"listed"`
 	Differing int `json:"differing"`
 	Draining  int `json:"draining"`
 	Waiting   int `json:"waiting"`
-	// Entries are those that should be listed, and others that are.
+	// Entries are the entries that should be listed, and other ones that are.
 	Entries []ListedEntry `json:"entries,omitempty"`
 }
 
@@ -77,7 +78,7 @@ type ListedEntry struct {
 	Why string `json:"why,omitempty"`
 }
 
-// How an entry is, or should be.
+// The values of Should and Is.
 const (
 	EntryListed  = "listed"
 	EntryHidden  = "hidden"
@@ -89,7 +90,7 @@ const (
 // Same reports whether the entry is as it should be.
 func (e *ListedEntry) Same() bool { return e.Should == e.Is }
 
-// OfRegistry returns the view of a registry and of those that use it.
+// OfRegistry returns the view of a registry and of the Registrations that use it.
 func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace) Registry {
 	v := Registry{Name: r.Name, Kind: r.Status.Kind, Answers: string(metav1.ConditionUnknown), Uses: []Use{}}
 	if c := meta.FindStatusCondition(r.Status.Conditions, usherv1alpha1.ConditionReachable); c != nil {
@@ -99,12 +100,13 @@ func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace
 		}
 	}
 	if o := r.Status.LastOutage; o != nil {
-		// The hook operator allows for clocks that differ; nobody could ask before the Registry was there.
+		// The hook operator dates an outage earlier, in case clocks differ; but no outage begins before
+		// the Registry existed.
 		v.OutageFrom, v.OutageTo = list.Latest(o.From.Time, r.CreationTimestamp.Time), ptr.Deref(o.To, metav1.Time{}).Time
 	}
 	for _, user := range r.Status.Users {
 		at := slices.IndexFunc(namespaces, func(n Namespace) bool { return n.Name == user.Namespace })
-		// A Registration that changed its prefix is there twice.
+		// A Registration that changed its prefix is listed twice.
 		known := slices.ContainsFunc(v.Uses, func(u Use) bool {
 			return u.Namespace == user.Namespace && u.Registration == user.Registration && u.Service == user.Service
 		})
@@ -118,7 +120,8 @@ func OfRegistry(now time.Time, r *usherv1alpha1.Registry, namespaces []Namespace
 	return v
 }
 
-// waiting are the Registrations that name a registry, and that it has not recorded: they have no entries in it.
+// waiting returns the Registrations that name a registry whose status does not list them yet: they have
+// no entries in it.
 func (n *Namespace) waiting(r *usherv1alpha1.Registry) (uses []Use) {
 	for _, one := range Each[*usherv1alpha1.Registration](n.Objects) {
 		recorded := slices.ContainsFunc(r.Status.Users, func(u usherv1alpha1.RegistryUser) bool {
@@ -138,7 +141,7 @@ func (n *Namespace) waiting(r *usherv1alpha1.Registry) (uses []Use) {
 	return uses
 }
 
-// prefixed is a text after a prefix; empty if the text is.
+// prefixed returns a text after a prefix; empty if the text is empty.
 func prefixed(prefix, text string) string {
 	if text == "" {
 		return ""
@@ -146,7 +149,7 @@ func prefixed(prefix, text string) string {
 	return prefix + text
 }
 
-// use is what a registry lists for one Registration, and should.
+// use compares the entries that a registry lists for one Registration with those that it should list.
 func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *usherv1alpha1.RegistryUser) Use {
 	u := Use{Namespace: user.Namespace, Registration: user.Registration, Service: user.Service, Problem: n.Unread}
 	registrations, pods := Each[*usherv1alpha1.Registration](n.Objects), Each[*corev1.Pod](n.Objects)
@@ -183,22 +186,22 @@ func (n *Namespace) use(now time.Time, registry *usherv1alpha1.Registry, user *u
 	return u
 }
 
-// comparison holds what the hook operator read back against what the Pods ask for.
+// comparison compares the entries that the hook operator read back with those that the Pods ask for.
 type comparison struct {
 	*Use
 	registry string
-	// registries are all of the Registration, and known is this one.
+	// registries are all registries of the Registration; known is the one that is compared.
 	registries []usherv1alpha1.RegistryPods
 	known      *usherv1alpha1.RegistryPods
 	pods       map[string]*corev1.Pod
 }
 
-// differs is what the operator found wrong with an entry; nil if it found nothing.
+// differs returns the difference that the operator found in an entry; nil if it found none.
 func (c *comparison) differs(id string) *usherv1alpha1.EntryDifference {
 	return list.Find(c.known.Differences, func(d *usherv1alpha1.EntryDifference) bool { return d.Entry == id })
 }
 
-// expected adds the entry of a Pod that is there or should be.
+// expected adds the entry of a Pod that is listed or should be.
 func (c *comparison) expected(e *regplan.Expected) {
 	entry := ListedEntry{Pod: e.Pod, ID: e.ID, Should: EntryMissing, Why: e.Why}
 	if e.Address != "" {
@@ -224,8 +227,8 @@ func (c *comparison) expected(e *regplan.Expected) {
 	c.Entries = append(c.Entries, entry)
 }
 
-// confirmed reports whether the Pod's own condition says that it is listed here: everywhere,
-// or everywhere but in other registries.
+// confirmed reports whether this registry is known to list the Pod: the Pod's condition says that all
+// registries do, or it is another registry that does not.
 func (c *comparison) confirmed(pod string) bool {
 	if podread.IsTrue(c.pods[pod], usherv1alpha1.ConditionRegistered) {
 		return true
@@ -236,7 +239,7 @@ func (c *comparison) confirmed(pod string) bool {
 	})
 }
 
-// found is how an entry is that the operator found wrong.
+// found returns the state of an entry that the operator found wrong.
 func (c *comparison) found(d *usherv1alpha1.EntryDifference, should bool) string {
 	is := reasons[regplan.Reason(d.Reason)].is
 	if is == "" && should {
@@ -254,8 +257,8 @@ func (c *comparison) others() {
 	}
 }
 
-// reasons say what the words of the status mean: how the entry is, if that does not follow from
-// how it should be, and why.
+// reasons explain the reasons in the status: is, the state of the entry, if that does not follow from
+// the state in which it should be; and why.
 var reasons = map[regplan.Reason]struct{ is, why string }{
 	regplan.ReasonOrphan:           {EntryListed, "its Pod or Registration is gone: the hook operator removes it"},
 	regplan.ReasonStillListed:      {EntryListed, "it is on its way out"},
@@ -273,8 +276,8 @@ var reasons = map[regplan.Reason]struct{ is, why string }{
 	regplan.ReasonAddressNotFound:  {"", "the Pod has no address of spec.instance.ipFamily"},
 }
 
-// why says why an entry is not as it should be; what the registry answered, if the Pod's
-// condition has it.
+// why returns why an entry is not as it should be: the registry's answer, if the Pod's condition has
+// it.
 func (c *comparison) why(d *usherv1alpha1.EntryDifference) string {
 	if pod := c.pods[d.Pod]; pod != nil {
 		condition := podread.Condition(pod, usherv1alpha1.ConditionRegistered)

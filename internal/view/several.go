@@ -4,13 +4,14 @@ package view
 
 import "strings"
 
-// verbs are those with which what a Pod waits for begins, and their plurals.
+// verbs are the verbs in texts of waits, with their plurals.
 var verbs = map[string]string{
 	"is": "are", "has": "have", "was": "were", "waits": "wait", "stays": "stay", "leaves": "leave", "ends": "end", "serves": "serve",
 }
 
-// Several says of several Pods what Wait.What says of one: "is ready, and callers do not find it" becomes "are
-// ready, and callers do not find them". What follows a colon stays, as it is about one Pod or somebody else's text.
+// Several turns Wait.What of one Pod into a text about several: "is ready, and callers do not find it"
+// becomes "are ready, and callers do not find them". The part after a colon stays as it is: it is about
+// one Pod, or another program's text.
 func Several(what string) string {
 	own, rest, found := strings.Cut(what, ": ")
 	words := strings.Split(own, " ")
@@ -25,7 +26,7 @@ func Several(what string) string {
 	return own + ": " + rest
 }
 
-// plural is a word of a sentence about several Pods: the one at i, without what follows it.
+// plural returns the plural of word, which is the one at i without punctuation after it.
 func plural(word string, words []string, i int) string {
 	switch {
 	case verbs[word] != "" && ofPods(words[:i]):
@@ -40,7 +41,8 @@ func plural(word string, words []string, i int) string {
 	return word
 }
 
-// ofPods reports whether a verb after these words is the Pods': at the beginning, after ", and", and after "they".
+// ofPods reports whether the subject of a verb after these words is the Pods: at the beginning, after
+// ", and", and after "they".
 func ofPods(before []string) bool {
 	n := len(before)
 	switch {

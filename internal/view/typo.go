@@ -8,11 +8,12 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// mostTypos is how many characters a misspelt key differs by from the one that was meant.
+// mostTypos is by how many characters a misspelt key may differ from the one that was meant.
 const mostTypos = 2
 
-// meant is the key that Registrations answer and that differs from an unanswered one by a typing error; empty if
-// there is none. Of several, the nearest counts, and of those the first by name.
+// meant returns the key that Registrations answer and that differs from an unanswered one by a typing
+// error; empty if there is none. Of several keys it returns the nearest, and of equally near ones the
+// first by name.
 func meant(key string, registrations []*usherv1alpha1.Registration) (best string) {
 	name, suffix, ofUsher := strings.Cut(key, usherv1alpha1.HookDomain)
 	least := mostTypos + 1
@@ -36,7 +37,7 @@ func meant(key string, registrations []*usherv1alpha1.Registration) (best string
 	return best
 }
 
-// didYouMean ends a sentence about a key that nobody answers.
+// didYouMean returns the end of a sentence about a key that nobody answers.
 func didYouMean(key string, registrations []*usherv1alpha1.Registration) string {
 	if one := meant(key, registrations); one != "" {
 		return "did you mean " + one + "?"
@@ -44,11 +45,11 @@ func didYouMean(key string, registrations []*usherv1alpha1.Registration) string 
 	return ""
 }
 
-// distance is how many characters have to be changed, added, removed, or swapped with their neighbour, to make one
-// text of another; more than mostTypos counts as one more than that.
+// distance returns how many characters have to be changed, added, removed, or swapped with their
+// neighbour, to turn one text into another; at most mostTypos + 1.
 func distance(a, b string) int { return typos(a, b, mostTypos) }
 
-// typos is the distance, or one more than most. Each typing error compares four shorter pairs.
+// typos returns the distance, at most most + 1. For each typing error it compares four shorter pairs.
 func typos(a, b string, most int) int {
 	same := 0
 	for same < min(len(a), len(b)) && a[same] == b[same] {

@@ -19,11 +19,11 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// answeredAfter is how long whoever answers a hook, and is neither Usher nor known to it, may take before
-// nobody seems to answer.
+// answeredAfter is how long an unknown hook operator may take to answer a hook before the hook counts
+// as unanswered.
 const answeredAfter = time.Minute
 
-// lonely are the Pods of a workload that wait at a gate for a key that nobody answers.
+// lonely groups the Pods of a workload that wait at a gate for the same key, which nobody answers.
 type lonely struct {
 	gate, key string
 	pods      int
@@ -31,7 +31,7 @@ type lonely struct {
 	since     time.Time
 }
 
-// lonely groups the workload's Pods that wait for nobody known, and have done so for long.
+// lonely groups the workload's Pods that have waited for an unknown hook operator for long.
 func (w *Workload) lonely(now time.Time) []*lonely {
 	byKey := map[string]*lonely{}
 	for i := range w.Members {
@@ -52,7 +52,7 @@ func (w *Workload) lonely(now time.Time) []*lonely {
 
 func lasts(now, since time.Time) bool { return !since.IsZero() && now.Sub(since) >= answeredAfter }
 
-// what says it for all Pods in one line.
+// what returns one line for all of its Pods.
 func (l *lonely) what() string {
 	if l.gate == "" {
 		return fmt.Sprintf("nobody removes the finalizer %s; terminating Pods that wait for that: %d, such as %s", l.key, l.pods, l.example)
@@ -60,7 +60,7 @@ func (l *lonely) what() string {
 	return fmt.Sprintf("nobody answers the hook %s; Pods that wait for that at %s: %d, such as %s", l.key, l.gate, l.pods, l.example)
 }
 
-// noteLonely says of a workload what nobody answers.
+// noteLonely adds the unanswered hooks to the workload's problems.
 func (w *Workload) noteLonely(now time.Time) {
 	for _, l := range w.lonely(now) {
 		w.Problems = append(w.Problems, Problem{Reason: regplan.ReasonHookUnanswered, Since: l.since, Message: l.what() +
@@ -68,7 +68,8 @@ func (w *Workload) noteLonely(now time.Time) {
 	}
 }
 
-// lonely finds hooks of CloneSets that somebody other than Usher should answer, and that nobody does.
+// lonely finds hooks of CloneSets that a hook operator other than Usher's should answer, and that none
+// answers.
 func (e *examination) lonely() {
 	inNamespace := map[string][]metav1.Object{}
 	for _, object := range e.all {
@@ -80,7 +81,7 @@ func (e *examination) lonely() {
 	for _, set := range Each[*apps.CloneSet](e.all) {
 		w := Of(Gather(e.now, set, inNamespace[set.Namespace]))
 		for _, l := range w.lonely(e.now) {
-			if strings.Contains(l.key, usherv1alpha1.HookDomain) { // hooks says it
+			if strings.Contains(l.key, usherv1alpha1.HookDomain) { // hooks reports it
 				continue
 			}
 			what := cmp.Or(didYouMean(l.key, e.inNamespace(set.Namespace)), "find out what should")

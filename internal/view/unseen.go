@@ -15,24 +15,24 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// Unseen is a change of an object's spec that its controller has not seen: the status, and all that
-// follows from it, describe what was before.
+// Unseen is a change of an object's spec that its controller has not seen: the status still describes
+// the object before the change.
 type Unseen struct {
 	Generation int64 `json:"generation"`
 	Observed   int64 `json:"observed"`
-	// Since is when the spec was changed last; zero if the object does not say so.
+	// Since is when the spec was changed last; zero if the object does not show that.
 	Since time.Time `json:"since,omitzero"`
 }
 
 const (
 	// ReasonUnseen is the problem of a change that its controller has not seen for unseenFor.
 	ReasonUnseen = "ChangeNotSeen"
-	// unseenFor is how long a controller that works may take to see a change.
+	// unseenFor is how long a healthy controller may take to see a change.
 	unseenFor = 30 * time.Second
 )
 
-// UnseenOf is the change that an object's controller has not seen; nil if it has seen all. A deletion counts
-// as a change too, and needs no status any more.
+// UnseenOf returns the change that an object's controller has not seen; nil if it has seen all. A
+// deletion increases the generation too, but needs no status any more.
 func UnseenOf(object metav1.Object) *Unseen {
 	observed, ok := observedGeneration(object)
 	if !ok || observed >= object.GetGeneration() || object.GetDeletionTimestamp() != nil {
@@ -41,7 +41,7 @@ func UnseenOf(object metav1.Object) *Unseen {
 	return &Unseen{Generation: object.GetGeneration(), Observed: observed, Since: specChanged(object)}
 }
 
-// observedGeneration is the generation that an object's status describes.
+// observedGeneration returns the generation that an object's status describes.
 func observedGeneration(object metav1.Object) (observed int64, ok bool) {
 	switch o := object.(type) {
 	case *apps.CloneSet:
@@ -62,8 +62,8 @@ func observedGeneration(object metav1.Object) (observed int64, ok bool) {
 	return 0, false
 }
 
-// specChanged is when somebody who owns fields of the spec last wrote the object; the zero time if the object
-// does not say so.
+// specChanged returns when a field manager that owns fields of the spec last wrote the object; the zero
+// time if the object does not show that.
 func specChanged(object metav1.Object) (at time.Time) {
 	for _, entry := range object.GetManagedFields() {
 		ofSpec := entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:spec"`)
@@ -74,19 +74,18 @@ func specChanged(object metav1.Object) (at time.Time) {
 	return at
 }
 
-// Lasts reports whether the change has been there for longer than a controller takes that works.
+// Lasts reports whether the change has been unseen for longer than a healthy controller takes.
 func (u *Unseen) Lasts(now time.Time) bool {
 	return u != nil && !u.Since.IsZero() && now.Sub(u.Since) > unseenFor
 }
 
-// problem is the change as something that somebody has to act on. of names the object, where it is not the
-// workload itself.
+// problem returns the change as a Problem. of names the object if that is not the workload itself.
 func (u *Unseen) problem(of string) Problem {
 	message := fmt.Sprintf("its controller has seen generation %d, and not %d: kubectl usher doctor says why", u.Observed, u.Generation)
 	return Problem{Reason: ReasonUnseen, Since: u.Since, Message: of + message}
 }
 
-// unseenRegistrations are the changes of those that select Pods of the workload.
+// unseenRegistrations returns the unseen changes of Registrations that select Pods of the workload.
 func (o *Objects) unseenRegistrations() (out []Problem) {
 	for _, r := range o.Registrations {
 		if unseen := UnseenOf(r); unseen.Lasts(o.Now) && o.selectsAny(r) {
@@ -105,8 +104,8 @@ func (o *Objects) selectsAny(r *usherv1alpha1.Registration) bool {
 	return false
 }
 
-// noteUnseen says in a view that the workload's controller, or that of a Registration of its Pods, has not
-// seen a change.
+// noteUnseen adds a change that the workload's controller, or that of a Registration of its Pods, has
+// not seen.
 func (o *Objects) noteUnseen(w *Workload) {
 	if w.Unseen.Lasts(o.Now) {
 		w.Problems = append(w.Problems, w.Unseen.problem(""))
@@ -114,7 +113,7 @@ func (o *Objects) noteUnseen(w *Workload) {
 	w.Problems = append(w.Problems, o.unseenRegistrations()...)
 }
 
-// unseen checks that whoever acts on the objects has seen their last change.
+// unseen checks that the controllers of the objects have seen their last change.
 func (e *examination) unseen() {
 	for _, object := range e.all {
 		unseen, kind := UnseenOf(object), ""
@@ -125,7 +124,7 @@ func (e *examination) unseen() {
 		case *apps.CloneSet:
 			kind = "cloneset"
 		case *usherv1alpha1.Registration:
-			if unseen.Observed == 0 { // answered says it
+			if unseen.Observed == 0 { // answered reports it
 				continue
 			}
 			kind = "registration"

@@ -20,27 +20,27 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// Objects are what a view is made of, as the API server has them.
+// Objects are the objects of which a view is made, as the API server has them.
 type Objects struct {
 	// Now is the time of the view.
 	Now time.Time
-	// Set is the CloneSet; nil if something else controls the Pods.
+	// Set is the CloneSet; nil if the Pods have another controller.
 	Set *apps.CloneSet
-	// Other is what is known of a workload of another kind.
+	// Other describes a workload of another kind.
 	Other Summary
 	// Pods are the workload's own.
 	Pods []*corev1.Pod
-	// Pulls are the Pods that have nodes pull images for the CloneSet.
+	// Pulls are the CloneSet's pull Pods.
 	Pulls []*corev1.Pod
 	// Revisions are the CloneSet's ControllerRevisions.
 	Revisions []*appsv1.ControllerRevision
 	// Registrations are all of the namespace.
 	Registrations []*usherv1alpha1.Registration
-	// Leases are those of the hook operator's leaders, as far as the caller may read them.
+	// Leases are the leases of the hook operator's leaders that the caller may read.
 	Leases []*coordinationv1.Lease
 }
 
-// Each are the objects of one type.
+// Each returns the objects of one type.
 func Each[T metav1.Object](all []metav1.Object) (found []T) {
 	for _, object := range all {
 		if one, ok := object.(T); ok {
@@ -50,7 +50,7 @@ func Each[T metav1.Object](all []metav1.Object) (found []T) {
 	return found
 }
 
-// Gather chooses what belongs to a workload from the objects of its namespace. The Pods of a
+// Gather selects the objects that belong to a workload from those of its namespace. The Pods of a
 // Deployment belong to its ReplicaSets.
 func Gather(now time.Time, workload metav1.Object, all []metav1.Object) Objects {
 	o := Objects{Now: now, Registrations: Each[*usherv1alpha1.Registration](all), Leases: Each[*coordinationv1.Lease](all)}
@@ -72,7 +72,7 @@ func Gather(now time.Time, workload metav1.Object, all []metav1.Object) Objects 
 	return o
 }
 
-// owned are those that one of the owners controls.
+// owned returns the objects that one of the owners controls.
 func owned[T metav1.Object](all []T, owners []types.UID) []T {
 	return slices.DeleteFunc(all, func(one T) bool {
 		owner := metav1.GetControllerOfNoCopy(one)
@@ -96,7 +96,7 @@ type Summary struct {
 	Updated   int `json:"updated"`
 	// ToUpdate is how many Pods are to have the update revision.
 	ToUpdate int `json:"toUpdate"`
-	// Budget is nil where no CloneSet says what an update may do.
+	// Budget is the CloneSet's; nil for a workload of another kind.
 	Budget *Budget `json:"budget,omitempty"`
 	// Deadline is when the rollout will have stalled for too long; zero without one.
 	Deadline time.Time `json:"deadline,omitzero"`
@@ -113,10 +113,10 @@ type Phase string
 const (
 	// PhaseDone: every Pod that is to have the update revision has it, serves, and is listed by its registries.
 	PhaseDone Phase = "Done"
-	// PhaseDegraded: it would be Done, and a Pod that serves is in trouble: callers do not find it, or nothing takes
-	// it out of service before it ends.
+	// PhaseDegraded: it would be Done, but a Pod that serves is in trouble: callers do not find it, or
+	// nothing takes it out of service before it is deleted.
 	PhaseDegraded Phase = "Degraded"
-	// PhaseUpdating: Pods are on their way.
+	// PhaseUpdating: Pods have yet to be updated, or to serve.
 	PhaseUpdating Phase = "Updating"
 	// PhasePaused: spec.updateStrategy.paused.
 	PhasePaused Phase = "Paused"
@@ -128,7 +128,7 @@ const (
 	PhaseInvalid Phase = "Invalid"
 )
 
-// Budget is what an update may do, and how much of it is in use.
+// Budget says how many Pods an update may affect, and how many it does.
 type Budget struct {
 	Method         string `json:"method"`
 	Partition      int    `json:"partition"`
@@ -163,7 +163,7 @@ type Revision struct {
 	Number int64  `json:"number"`
 	// Pods is how many have it.
 	Pods int `json:"pods"`
-	// Current means that it is that of the last finished rollout, Update that it is the
+	// Current means that it is the revision of the last finished rollout, Update that it is the
 	// template's.
 	Current bool `json:"current,omitempty"`
 	Update  bool `json:"update,omitempty"`
@@ -187,7 +187,7 @@ type Pod struct {
 	// or empty if no Registration selects the Pod. It is False for a Pod that its Service does not
 	// list, although the condition is True.
 	Registered string `json:"registered,omitempty"`
-	// Entries are of all registries that its Registrations name, sorted.
+	// Entries are the Pod's entries in all registries that its Registrations name, sorted.
 	Entries  []Entry   `json:"entries,omitempty"`
 	Restarts int       `json:"restarts"`
 	Images   []string  `json:"images,omitempty"`
@@ -198,32 +198,32 @@ type Pod struct {
 	Waits []Wait `json:"waits,omitempty"`
 	// Trouble means that the wait will not end by itself.
 	Trouble bool `json:"trouble,omitempty"`
-	// joining means that it should be in a registry, and is not as far as it shows.
+	// joining means that the Pod should be in a registry, and does not show that it is.
 	joining bool
 }
 
-// Entry is whether a registry lists a Pod, as far as the Pod shows it.
+// Entry says whether a registry lists a Pod, as far as the Pod shows it.
 type Entry = regplan.Shows
 
 // Wait is one thing that a Pod waits for.
 type Wait struct {
-	// What says it in a sentence without the Pod's name.
+	// What describes the wait in a sentence without the Pod's name.
 	What string `json:"what"`
-	// Gate and Key are what holds the Pod; empty if it waits for something else.
+	// Gate and Key are the gate and the key of the hook that holds the Pod; empty for other waits.
 	Gate string `json:"gate,omitempty"`
 	Key  string `json:"key,omitempty"`
-	// Unanswered means that nobody whom this view knows answers.
+	// Unanswered means that no hook operator that this view knows answers.
 	Unanswered bool `json:"unanswered,omitempty"`
-	// Registrations are those that answer, Registries those that have to confirm.
+	// Registrations are the Registrations that answer, Registries the registries that have to confirm.
 	Registrations []string `json:"registrations,omitempty"`
 	Registries    []string `json:"registries,omitempty"`
 	// Since is when it began; zero if unknown. Until is when it ends if all goes well.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
-	// Deadline is when somebody gives up, and OnDeadline what happens then.
+	// Deadline is when the wait is given up, and OnDeadline what happens then.
 	Deadline   time.Time `json:"deadline,omitzero"`
 	OnDeadline string    `json:"onDeadline,omitempty"`
-	// Next is a command that helps. Instead is one that ends the wait at a price, which it names.
+	// Next is a command that helps. Instead is a command that ends the wait at a price, which it names.
 	Next    string `json:"next,omitempty"`
 	Instead string `json:"instead,omitempty"`
 }
@@ -233,9 +233,9 @@ type Workload struct {
 	Summary
 	// Revisions that Pods have, that are current or the template's; the newest first.
 	Revisions []Revision `json:"revisions,omitempty"`
-	// Registers is what Registrations do for its Pods.
+	// Registers describes what Registrations do for its Pods.
 	Registers []Registers `json:"registers,omitempty"`
-	// Previous is what an undo leads to; nil without another revision.
+	// Previous is the revision that an undo leads to; nil without another revision.
 	Previous *Revision `json:"previous,omitempty"`
 	// Members are the Pods in name order.
 	Members []Pod `json:"podList"`

@@ -20,7 +20,7 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// waiter finds what one Pod waits for.
+// waiter finds the waits of one Pod.
 type waiter struct {
 	*Objects
 	pod   *corev1.Pod
@@ -32,14 +32,14 @@ type waiter struct {
 	opens bool
 }
 
-// waits returns what the Pod waits for: what the CloneSet's planner says, the hooks that
-// only Usher's operator knows, and why the Pod is not ready.
+// waits returns the Pod's waits: those that the CloneSet's planner finds, hooks that only Usher's
+// operator knows, and why the Pod is not ready.
 func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 	for i := range blocked {
 		w.blocked(&blocked[i])
 	}
 	for i := range w.holds {
-		if !w.told(w.holds[i].Key) {
+		if !w.has(w.holds[i].Key) {
 			w.held(&w.holds[i])
 		}
 	}
@@ -57,8 +57,8 @@ func (w *waiter) waits(blocked []setplan.Blocked) ([]Wait, bool) {
 	return w.out, w.trouble
 }
 
-// registered adds what the hook operator wrote of a wait: it knows what a registry answered. That a Pod is not ready
-// says nothing new of one that has no node.
+// registered adds the hook operator's report on a wait, which has the registry's answer. For a Pod
+// without a node, a report that the Pod is not ready adds nothing.
 func (w *waiter) registered(unscheduled bool) {
 	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
 	switch {
@@ -69,8 +69,8 @@ func (w *waiter) registered(unscheduled bool) {
 	}
 }
 
-// drainedBut is what a Pod waits for that has drained. Usher itself deletes it for a controller, and for an
-// eviction that was allowed.
+// drainedBut returns what a drained Pod waits for. Usher itself deletes the Pod for a controller, and
+// for an eviction that was allowed.
 func drainedBut(request *usherv1alpha1.DeletionRequest) string {
 	if request.Controller || request.Eviction {
 		return "is drained, and is deleted next, as " + userOf(request.By) + " asked"
@@ -78,7 +78,7 @@ func drainedBut(request *usherv1alpha1.DeletionRequest) string {
 	return "is drained, and waits for " + userOf(request.By) + " to delete it"
 }
 
-// drainedSince is when the drain ended that a request has asked for.
+// drainedSince returns when the drain ended that a request has asked for.
 func drainedSince(request *usherv1alpha1.DeletionRequest) time.Time {
 	if request.Drained != nil {
 		return request.Drained.Time
@@ -86,11 +86,11 @@ func drainedSince(request *usherv1alpha1.DeletionRequest) time.Time {
 	return request.At.Time
 }
 
-func (w *waiter) told(key string) bool {
+func (w *waiter) has(key string) bool {
 	return slices.ContainsFunc(w.out, func(one Wait) bool { return one.Key == key })
 }
 
-// blocked is what the CloneSet's planner says.
+// blocked adds a wait that the CloneSet's planner has found.
 func (w *waiter) blocked(b *setplan.Blocked) {
 	switch {
 	case b.Batch != nil:
@@ -105,7 +105,7 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 		w.out = append(w.out, one)
 		return
 	}
-	if b.Idle != nil { // notReady says it, or ends
+	if b.Idle != nil { // notReady reports it, or ends
 		return
 	}
 	if b.Failed != nil {
@@ -118,20 +118,20 @@ func (w *waiter) blocked(b *setplan.Blocked) {
 			w.held(hold)
 			continue
 		}
-		// A key of Usher's domain has no other who could answer it.
+		// Only Usher can answer a key of its domain.
 		w.trouble = w.trouble || strings.Contains(key, usherv1alpha1.HookDomain)
 		w.unanswered(fmt.Sprintf("waits at %s for somebody to answer the hook %s", b.Gate, key), b.Gate, key, b.Since)
 	}
 }
 
-// unanswered is what holds the Pod and is nobody's that this view knows.
+// unanswered adds a key that holds the Pod and that no known hook operator answers.
 func (w *waiter) unanswered(what, gate, key string, since time.Time) {
 	next := w.command("usher release pod/%s --hook=%s --reason=…", w.pod.Name, key)
 	w.trouble = w.trouble || lasts(w.Now, since)
 	w.out = append(w.out, Wait{What: what, Gate: gate, Key: key, Since: since, Next: next, Unanswered: true})
 }
 
-// held is a hook that Registrations answer.
+// held adds a hook that Registrations answer.
 func (w *waiter) held(h *regplan.Hold) {
 	one := Wait{
 		What: what(h), Gate: string(h.Gate), Key: h.Key, Registrations: h.Registrations, Registries: h.Registries,
@@ -148,7 +148,7 @@ func (w *waiter) held(h *regplan.Hold) {
 	w.out = append(w.out, one)
 }
 
-// mayUse is said of a Pod whose callers may not know yet that it has left.
+// mayUse is added for a Pod whose callers may not know yet that it has left its registries.
 const mayUse = "; callers may still use it"
 
 func what(h *regplan.Hold) string {
@@ -171,22 +171,22 @@ func what(h *regplan.Hold) string {
 	return "leaves " + from
 }
 
-// userOf is what people call a user.
+// userOf returns a user's name for people.
 func userOf(name string) string { return strings.TrimPrefix(name, "system:serviceaccount:") }
 
-// foreignFinalizers hold a terminating Pod, and are nobody's that this view knows.
+// foreignFinalizers adds the finalizers of a terminating Pod that belong to no controller known here.
 func (w *waiter) foreignFinalizers() {
 	if w.pod.DeletionTimestamp == nil {
 		return
 	}
 	for _, key := range w.pod.Finalizers {
-		if !w.told(key) {
+		if !w.has(key) {
 			w.unanswered("is deleted, and stays until somebody removes the finalizer "+key, "", key, w.pod.DeletionTimestamp.Time)
 		}
 	}
 }
 
-// pull says how far the Pod is if it is one that has its node pull an image, and whether it is one.
+// pull reports whether the Pod is a pull Pod, and adds how far it is.
 func (w *waiter) pull() bool {
 	if w.pod.Labels[apps.LabelPullsFor] == "" {
 		return false
@@ -211,7 +211,7 @@ func (w *waiter) pull() bool {
 	return true
 }
 
-// lacksImage is why an old Pod stays in service: its node is still pulling an image.
+// lacksImage adds the wait of an old Pod that stays in service while its node pulls an image.
 func (w *waiter) lacksImage() {
 	if w.Set == nil || revision.Same(setplan.RevisionOf(w.pod), w.Set.Status.UpdateRevision) {
 		return
@@ -234,13 +234,15 @@ func (w *waiter) lacksImage() {
 	}
 }
 
-// nodeComes is how long a Pod may wait for a node, which an autoscaler may have to make, before nobody seems to.
+// nodeComes is how long a Pod may wait for a node, which an autoscaler may have to add, before that
+// counts as trouble.
 const nodeComes = 2 * time.Minute
 
-// overdue is how much longer than its grace period a Pod may take to end before its node seems to be silent.
+// overdue is how much longer than its grace period a Pod may take to end before its node counts as
+// down.
 const overdue = 30 * time.Second
 
-// ends is what a terminating Pod waits for that nobody else holds.
+// ends adds the wait of a terminating Pod that no finalizer holds.
 func (w *waiter) ends() {
 	if w.pod.DeletionTimestamp == nil || len(w.out) > 0 {
 		return
@@ -255,7 +257,8 @@ func (w *waiter) ends() {
 	w.out = append(w.out, one)
 }
 
-// updateRefused is why a Pod stays as it is: the controller has tried its update.
+// updateRefused adds the wait of a Pod whose update the controller has tried, and the API server
+// refuses.
 func (w *waiter) updateRefused() {
 	if w.Set == nil {
 		return
@@ -270,7 +273,7 @@ func (w *waiter) updateRefused() {
 	})
 }
 
-// notReady is why a Pod that waits for nobody outside is not ready.
+// notReady adds why a Pod without other waits is not ready.
 func (w *waiter) notReady() {
 	if podread.IsTrue(w.pod, corev1.PodReady) || w.pod.Status.Phase == corev1.PodSucceeded {
 		return
@@ -281,7 +284,7 @@ func (w *waiter) notReady() {
 	case w.pod.Status.Phase == corev1.PodFailed:
 		one.What = strings.TrimSpace("has failed: " + w.pod.Status.Reason + " " + w.pod.Status.Message)
 		w.trouble = true
-	case noNode(w.pod) != nil: // unscheduled says it
+	case noNode(w.pod) != nil: // unscheduled reports it
 		return
 	case container != nil:
 		one.What = fmt.Sprintf("waits for its container %s: %s", container.Name, container.State.Waiting.Reason)
@@ -296,8 +299,8 @@ func (w *waiter) notReady() {
 	w.out = append(w.out, one)
 }
 
-// unscheduled says of a Pod without a node why it has none, before the hooks that hold it: none of them can be
-// answered before it runs. It reports whether the Pod has none.
+// unscheduled reports whether the Pod has no node, and adds why, before the hooks that hold the Pod:
+// none of them can be answered before it runs.
 func (w *waiter) unscheduled() bool {
 	c := noNode(w.pod)
 	if c == nil || w.pod.DeletionTimestamp != nil || w.pod.Status.Phase == corev1.PodFailed {
@@ -311,7 +314,7 @@ func (w *waiter) unscheduled() bool {
 
 const hasNoNode = "has no node"
 
-// noNode is the condition of a Pod that has no node; nil if it has one.
+// noNode returns the condition that says why a Pod has no node; nil if it has one.
 func noNode(pod *corev1.Pod) *corev1.PodCondition {
 	if c := podread.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		return c
@@ -346,7 +349,7 @@ func (w *waiter) condition(c *corev1.PodCondition) {
 		w.out[0].What = cmp.Or(joins(c).What, w.out[0].What) // the gate is not the reason
 	}
 	first, reason := &w.out[0], regplan.Reason(c.Reason)
-	if slices.Contains(refusedKeys, reason) { // no registry is waited for any more
+	if slices.Contains(refusedKeys, reason) { // it no longer waits for a registry
 		first.What, w.trouble = detail, true
 		return
 	}
@@ -371,8 +374,8 @@ var (
 	}
 )
 
-// remedy is the command that shows what keeps a registry from answering a Pod as its condition says, or where to
-// correct it; empty if there is nothing to correct.
+// remedy returns the command that shows why a registry does not answer, as the Pod's condition says, or
+// that opens what has to be corrected; empty if there is nothing to correct.
 func (w *waiter) remedy(c *corev1.PodCondition) string {
 	name, _, _ := regplan.Reported(c)
 	switch regplan.Reason(c.Reason) {
@@ -394,7 +397,7 @@ func (w *waiter) remedy(c *corev1.PodCondition) string {
 	return ""
 }
 
-// joins is that a Pod waits for a registry at no hook, as the operator reports it.
+// joins returns the wait of a Pod for a registry without a hook, as the operator reports it.
 func joins(c *corev1.PodCondition) Wait {
 	registry, since, _ := regplan.Reported(c)
 	one := Wait{Since: cmp.Or(since, c.LastTransitionTime.Time)}
@@ -404,7 +407,8 @@ func joins(c *corev1.PodCondition) Wait {
 	return one
 }
 
-// gateMissing is that nothing takes a Pod out of its Service before it ends: its template has forgotten the gate.
+// gateMissing adds that nothing takes the Pod out of its Service before it is deleted: its template
+// lacks the gate.
 func (w *waiter) gateMissing(c *corev1.PodCondition, detail string) {
 	w.trouble = true
 	if len(w.out) > 0 {
@@ -414,8 +418,8 @@ func (w *waiter) gateMissing(c *corev1.PodCondition, detail string) {
 	w.out = append(w.out, Wait{What: strings.TrimPrefix(detail, "it "), Since: c.LastTransitionTime.Time})
 }
 
-// unlisted is that a Service does not list the Pod although the Pod is Ready: it looks healthy, and no caller
-// finds it.
+// unlisted adds that a Service does not list the Pod although the Pod is Ready: it looks healthy, and
+// no caller finds it.
 func (w *waiter) unlisted(c *corev1.PodCondition) {
 	registry, since, detail := regplan.Reported(c)
 	one := Wait{What: "is ready, and callers do not find it: " + detail, Since: since, Registries: []string{registry}}
@@ -429,8 +433,8 @@ func (w *waiter) unlisted(c *corev1.PodCondition) {
 	w.out = slices.Insert(w.out, 0, one)
 }
 
-// command is a kubectl command in the workload's namespace. The flag comes last: kubectl
-// takes none before the name of a plugin.
+// command returns a kubectl command in the workload's namespace. The flag comes last: kubectl accepts
+// none before the name of a plugin.
 func (w *waiter) command(format string, args ...any) string {
 	return "kubectl " + fmt.Sprintf(format, args...) + " -n " + w.pod.Namespace
 }

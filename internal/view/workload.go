@@ -22,7 +22,7 @@ import (
 	regplan "github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// annotationCause is where kubectl keeps why a template was changed.
+// annotationCause is the annotation in which kubectl keeps why a template was changed.
 const annotationCause = "kubernetes.io/change-cause"
 
 // Of returns the view of a workload.
@@ -38,8 +38,8 @@ func Of(o Objects) Workload {
 	return w
 }
 
-// placed is the phase of a rollout that is done by its counts, which know nothing of registries: it is not done while
-// a Pod that serves is on its way into one, or in trouble.
+// placed returns the phase of a rollout that is done by its counts. They do not consider registries:
+// the rollout is not done while a Pod that serves is still to be registered, or is in trouble.
 func (w *Workload) placed() Phase {
 	phase := PhaseDone
 	for i := range w.Members {
@@ -61,7 +61,7 @@ func (o *Objects) workload(operator regplan.Snapshot) Workload {
 	return o.cloneSet(regplan.Show(operator))
 }
 
-// other is a workload of a kind that Kubernetes brings along.
+// other returns the view of a workload of Kubernetes' own kinds.
 func (o *Objects) other(shown map[string]regplan.Shown) Workload {
 	w := Workload{Summary: o.Other}
 	for _, pod := range o.Pods {
@@ -108,8 +108,8 @@ func (o *Objects) cloneSet(shown map[string]regplan.Shown) Workload {
 	return w
 }
 
-// Previous is the newest revision with another template than the present one; nil if there
-// is none.
+// Previous returns the newest revision with another template than the present one; nil if there is
+// none.
 func Previous(set *apps.CloneSet, all []*appsv1.ControllerRevision) (newest *appsv1.ControllerRevision) {
 	for _, object := range all {
 		if !revision.Same(object.Name, set.Status.UpdateRevision) && (newest == nil || object.Revision > newest.Revision) {
@@ -119,7 +119,7 @@ func Previous(set *apps.CloneSet, all []*appsv1.ControllerRevision) (newest *app
 	return newest
 }
 
-// planner is what the CloneSet controller's planner reads.
+// planner returns the input of the CloneSet controller's planner.
 func (o *Objects) planner(spec setplan.Spec) *setplan.Snapshot {
 	how, _ := setplan.DeletionOf(o.Set)
 	s := &setplan.Snapshot{
@@ -130,7 +130,7 @@ func (o *Objects) planner(spec setplan.Spec) *setplan.Snapshot {
 	return s
 }
 
-// Known are the CloneSet's revisions by hash.
+// Known returns the CloneSet's revisions by hash.
 func (o *Objects) Known() map[string]*revision.Revision {
 	all := map[string]*revision.Revision{}
 	for _, object := range o.Revisions {
@@ -139,7 +139,7 @@ func (o *Objects) Known() map[string]*revision.Revision {
 	return all
 }
 
-// revisionOf is a revision of the status, also where the object is gone.
+// revisionOf returns a revision that the status names, even if its object is gone.
 func revisionOf(s *setplan.Snapshot, name string) *revision.Revision {
 	return cmp.Or(s.Revisions[revision.Short(name)], &revision.Revision{Name: name})
 }
@@ -161,8 +161,8 @@ func (o *Objects) phase(spec *setplan.Spec, counts setplan.Counts) Phase {
 	return PhaseUpdating
 }
 
-// problems are the conditions that say that something is wrong. Blocked is not among them,
-// unless Pods in service wait: the others say it themselves.
+// problems returns the conditions that report a problem. Blocked is not among them, unless Pods in
+// service wait: other Pods show their waits themselves.
 func (o *Objects) problems() []Problem {
 	var out []Problem
 	for _, c := range o.Set.Status.Conditions {
@@ -174,7 +174,7 @@ func (o *Objects) problems() []Problem {
 	return out
 }
 
-// revisions are those that count, the newest first.
+// revisions returns the revisions of Pods, and the current and the template's, the newest first.
 func (o *Objects) revisions(pods []Pod) []Revision {
 	counts := map[string]int{}
 	for _, pod := range pods {
@@ -205,7 +205,7 @@ func RevisionOf(set *apps.CloneSet, object *appsv1.ControllerRevision) Revision 
 	return r
 }
 
-// Images are those of a template's containers, as "name=image".
+// Images returns the images of a template's containers, as "name=image".
 func Images(template map[string]any) []string {
 	spec, _ := template["spec"].(map[string]any)
 	containers, _ := spec["containers"].([]any)
@@ -218,7 +218,7 @@ func Images(template map[string]any) []string {
 	return out
 }
 
-// SummaryOf is the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
+// SummaryOf returns the summary of a Deployment, StatefulSet, ReplicaSet or DaemonSet.
 func SummaryOf(object metav1.Object) Summary {
 	s := Summary{Namespace: object.GetNamespace(), Name: object.GetName(), Unseen: UnseenOf(object)}
 	paused := false
@@ -248,7 +248,7 @@ func SummaryOf(object metav1.Object) Summary {
 	return s
 }
 
-// phaseOf is the phase of a workload with these counts.
+// phaseOf returns the phase of a workload with these counts.
 func (s *Summary) phaseOf(object metav1.Object, paused bool) Phase {
 	switch {
 	case object.GetDeletionTimestamp() != nil:
@@ -284,7 +284,7 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 	}
 	if c := podread.Condition(pod, usherv1alpha1.ConditionRegistered); c != nil {
 		p.Registered = string(c.Status)
-		if regplan.SaysUnlisted(c) { // The condition is that of the gate, which stays open.
+		if regplan.SaysUnlisted(c) { // The condition belongs to the gate, which stays open.
 			p.Registered = string(corev1.ConditionFalse)
 		}
 	}
@@ -297,14 +297,14 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 	return p
 }
 
-// StateDraining is the state of a Pod that leaves its registries because somebody wants to
-// delete it; "Normal" in its lifecycle.
+// StateDraining is the state of a Pod that leaves its registries because somebody wants to delete it.
+// Its lifecycle state is Normal.
 const StateDraining = "Draining"
 
-// stateTerminating is the state of a Pod that was deleted.
+// stateTerminating is the state of a terminating Pod.
 const stateTerminating = "Terminating"
 
-// changed is the latest of the times that the Pod itself shows.
+// changed returns the latest of the times that the Pod itself shows.
 func changed(pod *corev1.Pod) time.Time {
 	at := list.Latest(pod.CreationTimestamp.Time, podread.StateSince(pod))
 	for _, kind := range []corev1.PodConditionType{corev1.PodReady, usherv1alpha1.ConditionRegistered} {
@@ -313,7 +313,7 @@ func changed(pod *corev1.Pod) time.Time {
 	return at
 }
 
-// drainedFor is the deletion that a Pod has been drained for; nil if there is none.
+// drainedFor returns the deletion request for which a Pod has been drained; nil if there is none.
 func drainedFor(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
 	c := podread.Condition(pod, usherv1alpha1.ConditionRegistered)
 	request, err := usherv1alpha1.DeletionRequestOf(pod)
@@ -323,7 +323,7 @@ func drainedFor(pod *corev1.Pod) *usherv1alpha1.DeletionRequest {
 	return request
 }
 
-// stateOf is what people call the Pod's state.
+// stateOf returns the Pod's state for people.
 func stateOf(pod *corev1.Pod, holds []regplan.Hold) string {
 	state := regplan.StateOf(pod)
 	switch {
@@ -341,14 +341,14 @@ func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-// Rank is how much a Pod asks for the reader's eye.
+// Rank says how much attention a Pod needs; the lowest needs most.
 type Rank int
 
 // The ranks.
 const (
 	// RankTrouble: the wait does not end by itself.
 	RankTrouble Rank = iota
-	// RankWaits: it waits for somebody.
+	// RankWaits: it waits.
 	RankWaits
 	// RankUnavailable: it does not serve.
 	RankUnavailable
@@ -356,7 +356,7 @@ const (
 	RankServes
 )
 
-// Rank is that of the Pod.
+// Rank returns the rank of the Pod.
 func (p *Pod) Rank() Rank {
 	switch {
 	case p.Trouble:

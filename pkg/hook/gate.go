@@ -56,7 +56,7 @@ func (o *Operator) pending(pod *corev1.Pod) (h hook, waits bool) {
 	return h, h.key.on(pod)
 }
 
-// gates are those where Pods are, by their state.
+// gates are the gates of Pods by their state.
 var gates = map[appsv1alpha1.LifecycleState]Gate{
 	appsv1alpha1.StatePreparingNormal: PreNormal,
 	appsv1alpha1.StateNormal:          Created,
@@ -65,7 +65,7 @@ var gates = map[appsv1alpha1.LifecycleState]Gate{
 	appsv1alpha1.StatePreparingDelete: PreDelete,
 }
 
-// gateOf is the gate where a Pod is; empty if it is at none.
+// gateOf returns the gate where a Pod is; empty if it is at none.
 func gateOf(pod *corev1.Pod) Gate {
 	if pod.DeletionTimestamp != nil {
 		return PreDelete
@@ -84,7 +84,7 @@ func (o *Operator) pass(pod *corev1.Pod, h hook) {
 	}
 }
 
-// since is when the Pod reached its gate; zero if unknown.
+// since returns when the Pod reached its gate; zero if unknown.
 func since(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp != nil {
 		grace := ptr.Deref(pod.DeletionGracePeriodSeconds, 0)
@@ -137,7 +137,7 @@ func LabelValue(key, holds, released string) Key {
 // CloneSet deletes it.
 func Finalizer(name string) Key { return Key{name: name, finalizer: true} }
 
-// String is the label's key or the finalizer.
+// String returns the label's key or the finalizer.
 func (k Key) String() string { return k.name }
 
 // on reports whether the key holds the Pod.

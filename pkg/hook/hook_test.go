@@ -67,7 +67,7 @@ func (j *journal) note(what string) Handler {
 	}
 }
 
-// seed is the operator of the well-known example, with its own hook for new Pods.
+// seed returns the operator of the well-known example, with its own hook for new Pods.
 func seed(j *journal, options ...Option) *Operator {
 	return New("traffic").
 		OnPreNormal(Label("example.com/registered"), j.note("preNormal"), options...).
@@ -104,7 +104,7 @@ func (b *bench) reconcile() (ctrl.Result, error) {
 	return b.operator.Reconcile(b.Context(), request)
 }
 
-// live is the Pod as the API server has it; nil if it is gone.
+// live returns the Pod as the API server has it; nil if it is gone.
 func (b *bench) live() *corev1.Pod {
 	b.Helper()
 	var p corev1.Pod
@@ -118,7 +118,7 @@ func (b *bench) live() *corev1.Pod {
 	return &p
 }
 
-// scenario is an operator, a Pod, and what passes make of it.
+// scenario is an operator, a Pod, and the results of passes over it.
 type scenario struct {
 	*bench
 	journal journal
@@ -129,7 +129,7 @@ type scenario struct {
 	lines   []string
 }
 
-// operatorWords are what can be said about the operator, podWords about the Pod.
+// operatorWords describe the operator, podWords the Pod.
 var (
 	operatorWords = map[string]func(s *scenario, value string){
 		"guarded": func(s *scenario, _ string) { s.build = func(o *Operator) *Operator { return o.Guard(guard) } },
@@ -166,8 +166,8 @@ var (
 	}
 )
 
-// TestPasses plays the scenarios in testdata/passes.txt: which Handler is called where, what lets
-// the Pod continue, and what is said of one that waits.
+// TestPasses plays the scenarios in testdata/passes.txt: which Handler is called at which gate, what
+// lets the Pod continue, and what is reported while it waits.
 func TestPasses(t *testing.T) {
 	scenariotest.Run(t, "testdata/passes.txt", func(t *testing.T, lines []string) []string {
 		s := &scenario{build: func(o *Operator) *Operator { return o }}
@@ -196,7 +196,7 @@ func TestPasses(t *testing.T) {
 	})
 }
 
-// pass tells what one makes of the Pod.
+// pass makes a pass over the Pod, and prints the result.
 func (s *scenario) pass() {
 	s.Helper()
 	before := s.live()
@@ -255,7 +255,7 @@ func TestAPodThatChangedIsReadAgain(t *testing.T) {
 	checktest.Same(t, "the hook of a Pod that is in service again", "true", b.live().Labels[blocked])
 }
 
-// TestMistakes are those of the program that builds the operator.
+// TestMistakes: mistakes of the program that builds the operator are errors.
 func TestMistakes(t *testing.T) {
 	do := (&journal{}).note("x")
 	tests := map[string]*Operator{

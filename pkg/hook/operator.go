@@ -69,7 +69,7 @@ type wait struct {
 
 func (w *wait) Error() string { return w.reason }
 
-// AtDeadline is what happens to a Pod whose Handler has not returned nil in time.
+// AtDeadline says what happens to a Pod whose Handler has not returned nil in time.
 type AtDeadline string
 
 const (
@@ -119,8 +119,7 @@ type Operator struct {
 	faults []error
 }
 
-// New begins an operator. The name is that of its controller and of the source of its
-// events.
+// New begins an operator. The name is used for its controller and as the source of its events.
 func New(name string) *Operator {
 	o := &Operator{name: name, hooks: map[Gate]hook{}}
 	if name == "" {
@@ -157,10 +156,9 @@ func (o *Operator) OnPreDelete(key Key, do Handler, options ...Option) *Operator
 	return o.on(PreDelete, key, do, options)
 }
 
-// Guard adds your own finalizer to a Pod before the first Handler of OnPreNormal or
-// OnCreated is called, and removes it when the Handler of OnPreDelete has returned nil
-// for a terminating Pod: whoever deletes the Pod, nothing that the Handlers made outlives
-// it.
+// Guard adds your own finalizer to a Pod before the first Handler of OnPreNormal or OnCreated is
+// called, and removes it when the Handler of OnPreDelete has returned nil for a terminating Pod:
+// nothing that the Handlers made outlives the Pod, even if somebody else deletes it.
 func (o *Operator) Guard(finalizer string) *Operator {
 	o.guard = finalizer
 	return o
@@ -233,7 +231,7 @@ func (o *Operator) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// concerns drops events of Pods that wait for nothing here.
+// concerns reports whether the Pod of an event waits for this operator; others are dropped.
 func (o *Operator) concerns(object client.Object) bool {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || o.Selector != nil && !o.Selector.Matches(labels.Set(pod.Labels)) && !o.guards(pod) {
@@ -250,6 +248,6 @@ func (o *Operator) guards(pod *corev1.Pod) bool {
 
 // reported reports whether the Pod's condition still shows that it waits.
 func (o *Operator) reported(pod *corev1.Pod) bool {
-	c := condition(pod, o.Condition) // no Pod has one of no type
+	c := condition(pod, o.Condition) // nil if there is no type, too
 	return c != nil && c.Status == corev1.ConditionFalse
 }

@@ -26,7 +26,7 @@ const (
 	// under that load.
 	warmAtLeast = time.Second
 	warmSpread  = 4 * time.Second
-	// warmSize is the smallest size for which that is done.
+	// warmSize is the smallest size with such a warm-up.
 	warmSize = 50
 )
 
@@ -34,20 +34,20 @@ const (
 // takes a second depends little on how many there are.
 const plainMost = 1000
 
-// request is one kind of request of the plain client, one for each Pod or entry.
+// request is one kind of request of the plain client, which sends one for each Pod or entry.
 type request struct {
 	name string
 	send func(ctx context.Context, name string) error
-	// image is what all Pods run in the end; "" not to wait for that. gone means that
-	// there are none.
+	// image is the image that all Pods run in the end; "" means not to wait for that. gone means that
+	// there are no Pods.
 	image string
 	gone  bool
-	// perSecond is how many are sent a second, whether they are answered or not; 0 is as
-	// many as the workers can.
+	// perSecond is how many are sent a second, without waiting for answers; 0 means as many as the
+	// workers can send.
 	perSecond int
 }
 
-// removal is of all Pods.
+// removal returns a request that removes all Pods.
 func (m *measurement) removal(name string) request {
 	return request{name: name, gone: true, send: func(ctx context.Context, name string) error {
 		return m.Kube.Delete(ctx, barePod(name))
@@ -68,7 +68,7 @@ func barePod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-// plainImage is a version of the image that the plain client's Pods run.
+// plainImage returns a version of the image that the plain client's Pods run.
 func plainImage(version int) string { return fmt.Sprintf("example.test/plain:v%d", version) }
 
 // alone measures what the API server or the registry can do for a plain client before Usher
@@ -93,7 +93,7 @@ func (m *measurement) alone(ctx context.Context) ([]*result, error) {
 	return results, nil
 }
 
-// staying is how many Pods of the plain client stay while Usher is measured.
+// staying returns how many Pods of the plain client stay while Usher is measured.
 func (m *measurement) staying() int {
 	if m.server != nil {
 		return 0
@@ -169,12 +169,11 @@ func sendAll(ctx context.Context, a request, n int) (traffic.Latencies, error) {
 	return latencies, all.Wait()
 }
 
-// warmUp keeps the API server busy with reads, longer in each round, so that a step
-// begins at once afterwards. A garbage collection takes a second of CPU, as much as a
-// step of a hundred Pods. After a pause, no collection would be in progress when a step
-// begins, unlike in the middle of a long step; and identical rounds would meet them in
-// the same steps. With a registry there are no rounds to compare, and a few Pods show nothing
-// either way.
+// warmUp keeps the API server busy with reads, longer in each round, so that a step begins at once
+// afterwards. A garbage collection takes a second of CPU, as much as a step of a hundred Pods. After a
+// pause, no collection would be in progress when a step begins, unlike in the middle of a long step;
+// and identical rounds would meet them in the same steps. With a registry there are no rounds to
+// compare, and results of a few Pods mean little anyway.
 func (m *measurement) warmUp(ctx context.Context) error {
 	if m.server != nil || m.turn.size < warmSize {
 		return nil

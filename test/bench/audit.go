@@ -20,11 +20,11 @@ import (
 // quietFor is how long Usher must write nothing for a phase to be over.
 const quietFor = time.Second
 
-// lookEvery is how often the audit log is read until then.
+// lookEvery is how often the audit log is read meanwhile.
 const lookEvery = 200 * time.Millisecond
 
-// auditEvent is the part of an audit.k8s.io/v1 Event that is read. Each request has one,
-// written when it is answered; only a watch has another, when it begins.
+// auditEvent is the part of an audit.k8s.io/v1 Event that is read. Each request has one, written when
+// it is answered; a watch also has one when it begins.
 type auditEvent struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`
@@ -40,7 +40,7 @@ type auditEvent struct {
 	} `json:"responseStatus"`
 }
 
-// what is the verb and the resource, such as "patch pods/status".
+// what returns the verb and the resource, such as "patch pods/status".
 func (e auditEvent) what() string {
 	what := e.Verb + " " + e.ObjectRef.Resource
 	if e.ObjectRef.Subresource != "" {
@@ -144,8 +144,7 @@ func (r *apiRequests) add(one auditEvent) bool {
 	return true
 }
 
-// rejectedShare is the share of the writes that were rejected, from 0 to 1; 0 if there
-// were none.
+// rejectedShare returns the share of the writes that were rejected, from 0 to 1; 0 if there were none.
 func (r apiRequests) rejectedShare() float64 {
 	return float64(sum(r.rejected)) / float64(max(sum(r.writes), 1))
 }

@@ -22,8 +22,8 @@ import (
 const (
 	// deploymentPods is the size of the measured Deployment, and deploymentFew what it is scaled to.
 	deploymentPods, deploymentFew = 100, 10
-	// noticeTime is how long callers get to notice that a Pod goes: the Registration's propagation, or
-	// the time that a preStop hook sleeps.
+	// noticeTime is how long callers get to notice that a Pod leaves: the Registration's propagation,
+	// or the time that a preStop hook sleeps.
 	noticeTime = 5 * time.Second
 	// scaleInLimit is how many times longer than with a preStop hook a scale-in may take.
 	scaleInLimit = 1.2
@@ -33,10 +33,11 @@ const (
 	scaledIn, rolledOut = "scale in", "roll out"
 )
 
-// way is how callers learn that a Pod of the Deployment goes.
+// way is how callers learn that a Pod of the Deployment leaves.
 type way struct {
 	name string
-	// usher means that a Registration and the guard see Pods out, sleeps that a preStop hook waits.
+	// usher means that Pods drain with a Registration and the guard, sleeps that they have a preStop
+	// hook that waits.
 	usher, sleeps bool
 	// surge is spec.strategy.rollingUpdate.maxSurge, in per cent of the Pods.
 	surge int
@@ -46,7 +47,7 @@ const usualSurge, usualUnavailable = 25, 25
 
 var withUsher, withSleep = way{name: "Usher and its guard", usher: true, surge: usualSurge}, way{name: "a preStop sleep", sleeps: true, surge: usualSurge}
 
-// ways are measured in this order. Usher runs for the first ones.
+// ways are measured in this order, first those with Usher.
 var ways = []way{
 	withUsher,
 	{name: "Usher, twice the surge", usher: true, surge: 2 * usualSurge},
@@ -54,13 +55,13 @@ var ways = []way{
 	{name: "neither: requests are lost", surge: usualSurge},
 }
 
-// waves is how many waves a rollout takes if no more Pods may be away at a time than maxSurge and
-// maxUnavailable allow together, and those that drain count.
+// waves returns how many waves a rollout takes if maxSurge and maxUnavailable together bound the Pods
+// that are away at a time, draining ones included.
 func (w way) waves() int {
 	return (100 + w.surge + usualUnavailable - 1) / (w.surge + usualUnavailable)
 }
 
-// deployments sees the Pods of a Deployment out in each way.
+// deployments measures the Deployment in each way.
 func (m *measurement) deployments(ctx context.Context) (results []*result, err error) {
 	if err := m.startGuard(ctx); err != nil {
 		return nil, err
@@ -84,7 +85,8 @@ func (m *measurement) deployments(ctx context.Context) (results []*result, err e
 	return results, nil
 }
 
-// startGuard starts Usher with the guard, and what leads the Deployment's Pods through a Service.
+// startGuard starts Usher with the guard, and creates the Service and the Registration of the
+// Deployment's Pods.
 func (m *measurement) startGuard(ctx context.Context) error {
 	if err := client.IgnoreNotFound(checkout.RemoveGuard(ctx, m.Kube)); err != nil {
 		return err
@@ -155,7 +157,7 @@ func (m *measurement) deployment(ctx context.Context, w way) ([]*result, error) 
 	return []*result{in, out}, m.pods.await(ctx, 0, nil)
 }
 
-// createDeployment creates the Deployment with what a way adds to it.
+// createDeployment creates the Deployment, with the additions of a way.
 func (m *measurement) createDeployment(ctx context.Context, w way) error {
 	shop, err := object("deployment")
 	if err != nil {
@@ -188,7 +190,7 @@ func (m *measurement) patchDeployment(ctx context.Context, patch string) error {
 	return nil
 }
 
-// settled waits until all Pods serve, and until Usher has written what it writes of them.
+// settled waits until all Pods serve, and until Usher has made its writes about them.
 func (m *measurement) settled(ctx context.Context, w way, image string) error {
 	if err := m.pods.await(ctx, deploymentPods, map[string]int{image: deploymentPods}); err != nil {
 		return err
@@ -247,7 +249,7 @@ func (m *measurement) change(ctx context.Context, w way, name string, pods int, 
 	return r, err
 }
 
-// events is how many writes of events there are.
+// events returns how many writes of events there are.
 func events(of apiRequests) (n int) {
 	for what, count := range of.writes {
 		if verb, resource, _ := strings.Cut(what, " "); verb != "" && resource == "events" {
@@ -257,7 +259,7 @@ func events(of apiRequests) (n int) {
 	return n
 }
 
-// refusals is how often events say that a controller could not delete a Pod.
+// refusals returns how often events say that a controller could not delete a Pod.
 func (m *measurement) refusals(ctx context.Context) (n int, err error) {
 	var all corev1.EventList
 	if err := m.Kube.List(ctx, &all, client.InNamespace(namespace)); err != nil {
@@ -271,7 +273,7 @@ func (m *measurement) refusals(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// deploymentColumns are those of the table of the Deployment.
+// deploymentColumns returns the columns of the table of the Deployment.
 func deploymentColumns() []column {
 	return []column{
 		{"the Pods go with", true, func(r *result) string { return r.way }},
@@ -285,7 +287,7 @@ func deploymentColumns() []column {
 	}
 }
 
-// inWay is the result of a change in a way; nil if there is none.
+// inWay returns the result of a change in a way; nil if there is none.
 func inWay(results []*result, w way, name string) *result {
 	for _, r := range results {
 		if r.way == w.name && r.name == name {

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// tolerance is how far apart the watches of Pods and of entries may be.
+	// tolerance is by how much the watches of Pods and of entries may lag behind each other.
 	tolerance = time.Second
-	// judgeEvery is how often removals are checked that are not judged yet.
+	// judgeEvery is how often removals are checked that are still to be judged.
 	judgeEvery = 100 * time.Millisecond
 )
 
@@ -33,7 +33,7 @@ type entryWatch struct {
 
 	pods    map[types.UID]podService
 	listed  map[types.UID]time.Time // since when
-	deleted map[types.UID]time.Time // Pods whose entry has not left yet: when deleteMeanwhile deleted them
+	deleted map[types.UID]time.Time // when deleteMeanwhile deleted Pods whose entry is still listed
 	pending []removal
 	moves
 }
@@ -41,21 +41,22 @@ type entryWatch struct {
 // moves are the changes of the registry in one step.
 type moves struct {
 	joined, left int
-	// gone is how long after a Pod's deletion its entry left, of those that deleteMeanwhile deleted.
+	// gone has, for Pods that deleteMeanwhile deleted, the times from the deletion until the entry was
+	// removed.
 	gone traffic.Latencies
-	// wrong names the Pods whose entries left wrongly.
+	// wrong names the Pods whose entries were removed wrongly.
 	wrong []string
 }
 
-// podService is whether a Pod may be out of the registry.
+// podService says whether a Pod may be missing in the registry.
 type podService struct {
 	name string
 	out  bool
-	// lastOut is when it was last seen to be.
+	// lastOut is when it was last allowed to be missing.
 	lastOut time.Time
 }
 
-// removal is an entry that left.
+// removal is an entry that was removed.
 type removal struct {
 	uid types.UID
 	// from is the earliest absence of the Pod that excuses the removal; due is when the
@@ -155,8 +156,8 @@ func (w *entryWatch) first() (uid types.UID) {
 	return uid
 }
 
-// delete returns the name of a Pod that is listed and in service, and takes it for deleted now; ""
-// if there is none.
+// delete returns the name of a Pod that is listed and in service, and records it as deleted now; "" if
+// there is none.
 func (w *entryWatch) delete() (name string) {
 	w.Change(func() {
 		for _, uid := range slices.Sorted(maps.Keys(w.listed)) {
@@ -170,7 +171,7 @@ func (w *entryWatch) delete() (name string) {
 	return name
 }
 
-// awaitDeleted waits until the entries of all deleted Pods have left.
+// awaitDeleted waits until the entries of all deleted Pods are removed.
 func (w *entryWatch) awaitDeleted(ctx context.Context) error {
 	return w.Await(ctx, func() string {
 		return stage.Unless(len(w.deleted) == 0, "the registry has entries of %d Pods that were deleted", len(w.deleted))
@@ -184,7 +185,7 @@ func (w *entryWatch) await(ctx context.Context, entries int) error {
 	})
 }
 
-// awaitMoves waits until that many entries have come or gone in this step.
+// awaitMoves waits until that many entries have been added or removed in this step.
 func (w *entryWatch) awaitMoves(ctx context.Context, n int) error {
 	return w.Await(ctx, func() string {
 		return stage.Unless(max(w.joined, w.left) >= n, "%d entries have come and %d gone, there should be %d", w.joined, w.left, n)

@@ -20,19 +20,19 @@ const (
 	writesInPlace = 4
 	// ceilingShare is the required share of what the API server allows.
 	ceilingShare = 0.80
-	// timedShare is the required share of what the API server, at ceilingShare, and the
-	// budget allow where containers take long to restart.
+	// timedShare is the required share of the speed that the API server, at ceilingShare, and the
+	// budget allow if containers take long to restart.
 	timedShare = 0.90
 	// rejectedLimit limits the share of rejected writes, in each step.
 	rejectedLimit = 0.01
 	// outLimit is how many times longer a Pod may be out of service in the largest size
 	// than in the smallest, by p99.
 	outLimit = 3.0
-	// roundTrips is how many a Pod needs for its place in the budget: out of service, the new
-	// image, and in service together with the next Pod's way out.
+	// roundTrips is how many round trips a Pod takes while it uses the budget: out of service, the new
+	// image, and back in service, during which the next Pod leaves.
 	roundTrips = 3
-	// setsShare is the required share of one set's speed where many sets are updated. It
-	// leaves a tenth for chance.
+	// setsShare is the required share of one set's speed if many sets are updated. It leaves a tenth
+	// for chance.
 	setsShare = 0.90
 	// besideLimit is how much longer a small set may take while a large one is updated.
 	besideLimit = 2 * time.Second
@@ -45,10 +45,10 @@ const (
 	memoryLimit, memoryLimitBig, memoryPods = 100, 250, 2000
 	// operatorMemoryLimit limits that of both halves.
 	operatorMemoryLimit = 120
-	// goneLimit is how long after a Pod's deletion its entry may be there, by p99.
+	// goneLimit is how long after a Pod's deletion its entry may still exist, by p99.
 	goneLimit = time.Second
-	// chance is the share of writes beyond the least, and fewRepeated how many there may be of few
-	// Pods: some are refused, as a kubelet was faster, and made again.
+	// chance is the allowed share of writes beyond the minimum, and fewRepeated their allowed number if
+	// there are few Pods: some writes are refused, because a kubelet was faster, and repeated.
 	chance, fewRepeated = 0.02, 10
 	// growthLimit is how many times more CPU time a Pod may cost Usher in the largest
 	// size than in the smallest.
@@ -99,7 +99,7 @@ func judgeRate(steps []*result) (goals []goal) {
 	}}
 }
 
-// largest is the result with that name in the largest size; nil if there is none.
+// largest returns the result with that name in the largest size; nil if there is none.
 func largest(results []*result, name string) (found *result) {
 	for _, r := range results {
 		if r.name == name && (found == nil || r.size > found.size) {
@@ -109,8 +109,8 @@ func largest(results []*result, name string) (found *result) {
 	return found
 }
 
-// judgeSets judges updates of many CloneSets, and of a small one beside a large one; there are
-// none in other measurements.
+// judgeSets judges updates of many CloneSets, and of a small one during the update of a large one;
+// other measurements have none of these.
 func judgeSets(steps []*result) []goal {
 	one, many, small := largest(steps, stepInPlace), largest(steps, stepSets), largest(steps, stepSmall)
 	if many == nil || small == nil {
@@ -130,8 +130,8 @@ func judgeSets(steps []*result) []goal {
 	}}
 }
 
-// machines is how many times faster the machine was around one result than around another, and tells
-// people. It is 1 if that was not measured.
+// machines returns how many times faster the machine was around one result than around another, and a
+// text about it. It is 1 if that was not measured.
 func machines(one, than *result) (faster float64, text string) {
 	if one.around.requests == 0 {
 		return 1, ""
@@ -140,11 +140,11 @@ func machines(one, than *result) (faster float64, text string) {
 	return a / b, fmt.Sprintf("; the API server took %.0f and %.0f requests a second around that", a, b)
 }
 
-// judgeTimed judges an update of containers or images that take long, or by an Usher that is far
-// from the API server. Either that bounds it, and the last Pods begin one restart before its end.
-// Or maxUnavailable does: as many Pods as it allows may begin once those before them are back, and while
-// the last of these waves begins and the one before it comes back, the API server does the work of a whole
-// wave. The first Pods begin when their nodes have the image. Each round is such an update, of its share of the Pods.
+// judgeTimed judges an update of containers or images that take long, or by an Usher that is far from
+// the API server. If those times bound the update, the last Pods begin one restart before its end. If
+// maxUnavailable bounds it, Pods leave in waves: each wave begins when the one before it is back, and
+// in addition the API server needs the time of the work for one wave. The first Pods begin when their
+// nodes have the image. Each round is such an update, of its share of the Pods.
 func judgeTimed(step *result) []goal {
 	server := ceilingShare * step.around.perSecond() / writesInPlace
 	pods, out := float64(step.pods)/float64(step.rounds), (step.restart + roundTrips*step.distance).Seconds()
@@ -165,7 +165,7 @@ func judgeTimed(step *result) []goal {
 	}}
 }
 
-// worst is the result with the largest value.
+// worst returns the result with the largest value.
 func worst(steps []*result, value func(*result) float64) (*result, float64) {
 	most := slices.MaxFunc(steps, func(a, b *result) int { return cmp.Compare(value(a), value(b)) })
 	return most, value(most)
@@ -198,11 +198,11 @@ func judgeWorst(steps []*result) []goal {
 	}}
 }
 
-// readyFloor is how many Pods must be ready; maxUnavailable rounds up.
+// readyFloor returns how many Pods must be ready; maxUnavailable rounds up.
 func readyFloor(pods int) int { return pods - int(math.Ceil(maxUnavailable*float64(pods))) }
 
-// pairs are the results of each step in the smallest and in the largest size; none if
-// there is one size.
+// pairs returns the results of each step in the smallest and in the largest size; none if there is one
+// size.
 func pairs(steps []*result) (pairs [][2]*result) {
 	bySize := func(a, b *result) int { return a.size - b.size }
 	small, large := slices.MinFunc(steps, bySize).size, slices.MaxFunc(steps, bySize).size
@@ -233,7 +233,7 @@ func judgeSizes(steps []*result) (goals []goal) {
 	return goals
 }
 
-// compare judges what a Pod takes in the larger of two sizes, as on a machine of the same speed.
+// compare judges the time per Pod in the larger of two sizes, as if both machines had the same speed.
 func compare(pair [2]*result, what string, limit float64, of func(*result) time.Duration) goal {
 	small, large := pair[0], pair[1]
 	faster, machines := machines(large, small)
@@ -260,7 +260,7 @@ func judgeOperator(steps []*result) []goal {
 	return goals
 }
 
-// podWrites are how many writes of Pods a Pod needs, by step.
+// podWrites is the number of writes that a Pod needs, by step.
 var podWrites = map[string]float64{stepRegister: 5, stepFailOver: 8, stepDeregister: 4}
 
 // judgeCost judges what Pods cost in the largest size.
@@ -278,7 +278,7 @@ func judgeCost(steps []*result) (goals []goal) {
 				writes += n
 			}
 		}
-		pods := float64(r.pods + len(r.gone)) // What was deleted is replaced.
+		pods := float64(r.pods + len(r.gone)) // Deleted Pods are replaced.
 		goals = append(goals, goal{
 			met:   float64(writes) <= limit*pods+max(limit*pods*chance, fewRepeated),
 			what:  fmt.Sprintf("%s, %s: at most %g writes a Pod, and %.0f %% for what is repeated", r.server, r.name, limit, 100*chance),
@@ -300,7 +300,7 @@ func judgeCost(steps []*result) (goals []goal) {
 	})
 }
 
-// judgeEntries judges what happened to the entries, for each registry and size.
+// judgeEntries judges the changes of entries, for each registry and size.
 func judgeEntries(steps []*result) (goals []goal) {
 	for len(steps) > 0 {
 		first := steps[0]

@@ -108,7 +108,7 @@ func TestGoals(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		results []*result
-		want    string // the findings of the goals that are missed
+		want    string // findings of the missed goals
 	}{
 		"nothing":  {nil, ""},
 		"all met":  {slow(func(_, _, _ *result) {}), ""},
@@ -169,8 +169,8 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-// Times are means, counts are sums, latencies cover all rounds, and what must hold in
-// every round is the worst.
+// Times are means, counts are sums, latencies cover all rounds, and values that must hold in every
+// round are the worst ones.
 func TestMerge(t *testing.T) {
 	round := func(seconds, peak float64, least, patches int, out ...time.Duration) []*result {
 		r := &result{step: step{name: stepInPlace, pods: 100, size: 100}, rounds: 1, wall: times(seconds), cpu: cpu{usher: times(seconds)}, peak: peak}

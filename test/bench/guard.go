@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// deletesPerSecond is how fast Pods are deleted that the guard does not know. A round
-	// takes a second.
+	// deletesPerSecond is the rate of deletions of Pods that the guard does not know. A round takes a
+	// second.
 	deletesPerSecond = 200
 	// guardLimit is how many times longer such a deletion may take with the guard, by p99. It
 	// leaves a tenth for chance.
 	guardLimit = 1.1
 	// Names that goals refer to.
 	deleteGuarded, deleteUnguarded = "delete, with the guard", "delete, without it"
-	// evaluations is the API server's metric of the conditions that keep it from calling the
+	// evaluations is the API server's metric of the match conditions that keep it from calling the
 	// guard.
 	evaluations = "apiserver_admission_match_condition_evaluation_seconds"
-	// nowhere is a port that nobody serves: the guard is never called.
+	// nowhere is a port without a server: the guard is never called.
 	nowhere = 1
 )
 
-// guardTurns are the rounds of each size: a second of deletions each. The Deployment follows.
+// guardTurns returns the rounds of each size: a second of deletions each. The Deployment follows.
 func guardTurns(sizes []int) (turns []turn) {
 	for _, n := range sizes {
 		rounds := max(n/deletesPerSecond, 1)
@@ -46,8 +46,8 @@ func guardTurns(sizes []int) (turns []turn) {
 	return append(turns, turn{size: deploymentPods, of: 1, deployment: true})
 }
 
-// guarded deletes Pods that the guard does not know with its webhook there and not there, in
-// an order that alternates.
+// guarded deletes Pods that the guard does not know, with its webhook and without, in an alternating
+// order.
 func (m *measurement) guarded(ctx context.Context) (results []*result, err error) {
 	sides := []bool{true, false}
 	if m.turn.round%2 > 0 {
@@ -124,7 +124,7 @@ func (m *measurement) placeGuard(ctx context.Context, there bool) error {
 	return errors.Join(err, m.Kube.Delete(ctx, labelled, client.GracePeriodSeconds(0)))
 }
 
-// evaluations is how often the API server has evaluated conditions of webhooks.
+// evaluations returns how often the API server has evaluated conditions of webhooks.
 func (m *measurement) evaluations(ctx context.Context) (n int, err error) {
 	client, err := rest.HTTPClientFor(m.Cluster.RESTConfig())
 	if err != nil {

@@ -4,14 +4,12 @@
 // fast it brings Pods in and out of service, what it writes for that, how long a Pod is
 // out of service, and what it costs.
 //
-// Usher runs as a separate process, as shipped, with its own user and its own rights.
-// It is observed from outside: the API server's audit log counts its writes, /proc
-// shows its CPU time and memory, and watches of the Pods and of the registry give the
-// times. A plain client shows what the API server or the registry can do on this
-// machine, so that the numbers of two machines can be compared.
+// Usher runs as a separate process, as shipped, with its own user and its own rights. The package
+// observes it from outside: the API server's audit log counts its writes, /proc shows its CPU time and
+// memory, and watches of the Pods and of the registry give the times. A plain client shows what the API
+// server or the registry can do on this machine, so that the numbers of two machines can be compared.
 //
-// What is done is a table in scenario.go, what is shown are the columns in report.go,
-// and what is required are the goals in goals.go.
+// scenario.go has the table of steps, report.go the columns of the report, and goals.go the goals.
 package bench
 
 import (
@@ -38,19 +36,20 @@ type Options struct {
 	// Registries are the kinds of registries to measure both halves of Usher with. If
 	// there are none, the CloneSet half is measured.
 	Registries []string
-	// Guard measures instead what the guard costs deletions of so many Pods that it does not
-	// know.
+	// Guard measures instead how much longer deletions take with the guard, of so many Pods that it
+	// does not know.
 	Guard bool
-	// Restarts are how long containers take to restart, default 50 ms, Latencies how far Usher is
-	// from the API server: how much longer a round trip takes. If either is set, only updates in
-	// place are measured, one for each pair.
+	// Restarts are the times that containers take to restart, default 50 ms; Latencies are additional
+	// times of a round trip between Usher and the API server. If either is set, only updates in place
+	// are measured, one for each pair.
 	Restarts, Latencies []time.Duration
 	// Pull is how long nodes pull each image. If it is set, only updates in place are measured,
 	// of CloneSets whose images come first.
 	Pull time.Duration
 	// Sets is a number of CloneSets of PodsPerSet Pods. If it is set, Sizes is the number of their
-	// Pods, there is at most one of Restarts and of Latencies, and only updates in place are measured: of one CloneSet of as many Pods, of a
-	// small one, alone and meanwhile, and of all those.
+	// Pods, there is at most one of Restarts and of Latencies, and only updates in place are measured:
+	// of one CloneSet with as many Pods, of a small one, both alone and during that update, and of all
+	// Sets.
 	Sets int
 	// Repair is how often the operator compares a registry's entries with the desired
 	// ones; default 30 s, as for a Registry.
@@ -69,8 +68,9 @@ const (
 	// minNodes is the lowest number of nodes.
 	podsPerNode = 250
 	minNodes    = 10
-	// garbage is how much may accumulate here, in per cent of the live heap. Real nodes do not share a
-	// heap: with 20,000 Pods it would be collected for a fifth of the time, and they would be slow.
+	// garbage is how much garbage may accumulate in this process, in per cent of the live heap. Real
+	// nodes do not share a heap: with 20,000 Pods it would be collected for a fifth of the time, and
+	// they would be slow.
 	garbage = 400
 	// containerDelay is how long simulated containers take to start, to restart and to
 	// end.
@@ -138,7 +138,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, count, runtime.Version()),
 	}
 	if len(results) > 0 {
-		// There is nobody to report a failed write to.
+		// A failed write cannot be reported.
 		_, _ = fmt.Fprintln(o.Out, strings.Join(report.lines(stage.StyleOf(o.Out)), "\n"))
 	}
 	return report, err
@@ -146,7 +146,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 func auditFile(s *stage.Stage) string { return s.Path("audit.log") }
 
-// moveAway puts a link between Usher and the API server.
+// moveAway puts a slow link between Usher and the API server.
 func (m *measurement) moveAway(ctx context.Context) error {
 	usual, err := m.Cluster.UserKubeconfig(stage.UsherUser)
 	if err != nil {
@@ -169,7 +169,7 @@ func (m *measurement) all(ctx context.Context) (all []*result, err error) {
 	return all, nil
 }
 
-// turns are what is measured, in this order.
+// turns returns the measurements, in their order.
 func (o Options) turns() (turns []turn) {
 	for _, kind := range o.Registries {
 		for _, n := range o.Sizes {
@@ -182,7 +182,7 @@ func (o Options) turns() (turns []turn) {
 	case o.Guard:
 		return guardTurns(o.Sizes)
 	case o.timed():
-		return []turn{{size: slices.Max(o.Sizes), of: 1}} // with CloneSets of all sizes
+		return []turn{{size: slices.Max(o.Sizes), of: 1}} // one turn with CloneSets of all sizes
 	}
 	return schedule(o.Sizes)
 }
@@ -194,7 +194,7 @@ const maxRounds = 10
 type turn struct {
 	registry        string
 	size, round, of int
-	// deployment means that a Deployment is measured, in all ways.
+	// deployment means that the Deployment is measured, in all ways.
 	deployment bool
 }
 

@@ -81,8 +81,9 @@ func TestSetsFarAway(t *testing.T) {
 	}
 }
 
-// Each pair of restart and latency is measured with both sizes, as many Pods in all with either, and images come first: their
-// pull keeps no Pod out of service. The median is compared, since the watch may learn of a Pod's return sooner than of its leaving.
+// Each pair of restart and latency is measured with both sizes and the same number of Pods in all.
+// Images come first: their pull keeps no Pod out of service. The median is compared, since the watch
+// may lag less for a Pod's return than for its leaving.
 func TestTimed(t *testing.T) {
 	const pull, restart, distance, each = 2 * time.Second, 300 * time.Millisecond, 50 * time.Millisecond, fewPods/2 + fewPods
 	o := options(t)
@@ -101,7 +102,8 @@ func TestTimed(t *testing.T) {
 	checktest.Same(t, "the sizes that were measured, together", map[string]int{"50ms 0s": each, "300ms 0s": each, "50ms 50ms": each, "300ms 50ms": each}, got)
 }
 
-// TestTurns: the order alternates, and each turn updates as many Pods of each set. Nodes pull new images, and not Usher's own.
+// TestTurns: the order alternates, and each turn updates the same number of Pods of each set. Nodes
+// pull new images, except Usher's own.
 func TestTurns(t *testing.T) {
 	parts := timedScenario([]int{30, 10, 30}, []time.Duration{0}, []time.Duration{0}, time.Second)[2].parts
 	checktest.Same(t, "turns", []string{
@@ -149,7 +151,7 @@ func TestRegistries(t *testing.T) {
 			t.Errorf("%s: %s", g.what, g.found)
 		}
 	}
-	// How many entries come and leave, by step.
+	// How many entries are added and removed, by step.
 	want := [][2]int{{fewPods, 0}, {}, {fewPods, fewPods}, {0, 2}, {2, 0}, {2, 2}, {1, 1}, {0, fewPods}}
 	if len(report.results) != 2+len(want) {
 		t.Fatalf("%d results, want %d", len(report.results), 2+len(want))

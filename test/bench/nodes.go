@@ -9,7 +9,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/node"
 )
 
-// nodes simulate containers that take as long as the step at hand says.
+// nodes simulate containers with the times of the present step.
 type nodes struct {
 	node.Runtime
 
@@ -18,7 +18,7 @@ type nodes struct {
 	pulled        map[[2]string]time.Time // when, by node and image
 }
 
-// begin is told how long containers take to restart, and new images to be pulled.
+// begin sets how long containers take to restart, and images to be pulled.
 func (n *nodes) begin(restart, pull time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

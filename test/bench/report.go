@@ -34,20 +34,20 @@ type column struct {
 	cell  func(*result) string
 }
 
-// grid is a table of those results that are of a plain client, or of Usher.
+// grid is a table of the results of a plain client, or of Usher.
 type grid struct {
 	title   string
 	alone   bool
 	columns []column
-	// ways means that it is about a Deployment.
+	// ways means that the table is about the Deployment.
 	ways bool
 }
 
-// has reports whether a result belongs into the grid.
+// has reports whether a result belongs to the grid.
 func (g grid) has(r *result) bool { return r.alone == g.alone && (r.way != "") == g.ways }
 
-// grids are the tables of a report. Some columns are only for measurements with a
-// registry, and some only for those without one.
+// grids returns the tables of a report. Some columns are only for measurements with a registry, and
+// some only for those without one.
 func grids(withRegistry bool) []grid {
 	pods := column{"Pods", false, func(r *result) string { return stage.Thousands(r.size) }}
 	first, server, usherTitle, etcdTitle := []column{pods}, "The API server", "Usher", "etcd"
@@ -85,7 +85,7 @@ func grids(withRegistry bool) []grid {
 	return all
 }
 
-// outcome is what Usher achieved, and at what cost.
+// outcome returns what Usher achieved, and at what cost.
 func outcome(withRegistry bool) []column {
 	rate := column{"Pods/s", false, func(r *result) string {
 		if r.name == stepIdle {
@@ -126,7 +126,7 @@ func outcome(withRegistry bool) []column {
 	}
 }
 
-// writes are Usher's requests to the API server by kind.
+// writes returns Usher's requests to the API server by kind.
 func writes(withRegistry bool) []column {
 	kinds := []string{"create pods", "patch pods", "patch pods/status", "delete pods", "patch clonesets/status"}
 	if withRegistry {
@@ -170,7 +170,7 @@ func cpuSeconds(withRegistry bool, etcdTitle string) []column {
 	return columns
 }
 
-// cpuPerPod is the CPU time that a Pod costs Usher.
+// cpuPerPod returns the CPU time that a Pod costs Usher.
 func (r *result) cpuPerPod() time.Duration { return r.cpu[usher] / time.Duration(r.pods) }
 
 // table fills in a grid.
@@ -188,7 +188,7 @@ func (r *Report) table(g grid) stage.Table {
 	return t
 }
 
-// grids are those with a row.
+// grids returns the tables that have a row.
 func (r *Report) grids() []grid {
 	if len(r.results) == 0 {
 		return nil

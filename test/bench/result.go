@@ -36,11 +36,11 @@ const (
 // cpu is CPU time by role.
 type cpu [roles]time.Duration
 
-// result is what was measured of one step, or of one kind of request of a plain client,
-// in all rounds together: times and counts are sums, latencies are all samples, and what
-// must hold in every round is the worst.
+// result has the measurements of one step, or of one kind of request of a plain client, in all rounds
+// together: times and counts are sums, latencies have all samples, and values that must hold in every
+// round are the worst ones.
 type result struct {
-	// step is what was measured; its pods is how many were changed in all rounds, and its pull is of all rounds, too.
+	// step is the measured step; its pods and its pull are those of all rounds together.
 	step
 	server string // the registry with its version; "" if there is none
 	alone  bool   // sent by a plain client without a controller, or of a Deployment
@@ -48,9 +48,9 @@ type result struct {
 	// events are writes of events, and refused how often one says that a Pod could not be deleted.
 	events, refused int
 	rounds          int
-	// beside is how long the update of a small CloneSet took meanwhile; 0 if there was none.
+	// beside is how long the update of a small CloneSet took during it; 0 if there was none.
 	beside time.Duration
-	// around is what the API server took from the plain client right before and after.
+	// around is the pace of the plain client right before and after the step.
 	around pace
 	// wall is until all Pods and entries have reached the result. done is until the
 	// CloneSet's status reports that too or, without a controller, until the nodes have
@@ -113,15 +113,15 @@ func (r *result) add(o *result) {
 	r.peak = max(r.peak, o.peak)
 }
 
-// perPod is a total over the number of Pods, perRound over the number of rounds.
+// perPod returns a total over the number of Pods, perRound over the number of rounds.
 func (r *result) perPod(total float64) float64               { return total / float64(r.pods) }
 func (r *result) perRound(total time.Duration) time.Duration { return total / time.Duration(r.rounds) }
 
-// perSecond is the number of Pods or requests per second.
+// perSecond returns the number of Pods or requests per second.
 func (r *result) perSecond() float64 { return float64(r.pods) / r.wall.Seconds() }
 
-// unready is how long Pods were not ready: new ones until they were ready, those updated
-// in place until they were ready again.
+// unready returns how long Pods were not ready: new ones until they were ready, those updated in place
+// until they were ready again.
 func (r *result) unready() traffic.Latencies {
 	if len(r.out) > 0 {
 		return r.out

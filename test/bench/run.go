@@ -46,9 +46,9 @@ type measurement struct {
 	audit   *auditLog
 	began   time.Time
 	nodes   *nodes
-	// plainVersion is of the image that the plain client's Pods run.
+	// plainVersion is the version of the image that the plain client's Pods run.
 	plainVersion int
-	// kubeconfig is Usher's, if it is not the usual one, and link what it goes through.
+	// kubeconfig is Usher's, if it is not the usual one; link is the link to the API server in it.
 	kubeconfig string
 	link       *stage.Link
 
@@ -59,7 +59,7 @@ type measurement struct {
 	set     *setWatch
 	running bool          // Usher
 	past    time.Duration // CPU time of killed Ushers
-	beside  time.Duration // what the step's result gets
+	beside  time.Duration // for the step's result
 	peak    float64       // MiB
 }
 
@@ -159,7 +159,7 @@ func (m *measurement) startRegistry(ctx context.Context, kind string) error {
 	return err
 }
 
-// objects are the CloneSet and what the operator needs.
+// objects returns the CloneSet and what the operator needs.
 func (m *measurement) objects() ([]client.Object, error) {
 	set, err := object("cloneset")
 	if err != nil || m.server == nil {
@@ -237,7 +237,7 @@ func (m *measurement) end(ctx context.Context) error {
 		return err
 	}
 	err = stage.Try(ctx, stepLimit, "the deletion of the CloneSets", func(ctx context.Context) error {
-		return m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)) // one request has not the time to delete thousands
+		return m.Kube.DeleteAllOf(ctx, &apps.CloneSet{}, client.InNamespace(namespace)) // one request would time out
 	})
 	if err != nil {
 		return err
@@ -246,7 +246,7 @@ func (m *measurement) end(ctx context.Context) error {
 		if err := client.IgnoreNotFound(m.Kube.Delete(ctx, object)); err != nil {
 			return fmt.Errorf("delete %s: %w", object.GetName(), err)
 		}
-		// Usher holds it while it is used.
+		// Usher's finalizer holds it while it is used.
 		err := stage.Poll(ctx, stepLimit, "the deletion of "+object.GetName(), func(ctx context.Context) (bool, error) {
 			err := m.Kube.Get(ctx, client.ObjectKeyFromObject(object), object)
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
@@ -264,9 +264,9 @@ func (m *measurement) end(ctx context.Context) error {
 	return m.StopUsher(ctx)
 }
 
-// measure measures a step and, around updates, what the API server takes from the plain client: twice before
-// and twice after, since one takes so few seconds that the API server may collect no garbage meanwhile, and once
-// between two of its parts.
+// measure measures a step and, around updates, the speed of the plain client: twice before and twice
+// after, because a single measurement is so short that the API server may collect no garbage during it,
+// and once between two parts of the step.
 func (m *measurement) measure(ctx context.Context, p step) ([]*result, error) {
 	if !p.bounded || m.server != nil {
 		r, err := m.step(ctx, p)
@@ -315,7 +315,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What the plain client caused is not the step's.
+	// Requests of the plain client do not count for the step.
 	if err := m.audit.next(func(auditEvent) {}); err != nil {
 		return nil, err
 	}
@@ -378,8 +378,8 @@ func killTwice(ctx context.Context, m *measurement, p step) error {
 	return nil
 }
 
-// deleteMeanwhile deletes one Pod in a hundred, one after the other, from when a third of a step is
-// done. The CloneSet replaces them.
+// deleteMeanwhile deletes one Pod in a hundred, one after another, once a third of a step is done. The
+// CloneSet replaces them.
 func deleteMeanwhile(ctx context.Context, m *measurement, _ step) error {
 	if err := m.entries.awaitMoves(ctx, m.turn.size/3); err != nil {
 		return err
@@ -399,7 +399,7 @@ func deleteMeanwhile(ctx context.Context, m *measurement, _ step) error {
 	return m.entries.awaitDeleted(ctx)
 }
 
-// updateBeside updates another CloneSet when a third of a step is done.
+// updateBeside updates another CloneSet once a third of a step is done.
 func updateBeside(other step) func(context.Context, *measurement, step) error {
 	return func(ctx context.Context, m *measurement, p step) error {
 		if err := m.pods.await(ctx, anyNumber, map[string]int{image(p.version): p.replicas / 3}); err != nil {
@@ -437,7 +437,7 @@ func removeEntry(ctx context.Context, m *measurement, p step) error {
 	return m.entries.await(ctx, p.replicas)
 }
 
-// account adds what is known only afterwards.
+// account adds the measurements that are complete only afterwards.
 func (m *measurement) account(ctx context.Context, r *result, before servers.Calls) error {
 	own, theirs, err := m.audit.untilQuiet(ctx)
 	if err != nil {

@@ -47,7 +47,7 @@ func object(kind string) (*unstructured.Unstructured, error) {
 	return o, yaml.Unmarshal(text, &o.Object)
 }
 
-// image is a version of the image that the Pods run.
+// image returns a version of the image that the Pods run.
 func image(version int) string { return fmt.Sprintf("example.test/web:v%d", version) }
 
 // step is one change of the CloneSet, and how it is measured.
@@ -62,23 +62,23 @@ type step struct {
 	set    string
 	create bool
 	others int
-	// replicas, version and old are what the CloneSet then asks for: old is the number
-	// of Pods that keep the previous version.
+	// replicas, version and old are the values of the CloneSet after the step: old is the number of
+	// Pods that keep the previous version.
 	replicas, version, old int
 	recreate               bool
 	hooks                  []string // the gates that hold
-	// restart is how long containers take to restart, default 50 ms, pull how long nodes pull an
-	// image, and distance how much longer a round trip to the API server takes. timed means that
-	// these are the point.
+	// restart is how long containers take to restart, default 50 ms, pull how long nodes pull an image,
+	// and distance how much longer a round trip to the API server takes. timed means that the step is
+	// about these times.
 	restart, pull, distance time.Duration
 	timed                   bool
 	// bounded means that maxUnavailable bounds the step.
 	bounded bool
-	// hidden means that it only prepares the next one, and is not reported.
+	// hidden means that the step only prepares the next one, and is not reported.
 	hidden bool
-	// parts are measured instead, one after another.
+	// parts are measured in place of the step, one after another.
 	parts []step
-	// do is what happens instead of a change, during what happens after it.
+	// do replaces the change, and during is called after it, while Pods change.
 	do, during func(context.Context, *measurement, step) error
 }
 
@@ -88,15 +88,15 @@ const (
 	stepSmall   = "in place, a small set alone"
 	stepSets    = "in place, many sets at once"
 	stepIdle    = "killed while idle"
-	// These are done with all Pods.
+	// These steps concern all Pods.
 	stepRegister   = "register"
 	stepFailOver   = "fail over"
 	stepDeregister = "deregister"
 	stepControl    = "control: one entry taken out by hand"
 )
 
-// cloneSetScenario is the life of a CloneSet of n Pods. Each step begins where the
-// previous one ended.
+// cloneSetScenario returns the life of a CloneSet of n Pods. Each step begins where the previous one
+// ended.
 func cloneSetScenario(n int) []step {
 	return []step{
 		{name: "scale out", replicas: n, version: 1},
@@ -109,10 +109,10 @@ func cloneSetScenario(n int) []step {
 	}
 }
 
-// timed reports whether only updates in place are measured, and how long they take.
+// timed reports whether only the times of updates in place are measured.
 func (o Options) timed() bool { return len(o.Restarts)+len(o.Latencies) > 0 || o.Pull > 0 }
 
-// scenario is what is measured in a turn.
+// scenario returns the steps of a turn.
 func (o Options) scenario(t turn) []step {
 	n := t.size
 	restarts, latencies := o.Restarts, o.Latencies
@@ -137,8 +137,9 @@ func (o Options) scenario(t turn) []step {
 	return steps
 }
 
-// timedScenario creates a CloneSet of each size and updates them in turns, once for each restart and latency: the smallest
-// one, and as many Pods of the others. So all of them have the same cluster around them, and a machine of the same speed.
+// timedScenario creates a CloneSet of each size and updates them in turns, once for each restart and
+// latency: the smallest one, and as many Pods of the others. So all of them are measured in the same
+// cluster, on a machine of the same speed.
 func timedScenario(sizes []int, restarts, latencies []time.Duration, pull time.Duration) (steps []step) {
 	sizes = slices.Compact(slices.Sorted(slices.Values(sizes)))
 	sets, pods := make([]*timedSet, len(sizes)), 0
@@ -175,7 +176,8 @@ func timedScenario(sizes []int, restarts, latencies []time.Duration, pull time.D
 	return steps
 }
 
-// versions is how many versions of the image a CloneSet of timedScenario may have: no two run the same.
+// versions is how many versions of the image a CloneSet of timedScenario may have: no two sets have a
+// version in common.
 const versions = 10_000
 
 // timedSet is a CloneSet of timedScenario. It is updated slice by slice.
@@ -184,7 +186,7 @@ type timedSet struct {
 	slices, done int
 }
 
-// next is an update, p, of the next slice. Nodes have pulled the image with the first one.
+// next returns an update, p, of the next slice. Nodes have pulled the image with the first one.
 func (s *timedSet) next(p step) step {
 	i, n := s.done%s.slices, s.made.size
 	if i > 0 {
@@ -205,8 +207,8 @@ const (
 	smallPods  = 3
 )
 
-// setsScenario updates one CloneSet of n Pods, a small one before that and meanwhile, and many
-// with n Pods together. Each has versions of its own.
+// setsScenario updates one CloneSet of n Pods, a small one before and during that, and many with n Pods
+// in all. Each has versions of its own.
 func setsScenario(n int) []step {
 	small := func(version int) step {
 		return step{name: stepSmall, set: smallSet, pods: smallPods, replicas: smallPods, version: version, others: n}
@@ -224,10 +226,10 @@ func setsScenario(n int) []step {
 	}
 }
 
-// fifth divides the Pods: that share changes in the steps in which Usher is killed.
+// fifth divides the Pods: one in five changes in the steps in which Usher is killed.
 const fifth = 5
 
-// operatorScenario is the same for both halves of Usher with a registry.
+// operatorScenario returns the life of a CloneSet with both halves of Usher and a registry.
 func operatorScenario(n int) []step {
 	some := n / fifth
 	steps := []step{
@@ -246,7 +248,7 @@ func operatorScenario(n int) []step {
 	return steps
 }
 
-// names are those of the CloneSets that it changes.
+// names returns the names of the CloneSets that the step changes.
 func (p step) names() []string {
 	if p.sets == 0 {
 		return []string{cmp.Or(p.set, setName)}
@@ -299,7 +301,7 @@ func createSet(ctx context.Context, kube client.Client, name string) error {
 	return kube.Create(ctx, set)
 }
 
-// patch is the change of a CloneSet.
+// patch returns the change of a CloneSet.
 func (p step) patch() ([]byte, error) {
 	kind := apps.UpdateInPlaceIfPossible
 	if p.recreate {
@@ -346,7 +348,7 @@ func answerHooks(ctx context.Context, kube client.Client, fail func(error)) func
 	}
 }
 
-// answerTo is the patch that answers a Pod's hook; "" if there is nothing new.
+// answerTo returns the patch that answers a Pod's hook; "" if there is nothing new.
 func answerTo(pod *corev1.Pod, before apps.LifecycleState) string {
 	state := stateOf(pod)
 	if pod.DeletionTimestamp != nil || state == before {

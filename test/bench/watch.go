@@ -14,7 +14,7 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// podWatch is what a watch of the Pods has reported: only what is measured of each.
+// podWatch has the reports of a watch of the Pods: of each Pod only what is measured.
 type podWatch struct {
 	stage.Watched
 	now func() time.Time
@@ -27,7 +27,7 @@ type podWatch struct {
 	tally
 }
 
-// tally is what is counted in one step.
+// tally has the counts of one step.
 type tally struct {
 	least int // ready Pods
 	// out is how long Pods that had been ready were not ready until they were again,
@@ -52,7 +52,7 @@ func newPodWatch(now func() time.Time, saw func(*corev1.Pod, apps.LifecycleState
 	return &podWatch{now: now, saw: saw, pods: map[string]podState{}, settled: map[string]int{}}
 }
 
-// is takes in a new or changed Pod.
+// is records a new or changed Pod.
 func (w *podWatch) is(pod *corev1.Pod) {
 	var old podState
 	w.Change(func() {
@@ -86,7 +86,7 @@ func (w *podWatch) observe(pod *corev1.Pod, old podState) podState {
 	return p
 }
 
-// gone takes out a deleted Pod.
+// gone removes a deleted Pod.
 func (w *podWatch) gone(pod *corev1.Pod) {
 	w.Change(func() {
 		w.count(w.pods[pod.Name], -1)
@@ -126,7 +126,7 @@ func (w *podWatch) end() (t tally) {
 	return t
 }
 
-// anyNumber of Pods is what await may wait for.
+// anyNumber means that await accepts any number of Pods.
 const anyNumber = -1
 
 // await waits until there are that many Pods, and of each image that many that have
@@ -142,7 +142,7 @@ func (w *podWatch) await(ctx context.Context, pods int, settled map[string]int) 
 	})
 }
 
-// setWatch is what a watch of the CloneSets has reported: their status, by name.
+// setWatch has the status of the CloneSets, by name, as a watch has reported it.
 type setWatch struct {
 	stage.Watched
 	sets map[string]apps.CloneSetStatus

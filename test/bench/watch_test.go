@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/test/servers"
 )
 
-// clocked is both watches with a clock of their own.
+// clocked is both watches with a fake clock.
 type clocked struct {
 	*testing.T
 	clock   *clocktesting.FakePassiveClock
@@ -37,7 +37,7 @@ var aboutPods = map[string]func(pod *corev1.Pod, value string){
 	"state":   func(pod *corev1.Pod, state string) { pod.Labels[apps.LabelLifecycleState] = state },
 }
 
-// pod is "NAME", or "NAME: WORDS".
+// pod reads a Pod from "NAME", or "NAME: WORDS".
 func (c *clocked) pod(about string) *corev1.Pod {
 	name, words, _ := strings.Cut(about, ":")
 	pod := &corev1.Pod{}
@@ -49,7 +49,7 @@ func (c *clocked) pod(about string) *corev1.Pod {
 	return pod
 }
 
-// happens is what the watches see, or are asked; then they answer.
+// happens are events that the watches see, and questions that they answer.
 var happens = map[string]func(c *clocked, about string) (answer string){
 	"Pod":     func(c *clocked, about string) string { c.pods.is(c.pod(about)); return "" },
 	"gone":    func(c *clocked, name string) string { c.pods.gone(c.pod(name)); return "" },
@@ -71,12 +71,12 @@ func (c *clocked) after(text string) string {
 	return ""
 }
 
-// sighted is a change of the registry that is not older than that.
+// sighted passes a change of the registry to the watch; ago is its age at most.
 func (c *clocked) sighted(uid string, in bool, ago string) {
 	c.entries.sighted(servers.Sighting{UID: uid, In: in, Since: c.clock.Now().Add(-scenariotest.Duration(ago))})
 }
 
-// settled is "NUMBER IMAGE".
+// settled awaits "NUMBER IMAGE".
 func (c *clocked) settled(about string) string {
 	number, image, _ := strings.Cut(about, " ")
 	ctx, cancel := context.WithCancel(c.Context())
@@ -85,7 +85,7 @@ func (c *clocked) settled(about string) string {
 	return fmt.Sprint(c.pods.await(ctx, pods, map[string]int{image: pods}) == nil)
 }
 
-// judged are the Pods whose entries left wrongly, when that is certain.
+// judged returns the Pods whose entries were removed wrongly, once that is certain.
 func (c *clocked) judged(string) string {
 	c.after(tolerance.String())
 	c.entries.judge()

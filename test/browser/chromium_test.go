@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/test/fetch"
 )
 
-// bound is how long anything in the browser may take.
+// bound is how long each action in the browser may take.
 const bound = time.Minute
 
 // fonts is the fontconfig of the browser: it finds the one font that was fetched with it, so
@@ -65,7 +65,7 @@ func open(t *testing.T, width, height int64) *tab {
 	return b
 }
 
-// libraries adds to the usual path where libpulse keeps its own.
+// libraries returns the usual library path, and the directory of libpulse's own libraries.
 func libraries(folder string) string {
 	more, _ := filepath.Glob(filepath.Join(folder, "usr/lib/*-linux-gnu*/pulseaudio")) // the pattern is well-formed
 	return strings.Join(append([]string{fetch.LibraryPath(folder)}, more...), ":")

@@ -81,7 +81,7 @@ func (b *tab) eventually(what, condition string) {
 	}
 }
 
-// set is a CloneSet of Pods a, b, c …, of which the first has that state.
+// set returns a CloneSet of Pods a, b, c …, of which the first has that state.
 func set(state string, phase view.Phase, pods int) page.Seen {
 	seen := page.Seen{Workload: view.Workload{
 		Summary:  view.Summary{Kind: "CloneSet", Namespace: "shop", Name: "web", Phase: phase, Desired: pods, Available: pods, ToUpdate: pods},
@@ -99,9 +99,9 @@ func set(state string, phase view.Phase, pods int) page.Seen {
 
 const text = "document.body.innerText"
 
-// TestPage: lanes appear and change as the server tells, a wait that needs somebody is
-// announced, and the keyboard alone finds a Pod, pauses the rollout after a confirmation, and
-// gives up another one. Nothing is asked of anybody but the server.
+// TestPage: lanes appear and change with the server's deltas, and a wait that does not end by itself is
+// announced. The keyboard alone finds a Pod, pauses the rollout after a confirmation, and cancels
+// another action. The page sends requests only to the server.
 func TestPage(t *testing.T) {
 	s := serve(t)
 	s.observe(set("Normal", view.PhaseUpdating, 3))
@@ -147,8 +147,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestNoAnswer: while the API server or the plugin does not answer, the page says since when, its bars end
-// there, and nothing can be pressed.
+// TestNoAnswer: while the API server or the plugin does not answer, the page says since when, its bars
+// end there, and its buttons are disabled.
 func TestNoAnswer(t *testing.T) {
 	s := serve(t)
 	s.observe(set("Normal", view.PhaseUpdating, 3))
@@ -164,8 +164,8 @@ func TestNoAnswer(t *testing.T) {
 	s.shot("no-answer")
 }
 
-// TestMany: of many Pods, those that say the same are a row, which opens with Enter, and closes again; find
-// looks at each of them, and says so if it finds none.
+// TestMany: if there are many Pods, those with the same text are one row, which Enter opens and closes;
+// the search covers each of them, and says so if it finds none.
 func TestMany(t *testing.T) {
 	s := serve(t)
 	many := set("PreparingUpdate", view.PhaseUpdating, 80)
@@ -189,7 +189,7 @@ func TestMany(t *testing.T) {
 	s.shot("find-nothing")
 }
 
-// TestNamespaces: the reader chooses another namespace, and sees what is there instead.
+// TestNamespaces: the reader chooses another namespace, and sees its workloads instead.
 func TestNamespaces(t *testing.T) {
 	s := serve(t)
 	s.observe(set("Normal", view.PhaseDone, 3))
@@ -225,7 +225,7 @@ func TestEmpty(t *testing.T) {
 	s.eventually("lanes", text+`.includes("web-0000") && document.querySelector("#nothing").hidden`)
 }
 
-// shot leaves a picture for somebody to look at.
+// shot writes a picture to look at.
 func (b *tab) shot(name string) {
 	b.Helper()
 	file := filepath.Join(os.TempDir(), "usher-"+name+".png")
@@ -246,7 +246,7 @@ func (b *tab) press(name string) {
 	b.Fatalf("the keyboard does not get to %q", name)
 }
 
-// named holds the accessibility tree to roles with names.
+// named checks that all roles in the accessibility tree have names.
 func (b *tab) named(want ...string) {
 	b.Helper()
 	tree := checktest.Must(chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}))(b)
@@ -274,8 +274,8 @@ const frames = `new Promise(done => {
   requestAnimationFrame(step);
 })`
 
-// TestFrames: with 2,000 Pods, of which some change four times a second, the page moves about
-// as it does with 40, since it draws what is on the screen. The numbers are in the log.
+// TestFrames: with 2,000 Pods, of which some change four times a second, the page scrolls about as fast
+// as with 40, since it draws only the visible ones. The numbers are in the log.
 func TestFrames(t *testing.T) {
 	rates := map[int]float64{}
 	for _, pods := range []int{40, 2000} {
@@ -322,8 +322,8 @@ func (s *served) change(ctx context.Context, pods int) {
 	}
 }
 
-// TestSearch: the keyboard finds a section of the documentation and goes there, in the site as
-// `make docs` leaves it on the disk: without a server and without a network.
+// TestSearch: the keyboard finds a section of the documentation and goes there, in the site as `make
+// docs` writes it to the disk: without a server and without a network.
 func TestSearch(t *testing.T) {
 	home := checktest.Must(filepath.Abs("../../bin/docs/index.html"))(t)
 	b := open(t, 1280, 860)
@@ -334,8 +334,8 @@ func TestSearch(t *testing.T) {
 	b.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible(chromedp.CSS(`nav [aria-current][href*="registration"]`)))
 }
 
-// TestSearchKnowsOtherWords: pages that say what to do come before those on how it is made, and the words that people
-// look for lead to those of the pages.
+// TestSearchKnowsOtherWords: the search lists pages that say what to do before pages about the design,
+// and finds pages also by words that people use for theirs.
 func TestSearchKnowsOtherWords(t *testing.T) {
 	home := checktest.Must(filepath.Abs("../../bin/docs/index.html"))(t)
 	b := open(t, 1280, 860)

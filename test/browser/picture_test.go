@@ -26,15 +26,15 @@ import (
 var update = flag.Bool("update", false, "write the pictures")
 
 const (
-	// noticeable is how far apart a colour of two pixels has to be, of 65535.
+	// noticeable is by how much a colour of two pixels has to differ, of 65535.
 	noticeable = 10_000
-	// tolerance is how many of a picture's pixels may be, in thousandths: another release of
-	// Chromium smooths the edges of letters otherwise.
+	// tolerance is how many of a picture's pixels may differ, in thousandths: another release of
+	// Chromium smooths the edges of letters in another way.
 	tolerance = 5
 )
 
-// TestPictures compares what the page looks like with pictures that somebody has looked at;
-// go test . -update writes them. The browser has one font, and its clock stands still.
+// TestPictures compares the page with reviewed pictures; go test . -update writes them. The browser has
+// one font, and its clock stands still.
 func TestPictures(t *testing.T) {
 	b := open(t, 1280, 640)
 	b.stopClock()
@@ -68,7 +68,7 @@ func (b *tab) show(t *testing.T, recording *page.Recording) {
 	b.eventually("a picture", `document.querySelector(".axis").width > 0`)
 }
 
-// compare holds a picture against the one in a file.
+// compare compares a picture with the one in a file.
 func compare(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {
@@ -106,7 +106,7 @@ func apart(a, b image.Image, x, y int) bool {
 
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// rollout is a live recording: one Pod after the other is updated in place; the third does not
+// rollout returns a live recording: one Pod after the other is updated in place; the third does not
 // come back, and below there is a Deployment.
 func rollout(pods int) *page.Recording {
 	r := page.NewRecorder(noon, "Usher: namespace shop", time.Hour)
@@ -145,7 +145,7 @@ func serving(name string, registries ...string) view.Pod {
 	return p
 }
 
-// updating sets how a Pod is at a step of its update.
+// updating sets the state of a Pod at a step of its update.
 func updating(p *view.Pod, i, step int, now time.Time) {
 	if step < 0 || step > 4 || i == 2 && step > 2 {
 		return
@@ -160,7 +160,7 @@ func updating(p *view.Pod, i, step int, now time.Time) {
 	waiting(p, i, step, now)
 }
 
-// waiting sets what it waits for.
+// waiting sets the wait of a Pod.
 func waiting(p *view.Pod, i, step int, now time.Time) {
 	switch {
 	case step < 2:
@@ -175,7 +175,7 @@ func waiting(p *view.Pod, i, step int, now time.Time) {
 	}
 }
 
-// runs are two runs beside each other, of which the second loses requests.
+// runs returns two runs side by side, of which the second loses requests.
 func runs() *page.Recording {
 	all := &page.Recording{Title: "Usher: make demo"}
 	for _, hooks := range []bool{true, false} {
@@ -193,7 +193,7 @@ func runs() *page.Recording {
 	return all
 }
 
-// life is a Pod's, from its creation to a scale in.
+// life returns the lane of a Pod, from its creation to a scale-in.
 func life(i int, hooks bool) *page.Lane {
 	lane, later, in := &page.Lane{Pod: view.Pod{Name: fmt.Sprintf("web-%c7k2p", 'a'+i)}}, int64(i)*1500, []string{"etcd"}
 	for _, s := range []page.Segment{

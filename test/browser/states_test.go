@@ -27,12 +27,12 @@ import (
 	"github.com/usher-dev/usher/internal/view"
 )
 
-// objects are those of which the plugin's golden outputs are.
+// objects are the objects of the plugin's golden outputs.
 const objects = "../../cmd/kubectl-usher/testdata/"
 
-// TestStates compares what the page looks like in the states that must not look healthy with pictures that
-// somebody has looked at, and what needs somebody with a text, since a missing line is few pixels;
-// go test . -run TestStates -update writes both.
+// TestStates compares the page in states that must not look healthy with reviewed pictures, and the
+// list of troubles with a text, since a missing line is few pixels; go test . -run TestStates -update
+// writes both.
 func TestStates(t *testing.T) {
 	files := checktest.Must(filepath.Glob(objects + "states/*.yaml"))(t)
 	if len(files) == 0 {
@@ -62,10 +62,10 @@ func TestStates(t *testing.T) {
 	checktest.Same(t, "what needs somebody", string(checktest.Must(os.ReadFile(golden))(t)), texts.String())
 }
 
-// needs is the phase of the first workload, and what needs somebody.
+// needs reads the phase of the first workload, and the list of troubles.
 const needs = `[".phase", "#trouble"].map(one => document.querySelector(one)?.innerText ?? "").join("\n").trim() + "\n"`
 
-// decode reads those objects of a file that the page watches: no Leases, Services and Registries.
+// decode reads the objects of a file that the page watches: no Leases, Services and Registries.
 func decode(t *testing.T, file string) (all []metav1.Object) {
 	t.Helper()
 	scheme := runtime.NewScheme()

@@ -46,11 +46,11 @@ type Program struct {
 // Compile builds the program with the go command. The error contains the compiler's
 // output; it is the cause of ctx if that ended.
 //
-// All who compile a program, in whatever process, share one file in the cache: the go command links
-// it only if something has changed, or another checkout has built its own since. The output file is
-// a copy of their own, which later builds leave alone.
-func (p Program) Compile(ctx context.Context, tell progress.Sink) error {
-	return tell.Task(p.Name, func() (string, error) {
+// All builds of a program, in all processes, share one file in the cache: the go command links it only
+// if something has changed, or another checkout has built the program since. The output file is a copy,
+// which later builds do not change.
+func (p Program) Compile(ctx context.Context, sink progress.Sink) error {
+	return sink.Task(p.Name, func() (string, error) {
 		if err := p.compile(ctx); err != nil {
 			return "", fmt.Errorf("%s: %w", p.Name, err)
 		}
@@ -76,8 +76,8 @@ func (p Program) compile(ctx context.Context) (err error) {
 	return err
 }
 
-// shared is the file in the cache that all builds of the program share. Those with another go.mod share
-// another one: nobody else waits until it is compiled.
+// shared returns the file in the cache that all builds of the program share. Builds with another go.mod
+// share another file, so that other builds need not wait for them.
 func (p Program) shared() (string, error) {
 	root, err := fetch.Root()
 	return filepath.Join(root, "programs", filepath.Base(p.Out)+"-"+fetch.Digest(p.Pkg, filepath.Base(p.ModFile))), err
@@ -99,8 +99,8 @@ func InstallTools(ctx context.Context, root, dir string) error {
 	return nil
 }
 
-// InstallKubectl puts kubectl alone into a directory. It says which version of Kubernetes it is of: without one,
-// kubectl version fails.
+// InstallKubectl puts only kubectl into a directory. It sets the version of Kubernetes in it, without
+// which kubectl version fails.
 func InstallKubectl(ctx context.Context, root, dir string) error {
 	library, err := fetch.Run(ctx, toolsModule(root), "go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubectl")
 	if err != nil {
@@ -114,11 +114,11 @@ func InstallKubectl(ctx context.Context, root, dir string) error {
 	return kubectl.Compile(ctx, nil)
 }
 
-// toolsModule is the module that has helm and kubectl among its tools.
+// toolsModule returns the module that has helm and kubectl among its tools.
 func toolsModule(root string) string { return filepath.Join(root, "tools", "chart") }
 
-// ToolEnv is the environment of the documents' commands: they find the tools of a directory
-// and a cluster, and nothing of the user's.
+// ToolEnv returns the environment of the documents' commands: they find the tools of a directory and a
+// cluster, and nothing of the user's.
 func ToolEnv(tools, kubeconfig, home string) []string {
 	return append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"), "KUBECONFIG="+kubeconfig, "HOME="+home,
 		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)

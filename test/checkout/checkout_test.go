@@ -35,13 +35,13 @@ func (m module) write(name, text string) {
 	checktest.NoError(m, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o644))
 }
 
-// body is what the program does.
+// body writes the program's statements.
 func (m module) body(text string) {
 	m.Helper()
 	m.write("main.go", "package main\n\nfunc main() { "+text+" }\n")
 }
 
-// program is the program, with another output file each time.
+// program returns the program, with another output file each time.
 func (m module) program() Program {
 	return Program{Name: "build tiny", Module: m.dir, Pkg: ".", Out: filepath.Join(m.TempDir(), "bin", "tiny")}
 }
@@ -58,8 +58,8 @@ func TestCompileFails(t *testing.T) {
 	}
 }
 
-// TestOneBuild: all who compile a program share one file, which is linked again when its source has
-// changed. What they have got stays as it was.
+// TestOneBuild: all builds of a program share one file, which is linked again when its source has
+// changed. Earlier copies stay as they were.
 func TestOneBuild(t *testing.T) {
 	m := newModule(t)
 	want, linked := map[string]string{}, []os.FileInfo{}

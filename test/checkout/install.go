@@ -132,12 +132,12 @@ const (
 	trustTime = 2 * time.Minute
 )
 
-// CertificateArgs are the arguments with which Usher makes the guard's certificate.
+// CertificateArgs returns the arguments with which Usher makes the guard's certificate.
 func CertificateArgs() []string { return []string{"--controllers=certificate", guardService} }
 
 // InstallGuard creates what the chart of the checkout at root makes for the guard, with its rights for
 // a user, and for CertificateUser those to make its certificate. API servers call the guard at a port
-// of this machine: here no Service leads to Pods. It returns the arguments with which Usher serves the
+// of this machine: no Service leads to Pods here. It returns the arguments with which Usher serves the
 // guard there.
 func InstallGuard(ctx context.Context, c client.Client, root, user string, port int) (args []string, err error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guardNamespace}}
@@ -183,8 +183,8 @@ func placeGuard(object *unstructured.Unstructured, user string, port int) bool {
 	return true
 }
 
-// PlaceGuard has API servers call the guard at a port of this machine, if the object is the guard's Service or its
-// configuration.
+// PlaceGuard makes API servers call the guard at a port of this machine, if the object is the guard's
+// Service or its configuration.
 func PlaceGuard(object *unstructured.Unstructured, port int) {
 	switch object.GetKind() + " " + object.GetName() {
 	case "Service " + GuardName:
@@ -197,8 +197,8 @@ func PlaceGuard(object *unstructured.Unstructured, port int) {
 	}
 }
 
-// AwaitGuard waits until API servers trust the guard and know its path, which CertificateUser sees to, and
-// returns its configuration.
+// AwaitGuard waits until CertificateUser has made API servers trust the guard and know its path, and
+// returns the webhook configuration.
 func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, trustTime, true, func(ctx context.Context) (bool, error) {
@@ -215,8 +215,8 @@ func AwaitGuard(ctx context.Context, c client.Client) (*admissionregistrationv1.
 	return configuration, nil
 }
 
-// AskPatiently has API servers wait for the guard's answer as long as they can, 30 s. With the chart's 3 s a deletion
-// goes through unguarded on a machine whose processors are busy, as those of tests are.
+// AskPatiently makes API servers wait for the guard's answer for the longest possible time, 30 s. With
+// the chart's 3 s, deletions pass unguarded on a machine with busy processors, such as that of tests.
 func AskPatiently(ctx context.Context, c client.Client) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := c.Get(ctx, client.ObjectKey{Name: GuardName}, configuration); err != nil {
@@ -231,7 +231,7 @@ func AskPatiently(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// RemoveGuard takes the webhook away, as guard.enabled=false does.
+// RemoveGuard removes the webhook, as guard.enabled=false does.
 func RemoveGuard(ctx context.Context, c client.Client) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: GuardName}}
 	if err := c.Delete(ctx, configuration); err != nil {

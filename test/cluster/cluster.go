@@ -54,13 +54,13 @@ func (c *Cluster) Err() error {
 	return nil
 }
 
-// Server is the API server's URL.
+// Server returns the API server's URL.
 func (c *Cluster) Server() string { return Fill("https://127.0.0.1:$API", c.values) }
 
-// Version is the version of Kubernetes, for instance "v1.37.2".
+// Version returns the version of Kubernetes, for instance "v1.37.2".
 func (c *Cluster) Version() string { return c.binaries.Kubernetes }
 
-// PIDs are the IDs of the components' processes, by the names of their binaries.
+// PIDs returns the IDs of the components' processes, by the names of their binaries.
 func (c *Cluster) PIDs() map[string]int {
 	pids := map[string]int{}
 	for name, p := range c.running.Range {
@@ -106,7 +106,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	return c.startComponent(ctx, build.APIServer)
 }
 
-// process is the process of a component; nil if it does not run.
+// process returns the process of a component; nil if it does not run.
 func (c *Cluster) process(name string) *process.Process {
 	running, _ := c.running.Load(name)
 	p, _ := running.(*process.Process)

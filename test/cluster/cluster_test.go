@@ -15,7 +15,8 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// A component that does not start, a directory with others' files, and one that is in use.
+// A start fails if a component does not start, and in a directory that has files of others or is in
+// use.
 func TestFailedStart(t *testing.T) {
 	dir := t.TempDir()
 	_, err := cluster.Start(t.Context(), cluster.Options{Dir: dir, ExtraArgs: cluster.ExtraArgs{build.APIServer: {"--no-such-flag"}}})

@@ -80,7 +80,7 @@ func (id *identity) writeKubeconfig(path, server, user string, client pki.Pair) 
 	return writeFile(path, text, 0o600)
 }
 
-// Kubeconfig is the path of the administrator's kubeconfig, for kubectl.
+// Kubeconfig returns the path of the administrator's kubeconfig, for kubectl.
 func (c *Cluster) Kubeconfig() string { return c.layout.adminKubeconfig() }
 
 // UserKubeconfig creates a kubeconfig with a client certificate for a user, who has

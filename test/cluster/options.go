@@ -9,9 +9,9 @@
 // Options.Dir and listens only on 127.0.0.1, and its processes end with the process
 // that called Start, however that one ends.
 //
-// envtest's ControlPlane was not taken: its processes outlive a killed parent, it starts
-// no controller manager, and it keeps its certificate authority, which signs tokens,
-// certificates and users here, to itself.
+// envtest's ControlPlane does not fit: its processes outlive a killed parent, it starts no controller
+// manager, and it does not export its certificate authority, which signs tokens, certificates and users
+// here.
 package cluster
 
 import (
@@ -44,16 +44,16 @@ type Options struct {
 	// ExtraArgs are appended to the components' arguments; of a repeated flag, the last
 	// one wins.
 	ExtraArgs ExtraArgs
-	// Tell receives the progress of build and start; nil is allowed.
-	Tell progress.Sink
+	// Progress receives the progress of build and start; nil is allowed.
+	Progress progress.Sink
 }
 
 // ExtraArgs are additional arguments by component, for instance
 // "--node-monitor-grace-period=10s" for build.ControllerManager.
 type ExtraArgs map[string][]string
 
-// marker is the file that identifies a directory as ours, so that a start never deletes
-// anybody else's files. It is also the lock.
+// marker is the file that identifies a directory as ours, so that a start never deletes files of
+// others. It is also the lock.
 const marker = ".usher-devcluster"
 
 // layout names the files below Options.Dir.
@@ -143,8 +143,8 @@ var components = map[string]struct{ flags, health string }{
 	build.Scheduler:         {schedulerFlags, "https://127.0.0.1:$SCHEDULER/readyz"},
 }
 
-// Fill replaces each $NAME in a text by its value. A name without one stays, so that whoever
-// reads the text complains about it.
+// Fill replaces each $NAME in a text by its value. A name without a value stays, so that the reader of
+// the text reports it.
 func Fill(text string, values map[string]string) string {
 	return os.Expand(text, func(name string) string {
 		if value, ok := values[name]; ok {
@@ -154,14 +154,14 @@ func Fill(text string, values map[string]string) string {
 	})
 }
 
-// flags are the flags in a text, one on a line, and then further ones: of a repeated flag,
-// the last one wins.
+// flags returns the flags in a text, one on a line, and then further ones: of a repeated flag, the last
+// one wins.
 func flags(text string, values map[string]string, extra []string) []string {
 	lines := strings.Split(Fill(text, values), "\n")
 	return append(slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "--") }), extra...)
 }
 
-// args are the arguments of a component.
+// args returns the arguments of a component.
 func (c *Cluster) args(name string) []string {
 	text, extra := components[name].flags, c.opts.ExtraArgs[name]
 	if name == build.APIServer && c.opts.AuditLog != "" {

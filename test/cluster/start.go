@@ -52,7 +52,7 @@ func startLocked(ctx context.Context, opts Options, l layout, lock *flock.Flock)
 	if err != nil {
 		return nil, err
 	}
-	opts.Tell.Tell("Starting Kubernetes %s on %s in %s.", binaries.Kubernetes, loopback, l.dir)
+	opts.Progress.Line("Starting Kubernetes %s on %s in %s.", binaries.Kubernetes, loopback, l.dir)
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the start took longer than %s", startTimeout))
 	defer cancel()
 	if err := l.reset(); err != nil {
@@ -85,7 +85,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 		var starting errgroup.Group
 		for _, name := range stage {
 			starting.Go(func() error {
-				return c.opts.Tell.Task(name, func() (string, error) { return "ready", c.startComponent(ctx, name) })
+				return c.opts.Progress.Task(name, func() (string, error) { return "ready", c.startComponent(ctx, name) })
 			})
 		}
 		if err := starting.Wait(); err != nil {
@@ -214,8 +214,8 @@ func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error)
 	return &Etcd{process, client}, nil
 }
 
-// Endpoint is the client URL, for instance "http://127.0.0.1:23790". Kill and Restart do
-// not change it.
+// Endpoint returns the client URL, for instance "http://127.0.0.1:23790". Kill and Restart do not
+// change it.
 func (e *Etcd) Endpoint() string { return e.Client.Endpoints()[0] }
 
 // Close ends the client, and the process for good.

@@ -28,8 +28,8 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// board is what is known of the cluster and of the registry, and the view that people have
-// of them. What changes in the view is logged.
+// board has the objects of the cluster and the entries of the registry, and the view that people have
+// of them. Changes of the view are logged.
 type board struct {
 	stage.Watched
 	now     func() time.Time
@@ -38,32 +38,32 @@ type board struct {
 
 	phase     string
 	objects   map[string]client.Object // by type and name
-	entries   map[string]bool          // what the registry lists, by address
+	entries   map[string]bool          // in the registry, by address
 	workloads map[string]*view.Workload
 	pods      map[string]*pod
 	lanes     map[string]*lane  // by Pod
-	told      map[string]string // by Pod: the long wait that was logged last
+	reported  map[string]string // by Pod: the long wait that was logged last
 	losses    []loss
-	logged    int // of the losses
+	logged    int // counts the losses
 
 	recorder *page.Recorder
 	server   *page.Server // shows the recording while it is made
 	marks    []page.Mark  // of the whole run, since it was last recorded
-	recorded int          // of the losses
+	recorded int          // counts the losses
 	ended    bool         // the recording
 }
 
-// pod is a Pod in the view, and what only its node knows.
+// pod is a Pod in the view, with facts that only its node knows.
 type pod struct {
 	view.Pod
 	set, address string
-	version      string    // that it runs; empty if none yet
+	version      string    // of the program that it runs; empty if none yet
 	moved        time.Time // when it joined or left its registry; zero if it did not yet
 }
 
 func (p *pod) listed() bool { return len(p.Entries) > 0 && p.Entries[0].Listed == "True" }
 
-// lane is what remains of a Pod.
+// lane is what the board keeps of a Pod that is gone.
 type lane struct {
 	set, address  string
 	seen, leaving time.Time // when it got the address, and in which second it was deleted
@@ -77,7 +77,7 @@ type loss struct {
 
 const (
 	terminating = "Terminating"
-	// longWait is how long a wait is not mentioned.
+	// longWait is how long a wait lasts before it is logged.
 	longWait = 3 * time.Second
 	// recent is how recent a registry change must be to be mentioned with another change.
 	recent = time.Minute
@@ -90,7 +90,7 @@ func newBoard(now func() time.Time, log func(...string), server *page.Server) *b
 	b := &board{
 		now: now, started: started, log: log, recorder: page.NewRecorder(started, "Usher's demo", 0), server: server,
 		objects: map[string]client.Object{}, entries: map[string]bool{},
-		pods: map[string]*pod{}, lanes: map[string]*lane{}, told: map[string]string{},
+		pods: map[string]*pod{}, lanes: map[string]*lane{}, reported: map[string]string{},
 	}
 	server.Follow(b.recorder)
 	return b
@@ -117,7 +117,7 @@ func (b *board) sayOf(name, sentence string) {
 	}
 }
 
-// watched is what the board watches.
+// watched returns what the board watches.
 func (b *board) watched() (all []stage.Follow) {
 	for _, kind := range []client.Object{
 		&corev1.Pod{}, &appsv1alpha1.CloneSet{}, &appsv1.ControllerRevision{}, &appsv1.Deployment{}, &usherv1alpha1.Registration{},
@@ -142,7 +142,7 @@ func (b *board) registryChanged(address string, joined bool) {
 	b.change("", func() { b.entries[address] = joined })
 }
 
-// all are the objects of a type in name order.
+// all returns the objects of a type in name order.
 func all[T client.Object](b *board) (found []T) {
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
 		if o, ok := b.objects[key].(T); ok {
@@ -170,7 +170,7 @@ func (b *board) change(set string, change func()) {
 	})
 }
 
-// byWorkload are all objects by the name of their workload.
+// byWorkload returns all objects by the name of their workload.
 func (b *board) byWorkload() map[string]*view.Objects {
 	objects := map[string]*view.Objects{}
 	of := func(name string) *view.Objects {
@@ -197,7 +197,7 @@ func (b *board) byWorkload() map[string]*view.Objects {
 	return objects
 }
 
-// look views a workload anew; "" is all.
+// look updates the view of a workload; "" means all.
 func (b *board) look(set string) {
 	pods, workloads := b.pods, b.workloads
 	b.pods, b.workloads = map[string]*pod{}, map[string]*view.Workload{}
@@ -218,13 +218,13 @@ func (b *board) look(set string) {
 	}
 	for name, before := range workloads {
 		now := cmp.Or(b.workloads[name], &view.Workload{})
-		if b.workloads[name] = now; now.Kind == "" { // It is gone, but what happened to it is not.
+		if b.workloads[name] = now; now.Kind == "" { // It is gone, but its record stays.
 			now.Summary = view.Summary{Kind: before.Kind, Namespace: before.Namespace, Name: before.Name, Phase: view.PhaseDeleting}
 		}
 	}
 }
 
-// ownerOf is the workload of a Pod or a revision. A Deployment owns through its ReplicaSets,
+// ownerOf returns the workload of a Pod or a revision. A Deployment owns Pods through its ReplicaSets,
 // whose names end in a label of the Pod.
 func ownerOf(o client.Object) string {
 	owner := metav1.GetControllerOf(o)
@@ -240,7 +240,7 @@ func (b *board) pod(set string, member view.Pod, object *corev1.Pod, before *pod
 		return p
 	}
 	p.address = net.JoinHostPort(object.Status.PodIP, port)
-	// The registry itself says more than the Pod does.
+	// The registry itself is more up to date than the Pod.
 	p.Entries = []view.Entry{{Registry: "discovery", Listed: map[bool]corev1.ConditionStatus{true: "True", false: "False"}[b.entries[p.address]]}}
 	was := before != nil && before.listed()
 	if before != nil {
@@ -253,13 +253,13 @@ func (b *board) pod(set string, member view.Pod, object *corev1.Pod, before *pod
 		b.lanes[p.Name] = &lane{set: set, address: p.address, seen: b.now()}
 	}
 	if l := b.lanes[p.Name]; p.State == terminating && l.leaving.IsZero() {
-		// The Pod says it better than the time when the board learns of it, which may be late.
+		// The time in the Pod is better than the present, since the event may be late.
 		l.leaving = podread.DeletedSince(object)
 	}
 	return p
 }
 
-// at is the Pod that had an address at a time; nil if none had.
+// at returns the Pod that had an address at a time; nil if none had.
 func (b *board) at(address string, at time.Time) (name string, found *lane) {
 	for _, other := range slices.Sorted(maps.Keys(b.lanes)) {
 		if l := b.lanes[other]; l.address == address && !l.seen.After(at) && (found == nil || l.seen.After(found.seen)) {
@@ -277,7 +277,7 @@ func (l *lane) lost(at time.Time) bool {
 // lost receives lost requests.
 func (b *board) lost(l loss) { b.Change(func() { b.losses = append(b.losses, l) }) }
 
-// wait is the most urgent of what the Pod waits for.
+// wait returns the most urgent wait of the Pod.
 func (p *pod) wait() (w view.Wait) {
 	if len(p.Waits) > 0 {
 		w = p.Waits[0]
@@ -285,7 +285,7 @@ func (p *pod) wait() (w view.Wait) {
 	return w
 }
 
-// note says when the Pod last joined or left the registry.
+// note returns a text about when the Pod last joined or left the registry.
 func (p *pod) note(now time.Time) string {
 	switch ago := now.Sub(p.moved); {
 	case ago > recent:
@@ -299,7 +299,7 @@ func (p *pod) note(now time.Time) string {
 	}
 }
 
-// facts are sentences about a Pod.
+// facts returns sentences about a Pod.
 func (p *pod) facts() []string {
 	facts := []string{map[bool]string{true: "is ready", false: "is not ready"}[p.Ready]}
 	if p.address != "" {
@@ -336,15 +336,15 @@ func changes(before, after *pod, now time.Time) string {
 	return strings.Join(append(said, slices.DeleteFunc(after.facts(), func(fact string) bool { return slices.Contains(known, fact) })...), "; ")
 }
 
-// tell logs what has kept Pods waiting for long, and requests that were lost.
-func (b *board) tell() {
+// report logs long waits of Pods, and requests that were lost.
+func (b *board) report() {
 	b.Change(func() {
 		b.look("")
 		b.record()
 		for _, name := range slices.Sorted(maps.Keys(b.pods)) {
 			w := b.pods[name].wait()
-			if long := b.now().Sub(w.Since); !w.Since.IsZero() && w.Until.IsZero() && long >= longWait && b.told[name] != w.What {
-				b.told[name] = w.What
+			if long := b.now().Sub(w.Since); !w.Since.IsZero() && w.Until.IsZero() && long >= longWait && b.reported[name] != w.What {
+				b.reported[name] = w.What
 				b.sayOf(name, fmt.Sprintf("%s (for %s)", w.What, seconds(long)))
 			}
 		}
@@ -372,9 +372,8 @@ func (b *board) podsOf(set string) []*pod {
 	return found
 }
 
-// settledAt reports whether a workload has exactly that many Pods and no operation is in
-// progress on any of them, after its spec has reached a generation. One that is gone has
-// none.
+// settledAt reports whether a workload has exactly that many Pods and no operation is in progress on
+// any of them, after its spec has reached a generation. A workload that is gone has no Pods.
 func (b *board) settledAt(workload client.Object, pods int, generation int64) bool {
 	name := workload.GetName()
 	known, there := b.objects[key(workload)], len(b.podsOf(name))
@@ -405,7 +404,7 @@ func (b *board) leaving(workload string) bool {
 	})
 }
 
-// waitingFor is what keeps the workloads and their Pods.
+// waitingFor lists the waits of the workloads and their Pods.
 func (b *board) waitingFor() (lines []string) {
 	b.Read(func() {
 		for _, name := range slices.Sorted(maps.Keys(b.workloads)) {
@@ -422,7 +421,7 @@ func (b *board) waitingFor() (lines []string) {
 	return lines
 }
 
-// state is how every Pod is.
+// state describes every Pod.
 func (b *board) state() (lines []string) {
 	b.Read(func() {
 		lines = list.Map(b.podsOf(""), func(p *pod) string { return p.Name + " is " + p.State + "; " + strings.Join(p.facts(), "; ") })

@@ -4,10 +4,9 @@
 // plane while requests flow, and counts the lost requests: with lifecycle hooks and the
 // guard, and without.
 //
-// run.go drives the phases; stories.yaml is what happens to which workload, and story.go disturbs
-// them; board.go is what is known of the cluster, and where conditions are
-// awaited; report.go is the outcome. What a Pod waits for comes from package view, the
-// numbers from package traffic.
+// run.go drives the phases; stories.yaml has the steps of each workload, and story.go disturbs them;
+// board.go has the objects of the cluster, and awaits conditions; report.go reports the outcome. Waits
+// of Pods come from package view, the numbers from package traffic.
 package demo
 
 import (
@@ -50,7 +49,7 @@ type Options struct {
 	pace      pace
 }
 
-// pace is how fast everything is.
+// pace has the speed and the times of a demonstration.
 type pace struct {
 	// rate is the number of requests per second to each CloneSet.
 	rate int
@@ -103,10 +102,10 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 
 // log writes lines, each call in one piece.
 func (d *demonstration) log(lines ...string) {
-	_, _ = d.options.Out.WriteString(strings.Join(lines, "\n") + "\n") // There is nobody to report a failed write to.
+	_, _ = d.options.Out.WriteString(strings.Join(lines, "\n") + "\n") // A failed write cannot be reported.
 }
 
-// serve serves the page of what goes on until end is called.
+// serve serves the live page until end is called.
 func (d *demonstration) serve(ctx context.Context) (end func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -133,7 +132,7 @@ func startNodes(ctx context.Context, s *stage.Stage) error {
 
 // install starts the registry and Usher.
 func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
-	err := s.Tell.Task("etcd (registry)", func() (_ string, err error) {
+	err := s.Progress.Task("etcd (registry)", func() (_ string, err error) {
 		if d.registry, err = s.StartEtcd(ctx, "registry", cluster.EtcdOptions{}); err != nil {
 			return "", err
 		}
@@ -148,10 +147,10 @@ func (d *demonstration) install(ctx context.Context, s *stage.Stage) error {
 	if err := s.Register(ctx, "discovery", d.registry.Endpoint()); err != nil {
 		return err
 	}
-	return s.Tell.Task("usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })
+	return s.Progress.Task("usher", func() (string, error) { return "running with its own rights", d.startUsher(ctx, s) })
 }
 
-// onlyDeployments keeps the guard away from CloneSets, so that these show what hooks do alone.
+// onlyDeployments keeps the guard away from CloneSets, so that these show the effect of hooks alone.
 const onlyDeployments = `[{"op": "add", "path": "/webhooks/0/matchConditions/-", "value": {
 	"name": "only-deployments", "expression": "has(oldObject.metadata.ownerReferences) && oldObject.metadata.ownerReferences.exists(o, o.kind == 'ReplicaSet')"}}]`
 
@@ -204,7 +203,7 @@ func (d *demonstration) play(ctx context.Context) (result Result, err error) {
 	if d.options.Page == "" {
 		return result, nil
 	}
-	// Hooks on beside hooks off, and below them those that have one of two.
+	// The runs with most workloads come first, so that the run with hooks is next to the one without.
 	slices.SortStableFunc(runs, func(x, y page.Run) int { return cmp.Compare(len(y.Sets), len(x.Sets)) })
 	recording := &page.Recording{
 		Title: "Usher's demo: Pods in time", Runs: runs, Note: "A lane is a Pod. A red mark is a request that was lost, on the Pod that it was sent to.",
@@ -216,7 +215,7 @@ func (d *demonstration) play(ctx context.Context) (result Result, err error) {
 	return result, nil
 }
 
-// diagnosis is what is known when something did not happen in time.
+// diagnosis describes the state when something did not happen in time.
 func (d *demonstration) diagnosis(r *run) string {
 	text := ""
 	for _, section := range []struct {

@@ -38,8 +38,7 @@ type RunResult struct {
 	// Outcomes has an entry per workload, Took one per phase.
 	Outcomes []Outcome
 	Took     map[phase]time.Duration
-	// Waited is what the objects reported that they waited for while the registry was
-	// stopped.
+	// Waited lists the waits that the objects reported while the registry was stopped.
 	Waited []string
 }
 
@@ -60,8 +59,8 @@ func (r *RunResult) sum(of func(Outcome) int) int {
 	return sum
 }
 
-// hooked joins the requests to workloads with every hook, or with none. One without a hook
-// before deletion is reported separately: per phase and reason, it is unknown whether a
+// hooked joins the requests to workloads with every hook, or with none. A workload without a hook
+// before deletion is reported separately: the counters by phase and reason do not show whether a
 // request was lost because a Pod joined or because it left.
 func (r *RunResult) hooked() (all traffic.Report) {
 	for _, o := range r.Outcomes {
@@ -96,7 +95,7 @@ func (r Result) Lost() int {
 	return lost
 }
 
-// write is the final report.
+// write returns the final report.
 func (r Result) write(style stage.Style) []string {
 	lines := slices.Concat([]string{""}, r.requests().Lines(style), []string{""}, r.times().Lines(style))
 	for _, note := range r.notes() {
@@ -117,7 +116,7 @@ func lostCell(lost, charged int) stage.Cell {
 	return cell
 }
 
-// requests is the table of requests by workload.
+// requests returns the table of requests by workload.
 func (r Result) requests() stage.Table {
 	table := stage.Table{Columns: []stage.Column{
 		{Title: "WORKLOAD"}, {Title: "REQUESTS", Right: true}, {Title: "LOST", Right: true},
@@ -143,7 +142,7 @@ func (r Result) requests() stage.Table {
 	return table
 }
 
-// group is the heading of the workloads that are protected alike.
+// group returns the heading of the workloads that are protected alike.
 func (o Outcome) group(hooks bool) string {
 	switch {
 	case o.JoinsOnly:
@@ -170,7 +169,7 @@ func milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.2fs", d.Seconds())
 }
 
-// times is the table of the phases.
+// times returns the table of the phases.
 func (r Result) times() stage.Table {
 	table := stage.Table{Columns: []stage.Column{{Title: "PHASE"}}}
 	for _, run := range r.Runs {
@@ -208,7 +207,7 @@ func (r Result) notes() []string {
 	return notes
 }
 
-// verdict is the last line.
+// verdict returns the last line.
 func (r Result) verdict(style stage.Style) string {
 	parts := []string{}
 	for _, run := range r.Runs {
@@ -224,7 +223,7 @@ func (r Result) verdict(style stage.Style) string {
 // markLength is how long a mark of lost requests lasts, in milliseconds.
 const markLength = 100
 
-// record records how everything is, and the requests that were lost since the last time.
+// record records the present state, and the requests that were lost since the last time.
 func (b *board) record() {
 	if b.ended {
 		return
@@ -252,8 +251,8 @@ func (b *board) record() {
 	b.marks = nil
 }
 
-// recordings are what happened in a run: where every hook is on, or none, and where not all
-// are.
+// recordings returns the recordings of a run: one of the workloads with every hook or with none, and
+// one of those with the preNormal hook only.
 func (r *run) recordings() (all []page.Run) {
 	var whole page.Run
 	r.board.Change(func() {
@@ -284,7 +283,7 @@ func (r *run) recordings() (all []page.Run) {
 	return all
 }
 
-// write leaves a recording behind as one page.
+// write writes a recording to a file as one page.
 func write(path string, recording *page.Recording) (err error) {
 	file, err := os.Create(path)
 	if err != nil {

@@ -225,8 +225,8 @@ func TestAnAddressThatIsUsedAgain(t *testing.T) {
 	}
 }
 
-// short is a demo with hooks that takes seconds. The tests wait more than they work, so they
-// run side by side.
+// short returns the options of a demo with hooks that takes seconds. The tests mostly wait, so they run
+// in parallel.
 func short(t *testing.T) Options {
 	t.Helper()
 	t.Parallel()

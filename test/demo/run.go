@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// tellEvery is how often the log tells what lasts, and what was lost.
-	tellEvery = time.Second
-	// inboxSize is how much callers can tell at once.
+	// reportEvery is how often the log reports long waits and lost requests.
+	reportEvery = time.Second
+	// inboxSize is how many reports of callers can wait.
 	inboxSize = 10_000
 )
 
@@ -33,8 +33,8 @@ type run struct {
 	hooks  bool
 	board  *board
 	actors []*actor
-	inbox  chan func() // what callers tell the board; they do not wait for it
-	waited []string    // what was waited for during the registry's outage
+	inbox  chan func() // reports of callers to the board, for which they do not wait
+	waited []string    // the waits during the registry's outage
 }
 
 // actor is a story that is played.
@@ -73,7 +73,7 @@ func title(hooks bool) string {
 	return "hooks and guard off"
 }
 
-// play runs all phases. Everything it has started has ended when it returns.
+// play runs all phases. Everything that it has started has ended when it returns.
 func (r *run) play(ctx context.Context) (*RunResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var background sync.WaitGroup
@@ -82,7 +82,7 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 	if _, err := stage.Watch(ctx, r.Cluster.RESTConfig(), r.Kube, namespace, r.board.watched()...); err != nil {
 		return nil, err
 	}
-	background.Go(func() { r.tell(ctx) })
+	background.Go(func() { r.reportWaits(ctx) })
 	background.Go(func() { r.listen(ctx) })
 	r.log("\n━━ " + title(r.hooks))
 	for _, a := range r.actors {
@@ -95,8 +95,8 @@ func (r *run) play(ctx context.Context) (*RunResult, error) {
 			return nil, fmt.Errorf("%s, phase %q: %w", title(r.hooks), name, err)
 		}
 		result.Took[name] = time.Since(began)
-		r.heard(ctx)
-		r.board.tell()
+		r.catchUp(ctx)
+		r.board.report()
 		r.board.say("%s done in %s", name, seconds(result.Took[name]))
 	}
 	result.Waited, result.Outcomes = r.waited, list.Map(r.actors, r.outcome)
@@ -137,7 +137,7 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 		background.Go(func() { a.ended <- a.client.Run(ctx) })
 		return err
 	case phaseDelete:
-		// Callers are to expect that they will know no instance.
+		// Callers must expect that there will be no instance.
 		a.client.EndWhenGone()
 		if a.Deployment {
 			return r.Kube.Delete(ctx, a.set.DeepCopy())
@@ -152,7 +152,7 @@ func (r *run) act(ctx context.Context, background *sync.WaitGroup, a *actor, nam
 		a.generation, err = stage.Scale(ctx, r.Kube, a.typed(), step.Pods)
 		return err
 	}
-	// Templates are merged alike, whatever they are in.
+	// Templates are merged in the same way in all kinds of workloads.
 	if a.set, err = stage.Merge(a.set, stage.CloneSet{}, step.Change); err != nil {
 		return err
 	}
@@ -229,31 +229,31 @@ func (r *run) outcome(a *actor) Outcome {
 	return o
 }
 
-// listen takes what callers tell until ctx ends.
+// listen takes the reports of callers until ctx ends.
 func (r *run) listen(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case tell := <-r.inbox:
-			tell()
+		case report := <-r.inbox:
+			report()
 		}
 	}
 }
 
-// heard returns when the board knows what callers have told so far.
-func (r *run) heard(ctx context.Context) {
-	told := make(chan struct{})
-	r.inbox <- func() { close(told) }
+// catchUp returns when the board has all reports that callers have sent so far.
+func (r *run) catchUp(ctx context.Context) {
+	done := make(chan struct{})
+	r.inbox <- func() { close(done) }
 	select {
-	case <-told:
+	case <-done:
 	case <-ctx.Done():
 	}
 }
 
-// tell tells what lasts until ctx ends.
-func (r *run) tell(ctx context.Context) {
-	for stage.Pause(ctx, tellEvery) == nil {
-		r.board.tell()
+// reportWaits reports long waits until ctx ends.
+func (r *run) reportWaits(ctx context.Context) {
+	for stage.Pause(ctx, reportEvery) == nil {
+		r.board.report()
 	}
 }

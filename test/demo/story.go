@@ -45,19 +45,19 @@ const (
 	phaseDelete   phase = "delete"
 )
 
-// phases are all of them, in their order.
+// phases returns all phases, in their order.
 func phases() []phase {
 	return []phase{phaseCreate, phaseInPlace, phaseRecreate, phaseOut, phaseIn, phaseMind, phaseDrain, phaseDelete}
 }
 
-// phases are those that have something to do.
+// phases returns the phases in which a workload has a step.
 func (o Options) phases() []phase {
 	return slices.DeleteFunc(phases(), func(name phase) bool {
 		return !slices.ContainsFunc(o.stories(true), func(s story) bool { return s.Steps[name].About != "" })
 	})
 }
 
-// step is what a phase does to one workload.
+// step is the step of one workload in a phase.
 type step struct {
 	// About describes it to people.
 	About string
@@ -82,14 +82,14 @@ type story struct {
 	JoinsOnly bool
 	// File is its manifest, without the extension.
 	File string
-	// Steps are what the phases do to it; a phase without one leaves it alone.
+	// Steps are its steps by phase; a phase without one leaves it alone.
 	Steps map[phase]step
 }
 
 //go:embed stories.yaml
 var storiesText []byte
 
-// stories are the workloads of a run.
+// stories returns the workloads of a run.
 func (o Options) stories(hooks bool) (all []story) {
 	if err := yaml.UnmarshalStrict(storiesText, &all); err != nil {
 		panic(err) // They are misspelt.
@@ -128,7 +128,7 @@ func (r *run) stops(name phase) bool {
 	return r.options.StopRegistry && r.hooks && name == phaseInPlace
 }
 
-// disturb does what the options ask for during a phase.
+// disturb causes the faults that the options ask for during a phase.
 func (r *run) disturb(ctx context.Context, name phase, acting []*actor) error {
 	if r.stops(name) {
 		if err := r.stopRegistry(ctx, acting[0].Name); err != nil {
@@ -164,8 +164,8 @@ func (r *run) killUsher(ctx context.Context) error {
 	return nil
 }
 
-// stopRegistry stops the registry while a Pod of the set drains, and checks that no Pod
-// is updated or deleted while nobody can know its registration.
+// stopRegistry stops the registry while a Pod of the set drains, and checks that no Pod is updated or
+// deleted while its registration is unknown.
 func (r *run) stopRegistry(ctx context.Context, set string) error {
 	draining := func() bool { return r.board.draining(set) }
 	if err := r.board.await(ctx, r.options.pace.bound, "a Pod of "+set+" to drain", draining); err != nil {
@@ -192,7 +192,7 @@ func (r *run) stopRegistry(ctx context.Context, set string) error {
 	return nil
 }
 
-// watchOutage waits out the outage and reports what is waited for.
+// watchOutage waits until the outage is over, and records the waits during it.
 func (r *run) watchOutage(ctx context.Context) error {
 	end := time.Now().Add(r.options.pace.outage)
 	for time.Now().Before(end) {
@@ -210,7 +210,7 @@ func (r *run) watchOutage(ctx context.Context) error {
 }
 
 // changeMind scales a workload to one Pod and, as soon as one of the others drains, back. Without the
-// guard none drains: they are terminating then.
+// guard, Pods of a Deployment do not drain: they terminate at once.
 func (r *run) changeMind(ctx context.Context, a *actor, pods int) (err error) {
 	if _, err := stage.Scale(ctx, r.Kube, a.typed(), 1); err != nil {
 		return err
@@ -224,9 +224,9 @@ func (r *run) changeMind(ctx context.Context, a *actor, pods int) (err error) {
 	return err
 }
 
-// drainNode does to the Pods of a workload what "kubectl drain" does to all Pods of a node:
-// it marks the node that has most of them unschedulable and evicts those that are there. The
-// API server asks to wait as long as a Pod has to drain, and client-go does.
+// drainNode does for a workload what "kubectl drain" does for a node: it cordons the node with most of
+// its Pods and evicts those Pods. The API server asks to wait as long as a Pod has to drain, and
+// client-go does.
 func (r *run) drainNode(ctx context.Context, a *actor) error {
 	node, pods := r.board.busiestNode(a.Name)
 	if err := stage.Cordon(ctx, r.Kube, node, true); err != nil {
@@ -249,7 +249,7 @@ func (r *run) drainNode(ctx context.Context, a *actor) error {
 	return errors.Join(err, stage.Cordon(ctx, r.Kube, node, false))
 }
 
-// busiestNode is the node with most Pods of a workload, and those.
+// busiestNode returns the node with most Pods of a workload, and those Pods.
 func (b *board) busiestNode(workload string) (node string, pods []string) {
 	at := map[string][]string{}
 	b.Read(func() {

@@ -32,7 +32,7 @@ func (s *Scene) apply(object *unstructured.Unstructured) int64 {
 	return generation
 }
 
-// make creates or changes an object, which documents make.
+// make creates or changes the object that documents describe.
 func (s *Scene) make(kind any, documents ...string) *unstructured.Unstructured {
 	object, err := build(kind, documents...)
 	s.check(err)
@@ -77,7 +77,7 @@ func (s *Scene) kubectl(args ...string) {
 	}
 }
 
-// evict evicts a Pod as "kubectl drain" does; it returns why that is refused.
+// evict evicts a Pod as "kubectl drain" does; it returns the error if that is refused.
 func (s *Scene) evict(name string) error {
 	return s.session.Kube.SubResource("eviction").Create(s.ctx, s.pod(name), &policyv1.Eviction{})
 }
@@ -123,9 +123,9 @@ func (s *Scene) budget(spec string) {
 		found := &policyv1.PodDisruptionBudget{}
 		s.check(s.session.Kube.Get(s.ctx, client.ObjectKeyFromObject(budget), found))
 		if meta.IsStatusConditionFalse(found.Status.Conditions, policyv1.DisruptionAllowedCondition) {
-			// The controller manager learns of a kind that is younger than itself within 30 s,
-			// and does not look again by itself at a budget that it failed to count before. A
-			// stamp makes it do so, once a second: the same stamp again changes nothing.
+			// The controller manager discovers a kind that is younger than itself within 30 s, and does
+			// not retry a budget that it failed to count before. A stamp makes it retry, once a second:
+			// writing the same stamp again changes nothing.
 			stamp := fmt.Sprintf(`{"metadata": {"annotations": {"stamp": %q}}}`, time.Now().Format(time.RFC3339))
 			s.check(s.session.Kube.Patch(s.ctx, found.DeepCopy(), mergePatch(stamp)))
 		}
@@ -134,7 +134,7 @@ func (s *Scene) budget(spec string) {
 	})
 }
 
-// found adds a row to what is known of Usher's footprint, and tells it in the story's line.
+// found adds a row to the table of Usher's footprint, and a note to the story's line.
 func (s *Scene) found(what, found, how string) {
 	s.session.found(what, found, how)
 	s.notes = append(s.notes, what+" "+found)
@@ -148,8 +148,8 @@ func (s *Scene) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.story.Name, Name: name}}
 }
 
-// localVolumes creates volumes from directories on the node, of a class with the story's name.
-// As there is no provisioner, these are the only ones.
+// localVolumes creates volumes from directories on the node, of a class with the story's name. That
+// class has no provisioner, so there are no other volumes.
 func (s *Scene) localVolumes(n int) {
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", s.story.Name, i)

@@ -48,7 +48,7 @@ func (s *Scene) call() {
 	}
 }
 
-// hangUp stops the callers, if there are any, and adds what they have seen to the report.
+// hangUp stops the callers, if there are any, and adds their results to the report.
 func (s *Scene) hangUp() error {
 	if s.callers == nil {
 		return nil
@@ -65,8 +65,8 @@ func (s *Scene) hangUp() error {
 	return nil
 }
 
-// endService tells callers that the service ends, and calls end. When its Pods are gone,
-// the callers stop.
+// endService announces to callers that the service ends, and calls end. When its Pods are gone, the
+// callers stop.
 func (s *Scene) endService(end func()) {
 	for _, client := range s.callers.clients {
 		client.EndWhenGone()

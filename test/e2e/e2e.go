@@ -4,11 +4,10 @@
 // containers are real, requests come from callers that find Pods through a registry,
 // and lost requests are counted.
 //
-// The program runs twice: outside, prepare.go gets everything that needs a network and a
-// compiler; inside a sandbox, session.go starts the node, and play.go plays the stories.
-// The stories are in stories.yaml. What their steps do is in script.go and act.go, what they
-// look at in facts.go and state.go. A Scene (scene.go) is where one plays; its outcome is in
-// report.go.
+// The program runs twice: outside, prepare.go gets everything that needs a network and a compiler;
+// inside a sandbox, session.go starts the node, and play.go plays the stories. The stories are in
+// stories.yaml, the actions of their steps in script.go and act.go, their checks in facts.go and
+// state.go. Each story has a Scene (scene.go); report.go shows its outcome.
 package e2e
 
 import (
@@ -44,17 +43,17 @@ const (
 	HAProxy Registry = "haproxy"
 	// Service is a plain Kubernetes Service. Usher makes the Registry.
 	Service Registry = "service"
-	// KubeProxy is a Service, too; its callers use its address.
+	// KubeProxy is a Service too; its callers use its address.
 	KubeProxy Registry = "kube-proxy"
 )
 
-// Story is one thing that happens to a workload, usually a CloneSet, while requests flow.
+// Story is a sequence of events of a workload, usually a CloneSet, while requests flow.
 type Story struct {
 	// Name is short, unique, and a valid namespace name.
 	Name string
 	// About describes in one line what happens.
 	About string
-	// Registries are where callers look, each with callers of its own; default Etcd.
+	// Registries are the registries that callers read, each with callers of its own; default Etcd.
 	Registries []Registry
 	// Unguarded keeps the guard away from the story's Pods.
 	Unguarded bool
@@ -62,16 +61,15 @@ type Story struct {
 	SecondNode bool
 	// Ends means that the service itself ends: HAProxy then answers for it.
 	Ends bool
-	// Pauses means that at times nobody serves, as somebody wants it so: callers that know nobody send
-	// nothing then.
+	// Pauses means that at times no Pod serves, on purpose: callers that know no Pod send nothing then.
 	Pauses bool
-	// Alone excludes other stories while it plays, because it disturbs what all share.
+	// Alone excludes other stories while it plays, because it disturbs shared parts.
 	Alone bool
 	// Takes is roughly how long it plays, for long stories: the longest start first, so
 	// that none runs alone at the end for long.
 	Takes metav1.Duration
-	// MayLose means that something ends without asking Usher, so that lost requests are
-	// measured. Otherwise a lost request is a failure.
+	// MayLose means that Pods end without a drain, so that lost requests are measured. Otherwise a lost
+	// request is a failure.
 	MayLose bool
 	// Propagation is the drain time of its Registration; default 2 s, negative for
 	// none at all.
@@ -85,7 +83,7 @@ type Story struct {
 	round int
 }
 
-// again is the story in another round.
+// again returns the story for another round.
 func (s Story) again(round int) Story {
 	s.base, s.round = s.Name, round
 	if round > 0 {
@@ -94,7 +92,7 @@ func (s Story) again(round int) Story {
 	return s
 }
 
-// uses reports whether callers look into any of the registries.
+// uses reports whether callers read any of the registries.
 func (s Story) uses(kinds ...Registry) bool {
 	return slices.ContainsFunc(s.Registries, func(kind Registry) bool { return slices.Contains(kinds, kind) })
 }
@@ -142,7 +140,7 @@ func (o Options) check() error {
 
 const defaultPropagation = 2 * time.Second
 
-// chosen are the stories to play, with their defaults.
+// chosen returns the stories to play, with their defaults.
 func (o Options) chosen() (chosen []Story) {
 	for _, story := range o.Stories {
 		if o.Run != nil && !o.Run.MatchString(story.Name) {
@@ -196,7 +194,7 @@ func Run(ctx context.Context, place *sandbox.Place, o Options) error {
 	}.Run(ctx)
 }
 
-// inside is the program in the sandbox: it starts the node and plays the stories.
+// inside runs in the sandbox: it starts the node and plays the stories.
 func inside(ctx context.Context, place *sandbox.Place, o Options) error {
 	s := &session{place: place, stories: o.chosen(), rate: cmp.Or(o.Rate, defaultRate), etcds: map[Registry]*cluster.Etcd{}}
 	began := time.Now()
@@ -226,7 +224,7 @@ func (s *session) playAndReport(ctx context.Context, o Options) error {
 		return err
 	}
 	style := stage.StyleOf(o.Out)
-	// What failed comes last: the end of a log is read first, and kept longest.
+	// Failures come last: the end of a log is read first, and kept longest.
 	lines := slices.Concat([]string{""}, played.Lines(style), []string{""}, footprint.Lines(style), failures(outcomes, style), []string{""})
 	_, _ = fmt.Fprintln(o.Out, strings.Join(lines, "\n"))
 	if failed := list.Only(outcomes, func(o outcome) bool { return o.failure != "" }); len(failed) > 0 {

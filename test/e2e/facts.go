@@ -22,11 +22,10 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// fact returns what is wrong as long as something is not a fact. is are the groups of its
-// pattern.
+// fact returns what is wrong while it is not true. is are the groups of its pattern.
 type fact func(s *Scene, now State, is []string) string
 
-// facts are what a story can want, await or hold, by patterns of their words.
+// facts are the facts that a story can want, await or hold, by patterns of their words.
 var facts = map[string]fact{
 	`all run (\S+)`: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
 		version := stage.Version(pod)
@@ -141,7 +140,7 @@ var facts = map[string]fact{
 	},
 }
 
-// look is what is wrong as long as these are not facts, which "and" joins.
+// look returns a function that says which of some facts, joined by "and", is not true.
 func look(text string) (func(*Scene, State) string, error) {
 	var all []func(*Scene, State) string
 	for one := range strings.SplitSeq(text, " and ") {
@@ -172,7 +171,7 @@ func (s *Scene) look(text string) func(State) string {
 	return func(now State) string { return wrong(s, now) }
 }
 
-// each is a fact about every Pod.
+// each returns a fact about every Pod.
 func each(holds func(*Scene, *corev1.Pod, []string) (have string, ok bool)) fact {
 	return func(s *Scene, now State, is []string) string {
 		for _, pod := range now.Pods {
@@ -212,7 +211,7 @@ func same(s *Scene, now State, _ []string) string {
 	return ""
 }
 
-// replaced means that of the Pods before, these are gone and all others are there.
+// replaced means that of the previous Pods, these are gone and all others remain.
 func replaced(s *Scene, now State, these func(corev1.Pod) bool) string {
 	for _, pod := range s.before.Pods {
 		if gone := now.Pod(pod.Name) == nil; gone != these(pod) {
@@ -247,7 +246,7 @@ func names(now State) string {
 	return fmt.Sprint(list.Map(now.Pods, func(pod corev1.Pod) string { return pod.Name }))
 }
 
-// waitingFor is why a Pod's container main waits; empty if it does not.
+// waitingFor returns why a Pod's container main waits; empty if it does not.
 func waitingFor(pod *corev1.Pod) string {
 	c := list.Find(pod.Status.ContainerStatuses, func(c *corev1.ContainerStatus) bool { return c.Name == "main" })
 	if c == nil || c.State.Waiting == nil {

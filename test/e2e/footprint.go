@@ -18,8 +18,8 @@ import (
 const (
 	// idleTime is how long Usher is measured with nothing to do.
 	idleTime = 5 * time.Second
-	// readEvery is how often the processes are read: what a process used between the
-	// last reading and its end is missed.
+	// readEvery is how often the processes are read: the usage of a process between its last reading
+	// and its end is missed.
 	readEvery = time.Second
 )
 
@@ -29,8 +29,7 @@ func (s *session) found(what, found, how string) {
 	s.footprint = append(s.footprint, stage.Cells(what, found, how))
 }
 
-// measureInstallation records how long ago the replicas, which are ready now, were
-// started.
+// measureInstallation records how long an installation took until the replicas were ready.
 func (s *session) measureInstallation(ctx context.Context, way string, took time.Duration) error {
 	now := time.Now()
 	pids, err := usherProcesses()
@@ -61,7 +60,7 @@ func (s *session) measureInstallation(ctx context.Context, way string, took time
 	return nil
 }
 
-// measureImage reads the sizes of what was installed.
+// measureImage reads the size of the installed image.
 func (s *session) measureImage() error {
 	pids, err := usherProcesses()
 	if err == nil && len(pids) == 0 {
@@ -97,7 +96,7 @@ func (s *session) measureIdle(ctx context.Context) error {
 	return err
 }
 
-// usage sums up what Usher's processes use.
+// usage sums up the CPU time and memory of Usher's processes.
 type usage struct {
 	began time.Time
 	mu    sync.Mutex
@@ -110,7 +109,7 @@ type usage struct {
 func newUsage() (*usage, error) {
 	u := &usage{began: time.Now(), now: map[int]time.Duration{}}
 	err := u.read()
-	u.before = maps.Clone(u.now) // Later processes have used nothing before.
+	u.before = maps.Clone(u.now) // Later processes begin with 0.
 	return u, err
 }
 
@@ -126,7 +125,7 @@ func (u *usage) read() error {
 		memory, errMemory := table.RSS(pid)
 		peak, errPeak := table.PeakRSS(pid)
 		if errors.Join(errSpent, errMemory, errPeak) != nil {
-			continue // It has ended since.
+			continue // the process has ended
 		}
 		u.now[pid], u.memory, u.peak = spent, max(u.memory, memory), max(u.peak, peak)
 	}
@@ -140,7 +139,7 @@ func (u *usage) follow(ctx context.Context) {
 	}
 }
 
-// rows are what was used since newUsage.
+// rows returns the usage since newUsage, as rows of a table.
 func (u *usage) rows(when, what string) ([][]stage.Cell, error) {
 	err := u.read()
 	u.mu.Lock()

@@ -13,8 +13,8 @@ import (
 	"github.com/usher-dev/usher/test/checkout"
 )
 
-// limitGuard waits until API servers trust the guard, and keeps it away from the stories
-// that measure what is lost without it.
+// limitGuard waits until API servers trust the guard, and keeps it away from the stories that measure
+// losses without it.
 func (s *session) limitGuard(ctx context.Context) error {
 	unguarded := list.Only(s.stories, func(story Story) bool { return story.Unguarded })
 	excluded := metav1.LabelSelectorRequirement{

@@ -39,17 +39,17 @@ func build(kind any, documents ...string) (*unstructured.Unstructured, error) {
 	return stage.Merge(&unstructured.Unstructured{Object: map[string]any{}}, kind, documents...)
 }
 
-// registers is what a story's Registration says.
+// registers returns the document of a story's Registration.
 func registers(story Story) string {
 	return fmt.Sprintf("spec: {registries: [%s], instance: {service: %s}, drain: {propagation: %s}}",
 		strings.ReplaceAll(story.registries(), string(KubeProxy), string(Service)), story.Name, max(story.Propagation.Duration, 0))
 }
 
-// The address of the Service of the story whose callers use it, one of those that the API
-// server leaves to people.
+// The address of the Service of the story whose callers use that address. It is in the range that the
+// API server does not assign by itself.
 const serviceIP, serviceAddress = "10.96.0.7", "10.96.0.7:80"
 
-// service is the Service that a story's callers follow.
+// service returns the document of the Service that a story's callers follow.
 func service(story Story) string {
 	address := "" // the API server's choice
 	if story.uses(KubeProxy) {
@@ -63,7 +63,7 @@ func metadata(story Story) string {
 	return fmt.Sprintf("metadata: {namespace: %s, name: %s}", story.Name, setName)
 }
 
-// registryObject is the Registry of a kind.
+// registryObject returns the Registry of a kind.
 func registryObject(kind Registry) (*unstructured.Unstructured, error) {
 	spec := map[Registry]string{
 		Etcd:    "etcd: {endpoints: [%q], prefix: " + stage.EtcdPrefix + "}",

@@ -54,16 +54,16 @@ func (s *session) playMeasured(ctx context.Context, o Options) ([]outcome, error
 	return outcomes, err
 }
 
-// playAll plays the stories, round by round. Those that were played several times have one outcome.
-func (s *session) playAll(ctx context.Context, tell progress.Sink) []outcome {
+// playAll plays the stories, round by round. A story that is played several times has one outcome.
+func (s *session) playAll(ctx context.Context, sink progress.Sink) []outcome {
 	outcomes := make([]outcome, len(s.stories))
 	for round := range rounds(s.stories) {
-		s.playRound(ctx, tell, round, outcomes)
+		s.playRound(ctx, sink, round, outcomes)
 	}
 	return together(outcomes)
 }
 
-// rounds is how many there are.
+// rounds returns the number of rounds.
 func rounds(stories []Story) (n int) {
 	for _, story := range stories {
 		n = max(n, story.round+1)
@@ -73,7 +73,7 @@ func rounds(stories []Story) (n int) {
 
 // playRound plays the stories of a round: first the concurrent ones, the longest first, and then each of the
 // others alone. The outcomes are in the order of the stories.
-func (s *session) playRound(ctx context.Context, tell progress.Sink, round int, outcomes []outcome) {
+func (s *session) playRound(ctx context.Context, sink progress.Sink, round int, outcomes []outcome) {
 	order := []int{}
 	for i := range s.stories {
 		order = append(order, i)
@@ -87,7 +87,7 @@ func (s *session) playRound(ctx context.Context, tell progress.Sink, round int, 
 				continue
 			}
 			sharing.Go(func() error {
-				outcomes[i] = s.play(ctx, s.stories[i], tell)
+				outcomes[i] = s.play(ctx, s.stories[i], sink)
 				return nil
 			})
 			if alone {
@@ -98,7 +98,7 @@ func (s *session) playRound(ctx context.Context, tell progress.Sink, round int, 
 	}
 }
 
-func (s *session) play(ctx context.Context, story Story, tell progress.Sink) outcome {
+func (s *session) play(ctx context.Context, story Story, sink progress.Sink) outcome {
 	if cause := context.Cause(ctx); cause != nil {
 		return outcomeOf(story, traffic.Report{}, 0, cause)
 	}
@@ -115,12 +115,12 @@ func (s *session) play(ctx context.Context, story Story, tell progress.Sink) out
 		}
 	}
 	s.leaving.Go(func() { s.leave(ctx, scene) })
-	tell.Tell("%s: %s, %s", story.Name, o.line(), stage.Seconds(o.took))
+	sink.Line("%s: %s, %s", story.Name, o.line(), stage.Seconds(o.took))
 	return o
 }
 
-// restore brings back what a failed story left stopped, so that the next stories do not
-// fail because of it.
+// restore restarts the parts that a failed story has stopped, so that the next stories do not fail
+// because of it.
 func (s *session) restore(ctx context.Context, story Story) error {
 	if !story.Alone {
 		return nil // It stopped nothing.
@@ -130,9 +130,9 @@ func (s *session) restore(ctx context.Context, story Story) error {
 	return errors.Join(s.Cluster.StartAPIServer(ctx), s.node.StartKubelet(ctx), s.scaleUsher(ctx, usherReplicas), s.freeLease(ctx))
 }
 
-// leave deletes a namespace while the next stories play: first its workload, because a
-// namespace that is deleted with Pods in it is checked again only after half of their
-// grace period. Whatever remains at the end fails the run.
+// leave deletes a namespace while the next stories play: first its workload, because a namespace that
+// is deleted with Pods in it is checked again only after half of their grace period. A namespace that
+// remains at the end fails the run.
 func (s *session) leave(ctx context.Context, scene *Scene) {
 	name := scene.story.Name
 	if scene.object != nil {

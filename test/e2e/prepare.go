@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-// kit is what the program inside needs and cannot get there without a network.
+// kit has the files that the program inside needs and cannot get without a network.
 type kit struct {
 	// Assets are the node's programs.
 	Assets realnode.Assets
@@ -34,7 +34,7 @@ type kit struct {
 const kitFile = "kit.json"
 
 // prepare builds and downloads everything into the caches and dir.
-func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) error {
+func prepare(ctx context.Context, o Options, dir string, sink progress.Sink) error {
 	root, err := checkout.Find()
 	if err != nil {
 		return err
@@ -43,20 +43,20 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 	steps, ctx := errgroup.WithContext(ctx)
 	steps.Go(func() (err error) {
 		// One at a time: apt-get locks its lists.
-		if k.Assets, err = realnode.GetAssets(ctx, tell); err != nil {
+		if k.Assets, err = realnode.GetAssets(ctx, sink); err != nil {
 			return err
 		}
-		return k.fetchRegistries(ctx, root, o.chosen(), tell)
+		return k.fetchRegistries(ctx, root, o.chosen(), sink)
 	})
 	steps.Go(func() error {
-		return tell.Task("helm, kubectl", func() (string, error) { return "built", checkout.InstallTools(ctx, root, toolsIn(dir)) })
+		return sink.Task("helm, kubectl", func() (string, error) { return "built", checkout.InstallTools(ctx, root, toolsIn(dir)) })
 	})
 	steps.Go(func() (err error) {
-		k.Usher, err = packUsher(ctx, root, dir, tell)
+		k.Usher, err = packUsher(ctx, root, dir, sink)
 		return err
 	})
 	steps.Go(func() (err error) {
-		k.Programs, err = images.Pack(ctx, root, dir, tell)
+		k.Programs, err = images.Pack(ctx, root, dir, sink)
 		return err
 	})
 	if err := steps.Wait(); err != nil {
@@ -66,7 +66,7 @@ func prepare(ctx context.Context, o Options, dir string, tell progress.Sink) err
 }
 
 // packUsher builds Usher's image with the tool that also builds the released one.
-func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (string, error) {
+func packUsher(ctx context.Context, root, dir string, sink progress.Sink) (string, error) {
 	// The manifests that a user applies name the image.
 	manifests, err := os.ReadFile(filepath.Join(root, "dist", "install.yaml"))
 	if err != nil {
@@ -79,23 +79,23 @@ func packUsher(ctx context.Context, root, dir string, tell progress.Sink) (strin
 	name, version := string(image[1]), string(image[2])
 	tool := filepath.Join(dir, "bin", "image")
 	program := checkout.Program{Name: "build image tool", Module: filepath.Join(root, "tools", "image"), Pkg: ".", Out: tool}
-	if err := program.Compile(ctx, tell); err != nil {
+	if err := program.Compile(ctx, sink); err != nil {
 		return "", err
 	}
 	out := filepath.Join(dir, "images")
-	return filepath.Join(out, "usher-linux-"+runtime.GOARCH+".tar"), tell.Task("image usher", func() (string, error) {
+	return filepath.Join(out, "usher-linux-"+runtime.GOARCH+".tar"), sink.Task("image usher", func() (string, error) {
 		_, err := fetch.Run(ctx, "", tool, "-root", root, "-name", name, "-version", version, "-platforms", "linux/"+runtime.GOARCH, "-out", out)
 		return "packed", err
 	})
 }
 
-// toolsIn is where the programs are that the documents' commands need.
+// toolsIn returns the folder of the programs for the documents' commands.
 func toolsIn(dir string) string { return filepath.Join(dir, "tools") }
 
 // fetchRegistries gets the registry servers that the stories need.
-func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story, tell progress.Sink) error {
+func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story, sink progress.Sink) error {
 	if uses(stories, Consul) {
-		err := tell.Task("consul", func() (_ string, err error) {
+		err := sink.Task("consul", func() (_ string, err error) {
 			k.Consul, err = fetch.GoProgram(ctx, "consul", filepath.Join(root, "test", "registries", "consul", "server"),
 				"github.com/hashicorp/consul", "about ten minutes on two cores")
 			return "built", err
@@ -107,7 +107,7 @@ func (k *kit) fetchRegistries(ctx context.Context, root string, stories []Story,
 	if !uses(stories, HAProxy) {
 		return nil
 	}
-	return tell.Task("haproxy", func() (_ string, err error) {
+	return sink.Task("haproxy", func() (_ string, err error) {
 		k.HAProxy, err = fetch.DebianProgram(ctx, "haproxy")
 		return "unpacked", err
 	})

@@ -36,7 +36,7 @@ func uses(stories []Story, kind Registry) bool {
 	return slices.ContainsFunc(stories, func(s Story) bool { return s.uses(kind) })
 }
 
-// address is where Usher finds a registry.
+// address returns the address at which Usher finds a registry.
 func address(kind Registry) string {
 	scheme := "http"
 	if kind == HAProxy {
@@ -45,7 +45,7 @@ func address(kind Registry) string {
 	return scheme + "://" + net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[kind]))
 }
 
-// source is where a story's callers of a registry find its Pods.
+// source returns the source from which a story's callers of a registry get its Pods.
 func (s *session) source(story Story, kind Registry) traffic.Source {
 	switch kind {
 	case Consul:
@@ -61,12 +61,12 @@ func (s *session) source(story Story, kind Registry) traffic.Source {
 	}
 }
 
-// front is the port of a story's frontend.
+// front returns the port of a story's frontend.
 func (s *session) front(story Story) int {
 	return frontPort + slices.IndexFunc(s.stories, func(other Story) bool { return other.Name == story.Name })
 }
 
-// registries are those that the stories need, and etcd.
+// registries returns the registries that the stories need, and etcd.
 func (s *session) registries() []Registry {
 	others := list.Only([]Registry{OwnEtcd, Consul, HAProxy}, func(kind Registry) bool { return uses(s.stories, kind) })
 	return append([]Registry{Etcd}, others...)
@@ -76,7 +76,7 @@ func (s *session) registries() []Registry {
 // and callers reach them.
 func (s *session) startRegistries(ctx context.Context, _ *stage.Stage) error {
 	for _, kind := range s.registries() {
-		err := s.Tell.Task("registry "+string(kind), func() (_ string, err error) {
+		err := s.Progress.Task("registry "+string(kind), func() (_ string, err error) {
 			switch kind {
 			case Consul:
 				err = s.startConsul(ctx)
@@ -142,7 +142,7 @@ func (s *session) startHAProxy(ctx context.Context) error {
 	})
 }
 
-// dial returns nil if somebody accepts a connection.
+// dial returns nil if a server accepts a connection.
 func dial(ctx context.Context, address string) error {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {

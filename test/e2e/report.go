@@ -22,9 +22,9 @@ type outcome struct {
 	reasons map[string]int
 	// took is the time from the first object to the end.
 	took time.Duration
-	// notes are what the story itself measured.
+	// notes are measurements of the story itself.
 	notes []string
-	// failure is why the story failed; empty if it did not.
+	// failure says why the story failed; empty if it did not.
 	failure string
 }
 
@@ -49,7 +49,7 @@ func outcomeOf(story Story, report traffic.Report, took time.Duration, failure e
 	return o
 }
 
-// together has one outcome for each story, however often it was played.
+// together returns one outcome for each story, however often it was played.
 func together(outcomes []outcome) (all []outcome) {
 	for _, o := range outcomes {
 		last := len(all) - 1
@@ -62,7 +62,7 @@ func together(outcomes []outcome) (all []outcome) {
 	return all
 }
 
-// and is the outcome of two rounds of a story. The failure of the first round that has one stays.
+// and combines the outcomes of two rounds of a story. It keeps the first failure.
 func (o outcome) and(next outcome) outcome {
 	sum := o.report().Add(next.report())
 	o.total, o.losses, o.reasons = sum.Total(), sum.Losses, sum.Reasons
@@ -74,12 +74,12 @@ func (o outcome) and(next outcome) outcome {
 	return o
 }
 
-// report is what the outcome keeps of its callers' report.
+// report returns the part of its callers' report that the outcome keeps.
 func (o outcome) report() traffic.Report {
 	return traffic.Report{Sections: []traffic.Section{o.total}, Losses: o.losses, Reasons: o.reasons}
 }
 
-// line is the outcome on the display.
+// line returns the outcome as a line of the display.
 func (o outcome) line() string {
 	if o.failure != "" {
 		line, _, _ := strings.Cut(o.failure, "\n")
@@ -91,7 +91,7 @@ func (o outcome) line() string {
 
 func (o outcome) p99() string { return stage.Milliseconds(o.total.Fast.Percentile(percentile)) }
 
-// storyTable is what the run reports on the stories.
+// storyTable returns the table of the stories.
 func storyTable(outcomes []outcome) stage.Table {
 	t := stage.Table{Columns: []stage.Column{
 		{Title: "Story"}, {Title: "Registry"}, {Title: "Requests", Right: true}, {Title: "Lost", Right: true},
@@ -111,7 +111,7 @@ func storyTable(outcomes []outcome) stage.Table {
 	return t
 }
 
-// failures are all details of the stories that failed.
+// failures returns all details of the stories that failed.
 func failures(outcomes []outcome, style stage.Style) (lines []string) {
 	for _, o := range outcomes {
 		if o.failure == "" {
@@ -129,7 +129,7 @@ func failures(outcomes []outcome, style stage.Style) (lines []string) {
 	return lines
 }
 
-// reports are the tables for documents, which the program outside writes.
+// reports has the tables for documents, which the program outside writes.
 type reports struct{ Stories, Footprint string }
 
 const (

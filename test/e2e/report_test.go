@@ -32,7 +32,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// TestRounds: stories that are played several times have a name of their own in each round, and one outcome.
+// TestRounds: a story that is played several times has another name in each round, and one outcome.
 func TestRounds(t *testing.T) {
 	chosen := Options{Stories: []Story{{Name: "a"}, {Name: "b"}}, Times: 2}.chosen()
 	var names []string

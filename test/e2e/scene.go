@@ -21,41 +21,41 @@ import (
 const (
 	// defaultRate is the number of requests per second in each story.
 	defaultRate = 100
-	// maxRate is the largest: two processors carry no more.
+	// maxRate is the largest number: two processors can serve no more.
 	maxRate = 1000
 	// patience bounds every wait of a story.
 	patience = 2 * time.Minute
-	// lookAgain is how often a condition is checked in addition to cluster events, for
-	// what no watch reports.
+	// lookAgain is how often a condition is checked in addition to cluster events, for changes that no
+	// watch reports.
 	lookAgain = 100 * time.Millisecond
 	// firstRequests must be answered before a story starts.
 	firstRequests = 20
-	// late is when a request without an answer is lost. It is long, because a machine
-	// under other load may starve all containers at once for seconds.
+	// late is the time after which a request without an answer counts as lost. It is long, because a
+	// machine under other load may starve all containers at once for seconds.
 	late = 30 * time.Second
 )
 
-// Scene is what a story acts on: its own namespace with a workload, a Registration and
-// callers. Its methods end the story when they fail, like those of testing.T; only the
-// story's own goroutine may call them.
+// Scene is the place of a story: its own namespace with a workload, a Registration and callers. Its
+// methods end the story when they fail, like those of testing.T; only the story's own goroutine may
+// call them.
 type Scene struct {
 	ctx     context.Context
 	session *session
 	story   Story
-	step    string // what it does now
+	step    string // the present step
 
 	object     *unstructured.Unstructured // the workload as last requested
-	schema     any                        // its type, which tells how documents are merged into it
+	schema     any                        // its type, which determines how documents are merged into it
 	generation int64
 	callers    *callers // nil if there are none
 	report     traffic.Report
-	notes      []string // of what the story measures, for its line
+	notes      []string // measurements of the story, for its line
 	failure    error
 
-	over          string    // a document that is merged into the Registration
+	over          string    // a document to merge into the Registration
 	before, noted State     // at the last "open" or "remember", and at the last "note"
 	claimed       []string  // the claims before
-	asked         time.Time // when it last did something to Usher
+	asked         time.Time // when it last acted on Usher
 	// out is how long a Pod was out of service at most in each timed update.
 	out []time.Duration
 }
@@ -83,7 +83,7 @@ func (s *Scene) check(err error) {
 		return
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
-		err = cause // It says more than what was interrupted.
+		err = cause // the cause says more
 	}
 	s.fatalf("%w", err)
 }
@@ -147,8 +147,8 @@ func (s *Scene) settle() {
 	})
 }
 
-// open creates what a story needs, unless it is there. The first of the documents of its workload and
-// of its Registration is a manifest; the others are merged into that.
+// open creates the objects of a story that do not exist yet. The first of the documents of its workload
+// and of its Registration is a manifest; the others are merged into that.
 func (s *Scene) open(schema any, documents []string, registration ...string) {
 	if s.object == nil {
 		s.check(stage.OpenNamespace(s.ctx, s.session.Kube, s.story.Name))

@@ -26,7 +26,7 @@ import (
 //go:embed stories.yaml
 var storiesYAML []byte
 
-// Stories are the stories of stories.yaml, in the order of the report.
+// Stories returns the stories of stories.yaml, in the order of the report.
 func Stories() (list []Story, err error) {
 	if err := yaml.UnmarshalStrict(storiesYAML, &list); err != nil {
 		return nil, fmt.Errorf("stories.yaml: %w", err)
@@ -39,7 +39,7 @@ func Stories() (list []Story, err error) {
 	return list, nil
 }
 
-// playLine is the number of the line in stories.yaml at which a story's steps begin.
+// playLine returns the number of the line in stories.yaml at which a story's steps begin.
 func playLine(story string) int {
 	inStory := false
 	for i, line := range strings.Split(string(storiesYAML), "\n") {
@@ -53,11 +53,11 @@ func playLine(story string) int {
 	return 0
 }
 
-// step is a line of a story: a verb, what follows it, and the document below it.
+// step is a line of a story: a verb, its arguments, and the document below it.
 type step struct {
 	verb            verb
 	about, document string
-	// line is that of stories.yaml.
+	// line is the number of the line in stories.yaml.
 	line int
 }
 
@@ -65,7 +65,7 @@ func (s step) String() string {
 	return fmt.Sprintf("test/e2e/stories.yaml:%d: %s", s.line, strings.TrimSpace(s.verb.Name+" "+s.about))
 }
 
-// verb is what a step can begin with. docs/stories.md lists them.
+// verb is a verb that a step can begin with. docs/stories.md lists the verbs.
 type verb struct {
 	Name, Args, Does string
 	Run              func(s *Scene, about, document string)
@@ -106,7 +106,7 @@ func parseStep(line string) (step, error) {
 	return step{verb: verb, about: about}, err
 }
 
-// verbOf is the longest verb with which a line begins, and the rest of the line.
+// verbOf returns the longest verb with which a line begins, and the rest of the line.
 func verbOf(line string) (longest verb, about string, ok bool) {
 	for _, v := range verbs {
 		rest, begins := strings.CutPrefix(line+" ", v.Name+" ")
@@ -125,7 +125,7 @@ func (s *Scene) play() {
 	}
 }
 
-// podName is the name of the Pod with a number.
+// podName returns the name of the Pod with a number.
 func (s *Scene) podName(number string) string {
 	i, err := strconv.Atoi(number)
 	s.check(err)
@@ -135,7 +135,7 @@ func (s *Scene) podName(number string) string {
 	return s.before.Pods[i].Name
 }
 
-// verbs are what can happen in a story.
+// verbs are the verbs of stories.
 var verbs = []verb{
 	{Name: "registration", Does: "changes the Registration by the document, when the story opens",
 		Run: func(s *Scene, _, document string) { s.over = document }},
@@ -294,7 +294,7 @@ func (s *Scene) openStory(what, document string) {
 	s.remember()
 }
 
-// remember remembers the Pods and their claims, for steps that compare or name Pods.
+// remember records the Pods and their claims, for steps that compare or name Pods.
 func (s *Scene) remember() { s.before, s.claimed = s.state(), s.claims() }
 
 // published changes the CloneSets that others published: their image is pulled from an image
@@ -327,11 +327,11 @@ func (s *Scene) timeUpdate(image string) {
 	s.want("all run " + image)
 }
 
-// laterLimit is how much later than its drain a Pod's deletion may be accepted: clients
-// come back in whole seconds. The other second is for a busy machine.
+// laterLimit is how long after the end of its drain a Pod's deletion may be accepted: clients retry
+// after whole seconds. The other second is for a busy machine.
 const laterLimit = 2 * time.Second
 
-// deleteInTime deletes a Pod, and measures how much later than the end of its drain that is
+// deleteInTime deletes a Pod, and measures how long after the end of its drain the deletion is
 // accepted.
 func (s *Scene) deleteInTime(about, _ string) {
 	pod, where, _ := strings.Cut(about, " ")
@@ -343,7 +343,7 @@ func (s *Scene) deleteInTime(about, _ string) {
 	}
 }
 
-// deleteWithin deletes a Pod while Usher cannot help.
+// deleteWithin deletes a Pod while Usher does not run.
 func (s *Scene) deleteWithin(about, _ string) {
 	words := strings.SplitN(about, " ", 3)
 	limit, began := s.duration(words[0]), time.Now()
@@ -358,11 +358,11 @@ func (s *Scene) deleteWithin(about, _ string) {
 // The labels of the hook preNormal of a story: Usher answers one, the story the other.
 const labelRegistered, labelWarm = "example.com/registered", "example.com/warm"
 
-// coldTime is how long each new Pod is kept waiting.
+// coldTime is how long the story keeps each new Pod waiting.
 const coldTime = 2 * time.Second
 
-// warm awaits a new Pod that waits for the story's label alone, keeps it waiting, and then
-// lets it proceed. All the while, callers know as many Pods as before.
+// warm awaits a new Pod that waits only for the story's label, keeps it waiting, and then lets it
+// proceed. Meanwhile, callers know as many Pods as before.
 func (s *Scene) warm() {
 	var cold *corev1.Pod
 	waiting := s.await("a new Pod that waits for the story alone", func(now State) (wrong string) {
@@ -381,8 +381,8 @@ func (s *Scene) warm() {
 	})
 }
 
-// coldPod returns the one Pod beside those before, all Normal, that callers already find and
-// that lacks the story's label; otherwise what is wrong.
+// coldPod returns the one Pod in addition to the previous ones, all Normal, that callers already find
+// and that lacks the story's label; otherwise it says what is wrong.
 func (s *Scene) coldPod(now State) (cold *corev1.Pod, wrong string) {
 	normal := 0
 	for i := range now.Pods {
@@ -404,7 +404,7 @@ func (s *Scene) coldPod(now State) (cold *corev1.Pod, wrong string) {
 	return cold, ""
 }
 
-// changed reports Pods that came, went or changed their lifecycle state.
+// changed reports Pods that were created, deleted or changed their lifecycle state.
 func changed(before, now State) string {
 	if names(before) != names(now) {
 		return fmt.Sprintf("want the Pods %s, have %s", names(before), names(now))

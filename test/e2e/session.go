@@ -23,11 +23,11 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-// nodeGone is how long the node may be silent. It is silent while the API server is
-// away, and the API server starts slowly on a busy machine.
+// nodeGone is how long the node may go without a heartbeat. There is none while the API server is down,
+// and that starts slowly on a busy machine.
 const nodeGone = 20 * time.Second
 
-// session is what all stories share.
+// session has the parts that all stories share.
 type session struct {
 	*stage.Stage
 	place   *sandbox.Place
@@ -40,7 +40,7 @@ type session struct {
 	objects cache.Cache
 	changes stage.Watched // of objects
 	etcds   map[Registry]*cluster.Etcd
-	// footprint is what is known of Usher's footprint so far.
+	// footprint has the rows about Usher's footprint so far.
 	footprint [][]stage.Cell
 	foundMu   sync.Mutex
 	// leaving counts the stories whose namespaces are being deleted.

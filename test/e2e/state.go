@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-// State is what a story sees of its namespace.
+// State is the state of a story's namespace.
 type State struct {
 	// Set and Registration are nil if they do not exist.
 	Set          *appsv1alpha1.CloneSet
@@ -29,7 +29,7 @@ type State struct {
 	Workload client.Object
 	// Pods are the workload's Pods in the namespace, by name, including those being deleted.
 	Pods []corev1.Pod
-	// Pulling is how many others there are, which pull an image.
+	// Pulling counts the pull Pods.
 	Pulling int
 }
 
@@ -75,9 +75,9 @@ func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) (c appsv1alpha
 	return c
 }
 
-// Unsettled returns what is missing until nothing is in progress: the controllers have
-// seen the set's generation, and every Pod has the newest revision (except those of the
-// partition), serves and is registered. It is empty if nothing is missing.
+// Unsettled says what is still in progress; empty if nothing is. Then the controllers have seen the
+// set's generation, and every Pod has the newest revision (except those of the partition), serves and
+// is registered.
 func (s State) Unsettled(generation int64) string {
 	wrong, want := s.unsettledSet(generation)
 	if s.Workload != nil {
@@ -100,7 +100,7 @@ func (s State) Unsettled(generation int64) string {
 	return stage.Unless(int(now.Registered) == want && now.Draining == 0, "%d Pods are registered and %d drain, want %d and none", now.Registered, now.Draining, want)
 }
 
-// unsettledSet is Unsettled for the set itself, and how many Pods it is to have.
+// unsettledSet is Unsettled for the set itself; want is how many Pods it should have.
 func (s State) unsettledSet(generation int64) (wrong string, want int) {
 	switch {
 	case s.Set == nil:
@@ -133,7 +133,7 @@ func unsettledPod(pod *corev1.Pod, inSet bool) string {
 	return ""
 }
 
-// String is the state when a story failed. Of its Pods' specs, only their nodes are of interest.
+// String describes the state, for a story that failed. Of its Pods' specs, it has only the nodes.
 func (s State) String() string {
 	s.Pods = list.Map(s.Pods, func(pod corev1.Pod) corev1.Pod {
 		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}

@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// stateOf is testdata/NAME.yaml after a JSON patch.
+// stateOf returns testdata/NAME.yaml after a JSON patch.
 func stateOf(t *testing.T, name, patch string) (state State) {
 	t.Helper()
 	document := checktest.Must(yaml.YAMLToJSON(checktest.Must(os.ReadFile("testdata/" + name + ".yaml"))(t)))(t)
@@ -45,7 +45,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// Every fact is in a story.
+// Every fact is used by a story.
 func TestFactsAreUsed(t *testing.T) {
 	stories := checktest.Must(Stories())(t)
 	for pattern := range facts {
@@ -56,7 +56,7 @@ func TestFactsAreUsed(t *testing.T) {
 	}
 }
 
-// says reports whether a story has a fact.
+// says reports whether a story uses a fact.
 func says(story Story, fact *regexp.Regexp) bool {
 	return slices.ContainsFunc(story.steps, func(s step) bool {
 		about := s.about
@@ -71,7 +71,7 @@ func says(story Story, fact *regexp.Regexp) bool {
 	})
 }
 
-// A story that fails says at which step.
+// A story that fails names the step.
 func TestFailure(t *testing.T) {
 	steps := checktest.Must(parse("pause 1ms\npause long\n", 7))(t)
 	scene := &Scene{ctx: t.Context(), story: Story{steps: steps}}
@@ -80,8 +80,8 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// The first facts are not true of two Pods, and true when others run v2; of the second ones
-// it is the other way round.
+// The first facts are false for two Pods and true when others run v2; the second facts are the
+// opposite.
 func TestFacts(t *testing.T) {
 	settled, later := stateOf(t, "settled", "[]"), stateOf(t, "later", "[]")
 	s := &Scene{before: settled, noted: settled}

@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// usherNamespace and the names below are those of dist/install.yaml. What makes the guard's
-	// certificate runs in another Deployment, and goes on when stories stop Usher.
+	// usherNamespace and the names below are those of dist/install.yaml. The keeper of the guard's
+	// certificate runs in another Deployment, and continues when stories stop Usher.
 	usherNamespace  = "usher-system"
 	usherDeployment = "usher"
 	usherLease      = "usher.usher.dev"
@@ -68,7 +68,7 @@ func (s *session) installUsher(ctx context.Context, _ *stage.Stage) error {
 // install follows a step of the document and waits until Usher is ready.
 func (s *session) install(ctx context.Context, way string) error {
 	began := time.Now()
-	err := s.Tell.Task("Usher, "+way, func() (string, error) {
+	err := s.Progress.Task("Usher, "+way, func() (string, error) {
 		if err := s.follow(ctx, "install.md", way); err != nil {
 			return "", err
 		}
@@ -111,7 +111,7 @@ func (s *session) follow(ctx context.Context, document, step string) error {
 	return nil
 }
 
-// tool is a command that finds the cluster, and the programs of the documents' commands.
+// tool returns a command that can use the cluster and the programs of the documents' commands.
 func (s *session) tool(ctx context.Context, program string, args ...string) *exec.Cmd {
 	if own := filepath.Join(toolsIn(s.Dir), program); program != "bash" {
 		program = own
@@ -149,7 +149,7 @@ func (s *session) usherWrong(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// usherProcesses are the process ids of Usher's replicas on the node.
+// usherProcesses returns the process ids of Usher's replicas on the node.
 func usherProcesses() (found []int, err error) {
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
 	for _, link := range links {
@@ -164,8 +164,8 @@ func usherProcesses() (found []int, err error) {
 	return found, err
 }
 
-// signalUsher sends a signal to all replicas of Usher. The kubelet restarts those that it
-// kills, and one leads when the dead leader's lease has expired.
+// signalUsher sends a signal to all replicas of Usher. The kubelet restarts killed ones, and one
+// becomes leader when the dead leader's lease has expired.
 func (s *Scene) signalUsher(signal syscall.Signal) {
 	s.asked = time.Now()
 	found, err := usherProcesses()
@@ -178,9 +178,9 @@ func (s *Scene) signalUsher(signal syscall.Signal) {
 	}
 }
 
-// stopUsher ends all of Usher's replicas. It returns when the node knows: until kube-proxy
-// has written its rules, API servers call replicas that are gone. A Pod that is still there
-// refuses connections, too, when its process has ended.
+// stopUsher ends all of Usher's replicas. It returns when the node has noticed: until kube-proxy has
+// written its rules, API servers call replicas that are gone. A Pod that still exists also refuses
+// connections when its process has ended.
 func (s *Scene) stopUsher() {
 	s.check(s.session.scaleUsher(s.ctx, 0))
 	s.await("the end of Usher", func(State) string {
@@ -208,12 +208,12 @@ func (s *session) scaleUsher(ctx context.Context, replicas int) error {
 	return err
 }
 
-// awaitUsher waits until all replicas of Usher are ready again, and one has become
-// leader since the story last did something to Usher.
+// awaitUsher waits until all replicas of Usher are ready again, and one has become leader since the
+// story last acted on Usher.
 func (s *Scene) awaitUsher() { s.check(s.session.awaitUsher(s.ctx, s.asked, patience)) }
 
-// deposeUsher gives the lease of Usher's leader to an inactive holder, and returns when
-// the leader has noticed: its replica restarts, and nobody leads until the lease is free again.
+// deposeUsher gives the lease of Usher's leader to an inactive holder, and returns when the leader has
+// noticed: its replica restarts, and there is no leader until the lease is free again.
 func (s *Scene) deposeUsher() {
 	before := s.usherRestarts()
 	s.check(s.session.writeLease(s.ctx, stranger, strangerSeconds, strconv.Quote(time.Now().UTC().Format(metav1.RFC3339Micro))))

@@ -60,8 +60,8 @@ func DebianPrograms(ctx context.Context, name string, packages ...string) (strin
 	return Debian(ctx, name, slices.Concat(packages, libraries)...)
 }
 
-// LibraryPath is the LD_LIBRARY_PATH, in the form of Spec.Env, that programs below the
-// directory need.
+// LibraryPath returns the LD_LIBRARY_PATH, in the form of Spec.Env, that programs below the directory
+// need.
 func LibraryPath(folder string) string {
 	libraries, _ := filepath.Glob(filepath.Join(folder, "usr/lib/*-linux-gnu*")) // The pattern is well-formed.
 	more, _ := filepath.Glob(filepath.Join(folder, "lib/*-linux-gnu*"))
@@ -89,8 +89,8 @@ func missingLibraries(ctx context.Context, packages []string) ([]string, error) 
 	var wanted []string
 	for line := range strings.Lines(tree) {
 		name := strings.TrimSpace(line)
-		// Indented lines are relations, and names in brackets are virtual packages. What is no library is
-		// needed only by an installation.
+		// Indented lines are relations, and names in brackets are virtual packages. Packages that are
+		// no libraries are needed only by an installation.
 		library := strings.HasPrefix(name, "lib") || strings.HasSuffix(name, "-libs")
 		if library && strings.HasPrefix(line, name) && !have[name] {
 			wanted = append(wanted, name)

@@ -4,8 +4,8 @@
 // and keeps them in a user's cache: Debian packages, which it unpacks without
 // installing, programs that it builds from Go modules, and jars.
 //
-// What is downloaded or built is kept under a name that contains its version, so that
-// another version is another directory, and is moved there when complete.
+// Each download or build is kept in a directory whose name contains its version, so that another
+// version has another directory, and is moved there when complete.
 package fetch
 
 import (
@@ -33,7 +33,7 @@ const CacheEnv = "USHER_CACHE"
 // lockPoll is how often to try the lock of a directory while another process holds it.
 const lockPoll = 200 * time.Millisecond
 
-// Root is the user's cache directory.
+// Root returns the user's cache directory.
 func Root() (string, error) {
 	if root := os.Getenv(CacheEnv); root != "" {
 		return filepath.Abs(root)
@@ -45,7 +45,7 @@ func Root() (string, error) {
 	return filepath.Join(user, "usher"), nil
 }
 
-// Lock waits until nobody else, in this process or another, makes the file or directory.
+// Lock waits until no other caller, in this process or another, makes the file or directory.
 func Lock(ctx context.Context, path string) (unlock func() error, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the cache folder (set %s to choose another): %w", CacheEnv, err)
@@ -72,7 +72,7 @@ func Once(ctx context.Context, path, what string, create func(ctx context.Contex
 		return nil
 	}
 	temp := path + ".making"
-	if err := os.RemoveAll(temp); err != nil { // what a killed process left
+	if err := os.RemoveAll(temp); err != nil { // remains of a killed process
 		return err
 	}
 	began := time.Now()
@@ -84,8 +84,8 @@ func Once(ctx context.Context, path, what string, create func(ctx context.Contex
 	return os.Rename(temp, path)
 }
 
-// cached is the folder in the cache for something with that name and version, which create makes if it
-// is missing.
+// cached returns the folder in the cache for something with that name and version, which create makes
+// if it is missing.
 func cached(ctx context.Context, name, version, what string, create func(ctx context.Context, temp string) error) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -95,8 +95,8 @@ func cached(ctx context.Context, name, version, what string, create func(ctx con
 	return folder, Once(ctx, folder, what, create)
 }
 
-// announce shows slow steps to whoever waits for the test: on the terminal if there is one,
-// because go test holds back a test's output until its end.
+// announce shows slow steps to the user: on the terminal if there is one, because go test holds back a
+// test's output until its end.
 func announce(format string, args ...any) {
 	out := os.Stderr
 	if terminal, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0); err == nil {
@@ -111,7 +111,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Digest identifies what was made from the parts.
+// Digest identifies a result by the parts that it was made from.
 func Digest(parts ...string) string {
 	sum := sha256.New()
 	for _, part := range parts {

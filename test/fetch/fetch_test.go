@@ -18,7 +18,7 @@ import (
 
 func TestOnceIsOnce(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "cache", "thing")
-	// What a killed process left.
+	// The remains of a killed process.
 	checktest.NoError(t, os.MkdirAll(filepath.Join(folder+".making", "half"), 0o755))
 	var made atomic.Int32
 	var all sync.WaitGroup

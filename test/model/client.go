@@ -26,9 +26,9 @@ import (
 type Client struct {
 	client.Client
 	Server *Server
-	// Actor is who makes the commits.
+	// Actor is the name of the client in commits.
 	Actor string
-	// Cache is what gets and lists read; if it is nil, they read from the server.
+	// Cache returns the objects that gets and lists read; if it is nil, they read from the server.
 	Cache func(Kind) map[types.NamespacedName]client.Object
 	// Index holds the fields by which a cache can select objects.
 	Index func(client.Object) fields.Set
@@ -37,7 +37,7 @@ type Client struct {
 	Send func(r *Request, do func() error) error
 }
 
-// Verb is what a request does.
+// Verb is the verb of a request.
 type Verb string
 
 // The verbs.
@@ -73,7 +73,7 @@ func (r *Request) Writes() bool { return r.Verb != VerbGet && r.Verb != VerbList
 func (r *Request) Receive(answer []client.Object) error {
 	r.Answer = answer
 	switch out := r.Out.(type) {
-	case *unstructured.Unstructured: // which has the methods of a list too
+	case *unstructured.Unstructured: // it has the methods of a list too
 		raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(answer[0])
 		if err != nil {
 			return fmt.Errorf("encode: %w", err)
@@ -126,7 +126,7 @@ func (c *Client) objects(kind Kind) map[types.NamespacedName]client.Object {
 	return c.Server.Objects[kind]
 }
 
-// List reads objects. The server knows no index: only what it can select by.
+// List reads objects. The server has no index: it selects only as a real one can.
 func (c *Client) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
 	o := client.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
 	o.ApplyOptions(options)
@@ -171,7 +171,7 @@ func decode(object client.Object, strict bool) (client.Object, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	typed, _ := made.(client.Object) // the scheme holds lists too, and nobody creates one
+	typed, _ := made.(client.Object) // the scheme has lists too, but they are never created
 	return typed, nil
 }
 
@@ -202,10 +202,10 @@ func (c *Client) Delete(_ context.Context, object client.Object, options ...clie
 	return c.send(r, func() ([]client.Object, error) { return nil, c.Server.Delete(c.Actor, object, options...) })
 }
 
-// Status is the status subresource.
+// Status returns the status subresource.
 func (c *Client) Status() client.SubResourceWriter { return c.SubResource("status") }
 
-// SubResource is a subresource by name.
+// SubResource returns a subresource by name.
 func (c *Client) SubResource(name string) client.SubResourceClient {
 	return &subresource{client: c, name: name}
 }
@@ -249,7 +249,7 @@ type Cache struct {
 	kind   Kind
 }
 
-// NewCache is a copy of the objects as they are now.
+// NewCache returns a copy of the objects as they are now.
 func NewCache(s *Server, kind Kind, changed func(before, after client.Object)) *Cache {
 	c := &Cache{server: s, kind: kind, Shown: map[types.UID]bool{}, Changed: func(_, _ client.Object) {}}
 	c.Relist()

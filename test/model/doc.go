@@ -6,6 +6,6 @@
 //   - server.go, patch.go: an API server, with versions, preconditions, subresources,
 //     finalizers and graceful deletion;
 //   - client.go: a controller's client, and a cache that is behind the server;
-//   - kubelet.go: what a kubelet does with a Pod, given the Pod and
-//     what it runs of it.
+//   - kubelet.go: the work of a kubelet on a Pod, given the Pod and
+//     its running containers.
 package model

@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// namedFields are the fields of an object that a patch names, and what it names in them; one without any is meant as a
-// whole. A patch changes no other field, so only these are encoded for it and decoded again.
+// namedFields are the fields of an object that a patch names, each with the fields that it names in it.
+// A field without any is named as a whole. A patch changes no other field, so only these are encoded
+// for it and decoded again.
 type namedFields map[string]namedFields
 
-// fieldsOf are those that a patch names; nil if it may change any.
+// fieldsOf returns the fields that a patch names; nil if it may change any.
 func fieldsOf(patchType types.PatchType, patch []byte) namedFields {
 	if patchType == types.JSONPatchType {
 		return fieldsOfOperations(patch)
@@ -28,7 +29,7 @@ func fieldsOf(patchType types.PatchType, patch []byte) namedFields {
 	return fieldsOfBody(body)
 }
 
-// fieldsOfBody are those of a patch that looks like the object.
+// fieldsOfBody returns the fields of a patch that has the form of the object.
 func fieldsOfBody(body map[string]any) namedFields {
 	named := namedFields{}
 	for key, value := range body {
@@ -48,7 +49,7 @@ func fieldsOfBody(body map[string]any) namedFields {
 	return named
 }
 
-// fieldsOfOperations are those in the paths of a JSON patch.
+// fieldsOfOperations returns the fields in the paths of a JSON patch.
 func fieldsOfOperations(patch []byte) namedFields {
 	var operations []struct{ Path, From string }
 	if json.Unmarshal(patch, &operations) != nil {
@@ -67,7 +68,7 @@ func fieldsOfOperations(patch []byte) namedFields {
 	return named
 }
 
-// add adds what a JSON pointer names, down to the fields of a field.
+// add adds the field that a JSON pointer names, down to the fields of a field.
 func (f namedFields) add(pointer string) {
 	_, path, _ := strings.Cut(pointer, "/")
 	outer, path, deeper := strings.Cut(path, "/")
@@ -99,8 +100,8 @@ func (f namedFields) copyTo(to, from reflect.Value) bool {
 	return true
 }
 
-// merge puts a merge patch (RFC 7386) into a struct, whose maps and slices it replaces. It reports whether it could:
-// what is invalid, or seldom, is for the real server's library.
+// merge applies a merge patch (RFC 7386) to a struct, whose maps and slices it replaces. It reports
+// whether it could: invalid and rare patches are left to the real server's library.
 func merge(into reflect.Value, patch []byte) bool {
 	var body map[string]json.RawMessage
 	if json.Unmarshal(patch, &body) != nil || body == nil {
@@ -124,7 +125,7 @@ func mergeField(field reflect.Value, value json.RawMessage) bool {
 		return merge(field, value)
 	case isObject && labels:
 		return mergeLabels(field, value)
-	case isObject, bytes.Contains(value, []byte("null")): // which a patch leaves out of lists
+	case isObject, bytes.Contains(value, []byte("null")): // a patch removes nulls from lists
 		return false
 	}
 	fresh := reflect.New(field.Type())
@@ -135,7 +136,7 @@ func mergeField(field reflect.Value, value json.RawMessage) bool {
 	return true
 }
 
-// mergeLabels puts a merge patch into labels or annotations.
+// mergeLabels applies a merge patch to labels or annotations.
 func mergeLabels(field reflect.Value, value json.RawMessage) bool {
 	var changes map[string]*string
 	if json.Unmarshal(value, &changes) != nil {
@@ -154,14 +155,14 @@ func mergeLabels(field reflect.Value, value json.RawMessage) bool {
 	return true
 }
 
-// typeFields holds what fieldsByName has found.
+// typeFields caches fieldsByName.
 var typeFields sync.Map
 
 // coder is the interface of types that decode themselves.
 var coder = reflect.TypeFor[json.Unmarshaler]()
 
-// fieldsByName are the fields of a struct by their names in JSON, without those of embedded structs; none of one
-// that decodes itself.
+// fieldsByName returns the fields of a struct by their names in JSON, without those of embedded
+// structs; none for a struct that decodes itself.
 func fieldsByName(of reflect.Type) map[string]int {
 	if known, ok := typeFields.Load(of); ok {
 		return known.(map[string]int)

@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// Node is what the node of a kubelet can do.
+// Node describes the node of a kubelet.
 type Node struct {
 	// Broken holds the images that never start.
 	Broken map[string]bool
@@ -26,7 +26,7 @@ type Node struct {
 	Roomy bool
 }
 
-// Run is what a kubelet runs of a Pod.
+// Run has the containers of a Pod that a kubelet runs.
 type Run struct {
 	// Generation is the generation of the spec that the kubelet acts on; 0 is none.
 	Generation int64
@@ -36,9 +36,9 @@ type Run struct {
 	Containers []Container
 }
 
-// Container is what a kubelet has of a container.
+// Container is the kubelet's state of a container.
 type Container struct {
-	// Image and ID are those of the container that runs, or that ran last.
+	// Image and ID are those of the container that runs or, if none runs, that ran last.
 	Image, ID string
 	Restarts  int32
 	Up        bool
@@ -62,22 +62,22 @@ func (r *Run) Clone() *Run {
 	return &out
 }
 
-// Step is what the scheduler or a kubelet does next with a Pod.
+// Step is the next step of the scheduler or a kubelet with a Pod.
 type Step string
 
 // The steps.
 const (
-	// Wait is nothing: the Pod has failed, or waits for somebody else.
+	// Wait does nothing: the Pod has failed, or waits for another actor.
 	Wait Step = "wait"
 	// Bind assigns a node.
 	Bind Step = "bind"
-	// Sync makes what runs follow the spec, and reports it.
+	// Sync makes the containers follow the spec, and reports them.
 	Sync Step = "sync"
 	// Stop stops the containers of a Pod that is being deleted, and then removes it.
 	Stop Step = "stop"
 )
 
-// Next is the next step of a Pod.
+// Next returns the next step of a Pod.
 func Next(pod *corev1.Pod) Step {
 	switch {
 	case pod.DeletionTimestamp != nil && (pod.Spec.NodeName == "" || *pod.DeletionGracePeriodSeconds == 0):
@@ -92,10 +92,10 @@ func Next(pod *corev1.Pod) Step {
 	return Sync
 }
 
-// Task is something that takes a kubelet some time: it starts or resizes a container.
+// Task is work of a kubelet that takes some time: it starts or resizes a container.
 type Task struct {
 	Container int
-	// Image is what it starts; "" for a resize.
+	// Image is the image to start; "" for a resize.
 	Image string
 }
 
@@ -145,8 +145,8 @@ func (r *Run) End() {
 	}
 }
 
-// Report is what the kubelet writes into the status of a Pod: it describes the present,
-// even if it arrives later.
+// Report returns the kubelet's change of the status of a Pod: it describes the present, even if it
+// arrives later.
 func (r *Run) Report(pod *corev1.Pod, node Node) func(pod *corev1.Pod, now time.Time) {
 	statuses := make([]corev1.ContainerStatus, len(r.Containers))
 	for i := range r.Containers {
@@ -190,13 +190,13 @@ func (c *Container) status(want *corev1.Container, node Node) corev1.ContainerSt
 // ImageID is equal for two names of one image: "app:2" and "app:2-alias".
 func ImageID(image string) string { return "sha256:" + strings.TrimSuffix(image, "-alias") }
 
-// Evict fails a Pod, as a kubelet does that runs out of memory or disk.
+// Evict fails a Pod, like a kubelet that runs out of memory or disk.
 func Evict(pod *corev1.Pod, now time.Time) {
 	pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted"
 	SetCondition(pod, corev1.PodReady, false, now)
 }
 
-// Reject fails a Pod, as a kubelet does that does not admit it.
+// Reject fails a Pod, like a kubelet that does not admit it.
 func Reject(pod *corev1.Pod) {
 	pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "UnexpectedAdmissionError"
 	pod.Status.Message = "Pod was rejected: Allocate failed due to no healthy devices present"
@@ -221,7 +221,7 @@ func (r *Run) Lacks(i int, want *corev1.Container) string {
 // Orphan stands for the owner of an object without a controller.
 const Orphan = "orphan"
 
-// OwnerOf is the UID of the object's controller.
+// OwnerOf returns the UID of the object's controller.
 func OwnerOf(object client.Object) string {
 	if owner := metav1.GetControllerOf(object); owner != nil {
 		return string(owner.UID)
@@ -229,7 +229,7 @@ func OwnerOf(object client.Object) string {
 	return Orphan
 }
 
-// State is a Pod's state in its life in a CloneSet.
+// State returns a Pod's lifecycle state.
 func State(pod client.Object) apps.LifecycleState {
 	if s := apps.LifecycleState(pod.GetLabels()[apps.LabelLifecycleState]); s != "" {
 		return s
@@ -242,7 +242,7 @@ func Active(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded
 }
 
-// Condition is a condition of a Pod; the zero condition if there is none of that type.
+// Condition returns a condition of a Pod; the zero condition if there is none of that type.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
 	return ptr.Deref(podread.Condition(pod, kind), corev1.PodCondition{})
 }
@@ -263,10 +263,10 @@ func SetCondition(pod *corev1.Pod, kind corev1.PodConditionType, yes bool, now t
 	}
 }
 
-// seconds is a time as the API stores it.
+// seconds returns a time as the API stores it.
 func seconds(at time.Time) metav1.Time { return metav1.NewTime(at.Truncate(time.Second)) }
 
-// ContainerStatus is the status of a container; the zero status if there is none.
+// ContainerStatus returns the status of a container; the zero status if there is none.
 func ContainerStatus(pod *corev1.Pod, name string) corev1.ContainerStatus {
 	return ptr.Deref(inplace.StatusOf(pod, name), corev1.ContainerStatus{})
 }

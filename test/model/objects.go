@@ -32,7 +32,7 @@ import (
 // Kind names a kind of object, which is also the name of its Go type.
 type Kind string
 
-// The kinds that the models know more of than their metadata.
+// The kinds of which the models know more than their metadata.
 const (
 	Pods      Kind = "Pod"
 	CloneSets Kind = "CloneSet"
@@ -41,7 +41,7 @@ const (
 	Nodes     Kind = "Node"
 )
 
-// KindOf is the kind of an object, or of the items of a list.
+// KindOf returns the kind of an object, or of the items of a list.
 func KindOf(object any) Kind {
 	switch o := object.(type) {
 	case runtime.Unstructured:
@@ -54,7 +54,7 @@ func KindOf(object any) Kind {
 	return Kind(strings.TrimSuffix(reflect.TypeOf(object).Elem().Name(), "List"))
 }
 
-// Resource is the kind's name in the API server's errors.
+// Resource returns the kind's name in the API server's errors.
 func (k Kind) Resource() schema.GroupResource {
 	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: string(k)})
 	return plural.GroupResource()
@@ -136,13 +136,13 @@ func SortedOnly(objects map[types.NamespacedName]client.Object, keep func(client
 	return list.Map(names, func(at types.NamespacedName) client.Object { return objects[at] })
 }
 
-// Clone is a deep copy of an object.
+// Clone returns a deep copy of an object.
 func Clone[T client.Object](object T) T {
 	out, _ := object.DeepCopyObject().(T) // a copy has the type of its original
 	return out
 }
 
-// WithVersion is a shallow copy of an object with another version.
+// WithVersion returns a shallow copy of an object with another version.
 func WithVersion(object client.Object, version string) client.Object {
 	out := Empty(object)
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(object).Elem())
@@ -150,13 +150,13 @@ func WithVersion(object client.Object, version string) client.Object {
 	return out
 }
 
-// Version is the version of an object; 0 if it has none.
+// Version returns the version of an object; 0 if it has none.
 func Version(object client.Object) int64 {
 	number, _ := strconv.ParseInt(object.GetResourceVersion(), 10, 64) // 0 if it is no number
 	return number
 }
 
-// Empty is an empty object of the same type.
+// Empty returns an empty object of the same type.
 func Empty(object client.Object) client.Object {
 	out, _ := reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
 	return out
@@ -172,8 +172,8 @@ var semantic = func() conversion.Equalities {
 	return e
 }()
 
-// Same reports whether two versions of an object look the same to a reader. It compares field by field: most of them
-// are the same.
+// Same reports whether two versions of an object look the same to a reader. It compares field by field,
+// since most fields are the same.
 func Same(a, b client.Object) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -187,5 +187,6 @@ func Same(a, b client.Object) bool {
 	return true
 }
 
-// same compares what looks the same to a reader. Most of it is the same in memory, which is seen sooner.
+// same reports whether two values look the same to a reader. Most are the same in memory, and the first
+// comparison finds that sooner.
 func same(a, b any) bool { return reflect.DeepEqual(a, b) || semantic.DeepEqual(a, b) }

@@ -45,7 +45,7 @@ func (s *Server) Patch(
 	})
 }
 
-// patched is an object after a patch. What the patch does not name is shared by both.
+// patched returns an object after a patch. Both objects share the fields that the patch does not name.
 func patched(object client.Object, patchType types.PatchType, data []byte) (client.Object, error) {
 	old, part, next := reflect.ValueOf(object).Elem(), Empty(object), Empty(object)
 	reflect.ValueOf(next).Elem().Set(old)
@@ -65,7 +65,7 @@ func patched(object client.Object, patchType types.PatchType, data []byte) (clie
 	return next, nil
 }
 
-// patchedWhole is an object after a patch, made with the libraries of the real server.
+// patchedWhole returns an object after a patch, made with the libraries of the real server.
 func patchedWhole(object client.Object, patchType types.PatchType, data []byte) (client.Object, error) {
 	document, err := json.Marshal(object)
 	if err != nil {
@@ -92,8 +92,8 @@ func takes(kind Kind, patchType types.PatchType) bool {
 		patchType == types.StrategicMergePatchType && kind != CloneSets
 }
 
-// jsonPatch is RFC 6902. Like the real server it answers 422 when a test does
-// not hold or a path does not exist.
+// jsonPatch applies a patch of RFC 6902. Like the real server it answers 422 when a test does not hold
+// or a path does not exist.
 func jsonPatch(document, data []byte) ([]byte, error) {
 	operations, err := jsonpatch.DecodePatch(data)
 	if err != nil {
@@ -106,9 +106,8 @@ func jsonPatch(document, data []byte) ([]byte, error) {
 	return after, err
 }
 
-// confine restores what the subresource cannot change, and refuses what nobody can
-// change. What stays the same is shared by both, as neither is changed any more: so it is
-// compared quickly.
+// confine restores fields that the subresource cannot change, and returns an error for changes that are
+// never allowed. Both versions share unchanged fields, so the comparison is fast.
 func confine(old, next client.Object, subresource string) error {
 	next.SetCreationTimestamp(old.GetCreationTimestamp())
 	next.SetDeletionTimestamp(old.GetDeletionTimestamp())
@@ -135,7 +134,7 @@ func confine(old, next client.Object, subresource string) error {
 	return nil
 }
 
-// confineOther keeps the status apart from the rest of an object that has one.
+// confineOther restores the status, or the rest, of an object with a status.
 func confineOther(old, next client.Object, subresource string) {
 	kept, changed := reflect.ValueOf(old).Elem(), reflect.ValueOf(next).Elem()
 	status, spec := changed.FieldByName("Status"), changed.FieldByName("Spec")
@@ -157,7 +156,7 @@ func confineOther(old, next client.Object, subresource string) {
 	}
 }
 
-// confinePod restores what a subresource of a Pod cannot change. Labels and annotations
+// confinePod restores fields that a subresource of a Pod cannot change. Labels and annotations can
 // change with the status too.
 func confinePod(old, next *corev1.Pod, subresource string) error {
 	if subresource == "status" {
@@ -231,8 +230,8 @@ func invalid(object client.Object, path, value, why string) error {
 	return apierrors.NewInvalid(kind, object.GetName(), field.ErrorList{field.Invalid(field.NewPath(path), value, why)})
 }
 
-// The capacity of the nodes: more than most is never available, more than spare not
-// now. New Pods get all they request, because that is not a kubelet resize.
+// The capacity of the nodes: a resize to more than most is never possible, and to more than spare not
+// now. New Pods get all that they request, because that is no resize.
 var most, spare = resource.MustParse("900m"), resource.MustParse("600m")
 
 // refuses returns why the kubelet refuses a container its resources; "" if it does not.
@@ -264,8 +263,8 @@ func (r *Run) resize(i int, want *corev1.Container, node Node) []Task {
 	return []Task{{Container: i}}
 }
 
-// Resize ends a resize. If the container has to restart for it, its start begins; done
-// is false if the resize comes to nothing.
+// Resize ends a resize. If the container has to restart for it, its start begins; done is false if the
+// kubelet refuses the resize.
 func (r *Run) Resize(i int, pod *corev1.Pod, node Node) (tasks []Task, done bool) {
 	c, want := &r.Containers[i], &pod.Spec.Containers[i]
 	c.Resizing = false

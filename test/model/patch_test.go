@@ -35,8 +35,8 @@ apiVersion: v1
 kind: Node
 metadata: {name: node}`
 
-// TestPatches: a patch that is applied to the fields that it names makes the same object as one that is applied to
-// the whole, or fails in the same way.
+// TestPatches: a patch that is applied only to the fields that it names gives the same object as one
+// that is applied to the whole object, or the same error.
 func TestPatches(t *testing.T) {
 	patches := map[types.PatchType][]string{
 		types.MergePatchType: {

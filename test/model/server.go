@@ -36,7 +36,7 @@ type Commit struct {
 	Version int64
 }
 
-// Object is the object of the commit, as it was last.
+// Object returns the last version of the commit's object.
 func (c *Commit) Object() client.Object {
 	if c.New != nil {
 		return c.New
@@ -44,7 +44,7 @@ func (c *Commit) Object() client.Object {
 	return c.Old
 }
 
-// Pods are the Pod before and after; nil if it did not exist, or is no Pod.
+// Pods returns the Pod before and after; nil if it did not exist, or is no Pod.
 func (c *Commit) Pods() (old, pod *corev1.Pod) {
 	old, _ = c.Old.(*corev1.Pod)
 	pod, _ = c.New.(*corev1.Pod)
@@ -68,22 +68,21 @@ type Server struct {
 	UIDs    int
 	// RefuseResizes refuses every resize of a Pod.
 	RefuseResizes bool
-	// Refuses decides by content on changes of objects, as a policy does, and on those that are tried in a dry
-	// run; nil if there is none.
+	// Refuses decides by content on changes of objects, like a policy, also in a dry run; nil if there
+	// is none.
 	Refuses func(actor string, old, next client.Object) error
-	// Admit decides on requests to delete or evict a Pod, as a webhook does; nil if there is
-	// none.
+	// Admit decides on requests to delete or evict a Pod, like a webhook; nil if there is none.
 	Admit func(*admissionv1.AdmissionRequest) error
 
 	now func() time.Time
 }
 
-// NewServer is a server without objects.
+// NewServer returns a server without objects.
 func NewServer(now func() time.Time) *Server {
 	return &Server{now: now, Version: 100, Objects: Objects{}, Log: map[Kind][]*Commit{}}
 }
 
-// History are the commits of one object.
+// History returns the commits of one object.
 func (s *Server) History(kind Kind, uid types.UID) []*Commit {
 	return slices.DeleteFunc(slices.Clone(s.Log[kind]), func(c *Commit) bool { return c.Object().GetUID() != uid })
 }
@@ -140,7 +139,7 @@ func (s *Server) commit(actor string, kind Kind, old, next client.Object) client
 	return next
 }
 
-// released reports whether nothing holds back a deleted object any longer.
+// released reports whether nothing holds a deleted object any more.
 func released(object client.Object) bool {
 	grace := object.GetDeletionGracePeriodSeconds()
 	return object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && (grace == nil || *grace == 0)
@@ -189,8 +188,7 @@ func (s *Server) replace(
 	return s.commit(actor, kind, old, next), nil
 }
 
-// Change changes an object, or a subresource of it, as somebody who does not mind if the
-// object is gone.
+// Change changes an object, or a subresource of it. It does nothing if the object is gone.
 func Change[T client.Object](s *Server, actor string, at types.NamespacedName, subresource string, change func(T)) {
 	var none T
 	_, _ = s.Update(actor, KindOf(none), at, subresource, func(object client.Object) error {
@@ -250,7 +248,7 @@ func (s *Server) delete(actor string, old client.Object, o *client.DeleteOptions
 		next.SetGeneration(old.GetGeneration() + 1)
 	} else if (known == nil || *known <= grace) && !propagated {
 		return // its deletion is already under way
-	} else if known != nil { // the time is counted from the first deletion
+	} else if known != nil { // its grace period counts from the first deletion
 		at := metav1.NewTime(old.GetDeletionTimestamp().Add(time.Duration(grace-*known) * time.Second))
 		next.SetDeletionTimestamp(&at)
 	}
@@ -258,8 +256,8 @@ func (s *Server) delete(actor string, old client.Object, o *client.DeleteOptions
 	s.commit(actor, KindOf(old), old, next)
 }
 
-// propagate leaves it to the garbage collector what happens to the dependents, and reports
-// whether that is new.
+// propagate sets the finalizer with which the garbage collector handles the dependents, and reports
+// whether it is new.
 func propagate(object client.Object, how metav1.DeletionPropagation) bool {
 	finalizer := map[metav1.DeletionPropagation]string{
 		metav1.DeletePropagationOrphan: metav1.FinalizerOrphanDependents, metav1.DeletePropagationForeground: metav1.FinalizerDeleteDependents,
@@ -274,7 +272,7 @@ func propagate(object client.Object, how metav1.DeletionPropagation) bool {
 	return true
 }
 
-// graceOf is a Pod's grace period in seconds: none if it does not run.
+// graceOf returns a Pod's grace period in seconds: none if it does not run.
 func graceOf(object client.Object) int64 {
 	pod, ok := object.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" || pod.Spec.TerminationGracePeriodSeconds == nil ||
@@ -295,7 +293,7 @@ func (s *Server) admit(actor string, at types.NamespacedName, r admissionv1.Admi
 	}
 	r.Namespace, r.Name, r.UserInfo = at.Namespace, at.Name, authenticationv1.UserInfo{Username: actor}
 	for into, from := range map[*runtime.RawExtension]any{&r.OldObject: old, &r.Object: object, &r.Options: options} {
-		into.Raw, _ = json.Marshal(from) // what the API has always encodes
+		into.Raw, _ = json.Marshal(from) // API types always encode
 	}
 	return s.Admit(&r)
 }
@@ -326,7 +324,7 @@ func (s *Server) Evict(actor string, at types.NamespacedName, eviction *policyv1
 	return nil
 }
 
-// disrupt takes an eviction out of the budget of the Pod.
+// disrupt subtracts an eviction from the budget of the Pod.
 func (s *Server) disrupt(pod *corev1.Pod, dryRun bool) error {
 	for _, budget := range List[*policyv1.PodDisruptionBudget](s.Objects) {
 		status := budget.Status
@@ -350,13 +348,13 @@ func (s *Server) disrupt(pod *corev1.Pod, dryRun bool) error {
 	return nil
 }
 
-// Covers reports whether the budget is one for the Pod.
+// Covers reports whether the budget applies to the Pod.
 func Covers(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 	return err == nil && budget.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))
 }
 
-// CountBudgets is a pass of the disruption controller over budgets with spec.minAvailable.
+// CountBudgets makes a pass of the disruption controller over budgets with spec.minAvailable.
 func (s *Server) CountBudgets() {
 	for _, budget := range List[*policyv1.PodDisruptionBudget](s.Objects) {
 		next := policyv1.PodDisruptionBudgetStatus{

@@ -18,9 +18,8 @@ import (
 
 const (
 	kindConsul = "consul"
-	// readEvery is the minimum time between two reads of a Consul, since each read
-	// returns the whole service. An entry that left and came back in between shows in
-	// its index.
+	// readEvery is the minimum time between two reads of a Consul, since each read returns the whole
+	// service. The index shows if an entry was removed and added again in between.
 	readEvery = 2 * time.Second
 	// metricsKept is longer than any measurement.
 	metricsKept = "24h"

@@ -130,7 +130,7 @@ func (e *etcd) compare(before, after *mvccpb.KeyValue, since time.Time, report f
 	was.changes(is, since, report)
 }
 
-// choiceOf is what one key makes available to callers.
+// choiceOf returns what one key makes available to callers.
 func choiceOf(kv *mvccpb.KeyValue) choice {
 	if kv == nil {
 		return nil

@@ -26,7 +26,7 @@ type Server interface {
 	Name() string
 	// Spec is its configuration in a Registry.
 	Spec() v1alpha1.RegistrySpec
-	// PID is its process.
+	// PID is its process ID.
 	PID() int
 	// Put writes one entry as plainly as possible, for a service other than Service,
 	// and Remove removes it. They show what the registry can do.
@@ -39,7 +39,7 @@ type Server interface {
 	// Watch first reports the present entries, then every change, until ctx ends. It
 	// returns an error if it may have missed a change.
 	Watch(ctx context.Context, report func(Sighting)) error
-	// Close ends it.
+	// Close ends the server.
 	Close() error
 }
 
@@ -82,7 +82,7 @@ func (c Calls) Writes() int {
 func Kinds() []string { return []string{kindEtcd, kindConsul} }
 
 // Start starts a registry of a kind, with its data and its log in dir. It first downloads and builds
-// what is missing, as the checkout pins it; ctx bounds that.
+// missing programs, in the versions that the checkout pins; ctx bounds that.
 func Start(ctx context.Context, kind, checkout, dir string) (Server, error) {
 	switch kind {
 	case kindEtcd:
@@ -93,7 +93,7 @@ func Start(ctx context.Context, kind, checkout, dir string) (Server, error) {
 	return nil, fmt.Errorf("%q is none of the registries that can be measured: %s", kind, strings.Join(Kinds(), ", "))
 }
 
-// choice is what callers can choose from, by key.
+// choice has the entries that callers can choose from, by key.
 type choice map[string]chosen
 
 // chosen is one entry: life differs if it was removed and recreated.

@@ -18,8 +18,7 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// protector lets a deleted claim go once no scheduled Pod uses it, as
-// kube-controller-manager does.
+// protector releases a deleted claim once no scheduled Pod uses it, as kube-controller-manager does.
 type protector struct{ *Simulation }
 
 func (p protector) observe(c *model.Commit) {
@@ -67,8 +66,8 @@ func (s *Simulation) inUse(claim *corev1.PersistentVolumeClaim) bool {
 	return usedBy(s.Server, claim.Name, scheduled) != nil
 }
 
-// dropped reports whether a claim is terminating and should not be. Without reuse it may be, for as
-// long as its Pod runs.
+// dropped reports whether a claim is terminating and should not be. Without reuse it may be terminating
+// while its Pod runs.
 func (s *Simulation) dropped(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.DeletionTimestamp != nil && (!s.reuseDisabled || !s.inUse(claim))
 }
@@ -101,8 +100,8 @@ func templateNames(set *apps.CloneSet) []string {
 	return list.Map(set.Spec.VolumeClaimTemplates, func(t apps.ClaimTemplate) string { return t.Metadata.Name })
 }
 
-// strangers are claims that have names of the set's claims but do not belong to the
-// set: one has another owner, and somebody keeps the other.
+// strangers creates claims with names of the set's claims that do not belong to the set: one has
+// another owner, and the other one has none, because somebody keeps it.
 func (s *Simulation) strangers() {
 	for _, claim := range load[[]*corev1.PersistentVolumeClaim]("strangers.yaml") {
 		must(s.Server.Create("user", claim, false))
@@ -149,8 +148,8 @@ func randomClaims(seed uint64, set *apps.CloneSet) {
 	set.Spec.ScaleStrategy.DisablePVCReuse = w.roll(0.3)
 }
 
-// giveUpPods deletes the Pods that wait for a claim that nobody creates: the user has
-// removed its template, or the Pod has been released.
+// giveUpPods deletes the Pods that wait for a claim that will not be created: the user has removed its
+// template, or the Pod has been released.
 func (s *Simulation) giveUpPods() {
 	set := s.Set()
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
@@ -203,10 +202,10 @@ func foreignClaim(p *Process, w *claimWrite) {
 	p.World.fail("no claim of another owner is touched", "claim %s belongs to %s", w.old.Name, model.OwnerOf(w.old))
 }
 
-// claimFirst also applies if another process has created the Pod in the meantime. A
-// process that deletes a Pod and then its claims cannot know of the next Pod, but finds
-// its mark. Without reuse a claim goes with its Pod in any case: a process that sees a rival's
-// new claim, and not yet its Pod, takes nothing from it.
+// claimFirst also applies if another process has created the Pod in the meantime. A process that
+// deletes a Pod and then its claims cannot know of the next Pod, but finds its mark on the claims.
+// Without reuse, a claim is deleted with its Pod in any case: if a process sees a rival's new claim,
+// and not yet its Pod, no data is lost.
 func claimFirst(s *Simulation, p *Process, w *claimWrite) {
 	if pod := usedBy(s.Server, w.old.Name, model.Active); pod != nil && (!w.set.Spec.ScaleStrategy.DisablePVCReuse || !p.rivals(model.Pods)) {
 		s.World.fail("no claim goes while its Pod stays", "claim %s is deleted, and Pod %s stays", w.old.Name, pod.Name)
@@ -226,7 +225,7 @@ func claimLost(s *Simulation, p *Process, w *claimWrite) {
 	history := s.Server.History(model.Pods, end.Old.GetUID())
 	pod, _ := history[len(history)-1].Object().(*corev1.Pod) // its last version
 	asked := slices.ContainsFunc(s.processes, func(p *Process) bool { return p.deleted[pod.UID] })
-	// The controller may have acted before it learned that the user took the name back.
+	// The controller may have acted before it saw that the user removed the name.
 	named := slices.ContainsFunc(history, func(c *model.Commit) bool {
 		return c.Version >= end.Version && c.Object().GetLabels()[apps.LabelSpecifiedDelete] == "true"
 	})
@@ -305,7 +304,7 @@ func (p *Process) rivals(of ...model.Kind) bool {
 	})
 }
 
-// missingClaims describes what is wrong with the claims once it has settled.
+// missingClaims describes what is wrong with the claims once the cluster has settled.
 func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	for _, pod := range s.Pods() {
 		for _, name := range claimsOf(pod) {
@@ -329,7 +328,7 @@ func (s *Simulation) missingClaims(set *apps.CloneSet) string {
 	return ""
 }
 
-// remember keeps what the user once wanted; later actions are judged by it.
+// remember records the user's wishes, by which later actions are judged.
 func (s *Simulation) remember(object client.Object) {
 	if set, ok := object.(*apps.CloneSet); ok {
 		s.reuseDisabled = s.reuseDisabled || set.Spec.ScaleStrategy.DisablePVCReuse
@@ -337,8 +336,8 @@ func (s *Simulation) remember(object client.Object) {
 	}
 }
 
-// asked notes that a process asked to delete a Pod, even if the Pod is already gone: if
-// the answer is lost, nobody can tell who deleted it.
+// asked records that a process asked to delete a Pod, even if the Pod is already gone: if the answer is
+// lost, it is unknown who deleted the Pod.
 func (p *Process) asked(r *model.Request) {
 	if r.Kind != model.Pods {
 		return

@@ -32,8 +32,8 @@ type Faults struct {
 	Conflict float64
 	// Busy: the server answers 429 or 500 and does nothing.
 	Busy float64
-	// Later: the server answers a deletion of a Pod with 429, as a webhook does that waits
-	// until the Pod is drained.
+	// Later: the server answers a deletion of a Pod with 429, like a webhook that waits until the Pod
+	// is drained.
 	Later float64
 	// Crash: the process dies after the write took effect, before the answer.
 	Crash float64
@@ -41,8 +41,8 @@ type Faults struct {
 
 var errDead = errors.New("the process is gone")
 
-// clients are the client of a process, which reads from its caches, and the one that
-// reads from the server. send carries their requests.
+// clients returns two clients of a process: cached reads from its caches, live from the server. send
+// carries their requests.
 func (p *Process) clients(send func(*model.Request, func() error) error) (cached, live *model.Client) {
 	live = &model.Client{Server: p.Server, Actor: p.name, Send: send}
 	cached = new(*live)
@@ -51,7 +51,7 @@ func (p *Process) clients(send func(*model.Request, func() error) error) (cached
 	return cached, live
 }
 
-// indexes are the controller's, which a real cache maintains by the same rules.
+// indexes returns the controller's index values of an object, by the rules of a real cache.
 func indexes(object client.Object) fields.Set {
 	out := fields.Set{"usher.dev/owner": ownerOf(object)}
 	if node, ok := object.(*corev1.Node); ok {
@@ -60,7 +60,7 @@ func indexes(object client.Object) fields.Set {
 	return out
 }
 
-// send carries a request to the server and back, and notes what the process learns.
+// send carries a request to the server and back, and records what the process learns.
 func (p *Process) send(r *model.Request, do func() error) error {
 	switch {
 	case p.dead:
@@ -123,20 +123,20 @@ func (p *Process) readLive(r *model.Request, do func() error) error {
 	return err
 }
 
-// learn notes an object that the process has read from the server, or got as an answer.
+// learn records an object that the process has read from the server, or got as an answer.
 func (p *Process) learn(object client.Object) {
 	switch o := object.(type) {
 	case *corev1.Pod:
 		p.known.learned[o.UID] = o
 	case *apps.CloneSet:
 		p.learnedSet = o
-		if p.pass.set == nil { // what the pass starts from; what is read later counts for the next one
+		if p.pass.set == nil { // the set that the pass starts with; a later one counts for the next pass
 			p.began(o)
 		}
 	}
 }
 
-// write takes a write to the server and back, through whatever goes wrong.
+// write takes a write to the server and back, with the faults of both ways.
 func (p *Process) write(r *model.Request, do func() error) error {
 	defer p.begins()()
 	if err := p.arrives(); err != nil {
@@ -160,7 +160,7 @@ func (p *Process) write(r *model.Request, do func() error) error {
 	return p.answer(r, lose)
 }
 
-// notAdmitted is why admission refuses a write: a guard delays a deletion, or a quota is used up.
+// notAdmitted returns why admission refuses a write: a guard delays a deletion, or a quota is used up.
 func (p *Process) notAdmitted(r *model.Request) error {
 	switch {
 	case r.Kind != model.Pods:
@@ -188,7 +188,7 @@ func (p *Process) answer(r *model.Request, lose bool) error {
 		return errDead
 	}
 	for _, object := range r.Answer {
-		p.learn(object) // a patch that changes nothing shows the Pod, too
+		p.learn(object) // the answer to a patch that changes nothing has the Pod too
 	}
 	return nil
 }
@@ -216,13 +216,14 @@ func (p *Process) travel() {
 	}
 }
 
-// missed notes which Pods, of those that the process knows of and that a request was
-// about, the server does not show.
+// missed records the Pods that the process knows, that a request was about and that the server does not
+// show.
 func (p *Process) missed(r *model.Request) {
 	if r.Kind != model.Pods {
 		return
 	}
-	known := p.upTo(len(p.Server.Log[model.Pods]), nil, &p.known).learned // the cache may have seen some of them go since
+	// The cache may have seen deletions since.
+	known := p.upTo(len(p.Server.Log[model.Pods]), nil, &p.known).learned
 	for _, object := range p.caches[model.Pods].Objects {
 		known[object.GetUID()] = object.(*corev1.Pod)
 	}
@@ -235,7 +236,7 @@ func (p *Process) missed(r *model.Request) {
 	}
 }
 
-// withoutVersion removes the preconditions about the object from a patch.
+// withoutVersion removes the preconditions about versions from a patch.
 func withoutVersion(patch []byte) []byte {
 	var operations []map[string]any
 	if json.Unmarshal(patch, &operations) == nil {

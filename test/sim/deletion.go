@@ -19,16 +19,17 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// collector is the garbage collector of kube-controller-manager, for what a CloneSet owns.
+// collector is the garbage collector of kube-controller-manager, for objects that a CloneSet owns.
 type collector struct{ *Simulation }
 
-// collectorName is its actor.
+// collectorName is the name of the collector as an actor.
 const collectorName = "collector"
 
 // dependents are the kinds of objects that a CloneSet owns.
 var dependents = []model.Kind{model.Pods, model.Claims, model.Revisions}
 
-// observe receives every commit: of sets that go, and of objects whose set is gone.
+// observe receives every commit. It acts on those of terminating sets, and of objects whose set is
+// gone.
 func (c collector) observe(commit *model.Commit) {
 	object := commit.Object()
 	if set, ok := object.(*apps.CloneSet); ok {
@@ -47,7 +48,8 @@ func (c collector) observe(commit *model.Commit) {
 	}
 }
 
-// ownerIn is the owner of a commit's object, or the one that has released it; nil if there is none.
+// ownerIn returns the owner of a commit's object, or the one that has released it; nil if there is
+// none.
 func ownerIn(commit *model.Commit) *metav1.OwnerReference {
 	for _, object := range []client.Object{commit.New, commit.Old} {
 		if object != nil && len(object.GetOwnerReferences()) > 0 {
@@ -106,7 +108,7 @@ func (s *Simulation) DeleteSet(how metav1.DeletionPropagation) {
 	}
 }
 
-// randomEnd makes the user of some schedules delete the set, and sometimes think again. It
+// randomEnd makes the user of some schedules delete the set, and sometimes change how it is deleted. It
 // has its own random source, so that the other seeds stay unchanged.
 func (s *Simulation) randomEnd(seed uint64) {
 	w := newWorld(seed ^ 0xde1e7e)
@@ -140,8 +142,8 @@ func withoutFinalizer(w *podWrite) {
 	}
 }
 
-// afterDeletion: of a set that the process knows to be deleted no Pod is created or updated,
-// and orphans are left as they are.
+// afterDeletion: if the process knows that the set is deleted, it creates and updates no Pod of it, and
+// does not change orphans.
 func afterDeletion(w *podWrite) {
 	switch {
 	case w.set.DeletionTimestamp == nil:
@@ -152,9 +154,9 @@ func afterDeletion(w *podWrite) {
 	}
 }
 
-// judgeCollected checks a deletion by the garbage collector: of a set that the controller
-// let go after its deletion in background, no Pod is held by the hook. It cannot know Pods
-// that another process, which did not know of the deletion, made or adopted meanwhile.
+// judgeCollected checks a deletion by the garbage collector: when the controller has released a set
+// that is deleted in background, the hook holds none of its Pods. Pods that another process, which did
+// not know of the deletion, created or adopted meanwhile do not count.
 func (s *Simulation) judgeCollected(c *model.Commit) {
 	pod, _ := c.Pods()
 	if c.Actor != collectorName || pod == nil || !c.Deletes() || s.Set() != nil {
@@ -184,18 +186,18 @@ func (s *Simulation) lateComer(pod *corev1.Pod, process string) bool {
 	return late
 }
 
-// overtaken reports whether a set that a pass began with is gone or deleted by now, and the
-// process does not know. The garbage collector sees to whatever it still does for the set.
+// overtaken reports whether a set that a pass began with is gone or deleted by now, and the process
+// does not know. The garbage collector cleans up what the process still does for the set.
 func (s *Simulation) overtaken(set *apps.CloneSet) bool {
 	live := s.Set()
 	return live == nil || live.UID != set.UID || (live.DeletionTimestamp != nil && set.DeletionTimestamp == nil)
 }
 
-// goes reports whether the set is gone, or deleted.
+// goes reports whether the set is gone or terminating.
 func goes(set *apps.CloneSet) bool { return set == nil || set.DeletionTimestamp != nil }
 
-// leftOver describes what is left of a set that goes; "" if nothing is. A Pod that was released
-// keeps its claims, and they keep a set that is deleted in the foreground.
+// leftOver describes the remaining objects of a deleted set; "" if there are none. A released Pod keeps
+// its claims, and these hold a set that is deleted in the foreground.
 func (s *Simulation) leftOver(set *apps.CloneSet) string {
 	if set != nil && (!slices.Equal(set.Finalizers, []string{metav1.FinalizerDeleteDependents}) || !slices.ContainsFunc(s.Claims(), s.inUse)) {
 		return fmt.Sprintf("the CloneSet is deleted and still there, with the finalizers %v", set.Finalizers)

@@ -6,14 +6,14 @@
 // are checked after every write of the controller; once the faults have stopped, the
 // cluster must settle at its goal.
 //
-// The API server, the caches and what a kubelet does with a Pod are in package model.
-// The parts, from the inside out:
+// The API server, the caches and the work of a kubelet on a Pod are in package model. The parts, from
+// the inside out:
 //
 //   - client.go, process.go: a controller process, that is
 //     the real cloneset.Reconciler on a delayed copy of the server's objects;
-//   - kubelet.go, operator.go, user.go, deletion.go: everybody else who writes;
+//   - kubelet.go, operator.go, user.go, deletion.go: the other writers;
 //   - known.go, invariants.go, moves.go, claims.go, goal.go: what must hold;
-//   - waits.go: what a set that stands still says of itself;
+//   - waits.go: which wait a set reports on which nothing moves;
 //   - width.go: how many writes are under way, and an API server in trouble;
 //   - explore*.go: all schedules of a small cluster instead of random ones;
 //   - world.go, setup.go, words.go, story.go: time, randomness, sets in words, and the story of

@@ -22,7 +22,7 @@ import (
 // Model is a small world; an exploration visits all its states.
 type Model struct {
 	Name string
-	// Set says what the set is like.
+	// Set describes the set, in words.
 	Set string
 	// Fresh starts with the CloneSet alone; otherwise its Pods are already in service.
 	Fresh bool
@@ -30,15 +30,16 @@ type Model struct {
 	Edits []string
 	// Faults happen once each, in any order, at any time.
 	Faults []string
-	// Interfere limits how much others do during one pass, unless it is Unbounded. Default: 1.
+	// Interfere limits how many actions of others happen during one pass, unless it is Unbounded.
+	// Default: 1.
 	Interfere int
 	Unbounded bool
 	// Slow makes the kubelet read, stop, start and report one after the other.
 	Slow bool
 	// Timed lets time pass between passes.
 	Timed bool
-	// Stale makes a process run a second pass on caches that show nothing of what
-	// happened since the first pass began.
+	// Stale makes a process run a second pass on caches that are as old as the beginning of the first
+	// one.
 	Stale bool
 	// Lossy reports whether the user may make Pods end without their hooks.
 	Lossy bool
@@ -71,7 +72,7 @@ type Exploration struct {
 	Complete bool
 }
 
-// noOp marks a transition that nobody has followed yet.
+// noOp marks a transition that has not been followed yet.
 const noOp = -1
 
 type node struct {
@@ -84,7 +85,7 @@ type node struct {
 	done bool
 	// quiet reports whether a pass does nothing, goal that nothing is missing either.
 	quiet, goal bool
-	// asks reports whether the pass that did nothing requests a later one.
+	// asks reports whether a pass that did nothing requests a later one.
 	asks bool
 }
 
@@ -106,8 +107,8 @@ type explorer struct {
 	// cold is the node at first, in a model that is Cold.
 	cold *corev1.Node
 
-	// state is the state in progress, whose objects are on the server, and commits are those
-	// that have been made in it.
+	// state is the current state, whose objects are on the server; commits are the commits since it was
+	// loaded.
 	state   cluster
 	commits []*model.Commit
 
@@ -115,7 +116,7 @@ type explorer struct {
 	index   map[string]int32
 	edges   []edge
 	buckets [][]int32
-	// found is the violation with the shortest path; the path ends at node.
+	// found is the violation with the shortest path; that ends at node.
 	found     *Violation
 	foundAt   int32
 	foundWith int32
@@ -151,8 +152,8 @@ func (x *explorer) committed(c *model.Commit) {
 	}
 }
 
-// judgeEnd: when a pass lets the deleted set go, the collector gets no Pod that its preDelete
-// hook holds.
+// judgeEnd: when a pass removes the finalizer of the deleted set, its preDelete hook holds no Pod that
+// the collector would delete.
 func (x *explorer) judgeEnd(c *model.Commit) {
 	set, ok := c.Old.(*apps.CloneSet)
 	if !ok || c.New != nil {
@@ -189,12 +190,12 @@ func (x *explorer) load(c *cluster) {
 	x.refuse()
 }
 
-// refuses reports whether the API server begins to refuse something in this world.
+// refuses reports whether the API server may refuse something in this model.
 func (m *Model) refuses() bool {
 	return slices.ContainsFunc(m.Edits, func(edit string) bool { return refusedBy(edit) != "" })
 }
 
-// refusedBy is the image that an edit makes the API server refuse; "" if it does not.
+// refusedBy returns the image that an edit makes the API server refuse; "" if there is none.
 func refusedBy(edit string) string {
 	word, image, _ := strings.Cut(edit, " ")
 	if word == "refuse" || word == "invalid" {
@@ -203,7 +204,7 @@ func refusedBy(edit string) string {
 	return ""
 }
 
-// refuse has the API server refuse what it refuses in the present state.
+// refuse makes the API server refuse the image that it refuses in the present state.
 func (x *explorer) refuse() {
 	x.sim.refusal = refusal{}
 	for i, edit := range x.model.Edits[:min(int(x.state.edits), len(x.model.Edits))] {
@@ -214,7 +215,7 @@ func (x *explorer) refuse() {
 	}
 }
 
-// now is the state that has come of the one in progress, with a pass or none.
+// now returns the state that the current one has become, with a pass in progress or without.
 func (x *explorer) now(pass *passInProgress) *cluster {
 	out := x.state.during(pass)
 	out.objects, out.running = x.server.Objects.Clone(), maps.Clone(x.state.running)
@@ -268,7 +269,7 @@ func Explore(m Model, most int) Exploration {
 	return out
 }
 
-// start is the first state of the exploration.
+// start returns the first state of the exploration.
 func (x *explorer) start() (*cluster, *Violation) {
 	x.server.UIDs = 9000
 	x.uid = must(x.server.Create("user", NewSet(x.model.Set), false)).GetUID()
@@ -290,7 +291,7 @@ func (x *explorer) start() (*cluster, *Violation) {
 	return nil, &Violation{Rule: ruleConverge, What: "the set is not brought up in 1000 steps", At: epoch}
 }
 
-// advance takes one step of a cluster that settles; nil if there is none.
+// advance takes one step of a settling cluster; nil if there is none.
 func (x *explorer) advance(key string, c *cluster) (*cluster, *Violation) {
 	r := x.runPass(c.begin())
 	if r.end == nil {
@@ -354,7 +355,7 @@ func (x *explorer) add(c *cluster, parent, depth int32) int32 {
 	return id
 }
 
-// lead adds the state that one leads to, and the transition.
+// lead adds the state that another one leads to, and the transition.
 func (x *explorer) lead(from int32, to *cluster, by actor, noEvent bool) int32 {
 	id := x.add(to, from, x.nodes[from].depth+1)
 	if from != id {
@@ -397,7 +398,7 @@ func (x *explorer) beginPass(id int32, c *cluster) {
 	}
 }
 
-// follow adds the states of a pass that nobody interferes with.
+// follow adds the states of a pass without interference.
 func (x *explorer) follow(id int32, r *passRun) {
 	failure, steps := x.sim.World.failure, r.steps()
 	if failure != nil && len(steps) == 0 {
@@ -425,8 +426,8 @@ func (x *explorer) follow(id int32, r *passRun) {
 	}
 }
 
-// steps are the states after each new request; if the pass ran to its end, the last one
-// is the state after the pass.
+// steps returns the states after each new request; if the pass ran to its end, the last one is the
+// state after the pass.
 func (r *passRun) steps() []*cluster {
 	if r.end == nil {
 		return r.chain
@@ -434,7 +435,7 @@ func (r *passRun) steps() []*cluster {
 	return append(slices.Clone(r.chain[:max(len(r.chain)-1, 0)]), r.end)
 }
 
-// violate notes a violation in the step after a state.
+// violate records a violation in the step after a state.
 func (x *explorer) violate(v *Violation, at, depth int32) {
 	x.nodes[at].op = at
 	if x.found == nil || depth < x.foundWith {

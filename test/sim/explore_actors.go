@@ -19,7 +19,7 @@ import (
 
 // faults happen to any one of the Pods, each at most once.
 var faults = map[string]func(*explorer, *corev1.Pod){
-	"Restarts":      (*explorer).restarts, // its container ends, and the kubelet starts it again
+	"Restarts":      (*explorer).restarts, // its container exits, and the kubelet restarts it
 	"Evicted":       (*explorer).evicted,
 	"DeletedByHand": func(x *explorer, pod *corev1.Pod) { _ = x.server.Delete("user", pod) },
 	"Orphaned":      func(x *explorer, pod *corev1.Pod) { x.sim.orphan(pod) },
@@ -29,10 +29,10 @@ var faults = map[string]func(*explorer, *corev1.Pod){
 	},
 }
 
-// actor is who makes a transition.
+// actor is the one who makes a transition.
 type actor uint8
 
-// The actors. Those before user are fair: what they can do, they eventually do.
+// The actors. The ones before user are fair: each action that they can take, they eventually take.
 const (
 	byPass actor = iota
 	byKubelet
@@ -46,12 +46,13 @@ const (
 
 func (a actor) fair() bool { return a < byUser }
 
-// action is what somebody other than the controller does in a state.
+// action is an action in a state that is not the controller's.
 type action struct {
 	actor actor
 	do    func()
-	// told means that the next pass needs no event: where the API server refuses writes, the controller requeues by itself.
-	told bool
+	// requeues means that the next pass needs no event: if the API server refuses writes, the
+	// controller requeues by itself.
+	requeues bool
 }
 
 // transition is the result of an action.
@@ -63,7 +64,7 @@ type transition struct {
 	story story
 }
 
-// transitions lists what others than the controller can do in a state.
+// transitions lists the transitions from a state that are not the controller's.
 func (x *explorer) transitions(c *cluster) []transition {
 	pass := c.pass
 	if pass != nil && !x.model.Unbounded {
@@ -81,7 +82,7 @@ func (x *explorer) transitions(c *cluster) []transition {
 		if e.do(); e.actor == byCollector && len(x.commits) == 0 {
 			continue // it has done what is due
 		}
-		out = append(out, transition{actor: e.actor, next: x.now(pass), woken: e.told || x.woken(), story: x.sim.World.story})
+		out = append(out, transition{actor: e.actor, next: x.now(pass), woken: e.requeues || x.woken(), story: x.sim.World.story})
 	}
 	return out
 }
@@ -128,7 +129,7 @@ func (x *explorer) actions(c *cluster) []action {
 	return append(out, x.faultActions()...)
 }
 
-// kubeletActions are the next steps of a Pod's kubelet and of the scheduler.
+// kubeletActions returns the next steps of a Pod's kubelet and of the scheduler.
 func (x *explorer) kubeletActions(pod *corev1.Pod) (out []action) {
 	step := func(due bool, do func(*corev1.Pod)) {
 		if due {
@@ -160,7 +161,7 @@ func (x *explorer) scheduled(pod *corev1.Pod) {
 	model.Change(x.server, "scheduler", client.ObjectKeyFromObject(pod), "", func(pod *corev1.Pod) { pod.Spec.NodeName = node })
 }
 
-// running returns what runs of a Pod, to change it.
+// run returns the running containers of a Pod, to change them.
 func (x *explorer) run(pod *corev1.Pod) *model.Run {
 	run := runOf(x.state.running, pod).Clone()
 	x.state.running[pod.UID] = run
@@ -186,7 +187,7 @@ func (x *explorer) starts(pod *corev1.Pod) {
 	x.sim.World.say("kubelet", "starts %s in Pod %s", c.Image, pod.Name)
 }
 
-// freshID returns a container ID that nobody knows yet.
+// freshID returns an unused container ID.
 func (x *explorer) freshID(pod *corev1.Pod) string {
 	known := fmt.Sprint(runOf(x.state.running, pod).Containers, pod.Status.ContainerStatuses, pod.Annotations)
 	if pass := x.state.pass; pass != nil {
@@ -225,8 +226,7 @@ func (x *explorer) ends(pod *corev1.Pod) {
 	_ = x.server.Delete("kubelet", pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(0))
 }
 
-// past is the time before the run: whatever was young becomes old enough for every
-// timeout to have passed.
+// past is a time before the run, so long ago that every timeout has passed since.
 var past = epoch.Add(-time.Hour)
 
 // tick lets more time pass than any timeout in the set.
@@ -254,7 +254,7 @@ func (x *explorer) editActions() []action {
 	edit := x.model.Edits[x.state.edits]
 	do := podDeeds[edit]
 	if do == nil {
-		return []action{{actor: byUser, do: func() { x.state.edits++; x.sim.happen("", edit) }, told: refusedBy(edit) != ""}}
+		return []action{{actor: byUser, do: func() { x.state.edits++; x.sim.happen("", edit) }, requeues: refusedBy(edit) != ""}}
 	}
 	return list.Map(x.sim.Pods(), func(pod *corev1.Pod) action {
 		return action{actor: byUser, do: func() { x.state.edits++; do(x.sim, pod) }}
@@ -296,9 +296,9 @@ func (x *explorer) evicted(pod *corev1.Pod) {
 	}
 }
 
-// What follows is about a node that lacks images, in models that are Cold.
+// The rest of this file is about a node that lacks images, in models that are Cold.
 
-// annotationHas of a node names the images that it has. Its status lists them later.
+// annotationHas on a node names the images that it has. Its status lists them later.
 const annotationHas = "other/has"
 
 // gets gives a node an image.
@@ -313,7 +313,7 @@ func (x *explorer) gets(on plan.ImageOnNode) {
 	})
 }
 
-// warm notes which images the nodes of a state have.
+// warm records which images the nodes of a state have.
 func (x *explorer) warm() {
 	clear(x.sim.images.has)
 	for _, node := range model.List[*corev1.Node](x.server.Objects) {
@@ -323,7 +323,7 @@ func (x *explorer) warm() {
 	}
 }
 
-// pullActions are the next steps of the kubelet with a pull Pod.
+// pullActions returns the next steps of the kubelet with a pull Pod.
 func (x *explorer) pullActions(pod *corev1.Pod) []action {
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -337,7 +337,7 @@ func (x *explorer) pullActions(pod *corev1.Pod) []action {
 	}}}
 }
 
-// listActions list the images that a node has.
+// listActions returns actions with which a node lists images that it has.
 func (x *explorer) listActions(node *corev1.Node) []action {
 	has := strings.Fields(node.Annotations[annotationHas])
 	if len(has) == len(node.Status.Images) {

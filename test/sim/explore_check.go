@@ -40,7 +40,7 @@ func (x *explorer) checkQuiet(id int32, r *passRun) {
 	}
 }
 
-// checkGraph checks what only all states together can show.
+// checkGraph checks the rules that only all states together can break.
 func (x *explorer) checkGraph() {
 	for _, check := range []func(){x.checkStuck, x.checkEnds, x.checkWakes, x.checkEvents} {
 		if check(); x.found != nil {
@@ -49,7 +49,7 @@ func (x *explorer) checkGraph() {
 	}
 }
 
-// shallowest notes a violation in the state, of several, that is reached first.
+// shallowest records a violation in the nearest of several states.
 func (x *explorer) shallowest(bad func(int32) bool, rule string, what func(int32) string) {
 	if all := x.those(bad); len(all) > 0 {
 		worst := slices.MinFunc(all, func(a, b int32) int { return cmp.Compare(x.nodes[a].depth, x.nodes[b].depth) })
@@ -57,8 +57,8 @@ func (x *explorer) shallowest(bad func(int32) bool, rule string, what func(int32
 	}
 }
 
-// links are the fair transitions: for each state those that it leads to, or backwards those
-// that lead to it.
+// links returns the fair transitions: for each state the states that it leads to or, backwards, the
+// states that lead to it.
 func (x *explorer) links(backwards bool) [][]int32 {
 	out := make([][]int32, len(x.nodes))
 	for i := range x.edges {
@@ -73,7 +73,7 @@ func (x *explorer) links(backwards bool) [][]int32 {
 	return out
 }
 
-// spread goes from some states along links, on from those that it may enter.
+// spread visits states along links, and continues from those for which enter returns true.
 func spread(queue []int32, links [][]int32, enter func(int32) bool) {
 	for len(queue) > 0 {
 		id := queue[len(queue)-1]
@@ -142,7 +142,7 @@ func (x *explorer) round(id int32, before [][]int32, open []int) []string {
 	return out
 }
 
-// checkWakes: where only time leads on, the pass has to request a later one.
+// checkWakes: if only time leads on from a state, the pass has to request a later one.
 func (x *explorer) checkWakes() {
 	others, time := make([]bool, len(x.nodes)), make([]bool, len(x.nodes))
 	for i := range x.edges {

@@ -37,7 +37,7 @@ type passRun struct {
 	result reconcile.Result
 }
 
-// runPass runs a pass from where it is to its end without interference.
+// runPass runs a pass to its end, from the answers that it has so far, without interference.
 func (x *explorer) runPass(c *cluster) *passRun {
 	x.load(c)
 	r := &passRun{x: x, start: c, results: c.pass.results}
@@ -88,8 +88,8 @@ func (r *passRun) prepare() {
 	r.process = p
 }
 
-// reverse reverses what a pass runs in parallel: the creates among themselves, and the
-// rest before and after them.
+// reverse reverses the actions that a pass runs in parallel: the creates among themselves, and the
+// others before and after them.
 func reverse(actions []plan.Action) {
 	for len(actions) > 0 {
 		part := 1
@@ -101,8 +101,8 @@ func reverse(actions []plan.Action) {
 	}
 }
 
-// taken are the numbers that no new Pod gets: those of the Pods at the start of the
-// pass, or of Pods that the user named.
+// taken returns the numbers that no new Pod gets: those of the Pods at the start of the pass, and of
+// Pods that the user named.
 func (r *passRun) taken() map[int]bool {
 	out := map[int]bool{}
 	for _, pod := range r.start.pass.base[model.Pods] {
@@ -118,12 +118,12 @@ func (r *passRun) taken() map[int]bool {
 	return out
 }
 
-// ignores reports whether a request is a dry run where nothing is refused.
+// ignores reports whether a request is a dry run in a model that refuses nothing.
 func (r *passRun) ignores(request *model.Request) bool {
 	return request.DryRun && (!r.x.model.refuses() || request.Verb != model.VerbPatch)
 }
 
-// remember notes an answer, and the state of all that follows it.
+// remember records an answer, and the state after it.
 func (r *passRun) remember(answer *result) {
 	r.results = append(slices.Clip(r.results), answer)
 	pass := *r.start.pass
@@ -134,7 +134,8 @@ func (r *passRun) remember(answer *result) {
 	}
 }
 
-// send answers a request as before, or sends it now. A dry run does not matter where nothing is refused.
+// send answers a request as before, or sends it now. A dry run does not matter in a model that refuses
+// nothing.
 func (r *passRun) send(request *model.Request, do func() error) error {
 	x := r.x
 	if request.Cached {
@@ -176,7 +177,7 @@ func (r *passRun) send(request *model.Request, do func() error) error {
 	return err
 }
 
-// again repeats an earlier answer and notes what the process learns from it.
+// again repeats an earlier answer and records what the process learns from it.
 func (r *passRun) again(answer *result, request *model.Request) error {
 	if request.Kind != answer.kind || (answer.written != nil && answer.written.GetName() != request.At.Name) {
 		r.process.World.fail(ruleSame, "request %d is about %s %s now, and was about %s", r.requests, request.Kind, request.At.Name, answer.kind)
@@ -197,7 +198,7 @@ func (r *passRun) again(answer *result, request *model.Request) error {
 	return request.Receive(answer.seen)
 }
 
-// learnAgain notes what the process learns from an object in an earlier answer.
+// learnAgain records what the process learns from an object in an earlier answer.
 func (p *Process) learnAgain(object client.Object, request *model.Request) {
 	if !request.Writes() {
 		p.learn(object)

@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// setOf is the one CloneSet; nil if there is none.
+// setOf returns the one CloneSet; nil if there is none.
 func setOf(o model.Objects) *apps.CloneSet {
 	for _, set := range model.List[*apps.CloneSet](o) {
 		return set
@@ -40,14 +40,14 @@ type cluster struct {
 	pass *passInProgress
 }
 
-// passInProgress is all that a pass has read, and all answers it got. The rest of the
-// pass follows from that.
+// passInProgress has everything that a pass has read, and all answers that it got. These determine the
+// rest of the pass.
 type passInProgress struct {
-	// base is what its caches show.
+	// base has the objects in its caches.
 	base model.Objects
 	// results are the answers to its requests, in their order.
 	results []*result
-	// events counts what others have done since it began, if that is limited.
+	// events counts the actions of others since it began, if their number is limited.
 	events uint8
 	// second reports whether it is a process's second pass on the same caches: the
 	// results begin with those of the first.
@@ -56,7 +56,7 @@ type passInProgress struct {
 
 // result is the answer to one request.
 type result struct {
-	// kind is what the request was about.
+	// kind is the kind of objects in the request.
 	kind model.Kind
 	err  error
 	// seen are the objects in the answer.
@@ -69,17 +69,17 @@ type result struct {
 	gone bool
 }
 
-// during is the state with another pass in progress, or with none.
+// during returns the state with another pass in progress, or with none.
 func (c *cluster) during(pass *passInProgress) *cluster {
 	out := *c
 	out.pass = pass
 	return &out
 }
 
-// begin is the state at the start of a pass.
+// begin returns the state at the start of a pass.
 func (c *cluster) begin() *cluster { return c.during(&passInProgress{base: c.objects}) }
 
-// interned is what an object contains, regardless of its version.
+// interned is the content of an object, regardless of its version.
 type interned struct {
 	id   int
 	name string
@@ -104,7 +104,7 @@ type numbered[T any] struct {
 	item T
 }
 
-// interner holds all that states consist of.
+// interner holds all parts of states.
 type interner struct {
 	contents map[[sha256.Size]byte]*interned
 	objects  table[model.Objects]
@@ -112,7 +112,7 @@ type interner struct {
 	results  table[*result]
 	// known are the objects in the interner.
 	known map[client.Object]*interned
-	// fresh are other objects of the state in progress.
+	// fresh are other objects of the current state.
 	fresh map[client.Object]*interned
 	// offset precedes the number of the first Pod of a state without a pass.
 	offset int
@@ -158,8 +158,8 @@ func (l *interner) at(c *interned, version int) client.Object {
 	return c.versions[version]
 }
 
-// canonical returns a state that behaves like the given one, the same for all that do, and
-// its key. For versions, only equality and order matter, and only among those of one object.
+// canonical returns the representative of all states that behave like the given one, and its key. Of
+// versions, only equality and order matter, and only among the versions of one object.
 func (l *interner) canonical(c *cluster) (string, *cluster) {
 	w := &writer{interner: l}
 	if c.pass == nil {
@@ -248,7 +248,7 @@ func (w *writer) all(o model.Objects) model.Objects {
 	return keep(w, w.objects, key, out)
 }
 
-// runs are what runs of each Pod.
+// runs returns the running containers of each Pod.
 func (w *writer) runs(c *cluster) map[types.UID]*model.Run {
 	key, out := "", map[types.UID]*model.Run{}
 	for _, pod := range model.Sorted(c.objects[model.Pods]) {
@@ -263,7 +263,7 @@ func (w *writer) runs(c *cluster) map[types.UID]*model.Run {
 	return keep(w, w.running, key, out)
 }
 
-// answer is the answer to a request.
+// answer returns the interner's copy of the answer to a request.
 func (w *writer) answer(r *result) *result {
 	out := *r
 	seen, objects := w.refer(r.seen...)
@@ -276,7 +276,7 @@ func (w *writer) answer(r *result) *result {
 	return keep(w, w.results, key, &out)
 }
 
-// runOf is what runs of a Pod.
+// runOf returns the running containers of a Pod.
 func runOf(running map[types.UID]*model.Run, pod client.Object) *model.Run {
 	if run := running[pod.GetUID()]; run != nil {
 		return run
@@ -342,7 +342,7 @@ func places(numbers ...int64) []int64 {
 // only compares names and looks them up, so only their order matters.
 func (l *interner) renaming(pods map[types.NamespacedName]client.Object) (string, *strings.Replacer) {
 	var pairs []string
-	ours := slices.DeleteFunc(model.Sorted(pods), pulls) // the name of a pull Pod says what it pulls
+	ours := slices.DeleteFunc(model.Sorted(pods), pulls) // names of pull Pods stay: they depend on the image
 	for i, pod := range ours {
 		is, shall := numberOf(pod.GetName()), l.offset+i+1
 		if is != shall {
@@ -358,7 +358,7 @@ func (l *interner) renaming(pods map[types.NamespacedName]client.Object) (string
 func podID(n int) string     { return fmt.Sprintf("p%04d", n) }
 func podUID(n int) types.UID { return types.UID(fmt.Sprintf("uid-%04d", n)) }
 
-// numberOf is the number in the name of a Pod; 0 if there is none.
+// numberOf returns the number in the name of a Pod; 0 if there is none.
 func numberOf(name string) int {
 	n, _ := strconv.Atoi(name[max(len(name)-4, 0):]) // anything that is not a number counts as none
 	return n

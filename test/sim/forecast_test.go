@@ -22,26 +22,26 @@ import (
 )
 
 const (
-	// forecasts is how many sets and changes are foreseen.
+	// forecasts is how many sets and changes are forecast.
 	forecasts = 200
-	// interleavings is how often a change is made again, with every duration up to jitter
-	// longer or shorter. It is enough for turns that are rarely taken.
+	// interleavings is how often a change is repeated, with every duration up to jitter longer or
+	// shorter. That suffices to see rare outcomes too.
 	interleavings = 20
 	jitter        = 20 * time.Millisecond
 )
 
-// agreement is how a forecast compares with what then happens.
+// agreement is the comparison of a forecast with the events.
 type agreement struct {
 	foreseen, happened []string
-	// chance means that milliseconds decide what happens, and that runs which differ by no
-	// more do what was foreseen.
+	// chance means that milliseconds decide about the events, and that the forecast agrees with a run
+	// that differs only by milliseconds.
 	chance bool
 }
 
 func (a *agreement) holds() bool { return a.chance || slices.Equal(a.foreseen, a.happened) }
 
-// agrees compares: the forecast has to be what happens, or, where runs of the same change
-// that differ by milliseconds end in several ways, one of these.
+// agrees compares a forecast with the events. If runs of the same change that differ by milliseconds
+// end in several ways, the forecast has to be one of these.
 func agrees(seed uint64, planner func(*plan.Snapshot) plan.Plan) (a agreement) {
 	a.foreseen, a.happened = foresee(seed, planner, 0)
 	for n := uint64(1); n <= interleavings && !a.holds(); n++ {
@@ -51,12 +51,12 @@ func agrees(seed uint64, planner func(*plan.Snapshot) plan.Plan) (a agreement) {
 	return a
 }
 
-// TestForecast: what package forecast says of a change is what the controller then does, in
-// that order: the same Pods, methods and lowest availability.
+// TestForecast: the controller does what package forecast says about a change, in that order: the same
+// Pods, methods and lowest availability.
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	changed, chance, most := 0, 0, min(forecasts, *seeds)
-	for seed := uint64(1); seed <= uint64(most); seed++ { // it is not negative
+	for seed := uint64(1); seed <= uint64(most); seed++ { // most is not negative
 		a := agrees(seed, nil)
 		if len(a.happened) > 1 {
 			changed++
@@ -69,12 +69,12 @@ func TestForecast(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d changes touch Pods; in %d, milliseconds decide", changed, most, chance)
-	if most == forecasts && (changed < most/2 || chance > most/100) { // fewer say little
+	if most == forecasts && (changed < most/2 || chance > most/100) { // fewer changes prove little
 		t.Error("too few changes touch a Pod, or milliseconds decide too often")
 	}
 }
 
-// TestForecastChance: where milliseconds decide, forecasts hold too.
+// TestForecastChance: forecasts are right also if milliseconds decide.
 func TestForecastChance(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{186, 507, 597, 805, 1090} {
@@ -84,7 +84,7 @@ func TestForecastChance(t *testing.T) {
 	}
 }
 
-// TestForecastMutants: a forecast with one bug is found out.
+// TestForecastMutants: the comparison finds each forecast with a bug.
 func TestForecastMutants(t *testing.T) {
 	t.Parallel()
 	for name, m := range mutants(t, "mutants-forecast.txt") {
@@ -106,14 +106,13 @@ func TestForecastMutants(t *testing.T) {
 	}
 }
 
-// foresee draws a set, lets it settle, changes it, and describes what the forecast says and
-// what then happens, in one of several interleavings: in the first, everything takes always
-// the same time.
+// foresee draws a set, lets it settle, changes it, and describes the forecast and the events, in one of
+// several interleavings: in the first one, everything always takes the same time.
 func foresee(seed uint64, planner func(*plan.Snapshot) plan.Plan, interleaving uint64) (foreseen, happened []string) {
 	w, config := newWorld(seed^0xf0), Calm()
 	config.Seed, config.Nodes.Nodes = seed, 100                                       // so each Pod has its own
 	config.Process.Lag = Lag{Least: 5 * time.Millisecond, Most: 5 * time.Millisecond} // several edits arrive as one
-	// What no Pod shows takes as long as the forecast supposes.
+	// Times that no Pod shows are those that the forecast assumes.
 	config.Nodes.Start, config.Operator.Answer = 18*time.Second, 1700*time.Millisecond
 	set := randomSet(w)
 	n := 1 + int32(w.chance.IntN(9)) // less than 10
@@ -142,7 +141,7 @@ func foresee(seed uint64, planner func(*plan.Snapshot) plan.Plan, interleaving u
 	}
 	watched := s.watchPods()
 	s.rest()
-	return told(&f), watched.text(s)
+	return textOf(&f), watched.text(s)
 }
 
 // foreseeable lets the user change something that leaves no choice to chance.
@@ -169,14 +168,14 @@ func (s *Simulation) rank(w *World) {
 	s.rest()
 }
 
-// rest runs until nothing happens any more.
+// rest runs until nothing more happens.
 func (s *Simulation) rest() {
 	for n := 0; !s.World.idle() && n < mostSteps; n++ {
 		s.World.step()
 	}
 }
 
-// watched is what happens to the Pods that there are.
+// watched records what happens to the existing Pods.
 type watched struct {
 	before map[types.UID]*corev1.Pod
 	// touched are in the order in which the controller began with them.
@@ -205,7 +204,7 @@ func (s *Simulation) watchPods() *watched {
 	return w
 }
 
-// text describes what happened, as told does what is foreseen.
+// text describes the events in the words in which textOf describes a forecast.
 func (w *watched) text(s *Simulation) (out []string) {
 	now := map[types.UID]*corev1.Pod{}
 	updated := 0
@@ -230,13 +229,13 @@ func (w *watched) text(s *Simulation) (out []string) {
 	return append(out, fmt.Sprintf("%d are made; at least %d serve; in the end %d, %d updated, %d serve", w.created, w.lowest, len(now), updated, s.available()))
 }
 
-// told describes a forecast.
-func told(f *forecast.Forecast) (out []string) {
+// textOf describes a forecast.
+func textOf(f *forecast.Forecast) (out []string) {
 	created := 0
 	for _, wave := range f.Waves {
 		for _, step := range wave.Pods {
 			if strings.HasPrefix(step.Pod, "demo-new") {
-				continue // a surplus one goes again
+				continue // a surplus Pod is deleted again
 			}
 			does := map[forecast.Doing]string{forecast.InPlace: "changes in place", forecast.Relabel: "is relabelled"}
 			out = append(out, fmt.Sprintf("Pod %s %s", step.Pod, cmp.Or(does[step.Does], "goes")))

@@ -25,7 +25,7 @@ import (
 func (n *nodes) truth(pod *corev1.Pod) string {
 	r := n.pods[pod.UID]
 	if r == nil {
-		return "" // nothing runs yet: its kubelet starts it as specified
+		return "" // nothing runs yet: the kubelet will start it as specified
 	}
 	for i := range pod.Spec.Containers {
 		want := &pod.Spec.Containers[i]
@@ -81,8 +81,8 @@ func (s *Simulation) endFaults() {
 	}
 }
 
-// mostSteps limits the steps until a set settles, of which a run takes some hundreds, and
-// patience the time.
+// mostSteps bounds the steps until a set settles, which usually are some hundreds; patience bounds the
+// time.
 const mostSteps, patience = 20000, time.Hour
 
 func (s *Simulation) checkSettled() {
@@ -140,7 +140,7 @@ func (s *Simulation) missing() string {
 	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 
-// updates reports whether the set is to update its Pods by itself.
+// updates reports whether the set updates its Pods by itself.
 func (s *Simulation) updates(set *apps.CloneSet) bool {
 	return !s.stands(set) && set.Spec.UpdateStrategy.Type != apps.UpdateOnDelete && !set.Spec.UpdateStrategy.Paused
 }
@@ -201,7 +201,7 @@ func (s *Simulation) torn(pod *corev1.Pod) string {
 	return ""
 }
 
-// templateOfPod is the template of a Pod's revision; nil if there is none.
+// templateOfPod returns the template of a Pod's revision; nil if there is none.
 func templateOfPod(s *model.Server, pod *corev1.Pod) *corev1.PodTemplateSpec {
 	r := model.Get[*appsv1.ControllerRevision](s.Objects, key(pod.Namespace, pod.Labels[apps.LabelRevision]))
 	if r == nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// This file is about nodes that have images or lack them, where NodeConfig.Pull says so.
+// This file is about images on nodes, in runs with NodeConfig.Pull.
 
-// images is what nodes have, and where a pull Pod cannot be had.
+// images has the images on nodes, and the nodes where pull Pods fail.
 type images struct {
 	has, rejected map[plan.ImageOnNode]bool
 	// refused is when the server last refused a pull Pod.
@@ -31,7 +31,7 @@ func pulling(r *model.Request) bool {
 	return ok && pulls(object)
 }
 
-// ownerOf is under which key the controller's cache finds an object.
+// ownerOf returns the key under which the controller's cache finds an object.
 func ownerOf(object client.Object) string {
 	if pulls(object) {
 		return "pulls/" + object.GetLabels()[apps.LabelPullsFor]
@@ -39,7 +39,7 @@ func ownerOf(object client.Object) string {
 	return model.OwnerOf(object)
 }
 
-// fetch is how long a node takes to get an image.
+// fetch draws how long a node takes to get an image.
 func (n *nodes) fetch(on plan.ImageOnNode) time.Duration {
 	if n.config.Nodes.Pull == 0 || n.images.has[on] {
 		return 0
@@ -47,7 +47,7 @@ func (n *nodes) fetch(on plan.ImageOnNode) time.Duration {
 	return n.span(n.config.Nodes.Pull)
 }
 
-// fetched notes that a node has an image, which it sometimes lists.
+// fetched records that a node has an image, which it sometimes lists.
 func (n *nodes) fetched(on plan.ImageOnNode) {
 	if n.config.Nodes.Pull == 0 || n.images.has[on] {
 		return
@@ -59,12 +59,12 @@ func (n *nodes) fetched(on plan.ImageOnNode) {
 	n.change("kubelet", on.Node, func(node *corev1.Node) { node.Status.Images = append(node.Status.Images, listed(on.Image)) })
 }
 
-// listed is an image as a node lists it.
+// listed returns an image as a node lists it.
 func listed(image string) corev1.ContainerImage {
 	return corev1.ContainerImage{Names: []string{"docker.io/library/" + image}}
 }
 
-// pull is one sync of a pull Pod by its kubelet.
+// pull makes one sync of a pull Pod by its kubelet.
 func (n *nodes) pull(pod *corev1.Pod, r *running) {
 	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 	switch {
@@ -122,8 +122,8 @@ func (s *Simulation) refusePull() bool {
 	return true
 }
 
-// withoutImage: before a Pod in service leaves it for an update in place, its node has the new
-// images, where they can be pulled.
+// withoutImage: before a Pod leaves service for an update in place, its node has the new images, if
+// they can be pulled.
 func withoutImage(w *podWrite) {
 	s := w.process.Simulation
 	if s.config.Nodes.Pull == 0 || !w.leavesService() || w.process.World.now().Sub(s.images.refused) < time.Minute {
@@ -138,7 +138,7 @@ func withoutImage(w *podWrite) {
 	}
 }
 
-// leavesService reports whether the write takes a Pod in service out of it for an update in place.
+// leavesService reports whether the write takes a Pod out of service for an update in place.
 func (w *podWrite) leavesService() bool {
 	if w.old == nil || w.new == nil || !inService(w.old) {
 		return false

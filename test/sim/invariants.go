@@ -36,7 +36,7 @@ func (v *Violation) Error() string {
 type podWrite struct {
 	*model.Commit
 	process *Process
-	// rule is the one that the write is judged by.
+	// rule is the name of the rule that is checked.
 	rule string
 	// set is the CloneSet as the pass read it, and hooks are its hooks.
 	set   *apps.CloneSet
@@ -45,7 +45,7 @@ type podWrite struct {
 	update string
 	// old and new are the Pod on the server before and after; nil if it did not exist.
 	old, new *corev1.Pod
-	// before and after are what the process knew.
+	// before and after are the knowledge of the process before and after the write.
 	before, after knowledge
 	// now is the time that the pass decided at.
 	now time.Time
@@ -55,8 +55,8 @@ type podWrite struct {
 var rules = []struct {
 	name  string
 	check func(*podWrite)
-	// lasts reports whether the rule holds also for a set that is gone or deleted without the process
-	// knowing.
+	// lasts reports whether the rule also holds if the set is gone or deleted and the process does not
+	// know.
 	lasts bool
 }{
 	{"no Pod is updated while its hook holds it", heldUpdate, true},
@@ -116,7 +116,7 @@ func (s *Simulation) judge(p *Process, c *model.Commit) {
 	}
 }
 
-// fail notes what is wrong with the write.
+// fail records what is wrong with the write.
 func (w *podWrite) fail(format string, args ...any) {
 	w.process.World.fail(w.rule, "Pod %s %s", w.name(), fmt.Sprintf(format, args...))
 }
@@ -151,9 +151,8 @@ func (s *Simulation) judgeStatus(p *Process, c *model.Commit) {
 	if !okOld || !okNew || old.Status.CurrentRevision == set.Status.CurrentRevision || old.Status.CurrentRevision == "" {
 		return
 	}
-	// The pass may have created Pods since it counted; none of them has another
-	// revision if all Pods had this one. A Pod that was already gone when it was to be
-	// deleted is known by now.
+	// The pass may have created Pods since it counted; none of them has another revision if all Pods
+	// had this one. The process knows of a Pod that was gone already when it was to be deleted.
 	k := p.knows(p.pass.set)
 	behind := k.count(func(pod *corev1.Pod) bool { return model.Active(pod) && !of(pod, set.Status.CurrentRevision) })
 	if behind > 0 && !p.rivals(model.Pods) {
@@ -201,12 +200,12 @@ func (w *podWrite) updates() bool {
 		(w.old.Labels[apps.LabelRevision] != w.new.Labels[apps.LabelRevision] || w.changesContainers())
 }
 
-// goesOn reports whether the write is a later part of an update that has begun.
+// goesOn reports whether the write continues an update that has begun.
 func (w *podWrite) goesOn() bool {
 	return w.updates() && model.State(w.old) == apps.StateUpdating && w.old.Labels[apps.LabelRevision] == w.new.Labels[apps.LabelRevision]
 }
 
-// changesContainers reports whether the write changes what the kubelet has to run.
+// changesContainers reports whether the write changes containers that the kubelet runs.
 func (w *podWrite) changesContainers() bool {
 	return w.old != nil && w.new != nil && (imagesOf(&w.old.Spec) != imagesOf(&w.new.Spec) || resourcesOf(&w.old.Spec) != resourcesOf(&w.new.Spec))
 }
@@ -229,10 +228,10 @@ func heldDelete(w *podWrite) {
 	}
 }
 
-// drainSkipped: before a container changes, the Pod is out of its endpoints for the
-// whole grace period. A Pod without a node serves nobody, and neither does one in which
-// nothing runs, or in which nothing ran when it left its endpoints: what starts later
-// never joins them.
+// drainSkipped: before a container changes, the Pod is out of its endpoints for the whole grace period.
+// Some Pods serve nobody and need no grace period: one without a node, one in which nothing runs, and
+// one in which nothing ran when it left its endpoints, since a container that starts later does not
+// bring it back.
 func drainSkipped(w *podWrite) {
 	if !w.changesContainers() || w.old.Spec.NodeName == "" {
 		return // nothing runs yet that could restart
@@ -253,7 +252,7 @@ func drainSkipped(w *podWrite) {
 	}
 }
 
-// drainedAt is exactly when a Pod last left its endpoints for an update (its condition
+// drainedAt returns the exact time at which a Pod last left its endpoints for an update (its condition
 // has whole seconds only), and whether one of its containers ran then.
 func drainedAt(s *model.Server, pod *corev1.Pod) (at time.Time, ran bool) {
 	out := func(pod *corev1.Pod) bool {
@@ -293,7 +292,8 @@ func (w *podWrite) onlyOpens() bool {
 	return model.Same(before, w.new)
 }
 
-// saysOver: the message names the revision for which a Pod has left service, so it goes when the Pod is back.
+// saysOver: the message of the condition names the revision for which a Pod has left service, so it
+// must not stay when the Pod is back.
 func saysOver(w *podWrite) {
 	pod := cmp.Or(w.new, &corev1.Pod{})
 	if c := model.Condition(pod, apps.ConditionInPlaceUpdateReady); c.Status == corev1.ConditionTrue && c.Message != "" {
@@ -321,7 +321,7 @@ func hooksLost(w *podWrite) {
 	switch from, to := model.State(w.old), model.State(w.new); {
 	case from == apps.StatePreparingDelete && to == apps.StatePreparingNormal:
 		lost := append(missing(w.hooks.InPlaceUpdate), missing(w.hooks.PreDelete)...)
-		// What preNormal sets comes back with its confirmation.
+		// Keys of preNormal come back with its confirmation.
 		lost = slices.DeleteFunc(lost, func(key string) bool {
 			_, label := w.hooks.PreNormal.LabelsHandler[key]
 			return label || slices.Contains(w.hooks.PreNormal.FinalizersHandler, key)

@@ -22,13 +22,12 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// knowledge is what a process can know of its Pods at some point in a pass, by name: what
-// its cache showed when the pass looked, what it read from the server, and what it wrote
-// itself, even if the answer to a write was lost. Budgets are judged by it: the process
-// is not responsible for what others did in the meantime.
+// knowledge has the Pods that a process can know at some point in a pass, by name: from its cache when
+// the pass read it, from the server, and from its own writes, even if the answer to a write was lost.
+// Budgets are judged by it: the process is not responsible for what others did in the meantime.
 type knowledge []*corev1.Pod
 
-// knows is what the process knows, including everything its writes revealed.
+// knows returns what the process knows, including everything that its writes revealed.
 func (p *Process) knows(set *apps.CloneSet) knowledge {
 	return p.own(set, p.upTo(len(p.Server.Log[model.Pods]), nil, &p.known))
 }
@@ -41,7 +40,7 @@ func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
 	if from == 0 {
 		from = len(log)
 	}
-	pods := p.upTo(from, without, cmp.Or(p.pass.known, &p.known)) // before, it adopts Pods and claims, and releases Pods
+	pods := p.upTo(from, without, cmp.Or(p.pass.known, &p.known)) // not known yet while it adopts and releases
 	for _, c := range log[from:] {
 		if c.Actor != p.name || c == without {
 			continue
@@ -55,8 +54,8 @@ func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
 	return p.own(set, pods)
 }
 
-// upTo returns the newest versions of the Pods as the process knew them at a position in the
-// server's log, and those that are gone.
+// upTo returns the newest versions of the Pods that the process knew at a position in the server's log,
+// and the Pods that it knew to be gone.
 func (p *Process) upTo(end int, without *model.Commit, read *answers) answers {
 	out := answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}
 	learn := func(pod *corev1.Pod) {
@@ -81,7 +80,7 @@ func (p *Process) upTo(end int, without *model.Commit, read *answers) answers {
 	return out
 }
 
-// redo remembers what redone returns, which every later write of the pass asks for again.
+// redo caches redone, which every later write of the pass calls again.
 func (p *pass) redo(pod *corev1.Pod, c *model.Commit) *corev1.Pod {
 	on := redoing{pod, c}
 	if p.redone[on] == nil {
@@ -99,7 +98,7 @@ type redoing struct {
 	commit *model.Commit
 }
 
-// redone applies what a commit did to a Pod on top of what others had done.
+// redone applies the change of a commit to a Pod that others have changed.
 func redone(pod *corev1.Pod, c *model.Commit) *corev1.Pod {
 	was, old, next := must(json.Marshal(pod)), must(json.Marshal(c.Old)), must(json.Marshal(c.New))
 	change := must(strategicpatch.CreateTwoWayMergePatch(old, next, &corev1.Pod{}))
@@ -117,10 +116,10 @@ func (p *Process) own(set *apps.CloneSet, pods answers) (k knowledge) {
 	return k
 }
 
-// vanished reports whether a Pod that the process read or wrote is gone from its cache
-// and the process can tell: the cache had it, or shows a later version of another Pod
-// of the set, or the process deleted the Pod. A Pod that was created and removed while
-// the watch hung leaves no other trace.
+// vanished reports whether a Pod that the process read or wrote is missing in its cache and the process
+// can conclude that it is gone: the cache had it, or shows a later version of another Pod of the set,
+// or the process deleted the Pod. A Pod that was created and removed while the watch hung leaves no
+// other trace.
 func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	if shown, ok := p.pass.base[key(pod.Namespace, pod.Name)]; ok && shown.GetUID() == pod.UID {
 		return false
@@ -154,7 +153,7 @@ func available(pod *corev1.Pod, set *apps.CloneSet, now time.Time) bool {
 	return model.Active(pod) && ready.Status == corev1.ConditionTrue && model.State(pod) == apps.StateNormal &&
 		model.Condition(pod, apps.ConditionInPlaceUpdateReady).Status != corev1.ConditionFalse &&
 		model.Condition(pod, apps.ConditionPodReady).Status != corev1.ConditionFalse &&
-		// What a pass reads may be newer than the time it decides at.
+		// A pass may read objects that are newer than the time at which it decides.
 		(set.Spec.MinReadySeconds == 0 || !ready.LastTransitionTime.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(now))
 }
 

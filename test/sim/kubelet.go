@@ -41,21 +41,20 @@ type NodeConfig struct {
 	Pull time.Duration
 }
 
-// nodes are the kubelets and the scheduler: they take the steps of the model, each after
-// some time.
+// nodes has the kubelets and the scheduler: they take the steps of the model, each after some time.
 type nodes struct {
 	*Simulation
 	model.Node
 	pods map[types.UID]*running
 	// down holds the nodes whose kubelet is dead.
 	down map[string]bool
-	// rejecting nodes do not admit Pods that are new there.
+	// rejecting holds the nodes that do not admit new Pods.
 	rejecting map[string]bool
 	// containers counts all containers ever started, placed all Pods with a node.
 	containers, placed int
 }
 
-// running is what a kubelet runs of a Pod, and what it is about to do with it.
+// running has the containers of a Pod that a kubelet runs, and its next tasks.
 type running struct {
 	model.Run
 	planned, ending, pulling bool
@@ -132,7 +131,7 @@ func (n *nodes) later(pod *corev1.Pod, most time.Duration, do func(*corev1.Pod, 
 	})
 }
 
-// sync is one sync of a Pod by its kubelet.
+// sync makes one sync of a Pod by its kubelet.
 func (n *nodes) sync(pod *corev1.Pod, r *running) {
 	if pulls(pod) {
 		n.pull(pod, r)
@@ -172,7 +171,7 @@ func (n *nodes) started(pod *corev1.Pod, r *running, task model.Task) {
 	case n.down[pod.Spec.NodeName]:
 		c.Starting = "" // starts again when the kubelet is back
 		return
-	case !n.Broken[task.Image]: // otherwise it waits for its image until that is fixed
+	case !n.Broken[task.Image]: // a broken image lets it wait until that is fixed
 		n.containers++
 		n.fetched(plan.ImageOnNode{Node: pod.Spec.NodeName, Image: task.Image})
 		r.Start(task.Container, fmt.Sprintf("containerd://%04d", n.containers), n.World.now())
@@ -192,7 +191,7 @@ func (n *nodes) resized(pod *corev1.Pod, r *running, task model.Task) {
 	}
 }
 
-// report writes what the kubelet knows now, after a delay.
+// report writes the status as the kubelet knows it now, after a delay.
 func (n *nodes) report(pod *corev1.Pod, r *running) {
 	report := r.Report(pod, n.Node)
 	r.reports++
@@ -227,8 +226,7 @@ func (n *nodes) on(node string) []*corev1.Pod {
 	return slices.DeleteFunc(model.List[*corev1.Pod](n.Server.Objects), func(pod *corev1.Pod) bool { return pod.Spec.NodeName != node })
 }
 
-// nodeDown kills a kubelet: its Pods become not ready, and nothing happens to them
-// until it is back.
+// nodeDown kills a kubelet: its Pods become not ready, and do not change until it is back.
 func (n *nodes) nodeDown(node int) {
 	name := nodeName(node)
 	if n.down[name] {
@@ -283,7 +281,7 @@ func (n *nodes) evict(pod *corev1.Pod) {
 	model.Change(n.Server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Evict(pod, n.World.now()) })
 }
 
-// reject fails a Pod as a kubelet does that does not admit it.
+// reject fails a Pod like a kubelet that does not admit it.
 func (n *nodes) reject(pod *corev1.Pod) {
 	n.World.say("nodes", "Pod %s is rejected", pod.Name)
 	model.Change(n.Server, "kubelet", client.ObjectKeyFromObject(pod), "status", func(pod *corev1.Pod) { model.Reject(pod) })
@@ -349,8 +347,7 @@ func unschedulable(object client.Object) bool {
 	return ok && node.Spec.Unschedulable
 }
 
-// place is the place of the next Pod, on a node that is not cordoned; false if there is
-// none.
+// place returns the node of the next Pod, which is not cordoned; false if there is none.
 func (n *nodes) place() (int, bool) {
 	all := max(n.config.Nodes.Nodes, 1)
 	for place := n.placed + 1; place <= n.placed+all; place++ {
@@ -367,7 +364,7 @@ func resourcesOf(spec *corev1.PodSpec) string {
 	return strings.Trim(strings.Join(all, "+"), "+")
 }
 
-// priorityOf is the launch priority of a container.
+// priorityOf returns the launch priority of a container.
 func priorityOf(c *corev1.Container) (priority int) {
 	for _, variable := range c.Env {
 		if variable.Name == apps.EnvContainerPriority {
@@ -418,7 +415,7 @@ func (w *podWrite) notYet(c *corev1.Container, index int, other string) string {
 	return ""
 }
 
-// begun reports whether, by the update's record, a container's turn has come.
+// begun reports whether a container is due, according to the update's record.
 func (w *podWrite) begun(name string) bool {
 	state, err := inplace.ParseState(w.old.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {

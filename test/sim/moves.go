@@ -70,8 +70,8 @@ func gateForced(w *podWrite) {
 	}
 }
 
-// doneTooEarly: a Pod leaves Updating only when the kubelet runs what the spec says and
-// the Pod is back in service, so that whoever registers it sees it ready.
+// doneTooEarly: a Pod leaves Updating only when the kubelet runs its spec and the Pod is back in
+// service, so that a hook operator that registers it sees it ready.
 func doneTooEarly(w *podWrite) {
 	if !w.moves() || model.State(w.old) != apps.StateUpdating || model.State(w.new) == apps.StatePreparingDelete {
 		return
@@ -106,14 +106,14 @@ func (w *podWrite) keepsOld(pod *corev1.Pod) bool {
 	return model.Active(pod) && !of(pod, w.update) && !w.doomed(pod)
 }
 
-// oldPods counts the Pods of an old revision that are to stay, and those that count all the same.
+// oldPods counts the Pods of an old revision that are to stay, and the others for which also is true.
 func (w *podWrite) oldPods(also func(*corev1.Pod) bool) int {
 	return w.after.count(func(pod *corev1.Pod) bool {
 		return w.keepsOld(pod) || (model.Active(pod) && !of(pod, w.update) && also(pod))
 	})
 }
 
-// partitionOverrun: no Pod that the partition keeps is updated, or deleted for the update. One that
+// partitionOverrun: no Pod that the partition keeps is updated, or deleted for the update. A Pod that
 // leaves its node counts until it is at its gate: its replacement keeps the old revision, too.
 func partitionOverrun(w *podWrite) {
 	pod, was := w.after.find(w.uid()), w.before.find(w.uid())
@@ -200,9 +200,9 @@ func (w *podWrite) leaves() bool {
 	return w.new == nil || !model.Active(w.new) || model.State(w.new) == apps.StatePreparingDelete
 }
 
-// staying counts the Pods that are not on their way out. That includes a Pod whose
-// update had begun and that this same pass recreates instead: it is not surplus, and
-// the surplus was decided independently of it, whatever the order of the two writes.
+// staying counts the Pods that are not being removed. That includes a Pod whose update had begun and
+// that this same pass recreates instead: it is not surplus, and the surplus was decided independently
+// of it, whatever the order of the two writes.
 func (w *podWrite) staying() int {
 	const gate = apps.StatePreparingDelete
 	instead := map[types.UID]bool{}
@@ -233,8 +233,8 @@ func (w *podWrite) underWay(pod *corev1.Pod) bool {
 	return begun(pod) || model.State(pod) == apps.StatePreparingDelete
 }
 
-// arrives reports whether a Pod that stays has the update revision. If this pass gave it that without
-// touching what runs, it was free, and the order of a pass's writes is not known.
+// arrives reports whether a Pod that stays has the update revision. An update in this pass that changes
+// no running container does not count: it costs nothing, and the order of a pass's writes is not known.
 func (w *podWrite) arrives(pod *corev1.Pod) bool {
 	return of(pod, w.update) && !w.doomed(pod) && !slices.ContainsFunc(w.process.Server.Log[model.Pods][w.process.pass.decidedAt:], func(c *model.Commit) bool {
 		old, next := c.Pods()
@@ -242,8 +242,8 @@ func (w *podWrite) arrives(pod *corev1.Pod) bool {
 	})
 }
 
-// tooManyPods allows a Pod to be created only for a free place, and surge only while
-// there is something to surge for.
+// tooManyPods allows a Pod to be created only for a free place, and surge only while an update or a
+// replacement needs it.
 func tooManyPods(w *podWrite) {
 	if w.old != nil || w.rivals() {
 		return

@@ -31,40 +31,40 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// mutant is a controller with one bug. A simulator that lets one of them pass proves
-// nothing about the real one.
+// mutant is a controller with one bug. A simulator that does not find the bugs proves nothing about the
+// real controller.
 type mutant struct {
 	// before changes what the planner sees; after changes what it decided.
 	before []func(*Process, *plan.Snapshot)
 	after  []func(*Process, *plan.Snapshot, *plan.Plan)
 	// change breaks the process in another way.
 	change func(*Config)
-	// of builds the schedules; seed is one that shows the bug, 0 is unknown.
+	// of builds the schedules; seed is one that shows the bug; 0 means unknown.
 	of   schedule
 	seed uint64
 	// caught lists rules; at least one of them must catch it.
 	caught []string
 }
 
-// mutants are those of a file in testdata, by name.
+// mutants reads the mutants in a file of testdata, by name.
 func mutants(t *testing.T, file string) map[string]mutant {
 	t.Helper()
 	all := map[string]mutant{}
-	for _, told := range scenariotest.Read(t, "testdata/"+file) {
-		m := mutant{of: Random, caught: told.Want}
-		for _, line := range told.Given {
+	for _, one := range scenariotest.Read(t, "testdata/"+file) {
+		m := mutant{of: Random, caught: one.Want}
+		for _, line := range one.Given {
 			checktest.NoError(t, scenariotest.Say(bugs, &m, line))
 		}
-		all[told.Name] = m
+		all[one.Name] = m
 	}
 	return all
 }
 
-// bugs are what mutants are told in.
+// bugs are the words that describe mutants.
 var bugs = map[string]func(m *mutant, value string){
 	"seed": func(m *mutant, n string) { m.seed = uint64(scenariotest.Number(n)) },
-	// misreads takes fields of the snapshot for others, misplans those of the plan, and
-	// misrecords, by a merge patch, those of the record that each Pod has of its update.
+	// misreads overwrites fields of the snapshot, misplans those of the plan, and misrecords, by a
+	// merge patch, those of the record of each Pod's update.
 	"misreads": func(m *mutant, fields string) {
 		m.before = append(m.before, func(_ *Process, s *plan.Snapshot) { overwrite(s, fields) })
 	},
@@ -77,7 +77,7 @@ var bugs = map[string]func(m *mutant, value string){
 			s.Pods = list.Map(s.Pods, func(pod *corev1.Pod) *corev1.Pod {
 				record, err := jsonpatch.MergePatch([]byte(pod.Annotations[apps.AnnotationInPlaceUpdateState]), patch)
 				if err != nil {
-					return pod // it has none
+					return pod // there is no record
 				}
 				pod = pod.DeepCopy()
 				pod.Annotations[apps.AnnotationInPlaceUpdateState] = string(record)
@@ -85,7 +85,7 @@ var bugs = map[string]func(m *mutant, value string){
 			})
 		})
 	},
-	// takes confuses two methods of updates, or two ways to part with Pods.
+	// takes confuses two methods of updates, or two kinds of deletion.
 	"takes": func(m *mutant, value string) {
 		from, to, _ := strings.Cut(value, " for ")
 		m.before = append(m.before, func(_ *Process, s *plan.Snapshot) {
@@ -131,8 +131,8 @@ var bugs = map[string]func(m *mutant, value string){
 			s.Pulls.Pods[i].Status.Phase = corev1.PodSucceeded
 		}
 	}),
-	// takesRefusalsForLeave knows of trials, and not what came of them; triesOnce never asks again
-	// after a refusal.
+	// takesRefusalsForLeave knows of trials, but not their results; triesOnce never asks again after a
+	// refusal.
 	"takesRefusalsForLeave": sees(func(_ *Process, s *plan.Snapshot) {
 		for class, trial := range s.Trials {
 			s.Trials[class] = plan.Trial{Until: trial.Until}
@@ -153,7 +153,7 @@ var bugs = map[string]func(m *mutant, value string){
 			s.Pulls.Listed[node] = all
 		}
 	}),
-	// removesFinalizers takes all finalizers off a set that parts with its Pods like that.
+	// removesFinalizers removes all finalizers from a set with that kind of deletion.
 	"removesFinalizers": func(m *mutant, how string) {
 		m.before = append(m.before, func(p *Process, s *plan.Snapshot) {
 			if string(s.Deletion) == how {
@@ -172,7 +172,7 @@ var bugs = map[string]func(m *mutant, value string){
 		s.Pods = list.Only(s.Pods, func(pod *corev1.Pod) bool { return of(pod, s.Update.Name) })
 		s.Spec.Replicas = len(s.Pods)
 	}),
-	// keepsWaits tells of no Pod that stays in service for an image, or because its update is refused.
+	// keepsWaits reports no Pod that stays in service for an image, or because its update is refused.
 	"keepsWaits":      decides(func(_ *plan.Snapshot, p *plan.Plan) { p.Waits, p.Problems = nil, nil }),
 	"finishesAll":     decides(finishAll),
 	"replacesUnready": decides(replaceUnready),
@@ -204,8 +204,8 @@ var bugs = map[string]func(m *mutant, value string){
 		mark(s, p, func(pod *corev1.Pod) bool { return pod.Annotations["other/note"] != "" })
 	}),
 
-	// returns misreads the snapshot for Pods that return during a pass; returnsEarly returns them
-	// before the kubelet is done.
+	// returns is misreads for Pods that return during a pass; returnsEarly returns them before the
+	// kubelet is done.
 	"returns": func(m *mutant, fields string) {
 		m.change = returner(func(s *plan.Snapshot, pod *corev1.Pod, now time.Time) (plan.Action, bool) {
 			wrong := *s
@@ -218,8 +218,8 @@ var bugs = map[string]func(m *mutant, value string){
 		return plan.Action{Verb: plan.Move, Pod: pod, To: apps.StateNormal, Conditions: ready}, model.State(pod) == apps.StateUpdating
 	})),
 
-	// wide takes the schedules in which many writes are under way. The others control how many
-	// those are, and learn the wrong things about the API server.
+	// wide chooses the schedules in which many writes are under way. The words below change how many,
+	// or learn the wrong things about the API server.
 	"wide":     func(m *mutant, _ string) { m.of = Wide },
 	"eager":    breaks(func(c *Config) { c.Process.Eager = true }),
 	"deaf":     controls(func(w cloneset.Width) cloneset.Width { return deaf{w} }),
@@ -259,8 +259,8 @@ func (m *mutant) acts(change func(*Process, *plan.Snapshot, *plan.Action)) {
 	})
 }
 
-// facts are by what mutants choose an action: its verb and reason, the states that its Pod
-// comes from and moves to, and whether it resizes.
+// facts returns the words by which mutants choose an action: its verb and reason, the states that its
+// Pod comes from and moves to, and whether it resizes.
 func facts(a *plan.Action) []string {
 	out := []string{string(a.Verb), a.Reason, "to" + string(a.To)}
 	if a.Pod != nil {
@@ -272,7 +272,7 @@ func facts(a *plan.Action) []string {
 	return out
 }
 
-// overwrite decodes fields into what has others.
+// overwrite decodes fields into an object.
 func overwrite(something any, fields string) {
 	if err := yaml.UnmarshalStrict([]byte(fields), something); err != nil {
 		panic(err) // they are misspelt
@@ -310,7 +310,7 @@ func finishAll(s *plan.Snapshot, p *plan.Plan) {
 	}
 }
 
-// idle are the Pods that stay as they are.
+// idle returns the Pods that stay as they are.
 func idle(s *plan.Snapshot, p *plan.Plan) []*corev1.Pod {
 	return list.Only(s.Pods, func(pod *corev1.Pod) bool {
 		taken := slices.ContainsFunc(p.Actions, func(a plan.Action) bool { return a.Pod == pod })
@@ -343,7 +343,7 @@ func replaceUnready(s *plan.Snapshot, p *plan.Plan) {
 	}
 }
 
-// plan is the mutant's plan.
+// plan returns the mutant's plan.
 func (m mutant) plan(p *Process, s *plan.Snapshot) plan.Plan {
 	for _, change := range m.before {
 		change(p, s)
@@ -402,7 +402,7 @@ type double struct{ cloneset.Width }
 
 func (d double) Now() int { return 2 * d.Width.Now() }
 
-// hasty learns from failures that every kind of write can be answered at once.
+// hasty counts the time of failures as the latency of writes.
 type hasty struct {
 	cloneset.Width
 	kinds map[string]bool

@@ -19,8 +19,7 @@ import (
 // OperatorConfig configures the hook operator. Durations are the longest that a draw
 // can give; the shortest is a tenth.
 type OperatorConfig struct {
-	// Notice is how long the operator takes to see a change, Answer how long to act on
-	// it.
+	// Notice is how long the operator takes to see a change, Answer how long it takes to act on it.
 	Notice, Answer time.Duration
 	// Silent is the probability that it does not answer until the run ends.
 	Silent float64
@@ -56,7 +55,7 @@ func (o operator) notice(at types.NamespacedName) {
 	o.World.after(o.span(o.config.Operator.Notice), func() { o.look(at) })
 }
 
-// finish makes it prompt and careful; it answers what it left unanswered.
+// finish makes the operator prompt and careful; it answers the hooks that it has not answered.
 func (o operator) finish() {
 	o.config.Operator = OperatorConfig{Notice: 10 * time.Millisecond, Answer: 100 * time.Millisecond}
 	o.noticeAll()
@@ -85,8 +84,8 @@ func (o operator) look(at types.NamespacedName) {
 	}
 }
 
-// give writes an answer. An answer that meets a newer version is decided again; the
-// commit of that version has already triggered it.
+// give writes an answer. If the Pod has a newer version, the answer is dropped: the commit of that
+// version has triggered a new decision.
 func (o operator) give(at types.NamespacedName, uid types.UID, version string, change func(*corev1.Pod)) {
 	model.Change(o.Server, "operator", at, "", func(pod *corev1.Pod) {
 		if pod.UID == uid && (version == "" || pod.ResourceVersion == version) {

@@ -37,8 +37,8 @@ type ProcessConfig struct {
 	Speed time.Duration
 	// Starts limits how many Pods one pass may start with; 0 is no limit.
 	Starts int
-	// Parallel is how many writes are under way at most. If it is more than one, the width, and
-	// not Starts, limits with how many Pods a pass may start.
+	// Parallel is how many writes are under way at most. If it is more than one, the width, and not
+	// Starts, limits how many Pods a pass may start.
 	Parallel int
 	// Service is how long the server takes for each write, one after the other.
 	Service time.Duration
@@ -49,20 +49,20 @@ type ProcessConfig struct {
 	Planner func(*Process, *plan.Snapshot) plan.Plan
 	// Returner decides about Pods that return during a pass. Default: plan.Return.
 	Returner func(*plan.Snapshot, *corev1.Pod, time.Time) (plan.Action, bool)
-	// CrashAt is the number of the write after which the first process crashes; 0 is
-	// none.
+	// CrashAt is the number of the write after which the first process crashes; 0 means that it does
+	// not.
 	CrashAt int
-	// LoseAt is the number of the first process's request whose answer is lost; with
-	// LoseBlind, the request took effect all the same.
+	// LoseAt is the number of the first process's request whose answer is lost; with LoseBlind, the
+	// request took effect nevertheless.
 	LoseAt    int
 	LoseBlind bool
 	// Logger receives the process's log. Default: discarded.
 	Logger logr.Logger
 	// Careless removes the versions from all writes: a broken executor.
 	Careless bool
-	// Eager has twice as many writes under way as the width: another one.
+	// Eager has twice as many writes under way as the width: a broken executor.
 	Eager bool
-	// Control changes how many writes are under way. Default: as it is.
+	// Control changes the width. Default: no change.
 	Control func(cloneset.Width) cloneset.Width
 }
 
@@ -74,7 +74,7 @@ type Process struct {
 	queue      *queue
 	handlers   map[model.Kind]handler.EventHandler
 	reconciler *cloneset.Reconciler
-	// pods says what the process keeps of Pods.
+	// pods decides which part of Pods the process keeps.
 	pods   *podcache.Keeper
 	config ProcessConfig
 	dead   bool
@@ -87,18 +87,18 @@ type Process struct {
 	vain, lastSeen int
 
 	strain
-	// pass is the current one, or the one that a return belongs to while that goes on, and latest the
-	// latest one that has decided.
+	// pass is the current pass, or during a return the one that the return belongs to; latest is the
+	// latest pass that has decided.
 	pass, latest *pass
-	// known is what the process has read from the server.
+	// known has the Pods that the process has read from the server.
 	known answers
 	// deleted are the Pods that the process asked to delete.
 	deleted map[types.UID]bool
-	// learnedSet is the CloneSet in the server's latest answer.
+	// learnedSet is the CloneSet from the server's latest answer.
 	learnedSet *apps.CloneSet
 }
 
-// answers are what a process has read of Pods from the server.
+// answers has the Pods that a process has read from the server.
 type answers struct {
 	// learned are the Pods that it read, absent those that the server did not return when
 	// asked.
@@ -106,19 +106,19 @@ type answers struct {
 	absent  map[types.UID]bool
 }
 
-// pass is what a process knows in its current pass.
+// pass has the knowledge of a process in its current pass.
 type pass struct {
 	set *apps.CloneSet
 	now time.Time
-	// base are the Pods as the cache showed them, and upTo is the position of each cache in
-	// the server's log.
+	// base has the Pods as the cache showed them, and upTo the position of each cache in the server's
+	// log.
 	base map[types.NamespacedName]client.Object
 	upTo map[model.Kind]int
-	// known is what the process had read from the server when it decided.
+	// known has the Pods that the process had read from the server when it decided.
 	known *answers
 	// decidedAt is the position in the server's log at that time; 0 before that.
 	decidedAt int
-	// nodes are those that the cache showed when the pass read them.
+	// nodes has the nodes as the cache showed them when the pass read them.
 	nodes map[types.NamespacedName]client.Object
 	// redone are the Pods with the process's writes, on top of what it knew then.
 	redone map[redoing]*corev1.Pod
@@ -140,7 +140,7 @@ func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Proc
 		options.PullImage = "usher"
 	}
 	p.reconciler = cloneset.New(cached, live, recorder{p}, options)
-	p.reconciler.Plan, p.reconciler.Each, p.reconciler.Background = p.decide, p.each, p.beside
+	p.reconciler.Plan, p.reconciler.Each, p.reconciler.Background = p.decide, p.each, p.background
 	if config.Returner != nil {
 		p.reconciler.Return = config.Returner
 	}
@@ -167,7 +167,7 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		if !ok {
 			return object
 		}
-		if shown[pod.UID].of != pod { // as informers do, which keep a Pod once
+		if shown[pod.UID].of != pod { // like informers, which keep a Pod once
 			shown[pod.UID] = keptPod{pod, p.pods.Keep(pod)}
 		}
 		return shown[pod.UID].Pod
@@ -184,7 +184,7 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 		}
 		changed := func(before, after client.Object) {
 			if kind == model.Pods {
-				dispatch(watched.PodEvents(), kept(before), kept(after), &queue{stopped: true}) // nobody works it off
+				dispatch(watched.PodEvents(), kept(before), kept(after), &queue{stopped: true}) // a queue to discard
 			}
 			p.later(kind, before, after)
 		}
@@ -194,13 +194,13 @@ func newProcess(s *Simulation, name string, config ProcessConfig) *Process {
 	return p
 }
 
-// keptPod is what the process keeps of a Pod.
+// keptPod is the part of a Pod that the process keeps.
 type keptPod struct {
 	of *corev1.Pod
 	*corev1.Pod
 }
 
-// decide plans, and notes what the process knows. It takes a while where many writes may be under way.
+// decide plans, and records what the process knows. It takes some time if many writes may be under way.
 func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 	if p.config.Parallel <= 1 {
 		s.Starts = p.config.Starts
@@ -217,7 +217,7 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 	}
 	for i := range p.pass.plan.Actions {
 		if len(p.pass.plan.Trials) > 0 {
-			break // it is decided again after these
+			break // the pass decides again after the trials
 		}
 		p.World.say(p.name, "decides to %s", p.pass.plan.Actions[i])
 	}
@@ -275,7 +275,7 @@ func (p *Process) work(request reconcile.Request) (reconcile.Result, error) {
 	return result, err
 }
 
-// began notes the starting point of a pass.
+// began records the starting point of a pass.
 func (p *Process) began(set *apps.CloneSet) {
 	if p.learnedSet != nil && p.learnedSet.UID == set.UID && model.Version(p.learnedSet) > model.Version(set) {
 		set = p.learnedSet
@@ -283,14 +283,14 @@ func (p *Process) began(set *apps.CloneSet) {
 	p.pass.set, p.pass.now = set, p.World.now()
 }
 
-// looked notes what the cache shows of the Pods.
+// looked records the Pods as the cache shows them.
 func (p *Process) looked() {
 	cache := p.caches[model.Pods]
 	p.pass.upTo = map[model.Kind]int{model.Pods: cache.Applied, model.Claims: p.caches[model.Claims].Applied}
 	p.pass.base = maps.Clone(cache.Objects)
 }
 
-// crash ends the process: what it wrote stays, what it knew is lost.
+// crash ends the process: its writes stay, its memory is lost.
 func (p *Process) crash() {
 	p.World.say(p.name, "the process dies")
 	p.stop()
@@ -317,8 +317,8 @@ func (r recorder) Eventf(_, _ runtime.Object, _, reason, _, note string, args ..
 	r.process.World.say(r.process.name, "event "+reason+": "+note, args...)
 }
 
-// queue is a work queue with one worker, and the one request that there is, for the one set:
-// while that is processed, it waits if it is added.
+// queue is a work queue with one worker, for the request of the one set. If that is added while it is
+// processed, it waits.
 type queue struct {
 	// The methods below are all that event handlers use of a work queue.
 	priorityqueue.PriorityQueue[reconcile.Request]

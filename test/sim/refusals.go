@@ -18,19 +18,19 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// This file is about an API server that refuses, by their content, changes that a controller makes of Pods.
+// This file is about an API server that refuses changes of Pods because of their content.
 
-// The rules about them.
+// The rules about refusals.
 const (
 	ruleRefusedLeaves  = "no Pod leaves service for a change that is refused"
 	ruleRefusedReturns = "a Pod whose change is refused comes back into service"
 )
 
-// refusal is what is refused now.
+// refusal describes the changes that are refused now.
 type refusal struct {
-	// image is one that no Pod may be given; "" if all may.
+	// image is the image that no Pod may be given; "" if all are allowed.
 	image string
-	// policy means that somebody forbids it; otherwise it is invalid.
+	// policy means that a policy forbids it; otherwise it is invalid.
 	policy bool
 	// fresh means that it has been refused for as long as any revision has had it.
 	fresh bool
@@ -48,7 +48,7 @@ func (s *Simulation) refuse(what string, policy bool) {
 	s.refusal = refusal{image: what, policy: policy, fresh: !known}
 }
 
-// allow ends that.
+// allow ends the refusal.
 func (s *Simulation) allow() {
 	if s.refusal.image != "" || s.Server.RefuseResizes {
 		s.World.say("story", "the API server refuses nothing any more")
@@ -75,12 +75,13 @@ func runsImage(spec *corev1.PodSpec, image string) bool {
 	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool { return c.Image == image })
 }
 
-// stands reports whether the set's Pods keep their revision because the template has what is refused.
+// stands reports whether the set's Pods keep their revision because their update to the template is
+// refused.
 func (s *Simulation) stands(set *apps.CloneSet) bool {
 	return s.refusal.image != "" && s.refusal.policy && runsImage(&must(set.Spec.Template.Decode()).Spec, s.refusal.image)
 }
 
-// leavesForRefused: a Pod leaves service for an update only if the API server would have taken the
+// leavesForRefused: a Pod leaves service for an update only if the API server would have accepted the
 // update at some time.
 func leavesForRefused(w *podWrite) {
 	r := &w.process.refusal
@@ -98,7 +99,7 @@ func (w *podWrite) outForUpdate(pod *corev1.Pod) bool {
 	return model.State(pod) == apps.StatePreparingUpdate || c.Status == corev1.ConditionFalse && c.Message == w.update
 }
 
-// whileRefused is for how long a refusal lasts beyond all other faults, in runs that end with one.
+// whileRefused is for how long a refusal outlasts all other faults, in runs that end with one.
 const whileRefused = 30 * time.Minute
 
 // outlast lets a refusal last for a while after all other faults: then every Pod serves.
@@ -123,7 +124,7 @@ func (s *Simulation) outlast() {
 	s.allow()
 }
 
-// randomRefusal draws what is refused, and when.
+// randomRefusal draws a refusal, and its time.
 func (s *Simulation) randomRefusal(seed uint64) {
 	w := newWorld(seed ^ 0xde41) // its own random source, as in randomEnd
 	if !w.roll(0.3) {

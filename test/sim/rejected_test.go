@@ -16,9 +16,9 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// TestRejectedPods: while kubelets reject all Pods of a set, it makes them more and more rarely, also if the
-// process ends meanwhile. One that failed stays, and the status says why. Once they are admitted, all is well
-// at the next attempt.
+// TestRejectedPods: while kubelets reject all Pods of a set, the set creates Pods with a growing
+// back-off, also if the process ends meanwhile. One failed Pod stays, and the status says why. Once
+// Pods are admitted, the next attempt succeeds.
 func TestRejectedPods(t *testing.T) {
 	for _, about := range []string{"replicas 3", "replicas 3; inPlace; hooks finalizer", "replicas 3; claims data"} {
 		for _, crash := range []int{0, 40} {
@@ -36,8 +36,8 @@ func TestRejectedPods(t *testing.T) {
 				if s.World.failure != nil {
 					t.Fatalf("%v\n%s", s.World.failure, s.World.Story())
 				}
-				// 1 + 2 + 4 + … + 256 seconds are more than five minutes; a process that knows nothing
-				// would begin anew.
+				// 1 + 2 + 4 + … + 256 seconds are more than five minutes; a process that did not know
+				// of earlier failures would begin with one second again.
 				if made := s.made(); made < 3*6 || made > 3*10 {
 					t.Fatalf("%d Pods were created in %s, want 18 to 30 in five minutes", made, s.World.now().Sub(epoch))
 				}
@@ -58,7 +58,8 @@ func (s *Simulation) made() (count int) {
 	return count
 }
 
-// checkRejected checks, between two attempts, that one failed Pod and its reason can be seen.
+// checkRejected checks, between two attempts, that one failed Pod remains and that the status has the
+// reason.
 func (s *Simulation) checkRejected(t *testing.T) {
 	t.Helper()
 	failed := slices.DeleteFunc(s.Pods(), func(pod *corev1.Pod) bool { return pod.Status.Phase != corev1.PodFailed })

@@ -60,7 +60,7 @@ func rollOut(t *testing.T, about string) (s *Simulation, writes int) {
 	return s, len(s.statuses()) - before
 }
 
-// statuses are the status writes.
+// statuses returns the status writes.
 func (s *Simulation) statuses() []*model.Commit {
 	return slices.DeleteFunc(slices.Clone(s.Server.Log[model.CloneSets]), func(c *model.Commit) bool { return !isProcess(c.Actor) })
 }
@@ -83,8 +83,8 @@ func (s *Simulation) happened(from, to int64) bool {
 	return slices.ContainsFunc(s.Server.Log[model.Pods], between) || slices.ContainsFunc(s.Server.Log[model.CloneSets], between)
 }
 
-// cordoned lets Pods of a set come into service and cordons one of the nodes. It returns when
-// the last Pod left that node, and how few Pods were available since, within two minutes.
+// cordoned lets Pods of a set come into service and cordons one of the nodes. It returns when the last
+// Pod left that node, and the least number of available Pods, within two minutes.
 func cordoned(nodes int, about string) (s *Simulation, last time.Duration, fewest int) {
 	config := Calm()
 	config.Nodes.Nodes = nodes
@@ -108,8 +108,8 @@ func (s *Simulation) available() int {
 	return knowledge(s.Pods()).count(func(pod *corev1.Pod) bool { return available(pod, s.Set(), s.World.now()) })
 }
 
-// TestNodeDrains: a node with many Pods drains about as fast as one with a single Pod, and
-// with a surge no Pod less serves meanwhile.
+// TestNodeDrains: a node with many Pods drains about as fast as one with a single Pod, and with a
+// surge, as many Pods as before serve meanwhile.
 func TestNodeDrains(t *testing.T) {
 	const surging = "unavailable 0; surge 50; hooks preDelete; replicas "
 	_, alone, _ := cordoned(2, surging+"2")
@@ -124,8 +124,8 @@ func TestNodeDrains(t *testing.T) {
 	}
 }
 
-// TestSingleNodeStays: without a place to go to, only as many Pods leave as the budget allows;
-// when the node is uncordoned, those that are left stay.
+// TestSingleNodeStays: if there is no other node, only as many Pods leave as the budget allows; when
+// the node is uncordoned, the remaining Pods stay.
 func TestSingleNodeStays(t *testing.T) {
 	for name, surge := range map[string]string{"alone": "0", "with a surge": "2"} {
 		s, _, fewest := cordoned(1, "replicas 10; unavailable 3; hooks preDelete; surge "+surge)

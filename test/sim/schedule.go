@@ -123,7 +123,7 @@ func (s *Simulation) Run() *Violation {
 	return s.Settle()
 }
 
-// removeObstacles reverts what keeps a set from settling.
+// removeObstacles reverts changes that keep a set from settling.
 func (s *Simulation) removeObstacles() {
 	if set := s.Set(); set != nil {
 		if u := set.Spec.UpdateStrategy; u.Paused || u.Type == apps.UpdateInPlaceOnly || len(set.Spec.ScaleStrategy.PodsToDelete) > 0 {

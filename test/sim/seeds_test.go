@@ -35,7 +35,7 @@ var first = flag.Uint64("first", 1, "the first seed of TestSeeds")
 //
 //	go -C test test ./sim -run TestSeeds -first SEED -seeds 1
 func TestSeeds(t *testing.T) {
-	var told atomic.Int32
+	var reported atomic.Int32
 	play := func(name string, of schedule, count int) {
 		for seed := *first; seed < *first+uint64(count); seed++ { // a count is not negative
 			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestSeeds(t *testing.T) {
 				s := of(seed, nil)
 				if v := s.Run(); v != nil {
 					t.Error(v)
-					if told.Add(1) <= 3 {
+					if reported.Add(1) <= 3 {
 						t.Log(s.World.Story())
 					}
 				}
@@ -57,8 +57,8 @@ func TestSeeds(t *testing.T) {
 // schedule builds a run from a seed.
 type schedule func(seed uint64, change func(*Config)) *Simulation
 
-// TestGolden plays the classic rollouts without faults. Their stories are reviewed, and what
-// they cost is limited. What is logged at the default level is enough to follow one.
+// TestGolden plays the classic rollouts without faults. Their stories are reviewed, and their costs are
+// bounded. The log at the default level suffices to follow a rollout.
 func TestGolden(t *testing.T) {
 	for _, c := range scenarios() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// golden compares a text with the reviewed one.
+// golden compares a text with the reviewed text.
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
@@ -98,8 +98,8 @@ func (s *Simulation) numberRevisions(text string) string {
 	return text
 }
 
-// goldenStory is the story without events and plans, with revisions numbered in the
-// order of their creation.
+// goldenStory returns the story without events and plans, with revisions numbered in the order of their
+// creation.
 func (s *Simulation) goldenStory() string {
 	story := s.numberRevisions(s.World.Story())
 	var out strings.Builder
@@ -134,8 +134,8 @@ type scenario struct {
 	Name, Set string
 	// Steps happen in a cluster without faults.
 	Steps []step
-	// Restart and Stop are how long it takes to replace a process and to stop a container, if not
-	// as long as in Calm.
+	// Restart and Stop are how long it takes to replace a process and to stop a container. Default: as
+	// in Calm.
 	Restart, Stop metav1.Duration
 	// Writes limits the controller's writes per Pod from the first step on; 0 is not checked.
 	Writes int
@@ -144,7 +144,7 @@ type scenario struct {
 type step struct {
 	// After is the time since the previous step.
 	After metav1.Duration
-	// What happens, in words, and about what a change of the set is: it may be the same.
+	// What is a word for the step; About has the words of a change of the set.
 	What, About string
 }
 
@@ -176,15 +176,14 @@ func (s *Simulation) settles(t *testing.T) {
 	}
 }
 
-// fault describes the fault that a run is to have; 0 is none.
+// fault describes the fault of a run.
 func (s *Simulation) fault() string {
 	p := &s.config.Process
 	return fmt.Sprintf("crash after write %d, answer %d lost (done: %t)", p.CrashAt, p.LoseAt, p.LoseBlind)
 }
 
-// TestCrashAnywhere ends the process after each single write of each classic rollout:
-// whatever was written by then, the next process has to end where a run without a crash
-// ends.
+// TestCrashAnywhere ends the process after each single write of each classic rollout: the next process
+// has to reach the same end as a run without a crash.
 func TestCrashAnywhere(t *testing.T) {
 	eachScenario(t, func(t *testing.T, c scenario, calm *Simulation) {
 		for n := range calm.processes[0].writes {
@@ -215,7 +214,7 @@ func eachScenario(t *testing.T, test func(*testing.T, scenario, *Simulation)) {
 	}
 }
 
-// endsLike plays a scenario with a fault; it has to end like another run.
+// endsLike plays a scenario with a fault; it has to end like the calm run.
 func (c scenario) endsLike(t *testing.T, calm *Simulation, change func(*ProcessConfig)) {
 	t.Helper()
 	config := Calm()
@@ -243,8 +242,8 @@ func (s *Simulation) end() string {
 		status.UpdatedReplicas, status.CurrentRevision, status.UpdateRevision)
 }
 
-// TestPodThatNoWatchShows: a Pod that is created and removed while the watch is
-// interrupted produces no event; its absence is noticed all the same.
+// TestPodThatNoWatchShows: a Pod that is created and removed while the watch is interrupted produces no
+// event, but its absence is noticed.
 func TestPodThatNoWatchShows(t *testing.T) {
 	s := New(Calm(), NewSet(""))
 	watch := s.processes[0].caches[model.Pods]

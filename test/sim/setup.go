@@ -31,8 +31,8 @@ type Config struct {
 	Restart time.Duration
 }
 
-// Calm is a cluster without faults, with round numbers, in which everything always takes the
-// same time, so that a story changes only if somebody's behaviour changes.
+// Calm returns a cluster without faults, with round numbers, in which everything always takes the same
+// time, so that a story changes only if the behaviour of an actor changes.
 func Calm() Config {
 	return Config{
 		Steady:  true,
@@ -58,18 +58,18 @@ type Simulation struct {
 	key       types.NamespacedName
 	// closing reports whether the faults are over.
 	closing bool
-	// trouble is the API server's, which has carried out all writes at idleFrom.
+	// trouble is the API server's trouble; at idleFrom it will have carried out all writes.
 	trouble  trouble
 	idleFrom time.Time
 	still    stillness
 	// plannedEnd is when a random schedule ends.
 	plannedEnd time.Duration
-	// refusal is what the API server refuses.
+	// refusal describes what the API server refuses.
 	refusal refusal
 	// templates are all templates the set has had.
 	templates []apps.PodTemplate
-	// wished is how many generations of the set its user has requested, where the
-	// explorer folds their numbers; else 0.
+	// edited is how many generations of the set its user has requested, if the explorer normalizes
+	// their numbers; otherwise 0.
 	edited int64
 	// unprotected reports whether Pods may have lost a hook through the fault of the operator
 	// or the user alone.
@@ -90,7 +90,7 @@ func key(namespace, name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// empty is a cluster in which nobody acts yet.
+// empty returns a cluster without actors.
 func empty(config Config, set types.NamespacedName) *Simulation {
 	w := newWorld(config.Seed)
 	w.steady = config.Steady
@@ -146,8 +146,7 @@ func quiet(config ProcessConfig) ProcessConfig {
 
 func isProcess(actor string) bool { return strings.HasPrefix(actor, "usher-") }
 
-// observe receives every commit: it notes it, checks the rules, and passes it to the
-// caches.
+// observe receives every commit: it records it, checks the rules, and passes it to the caches.
 func (s *Simulation) observe(c *model.Commit) {
 	s.World.record(c)
 	s.moved(c)
@@ -209,7 +208,7 @@ func addHooks(template *corev1.PodTemplateSpec, hooks *apps.Lifecycle) {
 	}
 }
 
-// must is for what cannot fail.
+// must is for calls that cannot fail.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)

@@ -27,21 +27,21 @@ type story struct{ lines []line }
 type line struct {
 	at    time.Time
 	actor string
-	// text describes it; "" if nobody needs to know.
+	// text describes the event; "" if it is not worth a line.
 	text func() string
 }
 
-// say notes an event that is not a commit.
+// say records an event that is not a commit.
 func (w *World) say(actor, format string, args ...any) {
 	w.story.lines = append(w.story.lines, line{w.now(), actor, func() string { return fmt.Sprintf(format, args...) }})
 }
 
-// record notes a commit.
+// record records a commit.
 func (w *World) record(c *model.Commit) {
 	w.story.lines = append(w.story.lines, line{c.At, c.Actor, func() string { return describe(c) }})
 }
 
-// String describes an event; "" if nobody needs to know.
+// String describes an event; "" if it is not worth a line.
 func (l *line) String() string {
 	text := l.text()
 	if text == "" {
@@ -66,7 +66,7 @@ func (s story) text() []string {
 	return list.Only(list.Map(s.lines, func(l line) string { return l.String() }), func(text string) bool { return text != "" })
 }
 
-// describe describes a commit; "" if nobody needs to know.
+// describe describes a commit; "" if it is not worth a line.
 func describe(c *model.Commit) string {
 	what := fmt.Sprintf("%s %s", c.Kind, c.Object().GetName())
 	old, pod := c.Pods()
@@ -97,7 +97,7 @@ func describe(c *model.Commit) string {
 	return "changes " + what
 }
 
-// changes describes how an object changes that is no Pod, except for its status.
+// changes describes the change of an object other than a Pod, except for its status.
 func changes(old, next client.Object) (out []string) {
 	if old.GetDeletionTimestamp() == nil && next.GetDeletionTimestamp() != nil {
 		out = append(out, "to be deleted")
@@ -110,7 +110,7 @@ func changes(old, next client.Object) (out []string) {
 	return out
 }
 
-// fieldsOf are the values in the spec, the labels and the annotations of an object, by their paths.
+// fieldsOf returns the values in the spec, the labels and the annotations of an object, by their paths.
 func fieldsOf(object client.Object) map[string]string {
 	document := decode[struct {
 		Spec     any
@@ -166,7 +166,7 @@ func finalizerChanges(old, finalizers []string) []string {
 	return append(added, removed...)
 }
 
-// lacking are those of some strings that others lack.
+// lacking returns the strings of some that are missing in others.
 func lacking(some, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(some), func(s string) bool { return slices.Contains(others, s) })
 }
@@ -188,7 +188,7 @@ func labelChanges(old, labels map[string]string) (out []string) {
 	return out
 }
 
-// changed are the keys of which two maps hold different values, in order.
+// changed returns the keys with different values in two maps, in order.
 func changed(old, new map[string]string) []string {
 	return slices.DeleteFunc(sets.List(sets.KeySet(old).Union(sets.KeySet(new))), func(key string) bool {
 		was, had := old[key]

@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// draws lets the user give a word about the set one of several values.
+// draws lets the user change the set by a word with one of several values.
 func draws(word string, values ...string) func(*Simulation) {
 	return func(s *Simulation) { s.change(word + " " + pick(s.World, values...)) }
 }
@@ -30,7 +30,7 @@ var (
 	roll          = draws("image", "app:1", "app:2", "app:2-alias", "app:3", "app:4")
 	rollAll       = draws("images", "app:1", "app:2", "app:3", "app:4")
 	relabel       = draws("tier", "a", "b")
-	recreate      = draws("env", "x", "y") // which cannot change in place
+	recreate      = draws("env", "x", "y") // env cannot change in place
 	scale         = draws("replicas", "0", "1", "2", "3", "4", "5")
 	movePartition = draws("partition", "0", "1", "2", "50%", "100%")
 	exclude       = draws("excluded", "true", "false")
@@ -39,7 +39,7 @@ var (
 	deleteByHand  = func(s *Simulation) { s.eachOf(1, func(pod *corev1.Pod) { _ = s.Server.Delete("user", pod) }) }
 )
 
-// userActions are what a random schedule lets the user do, each as often as it is likely.
+// userActions are the actions of the user in a random schedule; likely ones are listed several times.
 var userActions = slices.Concat(
 	times(10, roll),
 	times(3, (*Simulation).rollBack),
@@ -99,7 +99,7 @@ func times(n int, do func(*Simulation)) []func(*Simulation) {
 	return slices.Repeat([]func(*Simulation){do}, n)
 }
 
-// act lets the user, or fate, do something.
+// act takes a random action of the user, or makes a random fault happen.
 func (s *Simulation) act() {
 	if s.closing || s.Set() == nil {
 		return
@@ -132,7 +132,7 @@ func (s *Simulation) rollBack() {
 	}
 }
 
-// undo rolls back as a client does that merges the data of a revision into the set.
+// undo rolls back like a client that merges the data of a revision into the set.
 func (s *Simulation) undo() {
 	if list := model.List[*appsv1.ControllerRevision](s.Server.Objects); len(list) > 0 {
 		r := pick(s.World, list...)
@@ -240,8 +240,8 @@ func someHooks(w *World) *apps.Lifecycle {
 	return hooks
 }
 
-// takeOutByHand changes a Pod's labels so that its set no longer matches it, as a user
-// does to debug it undisturbed; later it is put back, or deleted, or neither.
+// takeOutByHand changes a Pod's labels so that its set no longer matches it, as users do to debug a
+// Pod. Later the Pod is put back, or deleted, or neither.
 func (s *Simulation) takeOutByHand() {
 	s.eachOf(1, func(pod *corev1.Pod) {
 		s.changePod(pod, func(pod *corev1.Pod) { pod.Labels["app"] = "apart" })

@@ -16,23 +16,23 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// This file is about waits: a set short of its goal, on which nothing moves, says what it waits for.
+// This file is about waits: a set short of its goal, on which nothing moves, reports what it waits for.
 
-// ruleWaitsTold names the rule.
-const ruleWaitsTold = "whoever looks at a set that stands still sees what it waits for"
+// ruleWaitsShown names the rule.
+const ruleWaitsShown = "whoever looks at a set that stands still sees what it waits for"
 
-// waitTold is how long nothing may change before the set's status has to name the wait.
-const waitTold = time.Minute
+// shownWithin is how long nothing may change before the set's status has to name the wait.
+const shownWithin = time.Minute
 
-// stillness is the watch over a set on which nothing moves.
+// stillness is the observation of a set on which nothing moves.
 type stillness struct {
 	// since is when an object of the set last changed, but for the set's status.
 	since time.Time
-	// judged means that the wait since then has been looked at.
+	// judged means that the wait since then has been checked.
 	judged bool
 }
 
-// moved notes a commit. The set's status is no progress: it only tells of it.
+// moved records a commit. A change of the set's status is no progress: it only reports progress.
 func (s *Simulation) moved(c *model.Commit) {
 	old, wasSet := c.Old.(*apps.CloneSet)
 	set, isSet := c.New.(*apps.CloneSet)
@@ -41,21 +41,23 @@ func (s *Simulation) moved(c *model.Commit) {
 	}
 }
 
-// judgeStillness looks at a set that has stood still for waitTold, before the time jumps past that moment.
+// judgeStillness checks a set on which nothing has moved for shownWithin, before the time jumps past
+// that moment.
 func (s *Simulation) judgeStillness(next time.Time) {
-	due := s.still.since.Add(waitTold)
+	due := s.still.since.Add(shownWithin)
 	if s.still.judged || next.Before(due) || !s.watched() {
 		return
 	}
 	s.still.judged = true
 	if set := s.Set(); set != nil {
-		if what := s.untold(set, due); what != "" {
-			s.World.fail(ruleWaitsTold, "nothing has changed for %s, and %s; %s", waitTold, s.missing(), what)
+		if what := s.hiddenWait(set, due); what != "" {
+			s.World.fail(ruleWaitsShown, "nothing has changed for %s, and %s; %s", shownWithin, s.missing(), what)
 		}
 	}
 }
 
-// watched reports whether one process works on the set, knows all that there is, and may write what it finds.
+// watched reports whether exactly one process works on the set, whose caches are up to date and whose
+// writes succeed.
 func (s *Simulation) watched() bool {
 	alive := slices.DeleteFunc(slices.Clone(s.processes), func(p *Process) bool { return p.dead })
 	if len(alive) != 1 || s.trouble != "" {
@@ -68,10 +70,10 @@ func (s *Simulation) watched() bool {
 	return !slices.ContainsFunc(kinds, behind) && !p.queue.waiting && !p.queue.busy && p.queue.failures == 0
 }
 
-// untold finds a wait that users cannot see: the text says whether the set's conditions or the plugin lacks it.
-// It is "" if both name the wait, or if the set waits for nothing. The controller writes no status of a deleted
-// set whose Pods the garbage collector deletes.
-func (s *Simulation) untold(set *apps.CloneSet, now time.Time) string {
+// hiddenWait finds a wait that users cannot see: the text says whether the set's conditions or the
+// plugin lacks it. It is "" if both name the wait, or if the set waits for nothing. The controller
+// writes no status of a deleted set whose Pods the garbage collector deletes.
+func (s *Simulation) hiddenWait(set *apps.CloneSet, now time.Time) string {
 	if s.missing() == "" || set.Spec.UpdateStrategy.Paused {
 		return ""
 	}
@@ -94,8 +96,8 @@ func (s *Simulation) untold(set *apps.CloneSet, now time.Time) string {
 
 // saysWait reports whether a condition of the set says what it waits for.
 func saysWait(set *apps.CloneSet) bool {
-	told := []apps.CloneSetConditionType{apps.ConditionBlocked, apps.ConditionFailedScale, apps.ConditionFailedUpdate}
-	return slices.ContainsFunc(told, func(kind apps.CloneSetConditionType) bool {
+	reporting := []apps.CloneSetConditionType{apps.ConditionBlocked, apps.ConditionFailedScale, apps.ConditionFailedUpdate}
+	return slices.ContainsFunc(reporting, func(kind apps.CloneSetConditionType) bool {
 		c := set.Status.Condition(kind)
 		return c != nil && c.Status == corev1.ConditionTrue && c.Message != ""
 	})

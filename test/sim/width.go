@@ -13,8 +13,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// This file is about how many writes are under way at a time, and an API server that takes
-// fewer for a while.
+// This file is about how many writes are under way at a time, and an API server that accepts fewer for
+// a while.
 
 // The rules for the width.
 const (
@@ -24,11 +24,11 @@ const (
 	ruleWider    = "the width grows back after the API server's trouble"
 )
 
-// least is the smallest width, and tight one with which the queue of a slow server is short. After
-// so few writes, of one rollout, the width has not grown back yet.
+// least is the smallest width, and tight a width with which the queue of a slow server is short. After
+// fewWrites writes of a rollout, the width has not grown back yet.
 const least, tight, fewWrites = 4, 20, 200
 
-// trouble is what is wrong with the API server; "" is nothing.
+// trouble is what is wrong with the API server; "" means nothing.
 type trouble string
 
 const (
@@ -37,19 +37,19 @@ const (
 	away     trouble = "is away"
 )
 
-// strain is what a process makes of the API server's trouble.
+// strain is how a process reacts to the API server's trouble.
 type strain struct {
 	control cloneset.Width
-	// underWay counts the writes under way; there may be widest, the width before the first of
-	// them.
+	// underWay counts the writes under way; widest bounds them, the width before the first of them.
 	underWay, widest int
-	// returning are the errands that put Pods back into service beside a pass, and mostBack is the
-	// largest width since there was none.
+	// returning are the errands that put Pods back into service outside passes, and mostBack bounds
+	// them: the largest width since there was none.
 	returning map[*errand]bool
 	mostBack  int
-	// before is the largest width that writes from before the trouble have led to, and after the largest
-	// at the end of a pass since it ended. ended counts the writes that were sent in it and have ended since
-	// the last pass, and passes those of as many as before.
+	// before is the largest width that results from writes before the trouble, and after the largest
+	// width at the end of a pass since the trouble ended. ended counts the writes that were sent during
+	// the trouble and have ended since the last pass, and passes counts the passes with at least before
+	// of these.
 	before, after, ended, passes int
 }
 
@@ -59,7 +59,7 @@ type checked struct {
 	process *Process
 }
 
-// Now is the width.
+// Now returns the width.
 func (w *checked) Now() int {
 	now, most := w.Width.Now(), max(w.process.config.Parallel, 1)
 	if now > most || now < min(most, least) {
@@ -68,7 +68,7 @@ func (w *checked) Now() int {
 	return now
 }
 
-// each does what a controller does at a time, as errands.
+// each makes parallel calls of the controller, as errands.
 func (p *Process) each(limit func() int, times int, do func(int)) {
 	if p.config.Parallel <= 1 {
 		for i := range times {
@@ -93,9 +93,9 @@ func (p *Process) each(limit func() int, times int, do func(int)) {
 	}
 }
 
-// beside does what a controller does beside a pass, and beside the next ones if it lasts, as an
-// errand that is judged by what the process knew in the latest pass that has decided.
-func (p *Process) beside(do func()) (wait func()) {
+// background makes an async call of the controller, as an errand that may outlast its pass. Its writes
+// are judged by the knowledge of the process in the latest pass that has decided.
+func (p *Process) background(do func()) (wait func()) {
 	done, of := false, p.latest
 	p.World.after(0, func() {
 		p.World.errandIn(func(goOn func()) {
@@ -121,7 +121,7 @@ func (p *Process) beside(do func()) (wait func()) {
 	}
 }
 
-// begins counts a write that is sent, and returns what ends it. Returns are written beside it.
+// begins counts a write that is sent; end ends it. Writes of returns are counted apart.
 func (p *Process) begins() (end func()) {
 	s, sent := &p.strain, p.trouble
 	ended := func() {
@@ -134,7 +134,7 @@ func (p *Process) begins() (end func()) {
 	if s.returning[p.World.doing] {
 		s.mostBack = max(s.mostBack, s.control.Now())
 		if len(s.returning) > s.mostBack {
-			p.World.fail(ruleUnderWay, "there are %d beside a pass, and the width is %d", len(s.returning), s.mostBack)
+			p.World.fail(ruleUnderWay, "there are %d outside passes, and the width is %d", len(s.returning), s.mostBack)
 		}
 		return ended
 	}
@@ -148,8 +148,8 @@ func (p *Process) begins() (end func()) {
 	return func() { s.underWay--; ended() }
 }
 
-// arrives takes a write to the server, where it waits for its turn. A server that is away is
-// so at once; to one that refuses, client-go repeats a write ten times.
+// arrives takes a write to the server, where it waits in the queue. If the server is away, the write
+// fails at once; if it refuses, client-go repeats the write ten times.
 func (p *Process) arrives() error {
 	for tries := 0; ; tries++ {
 		if p.trouble == away {
@@ -175,7 +175,7 @@ func (p *Process) arrives() error {
 	return nil
 }
 
-// queues waits until the server has carried out the writes that came before, and this one.
+// queues waits until the server has carried out all earlier writes, and this one.
 func (p *Process) queues() {
 	service := p.config.Service
 	if p.trouble == slow {
@@ -196,7 +196,7 @@ func (s *Simulation) troubled(by trouble) {
 	}
 }
 
-// adapts checks after a pass that the width has become smaller if the server is in trouble.
+// adapts checks after a pass that the width has shrunk if the server is in trouble.
 func (p *Process) adapts() {
 	if p.trouble == "" {
 		p.after = max(p.after, p.control.Now())
@@ -211,8 +211,8 @@ func (p *Process) adapts() {
 	}
 }
 
-// Wide builds a run in which a set has so many Pods that they wait for the API server. Its
-// images change every minute; when they do for the second time, the server's trouble begins.
+// Wide builds a run in which a set has so many Pods that they wait for the API server. Its images
+// change every minute; with the second change, the server's trouble begins.
 func Wide(seed uint64, change func(*Config)) *Simulation {
 	w, config := newWorld(seed^0x31de), Calm()
 	p := &config.Process

@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// NewSet is a CloneSet of one replica with one container, changed as the words say.
+// NewSet returns a CloneSet of one replica with one container, changed as the words say.
 func NewSet(about string) *apps.CloneSet {
 	set := load[*apps.CloneSet]("set.yaml")
 	to("replicas 1; type ReCreate; unavailable 20%; image app:1; " + about)(set)
@@ -37,7 +37,7 @@ func say[T any](words map[string]func(T, string), something T, about string) {
 	}
 }
 
-// setWords are what can be said about a CloneSet, and changed.
+// setWords describe a CloneSet, or a change of it.
 var setWords = withPatches(map[string]func(set *apps.CloneSet, value string){
 	"claims": func(set *apps.CloneSet, names string) {
 		set.Spec.VolumeClaimTemplates = list.Map(strings.Fields(names), func(name string) apps.ClaimTemplate {
@@ -77,7 +77,7 @@ func withPatches(words map[string]func(*apps.CloneSet, string)) map[string]func(
 			Retemplate(func(t *corev1.PodTemplateSpec) { *t = merged(*t, patch, value) })(set)
 		}
 	}
-	// undo rolls back as a client does that merges the data of a revision into the set.
+	// undo rolls back like a client that merges the data of a revision into the set.
 	words["undo"] = func(set *apps.CloneSet, image string) {
 		before := set.DeepCopy()
 		words["image"](before, image)
@@ -86,14 +86,14 @@ func withPatches(words map[string]func(*apps.CloneSet, string)) map[string]func(
 	return words
 }
 
-// merged is something after a patch, in which $ stands for a value.
+// merged returns something after a patch, in which $ stands for a value.
 func merged[T any](something T, patch, value string) T {
 	change := must(yaml.YAMLToJSON([]byte(strings.ReplaceAll(patch, "$", value))))
 	return decode[T](must(strategicpatch.StrategicMergePatch(must(json.Marshal(something)), change, something)))
 }
 
-// hook gives the set hooks and prepares the template for them: what holds a Pod is present, what
-// lets it pass is not.
+// hook gives the set hooks and prepares the template for them: a new Pod has the keys that hold it
+// before updates and deletion, and lacks those that let it join.
 func hook(set *apps.CloneSet, hooks *apps.Lifecycle) {
 	if set.Spec.Lifecycle = hooks; hooks != nil {
 		Retemplate(func(t *corev1.PodTemplateSpec) { addHooks(t, hooks) })(set)
@@ -113,7 +113,7 @@ func load[T any](file string) (out T) {
 
 var allHooks = load[map[string]*apps.Lifecycle]("hooks.yaml")
 
-// hooksNamed are hooks by what holds Pods.
+// hooksNamed returns hooks by the kind of keys that hold Pods.
 func hooksNamed(name string) *apps.Lifecycle {
 	hooks, known := allHooks[name]
 	if !known {
@@ -122,18 +122,18 @@ func hooksNamed(name string) *apps.Lifecycle {
 	return hooks.DeepCopy()
 }
 
-// deeds are what else can happen, besides changes of the set.
+// deeds are events other than changes of the set.
 var deeds = map[string]func(s *Simulation, value string){
 	"cordon":   func(s *Simulation, node string) { s.nodes.cordon(scenariotest.Number(node), true) },
 	"uncordon": func(s *Simulation, node string) { s.nodes.cordon(scenariotest.Number(node), false) },
 	"delete":   func(s *Simulation, how string) { s.DeleteSet(metav1.DeletionPropagation(how)) },
 	// crash ends the controller process; another one takes over.
 	"crash": func(s *Simulation, _ string) { s.processes[0].crash() },
-	// refuse has a policy that refuses an image to Pods, invalid the API server itself.
+	// refuse makes a policy refuse an image to Pods, invalid the API server itself.
 	"refuse":  func(s *Simulation, image string) { s.refuse(image, true) },
 	"invalid": func(s *Simulation, image string) { s.refuse(image, false) },
 	"evict":   func(s *Simulation, _ string) { s.nodes.evict(s.Pods()[0]) },
-	// remove deletes the first Pod as kubectl does; apart takes it out by its labels.
+	// remove deletes the first Pod as kubectl does; apart removes it from the set by its labels.
 	"remove": func(s *Simulation, _ string) {
 		pod := s.Pods()[0]
 		s.World.say("user", "deletes Pod %s", pod.Name)
@@ -144,7 +144,7 @@ var deeds = map[string]func(s *Simulation, value string){
 	},
 }
 
-// podDeeds happen to one of the Pods.
+// podDeeds are events of one of the Pods.
 var podDeeds = map[string]func(s *Simulation, pod *corev1.Pod){
 	"name a Pod": func(s *Simulation, pod *corev1.Pod) {
 		s.changePod(pod, func(pod *corev1.Pod) { pod.Labels[apps.LabelSpecifiedDelete] = "true" })

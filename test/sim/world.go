@@ -29,16 +29,16 @@ type World struct {
 	failure *Violation
 	// steps counts the events so far.
 	steps int
-	// steady removes randomness from durations, but for deviations of up to jitter.
+	// steady removes randomness from durations, except for deviations of up to jitter.
 	steady bool
 	jitter time.Duration
-	// doing is the errand that goes on; nil if there is none.
+	// doing is the errand in progress; nil if there is none.
 	doing *errand
-	// leaps is called before the time goes on; nil if nobody needs to know.
+	// leaps is called before the time advances; it may be nil.
 	leaps func(to time.Time)
 }
 
-// errand is something that goes on while others do.
+// errand is a task that runs in virtual time, concurrently with others.
 type errand struct{ wait, goOn func() }
 
 func newWorld(seed uint64) *World {
@@ -92,13 +92,13 @@ func (w *World) pass(span time.Duration) {
 	}
 }
 
-// errand starts something. While it lets time pass, everything else goes on.
+// errand starts a task. While the task lets time pass, everything else continues.
 func (w *World) errand(do func()) { w.errandIn(func(goOn func()) { goOn() }, do) }
 
-// errandIn does so in surroundings, which are there whenever the errand goes on.
+// errandIn starts a task; surround is called around each part of it.
 func (w *World) errandIn(surround func(goOn func()), do func()) {
 	e := &errand{}
-	next, _ := iter.Pull(func(yield func(struct{}) bool) { // it is never stopped
+	next, _ := iter.Pull(func(yield func(struct{}) bool) { // the iterator is never stopped
 		e.wait = func() { yield(struct{}{}) }
 		do()
 	})
@@ -110,7 +110,7 @@ func (w *World) errandIn(surround func(goOn func()), do func()) {
 	e.goOn()
 }
 
-// roll is true with a probability.
+// roll returns true with a probability.
 func (w *World) roll(probability float64) bool {
 	return probability > 0 && w.chance.Float64() < probability
 }

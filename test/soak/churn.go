@@ -37,17 +37,17 @@ const (
 // workload is a CloneSet or a Deployment with its callers, those of one registry each.
 type workload struct {
 	name                 string
-	about                []string // what can happen to it
+	about                []string // the changes that it can have
 	object, registration *unstructured.Unstructured
 	callers              []*traffic.Client
 	random               *rand.Rand
 	releases             int
-	// leaving is held while somebody takes a Pod out: two at once might take all that serve.
+	// leaving is held while a Pod is taken out of service: two at once might take all serving Pods.
 	leaving sync.Mutex
 }
 
-// What can happen to a workload. The API server refuses the deletions of a Deployment's Pods,
-// and evictions, until they are drained: there the guard is needed.
+// The changes of workloads. The API server refuses evictions, and deletions of a Deployment's Pods,
+// until the Pods are drained: these need the guard.
 const (
 	image   = "new image"
 	release = "new variable"
@@ -102,7 +102,7 @@ func (s *soak) act(ctx context.Context, w *workload, what string) error {
 	return nil
 }
 
-// start makes a change, and returns the Pod that is to go, if it is one.
+// start makes a change, and returns the Pod that it removes, if there is one.
 func (s *soak) start(ctx context.Context, w *workload, what string) (victim *corev1.Pod, err error) {
 	switch what {
 	case image, release, scale:
@@ -158,7 +158,7 @@ func (w *workload) labels() map[string]string {
 	return labels
 }
 
-// settle waits until a workload is as it is to be, and its callers know all of it.
+// settle waits until a workload is as it should be, and its callers know all its Pods.
 func (s *soak) settle(ctx context.Context, w *workload, victim *corev1.Pod) error {
 	return stage.Try(ctx, bound, w.name+" to be as it is to be", func(ctx context.Context) error {
 		pods, err := s.pods(ctx, client.MatchingLabels(w.labels()))
@@ -169,7 +169,7 @@ func (s *soak) settle(ctx context.Context, w *workload, victim *corev1.Pod) erro
 	})
 }
 
-// lacks says what is not yet as it is to be.
+// lacks says what is missing until the workload is as it should be.
 func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) error {
 	want := w.template()
 	var addresses []string
@@ -198,7 +198,7 @@ func (w *workload) lacks(pods []corev1.Pod, victim *corev1.Pod) error {
 	return nil
 }
 
-// template is what edit changes of one.
+// template has the fields of a template that edit changes.
 type template struct{ image, release string }
 
 func templateOf(pod *corev1.Pod) template {
@@ -218,7 +218,7 @@ func (w *workload) template() template {
 	return templateOf(pod)
 }
 
-// pods are those of the cache.
+// pods lists Pods from the cache.
 func (s *soak) pods(ctx context.Context, which ...client.ListOption) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	err := s.objects.List(ctx, &list, append(which, client.InNamespace(namespace))...)
@@ -226,7 +226,8 @@ func (s *soak) pods(ctx context.Context, which ...client.ListOption) ([]corev1.P
 	return list.Items, err
 }
 
-// try repeats what fails while the API server is away, or a Pod may not go yet.
+// try repeats a call that fails because the API server is down, or because a Pod may not be deleted
+// yet.
 func (s *soak) try(ctx context.Context, act func(context.Context) error) error {
 	return stage.Try(ctx, bound, "an answer of the API server", func(ctx context.Context) error {
 		return client.IgnoreNotFound(act(ctx))

@@ -17,11 +17,11 @@ import (
 const (
 	// clockAhead is the environment variable that moves a replica's clock.
 	clockAhead = "SOAK_CLOCK_AHEAD"
-	// leastApart and mostApart are how far the two replicas' clocks are apart.
+	// leastApart and mostApart bound the difference between the two replicas' clocks.
 	leastApart, mostApart = time.Second, 3 * time.Second
 )
 
-// apart is how far the second replica's clock is ahead of the machine's.
+// apart returns how far the second replica's clock is ahead of the machine's.
 func (s *soak) apart() time.Duration {
 	random := s.random(10)
 	d := (leastApart + within(random, mostApart-leastApart)).Round(100 * time.Millisecond)
@@ -41,10 +41,10 @@ func (s *soak) startCluster(ctx context.Context, st *stage.Stage) (err error) {
 	return st.StartCluster(ctx, "", usher, st.Web())
 }
 
-// clockLibrary has the clock that Usher and its libraries ask.
+// clockLibrary is the module with the clock of Usher and its libraries.
 const clockLibrary = "k8s.io/utils"
 
-// moveClock copies that library, with another clock, and a module's go.mod that asks for the copy.
+// moveClock copies that library, with another clock, and a module's go.mod that requires the copy.
 func moveClock(ctx context.Context, module, dir string) (modFile string, err error) {
 	found, err := fetch.Run(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", clockLibrary)
 	if err != nil {

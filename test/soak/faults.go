@@ -27,14 +27,14 @@ const (
 type kind struct {
 	name             string
 	shortest, length time.Duration
-	// ends says that it ends a process of Usher. Those come in the first half of a run, so that
-	// in the second half a process lives long enough to show a leak.
+	// ends means that the fault ends a process of Usher. Such faults come in the first half of a run,
+	// so that in the second half a process lives long enough to show a leak.
 	ends bool
-	// unguards says that a deletion may pass the guard meanwhile: docs/guard.md.
+	// unguards means that a deletion may pass without the guard meanwhile: see docs/guard.md.
 	unguards bool
 }
 
-// usherFaults come one after the other, and nodeFaults beside them.
+// usherFaults come one after another, and nodeFaults at the same time.
 var usherFaults = []kind{
 	{name: usherKilled, ends: true, unguards: true},
 	{name: leaderStopped, ends: true, unguards: true},
@@ -48,7 +48,7 @@ var usherFaults = []kind{
 // A node is lost for longer than the control plane's grace period of 50 s.
 var nodeFaults = []kind{{name: nodeLost, shortest: 60 * time.Second, length: 15 * time.Second}}
 
-// fault is one that was drawn.
+// fault is a drawn fault.
 type fault struct {
 	kind
 	// after is the pause before it, takes how long it lasts.
@@ -81,7 +81,7 @@ type deck struct {
 	left   []int
 }
 
-// draw draws a fault. Those that end Usher are left out when told to.
+// draw draws a fault. With spare, it draws none that ends Usher.
 func (d *deck) draw(spare bool) fault {
 	for {
 		if len(d.left) == 0 {
@@ -162,7 +162,7 @@ func (s *soak) begin(_ context.Context, f fault, leader *replica) (end func(cont
 		s.node.Down(true)
 		return func(context.Context) error { s.node.Down(false); return nil }, nil
 	}
-	// What concerns Usher's connections to the API server.
+	// Faults of Usher's connections to the API server.
 	delay := map[string]time.Duration{apiSlow: f.roundTrip}[f.name]
 	for _, r := range s.replicas {
 		r.link.Slow(delay)

@@ -52,18 +52,18 @@ func (r *replica) keep(ctx context.Context) error {
 			return p.Stop(context.WithoutCancel(ctx), stopGrace)
 		}
 		if stage.Pause(ctx, restartPause) != nil {
-			return nil // It was to end.
+			return nil // ctx has ended.
 		}
 	}
 }
 
-// ready is nil when the replica is, as its readiness probe sees it.
+// ready returns nil if the replica is ready according to its readiness probe.
 func (r *replica) ready(ctx context.Context) error {
 	_, err := r.probes.Do(ctx, http.MethodGet, "/readyz", nil, new(string))
 	return err
 }
 
-// state is what a replica says of itself.
+// state is a replica's own report.
 type state struct {
 	pid, goroutines int
 	leads           bool
@@ -90,7 +90,7 @@ func (r *replica) state(ctx context.Context) (s state, err error) {
 	return s, err
 }
 
-// leader is the replica that leads, once all are ready.
+// leader returns the replica that leads, once all are ready.
 func (s *soak) leader(ctx context.Context) (leader *replica, err error) {
 	err = stage.Try(ctx, back, "all replicas of Usher to be ready, and one to lead", func(ctx context.Context) error {
 		leader = nil
@@ -111,7 +111,7 @@ func (s *soak) leader(ctx context.Context) (leader *replica, err error) {
 	return leader, err
 }
 
-// life is what a process of Usher used while it led, or while it did not.
+// life has the usage of a process of Usher while it led, or while it did not.
 type life struct {
 	pid     int
 	leads   bool
@@ -120,10 +120,10 @@ type life struct {
 	last    time.Time
 }
 
-// lives are those of all replicas so far.
+// lives are the lives of all replicas so far.
 type lives []*life
 
-// note adds what a replica says.
+// note adds a replica's report.
 func (all *lives) note(now time.Time, s state) {
 	at := slices.IndexFunc(*all, func(l *life) bool { return l.pid == s.pid && l.leads == s.leads })
 	if at < 0 {
@@ -134,7 +134,7 @@ func (all *lives) note(now time.Time, s state) {
 	l.samples, l.last = append(l.samples, s), now
 }
 
-// longest is the leader that led for longest; nil if nobody did.
+// longest returns the life of the replica that led for the longest time; nil if none led.
 func (all lives) longest() (found *life) {
 	for _, l := range all {
 		if l.leads && (found == nil || l.last.Sub(l.began) > found.last.Sub(found.began)) {
@@ -144,8 +144,8 @@ func (all lives) longest() (found *life) {
 	return found
 }
 
-// early is the median of what was used from a tenth to a fifth of the life, late that of its
-// last tenth: what Usher uses goes up and down with its garbage.
+// early returns the median usage from a tenth to a fifth of the life, and late that of its last tenth.
+// Single samples go up and down with Usher's garbage.
 func (l *life) early() state { return median(l.samples[len(l.samples)/10 : len(l.samples)/5+1]) }
 func (l *life) late() state  { return median(l.samples[len(l.samples)-len(l.samples)/10-1:]) }
 
@@ -160,7 +160,7 @@ func median(samples []state) (m state) {
 	return m
 }
 
-// leak says what grew; empty if nothing did.
+// leak says which usage grew; empty if none did.
 func (l *life) leak() string {
 	early, late := l.early(), l.late()
 	switch {

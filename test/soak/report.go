@@ -58,7 +58,7 @@ func (r *Result) Failed() string {
 	return strings.Join(wrong, "; ")
 }
 
-// Table is the outcome for people.
+// Table returns the outcome for people.
 func (r *Result) Table() stage.Table {
 	total := r.Report.Total()
 	t := stage.Table{Columns: []stage.Column{{Title: "What"}, {Title: "Found"}}}

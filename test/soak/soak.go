@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package soak plays the demo's workloads for an hour at a steady rate of requests, with changes
-// and faults drawn at random, and counts the requests that were lost, and what Usher leaves
-// behind.
+// Package soak plays the demo's workloads for an hour at a steady rate of requests, with changes and
+// faults drawn at random, and counts the lost requests, and the objects and entries that Usher does not
+// remove.
 //
-// soak.go sets the stage and ends the run, churn.go changes the workloads, faults.go disturbs
-// Usher and what it needs, replica.go runs Usher, clock.go moves a replica's clock, report.go is
-// the outcome.
+// soak.go sets the stage and ends the run, churn.go changes the workloads, faults.go disturbs Usher and
+// its surroundings, replica.go runs Usher, clock.go moves a replica's clock, report.go reports the
+// outcome.
 package soak
 
 import (
@@ -44,7 +44,8 @@ import (
 type Options struct {
 	// Out receives all output.
 	Out *os.File
-	// Requests is how many are sent at least, For how long that takes: their quotient is the rate.
+	// Requests is the least number of requests, and For the time that they take: the quotient is the
+	// rate.
 	Requests int
 	For      time.Duration
 	// Seed decides what happens, and in which order.
@@ -55,12 +56,12 @@ type Options struct {
 
 const (
 	namespace, system = "demo", "usher-system"
-	// nodes is how many are never lost. There is one more.
+	// nodes is the number of nodes that are never lost. There is one more.
 	nodes = 2
 	// propagation covers cacheDelay and the slowest request, as in the demo.
 	propagation, cacheDelay = 4 * time.Second, time.Second
 	slowMin, slowMax        = time.Second, 2 * time.Second
-	// afterOutage covers how long callers of a registry that is back go on waiting.
+	// afterOutage covers how long callers still wait when their registry is back.
 	afterOutage = 20 * time.Second
 	tellEvery   = 10 * time.Second
 	sampleEvery = 2 * time.Second
@@ -85,7 +86,7 @@ type soak struct {
 	// guarded is held for reading while the guard is needed, and for writing while it may be away.
 	guarded sync.RWMutex
 	began   time.Time
-	through chan struct{} // closed when the requests are
+	through chan struct{} // closed when all requests are sent
 
 	mu              sync.Mutex
 	faults, changes map[string]int
@@ -109,7 +110,7 @@ func Run(ctx context.Context, o Options) (result *Result, err error) {
 // say logs a line with the time.
 func (s *soak) say(format string, args ...any) {
 	line := fmt.Sprintf("%7.1fs  %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
-	_, _ = s.options.Out.WriteString(line) // There is nobody to report a failed write to.
+	_, _ = s.options.Out.WriteString(line) // a failed write cannot be reported
 }
 
 func (s *soak) count(counts map[string]int, name string) {
@@ -118,10 +119,10 @@ func (s *soak) count(counts map[string]int, name string) {
 	counts[name]++
 }
 
-// random is a source of its own for each of those who draw, so that none depends on when others do.
+// random returns a random source for each user of one, so that none depends on when others draw.
 func (s *soak) random(who uint64) *rand.Rand { return rand.New(rand.NewPCG(s.options.Seed, who)) }
 
-// pause waits, and reports whether there is to be no more.
+// pause waits, and reports whether the requests are through.
 func (s *soak) pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -210,7 +211,7 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 
 // startGuard lets the API server find the guard of either replica. It returns Usher's arguments.
 func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []string, err error) {
-	// As a Service does, it leads to replicas that are ready.
+	// Like a Service, it leads to ready replicas.
 	link, err := s.NewLink(ctx, func(i int) bool { return s.replicas[i].ready(ctx) == nil }, addresses...)
 	if err != nil {
 		return nil, err
@@ -225,7 +226,7 @@ func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []stri
 	return nil, checkout.RemoveGuard(ctx, s.Kube)
 }
 
-// newWorkloads are the demo's, with what can happen to each.
+// newWorkloads returns the demo's workloads, with the changes that each can have.
 func (s *soak) newWorkloads() error {
 	for i, w := range []*workload{
 		{name: "seed1", about: []string{image, image, release, scale, scale, named, deleted, evicted}},
@@ -241,7 +242,7 @@ func (s *soak) newWorkloads() error {
 	return nil
 }
 
-// prepare reads a workload's objects, and makes its callers: those of each registry are half of them.
+// prepare reads a workload's objects, and makes its callers, half of them for each registry.
 func (s *soak) prepare(w *workload) (err error) {
 	if w.object, w.registration, err = manifests.Workload(w.name, !s.options.Bare, propagation); err != nil {
 		return err
@@ -264,7 +265,7 @@ func (s *soak) prepare(w *workload) (err error) {
 	return err
 }
 
-// requests are those so far.
+// requests counts the requests so far.
 func (s *soak) requests() (sent, lost int) {
 	for _, w := range s.workloads {
 		for _, c := range w.callers {
@@ -276,13 +277,13 @@ func (s *soak) requests() (sent, lost int) {
 	return sent, lost
 }
 
-// progress is the share of the requests that are through.
+// progress returns the share of the requests that are through.
 func (s *soak) progress() float64 {
 	sent, _ := s.requests()
 	return float64(sent) / float64(s.options.Requests)
 }
 
-// play plays everything. What it has started has ended when it returns.
+// play plays everything. All that it has started has ended when it returns.
 func (s *soak) play(ctx context.Context) (result *Result, err error) {
 	s.began = time.Now()
 	s.say("seed %d; the clocks of the two replicas are %s", s.options.Seed, clocks(s.apart()))
@@ -337,7 +338,7 @@ func (s *soak) live(ctx context.Context) (_ *Result, err error) {
 	return s.finish(ctx, calling)
 }
 
-// watch notes what Usher uses and tells how far the run is, until the requests are through.
+// watch records Usher's usage and shows the progress of the run, until the requests are through.
 func (s *soak) watch(ctx context.Context) error {
 	for n := 0; s.progress() < 1; n++ {
 		if err := stage.Pause(ctx, sampleEvery); err != nil {
@@ -362,7 +363,7 @@ func (s *soak) watch(ctx context.Context) error {
 	return nil
 }
 
-// finish ends the workloads, and finds what they leave.
+// finish deletes the workloads, and finds remaining objects.
 func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, error) {
 	for _, w := range s.workloads {
 		if err := s.settle(ctx, w, nil); err != nil {
@@ -402,7 +403,7 @@ func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, er
 	return result, err
 }
 
-// left are the objects that remain of what was deleted, and Pods and entries.
+// left returns the names of deleted objects that remain, and of Pods and entries.
 func (s *soak) left(ctx context.Context, objects func(*workload) *unstructured.Unstructured) (names []string, err error) {
 	for _, w := range s.workloads {
 		found := objects(w).DeepCopy()

@@ -11,8 +11,8 @@ import (
 	"github.com/usher-dev/usher/test/traffic"
 )
 
-// TestDraw: a seed decides all faults, all kinds come in each round, none is shorter or longer
-// than it may be, and what ends Usher is left out when it is to be spared.
+// TestDraw: a seed decides all faults, all kinds come in each round, none is shorter or longer than it
+// may be, and no fault ends Usher when it is to be spared.
 func TestDraw(t *testing.T) {
 	play := func(spare bool) (faults []fault) {
 		d := &deck{random: rand.New(rand.NewPCG(7, 0)), kinds: usherFaults}
@@ -43,8 +43,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestFailed: a run fails if a request was lost, if the leader's goroutines or memory grew, and
-// if anything is left; what goes up and down is no leak.
+// TestFailed: a run fails if a request was lost, if the leader's goroutines or memory grew, and if
+// anything remains; usage that goes up and down is no leak.
 func TestFailed(t *testing.T) {
 	led := func(goroutines, resident func(i int) int) *life {
 		var all lives

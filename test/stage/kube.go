@@ -116,8 +116,8 @@ func Try(ctx context.Context, limit time.Duration, what string, do func(ctx cont
 // Ready reports whether a Pod is ready.
 func Ready(pod *corev1.Pod) bool { return podread.IsTrue(pod, corev1.PodReady) }
 
-// Version is the image tag that a Pod's container main runs, which differs from the spec
-// during an in-place update; empty if it runs none.
+// Version returns the image tag that a Pod's container main runs, which differs from the spec during an
+// in-place update; empty if it runs none.
 func Version(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.Name == "main" && c.State.Running != nil {
@@ -136,8 +136,8 @@ func Restarts(pod *corev1.Pod) (n int) {
 	return n
 }
 
-// CloneSet tells Merge how lists are merged: those of a Pod by their merge keys, as
-// "kubectl patch" does. The API has the template as raw JSON.
+// CloneSet is the type from which Merge knows how to merge lists: those of a Pod by their merge keys,
+// as "kubectl patch" does. The API's own type has the template as raw JSON.
 type CloneSet struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -173,7 +173,7 @@ func (s *Stage) StartEtcd(ctx context.Context, name string, options cluster.Etcd
 	return server, nil
 }
 
-// EtcdPrefix is below which entries are in a registry.
+// EtcdPrefix is the prefix of entries in a registry.
 const EtcdPrefix = "services"
 
 // Register adds a Registry for an etcd.
@@ -227,7 +227,7 @@ func Watch(ctx context.Context, config *rest.Config, kube client.Client, namespa
 			return nil, fmt.Errorf("watch the cluster: %w", err)
 		}
 	}
-	// It ends with ctx, and retries on its own before that.
+	// It ends only with ctx, and retries by itself.
 	go func() { _ = objects.Start(ctx) }()
 	if !objects.WaitForCacheSync(ctx) {
 		return nil, errors.Join(errors.New("watch the cluster: interrupted"), context.Cause(ctx))
@@ -235,11 +235,11 @@ func Watch(ctx context.Context, config *rest.Config, kube client.Client, namespa
 	return objects, nil
 }
 
-// Watched guards state that watches change, and wakes those who wait for a condition on
-// it. The zero value is ready to use.
+// Watched guards state that watches change, and wakes goroutines that wait for a condition on it. The
+// zero value is ready to use.
 type Watched struct {
 	mu      sync.Mutex
-	changed chan struct{} // closed at the next change; nil if nobody waits
+	changed chan struct{} // closed at the next change; nil if no goroutine waits
 }
 
 // Change makes a change to the state.
@@ -274,7 +274,7 @@ func (w *Watched) next() <-chan struct{} {
 	return w.changed
 }
 
-// Unless is empty if something holds, and otherwise says what is missing or wrong.
+// Unless returns "" if a condition holds, and otherwise a text that says what is missing or wrong.
 func Unless(holds bool, format string, args ...any) string {
 	if holds {
 		return ""

@@ -19,8 +19,8 @@ import (
 const (
 	// pieceSize is how much a link passes on at once, at most.
 	pieceSize = 32 << 10
-	// pieces is how many may be under way in one direction of a connection, so that
-	// distance costs time and no throughput.
+	// pieces is how many pieces may be under way in one direction of a connection, so that distance
+	// costs time and no throughput.
 	pieces = 4096
 )
 
@@ -37,7 +37,8 @@ type Link struct {
 }
 
 // NewLink listens on loopback as long as the stage lives. A connection goes to the first of the
-// targets, host:port, that takes it; of those, counted from 0, that are ready, unless ready is nil.
+// targets, host:port, that accepts it. Unless ready is nil, only targets for which it returns true are
+// tried; it gets their index.
 func (s *Stage) NewLink(ctx context.Context, ready func(target int) bool, targets ...string) (*Link, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,10 +50,10 @@ func (s *Stage) NewLink(ctx context.Context, ready func(target int) bool, target
 	return l, nil
 }
 
-// Address is host:port, for clients.
+// Address returns host:port, for clients.
 func (l *Link) Address() string { return l.listener.Addr().String() }
 
-// Slow delays everything from now on by half a round trip in each direction; 0 ends that.
+// Slow delays all data from now on by half a round trip in each direction; 0 ends that.
 func (l *Link) Slow(roundTrip time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +65,7 @@ func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for conn := range l.open {
-		_ = conn.Close() // What it still had to say is lost, as intended.
+		_ = conn.Close() // Unsent data is lost, as intended.
 	}
 	clear(l.open)
 }
@@ -89,18 +90,18 @@ func (l *Link) serve(ctx context.Context) {
 	}
 }
 
-// connect connects a client. One that cannot be tries again.
+// connect connects a client. If that fails, the client retries.
 func (l *Link) connect(ctx context.Context, near net.Conn) {
 	far, err := l.dial(ctx)
 	if err != nil || !l.admit(near, far) {
-		_ = near.Close() // It learns nothing else.
+		_ = near.Close() // The client sees only that.
 		if far != nil {
 			_ = far.Close()
 		}
 		return
 	}
 	end := sync.OnceFunc(func() {
-		_ = errors.Join(near.Close(), far.Close()) // As the other side did.
+		_ = errors.Join(near.Close(), far.Close()) // as the other side has closed
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.open, near)
@@ -134,7 +135,7 @@ func (l *Link) admit(conns ...net.Conn) bool {
 	return !l.down
 }
 
-// carry passes on what comes, each piece after the delay, until a side closes.
+// carry passes on data, each piece after the delay, until a side closes.
 func (l *Link) carry(to, from net.Conn, end func()) {
 	type piece struct {
 		due  time.Time
@@ -158,7 +159,7 @@ func (l *Link) carry(to, from net.Conn, end func()) {
 	for p := range under {
 		<-time.After(time.Until(p.due)) // The delay is what the link is for.
 		if _, err := to.Write(p.data); err != nil {
-			end() // The reader fails then, too; what it has read is for nobody.
+			end() // The reader fails then too; its data has no receiver.
 		}
 	}
 	end()

@@ -28,7 +28,7 @@ func echoServer(t *testing.T) string {
 	return server.Addr().String()
 }
 
-// listen is a server that says nothing.
+// listen returns the address of a server that sends nothing.
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	server := checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
@@ -36,7 +36,7 @@ func listen(t *testing.T) net.Listener {
 	return server
 }
 
-// echo returns how long it took until so much was sent and came back.
+// echo returns how long it took to send so much and get it back.
 func echo(client net.Conn, size int) (time.Duration, error) {
 	began := time.Now()
 	go func() { _, _ = client.Write(make([]byte, size)) }()
@@ -44,8 +44,8 @@ func echo(client net.Conn, size int) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// TestLink: a link delays an answer by a round trip, however much there is of it, finds a
-// target that is ready and answers, and cuts connections; while it is down, nobody gets one.
+// TestLink: a link delays an answer by a round trip, however much there is of it, finds a target that
+// is ready and answers, and cuts connections; while it is down, it accepts none.
 func TestLink(t *testing.T) {
 	const roundTrip, much = 100 * time.Millisecond, 8 << 20
 	s := &Stage{}

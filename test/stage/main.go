@@ -20,9 +20,9 @@ const exitFailed, exitUsage, exitInterrupted = 1, 2, 130
 // ErrUsage marks errors of the command line.
 var ErrUsage = errors.New("usage")
 
-// Main is the frame of a command, which declares its flags and returns what it does: it runs until
-// it is done or interrupted, reports the error on stderr, and exits. inside is whether the command
-// runs in a sandbox, where the command outside reports its interruption.
+// Main runs a command: a function that declares its flags and returns what to run until it is done or
+// interrupted. Main reports the error on stderr, and exits. inside means that the command runs in a
+// sandbox; then the command outside reports an interruption.
 func Main(name string, inside bool, command func(*flag.FlagSet) func(context.Context) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	if !inside {

@@ -41,7 +41,7 @@ type Usage struct {
 	ours, machine time.Duration
 }
 
-// NewUsage reads it, with what this process used. What its children used counts when they have ended.
+// NewUsage reads the usage of this process and of its children that have ended.
 func NewUsage() (Usage, error) {
 	l := Usage{began: time.Now()}
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
@@ -56,7 +56,7 @@ func NewUsage() (Usage, error) {
 	return l, err
 }
 
-// Text tells what was used since, once everything that the run started has ended.
+// Text returns the usage since then. Call it when everything that the run started has ended.
 func (l Usage) Text() (string, error) {
 	now, err := NewUsage()
 	took := now.began.Sub(l.began)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stage is what the demo, the measurements and the stories on a real node share:
-// a cluster with Usher on it, waiting for what watches report, tables, and the frame of a
-// command.
+// Package stage is what the demo, the measurements and the stories on a real node share: a cluster with
+// Usher on it, waiting for conditions on watched objects, tables, and the frame of a command.
 package stage
 
 import (
@@ -43,8 +42,8 @@ const (
 type Stage struct {
 	// Dir holds all files of a run, Root is the checkout.
 	Dir, Root string
-	// Tell receives progress.
-	Tell progress.Sink
+	// Progress receives progress.
+	Progress progress.Sink
 	// Cluster is the control plane, Kube its administrator's client.
 	Cluster *cluster.Cluster
 	Kube    client.WithWatch
@@ -59,8 +58,8 @@ type Step func(context.Context, *Stage) error
 
 // Run is one run of a program on a stage.
 type Run struct {
-	// Name starts the name of the temporary directory of the run. If Dir is set, that is
-	// used instead, and left to who made it.
+	// Name starts the name of the temporary directory of the run. If Dir is set, that directory is used
+	// instead, and not removed.
 	Name, Dir string
 	// Out receives the output.
 	Out *os.File
@@ -87,7 +86,7 @@ func (r Run) Run(ctx context.Context) error {
 	}
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &Stage{Dir: dir, Root: root, Tell: progress.Show(r.Out), fail: cancel}
+	s := &Stage{Dir: dir, Root: root, Progress: progress.Show(r.Out), fail: cancel}
 	for _, step := range slices.Concat(r.Setup, []Step{r.Play}) {
 		if err = step(playing, s); err != nil {
 			break
@@ -103,8 +102,8 @@ func (r Run) Run(ctx context.Context) error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// outcome is why a run has ended: the error of its last step, and why the steps' context ended. A step that waits for
-// the user returns no error when something has failed meanwhile.
+// outcome returns why a run has ended: the error of its last step, and why the steps' context ended. A
+// step that waits for the user returns no error when something has failed meanwhile.
 func outcome(ctx, playing context.Context, err error) error {
 	cause := context.Cause(playing)
 	switch {
@@ -132,7 +131,7 @@ var quiet = sync.OnceFunc(func() {
 	klog.SetLogger(logr.Discard())
 })
 
-// Path is a path below the stage's directory.
+// Path returns a path below the stage's directory.
 func (s *Stage) Path(parts ...string) string {
 	return filepath.Join(append([]string{s.Dir}, parts...)...)
 }
@@ -143,7 +142,7 @@ func (s *Stage) AtEnd(end func(context.Context) error) { s.closers = append(s.cl
 // Fail ends the run.
 func (s *Stage) Fail(err error) { s.fail(err) }
 
-// Usher is the program to compile.
+// Usher returns the program to compile.
 func (s *Stage) Usher() checkout.Program {
 	return checkout.Program{Name: "build usher", Module: s.Root, Pkg: "./cmd/usher", Out: s.Path("bin", "usher")}
 }
@@ -153,14 +152,14 @@ func (s *Stage) StartCluster(ctx context.Context, auditLog string, programs ...c
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error {
 		for _, p := range programs {
-			if err := p.Compile(ctx, s.Tell); err != nil {
+			if err := p.Compile(ctx, s.Progress); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	both.Go(func() (err error) {
-		s.Cluster, err = cluster.Start(ctx, cluster.Options{Dir: s.Path("cluster"), AuditLog: auditLog, Tell: s.Tell})
+		s.Cluster, err = cluster.Start(ctx, cluster.Options{Dir: s.Path("cluster"), AuditLog: auditLog, Progress: s.Progress})
 		if err == nil {
 			s.AtEnd(s.Cluster.Stop)
 		}
@@ -169,7 +168,7 @@ func (s *Stage) StartCluster(ctx context.Context, auditLog string, programs ...c
 	return both.Wait()
 }
 
-// Web is the web service to compile, for StartWebNodes.
+// Web returns the web service to compile, for StartWebNodes.
 func (s *Stage) Web() checkout.Program {
 	return checkout.Program{Name: "build web", Module: filepath.Join(s.Root, "test"), Pkg: "./cmd/web", Out: s.Path("images", "web")}
 }
@@ -184,7 +183,7 @@ func (s *Stage) StartWebNodes(ctx context.Context, nodes int, versions ...string
 // StartNodes starts nodes that run Pods.
 func (s *Stage) StartNodes(ctx context.Context, options node.Options) error {
 	// They live until the end, not only during the setup.
-	return s.Tell.Task("nodes", func() (string, error) {
+	return s.Progress.Task("nodes", func() (string, error) {
 		agent, err := node.Start(context.WithoutCancel(ctx), options)
 		if err != nil {
 			return "", errors.Join(err, options.Runtime.Close(ctx))
@@ -201,7 +200,7 @@ func (s *Stage) Install(ctx context.Context, namespace string) error {
 		<-s.Cluster.Done()
 		s.fail(fmt.Errorf("the control plane ended: %w", s.Cluster.Err()))
 	}()
-	return s.Tell.Task("Usher's API", func() (_ string, err error) {
+	return s.Progress.Task("Usher's API", func() (_ string, err error) {
 		if s.Kube, err = checkout.NewClient(s.Cluster.RESTConfig()); err != nil {
 			return "", err
 		}
@@ -225,7 +224,7 @@ func (s *Stage) StartUsher(args ...string) error {
 	return err
 }
 
-// StartCertificate starts what makes the guard's certificate. Its unexpected end ends the run.
+// StartCertificate starts the keeper of the guard's certificate. Its unexpected end ends the run.
 func (s *Stage) StartCertificate() error {
 	kubeconfig, err := s.Cluster.UserKubeconfig(checkout.CertificateUser)
 	if err != nil {
@@ -242,10 +241,10 @@ func (s *Stage) StartCertificate() error {
 	return nil
 }
 
-// UsherLog is the path of Usher's log.
+// UsherLog returns the path of Usher's log.
 func (s *Stage) UsherLog() string { return s.Path("logs", "usher.log") }
 
-// UsherPID is Usher's process ID.
+// UsherPID returns Usher's process ID.
 func (s *Stage) UsherPID() int { return s.usher.PID() }
 
 // KillUsher kills Usher with SIGKILL.
@@ -275,7 +274,7 @@ const ImageRegistry = "127.0.0.1:5000"
 // StartCluster and StartNodes. The node has the images of all archives, and pulls those
 // of the first one.
 func (s *Stage) StartRealNode(ctx context.Context, place *sandbox.Place, options realnode.Options) (*realnode.Node, error) {
-	options.Dir, options.Cgroup, options.Tell = filepath.Join(place.Dir, "node"), place.Cgroup, s.Tell
+	options.Dir, options.Cgroup, options.Progress = filepath.Join(place.Dir, "node"), place.Cgroup, s.Progress
 	options.Failed = s.fail
 	options.Mirrors = map[string]string{images.PulledHost: "http://" + ImageRegistry}
 	node, err := realnode.Start(ctx, options)

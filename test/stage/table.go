@@ -91,7 +91,7 @@ type Cell struct {
 	Paint Paint
 }
 
-// Cells are cells of plain text.
+// Cells returns cells of plain text.
 func Cells(texts ...string) []Cell {
 	row := make([]Cell, len(texts))
 	for i, text := range texts {

@@ -36,7 +36,7 @@ type Client struct {
 	trouble   error
 }
 
-// New creates a client. What it sends before the first Section has no name.
+// New creates a client. Requests before the first Section belong to a section without a name.
 func New(o Options) *Client {
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	o.slowShare = cmp.Or(o.slowShare, 0.03)
@@ -106,9 +106,9 @@ func (c *Client) Section(name string) {
 	c.sections = append(c.sections, &Section{Name: name})
 }
 
-// EndWhenGone announces to the callers that the service is about to end permanently: a
-// caller that no longer knows any instance then stops, where otherwise its requests
-// would be lost. The stream ends when all callers have stopped.
+// EndWhenGone announces to the callers that the service is about to end permanently: a caller that no
+// longer knows any instance then stops, while otherwise its requests would be lost. The stream ends
+// when all callers have stopped.
 func (c *Client) EndWhenGone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,8 +121,8 @@ func (c *Client) over() bool {
 	return !slices.Contains(c.gone, false)
 }
 
-// Settled reports whether the last registry change can no longer cause losses: every
-// caller knows of it, and no request is left at an instance that is gone.
+// Settled reports whether the last registry change can no longer cause losses: every caller knows of
+// it, and no request is in flight to an instance that is gone.
 func (c *Client) Settled(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,14 +134,14 @@ func (c *Client) Settled(now time.Time) bool {
 	return c.directory.caughtUp(now)
 }
 
-// Known are the addresses that the registry lists.
+// Known returns the addresses that the registry lists.
 func (c *Client) Known() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.directory.current()
 }
 
-// Trouble is the latest error in following the registry; nil while it can be followed.
+// Trouble returns the latest error in following the registry; nil while it can be followed.
 func (c *Client) Trouble() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +154,7 @@ func (c *Client) complain(err error) {
 	c.trouble = err
 }
 
-// learn takes in what the registry lists.
+// learn records the addresses that the registry lists.
 func (c *Client) learn(addresses []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +171,7 @@ func (c *Client) learn(addresses []string) {
 	}
 }
 
-// Report is the outcome so far. Empty sections are left out.
+// Report returns the outcome so far. Empty sections are left out.
 func (c *Client) Report() Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()

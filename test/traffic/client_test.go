@@ -21,15 +21,15 @@ import (
 const bound = 20 * time.Second
 
 // listing is a Source that a test controls.
-type listing chan func(tell func([]string)) error
+type listing chan func(report func([]string)) error
 
-func (l listing) Follow(ctx context.Context, tell func([]string)) error {
+func (l listing) Follow(ctx context.Context, report func([]string)) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case step := <-l:
-			if err := step(tell); err != nil {
+			if err := step(report); err != nil {
 				return err
 			}
 		}
@@ -45,7 +45,7 @@ type running struct {
 	done    chan error
 }
 
-// start begins a stream without lag and slow requests, unless change sets them.
+// start begins a stream, by default without lag and slow requests.
 func start(t *testing.T, change ...func(*Options)) *running {
 	t.Helper()
 	source := make(listing)
@@ -62,7 +62,7 @@ func start(t *testing.T, change ...func(*Options)) *running {
 }
 
 func (r *running) list(addresses ...string) {
-	r.listing <- func(tell func([]string)) error { tell(addresses); return nil }
+	r.listing <- func(report func([]string)) error { report(addresses); return nil }
 }
 
 // fail makes the registry unreachable.
@@ -201,8 +201,7 @@ func TestALostRequestIsLost(t *testing.T) {
 	checktest.Same(t, "lost", total.Sent/2, total.Lost)
 }
 
-// A connection for each request ends in good order: there is no body that a server leaves
-// unread.
+// A connection for each request is closed properly: no server leaves a body unread.
 func TestNewConnections(t *testing.T) {
 	var connections, bodies atomic.Int64
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { bodies.Add(r.ContentLength) }))
@@ -237,18 +236,18 @@ func TestReasonsOfLosses(t *testing.T) {
 		}).addr, "no answer within 300ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var told atomic.Int64
+			var lost atomic.Int64
 			r := start(t, func(o *Options) {
 				o.Rate, o.Timeout = 100, 300*time.Millisecond
-				o.keepLosses, o.OnLost = 2, func(Loss) { told.Add(1) }
+				o.keepLosses, o.OnLost = 2, func(Loss) { lost.Add(1) }
 			})
 			r.list(c.addr)
 			registrytest.Until(t, "a few losses", func() bool { return r.total().Lost >= 3 })
 			total, report := r.finish(), r.Report()
 			checktest.Same(t, "lost", total.Sent, total.Lost)
 			checktest.Same(t, "reasons", map[string]int{c.want: total.Lost}, report.Reasons)
-			if len(report.Losses) != 2 || report.Losses[0].Addr != c.addr || int(told.Load()) != total.Lost {
-				t.Errorf("kept losses %+v, want the first two, at %s; told of %d of %d", report.Losses, c.addr, told.Load(), total.Lost)
+			if len(report.Losses) != 2 || report.Losses[0].Addr != c.addr || int(lost.Load()) != total.Lost {
+				t.Errorf("kept losses %+v, want the first two, at %s; %d reported of %d", report.Losses, c.addr, lost.Load(), total.Lost)
 			}
 		})
 	}

@@ -15,8 +15,8 @@ func at(seconds float64) time.Time {
 	return time.Unix(1_000, 0).Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// A caller knows what the registry knew, as long ago as the caller lags. Before the first list
-// that is nothing.
+// A caller knows the addresses that the registry had before the caller's lag; none before the first
+// list.
 func TestViewLagsBehindTheRegistry(t *testing.T) {
 	d := &directory{keep: 2 * time.Second}
 	checktest.Same(t, "what an empty directory gives", nil, d.view(at(0), 0))
@@ -41,7 +41,7 @@ func TestViewLagsBehindTheRegistry(t *testing.T) {
 	}
 }
 
-// What leaves and joins at once is seen at once: at no moment does a caller know no instance.
+// Addresses that leave and join at once are seen at once: a caller knows an instance at every moment.
 func TestChangesSayWhatCameAndWhatLeft(t *testing.T) {
 	d := &directory{keep: time.Second}
 	for i, test := range []struct{ list, left, joined []string }{
@@ -54,7 +54,7 @@ func TestChangesSayWhatCameAndWhatLeft(t *testing.T) {
 		if !slices.Equal(left, test.left) || !slices.Equal(joined, test.joined) {
 			t.Errorf("%v: %v left and %v joined", test.list, left, joined)
 		}
-		clear(test.list) // It belongs to the caller.
+		clear(test.list) // the list belongs to the caller
 		for _, half := range []float64{-0.5, 0, 0.5} {
 			if got := d.view(at(float64(i)+half), 0); i > 0 && (len(got) == 0 || got[0] == "") {
 				t.Errorf("around change %d callers know %v", i, got)

@@ -26,14 +26,15 @@ type Options struct {
 	// CacheDelay is how far the slowest caller's cache lags behind the registry;
 	// the others lag less, evenly spread.
 	CacheDelay time.Duration
-	// SlowMin and SlowMax bound how long a slow answer takes, less than Timeout. Without them, no
-	// answer is to be slow.
+	// SlowMin and SlowMax bound how long a slow answer takes, less than Timeout. Without them, no slow
+	// answers are requested.
 	SlowMin, SlowMax time.Duration
 	// NewConnections gives each request a connection of its own. Servers do not reset them:
-	// docs/registry/service.md tells what kube-proxy does with the next from the same port.
+	// docs/registry/service.md describes what kube-proxy does with the next connection from the same
+	// port.
 	NewConnections bool
-	// Pauses means that callers that know no instance send nothing, as the service itself is away by then.
-	// Without it, they lose what they have to send.
+	// Pauses means that callers that know no instance send nothing, because the service is away on
+	// purpose. Without it, their requests are lost.
 	Pauses bool
 	// Timeout is when a request is given up, counted from when it was due; default 10 s.
 	Timeout time.Duration
@@ -58,7 +59,7 @@ const callers = 8
 type request struct {
 	// due is when to send it, counted from the start of the stream.
 	due time.Duration
-	// caller is who sends it.
+	// caller is the number of the caller that sends it.
 	caller int
 	// slow is how long the server is asked to take; 0 asks for an immediate answer.
 	slow time.Duration

@@ -12,8 +12,8 @@ import (
 // due. All of them are kept, so percentiles are exact.
 type Latencies []time.Duration
 
-// Percentile is the smallest latency that at least p percent (0 to 100) of the
-// requests did not exceed (nearest rank); 0 if there were none.
+// Percentile returns the smallest latency that at least p percent (0 to 100) of the requests did not
+// exceed (nearest rank); 0 if there were none.
 func (l Latencies) Percentile(p float64) time.Duration {
 	if len(l) == 0 {
 		return 0
@@ -24,7 +24,7 @@ func (l Latencies) Percentile(p float64) time.Duration {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Section is what happened while one phase of the demonstration ran.
+// Section has the counts of one phase of the demonstration.
 type Section struct {
 	// Name is the phase's name.
 	Name string
@@ -32,8 +32,8 @@ type Section struct {
 	Sent int
 	// Lost is the number of requests found lost in it, whenever they were due.
 	Lost int
-	// Drained counts the requests answered in full although their instance had left the
-	// registry meanwhile or before.
+	// Drained counts the requests that were answered in full although their instance had left the
+	// registry before or meanwhile.
 	Drained int
 	// DrainedSlow counts the slow ones among them.
 	DrainedSlow int

@@ -76,7 +76,7 @@ func (c *Client) dispatch(ctx context.Context, wait *sync.WaitGroup, r request) 
 func (c *Client) launch(r request) (*flight, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now() // The directory has forgotten what callers knew before it was asked last.
+	now := time.Now() // the directory keeps no history before the last question
 	known := c.directory.view(now, c.lags[r.caller])
 	if len(known) == 0 && c.ending {
 		c.gone[r.caller] = true

@@ -31,16 +31,16 @@ const pause = 200 * time.Millisecond
 
 // Source is a service in a registry, as callers find it.
 type Source interface {
-	// Follow tells the service's addresses, host:port, and again all of them after each
-	// change. It returns when ctx ends or when it must start over.
-	Follow(ctx context.Context, tell func(addresses []string)) error
+	// Follow reports the service's addresses, host:port, and again all of them after each change. It
+	// returns when ctx ends or when it must start over.
+	Follow(ctx context.Context, report func(addresses []string)) error
 }
 
 // follow follows a source until ctx ends. An error leaves callers with the latest list, as
 // an outage does.
-func follow(ctx context.Context, source Source, tell func(addresses []string), failed func(error)) {
+func follow(ctx context.Context, source Source, report func(addresses []string), failed func(error)) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := source.Follow(ctx, tell); ctx.Err() == nil {
+		if err := source.Follow(ctx, report); ctx.Err() == nil {
 			failed(err)
 		}
 	}, pause)
@@ -56,13 +56,13 @@ type Consul struct {
 }
 
 // Follow implements Source with blocking queries.
-func (c Consul) Follow(ctx context.Context, tell func(addresses []string)) error {
+func (c Consul) Follow(ctx context.Context, report func(addresses []string)) error {
 	for index := "0"; ctx.Err() == nil; {
 		listed, next, err := run.Passing(ctx, run.HTTP{Address: c.Address}, c.Service, index)
 		if err != nil {
 			return fmt.Errorf("list service %s in Consul: %w", c.Service, err)
 		}
-		tell(list.Map(listed, run.Instance.HostPort))
+		report(list.Map(listed, run.Instance.HostPort))
 		index = next
 	}
 	return ctx.Err()
@@ -73,8 +73,8 @@ func (c Consul) Follow(ctx context.Context, tell func(addresses []string)) error
 type Fixed string
 
 // Follow implements Source.
-func (f Fixed) Follow(ctx context.Context, tell func(addresses []string)) error {
-	tell([]string{string(f)})
+func (f Fixed) Follow(ctx context.Context, report func(addresses []string)) error {
+	report([]string{string(f)})
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -88,7 +88,7 @@ type Service struct {
 }
 
 // Follow implements Source with a watch.
-func (s Service) Follow(ctx context.Context, tell func(addresses []string)) error {
+func (s Service) Follow(ctx context.Context, report func(addresses []string)) error {
 	api := s.Client.DiscoveryV1().EndpointSlices(s.Namespace)
 	options := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + s.Name}
 	list, err := api.List(ctx, options)
@@ -99,7 +99,7 @@ func (s Service) Follow(ctx context.Context, tell func(addresses []string)) erro
 	for i := range list.Items {
 		known[list.Items[i].UID] = &list.Items[i]
 	}
-	tell(ready(known))
+	report(ready(known))
 	options.ResourceVersion = list.ResourceVersion
 	changes, err := api.Watch(ctx, options)
 	if err != nil {
@@ -117,13 +117,13 @@ func (s Service) Follow(ctx context.Context, tell func(addresses []string)) erro
 		default:
 			known[slice.UID] = slice
 		}
-		tell(ready(known))
+		report(ready(known))
 	}
 	return ctx.Err()
 }
 
-// ready are the endpoints that callers use. Those that are serving and terminating are for
-// callers whom nothing else is left, and no caller here goes that far.
+// ready returns the endpoints that callers use. Endpoints that are serving and terminating are a last
+// resort, which no caller here uses.
 func ready(slices map[types.UID]*discoveryv1.EndpointSlice) (addresses []string) {
 	for _, slice := range slices {
 		if len(slice.Ports) == 0 || slice.Ports[0].Port == nil {
@@ -153,7 +153,7 @@ type Etcd struct {
 // Follow implements Source. The etcd client reconnects by itself after an outage and
 // resumes the watch; Follow returns an error if etcd has compacted the history or
 // cannot be listed.
-func (e Etcd) Follow(ctx context.Context, tell func(addresses []string)) error {
+func (e Etcd) Follow(ctx context.Context, report func(addresses []string)) error {
 	manager, err := endpoints.NewManager(e.Client, strings.Trim(e.Prefix, "/")+"/"+e.Service)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (e Etcd) Follow(ctx context.Context, tell func(addresses []string)) error {
 	if err != nil {
 		return fmt.Errorf("list service %s in etcd: %w", e.Service, err)
 	}
-	tell(addressesOf(known)) // A watch begins with a list, too, but says nothing if that is empty.
+	report(addressesOf(known)) // A watch begins with a list, too, but says nothing if that is empty.
 	changes, err := manager.NewWatchChannel(ctx)
 	if err != nil {
 		return fmt.Errorf("watch service %s in etcd: %w", e.Service, err)
@@ -178,7 +178,7 @@ func (e Etcd) Follow(ctx context.Context, tell func(addresses []string)) error {
 				known[change.Key] = change.Endpoint
 			}
 		}
-		tell(addressesOf(known))
+		report(addressesOf(known))
 	}
 	return errors.Join(ctx.Err(), fmt.Errorf("the watch of service %s in etcd has ended", e.Service))
 }
@@ -190,10 +190,9 @@ func addressesOf(known endpoints.Key2EndpointMap) (addresses []string) {
 	return addresses
 }
 
-// directory is the history of a service's addresses, as long as the slowest caller needs
-// it. What a caller knows is what the registry knew some time ago, so one history
-// serves callers with any lag, and an unreachable registry leaves everyone with the
-// last list.
+// directory is the history of a service's addresses, as long as the slowest caller needs it. A caller
+// knows the addresses that the registry had some time ago, so one history serves callers with any lag.
+// While the registry is unreachable, all callers have the last list.
 type directory struct {
 	keep     time.Duration // how far the slowest caller lags behind
 	versions []version     // oldest first; never empty after the first list
@@ -204,7 +203,8 @@ type version struct {
 	addresses []string // in order; never changed once stored
 }
 
-// replace stores what the registry lists now, and returns what has left and joined.
+// replace stores the addresses that the registry lists now, and returns those that have left and
+// joined.
 func (d *directory) replace(now time.Time, addresses []string) (left, joined []string) {
 	next := slices.Compact(slices.Sorted(slices.Values(addresses)))
 	before := d.current()
@@ -216,7 +216,7 @@ func (d *directory) replace(now time.Time, addresses []string) (left, joined []s
 	return left, joined
 }
 
-// current is what the registry lists now, as far as known.
+// current returns what the registry lists now, as far as known.
 func (d *directory) current() []string {
 	if len(d.versions) == 0 {
 		return nil
@@ -224,7 +224,7 @@ func (d *directory) current() []string {
 	return d.versions[len(d.versions)-1].addresses
 }
 
-// view is what a caller with this lag behind the registry knows.
+// view returns what a caller with this lag behind the registry knows.
 func (d *directory) view(now time.Time, lag time.Duration) []string {
 	seen := now.Add(-lag)
 	for _, v := range slices.Backward(d.versions) {

@@ -24,7 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// alerts are the chart's rules as Prometheus reads them.
+// alerts returns the chart's rules as Prometheus reads them.
 func alerts(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
 	groups, errs := rulefmt.ParseFile(filepath.Join(chartFolder, "files", "alerts.yaml"), false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
@@ -54,7 +54,7 @@ func panels(t *testing.T) []panel {
 	return dashboard.Panels
 }
 
-// expressions are those of alerts and dashboard, by where they are.
+// expressions returns the expressions of alerts and dashboard, by their places.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -69,8 +69,8 @@ func expressions(t *testing.T) map[string]string {
 	return all
 }
 
-// TestDashboard: each graph says what it means, and those about things in namespaces show which, and of the chosen
-// ones only.
+// TestDashboard: each graph has a description, and a graph of namespaced objects shows the namespace,
+// and only those of the chosen namespaces.
 func TestDashboard(t *testing.T) {
 	documented := string(checktest.Must(os.ReadFile(filepath.Join(root, "docs", "metrics.md")))(t))
 	graphs := 0
@@ -121,8 +121,8 @@ func TestExpressions(t *testing.T) {
 	}
 }
 
-// TestRunbooks: each alert has a section that says what to do, and leads to it on the site; and each section has
-// an alert.
+// TestRunbooks: each alert has a section that says what to do, and a link to it on the site; and each
+// section has an alert.
 func TestRunbooks(t *testing.T) {
 	text := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "alerts.md")))(t)
 	headings := regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(text), -1)
@@ -137,8 +137,8 @@ func TestRunbooks(t *testing.T) {
 	checktest.Same(t, "sections of docs/alerts.md", len(alerts(t)), len(sections))
 }
 
-// TestNoLabelsOfScrapers: the rules work whoever scrapes. Their selectors use no label but those that
-// docs/metrics.md has, and that of leases.
+// TestNoLabelsOfScrapers: the rules work with every scraper. Their selectors use only labels in
+// docs/metrics.md, and the label of leases.
 func TestNoLabelsOfScrapers(t *testing.T) {
 	documented := string(checktest.Must(os.ReadFile(filepath.Join(root, "docs", "metrics.md")))(t))
 	for where, text := range expressions(t) {

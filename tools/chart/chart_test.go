@@ -29,7 +29,7 @@ const root = "../.."
 
 var chartFolder = filepath.Join(root, "charts", "usher")
 
-// cases are the values that the chart is tested with, by file name.
+// cases returns the values that the chart is tested with, by file name.
 func cases(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("testdata/values/*.yaml")
@@ -98,8 +98,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestNotes: whoever has installed Usher reads how to look at it, and a first Registration that the API server takes.
-// Lines fit a terminal.
+// TestNotes: the notes after an installation say how to look at Usher, and have a first Registration
+// that the API server accepts. Their lines fit a terminal.
 func TestNotes(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"default", "beside-openkruise", "cloneset"} {
@@ -175,8 +175,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestSelectorsStay: no value changes what a Deployment, a Service, a budget or a policy selects, since a selector
-// cannot change, and labels of one's choice are on everything else. What decides is how many parts there are.
+// TestSelectorsStay: no value changes the selector of a Deployment, a Service, a budget or a policy,
+// since selectors cannot change; extra labels are on everything else. Selectors depend only on the
+// number of parts.
 func TestSelectorsStay(t *testing.T) {
 	selectors := func(values string) map[string]string {
 		found := map[string]string{}
@@ -231,7 +232,8 @@ func TestRestricted(t *testing.T) {
 	checktest.Same(t, "Deployments", 4, deployments)
 }
 
-// TestNoWarnings: API servers warn of no CRD: they do of lists that are sets of objects.
+// TestNoWarnings: API servers print no warning about a CRD, as they do about lists that are sets of
+// objects.
 func TestNoWarnings(t *testing.T) {
 	for _, object := range render(t, nil) {
 		if object.Kind == crdKind {
@@ -261,7 +263,7 @@ func setsOfObjects(node any, at string) (found []string) {
 	return found
 }
 
-// checks are the Argo CD health checks in docs/install.md, by key.
+// checks returns the Argo CD health checks in docs/install.md, by key.
 func checks(t *testing.T) map[string]string {
 	t.Helper()
 	text := checktest.Must(os.ReadFile(filepath.Join(root, "docs", "install.md")))(t)

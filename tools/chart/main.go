@@ -65,8 +65,8 @@ const (
 `
 )
 
-// copies are the generated folders in the chart, and what they are copied from: a chart is packed
-// without its surroundings.
+// copies are the generated folders in the chart, and their originals: a chart is packed without other
+// folders.
 var copies = map[string]string{"charts/usher/files/crds": "config/crd", "charts/usher/files/rbac": "config/rbac"}
 
 func copyFiles(root string) error {
@@ -79,8 +79,8 @@ func copyFiles(root string) error {
 	return nil
 }
 
-// namespaceOf is the release's namespace. Usher needs no more than the strictest Pod
-// Security standard allows, and the namespace enforces that standard.
+// namespaceOf returns the release's namespace, which enforces the strictest Pod Security standard:
+// Usher needs no more than that allows.
 func namespaceOf(release Release) Object {
 	return Object{Kind: "Namespace", Text: `apiVersion: v1
 kind: Namespace
@@ -110,7 +110,7 @@ func write(file, header string, objects []Object) error {
 }
 
 func writeFile(file, text string) error {
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil { //nolint:gosec // For everybody to read, as all sources are.
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil { //nolint:gosec // Sources are for everybody.
 		return fmt.Errorf("write what is generated: %w", err)
 	}
 	return nil
@@ -124,10 +124,10 @@ type Object struct{ Kind, Text string }
 
 const crdKind = "CustomResourceDefinition"
 
-// Render is Helm's output for a chart and values over its defaults, in the order in which
-// Helm creates the objects, without the release's notes. CRDs precede what guards them, so
-// that kubectl delete, which uses the same order, meets the guard. The values must match
-// the chart's schema. The server has what the newest tested one has.
+// Render returns Helm's output for a chart and values over its defaults, in the order in which Helm
+// creates the objects, without the release's notes. CRDs come before the policy that protects them, so
+// that kubectl delete, which uses the same order, is still refused by it. The values must match the
+// chart's schema. The server counts as the newest tested one.
 func Render(folder string, release Release, values map[string]any) ([]Object, error) {
 	files, err := renderFiles(folder, release, values)
 	if err != nil {
@@ -145,7 +145,7 @@ func Render(folder string, release Release, values map[string]any) ([]Object, er
 	return objects, nil
 }
 
-// renderFiles is what comes of each template, by file.
+// renderFiles returns the output of each template, by file.
 func renderFiles(folder string, release Release, values map[string]any) (map[string]string, error) {
 	chart, err := loader.LoadDir(folder)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // The table of values is between these lines of the chart's README.
 const tableBegins, tableEnds = "<!-- values: make generate writes this table from values.yaml -->\n", "<!-- end of values -->\n"
 
-// writeReadme renews the table of values in the chart's README.
+// writeReadme rewrites the table of values in the chart's README.
 func writeReadme(root string) error {
 	chart := filepath.Join(root, "charts", "usher")
 	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
@@ -40,7 +40,7 @@ func writeReadme(root string) error {
 	return writeFile(file, before+tableBegins+table+tableEnds+after)
 }
 
-// tableOf is a table of values, their defaults, and what the comments say.
+// tableOf returns a table of values, their defaults, and their comments.
 func tableOf(values []byte) (string, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(values, &document); err != nil {
@@ -52,7 +52,8 @@ func tableOf(values []byte) (string, error) {
 	return table.String(), err
 }
 
-// rows writes a row for each value below a mapping. One whose members are not explained is a value itself.
+// rows writes a row for each value below a mapping. A mapping without comments on its members is a
+// value itself.
 func rows(table *strings.Builder, prefix string, mapping *yaml.Node) error {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
@@ -85,10 +86,11 @@ func explained(mapping *yaml.Node) bool {
 	return false
 }
 
-// page is one of the documentation, of which the chart's README is no part.
+// page matches a link to a page of the documentation, which the chart's README is no part of.
 var page = regexp.MustCompile(`docs/([a-z/-]+)\.md`)
 
-// said is the comment above a key as a cell of a table, without those that stand apart from it.
+// said returns the comment above a key as a cell of a table, without comments that are separated from
+// it by an empty line.
 func said(key *yaml.Node) string {
 	parts := strings.Split(key.HeadComment, "\n\n")
 	var words []string
@@ -99,7 +101,7 @@ func said(key *yaml.Node) string {
 	return page.ReplaceAllString(text, "[$0](https://usher.dev/$1.html)")
 }
 
-// inOneLine is a default as it may stand in a command.
+// inOneLine returns a default as it may be written in a command.
 func inOneLine(value *yaml.Node) (string, error) {
 	flow := *value
 	strip(&flow)
@@ -114,7 +116,7 @@ func inOneLine(value *yaml.Node) (string, error) {
 	return strings.ReplaceAll(line, "|", `\|`), nil
 }
 
-// strip takes comments away, and puts everything in one line.
+// strip removes comments, and puts everything in one line.
 func strip(node *yaml.Node) {
 	node.HeadComment, node.LineComment, node.FootComment = "", "", ""
 	if node.Kind != yaml.ScalarNode {

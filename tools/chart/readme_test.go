@@ -11,7 +11,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestTableOfValues: a row for each value that a comment explains; one without a comment is refused by name.
+// TestTableOfValues: there is a row for each value with a comment; a value without one is an error that
+// names it.
 func TestTableOfValues(t *testing.T) {
 	table := checktest.Must(tableOf([]byte(`# About the file.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command docs builds the documentation site: it generates the reference from the CRDs and
-// from what the programs' --help says, runs Hugo, and follows every link within the site.
+// Command docs builds the documentation site: it generates the reference from the CRDs and from the
+// programs' --help, runs Hugo, and follows every link within the site.
 package main
 
 import (
@@ -60,7 +60,7 @@ func run(ctx context.Context, root string) error {
 	return nil
 }
 
-// versionOf is Usher's version, which the chart has.
+// versionOf returns Usher's version, from the chart.
 func versionOf(root string) (string, error) {
 	chart, err := os.ReadFile(filepath.Join(root, "charts", "usher", "Chart.yaml"))
 	if err != nil {
@@ -73,7 +73,7 @@ func versionOf(root string) (string, error) {
 	return string(found[1]), nil
 }
 
-// command is a program that runs in the project's folder, each module by itself.
+// command returns a program that runs in the project's folder, with each module by itself.
 func command(ctx context.Context, root, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
@@ -103,8 +103,8 @@ func writeReference(ctx context.Context, root string) error {
 var anchors = regexp.MustCompile(`\bid="([^"]*)"`)
 var links = regexp.MustCompile(`<(?:a|link|script|img|source)\b[^>]*?\b(?:href|src|srcset)="([^"]*)"`)
 
-// deadLinks follows every link between the site's files, to the anchor. Nothing but <a> may
-// lead elsewhere: the site works without network.
+// deadLinks follows every link between the site's files, to the anchor. Only <a> may refer to other
+// sites: the site works without network.
 func deadLinks(site fs.FS) (dead []string, err error) {
 	ids, pages := map[string]bool{}, map[string]string{}
 	err = fs.WalkDir(site, ".", func(name string, entry fs.DirEntry, err error) error {

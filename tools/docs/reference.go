@@ -21,7 +21,7 @@ import (
 
 const frontMatter = "---\nweight: %d\n---\n# %s\n\n%s\n\n"
 
-// flagsPage is usher --help as a table.
+// flagsPage returns usher --help as a table.
 func flagsPage(ctx context.Context, root string) (string, error) {
 	help, err := helpOf(ctx, root, ".", "./cmd/usher")
 	if err != nil {
@@ -40,7 +40,7 @@ func flagsPage(ctx context.Context, root string) (string, error) {
 	return page.String(), nil
 }
 
-// pluginPage is the help of every command of kubectl usher.
+// pluginPage returns the help of every command of kubectl usher.
 func pluginPage(ctx context.Context, root string) (string, error) {
 	help, err := helpOf(ctx, root, "cmd/kubectl-usher", ".")
 	if err != nil {
@@ -74,12 +74,12 @@ func pluginPage(ctx context.Context, root string) (string, error) {
 	return page.String(), nil
 }
 
-// helpOf is what a program of a module prints for --help, on whichever stream.
+// helpOf returns the output of a module's program for --help, from both streams.
 func helpOf(ctx context.Context, root, module, program string, args ...string) (string, error) {
 	return printed(ctx, root, module, program, append(args, "--help")...)
 }
 
-// printed is what a program of a module prints, on whichever stream.
+// printed returns the output of a module's program, from both streams.
 func printed(ctx context.Context, root, module, program string, args ...string) (string, error) {
 	args = append([]string{"run", program}, args...)
 	out, err := command(ctx, filepath.Join(root, module), "go", args...).CombinedOutput()
@@ -93,7 +93,7 @@ func printed(ctx context.Context, root, module, program string, args ...string) 
 	return strings.ReplaceAll(string(out), home, "$HOME"), nil
 }
 
-// cell is a text in a table's cell.
+// cell returns a text as the cell of a table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(strings.Join(strings.Fields(text), " "))
 }
@@ -130,7 +130,7 @@ func apiPage(_ context.Context, root string) (string, error) {
 	return page.String(), nil
 }
 
-// fields writes the table of an object, and after it those of the objects in it.
+// fields writes the table of an object, and then the tables of the objects in it.
 func fields(page *strings.Builder, kind, path string, object *schema) {
 	fmt.Fprintf(page, "### %s %s {#%s}\n\n%s\n\n", kind, path, anchor(kind, path), cell(object.Description))
 	page.WriteString("| Field | Type | Meaning |\n|---|---|---|\n")
@@ -153,7 +153,7 @@ func fields(page *strings.Builder, kind, path string, object *schema) {
 	}
 }
 
-// rules writes what admission says about an object that breaks a rule of it.
+// rules writes the messages of admission rules of an object.
 func rules(page *strings.Builder, object *schema) {
 	messages := list.Map(object.XValidations, func(rule apiextensionsv1.ValidationRule) string { return cell(rule.Message) })
 	if len(messages) == 0 {
@@ -163,13 +163,13 @@ func rules(page *strings.Builder, object *schema) {
 	fmt.Fprintf(page, "What is refused:\n\n- %s\n\n", strings.Join(slices.Compact(messages), "\n- "))
 }
 
-// within is the object of a field, or of the elements of its list.
+// within returns the object of a field, or of the elements of its list.
 func within(field *schema) *schema {
 	if field.Items != nil && field.Items.Schema != nil {
 		field = field.Items.Schema
 	}
 	if len(field.Properties) == 0 || field.XPreserveUnknownFields != nil {
-		return nil // what it leaves open is Kubernetes' own
+		return nil // an object without properties is one of Kubernetes' own
 	}
 	return field
 }
@@ -191,7 +191,7 @@ func typeOf(kind, path string, field *schema) string {
 	return name
 }
 
-// meaning is a field's description, and what its schema adds to that.
+// meaning returns a field's description, with the additions of its schema.
 func meaning(field *schema) string {
 	text := []string{cell(field.Description)}
 	if field.Default != nil && field.Type != "object" && !strings.Contains(field.Description, "Default") {

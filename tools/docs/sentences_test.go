@@ -28,14 +28,14 @@ var (
 	noSubject   = regexp.MustCompile(`^(?:What|Who) (?:is|are) .*[^?]$|^That which `)
 )
 
-// sentence is a sentence of a page, and the line of the paragraph, item or cell where it is.
+// sentence is a sentence of a page, with the line of its paragraph, item or cell.
 type sentence struct {
 	line int
 	text string
 }
 
-// sentences are those of a Markdown page, without code blocks and comments. A heading, an item of a
-// list and a cell of a table are each read by themselves.
+// sentences returns the sentences of a Markdown page, without code blocks and comments. A heading, an
+// item of a list and a cell of a table are read separately.
 func sentences(page string) (all []sentence) {
 	var block []string
 	begin, code := 0, false
@@ -75,13 +75,13 @@ func sentences(page string) (all []sentence) {
 	return all
 }
 
-// cells are those of a table's row.
+// cells returns the cells of a table's row.
 func cells(row string) []string {
 	const escaped = "\x00"
 	return strings.Split(strings.ReplaceAll(strings.Trim(row, "|"), `\|`, escaped), "|")
 }
 
-// split makes sentences of a text. A piece of code is one word, and of a link only its text counts.
+// split splits a text into sentences. A piece of code is one word, and of a link only its text counts.
 func split(line int, text string) (all []sentence) {
 	text = inlineCode.ReplaceAllString(text, "code")
 	text = linkOrImage.ReplaceAllString(text, "$1")
@@ -94,7 +94,7 @@ func split(line int, text string) (all []sentence) {
 	return all
 }
 
-// words counts what has a letter or a digit.
+// words counts the words that have a letter or a digit.
 func words(text string) (count int) {
 	for word := range strings.FieldsSeq(text) {
 		if wordSign.MatchString(word) {
@@ -104,7 +104,7 @@ func words(text string) (count int) {
 	return count
 }
 
-// faults are the sentences of a page that a reader would have to read twice.
+// faults returns the sentences of a page that a reader would have to read twice.
 func faults(name, page string) (found []string) {
 	for _, s := range sentences(page) {
 		if n := words(s.text); n >= tooLong {
@@ -140,7 +140,7 @@ func TestSentences(t *testing.T) {
 	}, lines)
 }
 
-// TestDocumentsAreReadable: every sentence of the documents is short, and about something that it names.
+// TestDocumentsAreReadable: every sentence of the documents is short, and names its subject.
 func TestDocumentsAreReadable(t *testing.T) {
 	pages := []string{"../../README.md"}
 	err := filepath.WalkDir("../../docs", func(name string, _ fs.DirEntry, err error) error {

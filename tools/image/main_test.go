@@ -29,7 +29,7 @@ import (
 	"github.com/spdx/tools-golang/spdxlib"
 )
 
-// project is a project with a program named usher, in its own directory.
+// project makes a project with a program named usher, in its own directory.
 func project(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -96,7 +96,7 @@ func contents(t *testing.T, image v1.Image) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// served is a name in a registry.
+// served returns a name in a registry.
 func served(t *testing.T) (name.Tag, *httptest.Server) {
 	t.Helper()
 	server := httptest.NewServer(registry.New())
@@ -105,8 +105,8 @@ func served(t *testing.T) (name.Tag, *httptest.Server) {
 	return tag, server
 }
 
-// TestCommand builds the same image twice, from sources in two places and into one folder:
-// what is in the layout, in the archive and in the registry is the same image.
+// TestCommand builds the same image twice, from sources in two places and into one folder: the layout,
+// the archive and the registry have the same image.
 func TestCommand(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	folder := t.TempDir()
@@ -137,7 +137,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// layoutDigest is the digest of the only image in a layout, which has the name.
+// layoutDigest returns the digest of the only image in a layout, which has the name.
 func layoutDigest(t *testing.T, folder string, tag name.Tag) v1.Hash {
 	t.Helper()
 	index := must(layout.ImageIndexFromPath(folder))(t)

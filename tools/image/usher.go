@@ -27,8 +27,8 @@ import (
 	"github.com/usher-dev/usher/tools/image/oci"
 )
 
-// Source is what Usher's image is built from: the project's directory, the image's name
-// and its tag, and the platforms to build for.
+// Source describes the image to build: the project's directory, the image's name and its tag, and the
+// platforms to build for.
 type Source struct {
 	Root, Name, Version string
 	Platforms           []v1.Platform
@@ -97,7 +97,7 @@ func (s Source) compile(ctx context.Context, platform v1.Platform) ([]byte, erro
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // The system cleans up what is left of it.
+	defer func() { _ = os.RemoveAll(folder) }() // The system cleans up after a failure.
 	file := filepath.Join(folder, "usher")
 	// gRPC's traces use templates, which call methods by name: with them the linker keeps every
 	// method of every type, a quarter of the program.
@@ -115,7 +115,7 @@ func (s Source) compile(ctx context.Context, platform v1.Platform) ([]byte, erro
 	return content, nil
 }
 
-// origin is the commit that an image is built from.
+// origin describes the commit that an image is built from.
 type origin struct {
 	// revision is empty outside a git checkout, and ends in -dirty if files differ.
 	revision string

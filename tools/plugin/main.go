@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command plugin builds what a release of the kubectl plugin consists of: an archive for each
-// platform, their checksums, and the manifest for krew. The same source, version and Go make
-// the same bytes.
+// Command plugin builds the files of a release of the kubectl plugin: an archive for each platform,
+// their checksums, and the manifest for krew. The same source, version and Go give the same bytes.
 package main
 
 import (
@@ -25,10 +24,10 @@ import (
 	"time"
 )
 
-// platforms are those that a release has.
+// platforms are the platforms of a release.
 var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
 
-// release is what the krew manifest is filled in from.
+// release has the values for the template of the krew manifest.
 type release struct {
 	Version  string
 	Archives []archive
@@ -114,7 +113,7 @@ func compile(ctx context.Context, root, version string, a archive) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // the system cleans up what is left
+	defer func() { _ = os.RemoveAll(folder) }() // the system cleans up after a failure
 	program := filepath.Join(folder, a.Binary)
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X main.version="+version, "-o", program, ".")
 	command.Dir = filepath.Join(root, "cmd", "kubectl-usher")

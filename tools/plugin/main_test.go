@@ -18,7 +18,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestPack: an archive says nothing of the machine and the time that it was made on.
+// TestPack: an archive contains nothing of the machine and the time at which it was made.
 func TestPack(t *testing.T) {
 	text := checktest.Must(pack(fstest.MapFS{
 		"kubectl-usher": {Data: []byte("program"), Mode: 0o755}, "LICENSE": {Data: []byte("text"), Mode: 0o644},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command words lists what the steps of stories can begin with: it reads the tables of words in the
-// source, and the stories themselves. With -write it writes the list into docs/stories.md.
+// Command words lists the words that steps of stories can begin with: it reads the tables of words in
+// the source, and the stories themselves. With -write it writes the list into docs/stories.md.
 package main
 
 import (

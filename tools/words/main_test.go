@@ -23,7 +23,7 @@ func TestWords(t *testing.T) {
 	checktest.Same(t, page+" (make generate writes it)", checktest.Must(replaced(before, scopes))(t), before)
 }
 
-// TestWrong finds what is wrong in a small project.
+// TestWrong finds the mistakes in a small project.
 func TestWrong(t *testing.T) {
 	scopes := checktest.Must(readScopes("testdata"))(t)
 	checktest.Same(t, "what is wrong", []string{

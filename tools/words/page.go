@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// page has the list below mark; what is above it is written by hand.
+// page has the list below mark; the part above it is written by hand.
 const page, mark = "docs/stories.md", "<!-- Below this line: make generate -->\n"
 
 // writePage writes the list into the page.
@@ -25,10 +25,10 @@ func writePage(root string, scopes []*scope) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(after), 0o644) //nolint:gosec // It is a page like the others.
+	return os.WriteFile(file, []byte(after), 0o644) //nolint:gosec // a page like the others
 }
 
-// replaced is the page with another list.
+// replaced returns the page with another list.
 func replaced(before string, scopes []*scope) (string, error) {
 	head, _, ok := strings.Cut(before, mark)
 	if !ok {
@@ -37,7 +37,7 @@ func replaced(before string, scopes []*scope) (string, error) {
 	return head + mark + markdown(scopes), nil
 }
 
-// markdown is the list as a section with a table for each scope.
+// markdown returns the list as a section with a table for each scope.
 func markdown(scopes []*scope) string {
 	var b strings.Builder
 	for _, s := range scopes {
@@ -55,7 +55,7 @@ func markdown(scopes []*scope) string {
 	return b.String()
 }
 
-// text is the list for a terminal.
+// text returns the list for a terminal.
 func text(scopes []*scope) string {
 	var b strings.Builder
 	for _, s := range scopes {
@@ -82,7 +82,7 @@ func (s *scope) about() string {
 	return fmt.Sprintf("%d stories.", s.stories)
 }
 
-// sorted are the words of a scope by name.
+// sorted returns the words of a scope by name.
 func (s *scope) sorted() []*word {
 	return slices.SortedFunc(slices.Values(s.words), func(a, b *word) int { return cmp.Compare(a.Name, b.Name) })
 }
@@ -92,7 +92,7 @@ func (w *word) step() string { return strings.TrimSpace(w.Name + " " + w.Args) }
 
 func escape(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
-// wrapped is a text in lines of at most some columns.
+// wrapped returns a text in lines of at most some columns.
 func wrapped(indent, text string, columns int) string {
 	var b strings.Builder
 	line := indent

@@ -30,9 +30,9 @@ type word struct {
 	used int
 }
 
-// scope is a folder of stories, and what their steps can begin with.
+// scope is a folder of stories, with the words that their steps can begin with.
 type scope struct {
-	// folder is that of the stories' package.
+	// folder is the folder of the stories' package.
 	folder string
 	words  []*word
 	// shared are words of a package that several scopes share.
@@ -40,11 +40,11 @@ type scope struct {
 	// strangers are steps that begin with no word, each with its place.
 	strangers []string
 	stories   int
-	// facts are what some words of the scope can say.
+	// facts are patterns of the facts that some words of the scope accept.
 	facts []string
 }
 
-// all are the words of a scope, its own first.
+// all returns the words of a scope, its own first.
 func (s *scope) all() []*word { return slices.Concat(s.words, s.shared) }
 
 // sharedFolder is the package whose words belong to each scope that adds them to its own.
@@ -80,7 +80,7 @@ func readScopes(root string) (scopes []*scope, err error) {
 	return append(scopes, &scope{folder: sharedFolder, words: shared}), nil
 }
 
-// source is a file of Go.
+// source is a Go file.
 type source struct {
 	name string
 	*ast.File
@@ -118,8 +118,8 @@ func addsShared(files []source) (adds bool) {
 	return adds
 }
 
-// wordsOf are the words of a package, in the order of its source: composite literals with the fields
-// Name, Does and Run.
+// wordsOf returns the words of a package, in the order of its source: composite literals with the
+// fields Name, Does and Run.
 func wordsOf(root string, files []source) (words []*word) {
 	for _, file := range files {
 		if file.Name.Name == "scenariotest" {
@@ -140,7 +140,7 @@ func wordsOf(root string, files []source) (words []*word) {
 	return words
 }
 
-// wordOf is the word of a literal; nil if it is none.
+// wordOf returns the word of a literal; nil if it is no word.
 func wordOf(literal *ast.CompositeLit) *word {
 	fields := map[string]ast.Expr{}
 	for _, element := range literal.Elts {
@@ -159,10 +159,10 @@ func wordOf(literal *ast.CompositeLit) *word {
 	return &word{Name: name, Args: args, Does: does}
 }
 
-// readable has what a pattern stands for in place of its groups.
+// readable replaces the groups of a pattern by what they stand for.
 var readable = strings.NewReplacer(`(\S+)`, "NAME", `(\d+)`, "N", "(.*)", "TEXT", "s?", "s")
 
-// factsOf are the keys of a package's map facts, which are patterns.
+// factsOf returns the keys of a package's map facts, which are patterns.
 func factsOf(files []source) (facts []string) {
 	for _, file := range files {
 		ast.Inspect(file.File, func(node ast.Node) bool {
@@ -176,7 +176,7 @@ func factsOf(files []source) (facts []string) {
 	return facts
 }
 
-// keysOf are the texts that are keys of a literal.
+// keysOf returns the texts that are keys of a literal.
 func keysOf(literal ast.Expr) (keys []string) {
 	composite, _ := literal.(*ast.CompositeLit)
 	if composite == nil {
@@ -192,7 +192,7 @@ func keysOf(literal ast.Expr) (keys []string) {
 	return keys
 }
 
-// constant is the text of a literal, or of several that are added.
+// constant returns the text of a literal, or of several that are added.
 func constant(expression ast.Expr) (text string, ok bool) {
 	switch e := expression.(type) {
 	case *ast.BasicLit:
@@ -273,7 +273,8 @@ func namesOf(words []*word) (names []string) {
 	return names
 }
 
-// wrong are the words that no story uses, those with two meanings in a scope, and steps without a word.
+// wrong returns the words that no story uses, the words with two meanings in a scope, and the steps
+// without a word.
 func wrong(scopes []*scope) (all []string) {
 	for _, s := range scopes {
 		all = append(all, s.strangers...)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workflows tests what continuous integration and releases may take from others.
+// Package workflows tests what continuous integration and releases may take from other projects and
+// people.
 package workflows
 
 import (
@@ -37,15 +38,15 @@ type step struct {
 	With      map[string]any
 }
 
-// publishes reports whether a job may write what others run.
+// publishes reports whether a job may write artifacts that others run.
 func (j job) publishes() bool {
 	return slices.Contains(slices.Collect(maps.Values(j.Permissions)), "write")
 }
 
-// isHeld reports whether the job waits for the check, and for who may release.
+// isHeld reports whether the job waits for the check, and for the approval of a release.
 func (j job) isHeld() bool { return slices.Contains(j.Needs, "checked") && j.Environment == "release" }
 
-// trusts says what a step of such a job takes from others, or leaves to them.
+// trusts names what a step of such a job takes from others, or leaves to them; "" if nothing.
 func (s step) trusts() string {
 	action, _, _ := strings.Cut(s.Uses, "@")
 	switch {
@@ -59,7 +60,7 @@ func (s step) trusts() string {
 	return ""
 }
 
-// all are the workflows by their paths.
+// all returns the workflows by their paths.
 func all(t *testing.T) map[string]workflow {
 	t.Helper()
 	files := checktest.Must(filepath.Glob(root + ".github/workflows/*"))(t)
@@ -78,7 +79,7 @@ func all(t *testing.T) map[string]workflow {
 // pinned matches an action whose content cannot change.
 var pinned = regexp.MustCompile(`^(\./.*|[^@]+@[0-9a-f]{40})$`)
 
-// TestActionsArePinned: what an action does is decided by who reviews a change here, not by who moves a
+// TestActionsArePinned: an action changes only with a reviewed change here, not when somebody moves a
 // tag elsewhere; and texts from outside do not become commands.
 func TestActionsArePinned(t *testing.T) {
 	for file, w := range all(t) {
@@ -98,8 +99,8 @@ func TestActionsArePinned(t *testing.T) {
 	}
 }
 
-// TestReleasesTrustNoCache is an attack: whoever gets code run by CI writes a cache, which a release would
-// build from. What is published is built from nothing but a checkout, after a check of its commit.
+// TestReleasesTrustNoCache is an attack: somebody whose code CI runs writes a cache, from which a
+// release would be built. Releases are built only from a checkout, after a check of its commit.
 func TestReleasesTrustNoCache(t *testing.T) {
 	published := 0
 	for file, w := range all(t) {
@@ -126,7 +127,7 @@ func TestReleasesTrustNoCache(t *testing.T) {
 	}
 }
 
-// floating matches versions that somebody else moves, where a tool is named by its module or image.
+// floating matches versions that somebody else can move, after the module or image of a tool.
 var floating = regexp.MustCompile(`[\w./-]+(@latest|@main|@master|@HEAD|:latest)\b`)
 
 // TestNothingFloats: CI, releases and make run the versions that a commit names.
@@ -179,7 +180,7 @@ func TestReleasable(t *testing.T) {
 
 // TestTagsAreProtected: the rulesets to import cover the tags that a workflow releases.
 func TestTagsAreProtected(t *testing.T) {
-	rules := map[string]int{} // and how many may break them
+	rules := map[string]int{} // and how many users may break them
 	for _, file := range checktest.Must(filepath.Glob(root + ".github/rulesets/*.json"))(t) {
 		var set struct {
 			Target, Enforcement string

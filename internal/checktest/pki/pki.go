@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki creates keys and certificates for a development cluster and for tests: a
-// certificate authority, and server and client certificates. Nothing here is meant to
-// leave the machine. client-go's cert and keyutil do what they can; they do not sign
-// certificates of an authority, and envtest's authority is internal.
+// Package pki creates keys and certificates for a development cluster and for tests: a certificate
+// authority, and server and client certificates. Its keys are not meant to leave the machine.
+// client-go's cert and keyutil do not sign certificates with an authority, and envtest's authority is
+// internal.
 package pki
 
 import (
@@ -58,11 +58,11 @@ func NewAuthority(name string, now time.Time) (*Authority, error) {
 	return &Authority{cert: own, key: key, pair: pair}, err
 }
 
-// PEM is the authority's certificate.
+// PEM returns the authority's certificate.
 func (a *Authority) PEM() []byte { return a.pair.Cert }
 
-// Pair is the authority's certificate and private key: whoever has it can act as any
-// user of the cluster.
+// Pair returns the authority's certificate and private key. Its holder can act as any user of the
+// cluster.
 func (a *Authority) Pair() Pair { return a.pair }
 
 // Server signs a serving certificate for hosts, each an IP address or a DNS name.
@@ -70,7 +70,7 @@ func (a *Authority) Server(name string, now time.Time, hosts ...string) (Pair, e
 	return a.serving(name, now, hosts, x509.ExtKeyUsageServerAuth)
 }
 
-// Peer signs a certificate for hosts with which clients can show who they are, too.
+// Peer signs a certificate for hosts that can serve, and can identify themselves as clients.
 func (a *Authority) Peer(name string, now time.Time, hosts ...string) (Pair, error) {
 	return a.serving(name, now, hosts, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }

@@ -7,10 +7,10 @@
 //	                    └──→ detached ──→ done
 //	Offer                    detached ──→ done
 //
-// A pass waits for its running tasks. Detached tasks belong to no pass: workers run them in the background,
-// and a later pass collects their results. So a pass may end before the last steps of its tasks. Without that, few
-// writes would be under way whenever a pass ends far from the API server, and a Pod that became ready early in a
-// long pass would be out of service until the next one.
+// A pass waits for its running tasks. Detached tasks belong to no pass: workers run them in the
+// background, and a later pass collects their results. So a pass may end before the last steps of its
+// tasks. Without that, few writes would be under way at the end of each pass if the API server is far
+// away, and a Pod that became ready early in a long pass would stay out of service until the next one.
 //
 // At most one task of a Pod is unfinished.
 package async
@@ -32,7 +32,7 @@ type Step[R any] func() (result R, next Step[R])
 type Task[A, R any] struct {
 	// Action is for the caller.
 	Action A
-	// Pod is the one that the task changes; nil if there is none.
+	// Pod is the Pod that the task changes; nil if there is none.
 	Pod *corev1.Pod
 	// Step is the first step.
 	Step Step[R]
@@ -62,13 +62,15 @@ const (
 type Config[R any] struct {
 	// Width returns how many tasks may be under way now.
 	Width func() int
-	// Each calls do for 0 to times-1, in order, and never more of them at once than limit, which is at least 1,
-	// says by then. It returns when all have returned.
+	// Each calls do for 0 to times-1, starting the calls in this order, at most limit() of them at a
+	// time. limit is asked before each start and returns at least 1. Each returns when all calls have
+	// returned.
 	Each func(limit func() int, times int, do func(int))
-	// Start calls do in the background, not before Start has returned, and returns what waits for its end.
+	// Start calls do in the background, not before Start has returned. It returns a function that waits
+	// for its end.
 	Start func(do func()) (wait func())
-	// Again is called after a task with its Pod as an event has shown it meanwhile: the Pod may be ready before
-	// the answer to the write that restarts it.
+	// Again is called after a task if an event has shown its Pod meanwhile, with that version: the Pod
+	// may be ready before the answer arrives to the write that restarted it.
 	Again func(*corev1.Pod)
 }
 
@@ -77,13 +79,14 @@ type Executor[A, R any] struct {
 	config Config[R]
 
 	mu sync.Mutex
-	// decide returns what an event asks for; nil between a pass that did nothing and the next one.
+	// decide returns the first step of what an event asks for. The field is nil between a pass that did
+	// nothing and the next one.
 	decide func(*corev1.Pod) Step[R]
 	// unfinished are the tasks that are not done, by the UID of their Pod.
 	unfinished map[types.UID]*Task[A, R]
 	// queue holds the detached tasks that no worker has taken.
 	queue []*Task[A, R]
-	// workers counts the workers; waits wait for their ends.
+	// workers counts the workers; each of waits waits for the end of one.
 	workers int
 	waits   []func()
 	// leftovers counts the detached tasks that a pass began.
@@ -97,9 +100,10 @@ func New[A, R any](config Config[R]) *Executor[A, R] {
 	return &Executor[A, R]{config: config, unfinished: map[types.UID]*Task[A, R]{}}
 }
 
-// Open begins a pass. It accepts the pass's tasks, except those on Pods that have an unfinished task, or that
-// outdated says have been written since the pass read them: the next pass decides on these again. From now on,
-// decide says what an event asks for; it is called with the Executor locked, so it must not wait.
+// Open begins a pass. It accepts the pass's tasks, except those on Pods that have an unfinished task,
+// or that have been written since the pass read them, according to outdated: the next pass decides on
+// these again. From now on, decide says what an event asks for. It is called with the Executor locked,
+// so it must not wait.
 func (e *Executor[A, R]) Open(
 	tasks []*Task[A, R], outdated func(*corev1.Pod) bool, decide func(*corev1.Pod) Step[R],
 ) (accepted []*Task[A, R]) {
@@ -118,9 +122,9 @@ func (e *Executor[A, R]) Open(
 	return accepted
 }
 
-// Close ends a pass, and reports whether detached tasks have results that no pass has collected, or will have
-// some. After a pass that acted, events still ask for tasks: its writes cause a next pass, which collects their
-// results. After another one they do not.
+// Close ends a pass, and reports whether detached tasks have results that no pass has collected, or
+// will have some. After a pass that acted, events still start tasks: its writes cause another pass,
+// which collects their results. After other passes, events start none.
 func (e *Executor[A, R]) Close(acted bool) (unfinished bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,7 +134,8 @@ func (e *Executor[A, R]) Close(acted bool) (unfinished bool) {
 	return e.workers+len(e.results) > 0
 }
 
-// Offer shows the Executor a Pod that has changed. A Pod with an unfinished task is looked at after that task.
+// Offer hands the Executor a Pod that has changed. If the Pod has an unfinished task, it is considered
+// after that task.
 func (e *Executor[A, R]) Offer(pod *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -167,8 +172,8 @@ func (e *Executor[A, R]) Run(tasks []*Task[A, R], more bool) []R {
 	return list.Map(ended, func(result *R) R { return *result })
 }
 
-// room returns how many tasks of a pass may be running now. Each leftover of a pass takes the room of one;
-// width.Room says how much room the tasks of events take.
+// room returns how many tasks of a pass may be running now. A detached task that a pass began takes as
+// much room as a running one; width.Room says how much room the tasks of events take.
 func (e *Executor[A, R]) room() int {
 	now := e.config.Width()
 	e.mu.Lock()
@@ -211,7 +216,8 @@ func remaining[R any](result R, next Step[R]) R {
 	return result
 }
 
-// detach leaves a task to the workers, and starts another one if there may be more. The caller holds the lock.
+// detach leaves a task to the workers, and starts another worker if there may be more. The caller holds
+// the lock.
 func (e *Executor[A, R]) detach(t *Task[A, R]) {
 	t.state = detached
 	e.queue = append(e.queue, t)
@@ -228,7 +234,7 @@ func (e *Executor[A, R]) work() {
 	}
 }
 
-// take takes a task from the queue. It counts the worker out, and returns nil, if the worker is to end.
+// take takes a task from the queue. If the worker is to end, take uncounts it and returns nil.
 func (e *Executor[A, R]) take() *Task[A, R] {
 	most := e.config.Width()
 	e.mu.Lock()
@@ -276,7 +282,7 @@ func (e *Executor[A, R]) Wait() {
 	}
 }
 
-// takeWaits takes what waits for the workers that run now.
+// takeWaits returns and removes the waits for the workers that run now.
 func (e *Executor[A, R]) takeWaits() []func() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// rig is an Executor whose passes run their tasks one after the other, and whose workers wait until the test
-// lets them work.
+// rig is an Executor whose passes run their tasks one after the other, and whose workers do nothing
+// until the test runs them.
 type rig struct {
 	*Executor[string, string]
 	width   int
 	workers []func()
-	// again are the Pods that are looked at again.
+	// again are the Pods that are considered again.
 	again []string
 }
 
@@ -48,8 +48,8 @@ func pod(name, version string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}
 }
 
-// of is a task of a Pod with so many steps. The result of its last step is the Pod's name. Unless it is nil, did
-// is called with the number of each step.
+// of returns a task of a Pod with so many steps. The result of its last step is the Pod's name. Unless
+// it is nil, did is called with the number of each step.
 func of(name string, steps int, did func(step int)) *Task[string, string] {
 	var at func(n int) Step[string]
 	at = func(n int) Step[string] {
@@ -125,8 +125,9 @@ func TestOutdated(t *testing.T) {
 	checktest.Same(t, "results", []string{"a by an event"}, r.Collect())
 }
 
-// TestOffer: an event starts a task at once, unless a task of its Pod is unfinished: then the Pod as the last event
-// has shown it is looked at after that task. After a pass that did nothing, an event has to wait for the next pass.
+// TestOffer: an event starts a task at once, unless a task of its Pod is unfinished: then the Pod is
+// considered after that task, in the version of the last event. After a pass that did nothing, an event
+// has to wait for the next pass.
 func TestOffer(t *testing.T) {
 	r := newRig()
 	r.Offer(pod("a", "1"))
@@ -162,7 +163,7 @@ func TestWorkers(t *testing.T) {
 	}
 	checktest.Same(t, "workers", 2, len(r.workers))
 	r.width = 1
-	r.workers[0]() // ends, as the other one suffices
+	r.workers[0]() // it ends, because the other one suffices
 	checktest.Same(t, "results of the first worker", 0, len(r.Collect()))
 	r.workers[1]()
 	checktest.Same(t, "results of the second worker", 4, len(r.Collect()))
@@ -170,8 +171,8 @@ func TestWorkers(t *testing.T) {
 	checktest.Same(t, "workers that have been started", 3, len(r.workers))
 }
 
-// TestRoom: room is kept for Pods that come back, two more of them take that of one task of a pass, a leftover of a
-// pass takes its own, and one task may always be running.
+// TestRoom: room is kept for Pods that come back, two more of them take the room of one task of a pass,
+// a detached task of a pass takes as much room as a running one, and one task may always be running.
 func TestRoom(t *testing.T) {
 	r, taken := newRig(), []int{}
 	r.width = 20
@@ -182,7 +183,7 @@ func TestRoom(t *testing.T) {
 	checktest.Same(t, "the room that they take", []int{4, 4, 6, 6, 7, 19}, taken)
 }
 
-// TestAtOnce: passes, events and workers may do all this at the same time, and no result is lost.
+// TestAtOnce: passes, events and workers may use the Executor at the same time, and no result is lost.
 func TestAtOnce(t *testing.T) {
 	var e *Executor[string, string]
 	e = New[string](Config[string]{

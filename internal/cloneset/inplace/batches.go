@@ -27,7 +27,7 @@ type Step struct {
 	Labels, Annotations map[string]string
 }
 
-// only returns what changes of some of the containers.
+// only returns the part of the change that concerns some of the containers.
 func (c Change) only(of func(name string) bool) Change {
 	out := c.with(Change{})
 	maps.DeleteFunc(out.Images, func(name string, _ string) bool { return !of(name) })
@@ -35,12 +35,12 @@ func (c Change) only(of func(name string) bool) Change {
 	return out
 }
 
-// with adds what another change does to containers, which wins.
+// with adds another change of containers. Where both change one, the other change wins.
 func (c Change) with(other Change) Change {
 	return Change{Images: merged(c.Images, other.Images), Resources: merged(c.Resources, other.Resources)}
 }
 
-// open returns what the Pod's containers do not have yet.
+// open returns the part of the change that the Pod's containers do not have yet.
 func (c Change) open(pod *corev1.Pod) Change {
 	out := c.with(Change{})
 	maps.DeleteFunc(out.Images, func(name, image string) bool {
@@ -54,7 +54,7 @@ func (c Change) open(pod *corev1.Pod) Change {
 	return out
 }
 
-// merged holds what the maps hold; the last one wins.
+// merged merges maps; the last one wins.
 func merged[M ~map[K]V, K comparable, V any](all ...M) M {
 	out := M{}
 	for _, one := range all {
@@ -91,8 +91,8 @@ func Begin(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 	return state.step(pod, first, rest, blocking, now)
 }
 
-// Whole returns an update as if all its containers were due at once, for a trial: its record has room for that
-// of each step.
+// Whole returns an update, for a trial, as if all its containers were due at once: its record is at
+// least as large as that of each step.
 func Whole(pod *corev1.Pod, change *Change, revision string, now time.Time) Step {
 	first := Begin(pod, change, revision, now)
 	rest := first.State.next(pod)
@@ -102,7 +102,7 @@ func Whole(pod *corev1.Pod, change *Change, revision string, now time.Time) Step
 	return whole
 }
 
-// copied is the record with its own maps.
+// copied returns a copy of the record with its own maps.
 func (s State) copied() State {
 	s.LastContainerStatuses, s.Resources = merged(s.LastContainerStatuses), merged(s.Resources)
 	s.ContainerBatchesRecord = slices.Clone(s.ContainerBatchesRecord)
@@ -126,8 +126,8 @@ func Next(pod *corev1.Pod, now time.Time) (Step, bool) {
 	return step, true
 }
 
-// step records that some containers are due, and what the rest waits for: these, and
-// those that already blocked them.
+// step records that the first containers are due, and which containers the rest waits for: the first
+// ones, and those that already blocked it.
 func (s State) step(pod *corev1.Pod, first, rest Change, blocking []string, now time.Time) Step {
 	for name := range first.Images {
 		s.LastContainerStatuses[name] = lastOf(pod, name, s.LastContainerStatuses, now)
@@ -160,7 +160,7 @@ func (s *Step) takeMetadata(names []string) {
 	s.State.NextContainerRefMetadata = later
 }
 
-// lastOf is what is kept of a container whose image changes.
+// lastOf returns the record of a container whose image changes, as it was before.
 func lastOf(pod *corev1.Pod, name string, known map[string]ContainerStatus, now time.Time) ContainerStatus {
 	last := ContainerStatus{Updated: metav1.NewTime(now)}
 	if status := StatusOf(pod, name); status != nil {
@@ -187,20 +187,20 @@ func nextBatch(pod *corev1.Pod, open Change, blocking []string) (first, rest Cha
 		open.only(func(name string) bool { return priorityOf(pod, name) < top })
 }
 
-// highest is the highest priority of some containers, at least one.
+// highest returns the highest priority of some containers, at least one.
 func highest(pod *corev1.Pod, names []string) int64 {
 	return slices.Max(list.Map(names, func(name string) int64 { return priorityOf(pod, name) }))
 }
 
-// priorityOf is a container's launch priority. It cannot change during the life of a Pod,
-// so it is read from the Pod's own spec.
+// priorityOf returns a container's launch priority. It cannot change during the life of a Pod, so it is
+// read from the Pod's own spec.
 func priorityOf(pod *corev1.Pod, name string) int64 {
 	priority, _ := priorityIn(ptr.Deref(ContainerOf(pod, name), corev1.Container{}).Env)
 	return priority
 }
 
-// priorityIn reads the launch priority in a container's environment. One that is not a
-// number is an error, and counts as 0.
+// priorityIn reads the launch priority in a container's environment. A priority that is not a number is
+// an error, and counts as 0.
 func priorityIn(env []corev1.EnvVar) (int64, error) {
 	at := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority })
 	if at < 0 {
@@ -225,10 +225,10 @@ func unranked(to *corev1.PodSpec, change *Change) string {
 	return ""
 }
 
-// UnderWay reports whether the record belongs to the Pod's present update: according to
-// its state or, if someone removed that, to what it is out of service for. The record of
-// a past update asks for nothing: whoever changed containers since, such as an
-// autoscaler, did so on purpose.
+// UnderWay reports whether the record belongs to the Pod's present update: according to its state or,
+// if someone removed that, to the revision in the condition that keeps it out of service. The record of
+// a past update asks for nothing: later changes of containers, for example by an autoscaler, were made
+// on purpose.
 func (s State) UnderWay(pod *corev1.Pod) bool {
 	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StateUpdating {
 		return true
@@ -251,8 +251,8 @@ func unfinished(pod *corev1.Pod, now time.Time) State {
 	return before
 }
 
-// leftBy is when a Pod began to leave for an update that begins now, and of which the record is an earlier one
-// that is not done.
+// leftBy returns when a Pod began to leave its registries for the update that begins now. The record is
+// that of an earlier update that is not done, or empty.
 func (s State) leftBy(pod *corev1.Pod) metav1.Time {
 	if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StatePreparingUpdate {
 		return metav1.NewTime(podread.StateSince(pod))
@@ -275,7 +275,7 @@ func (s State) Waits(pod *corev1.Pod, now time.Time) []string {
 // Pending lists, in order, the containers that are not due yet.
 func (s State) Pending(pod *corev1.Pod) []string { return s.next(pod).names() }
 
-// BatchSince is when the last containers were updated; zero if unknown.
+// BatchSince returns when the last containers were updated; zero if unknown.
 func (s State) BatchSince() time.Time {
 	if n := len(s.ContainerBatchesRecord); n > 0 {
 		return s.ContainerBatchesRecord[n-1].Timestamp.Time
@@ -300,8 +300,8 @@ func (s State) unready(pod *corev1.Pod, names []string, now time.Time) []string 
 	})
 }
 
-// containerDone reports whether the kubelet has done what the record asks for with a
-// container, or from when on this will be proven.
+// containerDone reports whether the kubelet has done what the record asks for with a container, or from
+// when on that will be certain.
 func (s State) containerDone(pod *corev1.Pod, name string) (bool, time.Time) {
 	if want, ok := s.Resources[name]; ok && ContainerOf(pod, name) != nil && !s.resized(pod, name, want) {
 		return false, time.Time{}

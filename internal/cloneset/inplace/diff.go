@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// Change is what an in-place update does to a Pod.
+// Change is the change of a Pod by an in-place update.
 type Change struct {
 	// Images are the new images by container, sidecars among the init containers
 	// included.
@@ -41,7 +41,7 @@ func (c Change) Drains() bool { return len(c.Images)+len(c.Resources) > 0 }
 // names lists, in order, the containers that it touches.
 func (c Change) names() []string { return namesIn(c.Images, c.Resources) }
 
-// WithoutResize refuses the change if it needs the subresource pods/resize, for an API
+// WithoutResize returns an error if the change needs the subresource pods/resize; call it for an API
 // server that lacks it.
 func (c Change) WithoutResize() error {
 	if len(c.Resources) == 0 {
@@ -94,8 +94,9 @@ func Diff(from, to map[string]any) (*Change, error) {
 	return change, nil
 }
 
-// pullsOtherwise refuses a change of a container's pull policy, which a Pod keeps for life. Without a value it depends on the
-// image's tag: an image with another tag may need another Pod. Both lists have the same containers.
+// pullsOtherwise refuses a change of a container's pull policy, which a Pod keeps for life. Without a
+// value it depends on the image's tag: an image with another tag may need another Pod. Both lists have
+// the same containers.
 func pullsOtherwise(was, is []container) *Refusal {
 	for i := range min(len(was), len(is)) {
 		if before, after := revision.PullPolicy(was[i].Container), revision.PullPolicy(is[i].Container); before != after {
@@ -106,9 +107,9 @@ func pullsOtherwise(was, is []container) *Refusal {
 	return nil
 }
 
-// Pending returns the change that leads a Pod to a template, based on what the Pod is,
-// not on its labels: OpenKruise labels a Pod with the new revision before its grace
-// period, and changes its containers only after it.
+// Pending returns the change that leads a Pod to a template, based on the Pod's containers, not on its
+// labels: OpenKruise labels a Pod with the new revision before its grace period, and changes its
+// containers only after it.
 func Pending(pod *corev1.Pod, to map[string]any) *Change {
 	spec := specOf(revision.Normalize(to))
 	change := Change{Images: images(spec), Resources: wantedResources(spec)}.open(pod)
@@ -116,7 +117,7 @@ func Pending(pod *corev1.Pod, to map[string]any) *Change {
 	return &change
 }
 
-// Values are new values of labels or annotations, as Change has them.
+// Values returns new values of labels or annotations, as Change has them.
 func Values(values map[string]string) map[string]*string {
 	out := make(map[string]*string, len(values))
 	for key, value := range values {
@@ -125,8 +126,8 @@ func Values(values map[string]string) map[string]*string {
 	return out
 }
 
-// specOf reads the spec of a normalized template. One that cannot be read has no
-// containers, so that none of its fields can change in place.
+// specOf reads the spec of a normalized template. An unreadable spec has no containers, so that none of
+// its fields can change in place.
 func specOf(template any) *corev1.PodSpec {
 	members, _ := template.(map[string]any)
 	raw, _ := members["spec"].(map[string]any)
@@ -137,7 +138,7 @@ func specOf(template any) *corev1.PodSpec {
 	return spec
 }
 
-// container is one that runs as long as its Pod, and its path in a CloneSet.
+// container is a container that runs as long as its Pod, and its path in a CloneSet.
 type container struct {
 	*corev1.Container
 	path string
@@ -171,7 +172,7 @@ func images(spec *corev1.PodSpec) map[string]string {
 	return out
 }
 
-// changeable are the paths of what can change in place between two lists of containers.
+// changeable returns the paths of fields that can change in place between two lists of containers.
 func changeable(was, is []container) sets.Set[string] {
 	paths := sets.New("spec.template.metadata.labels", "spec.template.metadata.annotations", "spec.template.metadata.creationTimestamp")
 	for i := range min(len(was), len(is)) {
@@ -201,8 +202,8 @@ func changedKeys(from, to map[string]any, field string) map[string]*string {
 	return out
 }
 
-// firstDifference names the first path, in order, at which two normalized values differ
-// although it may not; "" if there is none.
+// firstDifference names the first path, in order, at which two normalized values differ and must not;
+// "" if there is none. They may differ at the paths in may.
 func firstDifference(path string, a, b any, may sets.Set[string]) string {
 	if may.Has(path) || reflect.DeepEqual(a, b) {
 		return ""

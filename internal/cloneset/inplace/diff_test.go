@@ -58,8 +58,8 @@ spec:
   - {name: log, image: "log:1"}
 `
 
-// TestDiff checks the edits in testdata/diffs.txt: what is replaced in the text of a template,
-// and what that changes in a Pod.
+// TestDiff checks the edits in testdata/diffs.txt: the text that is replaced in a template, and the
+// changes that follow for a Pod.
 func TestDiff(t *testing.T) {
 	scenariotest.Run(t, "testdata/diffs.txt", func(t *testing.T, lines []string) []string {
 		var before string
@@ -110,7 +110,7 @@ func render(change *Change, err error) []string {
 }
 
 // TestSameImage: names are completed before they are compared. A registry's port is not a tag, and
-// what a name leaves out means Docker's.
+// missing parts of a name are those of Docker Hub.
 func TestSameImage(t *testing.T) {
 	for image, want := range map[string]string{
 		"":                            "",
@@ -134,7 +134,7 @@ func TestSameImage(t *testing.T) {
 	checktest.Same(t, "another tag is the same image", false, SameImage("nginx:1", "nginx:2"))
 }
 
-// TestQOS: the class of a Pod.
+// TestQOS: the QoS class of a Pod.
 func TestQOS(t *testing.T) {
 	class := func(containers string) corev1.PodQOSClass {
 		return qos(specOf(revision.Normalize(template(`spec: {containers: [` + containers + `]}`))))

@@ -73,8 +73,8 @@ func cpuRequest(cpu string) map[string]any {
 	return map[string]any{"requests": map[string]any{"cpu": cpu}}
 }
 
-// applied is the template of a Pod that was created from a well-formed template and then
-// changed according to a Diff.
+// applied returns the template of a Pod that was created from a well-formed template and then changed
+// according to a Diff.
 func applied(template map[string]any, change *Change) map[string]any {
 	out := runtime.DeepCopyJSON(template)
 	metadata, _ := out["metadata"].(map[string]any)
@@ -101,14 +101,14 @@ func applied(template map[string]any, change *Change) map[string]any {
 			c["image"] = image
 		}
 		if resources, ok := change.Resources[name]; ok {
-			// What was decoded from JSON encodes again.
+			// A value that was decoded from JSON can be encoded again.
 			c["resources"], _ = runtime.DefaultUnstructuredConverter.ToUnstructured(&resources)
 		}
 	}
 	return out
 }
 
-// containersOf are the containers of a template; nil for what is no object.
+// containersOf returns the containers of a template; nil for one that is no object.
 func containersOf(template map[string]any) (out []map[string]any) {
 	spec, _ := template["spec"].(map[string]any)
 	for _, field := range []string{"containers", "initContainers"} {
@@ -149,7 +149,7 @@ func wellFormed(template map[string]any) error {
 	return nil
 }
 
-// content is what a Diff compares: the template without what it never looks at.
+// content returns the part of the template that a Diff compares.
 func content(template map[string]any) any {
 	out := runtime.DeepCopyJSON(template)
 	if metadata, ok := out["metadata"].(map[string]any); ok {
@@ -158,8 +158,8 @@ func content(template map[string]any) any {
 	return revision.Normalize(out)
 }
 
-// checkDiff: a possible change leads to the new template, what leads forth leads back,
-// and equal templates need nothing.
+// checkDiff checks that a possible change leads to the new template, that the opposite change leads
+// back, and that equal templates need no change.
 func checkDiff(from, to map[string]any) error {
 	forth, err := Diff(from, to)
 	back, errBack := Diff(to, from)
@@ -176,7 +176,7 @@ func checkDiff(from, to map[string]any) error {
 	return checkThereAndBack(from, to, forth, back)
 }
 
-// checkThereAndBack applies the changes; back is nil if there is none.
+// checkThereAndBack applies forth, and then back unless it is nil, and checks the results.
 func checkThereAndBack(from, to map[string]any, forth, back *Change) error {
 	there := applied(from, forth)
 	if diff := cmp.Diff(content(to), content(there)); diff != "" {

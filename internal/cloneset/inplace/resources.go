@@ -14,13 +14,13 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// resizable are the resources that can change in a running container.
+// resizable returns the resources that can change in a running container.
 func resizable() []corev1.ResourceName {
 	return []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 }
 
-// cpuMemory is the cpu and memory of a container in a template. A limit without a request
-// is the request too, as the API server defaults it.
+// cpuMemory returns the cpu and memory of a container in a template. A limit without a request is the
+// request too, as the API server defaults it.
 func cpuMemory(c *corev1.Container) corev1.ResourceRequirements {
 	out := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	for _, name := range resizable() {
@@ -77,8 +77,8 @@ func missing(was, is corev1.ResourceList, name corev1.ResourceName) bool {
 	return had && !has
 }
 
-// unresizable returns why the API server accepts no resize from one template to the
-// other; "" if it does.
+// unresizable returns why the API server would refuse a resize from one template to the other; "" if it
+// accepts it.
 func unresizable(from, to *corev1.PodSpec) string {
 	if to.Resources != nil {
 		return "Pods with resources of their own (spec.template.spec.resources) cannot be resized"
@@ -89,7 +89,7 @@ func unresizable(from, to *corev1.PodSpec) string {
 	return ""
 }
 
-// qos is the QoS class of a template's Pods, by the rules of the API server.
+// qos returns the QoS class of a template's Pods, by the rules of the API server.
 func qos(spec *corev1.PodSpec) corev1.PodQOSClass {
 	requests, limits, limited := corev1.ResourceList{}, corev1.ResourceList{}, true
 	for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
@@ -147,20 +147,21 @@ func wantedResources(spec *corev1.PodSpec) map[string]corev1.ResourceRequirement
 	return out
 }
 
-// Resizes returns the resources that containers do not have yet, although the record of
-// the Pod's update asks for them. They cannot be written together with the rest of the
-// update, so whoever finds them missing must write them.
+// Resizes returns the resources that containers do not have yet, although the record of the Pod's
+// update asks for them. They cannot be written together with the rest of the update, so the next pass
+// that finds them missing writes them.
 func Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	state, _ := ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState]) // an unreadable one asks for nothing
 	return state.Resizes(pod)
 }
 
-// Resizes are the resources of the record that the Pod's spec does not have.
+// Resizes returns the resources of the record that the Pod's spec does not have.
 func (s State) Resizes(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	return Change{Resources: s.Resources}.ResizesOf(pod)
 }
 
-// ResizesOf are the complete resources of the containers that the change resizes of the Pod as it is.
+// ResizesOf returns the complete resources of the containers that the change resizes of the Pod as it
+// is.
 func (c Change) ResizesOf(pod *corev1.Pod) map[string]corev1.ResourceRequirements {
 	out := c.open(pod).Resources
 	for name, want := range out {
@@ -195,8 +196,8 @@ func startedOrBlocked(status *corev1.ContainerStatus) bool {
 		(waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing")
 }
 
-// ResizeTrouble is the kubelet's objection to the resize of a Pod, reason and message; ""
-// if there is none.
+// ResizeTrouble returns the kubelet's objection to the resize of a Pod, reason and message; "" if there
+// is none.
 func ResizeTrouble(pod *corev1.Pod) string {
 	for i := range pod.Status.Conditions {
 		c := &pod.Status.Conditions[i]

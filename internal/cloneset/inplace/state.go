@@ -27,7 +27,7 @@ import (
 // apps.kruise.io/inplace-update-state, in OpenKruise's form. Members that this version
 // does not know are preserved as long as the update lasts.
 type State struct {
-	// Revision that the update leads to.
+	// Revision is the one that the update leads to.
 	Revision string `json:"revision"`
 	// UpdateTimestamp is when the Pod's spec was first changed.
 	UpdateTimestamp metav1.Time `json:"updateTimestamp"`
@@ -58,8 +58,8 @@ type State struct {
 	others map[string]json.RawMessage
 }
 
-// ContainerStatus is what is kept of a container that is being replaced, as the kubelet
-// reported it. OpenKruise writes only the image ID.
+// ContainerStatus is the record of a container that is being replaced, as the kubelet reported it.
+// OpenKruise writes only the image ID.
 type ContainerStatus struct {
 	ImageID     string `json:"imageID,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
@@ -90,8 +90,9 @@ type Batch struct {
 	Containers []string    `json:"containers"`
 }
 
-// parsed are the latest annotations that were read, as States: each is read several times in a row while its
-// containers restart. One takes some 2 KiB; those of more than maxKept bytes, which Usher does not write, are not kept.
+// parsed caches the States of the annotations that were read last: each is read several times in a row
+// while its containers restart. A State takes some 2 KiB. Annotations of more than maxKept bytes, which
+// Usher does not write, are not kept.
 var parsed = lru.New(256)
 
 const maxKept = 16 << 10
@@ -137,12 +138,12 @@ func (s State) String() string {
 		return string(data)
 	}
 	members := maps.Clone(s.others)
-	_ = json.Unmarshal(data, &members) // it is what was encoded just now
+	_ = json.Unmarshal(data, &members) // data was encoded just now
 	return string(encode.JSON(members))
 }
 
-// stableAfter is how long a container must keep running, beyond the time that it may take to
-// stop, before it counts as the last one where names cannot decide.
+// stableAfter is how long a container must keep running, beyond the time that it may take to stop,
+// before it counts as the final one if image names cannot decide.
 const stableAfter = 10 * time.Second
 
 // Done reports whether the kubelet runs what the update asked for; if time alone will
@@ -231,7 +232,7 @@ func (s State) settled(pod *corev1.Pod, status *corev1.ContainerStatus, last Con
 	return true, s.since(last).Add(time.Duration(stopping)*time.Second + stableAfter)
 }
 
-// since is when the image of a container was changed.
+// since returns when the image of a container was changed.
 func (s State) since(last ContainerStatus) time.Time {
 	if last.Updated.IsZero() {
 		return s.UpdateTimestamp.Time

@@ -21,14 +21,14 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// update is a Pod that is updated, and what was noticed of it so far.
+// update is a Pod that is updated, and the observations of it so far.
 type update struct {
 	pod     *corev1.Pod
 	noticed []string
 }
 
-// TestUpdates checks the scenarios in testdata/updates: what happens to a Pod that runs
-// app:1, one thing after the other, and what is noticed in between.
+// TestUpdates checks the scenarios in testdata/updates: a sequence of events of a Pod that runs app:1,
+// with the observations in between.
 func TestUpdates(t *testing.T) {
 	scenariotest.Run(t, "testdata/updates/*.txt", func(t *testing.T, lines []string) []string {
 		u := &update{pod: runningPod()}
@@ -64,8 +64,8 @@ func addContainer(pod *corev1.Pod, name, image, priority string) {
 	pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, running(name, image, "1", -time.Hour))
 }
 
-// running is the status of the nth container that runs under a name, from an image with
-// that name and the ID "id-" plus the name.
+// running returns the status of the nth container that runs under a name, from an image with that name
+// and the ID "id-" plus the name.
 func running(name, image, nth string, since time.Duration) corev1.ContainerStatus {
 	return corev1.ContainerStatus{
 		Name: name, Image: image, ImageID: "id-" + image, ContainerID: "c-" + name + nth, Ready: true,
@@ -73,10 +73,9 @@ func running(name, image, nth string, since time.Duration) corev1.ContainerStatu
 	}
 }
 
-// updateWords are what can happen to a Pod, and what can be noticed of it. Times are those
-// since t0, or t0.
+// updateWords are events of a Pod, and observations of it. Times count from t0.
 var updateWords = map[string]func(u *update, value string){
-	// Pod is another one: sized has resources, ranked the containers a, b, c and d with the
+	// Pod chooses another Pod: sized has resources, ranked has the containers a, b, c and d with the
 	// priorities 10, 5, 5 and none.
 	"Pod": func(u *update, kind string) {
 		if kind == "sized" {
@@ -94,20 +93,20 @@ var updateWords = map[string]func(u *update, value string){
 	"limit": func(u *update, memory string) {
 		u.pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
 	},
-	// spec is an image that somebody sets, as in "main app:2".
+	// spec sets an image, as in "main app:2".
 	"spec": func(u *update, value string) {
 		name, image, _ := strings.Cut(value, " ")
 		u.set(name, image)
 	},
-	// update is a change such as "main=app:2 d.cpu=1 at 5s"; without any, one of metadata.
+	// update makes a change such as "main=app:2 d.cpu=1 at 5s"; without arguments, one of metadata.
 	"update": func(u *update, value string) {
 		what, at := timed(value)
 		u.take(Begin(u.pod, changeOf(what), "r", at))
 	},
-	// record is one that another controller has written.
+	// record sets a record that another controller has written.
 	"record":   (*update).record,
 	"noRecord": func(u *update, _ string) { clear(u.pod.Annotations) },
-	// write is that of the resources, which follows that of the record.
+	// write writes the resources, after the record was written.
 	"write": func(u *update, _ string) {
 		for name, resources := range Resizes(u.pod) {
 			ContainerOf(u.pod, name).Resources = resources
@@ -118,17 +117,18 @@ var updateWords = map[string]func(u *update, value string){
 	"seen":       (*update).see,
 	"oldKubelet": func(u *update, _ string) { u.pod.Generation, u.pod.Status.ObservedGeneration = 0, 0 },
 	"noStatus":   func(u *update, _ string) { u.pod.Status.ContainerStatuses = nil },
-	// runs is a container such as "main app:2 second since 5s as app:1 waiting ErrImagePull".
+	// runs sets the status of a container, such as "main app:2 second since 5s as app:1 waiting
+	// ErrImagePull".
 	"runs": func(u *update, value string) { *StatusOf(u.pod, strings.Fields(value)[0]) = statusIn(value) },
-	// runsAlone is the same for a kubelet that reports no other container.
+	// runsAlone does the same, and the kubelet reports no other container.
 	"runsAlone": func(u *update, value string) {
 		u.pod.Status.ContainerStatuses = []corev1.ContainerStatus{statusIn(value)}
 	},
-	// between is when a container's old image runs no longer, and the new one not yet.
+	// between is the time when a container's old image runs no longer, and the new one not yet.
 	"between": func(u *update, _ string) {
 		u.pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "main", Image: "app:1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}
 	},
-	// ready is what the kubelet makes of containers such as "a b".
+	// ready makes containers such as "a b" run and ready, as the kubelet does.
 	"ready": func(u *update, names string) {
 		u.see("")
 		for name := range strings.FieldsSeq(names) {
@@ -141,7 +141,7 @@ var updateWords = map[string]func(u *update, value string){
 	"waiting": func(u *update, reason string) {
 		u.pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}
 	},
-	// condition is one of the kubelet, such as "PodResizePending=True Infeasible too much".
+	// condition sets a condition of the kubelet, such as "PodResizePending=True Infeasible too much".
 	"condition": func(u *update, value string) {
 		kind, why, _ := strings.Cut(value, " ")
 		kind, status, _ := strings.Cut(kind, "=")
@@ -173,7 +173,7 @@ var updateWords = map[string]func(u *update, value string){
 		}
 		u.notice("nothing is due")
 	},
-	// pending is what a template with these resources of main changes.
+	// pending prints the change by a template with these resources of main.
 	"pending": func(u *update, resources string) {
 		to := fmt.Sprintf("spec: {containers: [{name: main, image: app:1, resources: %s}, {name: gone, resources: {requests: {cpu: 1}}}]}", resources)
 		u.noticed = append(u.noticed, render(Pending(u.pod, template(to)), nil)...)
@@ -189,7 +189,7 @@ var updateWords = map[string]func(u *update, value string){
 	},
 	"trouble":  func(u *update, _ string) { u.notice("trouble %q", ResizeTrouble(u.pod)) },
 	"runsSpec": func(u *update, _ string) { u.notice("runs its spec: %t", RunsSpec(u.pod)) },
-	// leads leads the Pod to the hook, some time after t0.
+	// leads moves the Pod to the gate of the hook, some time after t0.
 	"leads": func(u *update, after string) {
 		u.pod.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingUpdate)
 		u.pod.Annotations[apps.AnnotationLifecycleTimestamp] = t0.Add(scenariotest.Duration(after)).Format(time.RFC3339)
@@ -201,7 +201,7 @@ var updateWords = map[string]func(u *update, value string){
 			u.notice("left at %s", left.Sub(t0))
 		}
 	},
-	// members are those of the record, and how many batches there were.
+	// members prints the members of the record, and the number of batches.
 	"members": func(u *update, _ string) {
 		var record map[string]any
 		if err := json.Unmarshal([]byte(u.pod.Annotations[apps.AnnotationInPlaceUpdateState]), &record); err != nil {
@@ -223,7 +223,8 @@ func (u *update) record(text string) {
 	u.pod.Labels[apps.LabelLifecycleState] = string(apps.StateUpdating)
 }
 
-// report is what the kubelet reports of cpu and memory, and allocated if that is different.
+// report sets the cpu and memory that the kubelet reports, and those that it has allocated if they
+// differ.
 func (u *update) report(value string) {
 	amounts, status := strings.Fields(value), &u.pod.Status.ContainerStatuses[0]
 	status.Resources = new(requests(amounts[0], amounts[1]))

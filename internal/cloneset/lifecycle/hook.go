@@ -28,9 +28,9 @@ type Hooks struct {
 // All lists the hooks in the order of a Pod's life.
 func (h Hooks) All() []Hook { return []Hook{h.PreNormal, h.InPlaceUpdate, h.PreDelete} }
 
-// At returns the gate at which a Pod in this state is, as spec.lifecycle spells it, and its
-// hook; "" if none can hold the Pod. A Pod that joins by the gate waits until it has the
-// hook's keys, another one until it has none of them.
+// At returns the gate at which a Pod in this state is, as spec.lifecycle spells it, and its hook; "" if
+// none can hold the Pod. At a gate through which it joins, a Pod waits until it has all keys of the
+// hook; at another gate, until it has none of them.
 func (h Hooks) At(state apps.LifecycleState) (gate string, hook Hook, joins bool) {
 	switch state {
 	case apps.StatePreparingNormal:
@@ -64,8 +64,8 @@ func (h Hook) Complete(labels map[string]string, finalizers []string) bool {
 	return len(h.Missing(labels, finalizers)) == 0
 }
 
-// Confirm puts everything that the hook names on a Pod, as whoever answers it does when the
-// Pod may join.
+// Confirm adds the hook's labels and finalizers to a Pod, as a hook operator does when the Pod may
+// join.
 func (h Hook) Confirm(pod metav1.Object) {
 	labels := map[string]string{}
 	maps.Copy(labels, pod.GetLabels())
@@ -78,8 +78,8 @@ func (h Hook) Confirm(pod metav1.Object) {
 	}
 }
 
-// Release takes from a Pod everything that holds it, as whoever answers the hook does when
-// the Pod may go.
+// Release removes the hook's labels and finalizers from a Pod, as a hook operator does when the Pod may
+// leave.
 func (h Hook) Release(pod metav1.Object) {
 	labels := pod.GetLabels()
 	for key, value := range h.LabelsHandler {

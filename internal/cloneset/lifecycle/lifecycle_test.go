@@ -23,7 +23,7 @@ func hooks(marking bool) Hooks {
 	return Hooks{PreNormal: gate("normal"), InPlaceUpdate: gate("update"), PreDelete: gate("delete")}
 }
 
-// podWords are what can be said about a Pod.
+// podWords describe a Pod.
 var podWords = map[string]func(*Pod, string){
 	"unscheduled": func(p *Pod, _ string) { p.Scheduled = false },
 	"done":        func(p *Pod, _ string) { p.UpdateDone = true },
@@ -59,8 +59,8 @@ func TestNext(t *testing.T) {
 	})
 }
 
-// TestHookPredicates: one key is enough to hold, all are needed to be complete, and a finalizer
-// that is listed twice counts once. A Pod that it released is held no longer, even one without labels.
+// TestHookPredicates: one key is enough to hold, all are needed to be complete, and a finalizer that is
+// listed twice counts once. A hook holds no Pod that it has released, even one without labels.
 func TestHookPredicates(t *testing.T) {
 	hook := Hook{LabelsHandler: map[string]string{"b": "1", "a": ""}, FinalizersHandler: []string{"z", "y", "z"}}
 	scenariotest.Table(t, "testdata/hook.txt", func(t *testing.T, pod struct {

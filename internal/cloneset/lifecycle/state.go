@@ -20,7 +20,7 @@ const (
 	ReasonUnknownState = "UnknownState"
 )
 
-// Pod is what the state machine reads of a Pod.
+// Pod holds the properties of a Pod that the state machine reads.
 type Pod struct {
 	// State is the Pod's state; "" counts as Normal.
 	State apps.LifecycleState
@@ -72,8 +72,8 @@ func nextOfPreparingNormal(p Pod, hook Hook) (apps.LifecycleState, string) {
 	return p.State, ""
 }
 
-// AfterUpdate returns where a Pod goes after an update, done or dropped: to Updated while
-// the inPlaceUpdate hook has to take hold of it again.
+// AfterUpdate returns the state that follows an update, done or dropped: Updated while the
+// inPlaceUpdate hook has to take hold of the Pod again.
 func AfterUpdate(p Pod, hooks Hooks) apps.LifecycleState {
 	if hooks.InPlaceUpdate.Complete(p.Labels, p.Finalizers) {
 		return intoService(p, hooks)
@@ -81,8 +81,8 @@ func AfterUpdate(p Pod, hooks Hooks) apps.LifecycleState {
 	return apps.StateUpdated
 }
 
-// intoService returns Normal, unless the Pod has never passed preNormal, or lost what it
-// got there: an update of a new Pod must not bypass that gate.
+// intoService returns Normal, unless the Pod has never passed preNormal, or lost the keys that it got
+// there: an update of a new Pod must not bypass that gate.
 func intoService(p Pod, hooks Hooks) apps.LifecycleState {
 	if hooks.PreNormal.Complete(p.Labels, p.Finalizers) {
 		return apps.StateNormal

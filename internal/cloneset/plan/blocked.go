@@ -17,21 +17,20 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// Blocked is a Pod that waits at a gate for someone outside, in an update for its
-// containers, for a container that is stuck, for the API server to let it be deleted, or,
-// in service, for an image.
+// Blocked is a Pod that waits: at a gate for a hook operator, in an update for its containers, for a
+// stuck container, for the API server to let it be deleted, or, in service, for an image.
 type Blocked struct {
 	Pod string
 	// Gate is the hook in spec.lifecycle, or one of the constants that begin with Gate.
 	Gate string
 	// State is the Pod's lifecycle state.
 	State apps.LifecycleState
-	// Keys are the labels, finalizers and readiness gates that hold it, or that are missing; at other gates
-	// the kubelet's reason, the scheduler's, or the API server's.
+	// Keys are the labels, finalizers and readiness gates that hold it or that are missing. At other
+	// gates, Keys has the reason of the kubelet, the scheduler or the API server.
 	Keys []string
 	// Since is when it reached the gate, or stopped being ready; zero if unknown.
 	Since time.Time
-	// Batch is what an update in place waits for; nil if the Pod is at a gate.
+	// Batch has the containers that an update in place waits for; nil if the Pod is at a gate.
 	Batch *Batch
 	// Stuck is the container that the Pod waits for; nil if it waits for a hook or a
 	// Batch.
@@ -42,18 +41,18 @@ type Blocked struct {
 	Image *ImageWait
 	// Trial is why the API server refuses its update in place; nil if it does not.
 	Trial *Trial
-	// Failed is how the Pod came to nothing; nil if it did not.
+	// Failed is how the Pod failed soon after its creation; nil if it did not.
 	Failed *Failure
-	// Idle is for whom else it waits: for the scheduler, its kubelet, or whoever sets its readiness gates
-	// or removes its finalizers; nil if for nobody.
+	// Idle is another wait: for the scheduler, for its kubelet, for readiness gates of others to be set
+	// or for finalizers to be removed; nil if there is none.
 	Idle *Idle
 	// SetDeleted means that the CloneSet is deleted once such Pods are gone.
 	SetDeleted bool
 }
 
-// Batch is a group of a Pod's containers that are updated together, and those after them.
+// Batch is a group of a Pod's containers that are updated together, and the containers after them.
 type Batch struct {
-	// Containers are those that are not ready yet.
+	// Containers are the containers of the group that are not ready yet.
 	Containers []string
 	// Next are the containers that wait for them.
 	Next []string
@@ -90,7 +89,8 @@ func (b Blocked) String() string {
 	return text
 }
 
-// Timeless describes what the Pod waits for, and not since when, as in a plan: there it is a time to come.
+// Timeless describes what the Pod waits for, but not since when: in a forecast, that time is in the
+// future.
 func (b Blocked) Timeless() string {
 	b.Since = time.Time{}
 	b.Batch = without(b.Batch, func(batch *Batch) { batch.Since = time.Time{} })
@@ -100,7 +100,7 @@ func (b Blocked) Timeless() string {
 	return b.String()
 }
 
-// without is a copy from which something was dropped; nil of nil.
+// without returns a copy from which drop has removed something; nil for nil.
 func without[T any](one *T, drop func(*T)) *T {
 	if one == nil {
 		return nil
@@ -119,7 +119,7 @@ func (b *Batch) Wait() string {
 	return fmt.Sprintf("waits for its containers %s to be ready before it updates %s", strings.Join(b.Containers, ", "), strings.Join(b.Next, ", "))
 }
 
-// since says since when something lasts; "" if nobody knows.
+// since says since when something lasts; "" if that is unknown.
 func since(comma string, at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -164,10 +164,9 @@ func (p *podState) waitsForBatch(now time.Time) *Batch {
 	return &Batch{Containers: waits, Next: next, Since: p.record.BatchSince()}
 }
 
-// wait returns what the Pod waits for: the keys of a hook, containers of a higher launch
-// priority, or a stuck container; nothing if it does not wait. A Pod with a stuck
-// container may wait at a gate that only a ready Pod passes: then blame the container,
-// not the hook.
+// wait returns what the Pod waits for: the keys of a hook, containers of a higher launch priority, or a
+// stuck container; nothing if it does not wait. A Pod with a stuck container may wait at a gate that
+// only a ready Pod passes: then wait reports the container, not the hook.
 func (p *podState) wait(gate string, keys []string, batch *Batch) []Blocked {
 	stuck, failed := p.stuck(), p.failed()
 	switch {
@@ -191,14 +190,14 @@ const GateDeletion = "deletion"
 // keyTooManyRequests is the API server's reason for a deferred deletion.
 const keyTooManyRequests = "TooManyRequests"
 
-// Deferral is a deletion that the API server answered with 429: an admission webhook, such
-// as Usher's guard, asks to try again later.
+// Deferral is a deletion that was answered with 429: an admission webhook, such as Usher's guard, asks
+// to try again later.
 type Deferral struct {
 	// Since is when the first of these answers came, Until when to try again.
 	Since, Until time.Time
 	// Message is the API server's.
 	Message string
-	// Pod is as it was then: one that has changed may be free to go.
+	// Pod is the Pod as it was then: if it has changed, its deletion may be allowed.
 	Pod *corev1.Pod
 }
 
@@ -213,10 +212,10 @@ const reasonImage, reasonCrash = "ImagePullBackOff", "CrashLoopBackOff"
 // cannot start or exits again and again.
 const GateContainer = "container"
 
-// Stuck is a container that keeps its Pod from getting ready and that waiting does not
-// fix: according to the kubelet it cannot start, or exits again and again.
+// Stuck is a container that keeps its Pod from getting ready, and for which waiting does not help:
+// according to the kubelet it cannot start, or exits again and again.
 type Stuck struct {
-	// Container is its name, Image what the Pod asks for.
+	// Container is its name, Image the image in the Pod's spec.
 	Container, Image string
 	// Reason is the kubelet's, for example ImagePullBackOff or CrashLoopBackOff.
 	Reason string
@@ -249,7 +248,7 @@ func stuckIn(pod *corev1.Pod) *corev1.ContainerStatus {
 	return cmp.Or(list.Find(pod.Status.InitContainerStatuses, is), list.Find(pod.Status.ContainerStatuses, is))
 }
 
-// stuckReason is why a container is stuck; "" if it is not.
+// stuckReason returns why a container is stuck; "" if it is not.
 func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	reason := ""
 	waiting, crash := status.State.Waiting, crashed(status)
@@ -276,8 +275,7 @@ func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	return reason
 }
 
-// crashed returns how a container ended that is not ready again; nil if it has not
-// failed.
+// crashed returns the last exit of a container that is not ready since; nil if it has not failed.
 func crashed(status *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	end := status.State.Terminated
 	if status.State.Running != nil {
@@ -289,18 +287,18 @@ func crashed(status *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return end
 }
 
-// lastUpdate is what a container was before the Pod's last update in place.
+// lastUpdate returns the status of a container before the Pod's last update in place.
 func lastUpdate(pod *corev1.Pod, container string) (inplace.ContainerStatus, bool) {
 	record, err := inplace.ParseState(pod.Annotations[apps.AnnotationInPlaceUpdateState])
 	if err != nil {
-		return inplace.ContainerStatus{}, true // Nobody knows.
+		return inplace.ContainerStatus{}, true // unknown
 	}
 	last, known := record.LastContainerStatuses[container]
 	return last, known
 }
 
-// stuck reports a Pod of the update revision that a container keeps from getting ready;
-// nil if none does. A Pod that is being removed does not have to get ready.
+// stuck returns the wait of a Pod of the update revision for a stuck container; nil if it has none. A
+// Pod that is being removed does not have to get ready.
 func (p *podState) stuck() *Blocked {
 	leaves := p.terminate || p.ended() || p.state == apps.StatePreparingUpdate || p.state == apps.StatePreparingDelete
 	status := p.stuckOn
@@ -311,8 +309,8 @@ func (p *podState) stuck() *Blocked {
 	return &Blocked{Pod: p.pod.Name, Gate: GateContainer, State: p.state, Keys: []string{found.Reason}, Since: notReadySince(p.pod), Stuck: &found}
 }
 
-// notReadySince is since when the Pod is not ready; zero if unknown. The kubelet does not
-// report since when a container waits.
+// notReadySince returns since when the Pod is not ready; zero if unknown. The kubelet does not report
+// since when a container waits.
 func notReadySince(pod *corev1.Pod) time.Time {
 	if c := podread.Condition(pod, corev1.PodReady); c != nil && c.Status != corev1.ConditionTrue {
 		return c.LastTransitionTime.Time
@@ -320,7 +318,7 @@ func notReadySince(pod *corev1.Pod) time.Time {
 	return time.Time{}
 }
 
-// Crashes reports whether the container starts and exits again, rather than not start.
+// Crashes reports whether the container starts and exits again; otherwise it does not start at all.
 func (s *Stuck) Crashes() bool { return s.Reason == reasonCrash }
 
 // Fault says what is wrong with the container.

@@ -18,11 +18,12 @@ type Count struct {
 	Percent bool
 }
 
-// mostPercent is more Pods than any set has to handle at once, and overflows in no product.
+// mostPercent bounds percentages: a larger one allows nothing more, and products with this one cannot
+// overflow.
 const mostPercent = 9999
 
-// parsePercent reads a text such as "20%". Anything else is an error: an illegal value must
-// never count as 0. However many digits it has: more than all Pods is all of them.
+// parsePercent reads a text such as "20%". Anything else is an error: an illegal value must never count
+// as 0. A percentage with too many digits is not illegal: it allows all Pods.
 func parsePercent(text string) (Count, error) {
 	digits, ok := strings.CutSuffix(text, "%")
 	value, err := strconv.ParseUint(digits, 10, 64) // the largest one if it is out of range
@@ -48,8 +49,8 @@ func (c Count) down(whole int) int {
 	return c.Value * whole / 100
 }
 
-// partition is how many Pods keep the old revision: clamped to 0..replicas, and a
-// percentage below 100 % of more than one replica leaves at least one Pod to update.
+// partition returns how many Pods keep the old revision: clamped to 0..replicas, and a percentage below
+// 100 % of more than one replica leaves at least one Pod to update.
 func (s *Spec) partition() int {
 	p := min(max(s.Partition.up(s.Replicas), 0), s.Replicas)
 	if s.Partition.Percent && s.Partition.Value < 100 && s.Replicas > 1 {
@@ -58,7 +59,7 @@ func (s *Spec) partition() int {
 	return p
 }
 
-// maxSurge is how many Pods may exist above replicas; none while paused.
+// maxSurge returns how many Pods may exist above replicas; none while paused.
 func (s *Spec) maxSurge() int {
 	if s.Paused || s.Method == apps.UpdateInPlaceOnly {
 		return 0
@@ -66,7 +67,7 @@ func (s *Spec) maxSurge() int {
 	return s.MaxSurge.up(s.Replicas)
 }
 
-// maxUnavailable is how many Pods an update may have unavailable.
+// maxUnavailable returns how many Pods an update may have unavailable.
 func (s *Spec) maxUnavailable() int {
 	if s.maxSurge() == 0 {
 		return s.MaxUnavailable.up(s.Replicas)
@@ -82,10 +83,9 @@ type ledger struct {
 	pods int
 	// available counts those of them that serve.
 	available int
-	// underway counts the unavailable Pods that have the update revision or are on their
-	// way to it. No more than may be unavailable are touched at a time: otherwise a node
-	// with a brief outage would have all its Pods updated at once, since they are
-	// unavailable anyway, even if the new revision is broken.
+	// underway counts the unavailable Pods that have the update revision or are on their way to it. At
+	// most maxUnavailable Pods are updated at a time, even among unavailable ones: otherwise all Pods
+	// of a node with a brief outage would be updated at once, even to a broken revision.
 	underway int
 	// starts counts how many Pods may still be taken out of service or created in this
 	// pass; below 0 means no bound.
@@ -101,14 +101,14 @@ func (l *ledger) start() bool {
 	return true
 }
 
-// spare reports whether one more available Pod may leave.
+// spare reports whether one more available Pod may leave service.
 func (l *ledger) spare() bool { return l.available > l.replicas-l.maxUnavailable }
 
-// surplus is the number of Pods above the replicas; negative if some are missing.
+// surplus returns the number of Pods above the replicas; negative if some are missing.
 func (l *ledger) surplus() int { return l.pods - l.replicas }
 
-// takeDown pays for taking a Pod out of service to replace or update it. A Pod that is
-// already unavailable costs nothing, but there must be room: see underway.
+// takeDown pays for taking a Pod out of service to replace or update it. An unavailable Pod costs
+// nothing, but needs room: see underway.
 func (l *ledger) takeDown(p *podState, room bool) bool {
 	switch {
 	case p.underway: // paid for in an earlier pass
@@ -155,9 +155,9 @@ func (p *pass) openLedger() {
 	}
 }
 
-// isUnderway reports whether a Pod does not serve and either has the update revision, is
-// on its way to it, is being removed, or returns in this pass. What has begun stays so when the
-// Pod is named for deletion: its removal is paid for.
+// isUnderway reports whether a Pod does not serve and either has the update revision, is on its way to
+// it, is being removed, or returns in this pass. A Pod under way remains so when it is named for
+// deletion: its removal is paid for.
 func (p *podState) isUnderway() bool {
 	return !p.available && (p.begun() || (!p.awaitsRemoval() && (p.isUpdated || p.preparesDelete() || p.fixed)))
 }

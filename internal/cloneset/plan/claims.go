@@ -15,9 +15,8 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// endTimeout is how much longer than its grace period a Pod may take to end before its
-// replacement stops waiting for its claims and gets new ones: a dead node must not keep a
-// set short forever.
+// endTimeout is how long a replacement waits for the claims of a terminating Pod beyond that Pod's
+// grace period. Then it gets new claims: a dead node must not keep a set short forever.
 const endTimeout = 30 * time.Second
 
 // ClaimName returns the name of the claim that a template creates for an instance.
@@ -26,9 +25,8 @@ func ClaimName(template, set, id string) string { return template + "-" + set + 
 // PodName returns the name of an instance's Pod.
 func PodName(set, id string) string { return set + "-" + id }
 
-// InstanceOf returns the instance id of a Pod; "" if it can have no claims. The id comes
-// from the name, not the label: a changed label must never lead to the claims of another
-// Pod.
+// InstanceOf returns the instance id of a Pod; "" if the Pod can have no claims. The id comes from the
+// name, not the label: a changed label must never lead to the claims of another Pod.
 func InstanceOf(set string, pod *corev1.Pod) string {
 	if id, ok := strings.CutPrefix(pod.Name, set+"-"); ok {
 		return id
@@ -94,10 +92,9 @@ func (p *pass) claimsOf(v *podState) []*corev1.PersistentVolumeClaim {
 	return nil
 }
 
-// takesClaims reports whether a Pod's own marks show that the controller wanted it
-// deleted, so that its claims are deleted too. These marks survive a crash between the
-// deletion of a Pod and that of its claims. A Pod that ended may be at the gate only
-// because of that: its claims stay.
+// takesClaims reports whether a Pod's own marks show that the controller wanted it deleted, so that its
+// claims are deleted too. These marks survive a crash between the deletion of a Pod and that of its
+// claims. A Pod whose containers have ended may be at the gate only for that reason: its claims stay.
 func (p *podState) takesClaims() bool { return p.specified || (p.preparesDelete() && !p.ended()) }
 
 // reusable reports whether the next Pod can take over an instance: someone other than the
@@ -119,14 +116,13 @@ func (p *pass) worthKeeping(i *instance) bool {
 	return wanted
 }
 
-// claimNames are the names of the claims that the present templates give to an instance.
+// claimNames returns the names of the claims that the present templates give to an instance.
 func (p *pass) claimNames(id string) []string {
 	return list.Map(p.Spec.ClaimTemplates, func(template string) string { return ClaimName(template, p.Set, id) })
 }
 
-// returning counts the instances that the next Pods can soon take over, because their
-// Pods are ending. A Pod created meanwhile would have empty claims, and the data would be
-// left behind.
+// returning counts the instances that the next Pods can soon take over, because their Pods are
+// terminating. A Pod created before that would get empty claims, and the data would stay unused.
 func (p *pass) returning() int {
 	count := 0
 	for _, i := range p.instances {
@@ -144,8 +140,8 @@ func (p *pass) returning() int {
 	return count
 }
 
-// endsBy reports whether a Pod is ending, and until when to wait for it. Zero means no
-// bound: the controller itself deletes the Pod in this pass.
+// endsBy reports whether a Pod is terminating or about to be, and until when to wait for its end. Zero
+// means no bound: the controller itself deletes the Pod in this pass.
 func (p *podState) endsBy() (time.Time, bool) {
 	switch {
 	case p.terminate:
@@ -173,7 +169,7 @@ func (p *pass) instancesFor(missing int) ([]string, int) {
 	return list.Map(free, func(i *instance) string { return i.id }), len(free) + fresh
 }
 
-// complete reports whether an instance lacks no claim.
+// complete reports whether an instance has all its claims.
 func (p *pass) complete(i *instance) bool {
 	return !slices.ContainsFunc(p.claimNames(i.id), func(name string) bool { return !i.has(name) })
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 )
 
-// Deletion is how a CloneSet parts with its Pods.
+// Deletion says what becomes of the Pods of a CloneSet.
 type Deletion string
 
-// How a CloneSet parts with its Pods.
+// The kinds of deletion.
 const (
-	// NotDeleted: it keeps them.
+	// NotDeleted: the set is not being deleted.
 	NotDeleted Deletion = ""
-	// LetGo: they are orphaned, or the garbage collector deletes them.
+	// LetGo: the Pods are orphaned, or the garbage collector deletes them.
 	LetGo Deletion = "LetGo"
-	// Drain: they leave through the preDelete hook.
+	// Drain: the Pods leave through the preDelete hook.
 	Drain Deletion = "Drain"
 )
 
-// DeletionOf reads from a CloneSet how it parts with its Pods, and whether its finalizer is
-// to hold it. With foregroundDeletion the garbage collector deletes the Pods at once and
-// waits for them by itself: the finalizer would only delay the end. A set without its
-// finalizer was let go by a user, or deleted before it was observed.
+// DeletionOf reads from a CloneSet what becomes of its Pods, and whether its finalizer is to hold it.
+// With foregroundDeletion the garbage collector deletes the Pods at once and waits for them by itself:
+// the finalizer would only delay that. If a deleted set has no finalizer, a user has removed it, or the
+// set was deleted before it was observed.
 func DeletionOf(set *apps.CloneSet) (how Deletion, hold bool) {
 	hooked := !lifecycle.FromSpec(set.Spec.Lifecycle).PreDelete.Empty()
 	has := func(finalizer string) bool { return slices.Contains(set.Finalizers, finalizer) }
@@ -44,9 +44,9 @@ func DeletionOf(set *apps.CloneSet) (how Deletion, hold bool) {
 	return LetGo, false
 }
 
-// depart plans for a CloneSet that is being deleted: nothing is created or updated. If its
-// Pods leave through the hook, they all go to that gate at once.
-func (p *pass) depart() {
+// planDeletion plans for a CloneSet that is being deleted: nothing is created or updated. If its Pods
+// leave through the hook, they all move to that gate at once.
+func (p *pass) planDeletion() {
 	p.plan.EndPulls = p.Pulls.Pods
 	if p.Deletion != Drain {
 		return
@@ -76,8 +76,9 @@ func (p *pass) keepMark(v *podState) {
 	}
 }
 
-// Departed reports whether a deleted set has no Pod left that its preDelete hook could
-// hold. A terminating Pod has passed the hook, or was deleted by someone else.
-func (s *Snapshot) Departed() bool {
+// AllTerminating reports whether all Pods of a deleted set are terminating, so that its preDelete hook
+// can hold none of them any more. A terminating Pod has passed the hook, or was deleted by somebody
+// else.
+func (s *Snapshot) AllTerminating() bool {
 	return s.Deletion == Drain && !slices.ContainsFunc(s.PodInfos, func(f *PodInfo) bool { return !f.terminate })
 }

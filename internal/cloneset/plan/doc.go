@@ -28,7 +28,7 @@
 //	syncClaims        which claims are deleted, and which are missing     nothing
 //	prunePodsToDelete which names leave podsToDelete                      nothing
 //
-// Return decides the same as refresh about one Pod that changes while the pass writes.
+// Return decides as refresh does, for one Pod that changes after the snapshot.
 //
 // An example: replicas 10, maxUnavailable 2, no surge, type InPlaceIfPossible. web-3
 // crashes. The template gets a new image.

@@ -16,37 +16,38 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// This file is about Pods that come to nothing: the kubelet rejects them, or ends them soon after they
-// begin. The next one most likely ends in the same way, so each takes twice as long to follow as the one
-// before. How many have failed in a row is on the Pods themselves, so another process knows it too: a new
-// Pod is created with the number of those before it, and the last one that failed stays, to be looked at.
+// This file is about Pods that fail early: the kubelet rejects them, or they end soon after their
+// creation. The next Pod will most likely fail in the same way, so the wait before each next one
+// doubles. The number of failures in a row is kept on the Pods themselves, so another process knows it
+// too: a new Pod is created with the number before it, and the last Pod that failed is kept as
+// evidence.
 
 const (
-	// servedFor is how long a Pod must have lived before its end: then it came to something.
+	// servedFor is how long a Pod must have lived so that its end is no early failure.
 	servedFor = time.Minute
-	// firstPause and longestPause are how long the next Pod waits after the first failure, and at most.
+	// firstPause is the wait of the next Pod after the first failure, longestPause the longest wait.
 	firstPause, longestPause = time.Second, 15 * time.Minute
 )
 
-// Failure is what is known of the Pods of a revision that came to nothing, one after another.
+// Failure describes the Pods of a revision that failed early, one after another.
 type Failure struct {
-	// Count is how many attempts have failed in a row, At when the last Pod of them was created.
+	// Count is how many attempts have failed in a row, At when the last of these Pods was created.
 	Count int
 	At    time.Time
 	// Began means that containers of that Pod ran.
 	Began bool
-	// Pod is its name, Node where it was; Reason and Message say why it ended.
+	// Pod is the name of that Pod, Node its node; Reason and Message say why it ended.
 	Pod, Node, Reason, Message string
 }
 
-// until is when the next Pod may be created. A creation is recorded in whole seconds.
+// until returns when the next Pod may be created. A creation is recorded in whole seconds.
 func (f *Failure) until() time.Time {
 	pause := firstPause << min(f.Count-1, 10)
 	return f.At.Truncate(time.Second).Add(time.Second + min(pause, longestPause))
 }
 
-// failsEarly reports whether a Pod came to nothing, and whether containers of it ran. The times that
-// tell how long it lived are all of its kubelet's clock.
+// failsEarly reports whether a Pod failed early, and whether containers of it ran. The times from which
+// it computes how long the Pod lived are all of the kubelet's clock.
 func (f *PodInfo) failsEarly() (yes, began bool) {
 	if !f.ended() || f.phase == corev1.PodSucceeded {
 		return false, false
@@ -60,14 +61,14 @@ func (f *PodInfo) failsEarly() (yes, began bool) {
 	return from != nil && to != nil && to.LastTransitionTime.Sub(from.LastTransitionTime.Time) < servedFor, true
 }
 
-// failuresBefore is how many attempts had failed when the Pod was created.
+// failuresBefore returns how many attempts had failed when the Pod was created.
 func failuresBefore(pod *corev1.Pod) int {
 	n, _ := strconv.Atoi(pod.Annotations[apps.AnnotationFailuresBefore]) // an unreadable number counts as 0
 	return max(n, 0)
 }
 
-// findFailures finds the revisions whose Pods come to nothing, and keeps one such Pod of each as evidence.
-// A failure is over once a later Pod has succeeded, or none is missing any more.
+// findFailures finds the revisions whose Pods fail early, and keeps one such Pod of each as evidence. A
+// failure is over once a later Pod has succeeded, or none is missing any more.
 func (p *pass) findFailures() {
 	for _, r := range []*revision.Revision{p.Update, p.Current} {
 		hash := revision.Short(r.Name)
@@ -84,7 +85,8 @@ func (p *pass) findFailures() {
 		p.plan.Failures[hash] = last
 		p.noteFailure(&last)
 		if evidence != nil && !evidence.specified {
-			// The next Pod takes its claims over, and its name with them: it makes way in time.
+			// The next Pod takes over its claims, and with them its name: the evidence is deleted in
+			// time for that.
 			evidence.evidence = p.byID[InstanceOf(p.Set, evidence.pod)] == nil || p.Now.Before(last.until())
 		}
 	}
@@ -93,7 +95,8 @@ func (p *pass) findFailures() {
 // createsOld reports whether Pods of the current revision may be created.
 func (p *pass) createsOld() bool { return p.Spec.partition() > 0 || p.refused(p.Update) }
 
-// lastFailure is the last of a revision's Pods that came to nothing; evidence is nil if it is gone.
+// lastFailure returns the last early failure of a revision's Pods; evidence is that Pod, nil if it is
+// gone.
 func (p *pass) lastFailure(hash string) (last Failure, evidence *podState) {
 	last = p.Failures[hash]
 	for i := range p.states {
@@ -115,7 +118,7 @@ func (p *pass) lastFailure(hash string) (last Failure, evidence *podState) {
 	return last, evidence
 }
 
-// overcome reports whether a failure says nothing any more of the Pods that are to be created.
+// overcome reports whether a failure no longer counts: a later Pod has succeeded, or no Pod is missing.
 func (p *pass) overcome(hash string, last *Failure) bool {
 	tried := false
 	for _, v := range p.pods {
@@ -157,7 +160,7 @@ func (f *Failure) why() string {
 	return out
 }
 
-// holdsBack reports whether the next Pod of a revision is to wait, and how many have failed before it.
+// holdsBack reports whether the next Pod of a revision has to wait, and how many have failed before it.
 func (p *pass) holdsBack(r *revision.Revision) (wait bool, before int) {
 	last, failing := p.plan.Failures[revision.Short(r.Name)]
 	if !failing {
@@ -166,10 +169,10 @@ func (p *pass) holdsBack(r *revision.Revision) (wait bool, before int) {
 	return p.Now.Before(last.until()), last.Count
 }
 
-// GateFailed stands for a gate where a Pod that came to nothing stays until another one succeeds.
+// GateFailed stands for a gate where a Pod that failed early stays until another one succeeds.
 const GateFailed = "failed"
 
-// failed is what there is to say of a Pod that came to nothing; nil of any other.
+// failed describes a Pod that failed early; nil for any other.
 func (f *PodInfo) failed() *Blocked {
 	if yes, _ := f.failsEarly(); !yes || f.terminate {
 		return nil
@@ -179,7 +182,7 @@ func (f *PodInfo) failed() *Blocked {
 	return &Blocked{Pod: f.pod.Name, Gate: GateFailed, State: f.state, Keys: []string{status.Reason}, Since: f.created, Failed: last}
 }
 
-// Fault says what has become of the Pod.
+// Fault says what went wrong with the Pod.
 func (f *Failure) Fault() string { return "has failed as soon as it was created" + f.why() }
 
 func (f *Failure) text() string {

@@ -119,7 +119,7 @@ func anyPod(d *checktest.Dice, name string) *corev1.Pod {
 	return p
 }
 
-// check returns what a plan breaks, before it is executed, of what users are promised.
+// check returns the promise to users that a plan breaks, before it is executed.
 func check(s *Snapshot, p Plan) error {
 	taken, made := 0, 0
 	for _, a := range p.Actions {
@@ -130,9 +130,9 @@ func check(s *Snapshot, p Plan) error {
 			taken += one(v.available && v.active())
 		}
 	}
-	// Of a set that is deleted all Pods go.
-	if left := tally(s).Available - taken; s.Deletion != Drain && taken > 0 && left < s.Spec.Replicas-s.Spec.maxUnavailable() {
-		return fmt.Errorf("%d Pods would serve, %d shall: %v", left, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
+	// All Pods of a deleted set leave.
+	if remaining := tally(s).Available - taken; s.Deletion != Drain && taken > 0 && remaining < s.Spec.Replicas-s.Spec.maxUnavailable() {
+		return fmt.Errorf("%d Pods would serve, %d shall: %v", remaining, s.Spec.Replicas-s.Spec.maxUnavailable(), describe(p))
 	}
 	if c := tally(s); made > 0 && c.Replicas+made > s.Spec.Replicas+s.Spec.maxSurge() && !s.ExcludePreparingDelete {
 		return fmt.Errorf("%d Pods, and %d more: %v", c.Replicas, made, describe(p))
@@ -171,8 +171,8 @@ func FuzzMake(f *testing.F) {
 	})
 }
 
-// TestShortcuts: what a pass skips of Pods that serve, and the order that it does not sort,
-// change neither the plan nor the status.
+// TestShortcuts: a pass reads less of Pods that serve, and does not sort them. That changes neither the
+// plan nor the status.
 func TestShortcuts(t *testing.T) {
 	random := rand.NewChaCha8([32]byte{})
 	quiet, waits := 0, 0
@@ -198,8 +198,8 @@ func TestShortcuts(t *testing.T) {
 	}
 }
 
-// busySet is a set with everything happening at once: a rollout with priorities and
-// scattering, Pods at every gate, and some to be replaced.
+// busySet returns a set with everything happening at once: a rollout with priorities and scattering,
+// Pods at every gate, and some to be replaced.
 func busySet(n int, about string) *Snapshot {
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
@@ -216,8 +216,8 @@ func busySet(n int, about string) *Snapshot {
 	return s
 }
 
-// BenchmarkMake plans one pass of a set in the middle of a rollout: with a limit of starts, and
-// as much as the budgets allow, with half of the Pods to go.
+// BenchmarkMake plans one pass of a set in the middle of a rollout: with half of the Pods updated, once
+// with a limit of starts, and once as far as the budgets allow.
 func BenchmarkMake(b *testing.B) {
 	for _, n := range []int{100, 1_000, 5_000, 20_000} {
 		for _, about := range []string{"starts 32", fmt.Sprint("replicas ", n/2)} {
@@ -249,8 +249,8 @@ func BenchmarkRollout(b *testing.B) {
 	}
 }
 
-// BenchmarkReading is what the first pass over a set does (later ones read what has changed),
-// what the status is made from, and what every Pod event costs.
+// BenchmarkReading measures three readings of Pods: the first pass over a set (later passes read only
+// changed Pods), the counts for the status, and the comparison at every Pod event.
 func BenchmarkReading(b *testing.B) {
 	s := busySet(5_000, "")
 	changed := s.Pods[0].DeepCopy()

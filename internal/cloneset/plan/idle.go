@@ -16,24 +16,24 @@ import (
 
 // Gates where a Pod waits for somebody other than its hooks.
 const (
-	// GateScheduler is where it waits for a node.
+	// GateScheduler: it waits for a node.
 	GateScheduler = "scheduler"
-	// GateReadiness is where its containers are ready, and it waits for readiness gates of others.
+	// GateReadiness: its containers are ready, and it waits for readiness gates of others.
 	GateReadiness = "readinessGate"
-	// GateStart is where it waits for its kubelet to make its containers ready.
+	// GateStart: it waits for its kubelet to make its containers ready.
 	GateStart = "start"
-	// GateEnd is where it is terminating: its containers end, or finalizers hold it.
+	// GateEnd: it is terminating, and its containers have yet to end, or finalizers hold it.
 	GateEnd = "end"
 )
 
-// idleFor is how long a Pod waits for a node or a readiness gate before that is reported: most wait for a
-// moment. slowFor is that of what takes a while: a start, an end.
+// idleFor is how long a Pod waits for a node or a readiness gate before that is reported: most Pods
+// wait for a moment only. slowFor is the same for a start and for an end, which take longer.
 const (
 	idleFor = 10 * time.Second
 	slowFor = time.Minute
 )
 
-// Idle is what a Pod waits for that its set cannot do.
+// Idle is a wait of a Pod that its set cannot end.
 type Idle struct {
 	// Gate, Keys and Since are those of Blocked.
 	Gate  string
@@ -45,7 +45,7 @@ type Idle struct {
 	Message string
 }
 
-// readIdle reads for what a Pod waits that its set cannot do; nil if for nothing.
+// readIdle reads the wait of a Pod that its set cannot end; nil if there is none.
 func readIdle(f *PodInfo) *Idle {
 	switch {
 	case f.terminate:
@@ -72,8 +72,8 @@ func readUnscheduled(f *PodInfo) *Idle {
 	return &Idle{Gate: GateScheduler, Keys: []string{c.Reason}, Since: f.created, After: idleFor, Message: c.Message}
 }
 
-// readStart reads since when a Pod is not ready that has a node. What its containers do meanwhile is not
-// said: it changes often, and the plugin shows it.
+// readStart reads since when a Pod with a node is not ready. It does not say what the containers do
+// meanwhile: that changes often, and the plugin shows it.
 func readStart(f *PodInfo) *Idle {
 	i := &Idle{
 		Gate: GateStart, Keys: []string{"NotReady"}, Since: f.created, After: slowFor,
@@ -102,7 +102,7 @@ func readEnd(pod *corev1.Pod) *Idle {
 	return i
 }
 
-// unsetGates are the Pod's readiness gates that others have not set, sorted.
+// unsetGates returns the Pod's readiness gates that others have not set, sorted.
 func unsetGates(pod *corev1.Pod) (keys []string) {
 	for _, gate := range pod.Spec.ReadinessGates {
 		own := gate.ConditionType == apps.ConditionInPlaceUpdateReady || gate.ConditionType == apps.ConditionPodReady
@@ -114,7 +114,7 @@ func unsetGates(pod *corev1.Pod) (keys []string) {
 	return keys
 }
 
-// life is what of it makes another pass necessary.
+// life returns the part of the wait whose change needs another pass.
 func (i *Idle) life() string {
 	if i == nil {
 		return ""
@@ -122,7 +122,7 @@ func (i *Idle) life() string {
 	return fmt.Sprint(i.Gate, i.Keys, i.Since.Unix())
 }
 
-// reportAt is when a Pod's wait is to be reported; zero if it waits for nothing, or nobody knows since when.
+// reportAt returns when the wait is to be reported; zero if there is none, or its beginning is unknown.
 func (i *Idle) reportAt() time.Time {
 	if i == nil || i.Since.IsZero() {
 		return time.Time{}
@@ -130,7 +130,8 @@ func (i *Idle) reportAt() time.Time {
 	return i.Since.Add(i.After)
 }
 
-// waitsIdle is a wait that its set cannot end, if it lasts. Nobody waits until Pods that leave are ready.
+// waitsIdle returns the wait that the set cannot end, once it has lasted long enough to be reported.
+// Pods that leave service need not get ready, so theirs is not reported.
 func (s *Snapshot) waitsIdle(v *podState) []Blocked {
 	leaves := !v.terminate && (v.state == apps.StatePreparingDelete || v.state == apps.StatePreparingUpdate)
 	if at := v.idle.reportAt(); at.IsZero() || s.Now.Before(at) || leaves {

@@ -20,10 +20,10 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// This file is about images that nodes pull before Pods there leave service. The kubelet ends
-// the old container before it pulls the new image: otherwise the Pod is out of service for as
-// long as that takes, and for good if the image is missing. For each node and image a pull
-// Pod, which mounts the image, is there until no Pod of the node waits for it.
+// This file is about images that nodes pull before Pods there leave service. The kubelet stops the old
+// container before it pulls the new image. So without this, a Pod is out of service while its node
+// pulls, and for good if the image does not exist. For each node and image a pull Pod, which mounts the
+// image, is there until no Pod of the node waits for it.
 
 // PullSpec is how the user wants images to be pulled before Pods leave service.
 type PullSpec struct {
@@ -32,8 +32,8 @@ type PullSpec struct {
 	// Parallel bounds the nodes that pull at a time: a number, or a share of the replicas.
 	// nil means as many as Pods may be unavailable, and at least leastParallel.
 	Parallel *Count
-	// Ready is how many Pods of the update revision must be ready before nodes pull for more
-	// than that many of the next Pods.
+	// Ready is a number of Pods: until so many Pods of the update revision are ready, nodes pull for no
+	// more than so many of the next Pods.
 	Ready int
 	// Timeout is how long a pull Pod may run.
 	Timeout time.Duration
@@ -45,18 +45,19 @@ const DefaultPullTimeout = 10 * time.Minute
 // leastParallel is how many nodes may pull at a time even if only one Pod may be unavailable.
 const leastParallel = 10
 
-// Pulls is what is known of images on nodes.
+// Pulls describes the images on nodes.
 type Pulls struct {
 	// Possible means that pull Pods can be created; otherwise no Pod waits.
 	Possible bool
-	// RefusedUntil is until when none is created because the API server has refused one; zero
+	// RefusedUntil is until when no pull Pod is created, because the API server has refused one; zero
 	// if it has not. No Pod waits meanwhile.
 	RefusedUntil time.Time
-	// GivenUp is until when no node pulls an image because its pull Pod did not run; no Pod waits meanwhile.
+	// GivenUp are images that their nodes do not pull because a pull Pod did not run, and until when.
+	// No Pod waits for them meanwhile.
 	GivenUp map[ImageOnNode]time.Time
 	// Pods are the set's pull Pods.
 	Pods []*corev1.Pod
-	// Listed are the images that nodes report, by node: their largest ones.
+	// Listed are the images that nodes report, by node. A node reports only its largest ones.
 	Listed map[string][]corev1.ContainerImage
 }
 
@@ -76,16 +77,16 @@ const (
 	PullVolume    = "image"
 )
 
-// PullState is how far a pull Pod is.
+// PullState is the progress of a pull Pod.
 type PullState string
 
-// How far a pull Pod can be.
+// The states of pull Pods.
 const (
 	// Pulling: the node does not have the image yet.
 	Pulling PullState = "Pulling"
 	// PullFails: the kubelet cannot pull the image, and tries again.
 	PullFails PullState = "PullFails"
-	// PullExpired: the pull Pod has ended at its deadline, and another one follows it.
+	// PullExpired: the pull Pod has reached its deadline, and another one replaces it.
 	PullExpired PullState = "PullExpired"
 	// Pulled: the node has the image.
 	Pulled PullState = "Pulled"
@@ -93,12 +94,12 @@ const (
 	PullRejected PullState = "PullRejected"
 )
 
-// noSandboxFor is how long a pull Pod may be kept from pulling, by something else than its image.
+// noSandboxFor is how long something other than the image may keep a pull Pod from pulling.
 const noSandboxFor = 30 * time.Second
 
-// hindered says what keeps a pull Pod from pulling, and from when on Pods do not wait for it: they have
-// nothing to gain from a node that cannot run the Pod. Zero if there is no such time. A kubelet that has
-// said nothing at all of the Pod may be silent, and so may run nothing new.
+// hindered returns what keeps a pull Pod from pulling, and when other Pods stop waiting for it; zero if
+// they do not. They gain nothing from waiting for a node that cannot run the pull Pod. A kubelet that
+// has reported nothing about the Pod may be down: such a node would not run an updated Pod either.
 func (w *images) hindered(pod *corev1.Pod) (cause string, from time.Time) {
 	if state, _, _ := PullOf(pod); state != Pulling || pod.DeletionTimestamp != nil || len(pod.Status.ContainerStatuses) == 0 {
 		return "", time.Time{}
@@ -118,8 +119,8 @@ func (w *images) hindered(pod *corev1.Pod) (cause string, from time.Time) {
 	return fmt.Sprintf("it has not got the image within %s", w.Spec.Pull.Timeout), pod.CreationTimestamp.Add(w.Spec.Pull.Timeout * 9 / 10) // before the kubelet ends it
 }
 
-// PullOf reads a pull Pod: how far it is, and the kubelet's reason and message. The kubelet
-// pulls the image of a volume before it does anything else for a container.
+// PullOf reads a pull Pod: its state, and the kubelet's reason and message. The kubelet pulls the image
+// of a volume before it does anything else for a container.
 func PullOf(pod *corev1.Pod) (state PullState, reason, message string) {
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -143,7 +144,7 @@ func waitingPull(pod *corev1.Pod, waiting corev1.ContainerStateWaiting) (state P
 		return Pulling, "", ""
 	case "ErrImagePull", reasonImage, "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
 	default:
-		return Pulled, "", "" // what comes after the pull fails
+		return Pulled, "", "" // a step after the pull fails
 	}
 	image := PulledBy(pod).Image
 	if own := inplace.ImageOf(pod, PullContainer); strings.Contains(waiting.Message, own) && !strings.Contains(waiting.Message, image) {
@@ -156,7 +157,7 @@ func waitingPull(pod *corev1.Pod, waiting corev1.ContainerStateWaiting) (state P
 	return PullFails, cmp.Or(persistentReason(waiting.Reason), waiting.Reason), message
 }
 
-// PulledBy is what a pull Pod pulls, and where.
+// PulledBy returns the image that a pull Pod pulls, and the node.
 func PulledBy(pod *corev1.Pod) ImageOnNode {
 	pulls := func(v *corev1.Volume) bool { return v.Name == PullVolume && v.Image != nil }
 	if v := list.Find(pod.Spec.Volumes, pulls); v != nil {
@@ -198,12 +199,12 @@ type images struct {
 	wanted sets.Set[ImageOnNode]
 	// runs are the nodes where a Pod of the update revision runs.
 	runs sets.Set[string]
-	// free is how many more nodes may pull, ahead how many of the next Pods they pull for.
+	// free is how many more nodes may pull, ahead is for how many of the next Pods they pull.
 	free, ahead int
 }
 
-// awaitImages takes back the choice of Pods whose node has yet to pull an image: they stay in
-// service, or return to it.
+// awaitImages unchooses Pods whose node has yet to pull an image: they stay in service, or return to
+// it.
 func (p *pass) awaitImages() {
 	if !p.Pulls.Possible || p.Spec.Pull.Off || p.Spec.Method == apps.UpdateReCreate || len(p.queue)+len(p.Pulls.Pods) == 0 {
 		p.plan.EndPulls = p.Pulls.Pods
@@ -253,25 +254,27 @@ func (p *pass) newImages() *images {
 	return w
 }
 
-// pulls reports whether a pull Pod is at work, or may be.
+// pulls reports whether a pull Pod is pulling, or may be.
 func (w *images) pulls(pod *corev1.Pod) bool {
 	state, _, _ := PullOf(pod)
 	_, from := w.hindered(pod)
 	return (state == Pulling || state == PullFails) && w.Now.Before(w.late(pod)) && (from.IsZero() || w.Now.Before(from))
 }
 
-// late is when a pull Pod no longer counts: a silent node must not keep the others waiting.
+// late returns when a pull Pod stops counting as pulling: a node that is down must not keep the others
+// waiting.
 func (w *images) late(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Add(w.Spec.Pull.Timeout)
 }
 
-// mayWait reports whether the Pod serves, or could: its containers are as they were, and ready.
-// Its own readiness says nothing: the beginning of an update ends it, and waiting restores it.
+// mayWait reports whether the Pod serves, or could: its containers are as they were, and ready. The
+// Pod's own readiness does not count: the beginning of an update sets it to False, and a Pod that waits
+// gets it back.
 func (w *images) mayWait(v *podState) bool {
 	return v.scheduled && !v.restarting && v.state != apps.StateUpdating && v.able
 }
 
-// waits reports whether the Pod waits for one of the images, and has its node pull them.
+// waits reports whether the Pod waits for one of the new images, and plans pulls of them.
 func (w *images) waits(v *podState, change *inplace.Change) bool {
 	waits := false
 	for _, container := range slices.Sorted(maps.Keys(change.Images)) {
@@ -314,7 +317,8 @@ func (w *images) await(v *podState, on ImageOnNode, policy corev1.PullPolicy) bo
 	return true
 }
 
-// pull has a node pull an image, if more may be pulled now, and reports whether the Pod waits for that.
+// pull plans that a node pulls an image, if more may be pulled now, and reports whether the Pod waits
+// for that.
 func (w *images) pull(on ImageOnNode, policy corev1.PullPolicy) bool {
 	refused := w.Now.Before(w.Pulls.RefusedUntil)
 	pulling := slices.ContainsFunc(w.plan.Pulls, func(p Pull) bool { return p.ImageOnNode == on })
@@ -325,7 +329,7 @@ func (w *images) pull(on ImageOnNode, policy corev1.PullPolicy) bool {
 	return !refused
 }
 
-// giveUp goes on without an image on a node.
+// giveUp records that Pods do not wait for an image on a node.
 func (w *images) giveUp(on ImageOnNode, pod *corev1.Pod, cause string) {
 	if slices.Contains(w.plan.PullsGivenUp, on) {
 		return
@@ -341,8 +345,8 @@ func (w *images) lists(on ImageOnNode) bool {
 	return slices.ContainsFunc(w.Pulls.Listed[on.Node], func(i corev1.ContainerImage) bool { return slices.Contains(i.Names, name) })
 }
 
-// pullPolicy is how the kubelet pulls an image of a container. A digest never names another
-// image later.
+// pullPolicy returns whether the kubelet pulls an image that it has. It need not for a digest, which
+// always names the same image.
 func pullPolicy(pod *corev1.Pod, container, image string) corev1.PullPolicy {
 	policy := cmp.Or(ptr.Deref(inplace.ContainerOf(pod, container), corev1.Container{}).ImagePullPolicy, corev1.PullIfNotPresent)
 	if policy == corev1.PullAlways && strings.Contains(image, "@") {
@@ -351,7 +355,7 @@ func pullPolicy(pod *corev1.Pod, container, image string) corev1.PullPolicy {
 	return policy
 }
 
-// fullName is how nodes list an image: with its registry, and its digest or tag.
+// fullName returns an image's name as nodes list it: with its registry, and its digest or tag.
 func fullName(image string) string {
 	name, digest, byDigest := strings.Cut(image, "@")
 	if tag := strings.LastIndexByte(name, ':'); byDigest && tag > strings.LastIndexByte(name, '/') {

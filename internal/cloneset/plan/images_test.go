@@ -17,7 +17,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// pullPod is the pull Pod of an image on a node, which the kubelet has not looked at yet.
+// pullPod returns the pull Pod of an image on a node, which the kubelet has not seen yet.
 func pullPod(node, image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)},
@@ -30,7 +30,7 @@ func pullPod(node, image string) *corev1.Pod {
 	}
 }
 
-// renderPulls lists what a plan does about images.
+// renderPulls lists the pulls and waits for images in a plan.
 func renderPulls(p Plan) []string {
 	return slices.Concat(list.Map(p.Waits, Blocked.String),
 		list.Map(p.Pulls, func(pull Pull) string { return fmt.Sprintf("pull %s on %s (%s)", pull.Image, pull.Node, pull.Policy) }),
@@ -41,7 +41,7 @@ func renderPulls(p Plan) []string {
 		list.Map(p.PullsSkipped, func(text string) string { return "skipped: " + text }))
 }
 
-// TestFullName: how nodes list images.
+// TestFullName: image names as nodes list them.
 func TestFullName(t *testing.T) {
 	for image, want := range map[string]string{
 		"web":                   "docker.io/library/web:latest",
@@ -54,7 +54,7 @@ func TestFullName(t *testing.T) {
 	}
 }
 
-// TestReadPull: what annotations say of images.
+// TestReadPull: the annotations about images.
 func TestReadPull(t *testing.T) {
 	for said, want := range map[string]string{
 		"":                             "{false <nil> 0 10m0s}",

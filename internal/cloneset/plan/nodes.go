@@ -12,20 +12,20 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// LeaveNodes is which nodes Pods leave before somebody evicts them.
+// LeaveNodes says which nodes Pods leave before they are evicted.
 type LeaveNodes string
 
 // The choices.
 const (
 	// LeaveCordoned: cordoned nodes too, since that is how kubectl drain begins.
 	LeaveCordoned LeaveNodes = "cordoned"
-	// LeaveTainted: only nodes with a taint that announces their end.
+	// LeaveTainted: only nodes with a taint that announces their removal.
 	LeaveTainted LeaveNodes = "tainted"
 	LeaveNever   LeaveNodes = "never"
 )
 
-// endTaints announce that a node ends. The cluster autoscaler's
-// DeletionCandidateOfClusterAutoscaler is none: it only considers the node.
+// endTaints announce that a node will be removed. The cluster autoscaler's
+// DeletionCandidateOfClusterAutoscaler does not: with it, the node is only considered.
 var endTaints = []string{
 	"ToBeDeletedByClusterAutoscaler",
 	"karpenter.sh/disrupted",
@@ -33,8 +33,8 @@ var endTaints = []string{
 	corev1.TaintNodeOutOfService,
 }
 
-// Taints returns those of a node's taints for which Pods leave it. A cordoned node counts
-// as tainted from the beginning: the node controller adds the taint a moment later.
+// Taints returns the taints of a node that make Pods leave it. A cordoned node counts as tainted from
+// the beginning: the node controller adds the taint a moment later.
 func (l LeaveNodes) Taints(node *corev1.Node) []corev1.Taint {
 	if l == LeaveNever {
 		return nil
@@ -51,9 +51,9 @@ func (l LeaveNodes) Taints(node *corev1.Node) []corev1.Taint {
 	return out
 }
 
-// readNodes notes which Pods leave their nodes. They are replaced like Pods that somebody
-// has named for deletion, but nothing is written of that before they leave service: if the
-// node stays after all, those still on it stay too.
+// readNodes records which Pods leave their nodes. They are replaced like Pods that are named for
+// deletion, but nothing is written about that before they leave service: if the node stays after all,
+// the Pods still on it stay too.
 func (p *pass) readNodes() {
 	if len(p.GoingNodes) == 0 || !p.movesPods() {
 		return
@@ -66,10 +66,10 @@ func (p *pass) readNodes() {
 	}
 }
 
-// movesPods reports whether the set's Pods leave nodes at all. Without a preDelete hook
-// they have nothing to gain, since an eviction replaces them as well. With claims to be
-// taken over they have something to lose: a named deletion deletes the claims. A template
-// that names its node would create them there again.
+// movesPods reports whether the set's Pods leave nodes at all. Without a preDelete hook they gain
+// nothing, since an eviction replaces them as well. If their claims can be taken over they would lose
+// those, because a named deletion deletes claims. If the template names a node, the replacements would
+// be created there again.
 func (p *pass) movesPods() bool {
 	keepsClaims := len(p.Spec.ClaimTemplates) > 0 && !p.Spec.DisableClaimReuse
 	return !p.Spec.Hooks.PreDelete.Empty() && !keepsClaims && !pinned(p.Current) && !pinned(p.Update)

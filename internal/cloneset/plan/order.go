@@ -16,8 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 )
 
-// byUse orders Pods by how little is lost when one is deleted. Ties are ordered by how
-// full their domains are (see domainCounts), then byAge.
+// byUse orders Pods for deletion, the least useful first. Ties are ordered by how full their domains
+// are (see domainCounts), then byAge.
 func byUse(a, b *podState) int {
 	return cmp.Or(
 		falseFirst(a.scheduled, b.scheduled),
@@ -28,8 +28,7 @@ func byUse(a, b *podState) int {
 	)
 }
 
-// byAge orders equally useful victims: the Pods that have served for the shortest time go
-// first.
+// byAge orders equally useful victims: Pods that have served for the shortest time come first.
 func byAge(a, b *podState) int {
 	return cmp.Or(
 		laterFirst(a.readySince, b.readySince),
@@ -68,7 +67,8 @@ func phaseRank(phase corev1.PodPhase) int {
 func (s *Snapshot) orderForUpdate(pods []*podState) []*podState {
 	var rest []*podState
 	if len(s.Spec.Weights)+len(s.Spec.OrderKeys)+len(s.Spec.Scatter) == 0 {
-		// Nearly all Pods of a large set differ only in their names, which are in order.
+		// Only Pods that come before a serving one need sorting: nearly all Pods of a large set serve,
+		// and are in the order of their names already.
 		serving := &podState{PodInfo: &PodInfo{scheduled: true, phase: corev1.PodRunning, ready: true}}
 		pods, rest = split(pods, func(p *podState) bool { return p.begun() || byUpdate(p, serving) < 0 })
 	}
@@ -144,9 +144,9 @@ func trailingNumber(text string) int {
 	return number
 }
 
-// scatter spreads the Pods with a label evenly over the rollout, from its first place to
-// its last. Pods that are already updated have had its first places: without counting
-// them, the next one with the label would come first in every pass.
+// scatter spreads the Pods with a label evenly over the rollout, from its first place to its last. Pods
+// that are already updated count as its first places: otherwise the next Pod with the label would come
+// first in every pass.
 func (s *Snapshot) scatter(pods []*podState, term apps.UpdateScatterTerm) []*podState {
 	matching, rest := split(pods, func(p *podState) bool { return matches(term, p.pod) })
 	if len(matching) == 0 || len(rest) == 0 {

@@ -30,16 +30,16 @@ type pass struct {
 	// ended are the Pods that will never run again.
 	ended  []*podState
 	ledger ledger
-	// old and updated count the Pods that are to stay, by revision; restored are the old ones that cancelScaleIn has
-	// chosen. These may still be refused to return, and so free no place of the partition.
-	old, updated, restored int
+	// old and updated count the Pods that are to stay, by revision. spared counts the old ones that
+	// cancelScaleIn has chosen: their return may still fail, so they free no place of the partition.
+	old, updated, spared int
 	// queue holds the chosen Pods in update order.
 	queue []*podState
-	// disturbed counts those of them that leave service for it, up to the surge.
+	// disturbed counts the chosen Pods that leave service for their update, up to the surge.
 	disturbed int
 	// begun counts the Pods whose update this pass advances.
 	begun int
-	// replacing counts the Pods for replace; nil if no Pod waits to be replaced.
+	// replacing has the counts of replace; nil if no Pod waits to be replaced.
 	replacing *replacements
 	// named are the Pods that spec.scaleStrategy.podsToDelete lists.
 	named sets.Set[string]
@@ -53,7 +53,7 @@ type pass struct {
 func Make(s *Snapshot) Plan {
 	p := newPass(s)
 	if s.Deletion != NotDeleted {
-		p.depart()
+		p.planDeletion()
 		return p.finish()
 	}
 	p.cancelScaleIn()
@@ -74,7 +74,8 @@ func Make(s *Snapshot) Plan {
 	return p.finish()
 }
 
-// spare are states of passes that have ended, for the next ones: in a large set they are most of what a pass allocates.
+// spare recycles the states of passes that have ended: in a large set they are most of what a pass
+// allocates.
 var spare = sync.Pool{New: func() any { return new([]podState) }}
 
 func newPass(s *Snapshot) *pass {
@@ -101,8 +102,8 @@ func newPass(s *Snapshot) *pass {
 	return p
 }
 
-// toBeDeleted reports whether the Pod is to be deleted anyway. One that leaves its node
-// counts as named for deletion.
+// toBeDeleted reports whether the Pod is to be deleted anyway. A Pod that leaves its node counts as
+// named for deletion.
 func (p *podState) toBeDeleted() bool { return p.specified || p.state == apps.StatePreparingDelete }
 
 // awaitsRemoval reports whether the Pod was named for deletion but its removal has not begun.
@@ -118,9 +119,9 @@ func (p *pass) counted(v *podState) bool {
 // wakeAt asks for a pass at that time or earlier.
 func (p *pass) wakeAt(at time.Time) { p.plan.RequeueAt = list.Earliest(p.plan.RequeueAt, at) }
 
-// act records the Pod's one action of this pass. A finding of refresh yields to a
-// removal, and mere conditions yield to an update: correcting a condition only to change
-// it again would be a wasted write, and a flap.
+// act records the Pod's one action of this pass. An action of refresh is replaced by a removal, and one
+// that only corrects conditions by an update: to correct a condition and then change it again would
+// waste a write, and the condition would flap.
 func (p *pass) act(v *podState, a Action) {
 	a.Pod = v.pod
 	if v.acted {
@@ -131,13 +132,14 @@ func (p *pass) act(v *podState, a Action) {
 	p.plan.Actions = append(p.plan.Actions, a)
 }
 
-// outOfStarts reports whether no start is left: a step that failed is for the next pass then.
+// outOfStarts reports whether the pass has no more starts: then the next pass takes the step that
+// failed.
 func (p *pass) outOfStarts() bool { return p.ledger.starts == 0 }
 
-// remove deletes a Pod, or leads it to the gate before its deletion.
+// remove deletes a Pod, or moves it to the gate before its deletion.
 func (p *pass) remove(v *podState, reason string) { p.removeBecause(v, reason, v.leavesNode) }
 
-// removeBecause is remove with more to say than the reason.
+// removeBecause is remove with an explanation in addition to the reason.
 func (p *pass) removeBecause(v *podState, reason, because string) {
 	v.removed = true
 	if !v.holds(p.Spec.Hooks.PreDelete) {
@@ -180,8 +182,9 @@ func (p *pass) problem(reason, format string, args ...any) {
 	}
 }
 
-// finish ends the pass and sorts the plan: Pods that come back precede those that leave. Where nothing is done,
-// another pass would decide the same: what is left undone waits for an event, or for the time to wake.
+// finish ends the pass and sorts the plan: Pods that come back precede those that leave. A plan without
+// actions asks for no pass at once, which would decide the same: the rest waits for an event, or for
+// RequeueAt.
 func (p *pass) finish() Plan {
 	p.plan.More = p.plan.More && len(p.plan.Actions)+len(p.plan.Pulls)+len(p.plan.Trials) > 0
 	slices.SortStableFunc(p.plan.Actions, func(a, b Action) int { return cmp.Compare(rank(a.Verb), rank(b.Verb)) })
@@ -190,8 +193,8 @@ func (p *pass) finish() Plan {
 	return p.plan
 }
 
-// rank is the order in which the verbs are executed. A map would cost more than the rest of
-// the sorting.
+// rank returns the order in which the verbs are executed. A map would cost more than the rest of the
+// sorting.
 func rank(verb Verb) int {
 	switch verb {
 	case Move, Continue:
@@ -209,16 +212,16 @@ func (p *pass) refused(r *revision.Revision) bool {
 	return p.UpdateRefused != "" && revision.Same(r.Name, p.Update.Name)
 }
 
-// Plan is what a pass decided.
+// Plan is the decision of a pass.
 type Plan struct {
-	// Actions concern one Pod each and can run in parallel. Those that bring a Pod back
-	// come before those that take one away.
+	// Actions concern one Pod each and can run in parallel. Actions that bring a Pod back come before
+	// actions that take one away.
 	Actions []Action
 	// Problems prevent Pods from being created or updated as asked.
 	Problems []Problem
 	// RequeueAt is when time alone changes the plan; zero if it does not.
 	RequeueAt time.Time
-	// More means that the pass left starts undone: another one should follow.
+	// More means that the pass had too few starts for all it could do: another one should follow.
 	More bool
 	// PrunePodsToDelete are the finished names in spec.scaleStrategy.podsToDelete: their Pods are
 	// terminating or gone. A name with a Delete in Actions is finished only if that
@@ -229,15 +232,15 @@ type Plan struct {
 	Pulls        []Pull
 	EndPulls     []*corev1.Pod
 	PullsSkipped []string
-	// Trials are what has to be known of the API server before another step: whoever carries out the plan
-	// makes them and plans again, and does nothing else of a plan with trials.
+	// Trials are questions to the API server that must be answered first: the caller makes the trials
+	// and plans again, and carries out nothing of a plan with trials.
 	Trials []Attempt
-	// PullsGivenUp are images that nodes do not pull, because their pull Pods do not run; for Pulls.GivenUp.
+	// PullsGivenUp are images whose pull Pods do not run; the next snapshot has them in Pulls.GivenUp.
 	PullsGivenUp []ImageOnNode
 	// Waits are the Pods that stay in service because of an image, or because the API server refuses their
 	// update.
 	Waits []Blocked
-	// Failures are the revisions whose Pods come to nothing, by hash; for the next pass's Snapshot.
+	// Failures are the revisions whose Pods fail early, by hash; for the next pass's Snapshot.
 	Failures map[string]Failure
 	// ScaleUpLimited is how many Pods scaleStrategy.maxUnavailable keeps from being
 	// created now.
@@ -270,13 +273,13 @@ type Action struct {
 	Verb Verb
 	// Reason is one word that says why; see the Reason constants.
 	Reason string
-	// Because says more than the reason, for people; "" if there is no more to say.
+	// Because explains the reason to people; "" if there is nothing to add.
 	Because string
 	// Pod is the Pod as it was observed; nil for Create.
 	Pod *corev1.Pod
-	// Conditions are written together with the rest of a Move, so that nobody sees a
-	// state without them, but after it if it changes keys of users' choice, and before an
-	// Update or Continue, so that a Pod leaves service before its containers change.
+	// Conditions are written together with the rest of a Move, so that nobody sees a state without
+	// them, but after a Move that changes keys that users choose, and before an Update or Continue, so
+	// that a Pod leaves service before its containers change.
 	Conditions []Condition
 	// To is the state that the Pod moves to; "" keeps the state.
 	To apps.LifecycleState
@@ -284,11 +287,12 @@ type Action struct {
 	Labels map[string]*string
 	// AddFinalizers and RemoveFinalizers are finalizers of hooks.
 	AddFinalizers, RemoveFinalizers []string
-	// Revision is what Create creates and Update leads to.
+	// Revision is the revision of the Pod to create, or the one that Update leads to.
 	Revision *revision.Revision
-	// Change is what Update does.
+	// Change is the change that Update makes.
 	Change *inplace.Change
-	// Class is that of the Trial that the API server's answer renews; "" if it says nothing of others.
+	// Class is the class of the Trial that the API server's answer renews; "" if the answer says
+	// nothing about other Pods.
 	Class string
 	// Instance is the id that Create takes over, or whose claims Discard and Provide
 	// concern; with "", Create draws a new one.
@@ -297,7 +301,7 @@ type Action struct {
 	Failures int
 	// Taken are the ids that a new one must differ from. Do not change it.
 	Taken sets.Set[string]
-	// Claims are those that Delete and Discard delete.
+	// Claims are the claims that Delete and Discard delete.
 	Claims []*corev1.PersistentVolumeClaim
 }
 
@@ -306,8 +310,8 @@ func (a *Action) LeavesService() bool {
 	return a.To == apps.StatePreparingUpdate || a.To == apps.StatePreparingDelete
 }
 
-// ChosenKeys are the labels and finalizers of users' choice that a Move changes, sorted: those of
-// hooks, unless they are Usher's own.
+// ChosenKeys returns the labels and finalizers chosen by users that a Move changes, sorted: those of
+// hooks, except Usher's own.
 func (a *Action) ChosenKeys() []string {
 	if a.Verb != Move {
 		return nil
@@ -325,8 +329,8 @@ func (a *Action) ChosenKeys() []string {
 	return list.Only(slices.Compact(keys), func(key string) bool { return key != apps.LabelSpecifiedDelete && !usherv1alpha1.OwnKey(key) })
 }
 
-// Condition is one that the controller owns. Its reason is one word for programs; its
-// message names the revision if an update makes it False.
+// Condition is a condition that the controller owns. Its reason is one word for programs; its message
+// names the revision if an update makes it False.
 type Condition = corev1.PodCondition
 
 // Reasons of actions, in addition to those of package lifecycle.
@@ -407,7 +411,7 @@ const (
 	ProblemResize = "ResizeRefused"
 	// ProblemUpdateRefused: the API server refuses what an update in place writes.
 	ProblemUpdateRefused = "UpdateRefused"
-	// ProblemPodsFail: Pods come to nothing as soon as they are created.
+	// ProblemPodsFail: Pods fail as soon as they are created.
 	ProblemPodsFail = "PodsFail"
 	// ProblemPriority: a container's launch priority is not a number.
 	ProblemPriority = "PriorityUnreadable"

@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// TestChangeIsWorkedOutOnce for all Pods of a revision.
+// TestChangeIsWorkedOutOnce: the change is computed once for all Pods of a revision.
 func TestChangeIsWorkedOutOnce(t *testing.T) {
 	p := newPass(snap("InPlaceIfPossible; r2", pod("a", 1), pod("b", 1)))
 	first, err := p.change(p.pods[0])
@@ -35,7 +35,7 @@ func TestRemovedCondition(t *testing.T) {
 	checktest.Same(t, "what the condition names", "web-r2", Make(s).Actions[0].Conditions[0].Message)
 }
 
-// TestReturns: which Pods return while their set's pass still writes.
+// TestReturns: which Pods return while a pass over their set is writing.
 func TestReturns(t *testing.T) {
 	for _, test := range []struct {
 		set, pod string
@@ -44,14 +44,14 @@ func TestReturns(t *testing.T) {
 		{"r2", "updating r2; restarted", true},
 		{"r2", "updating r2", false}, // the kubelet is not done
 		{"r2; hooks all", "updating r2; restarted; registered", true},
-		{"r2; hooks all", "updating r2; restarted", false}, // its hook is to take hold first
+		{"r2; hooks all", "updating r2; restarted", false}, // its hook has to take hold first
 		{"r2; hooks all", "updating r2; state Updated; registered", true},
 		{"r2", "updating r2; restarted; cpu 100m; resizing", false}, // there is more to change
-		{"r3", "updating r2; restarted", false},                     // it has another update before it
-		{"r2", "state PreparingUpdate", false},                      // whether it is still to be updated, a pass knows
+		{"r3", "updating r2; restarted", false},                     // it is to be updated again
+		{"r2", "state PreparingUpdate", false},                      // only a pass knows whether it is still to be updated
 		{"r1", "state PreparingNormal; unready", true},
 		{"r1", "state PreparingNormal; pending", false},
-		{"r1", "state PreparingNormal; withoutCondition", false}, // whoever creates it opens its gates
+		{"r1", "state PreparingNormal; withoutCondition", false}, // the task that creates it opens its gates
 		{"r1", "", false},
 		{"r1; named p", "state PreparingNormal", false},
 		{"r1", "state PreparingNormal; label " + apps.LabelSpecifiedDelete + "=true", false},
@@ -108,7 +108,7 @@ func TestUpdateOrder(t *testing.T) {
 	}
 }
 
-// TestNewIDs: a new instance id is none that has claims.
+// TestNewIDs: a new instance id differs from all ids with claims.
 func TestNewIDs(t *testing.T) {
 	if p := Make(snap("replicas 2; claims x")); !p.Actions[1].Taken.Has("x") {
 		t.Error("a new id may be one that has claims")
@@ -128,8 +128,8 @@ func lifted(p Plan) bool {
 	})
 }
 
-// TestField_MarkPodNotReadyIsLiftedOnEveryPath: whichever way a Pod left a gate, its
-// present state decides about its mark.
+// TestField_MarkPodNotReadyIsLiftedOnEveryPath: the present state of a Pod decides about its mark, in
+// whichever way the Pod has left a gate.
 func TestField_MarkPodNotReadyIsLiftedOnEveryPath(t *testing.T) {
 	for _, strategy := range []string{"", "InPlaceIfPossible", "InPlaceOnly", "OnDelete"} {
 		for _, paused := range []string{"", "; paused"} {
@@ -167,7 +167,7 @@ func TestScaleInStaysEven(t *testing.T) {
 				}
 				for _, pod := range s.Pods {
 					if apps.LifecycleState(pod.Labels[apps.LabelLifecycleState]) == apps.StatePreparingDelete {
-						pod.Finalizers = nil // as its operator does
+						pod.Finalizers = nil // as the hook operator does
 					}
 				}
 			}
@@ -203,7 +203,7 @@ func decide(t testing.TB, s *Snapshot) Plan {
 	return p
 }
 
-// soundness returns what is wrong with a plan, whatever the snapshot.
+// soundness returns an error if a plan breaks an invariant that holds for every snapshot.
 func soundness(s *Snapshot, p Plan) error {
 	seen := map[string]bool{}
 	for _, a := range p.Actions {
@@ -233,8 +233,8 @@ func soundness(s *Snapshot, p Plan) error {
 	return nil
 }
 
-// hasty returns an error if a Pod would return during a pass that the next pass would not put back
-// into service, unless that removes it.
+// hasty returns an error if a Pod would return during a pass although the next pass would not put it
+// back into service, unless that pass removes it.
 func hasty(s *Snapshot, p Plan, pod *corev1.Pod) error {
 	a, ok := Return(s, pod, s.Now)
 	if !ok {

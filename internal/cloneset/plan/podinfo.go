@@ -23,9 +23,9 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// PodInfo is what is read of one version of a Pod, independent of its set. For an
-// unchanged Pod it costs more than everything else in a pass: the Pods of a large set are
-// scattered over the memory.
+// PodInfo holds what is read of one version of a Pod, independent of its set. It is kept between
+// passes: to read an unchanged Pod again would cost more than everything else in a pass, because the
+// Pods of a large set are scattered in memory.
 type PodInfo struct {
 	pod        *corev1.Pod
 	state      apps.LifecycleState
@@ -39,8 +39,8 @@ type PodInfo struct {
 	readySince time.Time // zero unless ready
 	// able means that all containers are ready, whatever the readiness gates say.
 	able bool
-	// out means that its condition takes the Pod out of service for an update; quiet that the
-	// Pod is Normal, and its conditions are as they are to be then.
+	// out means that its condition takes the Pod out of service for an update; quiet, that the Pod is
+	// Normal and has the conditions of that state.
 	out, quiet bool
 	cost       int
 	node       string
@@ -48,25 +48,24 @@ type PodInfo struct {
 	created    time.Time
 	labels     map[string]string
 	finalizers []string
-	// selector is the last one that Matches was asked about, and matched its answer.
+	// selector and matched are the last argument and answer of Matches.
 	selector string
 	matched  bool
-	// inPlaceReady and podReady are the conditions that the controller owns, never nil.
-	// The gates mean that the Pod needs them to be ready.
+	// inPlaceReady and podReady are the conditions that the controller owns, never nil. The gates
+	// report whether the Pod's readiness depends on them.
 	inPlaceReady, podReady         *corev1.PodCondition
 	inPlaceReadyGate, podReadyGate bool
 	// stuckOn is the container that is stuck; nil if none is.
 	stuckOn *corev1.ContainerStatus
-	// idle is for whom else the Pod waits; nil if for nobody.
+	// idle is a wait of the Pod that its set cannot end; nil if there is none.
 	idle *Idle
-	// record is that of an update which may be under way; nil if there is none, or it
-	// cannot be read.
+	// record is the record of an update that may be under way; nil if there is none, or it cannot be
+	// read.
 	record *inplace.State
 }
 
-// ReadPods reads Pods. It reuses what was read earlier of the very same object: nobody
-// changes a Pod that has been read. Both lists are in name order; Pods out of order are
-// read again.
+// ReadPods reads Pods. It reuses the PodInfo of the very same object: a Pod that has been read never
+// changes. Both lists are in name order; Pods out of order are read again.
 func ReadPods(pods []*corev1.Pod, before []*PodInfo) []*PodInfo {
 	out := make([]*PodInfo, len(pods))
 	for i, pod := range pods {
@@ -93,14 +92,14 @@ func newPodInfo(pod *corev1.Pod) *PodInfo {
 	return info
 }
 
-// Pod is the Pod that was read.
+// Pod returns the Pod that was read.
 func (f *PodInfo) Pod() *corev1.Pod { return f.pod }
 
-// Revision is the revision that the Pod's labels name, in its long form if present; "" if
-// they name none.
+// Revision returns the revision that the Pod's labels name, in its long form if present; "" if they
+// name none.
 func (f *PodInfo) Revision() string { return f.revision }
 
-// State is the Pod's lifecycle state from its label; Normal without one.
+// State returns the Pod's lifecycle state from its label; Normal without one.
 func (f *PodInfo) State() apps.LifecycleState { return f.state }
 
 // Terminating reports whether the Pod is terminating.
@@ -110,7 +109,7 @@ func (f *PodInfo) Terminating() bool { return f.terminate }
 // update.
 func (f *PodInfo) Drained() bool { return f.out }
 
-// Matches reports whether a selector, whose text is given too, matches the Pod's labels. It
+// Matches reports whether a selector matches the Pod's labels; text is the selector's String. It
 // remembers the last answer.
 func (f *PodInfo) Matches(selector labels.Selector, text string) bool {
 	if f.selector != text {
@@ -159,7 +158,7 @@ func isOn(c *corev1.PodCondition, gate bool) bool {
 	return c.Status == corev1.ConditionTrue || c.Status == "" && !gate
 }
 
-// RevisionOf is the name, or the hash, of the revision that the Pod has.
+// RevisionOf returns the name, or the hash, of the Pod's revision.
 func RevisionOf(pod *corev1.Pod) string {
 	return cmp.Or(pod.Labels[apps.LabelRevision], pod.Labels[apps.LabelTemplateHash])
 }
@@ -179,10 +178,10 @@ func (f *PodInfo) readRecord() {
 // podState is one Pod as a pass sees it. Steps write only the last block, and the state.
 type podState struct {
 	*PodInfo
-	// state and specified are the PodInfo's, until a step knows better.
+	// state and specified are the PodInfo's until a step changes them.
 	state     apps.LifecycleState
 	specified bool
-	// wakeAt is when time alone changes what is true of the Pod; zero if never.
+	// wakeAt is when time alone changes the podState; zero if it does not.
 	wakeAt time.Time
 
 	isUpdated  bool // has the update revision
@@ -278,7 +277,7 @@ func (s *Snapshot) availability(f *PodInfo) (bool, time.Time) {
 	return true, time.Time{}
 }
 
-// lifecycle is the Pod as the state machine sees it.
+// lifecycle returns the Pod as the state machine sees it.
 func (p *podState) lifecycle() lifecycle.Pod {
 	return lifecycle.Pod{
 		State: p.state, Labels: p.labels, Finalizers: p.finalizers,
@@ -323,13 +322,14 @@ func Alike(a, b *corev1.Pod) bool {
 		slices.EqualFunc(a.OwnerReferences, b.OwnerReferences, sameOwner) && (is.terminate || was.livesAs(&is))
 }
 
-// livesAs reports whether the planner reads the same of two versions of a Pod that is not terminating.
+// livesAs is Alike for two versions of a Pod that is not terminating.
 func (f *PodInfo) livesAs(is *PodInfo) bool {
 	return f.life() == is.life() && slices.Equal(f.finalizers, is.finalizers) &&
 		(!f.inUpdate() || equality.Semantic.DeepEqual(progressOf(f.pod), progressOf(is.pod)))
 }
 
-// life is most of what is read of a Pod that is not terminating, without what cannot change during its life.
+// life holds most of what is read of a Pod that is not terminating, except what cannot change during
+// its life.
 type life struct {
 	node, stuckOn, idle   string
 	ready, able           bool
@@ -360,7 +360,7 @@ func (f *PodInfo) life() life {
 	return l
 }
 
-// progressOf is what shows how far the kubelet is with an update.
+// progressOf returns the fields that show how far the kubelet is with an update.
 func progressOf(pod *corev1.Pod) []any {
 	read := []any{pod.Generation, pod.Status.ObservedGeneration}
 	for _, c := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {

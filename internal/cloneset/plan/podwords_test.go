@@ -20,7 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// pod is a Pod of revision rN that has served for an hour, with what the words say about it.
+// pod returns a Pod of revision rN that has served for an hour, with what the words say about it.
 func pod(name string, n int, about ...string) *corev1.Pod {
 	r, image := rev(n, ""), fmt.Sprintf("app:%d", n)
 	p := &corev1.Pod{
@@ -46,7 +46,7 @@ func pod(name string, n int, about ...string) *corev1.Pod {
 	return said(podWords, p, about...)
 }
 
-// owner is a serving Pod of instance id that mounts a claim.
+// owner returns a serving Pod of instance id that mounts a claim.
 func owner(id string, about ...string) *corev1.Pod {
 	return pod("web-"+id, 1, append([]string{"instance " + id, "mounts data " + id}, about...)...)
 }
@@ -58,7 +58,7 @@ func running(name, image, id string) corev1.ContainerStatus {
 	}
 }
 
-// turn sets a condition that has been so for some time.
+// turn sets a condition that has had its status for some time.
 func turn(p *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus, message string, since time.Duration) {
 	lose(p, kind)
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Message: message, LastTransitionTime: ago(since)})
@@ -68,12 +68,12 @@ func lose(p *corev1.Pod, kind corev1.PodConditionType) {
 	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 }
 
-// out is out of its endpoints for an update to rN, for some time.
+// out takes the Pod out of its endpoints for an update to rN; since is for how long.
 func out(p *corev1.Pod, n int, since time.Duration) {
 	turn(p, apps.ConditionInPlaceUpdateReady, corev1.ConditionFalse, rev(n, "").Name, since)
 }
 
-// begin is in an update to rN, whose record is written.
+// begin begins an update to rN, with its record.
 func begin(p *corev1.Pod, n int, change *inplace.Change) {
 	name := rev(n, "").Name
 	p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, name, now.Add(-time.Minute)).State.String()
@@ -82,7 +82,7 @@ func begin(p *corev1.Pod, n int, change *inplace.Change) {
 	out(p, n, time.Minute)
 }
 
-// restart is what the kubelet makes of an update.
+// restart restarts the container as the kubelet does for an update.
 func restart(p *corev1.Pod) {
 	p.Status.ObservedGeneration = p.Generation
 	for i := range p.Spec.Containers {
@@ -106,7 +106,7 @@ func request(p *corev1.Pod, cpu string) {
 	}
 }
 
-// unready has the containers fail their probes since then.
+// unready makes the containers fail their probes since then.
 func unready(p *corev1.Pod, since time.Duration) {
 	turn(p, corev1.PodReady, corev1.ConditionFalse, "", since)
 	turn(p, corev1.ContainersReady, corev1.ConditionFalse, "", since)
@@ -115,15 +115,15 @@ func unready(p *corev1.Pod, since time.Duration) {
 // aMoment is not long enough for a wait to be reported.
 const aMoment = 9 * time.Second
 
-// pend takes node and containers away.
+// pend removes the node and the containers.
 func pend(p *corev1.Pod) {
 	unready(p, aMoment)
 	p.CreationTimestamp = ago(aMoment)
 	p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses = "", corev1.PodPending, nil
 }
 
-// unstarted is container main in a Pod that has not been ready for ten minutes. If it was
-// started before, that ended with an exit code: "c0 1".
+// unstarted returns the status of container main in a Pod that has not been ready for ten minutes. If
+// the container was started before, it exited with a code: "c0 1".
 func unstarted(p *corev1.Pod, before string) *corev1.ContainerStatus {
 	unready(p, 10*time.Minute)
 	c := &p.Status.ContainerStatuses[0]
@@ -141,7 +141,7 @@ func yamlInto(something any, fields string) {
 	}
 }
 
-// podWords are what can be said about a Pod.
+// podWords describe a Pod.
 var podWords = map[string]func(p *corev1.Pod, value string){
 	"is":        func(p *corev1.Pod, fields string) { yamlInto(p, fields) },
 	"container": func(p *corev1.Pod, fields string) { yamlInto(&p.Status.ContainerStatuses[0], fields) },
@@ -155,7 +155,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"specified": func(p *corev1.Pod, _ string) { p.Labels[apps.LabelSpecifiedDelete] = "true" },
 	"finalizer": func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, name) },
 	"holds":     func(p *corev1.Pod, name string) { p.Finalizers = append(p.Finalizers, "example.com/"+name) },
-	// registered carries the finalizers of all three gates.
+	// registered adds the finalizers of all three gates.
 	"registered":  func(p *corev1.Pod, _ string) { p.Finalizers = append(p.Finalizers, keyNormal, keyUpdate, keyDelete) },
 	"cost":        func(p *corev1.Pod, value string) { p.Annotations[corev1.PodDeletionCost] = value },
 	"record":      func(p *corev1.Pod, value string) { p.Annotations[apps.AnnotationInPlaceUpdateState] = value },
@@ -165,7 +165,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"created":     func(p *corev1.Pod, since string) { p.CreationTimestamp = ago(scenariotest.Duration(since)) },
 	"terminating": func(p *corev1.Pod, _ string) { p.DeletionTimestamp = new(ago(0)) },
-	// gone was deleted with that much grace left.
+	// gone was deleted, and so much of its grace period remains.
 	"gone":   func(p *corev1.Pod, grace string) { p.DeletionTimestamp = new(ago(-scenariotest.Duration(grace))) },
 	"phase":  func(p *corev1.Pod, phase string) { p.Status.Phase = corev1.PodPhase(phase) },
 	"failed": func(p *corev1.Pod, _ string) { p.Status.Phase = corev1.PodFailed },
@@ -182,7 +182,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		}})
 	},
 
-	// Of conditions: mark is the one of hooks that mark Pods not ready, with its message.
+	// Words about conditions: mark is the condition of hooks that mark Pods as not ready, with its
+	// message.
 	"unready": func(p *corev1.Pod, _ string) { unready(p, aMoment) },
 	"ready": func(p *corev1.Pod, since string) {
 		turn(p, corev1.PodReady, corev1.ConditionTrue, "", scenariotest.Duration(since))
@@ -212,7 +213,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"noGates": func(p *corev1.Pod, _ string) {
 		p.Spec.ReadinessGates, p.Status.Conditions = nil, p.Status.Conditions[:1]
 	},
-	// kubelet says True of a condition, with a reason, about the present spec.
+	// kubelet sets a condition to True, with a reason, for the present spec.
 	"kubelet": func(p *corev1.Pod, value string) {
 		kind, reason, _ := strings.Cut(value, " ")
 		p.Status.ObservedGeneration = p.Generation
@@ -221,7 +222,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		})
 	},
 
-	// Of its life: pending has neither a node nor a container, fresh is as created.
+	// Words about its life: pending has neither a node nor a container, fresh is as created.
 	"pending": func(p *corev1.Pod, _ string) { pend(p) },
 	"fresh": func(p *corev1.Pod, _ string) {
 		pend(p)
@@ -241,20 +242,20 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"runsAgain": func(p *corev1.Pod, value string) { unstarted(p, value).State.Running = &corev1.ContainerStateRunning{} },
 
-	// rejected is as the kubelet leaves a Pod that it does not admit; attempt is how many failed before.
+	// rejected is a Pod that the kubelet did not admit; attempt is how many failed before.
 	"rejected": func(p *corev1.Pod, reason string) {
 		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: "Pod was rejected: it says."}
 		p.Labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal)
 	},
 	"attempt": func(p *corev1.Pod, before string) { p.Annotations[apps.AnnotationFailuresBefore] = before },
-	// lived is one that failed after some time.
+	// lived is a Pod that failed after some time.
 	"lived": func(p *corev1.Pod, value string) {
 		p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted"
 		turn(p, corev1.PodInitialized, corev1.ConditionTrue, "", time.Hour)
 		unready(p, time.Hour-scenariotest.Duration(value))
 	},
-	// Of pull Pods: pullWaits is the container's state, as in "ErrImagePull not found"; over is why
-	// the Pod failed.
+	// Words about pull Pods: pullWaits is the container's state, as in "ErrImagePull not found"; over
+	// is why the Pod failed.
 	"pullWaits": func(p *corev1.Pod, value string) {
 		reason, message, _ := strings.Cut(value, " ")
 		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
@@ -270,7 +271,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	"pullPolicy": func(p *corev1.Pod, policy string) { p.Spec.Containers[0].ImagePullPolicy = corev1.PullPolicy(policy) },
 
-	// Of updates: updating is on its way to rN in place, and the kubelet has done nothing yet.
+	// Words about updates: updating is in an update in place to rN, and the kubelet has done nothing
+	// yet.
 	"updating": func(p *corev1.Pod, revision string) {
 		image := "app:" + strings.TrimPrefix(revision, "r")
 		begin(p, number(revision), &inplace.Change{Images: map[string]string{"main": image}})
@@ -278,19 +280,19 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Generation++
 	},
 	"restarted": func(p *corev1.Pod, _ string) { restart(p) },
-	// seen is a Pod whose kubelet has observed its present spec, newContainer one whose container
-	// it has recreated.
+	// seen is a Pod whose kubelet has observed its present spec, newContainer a Pod whose container it
+	// has recreated.
 	"seen": func(p *corev1.Pod, _ string) { p.Status.ObservedGeneration = p.Generation },
 	"newContainer": func(p *corev1.Pod, _ string) {
 		p.Status.ContainerStatuses[0].ContainerID, p.Status.ContainerStatuses[0].Image = "c2", p.Spec.Containers[0].Image
 	},
-	// began is a change to r1, which the kubelet has not made.
+	// began is in an update to r1 that the kubelet has not carried out.
 	"began": func(p *corev1.Pod, since string) {
 		change := &inplace.Change{Images: map[string]string{"main": "app:1"}}
 		p.Annotations[apps.AnnotationInPlaceUpdateState] = inplace.Begin(p, change, rev(1, "").Name, now.Add(-scenariotest.Duration(since))).State.String()
 		p.Generation++
 	},
-	// ofOpenKruise is left by OpenKruise in its grace period before r2.
+	// ofOpenKruise is a Pod whose controller was OpenKruise until now, in the grace period before r2.
 	"ofOpenKruise": func(p *corev1.Pod, _ string) {
 		p.Labels[apps.LabelRevision], p.Labels[apps.LabelTemplateHash], p.Labels[apps.LabelLifecycleState] = "web-r2", "r2", string(apps.StateUpdating)
 		out(p, 0, time.Second)
@@ -298,7 +300,7 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Annotations[apps.AnnotationInPlaceUpdateGrace] = `{"revision":"web-r2","containerImages":{"main":"app:2"},"graceSeconds":30}`
 	},
 	"cpu": request,
-	// resizing is on its way to cpu 200m: its record is written, and its spec if said.
+	// resizing is in an update to cpu 200m: its record is written, and its spec if a word says so.
 	"resizing": func(p *corev1.Pod, value string) {
 		begin(p, 2, &inplace.Change{Resources: map[string]corev1.ResourceRequirements{"main": cpuOf("200m")}})
 		if value == "written" {
@@ -310,8 +312,8 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 		p.Status.ObservedGeneration = p.Generation
 		request(p, "200m")
 	},
-	// base has the second container of a template with base 1. inBatch is on its way to r2: base
-	// is updated, and main waits.
+	// base has the second container of a template with base 1. inBatch is in an update to r2: base is
+	// updated, and main waits.
 	"base": func(p *corev1.Pod, _ string) {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
 			Name: "base", Image: "base:1", Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},

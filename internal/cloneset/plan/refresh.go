@@ -33,8 +33,8 @@ func (p *pass) refresh() {
 	}
 }
 
-// Return decides whether a Pod that has changed since the snapshot goes back into service, which
-// concerns no other Pod and no budget. The rest is for the next pass.
+// Return decides whether a Pod that has changed since the snapshot goes back into service. That affects
+// no other Pod and uses no budget. Everything else is left to the next pass.
 func Return(s *Snapshot, pod *corev1.Pod, now time.Time) (Action, bool) {
 	one := *s
 	one.Now, one.Pods, one.PodInfos = now, []*corev1.Pod{pod}, nil
@@ -53,7 +53,8 @@ func Return(s *Snapshot, pod *corev1.Pod, now time.Time) (Action, bool) {
 	return p.plan.Actions[0], true
 }
 
-// closed reports whether a readiness gate of the Pod was never opened: its creation is doing that.
+// closed reports whether a readiness gate of the Pod was never opened: the task that creates the Pod
+// still has to.
 func (f *PodInfo) closed() bool {
 	return f.inPlaceReadyGate && f.inPlaceReady.Status == "" || f.podReadyGate && f.podReady.Status == ""
 }
@@ -63,8 +64,8 @@ func (p *pass) refreshPod(v *podState) {
 		return
 	}
 	pod := v.lifecycle()
-	// A Pod that waits for its deletion is not led back first. One whose update has more
-	// to change continues it when its gate opens.
+	// A Pod that is to be deleted does not return to service first. A Pod whose update has more to
+	// change continues it when its gate opens.
 	pod.UpdateWanted = v.chosen || v.awaitsRemoval() || v.more()
 	next, reason := lifecycle.Next(pod, p.Spec.Hooks)
 	conditions := p.conditions(v, next)
@@ -149,13 +150,13 @@ func (p *pass) keptOut(v *podState, next apps.LifecycleState) bool {
 	return begun && v.chosen && next != apps.StateUpdated
 }
 
-// cleanUp deletes a Pod that will never run again. Its place is free already; its hook is
-// still honoured, since a registry may still list it.
+// cleanUp deletes a Pod that will never run again. Its place is free already, but its hook still
+// counts, since a registry may still list the Pod.
 func (p *pass) cleanUp(v *podState) {
 	switch {
 	case !v.holds(p.Spec.Hooks.PreDelete) && v.evidence:
 	case !v.holds(p.Spec.Hooks.PreDelete):
-		// The claims stay for its replacement, unless nobody wants them.
+		// The claims stay for its replacement, unless they are unwanted.
 		var claims []*corev1.PersistentVolumeClaim
 		if p.Spec.DisableClaimReuse || v.specified {
 			claims = p.claimsOf(v)
@@ -167,11 +168,10 @@ func (p *pass) cleanUp(v *podState) {
 	}
 }
 
-// advance continues an update in place that takes more than one write: with the
-// containers of the next launch priority, and with cpu and memory that the writer of the
-// record did not get to write. It is no new update: the Pod is out of service and paid
-// for, so it continues while the set is paused too. A Pod that is to get another revision
-// is left to its update.
+// advance continues an update in place that takes more than one write: with the containers of the next
+// launch priority, and with cpu and memory that the record asks for and nobody has written yet. It is
+// no new update: the Pod is out of service and paid for, so it continues while the set is paused too. A
+// Pod that is to get another revision is left to its update.
 func (p *pass) advance(v *podState, conditions []Condition) bool {
 	if !v.unfinished() || v.chosen || v.pending || v.preparesDelete() {
 		return false
@@ -190,7 +190,8 @@ func (p *pass) advance(v *podState, conditions []Condition) bool {
 	return false
 }
 
-// nextStep is why the Pod's update can be continued; empty if it has to wait, or has no more to write.
+// nextStep returns the reason for the next write of the Pod's update; "" if the update has to wait, or
+// has nothing more to write.
 func (p *pass) nextStep(v *podState) string {
 	switch {
 	case len(v.record.Resizes(v.pod)) > 0:
@@ -201,8 +202,8 @@ func (p *pass) nextStep(v *podState) string {
 	return ""
 }
 
-// continueUpdate writes the next step. If someone has changed the Pod's state or condition since,
-// it restores that the Pod is in an update and out of service.
+// continueUpdate writes the next step. If somebody has changed the Pod's state or condition meanwhile,
+// it sets them again to those of an update out of service.
 func (p *pass) continueUpdate(v *podState, reason string, conditions []Condition) {
 	a := Action{Verb: Continue, Reason: reason, Conditions: conditions, Class: ClassOfRest(v.pod)}
 	if v.state != apps.StateUpdating {
@@ -214,9 +215,9 @@ func (p *pass) continueUpdate(v *podState, reason string, conditions []Condition
 	p.act(v, a)
 }
 
-// backToGate returns a Pod to the gate if its hook was restored during an update, for
-// example because a scale-in that had chosen it was taken back: it may have been
-// registered since, and its other containers are still to change.
+// backToGate returns a Pod to the gate if its hook holds it again during an update, for example because
+// a scale-in that had chosen it was cancelled: it may be registered again, and its other containers are
+// still to change.
 func (p *pass) backToGate(v *podState) bool {
 	if v.state == apps.StatePreparingUpdate || !v.more() {
 		return false
@@ -237,7 +238,7 @@ func (p *podState) more() bool {
 	return p.unfinished() && (len(p.record.Pending(p.pod)) > 0 || len(p.record.Resizes(p.pod)) > 0)
 }
 
-// outOfService is the condition of a Pod whose containers are about to change.
+// outOfService returns the condition of a Pod whose containers are about to change.
 func outOfService(revision string) Condition {
 	return Condition{
 		Type: apps.ConditionInPlaceUpdateReady, Status: corev1.ConditionFalse, Reason: ReasonStartInPlace, Message: revision,
@@ -255,11 +256,10 @@ func (p *pass) noteResize(v *podState) {
 		v.pod.Name, strings.Join(slices.Sorted(maps.Keys(v.record.Resources)), ", "), trouble)
 }
 
-// cancelPending relabels a Pod with the revision that it runs, and reports whether a revision
-// fits. OpenKruise labels a Pod first and changes its containers after the grace period;
-// a Pod that it left in between, and that is not to be updated now, would stay out of
-// service for as long as the set is paused. Relabelling drops the waiting update, and the
-// next pass brings the Pod back.
+// cancelPending relabels a Pod with the revision that it runs, and reports whether a revision fits.
+// OpenKruise labels a Pod first and changes its containers after the grace period; if it stopped in
+// between, and the Pod is not to be updated now, the Pod would stay out of service for as long as the
+// set is paused. Relabelling cancels the waiting update, and the next pass brings the Pod back.
 func (p *pass) cancelPending(v *podState) bool {
 	if !v.pending || v.chosen || v.specified {
 		return false

@@ -17,13 +17,13 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// desired is how many Pods there should be now: the replicas, plus a surge while Pods are
-// to leave service for an update, or to be replaced.
+// desired returns how many Pods there should be now: the replicas, plus a surge while Pods are to leave
+// service for an update or to be replaced.
 func (p *pass) desired() int {
 	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(p.disturbed, p.shortfall()))
 }
 
-// countDisturbed counts the chosen Pods that leave service for their update, as far as a surge has to know.
+// countDisturbed counts the chosen Pods that leave service for their update, up to the largest surge.
 func (p *pass) countDisturbed() {
 	for _, v := range p.queue {
 		if p.disturbed == p.Spec.maxSurge() {
@@ -39,9 +39,8 @@ func (p *pass) disturbs(v *podState) bool {
 	return p.Spec.Method == apps.UpdateReCreate || err != nil || v.impossible || p.gated(v) || p.restarts(v, change)
 }
 
-// shortfall is how many of the Pods named for deletion maxUnavailable does not cover. Those
-// that leave their nodes all count: a node is drained fastest if all replacements start at
-// once.
+// shortfall returns how many Pods that are named for deletion maxUnavailable does not cover. Pods that
+// leave their nodes all count: a node is drained fastest if all replacements start at once.
 func (p *pass) shortfall() int {
 	waiting, unavailable, going := 0, 0, 0
 	for _, v := range p.pods {
@@ -98,9 +97,9 @@ func (p *pass) create() {
 	}
 }
 
-// scaleIn removes surplus Pods. While a named Pod still waits for its removal, no other
-// Pod has to go. One that leaves its node goes first too, but others need not wait for it:
-// it may stay.
+// scaleIn removes surplus Pods. While a Pod that is named for deletion waits for its removal, no other
+// Pod is removed. Pods that leave their nodes are removed first too, but others need not wait for them:
+// they may stay after all.
 func (p *pass) scaleIn() {
 	if slices.ContainsFunc(p.pods, func(v *podState) bool { return v.awaitsRemoval() && v.leavesNode == "" }) {
 		return
@@ -114,7 +113,7 @@ func (p *pass) scaleIn() {
 	}
 	for _, v := range p.victims(surplus) {
 		if v.fixed {
-			continue // the next pass handles it; no other Pod goes instead
+			continue // the next pass handles it; no other Pod is removed instead
 		}
 		if v.available && !p.ledger.spare() {
 			return
@@ -166,18 +165,17 @@ func (p *pass) cancelScaleIn() {
 	counts := p.countDomains(func(v *podState) bool { return !v.specified })
 	order := append(counts.pick(old, len(old)), counts.pick(updated, len(updated))...)
 	for _, v := range order[len(order)-short:] {
-		p.act(v, p.restoreAction(v))
-		// Until that is written, the Pod is still under way: it may have changed since,
-		// and be deleted.
+		p.act(v, p.returnFromDeletion(v))
+		// Until that is written, the Pod is still under way: it may have changed, and be deleted.
 		v.state, v.fixed = apps.StatePreparingNormal, true
 	}
 }
 
-// restoreAction leads a Pod back to the start of its life: the hooks that were released
-// for its removal protect it again. It must pass preNormal again, because whoever
-// released preDelete has taken it out of service. A key that preNormal shares with
-// another hook is left for preNormal to wait for.
-func (p *pass) restoreAction(v *podState) Action {
+// returnFromDeletion moves a Pod back to the start of its life: the hooks that were released for its
+// removal hold it again. It must pass preNormal again, because the hook operator that released
+// preDelete has taken it out of service. A key that preNormal shares with another hook is not restored:
+// preNormal waits for it.
+func (p *pass) returnFromDeletion(v *podState) Action {
 	hooks := p.Spec.Hooks
 	a := Action{
 		Verb: Move, Reason: ReasonScaleInCancelled, To: apps.StatePreparingNormal,
@@ -244,19 +242,18 @@ func (p *pass) replace() {
 		p.remove(v, reason)
 		inFlight.oldest = list.Earliest(inFlight.oldest, v.created)
 		if v.leaving {
-			inFlight.taken++ // one that is deleted outright is missing from the surplus instead
+			inFlight.taken++ // a Pod that is deleted at once reduces the surplus instead
 		}
 	}
 }
 
-// replacements counts the Pods that are being created or removed, so that Pods which are
-// unavailable anyway are replaced in small batches, each after the replacements of the
-// previous batch. Pods that are merely broken, and older than the one to be replaced, do
-// not block others.
+// replacements counts the Pods that are being created or removed, so that Pods which are unavailable
+// anyway are replaced in small batches, each after the replacements of the previous batch. Pods that
+// are merely broken do not block the replacement of a younger Pod.
 type replacements struct {
 	// created are the sorted creation times of unavailable Pods.
 	created []time.Time
-	// taken counts those that are at the gate, return from it, or were created in this pass.
+	// taken counts the Pods that are at the gate, return from it, or are created in this pass.
 	taken int
 	// oldest is the creation time of the oldest Pod that this pass replaces.
 	oldest time.Time
@@ -279,19 +276,20 @@ func (p *pass) countReplacements() *replacements {
 	return m
 }
 
-// roomBeside reports whether a Pod whose update has begun may be recreated in a pass that
-// replaces others. As an older Pod it blocked none of them; while being removed it would,
-// and their order of deletion is unknown.
-func (m *replacements) roomBeside(v *podState, l *ledger) bool {
+// roomToRecreate reports whether a Pod whose update has begun may be recreated in a pass that replaces
+// others. If v is older than all of them, it did not count against their replacement. Once it is being
+// removed it does, and the order of the deletions is unknown: so there must be room for all of them
+// together with v.
+func (m *replacements) roomToRecreate(v *podState, l *ledger) bool {
 	if m == nil || m.oldest.IsZero() || !v.underway || v.created.After(m.oldest) {
 		return true
 	}
 	return m.room(m.oldest, l)
 }
 
-// room reports whether one more Pod may be created while the oldest of those that are
-// replaced has that age. It must suffice for all that this pass replaces: their order of
-// deletion is unknown.
+// room reports whether one more Pod may be replaced; oldest is the creation time of the oldest Pod that
+// this pass replaces. The room must suffice for all of them, since the order of their deletions is
+// unknown.
 func (m *replacements) room(oldest time.Time, l *ledger) bool {
 	notLater := sort.Search(len(m.created), func(i int) bool { return m.created[i].After(oldest) })
 	return m.taken+len(m.created)-notLater < max(l.maxUnavailable, 1)+l.surplus()
@@ -300,8 +298,7 @@ func (m *replacements) room(oldest time.Time, l *ledger) bool {
 // instanceIDLength is the length of the random part of a Pod's name.
 const instanceIDLength = 5
 
-// prunePodsToDelete sorts the names in podsToDelete: some are finished, some wait, and some never
-// named a Pod.
+// prunePodsToDelete finds the finished names in podsToDelete, and reports those that never named a Pod.
 func (p *pass) prunePodsToDelete() {
 	if len(p.named) == 0 {
 		return
@@ -321,7 +318,7 @@ func (p *pass) prunePodsToDelete() {
 	}
 }
 
-// notPods says that names are of no Pods of the set.
+// notPods returns the message that names are not names of the set's Pods.
 func notPods(names []string) string {
 	if len(names) == 1 {
 		return names[0] + ", which is not a Pod of this CloneSet"
@@ -342,8 +339,7 @@ func (p *pass) deletes(v *podState) bool {
 	return v.acted && p.plan.Actions[v.action].Verb == Delete
 }
 
-// madeHere reports whether a name has the form that this set gives its Pods: then it is
-// taken for a deleted Pod.
+// madeHere reports whether a name has the form of the set's Pod names: then the Pod counts as deleted.
 func (p *pass) madeHere(name string) bool {
 	id, ok := strings.CutPrefix(name, p.Set+"-")
 	return ok && len(id) == instanceIDLength && !strings.Contains(id, "-")

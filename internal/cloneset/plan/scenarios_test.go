@@ -17,8 +17,8 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// observe runs the scenarios of files in testdata: a line for the set and for each Pod, and
-// what is observed. The set has r1 and as many replicas as Pods, unless it says otherwise.
+// observe runs the scenarios of files in testdata: a line for the set and for each Pod, and the
+// observations. The set has r1 and as many replicas as Pods, unless it says otherwise.
 func observe(t *testing.T, files string, what func(t *testing.T, s *Snapshot) []string) {
 	t.Helper()
 	scenariotest.Run(t, files, func(t *testing.T, lines []string) []string {
@@ -32,12 +32,12 @@ func observe(t *testing.T, files string, what func(t *testing.T, s *Snapshot) []
 	})
 }
 
-// TestPlans: what a pass plans.
+// TestPlans: the plans of passes.
 func TestPlans(t *testing.T) {
 	observe(t, "testdata/plans/*.txt", func(t *testing.T, s *Snapshot) []string { return render(s, decide(t, s)) })
 }
 
-// TestCounts: how many Pods are available, and how far the set has come.
+// TestCounts: the counts of the status, and the progress of a rollout or a deletion.
 func TestCounts(t *testing.T) {
 	observe(t, "testdata/counts.txt", func(t *testing.T, s *Snapshot) []string {
 		c := tally(s)
@@ -48,21 +48,21 @@ func TestCounts(t *testing.T) {
 		if c.RolledOut {
 			lines = append(lines, "rolled out")
 		}
-		if s.PodInfos = ReadPods(s.Pods, nil); s.Departed() {
-			lines = append(lines, "departed")
+		if s.PodInfos = ReadPods(s.Pods, nil); s.AllTerminating() {
+			lines = append(lines, "all terminating")
 		}
 		return lines
 	})
 }
 
-// TestWaits: for what Pods wait, in words.
+// TestWaits: the waits of Pods, in words.
 func TestWaits(t *testing.T) {
 	observe(t, "testdata/waits.txt", func(_ *testing.T, s *Snapshot) []string {
 		return list.Map(waiting(s), func(b Blocked) string { return b.String() })
 	})
 }
 
-// given makes one line of a scenario true.
+// given applies one line of a scenario.
 func given(s *Snapshot, line string) error {
 	head, about, _ := strings.Cut(line, ": ")
 	args := append(strings.Fields(head), "", "")
@@ -86,17 +86,17 @@ func given(s *Snapshot, line string) error {
 		s.Pods = append(s.Pods, owner(args[1], about))
 		return nil
 	}
-	return givenBeside(s, args, about)
+	return givenOther(s, args, about)
 }
 
-// givenBeside is given for what is neither the set nor its Pods.
-func givenBeside(s *Snapshot, args []string, about string) error {
+// givenOther reads lines about objects other than the set and its Pods.
+func givenOther(s *Snapshot, args []string, about string) error {
 	switch args[0] {
 	case "Pull": // "Pull n1 app:2" is its pull Pod, created a minute ago
 		s.Pulls.Pods = append(s.Pulls.Pods, said(podWords, pullPod(args[1], args[2]), about))
 	case "Node":
 		s.Pulls.Listed = map[string][]corev1.ContainerImage{args[1]: {{Names: []string{"x@sha256:1"}}, {Names: strings.Fields(about)}}}
-	case "Trial": // "Trial a refused 5s: it says" is what came of the one that a plan asks for of Pod a, after all else
+	case "Trial": // "Trial a refused 5s: it says" is the result of the trial of Pod a, which comes last
 		return tried(s, args[1], args[2], scenariotest.Duration(args[3]), about)
 	case "Claim":
 		s.Claims = append(s.Claims, claim(args[1], args[2], about))
@@ -106,8 +106,8 @@ func givenBeside(s *Snapshot, args []string, about string) error {
 	return nil
 }
 
-// tried notes what came of the trial that a plan asks for of a Pod: "taken", "refused" or "impossible", with the
-// API server's words; it counts for so long.
+// tried records the result of the trial of a Pod that a plan asks for: "taken", "refused" or
+// "impossible", with the API server's words; stands is how long it counts.
 func tried(s *Snapshot, pod, result string, stands time.Duration, words string) error {
 	if s.Trials == nil {
 		s.Trials = map[string]Trial{}
@@ -133,7 +133,7 @@ func placed(nodes string, about ...string) []*corev1.Pod {
 	return out
 }
 
-// render lists what a plan does, and what it reports; "2 ×" of what it does twice.
+// render lists the actions and the reports of a plan; "2 ×" stands before equal lines.
 func render(s *Snapshot, p Plan) []string {
 	lines := fold(list.Map(p.Actions, renderAction))
 	for _, b := range waiting(s) {
@@ -162,7 +162,7 @@ func render(s *Snapshot, p Plan) []string {
 	return lines
 }
 
-// renderAction also tells what an action writes to a Pod beyond its state and conditions.
+// renderAction also shows what an action writes to a Pod beyond its state and conditions.
 func renderAction(a Action) string {
 	line := a.String()
 	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
@@ -214,7 +214,7 @@ func fold(lines []string) []string {
 	return out
 }
 
-// nodeWords are what can be said about a node.
+// nodeWords describe a node.
 var nodeWords = map[string]func(*corev1.Node, string){
 	"cordoned": func(n *corev1.Node, _ string) { n.Spec.Unschedulable = true },
 	"taint": func(n *corev1.Node, about string) {
@@ -236,8 +236,8 @@ func TestLeaveNodesTaints(t *testing.T) {
 	})
 }
 
-// statusWords are what can be said about a set's status: rN is its update revision, "reason" of
-// which condition Progressing it has, and how long ago the rollout moved.
+// statusWords describe a set's status: rN is its update revision, and "reason" has the reason of the
+// condition Progressing and how long ago the rollout moved.
 var statusWords = map[string]func(*apps.CloneSetStatus, string){
 	"r0":       func(s *apps.CloneSetStatus, _ string) { s.UpdateRevision = "" },
 	"r1":       func(s *apps.CloneSetStatus, _ string) { s.UpdateRevision = "r1" },
@@ -256,7 +256,7 @@ var statusWords = map[string]func(*apps.CloneSetStatus, string){
 	},
 }
 
-// TestAssess leads a rollout of ten Pods through its reasons.
+// TestAssess takes a rollout of ten Pods through all reasons of Progressing.
 func TestAssess(t *testing.T) {
 	scenariotest.Run(t, "testdata/progress.txt", func(_ *testing.T, lines []string) []string {
 		s, was, is := empty(), &apps.CloneSetStatus{}, &apps.CloneSetStatus{}

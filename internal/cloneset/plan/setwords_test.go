@@ -23,7 +23,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
-// said makes words about something true, such as "unready; cost 5".
+// said applies words to something, such as "unready; cost 5".
 func said[T any](words map[string]func(T, string), something T, about ...string) T {
 	if err := scenariotest.Say(words, something, strings.Join(about, "; ")); err != nil {
 		panic(err) // The words are misspelt.
@@ -31,7 +31,7 @@ func said[T any](words map[string]func(T, string), something T, about ...string)
 	return something
 }
 
-// empty is a set whose update revision is r1, of which nothing has been said yet.
+// empty returns a set without Pods whose update revision is r1.
 func empty() *Snapshot {
 	s := &Snapshot{
 		Now: now, Set: "web", Revisions: map[string]*revision.Revision{},
@@ -42,14 +42,14 @@ func empty() *Snapshot {
 	return s
 }
 
-// snap is a set with these Pods, of which the words are true.
+// snap returns a set with these Pods, as the words describe it.
 func snap(about string, pods ...*corev1.Pod) *Snapshot {
 	s := said(setWords, empty(), about)
 	s.Pods = pods
 	return counted(s)
 }
 
-// counted has as many replicas as Pods, or a few less, if nothing else was said.
+// counted sets the replicas to the number of Pods, or a few less, unless the words set them.
 func counted(s *Snapshot) *Snapshot {
 	if s.Spec.Replicas < 0 {
 		s.Spec.Replicas += len(s.Pods) + 1
@@ -64,7 +64,7 @@ func roll(s *Snapshot, n int, changes string) {
 	s.Revisions[revision.Short(s.Update.Name)] = s.Update
 }
 
-// rev is a revision whose template runs app:<n>, with changes such as "cpu 200m, image app:1".
+// rev returns a revision whose template runs app:<n>, with changes such as "cpu 200m, image app:1".
 func rev(n int, changes string) *revision.Revision {
 	template := map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"app": "web"}},
@@ -78,7 +78,7 @@ func rev(n int, changes string) *revision.Revision {
 // number reads revisions: rN.
 func number(revision string) int { return scenariotest.Number(strings.TrimPrefix(revision, "r")) }
 
-// container is one of a template.
+// container returns a container of a template.
 func container(template map[string]any, i int) map[string]any {
 	return template["spec"].(map[string]any)["containers"].([]any)[i].(map[string]any)
 }
@@ -107,7 +107,7 @@ var revisionWords = map[string]func(template map[string]any, value string){
 		container(t, 0)["resources"] = map[string]any{"limits": map[string]any{"cpu": "1", "memory": "1Gi"}}
 	},
 	"node": func(t map[string]any, node string) { t["spec"].(map[string]any)["nodeName"] = node },
-	// base adds a second container, which goes first.
+	// base adds a second container, whose launch priority makes it the first one to be updated.
 	"base": func(t map[string]any, n string) {
 		spec := t["spec"].(map[string]any)
 		spec["containers"] = append(spec["containers"].([]any), map[string]any{
@@ -126,8 +126,8 @@ const (
 	zoneKey   = "topology.kubernetes.io/zone"
 )
 
-// hookSets are the hooks of a set, by what they ask for and whether they mark Pods. "all" asks
-// for one finalizer at each gate.
+// hookSets returns the hooks of a set: the name says which keys they have and whether they mark Pods.
+// "all" asks for one finalizer at each gate.
 func hookSets(name string) lifecycle.Hooks {
 	if name == "shared keys" {
 		return lifecycle.Hooks{
@@ -147,7 +147,7 @@ func hookSets(name string) lifecycle.Hooks {
 	}[name]
 }
 
-// setWords are what can be said about a set.
+// setWords describe a set.
 var setWords = map[string]func(s *Snapshot, value string){
 	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = scenariotest.Number(value) },
 	"goes":                func(s *Snapshot, value string) { s.Spec.Replicas = -1 - scenariotest.Number(value) },
@@ -164,7 +164,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"named": func(s *Snapshot, value string) {
 		s.Spec.PodsToDelete = append(s.Spec.PodsToDelete, strings.Fields(value)...)
 	},
-	// failed is what the last pass found, as in "3 times 1s ago" of r1.
+	// failed is the failure that the last pass found, as in "3 times 1s ago" of r1.
 	"failed": func(s *Snapshot, value string) {
 		words := strings.Fields(value)
 		s.Failures = map[string]Failure{"r1": {
@@ -234,7 +234,7 @@ var setWords = map[string]func(s *Snapshot, value string){
 		key, value, _ := strings.Cut(value, "=")
 		s.Spec.Scatter = []apps.UpdateScatterTerm{{Key: key, Value: value}}
 	},
-	// pulls has nodes pull images first.
+	// pulls makes nodes pull images first.
 	"pulls": func(s *Snapshot, _ string) {
 		s.Pulls.Possible, s.Spec.Pull.Timeout = true, DefaultPullTimeout
 	},
@@ -259,10 +259,10 @@ var setWords = map[string]func(s *Snapshot, value string){
 	"r1": func(s *Snapshot, changes string) { roll(s, 1, changes) },
 	"r2": func(s *Snapshot, changes string) { roll(s, 2, changes) },
 	"r3": func(s *Snapshot, changes string) { roll(s, 3, changes) },
-	// current is the update revision, as after a rollout; exists is one that the set still has.
+	// current is the update revision, as after a rollout; exists is a revision that the set still has.
 	"current": func(s *Snapshot, _ string) { s.Current = s.Update },
 	"exists":  func(s *Snapshot, revision string) { s.Revisions[revision] = rev(number(revision), "") },
-	// unreadable and unknown are the revision r1.
+	// unreadable makes the revision r1 unreadable, unknown removes it.
 	"unreadable": func(s *Snapshot, _ string) { s.Revisions["r1"] = &revision.Revision{Name: "web-r1", Number: 1} },
 	"unknown":    func(s *Snapshot, _ string) { delete(s.Revisions, "r1") },
 }
@@ -290,14 +290,14 @@ func countOf(text string) Count {
 	return Count{Value: scenariotest.Number(n), Percent: percent}
 }
 
-// claim is a claim of instance id, made from a template.
+// claim returns a claim of instance id, made from a template.
 func claim(template, id string, about ...string) *corev1.PersistentVolumeClaim {
 	return said(claimWords, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: ClaimName(template, "web", id), Labels: map[string]string{"app": "web", apps.LabelInstanceID: id},
 	}}, about...)
 }
 
-// claimWords are what can be said about a claim.
+// claimWords describe a claim.
 var claimWords = map[string]func(c *corev1.PersistentVolumeClaim, value string){
 	"going": func(c *corev1.PersistentVolumeClaim, _ string) { c.DeletionTimestamp = new(ago(0)) },
 	"of":    func(c *corev1.PersistentVolumeClaim, id string) { c.Labels[apps.LabelInstanceID] = id },

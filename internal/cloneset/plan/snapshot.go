@@ -25,14 +25,14 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// Snapshot is everything that a plan is made from. Nothing in it may change while a plan
-// is made, and the plan shares its Pods.
+// Snapshot is the input of a plan. It must not change while a plan is made, and the plan shares its
+// Pods.
 type Snapshot struct {
 	// Now is the time of the decision.
 	Now time.Time
 	// Set is the name of the CloneSet.
 	Set string
-	// Deletion says how the set parts with its Pods if it is being deleted.
+	// Deletion says what becomes of the set's Pods if it is being deleted.
 	Deletion Deletion
 	// ExcludePreparingDelete leaves Pods in PreparingDelete out of the replica count, so
 	// that their replacements are created at once.
@@ -49,9 +49,10 @@ type Snapshot struct {
 	// NoResize means that the API server resizes no Pods: other cpu or memory needs a new
 	// Pod.
 	NoResize bool
-	// Revisions are the known revisions by hash, including Current and Update.
+	// Revisions are all known revisions by hash, including Current and Update.
 	Revisions map[string]*revision.Revision
-	// Changes are those of earlier plans with the same revisions; a plan adds its own. Optional.
+	// Changes caches the changes that earlier plans with the same revisions computed; a plan adds its
+	// own. Optional.
 	Changes Changes
 	// Drained is since when Pods are known to be out of service for an update: later than
 	// their conditions say, if the API server was slow. For a Pod that is missing here,
@@ -67,17 +68,17 @@ type Snapshot struct {
 	Deferred map[types.UID]Deferral
 	// Nodes are the labels of the Pods' nodes, if Spec.Spread names one, by node.
 	Nodes map[string]map[string]string
-	// GoingNodes are the nodes that Pods are to leave, and the taints that say so.
+	// GoingNodes are the nodes that Pods are to leave, and the taints that ask for it.
 	GoingNodes map[string][]corev1.Taint
 	// Pulls are the images that nodes pull before Pods leave service.
 	Pulls Pulls
-	// Trials are what the API server said of updates in place, by the class of Pods; see Attempt. Where
-	// it is nil, all are taken for accepted.
+	// Trials are the API server's answers about updates in place, by the class of Pods; see Attempt. If
+	// the map is nil, all updates count as accepted.
 	Trials map[string]Trial
 	// Claims are the set's own claims in name order.
 	Claims []*corev1.PersistentVolumeClaim
-	// DeletedInstances are the ids of instances whose Pod this controller has deleted, or may
-	// have if the answer was lost, and whose claims are still to be deleted.
+	// DeletedInstances are the ids of instances whose claims are still to be deleted. This controller
+	// has deleted their Pods, or may have done so if the answer was lost.
 	DeletedInstances map[string]bool
 	// ReleasedInstances are the ids of instances whose Pod exists but does not belong to the set:
 	// it was released, and its claims are in use for as long as it runs.
@@ -95,7 +96,7 @@ type Snapshot struct {
 	Starts int
 }
 
-// WithTrials returns the same snapshot with other answers to trials.
+// WithTrials returns the snapshot with other answers to trials.
 func (s *Snapshot) WithTrials(trials map[string]Trial) *Snapshot {
 	next := *s
 	next.Trials = trials
@@ -109,7 +110,7 @@ func (s *Snapshot) After(pods []*corev1.Pod, deferred map[types.UID]Deferral) *S
 	return &next
 }
 
-// Changes are the ways to the update revision, by the hash of the old one.
+// Changes are the changes that lead to the update revision, by the hash of the old one.
 type Changes map[string]func() (*inplace.Change, error)
 
 // DefaultStarts is Snapshot.Starts of a controller that does not know its API server yet.
@@ -126,7 +127,7 @@ type Spec struct {
 	PodsToDelete []string
 	// ClaimTemplates are the names of the claims that each Pod gets.
 	ClaimTemplates []string
-	// DisableClaimReuse deletes the claims with their Pod, whoever deleted it.
+	// DisableClaimReuse deletes the claims with their Pod, even if somebody else deleted that.
 	DisableClaimReuse bool
 	// Method is how Pods change to a new revision.
 	Method apps.UpdateStrategyType
@@ -157,9 +158,8 @@ type WeightTerm struct {
 	Selector labels.Selector
 }
 
-// SpecOf reads a CloneSet. Admission refuses illegal values; an object older than those
-// rules is refused here, with an error that names the field, and never read as something
-// else.
+// SpecOf reads a CloneSet. Admission refuses illegal values; for an object older than those rules
+// SpecOf returns an error that names the field.
 func SpecOf(set *apps.CloneSet) (Spec, error) {
 	in := &set.Spec
 	spec := Spec{
@@ -243,8 +243,8 @@ func readPriority(in *apps.UpdatePriorityStrategy, spec *Spec) error {
 	return nil
 }
 
-// readPull reads what annotations say of images. An unreadable one counts as missing: what it
-// asks for is no reason to stop.
+// readPull reads the annotations about images. An unreadable one counts as missing: it is no reason to
+// stop.
 func readPull(annotations map[string]string) PullSpec {
 	pull := PullSpec{Off: annotations[apps.AnnotationImagesFirst] == "false", Timeout: DefaultPullTimeout}
 	if count, err := readCount(apps.Count(intstr.Parse(annotations[apps.AnnotationPullParallelism]))); err == nil {
@@ -263,7 +263,7 @@ func readPull(annotations map[string]string) PullSpec {
 // read: the API server refuses the template for it, and says why.
 func readSpread(template *apps.PodTemplate) []SpreadTerm {
 	if !bytes.Contains(template.Raw(), []byte(`"topologySpreadConstraints"`)) {
-		return nil // spares most sets the decoding
+		return nil // most sets need no decoding
 	}
 	var declared struct {
 		Spec struct {

@@ -19,8 +19,8 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// TestPercentages: more than all Pods is read as more than all, however many digits it has.
-// What is no percentage is an error that names the field, and never 0.
+// TestPercentages: a percentage of more than all Pods is read as such, however many digits it has. Text
+// that is no percentage is an error that names the field, and never 0.
 func TestPercentages(t *testing.T) {
 	set := &apps.CloneSet{}
 	read := func(text string) (Count, error) {
@@ -72,7 +72,7 @@ func TestReadSpread(t *testing.T) {
 	}
 }
 
-// TestBudgets: what an update may do to a set's Pods.
+// TestBudgets: how many Pods of a set an update may affect.
 func TestBudgets(t *testing.T) {
 	observe(t, "testdata/budgets.txt", func(_ *testing.T, s *Snapshot) []string {
 		b := s.Spec.Budget()
@@ -80,7 +80,7 @@ func TestBudgets(t *testing.T) {
 	})
 }
 
-// TestDeletionOf: the hook, and how the set is deleted, decide.
+// TestDeletionOf: what becomes of the Pods depends on the hook, and on how the set is deleted.
 func TestDeletionOf(t *testing.T) {
 	scenariotest.Table(t, "testdata/deletion-of.txt", func(_ *testing.T, set apps.CloneSet) string {
 		how, hold := DeletionOf(&set)
@@ -88,8 +88,8 @@ func TestDeletionOf(t *testing.T) {
 	})
 }
 
-// TestReadPods: what was read of a Pod counts only for that version of it, whichever other Pods
-// came or went.
+// TestReadPods: a PodInfo is reused only for the version of the Pod that was read, whichever other Pods
+// were added or removed.
 func TestReadPods(t *testing.T) {
 	a, b, c, d := pod("a", 1), pod("b", 1), pod("c", 1), pod("d", 1)
 	changed := said(podWords, b.DeepCopy(), "state PreparingDelete")
@@ -129,11 +129,11 @@ func TestPodInfosOfOthers(t *testing.T) {
 	checktest.Same(t, "Pods that are ready", 2, tally(s).Ready)
 }
 
-// TestAlike: versions of a Pod differ in what the planner reads of it, or of its claims, and not
-// in what it does not read then, nor in the reasons that a kubelet alternates between.
+// TestAlike: two versions of a Pod differ only in fields that the planner reads, of the Pod or of its
+// claims. Reasons that a kubelet alternates between are no difference.
 func TestAlike(t *testing.T) {
 	scenariotest.Table(t, "testdata/alike.txt", func(t *testing.T, test struct {
-		// When is true of a Pod; each of the others is said of it too.
+		// When describes a Pod; each of the other words is applied to it in addition.
 		When          string
 		Matters, Idle []string
 	}) string {

@@ -40,9 +40,8 @@ func (t *SpreadTerm) domain(p *podState, nodes map[string]map[string]string) (st
 	return value, ok
 }
 
-// domainCounts counts Pods by domain, and picks victims from the fullest domains. Each victim
-// counts as gone for the next one, so that the domains stay even however many are
-// removed.
+// domainCounts counts Pods by domain, and picks victims from the fullest domains. The choice of each
+// victim counts the earlier ones as removed, so the domains stay even.
 type domainCounts struct {
 	terms []SpreadTerm
 	nodes map[string]map[string]string
@@ -50,7 +49,7 @@ type domainCounts struct {
 	pods map[domain]*int
 }
 
-// domain is one of those that a term knows.
+// domain identifies a domain of a term.
 type domain struct {
 	term int
 	name string
@@ -59,7 +58,7 @@ type domain struct {
 // nowhere counts the Pods in no domain, and stays 0.
 var nowhere = new(int)
 
-// countDomains counts the Pods of the set that are to stay so far.
+// countDomains counts, by domain, the Pods that are to stay so far.
 func (p *pass) countDomains(stays func(*podState) bool) *domainCounts {
 	c := &domainCounts{terms: p.Spec.Spread, nodes: p.Nodes, pods: map[domain]*int{}}
 	if len(c.terms) == 0 {
@@ -73,7 +72,7 @@ func (p *pass) countDomains(stays func(*podState) bool) *domainCounts {
 	return c
 }
 
-// domains are the counts of the Pod's domains, one for each term.
+// domains returns the counts of the Pod's domains, one for each term.
 func (c *domainCounts) domains(v *podState) []*int {
 	out := make([]*int, len(c.terms))
 	for i := range c.terms {
@@ -103,9 +102,8 @@ type group struct {
 	pods    []*podState
 }
 
-// pick returns that many of the Pods, or all of them, in victim order. A victim changes
-// nothing that distinguishes Pods of one group, so only the first of each must be
-// examined.
+// pick returns that many of the Pods, or all of them, in victim order. A victim changes nothing that
+// distinguishes Pods of one group, so only the first Pod of each group must be examined.
 func (c *domainCounts) pick(pods []*podState, count int) []*podState {
 	groups := c.groups(pods)
 	out := make([]*podState, 0, min(count, len(pods)))
@@ -140,7 +138,7 @@ func (c *domainCounts) groups(pods []*podState) []*group {
 	return out
 }
 
-// compare decides which group's first Pod goes first.
+// compare decides which group's first Pod is removed first.
 func compare(a, b *group) int {
 	byCount := func(a, b *int) int { return cmp.Compare(*a, *b) }
 	if order := cmp.Or(byUse(a.pods[0], b.pods[0]), slices.CompareFunc(b.domains, a.domains, byCount)); order != 0 {

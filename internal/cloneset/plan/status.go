@@ -21,13 +21,13 @@ type Counts struct {
 	// RolledOut means that every Pod that should exist has the update revision, so that
 	// it becomes the current one.
 	RolledOut bool
-	// ReportAt is when the next wait has lasted for long enough to be among those of Review; zero if none will.
+	// ReportAt is when Review will report another wait, because it has lasted long enough by then; zero
+	// if there is none.
 	ReportAt time.Time
 }
 
-// Review examines a set as a pass left it: it counts the Pods, and lists those that wait
-// at a gate, in an update for a container, or for a stuck container, longest first, among
-// the waits that the pass's plan has found.
+// Review examines a set as a pass left it. It counts the Pods, and lists the waits: those that it finds
+// and those that the plan has found, longest first.
 func Review(s *Snapshot, found ...Blocked) (Counts, []Blocked) {
 	var c Counts
 	waiting := slices.Clone(found)
@@ -61,7 +61,7 @@ func (s *Snapshot) Serving() int {
 	return n
 }
 
-// PodStatus is what a set's status says of one Pod.
+// PodStatus is the part of a set's status that concerns one Pod.
 type PodStatus struct {
 	Pod *corev1.Pod
 	// Active means that the Pod holds a place in the set: it is neither terminating nor
@@ -69,13 +69,13 @@ type PodStatus struct {
 	Active bool
 	// Updated means that it has the update revision. Available Pods serve.
 	Updated, Ready, Available bool
-	// Waits are what it waits for, as in Review.
+	// Waits are the Pod's waits, as in Review.
 	Waits []Blocked
-	// ReportAt is when another one of them is to be reported; zero if none is.
+	// ReportAt is when another wait is to be reported; zero if there is none.
 	ReportAt time.Time
 }
 
-// PodStatuses yields what Review counts, Pod by Pod, in name order.
+// PodStatuses yields the status of each Pod as Review counts it, in name order.
 func PodStatuses(s *Snapshot) iter.Seq[PodStatus] {
 	return func(yield func(PodStatus) bool) {
 		var v podState // one for all Pods: it is large
@@ -92,7 +92,7 @@ func PodStatuses(s *Snapshot) iter.Seq[PodStatus] {
 	}
 }
 
-// future is a time that has not come; zero if it has.
+// future returns a time that is still to come; zero if it has passed.
 func (s *Snapshot) future(at time.Time) time.Time {
 	if s.Now.Before(at) {
 		return at
@@ -100,7 +100,7 @@ func (s *Snapshot) future(at time.Time) time.Time {
 	return time.Time{}
 }
 
-// Budget is what an update may do to a set's Pods.
+// Budget bounds how many Pods of a set an update may affect.
 type Budget struct {
 	// Partition is how many Pods keep the old revision, MaxUnavailable how many may be out
 	// of service, MaxSurge how many may exist above replicas.
@@ -127,8 +127,8 @@ const (
 	ProgressAvailable = "CloneSetAvailable"
 	// ProgressPaused: updates are paused, and so is the deadline's clock.
 	ProgressPaused = "CloneSetPaused"
-	// ProgressPartitionAvailable: as many Pods as the partition leaves have the update
-	// revision and serve.
+	// ProgressPartitionAvailable: as many Pods as the partition allows have the update revision and
+	// serve.
 	ProgressPartitionAvailable = "ProgressPartitionAvailable"
 	// ProgressDeadlineExceeded: nothing moved for spec.progressDeadlineSeconds. It stays
 	// so until one of the three above holds, or another rollout begins.
@@ -145,8 +145,8 @@ type Progress struct {
 	Deadline time.Time
 }
 
-// Assess derives a rollout's progress from the last status and the present state. The
-// rollout continues whatever the answer.
+// Assess derives a rollout's progress from the last status and the present state. It does not affect
+// the rollout.
 func Assess(s *Snapshot, before, after *apps.CloneSetStatus) Progress {
 	if s.Spec.ProgressDeadline == 0 {
 		return Progress{}
@@ -180,7 +180,7 @@ func LastProgress(status *apps.CloneSetStatus) Progress {
 	return Progress{}
 }
 
-// standing is the reason that follows from the set's Pods and spec alone.
+// standing returns the reason that follows from the set's Pods and spec alone.
 func (s *Snapshot) standing(is *apps.CloneSetStatus) string {
 	whole := int(is.Replicas) == s.Spec.Replicas
 	switch {

@@ -24,18 +24,18 @@ import (
 
 // This file is about updates in place that the API server refuses. Before the first Pod of a class
 // leaves service for an update, the API server is asked in a dry run whether it takes the writes of
-// that update. A plan only says which trials it needs (Plan.Trials); whoever carries it out makes them and
-// plans again with what came of them (Snapshot.Trials). docs/design/0010-trials.md has the reasons.
+// that update. A plan only says which trials it needs (Plan.Trials); the caller makes them and plans
+// again with the results (Snapshot.Trials). docs/design/0010-trials.md has the reasons.
 
-// Trial is what the API server says of the writes of an update in place, for one class of Pods.
+// Trial is the API server's answer about the writes of an update in place, for one class of Pods.
 type Trial struct {
 	// Refused is why it refuses one of them; "" if it takes them all.
 	Refused string
-	// Impossible means that it refuses the change as such, whoever asks: only a new Pod can have it.
+	// Impossible means that it refuses the change from anybody: only a new Pod can have it.
 	Impossible bool
-	// Pod is the one that was tried.
+	// Pod is the Pod that was tried.
 	Pod string
-	// Since is when the first refusal came in a row; zero if there is none.
+	// Since is the time of the first refusal in the present row; zero if there is none.
 	Since time.Time
 	// Wait is how long a refusal stands, and Until is when the API server is asked again.
 	Wait  time.Duration
@@ -44,9 +44,9 @@ type Trial struct {
 
 // Attempt is a trial that is due.
 type Attempt struct {
-	// Class is that of the Pods that the trial stands for.
+	// Class is the class of Pods that the trial stands for.
 	Class string
-	// Update is what the trial sends as dry runs: an Update of the Pod at hand.
+	// Update is the action whose writes the trial sends as dry runs: an Update of a present Pod.
 	Update Action
 }
 
@@ -59,14 +59,14 @@ const ReasonUpdateRefused = "UpdateRefused"
 // GateUpdate stands for a gate where a Pod, in service, waits until the API server takes its update.
 const GateUpdate = "update"
 
-// heedTrials takes back the choice of Pods whose update the API server refuses: they stay in service,
-// or return to it. Where the change as such is impossible in place, and the method allows it, they are
-// recreated. A refusal that has stood for long enough is tried again.
+// heedTrials unchooses Pods whose update the API server refuses: they stay in service, or return to it.
+// If the change is impossible in place, and the method allows it, they are recreated. A refusal that
+// has stood for long enough is tried again.
 func (p *pass) heedTrials() {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(p.Trials)), Trial.refused) {
 		return
 	}
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, v := range p.queue {
 		change, err := p.change(v)
 		if err != nil {
@@ -86,8 +86,8 @@ func (p *pass) heedTrials() {
 			continue
 		}
 		v.chosen = false
-		if !told[class] {
-			told[class] = true
+		if !reported[class] {
+			reported[class] = true
 			p.plan.Waits = append(p.plan.Waits, Blocked{
 				Pod: v.pod.Name, Gate: GateUpdate, State: v.state, Keys: []string{ReasonUpdateRefused}, Since: trial.Since, Trial: &trial,
 			})
@@ -103,7 +103,7 @@ func (t *Trial) text(pod string) string {
 	return fmt.Sprintf("the API server refuses the update of Pod %s in place, and Pods like it stay in service: %s", pod, t.Refused)
 }
 
-// remedy says what helps.
+// remedy says what the user can do.
 func (t *Trial) remedy(method apps.UpdateStrategyType) string {
 	if t.Impossible && method == apps.UpdateInPlaceOnly {
 		return "undo that change in spec.template, or set updateStrategy.type to InPlaceIfPossible"
@@ -111,8 +111,8 @@ func (t *Trial) remedy(method apps.UpdateStrategyType) string {
 	return "change the policy, quota or webhook that refuses it, undo that change in spec.template, or set updateStrategy.type to ReCreate"
 }
 
-// tried reports whether the API server takes the update of Pods like this one. If that is not known, it asks
-// for a trial. Those that are refused are no longer chosen.
+// tried reports whether the API server's answer about the update of Pods like this one is known;
+// otherwise it asks for a trial. Refused updates have been handled by heedTrials before.
 func (p *pass) tried(v *podState, change *inplace.Change) bool {
 	if p.Trials == nil {
 		return true
@@ -142,18 +142,18 @@ func (p *pass) try(v *podState, class string, change *inplace.Change) {
 
 var errImpossible = errors.New("the API server refuses the change in place")
 
-// maxAnnotations is how many bytes the annotations of an object may have, and recordRoom what a record of an
-// update hardly ever exceeds.
+// maxAnnotations is how many bytes the annotations of an object may have, and recordRoom is a size that
+// the record of an update hardly ever exceeds.
 const maxAnnotations, recordRoom = 256 << 10, 32 << 10
 
 // longestClass is how long the name of a class may be, in bytes.
 const longestClass = 512
 
-// classOf names what decides whether the API server takes an update in place of a Pod: Pods of one
-// class need only one trial. That is the way from one revision to the other, the Pod's QoS class, what
-// it has of the resources that change, the labels that admission may select Pods by, and the size of
-// its annotations where that comes near what an object may have, or is not known. Labels that change as
-// the Pod goes through its gates do not count.
+// classOf returns the class of a Pod's update. Pods of one class need only one trial: they have in
+// common what decides whether the API server accepts the update. That is the two revisions, the Pod's
+// QoS class, its present amounts of the resources that change, the labels by which admission may select
+// Pods, and the size of its annotations if that is near the limit or unknown. Labels that change as the
+// Pod passes its gates do not count.
 func (p *pass) classOf(v *podState, change *inplace.Change) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s %t %t", p.Update.Name, v.hash, v.pod.Status.QOSClass, v.scheduled, v.pending)
@@ -175,13 +175,13 @@ func (p *pass) classOf(v *podState, change *inplace.Change) string {
 			b.WriteString(" " + key + "=" + v.labels[key])
 		}
 	}
-	if b.Len() > longestClass { // whoever labels Pods decides how long it is
+	if b.Len() > longestClass { // labels of Pods decide how long it is
 		return fmt.Sprintf("%x", sha256.Sum256([]byte(b.String())))
 	}
 	return b.String()
 }
 
-// passing reports whether a label differs from Pod to Pod, or changes on the Pod's way.
+// passing reports whether a label differs from Pod to Pod, or changes as the Pod passes its gates.
 func (p *pass) passing(label string) bool {
 	switch label {
 	case apps.LabelRevision, apps.LabelTemplateHash, apps.LabelInstanceID, apps.LabelLifecycleState, apps.LabelSpecifiedDelete:
@@ -190,7 +190,7 @@ func (p *pass) passing(label string) bool {
 	return slices.ContainsFunc(p.Spec.Hooks.All(), func(h lifecycle.Hook) bool { _, ok := h.LabelsHandler[label]; return ok })
 }
 
-// annotationBytes is at least how many bytes the annotations of a Pod have after a change, without the
+// annotationBytes returns a lower bound of the bytes of a Pod's annotations after a change, without the
 // record of the update.
 func annotationBytes(pod *corev1.Pod, change *inplace.Change) int {
 	size := 0
@@ -207,10 +207,11 @@ func annotationBytes(pod *corev1.Pod, change *inplace.Change) int {
 	return size
 }
 
-// ClassOfRest names the rest of the update that a Pod is in: its Trial is what came of the writes themselves.
+// ClassOfRest returns the class of the rest of a Pod's update under way. Its Trial is the answer to the
+// writes themselves.
 func ClassOfRest(pod *corev1.Pod) string { return "rest " + string(pod.UID) + " " + RevisionOf(pod) }
 
-// classOfBack names the way back from there.
+// classOfBack returns the class of the way back from that update.
 func classOfBack(pod *corev1.Pod) string { return "back " + string(pod.UID) + " " + RevisionOf(pod) }
 
 // stands reports whether a refusal still stands.
@@ -223,8 +224,9 @@ func (p *pass) stands(class string) bool {
 	return false
 }
 
-// giveUp leads a Pod back to a previous revision if the API server refuses the rest of its update, and reports
-// whether it does. That takes no resize, so what refuses one refuses not this.
+// giveUp leads a Pod back to a previous revision if the API server refuses the rest of its update, and
+// reports whether it refuses that. The way back needs no resize, so a refusal of resizes does not
+// affect it.
 func (p *pass) giveUp(v *podState, conditions []Condition) bool {
 	trial := p.Trials[ClassOfRest(v.pod)]
 	if !p.stands(ClassOfRest(v.pod)) {
@@ -247,8 +249,8 @@ func (p *pass) giveUp(v *podState, conditions []Condition) bool {
 	return true
 }
 
-// previous is the newest other revision that the Pod can get in place without a resize, the current one first;
-// nil if there is none.
+// previous returns the newest other revision that the Pod can get in place without a resize, the
+// current one first; nil if there is none.
 func (p *pass) previous(v *podState) (*revision.Revision, *inplace.Change) {
 	from := p.Revisions[v.hash]
 	if from == nil || from.Template == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// update leads the chosen Pods to the update revision, as far as the budget allows. Those
-// whose update has begun come first.
+// update leads the chosen Pods to the update revision, as far as the budget allows. Pods whose update
+// has begun come first.
 func (p *pass) update() {
 	for _, v := range p.queue {
 		if v.fixed || v.moved || v.removed || !v.chosen {
@@ -30,12 +30,12 @@ func (p *pass) update() {
 	}
 }
 
-// recreate replaces a Pod that is not updated in place; err says why it cannot be.
+// recreate replaces a Pod that is not updated in place; err says why that is impossible.
 func (p *pass) recreate(v *podState, err error) {
 	switch {
 	case p.ClaimsRefused != "":
-	case !p.replacing.roomBeside(v, &p.ledger):
-		p.plan.More = true // after those that were named
+	case !p.replacing.roomToRecreate(v, &p.ledger):
+		p.plan.More = true // after the Pods that are named for deletion
 	case p.takeDown(v):
 		p.removeBecause(v, ReasonRecreate, cmp.Or(v.leavesNode, v.unknownRevision(err)))
 		if v.leaving && p.replacing != nil {
@@ -44,8 +44,8 @@ func (p *pass) recreate(v *podState, err error) {
 	}
 }
 
-// unknownRevision says, for people, why a Pod is recreated whose revision nobody knows: somebody has
-// changed its labels. It is "" of other Pods.
+// unknownRevision explains why a Pod of an unknown revision is recreated: somebody has changed its
+// labels. It returns "" for other Pods.
 func (p *podState) unknownRevision(err error) string {
 	switch {
 	case !errors.Is(err, errGone):
@@ -76,7 +76,7 @@ func (p *pass) updateInPlace(v *podState, change *inplace.Change) {
 	case p.gated(v):
 		if v.state != apps.StatePreparingUpdate {
 			p.prepareUpdate(v, change)
-		} else { // there it waits, as refresh has noted, but not for what cannot be made
+		} else { // it waits at the gate, as refresh has recorded, unless the update is refused
 			p.tried(v, change)
 		}
 	case p.restarts(v, change):
@@ -89,8 +89,8 @@ func (p *pass) updateInPlace(v *podState, change *inplace.Change) {
 	}
 }
 
-// restarts reports whether the update changes containers of a Pod that runs. So it does without a node
-// if the new resources need a write of their own: the state shows that it is due.
+// restarts reports whether the update changes containers of a Pod that has a node. New resources that
+// need a write of their own count without a node too: the state Updating shows that this write is due.
 func (p *pass) restarts(v *podState, change *inplace.Change) bool {
 	return v.more() || change.Drains() && v.scheduled || len(change.Resources) > 0
 }
@@ -100,9 +100,8 @@ func (p *pass) gated(v *podState) bool {
 	return v.state == apps.StateUpdated || (v.state != apps.StateUpdating && v.holds(p.Spec.Hooks.InPlaceUpdate))
 }
 
-// relabel changes a Pod without restarting a container: its metadata only, or a Pod that
-// has no kubelet yet. So no Pod leaves service; but a restart that an earlier revision
-// asked for continues.
+// relabel changes a Pod without restarting a container: its metadata only, or a Pod that has no kubelet
+// yet. So no Pod leaves service. A restart that an earlier revision asked for continues.
 func (p *pass) relabel(v *podState, change *inplace.Change) {
 	if !v.available {
 		p.ledger.hold(v) // one more of the update revision that does not serve
@@ -118,9 +117,9 @@ func (p *pass) relabel(v *podState, change *inplace.Change) {
 	p.begin(v, change, a)
 }
 
-// prepareUpdate leads a Pod to the gate before its update. A Pod that comes from an
-// update which its hook has not closed yet gets the hook's labels and finalizers back
-// with the state; otherwise the gate would stand open.
+// prepareUpdate leads a Pod to the gate before its update. A Pod whose hook has not yet taken hold
+// again after an earlier update gets the hook's labels and finalizers back together with the state;
+// otherwise the gate would be open.
 func (p *pass) prepareUpdate(v *podState, change *inplace.Change) {
 	if !p.takeDown(v) {
 		return
@@ -135,8 +134,8 @@ func (p *pass) prepareUpdate(v *podState, change *inplace.Change) {
 	p.begin(v, change, a)
 }
 
-// begin takes the next step towards an update in place, if the API server takes its writes. The Pod is paid for
-// in any case, so that no more trials are made than there is room for updates.
+// begin takes the next step towards an update in place, if the API server accepts its writes. The Pod
+// is paid for in any case, so that there are no more trials than the budget has room for updates.
 func (p *pass) begin(v *podState, change *inplace.Change, a Action) {
 	if !p.tried(v, change) {
 		return
@@ -189,7 +188,7 @@ func (p *pass) choose() {
 	if p.Spec.Method == apps.UpdateOnDelete || p.Spec.Paused {
 		return
 	}
-	need := min(p.old-p.restored-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
+	need := min(p.old-p.spared-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
 	if need <= 0 {
 		return
 	}
@@ -209,7 +208,7 @@ func (p *pass) tallyRevisions() {
 			p.updated++
 		default:
 			p.old++
-			p.restored += one(v.fixed)
+			p.spared += one(v.fixed)
 		}
 	}
 }
@@ -223,7 +222,7 @@ func (p *pass) updatable(v *podState) bool {
 	change, err := p.change(v)
 	switch {
 	case err == nil:
-		if change.Unranked != "" { // told, and nothing more: to fix it takes new Pods
+		if change.Unranked != "" { // only report it: a fix needs new Pods
 			p.problem(ProblemPriority,
 				"%s of container %s in spec.template is not a whole number and counts as 0: give it a value such as \"10\" with the next change that recreates the Pods",
 				apps.EnvContainerPriority, change.Unranked)
@@ -248,7 +247,7 @@ func (p *pass) updatable(v *podState) bool {
 var errUnreadable = errors.New("revision cannot be read")
 var errGone = errors.New("revision is gone")
 
-// change is how the Pod reaches the update revision in place.
+// change returns how the Pod reaches the update revision in place.
 func (p *pass) change(v *podState) (*inplace.Change, error) {
 	if v.impossible {
 		return nil, errImpossible
@@ -262,8 +261,8 @@ func (p *pass) change(v *podState) (*inplace.Change, error) {
 	return p.changes[v.hash]()
 }
 
-// Change is how a Pod of the revision with that hash reaches the update revision in place,
-// or why it cannot.
+// Change returns how a Pod of the revision with that hash reaches the update revision in place, or why
+// it cannot.
 func (s *Snapshot) Change(hash string) (*inplace.Change, error) {
 	switch from := s.Revisions[hash]; {
 	case from == nil:

@@ -125,8 +125,7 @@ func Template(data []byte) (map[string]any, error) {
 	return patch.Spec.Template, nil
 }
 
-// Hash names a template; collisions is how many of the set's names another template had
-// already taken.
+// Hash names a template; collisions counts the names of the set that other templates had taken already.
 func Hash(template map[string]any, collisions int32) string {
 	hash := fnv.New32a()
 	hash.Write(encode.JSON(Normalize(template)))
@@ -230,7 +229,7 @@ func normalizeList(members []any, as reflect.Type) any {
 	return out
 }
 
-// member is what the types say about a member of an object.
+// member describes a member of an object, according to its Go type.
 type member struct {
 	// as is the member's type; nil if unknown.
 	as reflect.Type
@@ -249,8 +248,7 @@ func memberOf(as reflect.Type, key string) member {
 	return member{}
 }
 
-// known are the fields of structs that were looked up before: they are needed for each
-// revision in each pass of each set.
+// known caches the fields of structs: they are needed for each revision in each pass over each set.
 var known sync.Map
 
 // fieldsOf returns the members of a struct by JSON name.

@@ -50,8 +50,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestRoundTrip: what this program does not know survives a revision, whole numbers stay
-// whole, and the data has the form that OpenKruise reads.
+// TestRoundTrip: fields that this program does not know survive a revision, whole numbers stay whole,
+// and the data has the form that OpenKruise reads.
 func TestRoundTrip(t *testing.T) {
 	template := decode(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"fromTheFuture":{"deep":[1,{"x":null}]},"runAsUser":9007199254740993,"share":0.5,`+
 		`"containers":[{"name":"main","image":"app:1","unknown":true}]}}`)

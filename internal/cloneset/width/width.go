@@ -2,13 +2,12 @@
 
 // Package width finds out how many writes the API server takes at a time.
 //
-// It follows TCP Vegas as Netflix's concurrency-limits adapted it to requests. The least
-// latency seen lately is that of a write that did not wait. With w writes under way, a
-// latency of twice the least means that about half of the w writes wait in a queue. The
-// width grows while the queue is short and shrinks when it is long, so the server always has
-// work, and nobody else's write, a kubelet's for instance, waits behind more than a few of
-// ours. The libraries that do this measure by the machine's clock, which no simulation can
-// set; it is also little code.
+// It follows TCP Vegas as Netflix's concurrency-limits adapted it to requests. The least latency of
+// recent writes is that of a write that did not wait. With w writes under way, a latency of twice the
+// least means that about half of the w writes wait in a queue. The width grows while the queue is short
+// and shrinks when it is long, so the server always has work, and nobody else's write, a kubelet's for
+// instance, waits behind more than a few of ours. Libraries for this measure with the machine's clock,
+// which no simulation can set; and the algorithm is short.
 package width
 
 import (
@@ -22,21 +21,23 @@ const (
 	// least is the smallest width: with fewer writes under way, round trips would bound a
 	// rollout and not the API server.
 	least = 4
-	// first is the width before anything is known.
+	// first is the width before the first answer.
 	first = 16
-	// refused is what remains of the width after an answer that asks for fewer requests.
+	// refused is the share of the width that remains after an answer that asks for fewer requests.
 	refused = 0.7
-	// stalled is how long a write takes at least that client-go has repeated after such an
-	// answer: Retry-After has whole seconds.
+	// stalled is the least time of a write that client-go has repeated after such an answer:
+	// Retry-After has whole seconds.
 	stalled = time.Second
-	// tolerance is how many times the least latency counts as no wait: latencies vary.
+	// tolerance is the multiple of the least latency that still counts as no wait: latencies vary.
 	tolerance = 1.05
-	// memory is how many times as many writes of a kind as the width, and as the first width, pass
-	// until the least latency before them is forgotten: the network, or the server, may have
-	// changed. A pass has fewer, and the first of them do not wait for others.
+	// memory is how long the least latency of a kind of write counts: for memory × width writes of that
+	// kind, with at least the first width. Later it is measured anew: the network, or the server, may
+	// have changed. A pass has fewer writes, and its first ones do not wait for others, so each period
+	// has writes that did not wait.
 	memory = 4
-	// kept is how much of the width is left to writes that bring Pods back into service, at most a third of it.
-	// Behind writes that take others out they would wait for nothing: the server is busy all the same.
+	// kept is the part of the width that is reserved for writes that bring Pods back into service, at
+	// most a third of it. They need not wait behind writes that take Pods out: the server is busy
+	// either way.
 	kept = 4
 )
 
@@ -48,12 +49,12 @@ type Width struct {
 	most   float64
 	value  float64
 	floors map[string]*floor
-	// rested counts the writes since the last refusal that counted: those that were under
-	// way with it say the same.
+	// rested counts the writes since a refusal last shrank the width. Refusals of writes that were
+	// under way then say nothing new.
 	rested int
 }
 
-// floor is the least latency of a kind of write, lately.
+// floor is the least recent latency of a kind of write.
 type floor struct {
 	before, now time.Duration
 	count       int
@@ -66,26 +67,27 @@ func New(most int) *Width {
 	return w
 }
 
-// Now is how many writes may be under way.
+// Now returns how many writes may be under way.
 func (w *Width) Now() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return int(w.value)
 }
 
-// Room is how much of a width is there for writes that take Pods out of service. Beyond what is kept for them,
-// two Pods that come back take the room of one other. If each took its own, Pods that left together
-// would hold up all others when they return, and the rollout would go on in waves.
+// Room returns the part of a width for writes that take Pods out of service. Beyond the part that is
+// kept for Pods that come back, two of these take the room of one that leaves. If each took its own,
+// Pods that left together would hold up all others when they return, and the rollout would go on in
+// waves.
 func Room(width, returning int) int {
 	keep := min(kept, width/3)
 	return max(width-max(keep, (keep+returning)/2), 1)
 }
 
-// Begin counts a write that is sent. Its end is told to Done or to Failed.
+// Begin counts a write that is sent. Call Done or Failed when it has ended.
 func (w *Width) Begin() { w.underway.Add(1) }
 
-// Failed ends a write that was not carried out. Nothing is learned from it: an error that
-// comes at once, while the API server restarts for instance, would pass for its best latency.
+// Failed ends a write that was not carried out. Its latency does not count: an immediate error, while
+// the API server restarts for instance, would pass for the best latency.
 func (w *Width) Failed() { w.underway.Add(-1) }
 
 // Done learns from a write: its kind (writes of one kind cost about the same), how long it
@@ -116,9 +118,10 @@ func (w *Width) Done(kind string, took time.Duration, tooMany bool) {
 	w.value = max(min(least, w.most), min(w.most, w.value+change))
 }
 
-// step is Vegas's decision, for as many writes as the width. Its thresholds are Netflix's, up to where it shrinks
-// fast: that and the speeds are what keeps Pods out of service for the shortest time at nearly the same
-// Pods/s (TestRollouts, TestCollects, docs/measurements).
+// step returns Vegas's decision: the change of the width after as many writes as the width. Its
+// thresholds are Netflix's, except the one beyond which the width shrinks fast. That threshold and the
+// sizes of the steps were chosen by measurement: Pods are out of service for the shortest time at
+// nearly the same Pods/s (TestRollouts, TestCollects, docs/measurements).
 func step(width, queue float64) float64 {
 	unit := max(1, math.Log10(width))
 	switch {
@@ -134,8 +137,8 @@ func step(width, queue float64) float64 {
 	return 0
 }
 
-// share is which part of a write's time was spent waiting, from 0 to below 1. The floor is that of
-// so many writes at least.
+// share returns the part of a write's time that it waited, from 0 to below 1. The floor is the least
+// latency of at least this many writes.
 func (f *floor) share(took time.Duration, writes int) float64 {
 	f.now = min(f.now, took)
 	shortest := min(f.before, f.now)

@@ -13,17 +13,17 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// control is what decides how many writes are under way: a Width, or something worse.
+// control decides how many writes are under way: a Width, or a worse algorithm.
 type control interface {
 	Now() int
 	Begin()
 	Done(kind string, took time.Duration, tooMany bool)
 }
 
-// A rollout plays an in-place update of a set on an API server with two workers and a queue
-// that it shares with the nodes, in the way the controller works: pass by pass, Pods that come
-// back first, then four times as many starts as the width, and now and then the status. Pods that
-// come back during a pass return beside it and go first, and the next one does not wait for them.
+// A rollout plays an in-place update of a set on an API server with two workers and a queue that it
+// shares with the nodes, in the way the controller works: pass by pass, Pods that come back first, then
+// four times as many starts as the width, and now and then the status. Pods that get ready during a
+// pass return async, before other writes, and the next pass does not wait for them.
 type rollout struct {
 	events    []event // in order
 	now       time.Duration
@@ -32,18 +32,18 @@ type rollout struct {
 	latency   time.Duration // of a round trip
 	restart   time.Duration
 	service   time.Duration // of a write on the server
-	workers   int           // of the server, that are idle
+	workers   int           // idle workers of the server
 	waiting   []func()      // for the server
 	budget    int
-	left      int // Pods to update
+	remaining int // Pods to update
 	out       int
 	mostOut   int
 	ready     []*pod        // are to be put back into service
-	jobs      []job         // of the pass, that nobody does
-	told      time.Duration // when the status was last written
+	jobs      []job         // of the pass, not begun
+	reported  time.Duration // when the status was last written
 	unjoined  int           // jobs of the pass that are not done
 	doing     int
-	returning int // beside the passes
+	returning int // outside passes
 	outFor    []time.Duration
 	// tooMany makes the server refuse writes.
 	tooMany func() bool
@@ -65,7 +65,7 @@ func (r *rollout) after(d time.Duration, do func()) {
 	r.events = slices.Insert(r.events, last, event{at, do})
 }
 
-// write sends a request that somebody waits for.
+// write sends a request; done is called with its answer.
 func (r *rollout) write(done func()) {
 	r.after(r.latency/2, func() {
 		r.waiting = append(r.waiting, done)
@@ -86,7 +86,7 @@ func (r *rollout) serve() {
 	}
 }
 
-// pass is one of the controller.
+// pass makes a pass of the controller.
 func (r *rollout) pass() {
 	if r.unjoined > 0 {
 		return
@@ -95,9 +95,9 @@ func (r *rollout) pass() {
 		r.jobs = append(r.jobs, job{r.returns(p)})
 	}
 	r.ready = nil
-	for starts := 4 * r.control.Now(); starts > 0 && r.left > 0 && r.out < r.budget; starts-- {
+	for starts := 4 * r.control.Now(); starts > 0 && r.remaining > 0 && r.out < r.budget; starts-- {
 		p := &pod{}
-		r.left--
+		r.remaining--
 		r.out++
 		r.mostOut = max(r.mostOut, r.out)
 		r.jobs = append(r.jobs, job{func() { p.since = r.now }, func() { r.kubelet(p) }})
@@ -113,7 +113,7 @@ func (r *rollout) returns(p *pod) func() {
 	}
 }
 
-// back puts a Pod back into service, beside the pass while one goes on.
+// back puts a Pod back into service, async while a pass goes on.
 func (r *rollout) back(p *pod) {
 	r.ready = append(r.ready, p)
 	if r.unjoined == 0 {
@@ -144,8 +144,8 @@ func (r *rollout) work() {
 	}
 }
 
-// joined ends a job of the pass. After the last one the status is written, at most every two
-// seconds, and then the next pass begins.
+// joined ends a job of the pass. After the last job, the status is written, at most every two seconds,
+// and then the next pass begins.
 func (r *rollout) joined() {
 	r.doing--
 	end := func() {
@@ -156,10 +156,10 @@ func (r *rollout) joined() {
 	case r.unjoined > 1:
 		r.unjoined--
 		r.work()
-	case r.now < r.told+2*time.Second:
+	case r.now < r.reported+2*time.Second:
 		end()
 	default:
-		r.told = r.now
+		r.reported = r.now
 		r.write(end)
 	}
 }
@@ -204,7 +204,7 @@ const (
 // play runs a rollout to its end, and returns Pods per second and the 99th percentile of the
 // time that Pods are out of service.
 func (r *rollout) play() (speed float64, out time.Duration) {
-	r.workers, r.random, r.left, r.budget = 2, rand.New(rand.NewPCG(1, 2)), pods, pods/5
+	r.workers, r.random, r.remaining, r.budget = 2, rand.New(rand.NewPCG(1, 2)), pods, pods/5
 	r.pass()
 	for len(r.outFor) < pods {
 		e := r.events[0]
@@ -215,7 +215,8 @@ func (r *rollout) play() (speed float64, out time.Duration) {
 	return pods / r.now.Seconds(), r.outFor[pods*99/100]
 }
 
-// possible is what the API server or the budget allows, up to the last Pod's return.
+// possible returns the best speed that the API server and the budget allow, up to the last Pod's
+// return.
 func (r *rollout) possible() float64 {
 	cycle := r.restart + 20*time.Millisecond + 4*(r.latency+r.service)
 	api := time.Duration(float64(r.service) * 6 / 2)
@@ -255,8 +256,8 @@ func (c constant) Now() int                       { return int(c) }
 func (constant) Begin()                           {}
 func (constant) Done(string, time.Duration, bool) {}
 
-// TestConstants shows that no constant does: one that is large enough far from a fast server
-// floods a slow one near by.
+// TestConstants shows that no constant width suffices: a width that is large enough for a fast server
+// far away floods a slow server near by.
 func TestConstants(t *testing.T) {
 	far := func(c control) float64 {
 		speed, _ := (&rollout{control: c, latency: 100 * time.Millisecond, restart: time.Second, service: time.Millisecond}).play()
@@ -274,7 +275,7 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-// TestRefusals has a server that answers every second write with 429 for two seconds.
+// TestRefusals: a server answers every second write with 429 for two seconds.
 func TestRefusals(t *testing.T) {
 	w := New(128)
 	r := &rollout{control: w, latency: 20 * time.Millisecond, restart: time.Second, service: usual}
@@ -320,8 +321,8 @@ func TestMovesAway(t *testing.T) {
 	}
 }
 
-// TestCollects: while the API server collects its garbage, as it does for 1.5 of 5 s, each write takes twice as
-// long. Fewer Pods leave meanwhile, so that those that have left come back.
+// TestCollects: while the API server collects its garbage, as it does for 1.5 of 5 s, each write takes
+// twice as long. Fewer Pods leave service meanwhile, so that others can come back.
 func TestCollects(t *testing.T) {
 	r := &rollout{control: New(128), restart: 50 * time.Millisecond, service: usual}
 	r.tooMany = func() bool {
@@ -335,7 +336,7 @@ func TestCollects(t *testing.T) {
 	}
 }
 
-// feed tells a Width of writes that all took that long, as many as it allows at a time.
+// feed reports writes to a Width that all took the same time, as many at a time as it allows.
 func feed(w *Width, writes int, took time.Duration) {
 	for writes > 0 {
 		round := w.Now()

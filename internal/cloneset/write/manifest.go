@@ -60,7 +60,7 @@ func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 	return pod
 }
 
-// WithFailures notes on a new Pod how many attempts to create one have failed before it.
+// WithFailures records on a new Pod how many attempts in a row have failed before it.
 func WithFailures(pod *unstructured.Unstructured, before int) *unstructured.Unstructured {
 	annotations := pod.GetAnnotations()
 	delete(annotations, apps.AnnotationFailuresBefore) // the template's says nothing of this Pod
@@ -85,7 +85,7 @@ func ClaimManifest(set *apps.CloneSet, template *apps.ClaimTemplate, id string) 
 	return manifest(set, "PersistentVolumeClaim", name, content["spec"], labels, revision.Strings(content, "annotations")), nil
 }
 
-// manifest is that of an object of the set.
+// manifest builds the manifest of an object of the set.
 func manifest(set *apps.CloneSet, kind, name string, spec any, labels, annotations map[string]string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind}}
 	if spec != nil {
@@ -121,7 +121,8 @@ func mountClaims(spec map[string]any, set *apps.CloneSet, id string) {
 	}
 }
 
-// indexOf is where a list has an object with that value in a field; below 0 if it has none.
+// indexOf returns the index of the object in a list that has this value in a field; below 0 if there is
+// none.
 func indexOf(objects []any, field, value string) int {
 	return slices.IndexFunc(objects, func(object any) bool {
 		members, _ := object.(map[string]any)
@@ -129,8 +130,8 @@ func indexOf(objects []any, field, value string) int {
 	})
 }
 
-// revisionLabels are a revision's labels. Where the set's name leaves no room for the hash in
-// a label's value, the hash alone is in both: nothing else of them is compared.
+// revisionLabels returns a revision's labels. If the set's name is too long for a label value with the
+// hash, both labels have the hash alone: only the hash is compared.
 func revisionLabels(r *revision.Revision) map[string]string {
 	long, short := r.Name, revision.Short(r.Name)
 	if len(long) > validation.LabelValueMaxLength {
@@ -139,10 +140,10 @@ func revisionLabels(r *revision.Revision) map[string]string {
 	return map[string]string{apps.LabelRevision: long, apps.LabelTemplateHash: short}
 }
 
-// PullManifest builds the Pod that has a node pull an image, as the set's own Pods would: it
-// mounts the image, and its container, of Usher's image, ends at once. The set is its owner
-// for the garbage collector only. Its name says what it pulls, so there is never another one.
-// It names no user: that is the image's own, unless the platform gives each namespace another one.
+// PullManifest builds the Pod that has a node pull an image, as the set's own Pods would: it mounts the
+// image, and its container, of Usher's image, ends at once. The set is its owner for the garbage
+// collector only. Its name says what it pulls, so there is never another one. It names no user, so the
+// image's own one applies, unless the platform assigns a user to each namespace.
 func PullManifest(set *apps.CloneSet, pull *plan.Pull, ownImage string) (*corev1.Pod, error) {
 	template, err := set.Spec.Template.Decode()
 	if err != nil {

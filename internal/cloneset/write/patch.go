@@ -67,7 +67,7 @@ func basis(pod *corev1.Pod) Operations {
 	return p
 }
 
-// orNull is null for an empty map or list, which the API server leaves out.
+// orNull returns null for an empty map or list, which the API server leaves out.
 func orNull(value any) any {
 	if reflect.ValueOf(value).Len() == 0 {
 		return nil
@@ -75,14 +75,14 @@ func orNull(value any) any {
 	return value
 }
 
-// Subresources are what an action writes of a Pod, in this order: its conditions, what else
-// there is ("" stands for the Pod itself), and its cpu and memory. So a drained Pod is out of
+// Subresources returns the subresources of a Pod that an action writes, in this order: the status, with
+// the conditions; the Pod itself, as ""; and resize, with cpu and memory. So a drained Pod is out of
 // its endpoints before its containers change.
 //
-// A Move with keys of users' choice writes them, and the state, to the Pod itself, because
-// policies on Pods do not see what goes through its status. Its conditions follow: if they came
-// first, each refusal would leave them as they are to be in another state. They follow from the
-// state, so the next pass writes them if they are missing.
+// A Move with keys of users' choice writes them, and the state, to the Pod itself, because policies on
+// Pods do not see writes to its status. Its conditions follow: if they came first and the Pod's write
+// were refused, they would be those of a state that the Pod is not in. They follow from the state, so
+// the next pass writes them if they are missing.
 func Subresources(a *plan.Action) []string {
 	if len(a.ChosenKeys()) > 0 {
 		return []string{"", "status"}
@@ -90,9 +90,9 @@ func Subresources(a *plan.Action) []string {
 	return []string{"status", "", "resize"}
 }
 
-// Patch is what an action writes to a subresource of a Pod; no data if it changes nothing
-// there. It touches only the controller's own fields, and drops the field managers' record
-// of the Pod unless keepRecord is set.
+// Patch returns the patch with which an action changes a subresource of a Pod; no data if it changes
+// nothing there. It touches only the controller's own fields, and drops the field managers' record of
+// the Pod unless keepRecord is set.
 func Patch(subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) (kind types.PatchType, data []byte) {
 	switch {
 	case subresource == "status" && len(a.Conditions) > 0:
@@ -105,7 +105,7 @@ func Patch(subresource string, pod *corev1.Pod, a *plan.Action, keepRecord bool,
 	return types.JSONPatchType, data
 }
 
-// withStatus reports whether the metadata that an action changes goes with its conditions.
+// withStatus reports whether an action's metadata is written together with its conditions.
 func withStatus(a *plan.Action) bool {
 	return a.Verb == plan.Move && len(a.Conditions) > 0 && len(a.ChosenKeys()) == 0
 }
@@ -116,7 +116,7 @@ func withStatus(a *plan.Action) bool {
 // test, unless the Pod only gets conditions that it lacks and that leave it in service: the scheduler and
 // the kubelet write to a new Pod all the time, and another process may have added them.
 func status(pod *corev1.Pod, a *plan.Action, now time.Time) []byte {
-	// complete has the members that a merge would leave as they were if they were left out.
+	// complete encodes all members: a merge does not change members that are missing.
 	type complete struct {
 		corev1.PodCondition
 		Reason  string `json:"reason"`
@@ -149,7 +149,7 @@ func mergeInto(metadata map[string]any, field string, value any) {
 	}
 }
 
-// IndexOf is where the Pod has a condition; below 0 if it lacks it.
+// IndexOf returns the index of a condition of the Pod; below 0 if the Pod lacks it.
 func IndexOf(pod *corev1.Pod, kind corev1.PodConditionType) int {
 	return slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 }
@@ -160,7 +160,7 @@ func (p *Operations) testCondition(i int, pod *corev1.Pod) {
 	p.test(fmt.Sprintf("/status/conditions/%d/status", i), pod.Status.Conditions[i].Status)
 }
 
-// whole is the patch of an action without its conditions; nil if it changes nothing else.
+// whole returns the patch of an action without its conditions; nil if it changes nothing else.
 func whole(pod *corev1.Pod, a *plan.Action, keepRecord bool, now time.Time) []byte {
 	p := basis(pod)
 	tests := len(p)
@@ -315,9 +315,9 @@ func inContainers[T any](p *Operations, pod *corev1.Pod, op, field string, value
 // Creator is the field manager that creates Pods.
 const Creator = "usher"
 
-// KeepsRecord reports whether a Pod's field managers' record is to stay: someone applies to
-// the Pod, who needs it to remove fields that are no longer applied, or someone else has made
-// the Pod, and may rely on it.
+// KeepsRecord reports whether a Pod's field managers' record is to stay: somebody uses server-side
+// apply on the Pod, and needs the record to remove fields that are no longer applied; or somebody else
+// has created the Pod, and may rely on it.
 func KeepsRecord(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
 		return e.Operation == metav1.ManagedFieldsOperationApply
@@ -330,8 +330,8 @@ func created(e metav1.ManagedFieldsEntry) bool {
 	return e.Manager == Creator && e.FieldsV1 != nil && strings.Contains(e.FieldsV1.GetRawString(), `"f:restartPolicy"`)
 }
 
-// dropRecord removes the field managers' record of a Pod, unless it is to stay; the patch
-// tests that nobody has begun to apply to the Pod, which the API server would list first.
+// dropRecord removes the field managers' record of a Pod, unless it is to stay. The patch tests that no
+// server-side apply came in between: the API server lists those entries first.
 func (p *Operations) dropRecord(pod *corev1.Pod) {
 	if KeepsRecord(pod) {
 		return

@@ -15,10 +15,10 @@ import (
 	"github.com/usher-dev/usher/internal/encode"
 )
 
-// Trial is what an update in place writes to a subresource of a Pod, as a dry run on the Pod as it is;
-// no data if it writes nothing there. It differs from what is written then: the Pod is in service, and
-// none of its containers waits for others. The write of the status also moves the Pod's state, as the
-// one does that ends an update.
+// Trial returns the patch for a dry run of an update in place on a subresource of the Pod as it is; no
+// data if the update writes nothing there. It differs from the later patch: the Pod is in service, and
+// none of its containers waits for others. The patch of the status also changes the Pod's state, as the
+// last write of an update does.
 func Trial(subresource string, pod *corev1.Pod, update *plan.Action, keepRecord bool, now time.Time) (kind types.PatchType, data []byte) {
 	switch {
 	case subresource == "status" && len(update.Conditions) > 0:

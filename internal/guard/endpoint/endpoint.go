@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoint is how API servers call the guard: at a Service, with a certificate in a Secret and
-// at a path in a ValidatingWebhookConfiguration. The guard reads the Secret and the configuration, and
-// package keeper, in a process of its own, writes them.
+// Package endpoint describes how API servers call the guard: at a Service, with a certificate in a
+// Secret and at a path in a ValidatingWebhookConfiguration. The guard reads the Secret and the
+// configuration, and package keeper, in a process of its own, writes them.
 package endpoint
 
 import (
@@ -30,17 +30,17 @@ import (
 // ValidatingWebhookConfiguration the same name.
 type Service types.NamespacedName
 
-// Host is the name that API servers call the guard by.
+// Host returns the host name at which API servers call the guard.
 func (s Service) Host() string { return s.Name + "." + s.Namespace + ".svc" }
 
-// Secret is the key of the Secret.
+// Secret returns the key of the Secret.
 func (s Service) Secret() client.ObjectKey { return client.ObjectKey(s) }
 
-// Configuration is the key of the ValidatingWebhookConfiguration.
+// Configuration returns the key of the ValidatingWebhookConfiguration.
 func (s Service) Configuration() client.ObjectKey { return client.ObjectKey{Name: s.Name} }
 
-// An API server shows a webhook no credentials, unless its admin has configured some. So the guard
-// is served at a path of 32 random bytes, which only its webhook configuration has: API servers read
+// An API server shows a webhook no credentials, unless its admin has configured some. So the guard is
+// served at a path of 32 random bytes, which only its webhook configuration contains: API servers read
 // that, and hardly anybody else may.
 
 const (
@@ -48,15 +48,15 @@ const (
 	pathBytes  = 32
 )
 
-// NewPath makes a path that nobody can guess.
+// NewPath makes an unguessable path.
 func NewPath() string {
 	secret := make([]byte, pathBytes)
 	_, _ = rand.Read(secret) // It never fails.
 	return pathPrefix + hex.EncodeToString(secret)
 }
 
-// PathOf is the path at which a configuration has API servers call the guard. It is empty if one of
-// the webhooks has none that NewPath could have made, or another one than the first.
+// PathOf returns the path at which API servers call the guard according to a configuration. It is empty
+// if the paths of the webhooks differ, or if NewPath cannot have made one of them.
 func PathOf(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) (path string) {
 	for _, webhook := range configuration.Webhooks {
 		service := webhook.ClientConfig.Service
@@ -72,7 +72,7 @@ func PathOf(configuration *admissionregistrationv1.ValidatingWebhookConfiguratio
 	return path
 }
 
-// Pair is the certificate in a Secret with its key; nil if there is none yet.
+// Pair returns the certificate in a Secret with its key; nil if there is none yet.
 func Pair(secret *corev1.Secret) (*tls.Certificate, error) {
 	if len(secret.Data[corev1.TLSCertKey]) == 0 {
 		return nil, nil
@@ -110,12 +110,12 @@ type inEveryReplica struct{ cache.Cache }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (inEveryReplica) NeedLeaderElection() bool { return false }
 
-// Follow has every replica reconcile whenever the Secret or the configuration changes.
+// Follow makes every replica reconcile whenever the Secret or the configuration changes.
 func Follow(mgr ctrl.Manager, name string, own cache.Cache, reconciler reconcile.Reconciler) error {
-	// There is one certificate, whatever has changed.
+	// There is one certificate, so all events have the same request.
 	keep := crhandler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
-	// Names of controllers are unique in a process; a manager that is started again in the
-	// same one is no mistake. Nothing here has a priority.
+	// Names of controllers are unique in a process; starting another manager in the same process is no
+	// mistake. No event needs a priority.
 	build := ctrl.NewControllerManagedBy(mgr).Named(name).
 		WithOptions(controller.Options{SkipNameValidation: new(true), UsePriorityQueue: new(false), NeedLeaderElection: new(false)}).
 		WatchesRawSource(source.Kind[client.Object](own, &corev1.Secret{}, keep)).

@@ -23,8 +23,9 @@ const serialBits = 128
 
 // selfSigned makes a certificate of a host that is its own CA, valid for a lifetime from now on, and its key, both as PEM.
 //
-// The key is an ECDSA key. API servers open a connection for nearly each of many deletions at a time, and a signature
-// with the RSA key of client-go's cert package cost as much as all else that the guard does for a deletion.
+// The key is an ECDSA key. When there are many deletions at a time, API servers open a connection for
+// nearly each of them, and a signature with the RSA key of client-go's cert package would cost as much
+// as everything else that the guard does for a deletion.
 func selfSigned(host string, now time.Time) (chain, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keeper makes the guard's certificate and its path, renews the certificate, and has API servers
-// trust it. The right to do so is the right to send all requests of the cluster anywhere: so it runs in a
-// process of its own, which listens to nothing.
+// Package keeper makes the guard's certificate and its path, renews the certificate, and makes API
+// servers trust it. The right to do so is the right to send all requests of the cluster anywhere. So it
+// runs in a process of its own, which listens on no port.
 package keeper
 
 import (
@@ -36,8 +36,8 @@ const (
 )
 
 // keeper keeps the certificate in the Secret valid, and the webhook configuration so that API servers
-// trust it and call the guard at a secret path. Of several that make a certificate or a path, the first
-// wins.
+// trust it and call the guard at a secret path. If several keepers make a certificate or a path, the
+// first one wins.
 type keeper struct {
 	service endpoint.Service
 	client  client.Client
@@ -92,7 +92,7 @@ func (k *keeper) fresh(secret *corev1.Secret) bool {
 	return pair.Leaf.VerifyHostname(k.service.Host()) == nil && k.clock.Now().Before(pair.Leaf.NotAfter.Add(-renewal))
 }
 
-// configure has API servers call the guard at a path that nobody else knows, and trust the chain.
+// configure makes API servers call the guard at a secret path, and trust the chain.
 func (k *keeper) configure(ctx context.Context, chain []byte) error {
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := k.reader.Get(ctx, k.service.Configuration(), configuration); err != nil {
@@ -128,7 +128,7 @@ func (k *keeper) bundle(old, chain []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the guard's certificate: %w", err)
 	}
-	// What is no certificate in the bundle is somebody's mistake, and replaced.
+	// If the bundle is unreadable, somebody has made a mistake, and it is replaced.
 	known, err := cert.ParseCertsPEM(old)
 	if err != nil {
 		known = nil

@@ -27,14 +27,14 @@ import (
 
 var service = endpoint.Service{Namespace: "usher-system", Name: "usher-guard"}
 
-// kept is a keeper with what it keeps.
+// kept is a keeper with the API server on which it keeps its objects.
 type kept struct {
 	*testing.T
 	keeper
 	clock *clocktesting.FakePassiveClock
 }
 
-// keep begins with a Secret's data, and the paths of two webhooks.
+// keep returns a keeper whose Secret has the given data, and whose two webhooks have the given paths.
 func keep(t *testing.T, data map[string][]byte, paths ...string) *kept {
 	t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}, Data: data}
@@ -49,8 +49,8 @@ func keep(t *testing.T, data map[string][]byte, paths ...string) *kept {
 	return &kept{T: t, clock: now, keeper: keeper{service: service, client: api, reader: api, clock: now}}
 }
 
-// pass reconciles. It returns the certificate and the path, and how many CAs API servers trust: they trust
-// the certificate, at each webhook.
+// pass reconciles. It returns the certificate, the path, and the number of CAs that API servers trust.
+// It checks that they trust the certificate at each webhook.
 func (k *kept) pass() (chain []byte, path string, cas int) {
 	k.Helper()
 	_, err := k.Reconcile(k.Context(), ctrl.Request{})
@@ -99,7 +99,7 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// TestSecretsAreRepaired: what cannot be served is made again.
+// TestSecretsAreRepaired: a certificate that cannot be served is made again.
 func TestSecretsAreRepaired(t *testing.T) {
 	made, _, _ := keep(t, nil, "").pass()
 	foreign, key, err := cert.GenerateSelfSignedCertKey("other.usher-system.svc", nil, nil)
@@ -116,8 +116,8 @@ func TestSecretsAreRepaired(t *testing.T) {
 	}
 }
 
-// TestPathIsMadeAgain: a path that anybody could know is replaced, in all webhooks. One that nobody can
-// know stays, such as that of an older version.
+// TestPathIsMadeAgain: a guessable path is replaced, in all webhooks. An unguessable one stays, such as
+// that of an older version.
 func TestPathIsMadeAgain(t *testing.T) {
 	first := endpoint.NewPath()
 	chain, key, err := cert.GenerateSelfSignedCertKey(service.Host(), nil, nil)
@@ -135,7 +135,8 @@ func TestPathIsMadeAgain(t *testing.T) {
 	checktest.Same(t, "the path", first, now)
 }
 
-// TestTrustComesFirst: a certificate that API servers could not be had to trust is not stored.
+// TestTrustComesFirst: a certificate is not stored if the configuration that makes API servers trust it
+// could not be written.
 func TestTrustComesFirst(t *testing.T) {
 	k := keep(t, nil)
 	checktest.NoError(t, k.client.Delete(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: service.Name}}))

@@ -49,11 +49,11 @@ type Source struct {
 	goMod, goSum []byte
 }
 
-// Root is the root of the checkout.
+// Root returns the root of the checkout.
 func (s *Source) Root() string { return filepath.Join(s.Dir, "..", "..", "..") }
 
-// FindSource finds and reads what pins a minor version ("" is that of go.mod) in the checkout
-// that contains the working directory.
+// FindSource finds and reads the file that pins a minor version ("" means go.mod) in the checkout that
+// contains the working directory.
 func FindSource(minor string) (*Source, error) {
 	from, err := os.Getwd()
 	if err != nil {
@@ -151,7 +151,7 @@ const (
 // that the wait soon shows a result.
 func All() []string { return []string{Etcd, APIServer, ControllerManager, Scheduler} }
 
-// packagePath is the Go package of a binary.
+// packagePath returns the Go package of a binary.
 func packagePath(binary string) string {
 	if binary == Etcd {
 		return "go.etcd.io/etcd/server/v3"
@@ -167,7 +167,7 @@ type Binaries struct {
 	Kubernetes string
 }
 
-// Path is the path of one binary.
+// Path returns the path of one binary.
 func (b *Binaries) Path(name string) string { return filepath.Join(b.Dir, name) }
 
 // Ensure builds what is missing of these binaries, or of a control plane's if none is named,

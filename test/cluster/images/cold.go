@@ -30,8 +30,8 @@ const (
 	coldPiece = 64 << 10
 )
 
-// cold is a layer of noise that nobody keeps: it is made whenever it is read. Hundreds of MiB in
-// memory would cost the callers of the other stories seconds of processor time.
+// cold is a layer of noise that is not stored: it is generated whenever it is read. Hundreds of MiB in
+// memory would cost the callers of other stories seconds of CPU time.
 type cold struct {
 	seed [32]byte
 	hash v1.Hash
@@ -45,7 +45,7 @@ func newCold(tag string) (layer cold, err error) {
 	return layer, err
 }
 
-// read is an archive with one file.
+// read returns an archive with one file.
 func (l cold) read() io.Reader {
 	var header bytes.Buffer
 	_ = tar.NewWriter(&header).WriteHeader(&tar.Header{Name: "noise", Mode: 0o644, Size: coldSize}) // cannot fail
@@ -60,8 +60,8 @@ func (l cold) MediaType() (types.MediaType, error)  { return types.DockerUncompr
 func (l cold) Compressed() (io.ReadCloser, error)   { return io.NopCloser(l.read()), nil }
 func (l cold) Uncompressed() (io.ReadCloser, error) { return l.Compressed() }
 
-// withCold is a registry that has the cold layers, by digest, beside what was pushed, and sends them
-// slowly.
+// withCold returns a registry that has the cold layers, by digest, in addition to pushed ones, and
+// sends them slowly.
 func withCold(registry http.Handler, layers map[string]cold) http.Handler {
 	pace := rate.NewLimiter(coldRate, coldPiece)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -72,7 +72,7 @@ func withCold(registry http.Handler, layers map[string]cold) http.Handler {
 		}
 		w.Header().Set("Content-Length", strconv.FormatInt(layer.size, 10))
 		if r.Method == http.MethodGet {
-			_, _ = io.Copy(slow{w, r.Context(), pace}, layer.read()) // Whoever hangs up needs no more.
+			_, _ = io.Copy(slow{w, r.Context(), pace}, layer.read()) // A client that hangs up needs no more.
 		}
 	})
 }

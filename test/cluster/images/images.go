@@ -44,14 +44,14 @@ const (
 
 // Pack builds the web service and the pause image, and packs them into an archive below
 // dir.
-func Pack(ctx context.Context, root, dir string, tell progress.Sink) (archive string, err error) {
+func Pack(ctx context.Context, root, dir string, sink progress.Sink) (archive string, err error) {
 	module := filepath.Join(root, "test")
 	pause, web := filepath.Join(dir, "bin", "pause"), filepath.Join(dir, "bin", "web")
 	for _, p := range []checkout.Program{
 		{Name: "build pause", Module: module, Pkg: "./cmd/pause", Out: pause},
 		{Name: "build web", Module: module, Pkg: "./cmd/web", Out: web},
 	} {
-		if err := p.Compile(ctx, tell); err != nil {
+		if err := p.Compile(ctx, sink); err != nil {
 			return "", err
 		}
 	}
@@ -73,7 +73,7 @@ func Pack(ctx context.Context, root, dir string, tell progress.Sink) (archive st
 	return archive, oci.WriteTar(archive, packed)
 }
 
-// imageOf is an image that runs one static program from this machine.
+// imageOf returns an image that runs one static program from this machine.
 func imageOf(program string, env ...string) (v1.Image, error) {
 	layer, inside, err := oci.Binary(program)
 	if err != nil {

@@ -13,8 +13,8 @@
 // process, a probe) runs elsewhere and puts the Pod back in the queue. The result of the
 // step is written to the Pod's status in one patch of the changed fields.
 //
-// The kubelet's own packages were not taken: k8s.io/kubernetes cannot be imported without
-// replacing all modules of its staging directory. kwok simulates, but runs no processes.
+// The kubelet's own packages are not used: k8s.io/kubernetes cannot be imported without replacing all
+// modules of its staging directory. kwok simulates, but runs no processes.
 //
 // # Differences from a kubelet
 //
@@ -150,7 +150,7 @@ func newAgent(c client.Client, o Options) *Agent {
 	return a
 }
 
-// setup registers the nodes, and adds to the manager what serves them.
+// setup registers the nodes, and adds their controllers to the manager.
 func (a *Agent) setup(ctx context.Context, mgr manager.Manager) error {
 	for name, index := range a.nodes {
 		if err := a.registerNode(ctx, name, index); err != nil {

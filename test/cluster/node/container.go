@@ -22,9 +22,9 @@ import (
 const (
 	// pullPeriod is how often a missing image is looked for.
 	pullPeriod = 10 * time.Second
-	// The first restart after a crash is immediate; the next wait, from firstBackoff,
-	// doubled each time, to lastBackoff. After forgiveAfter without a crash, it starts
-	// over. These are a kubelet's values.
+	// The first restart after a crash is immediate. Later ones wait for a back-off, which doubles from
+	// firstBackoff to lastBackoff. After forgiveAfter without a crash, it starts over. These are a
+	// kubelet's values.
 	firstBackoff, lastBackoff, forgiveAfter = 10 * time.Second, 5 * time.Minute, 10 * time.Minute
 )
 
@@ -45,7 +45,7 @@ type container struct {
 
 	exit *corev1.ContainerStateTerminated // its end; nil while it runs
 	last *corev1.ContainerStateTerminated // the end of the previous instance
-	// waiting is what keeps the container from starting.
+	// waiting says what keeps the container from starting.
 	waiting *corev1.ContainerStateWaiting
 
 	startAt time.Time // earliest next start
@@ -144,7 +144,7 @@ func (p *pod) launch(c *container, now time.Time) bool {
 	return true
 }
 
-// images are those that a container mounts, which a kubelet pulls first, and its own.
+// images returns the images that a container mounts, which a kubelet pulls first, and its own.
 func (p *pod) images(c *corev1.Container) (list []string) {
 	for _, v := range p.object.Spec.Volumes {
 		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
@@ -217,7 +217,7 @@ func (c *container) ended(exit Exit, reason string) {
 	c.crashes++
 }
 
-// backoff is how long to wait after that many crashes before the last one.
+// backoff returns how long to wait after that many crashes before the last one.
 func backoff(crashes int) time.Duration {
 	if crashes == 0 {
 		return 0
@@ -260,7 +260,7 @@ func (p *pod) startProbe(c *container) {
 	}()
 }
 
-// portOf is the number of a port of a container.
+// portOf returns the number of a port of a container.
 func portOf(spec *corev1.Container, port intstr.IntOrString) int {
 	for _, named := range spec.Ports {
 		if port.Type == intstr.String && named.Name == port.StrVal {
@@ -376,8 +376,8 @@ func (p *pod) stopAll(now, deadline time.Time) bool {
 	return down
 }
 
-// killAll kills what is left of a Pod whose object is gone. It returns true if nothing
-// runs any more.
+// killAll kills the remaining containers of a Pod whose object is gone. It returns true if none runs
+// any more.
 func (p *pod) killAll(now time.Time) bool {
 	down := true
 	for _, c := range p.containers {

@@ -27,7 +27,7 @@ const (
 	heartbeatPeriod = 10 * time.Second
 )
 
-// hostIP is the address of the node with the given index.
+// hostIP returns the address of the node with the given index.
 func hostIP(traits Traits, index int) string {
 	if traits.Real {
 		return "127.0.0.1"
@@ -57,8 +57,8 @@ func (a *Agent) registerNode(ctx context.Context, name string, index int) error 
 	return a.renewLease(ctx, name)
 }
 
-// runHeartbeats renews the leases of all nodes until ctx ends. The control plane looks only at the
-// lease, but it is for the node to say that it is ready again once that has run out.
+// runHeartbeats renews the leases of all nodes until ctx ends. The control plane checks only the lease,
+// but when that has run out, the node itself has to report that it is ready again.
 func (a *Agent) runHeartbeats(ctx context.Context) error {
 	renewed := map[string]time.Time{}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {

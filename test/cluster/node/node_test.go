@@ -25,7 +25,7 @@ import (
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
-// shell is an image that consists of the machine's shell.
+// shell returns an image that consists of the machine's shell.
 func shell(string) (string, []string, error) { return "/bin/sh", []string{"APP_VERSION=v7"}, nil }
 
 func newTestRuntime(t *testing.T) *processRuntime {
@@ -112,7 +112,7 @@ func TestCacheThatLags(t *testing.T) {
 	}
 }
 
-// TestRecords: the agent has records of the Pods on its nodes that exist.
+// TestRecords: the agent has records only of existing Pods on its nodes.
 func TestRecords(t *testing.T) {
 	object, other := buildPod(), buildPod()
 	other.Spec.NodeName = "another"
@@ -147,8 +147,8 @@ func TestSucceeds(t *testing.T) {
 	}
 }
 
-// TestReadyAgain: a node whose lease has run out says that it is ready, until that succeeds; others
-// leave their status alone.
+// TestReadyAgain: a node whose lease has run out reports that it is ready, until that succeeds; other
+// nodes do not write their status.
 func TestReadyAgain(t *testing.T) {
 	now := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	stored := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
@@ -160,7 +160,7 @@ func TestReadyAgain(t *testing.T) {
 		after time.Duration
 		want  corev1.ConditionStatus
 	}{
-		{0, corev1.ConditionUnknown}, // it has said so when it was registered
+		{0, corev1.ConditionUnknown}, // it has reported that when it was registered
 		{leaseDuration - 1, corev1.ConditionUnknown},
 		{leaseDuration, corev1.ConditionTrue},
 	} {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kubelet is what all Pods of an agent share.
+// kubelet has the parts that all Pods of an agent share.
 type kubelet struct {
 	runtime Runtime
 	traits  Traits
@@ -33,7 +33,7 @@ type pod struct {
 	uid    types.UID
 	object *corev1.Pod // as of the last step
 	podState
-	// next is when the current step wants another one; zero: not.
+	// next is when the current step needs another one; zero if it needs none.
 	next time.Time
 	// termination is nil until the Pod has to end.
 	termination *termination
@@ -56,7 +56,7 @@ type podState struct {
 	down bool
 }
 
-// podKey is an object that only names a Pod.
+// podKey returns an object that only names a Pod.
 func podKey(object *corev1.Pod) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name}}
 }
@@ -79,7 +79,7 @@ func (p *pod) step(object *corev1.Pod, now time.Time) (time.Time, error) {
 	case object.DeletionTimestamp != nil:
 		p.terminate(now)
 	case object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed:
-		p.stopAll(now, now.Add(p.grace(nil))) // somebody else has declared its end
+		p.stopAll(now, now.Add(p.grace(nil))) // another writer has set its phase to an end
 	case now.Before(p.beginAt):
 		p.wake(p.beginAt)
 	default:
@@ -117,8 +117,8 @@ func (p *pod) converge(now time.Time) (err error) {
 	return nil
 }
 
-// grace is the time between SIGTERM (or the preStop hook) and SIGKILL; override is in
-// seconds and takes precedence over the Pod's own.
+// grace returns the time between SIGTERM (or the preStop hook) and SIGKILL; override is in seconds and
+// takes precedence over the Pod's own.
 func (p *pod) grace(override *int64) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if override != nil {

@@ -126,7 +126,7 @@ func (s *stage) image(name string) {
 	s.edit(func(object *corev1.Pod) { object.Spec.Containers[0].Image = name })
 }
 
-// result is the Pod's status, whether it is down, and the calls since the last result.
+// result returns the Pod's status, whether it is down, and the calls since the last result.
 func (s *stage) result() string {
 	status := &s.object.Status
 	parts := []string{cmp.Or(string(status.Phase), "-")}
@@ -191,7 +191,7 @@ func gated(object *corev1.Pod) *corev1.Pod {
 	return object
 }
 
-// moves are what happens to a Pod.
+// moves are events of a Pod.
 var moves = map[string]func(s *stage, about string){
 	"step":  func(s *stage, _ string) { s.step() },
 	"pass":  func(s *stage, about string) { s.pass(scenariotest.Duration(about)) },
@@ -275,8 +275,8 @@ func TestPods(t *testing.T) {
 	})
 }
 
-// TestStatusOfAnInPlaceUpdate checks what the product reads of an update, and that each
-// change takes one write.
+// TestStatusOfAnInPlaceUpdate checks the status of an update that Usher reads, and that each change
+// takes one write.
 func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 	s := newStage(t, buildPod(), Traits{})
 	s.step()
@@ -307,7 +307,7 @@ func TestStatusOfAnInPlaceUpdate(t *testing.T) {
 	}
 }
 
-// TestStatusPatch leaves out what others wrote.
+// TestStatusPatch: the patch leaves out fields that others wrote.
 func TestStatusPatch(t *testing.T) {
 	object := buildPod()
 	object.Status.Conditions = []corev1.PodCondition{{Type: "KruisePodReady", Status: corev1.ConditionTrue}}

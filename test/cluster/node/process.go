@@ -94,7 +94,7 @@ func (r *processRuntime) Start(cfg ContainerConfig) (Instance, error) {
 	if len(cfg.Container.Command) == 0 {
 		argv = append([]string{program}, argv...)
 	}
-	// The image's own program is found whatever directory the command puts it in.
+	// The image's own program is found in every directory that the command names.
 	path := argv[0]
 	if filepath.Base(path) == filepath.Base(program) {
 		path = program
@@ -121,8 +121,7 @@ func (r *processRuntime) Start(cfg ContainerConfig) (Instance, error) {
 	return &processInstance{id: newContainerID(r), process: p}, nil
 }
 
-// containerEnv is the environment of a container. Of a repeated variable, the last one
-// counts.
+// containerEnv returns the environment of a container. Of a repeated variable, the last one counts.
 func containerEnv(cfg *ContainerConfig, image []string) []string {
 	port := int32(defaultPort)
 	if ports := cfg.Container.Ports; len(ports) > 0 {
@@ -229,7 +228,7 @@ func (a *addressPool) release(pod types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if socket := a.taken[pod]; socket != nil {
-		_ = socket.Close() // nothing to be done about an error
+		_ = socket.Close() // an error is harmless
 		delete(a.taken, pod)
 	}
 }

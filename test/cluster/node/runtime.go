@@ -28,7 +28,8 @@ type Runtime interface {
 	Address(pod types.UID) (string, error)
 	// Release frees the Pod's address.
 	Release(pod types.UID)
-	// Pull has a node pull an image, and returns its ID. A *Pulling means that it takes until then.
+	// Pull makes a node pull an image, and returns its ID. The error *Pulling means that the pull takes
+	// until then.
 	Pull(node, image string) (string, error)
 	// Start starts a container.
 	Start(cfg ContainerConfig) (Instance, error)
@@ -61,7 +62,7 @@ type Traits struct {
 	ReadyDelay, UpdateDelay, DeleteDelay time.Duration
 }
 
-// ContainerConfig is what a runtime needs to start a container.
+// ContainerConfig has what a runtime needs to start a container.
 type ContainerConfig struct {
 	Pod       *corev1.Pod
 	Container *corev1.Container
@@ -91,8 +92,8 @@ type Exit struct {
 	Message string
 }
 
-// imageID is the image ID that a pull would return: the repository with a digest, which
-// is derived from the whole name.
+// imageID returns the image ID that a pull would return: the repository with a digest, which is derived
+// from the whole name.
 func imageID(image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
@@ -137,7 +138,7 @@ func (r *simulatedRuntime) Start(ContainerConfig) (Instance, error) {
 
 func (r *simulatedRuntime) Close(context.Context) error { return nil }
 
-// simulatedInstance runs until it is told to end. The Pod's lock guards it.
+// simulatedInstance runs until Terminate or Kill. The Pod's lock guards it.
 type simulatedInstance struct {
 	id    string
 	clock clock.PassiveClock

@@ -16,9 +16,9 @@ import (
 	"github.com/usher-dev/usher/internal/podread"
 )
 
-// computeStatus is the status that a kubelet would report for the Pod: the object's,
-// with the kubelet's fields replaced. It is unchanged while there is nothing to report
-// yet, which saves one write per Pod.
+// computeStatus returns the status that a kubelet would report for the Pod: the object's, with the
+// kubelet's fields replaced. It is unchanged while there is nothing to report yet, which saves one
+// write per Pod.
 func computeStatus(object *corev1.Pod, state *podState, now time.Time) *corev1.PodStatus {
 	status := object.Status.DeepCopy()
 	if len(status.ContainerStatuses) == 0 && !slices.ContainsFunc(state.containers, (*container).touched) {
@@ -169,9 +169,9 @@ func setCondition(status *corev1.PodStatus, condition corev1.PodCondition, now t
 	status.Conditions[i] = condition
 }
 
-// statusPatch is the strategic merge patch that changes the object's status into want;
-// nil if nothing changes. It leaves out conditions that want does not change, so that
-// it does not revert what others wrote meanwhile.
+// statusPatch returns the strategic merge patch that changes the object's status into want; nil if
+// nothing changes. It leaves out conditions that want does not change, so that it does not revert what
+// others wrote meanwhile.
 func statusPatch(object *corev1.Pod, want *corev1.PodStatus) ([]byte, error) {
 	if equality.Semantic.DeepEqual(&object.Status, want) {
 		return nil, nil
@@ -182,5 +182,5 @@ func statusPatch(object *corev1.Pod, want *corev1.PodStatus) ([]byte, error) {
 	return client.StrategicMergeFrom(&corev1.Pod{Status: object.Status}).Data(after)
 }
 
-// stamp is a time as the API server stores it: in whole seconds.
+// stamp returns a time as the API server stores it: in whole seconds.
 func stamp(at time.Time) metav1.Time { return metav1.NewTime(at.Truncate(time.Second)) }

@@ -30,7 +30,7 @@ type Process struct {
 	logOffset int64
 	done      chan struct{}
 	endedAt   time.Time   // valid once done is closed
-	asked     atomic.Bool // somebody has sent a signal
+	asked     atomic.Bool // a signal was sent on purpose
 }
 
 // ExitError reports that a process ended, how, and its last output.
@@ -54,16 +54,16 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s ended (%s)%s\n  whole log: %s", e.Name, e.Status, said, e.Log)
 }
 
-// PID is the process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Log is the path of the log.
+// Log returns the path of the log.
 func (p *Process) Log() string { return p.spec.Log }
 
 // Done is closed when the process has ended and was reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Ended is how and when the process ended; nil while it runs.
+// Ended returns how and when the process ended; nil while it runs.
 func (p *Process) Ended() (*os.ProcessState, time.Time) {
 	select {
 	case <-p.done:
@@ -179,7 +179,7 @@ const clockTick = 10 * time.Millisecond
 // Table reads what processes use from /proc.
 type Table struct{}
 
-// seconds is a duration that procfs gives in seconds.
+// seconds returns a duration that procfs gives in seconds.
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // readProc applies a function to a process's entry in /proc.
@@ -194,25 +194,25 @@ func readProc[T any](pid int, read func(procfs.Proc) (T, error)) (value T, err e
 	return value, err
 }
 
-// CPU is the CPU time of a process and its threads, in user and kernel mode.
+// CPU returns the CPU time of a process and its threads, in user and kernel mode.
 func (Table) CPU(pid int) (time.Duration, error) {
 	stat, err := readProc(pid, procfs.Proc.Stat)
 	return seconds(stat.CPUTime()), err
 }
 
-// RSS is the resident memory of a process, in bytes.
+// RSS returns the resident memory of a process, in bytes.
 func (Table) RSS(pid int) (int64, error) {
 	statm, err := readProc(pid, procfs.Proc.Statm)
 	return int64(statm.ResidentBytes()), err
 }
 
-// PeakRSS is the peak resident memory of a process, in bytes.
+// PeakRSS returns the peak resident memory of a process, in bytes.
 func (Table) PeakRSS(pid int) (int64, error) {
 	status, err := readProc(pid, procfs.Proc.NewStatus)
 	return int64(status.VmHWM), err
 }
 
-// Age is how long a process has run, accurate to 10 ms.
+// Age returns how long a process has run, accurate to 10 ms.
 func (Table) Age(pid int) (time.Duration, error) {
 	stat, err := readProc(pid, procfs.Proc.Stat)
 	var up unix.Timespec
@@ -220,8 +220,8 @@ func (Table) Age(pid int) (time.Duration, error) {
 	return time.Duration(up.Nano()) - time.Duration(stat.Starttime)*clockTick, err
 }
 
-// MachineCPU is the time since boot that the machine's processors were busy with
-// anything, or were taken away by a hypervisor.
+// MachineCPU returns the time since boot that the machine's processors were busy with anything, or were
+// taken away by a hypervisor.
 func (Table) MachineCPU() (time.Duration, error) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {

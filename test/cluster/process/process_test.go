@@ -11,7 +11,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-// A process that ignores SIGTERM is killed, one that does not ends by itself.
+// A process that ignores SIGTERM is killed; another one ends by itself.
 func TestStop(t *testing.T) {
 	for name, test := range map[string]struct {
 		script, status string

@@ -3,11 +3,10 @@
 // Package process starts, watches and ends the child processes of the development
 // cluster.
 //
-// No child outlives its parent: every child asks the kernel for SIGKILL when its parent
-// dies (Pdeathsig), even if the parent is itself killed with SIGKILL and cannot clean
-// up. Every child leads its own process group, so that Ctrl-C in a terminal reaches
-// only the parent, which then ends its children in the order it chooses. What is left of the
-// group ends with the child.
+// No child outlives its parent: every child asks the kernel for SIGKILL when its parent dies
+// (Pdeathsig), even if the parent is itself killed with SIGKILL and cannot clean up. Every child leads
+// its own process group, so that Ctrl-C in a terminal reaches only the parent, which then ends its
+// children in the order it chooses. The rest of the group ends with the child.
 package process
 
 import (
@@ -25,7 +24,7 @@ import (
 
 // Spec describes the program to run and where its output goes.
 type Spec struct {
-	// Name is what messages call the process, for instance "etcd".
+	// Name is the name of the process in messages, for instance "etcd".
 	Name string
 	// Path is the program's file, or its name in $PATH.
 	Path string
@@ -38,16 +37,14 @@ type Spec struct {
 	// Log is the file that stdout and stderr are appended to. Its directory is created
 	// if missing.
 	Log string
-	// Failed is called with the *ExitError if the process ends although nobody has asked it
-	// to; nil is allowed.
+	// Failed is called with the *ExitError if the process ends by itself; nil is allowed.
 	Failed func(error)
 	// Ready returns nil when the program is usable. Only package servers/run waits for that.
 	Ready func(ctx context.Context) error
 }
 
-// forks takes what the forking thread does. There is one for the whole program, because
-// Pdeathsig fires when the forking *thread* ends, and the Go runtime may end threads at any
-// time.
+// forks takes functions for the forking thread. There is one for the whole program, because Pdeathsig
+// fires when the forking *thread* ends, and the Go runtime may end threads at any time.
 var forks = sync.OnceValue(func() chan<- func() {
 	forks := make(chan func())
 	go func() {
@@ -83,7 +80,7 @@ func Start(spec Spec) (*Process, error) {
 	p := &Process{spec: spec, cmd: cmd, logOffset: offset, done: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait()                              // its state says how it ended
-		_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // what it left behind, if anything
+		_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // its own children, if there are any
 		p.endedAt = time.Now()
 		close(p.done)
 		if spec.Failed != nil && !p.asked.Load() {

@@ -22,13 +22,13 @@ type Assets struct {
 	Packages string
 	// Kubelet is the kubelet's executable.
 	Kubelet string
-	// KubeProxy is kube-proxy's.
+	// KubeProxy is kube-proxy's executable.
 	KubeProxy string
 }
 
 // GetAssets downloads and builds what is missing, including the control plane. It needs
 // Debian's apt-get and dpkg, and the go command for what is not in the cache yet.
-func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
+func GetAssets(ctx context.Context, sink progress.Sink) (Assets, error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return Assets{}, fmt.Errorf("a real node needs packages of Debian or one of its relatives: run this on Debian, in a virtual machine for instance: %w", err)
 	}
@@ -37,7 +37,7 @@ func GetAssets(ctx context.Context, tell progress.Sink) (Assets, error) {
 		return Assets{}, err
 	}
 	assets := Assets{Kubelet: bins.Path(build.Kubelet), KubeProxy: bins.Path(build.KubeProxy)}
-	err = tell.Task("containerd, runc, CNI", func() (_ string, err error) {
+	err = sink.Task("containerd, runc, CNI", func() (_ string, err error) {
 		assets.Packages, err = fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins", "nftables")
 		return "unpacked", err
 	})
@@ -52,7 +52,7 @@ func (a Assets) ctr() string        { return filepath.Join(a.Packages, "usr/bin/
 func (a Assets) runc() string       { return filepath.Join(a.Packages, "usr/sbin/runc") }
 func (a Assets) plugins() string    { return filepath.Join(a.Packages, "usr/lib/cni") }
 
-// env is the environment in which containerd and the kubelet find the rest.
+// env returns the environment in which containerd and the kubelet find the rest.
 func (a Assets) env() []string {
 	paths := []string{filepath.Dir(a.containerd()), filepath.Dir(a.runc()), os.Getenv("PATH")}
 	// Of two values of one variable, the last one counts.

@@ -22,11 +22,11 @@ import (
 const (
 	// PauseImage is the name of the image that holds a Pod's namespaces.
 	PauseImage = "usher.test/pause:1"
-	// maxOpenFiles is what a kubelet requests by default.
+	// maxOpenFiles is the number that a kubelet requests by default.
 	maxOpenFiles = 1000000
 )
 
-// configs are what containerd, the CNI plugins and the kubelet read, with values of a
+// configs are the configurations of containerd, the CNI plugins and the kubelet, with values of a
 // machine as $NAME.
 //
 //go:embed config
@@ -70,7 +70,7 @@ func (m *machine) write(name, text string) error {
 	return nil
 }
 
-// values are those of the names in the configuration.
+// values returns the values of the names in the configuration.
 func (m *machine) values() (map[string]string, error) {
 	score, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {

@@ -27,22 +27,21 @@ type machine struct {
 	kubelet *process.Process // nil if it does not run
 }
 
-// place is what machines differ in.
+// place has the settings in which machines differ.
 type place struct {
-	// name is the node's, suffix ends the names of whatever else each machine has.
+	// name is the node's; suffix ends the names of the machine's other parts.
 	name, suffix string
-	// address is the node's, pods the range of its Pods' addresses.
+	// address is the node's address, pods the range of its Pods' addresses.
 	address, pods string
-	// port is the kubelet's; it checks its health two below.
+	// port is the kubelet's port; its health port is two lower.
 	port int
-	// cgroup holds the Pods, below the sandbox's; the kubelet ends what it finds there
-	// and does not know.
+	// cgroup holds the Pods, below the sandbox's; the kubelet ends unknown processes in it.
 	cgroup string
 	// taints keep Pods away that do not ask for the node.
 	taints []corev1.Taint
 }
 
-// places are the places of the first machine and of the second.
+// places returns the places of the first machine and of the second.
 func places() []place {
 	return []place{
 		{name: NodeName, address: NodeAddress, pods: PodRange, port: 10250},
@@ -57,11 +56,11 @@ func (m *machine) path(parts ...string) string {
 	return filepath.Join(append([]string{m.options.Dir, m.name}, parts...)...)
 }
 
-// socket is containerd's; the sandbox has its own /run.
+// socket returns containerd's socket; the sandbox has its own /run.
 func (p *place) socket() string { return "/run/containerd" + p.suffix + "/containerd.sock" }
 
 func (m *machine) startContainerd(ctx context.Context) error {
-	return m.options.Tell.Task("containerd"+m.suffix, func() (_ string, err error) {
+	return m.options.Progress.Task("containerd"+m.suffix, func() (_ string, err error) {
 		m.containerd, err = m.spawn("containerd"+m.suffix, m.options.Assets.containerd(), "--config", m.path("containerd.toml"))
 		if err != nil {
 			return "", err
@@ -99,7 +98,7 @@ func (m *machine) stopKubelet(ctx context.Context) error {
 }
 
 func (m *machine) awaitNode(ctx context.Context) error {
-	return m.options.Tell.Task("kubelet"+m.suffix, func() (string, error) {
+	return m.options.Progress.Task("kubelet"+m.suffix, func() (string, error) {
 		return "node " + m.name + " is ready", await(ctx, m.kubelet, m.ready)
 	})
 }

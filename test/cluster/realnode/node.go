@@ -53,8 +53,8 @@ type Options struct {
 	NodeGone time.Duration
 	// Failed is called with the error of a part that ended unexpectedly.
 	Failed func(error)
-	// Tell receives the progress; nil is allowed.
-	Tell progress.Sink
+	// Progress receives the progress; nil is allowed.
+	Progress progress.Sink
 }
 
 // Node is a running cluster of one node, or two.
@@ -149,7 +149,7 @@ func (n *Node) startPlane(ctx context.Context) error {
 		build.ControllerManager: {"--node-monitor-period=1s", "--node-monitor-grace-period=" + n.options.NodeGone.String()},
 	}
 	plane, err := cluster.Start(ctx, cluster.Options{
-		Dir: n.path("cluster"), Port: apiPort, ExtraArgs: extra, Tell: n.options.Tell,
+		Dir: n.path("cluster"), Port: apiPort, ExtraArgs: extra, Progress: n.options.Progress,
 	})
 	if err != nil {
 		return err
@@ -168,17 +168,15 @@ func (n *Node) startPlane(ctx context.Context) error {
 // StartKubelet starts the first node's kubelet unless it already runs.
 func (n *Node) StartKubelet(context.Context) error { return n.machines[0].startKubelet() }
 
-// StopKubelet ends only the first node's kubelet: its containers keep running, and the
-// control plane hears nothing from the node. It is not an error if the kubelet does not
-// run.
+// StopKubelet ends only the first node's kubelet: its containers keep running, and the control plane
+// gets no heartbeat of the node. It is not an error if the kubelet does not run.
 func (n *Node) StopKubelet(ctx context.Context) error { return n.machines[0].stopKubelet(ctx) }
 
 // The nodes and their addresses.
 const (
 	// NodeName is the name of the first node.
 	NodeName = "node-1"
-	// NodeAddress is the node's address; Pods reach there whatever listens on all
-	// addresses.
+	// NodeAddress is the node's address; there Pods reach programs that listen on all addresses.
 	NodeAddress = "10.244.76.2"
 	// PodRange is the range of the Pods' addresses.
 	PodRange = "10.244.77.0/24"

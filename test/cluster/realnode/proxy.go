@@ -12,8 +12,8 @@ import (
 	"github.com/usher-dev/usher/test/cluster"
 )
 
-// startProxy starts a kube-proxy in the sandbox's network, which all nodes share. Its
-// rules send what is for a Service's address to one of its Pods.
+// startProxy starts a kube-proxy in the sandbox's network, which all nodes share. Its rules send
+// packets for a Service's address to one of its Pods.
 func (n *Node) startProxy(context.Context) error {
 	if err := routeServices(); err != nil {
 		return err

@@ -53,7 +53,7 @@ func hierarchies() ([]hierarchy, error) {
 	return found, nil
 }
 
-// MakeGroup makes a control group below a sandbox's. It goes with the sandbox.
+// MakeGroup makes a control group below a sandbox's. It is removed with the sandbox.
 func MakeGroup(path string) error {
 	trees, err := hierarchies()
 	if err != nil {
@@ -132,7 +132,7 @@ func removeTree(folder string) error {
 	return nil
 }
 
-// staleGroups are the groups left by killed runs.
+// staleGroups returns the remaining groups of killed runs.
 func staleGroups(trees []hierarchy) []string {
 	var names []string
 	for _, h := range trees {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageEnv tells a process of Run its role.
+// stageEnv is the environment variable with the role of a process of Run.
 const (
 	stageEnv  = "USHER_SANDBOX"
 	stageInit = "init"
@@ -25,7 +25,7 @@ const (
 // exitBroken is the exit code of a process 1 that could not do its work.
 const exitBroken = 125
 
-// Place is what a program inside knows of its sandbox.
+// Place describes its sandbox to a program inside.
 type Place struct {
 	// Dir is the directory that Run was given.
 	Dir string
@@ -144,8 +144,8 @@ func (p *Place) bindLogs() error {
 	return mount(logs, "/var/log", "", unix.MS_BIND, "")
 }
 
-// tunables are the sysctls that a kubelet sets and no namespace isolates, with the
-// values that it expects.
+// tunables returns the sysctls that a kubelet sets and no namespace isolates, with the values that it
+// expects.
 func tunables() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory":      "1",
@@ -162,7 +162,7 @@ func (p *Place) maskTunables() error {
 	for name, value := range tunables() {
 		target := filepath.Join("/proc/sys", name)
 		if _, err := os.Stat(target); errors.Is(err, os.ErrNotExist) {
-			continue // The kernel lacks it, so nobody can write it either.
+			continue // The kernel lacks the file.
 		}
 		file := filepath.Join(p.Dir, "tunables", name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(value+"\n"), 0o644)); err != nil {

@@ -100,8 +100,8 @@ func namespacesOf(pid int) ([]string, error) {
 	return names, nil
 }
 
-// leftovers reports what is left of a sandbox: processes in its namespaces, and mounts
-// outside it that come from its directory.
+// leftovers reports the remains of a sandbox: processes in its namespaces, and mounts outside it that
+// come from its directory.
 func leftovers(spaces []string, dir string) error {
 	var errs []error
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/*") // The pattern is well-formed.

@@ -12,7 +12,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// What killed runs have left is removed, and what live ones use is not.
+// The remains of killed runs are removed; groups of live runs are not.
 func TestOnlyTheGroupsOfEndedRunsAreStale(t *testing.T) {
 	root, prefix := t.TempDir(), "usher-test-"
 	dead, live := fmt.Sprint(groupPrefix, math.MaxInt32), fmt.Sprint(groupPrefix, os.Getpid())
@@ -31,7 +31,7 @@ func TestOnlyTheGroupsOfEndedRunsAreStale(t *testing.T) {
 	}
 }
 
-// A run reports what it has left behind.
+// A run reports its remains.
 func TestLeftovers(t *testing.T) {
 	own := checktest.Must(os.Readlink("/proc/self/ns/pid"))(t)
 	if err := leftovers([]string{own}, "/no/such/directory"); err == nil {

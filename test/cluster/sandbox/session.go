@@ -3,11 +3,10 @@
 // Package sandbox runs a program in its own network, mount and process namespaces and
 // its own control group, and removes all of them afterwards.
 //
-// A program that calls Enter first thing in main can run itself inside: Run starts it
-// again as process 1 of the namespaces, which prepares the mounts, runs the program
-// with its arguments and reaps orphans. Inside there is one network interface,
-// loopback, and no way out. Mounts made there are visible to nobody else, /run is
-// empty, and what is written to /var/lib and /var/log is gone afterwards.
+// A program that calls Enter first thing in main can run itself inside: Run starts it again as process
+// 1 of the namespaces, which prepares the mounts, runs the program with its arguments and reaps
+// orphans. Inside there is one network interface, loopback, and no way out. Mounts made there are
+// visible only there, /run is empty, and files in /var/lib and /var/log are gone afterwards.
 //
 // Everything inside ends with process 1, and process 1 ends with the process that
 // called Run, however that ends: the kernel ensures both.
@@ -28,7 +27,7 @@ import (
 type Session struct {
 	// Prefix starts the names of temporary directories, for instance "usher-e2e-".
 	Prefix string
-	// Prepare puts into dir what is not available inside, where there is no network.
+	// Prepare puts files into dir that are not available inside, where there is no network.
 	Prepare func(ctx context.Context, dir string) error
 	// Logs are paths below the directory that are kept if the run has failed.
 	Logs []string

@@ -59,11 +59,11 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	}
 }
 
-// options say what runs.
+// options are the flags.
 type options struct {
 	nodes           int
 	usher, simulate bool
-	// processes means that somebody asks for processes beside Usher.
+	// processes means that processes in addition to Usher are wanted.
 	processes bool
 }
 
@@ -86,7 +86,7 @@ func run(ctx context.Context, o options) error {
 	}.Run(ctx)
 }
 
-// programs are those that the nodes and Usher need.
+// programs returns the programs that the nodes and Usher need.
 func (o options) programs(s *stage.Stage) []checkout.Program {
 	if o.usher {
 		return []checkout.Program{s.Usher()}

@@ -51,7 +51,7 @@ func (p program) says(text string) {
 	registrytest.Until(p.T, text, func() bool { return strings.Contains(strings.Join(p.Tail(100), "\n"), text) })
 }
 
-// ends waits for the end of the program, and of all that it has started.
+// ends waits for the end of the program, and of all processes that it has started.
 func (p program) ends(code int) {
 	p.Helper()
 	<-p.Done()
@@ -81,7 +81,7 @@ func TestLife(t *testing.T) {
 	p.says("export KUBECONFIG=" + dir)
 	second := start(t, dir, "-nodes=0")
 	second.says("already runs")
-	<-second.Done() // It has said why.
+	<-second.Done() // It has printed why.
 	checktest.NoError(t, p.Kill())
 	p.ends(killed) // and its components with it
 
@@ -124,8 +124,8 @@ func (p program) sh(script string) (string, error) {
 	return string(out), err
 }
 
-// TestUsher: README's commands, which are those of two pages, work as they stand, Pods drain before they go, and the plugin finds all as it should
-// be.
+// TestUsher: the commands of README and of two pages work as they stand, Pods drain before they are
+// deleted, and the plugin finds no problem.
 func TestUsher(t *testing.T) {
 	root := checktest.Must(checkout.Find())(t)
 	p := start(t, filepath.Join(t.TempDir(), "cluster"), "-usher")
@@ -156,8 +156,8 @@ func TestUsher(t *testing.T) {
 	p.ends(1)
 }
 
-// TestProcessesServeNoServices: where containers are processes, what needs EndpointSlices is refused in words that
-// say what to do.
+// TestProcessesServeNoServices: if containers are processes, objects that need EndpointSlices are
+// refused, with a message that says what to do.
 func TestProcessesServeNoServices(t *testing.T) {
 	p := start(t, filepath.Join(t.TempDir(), "cluster"), "-usher", "-simulate=false")
 	p.says("-usher needs simulated containers")

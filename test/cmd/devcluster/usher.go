@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// usherNamespace is that of dist/install.yaml.
+	// usherNamespace is the namespace in dist/install.yaml.
 	usherNamespace = "usher-system"
-	// startTime bounds the wait until Usher works, stopTime the one for its end.
+	// startTime bounds the wait until Usher works, stopTime the wait for its end.
 	startTime, stopTime = time.Minute, 5 * time.Second
 )
 
-// tools are kubectl, if this machine has none, and the plugin.
+// tools builds kubectl, if this machine has none, and the plugin.
 func tools(ctx context.Context, s *stage.Stage) error {
-	return s.Tell.Task("kubectl and its plugin", func() (string, error) {
+	return s.Progress.Task("kubectl and its plugin", func() (string, error) {
 		plugin := checkout.Program{Module: filepath.Join(s.Root, "cmd", "kubectl-usher"), Pkg: ".", Out: s.Path("bin", "kubectl-usher")}
 		err := errors.Join(checkout.InstallKubectl(ctx, s.Root, s.Path("bin")), plugin.Compile(ctx, nil))
 		return "in " + s.Path("bin"), err
@@ -42,7 +42,7 @@ func tools(ctx context.Context, s *stage.Stage) error {
 // installUsher installs dist/install.yaml, and does what kubelets would do with its Deployments: it runs Usher with
 // their arguments and as their accounts, here as processes that reach the API server.
 func installUsher(ctx context.Context, s *stage.Stage) error {
-	return s.Tell.Task("Usher and its guard", func() (_ string, err error) {
+	return s.Progress.Task("Usher and its guard", func() (_ string, err error) {
 		if s.Kube, err = checkout.NewClient(s.Cluster.RESTConfig()); err != nil {
 			return "", err
 		}
@@ -100,8 +100,8 @@ func runDeployment(s *stage.Stage, object *unstructured.Unstructured, guardPort 
 	return nil
 }
 
-// argsHere are a container's arguments as this machine needs them: no port that another program may have, and the
-// names that a Pod would know by itself.
+// argsHere returns a container's arguments as this machine needs them: no port that another program may
+// have, and the names that a Pod would know by itself.
 func argsHere(args []string, guardPort int) []string {
 	here := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
 		return strings.Contains(arg, "-bind-address=") || strings.HasPrefix(arg, "--guard-port=")
@@ -115,8 +115,8 @@ func argsHere(args []string, guardPort int) []string {
 	return here
 }
 
-// works waits until API servers trust the guard, Usher leads and has made the Registry for Services, and its
-// Deployments are available: whoever looks finds all as it should be.
+// works waits until API servers trust the guard, Usher leads and has made the Registry for Services,
+// and its Deployments are available.
 func works(ctx context.Context, s *stage.Stage) error {
 	if _, err := checkout.AwaitGuard(ctx, s.Kube); err != nil {
 		return err
@@ -138,7 +138,8 @@ func works(ctx context.Context, s *stage.Stage) error {
 	})
 }
 
-// noServices refuses what cannot work with processes, in words of its own: otherwise Pods would wait forever.
+// noServices is an admission policy that refuses objects which cannot work with processes, and says
+// why: otherwise Pods would wait forever.
 const noServices = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy

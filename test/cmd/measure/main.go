@@ -40,10 +40,10 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	}
 }
 
-// run measures, and writes the tables into the file markdown, if it is to.
+// run measures, and writes the tables into the file markdown if that is set.
 func run(ctx context.Context, o bench.Options, markdown string, check bool) error {
 	if markdown != "" {
-		// After the measurement it would be too late to find out that it cannot be written.
+		// Whether the file can be written must be known before the measurement.
 		if err := os.WriteFile(markdown, nil, 0o644); err != nil {
 			return fmt.Errorf("%w: -markdown: %w", stage.ErrUsage, err)
 		}
@@ -58,7 +58,7 @@ func run(ctx context.Context, o bench.Options, markdown string, check bool) erro
 	return err
 }
 
-// complete fills in how many Pods are measured, and with which registries.
+// complete sets the defaults of the numbers of Pods and of the registries.
 func complete(o *bench.Options, registries string) error {
 	timed := len(o.Restarts)+len(o.Latencies) > 0 || o.Pull != 0
 	if err := verify(o, registries != "", timed); err != nil {

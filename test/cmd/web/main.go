@@ -52,7 +52,7 @@ func run(args []string) error {
 	return fmt.Errorf("unknown arguments %q: use none, or sleep SECONDS", args)
 }
 
-// answer identifies who answers.
+// answer identifies the instance that answers.
 type answer struct {
 	Version string `json:"version"`
 	Pod     string `json:"pod"`

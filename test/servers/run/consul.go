@@ -96,7 +96,7 @@ type Instance struct {
 	}
 }
 
-// HostPort is its address.
+// HostPort returns the instance's address.
 func (i Instance) HostPort() string {
 	return net.JoinHostPort(i.Service.Address, strconv.Itoa(i.Service.Port))
 }

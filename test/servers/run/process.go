@@ -63,7 +63,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	return p.WaitReady(ctx, p.spec.Ready)
 }
 
-// Kill ends the process, and what it started, with SIGKILL, and returns when it is gone.
+// Kill ends the process, and the processes that it started, with SIGKILL, and returns when it is gone.
 // It is not an error if the process has ended or never started.
 func (p *Process) Kill() error {
 	if p.Process == nil {
@@ -133,8 +133,8 @@ type HTTP struct {
 	Client *http.Client
 }
 
-// Do sends a request, with JSON in its body unless question is nil, and decodes the answer
-// into into: nothing if nil, and its text if a string.
+// Do sends a request, with question as JSON in its body unless it is nil, and decodes the answer into
+// into: if that is nil, it drops the answer, and if it points to a string, that gets the text.
 func (h HTTP) Do(ctx context.Context, method, path string, question, into any) (http.Header, error) {
 	body := io.Reader(http.NoBody)
 	if question != nil {
@@ -156,7 +156,7 @@ func (h HTTP) Do(ctx context.Context, method, path string, question, into any) (
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = response.Body.Close() }() // It has been read.
+	defer func() { _ = response.Body.Close() }() // it has been read
 	data, err := io.ReadAll(response.Body)
 	if err != nil {
 		return nil, err

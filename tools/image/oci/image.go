@@ -46,8 +46,8 @@ type Spec struct {
 	// Platform is the machine that the binary was built for. Default: linux on the
 	// architecture of this process.
 	Platform v1.Platform
-	// Layers are stacked in this order. What seldom changes comes first, so that nodes
-	// download it once.
+	// Layers are stacked in this order. Layers that seldom change come first, so that nodes download
+	// them once.
 	Layers []Layer
 	// Entrypoint is the command, as absolute paths inside the image. Required: there
 	// is no shell in the image to fall back on.
@@ -148,7 +148,7 @@ type Layer struct {
 	Comment string
 }
 
-// pack is the layer as an archive, in the order of the paths.
+// pack returns the layer as an archive, in the order of the paths.
 func (l Layer) pack() (v1.Layer, error) {
 	var content bytes.Buffer
 	writer := tar.NewWriter(&content)
@@ -177,10 +177,9 @@ func (l Layer) tree() fs.FS {
 	return tree
 }
 
-// Base is what a static Go program expects of a system, and no more: names for its
-// user, the certificate authorities that Mozilla trusts for servers, /tmp. An authority
-// that is trusted only under conditions is left out, because a certificate file cannot
-// express them.
+// Base returns a layer with only the files that a static Go program expects of a system: names for its
+// user, the certificate authorities that Mozilla trusts for servers, /tmp. Authorities that are trusted
+// only under conditions are left out, because a certificate file cannot express them.
 func Base() Layer {
 	return Layer{
 		Comment: "users, certificate authorities, /tmp",
@@ -210,8 +209,8 @@ func authorities() []byte {
 	return text.Bytes()
 }
 
-// Binary is a layer with one program from this machine, under /usr/local/bin and its
-// own name, and its path in the image.
+// Binary returns a layer with one program from this machine, under /usr/local/bin and its own name, and
+// its path in the image.
 func Binary(file string) (Layer, string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -264,7 +263,7 @@ func WriteLayout(folder, ref string, index v1.ImageIndex) error {
 	if err != nil {
 		return fmt.Errorf("begin the layout: %w", err)
 	}
-	// containerd takes the name from its own key, everybody else from OCI's.
+	// containerd reads the name from its own key, other programs from OCI's.
 	names := layout.WithAnnotations(map[string]string{
 		"org.opencontainers.image.ref.name": tag.TagStr(),
 		"io.containerd.image.name":          tag.Name(),
