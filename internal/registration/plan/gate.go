@@ -49,7 +49,7 @@ func (p *pod) isListed() bool {
 
 // leavesService reports whether the Registration takes the Pod out of its Service.
 func (ix *index) leavesService(p *pod, r *registration) bool {
-	return r.gated && p.misplaced(r) != "" && ix.desiredOf(r, p) != unchanged
+	return r.gated && p.misplaced(r) != "" && ix.desiredOfUsher(r, p) != unchanged
 }
 
 // turn returns the status of the condition of a Pod that is in a Service; false if the

@@ -44,6 +44,8 @@ type RegistryState struct {
 	Gated bool
 	// Follows means that somebody else writes the entries there, and Usher only lists them.
 	Follows bool
+	// Overrides means that entries which applications write can be taken out of service there.
+	Overrides bool
 	// Label is the label by which Pods enter and leave the Services of a gated Registry; zero if it is
 	// the readiness gate.
 	Label ServiceLabel
