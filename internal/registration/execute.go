@@ -420,7 +420,18 @@ func (r *Reconciler) apply(ctx context.Context, s stage, changes []plan.Changes)
 		maps.Copy(failed, later[i])
 		notMade[c.Target] = failed
 	}
-	return s.with(merge(each...)).seeing(s.seen.with(s.seen.snapshot.WithFailed(notMade)))
+	return s.with(merge(each...)).seeing(s.seen.with(s.seen.snapshot.WithFailed(notMade).WithLeft(takenOut(batches))))
+}
+
+// takenOut are the Pods whose entries are taken out, by target. If that fails, they are listed all the same.
+func takenOut(batches []batch) map[plan.Target][]string {
+	left := map[plan.Target][]string{}
+	for _, b := range batches {
+		for _, change := range b.changes.Leaves {
+			left[b.changes.Target] = append(left[b.changes.Target], change.Entry.Owner.PodUID)
+		}
+	}
+	return left
 }
 
 // registryFailed begins a back-off: other passes do not wait for the registry, and the probe

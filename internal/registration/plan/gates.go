@@ -197,6 +197,9 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 		}
 		return wait, &time.Time{}
 	}
+	if ix.Left[t][string(p.UID)] {
+		delete(record.Gone, key)
+	}
 	gone, seen := record.Gone[key]
 	if !seen {
 		var ever bool

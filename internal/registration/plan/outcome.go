@@ -199,7 +199,10 @@ func (ix *index) left(r *registration, t Target) bool {
 		return false
 	}
 	if r.byApplication() {
-		return !slices.ContainsFunc(ix.podsOf(r), func(p *pod) bool { return ix.presence(r, t, p).overridden && ix.standOf(r, p) == standsIn })
+		return !slices.ContainsFunc(ix.podsOf(r), func(p *pod) bool {
+			held := p.hasFinalizer() && slices.Contains(p.former, r)
+			return held || ix.presence(r, t, p).overridden && ix.standOf(r, p) == standsIn
+		})
 	}
 	return !slices.ContainsFunc(listed.entries, func(e *registry.Entry) bool {
 		return e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name

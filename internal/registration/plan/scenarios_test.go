@@ -631,6 +631,10 @@ var circumstances = map[string]func(f *fixture, value string){
 		f.Registrations[0].Spec.Instance.RegisteredBy = usherv1alpha1.RegisteredByApplication
 		registryBuilder{f, "discovery"}.state(func(s *RegistryState) { s.Overrides = true })
 	},
+	// Left is a Pod whose entry this pass has taken out of discovery.
+	"Left": func(f *fixture, name string) {
+		f.Left = map[Target]map[string]bool{target("discovery"): {string(f.pod(name).pod.UID): true}}
+	},
 	// Follows has others write the entries of the registry lb.
 	"Follows": func(f *fixture, _ string) {
 		f.Registries["lb"] = RegistryState{Prefix: "services", Follows: true, HoldsBack: true}
