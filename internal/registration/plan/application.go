@@ -43,12 +43,21 @@ func (s RegistryState) unsuited(r *registration, name string) string {
 	if !r.byApplication() || s.Gated || s.Follows || s.Overrides {
 		return ""
 	}
-	return fmt.Sprintf("Registry %s is of a kind where Usher cannot take out what applications register: with registeredBy: "+
-		"Application use kinds %s, or take it out of spec.registries", name, overridingKinds)
+	return fmt.Sprintf("Registry %s is of a kind where Usher cannot take out what applications register: take it out of "+
+		"spec.registries, and use a Registry of the kind %s", name, overridingKinds)
 }
 
 // overridingKinds are the kinds with the property Overrides, for messages.
-const overridingKinds = "such as eureka"
+const overridingKinds = "eureka"
+
+// nameIn is how people find the Registration's entry of a Pod: by its ID, or what an application registers by its
+// address and port.
+func (ix *index) nameIn(r *registration, p *pod) string {
+	if want := ix.entry(r, p); r.byApplication() && incomplete(&want) == "" {
+		return want.HostPort()
+	}
+	return p.id
+}
 
 // placeKey is the key, in a listing, of entries that Usher did not write. Registries write one address in
 // different ways.
@@ -284,16 +293,15 @@ func (ix *index) presenceOfPlaces(r *registration, t Target, p *pod, listed *lis
 
 // applicationMessage is why an application's entry is not in service, and what to look at.
 func (ix *index) applicationMessage(found presence, t Target, p *pod, r *registration) string {
-	service := fmt.Sprintf("service %s of Registry %s", t.Service, t.Registry)
 	switch found.reason {
 	case ReasonNotRegistered:
 		places := list.Map(addressesIn(p.Pod, r.Spec.Instance.IPFamily), func(address string) string {
 			return net.JoinHostPort(address, strconv.Itoa(int(portOf(p.Pod, r.Spec.Instance.Port))))
 		})
-		return fmt.Sprintf("its application has not registered %s in %s: look at its log, and at the address, the name, the port, "+
-			"the namespace and the group that its client registers", strings.Join(places, " or "), service)
+		return fmt.Sprintf("its application has not registered %s in service %s: look at its log, and at the address, port and name "+
+			"that its client registers", strings.Join(places, " or "), t.Service)
 	case ReasonNotInService:
-		return fmt.Sprintf("its application is listed in %s and gets no callers: %s", service,
+		return fmt.Sprintf("its application is listed in service %s and gets no callers: %s", t.Service,
 			cmp.Or(found.why, "Usher's override is not off yet"))
 	}
 	return found.why

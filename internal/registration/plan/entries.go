@@ -347,7 +347,7 @@ func incomplete(e *registry.Entry) Reason {
 // Expected is the entry of a Pod that a Registration selects, as it should be in each of the
 // Registration's registries.
 type Expected struct {
-	// Pod is the Pod's name, ID that of the entry.
+	// Pod is the Pod's name, ID that of the entry; of an application's entry, its address and port.
 	Pod, ID string
 	Address string
 	Port    int32
@@ -366,10 +366,14 @@ func Expect(snapshot Snapshot) []Expected {
 	for _, r := range ix.registrations {
 		ix.keepSilent(r)
 		for _, p := range r.pods {
-			entry, want := ix.entry(r, p), ix.desiredOf(r, p)
+			entry, want := ix.entry(r, p), ix.desiredOfUsher(r, p)
+			listed := want != absent
+			if r.byApplication() {
+				listed = ix.desiredOfApplication(r, p) == present
+			}
 			all = append(all, Expected{
-				Pod: p.Name, ID: p.id, Address: entry.Address,
-				Port: entry.Port, Listed: want != absent, Hidden: want == outOfService, Why: p.unfit(r),
+				Pod: p.Name, ID: ix.nameIn(r, p), Address: entry.Address,
+				Port: entry.Port, Listed: listed, Hidden: want == outOfService, Why: p.unfit(r),
 			})
 		}
 	}

@@ -200,7 +200,7 @@ func (ix *index) comparePods(r *registration, t Target, now *usherv1alpha1.Regis
 			continue
 		}
 		if reason := ix.differs(r, t, p); reason != "" {
-			differs(now, p.Name, p.id, reason)
+			differs(now, p.Name, ix.nameIn(r, p), reason)
 		}
 	}
 }
