@@ -140,12 +140,22 @@ func (s *simulation) expire() {
 		case app.ended.IsZero():
 			app.ended = s.clock.Now()
 		case s.clock.Now().Sub(app.ended) >= leases:
-			for _, name := range registries {
-				s.stores[name].Drop(service, app.ids[name]...)
-			}
 			delete(s.applications, uid)
+			for _, name := range registries {
+				s.stores[name].Drop(service, slices.DeleteFunc(app.ids[name], func(id string) bool { return s.has(name, id) })...)
+			}
 		}
 	}
+}
+
+// has reports whether an application has an entry: the next Pod of a name may have the same one, with its override.
+func (s *simulation) has(name, id string) bool {
+	for _, app := range s.applications {
+		if slices.Contains(app.ids[name], id) {
+			return true
+		}
+	}
+	return false
 }
 
 // owned are entries with the Pod whose address they have as their owner, for the rules that all runs have in common. An
