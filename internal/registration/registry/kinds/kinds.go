@@ -86,7 +86,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 		{"etcd", tls(login...), false, false, false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
 		{"eureka", tls(login...), true, false, false, true, of(spec.Eureka, eureka.FromSpec)},
 		{"haproxy", tls(), true, false, false, false, of(spec.HAProxy, haproxy.FromSpec)},
-		{"nacos", tls(login...), true, false, false, false, of(spec.Nacos, nacos.FromSpec)},
+		{"nacos", tls(login...), true, false, false, true, of(spec.Nacos, nacos.FromSpec)},
 		{"service", nil, true, true, false, false, of(spec.Service, service.FromSpec(in.Reader, namespace))},
 		{"webhook", keys{webhook.KeyHMAC, credentials.KeyCA}, false, false, false, false, of(spec.Webhook, webhook.FromSpec)},
 		{"xds", nil, true, false, false, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
