@@ -79,7 +79,8 @@ func (o *observation) ofEndingPods(changes []plan.Changes) (removals []plan.Chan
 	for _, c := range changes {
 		c = plan.Changes{Target: c.Target, Reasons: c.Reasons, Leaves: list.Only(c.Leaves, func(change registry.Change) bool {
 			pod := o.snapshot.Pod(change.Entry.Owner.Pod)
-			return pod != nil && pod.DeletionTimestamp != nil
+			// Whose address an application's entry has is looked up first.
+			return pod != nil && pod.DeletionTimestamp != nil && !change.Op.Overrides()
 		})}
 		if !c.Empty() {
 			removals = append(removals, c)
@@ -351,7 +352,7 @@ func (o *observation) unconfirmed(changes []plan.Changes) (map[types.UID]types.N
 	pods := map[types.UID]types.NamespacedName{}
 	registrations := map[types.NamespacedName]bool{}
 	for _, c := range changes {
-		for _, change := range slices.Concat(c.Joins, c.Orphans, o.ofSilentNodes(c.Leaves)) {
+		for _, change := range slices.Concat(c.Joins, c.Orphans, o.toConfirm(c.Leaves)) {
 			owner := change.Entry.Owner
 			if owner.Namespace == o.snapshot.Namespace && !o.fresh[types.UID(owner.PodUID)] {
 				pods[types.UID(owner.PodUID)] = types.NamespacedName{Namespace: owner.Namespace, Name: owner.Pod}
@@ -364,9 +365,13 @@ func (o *observation) unconfirmed(changes []plan.Changes) (map[types.UID]types.N
 	return pods, registrations
 }
 
-// ofSilentNodes returns the removals of entries whose Pods are on silent nodes.
-func (o *observation) ofSilentNodes(leaves []registry.Change) []registry.Change {
+// toConfirm returns the removals of entries whose Pods are on silent nodes, and the overrides: by a stale cache, an
+// address may still be that of a Pod that is gone.
+func (o *observation) toConfirm(leaves []registry.Change) []registry.Change {
 	return list.Only(leaves, func(change registry.Change) bool {
+		if change.Op.Overrides() {
+			return true
+		}
 		pod := o.snapshot.Pod(change.Entry.Owner.Pod)
 		if pod == nil {
 			return false
@@ -415,7 +420,18 @@ func (r *Reconciler) apply(ctx context.Context, s stage, changes []plan.Changes)
 		maps.Copy(failed, later[i])
 		notMade[c.Target] = failed
 	}
-	return s.with(merge(each...)).seeing(s.seen.with(s.seen.snapshot.WithFailed(notMade)))
+	return s.with(merge(each...)).seeing(s.seen.with(s.seen.snapshot.WithFailed(notMade).WithLeft(takenOut(batches))))
+}
+
+// takenOut are the Pods whose entries are taken out, by target. If that fails, they are listed all the same.
+func takenOut(batches []batch) map[plan.Target][]string {
+	left := map[plan.Target][]string{}
+	for _, b := range batches {
+		for _, change := range b.changes.Leaves {
+			left[b.changes.Target] = append(left[b.changes.Target], change.Entry.Owner.PodUID)
+		}
+	}
+	return left
 }
 
 // registryFailed begins a back-off: other passes do not wait for the registry, and the probe

@@ -417,6 +417,9 @@ func (r *Reconciler) confirmOwners(
 	behind = maps.Clone(behind)
 	for _, c := range changes {
 		for _, change := range c.Joins {
+			if change.Op.Overrides() { // it only ends what Usher began
+				continue
+			}
 			name := change.Entry.Owner.Registration
 			at := slices.IndexFunc(o.snapshot.Registrations, func(r *usherv1alpha1.Registration) bool { return r.Name == name })
 			if at < 0 || behind[name] {

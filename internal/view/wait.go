@@ -370,7 +370,7 @@ var (
 		regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
 		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound,
-		regplan.ReasonLabelUnusable, regplan.ReasonDuplicate,
+		regplan.ReasonLabelUnusable, regplan.ReasonDuplicate, regplan.ReasonAddressShared, regplan.ReasonRegistryUnsuited,
 	}
 )
 
@@ -386,6 +386,8 @@ func (w *waiter) remedy(c *corev1.PodCondition) string {
 			return "kubectl get registries"
 		}
 		return fmt.Sprintf("kubectl get registry %s -o yaml", name)
+	case regplan.ReasonNotRegistered, regplan.ReasonNotInService:
+		return w.command("logs %s", w.pod.Name)
 	case regplan.ReasonForeignEntry, regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonPortNotFound,
 		regplan.ReasonAddressNotFound, regplan.ReasonDuplicate:
 		for _, r := range w.Registrations {

@@ -8,7 +8,19 @@ import (
 )
 
 // Instance describes a Pod's entry in a registry.
+//
+// +kubebuilder:validation:XValidation:rule="self.registeredBy == oldSelf.registeredBy",message="registeredBy cannot change: delete the Registration, wait until it is gone, and create it anew",fieldPath=".registeredBy"
+// +kubebuilder:validation:XValidation:rule="self.registeredBy != 'Application' || has(self.port)",message="with registeredBy: Application set instance.port to the port that the application registers: Usher finds its entry by the Pod's address and this port",fieldPath=".port"
+// +kubebuilder:validation:XValidation:rule="self.registeredBy != 'Application' || !(self.weight != 1 || has(self.weightFrom) || has(self.tags) || has(self.tagsFrom) || has(self.metadata) || has(self.metadataFrom))",message="with registeredBy: Application the application writes its entry: remove weight, weightFrom, tags, tagsFrom, metadata and metadataFrom from instance"
 type Instance struct {
+	// RegisteredBy says who registers the Pods. With Usher, Usher writes their entries. With Application, each
+	// application registers itself, with the client of its registry. Usher then creates no entry: it waits until the
+	// entry at the Pod's address and instance.port is in service, takes it out of service before the Pod goes or is
+	// updated, and brings it back when it stays. Of the kinds that have entries, eureka and nacos can do so; see
+	// docs/self-registered.md. Default: Usher.
+	// +kubebuilder:default=Usher
+	// +optional
+	RegisteredBy Registrant `json:"registeredBy,omitempty"`
 	// Service is the service name that callers look up.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -70,6 +82,18 @@ type Instance struct {
 	// +optional
 	MetadataFrom []MetadataSource `json:"metadataFrom,omitempty"`
 }
+
+// Registrant is who registers Pods.
+//
+// +kubebuilder:validation:Enum=Usher;Application
+type Registrant string
+
+const (
+	// RegisteredByUsher means that Usher writes the entries.
+	RegisteredByUsher Registrant = "Usher"
+	// RegisteredByApplication means that each application writes its own entry.
+	RegisteredByApplication Registrant = "Application"
+)
 
 // MetadataValue is a value that is published with an entry.
 //

@@ -568,6 +568,10 @@ type RegistryUser struct {
 	// Service is the service name that callers look up.
 	// +kubebuilder:validation:MaxLength=253
 	Service string `json:"service"`
+	// ByApplication means that the Registration's applications register themselves. Such a record does not say
+	// whose the service is.
+	// +optional
+	ByApplication bool `json:"byApplication,omitempty"`
 }
 
 // Outage is a period in which a registry did not answer. Two outages in quick

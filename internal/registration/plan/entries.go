@@ -60,6 +60,7 @@ func (ix *index) changes() []Changes {
 		if ix.writesTo(t) {
 			claimed := ix.joins(listed, &c)
 			ix.leaves(listed, claimed, &c)
+			ix.override(listed, &c)
 		}
 		if !c.Empty() || c.Swept {
 			all = append(all, c)
@@ -73,7 +74,7 @@ func (ix *index) changes() []Changes {
 func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
 	claimed := map[string]bool{}
 	for _, r := range ix.registrations {
-		if !slices.Contains(r.current, c.Target) {
+		if r.byApplication() || !slices.Contains(r.current, c.Target) {
 			continue
 		}
 		for _, p := range r.pods {
@@ -234,7 +235,23 @@ const (
 	outOfService
 )
 
+// desiredOf is what a Registration wants of the entries that Usher writes, or of those of its applications.
 func (ix *index) desiredOf(r *registration, p *pod) desired {
+	if r.byApplication() && r.writes {
+		return ix.desiredOfApplication(r, p)
+	}
+	return ix.desiredOfUsher(r, p)
+}
+
+// desiredAt is what a Registration wants in one target.
+func (ix *index) desiredAt(r *registration, t Target, p *pod) desired {
+	if ix.overrides(r, t) {
+		return ix.desiredOfApplication(r, p)
+	}
+	return ix.desiredOfUsher(r, p)
+}
+
+func (ix *index) desiredOfUsher(r *registration, p *pod) desired {
 	if p.DeletionTimestamp != nil || p.requested() || !slices.Contains(p.selectedBy, r) {
 		return absent
 	}
@@ -330,7 +347,7 @@ func incomplete(e *registry.Entry) Reason {
 // Expected is the entry of a Pod that a Registration selects, as it should be in each of the
 // Registration's registries.
 type Expected struct {
-	// Pod is the Pod's name, ID that of the entry.
+	// Pod is the Pod's name, ID that of the entry; of an application's entry, its address and port.
 	Pod, ID string
 	Address string
 	Port    int32
@@ -349,10 +366,14 @@ func Expect(snapshot Snapshot) []Expected {
 	for _, r := range ix.registrations {
 		ix.keepSilent(r)
 		for _, p := range r.pods {
-			entry, want := ix.entry(r, p), ix.desiredOf(r, p)
+			entry, want := ix.entry(r, p), ix.desiredOfUsher(r, p)
+			listed := want != absent
+			if r.byApplication() {
+				listed = ix.desiredOfApplication(r, p) == present
+			}
 			all = append(all, Expected{
-				Pod: p.Name, ID: p.id, Address: entry.Address,
-				Port: entry.Port, Listed: want != absent, Hidden: want == outOfService, Why: p.unfit(r),
+				Pod: p.Name, ID: ix.nameIn(r, p), Address: entry.Address,
+				Port: entry.Port, Listed: listed, Hidden: want == outOfService, Why: p.unfit(r),
 			})
 		}
 	}

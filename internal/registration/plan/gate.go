@@ -49,7 +49,7 @@ func (p *pod) isListed() bool {
 
 // leavesService reports whether the Registration takes the Pod out of its Service.
 func (ix *index) leavesService(p *pod, r *registration) bool {
-	return r.gated && p.misplaced(r) != "" && ix.desiredOf(r, p) != unchanged
+	return r.gated && p.misplaced(r) != "" && ix.desiredOfUsher(r, p) != unchanged
 }
 
 // turn returns the status of the condition of a Pod that is in a Service; false if the
@@ -115,11 +115,13 @@ const together = 10 * time.Second
 // ends reports whether the Registration is being deleted, and can still be read.
 func (r *registration) ends() bool { return r.DeletionTimestamp != nil && r.UID != "" }
 
-// guards is until when a Registration that is being deleted keeps a Pod guarded that is in a Service;
-// zero if it does not.
+// guards is until when a Registration that is being deleted keeps a Pod guarded that is in a Service, or whose
+// application has registered itself; zero if it does not.
 func (ix *index) guards(p *pod, r *registration) time.Time {
 	end := time.Time{}
-	if r.ends() && p.door && p.hasFinalizer() && slices.Contains(p.former, r) && slices.ContainsFunc(r.former, ix.gated) {
+	stays := p.door && slices.ContainsFunc(r.former, ix.gated) ||
+		slices.ContainsFunc(r.former, func(t Target) bool { return ix.overrides(r, t) })
+	if stays && r.ends() && p.hasFinalizer() && slices.Contains(p.former, r) {
 		end = r.DeletionTimestamp.Add(together)
 	}
 	if !ix.Now.Before(end) {

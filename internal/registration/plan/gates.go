@@ -197,10 +197,13 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 		}
 		return wait, &time.Time{}
 	}
+	if ix.Left[t][string(p.UID)] {
+		delete(record.Gone, key)
+	}
 	gone, seen := record.Gone[key]
 	if !seen {
 		var ever bool
-		if gone, ever = ix.goneSince(p, t); !ever {
+		if gone, ever = ix.goneSince(p, t, found); !ever {
 			base.Since = ix.Now
 			return base, nil
 		}
@@ -236,9 +239,13 @@ func (w Waiting) stillUsed(t Target, until time.Time) Waiting {
 // goneSince is since when a Pod is gone that nobody saw go: since now. Its condition does not
 // tell: it is False from when the first of several registries does not list the Pod. A Pod
 // without the finalizer and without a condition never had an entry, so no caller can have it
-// in a cache.
-func (ix *index) goneSince(p *pod, t Target) (gone time.Time, ever bool) {
+// in a cache, unless its application wrote that entry itself.
+func (ix *index) goneSince(p *pod, t Target, found presence) (gone time.Time, ever bool) {
 	switch {
+	case found.let:
+		return time.Time{}, false
+	case found.wrote:
+		return ix.Now.UTC(), true
 	case ix.gated(t):
 		return ix.goneFromService(p, t), true
 	case ix.follows(t):
@@ -330,6 +337,9 @@ func (w Waiting) stillListed(found presence) Waiting {
 	if found.unsettled != "" {
 		return w.because(ReasonDraining, fmt.Sprintf("Registry %s: %s", w.Registry, found.unsettled))
 	}
+	if found.let {
+		return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still keeps callers from it: Usher's override is not off yet", w.Registry))
+	}
 	if found.why != "" {
 		return w.because(ReasonStillListed, fmt.Sprintf("Registry %s still lists it: %s", w.Registry, found.why))
 	}
@@ -338,6 +348,9 @@ func (w Waiting) stillListed(found presence) Waiting {
 
 // joinMessage is why a target does not list the Pod, and what to do about it.
 func (ix *index) joinMessage(found presence, t Target, p *pod, r *registration) string {
+	if ix.overrides(r, t) && !r.mayNot(t) {
+		return ix.applicationMessage(found, t, p, r)
+	}
 	switch found.reason {
 	case ReasonServiceTaken, ReasonServiceNotAllowed, ReasonRegistryFull:
 		return r.refused[t].message

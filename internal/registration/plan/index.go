@@ -32,6 +32,8 @@ type index struct {
 	listings      map[Target]*listing
 	// labels means that Pods of a Registration enter a Service by a label, or may have.
 	labels bool
+	// holders are the Pods that may have each address; nil until somebody asks.
+	holders map[string][]*pod
 	// outdated are targets of entries that take other values from their Pods than before;
 	// renewed means that the memory does not know which.
 	outdated []Target
@@ -135,7 +137,7 @@ type pod struct {
 // newIndex ties the snapshot's objects together. It reuses what the snapshot's memory has.
 func newIndex(snapshot Snapshot) *index {
 	ix := snapshot.Memory.recall(&snapshot)
-	ix.Snapshot = snapshot
+	ix.Snapshot, ix.holders = snapshot, nil
 	ix.indexRegistrations()
 	ix.indexPods()
 	ix.opensDoors()
@@ -228,6 +230,8 @@ func (ix *index) findCurrent(r *registration) {
 		case state.Denied:
 			r.missing = append(r.missing, missing.because(ReasonRegistryNotAllowed, fmt.Sprintf(
 				"Registry %s is not for namespace %s: widen its spec.namespaces, or take it out of spec.registries", name, ix.Namespace)))
+		case state.unsuited(r, name) != "":
+			r.missing = append(r.missing, missing.because(ReasonRegistryUnsuited, state.unsuited(r, name)))
 		default:
 			r.current = append(r.current, target)
 		}

@@ -78,7 +78,7 @@ func inputsOf(s *Snapshot) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
 		state := s.Registries[name]
 		b.add(name, state.Prefix, state.Label.Key, state.Label.Value)
-		b.addFlags(state.Denied, state.Leaving, state.HoldsBack, state.Gated, state.Follows)
+		b.addFlags(state.Denied, state.Leaving, state.HoldsBack, state.Gated, state.Follows, state.Overrides)
 	}
 	for _, set := range s.CloneSets {
 		b.add(set.Name, string(set.UID))
@@ -135,9 +135,12 @@ type shown struct {
 	byPod []*registry.Entry
 }
 
-func (l *listing) shows(p *pod) shown {
-	if l == nil {
+func (ix *index) shows(l *listing, r *registration, p *pod) shown {
+	switch {
+	case l == nil:
 		return shown{}
+	case r.byApplication() && l.places:
+		return shown{known: true, byPod: ix.ofApplication(r, p, l)}
 	}
 	return shown{known: true, byID: l.byID[p.id], byPod: l.entriesOf(p, 0)}
 }
@@ -175,7 +178,7 @@ func (ix *index) stillIdle(p *pod) bool {
 			return false
 		}
 		for _, l := range r.listings {
-			now := l.shows(p)
+			now := ix.shows(l, r, p)
 			if !now.same(p.idle[i]) {
 				return false
 			}
@@ -199,7 +202,7 @@ func (ix *index) noteIdle(p *pod) {
 			return
 		}
 		for i, l := range r.listings {
-			now := l.shows(p)
+			now := ix.shows(l, r, p)
 			if now.known && !ix.asDesired(r, r.current[i], p, now) {
 				return
 			}
@@ -212,8 +215,11 @@ func (ix *index) noteIdle(p *pod) {
 // asDesired reports whether a target shows just the Pod's entry, or rightly nothing of it. So
 // every entry with the ID of an idle Pod belongs there.
 func (ix *index) asDesired(r *registration, t Target, p *pod, now shown) bool {
-	if !ix.writesTo(t) {
-		return ix.presence(r, t, p).serving == (ix.desiredOf(r, p) == present)
+	switch {
+	case !ix.writesTo(t):
+		return ix.presence(r, t, p).serving == (ix.desiredAt(r, t, p) == present)
+	case r.byApplication():
+		return ix.presence(r, t, p).current && ix.desiredAt(r, t, p) == present
 	}
 	switch want := ix.entry(r, p); ix.desiredOf(r, p) {
 	case present:
@@ -234,9 +240,10 @@ type listing struct {
 	sorted  bool
 	entries []*registry.Entry
 	byID    map[string]*registry.Entry
-	// byPod has the entries that Usher has written, in Services all, and of a followed target those of each address.
-	byPod    map[types.UID][]*registry.Entry
-	followed bool
+	// byPod has the entries that Usher has written, in Services all, and of a followed target those of each address;
+	// with places, those that others have written, too, by address and port.
+	byPod            map[types.UID][]*registry.Entry
+	followed, places bool
 	// counts reports whether an entry may be in byPod.
 	counts func(*registry.Entry) bool
 	// size is about how much memory the entries take, in bytes.
@@ -269,10 +276,13 @@ func (ix *index) newListing(l *listing, entries []registry.Entry, t Target) *lis
 	}
 	if l == nil || !l.sorted || !sorted {
 		cluster, all := ix.Cluster, !ix.writesTo(t)
+		places := !all && slices.ContainsFunc(ix.registrations, (*registration).byApplication)
 		l = &listing{
-			followed: ix.follows(t),
-			byID:     make(map[string]*registry.Entry, len(entries)), byPod: make(map[types.UID][]*registry.Entry, len(entries)),
-			counts: func(e *registry.Entry) bool { return all || e.Owner.Cluster == cluster },
+			followed: ix.follows(t), places: places,
+			byID: make(map[string]*registry.Entry, len(entries)), byPod: make(map[types.UID][]*registry.Entry, len(entries)),
+			counts: func(e *registry.Entry) bool {
+				return all || e.Owner.Cluster == cluster || places && e.Owner == (registry.Owner{})
+			},
 		}
 	}
 	l.sorted = sorted
@@ -319,8 +329,11 @@ type change struct {
 
 // keyOf is the key of an entry in byPod.
 func (l *listing) keyOf(e *registry.Entry) types.UID {
-	if l.followed {
+	switch {
+	case l.followed:
 		return addressKey(e.Address)
+	case l.places && e.Owner == registry.Owner{}:
+		return placeKey(e.Address, e.Port)
 	}
 	return types.UID(e.Owner.PodUID)
 }

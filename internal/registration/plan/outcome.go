@@ -66,6 +66,9 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 	if slices.ContainsFunc(r.pods, func(p *pod) bool { return p.unfit(r) == "" }) {
 		o.Targets = slices.Concat(o.Targets, list.Only(r.current, func(t Target) bool { return r.refused[t] == nil }))
 	}
+	if r.byApplication() && len(r.pods) > 0 { // an override of a Pod that never was ready is one, too
+		o.Targets = slices.Concat(o.Targets, r.current)
+	}
 	o.Targets = SortedTargets(o.Targets)
 	o.Kept = list.Only(SortedTargets(r.Status.Targets), func(t Target) bool { return !ix.left(r, t) })
 	if r.DeletionTimestamp != nil {
@@ -194,6 +197,12 @@ func (ix *index) left(r *registration, t Target) bool {
 	listed, err := ix.look(t)
 	if err != nil {
 		return false
+	}
+	if r.byApplication() {
+		return !slices.ContainsFunc(ix.podsOf(r), func(p *pod) bool {
+			held := p.hasFinalizer() && slices.Contains(p.former, r)
+			return held || ix.presence(r, t, p).overridden && ix.standOf(r, p) == standsIn
+		})
 	}
 	return !slices.ContainsFunc(listed.entries, func(e *registry.Entry) bool {
 		return e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name

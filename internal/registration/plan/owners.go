@@ -36,7 +36,7 @@ func (ix *index) refuse() {
 	for _, r := range ix.registrations {
 		r.refused = map[Target]*refusal{}
 		for _, t := range r.current {
-			r.refused[t] = cmp.Or(ix.refusal(t), ix.Registries[t.Registry].full(UserOf(r.Registration, t), t))
+			r.refused[t] = cmp.Or(ix.refusal(r, t), ix.Registries[t.Registry].full(UserOf(r.Registration, t), t))
 		}
 	}
 }
@@ -58,7 +58,10 @@ const (
 
 // UserOf is what a Registry records of a Registration's target.
 func UserOf(r *usherv1alpha1.Registration, t Target) usherv1alpha1.RegistryUser {
-	return usherv1alpha1.RegistryUser{Namespace: r.Namespace, Registration: r.Name, Prefix: t.Prefix, Service: t.Service}
+	return usherv1alpha1.RegistryUser{
+		Namespace: r.Namespace, Registration: r.Name, Prefix: t.Prefix, Service: t.Service,
+		ByApplication: r.Spec.Instance.RegisteredBy == usherv1alpha1.RegisteredByApplication,
+	}
 }
 
 // HasRoom reports whether a Registry with these users can record another one. The more is recorded, the
@@ -92,8 +95,8 @@ func (s RegistryState) full(u usherv1alpha1.RegistryUser, t Target) *refusal {
 // Registry's status decides between namespaces: it is written before the first entry, and the
 // API server takes it only from one who has seen all earlier ones. Entries are looked at only
 // without a record: those by other Registries of the same server, of other clusters, and of
-// others than Usher.
-func (ix *index) refusal(t Target) *refusal {
+// others than Usher. Whoever writes no entry takes no service from anybody.
+func (ix *index) refusal(r *registration, t Target) *refusal {
 	state := ix.Registries[t.Registry]
 	rule := state.rule(t.Service)
 	switch {
@@ -105,7 +108,7 @@ func (ix *index) refusal(t Target) *refusal {
 	case rule == nil && state.Strict:
 		return refuse(ReasonServiceNotAllowed, "no rule in spec.services of Registry %s names service %s, and strictServices is set: %s",
 			t.Registry, t.Service, addRule(t.Service, false, ix.Namespace))
-	case rule != nil && rule.Shared, state.Own:
+	case rule != nil && rule.Shared, state.Own, r.byApplication():
 		return nil
 	}
 	other, recorded := state.holder(ix.Namespace, t)
@@ -193,13 +196,13 @@ func (s RegistryState) rule(service string) *ServiceRule {
 }
 
 // holder looks for namespaces that the Registry has recorded in the target: the snapshot's, or
-// the first other one.
+// the first other one. A Registration whose applications register themselves takes no service.
 func (s RegistryState) holder(namespace string, t Target) (other string, recorded bool) {
 	service := s.folded(t.Service)
 	for i := range s.Users {
 		u := &s.Users[i]
 		switch {
-		case u.Prefix != t.Prefix || s.folded(u.Service) != service:
+		case u.ByApplication || u.Prefix != t.Prefix || s.folded(u.Service) != service:
 		case u.Namespace == namespace:
 			return "", true
 		case other == "":

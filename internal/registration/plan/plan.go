@@ -73,7 +73,7 @@ func Make(snapshot Snapshot) Plan {
 		p.counts = ix.countsOf(p)
 	}
 	slices.SortStableFunc(plan.Waiting, CompareWaiting)
-	plan.RequeueAt = list.Earliest(plan.RequeueAt, ix.followAgain(plan.Waiting))
+	plan.RequeueAt = list.Earliest(plan.RequeueAt, ix.followAgain(plan.Waiting), ix.lookAgain(plan.Waiting))
 	waiting := map[string][]Waiting{}
 	for _, w := range plan.Waiting {
 		waiting[w.Registration] = append(waiting[w.Registration], w)

@@ -36,6 +36,9 @@ type presence struct {
 	// reason is why the entry is not current; why says it in words, if the reason does not.
 	reason Reason
 	why    string
+	// wrote means that its application has entries there, overridden that one of them is taken out of service, and
+	// let that nothing is asked of them but that no override lasts.
+	wrote, overridden, let bool
 	// cause is why a change was refused in this pass; nil if none was.
 	cause error
 }
@@ -50,6 +53,8 @@ func (ix *index) presence(r *registration, t Target, p *pod) presence {
 		return ix.inServiceOf(r, t, p, listed)
 	case ix.follows(t):
 		return ix.presenceFollowed(r, t, p, listed)
+	case r.byApplication():
+		return ix.presenceOfApplication(r, t, p, listed)
 	}
 	return ix.presenceOfEntry(r, t, p, listed)
 }
@@ -188,14 +193,14 @@ func (ix *index) selects(r *registration, t Target, e *registry.Entry) bool {
 // those of a target that Usher does not write.
 func (ix *index) comparePods(r *registration, t Target, now *usherv1alpha1.RegistryPods) {
 	for _, p := range r.pods {
-		if !ix.writesTo(t) && ix.presence(r, t, p).serving {
+		if (r.byApplication() || !ix.writesTo(t)) && ix.presence(r, t, p).serving {
 			*now.Entries++
 		}
 		if p.idle != nil {
 			continue
 		}
 		if reason := ix.differs(r, t, p); reason != "" {
-			differs(now, p.Name, p.id, reason)
+			differs(now, p.Name, ix.nameIn(r, p), reason)
 		}
 	}
 }
@@ -203,7 +208,7 @@ func (ix *index) comparePods(r *registration, t Target, now *usherv1alpha1.Regis
 // differs is why a target does not list a Pod as it should; empty if it does.
 func (ix *index) differs(r *registration, t Target, p *pod) Reason {
 	found := ix.presence(r, t, p)
-	switch want := ix.desiredOf(r, p); {
+	switch want := ix.desiredAt(r, t, p); {
 	case want == unchanged:
 		return ""
 	case want == present:

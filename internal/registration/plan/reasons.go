@@ -70,6 +70,14 @@ const (
 	ReasonRateLimited Reason = "RateLimited"
 	// ReasonNotListed: the entry was or will be written, and is not listed yet.
 	ReasonNotListed Reason = "NotListedYet"
+	// ReasonNotRegistered: the Pod is Ready, and its application has not registered itself.
+	ReasonNotRegistered Reason = "ApplicationNotRegistered"
+	// ReasonNotInService: the application has registered itself, and gets no callers.
+	ReasonNotInService Reason = "ApplicationNotInService"
+	// ReasonAddressShared: other Pods may have the Pod's address, so that no entry is known to be its own.
+	ReasonAddressShared Reason = "AddressShared"
+	// ReasonRegistryUnsuited: the Registry's kind cannot take out what applications register.
+	ReasonRegistryUnsuited Reason = "RegistryUnsuited"
 	// ReasonStillListed: the entry was or will be removed, and is listed yet.
 	ReasonStillListed Reason = "StillListed"
 	// ReasonDraining: the entry gets no new requests, and old ones are in flight.

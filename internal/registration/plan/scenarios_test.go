@@ -326,6 +326,27 @@ var podWords = map[string]func(b *podBuilder, value string){
 		e.ID, e.Address, e.Port, e.NoMetadata, e.Version = "web/"+b.pod.Status.PodIP+":80", b.pod.Status.PodIP, 80, true, state
 		b.f.seed("lb", e)
 	},
+	// app is what the Pod's application has registered: it is up, starting, out by an override, or both; "up as b" has the
+	// address of another Pod, and "up twice" is a second one.
+	"app": func(b *podBuilder, state string) {
+		words := append(strings.Fields(state), "")
+		e := map[string]registry.Entry{
+			"up": {Weight: 1}, "starting": {Hidden: "its status is STARTING"},
+			"out": {Override: true, Hidden: "its status is OUT_OF_SERVICE"},
+		}[words[0]]
+		at := b.pod.Status.PodIP
+		switch words[1] {
+		case "as":
+			at = b.f.pod(words[2]).pod.Status.PodIP
+		case "at":
+			at = words[2]
+		}
+		e.ID, e.Address, e.Port, e.Version = b.pod.Name+":"+service+":80"+words[1], at, 80, state
+		b.f.seed("discovery", e)
+	},
+	"ended": func(b *podBuilder, _ string) { b.pod.Status.Phase = corev1.PodSucceeded },
+	// address is that of another Pod that is there.
+	"address":     func(b *podBuilder, of string) { b.pod.Status.PodIP = b.f.pod(of).pod.Status.PodIP },
 	"hostNetwork": func(b *podBuilder, _ string) { b.pod.Status.PodIP, b.pod.Status.HostIP = "10.1.1.1", "10.1.1.1" },
 	// endpoint is what the Service lists for the Pod.
 	"endpoint": func(b *podBuilder, value string) {
@@ -479,6 +500,12 @@ var registryWords = map[string]func(b registryBuilder, value string){
 		namespace, other, _ := strings.Cut(value, " ")
 		b.f.recordUser(b.name, namespace, cmp.Or(other, service))
 	},
+	// usedByApplicationsOf is a namespace that is recorded for applications which register themselves.
+	"usedByApplicationsOf": func(b registryBuilder, namespace string) {
+		b.state(func(s *RegistryState) {
+			s.Users = append(s.Users, usherv1alpha1.RegistryUser{Namespace: namespace, Registration: "nginx", Prefix: "services", Service: service, ByApplication: true})
+		})
+	},
 	// crowd is a namespace that is recorded for so many services with long names.
 	"crowd": func(b registryBuilder, value string) {
 		namespace, n, _ := strings.Cut(value, " ")
@@ -599,6 +626,15 @@ var circumstances = map[string]func(f *fixture, value string){
 		f.Listings[target("service")] = listing
 	},
 	"Service": func(f *fixture, others string) { f.inService(strings.Fields(others)...) },
+	// ByApplication has the applications of the Registration register themselves in discovery.
+	"ByApplication": func(f *fixture, _ string) {
+		f.Registrations[0].Spec.Instance.RegisteredBy = usherv1alpha1.RegisteredByApplication
+		registryBuilder{f, "discovery"}.state(func(s *RegistryState) { s.Overrides = true })
+	},
+	// Left is a Pod whose entry this pass has taken out of discovery.
+	"Left": func(f *fixture, name string) {
+		f.Left = map[Target]map[string]bool{target("discovery"): {string(f.pod(name).pod.UID): true}}
+	},
 	// Follows has others write the entries of the registry lb.
 	"Follows": func(f *fixture, _ string) {
 		f.Registries["lb"] = RegistryState{Prefix: "services", Follows: true, HoldsBack: true}

@@ -44,6 +44,8 @@ type RegistryState struct {
 	Gated bool
 	// Follows means that somebody else writes the entries there, and Usher only lists them.
 	Follows bool
+	// Overrides means that entries which applications write can be taken out of service there.
+	Overrides bool
 	// Label is the label by which Pods enter and leave the Services of a gated Registry; zero if it is
 	// the readiness gate.
 	Label ServiceLabel
@@ -111,6 +113,9 @@ type Snapshot struct {
 	// Failed has, for each target, why changes that this pass tried were not made: by
 	// entry ID, or under "" for all of them.
 	Failed map[Target]map[string]error
+	// Left has, for each target, the UIDs of the Pods whose entries this pass has taken out: callers got them until
+	// then, whatever an earlier pass has seen.
+	Left map[Target]map[string]bool
 	// Due are targets to be compared although no Pod asks for it.
 	Due map[Target]bool
 	// Sweep are targets whose orphans are looked for in this pass.

@@ -295,7 +295,7 @@ func (ix *index) worthReporting(wait Waiting) bool {
 	switch wait.Reason {
 	case ReasonPodNotReady, ReasonNotAsked:
 		return false
-	case ReasonNotListed, ReasonStillListed, ReasonPropagation, ReasonRateLimited:
+	case ReasonNotListed, ReasonNotRegistered, ReasonNotInService, ReasonStillListed, ReasonPropagation, ReasonRateLimited:
 		return wait.Overdue || !wait.Since.IsZero() && ix.Now.Sub(wait.Since) >= reportAfter
 	}
 	return true

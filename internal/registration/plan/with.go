@@ -92,6 +92,20 @@ func (s Snapshot) WithFailed(failed map[Target]map[string]error) Snapshot {
 	return s
 }
 
+// WithLeft has the UIDs of further Pods whose entries were taken out.
+func (s Snapshot) WithLeft(left map[Target][]string) Snapshot {
+	before := s.Left
+	s.Left = cloned(before)
+	for target, uids := range left {
+		all := cloned(before[target])
+		for _, uid := range uids {
+			all[uid] = true
+		}
+		s.Left[target] = all
+	}
+	return s
+}
+
 // WithRegistries has other states of the Registries.
 func (s Snapshot) WithRegistries(next func(name string, state RegistryState) RegistryState) Snapshot {
 	before := s.Registries

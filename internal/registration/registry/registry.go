@@ -108,8 +108,11 @@ type Entry struct {
 	// service; a wanted entry's is always empty. Another Remove takes out an unsettled
 	// entry once it can go; a Put brings it back.
 	Unsettled string `json:"unsettled,omitempty"`
-	// Hidden tells users why a listed entry of weight 0 gets no callers, in registries that Usher only lists.
+	// Hidden tells users why a listed entry of weight 0 gets no callers, if Usher did not write it.
 	Hidden string `json:"hidden,omitempty"`
+	// Override means that a TakeOut keeps callers from the entry, whatever its application says of itself. A
+	// connector that cannot tell who made an override takes it for one of Usher's.
+	Override bool `json:"override,omitempty"`
 	// NoMetadata means that the registry cannot store metadata, so the listed metadata
 	// proves nothing.
 	NoMetadata bool `json:"-"`
@@ -121,7 +124,7 @@ type Entry struct {
 // Same reports whether callers and owners see no difference. It ignores versions, and
 // metadata if the registry cannot store it.
 func (e Entry) Same(other Entry) bool {
-	return e.ID == other.ID && e.Address == other.Address && e.Port == other.Port &&
+	return e.ID == other.ID && e.Address == other.Address && e.Port == other.Port && e.Override == other.Override &&
 		e.Weight == other.Weight && e.Owner == other.Owner && e.Unsettled == other.Unsettled &&
 		(e.NoMetadata || other.NoMetadata || maps.Equal(e.Metadata, other.Metadata))
 }
@@ -134,14 +137,24 @@ const (
 	Put Op = "put"
 	// Remove deregisters it.
 	Remove Op = "remove"
+	// TakeOut keeps callers from an entry that its application has written, in a way that lasts against the
+	// application's heartbeats and registrations. Only connectors of kinds with the property Overrides get it and
+	// BringBack, and neither creates an entry.
+	TakeOut Op = "takeOut"
+	// BringBack is the opposite of TakeOut.
+	BringBack Op = "bringBack"
 )
+
+// Overrides reports whether the operation is about an entry that its application has written.
+func (o Op) Overrides() bool { return o == TakeOut || o == BringBack }
 
 // Change makes one instance join, change or leave.
 type Change struct {
 	// Op is the operation.
 	Op Op `json:"op"`
 	// Entry is the wanted entry. Its Version is what List returned for the ID, or empty
-	// if there was no such entry. Remove reads only ID, Owner and Version.
+	// if there was no such entry. Remove reads only ID, Owner and Version. TakeOut and BringBack read ID, address
+	// and port; the Owner is the Pod that has these.
 	Entry Entry `json:"entry"`
 }
 
@@ -153,6 +166,9 @@ func (c Change) String() string { return string(c.Op) + " " + c.Entry.ID }
 // cluster or of no owner, and ErrConflict for an entry that changed since it was
 // listed.
 func (c Change) Check(current *Entry) (apply bool, err error) {
+	if c.Op.Overrides() {
+		return c.checkOverride(current)
+	}
 	switch {
 	case current == nil && c.Op == Remove:
 		return false, nil
@@ -168,6 +184,20 @@ func (c Change) Check(current *Entry) (apply bool, err error) {
 		return false, fmt.Errorf("it changed since it was listed: %w", ErrConflict)
 	}
 	return true, nil
+}
+
+// checkOverride compares an override with the entry that has its ID now. Heartbeats and registrations of the
+// application may change the entry at any time: the override depends on nothing but whose address it has.
+func (c Change) checkOverride(current *Entry) (apply bool, err error) {
+	switch {
+	case current == nil:
+		return false, nil
+	case current.Owner != Owner{}:
+		return false, fmt.Errorf("it belongs to %s, and no application registered it: %w", current.Owner, ErrForeign)
+	case current.Address != c.Entry.Address || current.Port != c.Entry.Port:
+		return false, fmt.Errorf("it has another address since it was listed: %w", ErrConflict)
+	}
+	return current.Override != (c.Op == TakeOut), nil
 }
 
 // Validate refuses a batch that no registry could apply as a whole. holdsBack means that
@@ -201,10 +231,10 @@ func (c Change) validate(lightest int32) error {
 		return fmt.Errorf("an id has one character or more, none of them a slash or a space")
 	case entry.Owner.Cluster == "" || entry.Owner.PodUID == "":
 		return fmt.Errorf("it has no owner: cluster and uid are needed")
-	case c.Op == Remove:
+	case c.Op == Remove, c.Op.Overrides():
 		return nil
 	case c.Op != Put:
-		return fmt.Errorf("operation %q is unknown: use %q or %q", c.Op, Put, Remove)
+		return fmt.Errorf("operation %q is unknown: use %q, %q, %q or %q", c.Op, Put, Remove, TakeOut, BringBack)
 	case entry.Port < 1 || entry.Port > 65535:
 		return fmt.Errorf("port %d is not from 1 to 65535", entry.Port)
 	case entry.Weight < lightest:

@@ -79,7 +79,11 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(p.Create(ctx, registry), installPolicy(ctx)); err != nil {
+	applications, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: applications}, spec: {repairInterval: 5s, eureka: {address: "http://127.0.0.1:1"}}}`)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), installPolicy(ctx)); err != nil {
 		return err
 	}
 	if err := startUsher(ctx, ports[0]); err != nil {

@@ -131,6 +131,17 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenar
 			callers.registry.Break(memory.Down)
 			s.Cleanup(func() { callers.registry.Break(memory.None) })
 		}},
+	{Name: "applications register themselves", Does: "has the application of each Pod register itself as soon as it is Ready, from now on",
+		Run: func(s *story, _ string) { callers.applicationsRun(s.Namespace, s.Pods(), false) }},
+	{Name: "the registry forgets", Does: "has the registry lose what applications have registered, who then register themselves anew",
+		Run: func(s *story, _ string) { callers.applicationsRun(s.Namespace, s.Pods(), true) }},
+	{Name: "overridden", Args: "N", Does: "waits until N entries of applications are overridden",
+		Run: func(s *story, want string) {
+			s.Until(want+" overrides", func() string {
+				out := list.Only(callers.registry.Entries(s.Namespace), func(e registry.Entry) bool { return e.Override })
+				return registrytest.Unless(fmt.Sprint(len(out)) == want, fmt.Sprintf("there are %d", len(out)))
+			})
+		}},
 	{Name: "the registry is up", Does: "mends the registry",
 		Run: func(*story, string) { callers.registry.Break(memory.None) }},
 
@@ -229,9 +240,20 @@ func (s *story) enter(name string) {
 	s.Scene = s.namespaces[name]
 }
 
-// registered are the Pods that the registry lists.
-func (s *story) registered() []types.UID {
-	return list.Map(callers.registry.Entries(s.Namespace), func(e registry.Entry) types.UID { return types.UID(e.Owner.PodUID) })
+// registered are the Pods that the registry lists. What applications have registered has the Pod with its address, if
+// callers get it.
+func (s *story) registered() (uids []types.UID) {
+	pods := s.Pods()
+	for _, e := range callers.registry.Entries(s.Namespace) {
+		pod := list.Find(pods, func(pod *corev1.Pod) bool { return pod.Status.PodIP == e.Address })
+		switch {
+		case e.Owner != registry.Owner{}:
+			uids = append(uids, types.UID(e.Owner.PodUID))
+		case e.Weight > 0 && pod != nil:
+			uids = append(uids, pod.UID)
+		}
+	}
+	return uids
 }
 
 // listed waits until there are just so many Pods, and they are those listed.

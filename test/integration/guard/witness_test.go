@@ -19,7 +19,9 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	registryservice "github.com/usher-dev/usher/internal/registration/registry/service"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -47,6 +49,8 @@ type witness struct {
 	held map[types.UID]bool
 	// fewest are the fewest entries that a service has had since somebody asked to count.
 	fewest map[string]int
+	// applications are the namespaces whose Pods register themselves.
+	applications map[string]bool
 	// early are Pods whose containers ended too early, or might have, with the reason, by
 	// namespace.
 	early map[string][]string
@@ -56,7 +60,7 @@ func newWitness() *witness {
 	return &witness{
 		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, listed: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
 		everLeft: map[string]map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{},
-		fewest: map[string]int{}, early: map[string][]string{},
+		fewest: map[string]int{}, early: map[string][]string{}, applications: map[string]bool{},
 	}
 }
 
@@ -86,7 +90,7 @@ func (c *watched) Apply(ctx context.Context, service string, changes []registry.
 	for _, change := range changes {
 		owner := change.Entry.Owner
 		uid := types.UID(owner.PodUID)
-		if change.Op == registry.Put {
+		if change.Op == registry.Put || change.Op == registry.BringBack {
 			delete(c.witness.left, uid)
 			continue
 		}
@@ -158,6 +162,11 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 	w.held[pod.UID] = held
 	updating := pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateUpdating)
 	deletion := pod.DeletionTimestamp != nil && !w.deleted[pod.UID]
+	if deletion || updating {
+		w.endApplication(pod, early)
+	} else {
+		w.runApplication(pod)
+	}
 	if !deletion && !updating {
 		return
 	}
@@ -170,6 +179,47 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 	}
 	if at, left := w.left[pod.UID]; left && time.Since(at) < propagation {
 		early(fmt.Sprintf("callers have had %s", time.Since(at)))
+	}
+}
+
+// entryOf is what the Pod's application registers.
+func entryOf(pod *corev1.Pod) registry.Entry {
+	return registry.Entry{ID: pod.Name + "@" + pod.Status.PodIP, Address: pod.Status.PodIP, Port: 80}
+}
+
+// runApplication has the application of a Pod register itself, if it does that. Heartbeats are the same.
+func (w *witness) runApplication(pod *corev1.Pod) {
+	if w.applications[pod.Namespace] && podread.IsTrue(pod, corev1.ContainersReady) && pod.DeletionTimestamp == nil {
+		w.registry.Register(pod.Namespace, entryOf(pod))
+	}
+}
+
+// endApplication notes that the process of a Pod ends: too early if callers get its entry. It deregisters itself when it
+// goes.
+func (w *witness) endApplication(pod *corev1.Pod, early func(why string)) {
+	if !w.applications[pod.Namespace] {
+		return
+	}
+	if e := registrytest.Find(w.registry.Entries(pod.Namespace), entryOf(pod).ID); e != nil && e.Weight > 0 {
+		early("its application's entry is in service")
+	}
+	if pod.DeletionTimestamp != nil {
+		w.registry.Drop(pod.Namespace, entryOf(pod).ID)
+	}
+}
+
+// applicationsRun has the applications of a namespace register themselves from now on. forgets means that the registry
+// has lost what it had.
+func (w *witness) applicationsRun(namespace string, pods []corev1.Pod, forgets bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.applications[namespace] = true
+	for i := range pods {
+		if forgets {
+			w.registry.Drop(namespace, entryOf(&pods[i]).ID)
+			delete(w.left, pods[i].UID)
+		}
+		w.runApplication(&pods[i])
 	}
 }
 

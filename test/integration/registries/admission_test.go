@@ -3,12 +3,14 @@
 package registries_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -37,6 +39,25 @@ func TestAdmission(t *testing.T) {
 			if (err == nil) != (row.Refusal == "") || !strings.Contains(fmt.Sprint(err), row.Refusal) {
 				t.Errorf("%s, %s: %v, want an error about %q", file, row.Name, err, row.Refusal)
 			}
+		}
+	}
+}
+
+// TestRegistrantStays: registeredBy cannot change, either way; other fields can.
+func TestRegistrantStays(t *testing.T) {
+	for from, to := range map[string]string{"Usher": "Application", "Application": "Usher"} {
+		object := checktest.Must(scene.Parse(fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registration,
+			metadata: {namespace: default, generateName: registrant-}, spec: {selector: {matchLabels: {app: nobody}}, registries: [nowhere],
+			instance: {service: web, port: 8080, registeredBy: %s}}}`, from)))(t)
+		checktest.NoError(t, shared.Create(t.Context(), object))
+		t.Cleanup(func() { checktest.NoError(t, shared.Delete(context.WithoutCancel(t.Context()), object)) })
+		change := func(fields string) error {
+			return shared.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"instance":{`+fields+`}}}`)))
+		}
+		checktest.NoError(t, change(`"port":8081`))
+		err := change(fmt.Sprintf(`"registeredBy":%q`, to))
+		if !strings.Contains(fmt.Sprint(err), "registeredBy cannot change: delete the Registration") {
+			t.Errorf("from %s to %s: %v", from, to, err)
 		}
 	}
 }

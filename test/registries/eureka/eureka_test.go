@@ -37,6 +37,7 @@ func TestServer(t *testing.T) {
 	play("changes of others are undone", testOthers)
 	play("the next connector knows what was written", testSuccessor)
 	play("renewals", testRenewals)
+	play("self-registered", testSelfRegistered)
 	// They are listed before they are in the cache.
 	play("3000 entries", func(t *testing.T, s *server) { registrytest.PutMany(t, s.connect(t), 3000) })
 	play("traffic", testTraffic)
@@ -156,6 +157,43 @@ func testRestart(t *testing.T, s *server) {
 	registrytest.CheckNone(t, "after a restart", registrytest.List(t, r))
 	registrytest.Put(t, r, registrytest.Entry("a"))
 	registrytest.Only(t, r)
+}
+
+// testSelfRegistered has applications register themselves, with the requests of Eureka's own client: a registration
+// when it starts, heartbeats, and another registration when a heartbeat's answer is 404.
+func testSelfRegistered(t *testing.T, s *server) {
+	registrytest.RunSelfRegistered(t, func(t *testing.T) registrytest.SelfRegistered {
+		s.empty(t)
+		return registrytest.SelfRegistered{
+			Connector: s.connect(t), Register: s.register, Beat: s.beat,
+			Leave: func(t *testing.T, address string, port int32) {
+				servers.Must(t, s.HTTP, http.MethodDelete, pathOfOwn(address, port), nil, nil)
+			},
+			Callers: func(t *testing.T) []string { return checktest.Must(s.callable(registrytest.Bounded(t)))(t) },
+			Forget:  func(t *testing.T) { checktest.NoError(t, s.Restart(registrytest.Bounded(t))) },
+		}
+	})
+}
+
+func pathOfOwn(address string, port int32) string {
+	return fmt.Sprintf("/apps/WEB/%s:web:%d", address, port)
+}
+
+func (s *server) register(t *testing.T, address string, port int32) {
+	own := foreign("WEB", fmt.Sprintf("%s:web:%d", address, port))["instance"].(map[string]any)
+	own["hostName"], own["ipAddr"], own["port"] = address, address, map[string]any{"$": port, "@enabled": "true"}
+	own["lastDirtyTimestamp"] = time.Now().UnixMilli()
+	servers.Must(t, s.HTTP, http.MethodPost, "/apps/WEB", map[string]any{"instance": own}, nil)
+}
+
+func (s *server) beat(t *testing.T, address string, port int32) {
+	_, err := s.Do(registrytest.Bounded(t), http.MethodPut, pathOfOwn(address, port)+"?status=UP", nil, nil)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "404"):
+		s.register(t, address, port)
+	case err != nil:
+		t.Fatal(err)
+	}
 }
 
 // cache is the age of the server's lists; waits last twice as long.

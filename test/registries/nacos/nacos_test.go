@@ -40,6 +40,7 @@ func TestServer(t *testing.T) {
 		registrytest.PutMany(t, r, 3000)
 	})
 	t.Run("traffic", func(t *testing.T) { testTraffic(t, s) })
+	t.Run("self-registered", func(t *testing.T) { testSelfRegistered(t, s) })
 	t.Run("health checks", func(t *testing.T) { testHealthCheck(t, s) })
 }
 
@@ -154,22 +155,51 @@ func testTraffic(t *testing.T, s *server) {
 	const period = 500 * time.Millisecond
 	namespace, r := s.connect(t)
 	registrytest.Rollout{Connector: r, Propagation: 2 * period}.Run(t, func(t *testing.T) func() []string {
-		return registrytest.Follow(t, period, func(ctx context.Context) (addresses []string, err error) {
-			var said struct {
-				Data []struct {
-					IP   string
-					Port int
-				}
-			}
-			_, err = s.Do(ctx, http.MethodGet, "/nacos/v3/client/ns/instance/list?"+url.Values{
-				"namespaceId": {namespace}, "serviceName": {"web"}, "healthyOnly": {"true"}}.Encode(), nil, &said)
-			for _, i := range said.Data {
-				addresses = append(addresses, fmt.Sprintf("%s:%d", i.IP, i.Port))
-			}
-			return addresses, err
-		})
+		return registrytest.Follow(t, period, func(ctx context.Context) ([]string, error) { return s.callable(ctx, namespace) })
 	})
 }
+
+// callable returns the addresses that a caller gets.
+func (s *server) callable(ctx context.Context, namespace string) (addresses []string, err error) {
+	var said struct {
+		Data []struct {
+			IP   string
+			Port int
+		}
+	}
+	_, err = s.Do(ctx, http.MethodGet, clientPath+"/list?"+url.Values{
+		"namespaceId": {namespace}, "serviceName": {"web"}, "healthyOnly": {"true"}}.Encode(), nil, &said)
+	for _, i := range said.Data {
+		addresses = append(addresses, fmt.Sprintf("%s:%d", i.IP, i.Port))
+	}
+	return addresses, err
+}
+
+// testSelfRegistered has applications register themselves by Nacos's client API, with ephemeral instances: a registration
+// when they start, and heartbeats.
+func testSelfRegistered(t *testing.T, s *server) {
+	registrytest.RunSelfRegistered(t, func(t *testing.T) registrytest.SelfRegistered {
+		namespace, r := s.connect(t)
+		send := func(t *testing.T, method, address string, port int32, more string) {
+			form := url.Values{"namespaceId": {namespace}, "serviceName": {"web"}, "ip": {address}, "port": {strconv.Itoa(int(port))}, "ephemeral": {"true"}}
+			servers.Must(t, s.HTTP, method, clientPath+"?"+form.Encode()+more, nil, nil)
+		}
+		return registrytest.SelfRegistered{
+			Connector: r,
+			Register:  func(t *testing.T, address string, port int32) { send(t, http.MethodPost, address, port, "") },
+			Beat: func(t *testing.T, address string, port int32) {
+				send(t, http.MethodPost, address, port, "&heartBeat=true")
+			},
+			Leave: func(t *testing.T, address string, port int32) { send(t, http.MethodDelete, address, port, "") },
+			Callers: func(t *testing.T) []string {
+				return checktest.Must(s.callable(registrytest.Bounded(t), namespace))(t)
+			},
+		}
+	})
+}
+
+// clientPath is that of instances in the API for clients.
+const clientPath = "/nacos/v3/client/ns/instance"
 
 const instancePath = "/nacos/v3/admin/ns/instance"
 

@@ -125,6 +125,9 @@ func (s *simulation) report(pod *corev1.Pod) {
 		if pod.Status.PodIP == "" {
 			s.serial++
 			pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", s.serial/250, s.serial%250+1)
+			if s.features.applications {
+				pod.Status.PodIP = s.freeAddress()
+			}
 		}
 		report(pod, s.clock.Now())
 		// The kubelet's reason tells a Pod that waits for its gates from one whose node is silent.
@@ -295,6 +298,9 @@ func (s *simulation) step() {
 	if s.features.tenants {
 		possible = append(slices.Clip(possible), (*simulation).scribble)
 	}
+	if s.features.applications {
+		possible = append(slices.Clip(possible), times(12, (*simulation).act)...)
+	}
 	if s.features.follower {
 		possible = append(slices.Clip(possible), (*simulation).flap, (*simulation).throttle)
 	}
@@ -383,7 +389,7 @@ func (s *simulation) label(pod *corev1.Pod, app, track string) {
 
 // bypass deletes a Registration past its finalizer, or creates it again.
 func (s *simulation) bypass() {
-	if s.ending != "" {
+	if s.ending != "" || s.features.applications { // nobody would know any more what is overridden
 		return
 	}
 	if s.absent == nil {
@@ -478,5 +484,9 @@ func (s *simulation) fault() {
 // drift removes an entry of a Pod behind the operator's back.
 func (s *simulation) drift(pod *corev1.Pod) {
 	s.log("discovery loses %s", pod.Name)
+	if s.features.applications { // and what its application registers again has no override
+		s.deregister("discovery", pod.UID)
+		return
+	}
 	s.stores["discovery"].Drop(service, plan.EntryID(pod))
 }

@@ -70,6 +70,8 @@ type features struct {
 	tenants bool
 	// clocks of processes differ.
 	clocks bool
+	// applications register themselves, late, twice, again and not at all.
+	applications bool
 	// stands has everybody but Usher stand still for a while before the end.
 	stands bool
 }
@@ -96,6 +98,9 @@ func drawFeatures(seed uint64) features {
 	f.misspells = f.service && seed%3 > 0
 	f.labelled = f.service && seed%7 < 3
 	f.follower = f.labelled && seed%2 == 0
+	if f.applications = seed%6 == 1; f.applications {
+		f.second, f.weights, f.tenants = false, false, false
+	}
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
 	}
@@ -141,6 +146,9 @@ func (f features) register(spec *usher.RegistrationSpec) {
 	}
 	if f.follower && spec.Instance.Service == service {
 		spec.Registries = append(spec.Registries, inBalancer)
+	}
+	if f.applications {
+		spec.Instance.RegisteredBy, spec.Instance.Weight = usher.RegisteredByApplication, 1
 	}
 	if f.blocks {
 		spec.Drain.OnDeadline = usher.DeadlineBlock

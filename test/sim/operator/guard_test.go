@@ -247,7 +247,7 @@ func (s *simulation) judgeLabels() {
 // judgeEnd checks that no callers use a Pod that is deleted: its containers get SIGTERM.
 func (s *simulation) judgeEnd(c *model.Commit) {
 	pod, _ := c.Pods()
-	if pod == nil || !c.Deletes() || !s.features.guard || s.guardian.proceeded[pod.UID] {
+	if pod == nil || !c.Deletes() || !s.features.guard || s.unguarded(pod.UID) || s.guardian.proceeded[pod.UID] {
 		return
 	}
 	if s.guardian.excuse != "" {
@@ -354,7 +354,7 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 		leaving, fresh := p.leaving(budget), ""
 		for _, c := range changes {
 			uid := types.UID(c.Entry.Owner.PodUID)
-			if pod := p.seen(uid); c.Op == registry.Remove && !leaving[uid] && pod != nil && p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) {
+			if pod := p.seen(uid); (c.Op == registry.Remove || c.Op == registry.TakeOut) && !leaving[uid] && pod != nil && p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) {
 				leaving[uid], fresh = true, pod.Name
 			}
 		}

@@ -30,6 +30,7 @@ func (s *simulation) check() {
 	}
 	s.noteServed()
 	s.noteBalanced()
+	s.expire()
 	for _, name := range registries {
 		s.checkEntries(name, held)
 	}
@@ -48,6 +49,7 @@ func (s *simulation) checkEntries(name string, held map[string]bool) {
 		switch {
 		case e.ID == s.foreign.ID:
 			foreign = e.Same(s.foreign) && e.Version == s.foreign.Version
+		case s.features.applications:
 		case !held[e.Owner.PodUID] && !s.guardian.proceeded[types.UID(e.Owner.PodUID)]:
 			s.fail("%s lists %s, whose Pod could vanish or has", name, e.Owner.Pod)
 		case !known:
@@ -84,6 +86,7 @@ func (s *simulation) judge(c *model.Commit) {
 	if drained(after) && !drained(before) && !s.follows(after) {
 		s.guardian.unfollowed[after.UID] = true
 	}
+	s.noteKnown(before, after)
 	s.judgeGate(before, after)
 	s.judgeJoined(before, after)
 	s.judgeFinalizer(before, after)
@@ -95,7 +98,7 @@ func (s *simulation) judgeFinalizer(before, after *corev1.Pod) {
 	if lost {
 		s.proceeds(before)
 	}
-	if listed, _ := s.listed(before.UID); lost && listed && !s.guardian.proceeded[before.UID] {
+	if listed, _ := s.listed(before.UID); lost && listed && !s.unguarded(before.UID) && !s.guardian.proceeded[before.UID] {
 		s.fail("the finalizer of %s was removed while a registry lists it", before.Name)
 	}
 }
@@ -157,6 +160,9 @@ func (s *simulation) checkSettled() {
 	}
 	s.checkServed()
 	s.checkOwned()
+	if s.features.applications {
+		return
+	}
 	for _, name := range registries {
 		have := map[string]bool{}
 		for _, e := range s.entries(name) {

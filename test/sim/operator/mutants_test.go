@@ -5,6 +5,7 @@ package operator
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -51,8 +52,25 @@ var premises = map[string]func(p *premise, value string){
 		}
 		return e, true
 	}),
-	"clocks": func(p *premise, _ string) { p.features.clocks = true },
-	"policy": func(p *premise, value string) { p.features.policy = usher.InPlaceUpdatePolicy(value) },
+	// believesOverrides takes all that applications register for overridden, missesOverrides what is for gone.
+	"believesOverrides": relists(func(e registry.Entry) (registry.Entry, bool) {
+		e.Override = e.Owner == registry.Owner{}
+		return e, true
+	}),
+	"missesOverrides": relists(func(e registry.Entry) (registry.Entry, bool) {
+		return e, !e.Override
+	}),
+	// takesNeighbours takes the entry of one application for that of the Pod with the next address.
+	"takesNeighbours": relists(func(e registry.Entry) (registry.Entry, bool) {
+		if start, n, ok := strings.Cut(e.Address, "10.1.0."); ok && start == "" {
+			e.Address = fmt.Sprintf("10.1.0.%d", scenariotest.Number(n)%3+1)
+		}
+		return e, true
+	}),
+	"applications": func(p *premise, _ string) { p.features.applications = true },
+	"guard":        func(p *premise, _ string) { p.features.guard = true },
+	"clocks":       func(p *premise, _ string) { p.features.clocks = true },
+	"policy":       func(p *premise, value string) { p.features.policy = usher.InPlaceUpdatePolicy(value) },
 	"budget": func(p *premise, value string) {
 		p.features.guard, p.features.budget = true, int32(scenariotest.Number(value))
 	},

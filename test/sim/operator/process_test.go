@@ -85,6 +85,9 @@ type connector struct {
 func (c *connector) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	entries, err := c.Registry.List(ctx, service)
 	c.process.meets(c.name, err)
+	if c.process.features.applications {
+		entries = c.process.defects.relisted(entries)
+	}
 	return entries, echo(err)
 }
 
@@ -100,8 +103,9 @@ func (c *connector) Apply(ctx context.Context, service string, changes []registr
 	c.process.judgeSilence(c.name, service, changes)
 	c.process.judgeBudgets(changes)
 	c.judgeOwners(service, changes)
+	c.process.judgeOverrides(c.name, changes)
 	for _, change := range changes {
-		if change.Op == registry.Put {
+		if change.Op == registry.Put || change.Op == registry.BringBack {
 			delete(c.process.guardian.proceeded, types.UID(change.Entry.Owner.PodUID))
 		}
 	}
@@ -145,7 +149,7 @@ type defects struct {
 	miswrites func(metadata map[string]any)
 	// idle makes the operator delete no Pod that has drained.
 	idle bool
-	// relists changes what the cloud's API lists.
+	// relists changes what the cloud's API lists, or a registry where applications register themselves.
 	relists func([]registry.Entry) []registry.Entry
 	// allows makes the guard let a Pod go that it would hold.
 	allows func(*corev1.Pod) bool

@@ -109,7 +109,10 @@ type simulation struct {
 	// entered is when a Pod entered its state.
 	entered  map[types.UID]time.Time
 	released map[string]int
-	foreign  registry.Entry
+	// applications are those that have registered themselves; known are the Pods that the guard knows.
+	applications map[types.UID]*application
+	known        map[types.UID]bool
+	foreign      registry.Entry
 }
 
 func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulation {
@@ -119,6 +122,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
+		applications: map[types.UID]*application{}, known: map[types.UID]bool{},
 		balancer: newBalancer(), stopped: map[types.UID]bool{}, entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
 	}
@@ -213,12 +217,16 @@ func (s *simulation) listed(uid types.UID) (listed, serving bool) {
 // serves reports whether callers of a registry get the entry: discovery holds those of weight
 // 0 back.
 func serves(name string, e registry.Entry) bool {
-	return name != "discovery" || e.Weight > 0 || e.Unsettled != ""
+	return name != "discovery" && !e.Override || e.Weight > 0 || e.Unsettled != ""
 }
 
 // entries are those of all services of a registry.
 func (s *simulation) entries(name string) []registry.Entry {
-	return slices.Concat(s.stores[name].Entries(service), s.stores[name].Entries(edge))
+	all := slices.Concat(s.stores[name].Entries(service), s.stores[name].Entries(edge))
+	if s.features.applications {
+		return s.owned(all)
+	}
+	return all
 }
 
 // settle ends all faults and lets the cluster settle.
@@ -250,6 +258,9 @@ func (s *simulation) settle() {
 		s.kubelets()
 		s.endpoints()
 		s.balance()
+		if s.features.applications {
+			s.lives()
+		}
 		for _, pod := range s.pods() {
 			s.reconcile(pod, true)
 		}
@@ -281,6 +292,9 @@ func (s *simulation) run(steps int) {
 	}
 	if s.broken == "" {
 		s.settle()
+		if s.features.applications {
+			s.checkApplications()
+		}
 		s.checkSettled()
 		s.checkQuiet()
 	}
@@ -350,8 +364,11 @@ func (f features) objects() []client.Object {
 		case *usher.Registration:
 			f.register(&o.Spec)
 		case *usher.Registry:
-			if f.rate > 0 && o.Spec.Consul != nil {
+			if f.rate > 0 && o.Name == "discovery" {
 				o.Spec.RateLimit = &usher.RateLimit{ChangesPerSecond: f.rate}
+			}
+			if f.applications {
+				ofApplications(&o.Spec)
 			}
 			if f.labelled && o.Spec.Service != nil {
 				o.Spec.Service.Label = &usher.ServiceLabel{}

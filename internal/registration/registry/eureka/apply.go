@@ -57,6 +57,11 @@ func (r *Registry) one(ctx context.Context, service string, c registry.Change) e
 	switch {
 	case !needed:
 		return nil
+	case c.Op == registry.TakeOut:
+		return r.write(ctx, http.MethodPut, pathOf(app, c.Entry.ID, "status")+"?value="+outOfService, nil)
+	case c.Op == registry.BringBack:
+		// Without a value, Eureka asks the application for its status, by the answer to its next heartbeat.
+		return r.write(ctx, http.MethodDelete, pathOf(app, c.Entry.ID, "status"), nil)
 	case c.Op == registry.Remove:
 		return r.write(ctx, http.MethodDelete, pathOf(app, c.Entry.ID), nil)
 	case c.Entry.Weight == 0 && there != nil:
@@ -169,7 +174,27 @@ func (i instance) entry() registry.Entry {
 	if i.Status != up {
 		e.Weight = 0
 	}
+	if !ours {
+		e.Override, e.Hidden = i.overridden(), i.hidden()
+	}
 	return e
+}
+
+// overridden reports whether an overridden status keeps callers away. Eureka does not tell who set it.
+func (i instance) overridden() bool {
+	return i.OverriddenStatus != "" && i.OverriddenStatus != unknown && i.OverriddenStatus != up
+}
+
+// hidden is why callers do not get the instance; empty if they do. While an application says that it is down or
+// starting, Eureka lists that and not the overridden status.
+func (i instance) hidden() string {
+	switch i.Status {
+	case up:
+		return ""
+	case unknown:
+		return "its status is UNKNOWN: Eureka asks the application for it at its next heartbeat"
+	}
+	return "its status is " + registry.Excerpt(i.Status)
 }
 
 // weight reads what encode wrote. A value that is no number becomes 0, which differs
@@ -185,8 +210,8 @@ func weight(meta map[string]string) int32 {
 // version changes with every registration, status and metadata, but not with renewals.
 func (i instance) version() string {
 	// Maps are printed in the order of their keys.
-	return registry.Digest(fmt.Appendf(nil, "%d %q %q %d %d %q",
-		i.LastDirtyTimestamp, i.Status, i.IPAddr, i.Port.Number, i.SecurePort.Number, i.Metadata))
+	return registry.Digest(fmt.Appendf(nil, "%d %q %t %q %d %d %q",
+		i.LastDirtyTimestamp, i.Status, i.overridden(), i.IPAddr, i.Port.Number, i.SecurePort.Number, i.Metadata))
 }
 
 // host is an address as the host of a URL: clients make one of the host name and the port as they are.

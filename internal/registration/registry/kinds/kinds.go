@@ -51,6 +51,9 @@ type Kind struct {
 	// Follows means that somebody else writes the entries, such as a cloud's controller that follows a
 	// Service: Usher only lists them. The connector is made by registry.Follower.
 	Follows bool
+	// Overrides reports whether the connector carries out TakeOut and BringBack, as registeredBy: Application
+	// requires. Other connectors never get these.
+	Overrides bool
 	// settings are those of a Registry of the kind, nil for one of another kind.
 	settings *registry.Settings
 }
@@ -69,25 +72,25 @@ type Cluster struct {
 
 type keys = []string
 
-// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Gated, Follows, and the
-// settings of a Registry for Registrations of a namespace.
+// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Gated, Follows,
+// Overrides, and the settings of a Registry for Registrations of a namespace.
 func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kind {
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
-		{"awsTargetGroup", awstargetgroup.Keys(), true, false, true,
+		{"awsTargetGroup", awstargetgroup.Keys(), true, false, true, false,
 			of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace))},
-		{"consul", tls(consul.KeyToken), true, false, false, of(spec.Consul, consul.FromSpec)},
-		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, false, of(spec.DNS, dns.FromSpec)},
-		{"endpointSlice", nil, false, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
-		{"etcd", tls(login...), false, false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
-		{"eureka", tls(login...), true, false, false, of(spec.Eureka, eureka.FromSpec)},
-		{"haproxy", tls(), true, false, false, of(spec.HAProxy, haproxy.FromSpec)},
-		{"nacos", tls(login...), true, false, false, of(spec.Nacos, nacos.FromSpec)},
-		{"service", nil, true, true, false, of(spec.Service, service.FromSpec(in.Reader, namespace))},
-		{"webhook", keys{webhook.KeyHMAC, credentials.KeyCA}, false, false, false, of(spec.Webhook, webhook.FromSpec)},
-		{"xds", nil, true, false, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
-		{"zookeeper", tls(login...), false, false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
+		{"consul", tls(consul.KeyToken), true, false, false, false, of(spec.Consul, consul.FromSpec)},
+		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, false, false, of(spec.DNS, dns.FromSpec)},
+		{"endpointSlice", nil, false, false, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
+		{"etcd", tls(login...), false, false, false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
+		{"eureka", tls(login...), true, false, false, true, of(spec.Eureka, eureka.FromSpec)},
+		{"haproxy", tls(), true, false, false, false, of(spec.HAProxy, haproxy.FromSpec)},
+		{"nacos", tls(login...), true, false, false, true, of(spec.Nacos, nacos.FromSpec)},
+		{"service", nil, true, true, false, false, of(spec.Service, service.FromSpec(in.Reader, namespace))},
+		{"webhook", keys{webhook.KeyHMAC, credentials.KeyCA}, false, false, false, false, of(spec.Webhook, webhook.FromSpec)},
+		{"xds", nil, true, false, false, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
+		{"zookeeper", tls(login...), false, false, false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
 	}
 }
 
@@ -193,7 +196,7 @@ func (c cautious) Apply(ctx context.Context, service string, changes []registry.
 }
 
 func (c cautious) check(change registry.Change) error {
-	if change.Op == registry.Remove {
+	if change.Op != registry.Put {
 		return nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(change.Entry.Metadata)) {

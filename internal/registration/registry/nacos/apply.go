@@ -42,6 +42,8 @@ type step struct {
 	covered bool
 	// gone are the instances to remove.
 	gone []instance
+	// override is what is kept beside an application's instance, nil for other steps.
+	override *instance
 }
 
 // Apply implements registry.Connector. It returns when the list shows the changes,
@@ -92,6 +94,9 @@ func (r *Registry) each(ctx context.Context, service string, p *plan, removals b
 // make puts first, and then removes an entry's former address. It also replaces what the
 // console set on an instance.
 func (r *Registry) make(ctx context.Context, service string, s step) error {
+	if s.override != nil {
+		return r.write(ctx, http.MethodPut, r.form(service, *s.override))
+	}
 	if s.put != nil {
 		form := r.form(service, *s.put)
 		if err := r.write(ctx, http.MethodPost, form); err != nil {
@@ -128,7 +133,7 @@ func (r *Registry) form(service string, i instance) url.Values {
 	form := r.where(service)
 	maps.Copy(form, url.Values{
 		"ip": {i.IP}, "port": {strconv.Itoa(int(i.Port))}, "weight": {strconv.FormatFloat(i.Weight, 'f', -1, 64)},
-		"enabled": {strconv.FormatBool(i.Enabled)}, "healthy": {"true"}, "ephemeral": {"false"},
+		"enabled": {strconv.FormatBool(i.Enabled)}, "healthy": {"true"}, "ephemeral": {strconv.FormatBool(i.Ephemeral)},
 		"metadata": {string(encode.JSON(i.Metadata))},
 	})
 	return form
@@ -179,6 +184,10 @@ func unseen(steps []step, instances []instance) []step {
 }
 
 func (s step) seen(have map[string]instance) bool {
+	if s.override != nil {
+		i, there := have[s.override.at()]
+		return !there || i.Enabled == s.override.Enabled && i.Metadata[metaOut] == s.override.Metadata[metaOut]
+	}
 	for _, old := range s.gone {
 		if i, there := have[old.at()]; there && i.Metadata[metaID] == old.Metadata[metaID] {
 			return false
@@ -218,6 +227,9 @@ func newPlan(instances []instance, changes []registry.Change) *plan {
 
 // one plans a change that is left to make.
 func (p *plan) one(c registry.Change, there *listed) (step, error) {
+	if c.Op.Overrides() {
+		return step{change: c, override: new(there.instance.overridden(c))}, nil
+	}
 	if c.Op == registry.Remove {
 		delete(p.taken, there.instance.at())
 		return step{change: c, gone: []instance{there.instance}}, nil
@@ -266,6 +278,8 @@ type instance struct {
 	Healthy  bool              `json:"healthy"`
 	Enabled  bool              `json:"enabled"`
 	Metadata map[string]string `json:"metadata"`
+	// Ephemeral means that its application keeps it alive.
+	Ephemeral bool `json:"ephemeral"`
 }
 
 // listed is an instance with its entry.
@@ -307,10 +321,51 @@ func (i instance) entry() registry.Entry {
 	}
 	e.SetMarkedMetadata(i.Metadata, func(string) bool { return false })
 	if !i.claims() {
+		e.Override, e.Hidden = i.Metadata[metaOut] != "", i.hidden()
+		if e.Override {
+			e.Weight = 0
+		}
 		return e
 	}
 	e.ID, e.Owner = i.Metadata[metaID], registry.MarkedOwner(i.Metadata)
 	return e
+}
+
+// hidden is why callers do not get an application's instance; empty if they do.
+func (i instance) hidden() string {
+	switch {
+	case i.Metadata[metaOut] != "":
+		return "Usher has disabled it"
+	case !i.Enabled:
+		return "it is disabled in Nacos, by its application or by somebody else"
+	case !i.Healthy:
+		return "Nacos says that it is not healthy: its application sends no heartbeats, or does not answer"
+	case i.weight() == 0:
+		return "its weight is 0"
+	}
+	return ""
+}
+
+// metaOut is the key by which Usher marks an application's instance that it has disabled. Nacos keeps it beside the
+// instance, with enabled and weight, whatever the application registers. disabledBefore is its value if callers did not
+// get the instance anyway: then it stays disabled.
+const metaOut, disabledBefore = registry.MetaPrefix + "out", "it was disabled before"
+
+// overridden is what is to be kept beside an application's instance: nothing of what the application itself writes but
+// the weight, which would be 1 otherwise.
+func (i instance) overridden(c registry.Change) instance {
+	mark := i.Metadata[metaOut]
+	i.Metadata = map[string]string{}
+	if c.Op == registry.BringBack {
+		i.Enabled = mark != disabledBefore
+		return i
+	}
+	i.Metadata[metaOut] = c.Entry.Owner.String()
+	if !i.Enabled {
+		i.Metadata[metaOut] = disabledBefore
+	}
+	i.Enabled = false
+	return i
 }
 
 // weight is rounded up, so that only 0 becomes 0.

@@ -126,8 +126,10 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 	}
 	_, refused := registry.Decide(r.sorted(service), registry.Itself, changes, func(change registry.Change, current *registry.Entry) (any, error) {
 		switch {
-		case r.fault == Busy && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0):
+		case r.fault == Busy && !change.Op.Overrides() && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0):
 			r.linger(service, *current, change)
+		case change.Op.Overrides():
+			r.put(service, overridden(*current, change.Op == registry.TakeOut))
 		case change.Op == registry.Remove:
 			delete(r.services[service], change.Entry.ID)
 		default:
@@ -164,6 +166,22 @@ func (r *Registry) enter(ctx context.Context, count func(*Calls)) error {
 		return registry.Transient(errors.New("connection refused"))
 	}
 	return nil
+}
+
+// overridden is an entry that an override keeps callers from, or one without.
+func overridden(e registry.Entry, out bool) registry.Entry {
+	e.Override, e.Weight, e.Hidden = out, 1, ""
+	if out {
+		e.Weight, e.Hidden = 0, "it is overridden"
+	}
+	return e
+}
+
+// Register writes an entry as its application does, which does not change an override. Heartbeats are the same.
+func (r *Registry) Register(service string, entry registry.Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.put(service, overridden(entry, r.services[service][entry.ID].Override))
 }
 
 // linger keeps an entry that has a request in flight.

@@ -4,6 +4,7 @@ package memory_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -23,6 +24,28 @@ func TestConformance(t *testing.T) {
 			Mend:   func(context.Context) error { r.Break(memory.None); return nil },
 			Hang:   func() error { r.Break(memory.Hang); return nil },
 			Resume: func() error { r.Break(memory.None); return nil },
+		}
+	})
+}
+
+func TestSelfRegistered(t *testing.T) {
+	registrytest.RunSelfRegistered(t, func(*testing.T) registrytest.SelfRegistered {
+		r := memory.New()
+		named := func(address string, port int32) registry.Entry {
+			return registry.Entry{ID: fmt.Sprintf("web@%s:%d", address, port), Address: address, Port: port}
+		}
+		register := func(_ *testing.T, address string, port int32) { r.Register("web", named(address, port)) }
+		return registrytest.SelfRegistered{
+			Connector: r, Register: register, Beat: register,
+			Leave: func(_ *testing.T, address string, port int32) { r.Drop("web", named(address, port).ID) },
+			Callers: func(*testing.T) (callers []string) {
+				for _, e := range r.Entries("web") {
+					if e.Weight > 0 {
+						callers = append(callers, e.HostPort())
+					}
+				}
+				return callers
+			},
 		}
 	})
 }
