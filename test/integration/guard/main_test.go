@@ -85,6 +85,9 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err := startUsher(ctx, ports[0]); err != nil {
 		return err
 	}
+	if err := startCloud(ctx); err != nil {
+		return err
+	}
 	return callers.follow(ctx)
 }
 

@@ -20,8 +20,8 @@ import (
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
-	registryservice "github.com/usher-dev/usher/internal/registration/registry/service"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
@@ -50,13 +50,15 @@ type witness struct {
 	// early are Pods whose containers ended too early, or might have, with the reason, by
 	// namespace.
 	early map[string][]string
+	// inUse says how a load balancer had the Pods of a namespace whose containers ended meanwhile.
+	inUse map[string]map[types.UID]string
 }
 
 func newWitness() *witness {
 	return &witness{
 		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, listed: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
 		everLeft: map[string]map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{},
-		fewest: map[string]int{}, early: map[string][]string{},
+		fewest: map[string]int{}, early: map[string][]string{}, inUse: map[string]map[types.UID]string{},
 	}
 }
 
@@ -66,9 +68,9 @@ type watched struct {
 	witness *witness
 }
 
-func (w *witness) connect(r *usherv1alpha1.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
-	if r.Spec.Service != nil {
-		return registryservice.New(plane, root), nil
+func (w *witness) connect(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
+	if r.Spec.Etcd == nil {
+		return kinds.Connect(kinds.Cluster{Reader: plane, Writer: plane})(r, root, secret)
 	}
 	return &watched{Registry: w.registry, witness: w}, nil
 }
@@ -156,9 +158,9 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 		early("the finalizer and the guard's label are not written together")
 	}
 	w.held[pod.UID] = held
-	updating := pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateUpdating)
+	w.sawTarget(pod)
 	deletion := pod.DeletionTimestamp != nil && !w.deleted[pod.UID]
-	if !deletion && !updating {
+	if !deletion && !updating(pod) {
 		return
 	}
 	w.deleted[pod.UID] = pod.DeletionTimestamp != nil
@@ -171,6 +173,11 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 	if at, left := w.left[pod.UID]; left && time.Since(at) < propagation {
 		early(fmt.Sprintf("callers have had %s", time.Since(at)))
 	}
+}
+
+// updating reports whether the containers of a CloneSet's Pod are being replaced.
+func updating(pod *corev1.Pod) bool {
+	return pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateUpdating)
 }
 
 // served says how callers of a Service may still find the Pod; empty if they do not.
