@@ -17,14 +17,16 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/elb"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/neg"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/clouds"
 )
 
 // cloud has a load balancer, and a controller that follows Services by the rule that their label names.
 var cloud struct {
-	server     *elb.Server
-	balancer   clouds.Balancer
+	aws        *elb.Server
+	gcp        *neg.Server
+	balancers  map[string]clouds.Balancer
 	controller *clouds.Controller
 }
 
@@ -36,20 +38,28 @@ func startCloud(ctx context.Context) error {
 	if err := clouds.InstallCRDs(plane.RESTConfig()); err != nil {
 		return err
 	}
-	cloud.server = elb.Start(times)
-	context.AfterFunc(ctx, cloud.server.Close)
-	cloud.balancer = clouds.ELB{Server: cloud.server, Client: plane}
-	balancers := map[string]clouds.Balancer{"aws": cloud.balancer, "gke": cloud.balancer, "ccm": cloud.balancer}
-	cloud.controller = &clouds.Controller{Balancers: balancers, Look: callers.lookAt}
+	cloud.aws, cloud.gcp = elb.Start(times), neg.Start(neg.Times{Attach: times.Registration, Checks: times.Checks, Drain: times.Delay})
+	context.AfterFunc(ctx, func() { cloud.aws.Close(); cloud.gcp.Close() })
+	aws := clouds.ELB{Server: cloud.aws, Client: plane}
+	cloud.balancers = map[string]clouds.Balancer{"aws": aws, "gke": clouds.NEG{Server: cloud.gcp, Client: plane}, "ccm": aws}
+	cloud.controller = &clouds.Controller{Balancers: cloud.balancers, Look: callers.lookAt}
 	_, err := plane.Manage(ctx, plane.RESTConfig(), ctrl.Options{}, func(_ context.Context, mgr ctrl.Manager) error {
 		return cloud.controller.SetUp(mgr)
 	})
 	return err
 }
 
-// targetsIn are the targets of a namespace's Service.
+// targetsIn are the targets of a namespace's Service, in all clouds.
 func targetsIn(namespace string) (map[clouds.Target]clouds.State, error) {
-	return cloud.balancer.Targets(context.Background(), types.NamespacedName{Namespace: namespace, Name: "web"})
+	all := map[clouds.Target]clouds.State{}
+	for _, balancer := range cloud.balancers {
+		targets, err := balancer.Targets(context.Background(), types.NamespacedName{Namespace: namespace, Name: "web"})
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, targets)
+	}
+	return all, nil
 }
 
 // lookAt looks at a Pod before the controller deregisters it.
@@ -128,6 +138,6 @@ func (s *story) cloudGates(want string) {
 
 // clock stops the load balancer's clock until the end of the story, or has it run.
 func (s *story) clock(how string) {
-	cloud.server.Run(how == "runs")
-	s.Cleanup(func() { cloud.server.Run(true) })
+	cloud.aws.Run(how == "runs")
+	s.Cleanup(func() { cloud.aws.Run(true) })
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/neg"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/integration/scene"
 	"github.com/usher-dev/usher/test/servers/run"
@@ -66,7 +68,9 @@ func begin(t *testing.T) *scene.Scene {
 		}
 		s.Call(name, gate)
 	}
-	s.Call("load balancer", cloud.server.URL())
+	s.Call("AWS", cloud.aws.URL())
+	s.Call("Google Cloud", cloud.gcp.URL())
+	s.Call("key of Google Cloud", strconv.Quote(neg.Key(cloud.gcp.URL())))
 	t.Cleanup(func() {
 		if used := callers.endedInUse(s.Namespace); len(used) > 0 {
 			t.Errorf("ended while the load balancer had them:\n%s", strings.Join(used, "\n"))

@@ -86,9 +86,9 @@ func TestConformance(t *testing.T) {
 func TestStates(t *testing.T) {
 	scenariotest.Table(t, "testdata/states.txt", func(_ *testing.T, test struct {
 		State, Reason string
-		Draining      usherv1alpha1.AWSDraining
+		Draining      usherv1alpha1.TargetDraining
 	}) string {
-		e := target{group: "web", address: "10.0.0.1", port: 80, state: test.State, reason: test.Reason}.entry(test.Draining)
+		e := target{group: "web", address: "10.0.0.1", port: 80, state: test.State, reason: test.Reason}.target(test.Draining).Entry()
 		what := "gets requests"
 		switch {
 		case e.Unsettled != "" && e.Weight == 0:

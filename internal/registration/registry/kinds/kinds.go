@@ -26,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registration/registry/etcd"
 	"github.com/usher-dev/usher/internal/registration/registry/eureka"
+	"github.com/usher-dev/usher/internal/registration/registry/gcpneg"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
 	"github.com/usher-dev/usher/internal/registration/registry/service"
@@ -63,6 +64,8 @@ type Cluster struct {
 	Writer client.Writer
 	// AWS are this process's clients of AWS, nil for new ones.
 	AWS *awstargetgroup.Clients
+	// GCP are this process's clients of Google Cloud, nil for new ones.
+	GCP *gcpneg.Clients
 	// XDS is what this process serves over xDS, nil if it serves nothing.
 	XDS *xds.Store
 }
@@ -82,6 +85,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 		{"endpointSlice", nil, false, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
 		{"etcd", tls(login...), false, false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
 		{"eureka", tls(login...), true, false, false, of(spec.Eureka, eureka.FromSpec)},
+		{"gcpNEG", gcpneg.Keys(), true, false, true, of(spec.GCPNEG, gcpneg.FromSpec(in.Reader, in.GCP, namespace))},
 		{"haproxy", tls(), true, false, false, of(spec.HAProxy, haproxy.FromSpec)},
 		{"nacos", tls(login...), true, false, false, of(spec.Nacos, nacos.FromSpec)},
 		{"service", nil, true, true, false, of(spec.Service, service.FromSpec(in.Reader, namespace))},
