@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// LabelRule is the label of a Service that has a load balancer; its value names the Rule.
+// LabelRule is the label of a Service that has a load balancer; its value names the Rule, up to a dot, and the Balancer.
 const LabelRule = "example.com/load-balancer"
 
 // checkAgain is how soon the controller looks again whether a target has become healthy.
@@ -56,8 +56,10 @@ type Balancer interface {
 // Controller follows the Services that have LabelRule. It learns of changes by Services and their slices alone, as the
 // clouds' controllers do.
 type Controller struct {
-	// Balancers are what it writes to, by the names of Rules.
+	// Balancers are what it writes to, by the values of LabelRule.
 	Balancers map[string]Balancer
+	// Lag is how long the controller and the cloud's API take for a change. Meanwhile, others wait.
+	Lag time.Duration
 	// Look sees each Pod of a slice before the controller acts on it; optional.
 	Look func(pod *corev1.Pod)
 
@@ -89,7 +91,8 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	name := service.Labels[LabelRule]
-	rule, balancer := Rules[name], c.Balancers[name]
+	ruleName, _, _ := strings.Cut(name, ".")
+	rule, balancer := Rules[ruleName], c.Balancers[name]
 	if balancer == nil {
 		return ctrl.Result{}, nil
 	}
@@ -99,6 +102,11 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	wanted, err := c.wanted(ctx, service, rule)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	select {
+	case <-ctx.Done():
+		return ctrl.Result{}, ctx.Err()
+	case <-time.After(c.Lag):
 	}
 	return c.carryOut(ctx, balancer, request.NamespacedName, rule, wanted)
 }
