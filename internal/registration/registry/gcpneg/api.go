@@ -145,8 +145,8 @@ func ofKey(s *usherv1alpha1.GCPNEGRegistry, secret map[string][]byte) (func(cont
 		Transport: transport, Timeout: tokenTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return func(context.Context) (oauth2.TokenSource, error) {
-		return config.TokenSource(context.WithValue(context.Background(), oauth2.HTTPClient, own)), nil
+	return func(ctx context.Context) (oauth2.TokenSource, error) { // the source outlives the first call
+		return config.TokenSource(context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, own)), nil
 	}, nil
 }
 

@@ -16,14 +16,15 @@ import (
 type Use int
 
 const (
-	// Unknown and Comes: callers may get it, and it is not as it should be.
+	// Unknown means that callers may get it, in a state that Usher does not know.
 	Unknown Use = iota
+	// Comes means that callers may get it, and that it is not as it should be.
 	Comes
-	// Serves: callers get it.
+	// Serves means that callers get it.
 	Serves
-	// Leaves: callers get it no more, and what was begun goes on.
+	// Leaves means that callers get it no more, and that what was begun goes on.
 	Leaves
-	// Unused: nobody gets it.
+	// Unused means that nobody gets it.
 	Unused
 )
 
