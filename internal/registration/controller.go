@@ -31,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
+	"github.com/usher-dev/usher/internal/registration/registry/gcpneg"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
 	"github.com/usher-dev/usher/internal/store"
@@ -170,7 +171,9 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.RegistryWorkers = cmp.Or(options.RegistryWorkers, defaultRegistryWorkers)
 	options.Process = cmp.Or(options.Process, rand.Text()[:8])
 	if options.Connect == nil {
-		cluster := kinds.Cluster{Reader: reader, Writer: c, AWS: awstargetgroup.NewClients(), XDS: options.XDS}
+		cluster := kinds.Cluster{
+			Reader: reader, Writer: c, AWS: awstargetgroup.NewClients(), GCP: gcpneg.NewClients(), XDS: options.XDS,
+		}
 		options.Connect = kinds.Connect(cluster)
 	}
 	m, err := newMetrics(options.Registerer)

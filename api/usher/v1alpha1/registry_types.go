@@ -15,7 +15,7 @@ import (
 // +kubebuilder:printcolumn:name="REACHABLE",type=string,JSONPath=`.status.conditions[?(@.type=="Reachable")].status`
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Reachable")].message`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.users) || size(oldSelf.status.users) == 0 || !has(oldSelf.status.conditions) || !oldSelf.status.conditions.exists(c, c.type == 'Reachable' && c.status == 'True') || has(self.spec.awsTargetGroup) == has(oldSelf.spec.awsTargetGroup) && (has(self.spec.consul) ? has(oldSelf.spec.consul) && self.spec.consul.address == oldSelf.spec.consul.address : !has(oldSelf.spec.consul)) && (has(self.spec.dns) ? has(oldSelf.spec.dns) && self.spec.dns.server == oldSelf.spec.dns.server : !has(oldSelf.spec.dns)) && has(self.spec.endpointSlice) == has(oldSelf.spec.endpointSlice) && (has(self.spec.etcd) ? has(oldSelf.spec.etcd) && self.spec.etcd.endpoints.exists(one, one in oldSelf.spec.etcd.endpoints) : !has(oldSelf.spec.etcd)) && (has(self.spec.eureka) ? has(oldSelf.spec.eureka) && self.spec.eureka.address == oldSelf.spec.eureka.address : !has(oldSelf.spec.eureka)) && (has(self.spec.haproxy) ? has(oldSelf.spec.haproxy) && self.spec.haproxy.addresses.exists(one, one in oldSelf.spec.haproxy.addresses) : !has(oldSelf.spec.haproxy)) && (has(self.spec.nacos) ? has(oldSelf.spec.nacos) && self.spec.nacos.address == oldSelf.spec.nacos.address : !has(oldSelf.spec.nacos)) && has(self.spec.service) == has(oldSelf.spec.service) && (has(self.spec.webhook) ? has(oldSelf.spec.webhook) && self.spec.webhook.url == oldSelf.spec.webhook.url : !has(oldSelf.spec.webhook)) && has(self.spec.xds) == has(oldSelf.spec.xds) && (has(self.spec.zookeeper) ? has(oldSelf.spec.zookeeper) && self.spec.zookeeper.servers.exists(one, one in oldSelf.spec.zookeeper.servers) : !has(oldSelf.spec.zookeeper))",message="Registrations use this registry (status.users), and their entries at the old place would stay: make another Registry for the new place, name it in their spec.registries, and take this one out there when it lists them. Of several members, one has to stay",fieldPath=".spec"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.users) || size(oldSelf.status.users) == 0 || !has(oldSelf.status.conditions) || !oldSelf.status.conditions.exists(c, c.type == 'Reachable' && c.status == 'True') || has(self.spec.awsTargetGroup) == has(oldSelf.spec.awsTargetGroup) && (has(self.spec.consul) ? has(oldSelf.spec.consul) && self.spec.consul.address == oldSelf.spec.consul.address : !has(oldSelf.spec.consul)) && (has(self.spec.dns) ? has(oldSelf.spec.dns) && self.spec.dns.server == oldSelf.spec.dns.server : !has(oldSelf.spec.dns)) && has(self.spec.endpointSlice) == has(oldSelf.spec.endpointSlice) && (has(self.spec.etcd) ? has(oldSelf.spec.etcd) && self.spec.etcd.endpoints.exists(one, one in oldSelf.spec.etcd.endpoints) : !has(oldSelf.spec.etcd)) && (has(self.spec.eureka) ? has(oldSelf.spec.eureka) && self.spec.eureka.address == oldSelf.spec.eureka.address : !has(oldSelf.spec.eureka)) && has(self.spec.gcpNEG) == has(oldSelf.spec.gcpNEG) && (has(self.spec.haproxy) ? has(oldSelf.spec.haproxy) && self.spec.haproxy.addresses.exists(one, one in oldSelf.spec.haproxy.addresses) : !has(oldSelf.spec.haproxy)) && (has(self.spec.nacos) ? has(oldSelf.spec.nacos) && self.spec.nacos.address == oldSelf.spec.nacos.address : !has(oldSelf.spec.nacos)) && has(self.spec.service) == has(oldSelf.spec.service) && (has(self.spec.webhook) ? has(oldSelf.spec.webhook) && self.spec.webhook.url == oldSelf.spec.webhook.url : !has(oldSelf.spec.webhook)) && has(self.spec.xds) == has(oldSelf.spec.xds) && (has(self.spec.zookeeper) ? has(oldSelf.spec.zookeeper) && self.spec.zookeeper.servers.exists(one, one in oldSelf.spec.zookeeper.servers) : !has(oldSelf.spec.zookeeper))",message="Registrations use this registry (status.users), and their entries at the old place would stay: make another Registry for the new place, name it in their spec.registries, and take this one out there when it lists them. Of several members, one has to stay",fieldPath=".spec"
 type Registry struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -36,11 +36,13 @@ type RegistryList struct {
 
 // RegistrySpec sets the registry's kind and location. Set exactly one kind.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.awsTargetGroup), has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: awsTargetGroup, consul, dns, endpointSlice, etcd, eureka, haproxy, nacos, service, webhook, xds or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.awsTargetGroup), has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.gcpNEG), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: awsTargetGroup, consul, dns, endpointSlice, etcd, eureka, gcpNEG, haproxy, nacos, service, webhook, xds or zookeeper"
 // +kubebuilder:validation:XValidation:rule="!has(self.strictServices) || !self.strictServices || has(self.services)",message="strictServices allows only what services lists: list a service, or nobody could register",fieldPath=".strictServices"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || !has(self.services)",message="the kind service needs no rules: each Service belongs to its namespace",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.services)",message="the kind awsTargetGroup needs no rules: Usher writes nothing there",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.awsTargetGroup.endpoint) || !self.awsTargetGroup.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what target groups have: use an https endpoint, or set insecure: true to accept that",fieldPath=".awsTargetGroup"
+// +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.services)",message="the kind gcpNEG needs no rules: Usher writes nothing there",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.gcpNEG.endpoint) || !self.gcpNEG.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what network endpoint groups have: use an https endpoint, or set insecure: true to accept that",fieldPath=".gcpNEG"
 // +kubebuilder:validation:XValidation:rule="!has(self.zookeeper) || self.zookeeper.tls || self.insecure",message="without TLS whoever is on the network reads and changes what is sent to ZooKeeper: set zookeeper.tls, or insecure: true to accept that",fieldPath=".zookeeper"
 // +kubebuilder:validation:XValidation:rule="!has(self.dns) || has(self.dns.credentialsSecret) || self.insecure",message="without a TSIG key whoever is on the network forges updates and answers: name a Secret with one, or set insecure: true to accept that",fieldPath=".dns"
 // +kubebuilder:validation:XValidation:rule="self.insecure || !(has(self.consul) && has(self.consul.credentialsSecret) && self.consul.address.startsWith('http:') || has(self.etcd) && has(self.etcd.credentialsSecret) && self.etcd.endpoints.exists(url, url.startsWith('http:')) || has(self.eureka) && has(self.eureka.credentialsSecret) && self.eureka.address.startsWith('http:') || has(self.nacos) && has(self.nacos.credentialsSecret) && self.nacos.address.startsWith('http:'))",message="over http whoever is on the network reads the credentials: use an https address, or set insecure: true to accept that"
@@ -64,6 +66,10 @@ type RegistrySpec struct {
 	// Eureka keeps entries as Eureka instances, and renews them.
 	// +optional
 	Eureka *EurekaRegistry `json:"eureka,omitempty"`
+	// GCPNEG shows which Pods the network endpoint groups of Google Cloud's load balancers have as healthy endpoints.
+	// Somebody else writes the endpoints, such as GKE: Usher only waits for them.
+	// +optional
+	GCPNEG *GCPNEGRegistry `json:"gcpNEG,omitempty"`
 	// HAProxy keeps entries as HAProxy servers, through its runtime API.
 	// +optional
 	HAProxy *HAProxyRegistry `json:"haproxy,omitempty"`
@@ -172,16 +178,16 @@ type RateLimit struct {
 	Burst *int32 `json:"burst,omitempty"`
 }
 
-// AWSDraining says how long a target that drains holds a Pod.
+// TargetDraining says how long a target that drains holds a Pod.
 // +kubebuilder:validation:Enum=UntilOver;Propagation
-type AWSDraining string
+type TargetDraining string
 
 const (
-	// AWSDrainingUntilOver holds a Pod until its target does not drain any more, which takes as long as the
+	// TargetDrainingUntilOver holds a Pod until its target does not drain any more, which takes as long as the
 	// deregistration delay of the target group.
-	AWSDrainingUntilOver AWSDraining = "UntilOver"
-	// AWSDrainingPropagation holds it for spec.drain.propagation of the Registration from when its target drains.
-	AWSDrainingPropagation AWSDraining = "Propagation"
+	TargetDrainingUntilOver TargetDraining = "UntilOver"
+	// TargetDrainingPropagation holds it for spec.drain.propagation of the Registration from when its target drains.
+	TargetDrainingPropagation TargetDraining = "Propagation"
 )
 
 // AWSTargetGroupRegistry is the target groups of AWS's load balancers that send to Pods (target type ip), in one
@@ -202,7 +208,7 @@ type AWSTargetGroupRegistry struct {
 	// some 15s after that. Default: UntilOver.
 	// +kubebuilder:default=UntilOver
 	// +optional
-	Draining AWSDraining `json:"draining,omitempty"`
+	Draining TargetDraining `json:"draining,omitempty"`
 	// RoleARN is a role to assume for the calls. Default: none.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$`
@@ -221,6 +227,64 @@ type AWSTargetGroupRegistry struct {
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }
 
+// GCPNEGRegistry is the zonal network endpoint groups (GCE_VM_IP_PORT) of Google Cloud's load balancers, in one
+// project. Usher reads their endpoints with their health (listNetworkEndpoints), and writes nothing.
+type GCPNEGRegistry struct {
+	// Project is the ID of the project of the groups, for example shop-prod-1.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`
+	Project string `json:"project"`
+	// Groups names the groups of Services. Those of other Services are found by the annotation
+	// cloud.google.com/neg-status, which GKE writes to each.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Groups []GCPNEGs `json:"groups,omitempty"`
+	// Draining says how long an endpoint that drains holds its Pod: UntilOver, which takes as long as the connection
+	// draining timeout of the backend service, or Propagation, which is spec.drain.propagation of the Registration
+	// from when it began. Default: UntilOver.
+	// +kubebuilder:default=UntilOver
+	// +optional
+	Draining TargetDraining `json:"draining,omitempty"`
+	// Endpoint is the URL of another server than Google's, such as one of Private Service Connect. Usher sends its
+	// token there. Default: https://compute.googleapis.com.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+$`
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+	// CredentialsSecret names a Secret with the key key.json, which is a key of a service account, and for an https
+	// endpoint ca.crt. Default: the credentials of Usher's Pod (Workload Identity Federation for GKE, the node's
+	// service account).
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// GCPNEGs are the network endpoint groups of a Service.
+type GCPNEGs struct {
+	// Namespace is the namespace of the Service.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// Service is the name of the Service: spec.instance.service of Registrations.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Service string `json:"service"`
+	// Names are those of the groups, each of which has to have a Pod as healthy in one of the zones.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`
+	// +listType=set
+	Names []string `json:"names"`
+	// Zones are those of the groups, for example europe-west1-b.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z]+-[a-z0-9]+-[a-z0-9]+$`
+	// +listType=set
+	Zones []string `json:"zones"`
+}
+
 // AWSTargetGroups are the target groups of a Service.
 type AWSTargetGroups struct {
 	// Namespace is the namespace of the Service.
@@ -235,7 +299,7 @@ type AWSTargetGroups struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=256
-	// +kubebuilder:validation:items:Pattern=`^arn:aws[a-z-]*:elasticloadbalancing:[a-z0-9-]+:[0-9]{12}:targetgroup/[A-Za-z0-9-]+/[0-9a-f]+$`
+	// +kubebuilder:validation:items:Pattern=`^arn:aws[a-z-]*:elasticloadbalancing:[a-z0-9-]+:[0-9]{12}:targetgroup/[A-Za-z0-9-]+/[0-9a-z]+$`
 	// +listType=set
 	ARNs []string `json:"arns"`
 }

@@ -150,7 +150,13 @@ func (ix *index) followAgain(waiting []Waiting) (next time.Time) {
 	return next
 }
 
-// nobodyThere reports whether an error means that nobody is called through a target that Usher does not write.
+// nobodyThere reports whether an error means that nobody is called through a target that Usher does not write. That
+// nobody was before this pass confirms nothing.
 func (ix *index) nobodyThere(t Target, err error) bool {
-	return !ix.writesTo(t) && errors.Is(err, registry.ErrNoService)
+	return !ix.writesTo(t) && errors.Is(err, registry.ErrNoService) && !ix.Followed[t].Stale
+}
+
+// unasked reports whether an error means that a target was not asked in this pass.
+func (ix *index) unasked(t Target, err error) bool {
+	return errors.Is(err, errNotListed) || errors.Is(err, registry.ErrNoService) && ix.Followed[t].Stale
 }

@@ -192,7 +192,7 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 		if found.err == nil {
 			delete(record.Gone, key)
 		}
-		if end, ends := ix.stillGone(r, t, key, record); ends && errors.Is(found.err, errNotListed) {
+		if end, ends := ix.stillGone(r, t, key, record); ends && ix.unasked(t, found.err) {
 			return base.stillUsed(t, end), &end
 		}
 		return wait, &time.Time{}

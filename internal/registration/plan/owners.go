@@ -174,7 +174,7 @@ func addRule(service string, shared bool, namespaces ...string) string {
 // Open reports whether every namespace may register in some service of a Registry. Kinds that keep the
 // services of each namespace apart have nothing to share.
 func Open(r *usherv1alpha1.RegistrySpec) bool {
-	apart := r.Service != nil || r.AWSTargetGroup != nil ||
+	apart := r.Service != nil || r.AWSTargetGroup != nil || r.GCPNEG != nil ||
 		r.EndpointSlice != nil && r.EndpointSlice.Namespace == "" || r.XDS != nil && r.XDS.Namespace == ""
 	admitsAll := func(rule usherv1alpha1.ServiceRule) bool { return !selective(rule.Namespaces) }
 	return !apart && !selective(r.Namespaces) && (!r.StrictServices || slices.ContainsFunc(r.Services, admitsAll))

@@ -7,32 +7,23 @@ package guard_test
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/usher-dev/usher/internal/cloneset"
-	"github.com/usher-dev/usher/internal/guard"
 	"github.com/usher-dev/usher/internal/guard/endpoint"
-	"github.com/usher-dev/usher/internal/guard/keeper"
-	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/scene"
-	"github.com/usher-dev/usher/test/servers/run"
 )
 
 var (
@@ -65,16 +56,6 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err := startNodes(ctx); err != nil {
 		return err
 	}
-	ports, err := run.FreePorts(ctx, 1)
-	if err != nil {
-		return err
-	}
-	if _, err := checkout.InstallGuard(ctx, p, scene.Root, "usher", ports[0]); err != nil {
-		return err
-	}
-	if err := checkout.AskPatiently(ctx, p); err != nil {
-		return err
-	}
 	registry, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: memory}, spec: {etcd: {endpoints: ["http://127.0.0.1:1"]}}}`)
 	if err != nil {
 		return err
@@ -86,7 +67,10 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), installPolicy(ctx)); err != nil {
 		return err
 	}
-	if err := startUsher(ctx, ports[0]); err != nil {
+	if door, err = p.StartUsher(ctx, scene.Root, service, callers.connect); err != nil {
+		return err
+	}
+	if err := startCloud(ctx); err != nil {
 		return err
 	}
 	return callers.follow(ctx)
@@ -122,51 +106,4 @@ func installPolicy(ctx context.Context) error {
 		policies = true
 	}
 	return nil
-}
-
-// startUsher runs both halves in a leader that knows nothing of the guard, the guard in a replica that
-// does not lead, and what makes its certificate, with the rights for that alone. It waits until API
-// servers can call the guard.
-func startUsher(ctx context.Context, port int) error {
-	options := ctrl.Options{LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace}
-	var leads <-chan struct{}
-	ended, err := plane.Manage(ctx, plane.RESTConfig(), options, func(ctx context.Context, mgr ctrl.Manager) error {
-		leads = mgr.Elected()
-		return errors.Join(
-			cloneset.Setup(ctx, mgr, cloneset.Options{}),
-			registration.Setup(ctx, mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: callers.connect, Finish: true}))
-	})
-	if err != nil {
-		return err
-	}
-	select {
-	case err := <-ended:
-		return err
-	case <-leads:
-	}
-	if err := startCertificate(ctx); err != nil {
-		return err
-	}
-	_, err = plane.Manage(ctx, plane.RESTConfig(), options, func(ctx context.Context, mgr ctrl.Manager) error {
-		return guard.Setup(ctx, mgr, guard.Options{Service: service, Port: port})
-	})
-	if err != nil {
-		return err
-	}
-	door = fmt.Sprintf("127.0.0.1:%d", port)
-	return wait.PollUntilContextTimeout(ctx, scene.Poll, time.Minute, true, func(ctx context.Context) (bool, error) {
-		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", door)
-		if err != nil {
-			return false, nil // It has no certificate yet.
-		}
-		return true, conn.Close()
-	})
-}
-
-// startCertificate runs what makes the guard's certificate.
-func startCertificate(ctx context.Context) error {
-	config := plane.RESTConfig()
-	config.Impersonate.UserName = checkout.CertificateUser
-	_, err := plane.Manage(ctx, config, ctrl.Options{}, func(_ context.Context, mgr ctrl.Manager) error { return keeper.Setup(mgr, service) })
-	return err
 }

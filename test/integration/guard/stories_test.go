@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/neg"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/integration/scene"
 	"github.com/usher-dev/usher/test/servers/run"
@@ -66,7 +68,13 @@ func begin(t *testing.T) *scene.Scene {
 		}
 		s.Call(name, gate)
 	}
+	s.Call("AWS", cloud.aws.URL())
+	s.Call("Google Cloud", cloud.gcp.URL())
+	s.Call("key of Google Cloud", strconv.Quote(neg.Key(cloud.gcp.URL())))
 	t.Cleanup(func() {
+		if used := callers.endedInUse(s.Namespace); len(used) > 0 {
+			t.Errorf("ended while the load balancer had them:\n%s", strings.Join(used, "\n"))
+		}
 		if early := callers.tooEarly(s.Namespace); len(early) > 0 {
 			t.Errorf("deleted while callers could use them (the API server has gone on without the guard %d times):\n%s",
 				unanswered(t), strings.Join(early, "\n"))
@@ -205,6 +213,21 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenar
 		Run:  (*story).podsOn},
 	{Name: "not witnessed", Does: "lets Pods be deleted while the registry lists them: this story forces it",
 		Run: func(s *story, _ string) { callers.forget(s.Namespace) }},
+
+	// Load balancers of clouds.
+	{Name: "targets", Args: "N",
+		Does: "waits until the load balancer has N targets, all healthy, and they are the Pods that there are",
+		Run:  (*story).targets},
+	{Name: "ended in use", Args: "N",
+		Does: "fails unless N Pods have ended, or were updated in place, while the load balancer had them as targets; " +
+			"without this word a story fails if there is one",
+		Run: (*story).endedInUse},
+	{Name: "the load balancer's clock", Args: "stops | runs",
+		Does: "has targets stay in their states until the end of the story, or go on",
+		Run:  (*story).clock},
+	{Name: "the cloud's gates", Args: "STATUS STATUS",
+		Does: "waits until the readiness gate of the cloud's controller has had these statuses in each Pod, in this order",
+		Run:  (*story).cloudGates},
 
 	// The kubectl plugin.
 	{Name: "as", Args: "USER", Does: "runs the plugin with the rights of a user from here on",

@@ -21,9 +21,9 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
-	registryservice "github.com/usher-dev/usher/internal/registration/registry/service"
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
@@ -54,13 +54,15 @@ type witness struct {
 	// early are Pods whose containers ended too early, or might have, with the reason, by
 	// namespace.
 	early map[string][]string
+	// inUse says how a load balancer had the Pods of a namespace whose containers ended meanwhile.
+	inUse map[string]map[types.UID]string
 }
 
 func newWitness() *witness {
 	return &witness{
 		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, listed: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
 		everLeft: map[string]map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{},
-		fewest: map[string]int{}, early: map[string][]string{}, applications: map[string]bool{},
+		fewest: map[string]int{}, early: map[string][]string{}, applications: map[string]bool{}, inUse: map[string]map[types.UID]string{},
 	}
 }
 
@@ -70,9 +72,9 @@ type watched struct {
 	witness *witness
 }
 
-func (w *witness) connect(r *usherv1alpha1.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
-	if r.Spec.Service != nil {
-		return registryservice.New(plane, root), nil
+func (w *witness) connect(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
+	if r.Spec.Etcd == nil {
+		return kinds.Connect(kinds.Cluster{Reader: plane, Writer: plane})(r, root, secret)
 	}
 	return &watched{Registry: w.registry, witness: w}, nil
 }
@@ -160,14 +162,14 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 		early("the finalizer and the guard's label are not written together")
 	}
 	w.held[pod.UID] = held
-	updating := pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateUpdating)
+	w.sawTarget(pod)
 	deletion := pod.DeletionTimestamp != nil && !w.deleted[pod.UID]
-	if deletion || updating {
+	if deletion || updating(pod) {
 		w.endApplication(pod, early)
 	} else {
 		w.runApplication(pod)
 	}
-	if !deletion && !updating {
+	if !deletion && !updating(pod) {
 		return
 	}
 	w.deleted[pod.UID] = pod.DeletionTimestamp != nil
@@ -221,6 +223,11 @@ func (w *witness) applicationsRun(namespace string, pods []corev1.Pod, forgets b
 		}
 		w.runApplication(&pods[i])
 	}
+}
+
+// updating reports whether the containers of a CloneSet's Pod are being replaced.
+func updating(pod *corev1.Pod) bool {
+	return pod.Labels[appsv1alpha1.LabelLifecycleState] == string(appsv1alpha1.StateUpdating)
 }
 
 // served says how callers of a Service may still find the Pod; empty if they do not.

@@ -43,10 +43,10 @@ func Main(m *testing.M, extra cluster.ExtraArgs, setUp func(ctx context.Context,
 	if os.Getenv("USHER_TEST_LOG") != "" {
 		ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	}
-	os.Exit(run(m, extra, setUp))
+	os.Exit(play(m, extra, setUp))
 }
 
-func run(m *testing.M, extra cluster.ExtraArgs, setUp func(ctx context.Context, p *Plane) error) int {
+func play(m *testing.M, extra cluster.ExtraArgs, setUp func(ctx context.Context, p *Plane) error) int {
 	c, stop, err := clustertest.StartForMain(extra)
 	if err == nil {
 		defer stop()

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +28,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/targets"
 )
 
 const (
@@ -238,19 +238,11 @@ func (a *api) targets(ctx context.Context, g group) (all []target, err error) {
 			return nil, oneService("target group %s has a target without its health: spec.awsTargetGroup.endpoint may be none of AWS's", g.name)
 		}
 		all = append(all, target{
-			group: g.name, address: canonical(aws.ToString(d.Target.Id)), port: aws.ToInt32(d.Target.Port),
+			group: g.name, address: targets.Canonical(aws.ToString(d.Target.Id)), port: aws.ToInt32(d.Target.Port),
 			state: string(d.TargetHealth.State), reason: string(d.TargetHealth.Reason), description: aws.ToString(d.TargetHealth.Description),
 		})
 	}
 	return all, nil
-}
-
-// canonical is an address as Kubernetes writes it.
-func canonical(address string) string {
-	if parsed, err := netip.ParseAddr(address); err == nil {
-		return parsed.String()
-	}
-	return address
 }
 
 // typeOf is what a group has as targets.

@@ -18,6 +18,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/targets"
 )
 
 // Keys of the credentials Secret, besides credentials.KeyCA.
@@ -91,8 +92,8 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 	if err != nil {
 		return nil, err
 	}
-	var targets []target
-	found := groups[:0]
+	var all []targets.Target
+	var found []string
 	var missing error
 	for _, group := range groups {
 		of, err := r.api.targets(ctx, group)
@@ -103,19 +104,22 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 		if err != nil {
 			return nil, err
 		}
-		targets, found = append(targets, of...), append(found, group)
+		for _, t := range of {
+			all = append(all, t.target(r.spec.Draining))
+		}
+		found = append(found, group.name)
 	}
 	if len(found) == 0 {
 		return nil, registry.NoService(registry.Permanent(missing))
 	}
-	return entries(found, targets, r.spec.Draining), nil
+	return targets.Entries(found, all), nil
 }
 
 // A group is a target group.
 type group struct{ arn, name string }
 
 // arns are what ARNs of target groups look like.
-var arns = regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:([a-z0-9-]+):[0-9]{12}:targetgroup/([A-Za-z0-9-]{1,32})/[0-9a-f]{1,32}$`)
+var arns = regexp.MustCompile(`^arn:aws[a-z-]*:elasticloadbalancing:([a-z0-9-]+):[0-9]{12}:targetgroup/([A-Za-z0-9-]{1,32})/[0-9a-z]{1,32}$`)
 
 // groupOf reads an ARN. from is where it is written.
 func (r *Registry) groupOf(arn, from string) (group, error) {
@@ -173,58 +177,21 @@ type target struct {
 	state, reason, description string
 }
 
-// entries are the targets as entries. One that is healthy is in service once the address is healthy in all groups.
-func entries(groups []group, targets []target, draining usherv1alpha1.AWSDraining) []registry.Entry {
-	all := make([]registry.Entry, len(targets))
-	healthy, why := map[string]bool{}, map[string]string{}
-	for i, t := range targets {
-		all[i] = t.entry(draining)
-		key := t.group + "/" + t.address
-		healthy[key] = healthy[key] || all[i].Weight > 0 && all[i].Unsettled == ""
-		why[key] = cmp.Or(all[i].Unsettled, all[i].Hidden)
-	}
-	for i := range all {
-		e := &all[i]
-		for _, g := range groups {
-			key := g.name + "/" + e.Address
-			if e.Weight == 0 || e.Unsettled != "" || healthy[key] {
-				continue
-			}
-			e.Unsettled = cmp.Or(why[key], fmt.Sprintf("target group %s does not have it yet", g.name))
-			e.Version += ", not in " + g.name
-		}
-	}
-	registry.Sort(all)
-	return all
-}
-
-// entry is what a target is to callers, by its state.
-func (t target) entry(draining usherv1alpha1.AWSDraining) registry.Entry {
-	e := registry.Entry{
-		ID: fmt.Sprintf("%s/%s:%d", t.group, t.address, t.port), Address: t.address, Port: t.port, NoMetadata: true,
+// target is what a target is to callers, by its state.
+func (t target) target(draining usherv1alpha1.TargetDraining) targets.Target {
+	return targets.Target{
+		Kind: "target group", Group: t.group, Address: t.address, Port: t.port, Use: t.use(draining), Text: t.describe(),
 		Version: strings.TrimSpace(t.state + " " + t.reason),
 	}
-	use, text := t.use(draining), t.describe()
-	switch use {
-	case serves:
-		e.Weight = 1
-	case unknown, comes:
-		e.Weight, e.Unsettled = 1, text
-	case leaves:
-		e.Unsettled = text
-	case unused:
-		e.Hidden = text
-	}
-	return e
 }
 
 // use is what the load balancer does with the target.
-func (t target) use(draining usherv1alpha1.AWSDraining) use {
+func (t target) use(draining usherv1alpha1.TargetDraining) targets.Use {
 	switch {
 	case t.state == "unavailable" && t.reason == "Target.HealthCheckDisabled":
-		return serves
-	case t.state == "draining" && draining == usherv1alpha1.AWSDrainingPropagation:
-		return unused
+		return targets.Serves
+	case t.state == "draining" && draining == usherv1alpha1.TargetDrainingPropagation:
+		return targets.Unused
 	}
 	return states[t.state].use
 }
@@ -239,33 +206,18 @@ func (t target) describe() string {
 	return text
 }
 
-// use is what a load balancer does with a target.
-type use int
-
-const (
-	// unknown and comes: callers may get it, and it is not as it should be.
-	unknown use = iota
-	comes
-	// serves: callers get it.
-	serves
-	// leaves: callers get it no more, and what was begun goes on.
-	leaves
-	// unused: nobody gets it.
-	unused
-)
-
 // states are those of targets.
 var states = map[string]struct {
-	use         use
+	use         targets.Use
 	explanation string
 }{
-	"initial":            {comes, "the load balancer registers it, or makes its first health checks"},
-	"healthy":            {serves, "it gets requests"},
-	"unhealthy":          {comes, "its health checks fail, and it gets requests only if those of all targets fail"},
-	"unhealthy.draining": {comes, "its health checks fail, and its connections end"},
-	"draining":           {leaves, "what is in flight there may go on until the deregistration delay is over"},
-	"unused":             {unused, "it gets no requests"},
-	"unavailable":        {comes, "AWS does not know its health"},
+	"initial":            {targets.Comes, "the load balancer registers it, or makes its first health checks"},
+	"healthy":            {targets.Serves, "it gets requests"},
+	"unhealthy":          {targets.Comes, "its health checks fail, and it gets requests only if those of all targets fail"},
+	"unhealthy.draining": {targets.Comes, "its health checks fail, and its connections end"},
+	"draining":           {targets.Leaves, "what is in flight there may go on until the deregistration delay is over"},
+	"unused":             {targets.Unused, "it gets no requests"},
+	"unavailable":        {targets.Comes, "AWS does not know its health"},
 }
 
 // reasons are those of AWS's that say what to do.

@@ -25,19 +25,27 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/elb"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 // arn is that of a target group.
-func arn(name string) string {
-	return "arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/" + name + "/0123456789abcdef"
+func arn(name string) string { return elb.ARN(name) }
+
+var times = elb.Times{Registration: 2 * time.Second, Checks: 10 * time.Second, Delay: 30 * time.Second}
+
+func newFake(t *testing.T, arns ...string) *elb.Server {
+	t.Helper()
+	f := elb.New(times, arns...)
+	t.Cleanup(f.Close)
+	return f
 }
 
 var secret = map[string][]byte{KeyID: []byte("AKID"), KeySecret: []byte(registrytest.Secret)}
 
 // spec is a Registry that names target groups of the Service web, at a fake.
-func spec(f *fakeELB, groups ...string) *usherv1alpha1.AWSTargetGroupRegistry {
-	s := &usherv1alpha1.AWSTargetGroupRegistry{Region: "eu-west-1", Endpoint: f.server.URL}
+func spec(f *elb.Server, groups ...string) *usherv1alpha1.AWSTargetGroupRegistry {
+	s := &usherv1alpha1.AWSTargetGroupRegistry{Region: "eu-west-1", Endpoint: f.URL()}
 	if len(groups) > 0 {
 		one := usherv1alpha1.AWSTargetGroups{Namespace: "demo", Service: "web"}
 		for _, name := range groups {
@@ -58,17 +66,17 @@ func connector(t *testing.T, s *usherv1alpha1.AWSTargetGroupRegistry, reader cli
 func TestConformance(t *testing.T) {
 	registrytest.RunFollower(t, func(t *testing.T) registrytest.Followed {
 		f := newFake(t, arn("web"))
-		address := strings.TrimPrefix(f.server.URL, "http://")
+		address := strings.TrimPrefix(f.URL(), "http://")
 		return registrytest.Followed{
 			Connector: connector(t, spec(f, "web"), nil, secret),
-			Write:     func(_ *testing.T, _, address string, port int32) { f.register(arn("web"), address, port) },
-			Serve:     func(*testing.T, string, string, int32) { f.pass(registration + checks) },
-			Leave:     func(_ *testing.T, _, address string, _ int32) { f.deregister(arn("web"), address) },
-			End:       func(*testing.T, string, string, int32) { f.pass(delay) },
-			Break:     func() error { f.server.Close(); return nil },
-			Mend:      func(ctx context.Context) error { return f.restart(ctx, address) },
+			Write:     func(_ *testing.T, _, address string, port int32) { f.Register(arn("web"), address, port) },
+			Serve:     func(*testing.T, string, string, int32) { f.Pass(times.Registration + times.Checks) },
+			Leave:     func(_ *testing.T, _, address string, _ int32) { f.Deregister(arn("web"), address) },
+			End:       func(*testing.T, string, string, int32) { f.Pass(times.Delay) },
+			Break:     func() error { f.Close(); return nil },
+			Mend:      func(ctx context.Context) error { return f.Restart(ctx, address) },
 			Throttle: func(on bool) {
-				f.refuse(map[bool]string{true: "Throttling"}[on], http.StatusBadRequest)
+				f.Refuse(map[bool]string{true: "Throttling"}[on], http.StatusBadRequest)
 			},
 		}
 	})
@@ -78,9 +86,9 @@ func TestConformance(t *testing.T) {
 func TestStates(t *testing.T) {
 	scenariotest.Table(t, "testdata/states.txt", func(_ *testing.T, test struct {
 		State, Reason string
-		Draining      usherv1alpha1.AWSDraining
+		Draining      usherv1alpha1.TargetDraining
 	}) string {
-		e := target{group: "web", address: "10.0.0.1", port: 80, state: test.State, reason: test.Reason}.entry(test.Draining)
+		e := target{group: "web", address: "10.0.0.1", port: 80, state: test.State, reason: test.Reason}.target(test.Draining).Entry()
 		what := "gets requests"
 		switch {
 		case e.Unsettled != "" && e.Weight == 0:
@@ -106,26 +114,26 @@ func TestSeveralGroups(t *testing.T) {
 		}
 		return n, why
 	}
-	f.register(arn("alb"), "10.0.0.1", 8080)
-	f.pass(time.Minute)
+	f.Register(arn("alb"), "10.0.0.1", 8080)
+	f.Pass(time.Minute)
 	n, why := in()
 	checktest.Same(t, "in service in one group of two", 0, n)
 	checktest.Same(t, "why", "target group nlb does not have it yet", why)
-	f.register(arn("nlb"), "10.0.0.1", 8443)
+	f.Register(arn("nlb"), "10.0.0.1", 8443)
 	_, why = in()
 	checktest.Says(t, "why, while the other group checks it", why, "target group nlb has it as initial")
-	f.pass(time.Minute)
+	f.Pass(time.Minute)
 	n, _ = in()
 	checktest.Same(t, "targets in service", 2, n)
-	f.deregister(arn("alb"), "10.0.0.1")
-	f.pass(delay)
+	f.Deregister(arn("alb"), "10.0.0.1")
+	f.Pass(times.Delay)
 	if left := registrytest.Only(t, c); left.ID != "nlb/10.0.0.1:8443" {
 		t.Errorf("%+v is left, and the other group has it yet", left)
 	}
-	f.remove(arn("alb"))
-	f.pass(0)
+	f.Remove(arn("alb"))
+	f.Pass(0)
 	registrytest.Only(t, c) // a group that is gone has nobody
-	f.remove(arn("nlb"))
+	f.Remove(arn("nlb"))
 	_, err := c.List(registrytest.Bounded(t), "web")
 	registrytest.Check(t, "no group is left", err, registry.ErrNoService, "no such target group")
 }
@@ -133,14 +141,14 @@ func TestSeveralGroups(t *testing.T) {
 // TestAddresses: addresses are as Kubernetes writes them.
 func TestAddresses(t *testing.T) {
 	f := newFake(t, arn("web"))
-	f.register(arn("web"), "2001:DB8:0:0::1", 80)
+	f.Register(arn("web"), "2001:DB8:0:0::1", 80)
 	checktest.Same(t, "the address", "2001:db8::1", registrytest.Only(t, connector(t, spec(f, "web"), nil, secret)).Address)
 }
 
 // TestInstances: the health of nodes says nothing of Pods, and the error says what to do.
 func TestInstances(t *testing.T) {
 	f := newFake(t, arn("web"))
-	f.kind = "instance"
+	f.SetKind("instance")
 	_, err := connector(t, spec(f, "web"), nil, secret).List(registrytest.Bounded(t), "web")
 	registrytest.Check(t, "targets that are nodes", err, registry.ErrPermanent, "type instance", "target-type: ip", "kube-proxy")
 	registrytest.Check(t, "targets that are nodes", err, registry.ErrOneService)
@@ -153,7 +161,7 @@ func TestRefusals(t *testing.T) {
 		Status int
 	}) string {
 		f := newFake(t, arn("web"))
-		f.refuse(test.Code, test.Status)
+		f.Refuse(test.Code, test.Status)
 		c := connector(t, spec(f, "web"), nil, secret)
 		_, err := c.List(registrytest.Bounded(t), "web")
 		_, again := c.List(registrytest.Bounded(t), "web")
@@ -176,13 +184,13 @@ func TestAnswersOfOthers(t *testing.T) {
 		f := newFake(t, arn("web"))
 		c := connector(t, spec(f, "web"), nil, secret)
 		registrytest.List(t, c) // and with it the group's type
-		f.says(cmp.Or(answer, "\n"))
+		f.Answer(cmp.Or(answer, "\n"))
 		if listed, err := c.List(registrytest.Bounded(t), "web"); err == nil {
 			t.Errorf("%q is a list of %v", answer, listed)
 		}
 	}
 	f := newFake(t, arn("web"))
-	f.says("<DescribeTargetGroupsResponse><DescribeTargetGroupsResult><TargetGroups/></DescribeTargetGroupsResult></DescribeTargetGroupsResponse>")
+	f.Answer("<DescribeTargetGroupsResponse><DescribeTargetGroupsResult><TargetGroups/></DescribeTargetGroupsResult></DescribeTargetGroupsResponse>")
 	if _, err := connector(t, spec(f, "web"), nil, secret).List(registrytest.Bounded(t), "web"); err == nil {
 		t.Error("a group of which nothing is said is empty")
 	}
@@ -192,7 +200,7 @@ func TestAnswersOfOthers(t *testing.T) {
 func TestFewCalls(t *testing.T) {
 	f := newFake(t, arn("web"))
 	for n := range 200 {
-		f.register(arn("web"), fmt.Sprintf("10.0.0.%d", n+1), 80)
+		f.Register(arn("web"), fmt.Sprintf("10.0.0.%d", n+1), 80)
 	}
 	clients := NewClients()
 	one := checktest.Must(New(spec(f, "web"), nil, clients, "demo", secret))(t)
@@ -202,8 +210,8 @@ func TestFewCalls(t *testing.T) {
 			t.Errorf("%d targets are listed, want 200", len(listed))
 		}
 	}
-	checktest.Same(t, "calls for three lists", 3, f.called("DescribeTargetHealth"))
-	checktest.Same(t, "calls for the type of a group", 1, f.called("DescribeTargetGroups"))
+	checktest.Same(t, "calls for three lists", 3, f.Called("DescribeTargetHealth"))
+	checktest.Same(t, "calls for the type of a group", 1, f.Called("DescribeTargetGroups"))
 	checktest.Same(t, "clients of one account", 1, len(clients.byKey))
 	checktest.NoError(t, one.Close())
 	checktest.Same(t, "clients while one connector is left", 1, len(clients.byKey))
@@ -224,16 +232,16 @@ func TestCallsAreBounded(t *testing.T) {
 		}
 	}
 	registrytest.Check(t, "more calls than there are turns", err, registry.ErrTransient)
-	if n := f.called("DescribeTargetHealth"); n > callsBurst {
+	if n := f.Called("DescribeTargetHealth"); n > callsBurst {
 		t.Errorf("%d calls, of %d at once", n, callsBurst)
 	}
 }
 
 // TestCredentials: who calls, as the Registry says.
 func TestCredentials(t *testing.T) {
-	callers := func(f *fakeELB, s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) []string {
+	callers := func(f *elb.Server, s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) []string {
 		checktest.NoError(t, connector(t, s, nil, secret).Ping(registrytest.Bounded(t)))
-		return f.calls
+		return f.Calls()
 	}
 	f := newFake(t)
 	checktest.Same(t, "with a Secret", []string{"DescribeTargetGroups AKID"}, callers(f, spec(f), secret))
@@ -263,7 +271,7 @@ func TestNoCredentials(t *testing.T) {
 	f := newFake(t)
 	err := connector(t, spec(f), nil, nil).Ping(registrytest.Bounded(t))
 	registrytest.Check(t, "nobody has credentials", err, registry.ErrTransient, "service account", "credentialsSecret")
-	checktest.Same(t, "calls without credentials", 0, len(f.calls))
+	checktest.Same(t, "calls without credentials", 0, len(f.Calls()))
 }
 
 // binding is a TargetGroupBinding of the namespace demo.
@@ -288,9 +296,9 @@ func cluster(objects ...client.Object) *fake.ClientBuilder {
 // TestBindings: the target groups of a Service are those that TargetGroupBindings of its namespace name.
 func TestBindings(t *testing.T) {
 	f := newFake(t, arn("alb"), arn("nlb"), arn("other"))
-	f.register(arn("alb"), "10.0.0.1", 80)
-	f.register(arn("nlb"), "10.0.0.2", 80)
-	f.register(arn("other"), "10.0.0.3", 80)
+	f.Register(arn("alb"), "10.0.0.1", 80)
+	f.Register(arn("nlb"), "10.0.0.2", 80)
+	f.Register(arn("other"), "10.0.0.3", 80)
 	elsewhere := binding("elsewhere", "web", arn("other"))
 	elsewhere.SetNamespace("other")
 	reader := cluster(binding("a", "web", arn("alb")), binding("b", "web", arn("nlb")), binding("c", "other", arn("other")), elsewhere).Build()
@@ -331,7 +339,7 @@ func TestNoBindings(t *testing.T) {
 			_, err := connector(t, spec(f), test.reader, secret).List(registrytest.Bounded(t), "web")
 			registrytest.Check(t, name, err, test.mark, test.words...)
 			registrytest.Check(t, name, err, registry.ErrOneService)
-			checktest.Same(t, "calls to AWS", 0, len(f.calls))
+			checktest.Same(t, "calls to AWS", 0, len(f.Calls()))
 		})
 	}
 }
@@ -341,7 +349,7 @@ func TestNoBindings(t *testing.T) {
 func TestForeignBinding(t *testing.T) {
 	for _, code := range []string{"AccessDenied", "ValidationError", "UnsupportedOperation"} {
 		f := newFake(t)
-		f.refuse(code, http.StatusForbidden)
+		f.Refuse(code, http.StatusForbidden)
 		_, err := connector(t, spec(f, "web"), nil, secret).List(registrytest.Bounded(t), "web")
 		registrytest.Check(t, code, err, registry.ErrOneService)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/endpointslice"
 	"github.com/usher-dev/usher/internal/registration/registry/etcd"
 	"github.com/usher-dev/usher/internal/registration/registry/eureka"
+	"github.com/usher-dev/usher/internal/registration/registry/gcpneg"
 	"github.com/usher-dev/usher/internal/registration/registry/haproxy"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
 	"github.com/usher-dev/usher/internal/registration/registry/service"
@@ -66,31 +67,38 @@ type Cluster struct {
 	Writer client.Writer
 	// AWS are this process's clients of AWS, nil for new ones.
 	AWS *awstargetgroup.Clients
+	// GCP are this process's clients of Google Cloud, nil for new ones.
+	GCP *gcpneg.Clients
 	// XDS is what this process serves over xDS, nil if it serves nothing.
 	XDS *xds.Store
 }
 
 type keys = []string
 
-// table has one row for each kind, sorted by name: Name, Keys, HoldsBack, Gated, Follows,
-// Overrides, and the settings of a Registry for Registrations of a namespace.
+// table has one row for each kind, sorted by name, with the settings of a Registry for Registrations of a namespace.
 func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kind {
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
-		{"awsTargetGroup", awstargetgroup.Keys(), true, false, true, false,
-			of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace))},
-		{"consul", tls(consul.KeyToken), true, false, false, false, of(spec.Consul, consul.FromSpec)},
-		{"dns", keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, false, false, false, false, of(spec.DNS, dns.FromSpec)},
-		{"endpointSlice", nil, false, false, false, false, of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
-		{"etcd", tls(login...), false, false, false, false, of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
-		{"eureka", tls(login...), true, false, false, true, of(spec.Eureka, eureka.FromSpec)},
-		{"haproxy", tls(), true, false, false, false, of(spec.HAProxy, haproxy.FromSpec)},
-		{"nacos", tls(login...), true, false, false, true, of(spec.Nacos, nacos.FromSpec)},
-		{"service", nil, true, true, false, false, of(spec.Service, service.FromSpec(in.Reader, namespace))},
-		{"webhook", keys{webhook.KeyHMAC, credentials.KeyCA}, false, false, false, false, of(spec.Webhook, webhook.FromSpec)},
-		{"xds", nil, true, false, false, false, of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
-		{"zookeeper", tls(login...), false, false, false, false, of(spec.ZooKeeper, zookeeper.FromSpec)},
+		{
+			Name: "awsTargetGroup", Keys: awstargetgroup.Keys(), HoldsBack: true, Follows: true,
+			settings: of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace)),
+		},
+		{Name: "consul", Keys: tls(consul.KeyToken), HoldsBack: true, settings: of(spec.Consul, consul.FromSpec)},
+		{Name: "dns", Keys: keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, settings: of(spec.DNS, dns.FromSpec)},
+		{Name: "endpointSlice", settings: of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
+		{Name: "etcd", Keys: tls(login...), settings: of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
+		{Name: "eureka", Keys: tls(login...), HoldsBack: true, Overrides: true, settings: of(spec.Eureka, eureka.FromSpec)},
+		{
+			Name: "gcpNEG", Keys: gcpneg.Keys(), HoldsBack: true, Follows: true,
+			settings: of(spec.GCPNEG, gcpneg.FromSpec(in.Reader, in.GCP, namespace)),
+		},
+		{Name: "haproxy", Keys: tls(), HoldsBack: true, settings: of(spec.HAProxy, haproxy.FromSpec)},
+		{Name: "nacos", Keys: tls(login...), HoldsBack: true, Overrides: true, settings: of(spec.Nacos, nacos.FromSpec)},
+		{Name: "service", HoldsBack: true, Gated: true, settings: of(spec.Service, service.FromSpec(in.Reader, namespace))},
+		{Name: "webhook", Keys: keys{webhook.KeyHMAC, credentials.KeyCA}, settings: of(spec.Webhook, webhook.FromSpec)},
+		{Name: "xds", HoldsBack: true, settings: of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
+		{Name: "zookeeper", Keys: tls(login...), settings: of(spec.ZooKeeper, zookeeper.FromSpec)},
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/dns"
+	"github.com/usher-dev/usher/internal/registration/registry/gcpneg"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/webhook"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
@@ -80,6 +81,7 @@ func wholeSecret(t *testing.T, keys []string) map[string][]byte {
 	certificate, private := a.Pair()
 	whole := map[string][]byte{
 		credentials.KeyCA: a.PEM, credentials.KeyCertificate: certificate, credentials.KeyPrivateKey: private, dns.KeyAlgorithm: []byte("hmac-sha256"),
+		gcpneg.Key: []byte(`{"type": "service_account", "token_uri": "https://oauth2.googleapis.com/token"}`),
 	}
 	for _, key := range keys {
 		if whole[key] == nil {
@@ -121,7 +123,7 @@ func TestSecretsLackNothing(t *testing.T) {
 		}
 		for key := range whole {
 			_, err := connect(r, settings.Root, map[string][]byte{key: whole[key]})
-			if key == credentials.KeyCA {
+			if key == credentials.KeyCA || key == gcpneg.Key {
 				registrytest.Check(t, key+" alone", err, nil)
 			} else if key != webhook.KeyHMAC && key != consul.KeyToken && kind.Name != "eureka" {
 				registrytest.Check(t, key+" alone", err, registry.ErrPermanent)

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scene
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/usher-dev/usher/internal/cloneset"
+	"github.com/usher-dev/usher/internal/guard"
+	"github.com/usher-dev/usher/internal/guard/endpoint"
+	"github.com/usher-dev/usher/internal/guard/keeper"
+	"github.com/usher-dev/usher/internal/registration"
+	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/servers/run"
+)
+
+// StartUsher runs both halves in a leader that knows nothing of the guard, the guard in a replica that
+// does not lead, and what makes its certificate, with the rights for that alone. The checkout is at root. It
+// waits until API servers can call the guard, and returns the guard's host and port.
+func (p *Plane) StartUsher(ctx context.Context, root string, service endpoint.Service, connect registration.Connect) (door string, err error) {
+	ports, err := run.FreePorts(ctx, 1)
+	if err != nil {
+		return "", err
+	}
+	if _, err := checkout.InstallGuard(ctx, p, root, "usher", ports[0]); err != nil {
+		return "", err
+	}
+	if err := errors.Join(checkout.AskPatiently(ctx, p), p.startHalves(ctx, service, connect), p.startGuard(ctx, service, ports[0])); err != nil {
+		return "", err
+	}
+	door = fmt.Sprintf("127.0.0.1:%d", ports[0])
+	return door, wait.PollUntilContextTimeout(ctx, Poll, time.Minute, true, func(ctx context.Context) (bool, error) {
+		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", door)
+		if err != nil {
+			return false, nil // It has no certificate yet.
+		}
+		return true, conn.Close()
+	})
+}
+
+// election has one replica lead.
+func election(service endpoint.Service) ctrl.Options {
+	return ctrl.Options{LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace}
+}
+
+func (p *Plane) startHalves(ctx context.Context, service endpoint.Service, connect registration.Connect) error {
+	var leads <-chan struct{}
+	ended, err := p.Manage(ctx, p.RESTConfig(), election(service), func(ctx context.Context, mgr ctrl.Manager) error {
+		leads = mgr.Elected()
+		return errors.Join(
+			cloneset.Setup(ctx, mgr, cloneset.Options{}),
+			registration.Setup(ctx, mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: connect, Finish: true}))
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-leads:
+		return nil
+	}
+}
+
+// startGuard runs what makes the guard's certificate, and the guard.
+func (p *Plane) startGuard(ctx context.Context, service endpoint.Service, port int) error {
+	config := p.RESTConfig()
+	config.Impersonate.UserName = checkout.CertificateUser
+	_, err := p.Manage(ctx, config, ctrl.Options{}, func(_ context.Context, mgr ctrl.Manager) error { return keeper.Setup(mgr, service) })
+	if err != nil {
+		return err
+	}
+	_, err = p.Manage(ctx, p.RESTConfig(), election(service), func(ctx context.Context, mgr ctrl.Manager) error {
+		return guard.Setup(ctx, mgr, guard.Options{Service: service, Port: port})
+	})
+	return err
+}
