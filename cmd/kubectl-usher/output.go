@@ -155,8 +155,8 @@ func (p *page) table(header []string, rows []row) {
 	}
 }
 
-// fit leaves columns out of a table that is wider than the terminal, the least useful first, so that
-// the last column is the last to be cut.
+// fit drops columns from a table that is wider than the terminal, the least useful first. The last column is cut only if
+// that is not enough.
 func (p *page) fit(header []string, rows []row) ([]string, []row) {
 	for _, name := range []string{"AGE", "RESTARTS", "READY", "REVISION", "REGISTERED"} {
 		if p.columns == 0 || p.wide() || tableWidth(header, rows) <= p.columns {

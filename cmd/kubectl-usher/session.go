@@ -54,8 +54,8 @@ type session struct {
 	output         string
 	path           *jsonpath.JSONPath
 	dryRun, follow bool
-	// verbose lists each Pod instead of one line for several that are alike. crowd gathers the events
-	// of these; nil if events are not gathered.
+	// verbose prints a line for each Pod, even if several are alike. crowd joins the events of Pods that are
+	// alike into one line; nil if it joins none.
 	verbose bool
 	crowd   *crowd
 	// lines prints a line for each change, instead of the screens that follow draws.

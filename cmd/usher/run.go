@@ -97,7 +97,7 @@ func parse(args []string) (*settings, error) {
 	flags.StringVar(&s.guardService, "guard-service", "", "`NAMESPACE/NAME` of the Service of the guard; its Secret and its ValidatingWebhookConfiguration have that name too")
 	flags.IntVar(&s.guard.Port, "guard-port", 9443, "`port` that the guard serves on")
 	flags.StringVar(&s.guard.Clients.CA, "guard-client-ca", "", "PEM `file` with the CAs that certificates of API servers are checked with; default: API servers need none")
-	flags.Func("guard-client-names", "`names` of which such a certificate needs one, as its common name or a DNS name, separated by commas; default: any certificate of those CAs will do", func(text string) error {
+	flags.Func("guard-client-names", "`names`, separated by commas: an API server's certificate needs one as its common name or a DNS name; default: any certificate that --guard-client-ca accepts", func(text string) error {
 		s.guard.Clients.Names = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 		return nil
 	})

@@ -49,7 +49,7 @@ func (l *Line) Turn(ctx context.Context, caller string) error {
 		return nil
 	case <-ctx.Done():
 		l.leave(caller, turn)
-		return fmt.Errorf("wait to ask the API server: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for a turn to ask the API server: %w", context.Cause(ctx))
 	}
 }
 

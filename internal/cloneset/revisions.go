@@ -50,8 +50,8 @@ type revisions struct {
 const labelRevisionHash = "controller.kubernetes.io/hash"
 
 // syncRevisions reads the set's ControllerRevisions and ensures that one holds the
-// template. It looks for those of the Pods, too. While nothing changes, the passes of a rollout share what the
-// first one read.
+// template. It also finds the revisions that Pods have. Until something changes, the passes of a rollout share
+// what the first one read.
 func (r *Reconciler) syncRevisions(ctx context.Context, set *apps.CloneSet, pods []*plan.PodInfo) (*revisions, error) {
 	objects, err := listOwned(ctx, r.Reader, r.revisions, r.listRevisions, set, r.Clock.Now())
 	if err != nil {

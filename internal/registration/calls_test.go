@@ -97,7 +97,7 @@ func newRollout(t testing.TB) *rollout {
 		web.Status.Targets = append(web.Status.Targets, usherv1alpha1.Target{Registry: name, Prefix: namespace, Service: "web"})
 	}
 	r.api = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&usherv1alpha1.Registry{}, &usherv1alpha1.Registration{}).
-		WithObjects(named("", clusterNamespace), named("", namespace), labels, balancer, web, service, slice).Build()
+		WithObjects(namespaceNamed(clusterNamespace), namespaceNamed(namespace), labels, balancer, web, service, slice).Build()
 	writer := interceptor.NewClient(r.api, interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 			pod, ok := object.(*corev1.Pod)

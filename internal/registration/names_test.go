@@ -61,7 +61,7 @@ func attack(t testing.TB, victim *corev1.Pod) *attacked {
 	object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "discovery", UID: "discovery", Finalizers: []string{usherv1alpha1.Finalizer}}}
 	object.Spec.Webhook = &usherv1alpha1.WebhookRegistry{}
 	target := usherv1alpha1.Target{Registry: object.Name, Service: "web"}
-	objects := []client.Object{object, named("", clusterNamespace), named("", namespace), victim}
+	objects := []client.Object{object, namespaceNamed(clusterNamespace), namespaceNamed(namespace), victim}
 	for _, name := range []string{"web", "other"} {
 		r := &usherv1alpha1.Registration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), Generation: 1}}
 		r.Finalizers = []string{usherv1alpha1.Finalizer}
@@ -134,8 +134,8 @@ func (a *attacked) refused(object client.Object) error {
 	return a.refuses[object.GetName()]
 }
 
-func named(namespace, name string) client.Object {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}
+func namespaceNamed(name string) client.Object {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 }
 
 // podOf is a Pod of an app, with Usher's finalizer, whose annotation names Registrations.

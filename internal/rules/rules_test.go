@@ -181,17 +181,7 @@ func (c *checker) report(at token.Pos, format string, args ...any) {
 
 // function checks what a function writes.
 func (c *checker) function(f *ast.FuncDecl) {
-	given := map[types.Object]bool{}
-	ast.Inspect(f, func(n ast.Node) bool {
-		if of, ok := n.(*ast.FuncType); ok {
-			for _, field := range of.Params.List {
-				for _, name := range field.Names {
-					given[c.info.Defs[name]] = true
-				}
-			}
-		}
-		return true
-	})
+	given := c.parameters(f)
 	ast.Inspect(f.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.KeyValueExpr:
@@ -211,6 +201,24 @@ func (c *checker) function(f *ast.FuncDecl) {
 	})
 }
 
+// parameters are those of a function, and of the functions in it.
+func (c *checker) parameters(f *ast.FuncDecl) map[types.Object]bool {
+	given := map[types.Object]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		of, ok := n.(*ast.FuncType)
+		if !ok {
+			return true
+		}
+		for _, field := range of.Params.List {
+			for _, name := range field.Names {
+				given[c.info.Defs[name]] = true
+			}
+		}
+		return true
+	})
+	return given
+}
+
 // decides checks a value of a struct that a function makes.
 func (c *checker) decides(f *ast.FuncDecl, value *ast.KeyValueExpr) {
 	if key, ok := value.Key.(*ast.Ident); ok && key.Name == "RequeueAfter" && c.half() != nil && !slices.Contains(deciders, f.Name.Name) {
@@ -225,31 +233,55 @@ func (c *checker) half() *half {
 
 // written checks an expression that a function writes.
 func (c *checker) written(f *ast.FuncDecl, given map[types.Object]bool, to ast.Expr) {
-	inner, whole, shared := to, true, false
-	for {
-		switch e := inner.(type) {
-		case *ast.SelectorExpr:
-			if owner := c.owner(e); owner != "" && !c.mayWrite(owner) {
-				c.report(to.Pos(), "writes %s: return another one", owner[strings.LastIndex(owner, "/")+1:])
-				return
+	if name, direct, shared := c.trace(to); name != nil && !direct {
+		c.root(f, given, name, shared)
+	}
+}
+
+// trace finds the variable through which an expression writes; nil if there is none, or if the expression is reported.
+// direct means that the expression is the variable itself, shared that it changes more than a copy.
+func (c *checker) trace(to ast.Expr) (name *ast.Ident, direct, shared bool) {
+	whole := true
+	for inner := to; ; {
+		if e, ok := inner.(*ast.SelectorExpr); ok {
+			if c.foreign(e, to.Pos()) {
+				return nil, false, false
 			}
 			shared = shared || !whole && isPointer(c.info.Types[e.X].Type)
-			inner, whole = e.X, false
-		case *ast.IndexExpr:
-			inner, whole, shared = e.X, false, true
-		case *ast.StarExpr:
-			inner, whole, shared = e.X, false, true
-		case *ast.ParenExpr:
-			inner = e.X
-		case *ast.Ident:
-			if !whole || e != to {
-				c.root(f, given, e, shared)
-			}
-			return
-		default:
-			return
 		}
+		next, part, through := partOf(inner)
+		if next == nil {
+			name, _ = inner.(*ast.Ident)
+			return name, whole && inner == to, shared
+		}
+		inner, whole, shared = next, whole && !part, shared || through
 	}
+}
+
+// foreign reports a field of a value that only its own package may change.
+func (c *checker) foreign(field *ast.SelectorExpr, at token.Pos) bool {
+	owner := c.owner(field)
+	if owner == "" || c.mayWrite(owner) {
+		return false
+	}
+	c.report(at, "writes %s: return another one", owner[strings.LastIndex(owner, "/")+1:])
+	return true
+}
+
+// partOf returns the expression of which another one is a part, and whether it is a real part, and one that others
+// share; nil if it is none.
+func partOf(e ast.Expr) (of ast.Expr, part, shared bool) {
+	switch e := e.(type) {
+	case *ast.SelectorExpr:
+		return e.X, true, false
+	case *ast.IndexExpr:
+		return e.X, true, true
+	case *ast.StarExpr:
+		return e.X, true, true
+	case *ast.ParenExpr:
+		return e.X, false, false
+	}
+	return nil, false, false
 }
 
 // root checks the variable through which a function writes. shared means that the write changes more than a copy.

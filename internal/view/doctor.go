@@ -303,8 +303,8 @@ func (e *examination) answered() {
 		case r.Status.Pods == 0:
 			e.risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace)
 		case e.misnames(r):
-			e.risk(named("registration", r), "no container of its Pods has the port %s of spec.instance.port, which its registries, as Services, "+
-				"do not use: correct it, or leave it out", r.Spec.Instance.Port.StrVal)
+			e.risk(named("registration", r), "no container of its Pods has the port %s (spec.instance.port), and its Services do not use it: "+
+				"correct the field, or remove it", r.Spec.Instance.Port.StrVal)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (o Options) check() error {
 	case o.Rate < 0 || o.Rate > maxRate:
 		return fmt.Errorf("%w: -rate=%d: give a number of requests a second from 1 to %d", stage.ErrUsage, o.Rate, maxRate)
 	case o.Times < 0:
-		return fmt.Errorf("%w: -times=%d: give a number from 1", stage.ErrUsage, o.Times)
+		return fmt.Errorf("%w: -times=%d: give 1 or more", stage.ErrUsage, o.Times)
 	case o.Report && o.Rate+o.Times != 0:
 		return fmt.Errorf("%w: -report writes what one round at the usual rate shows: leave -rate and -times out", stage.ErrUsage)
 	case len(o.chosen()) == 0:

@@ -215,7 +215,7 @@ func same(s *Scene, now State, _ []string) string {
 func replaced(s *Scene, now State, these func(corev1.Pod) bool) string {
 	for _, pod := range s.before.Pods {
 		if gone := now.Pod(pod.Name) == nil; gone != these(pod) {
-			return fmt.Sprintf("%s of %s is gone: %t", pod.Name, pod.Spec.NodeName, gone)
+			return fmt.Sprintf("Pod %s of node %s: gone is %t, want %t", pod.Name, pod.Spec.NodeName, gone, !gone)
 		}
 	}
 	return ""

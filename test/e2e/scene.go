@@ -147,8 +147,8 @@ func (s *Scene) settle() {
 	})
 }
 
-// open creates the objects of a story that do not exist yet. The first of the documents of its workload
-// and of its Registration is a manifest; the others are merged into that.
+// open creates the objects of a story that do not exist yet. For the workload and the
+// Registration alike, the first document is a manifest; later ones are merged into it.
 func (s *Scene) open(schema any, documents []string, registration ...string) {
 	if s.object == nil {
 		s.check(stage.OpenNamespace(s.ctx, s.session.Kube, s.story.Name))

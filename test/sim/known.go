@@ -128,8 +128,8 @@ func (p *Process) vanished(set *apps.CloneSet, pod *corev1.Pod) bool {
 	return removed && (ours || p.caches[model.Pods].Shown[pod.UID] || p.pass.shows(set, model.Version(pod)))
 }
 
-// removal reports whether a Pod was removed before a position in the log, and whether
-// that actor deleted it.
+// removal reports whether a Pod was removed before the position end of the log, and whether the actor
+// by deleted it.
 func removal(s *model.Server, uid types.UID, end int, by string) (removed, his bool) {
 	for _, c := range s.Log[model.Pods][:end] {
 		if c.Old != nil && c.Old.GetUID() == uid {

@@ -91,8 +91,8 @@ func wrongRevision(w *podWrite) {
 	if w.old != nil || current == "" || !of(w.new, w.update) || revision.Same(current, w.update) || !w.process.shows(current) {
 		return
 	}
-	// A Pod chosen by a scale-in counts: a growing set takes those back first, and if that write is
-	// refused, the next pass does it.
+	// A Pod that a scale-in chose counts as old: a growing set takes it back before it creates others. If that write is
+	// refused, the next pass repeats it.
 	planned := func(pod *corev1.Pod) bool {
 		return model.State(pod) == apps.StatePreparingDelete && !specified(pod, w.set) && !w.leavesNode(pod)
 	}

@@ -39,7 +39,7 @@ func TestWrong(t *testing.T) {
   sleep
       does nothing; test/toys/toys_test.go
 
-test/integration/scene: Words about any object, in the stories of the scopes that name this one.
+test/integration/scene: Words about any object. The folders that name this one can use them.
 
   make OBJECT
       creates an object; test/integration/scene/words.go

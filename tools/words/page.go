@@ -75,7 +75,7 @@ func text(scopes []*scope) string {
 func (s *scope) about() string {
 	switch {
 	case s.folder == sharedFolder:
-		return "Words about any object, in the stories of the scopes that name this one."
+		return "Words about any object. The folders that name this one can use them."
 	case len(s.shared) > 0:
 		return fmt.Sprintf("%d stories, which can use the words of %s as well.", s.stories, sharedFolder)
 	}

@@ -24,9 +24,9 @@ const (
 // request that is not Named, no registry is to list the Pod, and Usher takes its
 // finalizer off the Pod when callers have had time to notice.
 //
-// A request lasts as long as its reason. That of a controller of Kubernetes is what the Pod's
-// owner, node and namespace show: Usher reads it from them. A PodDisruptionBudget has allowed an
-// eviction while the Pod was in service, so it is carried out. For all others the timer
+// A request lasts as long as its reason. The reason of a Kubernetes controller shows in the Pod's
+// owner, node and namespace. An eviction needs none: a PodDisruptionBudget has allowed it while the
+// Pod was in service, so Usher carries it out. For all others the timer
 // spec.drain.requestTimeout of the Pod's Registrations begins when the drain is over.
 type DeletionRequest struct {
 	// Since is when the deletion was first asked for, At when it last was.

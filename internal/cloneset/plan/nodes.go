@@ -52,8 +52,8 @@ func (l LeaveNodes) Taints(node *corev1.Node) []corev1.Taint {
 }
 
 // readNodes records which Pods leave their nodes. They are replaced like Pods that are named for
-// deletion, but nothing is written about that before they leave service: if the node stays after all,
-// the Pods still on it stay too.
+// deletion, but are not marked before they leave service: if the node stays after all, the Pods still
+// on it stay too.
 func (p *pass) readNodes() {
 	if len(p.GoingNodes) == 0 || !p.movesPods() {
 		return

@@ -144,8 +144,8 @@ func byRevision(pods []*podState) (old, updated []*podState) {
 	return split(pods, func(v *podState) bool { return !v.isUpdated })
 }
 
-// cancelScaleIn returns Pods from PreparingDelete that a scale-in had chosen and that are needed
-// again: those that would be removed last, new ones before old ones.
+// cancelScaleIn takes back Pods that a scale-in had chosen and that are needed again, the last to be
+// removed first: updated Pods before old ones.
 func (p *pass) cancelScaleIn() {
 	var planned []*podState
 	others := 0

@@ -59,7 +59,7 @@ var ErrNoTemplate = errors.New("revision holds no spec.template")
 
 // ErrUnstable means that a template does not survive the way into a ControllerRevision
 // and back, so no revision would ever be found to hold it.
-var ErrUnstable = errors.New("the template reads back from a revision as another one")
+var ErrUnstable = errors.New("the template is a different one after it was stored in a ControllerRevision and read back")
 
 // directive makes a strategic merge replace the template. It is not part of the template:
 // a client that undoes a rollout by merging a revision's data into a set leaves it there.

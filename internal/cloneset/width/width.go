@@ -137,8 +137,8 @@ func step(width, queue float64) float64 {
 	return 0
 }
 
-// share returns the part of a write's time that it waited, from 0 to below 1. The floor is the least
-// latency of at least this many writes.
+// share returns the part of a write's time that was waiting, from 0 to below 1. Its base is the shortest time among at
+// least this many writes.
 func (f *floor) share(took time.Duration, writes int) float64 {
 	f.now = min(f.now, took)
 	shortest := min(f.before, f.now)

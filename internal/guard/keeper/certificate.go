@@ -21,11 +21,10 @@ const clockSkew = time.Hour
 // serialBits is the length of a certificate's serial number, which is random.
 const serialBits = 128
 
-// selfSigned makes a certificate of a host that is its own CA, valid for a lifetime from now on, and its key, both as PEM.
+// selfSigned makes a self-signed certificate for a host, valid for lifetime from now on, and its key, both as PEM.
 //
-// The key is an ECDSA key. When there are many deletions at a time, API servers open a connection for
-// nearly each of them, and a signature with the RSA key of client-go's cert package would cost as much
-// as everything else that the guard does for a deletion.
+// The key is ECDSA: when many Pods are deleted at once, API servers open a connection for nearly each deletion, and a
+// signature with the RSA key of client-go's cert package would double what a deletion costs the guard.
 func selfSigned(host string, now time.Time) (chain, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

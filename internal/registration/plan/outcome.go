@@ -52,24 +52,8 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 	for _, p := range r.pods {
 		p.counts[slices.Index(p.selectedBy, r)].addTo(&o, r)
 	}
-	for _, t := range r.current {
-		if w, yes := o.nobody(t); yes && len(o.Missing) == 0 {
-			o.Missing = append(o.Missing, w)
-		}
-	}
-	for _, t := range r.current {
-		if w, yes := o.incomplete(t); yes {
-			o.Missing = append(o.Missing, w)
-		}
-	}
-	o.Targets = r.Status.Targets
-	if slices.ContainsFunc(r.pods, func(p *pod) bool { return p.unfit(r) == "" }) {
-		o.Targets = slices.Concat(o.Targets, list.Only(r.current, func(t Target) bool { return r.refused[t] == nil }))
-	}
-	if r.byApplication() && len(r.pods) > 0 { // an override of a Pod that never was ready is one, too
-		o.Targets = slices.Concat(o.Targets, r.current)
-	}
-	o.Targets = SortedTargets(o.Targets)
+	o.Missing = o.missing(r.current)
+	o.Targets = SortedTargets(slices.Concat(r.Status.Targets, r.entered()))
 	o.Kept = list.Only(SortedTargets(r.Status.Targets), func(t Target) bool { return !ix.left(r, t) })
 	if r.DeletionTimestamp != nil {
 		v, busy := ix.release(r)
@@ -81,6 +65,33 @@ func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome
 		}
 	}
 	return o
+}
+
+// missing are the problems with the registries, and what Pods lack in these targets.
+func (o *Outcome) missing(targets []Target) []Waiting {
+	all := o.Missing
+	for _, t := range targets {
+		if w, yes := o.nobody(t); yes && len(all) == 0 {
+			all = append(all, w)
+		}
+	}
+	for _, t := range targets {
+		if w, yes := o.incomplete(t); yes {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// entered are the targets in which the Registration may have something of its Pods.
+func (r *registration) entered() (targets []Target) {
+	if slices.ContainsFunc(r.pods, func(p *pod) bool { return p.unfit(r) == "" }) {
+		targets = list.Only(r.current, func(t Target) bool { return r.refused[t] == nil })
+	}
+	if r.byApplication() && len(r.pods) > 0 { // an override of a Pod that never was ready is one, too
+		targets = slices.Concat(targets, r.current)
+	}
+	return targets
 }
 
 // incomplete is what Pods lack that the Registration takes from them to list them in a registry; false if they lack
@@ -199,14 +210,18 @@ func (ix *index) left(r *registration, t Target) bool {
 		return false
 	}
 	if r.byApplication() {
-		return !slices.ContainsFunc(ix.podsOf(r), func(p *pod) bool {
-			held := p.hasFinalizer() && slices.Contains(p.former, r)
-			return held || ix.presence(r, t, p).overridden && ix.standOf(r, p) == standsIn
-		})
+		return !slices.ContainsFunc(ix.podsOf(r), func(p *pod) bool { return ix.keepsOverride(r, t, p) })
 	}
 	return !slices.ContainsFunc(listed.entries, func(e *registry.Entry) bool {
 		return e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
 	})
+}
+
+// keepsOverride reports whether the Registration still has to do with the entry of a Pod's application: the Pod is held
+// until that is out of service, or serves and has an override.
+func (ix *index) keepsOverride(r *registration, t Target, p *pod) bool {
+	held := p.hasFinalizer() && slices.Contains(p.former, r)
+	return held || ix.presence(r, t, p).overridden && ix.standOf(r, p) == standsIn
 }
 
 // keepsKnown reports whether a Pod needs to know that it was in a Service of the Registration.

@@ -88,7 +88,7 @@ func imageOf(program string, env ...string) (v1.Image, error) {
 func Serve(ctx context.Context, archive, address string) (io.Closer, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("the registry of images: %w", err)
+		return nil, fmt.Errorf("start the registry of images: %w", err)
 	}
 	layers := map[string]cold{}
 	server := &http.Server{

@@ -50,10 +50,10 @@ func startCloud(ctx context.Context) error {
 }
 
 // targetsIn are the targets of a namespace's Service, in all clouds.
-func targetsIn(namespace string) (map[clouds.Target]clouds.State, error) {
+func targetsIn(ctx context.Context, namespace string) (map[clouds.Target]clouds.State, error) {
 	all := map[clouds.Target]clouds.State{}
 	for _, balancer := range cloud.balancers {
-		targets, err := balancer.Targets(context.Background(), types.NamespacedName{Namespace: namespace, Name: "web"})
+		targets, err := balancer.Targets(ctx, types.NamespacedName{Namespace: namespace, Name: "web"})
 		if err != nil {
 			return nil, err
 		}
@@ -66,17 +66,17 @@ func targetsIn(namespace string) (map[clouds.Target]clouds.State, error) {
 func (w *witness) lookAt(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sawTarget(pod)
+	w.sawTarget(context.Background(), pod)
 }
 
 // sawTarget notes a Pod whose containers end, or are replaced, while the load balancer has its address, even if it
 // drains.
-func (w *witness) sawTarget(pod *corev1.Pod) {
+func (w *witness) sawTarget(ctx context.Context, pod *corev1.Pod) {
 	if pod.DeletionTimestamp == nil && !updating(pod) || pod.Status.PodIP == "" {
 		return
 	}
-	targets, err := targetsIn(pod.Namespace)
-	if err != nil {
+	targets, err := targetsIn(ctx, pod.Namespace)
+	if err != nil && ctx.Err() == nil {
 		panic(err) // it is in memory
 	}
 	for target, state := range targets {
@@ -101,7 +101,7 @@ func (w *witness) endedInUse(namespace string) []string {
 func (s *story) targets(count string) {
 	n := scenariotest.Number(count)
 	s.Until(count+" targets", func() string {
-		targets, pods := checktest.Must(targetsIn(s.Namespace))(s), s.Pods()
+		targets, pods := checktest.Must(targetsIn(s.Context(), s.Namespace))(s), s.Pods()
 		addresses := map[string]bool{}
 		for target, state := range targets {
 			addresses[target.Address] = state.Healthy

@@ -121,7 +121,7 @@ func (w *witness) follow(ctx context.Context) error {
 					}
 					w.sawSlice(object)
 				case *corev1.Pod:
-					w.sawPod(object)
+					w.sawPod(ctx, object)
 				}
 			}
 		}()
@@ -153,7 +153,7 @@ func (w *witness) sawSlice(slice *discoveryv1.EndpointSlice) {
 
 // sawPod notes a Pod whose containers end while callers may use it: since it is being
 // deleted, or updated in place behind a Service.
-func (w *witness) sawPod(pod *corev1.Pod) {
+func (w *witness) sawPod(ctx context.Context, pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	early := func(why string) { w.early[pod.Namespace] = append(w.early[pod.Namespace], pod.Name+": "+why) }
@@ -162,16 +162,20 @@ func (w *witness) sawPod(pod *corev1.Pod) {
 		early("the finalizer and the guard's label are not written together")
 	}
 	w.held[pod.UID] = held
-	w.sawTarget(pod)
+	w.sawTarget(ctx, pod)
 	deletion := pod.DeletionTimestamp != nil && !w.deleted[pod.UID]
 	if deletion || updating(pod) {
 		w.endApplication(pod, early)
 	} else {
 		w.runApplication(pod)
 	}
-	if !deletion && !updating(pod) {
-		return
+	if deletion || updating(pod) {
+		w.sawEnd(pod, deletion, early)
 	}
+}
+
+// sawEnd notes a Pod whose containers end, or are replaced, if that is too early.
+func (w *witness) sawEnd(pod *corev1.Pod, deletion bool, early func(why string)) {
 	w.deleted[pod.UID] = pod.DeletionTimestamp != nil
 	if why := w.served(pod); why != "" {
 		early(why)

@@ -25,8 +25,6 @@ const (
 	ownPort = 80
 	// leases is how long an entry outlives an application that ends without a word.
 	leases = 8 * time.Second
-	// addresses is how many addresses there are for Pods: each is used again and again.
-	addresses = 8
 )
 
 // application is what the process of a Pod has registered, by registry.

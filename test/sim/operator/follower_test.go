@@ -201,10 +201,7 @@ func (s *simulation) judgeJoined(before, after *corev1.Pod) {
 		return
 	}
 	for key, value := range map[string]string{keyCreated: "false", keyPreNormal: "true", keyInPlace: "true"} {
-		if !turns(before, after, key, value) || key == keyInPlace && plan.StateOf(before) != "Updated" {
-			continue
-		}
-		if key == keyInPlace && s.overdue(before) {
+		if !turns(before, after, key, value) || key == keyInPlace && !s.waitsUpdated(before) {
 			continue
 		}
 		t, last := s.balancer.targets[before.UID], s.balancer.healthy[before.UID]
@@ -212,6 +209,11 @@ func (s *simulation) judgeJoined(before, after *corev1.Pod) {
 			s.fail("%s of %s is answered, and the load balancer does not have it", key, before.Name)
 		}
 	}
+}
+
+// waitsUpdated reports whether a Pod that was updated in place is to wait for its registries.
+func (s *simulation) waitsUpdated(pod *corev1.Pod) bool {
+	return plan.StateOf(pod) == apps.StateUpdated && !s.overdue(pod)
 }
 
 // overdue reports whether the hook of an update in place may be answered at its deadline, which counts from the time that

@@ -39,9 +39,8 @@ func (s *simulation) check() {
 // checkEntries checks the entries in a registry; held are the UIDs of Pods that cannot
 // vanish.
 func (s *simulation) checkEntries(name string, held map[string]bool) {
-	foreign := false
-	r := s.registry(name)
-	known := r != nil && controllerutil.ContainsFinalizer(r, usher.Finalizer) && len(r.Status.Users) > 0
+	foreign, r := false, s.registry(name)
+	known := used(r)
 	for _, e := range s.entries(name) {
 		if uid := types.UID(e.Owner.PodUID); serves(name, e) {
 			s.lastSeen[uid], s.seenIn[name][uid] = s.clock.Now(), s.clock.Now()
@@ -59,6 +58,11 @@ func (s *simulation) checkEntries(name string, held map[string]bool) {
 	if !foreign {
 		s.fail("the foreign entry in %s was touched", name)
 	}
+}
+
+// used reports whether a Registry knows that Registrations use it, and so cannot vanish.
+func used(r *usher.Registry) bool {
+	return r != nil && controllerutil.ContainsFinalizer(r, usher.Finalizer) && len(r.Status.Users) > 0
 }
 
 // judge checks a write of the operator to a Pod.
@@ -160,9 +164,13 @@ func (s *simulation) checkSettled() {
 	}
 	s.checkServed()
 	s.checkOwned()
-	if s.features.applications {
-		return
+	if !s.features.applications {
+		s.checkListed(want)
 	}
+}
+
+// checkListed checks that each registry lists these entries, and no others.
+func (s *simulation) checkListed(want map[string]bool) {
 	for _, name := range registries {
 		have := map[string]bool{}
 		for _, e := range s.entries(name) {

@@ -43,8 +43,8 @@ func (r *Registry) bound(ctx context.Context, service string) (arns []string, er
 	_, err = kube.ListKept(ctx, r.reader, "TargetGroupBindings", empty, note, client.InNamespace(r.namespace))
 	switch {
 	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
-		return nil, noGroups("the cluster has no TargetGroupBindings (elbv2.k8s.aws/v1beta1), by which AWS Load Balancer Controller notes "+
-			"the target groups of Service %s: install that, or name the target groups in spec.awsTargetGroup.targetGroups of the Registry", service)
+		return nil, noGroups("the cluster has no TargetGroupBindings (elbv2.k8s.aws/v1beta1) for Service %s: install AWS Load Balancer "+
+			"Controller, or name the target groups in spec.awsTargetGroup.targetGroups of the Registry", service)
 	case apierrors.IsForbidden(err):
 		return nil, oneService("Usher may not list TargetGroupBindings: set rbac.targetGroupBindings=true in its chart, "+
 			"or name the target groups of Service %s in spec.awsTargetGroup.targetGroups of the Registry", service)

@@ -123,14 +123,21 @@ func TestSecretsLackNothing(t *testing.T) {
 		}
 		for key := range whole {
 			_, err := connect(r, settings.Root, map[string][]byte{key: whole[key]})
-			if key == credentials.KeyCA || key == gcpneg.Key {
-				registrytest.Check(t, key+" alone", err, nil)
-			} else if key != webhook.KeyHMAC && key != consul.KeyToken && kind.Name != "eureka" {
-				registrytest.Check(t, key+" alone", err, registry.ErrPermanent)
-			}
+			checkAlone(t, kind.Name, key, err)
 		}
 		return strings.Join(append(said, "Secret "+settings.Secret.Name), ", ")
 	})
+}
+
+// checkAlone checks the error of a connector that got one key of its Secret.
+func checkAlone(t *testing.T, kind, key string, err error) {
+	t.Helper()
+	switch {
+	case key == credentials.KeyCA || key == gcpneg.Key:
+		registrytest.Check(t, key+" alone", err, nil)
+	case key != webhook.KeyHMAC && key != consul.KeyToken && kind != "eureka":
+		registrytest.Check(t, key+" alone", err, registry.ErrPermanent)
+	}
 }
 
 type connecting = func(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error)

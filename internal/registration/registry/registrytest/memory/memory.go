@@ -125,22 +125,27 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 		return registry.Permanent(errors.New("the registry is read-only"))
 	}
 	_, refused := registry.Decide(r.sorted(service), registry.Itself, changes, func(change registry.Change, current *registry.Entry) (any, error) {
-		switch {
-		case r.fault == Busy && !change.Op.Overrides() && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0):
-			r.linger(service, *current, change)
-		case change.Op.Overrides():
-			r.put(service, overridden(*current, change.Op == registry.TakeOut))
-		case change.Op == registry.Remove:
-			delete(r.services[service], change.Entry.ID)
-		default:
-			r.put(service, change.Entry)
-		}
+		r.change(service, change, current)
 		return nil, nil
 	})
 	if r.fault == Lossy {
 		return registry.Transient(errors.New("the answer was lost"))
 	}
 	return refused
+}
+
+// change carries out a change that is left to make.
+func (r *Registry) change(service string, change registry.Change, current *registry.Entry) {
+	switch {
+	case change.Op.Overrides():
+		r.put(service, overridden(*current, change.Op == registry.TakeOut))
+	case r.fault == Busy && current != nil && (change.Op == registry.Remove || change.Entry.Weight == 0):
+		r.linger(service, *current, change)
+	case change.Op == registry.Remove:
+		delete(r.services[service], change.Entry.ID)
+	default:
+		r.put(service, change.Entry)
+	}
 }
 
 // Ping implements registry.Connector.
