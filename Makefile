@@ -38,7 +38,7 @@ e2e: ## Play stories with real containers on a real node; needs root on Debian (
 # Test binaries are linked each time; without symbols that takes a third less. Vet is a part of
 # make check's lint.
 TEST := $(GO) test -vet=off -ldflags='-s -w'
-RACE := CGO_ENABLED=1 $(TEST) -race -timeout 20m
+RACE := CGO_ENABLED=1 $(TEST) -race -timeout 40m
 # Packages without a goroutine, and the one that counts the bytes of a cache, for which the race detector is only slow.
 PURE := internal/(cloneset/(plan|lifecycle|inplace|revision)|registration/plan|forecast|view|podcache)$$
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.

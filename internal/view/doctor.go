@@ -302,6 +302,10 @@ func (e *examination) answered() {
 			e.wrong(named("registration", r), "nobody has looked at it: does the hook operator run (--controllers=registration)?")
 		case r.Status.Pods == 0:
 			e.risk(named("registration", r), "it has no Pods: compare spec.selector with the labels of the Pods in namespace %s", r.Namespace)
+		case e.usesOnly(r, func(registry *usherv1alpha1.Registry) bool { return regplan.OnlyFollowed(&registry.Spec) }):
+			e.risk(named("registration", r), "somebody else writes to all of its registries (%s), and nothing takes its Pods out before they end: "+
+				"add a Registry of the kind service with a label to spec.registries (https://usher.dev/registry/service.html)",
+				strings.Join(r.Spec.Registries, ", "))
 		case e.misnames(r):
 			e.risk(named("registration", r), "no container of its Pods has the port %s (spec.instance.port), and its Services do not use it: "+
 				"correct the field, or remove it", r.Spec.Instance.Port.StrVal)
@@ -313,17 +317,20 @@ func (e *examination) answered() {
 // Services list them, which have ports of their own. For other registries the operator itself reports
 // that.
 func (e *examination) misnames(r *usherv1alpha1.Registration) bool {
-	services := 0
-	for _, registry := range Each[*usherv1alpha1.Registry](e.all) {
-		if registry.Spec.Service != nil && slices.Contains(r.Spec.Registries, registry.Name) {
-			services++
-		}
-	}
+	services := e.usesOnly(r, func(registry *usherv1alpha1.Registry) bool { return registry.Spec.Service != nil })
 	own := list.Only(Each[*corev1.Pod](e.all), func(pod *corev1.Pod) bool {
 		return pod.Namespace == r.Namespace && r.Selects(pod.Labels)
 	})
 	has := func(pod *corev1.Pod) bool { return regplan.HasPort(pod, r.Spec.Instance.Port) }
-	return services == len(r.Spec.Registries) && len(own) > 0 && !slices.ContainsFunc(own, has)
+	return services && len(own) > 0 && !slices.ContainsFunc(own, has)
+}
+
+// usesOnly reports whether all of a Registration's registries are of that kind.
+func (e *examination) usesOnly(r *usherv1alpha1.Registration, kind func(*usherv1alpha1.Registry) bool) bool {
+	of := list.Only(Each[*usherv1alpha1.Registry](e.all), func(registry *usherv1alpha1.Registry) bool {
+		return kind(registry) && slices.Contains(r.Spec.Registries, registry.Name)
+	})
+	return len(of) == len(r.Spec.Registries)
 }
 
 // gates finds Pods that wait only for Usher, which does not act: Pods that only their readiness gate

@@ -73,7 +73,7 @@ type watched struct {
 }
 
 func (w *witness) connect(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
-	if r.Spec.Etcd == nil {
+	if r.Spec.Etcd == nil && r.Spec.Eureka == nil {
 		return kinds.Connect(kinds.Cluster{Reader: plane, Writer: plane})(r, root, secret)
 	}
 	return &watched{Registry: w.registry, witness: w}, nil

@@ -207,6 +207,7 @@ func fieldsOfAPI(t *testing.T) []string {
 		reflect.ValueOf(&r.Spec).Elem().FieldByIndex(field.Index).Set(reflect.New(field.Type.Elem()))
 		kind, _ := Of(r, "")
 		checktest.Same(t, "the row that reads spec."+name, name, kind.Name)
+		checktest.Same(t, "whether somebody else writes to "+name, kind.Follows, plan.OnlyFollowed(&r.Spec))
 	}
 	slices.Sort(names)
 	return names
