@@ -41,18 +41,13 @@ const (
 
 // Clients are shared by all connectors of the same account and region: they have the same credentials, and their
 // calls are bounded together.
-type Clients struct {
-	mu    sync.Mutex
-	byKey map[string]*api
-}
+type Clients = targets.Shared[*api]
 
 // NewClients returns Clients, of which a process needs one.
-func NewClients() *Clients { return &Clients{byKey: map[string]*api{}} }
+func NewClients() *Clients { return &Clients{} }
 
 // api calls AWS.
 type api struct {
-	key   string
-	users int
 	// connect reads AWS's configuration of Usher's Pod. The first call needs it.
 	connect func(context.Context) (*connection, error)
 	// role is the one that is assumed for calls; empty for none.
@@ -73,45 +68,23 @@ type connection struct {
 	close       func()
 }
 
-func keyOf(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) string {
-	parts := []string{s.Region, s.RoleARN, s.Endpoint}
+// settingsOf are what connectors with the same client have in common.
+func settingsOf(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) []string {
+	all := []string{s.Region, s.RoleARN, s.Endpoint}
 	for _, key := range Keys() {
-		parts = append(parts, string(secret[key]))
+		all = append(all, string(secret[key]))
 	}
-	return registry.Digest([]byte(strings.Join(parts, "\x00")))
+	return all
 }
 
-func (c *Clients) acquire(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) (*api, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	key := keyOf(s, secret)
-	one := c.byKey[key]
-	if one == nil {
-		var err error
-		if one, err = newAPI(s, secret); err != nil {
-			return nil, err
-		}
-		one.key, c.byKey[key] = key, one
-	}
-	one.users++
-	return one, nil
-}
-
-func (c *Clients) release(one *api) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if one.users--; one.users == 0 {
-		delete(c.byKey, one.key)
-		one.close()
-	}
-}
-
-func (a *api) close() {
+// Close ends the connections to AWS.
+func (a *api) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.connection != nil {
 		a.connection.close()
 	}
+	return nil
 }
 
 // newAPI checks what it gets, and reads and calls nothing.

@@ -212,11 +212,11 @@ func TestFewCalls(t *testing.T) {
 	}
 	checktest.Same(t, "calls for three lists", 3, f.Called("DescribeTargetHealth"))
 	checktest.Same(t, "calls for the type of a group", 1, f.Called("DescribeTargetGroups"))
-	checktest.Same(t, "clients of one account", 1, len(clients.byKey))
+	checktest.Same(t, "clients of one account", 1, clients.Len())
 	checktest.NoError(t, one.Close())
-	checktest.Same(t, "clients while one connector is left", 1, len(clients.byKey))
+	checktest.Same(t, "clients while one connector is left", 1, clients.Len())
 	checktest.NoError(t, two.Close())
-	checktest.Same(t, "clients when none is left", 0, len(clients.byKey))
+	checktest.Same(t, "clients when none is left", 0, clients.Len())
 }
 
 // TestCallsAreBounded: whoever has target groups without end takes no more than the account's turns.

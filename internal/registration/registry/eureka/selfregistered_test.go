@@ -19,7 +19,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-// memory is a server that keeps overridden statuses beside its instances, as Eureka does: a registration does not
+// memory is a server that stores overridden statuses apart from its instances, as Eureka does: a registration does not
 // change them, and the end of an instance ends its own. A heartbeat of an instance without a status has the client
 // register again.
 type memory struct {

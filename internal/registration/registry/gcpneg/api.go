@@ -44,18 +44,13 @@ const (
 
 // Clients are shared by all connectors of the same project: they have the same credentials, and their calls are bounded
 // together.
-type Clients struct {
-	mu    sync.Mutex
-	byKey map[string]*api
-}
+type Clients = targets.Shared[*api]
 
 // NewClients returns Clients, of which a process needs one.
-func NewClients() *Clients { return &Clients{byKey: map[string]*api{}} }
+func NewClients() *Clients { return &Clients{} }
 
 // api calls Google Cloud.
 type api struct {
-	key     string
-	users   int
 	project string
 	http    *rest.Client
 	turns   *rate.Limiter
@@ -66,35 +61,17 @@ type api struct {
 	source oauth2.TokenSource
 }
 
-func (c *Clients) acquire(s *usherv1alpha1.GCPNEGRegistry, secret map[string][]byte) (*api, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	parts := []string{s.Project, s.Endpoint}
+// settingsOf are what connectors with the same client have in common.
+func settingsOf(s *usherv1alpha1.GCPNEGRegistry, secret map[string][]byte) []string {
+	all := []string{s.Project, s.Endpoint}
 	for _, key := range Keys() {
-		parts = append(parts, string(secret[key]))
+		all = append(all, string(secret[key]))
 	}
-	key := registry.Digest([]byte(strings.Join(parts, "\x00")))
-	one := c.byKey[key]
-	if one == nil {
-		var err error
-		if one, err = newAPI(s, secret); err != nil {
-			return nil, err
-		}
-		one.key, c.byKey[key] = key, one
-	}
-	one.users++
-	return one, nil
+	return all
 }
 
-func (c *Clients) release(one *api) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if one.users--; one.users > 0 {
-		return nil
-	}
-	delete(c.byKey, one.key)
-	return one.http.Close()
-}
+// Close ends the connections to Google Cloud.
+func (a *api) Close() error { return a.http.Close() }
 
 // newAPI checks what it gets, and calls nothing.
 func newAPI(s *usherv1alpha1.GCPNEGRegistry, secret map[string][]byte) (*api, error) {

@@ -67,8 +67,8 @@ type Registry struct {
 	spec      *usherv1alpha1.GCPNEGRegistry
 	reader    client.Reader
 	namespace string
-	clients   *Clients
 	api       *api
+	release   func() error
 }
 
 // New checks what it gets but does not connect. Errors are permanent and name the field or the Secret's key. Without a
@@ -79,18 +79,18 @@ func New(
 	if clients == nil {
 		clients = NewClients()
 	}
-	api, err := clients.acquire(s, secret)
+	api, release, err := clients.Acquire(settingsOf(s, secret), func() (*api, error) { return newAPI(s, secret) })
 	if err != nil {
 		return nil, registry.Permanent(err)
 	}
-	return &Registry{spec: s, reader: reader, namespace: namespace, clients: clients, api: api}, nil
+	return &Registry{spec: s, reader: reader, namespace: namespace, api: api, release: release}, nil
 }
 
 // Ping implements registry.Lister.
 func (r *Registry) Ping(ctx context.Context) error { return r.api.ping(ctx) }
 
 // Close implements registry.Lister.
-func (r *Registry) Close() error { return r.clients.release(r.api) }
+func (r *Registry) Close() error { return r.release() }
 
 // A group is a network endpoint group in a zone.
 type group struct{ zone, name string }

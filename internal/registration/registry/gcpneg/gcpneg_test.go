@@ -220,9 +220,9 @@ func TestFewCalls(t *testing.T) {
 	}
 	checktest.Same(t, "calls for three lists and a token", 4, len(f.Calls()))
 	checktest.NoError(t, one.Close())
-	checktest.Same(t, "clients while one connector is left", 1, len(clients.byKey))
+	checktest.Same(t, "clients while one connector is left", 1, clients.Len())
 	checktest.NoError(t, two.Close())
-	checktest.Same(t, "clients when none is left", 0, len(clients.byKey))
+	checktest.Same(t, "clients when none is left", 0, clients.Len())
 }
 
 // TestCallsAreBounded: whoever has groups without end takes no more than the project's turns.

@@ -28,7 +28,7 @@ const (
 	// readBack is how often the list is checked for the written instances.
 	readBack = 100 * time.Millisecond
 	// overlaid is how long the list may take to show what was written. After that,
-	// something that Nacos keeps beside the instance is assumed to hide it.
+	// Usher assumes that a value which Nacos stores apart from the instance hides it.
 	overlaid = 2 * time.Second
 )
 
@@ -42,7 +42,7 @@ type step struct {
 	covered bool
 	// gone are the instances to remove.
 	gone []instance
-	// override is what is kept beside an application's instance, nil for other steps.
+	// override has the values that Nacos stores apart from an application's instance; nil for other steps.
 	override *instance
 }
 
@@ -346,13 +346,13 @@ func (i instance) hidden() string {
 	return ""
 }
 
-// metaOut is the key by which Usher marks an application's instance that it has disabled. Nacos keeps it beside the
-// instance, with enabled and weight, whatever the application registers. disabledBefore is its value if callers did not
-// get the instance anyway: then it stays disabled.
+// metaOut is the key by which Usher marks an application's instance that it has disabled. Nacos stores it apart from the
+// instance, with enabled and weight, whatever the application registers. disabledBefore is its value if somebody else
+// had disabled the instance: then it stays disabled.
 const metaOut, disabledBefore = registry.MetaPrefix + "out", "it was disabled before"
 
-// overridden is what is to be kept beside an application's instance: nothing of what the application itself writes but
-// the weight, which would be 1 otherwise.
+// overridden returns the values that Nacos is to store apart from an application's instance. Of the application's own
+// values it has only the weight, which would be 1 otherwise.
 func (i instance) overridden(c registry.Change) instance {
 	mark := i.Metadata[metaOut]
 	i.Metadata = map[string]string{}

@@ -20,12 +20,12 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
 
-// memory is a server that keeps what is set by an update beside its instances, as Nacos does: a registration does not
-// change it, and it outlives the instance.
+// memory is a server that stores the values of updates apart from its instances, as Nacos does: a registration does not
+// change these values, and they outlive the instance.
 type memory struct {
 	mu        sync.Mutex
 	instances map[string]instance
-	beside    map[string]instance
+	updates   map[string]instance
 }
 
 func (m *memory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func (m *memory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		m.instances[i.at()] = i
 	case r.Method == http.MethodPut:
-		m.beside[i.at()] = i
+		m.updates[i.at()] = i
 	case r.Method == http.MethodDelete:
 		delete(m.instances, i.at())
 	}
@@ -58,12 +58,12 @@ func (m *memory) list() []instance {
 	all := []instance{}
 	for _, at := range slices.Sorted(maps.Keys(m.instances)) {
 		i := m.instances[at]
-		if beside, set := m.beside[at]; set {
-			i.Enabled, i.Weight, i.Metadata = beside.Enabled, beside.Weight, maps.Clone(i.Metadata)
+		if update, set := m.updates[at]; set {
+			i.Enabled, i.Weight, i.Metadata = update.Enabled, update.Weight, maps.Clone(i.Metadata)
 			if i.Metadata == nil {
 				i.Metadata = map[string]string{}
 			}
-			maps.Copy(i.Metadata, beside.Metadata)
+			maps.Copy(i.Metadata, update.Metadata)
 		}
 		all = append(all, i)
 	}
@@ -93,7 +93,7 @@ func (m *memory) callers(*testing.T) (addresses []string) {
 // TestSelfRegistered: what applications register is overridden, on a server that behaves as Nacos does.
 func TestSelfRegistered(t *testing.T) {
 	registrytest.RunSelfRegistered(t, func(t *testing.T) registrytest.SelfRegistered {
-		m := &memory{instances: map[string]instance{}, beside: map[string]instance{}}
+		m := &memory{instances: map[string]instance{}, updates: map[string]instance{}}
 		return registrytest.SelfRegistered{
 			Connector: connect(t, m.ServeHTTP), Register: m.register, Beat: m.register, Callers: m.callers,
 			Leave: func(t *testing.T, address string, port int32) { m.send(t, http.MethodDelete, address, port) },

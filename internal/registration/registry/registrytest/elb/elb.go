@@ -6,16 +6,15 @@
 package elb
 
 import (
-	"context"
 	"encoding/xml"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/timed"
 )
 
 // Times are how long the load balancer takes.
@@ -27,12 +26,10 @@ type Times struct {
 
 // Server is the API, with the load balancer's targets.
 type Server struct {
+	*timed.Server
 	times Times
 
 	mu sync.Mutex
-	// start is since when the clock runs; zero if time passes by Pass alone. passed is what has passed before.
-	start  time.Time
-	passed time.Duration
 	// groups are target groups by ARN. kind is the type of all targets.
 	groups map[string][]*target
 	kind   string
@@ -43,7 +40,6 @@ type Server struct {
 	calls []string
 	// answer, if any, is sent instead.
 	answer string
-	server *httptest.Server
 }
 
 type target struct {
@@ -74,7 +70,7 @@ func New(times Times, arns ...string) *Server {
 	for _, arn := range arns {
 		s.groups[arn] = nil
 	}
-	s.server = httptest.NewServer(http.HandlerFunc(s.serve))
+	s.Server = timed.Serve(http.HandlerFunc(s.serve))
 	return s
 }
 
@@ -85,51 +81,9 @@ func Start(times Times, arns ...string) *Server {
 	return s
 }
 
-// Run has the clock run, or stand still.
-func (s *Server) Run(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.passed = s.now()
-	s.start = time.Time{}
-	if on {
-		s.start = time.Now()
-	}
-}
-
 // ARN is that of a target group.
 func ARN(name string) string {
 	return "arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/" + name + "/0123456789abcdef"
-}
-
-// URL is the server's address.
-func (s *Server) URL() string { return s.server.URL }
-
-// Close ends the server. Its targets stay.
-func (s *Server) Close() { s.server.Close() }
-
-// Restart serves again at an address.
-func (s *Server) Restart(ctx context.Context, address string) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	s.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}}
-	s.server.Start()
-	return nil
-}
-
-// Pass lets time pass.
-func (s *Server) Pass(span time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.passed += span
-}
-
-func (s *Server) now() time.Duration {
-	if s.start.IsZero() {
-		return s.passed
-	}
-	return s.passed + time.Since(s.start)
 }
 
 // Add adds a target group, unless it is there.
@@ -158,7 +112,7 @@ func (s *Server) Register(arn, address string, port int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.groups[arn] = slices.DeleteFunc(s.groups[arn], func(t *target) bool { return t.address == address })
-	s.groups[arn] = append(s.groups[arn], &target{address: address, port: port, began: s.now(), leaves: -1})
+	s.groups[arn] = append(s.groups[arn], &target{address: address, port: port, began: s.Now(), leaves: -1})
 }
 
 // Deregister begins to drain a target.
@@ -167,7 +121,7 @@ func (s *Server) Deregister(arn, address string) {
 	defer s.mu.Unlock()
 	for _, t := range s.groups[arn] {
 		if t.address == address && t.leaves < 0 {
-			t.leaves = s.now()
+			t.leaves = s.Now()
 		}
 	}
 }
@@ -180,7 +134,7 @@ func (s *Server) Targets(arn string) (all []Target) {
 		state, _ := s.state(t)
 		now := Target{Address: t.address, Port: t.port, State: state}
 		if state == Draining {
-			now.For = s.now() - t.leaves
+			now.For = s.Now() - t.leaves
 		}
 		all = append(all, now)
 	}
@@ -189,13 +143,13 @@ func (s *Server) Targets(arn string) (all []Target) {
 
 // there are the targets of a group that have not drained.
 func (s *Server) there(arn string) []*target {
-	s.groups[arn] = slices.DeleteFunc(s.groups[arn], func(t *target) bool { return t.leaves >= 0 && s.now()-t.leaves >= s.times.Delay })
+	s.groups[arn] = slices.DeleteFunc(s.groups[arn], func(t *target) bool { return t.leaves >= 0 && s.Now()-t.leaves >= s.times.Delay })
 	return s.groups[arn]
 }
 
 // state is that of a target now, and its reason.
 func (s *Server) state(t *target) (state, reason string) {
-	switch age := s.now() - t.began; {
+	switch age := s.Now() - t.began; {
 	case t.leaves >= 0:
 		return Draining, "Target.DeregistrationInProgress"
 	case age < s.times.Registration:

@@ -5,21 +5,20 @@
 package neg
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/timed"
 )
 
 // Times are how long the load balancer takes.
@@ -31,12 +30,10 @@ type Times struct {
 
 // Server is the API, with the groups' endpoints.
 type Server struct {
+	*timed.Server
 	times Times
 
 	mu sync.Mutex
-	// start is since when the clock runs; zero if time passes by Pass alone. passed is what has passed before.
-	start  time.Time
-	passed time.Duration
 	// groups are by "ZONE/NAME".
 	groups map[string][]*endpoint
 	// nodes means that endpoints have no port, as in groups of the type GCE_VM_IP.
@@ -47,7 +44,6 @@ type Server struct {
 	refusal string
 	status  int
 	calls   []string
-	server  *httptest.Server
 }
 
 type endpoint struct {
@@ -92,48 +88,15 @@ func New(times Times, groups ...string) *Server {
 	for _, group := range groups {
 		s.groups[group] = nil
 	}
-	s.server = httptest.NewServer(http.HandlerFunc(s.serve))
+	s.Server = timed.Serve(http.HandlerFunc(s.serve))
 	return s
 }
 
 // Start is New with a clock that runs.
 func Start(times Times, groups ...string) *Server {
 	s := New(times, groups...)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.start = time.Now()
+	s.Run(true)
 	return s
-}
-
-// URL is the server's address.
-func (s *Server) URL() string { return s.server.URL }
-
-// Close ends the server. Its endpoints stay.
-func (s *Server) Close() { s.server.Close() }
-
-// Restart serves again at an address.
-func (s *Server) Restart(ctx context.Context, address string) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	s.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}}
-	s.server.Start()
-	return nil
-}
-
-// Pass lets time pass.
-func (s *Server) Pass(span time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.passed += span
-}
-
-func (s *Server) now() time.Duration {
-	if s.start.IsZero() {
-		return s.passed
-	}
-	return s.passed + time.Since(s.start)
 }
 
 // Add adds a group, unless it is there.
@@ -171,7 +134,7 @@ func (s *Server) Attach(group, address string, port int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.groups[group] = slices.DeleteFunc(s.groups[group], func(e *endpoint) bool { return e.address == address })
-	s.groups[group] = append(s.groups[group], &endpoint{address: address, port: port, began: s.now(), leaves: -1})
+	s.groups[group] = append(s.groups[group], &endpoint{address: address, port: port, began: s.Now(), leaves: -1})
 }
 
 // Detach begins to drain an endpoint.
@@ -180,7 +143,7 @@ func (s *Server) Detach(group, address string) {
 	defer s.mu.Unlock()
 	for _, e := range s.groups[group] {
 		if e.address == address && e.leaves < 0 {
-			e.leaves = s.now()
+			e.leaves = s.Now()
 		}
 	}
 }
@@ -193,7 +156,7 @@ func (s *Server) Endpoints(group string) (all []Endpoint) {
 }
 
 func (s *Server) endpoints(group string) (all []Endpoint) {
-	s.groups[group] = slices.DeleteFunc(s.groups[group], func(e *endpoint) bool { return e.leaves >= 0 && s.now()-e.leaves >= s.times.Drain })
+	s.groups[group] = slices.DeleteFunc(s.groups[group], func(e *endpoint) bool { return e.leaves >= 0 && s.Now()-e.leaves >= s.times.Drain })
 	for _, e := range s.groups[group] {
 		all = append(all, Endpoint{e.address, e.port, s.health(e)})
 	}
@@ -201,7 +164,7 @@ func (s *Server) endpoints(group string) (all []Endpoint) {
 }
 
 func (s *Server) health(e *endpoint) string {
-	switch age := s.now() - e.began; {
+	switch age := s.Now() - e.began; {
 	case e.leaves >= 0:
 		return Draining
 	case age < s.times.Attach:
