@@ -34,8 +34,8 @@ const (
 	// setsShare is the required share of one set's speed if many sets are updated. It leaves a tenth
 	// for chance.
 	setsShare = 0.90
-	// besideLimit is how much longer a small set may take while a large one is updated.
-	besideLimit = 2 * time.Second
+	// smallSetLimit is how much longer a small set may take while a large one is updated.
+	smallSetLimit = 2 * time.Second
 	// outBeyond is how much longer than its restart a Pod may be out of service, by p99.
 	outBeyond = time.Second
 	// linearLimit is how many times longer per Pod a step may take in the largest size
@@ -124,9 +124,9 @@ func judgeSets(steps []*result) []goal {
 		found: fmt.Sprintf("%.0f %% with %s sets: %.1f of %.1f Pods/s%s", 100*share, stage.Thousands(many.size/PodsPerSet),
 			many.perSecond(), one.perSecond(), machines),
 	}, {
-		met:   one.beside <= small.wall+besideLimit,
-		what:  fmt.Sprintf("a set of %d Pods beside one of %s, in place: at most %s longer than alone", smallPods, stage.Thousands(one.size), besideLimit),
-		found: fmt.Sprintf("%s; alone %s", stage.Seconds(one.beside), stage.Seconds(small.wall)),
+		met:   one.smallSet <= small.wall+smallSetLimit,
+		what:  fmt.Sprintf("a set of %d Pods beside one of %s, in place: at most %s longer than alone", smallPods, stage.Thousands(one.size), smallSetLimit),
+		found: fmt.Sprintf("%s; alone %s", stage.Seconds(one.smallSet), stage.Seconds(small.wall)),
 	}}
 }
 

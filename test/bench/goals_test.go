@@ -66,7 +66,7 @@ func operatorResults(pods int, changes ...func([]*result)) []*result {
 func setsResults(change func(one, small, many *result)) []*result {
 	all := cloneSetResults(2000)
 	one, small, many := *all[1], *all[1], *all[1]
-	small.name, small.pods, small.bounded, small.wall, one.beside = stepSmall, smallPods, false, times(3), times(4)
+	small.name, small.pods, small.bounded, small.wall, one.smallSet = stepSmall, smallPods, false, times(3), times(4)
 	many.name, one.around, many.around = stepSets, pace{2000, times(50)}, pace{2000, times(50)}
 	change(&one, &small, &many)
 	return []*result{all[0], &one, &small, &many}
@@ -156,7 +156,7 @@ func TestGoals(t *testing.T) {
 		"sets, on a machine that became slow": {setsResults(func(_, _, m *result) { m.wall, m.around = times(440), pace{2000, times(100)} }), ""},
 		"sets, on a machine that became fast": {setsResults(func(_, _, m *result) { m.around = pace{2000, times(25)} }),
 			"50 % with 400 sets: 10.0 of 10.0 Pods/s; the API server took 40 and 80 requests a second around that"},
-		"a small set waits":           {setsResults(func(o, _, _ *result) { o.beside = times(5.1) }), "5.10 s; alone 3.00 s"},
+		"a small set waits":           {setsResults(func(o, _, _ *result) { o.smallSet = times(5.1) }), "5.10 s; alone 3.00 s"},
 		"restarts, back late":         {cloneSetResults(2000, func(_, u, _ *result) { u.timed, u.restart, u.out[1] = true, 5*time.Second, times(6.1) }), "6100 ms"},
 		"a fifth, killed, costs more": {operator(func(r []*result) { r[3].cpu[usher] = times(20) }), ""},
 	} {

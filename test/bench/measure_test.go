@@ -76,7 +76,7 @@ func TestSetsFarAway(t *testing.T) {
 		}
 	}
 	checktest.Same(t, "measured", []string{stepSmall, stepInPlace, stepSets}, got)
-	if one := largest(report.results, stepInPlace); one.beside <= 0 {
+	if one := largest(report.results, stepInPlace); one.smallSet <= 0 {
 		t.Error("no small set was updated beside the large one")
 	}
 }

@@ -48,8 +48,8 @@ type result struct {
 	// events are writes of events, and refused how often one says that a Pod could not be deleted.
 	events, refused int
 	rounds          int
-	// beside is how long the update of a small CloneSet took during it; 0 if there was none.
-	beside time.Duration
+	// smallSet is how long the update of a small CloneSet took at the same time; 0 if there was none.
+	smallSet time.Duration
 	// around is the pace of the plain client right before and after the step.
 	around pace
 	// wall is until all Pods and entries have reached the result. done is until the

@@ -52,15 +52,15 @@ type measurement struct {
 	kubeconfig string
 	link       *stage.Link
 
-	turn    turn
-	server  servers.Server // nil: no registry
-	pods    *podWatch
-	entries *entryWatch
-	set     *setWatch
-	running bool          // Usher
-	past    time.Duration // CPU time of killed Ushers
-	beside  time.Duration // for the step's result
-	peak    float64       // MiB
+	turn     turn
+	server   servers.Server // nil: no registry
+	pods     *podWatch
+	entries  *entryWatch
+	set      *setWatch
+	running  bool          // Usher
+	past     time.Duration // CPU time of killed Ushers
+	smallSet time.Duration // for the step's result
+	peak     float64       // MiB
 }
 
 func (m *measurement) say(format string, args ...any) {
@@ -326,7 +326,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 	}
 	began := time.Now()
 	generations, err := m.perform(ctx, p)
-	r.wall, r.beside = time.Since(began), m.beside
+	r.wall, r.smallSet = time.Since(began), m.smallSet
 	if err == nil {
 		err = m.set.await(ctx, generations, p)
 	}
@@ -343,7 +343,7 @@ func (m *measurement) step(ctx context.Context, p step) (*result, error) {
 // perform makes the change, and returns when the Pods and the registry have reached its
 // result.
 func (m *measurement) perform(ctx context.Context, p step) (generations []int64, err error) {
-	m.beside = 0
+	m.smallSet = 0
 	if p.do != nil {
 		return nil, p.do(ctx, m, p)
 	}
@@ -407,7 +407,7 @@ func updateBeside(other step) func(context.Context, *measurement, step) error {
 		}
 		began := time.Now()
 		_, err := m.perform(ctx, other)
-		m.beside = time.Since(began)
+		m.smallSet = time.Since(began)
 		return err
 	}
 }
