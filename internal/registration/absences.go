@@ -40,8 +40,8 @@ func newAbsences() *absences {
 	}, []string{"cause"})}
 }
 
-// recordTurn records that a Pod's condition has been written. A Pod that is being deleted does not come back, and may be gone
-// by now.
+// recordTurn records that a Pod's condition has been written. A Pod that is being deleted does not come back, and may be
+// gone by now.
 func (a *absences) recordTurn(pod *corev1.Pod, next *corev1.PodCondition) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

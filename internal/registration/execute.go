@@ -348,9 +348,10 @@ func (r *Reconciler) readOwner(ctx context.Context, name types.NamespacedName, o
 }
 
 // unconfirmed returns what the changes depend on that only a cache has shown.
-func (o *observation) unconfirmed(changes []plan.Changes) (map[types.UID]types.NamespacedName, map[types.NamespacedName]bool) {
-	pods := map[types.UID]types.NamespacedName{}
-	registrations := map[types.NamespacedName]bool{}
+func (o *observation) unconfirmed(
+	changes []plan.Changes,
+) (pods map[types.UID]types.NamespacedName, registrations map[types.NamespacedName]bool) {
+	pods, registrations = map[types.UID]types.NamespacedName{}, map[types.NamespacedName]bool{}
 	for _, c := range changes {
 		for _, change := range slices.Concat(c.Joins, c.Orphans, o.toConfirm(c.Leaves)) {
 			owner := change.Entry.Owner

@@ -76,7 +76,8 @@ func (r *Reconciler) askOrRecall(o *observation, targets []plan.Target) (
 	return o.knowing(learned), ask, recalled, stale
 }
 
-// reserve takes the next turn: when a Registry may be asked for one more listing. Turns come in the order in which they are asked for.
+// reserve takes the next turn: when a Registry may be asked for one more listing. Turns come in the order of the
+// requests.
 func (p *pool) reserve(name string, now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

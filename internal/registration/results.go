@@ -17,12 +17,12 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// stage is how far a pass has come: what it knows by now, what it has decided from that, and what has come of its steps.
-// A step takes a stage and returns the next one.
+// stage is the state of a pass between two of its steps: its observation, the last plan, and the results so far. A step
+// takes a stage and returns the next one.
 type stage struct {
 	seen    *observation
 	decided plan.Plan
-	// unlisted is that of the last plan, also of one that only told which Pods to delete.
+	// unlisted is the last plan's, even if that plan only decided which Pods to delete.
 	unlisted plan.Unlisted
 	results
 }

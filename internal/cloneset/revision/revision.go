@@ -152,8 +152,8 @@ func Short(label string) string { return label[strings.LastIndex(label, "-")+1:]
 //
 // Users write "1000m" and "hostNetwork: false"; a program that writes the template back
 // from its own types, as OpenKruise does in its revisions, writes "1" and omits the
-// field; a webhook may write defaults such as "protocol: TCP" into it. Unknown fields stay as they are. The result shares unchanged parts with the
-// argument.
+// field; a webhook may write defaults such as "protocol: TCP" into it. Unknown fields stay as
+// they are. The result shares unchanged parts with the argument.
 func Normalize(template map[string]any) any {
 	return normalizeAs(template, reflect.TypeFor[corev1.PodTemplateSpec]())
 }
