@@ -13,7 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/elb"
@@ -97,7 +99,8 @@ func (w *witness) endedInUse(namespace string) []string {
 	return slices.Sorted(maps.Values(w.inUse[namespace]))
 }
 
-// targets waits until the load balancer has that many targets, which are the Pods.
+// targets waits until the load balancer has that many targets, which are the Pods, and the guard holds them: a Pod that
+// carries the Service's label from its birth can be a target a moment before that.
 func (s *story) targets(count string) {
 	n := scenariotest.Number(count)
 	s.Until(count+" targets", func() string {
@@ -109,6 +112,9 @@ func (s *story) targets(count string) {
 		for _, pod := range pods {
 			if !addresses[pod.Status.PodIP] {
 				return pod.Name + " is no healthy target"
+			}
+			if !controllerutil.ContainsFinalizer(&pod, usherv1alpha1.Finalizer) {
+				return pod.Name + " has no finalizer"
 			}
 		}
 		return registrytest.Unless(len(pods) == n && len(targets) == n, fmt.Sprintf("there are %d Pods and the targets %v", len(pods), targets))
