@@ -308,7 +308,8 @@ func TestSimulation(t *testing.T) {
 	t.Cleanup(func() { // when all seeds have run
 		t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released.Load(), finished.Load(), told.Load())
 		all := int64(*seeds)
-		if !t.Failed() && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10) {
+		const enough = 100 // of fewer seeds, chance may leave one of these out
+		if !t.Failed() && all >= enough && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10) {
 			t.Errorf("%d seeds released too few hooks, deleted too few drained Pods, or told too few waits: the simulation proves too little", all)
 		}
 	})
