@@ -130,16 +130,23 @@ func partitionOverrun(w *podWrite) {
 // OnDelete. A Pod whose update cannot go on may return to another revision.
 func updatedAgainstWill(w *podWrite) {
 	u := &w.set.Spec.UpdateStrategy
-	returns := w.old != nil && w.new != nil && model.State(w.old) == apps.StateUpdating && !of(w.new, w.update)
-	begins := (w.updates() && !w.goesOn() && !returns) || (w.moves() && model.State(w.new) == apps.StatePreparingUpdate && !begun(w.old))
+	begins := w.updates() || (w.moves() && model.State(w.new) == apps.StatePreparingUpdate)
 	switch {
-	case !begins:
+	case !begins, w.continues(), w.returns():
 	case u.Paused:
 		w.fail("is updated while the set is paused")
 	case u.Type == apps.UpdateOnDelete:
 		w.fail("is updated, and the type is OnDelete")
 	}
 }
+
+// continues reports whether the write continues an update that has begun, if need be from the gate.
+func (w *podWrite) continues() bool {
+	return begun(w.old) && w.old.Labels[apps.LabelRevision] == w.new.Labels[apps.LabelRevision]
+}
+
+// returns reports whether the write leads a Pod out of an update that cannot go on.
+func (w *podWrite) returns() bool { return model.State(w.old) == apps.StateUpdating && !of(w.new, w.update) }
 
 func (w *podWrite) uid() types.UID { return cmp.Or(w.new, w.old).UID }
 
