@@ -132,6 +132,9 @@ func (s *Simulation) missing() string {
 	if s.updates(set) && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
+	if n := goBack(set, live, update); n > 0 && s.updates(set) {
+		return fmt.Sprintf("%d Pods have not gone back to the current revision, and the partition is %d", n, partitionOf(set))
+	}
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
 		if pulls(pod) {
 			return fmt.Sprintf("Pod %s still pulls an image", pod.Name)
@@ -203,7 +206,12 @@ func (s *Simulation) torn(pod *corev1.Pod) string {
 
 // templateOfPod returns the template of a Pod's revision; nil if there is none.
 func templateOfPod(s *model.Server, pod *corev1.Pod) *corev1.PodTemplateSpec {
-	r := model.Get[*appsv1.ControllerRevision](s.Objects, key(pod.Namespace, pod.Labels[apps.LabelRevision]))
+	return templateOf(s, pod.Namespace, pod.Labels[apps.LabelRevision])
+}
+
+// templateOf returns the template of a revision; nil if there is none.
+func templateOf(s *model.Server, namespace, name string) *corev1.PodTemplateSpec {
+	r := model.Get[*appsv1.ControllerRevision](s.Objects, key(namespace, name))
 	if r == nil {
 		return nil
 	}
