@@ -143,7 +143,9 @@ func (c *converter) drop(from map[string]any, path string) {
 }
 
 // strings returns the labels or annotations; both versions have them.
-func (c *converter) strings(name string) (map[string]any, error) { return member(c.metadata, "metadata.", name) }
+func (c *converter) strings(name string) (map[string]any, error) {
+	return member(c.metadata, "metadata.", name)
+}
 
 // toBeta converts v1alpha1 to v1beta1.
 func (c *converter) toBeta() error {

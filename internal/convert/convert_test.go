@@ -194,44 +194,62 @@ func checkBeta(t *testing.T, n int, object map[string]any) {
 	want := deepCopy(object).(map[string]any)
 	update, scale := inside(want, "spec", fieldUpdate), inside(want, "spec", fieldScale)
 	annotations, labels := inside(want, "metadata", "annotations"), inside(want, "metadata", "labels")
-	under, expected := inside(update, fieldRolling), 0
-	switch policy, there := under[fieldPolicy]; {
-	case update["type"] == "OnDelete" && there && policy != nil:
-		expected++
-		delete(under, fieldPolicy)
-	case update["type"] != "OnDelete":
-		update["type"] = "RollingUpdate"
-		if !there {
-			under[fieldPolicy] = "ReCreate"
-		}
+	expected := loseOf(update) + loseLabel(labels, scale) + loseAnnotations(annotations, inside(update, fieldRolling, fieldInPlace, fieldDownload)) +
+		forgetApplied(annotations)
+	compare(t, n, pruned(want), back)
+	if len(lost) != expected {
+		t.Errorf("set %d: %d losses, want %d: %q", n, len(lost), expected, lost)
 	}
+}
+
+// loseOf makes the defaults of an update strategy explicit, and removes what a conversion to v1alpha1
+// loses of it. It and those below return how many losses that is.
+func loseOf(update map[string]any) int {
+	under := inside(update, fieldRolling)
+	_, there := under[fieldPolicy]
+	if update["type"] == "OnDelete" {
+		delete(under, fieldPolicy)
+		return one(there)
+	}
+	update["type"] = "RollingUpdate"
+	if !there {
+		under[fieldPolicy] = "ReCreate"
+	}
+	return 0
+}
+
+// loseLabel is about the label that v1beta1 does not read, and the fields whose default is false.
+func loseLabel(labels, scale map[string]any) int {
+	labelled := labels[apps.LabelScalingExcludePreparingDelete] == "true"
+	excluded := scale[fieldExclude] == true
 	for _, name := range []string{fieldReuse, fieldExclude} {
 		if scale[name] == false {
 			delete(scale, name)
 		}
 	}
-	if labels[apps.LabelScalingExcludePreparingDelete] == "true" {
-		delete(labels, apps.LabelScalingExcludePreparingDelete)
-		if scale[fieldExclude] != true {
-			expected++
-		}
-	}
-	if scale[fieldExclude] == true {
+	if labelled || excluded {
 		delete(labels, apps.LabelScalingExcludePreparingDelete)
 	}
-	fields := inside(under, fieldInPlace, fieldDownload)
+	return one(labelled && !excluded)
+}
+
+// loseAnnotations is about annotations that v1beta1 does not read.
+func loseAnnotations(annotations, fields map[string]any) (lost int) {
 	for _, d := range download {
 		text, there := annotations[d.annotation]
 		if _, field := fields[d.field]; there && (isRead(text, d.percent) || field) {
 			delete(annotations, d.annotation)
-			expected++
+			lost++
 		}
 	}
-	expected += forgetApplied(annotations)
-	compare(t, n, pruned(want), back)
-	if len(lost) != expected {
-		t.Errorf("set %d: %d losses, want %d: %q", n, len(lost), expected, lost)
+	return lost
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
 	}
+	return 0
 }
 
 // bothWays converts an object and its conversion. What is lost on the way back was lost before.

@@ -3,6 +3,8 @@
 package sim
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -25,6 +27,14 @@ func goBack(set *apps.CloneSet, pods knowledge, update string) int {
 	return max(updated-(replicas(set)-partitionOf(set)), 0)
 }
 
+// missingBack describes the Pods that have not gone back; "" if all have.
+func (s *Simulation) missingBack(set *apps.CloneSet, pods knowledge, update string) string {
+	if n := goBack(set, pods, update); n > 0 && s.updates(set) {
+		return fmt.Sprintf("%d Pods have not gone back to the current revision, and the partition is %d", n, partitionOf(set))
+	}
+	return ""
+}
+
 // wentBack: a Pod leaves the update revision only because the partition keeps more Pods old than there
 // are, and only if the user wants that.
 func wentBack(w *podWrite) {
@@ -43,10 +53,7 @@ func wentBack(w *podWrite) {
 // gateLeft: a Pod at the gate before its update stays there as long as the partition allows so many
 // updated Pods, if the user counts it as updated.
 func gateLeft(w *podWrite) {
-	u := &w.set.Spec.UpdateStrategy
-	if !asks(w.set, apps.AnnotationPreparingUpdateAsUpdated) || u.Paused || u.Type != apps.UpdateInPlaceIfPossible ||
-		w.process.refusedOnce || w.process.Simulation.config.Nodes.Pull > 0 || !w.moves() || of(w.old, w.update) ||
-		model.State(w.old) != apps.StatePreparingUpdate || w.new.DeletionTimestamp != nil {
+	if !w.keepsAtGate() || !w.moves() || of(w.old, w.update) || model.State(w.old) != apps.StatePreparingUpdate || w.new.DeletionTimestamp != nil {
 		return
 	}
 	counts := func(pod *corev1.Pod) bool {
@@ -56,6 +63,14 @@ func gateLeft(w *podWrite) {
 		w.fail("leaves the gate before its update, %d Pods are updated or at it, and the partition is %d of %d",
 			n, partitionOf(w.set), replicas(w.set))
 	}
+}
+
+// keepsAtGate reports whether the set counts Pods at their gates as updated, and neither its strategy
+// nor an image or a refusal sends them back.
+func (w *podWrite) keepsAtGate() bool {
+	u := &w.set.Spec.UpdateStrategy
+	return asks(w.set, apps.AnnotationPreparingUpdateAsUpdated) && !u.Paused && u.Type == apps.UpdateInPlaceIfPossible &&
+		!w.process.refusedOnce && w.process.Simulation.config.Nodes.Pull == 0
 }
 
 // randomGates switches on what users ask for by annotations. It has its own random source, as in

@@ -132,15 +132,12 @@ func (s *Simulation) missing() string {
 	if s.updates(set) && old > partitionOf(set) {
 		return fmt.Sprintf("%d Pods are of an old revision, and the partition is %d", old, partitionOf(set))
 	}
-	if n := goBack(set, live, update); n > 0 && s.updates(set) {
-		return fmt.Sprintf("%d Pods have not gone back to the current revision, and the partition is %d", n, partitionOf(set))
-	}
 	for _, pod := range model.List[*corev1.Pod](s.Server.Objects) {
 		if pulls(pod) {
 			return fmt.Sprintf("Pod %s still pulls an image", pod.Name)
 		}
 	}
-	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
+	return cmp.Or(s.missingBack(set, live, update), s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 
 // updates reports whether the set updates its Pods by itself.
