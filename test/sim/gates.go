@@ -53,17 +53,20 @@ func wentBack(w *podWrite) {
 // gateLeft: a Pod at the gate before its update stays there as long as the partition allows so many
 // updated Pods, if the user counts it as updated.
 func gateLeft(w *podWrite) {
-	if !w.keepsAtGate() || !w.moves() || of(w.old, w.update) || model.State(w.old) != apps.StatePreparingUpdate || w.new.DeletionTimestamp != nil {
+	if !w.keepsAtGate() || !w.moves() || of(w.old, w.update) || !atGate(w.old) || w.updates() || w.leaves() {
 		return
 	}
-	counts := func(pod *corev1.Pod) bool {
-		return model.Active(pod) && !w.doomed(pod) && (of(pod, w.update) || model.State(pod) == apps.StatePreparingUpdate)
-	}
-	if n := w.before.count(counts); n <= replicas(w.set)-partitionOf(w.set) && !w.updates() && !w.leaves() {
+	n := w.before.count(func(pod *corev1.Pod) bool {
+		return model.Active(pod) && !w.doomed(pod) && (of(pod, w.update) || atGate(pod))
+	})
+	if n <= replicas(w.set)-partitionOf(w.set) {
 		w.fail("leaves the gate before its update, %d Pods are updated or at it, and the partition is %d of %d",
 			n, partitionOf(w.set), replicas(w.set))
 	}
 }
+
+// atGate reports whether a Pod is at the gate before its update.
+func atGate(pod *corev1.Pod) bool { return model.State(pod) == apps.StatePreparingUpdate }
 
 // keepsAtGate reports whether the set counts Pods at their gates as updated, and neither its strategy
 // nor an image or a refusal sends them back.

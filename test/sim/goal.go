@@ -83,11 +83,10 @@ func (s *Simulation) endFaults() {
 	}
 }
 
-// leaveOneLeader stops all processes but the one that has led last: each would overwrite the status of the other, by what
-// it remembers of failures.
+// leaveOneLeader stops all processes that only believe that they lead: each would overwrite the status of the other, by
+// what it remembers of failures. The leader is the one that another process follows.
 func (s *Simulation) leaveOneLeader() {
-	alive := list.Only(s.processes, func(p *Process) bool { return !p.dead })
-	for _, p := range alive[:max(len(alive)-1, 0)] {
+	for _, p := range list.Only(s.processes, func(p *Process) bool { return !p.dead && p.onCrash == nil }) {
 		p.stop()
 	}
 }

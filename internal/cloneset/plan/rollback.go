@@ -2,10 +2,7 @@
 
 package plan
 
-import (
-	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
-	"github.com/usher-dev/usher/internal/cloneset/revision"
-)
+import "github.com/usher-dev/usher/internal/cloneset/revision"
 
 // rollback returns the snapshot of a set whose partition keeps more Pods old than there are, and whose
 // user wants Pods to go back for it; nil of any other set. It is the same snapshot with the two
@@ -13,9 +10,8 @@ import (
 // the partition lets be new. So they go back as they came: in place or recreated, within the same
 // budgets, through the same gates.
 func (s *Snapshot) rollback() *Snapshot {
-	method := s.Spec.Method
-	if !s.Spec.PartitionRollback || s.Spec.Paused || s.Deletion != NotDeleted || method == apps.UpdateOnDelete ||
-		s.Current.Template == nil || revision.Same(s.Current.Name, s.Update.Name) {
+	if !s.Spec.PartitionRollback || s.Spec.beginsNone() || s.Deletion != NotDeleted || s.Current.Template == nil ||
+		revision.Same(s.Current.Name, s.Update.Name) {
 		return nil
 	}
 	stay := s.Spec.Replicas - s.Spec.partition()
