@@ -107,7 +107,7 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		registryCommand(s), doctorCommand(s), dashboardCommand(s))
 	group("Take hold:", undoCommand(s), pauseCommand(s, "pause"), pauseCommand(s, "resume"), partitionCommand(s),
 		s.changes(s.onCloneSet("restart", s.restart)), drainCommand(s), releaseCommand(s))
-	root.AddCommand(versionCommand(s), optionsCommand(root))
+	root.AddCommand(convertCommand(s), versionCommand(s), optionsCommand(root))
 	root.Version = version
 	root.Flags().Bool("version", false, "print the plugin's version") // without -v, which is kubectl's for logs
 	root.SetVersionTemplate("kubectl usher {{.Version}}\n")

@@ -83,11 +83,10 @@ func (s *Simulation) endFaults() {
 	}
 }
 
-// leaveOneLeader stops all processes but the one that has led last: each would overwrite the status of the other, by what
-// it remembers of failures.
+// leaveOneLeader stops all processes that only believe that they lead: each would overwrite the status of the other, by
+// what it remembers of failures. The leader is the one that another process follows.
 func (s *Simulation) leaveOneLeader() {
-	alive := list.Only(s.processes, func(p *Process) bool { return !p.dead })
-	for _, p := range alive[:max(len(alive)-1, 0)] {
+	for _, p := range list.Only(s.processes, func(p *Process) bool { return !p.dead && p.onCrash == nil }) {
 		p.stop()
 	}
 }
@@ -148,7 +147,7 @@ func (s *Simulation) missing() string {
 			return fmt.Sprintf("Pod %s still pulls an image", pod.Name)
 		}
 	}
-	return cmp.Or(s.missingClaims(set), s.missingStatus(set, len(live), old, update))
+	return cmp.Or(s.missingBack(set, live, update), s.missingClaims(set), s.missingStatus(set, len(live), old, update))
 }
 
 // updates reports whether the set updates its Pods by itself.
@@ -214,7 +213,12 @@ func (s *Simulation) torn(pod *corev1.Pod) string {
 
 // templateOfPod returns the template of a Pod's revision; nil if there is none.
 func templateOfPod(s *model.Server, pod *corev1.Pod) *corev1.PodTemplateSpec {
-	r := model.Get[*appsv1.ControllerRevision](s.Objects, key(pod.Namespace, pod.Labels[apps.LabelRevision]))
+	return templateOf(s, pod.Namespace, pod.Labels[apps.LabelRevision])
+}
+
+// templateOf returns the template of a revision; nil if there is none.
+func templateOf(s *model.Server, namespace, name string) *corev1.PodTemplateSpec {
+	r := model.Get[*appsv1.ControllerRevision](s.Objects, key(namespace, name))
 	if r == nil {
 		return nil
 	}

@@ -77,6 +77,8 @@ var rules = []struct {
 	{"the partition is never overrun", partitionOverrun, false},
 	{"new Pods keep to the partition", wrongRevision, false},
 	{"nothing is updated that the strategy leaves alone", updatedAgainstWill, false},
+	{"Pods go back only for the partition", wentBack, false},
+	{"a Pod that counts as updated stays at its gate", gateLeft, false},
 	{"no Pod is named for deletion for nothing", namedForNothing, false},
 	{"a Pod is made after its claims", withoutClaims, false},
 	{"claims that wait are used first", claimsLeft, false},

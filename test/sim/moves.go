@@ -4,10 +4,12 @@ package sim
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -258,12 +260,54 @@ func tooManyPods(w *podWrite) {
 	}
 	surge := surgeOf(w.set)
 	need := w.after.count(func(pod *corev1.Pod) bool {
-		return model.Active(pod) && (!of(pod, w.update) || w.doomed(pod))
+		return model.Active(pod) && (w.needsSurge(pod) || w.doomed(pod))
 	})
+	need += goBack(w.set, w.after, w.update)
 	most := replicas(w.set) + min(surge, need)
 	if n := w.after.count(w.counted); n > most {
 		w.fail("is created and makes %d, with %d replicas and a surge of %d for %d Pods", n, replicas(w.set), surge, need)
 	}
+}
+
+// needsSurge reports whether another Pod should serve while this one is updated: not for a change of
+// labels alone, nor for one in place if the user wants no surge for it. Where changes are refused, Pods
+// may be recreated that need not be.
+func (w *podWrite) needsSurge(pod *corev1.Pod) bool {
+	if of(pod, w.update) {
+		return false
+	}
+	was, is := templateOfPod(w.process.Server, pod), templateOf(w.process.Server, w.set.Namespace, w.update)
+	if w.set.Spec.UpdateStrategy.Type != apps.UpdateInPlaceIfPossible || w.process.refusedOnce || !inPlace(was, is) {
+		return true
+	}
+	if w.set.Annotations[apps.AnnotationSurgeInPlace] == "false" && unavailableOf(w.set) > 0 {
+		return false
+	}
+	gated := begun(pod) || model.State(pod) == apps.StateUpdated || w.hooks.InPlaceUpdate.Holds(pod.Labels, pod.Finalizers)
+	return gated || !reflect.DeepEqual(was.Spec, is.Spec)
+}
+
+// inPlace reports whether a Pod can get from one template to another; nil is a template that nobody
+// knows. Only labels, annotations, images and the amounts of resources can change.
+func inPlace(was, is *corev1.PodTemplateSpec) bool {
+	if was == nil || is == nil {
+		return false
+	}
+	return reflect.DeepEqual(fixed(was), fixed(is))
+}
+
+// fixed returns the template without what can change in place.
+func fixed(template *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	out := template.DeepCopy()
+	out.Labels, out.Annotations = nil, nil
+	for i := range out.Spec.Containers {
+		c := &out.Spec.Containers[i]
+		c.Image = ""
+		for name := range c.Resources.Requests {
+			c.Resources.Requests[name] = resource.Quantity{}
+		}
+	}
+	return out
 }
 
 // leaveNodes reports whether a set's Pods leave cordoned nodes.
@@ -297,7 +341,7 @@ func namedForNothing(w *podWrite) {
 	if w.old == nil || w.new == nil || was == nil || w.new.Labels[apps.LabelSpecifiedDelete] == w.old.Labels[apps.LabelSpecifiedDelete] {
 		return
 	}
-	if of(was, w.update) && !w.doomed(was) {
+	if of(was, w.update) && !w.doomed(was) && goBack(w.set, w.before, w.update) == 0 {
 		w.fail("is named for deletion, and nobody asked for that")
 	}
 }

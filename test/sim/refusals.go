@@ -39,6 +39,7 @@ type refusal struct {
 // refuse begins to refuse an image, or resizes.
 func (s *Simulation) refuse(what string, policy bool) {
 	s.World.say("story", "the API server refuses Pods %s", what)
+	s.refusedOnce = true
 	if what == "resizes" {
 		s.Server.RefuseResizes = true
 		return

@@ -33,6 +33,7 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 	}
 	set := randomSet(w)
 	randomClaims(seed, set)
+	randomGates(seed, set)
 	s := New(config, set)
 	if len(set.Spec.VolumeClaimTemplates) > 0 {
 		s.strangers()

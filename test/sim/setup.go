@@ -66,6 +66,8 @@ type Simulation struct {
 	plannedEnd time.Duration
 	// refusal describes what the API server refuses.
 	refusal refusal
+	// refusedOnce reports whether it has ever refused a change.
+	refusedOnce bool
 	// templates are all templates the set has had.
 	templates []apps.PodTemplate
 	// edited is how many generations of the set its user has requested, if the explorer normalizes

@@ -90,7 +90,7 @@ var userActions = slices.Concat(
 	}),
 	times(1, func(s *Simulation) {
 		s.World.say("story", "the API server refuses resizes")
-		s.Server.RefuseResizes = true
+		s.Server.RefuseResizes, s.refusedOnce = true, true
 		s.World.after(s.World.between(time.Second, 2*time.Minute), func() { s.Server.RefuseResizes = false })
 	}),
 )

@@ -50,12 +50,29 @@ const (
 // does not remove it.
 const FinalizerPreDelete = "usher.dev/pre-delete"
 
+// These annotations of a CloneSet, set to "true", ask for what OpenKruise does behind feature gates that
+// are off by default: CloneSetPartitionRollback, PreparingUpdateAsUpdate and
+// RecreatePodWhenChangeVCTInCloneSetGate. Other values have no effect.
+const (
+	// AnnotationPartitionRollback rolls Pods back to the current revision when more than the
+	// partition allows have the update revision.
+	AnnotationPartitionRollback = "usher.dev/partition-rollback"
+	// AnnotationPreparingUpdateAsUpdated counts Pods in PreparingUpdate as updated when the set
+	// scales.
+	AnnotationPreparingUpdateAsUpdated = "usher.dev/preparing-update-as-updated"
+	// AnnotationRecreateForClaims recreates a Pod, instead of updating it in place, if its claims are
+	// not those of spec.volumeClaimTemplates.
+	AnnotationRecreateForClaims = "usher.dev/recreate-for-claims"
+)
+
 // AnnotationImagesFirst, set to "false" on a CloneSet, has Pods leave service before their
-// nodes have the new image. LabelPullsFor, on a Pod that pulls an image, holds the UID of the
+// nodes have the new image. AnnotationSurgeInPlace, set to "false" on a CloneSet, says that its Pods
+// need no surge while they are updated in place, unless maxUnavailable is 0. LabelPullsFor, on a Pod that pulls an image, holds the UID of the
 // CloneSet. AnnotationFailuresBefore, on a Pod of a CloneSet, is how many attempts to create such a
 // Pod had failed in a row. All are Usher's own.
 const (
 	AnnotationImagesFirst    = "usher.dev/images-first"
+	AnnotationSurgeInPlace   = "usher.dev/surge-in-place"
 	LabelPullsFor            = "usher.dev/pulls-for"
 	AnnotationFailuresBefore = "usher.dev/failures-before"
 )

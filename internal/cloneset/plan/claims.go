@@ -4,11 +4,13 @@ package plan
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
@@ -177,6 +179,40 @@ func (p *pass) complete(i *instance) bool {
 // has reports whether an instance, which may be nil, has a claim of that name.
 func (i *instance) has(name string) bool {
 	return i != nil && slices.ContainsFunc(i.claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Name == name })
+}
+
+// hasClaims reports whether the Pod's claims are those that the present templates ask for, and no others.
+func (p *pass) hasClaims(v *podState) bool {
+	id := InstanceOf(p.Set, v.pod)
+	i := p.byID[id]
+	if i == nil {
+		return len(p.Spec.Claims) == 0
+	}
+	names := p.claimNames(id)
+	for _, claim := range i.claims {
+		at := slices.Index(names, claim.Name)
+		if at < 0 || !fits(&claim.Spec, p.Spec.Claims[at]) {
+			return false
+		}
+	}
+	return len(i.claims) == len(names)
+}
+
+// fits reports whether a claim has all that a template asks for. It may have more storage: claims grow
+// without their template.
+func fits(is, want *corev1.PersistentVolumeClaimSpec) bool {
+	size := want.Resources.Requests[corev1.ResourceStorage]
+	stated := is.DeepCopy() // without what the template leaves to others
+	stated.Resources, stated.VolumeAttributesClassName = want.Resources, want.VolumeAttributesClassName
+	for _, field := range []struct{ is, want any }{
+		{&stated.StorageClassName, &want.StorageClassName}, {&stated.VolumeMode, &want.VolumeMode}, {&stated.VolumeName, &want.VolumeName},
+		{&stated.DataSource, &want.DataSource}, {&stated.DataSourceRef, &want.DataSourceRef},
+	} {
+		if value := reflect.ValueOf(field.want).Elem(); value.IsZero() {
+			reflect.ValueOf(field.is).Elem().Set(value)
+		}
+	}
+	return is.Resources.Requests.Storage().Cmp(size) >= 0 && equality.Semantic.DeepEqual(stated, want)
 }
 
 // syncClaims deletes the claims that no Pod will use again, and creates those that a

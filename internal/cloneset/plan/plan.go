@@ -30,12 +30,13 @@ type pass struct {
 	// ended are the Pods that will never run again.
 	ended  []*podState
 	ledger ledger
-	// old and updated count the Pods that are to stay, by revision. spared counts the old ones that
+	// old and updated count the Pods that are to stay, by revision. atGate counts those of the old ones
+	// that are at the gate before their update; see Spec.PreparingAsUpdated. spared counts the old ones that
 	// cancelScaleIn has chosen: their return may still fail, so they free no place of the partition.
-	old, updated, spared int
+	old, updated, atGate, spared int
 	// queue holds the chosen Pods in update order.
 	queue []*podState
-	// disturbed counts the chosen Pods that leave service for their update, up to the surge.
+	// disturbed counts the chosen Pods whose update needs a surge, up to the largest surge.
 	disturbed int
 	// begun counts the Pods whose update this pass advances.
 	begun int
@@ -51,6 +52,9 @@ type pass struct {
 
 // Make decides what the set needs next.
 func Make(s *Snapshot) Plan {
+	if back := s.rollback(); back != nil {
+		s = back
+	}
 	p := newPass(s)
 	if s.Deletion != NotDeleted {
 		p.planDeletion()

@@ -38,7 +38,7 @@ func (p *pass) refresh() {
 func Return(s *Snapshot, pod *corev1.Pod, now time.Time) (Action, bool) {
 	one := *s
 	one.Now, one.Pods, one.PodInfos = now, []*corev1.Pod{pod}, nil
-	if one.Deletion != NotDeleted || slices.Contains(one.Spec.PodsToDelete, pod.Name) {
+	if one.Deletion != NotDeleted || slices.Contains(one.Spec.PodsToDelete, pod.Name) || s.rollback() != nil {
 		return Action{}, false
 	}
 	p, v := &pass{Snapshot: &one}, &podState{}

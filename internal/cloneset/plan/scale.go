@@ -23,20 +23,28 @@ func (p *pass) desired() int {
 	return p.Spec.Replicas + min(p.Spec.maxSurge(), max(p.disturbed, p.shortfall()))
 }
 
-// countDisturbed counts the chosen Pods that leave service for their update, up to the largest surge.
+// countDisturbed counts the chosen Pods whose update needs a surge, up to the largest surge.
 func (p *pass) countDisturbed() {
 	for _, v := range p.queue {
 		if p.disturbed == p.Spec.maxSurge() {
 			return
 		}
-		p.disturbed += one(p.disturbs(v))
+		p.disturbed += one(p.needsSurge(v))
 	}
 }
 
-// disturbs reports whether the update takes the Pod out of service.
-func (p *pass) disturbs(v *podState) bool {
+// needsSurge reports whether another Pod is to serve while the Pod is updated: it is recreated, or
+// leaves service and the user wants a surge for that too. Without any Pod that may be unavailable, an
+// update without a surge would never begin.
+func (p *pass) needsSurge(v *podState) bool {
 	change, err := p.change(v)
-	return p.Spec.Method == apps.UpdateReCreate || err != nil || v.impossible || p.gated(v) || p.restarts(v, change)
+	if p.Spec.Method == apps.UpdateReCreate || err != nil {
+		return true
+	}
+	if p.Spec.NoSurgeInPlace && p.Spec.maxUnavailable() > 0 {
+		return false
+	}
+	return p.gated(v) || p.restarts(v, change)
 }
 
 // shortfall returns how many Pods that are named for deletion maxUnavailable does not cover. Pods that
@@ -67,7 +75,7 @@ func (p *pass) create() {
 		p.plan.ScaleUpLimited = max(missing-room, 0)
 		missing = min(missing, room)
 	}
-	current := p.Spec.partition() - p.old
+	current := p.Spec.partition() - (p.old - p.atGate)
 	ids, missing := p.instancesFor(missing)
 	taken := sets.KeySet(p.byID)
 	for n := range missing {
@@ -131,6 +139,8 @@ func (p *pass) scaleIn() {
 func (p *pass) victims(count int) []*podState {
 	stays := func(v *podState) bool { return !v.toBeDeleted() && !v.leaving }
 	old, updated := byRevision(list.Only(p.pods, stays))
+	at, old := split(old, p.countsAsUpdated)
+	updated = append(updated, at...)
 	counts := p.countDomains(stays)
 	surplusOld := min(max(len(old)-p.Spec.partition(), 0), count)
 	out := counts.pick(old, surplusOld)

@@ -70,7 +70,7 @@ func given(s *Snapshot, line string) error {
 	case "Set":
 		return scenariotest.Say(setWords, s, about)
 	case "Pod", "Pods":
-		at := slices.IndexFunc(args, func(arg string) bool { return arg == "r1" || arg == "r2" })
+		at := slices.IndexFunc(args, func(arg string) bool { return slices.Contains([]string{"r1", "r2", "r3"}, arg) })
 		for _, name := range args[1:at] {
 			p := pod(name, number(args[at]))
 			if in := args[at+1]; in != "" {

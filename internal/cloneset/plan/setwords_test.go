@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +17,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -149,14 +151,22 @@ func hookSets(name string) lifecycle.Hooks {
 
 // setWords describe a set.
 var setWords = map[string]func(s *Snapshot, value string){
-	"replicas":            func(s *Snapshot, value string) { s.Spec.Replicas = scenariotest.Number(value) },
-	"goes":                func(s *Snapshot, value string) { s.Spec.Replicas = -1 - scenariotest.Number(value) },
-	"InPlaceIfPossible":   func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateInPlaceIfPossible },
-	"InPlaceOnly":         func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateInPlaceOnly },
-	"OnDelete":            func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateOnDelete },
-	"partition":           func(s *Snapshot, value string) { s.Spec.Partition = countOf(value) },
-	"maxUnavailable":      func(s *Snapshot, value string) { s.Spec.MaxUnavailable = countOf(value) },
-	"maxSurge":            func(s *Snapshot, value string) { s.Spec.MaxSurge = countOf(value) },
+	"replicas":           func(s *Snapshot, value string) { s.Spec.Replicas = scenariotest.Number(value) },
+	"goes":               func(s *Snapshot, value string) { s.Spec.Replicas = -1 - scenariotest.Number(value) },
+	"InPlaceIfPossible":  func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateInPlaceIfPossible },
+	"InPlaceOnly":        func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateInPlaceOnly },
+	"OnDelete":           func(s *Snapshot, _ string) { s.Spec.Method = apps.UpdateOnDelete },
+	"partition":          func(s *Snapshot, value string) { s.Spec.Partition = countOf(value) },
+	"maxUnavailable":     func(s *Snapshot, value string) { s.Spec.MaxUnavailable = countOf(value) },
+	"maxSurge":           func(s *Snapshot, value string) { s.Spec.MaxSurge = countOf(value) },
+	"partitionRollback":  func(s *Snapshot, _ string) { s.Spec.PartitionRollback = true },
+	"preparingAsUpdated": func(s *Snapshot, _ string) { s.Spec.PreparingAsUpdated = true },
+	// recreateForClaims says how much storage the template of each claim asks for, such as 2Gi.
+	"recreateForClaims": func(s *Snapshot, size string) {
+		s.Spec.RecreateForClaims = true
+		s.Spec.Claims = list.Map(s.Spec.ClaimTemplates, func(string) *corev1.PersistentVolumeClaimSpec { return claimSpec(size) })
+	},
+	"noSurgeInPlace":      func(s *Snapshot, _ string) { s.Spec.NoSurgeInPlace = true },
 	"scaleMaxUnavailable": func(s *Snapshot, value string) { s.Spec.ScaleMaxUnavailable = new(countOf(value)) },
 	"grace":               func(s *Snapshot, value string) { s.Spec.Grace = scenariotest.Duration(value) },
 	"minReady":            func(s *Snapshot, value string) { s.Spec.MinReady = scenariotest.Duration(value) },
@@ -294,7 +304,14 @@ func countOf(text string) Count {
 func claim(template, id string, about ...string) *corev1.PersistentVolumeClaim {
 	return said(claimWords, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: ClaimName(template, "web", id), Labels: map[string]string{"app": "web", apps.LabelInstanceID: id},
-	}}, about...)
+	}, Spec: *claimSpec("1Gi")}, about...)
+}
+
+// claimSpec asks for so much storage.
+func claimSpec(size string) *corev1.PersistentVolumeClaimSpec {
+	return &corev1.PersistentVolumeClaimSpec{
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
+	}
 }
 
 // claimWords describe a claim.

@@ -90,6 +90,8 @@ type Snapshot struct {
 	ClaimsRefusedUntil time.Time
 	// NamespaceEnds means that the namespace is being deleted: nothing can be created there.
 	NamespaceEnds bool
+	// back means that Pods go back to the former revision, for the partition: see rollback.
+	back bool
 	// Starts bounds how many Pods one pass takes out of service or creates, so that
 	// finished Pods never wait behind a long queue of new starts. Half as many may be
 	// updates. 0 means no bound.
@@ -135,7 +137,21 @@ type Spec struct {
 	Partition      Count
 	MaxUnavailable Count
 	MaxSurge       Count
+	// NoSurgeInPlace means that Pods get no surge for an update in place, as long as some may be
+	// unavailable.
+	NoSurgeInPlace bool
 	Paused         bool
+	// PartitionRollback leads Pods back to the current revision if more than the partition allows have
+	// the update revision.
+	PartitionRollback bool
+	// PreparingAsUpdated counts Pods in PreparingUpdate as updated when the set scales.
+	PreparingAsUpdated bool
+	// RecreateForClaims recreates Pods whose claims are not those of Claims, instead of updating them in
+	// place.
+	RecreateForClaims bool
+	// Claims are the specs of the claims that each Pod gets, in the order of ClaimTemplates; nil unless
+	// RecreateForClaims.
+	Claims []*corev1.PersistentVolumeClaimSpec
 	// Weights, or the trailing numbers of the labels OrderKeys, and Scatter order the update.
 	Weights   []WeightTerm
 	OrderKeys []apps.UpdatePriorityOrderTerm
@@ -181,6 +197,9 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 		DisableClaimReuse: in.ScaleStrategy.DisablePVCReuse,
 	}
 
+	if err := readGates(set, &spec); err != nil {
+		return Spec{}, err
+	}
 	if in.ProgressDeadlineSeconds != nil && *in.ProgressDeadlineSeconds != math.MaxInt32 { // as for a Deployment, this means none
 		spec.ProgressDeadline = time.Duration(*in.ProgressDeadlineSeconds) * time.Second
 	}
@@ -191,6 +210,26 @@ func SpecOf(set *apps.CloneSet) (Spec, error) {
 		return Spec{}, err
 	}
 	return spec, readPriority(in.UpdateStrategy.PriorityStrategy, &spec)
+}
+
+// readGates reads the annotations that change how the set is scaled and updated.
+func readGates(set *apps.CloneSet, spec *Spec) error {
+	spec.NoSurgeInPlace = set.Annotations[apps.AnnotationSurgeInPlace] == "false"
+	spec.PartitionRollback = set.Annotations[apps.AnnotationPartitionRollback] == "true"
+	spec.PreparingAsUpdated = set.Annotations[apps.AnnotationPreparingUpdateAsUpdated] == "true"
+	spec.RecreateForClaims = set.Annotations[apps.AnnotationRecreateForClaims] == "true"
+	if !spec.RecreateForClaims {
+		return nil
+	}
+	for i := range set.Spec.VolumeClaimTemplates {
+		template := &set.Spec.VolumeClaimTemplates[i]
+		var claim corev1.PersistentVolumeClaim
+		if err := json.Unmarshal(template.Raw(), &claim); err != nil {
+			return fmt.Errorf("spec.volumeClaimTemplates %s: %w", template.Metadata.Name, err)
+		}
+		spec.Claims = append(spec.Claims, &claim.Spec)
+	}
+	return nil
 }
 
 func readCounts(in *apps.CloneSetSpec, spec *Spec) error {

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,6 +50,30 @@ func TestTypes(t *testing.T) {
 	checktest.Same(t, "without a type", apps.UpdateReCreate, checktest.Must(SpecOf(set))(t).Method)
 	set.Spec.UpdateStrategy.Type = apps.UpdateOnDelete
 	checktest.Same(t, "with a type", apps.UpdateOnDelete, checktest.Must(SpecOf(set))(t).Method)
+}
+
+// TestGates: an annotation asks for each of them, by the value "true" or "false" alone.
+func TestGates(t *testing.T) {
+	set := &apps.CloneSet{}
+	read := func(annotation, value string) string {
+		set.Annotations = map[string]string{annotation: value}
+		spec := checktest.Must(SpecOf(set))(t)
+		return fmt.Sprint(spec.NoSurgeInPlace, spec.PartitionRollback, spec.PreparingAsUpdated, spec.RecreateForClaims)
+	}
+	for _, one := range []struct{ annotation, value, want string }{
+		{apps.AnnotationSurgeInPlace, "false", "true false false false"},
+		{apps.AnnotationSurgeInPlace, "no", "false false false false"},
+		{apps.AnnotationPartitionRollback, "true", "false true false false"},
+		{apps.AnnotationPartitionRollback, "1", "false false false false"},
+		{apps.AnnotationPreparingUpdateAsUpdated, "true", "false false true false"},
+		{apps.AnnotationRecreateForClaims, "true", "false false false true"},
+	} {
+		checktest.Same(t, one.annotation+"="+one.value, one.want, read(one.annotation, one.value))
+	}
+	checktest.NoError(t, json.Unmarshal([]byte(`[{"metadata":{"name":"data"},"spec":{"accessModes":1}}]`), &set.Spec.VolumeClaimTemplates))
+	if _, err := SpecOf(set); err == nil || !strings.HasPrefix(err.Error(), "spec.volumeClaimTemplates data: ") {
+		t.Errorf("an unreadable claim template: %v", err)
+	}
 }
 
 // TestReadSpread: the template's constraints that count a Pod.

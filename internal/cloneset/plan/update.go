@@ -188,16 +188,24 @@ func (p *pass) choose() {
 	if p.Spec.beginsNone() {
 		return
 	}
-	need := min(p.old-p.spared-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)
-	if need <= 0 {
+	toUpdate := p.Spec.Replicas - p.Spec.partition() - p.updated
+	goOn := min(p.atGate, toUpdate) // whatever the partition keeps
+	need := min(p.old-p.atGate-p.spared-p.Spec.partition(), toUpdate-p.atGate)
+	if need <= 0 && goOn <= 0 {
 		return
 	}
-	candidate := func(v *podState) bool { return !v.isUpdated && !v.toBeDeleted() && p.updatable(v) }
-	p.queue = p.orderForUpdate(list.Only(p.pods, candidate))
-	p.queue = p.queue[:min(need, len(p.queue))]
+	candidate := func(v *podState) bool { return !v.isUpdated && !v.toBeDeleted() && p.goesBack(v) && p.updatable(v) }
+	at, others := split(p.orderForUpdate(list.Only(p.pods, candidate)), p.countsAsUpdated)
+	p.queue = append(at[:min(max(goOn, 0), len(at))], others[:min(max(need, 0), len(others))]...)
 	for _, v := range p.queue {
 		v.chosen = true
 	}
+}
+
+// countsAsUpdated reports whether an old Pod counts as updated when the set scales, because it is at the
+// gate before its update.
+func (p *pass) countsAsUpdated(v *podState) bool {
+	return p.Spec.PreparingAsUpdated && v.state == apps.StatePreparingUpdate
 }
 
 func (p *pass) tallyRevisions() {
@@ -206,8 +214,9 @@ func (p *pass) tallyRevisions() {
 		case v.toBeDeleted():
 		case v.isUpdated:
 			p.updated++
-		default:
+		case p.goesBack(v):
 			p.old++
+			p.atGate += one(p.countsAsUpdated(v))
 			p.spared += one(v.fixed)
 		}
 	}
@@ -246,6 +255,7 @@ func (p *pass) updatable(v *podState) bool {
 
 var errUnreadable = errors.New("revision cannot be read")
 var errGone = errors.New("revision is gone")
+var errClaims = &inplace.Refusal{Field: "spec.volumeClaimTemplates", Why: "the claims of its Pods were created from others"}
 
 // change returns how the Pod reaches the update revision in place.
 func (p *pass) change(v *podState) (*inplace.Change, error) {
@@ -254,6 +264,9 @@ func (p *pass) change(v *podState) (*inplace.Change, error) {
 	}
 	if v.pending {
 		return inplace.Pending(v.pod, p.Update.Template), nil
+	}
+	if p.Spec.RecreateForClaims && !p.hasClaims(v) {
+		return nil, errClaims
 	}
 	if p.changes[v.hash] == nil {
 		p.changes[v.hash] = sync.OnceValues(func() (*inplace.Change, error) { return p.Change(v.hash) })
