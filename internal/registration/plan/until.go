@@ -235,9 +235,9 @@ func whereToAsk(pod *corev1.Pod, port intstr.IntOrString) (at netip.AddrPort, er
 	return netip.AddrPortFrom(address, uint16(number)), nil
 }
 
-// recount is when the record is to say anew how many requests are under way; zero if it says so.
+// recount is when the record is to say anew how many requests are under way; zero if it says so, or is written now.
 func (r *Record) recount(stored *Record) time.Time {
-	if r == nil || stored == nil || r.sameCount(stored) {
+	if r == nil || stored == nil || r.sameCount(stored) || !r.saysEnough(stored) {
 		return time.Time{}
 	}
 	return stored.At.Add(recountAfter)
