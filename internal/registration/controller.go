@@ -99,6 +99,8 @@ type Options struct {
 	Connect Connect
 	// Asker asks Pods whether anything is under way. Default: a Room, which asks them over HTTP.
 	Asker Asker
+	// DialPods connects to Pods that are asked. Default: the network.
+	DialPods idle.Dial
 	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
@@ -201,7 +203,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		written:  newWritten(), gathered: map[string]time.Time{},
 	}
 	if r.options.Asker == nil {
-		r.options.Asker = idle.NewRoom(r.clock, r.wake)
+		r.options.Asker = idle.NewRoom(r.clock, r.options.DialPods, r.wake)
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	return r, nil

@@ -45,12 +45,18 @@ func placesOf(checks []plan.Check) (places []place, of map[place][]plan.Check) {
 	return places, of
 }
 
+// Dial connects to an address of a Pod, host and port.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 // newClient makes the client that asks Pods. Each request has a connection of its own: the next one shall not find a
 // process that has gone.
-func newClient() *http.Client {
+func newClient(dial Dial) *http.Client {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: maxTime}).DialContext
+	}
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext: (&net.Dialer{Timeout: maxTime}).DialContext, Proxy: nil, DisableKeepAlives: true,
+			DialContext: dial, Proxy: nil, DisableKeepAlives: true,
 			DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -60,10 +60,11 @@ type asked struct {
 	busy bool
 }
 
-// NewRoom returns a Room that tells the time by c, and has passes made by wake. Start has it begin.
-func NewRoom(c clock.PassiveClock, wake func(namespace string)) *Room {
+// NewRoom returns a Room that tells the time by c, and has passes made by wake. It connects to Pods by dial; nil stands
+// for the network. Start has it begin.
+func NewRoom(c clock.PassiveClock, dial Dial, wake func(namespace string)) *Room {
 	return &Room{
-		clock: c, client: newClient(), wake: wake, again: make(chan struct{}, 1), asked: map[plan.AskKey]*asked{},
+		clock: c, client: newClient(dial), wake: wake, again: make(chan struct{}, 1), asked: map[plan.AskKey]*asked{},
 		pods: map[types.UID]time.Time{}, turns: map[string]int{}, told: map[string]time.Time{},
 	}
 }

@@ -32,7 +32,7 @@ type room struct {
 
 func newRoom() *room {
 	r := &room{clock: clocktesting.NewFakePassiveClock(epoch)}
-	r.Room = NewRoom(r.clock, func(namespace string) { r.woken = append(r.woken, namespace) })
+	r.Room = NewRoom(r.clock, nil, func(namespace string) { r.woken = append(r.woken, namespace) })
 	return r
 }
 
@@ -177,7 +177,7 @@ func TestStart(t *testing.T) {
 		}
 	})
 	woken := make(chan string, 10)
-	r := NewRoom(clock.RealClock{}, func(namespace string) { woken <- namespace })
+	r := NewRoom(clock.RealClock{}, nil, func(namespace string) { woken <- namespace })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- r.Start(ctx) }()
