@@ -102,6 +102,9 @@ func (s *simulation) judgeFinalizer(before, after *corev1.Pod) {
 	if lost {
 		s.proceeds(before)
 	}
+	if lost && before.DeletionTimestamp == nil {
+		s.judgeBusy(before.Name+" was let go", before, s.mayEnd(before))
+	}
 	if listed, _ := s.listed(before.UID); lost && listed && !s.unguarded(before.UID) && !s.guardian.proceeded[before.UID] {
 		s.fail("the finalizer of %s was removed while a registry lists it", before.Name)
 	}
@@ -118,6 +121,9 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 	}
 	if overdue && key == keyDelete {
 		s.guardian.proceeded[pod.UID] = true
+	}
+	if !stays {
+		s.judgeBusy(key+" of "+pod.Name+" was released", pod, key == keyDelete && s.mayEnd(pod) || key == keyInPlace && s.features.proceed)
 	}
 	switch {
 	case plan.StateOf(pod) != state:
