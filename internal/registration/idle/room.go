@@ -194,10 +194,15 @@ type result struct {
 	problem string
 }
 
-// askPod makes the requests of one turn, one after another.
-func (r *Room) askPod(ctx context.Context, checks []plan.Check) result {
+// askPod makes the requests of one turn, one after another. A panic is an answer that nobody understands.
+func (r *Room) askPod(ctx context.Context, checks []plan.Check) (all result) {
+	defer func() {
+		if recover() != nil {
+			all = result{problem: "its answer cannot be read"}
+		}
+	}()
 	places, of := placesOf(checks)
-	all := result{said: said{idle: true}}
+	all.idle = true
 	for _, p := range places {
 		one, err := ask(ctx, r.client, p, of[p])
 		if err != nil {

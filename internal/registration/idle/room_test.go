@@ -139,6 +139,19 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// panics is a transport with a bug.
+type panics struct{}
+
+func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a bug") }
+
+// TestPanics: a bug in what reads answers makes a Pod busy, and ends nothing.
+func TestPanics(t *testing.T) {
+	r := newRoom()
+	r.client.Transport = panics{}
+	got := r.askPod(t.Context(), wanted("a", "one", "/").Checks)
+	checktest.Same(t, "the answer", "its answer cannot be read false", fmt.Sprint(got.problem, " ", got.idle))
+}
+
 // TestForgets: what was answered to other checks, and by Pods that nobody wants, is forgotten.
 func TestForgets(t *testing.T) {
 	r := newRoom()

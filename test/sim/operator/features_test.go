@@ -153,9 +153,7 @@ func (f features) register(spec *usher.RegistrationSpec) {
 	if f.applications {
 		spec.Instance.RegisteredBy, spec.Instance.Weight = usher.RegisteredByApplication, 1
 	}
-	if f.until {
-		untilIdle(spec)
-	}
+	spec.Drain.Until = f.untilIdle()
 	if f.blocks {
 		spec.Drain.OnDeadline = usher.DeadlineBlock
 	}

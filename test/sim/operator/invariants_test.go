@@ -122,9 +122,7 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 	if overdue && key == keyDelete {
 		s.guardian.proceeded[pod.UID] = true
 	}
-	if !stays {
-		s.judgeBusy(key+" of "+pod.Name+" was released", pod, key == keyDelete && s.mayEnd(pod) || key == keyInPlace && s.features.proceed)
-	}
+	s.judgeHookBusy(key, stays, pod)
 	switch {
 	case plan.StateOf(pod) != state:
 		s.fail("%s of %s was released in %s", key, pod.Name, plan.StateOf(pod))

@@ -24,9 +24,12 @@ const (
 	untilFor     = 2 * time.Second
 )
 
-// untilIdle has Pods asked until nothing is under way there.
-func untilIdle(spec *usher.RegistrationSpec) {
-	spec.Drain.Until = &usher.Until{
+// untilIdle has Pods asked until nothing is under way there; nil if they are not.
+func (f features) untilIdle() *usher.Until {
+	if !f.until {
+		return nil
+	}
+	return &usher.Until{
 		Timeout: &metav1.Duration{Duration: untilTimeout}, For: &metav1.Duration{Duration: untilFor},
 		HTTP: &usher.UntilHTTP{Port: intstr.FromInt32(8080), Path: "/"},
 	}
@@ -70,21 +73,27 @@ func (s *simulation) serve() {
 func (s *simulation) goesOn(pod *corev1.Pod, w *work) {
 	before := w.underWay
 	called := s.clock.Now().Sub(s.lastSeen[pod.UID]) < propagation
-	follows := s.clock.Now().Sub(w.idleSince) < untilFor-time.Second
 	switch {
 	case plan.StateOf(pod) == apps.StateUpdating: // its containers are replaced
 		w.underWay = 0
 	case called && s.fates.IntN(3) == 0:
 		w.underWay = min(w.underWay+1, 4)
-	case w.underWay > 0 && !w.endless && s.fates.IntN(2) == 0:
-		w.underWay--
-	case w.underWay == 0 && follows && !s.calm && s.fates.IntN(4) == 0:
+	case w.underWay > 0:
+		s.ends(w)
+	case s.clock.Now().Sub(w.idleSince) < untilFor-time.Second && !s.calm && s.fates.IntN(4) == 0:
 		s.log("%s: is busy again", pod.Name)
 		w.underWay = 1
 	}
 	if before > 0 && w.underWay == 0 {
 		s.log("%s: is idle", pod.Name)
 		w.idleSince = s.clock.Now()
+	}
+}
+
+// ends lets a request end now and then.
+func (s *simulation) ends(w *work) {
+	if !w.endless && s.fates.IntN(2) == 0 {
+		w.underWay--
 	}
 }
 
@@ -184,6 +193,17 @@ func (s *simulation) judgeBusy(what string, pod *corev1.Pod, proceeds bool) {
 		return
 	}
 	s.fail("%s while %d requests are under way there", what, w.underWay)
+}
+
+// judgeHookBusy is judgeBusy for a hook that is released.
+func (s *simulation) judgeHookBusy(key string, stays bool, pod *corev1.Pod) {
+	proceeds := s.features.proceed
+	if key == keyDelete {
+		proceeds = s.mayEnd(pod)
+	}
+	if !stays {
+		s.judgeBusy(key+" of "+pod.Name+" was released", pod, proceeds)
+	}
 }
 
 // asked reports whether a Registration is there on whose behalf the Pod is asked, in the caches too.
