@@ -430,8 +430,11 @@ func gateText(gate string) string {
 }
 
 func answerers(registrations, registries []string) string {
-	if len(registrations) == 0 {
+	switch {
+	case len(registrations) == 0:
 		return ""
+	case len(registries) == 0: // all have confirmed
+		return fmt.Sprintf("Registration %s, when nothing is under way in the Pod", strings.Join(registrations, ", "))
 	}
 	return fmt.Sprintf("Registration %s, when Registry %s confirms", strings.Join(registrations, ", "), strings.Join(registries, ", "))
 }

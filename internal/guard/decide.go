@@ -329,7 +329,9 @@ func (r Request) message(named bool) string {
 	if until := drainedAt(r.Pod); until.After(r.Now) {
 		text += fmt.Sprintf("; it has left %s, and callers may use it until %s", registries, until.UTC().Format(time.RFC3339))
 	}
-	if c := podread.Condition(r.Pod, usherv1alpha1.ConditionRegistered); waitsAt(c) {
+	if record := plan.ReadRecord(r.Pod); record != nil && !record.Free.IsZero() && record.UnderWay != nil {
+		text += fmt.Sprintf("; it has left %s, with %s under way", registries, plan.Requests(*record.UnderWay))
+	} else if c := podread.Condition(r.Pod, usherv1alpha1.ConditionRegistered); waitsAt(c) {
 		text += "; " + strings.TrimSuffix(c.Message, ".")
 	}
 	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)

@@ -28,6 +28,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
+	"github.com/usher-dev/usher/internal/registration/idle"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
@@ -96,12 +97,25 @@ type Options struct {
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.
 	Connect Connect
+	// Asker asks Pods whether anything is under way. Default: a Room, which asks them over HTTP.
+	Asker Asker
+	// DialPods connects to Pods that are asked. Default: the network.
+	DialPods idle.Dial
 	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
 	Registerer prometheus.Registerer
 	// Process names the clock of this process in drain records. Default: eight random characters.
 	Process string
+}
+
+// Asker asks Pods whether anything is under way there. It does so between passes, and has a pass made when an answer
+// matters.
+type Asker interface {
+	// Want has these Pods of a namespace asked from now on, and no others.
+	Want(namespace string, asks []plan.Ask)
+	// Answers are the last answers of a namespace's Pods.
+	Answers(namespace string) map[plan.AskKey]plan.Answer
 }
 
 // Reconciler reconciles the Registrations of a namespace, and Registries. Create one with
@@ -124,8 +138,8 @@ type Reconciler struct {
 	metrics           *metrics
 	announcer         *announcer
 	// probes are Registries that passes want probed; back are those that answered a probe
-	// again.
-	probes, back chan event.GenericEvent
+	// again; answered are namespaces whose Pods have answered.
+	probes, back, answered chan event.GenericEvent
 	// builtIn means that there is a Registry of the kind service, or that Usher has made
 	// one. Only the probes' controller uses it, for one name and so one at a time.
 	builtIn bool
@@ -185,7 +199,11 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
-		written: newWritten(), gathered: map[string]time.Time{},
+		answered: make(chan event.GenericEvent, answerBacklog),
+		written:  newWritten(), gathered: map[string]time.Time{},
+	}
+	if r.options.Asker == nil {
+		r.options.Asker = idle.NewRoom(r.clock, r.options.DialPods, r.wake)
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	return r, nil
@@ -225,6 +243,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	})
 	if err := mgr.Add(closer); err != nil {
 		return fmt.Errorf("close registries with the manager: %w", err)
+	}
+	if room, ok := r.options.Asker.(manager.Runnable); ok {
+		if err := mgr.Add(room); err != nil {
+			return fmt.Errorf("ask Pods whether they are idle: %w", err)
+		}
 	}
 	if err := r.watchNamespaces(mgr); err != nil {
 		return fmt.Errorf("set up the controller of Registrations: %w", err)

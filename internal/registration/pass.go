@@ -50,6 +50,7 @@ func (r *Reconciler) pass(ctx context.Context, namespace string, state *namespac
 	}
 	decided := r.decide(stage{seen: before, results: found})
 	done := r.execute(ctx, kept, decided)
+	r.options.Asker.Want(namespace, done.decided.Asks)
 	statuses := statusesOf(done)
 	done = r.writeStatuses(ctx, done, statuses)
 	waits := r.report(ctx, kept, done, statuses)

@@ -209,6 +209,10 @@ func logPatch(ctx context.Context, patch *plan.PodPatch) {
 			released.Info("Hook released at its deadline", "unconfirmed", r.Forced)
 			continue
 		}
+		if len(r.Busy) > 0 {
+			released.Info("Hook released at the timeout of until", "busy", r.Busy)
+			continue
+		}
 		released.V(1).Info("Hook released", "reason", "every registry has confirmed")
 	}
 	about.V(1).Info("Pod patched", "drain", patch.Drain, "drainEnds", patch.DropDrain,
@@ -332,6 +336,11 @@ func (r *Reconciler) reportPatch(ctx context.Context, patch *plan.PodPatch) {
 	}
 	r.metrics.patched(patch)
 	for _, release := range patch.Released {
+		if len(release.Busy) > 0 {
+			r.announcer.warn(patch.Pod, plan.ReasonBusy, actionRelease, fmt.Sprintf(
+				"spec.drain.until.timeout has passed and onDeadline is Proceed: %s (%s) was released although the Pod may be busy. "+
+					"Requests may be lost. %s", release.Gate, release.Key, strings.Join(release.Busy, "; ")))
+		}
 		if len(release.Forced) > 0 {
 			r.announcer.warn(patch.Pod, plan.ReasonForced, actionRelease, fmt.Sprintf(
 				"The deadline has passed and onDeadline is Proceed: %s (%s) was released before %s confirmed. "+

@@ -61,6 +61,7 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 		Watches(&policyv1.PodDisruptionBudget{}, inNamespace, builder.WithPredicates(predicate.Or(specChanged, updates(allowsMore)))).
 		Watches(&usherv1alpha1.Registry{}, each(r.ofRegistry), builder.WithPredicates(predicate.Or(specChanged, updates(comesOrGoes)))).
 		WatchesRawSource(source.Channel(r.back, each(r.ofRegistry))).
+		WatchesRawSource(source.Channel(r.answered, inNamespace)).
 		WatchesMetadata(&corev1.Namespace{}, each(r.ofNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Kind[client.Object](services, metadataOf(corev1.SchemeGroupVersion.WithKind("Service")), r.ofService(client.Object.GetName))).
 		WatchesRawSource(source.Kind[client.Object](services, metadataOf(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")), r.ofService(serviceOf)))
@@ -108,6 +109,20 @@ func (r *Reconciler) ofNode(ctx context.Context, e event.UpdateEvent, q queue) {
 		if _, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]; asked && pod.Spec.NodeName == newer.Name {
 			r.gather(q, pod.Namespace)
 		}
+	}
+}
+
+// answerBacklog bounds the namespaces on their way between answers of Pods and passes.
+const answerBacklog = 1000
+
+// wake has a pass made over a namespace whose Pods have answered. If too many are on their way, the next answer has one
+// made.
+func (r *Reconciler) wake(namespace string) {
+	object := metadataOf(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	object.Namespace = namespace
+	select {
+	case r.answered <- event.GenericEvent{Object: object}:
+	default:
 	}
 }
 

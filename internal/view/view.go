@@ -214,7 +214,8 @@ type Wait struct {
 	Key  string `json:"key,omitempty"`
 	// Unanswered means that no hook operator that this view knows answers.
 	Unanswered bool `json:"unanswered,omitempty"`
-	// Registrations are the Registrations that answer, Registries the registries that have to confirm.
+	// Registrations are the Registrations that answer, Registries the registries that have to confirm:
+	// none, if the Pod itself has to say that nothing is under way.
 	Registrations []string `json:"registrations,omitempty"`
 	Registries    []string `json:"registries,omitempty"`
 	// Since is when it began; zero if unknown. Until is when it ends if all goes well.

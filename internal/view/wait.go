@@ -63,6 +63,7 @@ func (w *waiter) registered(unscheduled bool) {
 	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
 	switch {
 	case c == nil || c.Message == "" || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered:
+	case c.Reason == string(regplan.ReasonUnderWay) && len(w.out) > 0: // the hold has the number
 	case unscheduled && c.Reason == string(regplan.ReasonPodNotReady):
 	default:
 		w.condition(c)
@@ -137,6 +138,11 @@ func (w *waiter) held(h *regplan.Hold) {
 		What: what(h), Gate: string(h.Gate), Key: h.Key, Registrations: h.Registrations, Registries: h.Registries,
 		Since: h.Since, Until: h.Until, Deadline: h.Deadline, OnDeadline: string(h.Policy),
 	}
+	if !h.Free.IsZero() {
+		one.Since, one.Registries = h.Free, nil // they have confirmed
+		one.Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
+			", and delete it again: what is under way is lost"
+	}
 	if !h.Deadline.IsZero() && w.Now.After(h.Deadline) {
 		w.trouble = true
 		one.Next = w.command("describe registration %s", strings.Join(h.Registrations, " "))
@@ -151,6 +157,19 @@ func (w *waiter) held(h *regplan.Hold) {
 // mayUse is added for a Pod whose callers may not know yet that it has left its registries.
 const mayUse = "; callers may still use it"
 
+// underWay is what is known of the requests of a Pod that callers no longer choose; empty while it is not asked.
+func underWay(h *regplan.Hold) string {
+	switch {
+	case h.Free.IsZero():
+		return ""
+	case h.UnderWay == nil:
+		return "; requests may be under way"
+	case *h.UnderWay == 0:
+		return "; nothing is under way any more"
+	}
+	return "; " + regplan.Requests(*h.UnderWay) + " under way"
+}
+
 func what(h *regplan.Hold) string {
 	from := cmp.Or(strings.Join(h.Registries, ", "), "its registries")
 	switch h.Gate {
@@ -161,12 +180,18 @@ func what(h *regplan.Hold) string {
 		if !h.Until.IsZero() {
 			return "has left " + from + by + mayUse
 		}
+		if !h.Free.IsZero() {
+			return "has left " + from + by + underWay(h)
+		}
 		return "leaves " + from + " before it is deleted" + by
 	case regplan.GateDeletion:
 		return "is deleted, and stays until " + from + " no longer lists it"
 	}
 	if !h.Until.IsZero() {
 		return "has left " + from + mayUse
+	}
+	if !h.Free.IsZero() {
+		return "has left " + from + underWay(h)
 	}
 	return "leaves " + from
 }
@@ -356,7 +381,7 @@ func (w *waiter) condition(c *corev1.PodCondition) {
 	first.What = strings.TrimPrefix(first.What+": "+detail, ": ")
 	w.trouble = w.trouble || slices.Contains(needSomebody, reason)
 	first.Next = cmp.Or(first.Next, w.remedy(c))
-	if first.Gate == string(regplan.GateRequested) && first.Until.IsZero() {
+	if first.Gate == string(regplan.GateRequested) && first.Until.IsZero() && first.Instead == "" {
 		first.Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
 			", and delete it again: callers are still sent to it, and requests are lost"
 	}
@@ -370,7 +395,7 @@ var (
 		regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
 		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound,
-		regplan.ReasonLabelUnusable, regplan.ReasonDuplicate, regplan.ReasonAddressShared, regplan.ReasonRegistryUnsuited,
+		regplan.ReasonLabelUnusable, regplan.ReasonUnderWayUnknown, regplan.ReasonDuplicate, regplan.ReasonAddressShared, regplan.ReasonRegistryUnsuited,
 	}
 )
 

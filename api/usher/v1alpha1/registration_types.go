@@ -263,6 +263,10 @@ type Drain struct {
 	// namespace from going.
 	// +optional
 	OnDeadline DeadlinePolicy `json:"onDeadline,omitempty"`
+	// Until keeps a Pod that has left its registries until it says that nothing is under way: long requests, streams
+	// and jobs outlast the propagation. Default: the Pod is not asked.
+	// +optional
+	Until *Until `json:"until,omitempty"`
 }
 
 // RegistrationStatus is the last observed state of the Registration's Pods.

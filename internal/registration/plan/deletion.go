@@ -193,7 +193,7 @@ func (p *pod) askedAt() time.Time {
 	}
 	if record := ReadRecord(p.Pod); p.hasFinalizer() && record != nil {
 		for _, r := range p.all() {
-			at = list.Latest(at, limitOf(r.Registration, GateRequested).end(record.Began))
+			at = list.Latest(at, limitOf(r.Registration, GateRequested).end(record.Began).Add(untilTimeout(r.Registration)))
 		}
 	}
 	return at

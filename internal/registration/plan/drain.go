@@ -44,6 +44,10 @@ type Record struct {
 	// Open means that another registry lists the Pod, or does not answer. A change of it
 	// alone is not written.
 	Open bool `json:"open,omitempty"`
+	// Free is since when no caller chooses the Pod any more, so that it is asked whether anything is under way.
+	Free time.Time `json:"free,omitzero"`
+	// UnderWay is how many requests were, when that was last written; nil if the Pod did not say so.
+	UnderWay *int64 `json:"underWay,omitempty"`
 	// Forced means that a deadline has released one of the drain's keys, and Counted that its result is known:
 	// the deletion that the guard is asked about next continues the same drain.
 	Forced  bool `json:"forced,omitempty"`
@@ -54,8 +58,8 @@ type Record struct {
 }
 
 // adopt moves the times of another process to our clock. However far the two are apart, what was
-// left to wait when the record was written is left now. Began bounds the whole drain, and stays
-// unless it is yet to come.
+// left to wait when the record was written is left now. Began and Free bound what follows them, and stay
+// unless they are yet to come.
 func (r *Record) adopt(process string, now time.Time) {
 	if r.Process == process || r.At.IsZero() {
 		return
@@ -69,6 +73,9 @@ func (r *Record) adopt(process string, now time.Time) {
 	}
 	if r.Began.After(now) {
 		r.Began = now.UTC()
+	}
+	if r.Free.After(now) {
+		r.Free = now.UTC()
 	}
 }
 
@@ -102,14 +109,14 @@ func ReadRecord(pod *corev1.Pod) *Record {
 // plausible reports whether times can be moved and written again: somebody else may have written
 // the record, and JSON has no year beyond 9999.
 func (r *Record) plausible() bool {
-	times := slices.AppendSeq([]time.Time{r.At, r.Began, r.Until}, maps.Values(r.Gone))
+	times := slices.AppendSeq([]time.Time{r.At, r.Began, r.Until, r.Free}, maps.Values(r.Gone))
 	return !slices.ContainsFunc(times, func(at time.Time) bool { return at.Year() > 9000 })
 }
 
 // saidBy reports whether the other record says the same, and holds the Pod as long.
 func (r *Record) saidBy(other *Record) bool {
 	return other != nil && r.Process == other.Process && r.Gate == other.Gate && r.Entered == other.Entered && r.Began.Equal(other.Began) &&
-		r.Forced == other.Forced && r.Counted == other.Counted &&
+		r.Free.Equal(other.Free) && r.saysEnough(other) && r.Forced == other.Forced && r.Counted == other.Counted &&
 		maps.EqualFunc(r.Gone, other.Gone, time.Time.Equal) && !r.Until.After(other.Until)
 }
 
@@ -125,6 +132,7 @@ func (ix *index) continued(pod *corev1.Pod, gate Gate) (next, stored *Record) {
 		next.Until = before.Until
 		if gate.continues(before.Gate) && before.Entered == next.Entered {
 			next.Began, next.Gone, next.Forced, next.Counted = before.Began, before.Gone, before.Forced, before.Counted
+			next.Free = before.Free
 		}
 	}
 	if next.Gone == nil {

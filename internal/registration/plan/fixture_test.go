@@ -296,6 +296,11 @@ func render(p Plan) []string {
 	}
 	lines = append(lines, list.Map(p.Patches, func(patch PodPatch) string { return "patch " + renderPatch(&patch) })...)
 	lines = append(lines, list.Map(p.Finishes, func(f Finish) string { return fmt.Sprintf("delete %s: %s", f.Pod.Name, f.Because) })...)
+	for _, a := range p.Asks {
+		for _, c := range a.Checks {
+			lines = append(lines, fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration))
+		}
+	}
 	for _, w := range p.Waiting {
 		line := strings.Join([]string{"wait", w.Pod, string(w.Gate), w.Registry, string(w.Reason)}, " ")
 		if w.Overdue {
@@ -344,6 +349,7 @@ func renderForced(released []Release) (words []string) {
 		if len(r.Forced) > 0 {
 			words = append(words, "forced("+strings.Join(r.Forced, ",")+")")
 		}
+		words = append(words, list.Map(r.Busy, func(busy string) string { return "busy(" + busy + ")" })...)
 	}
 	return words
 }
@@ -362,5 +368,11 @@ func renderRecord(r *Record) string {
 		gone = append(gone, name+" "+epoch.Sub(at).String())
 	}
 	slices.Sort(gone)
+	if !r.Free.IsZero() {
+		gone = append(gone, "free "+epoch.Sub(r.Free).String())
+	}
+	if r.UnderWay != nil {
+		gone = append(gone, fmt.Sprintf("%d under way", *r.UnderWay))
+	}
 	return fmt.Sprintf("drain(%s %s: %s)", r.Gate, epoch.Sub(r.Began), strings.Join(gone, ", "))
 }

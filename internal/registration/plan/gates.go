@@ -54,6 +54,9 @@ type verdict struct {
 	forced []string
 	// waits are how long each registry held the hook.
 	waits []RegistryWait
+	// asks are what the Pod is to be asked; busy are the Registrations that let it go at their timeout.
+	asks []Ask
+	busy []busyPod
 }
 
 func (v verdict) passes() bool { return len(v.waiting) == 0 }
@@ -162,6 +165,7 @@ func (ix *index) leave(p *pod, h hook, record *Record) verdict {
 		}
 	}
 	ix.holdUntil(before, p, h, record, &v)
+	ix.awaitIdle(p, h, record, &v)
 	ix.awaitRequest(p, h, &v)
 	return v
 }
@@ -188,12 +192,12 @@ func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v
 func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base Waiting) (wait Waiting, free *time.Time) {
 	key := recordKey(r.Name, t)
 	if ix.Left[t][string(p.UID)] {
-		delete(record.Gone, key)
+		record.returned(key)
 	}
 	found := ix.presence(r, t, p)
 	if wait, gone := ix.unlessGone(base, found, t); !gone {
 		if found.err == nil {
-			delete(record.Gone, key)
+			record.returned(key)
 		}
 		if end, ends := ix.stillGone(r, t, key, record); ends && ix.unasked(t, found.err) {
 			return base.stillUsed(t, end), &end
@@ -221,6 +225,12 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 			t.Registry, end.UTC().Format(time.RFC3339), outage)), &end
 	}
 	return base.stillUsed(t, end), &end
+}
+
+// returned notes that a target has the Pod that was gone: callers choose it again.
+func (r *Record) returned(key string) {
+	delete(r.Gone, key)
+	r.Free = time.Time{}
 }
 
 // stillGone is until when callers may use a Pod that a followed target did not have when it was last asked; false if

@@ -31,8 +31,12 @@ type Hold struct {
 	// Propagation is how long callers may use the Pod after its entries are gone, if it
 	// leaves by this gate.
 	Propagation time.Duration
-	// Deadline is when the first Registration's deadline passes; zero without one. Policy
-	// is what happens then.
+	// Free is since when callers no longer choose the Pod, if it is asked since then whether requests are under way, and
+	// UnderWay how many were when the Pod's record was last written; nil if that is not known.
+	Free     time.Time
+	UnderWay *int64
+	// Deadline is when the first Registration's deadline passes, or the first timeout while requests may be under way;
+	// zero without one. Policy is what happens then.
 	Deadline time.Time
 	Policy   usherv1alpha1.DeadlinePolicy
 }
@@ -115,15 +119,33 @@ func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
 			h.Propagation = max(h.Propagation, propagation(r.Registration))
 		}
 		limit := limitOf(r.Registration, gate)
-		if end := limit.end(h.Since); !end.IsZero() && (h.Deadline.IsZero() || end.Before(h.Deadline)) {
-			h.Deadline, h.Policy = end, limit.policy
-		}
+		h.ends(limit.end(h.Since), limit.policy)
 	}
 	h.Registries = distinct(h.Registries)
 	if record := ReadRecord(p.Pod); record != nil && record.Gate == gate {
 		h.Until = record.End()
+		h.asks(record, answerers)
 	}
 	return h
+}
+
+// ends notes a deadline, if it is the first one.
+func (h *Hold) ends(at time.Time, policy usherv1alpha1.DeadlinePolicy) {
+	if !at.IsZero() && (h.Deadline.IsZero() || at.Before(h.Deadline)) {
+		h.Deadline, h.Policy = at, policy
+	}
+}
+
+// asks notes how much is under way, if the Pod is asked for that by now.
+func (h *Hold) asks(record *Record, answerers []*registration) {
+	asking := list.Only(answerers, func(r *registration) bool { return r.Spec.Drain.Until != nil })
+	if record.Free.IsZero() || len(asking) == 0 {
+		return
+	}
+	h.Free, h.UnderWay, h.Deadline = record.Free, record.UnderWay, time.Time{}
+	for _, r := range asking {
+		h.ends(untilEnd(r.Registration, h.Gate, record.Free))
+	}
 }
 
 // waitsSince is when the Pod began to wait at a gate.

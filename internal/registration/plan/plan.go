@@ -32,6 +32,8 @@ type Plan struct {
 	Finishes []Finish
 	// Waiting are the Pods that wait, sorted by Pod, gate, key and registry.
 	Waiting []Waiting
+	// Asks are the Pods to be asked from now on whether anything is under way, in the order of Pods.
+	Asks []Ask
 	// Outcomes has one entry for each Registration, sorted by name.
 	Outcomes []Outcome
 	// Unlisted is for the next snapshot.
@@ -169,14 +171,14 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	drains := false
 	for _, h := range p.hooks {
 		v := ix.decide(p, h, record)
-		plan.Waiting = append(plan.Waiting, v.waiting...)
+		plan.Waiting, plan.Asks = append(plan.Waiting, v.waiting...), append(plan.Asks, v.asks...)
 		if v.passes() {
 			refused, try, retry := ix.writes(p, h)
 			plan.Waiting = append(plan.Waiting, refused...)
 			if try {
 				h.answer(v, patch)
 				if h.leaving() {
-					record.Forced = record.Forced || len(v.forced) > 0
+					record.Forced = record.Forced || len(v.forced)+len(v.busy) > 0
 				}
 				if h.gate == GateRequested {
 					patch.Drained = ix.Now.UTC()
@@ -189,6 +191,7 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 		drains = drains || h.leaving()
 	}
 	ix.planDrain(p, record, stored, drains, patch)
+	next = list.Earliest(next, record.recount(stored))
 	plan.Waiting = append(plan.Waiting, ix.unhooked(p)...)
 	if !drains && !slices.Contains(patch.RemoveFinalizers, usherv1alpha1.Finalizer) {
 		plan.Waiting = append(plan.Waiting, ix.forget(p, patch)...)
@@ -236,7 +239,8 @@ func (h hook) answer(v verdict, patch *PodPatch) {
 	if h.gate == GateLeaving {
 		return // nobody waits for it
 	}
-	patch.Released = append(patch.Released, Release{Gate: h.gate, Key: h.key.name, Forced: v.forced, Waits: v.waits})
+	patch.Released = append(patch.Released, Release{
+		Gate: h.gate, Key: h.key.name, Forced: v.forced, Waits: v.waits, Busy: list.Map(v.busy, busyPod.String)})
 }
 
 // planDrain keeps the drain record while a hook holds the Pod, and removes it when the last
@@ -359,6 +363,8 @@ type Release struct {
 	Forced []string
 	// Waits are how long each registry held the hook.
 	Waits []RegistryWait
+	// Busy says, for each Registration that let a busy Pod go at its timeout, how busy it was.
+	Busy []string
 }
 
 // RegistryWait is how long one registry held a hook.
@@ -370,6 +376,11 @@ type RegistryWait struct {
 // forced names the registries that the patch gives up at a deadline; empty if there are none.
 func (p *PodPatch) forced() string {
 	return strings.Join(distinct(slices.Concat(list.Map(p.Released, func(r Release) []string { return r.Forced })...)), ", ")
+}
+
+// busy is how busy the Pod was that the patch lets go at a timeout, by Registration; empty if it was not.
+func (p *PodPatch) busy() []string {
+	return distinct(slices.Concat(list.Map(p.Released, func(r Release) []string { return r.Busy })...))
 }
 
 // setLabel sets a label; nil removes it.

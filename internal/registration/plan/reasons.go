@@ -110,6 +110,10 @@ const (
 	// ReasonReconnecting: the entry is gone; the registry was away, and callers hear
 	// of it when they are back.
 	ReasonReconnecting Reason = "Reconnecting"
+	// ReasonUnderWay: no caller chooses the Pod any more, and what they have begun is under way.
+	ReasonUnderWay Reason = "RequestsUnderWay"
+	// ReasonUnderWayUnknown: the Pod does not say whether anything is under way, and counts as busy.
+	ReasonUnderWayUnknown Reason = "RequestsUnderWayUnknown"
 )
 
 // Reasons of conditions.
@@ -125,6 +129,9 @@ const (
 	// ReasonForced: the Pod, or the Registration, was let go at its deadline, before a registry
 	// confirmed. It is the reason of the event as well.
 	ReasonForced = "HookReleasedAtDeadline"
+	// ReasonBusy: the Pod was let go at its timeout, although requests may be under way. It is the reason of the event
+	// as well.
+	ReasonBusy = "BusyAtTimeout"
 	// ReasonHooksMatched: every hook is used and answered.
 	ReasonHooksMatched = "Matched"
 	// ReasonHookUnused: no CloneSet uses a hook that the Registration names.

@@ -373,6 +373,26 @@ var podWords = map[string]func(b *podBuilder, value string){
 	// such as "discovery", for nginx, or for another Registration, as "second@mesh". "until" is
 	// when the drain ends; without it, after the default propagation. "elsewhere" is when another
 	// process wrote it, by its own clock.
+	// answers is what the Pod has answered when it was asked: "idle 7s", "busy 3", "busy", or what is wrong. It was
+	// asked now, or "asked 20s" ago.
+	"answers": func(b *podBuilder, value string) {
+		value, asked, _ := strings.Cut(value, " asked ")
+		answer := Answer{At: ago(cmp.Or(asked, "0s"))}
+		switch kind, rest, _ := strings.Cut(value, " "); {
+		case kind == "idle":
+			answer.IdleSince, answer.UnderWay = ago(rest), new(int64(0))
+		case kind == "busy" && rest != "":
+			answer.UnderWay = new(int64(scenariotest.Number(rest)))
+		case kind != "busy":
+			answer.Problem = value
+		}
+		if b.f.Answers == nil {
+			b.f.Answers = map[AskKey]Answer{}
+		}
+		for _, r := range b.f.Registrations {
+			b.f.Answers[AskKey{b.pod.UID, r.Name}] = answer
+		}
+	},
 	"drain": func(b *podBuilder, value string) {
 		words := strings.Fields(value)
 		record := Record{Gate: Gate(words[0]), Began: ago(words[1]), Gone: map[string]time.Time{}}
@@ -380,6 +400,11 @@ var podWords = map[string]func(b *podBuilder, value string){
 			switch registration, registry, other := strings.Cut(pair[0], "@"); {
 			case pair[0] == "until":
 				record.Until = ago(pair[1])
+			case pair[0] == "free":
+				record.Free = ago(pair[1])
+			case pair[0] == "count":
+				n, at, _ := strings.Cut(pair[1], "@")
+				record.UnderWay, record.At = new(int64(scenariotest.Number(n))), ago(at)
 			case pair[0] == "elsewhere":
 				record.Process, record.At = "other", ago(pair[1])
 			case other:

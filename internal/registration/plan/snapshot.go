@@ -126,6 +126,8 @@ type Snapshot struct {
 	// answers to such a write, by the Pod's UID.
 	HookKeys Keys
 	Refusals map[types.UID]Refusal
+	// Answers are what Pods have answered that are asked whether anything is under way.
+	Answers map[AskKey]Answer
 	// Unlisted is that of the last plan.
 	Unlisted Unlisted
 	// Memory makes plans for the same namespace cheaper; nil plans from scratch.

@@ -208,6 +208,8 @@ func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 		if sameStatus(now, &next) && now.Reason == next.Reason && strings.HasPrefix(now.Message, head) {
 			return
 		}
+	case len(patch.busy()) > 0:
+		next.Reason, next.Message = ReasonBusy, "Released at its timeout; requests may be lost. "+Shorten(strings.Join(patch.busy(), "; "), maxMessage)
 	case patch.forced() != "":
 		next.Reason, next.Message = ReasonForced, fmt.Sprintf("Released at its deadline before %s confirmed; requests may be lost.", patch.forced())
 	case p.upToDate(now, &next):
@@ -295,7 +297,8 @@ func (ix *index) worthReporting(wait Waiting) bool {
 	switch wait.Reason {
 	case ReasonPodNotReady, ReasonNotAsked:
 		return false
-	case ReasonNotListed, ReasonNotRegistered, ReasonNotInService, ReasonStillListed, ReasonPropagation, ReasonRateLimited:
+	case ReasonNotListed, ReasonNotRegistered, ReasonNotInService, ReasonStillListed, ReasonPropagation, ReasonRateLimited,
+		ReasonUnderWay, ReasonUnderWayUnknown:
 		return wait.Overdue || !wait.Since.IsZero() && ix.Now.Sub(wait.Since) >= reportAfter
 	}
 	return true

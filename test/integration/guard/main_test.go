@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/guard/endpoint"
+	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -67,9 +68,10 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), installPolicy(ctx)); err != nil {
 		return err
 	}
-	if door, err = p.StartUsher(ctx, scene.Root, service, callers.connect); err != nil {
+	if door, err = p.StartUsher(ctx, scene.Root, service, registration.Options{Connect: callers.connect, DialPods: programs.dial}); err != nil {
 		return err
 	}
+	programs.serve(ctx)
 	if err := startCloud(ctx); err != nil {
 		return err
 	}

@@ -180,6 +180,9 @@ func (w *witness) sawEnd(pod *corev1.Pod, deletion bool, early func(why string))
 	if why := w.served(pod); why != "" {
 		early(why)
 	}
+	if n := programs.busy(pod.Namespace); n != "" {
+		early("under way there: " + n)
+	}
 	if deletion && slices.ContainsFunc(w.registry.Entries(pod.Namespace), func(e registry.Entry) bool { return e.Owner.PodUID == string(pod.UID) }) {
 		early("the registry lists it")
 	}

@@ -72,6 +72,8 @@ type features struct {
 	clocks bool
 	// applications register themselves, late, twice, again and not at all.
 	applications bool
+	// until has Pods asked until nothing is under way there.
+	until bool
 	// stands has everybody but Usher stand still for a while before the end.
 	stands bool
 }
@@ -95,6 +97,7 @@ func drawFeatures(seed uint64) features {
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0
 	f.stands = seed%5 == 0
+	f.until = seed%5 == 1 || seed%5 == 3
 	f.misspells = f.service && seed%3 > 0
 	f.labelled = f.service && seed%7 < 3
 	f.follower = f.labelled && seed%2 == 0
@@ -150,6 +153,7 @@ func (f features) register(spec *usher.RegistrationSpec) {
 	if f.applications {
 		spec.Instance.RegisteredBy, spec.Instance.Weight = usher.RegisteredByApplication, 1
 	}
+	spec.Drain.Until = f.untilIdle()
 	if f.blocks {
 		spec.Drain.OnDeadline = usher.DeadlineBlock
 	}

@@ -102,6 +102,9 @@ func (s *simulation) judgeFinalizer(before, after *corev1.Pod) {
 	if lost {
 		s.proceeds(before)
 	}
+	if lost && before.DeletionTimestamp == nil {
+		s.judgeBusy(before.Name+" was let go", before, s.mayEnd(before))
+	}
 	if listed, _ := s.listed(before.UID); lost && listed && !s.unguarded(before.UID) && !s.guardian.proceeded[before.UID] {
 		s.fail("the finalizer of %s was removed while a registry lists it", before.Name)
 	}
@@ -119,6 +122,7 @@ func (s *simulation) judgeRelease(pod *corev1.Pod, key string, state apps.Lifecy
 	if overdue && key == keyDelete {
 		s.guardian.proceeded[pod.UID] = true
 	}
+	s.judgeHookBusy(key, stays, pod)
 	switch {
 	case plan.StateOf(pod) != state:
 		s.fail("%s of %s was released in %s", key, pod.Name, plan.StateOf(pod))

@@ -108,6 +108,22 @@ var premises = map[string]func(p *premise, value string){
 			annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"eviction":true`, "", 1)
 		}
 	}),
+	"until": func(p *premise, _ string) { p.features.until = true },
+	// takesSilenceForIdle and takesRestsForEnds are about what Pods answer.
+	"takesSilenceForIdle": func(p *premise, _ string) {
+		p.defects.believes = func(answer *plan.Answer) {
+			if answer.Problem != "" {
+				answer.Problem, answer.IdleSince = "", epoch
+			}
+		}
+	},
+	"takesRestsForEnds": func(p *premise, _ string) {
+		p.defects.believes = func(answer *plan.Answer) {
+			if !answer.IdleSince.IsZero() {
+				answer.IdleSince = epoch
+			}
+		}
+	},
 	"stands":    func(p *premise, _ string) { p.features.stands = true },
 	"misspells": func(p *premise, _ string) { p.features.misspells = true },
 	// waitsForServices gives Services all the time in the world to list a Pod: each gate seems to have just been opened.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 	"github.com/usher-dev/usher/test/model"
@@ -154,12 +155,14 @@ type defects struct {
 	idle bool
 	// relists changes what the cloud's API lists, or a registry where applications register themselves.
 	relists func([]registry.Entry) []registry.Entry
+	// believes makes the operator take what Pods answer for something else.
+	believes func(*plan.Answer)
 	// allows makes the guard let a Pod go that it would hold.
 	allows func(*corev1.Pod) bool
 }
 
 func (d defects) any() bool {
-	return d.idle || d.relists != nil || d.misreads != nil || d.miswrites != nil || d.allows != nil
+	return d.idle || d.believes != nil || d.relists != nil || d.misreads != nil || d.miswrites != nil || d.allows != nil
 }
 
 func (d defects) relisted(entries []registry.Entry) []registry.Entry {

@@ -115,6 +115,13 @@ type simulation struct {
 	applications map[types.UID]*application
 	known        map[types.UID]bool
 	foreign      registry.Entry
+	// work is what is under way in Pods, which fates draw; asker asks them. calm means that all is well. waited counts the
+	// Pods that were let go when they had been asked, tooLong those that were at the timeout.
+	work            map[types.UID]*work
+	fates           *rand.Rand
+	asker           *asker
+	calm            bool
+	waited, tooLong int
 }
 
 func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulation {
@@ -122,6 +129,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	clock := clocktesting.NewFakePassiveClock(epoch)
 	s := &simulation{
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
+		work: map[types.UID]*work{}, fates: rand.New(rand.NewPCG(seed, 4)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
 		applications: map[types.UID]*application{}, known: map[types.UID]bool{},
@@ -169,10 +177,12 @@ func (s *simulation) restart() {
 	p := &process{simulation: s, left: unlimited}
 	s.gatherer, s.process, s.guardian.writes = scraped, p, map[types.UID]*written{}
 	live := model.Client{Server: s.server, Actor: actorOperator, Send: p.send}
+	own := skewed{s.clock, s.features.skew(s.clocks)}
+	s.asker = newAsker(s, own)
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
-		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: skewed{s.clock, s.features.skew(s.clocks)}, Registerer: scraped,
+		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: own, Asker: s.asker, Registerer: scraped,
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.AWSTargetGroup != nil {
 				return registry.Follower(describes{p}), nil
@@ -235,6 +245,7 @@ func (s *simulation) entries(name string) []registry.Entry {
 func (s *simulation) settle() {
 	s.log("all is well")
 	s.calmDown()
+	s.endWork()
 	for _, name := range registries {
 		s.breaks(name, memory.None)
 	}
@@ -280,7 +291,10 @@ func (s *simulation) settle() {
 }
 
 // wait lets time pass.
-func (s *simulation) wait(span time.Duration) { s.clock.SetTime(s.clock.Now().Add(span)) }
+func (s *simulation) wait(span time.Duration) {
+	s.clock.SetTime(s.clock.Now().Add(span))
+	s.serve()
+}
 
 // run takes so many steps, and then lets the cluster settle.
 func (s *simulation) run(steps int) {
@@ -306,13 +320,14 @@ func (s *simulation) run(steps int) {
 // all that happened.
 func TestSimulation(t *testing.T) {
 	const steps = 300
-	var released, finished, told atomic.Int64
+	var released, finished, told, asked, tooLong atomic.Int64
 	t.Cleanup(func() { // when all seeds have run
-		t.Logf("%d hooks were released, %d drained Pods deleted, and %d waits told", released.Load(), finished.Load(), told.Load())
+		t.Logf("%d hooks were released, %d drained Pods deleted, %d waits told, and %d Pods let go that were asked, %d at the timeout",
+			released.Load(), finished.Load(), told.Load(), asked.Load(), tooLong.Load())
 		all := int64(*seeds)
 		const enough = 100 // of fewer seeds, chance may leave one of these out
-		if !t.Failed() && all >= enough && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10) {
-			t.Errorf("%d seeds released too few hooks, deleted too few drained Pods, or told too few waits: the simulation proves too little", all)
+		if !t.Failed() && all >= enough && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10 || asked.Load() < all/10 || tooLong.Load() < all/200) {
+			t.Errorf("%d seeds released too few hooks, deleted too few drained Pods, told too few waits, or asked too few Pods: the simulation proves too little", all)
 		}
 	})
 	for seed := *first; seed < *first+*seeds; seed++ {
@@ -323,6 +338,8 @@ func TestSimulation(t *testing.T) {
 			released.Add(int64(len(s.released)))
 			finished.Add(int64(s.finished))
 			told.Add(int64(s.told))
+			asked.Add(int64(s.waited))
+			tooLong.Add(int64(s.tooLong))
 		})
 	}
 }

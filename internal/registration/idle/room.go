@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package idle
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/registration/plan"
+)
+
+const (
+	// every is how often a Pod is asked at most, for each request that it takes.
+	every = time.Second
+	// mostAtOnce and mostOfNamespace bound the Pods that are being asked, each for maxTime and place at most: Pods that do
+	// not answer keep those of other namespaces from nothing.
+	mostAtOnce, mostOfNamespace = 128, 16
+	// tellAfter is how often answers that let nobody go have a pass made over a namespace.
+	tellAfter = 10 * time.Second
+)
+
+// Room asks all Pods that wait until they are idle. Create one with NewRoom.
+type Room struct {
+	clock  clock.PassiveClock
+	client *http.Client
+	// wake has a pass made over a namespace. It must not block.
+	wake func(namespace string)
+	// again has a value while somebody may be due.
+	again chan struct{}
+
+	mu sync.Mutex
+	// asked are the Pods that are asked, by whom it is for. pods is when each Pod may be asked again.
+	asked map[plan.AskKey]*asked
+	pods  map[types.UID]time.Time
+	// turns counts the Pods that are being asked, by namespace; "" has all of them.
+	turns map[string]int
+	// told is when a namespace had its last pass because of answers that let nobody go.
+	told map[string]time.Time
+}
+
+// asked is a Pod that is asked, on behalf of one Registration.
+type asked struct {
+	plan.Ask
+	namespace string
+	// answer is the last one; told is the last one that a pass was made for.
+	answer, told plan.Answer
+	// busy means that it is being asked.
+	busy bool
+}
+
+// NewRoom returns a Room that tells the time by c, and has passes made by wake. It connects to Pods by dial; nil stands
+// for the network. Start has it begin.
+func NewRoom(c clock.PassiveClock, dial Dial, wake func(namespace string)) *Room {
+	return &Room{
+		clock: c, client: newClient(dial), wake: wake, again: make(chan struct{}, 1), asked: map[plan.AskKey]*asked{},
+		pods: map[types.UID]time.Time{}, turns: map[string]int{}, told: map[string]time.Time{},
+	}
+}
+
+// Want has these Pods of a namespace asked from now on, and no others. What Pods have answered to other checks is
+// forgotten.
+func (r *Room) Want(namespace string, asks []plan.Ask) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wanted := list.By(asks, func(a plan.Ask) plan.AskKey { return a.AskKey })
+	maps.DeleteFunc(r.asked, func(key plan.AskKey, a *asked) bool {
+		return a.namespace == namespace && !reflect.DeepEqual(a.Ask, wanted[key])
+	})
+	for _, ask := range asks {
+		if r.asked[ask.AskKey] == nil {
+			r.asked[ask.AskKey] = &asked{Ask: ask, namespace: namespace}
+		}
+	}
+	r.forget()
+	r.hurry()
+}
+
+// forget drops what is known of Pods that nobody asks any more, once they may be asked again.
+func (r *Room) forget() {
+	pods, namespaces, now := map[types.UID]bool{}, map[string]bool{}, r.clock.Now()
+	for key, a := range r.asked {
+		pods[key.Pod], namespaces[a.namespace] = true, true
+	}
+	maps.DeleteFunc(r.pods, func(pod types.UID, again time.Time) bool { return !pods[pod] && again.Before(now) })
+	maps.DeleteFunc(r.told, func(namespace string, _ time.Time) bool { return !namespaces[namespace] })
+}
+
+// hurry has Start look who is due.
+func (r *Room) hurry() {
+	select {
+	case r.again <- struct{}{}:
+	default: // it will
+	}
+}
+
+// Answers are the last answers of the Pods of a namespace that have answered.
+func (r *Room) Answers(namespace string) map[plan.AskKey]plan.Answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	answers := map[plan.AskKey]plan.Answer{}
+	for key, a := range r.asked {
+		if a.namespace == namespace && !a.answer.At.IsZero() {
+			answers[key] = a.answer
+		}
+	}
+	return answers
+}
+
+// Start asks until the context ends. It returns nil.
+func (r *Room) Start(ctx context.Context) error {
+	for {
+		due, next := r.take()
+		for _, one := range due {
+			go func() { r.note(one, r.askPod(ctx, one.Checks)) }()
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-r.again:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// turn is a Pod to be asked now.
+type turn struct {
+	plan.Ask
+	of *asked
+}
+
+// take returns the Pods to be asked now, whose turns end with note, and after how long the next one is due. Those that
+// wait longest come first.
+func (r *Room) take() (due []turn, next time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	next = math.MaxInt64
+	for key, a := range r.asked {
+		if wait := r.pods[key.Pod].Sub(now); wait > 0 {
+			next = min(next, wait)
+		} else if !a.busy {
+			due = append(due, turn{a.Ask, a})
+		}
+	}
+	slices.SortFunc(due, func(a, b turn) int {
+		return cmp.Or(r.pods[a.Pod].Compare(r.pods[b.Pod]), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Registration, b.Registration))
+	})
+	due = slices.DeleteFunc(due, func(t turn) bool { return !r.begin(t, now) })
+	return due, next
+}
+
+// begin begins the turn of a Pod, if there is a place for it. Another Registration may have begun one.
+func (r *Room) begin(t turn, now time.Time) bool {
+	namespace := t.of.namespace
+	if r.turns[""] >= mostAtOnce || r.turns[namespace] >= mostOfNamespace || r.pods[t.Pod].After(now) {
+		return false
+	}
+	places, _ := placesOf(t.Checks)
+	t.of.busy, r.pods[t.Pod] = true, now.Add(every*time.Duration(len(places)))
+	r.turns[""]++
+	r.turns[namespace]++
+	return true
+}
+
+// end ends the turn of a Pod.
+func (r *Room) end(t turn) {
+	t.of.busy = false
+	for _, counted := range []string{"", t.of.namespace} {
+		if r.turns[counted]--; r.turns[counted] == 0 {
+			delete(r.turns, counted)
+		}
+	}
+	r.hurry()
+}
+
+// result is what came of a turn.
+type result struct {
+	said
+	problem string
+}
+
+// askPod makes the requests of one turn, one after another. A panic is an answer that nobody understands.
+func (r *Room) askPod(ctx context.Context, checks []plan.Check) (all result) {
+	defer func() {
+		if recover() != nil {
+			all = result{problem: "its answer cannot be read"}
+		}
+	}()
+	places, of := placesOf(checks)
+	all.idle = true
+	for _, p := range places {
+		one, err := ask(ctx, r.client, p, of[p])
+		if err != nil {
+			return result{problem: err.Error()}
+		}
+		all.said = all.and(one)
+	}
+	return all
+}
+
+// note notes an answer, and has a pass made if it matters: if it is the first, or the Pod has been idle for long enough.
+// Other answers have one made now and then, if they say something else than passes know.
+func (r *Room) note(t turn, got result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end(t)
+	before, now, namespace := t.of.answer, r.clock.Now(), t.of.namespace
+	next := plan.Answer{At: now, UnderWay: got.underWay, Problem: got.problem}
+	if got.idle {
+		next.IdleSince = now
+		if !before.IdleSince.IsZero() {
+			next.IdleSince = before.IdleSince
+		}
+	}
+	t.of.answer = next
+	switch {
+	case r.asked[t.AskKey] != t.of: // nobody asks any more
+	case got.idle && now.Sub(next.IdleSince) >= t.For, before.At.IsZero():
+		r.tell(namespace, now)
+	case !same(t.of.told, next) && now.Sub(r.told[namespace]) >= tellAfter:
+		r.tell(namespace, now)
+	}
+}
+
+// tell has a pass made that finds the answers of a namespace.
+func (r *Room) tell(namespace string, now time.Time) {
+	for _, a := range r.asked {
+		if a.namespace == namespace {
+			a.told = a.answer
+		}
+	}
+	r.told[namespace] = now
+	r.wake(namespace)
+}
+
+// same reports whether two answers say the same.
+func same(a, b plan.Answer) bool {
+	return a.IdleSince.IsZero() == b.IdleSince.IsZero() && a.Problem == b.Problem &&
+		ptr.Deref(a.UnderWay, -1) == ptr.Deref(b.UnderWay, -1)
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
+)
+
+// A drain ends when callers no longer choose the Pod. What they have begun may last longer: long requests, streams, jobs.
+// With spec.drain.until the Pod itself says when that has ended. It is asked only once all registries have let it go and
+// the propagation has passed: from then on, nothing new begins. Somebody else asks it, between passes; a plan names
+// the Pods to be asked, and decides on what they have answered.
+
+// Defaults of spec.drain.until, for objects that were stored without them.
+const (
+	// DefaultUntilTimeout is how long a Pod may stay busy.
+	DefaultUntilTimeout = 10 * time.Minute
+	// DefaultUntilFor is how long it has to be idle.
+	DefaultUntilFor = 5 * time.Second
+)
+
+const (
+	// maxAnswerAge is how old an answer may be that lets a Pod go: a Pod that was idle may be busy again.
+	maxAnswerAge = 15 * time.Second
+	// recountAfter is how often a Pod's record says anew how many requests are under way. Each is a write.
+	recountAfter = 10 * time.Second
+)
+
+// Ask is a Pod that is to be asked whether anything is under way there.
+type Ask struct {
+	AskKey
+	// For is how long it has to be idle.
+	For time.Duration
+	// Checks have to agree.
+	Checks []Check
+}
+
+// AskKey is the Pod, by its UID, and on whose behalf it is asked.
+type AskKey struct {
+	Pod          types.UID
+	Registration string
+}
+
+// Check is one way to find out how much is under way.
+type Check struct {
+	// At is the Pod's own address, Path what is asked for.
+	At   netip.AddrPort
+	Path string
+	// JSONField is where the answer has the number; empty if the status code decides. Metric is read instead, if it
+	// is not nil.
+	JSONField string
+	Metric    *usherv1alpha1.UntilMetric
+}
+
+// Answer is what a Pod has answered.
+type Answer struct {
+	// At is when it was asked last.
+	At time.Time
+	// IdleSince is when it first said so without a break; zero while it is busy.
+	IdleSince time.Time
+	// UnderWay is how many requests are; nil if it did not say so.
+	UnderWay *int64
+	// Problem is why it is not known whether it is busy; empty if it is.
+	Problem string
+}
+
+// busyPod is a Pod that goes although its Registration does not find it idle, at the timeout.
+type busyPod struct {
+	registration, message string
+}
+
+// String is for people.
+func (b busyPod) String() string { return "Registration " + b.registration + ": " + b.message }
+
+// awaitIdle holds a Pod that no caller chooses any more until nothing is under way there, or until the timeout.
+func (ix *index) awaitIdle(p *pod, h hook, record *Record, v *verdict) {
+	if !v.passes() || ended(p.Pod) {
+		return
+	}
+	record.UnderWay = nil
+	for _, r := range slices.Concat(h.answerers, p.deselected()) {
+		stays := h.gate == GateInPlaceUpdate && r.Spec.OnInPlaceUpdate == usherv1alpha1.InPlaceUpdateStay
+		if until := r.Spec.Drain.Until; until != nil && !stays {
+			if record.Free.IsZero() {
+				record.Free = ix.Now.UTC()
+			}
+			ix.awaitIdleFor(r.Registration, until, p, h, record, v)
+		}
+	}
+}
+
+// ended reports whether the Pod's containers run no more: nothing is under way there.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// awaitIdleFor holds a Pod on behalf of one Registration. Whether it waits or not, the Pod is asked until it has gone.
+func (ix *index) awaitIdleFor(
+	r *usherv1alpha1.Registration, until *usherv1alpha1.Until, p *pod, h hook, record *Record, v *verdict,
+) {
+	ask := Ask{AskKey: AskKey{p.uid, r.Name}, For: DurationOf(until.For, DefaultUntilFor)}
+	checks, problem := checksOf(p.Pod, until)
+	answer := Answer{At: ix.Now}
+	if problem != nil {
+		answer.Problem = problem.Error()
+	} else {
+		ask.Checks = checks
+		v.asks, answer = append(v.asks, ask), ix.Answers[ask.AskKey]
+	}
+	if answer.idle(ask.For, record.Free, ix.Now) {
+		return
+	}
+	end, policy := untilEnd(r, h.gate, record.Free)
+	wait := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Free, Overdue: !ix.Now.Before(end)}
+	wait = answer.explain(wait, ask.For, ix.Now)
+	if wait.Overdue && policy == usherv1alpha1.DeadlineProceed {
+		v.busy = append(v.busy, busyPod{r.Name, wait.Message})
+		return
+	}
+	if !wait.Overdue {
+		v.next = list.Earliest(v.next, end)
+	}
+	record.Open, record.UnderWay = true, answer.fresh(ix.Now).more(record.UnderWay)
+	v.waiting = append(v.waiting, wait)
+}
+
+// untilTimeout is how long a Registration lets Pods stay busy; 0 if it does not ask them.
+func untilTimeout(r *usherv1alpha1.Registration) time.Duration {
+	if r.Spec.Drain.Until == nil {
+		return 0
+	}
+	return DurationOf(r.Spec.Drain.Until.Timeout, DefaultUntilTimeout)
+}
+
+// untilEnd is when a Pod has been busy for too long that nobody calls since free, and what happens then. Nobody waits
+// for a Pod that no hook holds.
+func untilEnd(r *usherv1alpha1.Registration, gate Gate, free time.Time) (end time.Time, policy usherv1alpha1.DeadlinePolicy) {
+	return free.Add(untilTimeout(r)), cmp.Or(limitOf(r, gate).policy, usherv1alpha1.DeadlineProceed)
+}
+
+// idle reports whether the Pod has been idle for long enough since nobody calls it any more, as its last answer shows.
+func (a Answer) idle(long time.Duration, free, now time.Time) bool {
+	return !a.IdleSince.IsZero() && now.Sub(a.At) <= maxAnswerAge && a.At.Sub(list.Latest(a.IdleSince, free)) >= long
+}
+
+// fresh is an answer that still counts; the zero value if it is too old.
+func (a Answer) fresh(now time.Time) Answer {
+	if now.Sub(a.At) > maxAnswerAge {
+		return Answer{}
+	}
+	return a
+}
+
+// more is how many requests are under way of which others know already; nil if nobody knows.
+func (a Answer) more(known *int64) *int64 {
+	if a.UnderWay == nil || known != nil && *known > *a.UnderWay {
+		return known
+	}
+	return a.UnderWay
+}
+
+// explain says what a Pod waits for that has answered so.
+func (a Answer) explain(w Waiting, long time.Duration, now time.Time) Waiting {
+	switch a = a.fresh(now); {
+	case a.Problem != "":
+		return w.because(ReasonUnderWayUnknown, "it counts as busy: "+a.Problem)
+	case a.At.IsZero():
+		return w.because(ReasonUnderWay, "it is asked whether requests are under way")
+	case !a.IdleSince.IsZero():
+		return w.because(ReasonUnderWay, fmt.Sprintf("nothing is under way, and has to be for %s", long))
+	case a.UnderWay == nil:
+		return w.because(ReasonUnderWay, "requests are under way")
+	}
+	return w.because(ReasonUnderWay, Requests(*a.UnderWay)+" under way")
+}
+
+// Requests counts requests for people.
+func Requests(n int64) string {
+	if n == 1 {
+		return "1 request"
+	}
+	return fmt.Sprintf("%d requests", n)
+}
+
+// checksOf are the checks of a Pod, or why it cannot be asked.
+func checksOf(pod *corev1.Pod, until *usherv1alpha1.Until) (checks []Check, err error) {
+	if until.HTTP != nil {
+		at, err := whereToAsk(pod, until.HTTP.Port)
+		if err != nil {
+			return nil, fmt.Errorf("%w: correct spec.drain.until.http.port", err)
+		}
+		checks = append(checks, Check{At: at, Path: cmp.Or(until.HTTP.Path, "/"), JSONField: until.HTTP.JSONField})
+	}
+	for i := range until.Metrics {
+		metric := &until.Metrics[i]
+		at, err := whereToAsk(pod, metric.Port)
+		if err != nil {
+			return nil, fmt.Errorf("%w: correct spec.drain.until.metrics[%d].port", err, i)
+		}
+		checks = append(checks, Check{At: at, Path: cmp.Or(metric.Path, "/metrics"), Metric: metric})
+	}
+	return checks, nil
+}
+
+// whereToAsk is the Pod's own address with a port. Addresses that no Pod has, but whoever asks, are refused: somebody
+// may have written them to the Pod's status. So is a port of the node that the Pod does not name.
+func whereToAsk(pod *corev1.Pod, port intstr.IntOrString) (at netip.AddrPort, err error) {
+	address, err := netip.ParseAddr(pod.Status.PodIP)
+	if err != nil {
+		return at, errors.New("it has no address that can be asked")
+	}
+	address = address.Unmap().WithZone("")
+	if !address.IsGlobalUnicast() {
+		return at, fmt.Errorf("%s is no address of a Pod", address)
+	}
+	if pod.Status.PodIP == pod.Status.HostIP && port.Type == intstr.Int {
+		return at, fmt.Errorf("it is in its node's network, where only ports are asked that a container names, and %d has no name", port.IntVal)
+	}
+	number := portOf(pod, port)
+	if number <= 0 || number > 65535 {
+		return at, fmt.Errorf("no container of it has a port named %q", port.StrVal)
+	}
+	return netip.AddrPortFrom(address, uint16(number)), nil
+}
+
+// recount is when the record is to say anew how many requests are under way; zero if it says so, or is written now.
+func (r *Record) recount(stored *Record) time.Time {
+	if r == nil || stored == nil || r.sameCount(stored) || !r.saysEnough(stored) {
+		return time.Time{}
+	}
+	return stored.At.Add(recountAfter)
+}
+
+func (r *Record) sameCount(other *Record) bool {
+	return r.UnderWay == nil || other.UnderWay != nil && *r.UnderWay == *other.UnderWay
+}
+
+// saysEnough reports whether another record says how much is under way, or has said so a moment ago.
+func (r *Record) saysEnough(other *Record) bool {
+	return r.sameCount(other) || r.At.Sub(other.At) < recountAfter
+}
