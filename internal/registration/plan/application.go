@@ -48,7 +48,7 @@ func (s RegistryState) unsuited(r *registration, name string) string {
 }
 
 // overridingKinds are the kinds with the property Overrides, for messages.
-const overridingKinds = "eureka or nacos"
+const overridingKinds = "eureka or nacos, or consul with spec.consul.agents"
 
 // nameIn is how people find the Registration's entry of a Pod: by its ID, or what an application registers by its
 // address and port.

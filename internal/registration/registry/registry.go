@@ -227,7 +227,7 @@ func Validate(service string, changes []Change, holdsBack bool) error {
 func (c Change) validate(lightest int32) error {
 	entry := c.Entry
 	switch {
-	case entry.ID == "" || strings.ContainsAny(entry.ID, "/ \t\n"):
+	case entry.ID == "" || strings.ContainsAny(entry.ID, "/ \t\n") && !c.Op.Overrides(): // an application chooses its own
 		return fmt.Errorf("an id has one character or more, none of them a slash or a space")
 	case entry.Owner.Cluster == "" || entry.Owner.PodUID == "":
 		return fmt.Errorf("it has no owner: cluster and uid are needed")
