@@ -28,6 +28,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
+	"github.com/usher-dev/usher/internal/registration/call"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
@@ -96,6 +97,8 @@ type Options struct {
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.
 	Connect Connect
+	// DialApplications connects to Pods whose applications are asked to leave their registries. Default: the network.
+	DialApplications call.Dial
 	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
@@ -119,6 +122,7 @@ type Reconciler struct {
 	options           Options
 	clock             clock.PassiveClock
 	pool              *pool
+	calls             *call.Client
 	answers           *registry.Answers
 	written           written
 	metrics           *metrics
@@ -183,6 +187,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	r := &Reconciler{
 		client: c, reader: reader, owners: c, options: options, clock: options.Clock,
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
+		calls:   call.New(options.DialApplications),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
 		written: newWritten(), gathered: map[string]time.Time{},

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/guard/endpoint"
+	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -64,12 +65,17 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), installPolicy(ctx)); err != nil {
+	asking, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: asking}, spec: {repairInterval: 5s, insecure: true, zookeeper: {layout: Curator, servers: ["127.0.0.1:1"]}}}`)
+	if err != nil {
 		return err
 	}
-	if door, err = p.StartUsher(ctx, scene.Root, service, callers.connect); err != nil {
+	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), p.Create(ctx, asking), installPolicy(ctx)); err != nil {
 		return err
 	}
+	if door, err = p.StartUsher(ctx, scene.Root, service, registration.Options{Connect: callers.connect, DialApplications: asked.dial}); err != nil {
+		return err
+	}
+	asked.serve(ctx)
 	if err := startCloud(ctx); err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func unanswered(t *testing.T) (n int) {
 }
 
 // words are what a step can begin with.
-var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenariotest.Word[*story]{
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.Concat(askedWords, []scenariotest.Word[*story]{
 	// What people and controllers do.
 	{Name: "delete Pods --all", Does: "deletes the Pods of the namespace as a collection",
 		Run: func(s *story, _ string) {
@@ -253,7 +253,7 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenar
 		Does: "pauses the CloneSet, and resumes it and undoes a change in the page of kubectl usher " +
 			"dashboard",
 		Run: func(s *story, _ string) { s.dashboard() }},
-})
+}))
 
 // enter goes to another namespace, which is made when it is first entered.
 func (s *story) enter(name string) {

@@ -22,10 +22,10 @@ import (
 	"github.com/usher-dev/usher/test/servers/run"
 )
 
-// StartUsher runs both halves in a leader that knows nothing of the guard, the guard in a replica that
+// StartUsher runs both halves in a leader, the second with these options, that knows nothing of the guard, the guard in a replica that
 // does not lead, and what makes its certificate, with the rights for that alone. The checkout is at root. It
 // waits until API servers can call the guard, and returns the guard's host and port.
-func (p *Plane) StartUsher(ctx context.Context, root string, service endpoint.Service, connect registration.Connect) (door string, err error) {
+func (p *Plane) StartUsher(ctx context.Context, root string, service endpoint.Service, options registration.Options) (door string, err error) {
 	ports, err := run.FreePorts(ctx, 1)
 	if err != nil {
 		return "", err
@@ -33,7 +33,7 @@ func (p *Plane) StartUsher(ctx context.Context, root string, service endpoint.Se
 	if _, err := checkout.InstallGuard(ctx, p, root, "usher", ports[0]); err != nil {
 		return "", err
 	}
-	if err := errors.Join(checkout.AskPatiently(ctx, p), p.startHalves(ctx, service, connect), p.startGuard(ctx, service, ports[0])); err != nil {
+	if err := errors.Join(checkout.AskPatiently(ctx, p), p.startHalves(ctx, service, options), p.startGuard(ctx, service, ports[0])); err != nil {
 		return "", err
 	}
 	door = fmt.Sprintf("127.0.0.1:%d", ports[0])
@@ -51,13 +51,14 @@ func election(service endpoint.Service) ctrl.Options {
 	return ctrl.Options{LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace}
 }
 
-func (p *Plane) startHalves(ctx context.Context, service endpoint.Service, connect registration.Connect) error {
+func (p *Plane) startHalves(ctx context.Context, service endpoint.Service, options registration.Options) error {
+	options.Registerer, options.Finish = prometheus.NewRegistry(), true
 	var leads <-chan struct{}
 	ended, err := p.Manage(ctx, p.RESTConfig(), election(service), func(ctx context.Context, mgr ctrl.Manager) error {
 		leads = mgr.Elected()
 		return errors.Join(
 			cloneset.Setup(ctx, mgr, cloneset.Options{}),
-			registration.Setup(ctx, mgr, registration.Options{Registerer: prometheus.NewRegistry(), Connect: connect, Finish: true}))
+			registration.Setup(ctx, mgr, options))
 	})
 	if err != nil {
 		return err

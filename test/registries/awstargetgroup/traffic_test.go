@@ -34,6 +34,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/guard/endpoint"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/elb"
@@ -104,9 +105,9 @@ func newWorld(t *testing.T) *world {
 	w.ministack = startMinistack(t, w)
 	connect := kinds.Connect(kinds.Cluster{Reader: w, Writer: w})
 	service := endpoint.Service{Namespace: "usher-system", Name: checkout.GuardName}
-	checktest.Must(w.StartUsher(ctx, root, service, func(r *usherv1alpha1.Registry, in string, secret map[string][]byte) (registry.Connector, error) {
+	checktest.Must(w.StartUsher(ctx, root, service, registration.Options{Connect: func(r *usherv1alpha1.Registry, in string, secret map[string][]byte) (registry.Connector, error) {
 		return connect(r, in, secret)
-	}))(t)
+	}}))(t)
 	controller := &clouds.Controller{Lag: lag, Balancers: map[string]clouds.Balancer{
 		"aws.fake": clouds.ELB{Server: w.fake, Client: w}, "aws.ministack": w.ministack,
 	}}
