@@ -77,9 +77,10 @@ func (c *Client) one(ctx context.Context, call plan.Call) error {
 	if response.StatusCode/100 == 2 {
 		return nil
 	}
-	said, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	return fmt.Errorf("its application answers %s at %s with %d %s: %s: %s", call.Method, where, response.StatusCode,
-		http.StatusText(response.StatusCode), registry.Excerpt(string(said)), call.Hint)
+	said, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer)) // what has come of it is enough
+	text := strings.TrimSuffix(" "+registry.Excerpt(strings.TrimSpace(string(said))), " ")
+	return fmt.Errorf("its application answers %s at %s with %d %s:%s %s", call.Method, where, response.StatusCode,
+		http.StatusText(response.StatusCode), text, call.Hint)
 }
 
 // causeOf is why a request failed, in words that are the same each time: a status shall not change with a port number.

@@ -318,14 +318,17 @@ func (ix *index) presenceOfPlaces(r *registration, t Target, p *pod, listed *lis
 
 // applicationMessage is why an application's entry is not in service, and what to look at.
 func (ix *index) applicationMessage(found presence, t Target, p *pod, r *registration) string {
-	switch found.reason {
-	case ReasonNotRegistered:
+	switch {
+	case found.overridden && r.asks():
+		return fmt.Sprintf("its application took itself out of service %s when Usher asked it to, and has not come back: it is asked at %s",
+			t.Service, askedAt(r, p))
+	case found.reason == ReasonNotRegistered:
 		places := list.Map(addressesIn(p.Pod, r.Spec.Instance.IPFamily), func(address string) string {
 			return net.JoinHostPort(address, strconv.Itoa(int(portOf(p.Pod, r.Spec.Instance.Port))))
 		})
 		return fmt.Sprintf("its application has not registered %s in service %s: look at its log, and at the address, port and name "+
 			"that its client registers", strings.Join(places, " or "), t.Service)
-	case ReasonNotInService:
+	case found.reason == ReasonNotInService:
 		return fmt.Sprintf("its application is listed in service %s and gets no callers: %s", t.Service,
 			cmp.Or(found.why, "Usher's override is not off yet"))
 	}
