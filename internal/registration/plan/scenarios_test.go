@@ -349,7 +349,7 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"asked": func(b *podBuilder, _ string) { b.annotation(usherv1alpha1.AnnotationAsked, "nginx") },
 	"ended": func(b *podBuilder, _ string) { b.pod.Status.Phase = corev1.PodSucceeded },
 	// address is that of another Pod that is there.
-	"address":     func(b *podBuilder, of string) { b.pod.Status.PodIP = b.f.pod(of).pod.Status.PodIP },
+	"address": func(b *podBuilder, of string) { b.pod.Status.PodIP = b.f.pod(of).pod.Status.PodIP },
 	// ip is an address that somebody has written into the Pod's status.
 	"ip": func(b *podBuilder, address string) {
 		b.pod.Status.PodIP, b.pod.Status.PodIPs = address, []corev1.PodIP{{IP: address}}
