@@ -128,6 +128,9 @@ func (p *Process) learn(object client.Object) {
 	switch o := object.(type) {
 	case *corev1.Pod:
 		p.known.learned[o.UID] = o
+		if p.observing() {
+			p.pass.known.learned[o.UID] = o
+		}
 	case *apps.CloneSet:
 		p.learnedSet = o
 		if p.pass.set == nil { // the set that the pass starts with; a later one counts for the next pass
@@ -232,6 +235,9 @@ func (p *Process) missed(r *model.Request) {
 		live := p.Server.Objects[model.Pods][at]
 		if (r.Verb == model.VerbList || r.At == at) && (live == nil || live.GetUID() != uid) {
 			p.known.absent[uid] = true
+			if p.observing() {
+				p.pass.known.absent[uid] = true
+			}
 		}
 	}
 }

@@ -106,6 +106,8 @@ type answers struct {
 	absent  map[types.UID]bool
 }
 
+func (a answers) clone() *answers { return &answers{maps.Clone(a.learned), maps.Clone(a.absent)} }
+
 // pass has the knowledge of a process in its current pass.
 type pass struct {
 	set *apps.CloneSet
@@ -114,7 +116,8 @@ type pass struct {
 	// log.
 	base map[types.NamespacedName]client.Object
 	upTo map[model.Kind]int
-	// known has the Pods that the process had read from the server when it decided.
+	// known has the Pods that the process had read from the server when the pass looked at its cache, and those that the
+	// pass itself has read from then on until it decided: an async call may learn more meanwhile, too late for the pass.
 	known *answers
 	// decidedAt is the position in the server's log at that time; 0 before that.
 	decidedAt int
@@ -205,7 +208,9 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 	if p.config.Parallel <= 1 {
 		s.Starts = p.config.Starts
 	}
-	p.pass.known = &answers{maps.Clone(p.known.learned), maps.Clone(p.known.absent)}
+	if p.pass.known == nil {
+		p.pass.known = p.known.clone()
+	}
 	p.pass.decidedAt, p.latest = len(p.Server.Log[model.Pods]), p.pass
 	decide := p.config.Planner
 	if decide == nil {
@@ -288,6 +293,12 @@ func (p *Process) looked() {
 	cache := p.caches[model.Pods]
 	p.pass.upTo = map[model.Kind]int{model.Pods: cache.Applied, model.Claims: p.caches[model.Claims].Applied}
 	p.pass.base = maps.Clone(cache.Objects)
+	p.pass.known = p.known.clone()
+}
+
+// observing reports whether the pass itself asks the server, and has yet to decide.
+func (p *Process) observing() bool {
+	return p.pass.known != nil && p.pass.decidedAt == 0 && !p.returning[p.World.doing]
 }
 
 // crash ends the process: its writes stay, its memory is lost.

@@ -21,8 +21,9 @@ import (
 // ruleWaitsShown names the rule.
 const ruleWaitsShown = "whoever looks at a set that stands still sees what it waits for"
 
-// shownWithin is how long nothing may change before the set's status has to name the wait.
-const shownWithin = time.Minute
+// shownWithin is how long nothing may change before the set's status has to name the wait: the minute of a slow start, and
+// time for the pass that notices it.
+const shownWithin = time.Minute + 5*time.Second
 
 // stillness is the observation of a set on which nothing moves.
 type stillness struct {

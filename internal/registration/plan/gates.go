@@ -187,6 +187,9 @@ func (ix *index) holdUntil(promised time.Time, p *pod, h hook, record *Record, v
 // free is when they may be, zero if that is not known.
 func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base Waiting) (wait Waiting, free *time.Time) {
 	key := recordKey(r.Name, t)
+	if ix.Left[t][string(p.UID)] {
+		delete(record.Gone, key)
+	}
 	found := ix.presence(r, t, p)
 	if wait, gone := ix.unlessGone(base, found, t); !gone {
 		if found.err == nil {
@@ -196,9 +199,6 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 			return base.stillUsed(t, end), &end
 		}
 		return wait, &time.Time{}
-	}
-	if ix.Left[t][string(p.UID)] {
-		delete(record.Gone, key)
 	}
 	gone, seen := record.Gone[key]
 	if !seen {

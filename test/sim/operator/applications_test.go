@@ -30,9 +30,11 @@ const (
 // application is what the process of a Pod has registered, by registry.
 type application struct {
 	address string
-	// ids are its entries. ended is since when its process does not run, zero while it does.
-	ids   map[string][]string
-	ended time.Time
+	// ids are its entries, and unseen has the registries in which it has written one since the operator last listed them.
+	// ended is since when its process does not run, zero while it does.
+	ids    map[string][]string
+	unseen map[string]bool
+	ended  time.Time
 }
 
 // ofApplications has Registrations and Registries of applications that register themselves.
@@ -72,7 +74,7 @@ func (s *simulation) registers(pod *corev1.Pod) bool {
 func (s *simulation) register(name string, pod *corev1.Pod, second bool) {
 	app := s.applications[pod.UID]
 	if app == nil {
-		app = &application{address: pod.Status.PodIP, ids: map[string][]string{}}
+		app = &application{address: pod.Status.PodIP, ids: map[string][]string{}, unseen: map[string]bool{}}
 		s.applications[pod.UID] = app
 	}
 	id := fmt.Sprintf("%s@%s", pod.Name, app.address)
@@ -82,13 +84,22 @@ func (s *simulation) register(name string, pod *corev1.Pod, second bool) {
 	if !slices.Contains(app.ids[name], id) {
 		app.ids[name] = append(app.ids[name], id)
 	}
+	app.unseen[name] = true
 	s.log("%s: registers itself as %s in %s", pod.Name, id, name)
 	s.stores[name].Register(service, registry.Entry{ID: id, Address: app.address, Port: ownPort})
 }
 
-// deregister has the Pod's application deregister itself.
+// sees notes that the operator has listed a registry.
+func (s *simulation) sees(name string) {
+	for _, app := range s.applications {
+		delete(app.unseen, name)
+	}
+}
+
+// deregister has the Pod's application deregister itself. An entry that comes and goes between two listings is none that
+// an operator can know of, so it stays until a listing has shown it.
 func (s *simulation) deregister(name string, uid types.UID) {
-	if app := s.applications[uid]; app != nil {
+	if app := s.applications[uid]; app != nil && !app.unseen[name] {
 		s.log("%s: deregisters itself in %s", uid, name)
 		s.stores[name].Drop(service, app.ids[name]...)
 		delete(app.ids, name)
@@ -196,15 +207,18 @@ func (s *simulation) judgeOverrides(name string, changes []registry.Change) {
 // Registration let it go.
 func (s *simulation) unguarded(uid types.UID) bool { return s.features.applications && !s.known[uid] }
 
-// noteKnown notes whom the guard knows. A Registration that is deleted lets its Pods go as they are.
+// noteKnown notes whom the guard knows. A Registration that is deleted lets its Pods go as they are, but for those that
+// drain: whoever asks later asks for a Pod that nobody takes out.
 func (s *simulation) noteKnown(before, after *corev1.Pod) {
-	had, has := controllerutil.ContainsFinalizer(before, usher.Finalizer), controllerutil.ContainsFinalizer(after, usher.Finalizer)
-	switch r := model.Get[*usher.Registration](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: service}); {
-	case has:
-		s.known[before.UID] = true
-	case had && (r == nil || r.DeletionTimestamp != nil) && before.DeletionTimestamp == nil &&
-		before.Annotations[usher.AnnotationDeletionRequest] == "" && plan.StateOf(before) != apps.StatePreparingDelete:
+	r := model.Get[*usher.Registration](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: service})
+	ends := r == nil || r.DeletionTimestamp != nil
+	drains := before.DeletionTimestamp != nil || after.Annotations[usher.AnnotationDeletionRequest] != "" ||
+		plan.StateOf(before) == apps.StatePreparingDelete
+	switch {
+	case ends && !drains:
 		delete(s.known, before.UID)
+	case !ends && controllerutil.ContainsFinalizer(after, usher.Finalizer):
+		s.known[before.UID] = true
 	}
 }
 

@@ -85,6 +85,9 @@ type connector struct {
 func (c *connector) List(ctx context.Context, service string) ([]registry.Entry, error) {
 	entries, err := c.Registry.List(ctx, service)
 	c.process.meets(c.name, err)
+	if err == nil {
+		c.process.sees(c.name)
+	}
 	if c.process.features.applications {
 		entries = c.process.defects.relisted(entries)
 	}
