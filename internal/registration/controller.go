@@ -97,7 +97,9 @@ type Options struct {
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.
 	Connect Connect
-	// DialApplications connects to Pods whose applications are asked to leave their registries. Default: the network.
+	// Applications asks the applications of Pods to leave their registries. Default: over HTTP.
+	Applications Applications
+	// DialApplications connects to these Pods. Default: the network.
 	DialApplications call.Dial
 	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
@@ -105,6 +107,12 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Process names the clock of this process in drain records. Default: eight random characters.
 	Process string
+}
+
+// Applications asks the applications of Pods to leave their registries, and to come back.
+type Applications interface {
+	// All makes the calls of these changes, by the IDs of their entries. Its errors are ChangeErrors.
+	All(ctx context.Context, changes []registry.Change, calls map[string]plan.Call) error
 }
 
 // Reconciler reconciles the Registrations of a namespace, and Registries. Create one with
@@ -122,7 +130,6 @@ type Reconciler struct {
 	options           Options
 	clock             clock.PassiveClock
 	pool              *pool
-	calls             *call.Client
 	answers           *registry.Answers
 	written           written
 	metrics           *metrics
@@ -187,10 +194,12 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	r := &Reconciler{
 		client: c, reader: reader, owners: c, options: options, clock: options.Clock,
 		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
-		calls:   call.New(options.DialApplications),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
 		written: newWritten(), gathered: map[string]time.Time{},
+	}
+	if r.options.Applications == nil {
+		r.options.Applications = call.New(options.DialApplications)
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	return r, nil

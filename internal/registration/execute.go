@@ -453,7 +453,7 @@ func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Change
 		return done, down // The removals that were made first have found that out.
 	}
 	asked, c := c.Asked()
-	errs := []error{r.calls.All(ctx, asked, c.Calls)}
+	errs := []error{r.options.Applications.All(ctx, asked, c.Calls)}
 	if c.Empty() {
 		return done, errors.Join(errs...)
 	}
