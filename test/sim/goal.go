@@ -18,6 +18,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/model"
 )
 
@@ -69,6 +70,7 @@ func (s *Simulation) endFaults() {
 	s.nodes.heal()
 	s.removeObstacles()
 	operator{s}.finish()
+	s.leaveOneLeader()
 	for _, p := range s.processes {
 		p.config.Faults = Faults{}
 		for _, kind := range kinds {
@@ -78,6 +80,15 @@ func (s *Simulation) endFaults() {
 				cache.plan(len(p.Server.Log[kind]))
 			}
 		}
+	}
+}
+
+// leaveOneLeader stops all processes but the one that has led last: each would overwrite the status of the other, by what
+// it remembers of failures.
+func (s *Simulation) leaveOneLeader() {
+	alive := list.Only(s.processes, func(p *Process) bool { return !p.dead })
+	for _, p := range alive[:max(len(alive)-1, 0)] {
+		p.stop()
 	}
 }
 

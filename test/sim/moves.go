@@ -127,10 +127,11 @@ func partitionOverrun(w *podWrite) {
 }
 
 // updatedAgainstWill: no update begins while paused, and none ever begins with
-// OnDelete.
+// OnDelete. A Pod whose update cannot go on may return to another revision.
 func updatedAgainstWill(w *podWrite) {
 	u := &w.set.Spec.UpdateStrategy
-	begins := (w.updates() && !w.goesOn()) || (w.moves() && model.State(w.new) == apps.StatePreparingUpdate)
+	returns := w.old != nil && w.new != nil && model.State(w.old) == apps.StateUpdating && !of(w.new, w.update)
+	begins := (w.updates() && !w.goesOn() && !returns) || (w.moves() && model.State(w.new) == apps.StatePreparingUpdate)
 	switch {
 	case !begins:
 	case u.Paused:

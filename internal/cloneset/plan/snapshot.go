@@ -158,6 +158,9 @@ type WeightTerm struct {
 	Selector labels.Selector
 }
 
+// beginsNone reports whether the set begins no update.
+func (s *Spec) beginsNone() bool { return s.Method == apps.UpdateOnDelete || s.Paused }
+
 // SpecOf reads a CloneSet. Admission refuses illegal values; for an object older than those rules
 // SpecOf returns an error that names the field.
 func SpecOf(set *apps.CloneSet) (Spec, error) {

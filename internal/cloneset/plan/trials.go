@@ -250,14 +250,15 @@ func (p *pass) giveUp(v *podState, conditions []Condition) bool {
 }
 
 // previous returns the newest other revision that the Pod can get in place without a resize, the
-// current one first; nil if there is none.
+// current one first; nil if there is none. A set that begins no updates keeps its new
+// revision from the Pod, too.
 func (p *pass) previous(v *podState) (*revision.Revision, *inplace.Change) {
 	from := p.Revisions[v.hash]
 	if from == nil || from.Template == nil {
 		return nil, nil
 	}
 	for _, to := range p.newestFirst() {
-		if to.Name == from.Name {
+		if to.Name == from.Name || to == p.Update && to != p.Current && p.Spec.beginsNone() {
 			continue
 		}
 		change, err := inplace.Diff(from.Template, to.Template)

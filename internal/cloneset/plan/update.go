@@ -185,7 +185,7 @@ func (p *pass) choose() {
 		p.wakeAt(p.RefusedUntil)
 		return
 	}
-	if p.Spec.Method == apps.UpdateOnDelete || p.Spec.Paused {
+	if p.Spec.beginsNone() {
 		return
 	}
 	need := min(p.old-p.spared-p.Spec.partition(), p.Spec.Replicas-p.Spec.partition()-p.updated)

@@ -267,9 +267,11 @@ func (ix *index) stepsOfPod(r *registration, t Target, p *pod, listed *listing) 
 }
 
 // mayReturn reports whether an override of the Pod's entries may be taken off: a Pod that callers may use from then
-// on must be found again, whoever deletes it.
+// on must be found again, whoever deletes it. One whose drain was taken back while it is not ready is protected when it is
+// ready. A new Pod begins without the override of whoever had its address before.
 func (ix *index) mayReturn(r *registration, p *pod) bool {
-	return p.protected() || !slices.Contains(p.selectedBy, r) || p.unfit(r) != ""
+	isNew := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown
+	return p.protected() || !slices.Contains(p.selectedBy, r) || p.unfit(r) != "" && isNew
 }
 
 // mayNot reports whether rules of the Registry keep the namespace out of the service.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
+	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
@@ -121,11 +122,11 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 	var waiting []*pod
 	for _, p := range ix.pods {
 		switch {
-		// One that is not Ready does not count as healthy any more.
-		case !p.evicted, !podread.IsTrue(p.Pod, corev1.PodReady), !selector.Matches(labels.Set(p.Labels)):
-		case p.drains():
-			allowed--
-		case p.request != nil: // a CloneSet has budgets of its own
+		// One that is not Ready, or is terminating, does not count as healthy any more.
+		case p.DeletionTimestamp != nil, !podread.IsTrue(p.Pod, corev1.PodReady), !selector.Matches(labels.Set(p.Labels)):
+		case p.isLeaving():
+			allowed-- // whoever asked for that: budgets bound evictions, and count all Pods
+		case p.evicted && p.request != nil: // a CloneSet has budgets of its own
 			waiting = append(waiting, p)
 		}
 	}
@@ -133,6 +134,15 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 		return cmp.Or(a.request.Since.Compare(b.request.Since.Time), cmp.Compare(a.Name, b.Name))
 	})
 	return waiting[min(max(allowed, 0), len(waiting)):]
+}
+
+// isLeaving reports whether the Pod drains before its deletion, whoever has asked for that.
+func (p *pod) isLeaving() bool {
+	if p.request != nil || p.evicted {
+		return p.drains()
+	}
+	record := ReadRecord(p.Pod)
+	return p.state == appsv1alpha1.StatePreparingDelete && record != nil && record.Gate == GatePreDelete
 }
 
 // drains reports whether the drain that the request asks for has begun, or is over: the

@@ -449,6 +449,8 @@ func (s *simulation) pass() { s.passOver(namespace) }
 
 func (s *simulation) passOver(which string) {
 	s.log("operator passes over %s", which)
+	s.noteBalanced()
+	s.began = s.clock.Now()
 	current := which == namespace && maps.Equal(s.cached[model.Pods], s.server.Objects[model.Pods])
 	_, err := s.operator.Reconcile(s.logged(), ctrl.Request{NamespacedName: types.NamespacedName{Name: which}})
 	s.ended[which] = err

@@ -205,7 +205,7 @@ func (s *simulation) judgeJoined(before, after *corev1.Pod) {
 			continue
 		}
 		t, last := s.balancer.targets[before.UID], s.balancer.healthy[before.UID]
-		if s.clock.Now().Sub(last) > s.slow && (t == nil || t.entry(s.clock.Now()).Version != "healthy") {
+		if last.Before(s.began) && s.clock.Now().Sub(last) > s.slow && (t == nil || t.entry(s.clock.Now()).Version != "healthy") {
 			s.fail("%s of %s is answered, and the load balancer does not have it", key, before.Name)
 		}
 	}

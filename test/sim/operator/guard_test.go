@@ -326,21 +326,21 @@ func (p *process) seen(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// evicting reports whether the Pod drains for an eviction: it is on its way out, and the
-// budgets still count it.
-func evicting(pod *corev1.Pod) bool {
+// departing reports whether the Pod drains because somebody deletes or evicts it: it is on its way out, and the budgets
+// still count it.
+func departing(pod *corev1.Pod) bool {
 	request, err := usher.DeletionRequestOf(pod)
 	record := plan.ReadRecord(pod)
-	return err == nil && request != nil && request.Eviction && pod.DeletionTimestamp == nil &&
+	return err == nil && request != nil && pod.DeletionTimestamp == nil &&
 		model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue &&
 		(!slices.Contains(pod.Finalizers, usher.Finalizer) || record != nil && record.Gate == plan.GateRequested)
 }
 
-// leaving are the Pods of a budget that drain for evictions.
+// leaving are the Pods of a budget that drain, whoever asked for that.
 func (p *process) leaving(budget *policyv1.PodDisruptionBudget) map[types.UID]bool {
 	leaving := map[types.UID]bool{}
 	for _, pod := range model.List[*corev1.Pod](p.cached) {
-		if pod = p.seen(pod.UID); pod != nil && evicting(pod) && model.Covers(budget, pod) {
+		if pod = p.seen(pod.UID); pod != nil && departing(pod) && model.Covers(budget, pod) {
 			leaving[pod.UID] = true
 		}
 	}
@@ -368,7 +368,7 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 // reason. The operator may see the Pod as it is, or as the caches show it.
 func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	live := p.pod(pod.Name)
-	if live == nil || live.UID != pod.UID || evicting(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) {
+	if live == nil || live.UID != pod.UID || departing(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) {
 		return false
 	}
 	return !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {

@@ -89,6 +89,8 @@ type simulation struct {
 	// absent is a Registration while somebody has deleted it past its finalizer.
 	absent   *usher.Registration
 	lastSeen map[types.UID]time.Time
+	// began is when the operator's last pass began.
+	began time.Time
 	// served is when the Service last listed a Pod. seen is what the EndpointSlice controller
 	// has last seen, and when.
 	served   map[types.UID]time.Time
