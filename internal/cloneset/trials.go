@@ -126,6 +126,7 @@ func (r *Reconciler) learn(set *apps.CloneSet, o outcome) outcome {
 	case refusesUpdate(o.err):
 		o.refused = true
 		shared.recordRefusal(a.Class, a.Pod.Name, o.err, now)
+		shared.forgetAccepted()
 		if plan.RevisionOf(o.pod) != plan.RevisionOf(a.Pod) {
 			shared.recordRefusal(plan.ClassOfRest(o.pod), o.pod.Name, o.err, now)
 		}
@@ -156,6 +157,14 @@ func (s *sharedState) recordAccepted(class string, now time.Time) {
 	defer s.mu.Unlock()
 	s.makeRoom(class)
 	s.trials[class] = plan.Trial{Until: now.Add(trialStands)}
+}
+
+// forgetAccepted forgets what was accepted: a write that is refused has shown that the API server does not take
+// any more what it took.
+func (s *sharedState) forgetAccepted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.trials, func(_ string, t plan.Trial) bool { return t.Refused == "" })
 }
 
 // makeRoom forgets all trials if there are too many: the next passes make again the ones that they

@@ -131,7 +131,7 @@ func partitionOverrun(w *podWrite) {
 func updatedAgainstWill(w *podWrite) {
 	u := &w.set.Spec.UpdateStrategy
 	returns := w.old != nil && w.new != nil && model.State(w.old) == apps.StateUpdating && !of(w.new, w.update)
-	begins := (w.updates() && !w.goesOn() && !returns) || (w.moves() && model.State(w.new) == apps.StatePreparingUpdate)
+	begins := (w.updates() && !w.goesOn() && !returns) || (w.moves() && model.State(w.new) == apps.StatePreparingUpdate && !begun(w.old))
 	switch {
 	case !begins:
 	case u.Paused:

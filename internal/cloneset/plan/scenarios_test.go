@@ -98,9 +98,10 @@ func givenOther(s *Snapshot, args []string, about string) error {
 		s.Pulls.Listed = map[string][]corev1.ContainerImage{args[1]: {{Names: []string{"x@sha256:1"}}, {Names: strings.Fields(about)}}}
 	case "Trial": // "Trial a refused 5s: it says" is the result of the trial of Pod a, which comes last
 		return tried(s, args[1], args[2], scenariotest.Duration(args[3]), about)
-	case "Rest": // "Rest a 5s: it says" is the API server's refusal of the rest of a Pod's update, which stands for 5 s
+	case "Rest": // "Rest a r2 5s: it says" is the API server's refusal of the rest of a Pod's update, which stands for 5 s
 		pod := list.Find(s.Pods, func(pod **corev1.Pod) bool { return (*pod).Name == args[1] })
-		s.Trials = map[string]Trial{ClassOfRest(*pod): {Refused: about, Pod: args[1], Until: now.Add(scenariotest.Duration(args[2]))}}
+		class := classOfRest(*pod, "web-"+args[2])
+		s.Trials = map[string]Trial{class: {Refused: about, Pod: args[1], Until: now.Add(scenariotest.Duration(args[3]))}}
 	case "Claim":
 		s.Claims = append(s.Claims, claim(args[1], args[2], about))
 	default:

@@ -117,6 +117,10 @@ func (p *pass) tried(v *podState, change *inplace.Change) bool {
 	if p.Trials == nil {
 		return true
 	}
+	if rest := classOfRest(v.pod, p.Update.Name); p.stands(rest) { // it has just come back from there
+		p.reportRest(v, p.Trials[rest])
+		return false
+	}
 	class := p.classOf(v, change)
 	trial, known := p.Trials[class]
 	if known && (trial.refused() || p.Now.Before(trial.Until)) {
@@ -209,7 +213,11 @@ func annotationBytes(pod *corev1.Pod, change *inplace.Change) int {
 
 // ClassOfRest returns the class of the rest of a Pod's update under way. Its Trial is the answer to the
 // writes themselves.
-func ClassOfRest(pod *corev1.Pod) string { return "rest " + string(pod.UID) + " " + RevisionOf(pod) }
+func ClassOfRest(pod *corev1.Pod) string { return classOfRest(pod, RevisionOf(pod)) }
+
+func classOfRest(pod *corev1.Pod, revision string) string {
+	return "rest " + string(pod.UID) + " " + revision
+}
 
 // classOfBack returns the class of the way back from that update.
 func classOfBack(pod *corev1.Pod) string { return "back " + string(pod.UID) + " " + RevisionOf(pod) }
@@ -228,12 +236,11 @@ func (p *pass) stands(class string) bool {
 // reports whether it refuses that. The way back needs no resize, so a refusal of resizes does not
 // affect it.
 func (p *pass) giveUp(v *podState, conditions []Condition) bool {
-	trial := p.Trials[ClassOfRest(v.pod)]
-	if !p.stands(ClassOfRest(v.pod)) {
+	rest := ClassOfRest(v.pod)
+	if !p.stands(rest) {
 		return false
 	}
-	p.problem(ProblemUpdateRefused, "the API server refuses the rest of the update of Pod %s, which returns to its previous revision if it can: %s: %s",
-		v.pod.Name, trial.Refused, trial.remedy(p.Spec.Method))
+	p.reportRest(v, p.Trials[rest])
 	if p.stands(classOfBack(v.pod)) {
 		return true
 	}
@@ -247,6 +254,12 @@ func (p *pass) giveUp(v *podState, conditions []Condition) bool {
 	}
 	p.act(v, a)
 	return true
+}
+
+// reportRest reports that the API server refuses the rest of a Pod's update.
+func (p *pass) reportRest(v *podState, trial Trial) {
+	p.problem(ProblemUpdateRefused, "the API server refuses the rest of the update of Pod %s, which returns to its previous revision if it can: %s: %s",
+		v.pod.Name, trial.Refused, trial.remedy(p.Spec.Method))
 }
 
 // previous returns the newest other revision that the Pod can get in place without a resize, the
