@@ -35,7 +35,9 @@ func TestDubboQos(t *testing.T) {
 		t.Helper()
 		registrytest.Eventually(t, what, func() string {
 			entries, err := r.List(registrytest.Bounded(t), stock)
-			own := list.Only(entries, func(e registry.Entry) bool { return int(e.Port) == ports[0] && e.Weight > 0 && e.Owner == registry.Owner{} })
+			own := list.Only(entries, func(e registry.Entry) bool {
+				return int(e.Port) == ports[0] && e.Weight > 0 && e.Owner == registry.Owner{}
+			})
 			return registrytest.Unless(err == nil && len(own) == n && len(called()) == n, fmt.Sprintf("listed: %v, %v; callers get %v", entries, err, called()))
 		})
 	}
@@ -43,7 +45,7 @@ func TestDubboQos(t *testing.T) {
 	for range 2 {
 		ask(t, ports[1], "/offline")
 		until("it has left", 0)
-		conn := checktest.Must(net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0])))(t) // it serves whom it has
+		conn := checktest.Must((&net.Dialer{}).DialContext(registrytest.Bounded(t), "tcp", fmt.Sprintf("127.0.0.1:%d", ports[0])))(t) // it serves whom it has
 		checktest.NoError(t, conn.Close())
 		ask(t, ports[1], "/online")
 		until("it is back", 1)
