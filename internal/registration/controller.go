@@ -28,6 +28,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/announce"
+	"github.com/usher-dev/usher/internal/registration/call"
 	"github.com/usher-dev/usher/internal/registration/idle"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -101,6 +102,10 @@ type Options struct {
 	Asker Asker
 	// DialPods connects to Pods that are asked. Default: the network.
 	DialPods idle.Dial
+	// Applications asks the applications of Pods to leave their registries. Default: over HTTP.
+	Applications Applications
+	// DialApplications connects to these Pods. Default: the network.
+	DialApplications call.Dial
 	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.
@@ -116,6 +121,12 @@ type Asker interface {
 	Want(namespace string, asks []plan.Ask)
 	// Answers are the last answers of a namespace's Pods.
 	Answers(namespace string) map[plan.AskKey]plan.Answer
+}
+
+// Applications asks the applications of Pods to leave their registries, and to come back.
+type Applications interface {
+	// All makes the calls of these changes, by the IDs of their entries. Its errors are ChangeErrors.
+	All(ctx context.Context, changes []registry.Change, calls map[string]plan.Call) error
 }
 
 // Reconciler reconciles the Registrations of a namespace, and Registries. Create one with
@@ -204,6 +215,9 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	}
 	if r.options.Asker == nil {
 		r.options.Asker = idle.NewRoom(r.clock, r.options.DialPods, r.wake)
+	}
+	if r.options.Applications == nil {
+		r.options.Applications = call.New(options.DialApplications)
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	return r, nil

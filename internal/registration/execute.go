@@ -452,12 +452,16 @@ func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Change
 	if _, down := r.pool.down(c.Target.Registry); down != nil {
 		return done, down // The removals that were made first have found that out.
 	}
+	asked, c := c.Asked()
+	errs := []error{r.options.Applications.All(ctx, asked, c.Calls)}
+	if c.Empty() {
+		return done, errors.Join(errs...)
+	}
 	object := o.objects[c.Target.Registry]
 	conn, err := r.pool.get(ctx, object, c.Target.Prefix, false)
 	if err != nil {
 		return done, err
 	}
-	var errs []error
 	for batch := range slices.Chunk(slices.Concat(c.Leaves, c.Orphans, c.Joins), maxBatch) {
 		err := conn.Apply(ctx, c.Target.Service, batch)
 		errs = append(errs, err)

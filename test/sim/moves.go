@@ -148,7 +148,9 @@ func (w *podWrite) continues() bool {
 }
 
 // returns reports whether the write leads a Pod out of an update that cannot go on.
-func (w *podWrite) returns() bool { return model.State(w.old) == apps.StateUpdating && !of(w.new, w.update) }
+func (w *podWrite) returns() bool {
+	return model.State(w.old) == apps.StateUpdating && !of(w.new, w.update)
+}
 
 func (w *podWrite) uid() types.UID { return cmp.Or(w.new, w.old).UID }
 

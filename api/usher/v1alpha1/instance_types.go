@@ -16,8 +16,8 @@ type Instance struct {
 	// RegisteredBy says who registers the Pods. With Usher, Usher writes their entries. With Application, each
 	// application registers itself, with the client of its registry. Usher then creates no entry: it waits until the
 	// entry at the Pod's address and instance.port is in service, takes it out of service before the Pod goes or is
-	// updated, and brings it back when it stays. Of the kinds that have entries, eureka and nacos can do so; see
-	// docs/self-registered.md. Default: Usher.
+	// updated, and brings it back when it stays. Of the kinds that have entries, eureka, nacos and consul (with
+	// agents) can do so; see docs/self-registered.md. Default: Usher.
 	// +kubebuilder:default=Usher
 	// +optional
 	RegisteredBy Registrant `json:"registeredBy,omitempty"`

@@ -42,6 +42,7 @@ type RegistrationList struct {
 // RegistrationSpec selects the Pods, the registries they belong in, and the hooks that
 // the Registration answers.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.drain) || !has(self.drain.application) || self.instance.registeredBy == 'Application'",message="only an application that registers itself can be asked to leave: set instance.registeredBy: Application, or remove drain.application",fieldPath=".drain.application"
 // +kubebuilder:validation:XValidation:rule="(has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",message="selector cannot be empty: it would register every Pod of the namespace; set selector.matchLabels",fieldPath=".selector"
 type RegistrationSpec struct {
 	// Selector matches Pods in the Registration's namespace.
@@ -267,6 +268,11 @@ type Drain struct {
 	// and jobs outlast the propagation. Default: the Pod is not asked.
 	// +optional
 	Until *Until `json:"until,omitempty"`
+	// Application has the Pod's application take itself out of its registries when the Pod leaves, and come back when it
+	// stays: for registries where nobody else can, such as ZooKeeper and etcd. It needs registeredBy: Application.
+	// Default: Usher has the registry take the entry out.
+	// +optional
+	Application *AskedApplication `json:"application,omitempty"`
 }
 
 // RegistrationStatus is the last observed state of the Registration's Pods.
@@ -414,6 +420,9 @@ const (
 	// separated by commas. If a Pod has the finalizer and no such annotation, any may. The
 	// annotation goes with the finalizer, unless a deadline released the Pod.
 	AnnotationRegistrations = "usher.dev/registrations"
+	// AnnotationAsked names the Registrations that have asked the Pod's application to leave its registries
+	// (drain.application), separated by commas, until it is in service again.
+	AnnotationAsked = "usher.dev/asked"
 	// ConditionRegistered is True on a Pod while every registry lists it. A Pod can use
 	// it as a readiness gate. For a Registry of the kind service it is the entry itself: it
 	// stays True until the Pod is to leave.

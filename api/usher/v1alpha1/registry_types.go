@@ -45,7 +45,7 @@ type RegistryList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.gcpNEG.endpoint) || !self.gcpNEG.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what network endpoint groups have: use an https endpoint, or set insecure: true to accept that",fieldPath=".gcpNEG"
 // +kubebuilder:validation:XValidation:rule="!has(self.zookeeper) || self.zookeeper.tls || self.insecure",message="without TLS whoever is on the network reads and changes what is sent to ZooKeeper: set zookeeper.tls, or insecure: true to accept that",fieldPath=".zookeeper"
 // +kubebuilder:validation:XValidation:rule="!has(self.dns) || has(self.dns.credentialsSecret) || self.insecure",message="without a TSIG key whoever is on the network forges updates and answers: name a Secret with one, or set insecure: true to accept that",fieldPath=".dns"
-// +kubebuilder:validation:XValidation:rule="self.insecure || !(has(self.consul) && has(self.consul.credentialsSecret) && self.consul.address.startsWith('http:') || has(self.etcd) && has(self.etcd.credentialsSecret) && self.etcd.endpoints.exists(url, url.startsWith('http:')) || has(self.eureka) && has(self.eureka.credentialsSecret) && self.eureka.address.startsWith('http:') || has(self.nacos) && has(self.nacos.credentialsSecret) && self.nacos.address.startsWith('http:'))",message="over http whoever is on the network reads the credentials: use an https address, or set insecure: true to accept that"
+// +kubebuilder:validation:XValidation:rule="self.insecure || !(has(self.consul) && has(self.consul.credentialsSecret) && (self.consul.address.startsWith('http:') || has(self.consul.agents) && self.consul.agents.scheme == 'http') || has(self.etcd) && has(self.etcd.credentialsSecret) && self.etcd.endpoints.exists(url, url.startsWith('http:')) || has(self.eureka) && has(self.eureka.credentialsSecret) && self.eureka.address.startsWith('http:') || has(self.nacos) && has(self.nacos.credentialsSecret) && self.nacos.address.startsWith('http:'))",message="over http whoever is on the network reads the credentials: use an https address, or set insecure: true to accept that"
 type RegistrySpec struct {
 	// AWSTargetGroup shows which Pods AWS's load balancers have as healthy targets. Somebody else writes
 	// the targets, such as AWS Load Balancer Controller: Usher only waits for them.
@@ -404,10 +404,45 @@ type ConsulRegistry struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
 	// +optional
 	Datacenter string `json:"datacenter,omitempty"`
-	// CredentialsSecret names a Secret with the key token (an ACL token), and for https
-	// ca.crt, tls.crt and tls.key.
+	// Agents says where the agents of the datacenter are. Usher needs them only for Registrations with
+	// registeredBy: Application, because what an application registers with an agent is taken out of service there.
+	// Default: Usher talks to no agent.
+	// +optional
+	Agents *ConsulAgents `json:"agents,omitempty"`
+	// CredentialsSecret names a Secret with the key token (an ACL token), agent-token (another one for agents;
+	// default: token), and for https ca.crt, tls.crt and tls.key.
 	// +optional
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// ConsulAgents says how Usher reaches the agent of a node: at the address that Consul's catalog has for the node.
+type ConsulAgents struct {
+	// AllowedAddresses are the networks of the agents, such as those of the nodes, for example 10.0.0.0/16. Usher talks
+	// to no agent outside of them, whatever the catalog says. Loopback, link-local and multicast addresses count only
+	// in a network of such addresses.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=49
+	// +kubebuilder:validation:items:Pattern=`^[0-9A-Fa-f.:]+/[0-9]{1,3}$`
+	// +listType=set
+	AllowedAddresses []string `json:"allowedAddresses"`
+	// Scheme is how agents serve their HTTP API: https or http. Default: https.
+	// +kubebuilder:validation:Enum=https;http
+	// +kubebuilder:default=https
+	// +optional
+	Scheme string `json:"scheme,omitempty"`
+	// Port is the port of their HTTP API. Default: 8501.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=8501
+	// +optional
+	Port int32 `json:"port,omitempty"`
+	// ServerName is the name in the certificates of all agents, for example client.east.consul. Default: the address
+	// of each.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
+	// +optional
+	ServerName string `json:"serverName,omitempty"`
 }
 
 // EndpointSliceRegistry is this Kubernetes cluster. The service of a Registration is a

@@ -40,15 +40,15 @@ func (ix *index) overrides(r *registration, t Target) bool {
 
 // unsuited is why a Registry cannot be used by the Registration; empty if it can.
 func (s RegistryState) unsuited(r *registration, name string) string {
-	if !r.byApplication() || s.Gated || s.Follows || s.Overrides {
+	if !r.byApplication() || s.Gated || s.Follows || s.Overrides || r.asks() {
 		return ""
 	}
 	return fmt.Sprintf("Registry %s is of a kind where Usher cannot take out what applications register: take it out of "+
-		"spec.registries, and use a Registry of the kind %s", name, overridingKinds)
+		"spec.registries and use a Registry of the kind %s, or set spec.drain.application to ask the application itself", name, overridingKinds)
 }
 
 // overridingKinds are the kinds with the property Overrides, for messages.
-const overridingKinds = "eureka or nacos"
+const overridingKinds = "eureka or nacos, or consul with spec.consul.agents"
 
 // nameIn is how people find the Registration's entry of a Pod: by its ID, or what an application registers by its
 // address and port.
@@ -190,18 +190,37 @@ type step struct {
 	// why is why its Pod leaves; returns means that callers may get it again.
 	why     string
 	returns bool
+	// call asks the application itself; nil if the registry makes the change.
+	call *Call
+}
+
+// op is the change that the entry needs; empty if it needs none.
+func (s *step) op() registry.Op {
+	switch {
+	case s.stand == standsOut && (s.call != nil || !s.entry.Override):
+		return registry.TakeOut
+	case s.stand == standsIn && (s.call != nil || s.entry.Override && s.returns):
+		return registry.BringBack
+	}
+	return ""
 }
 
 // override plans the overrides of a target.
 func (ix *index) override(listed *listing, c *Changes) {
 	for _, s := range ix.stepsOf(listed, c.Target) {
-		switch e := s.entry; {
-		case s.stand == standsOut && !e.Override:
-			c.Leaves = append(c.Leaves, registry.Change{Op: registry.TakeOut, Entry: e})
-			c.Reasons[e.ID] = cmp.Or(s.why, "its Pod leaves")
-		case s.stand == standsIn && e.Override && s.returns:
-			c.Joins = append(c.Joins, registry.Change{Op: registry.BringBack, Entry: e})
-			c.Reasons[e.ID] = "its Pod stays, and an override keeps callers away"
+		change := registry.Change{Op: s.op(), Entry: s.entry}
+		switch change.Op {
+		case registry.TakeOut:
+			c.Leaves = append(c.Leaves, change)
+			c.Reasons[s.entry.ID] = cmp.Or(s.why, "its Pod leaves")
+		case registry.BringBack:
+			c.Joins = append(c.Joins, change)
+			c.Reasons[s.entry.ID] = "its Pod stays, and callers do not get it"
+		default:
+			continue
+		}
+		if s.call != nil {
+			c.Calls[s.entry.ID] = *s.call
 		}
 	}
 	byID := func(a, b registry.Change) int { return strings.Compare(a.Entry.ID, b.Entry.ID) }
@@ -233,6 +252,9 @@ func (ix *index) stepsOf(listed *listing, t Target) map[string]step {
 
 // stepsOfPod are those of one Pod's entries, which go by its name from here on.
 func (ix *index) stepsOfPod(r *registration, t Target, p *pod, listed *listing) []step {
+	if r.asks() {
+		return ix.stepsOfAsked(r, t, p, listed)
+	}
 	stand := ix.standOf(r, p)
 	if stand == standsOut && r.mayNot(t) {
 		stand = standsAside
@@ -263,6 +285,9 @@ func (ix *index) podsOf(r *registration) []*pod {
 // presenceOfApplication looks for the entries of the Pod's application.
 func (ix *index) presenceOfApplication(r *registration, t Target, p *pod, listed *listing) presence {
 	found := ix.presenceOfPlaces(r, t, p, listed)
+	if r.asks() {
+		found = ix.presenceOfAsked(r, t, p, listed)
+	}
 	switch no := r.refused[t]; {
 	case r.mayNot(t): // as with entries of Usher's own, a rule that comes later stops new Pods
 		found.reason, found.why, found.listed = no.reason, "", false
@@ -295,14 +320,17 @@ func (ix *index) presenceOfPlaces(r *registration, t Target, p *pod, listed *lis
 
 // applicationMessage is why an application's entry is not in service, and what to look at.
 func (ix *index) applicationMessage(found presence, t Target, p *pod, r *registration) string {
-	switch found.reason {
-	case ReasonNotRegistered:
+	switch {
+	case found.overridden && r.asks():
+		return fmt.Sprintf("its application took itself out of service %s when Usher asked it to, and has not come back: it is asked at %s",
+			t.Service, askedAt(r, p))
+	case found.reason == ReasonNotRegistered:
 		places := list.Map(addressesIn(p.Pod, r.Spec.Instance.IPFamily), func(address string) string {
 			return net.JoinHostPort(address, strconv.Itoa(int(portOf(p.Pod, r.Spec.Instance.Port))))
 		})
 		return fmt.Sprintf("its application has not registered %s in service %s: look at its log, and at the address, port and name "+
 			"that its client registers", strings.Join(places, " or "), t.Service)
-	case ReasonNotInService:
+	case found.reason == ReasonNotInService:
 		return fmt.Sprintf("its application is listed in service %s and gets no callers: %s", t.Service,
 			cmp.Or(found.why, "Usher's override is not off yet"))
 	}

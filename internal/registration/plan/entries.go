@@ -40,6 +40,8 @@ type Changes struct {
 	Swept bool
 	// Reasons are why entries change, by ID, for the log.
 	Reasons map[string]string
+	// Calls are requests to applications that make changes themselves, by ID: these are not sent to the registry.
+	Calls map[string]Call
 	// unsettled means that an entry is on its way out: no event reports the end of its last
 	// request.
 	unsettled bool
@@ -56,7 +58,7 @@ func (ix *index) changes() []Changes {
 		if err != nil {
 			continue
 		}
-		c := Changes{Target: t, Swept: ix.Sweep[t], Suspects: map[string]bool{}, Reasons: map[string]string{}}
+		c := Changes{Target: t, Swept: ix.Sweep[t], Suspects: map[string]bool{}, Reasons: map[string]string{}, Calls: map[string]Call{}}
 		if ix.writesTo(t) {
 			claimed := ix.joins(listed, &c)
 			ix.leaves(listed, claimed, &c)

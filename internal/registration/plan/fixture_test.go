@@ -288,7 +288,11 @@ func render(p Plan) []string {
 			if change.Op == registry.Put && change.Entry.Weight == 0 {
 				verb = "hold"
 			}
-			lines = append(lines, fmt.Sprintf("%s %s %s", verb, c.Target.Registry, change.Entry.Owner.Pod))
+			line := fmt.Sprintf("%s %s %s", verb, c.Target.Registry, change.Entry.Owner.Pod)
+			if call, asked := c.Calls[change.Entry.ID]; asked {
+				line += fmt.Sprintf(" by %s %s%s %s", call.Method, call.At, call.Path, call.Body)
+			}
+			lines = append(lines, strings.TrimSpace(line))
 		}
 		for _, change := range c.Orphans {
 			lines = append(lines, fmt.Sprintf("sweep %s %s", c.Target.Registry, change.Entry.Owner.Pod))
@@ -326,6 +330,9 @@ func renderPatch(p *PodPatch) string {
 	}
 	words = append(words, list.Map(p.AddFinalizers, func(name string) string { return "+" + name })...)
 	words = append(words, list.Map(p.RemoveFinalizers, func(name string) string { return "-" + name })...)
+	if p.Asked != nil {
+		words = append(words, "asked("+*p.Asked+")")
+	}
 	if p.Registrations != nil {
 		words = append(words, "in("+*p.Registrations+")")
 	}

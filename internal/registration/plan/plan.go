@@ -118,6 +118,7 @@ func prepare(p *pod) PodPatch {
 // waited for.
 func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	first := prepare(p)
+	ix.mark(p, &first)
 	protects := !first.Empty()
 	if protects {
 		plan.Protect = append(plan.Protect, first.concerning(p))
@@ -131,6 +132,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 		next = ix.planLiving(p, &patch, plan)
 	}
 	ix.turnLabels(p, &patch)
+	ix.unmark(p, &patch)
 	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan))
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
@@ -326,6 +328,8 @@ type PodPatch struct {
 	DropDrain bool
 	// Registrations is the annotation of those that may have entries; nil leaves it as it is.
 	Registrations *string
+	// Asked is the annotation of those that have asked the application to leave; nil leaves it, empty removes it.
+	Asked *string
 	// Due are targets that the Pod is new to. Its condition may be True because of other
 	// targets, and then nothing else would make a pass list these.
 	Due []Target
@@ -448,6 +452,12 @@ func (p *PodPatch) annotations() map[string]*string {
 	if p.Registrations != nil {
 		annotations[usherv1alpha1.AnnotationRegistrations] = p.Registrations
 	}
+	if p.Asked != nil {
+		annotations[usherv1alpha1.AnnotationAsked] = p.Asked
+		if *p.Asked == "" {
+			annotations[usherv1alpha1.AnnotationAsked] = nil
+		}
+	}
 	if p.dropsNames() {
 		annotations[usherv1alpha1.AnnotationRegistrations] = nil
 	}
@@ -464,5 +474,5 @@ func (p *PodPatch) dropsNames() bool {
 // Empty reports whether the patch changes nothing.
 func (p *PodPatch) Empty() bool {
 	return len(p.Labels)+len(p.AddFinalizers)+len(p.RemoveFinalizers) == 0 &&
-		p.Drain == nil && !p.DropDrain && p.TakenBack == nil && p.Registrations == nil && p.Condition == nil
+		p.Drain == nil && !p.DropDrain && p.TakenBack == nil && p.Registrations == nil && p.Asked == nil && p.Condition == nil
 }

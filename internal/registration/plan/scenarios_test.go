@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -344,9 +345,15 @@ var podWords = map[string]func(b *podBuilder, value string){
 		e.ID, e.Address, e.Port, e.Version = b.pod.Name+":"+service+":80"+words[1], at, 80, state
 		b.f.seed("discovery", e)
 	},
+	// asked means that the Registration has asked the Pod's application to leave.
+	"asked": func(b *podBuilder, _ string) { b.annotation(usherv1alpha1.AnnotationAsked, "nginx") },
 	"ended": func(b *podBuilder, _ string) { b.pod.Status.Phase = corev1.PodSucceeded },
 	// address is that of another Pod that is there.
-	"address":     func(b *podBuilder, of string) { b.pod.Status.PodIP = b.f.pod(of).pod.Status.PodIP },
+	"address": func(b *podBuilder, of string) { b.pod.Status.PodIP = b.f.pod(of).pod.Status.PodIP },
+	// ip is an address that somebody has written into the Pod's status.
+	"ip": func(b *podBuilder, address string) {
+		b.pod.Status.PodIP, b.pod.Status.PodIPs = address, []corev1.PodIP{{IP: address}}
+	},
 	"hostNetwork": func(b *podBuilder, _ string) { b.pod.Status.PodIP, b.pod.Status.HostIP = "10.1.1.1", "10.1.1.1" },
 	// endpoint is what the Service lists for the Pod.
 	"endpoint": func(b *podBuilder, value string) {
@@ -655,6 +662,17 @@ var circumstances = map[string]func(f *fixture, value string){
 	"ByApplication": func(f *fixture, _ string) {
 		f.Registrations[0].Spec.Instance.RegisteredBy = usherv1alpha1.RegisteredByApplication
 		registryBuilder{f, "discovery"}.state(func(s *RegistryState) { s.Overrides = true })
+	},
+	// Asks has the applications of the Registration register themselves, and be asked to leave: by a preset or not.
+	"Asks": func(f *fixture, preset string) {
+		f.Registrations[0].Spec.Instance.RegisteredBy = usherv1alpha1.RegisteredByApplication
+		f.Registrations[0].Spec.Drain.Application = &usherv1alpha1.AskedApplication{
+			Preset: usherv1alpha1.ApplicationPreset(preset), Port: intstr.FromInt32(8081),
+		}
+		if preset == "" {
+			f.Registrations[0].Spec.Drain.Application.Leave = &usherv1alpha1.ApplicationRequest{Method: "PUT", Path: "/out"}
+			f.Registrations[0].Spec.Drain.Application.Return = &usherv1alpha1.ApplicationRequest{Path: "/in"}
+		}
 	},
 	// Left is a Pod whose entry this pass has taken out of discovery.
 	"Left": func(f *fixture, name string) {

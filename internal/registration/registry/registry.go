@@ -224,10 +224,15 @@ func Validate(service string, changes []Change, holdsBack bool) error {
 	return nil
 }
 
+// validID reports whether the entry has an ID that Usher may have chosen. Applications choose others.
+func (c Change) validID() bool {
+	return c.Entry.ID != "" && (c.Op.Overrides() || !strings.ContainsAny(c.Entry.ID, "/ \t\n"))
+}
+
 func (c Change) validate(lightest int32) error {
 	entry := c.Entry
 	switch {
-	case entry.ID == "" || strings.ContainsAny(entry.ID, "/ \t\n"):
+	case !c.validID():
 		return fmt.Errorf("an id has one character or more, none of them a slash or a space")
 	case entry.Owner.Cluster == "" || entry.Owner.PodUID == "":
 		return fmt.Errorf("it has no owner: cluster and uid are needed")

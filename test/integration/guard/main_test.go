@@ -65,12 +65,19 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), installPolicy(ctx)); err != nil {
+	asking, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: asking}, spec: {repairInterval: 5s, insecure: true, zookeeper: {layout: Curator, servers: ["127.0.0.1:1"]}}}`)
+	if err != nil {
 		return err
 	}
-	if door, err = p.StartUsher(ctx, scene.Root, service, registration.Options{Connect: callers.connect, DialPods: programs.dial}); err != nil {
+	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), p.Create(ctx, asking), installPolicy(ctx)); err != nil {
 		return err
 	}
+	if door, err = p.StartUsher(ctx, scene.Root, service, registration.Options{
+		Connect: callers.connect, DialPods: programs.dial, DialApplications: asked.dial,
+	}); err != nil {
+		return err
+	}
+	asked.serve(ctx)
 	programs.serve(ctx)
 	if err := startCloud(ctx); err != nil {
 		return err

@@ -96,7 +96,7 @@ func unanswered(t *testing.T) (n int) {
 }
 
 // words are what a step can begin with.
-var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.Concat(underWay, []scenariotest.Word[*story]{
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.Concat(askedWords, underWay, []scenariotest.Word[*story]{
 	// What people and controllers do.
 	{Name: "delete Pods --all", Does: "deletes the Pods of the namespace as a collection",
 		Run: func(s *story, _ string) {

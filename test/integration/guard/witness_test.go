@@ -51,6 +51,8 @@ type witness struct {
 	fewest map[string]int
 	// applications are the namespaces whose Pods register themselves.
 	applications map[string]bool
+	// atAddress are the Pods, by namespace and address.
+	atAddress map[string]types.UID
 	// early are Pods whose containers ended too early, or might have, with the reason, by
 	// namespace.
 	early map[string][]string
@@ -62,7 +64,7 @@ func newWitness() *witness {
 	return &witness{
 		registry: memory.New(), ready: map[types.NamespacedName][]types.UID{}, listed: map[types.NamespacedName][]types.UID{}, left: map[types.UID]time.Time{},
 		everLeft: map[string]map[types.UID]string{}, deleted: map[types.UID]bool{}, held: map[types.UID]bool{},
-		fewest: map[string]int{}, early: map[string][]string{}, applications: map[string]bool{}, inUse: map[string]map[types.UID]string{},
+		fewest: map[string]int{}, early: map[string][]string{}, applications: map[string]bool{}, atAddress: map[string]types.UID{}, inUse: map[string]map[types.UID]string{},
 	}
 }
 
@@ -73,7 +75,7 @@ type watched struct {
 }
 
 func (w *witness) connect(r *usherv1alpha1.Registry, root string, secret map[string][]byte) (registry.Connector, error) {
-	if r.Spec.Etcd == nil && r.Spec.Eureka == nil {
+	if r.Spec.Etcd == nil && r.Spec.Eureka == nil && r.Spec.ZooKeeper == nil {
 		return kinds.Connect(kinds.Cluster{Reader: plane, Writer: plane})(r, root, secret)
 	}
 	return &watched{Registry: w.registry, witness: w}, nil
@@ -163,6 +165,7 @@ func (w *witness) sawPod(ctx context.Context, pod *corev1.Pod) {
 	}
 	w.held[pod.UID] = held
 	w.sawTarget(ctx, pod)
+	w.atAddress[pod.Namespace+"/"+pod.Status.PodIP] = pod.UID
 	deletion := pod.DeletionTimestamp != nil && !w.deleted[pod.UID]
 	if deletion || updating(pod) {
 		w.endApplication(pod, early)
@@ -198,7 +201,8 @@ func entryOf(pod *corev1.Pod) registry.Entry {
 
 // runApplication has the application of a Pod register itself, if it does that. Heartbeats are the same.
 func (w *witness) runApplication(pod *corev1.Pod) {
-	if w.applications[pod.Namespace] && podread.IsTrue(pod, corev1.ContainersReady) && pod.DeletionTimestamp == nil {
+	if w.applications[pod.Namespace] && podread.IsTrue(pod, corev1.ContainersReady) && pod.DeletionTimestamp == nil &&
+		!asked.isAway(pod.Namespace, pod.Status.PodIP) {
 		w.registry.Register(pod.Namespace, entryOf(pod))
 	}
 }
@@ -212,6 +216,7 @@ func (w *witness) endApplication(pod *corev1.Pod, early func(why string)) {
 	if e := registrytest.Find(w.registry.Entries(pod.Namespace), entryOf(pod).ID); e != nil && e.Weight > 0 {
 		early("its application's entry is in service")
 	}
+	asked.put(pod.Namespace, pod.Status.PodIP, nil) // its next process knows nothing of it
 	if pod.DeletionTimestamp != nil {
 		w.registry.Drop(pod.Namespace, entryOf(pod).ID)
 	}

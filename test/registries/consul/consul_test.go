@@ -5,12 +5,16 @@ package consul_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -116,10 +120,7 @@ func TestACL(t *testing.T) {
 		"reader":  `service "web" { policy = "read" } node_prefix "" { policy = "read" }`,
 		"partial": `service "web" { policy = "write" } node_prefix "usher-" { policy = "write" }`,
 	} {
-		s.put(t, "/v1/acl/policy", map[string]any{"Name": name, "Rules": rules})
-		var made struct{ SecretID string }
-		servers.Must(t, s.HTTP, http.MethodPut, "/v1/acl/token", map[string]any{"Policies": []any{map[string]any{"Name": name}}}, &made)
-		tokens[name] = made.SecretID
+		tokens[name] = s.token(t, name, rules)
 	}
 	s.put(t, "/v1/catalog/register", catalog("agent-1", "web", "web", "passing"))
 	for name, test := range map[string]struct{ list, apply error }{
@@ -146,13 +147,128 @@ func TestACLsAreTurnedOn(t *testing.T) {
 	}
 }
 
+// TestSelfRegistered: what applications register with their agent is taken out of service there, and stays so.
+func TestSelfRegistered(t *testing.T) {
+	s := start(t, nil)
+	registrytest.RunSelfRegistered(t, func(t *testing.T) registrytest.SelfRegistered {
+		s.empty(t)
+		return registrytest.SelfRegistered{
+			Connector: s.connectAgents(t, "127.0.0.0/8"), Register: s.register, Beat: s.beat, Callers: s.callers, Leave: s.leave,
+		}
+	})
+}
+
+// TestAgentRestarts: the maintenance lasts when the agent restarts, and so does its end.
+func TestAgentRestarts(t *testing.T) {
+	s := start(t, nil)
+	r := s.connectAgents(t, "127.0.0.1/32")
+	s.register(t, "10.0.0.1", 80)
+	for _, op := range []registry.Op{registry.TakeOut, registry.BringBack} {
+		s.override(t, r, op)
+		checktest.NoError(t, s.Restart(registrytest.Bounded(t)))
+		registrytest.Eventually(t, "after a restart", func() string {
+			listed, err := r.List(registrytest.Bounded(t), "web")
+			return registrytest.Unless(err == nil && len(listed) == 1 && listed[0].Override == (op == registry.TakeOut), "it is listed otherwise")
+		})
+	}
+}
+
+// TestAgentsACL: the agent wants a token that may write the service.
+func TestAgentsACL(t *testing.T) {
+	s := start(t, acls())
+	s.register(t, "10.0.0.1", 80)
+	rules := `service "web" { policy = "%s" } node_prefix "" { policy = "read" }`
+	reader, writer := s.token(t, "reads", fmt.Sprintf(rules, "read")), s.token(t, "writes", fmt.Sprintf(rules, "write"))
+	for name, test := range map[string]struct {
+		token, agents string
+		want          error
+	}{
+		"reads": {reader, "", registry.ErrPermanent}, "writes": {writer, "", nil}, "an agent's own": {reader, writer, nil}, "an agent's reads": {writer, reader, registry.ErrPermanent},
+	} {
+		secret := map[string][]byte{consul.KeyToken: []byte(test.token)}
+		if test.agents != "" {
+			secret[consul.KeyAgentToken] = []byte(test.agents)
+		}
+		r := registrytest.Connect(consul.New(s.spec(t, "127.0.0.0/8"), "", secret))(t)
+		e := registrytest.Only(t, r)
+		e.Owner = registrytest.Entry("demo.web-1.0a").Owner
+		err := r.Apply(registrytest.Bounded(t), "web", []registry.Change{{Op: registry.TakeOut, Entry: e}})
+		registrytest.Check(t, name, err, test.want)
+		if registrytest.Only(t, r).Override != (test.want == nil) {
+			t.Errorf("%s: it is listed as %+v", name, registrytest.Only(t, r))
+		}
+		s.put(t, "/v1/agent/service/maintenance/web-10.0.0.1-80?enable=false", nil)
+		registrytest.Until(t, "the end of the maintenance", func() bool { return !registrytest.Only(t, r).Override })
+	}
+}
+
+// override makes a change of the only entry.
+func (s *server) override(t *testing.T, r *consul.Registry, op registry.Op) {
+	t.Helper()
+	e := registrytest.Only(t, r)
+	e.Owner = registrytest.Entry("demo.web-1.0a").Owner
+	checktest.NoError(t, r.Apply(registrytest.Bounded(t), "web", []registry.Change{{Op: op, Entry: e}}))
+}
+
+// token makes one with the rules.
+func (s *server) token(t *testing.T, name, rules string) string {
+	t.Helper()
+	s.put(t, "/v1/acl/policy", map[string]any{"Name": name, "Rules": rules})
+	var made struct{ SecretID string }
+	servers.Must(t, s.HTTP, http.MethodPut, "/v1/acl/token", map[string]any{"Policies": []any{map[string]any{"Name": name}}}, &made)
+	return made.SecretID
+}
+
+// spec is the server, whose agent is at the same port.
+func (s *server) spec(t *testing.T, allowed ...string) *usherv1alpha1.ConsulRegistry {
+	t.Helper()
+	port := checktest.Must(strconv.ParseInt(s.Address[strings.LastIndex(s.Address, ":")+1:], 10, 32))(t)
+	return &usherv1alpha1.ConsulRegistry{
+		Address: s.Address, Agents: &usherv1alpha1.ConsulAgents{AllowedAddresses: allowed, Scheme: "http", Port: int32(port)},
+	}
+}
+
+func (s *server) connectAgents(t *testing.T, allowed ...string) *consul.Registry {
+	t.Helper()
+	return registrytest.Connect(consul.New(s.spec(t, allowed...), "", nil))(t)
+}
+
+func idOf(address string, port int32) string { return fmt.Sprintf("web-%s-%d", address, port) }
+
+// register registers an application with the agent, as Consul's clients do, with a check that the application passes.
+func (s *server) register(t *testing.T, address string, port int32) {
+	s.put(t, "/v1/agent/service/register", map[string]any{
+		"ID": idOf(address, port), "Name": "web", "Address": address, "Port": port, "Check": map[string]any{"TTL": "10s", "Status": "passing"},
+	})
+}
+
+func (s *server) beat(t *testing.T, address string, port int32) {
+	_, err := s.Do(registrytest.Bounded(t), http.MethodPut, "/v1/agent/check/pass/service:"+idOf(address, port), nil, nil)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "404"):
+		s.register(t, address, port)
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
+func (s *server) leave(t *testing.T, address string, port int32) {
+	s.put(t, "/v1/agent/service/deregister/"+idOf(address, port), nil)
+}
+
+func (s *server) callers(t *testing.T) []string {
+	addresses, _, err := s.passing(registrytest.Bounded(t), "web", "")
+	checktest.NoError(t, err)
+	return addresses
+}
+
 // TestTLS verifies the server's certificate, and presents our own.
 func TestTLS(t *testing.T) {
 	authority := registrytest.NewAuthority(t)
 	ca, certificate, key := authority.Files()
 	s := start(t, map[string]any{"verify_incoming": true, "ca_file": ca, "cert_file": certificate, "key_file": key})
 	registrytest.CheckTLS(t, authority, registry.ErrTransient, func(secret map[string][]byte) (*consul.Registry, error) {
-		return consul.New(s.Secure, "", secret)
+		return consul.New(&usherv1alpha1.ConsulRegistry{Address: s.Secure}, "", secret)
 	})
 }
 
@@ -195,11 +311,17 @@ func (s *server) empty(t *testing.T) {
 	for _, name := range s.nodes(t) {
 		s.put(t, "/v1/catalog/deregister", map[string]any{"Node": name})
 	}
+	var own map[string]any
+	servers.Must(t, s.HTTP, http.MethodGet, "/v1/agent/services", nil, &own)
+	for id := range own {
+		s.put(t, "/v1/agent/service/deregister/"+id, nil)
+	}
+	registrytest.Until(t, "the agent's services to be gone", func() bool { return len(s.callers(t)) == 0 })
 }
 
 func (s *server) connect(t *testing.T, datacenter string, secret map[string][]byte) *consul.Registry {
 	t.Helper()
-	return registrytest.Connect(consul.New(s.Address, datacenter, secret))(t)
+	return registrytest.Connect(consul.New(&usherv1alpha1.ConsulRegistry{Address: s.Address}, datacenter, secret))(t)
 }
 
 // catalog is a service on a node, as other clients register it.

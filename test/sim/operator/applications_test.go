@@ -35,6 +35,8 @@ type application struct {
 	ids    map[string][]string
 	unseen map[string]bool
 	ended  time.Time
+	// out means that it was asked to leave, and has. A new process knows nothing of that.
+	out bool
 }
 
 // ofApplications has Registrations and Registries of applications that register themselves.
@@ -84,7 +86,7 @@ func (s *simulation) register(name string, pod *corev1.Pod, second bool) {
 	if !slices.Contains(app.ids[name], id) {
 		app.ids[name] = append(app.ids[name], id)
 	}
-	app.unseen[name] = true
+	app.unseen[name], app.out = true, false
 	s.log("%s: registers itself as %s in %s", pod.Name, id, name)
 	s.stores[name].Register(service, registry.Entry{ID: id, Address: app.address, Port: ownPort})
 }
@@ -130,7 +132,7 @@ func (s *simulation) act(pod *corev1.Pod) {
 func (s *simulation) lives() {
 	for _, pod := range s.pods() {
 		for _, name := range registries {
-			if app := s.applications[pod.UID]; s.registers(pod) && (app == nil || len(app.ids[name]) == 0) {
+			if app := s.applications[pod.UID]; s.registers(pod) && (app == nil || len(app.ids[name]) == 0 && !app.out) {
 				s.register(name, pod, false)
 			}
 		}
@@ -141,7 +143,8 @@ func (s *simulation) lives() {
 func (s *simulation) expire() {
 	live := map[types.UID]bool{}
 	for _, pod := range s.pods() {
-		live[pod.UID] = pod.Status.PodIP != ""
+		// Who is asked has no override that would let its Pod go: its process ends, and its lease.
+		live[pod.UID] = pod.Status.PodIP != "" && (!s.features.asks || pod.DeletionTimestamp == nil)
 	}
 	for uid, app := range s.applications {
 		switch {

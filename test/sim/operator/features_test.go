@@ -7,6 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	usher "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
@@ -72,6 +73,8 @@ type features struct {
 	clocks bool
 	// applications register themselves, late, twice, again and not at all.
 	applications bool
+	// asks has them asked to leave and to come back, instead of overriding what they have registered.
+	asks bool
 	// until has Pods asked until nothing is under way there.
 	until bool
 	// stands has everybody but Usher stand still for a while before the end.
@@ -103,6 +106,7 @@ func drawFeatures(seed uint64) features {
 	f.follower = f.labelled && seed%2 == 0
 	if f.applications = seed%6 == 1; f.applications {
 		f.second, f.weights, f.tenants = false, false, false
+		f.asks = seed%12 == 1
 	}
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
@@ -150,9 +154,7 @@ func (f features) register(spec *usher.RegistrationSpec) {
 	if f.follower && spec.Instance.Service == service {
 		spec.Registries = append(spec.Registries, inBalancer)
 	}
-	if f.applications {
-		spec.Instance.RegisteredBy, spec.Instance.Weight = usher.RegisteredByApplication, 1
-	}
+	f.byApplications(spec)
 	spec.Drain.Until = f.untilIdle()
 	if f.blocks {
 		spec.Drain.OnDeadline = usher.DeadlineBlock
@@ -168,5 +170,17 @@ func (f features) register(spec *usher.RegistrationSpec) {
 	}
 	if f.guard {
 		spec.Drain.RequestTimeout = &metav1.Duration{Duration: requestTimeout}
+	}
+}
+
+// byApplications has the Pods' applications register themselves, and asked to leave, if the features ask for it.
+func (f features) byApplications(spec *usher.RegistrationSpec) {
+	if f.applications {
+		spec.Instance.RegisteredBy, spec.Instance.Weight = usher.RegisteredByApplication, 1
+	}
+	if f.asks {
+		spec.Drain.Application = &usher.AskedApplication{
+			Port: intstr.FromInt32(8081), Leave: &usher.ApplicationRequest{Path: "/out"}, Return: &usher.ApplicationRequest{Path: "/in"},
+		}
 	}
 }

@@ -67,6 +67,15 @@ var premises = map[string]func(p *premise, value string){
 		}
 		return e, true
 	}),
+	"asks": func(p *premise, _ string) { p.features.applications, p.features.asks = true, true },
+	// neverReturns loses each request to come back, and believesAsked takes all that applications register for hidden.
+	"neverReturns": func(p *premise, _ string) { p.defects.loses = registry.BringBack },
+	"believesAsked": relists(func(e registry.Entry) (registry.Entry, bool) {
+		if e.Owner == (registry.Owner{}) {
+			e.Weight = 0
+		}
+		return e, true
+	}),
 	"applications": func(p *premise, _ string) { p.features.applications = true },
 	"guard":        func(p *premise, _ string) { p.features.guard = true },
 	"clocks":       func(p *premise, _ string) { p.features.clocks = true },

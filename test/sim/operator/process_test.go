@@ -147,6 +147,8 @@ func (r recorder) Eventf(_, _ runtime.Object, _, reason, _, note string, args ..
 
 // defects are ways to break the operator.
 type defects struct {
+	// loses are requests to applications that are never sent.
+	loses registry.Op
 	// misreads changes an object that the operator reads, from its caches or not.
 	misreads func(object client.Object, cached bool)
 	// miswrites changes the metadata in a patch.
@@ -162,7 +164,7 @@ type defects struct {
 }
 
 func (d defects) any() bool {
-	return d.idle || d.believes != nil || d.relists != nil || d.misreads != nil || d.miswrites != nil || d.allows != nil
+	return d.idle || d.believes != nil || d.loses != "" || d.relists != nil || d.misreads != nil || d.miswrites != nil || d.allows != nil
 }
 
 func (d defects) relisted(entries []registry.Entry) []registry.Entry {

@@ -76,6 +76,8 @@ type simulation struct {
 	// features are what the objects ask for, defects how the operator is broken.
 	features features
 	defects  defects
+	// obliging means that applications do what they are asked.
+	obliging bool
 	// broken is the first rule that did not hold, in a run with defects.
 	broken string
 	// ended is how the last pass over each namespace ended.
@@ -183,6 +185,7 @@ func (s *simulation) restart() {
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
 		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: own, Asker: s.asker, Registerer: scraped,
+		Applications: courier{p},
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.AWSTargetGroup != nil {
 				return registry.Follower(describes{p}), nil
@@ -244,6 +247,7 @@ func (s *simulation) entries(name string) []registry.Entry {
 // settle ends all faults and lets the cluster settle.
 func (s *simulation) settle() {
 	s.log("all is well")
+	s.obliging = true
 	s.calmDown()
 	s.endWork()
 	for _, name := range registries {

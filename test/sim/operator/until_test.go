@@ -167,7 +167,7 @@ func (a *asker) answered(w *work, before plan.Answer) plan.Answer {
 // judgeBusy checks that the operator lets no Pod go in which requests are under way, before the timeout.
 func (s *simulation) judgeBusy(what string, pod *corev1.Pod, proceeds bool) {
 	w := s.work[pod.UID]
-	if w == nil || !s.asked(pod) {
+	if w == nil || !s.isAsked(pod) {
 		return
 	}
 	s.waited++
@@ -206,8 +206,8 @@ func (s *simulation) judgeHookBusy(key string, stays bool, pod *corev1.Pod) {
 	}
 }
 
-// asked reports whether a Registration is there on whose behalf the Pod is asked, in the caches too.
-func (s *simulation) asked(pod *corev1.Pod) bool {
+// isAsked reports whether a Registration is there on whose behalf the Pod is asked, in the caches too.
+func (s *simulation) isAsked(pod *corev1.Pod) bool {
 	names, _ := plan.Names(pod)
 	return slices.ContainsFunc([]string{"nginx", edge}, func(name string) bool {
 		return s.process.exists(name) && (s.matches(name, pod) || slices.Contains(names, name))

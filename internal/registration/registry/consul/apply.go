@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/usher-dev/usher/internal/encode"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/rest"
 )
@@ -36,8 +37,20 @@ type step struct {
 }
 
 // Apply implements registry.Connector. It compares the changes with a list that it
-// reads first. The transactions test the service's index against that list.
+// reads first. Agents make overrides, see agents.go, and transactions all else.
 func (r *Registry) Apply(ctx context.Context, service string, changes []registry.Change) error {
+	overrides := list.Only(changes, func(c registry.Change) bool { return c.Op.Overrides() })
+	if len(overrides) == 0 {
+		return r.transact(ctx, service, changes)
+	}
+	if others := list.Only(changes, func(c registry.Change) bool { return !c.Op.Overrides() }); len(others) > 0 {
+		return errors.Join(r.transact(ctx, service, others), r.override(ctx, service, overrides))
+	}
+	return r.override(ctx, service, overrides)
+}
+
+// transact makes changes of the catalog. The transactions test the service's index against the list.
+func (r *Registry) transact(ctx context.Context, service string, changes []registry.Change) error {
 	return registry.Rounds(changes, func(changes []registry.Change) ([]registry.Change, error) {
 		instances, err := r.read(ctx, service)
 		if err != nil {
@@ -129,7 +142,7 @@ func (r *Registry) commit(ctx context.Context, batch []step) (again []registry.C
 		ops = append(ops, s.ops...)
 		owner = append(owner, slices.Repeat([]int{i}, len(s.ops))...)
 	}
-	answer, err := r.call(ctx, http.MethodPut, "/v1/txn", "", ops)
+	answer, err := r.call(ctx, http.MethodPut, "/v1/txn", nil, ops)
 	switch {
 	case err != nil:
 		return nil, err

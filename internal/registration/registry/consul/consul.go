@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -30,11 +32,17 @@ import (
 // may also hold credentials.KeyCA, KeyCertificate and KeyPrivateKey.
 const KeyToken = "token"
 
+// KeyAgentToken is the key of the token for agents. Default: KeyToken.
+const KeyAgentToken = "agent-token"
+
 const (
 	headerToken = "X-Consul-Token"
 	// headerFiltered means that the token may not read everything. Servers before 1.11
 	// do not send it.
 	headerFiltered = "X-Consul-Results-Filtered-By-ACLs"
+	headerIndex    = "X-Consul-Index"
+	// maxBlock is how long Consul may wait with an answer for something else to be there.
+	maxBlock = 2 * time.Second
 	// pingService is the name that Ping asks for. Nothing is registered under it.
 	pingService = "usher-ping"
 )
@@ -44,7 +52,7 @@ func FromSpec(s *usherv1alpha1.ConsulRegistry) *registry.Settings {
 	return &registry.Settings{
 		Secret: s.CredentialsSecret, Root: s.Datacenter, Fold: strings.ToLower, Obeyed: obeyed,
 		Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-			return New(s.Address, root, secret)
+			return New(s, root, secret)
 		},
 	}
 }
@@ -53,30 +61,52 @@ func FromSpec(s *usherv1alpha1.ConsulRegistry) *registry.Settings {
 type Registry struct {
 	datacenter string
 	token      string
+	// agents are nil if the Registry names no networks of agents.
+	agents *agents
 	*rest.Client
 }
 
-// New checks what it gets but does not connect. Without a datacenter, entries are in that of
+// New checks the spec but does not connect. Without a datacenter, entries are in that of
 // the agent. The secret has the keys above, or is nil. Errors are permanent and name the field
 // or the Secret's key.
-func New(address, datacenter string, secret map[string][]byte) (*Registry, error) {
-	token := strings.TrimSpace(string(secret[KeyToken]))
-	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return nil, registry.Permanent(fmt.Errorf(
-			"the credentials Secret's %s contains characters that no token has: put the token's secret id there", KeyToken))
-	}
-	header := http.Header{}
-	if token != "" {
-		header.Set(headerToken, token)
+func New(s *usherv1alpha1.ConsulRegistry, datacenter string, secret map[string][]byte) (*Registry, error) {
+	token, header, err := tokenIn(secret, KeyToken)
+	if err != nil {
+		return nil, err
 	}
 	client, err := rest.New(rest.Options{
-		Field: "consul.address", Example: "http://host:8500", Address: address, Secret: secret,
+		Field: "consul.address", Example: "http://host:8500", Address: s.Address, Secret: secret,
 		Header: header, Hint: "the key " + KeyToken + " of the credentials Secret",
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Registry{Client: client, datacenter: datacenter, token: token}, nil
+	agents, err := newAgents(s.Agents, secret)
+	if err != nil {
+		return nil, err
+	}
+	return &Registry{Client: client, datacenter: datacenter, token: token, agents: agents}, nil
+}
+
+// tokenIn returns the token under a key of the Secret, and the header that has it.
+func tokenIn(secret map[string][]byte, key string) (token string, header http.Header, err error) {
+	token, header = strings.TrimSpace(string(secret[key])), http.Header{}
+	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return "", nil, registry.Permanent(fmt.Errorf(
+			"the credentials Secret's %s contains characters that no token has: put the token's secret id there", key))
+	}
+	if token != "" {
+		header.Set(headerToken, token)
+	}
+	return token, header, nil
+}
+
+// Close implements registry.Connector.
+func (r *Registry) Close() error {
+	if r.agents == nil {
+		return r.Client.Close()
+	}
+	return errors.Join(r.Client.Close(), r.agents.client.Close())
 }
 
 // Ping implements registry.Connector. Like List it needs a leader.
@@ -97,27 +127,39 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 // read returns the service's instances. It fails rather than return only some of them,
 // because a caller would take a hidden entry for a removed one.
 func (r *Registry) read(ctx context.Context, service string) ([]instance, error) {
-	answer, err := r.call(ctx, http.MethodGet, "/v1/health/service/"+url.PathEscape(service), "consistent", nil)
+	instances, _, err := r.readAfter(ctx, service, "")
+	return instances, err
+}
+
+// readAfter is read with the index of what it returns. With an index it waits until something else is there than with
+// that, and for maxBlock at most.
+func (r *Registry) readAfter(ctx context.Context, service, index string) (_ []instance, next string, err error) {
+	query := url.Values{"consistent": {""}}
+	if index != "" {
+		query.Set("index", index)
+		query.Set("wait", maxBlock.String())
+	}
+	answer, err := r.call(ctx, http.MethodGet, "/v1/health/service/"+url.PathEscape(service), query, nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if answer.Code != http.StatusOK {
-		return nil, answer.Refusal()
+		return nil, "", answer.Refusal()
 	}
 	if answer.Header.Get(headerFiltered) == "true" {
-		return nil, registry.Permanent(fmt.Errorf("the ACL token may not read every node and instance of service %s: "+
+		return nil, "", registry.Permanent(fmt.Errorf("the ACL token may not read every node and instance of service %s: "+
 			`give it the rules service %q { policy = "write" }, node_prefix "usher-" { policy = "write" } `+
 			`and node_prefix "" { policy = "read" }`, service, service))
 	}
 	var instances []instance
 	if err := answer.Decode("Consul", &instances); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if instances == nil {
 		// Consul writes [] for none; null comes from another kind of server.
-		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: check that consul.address is Consul's", answer.Where))
+		return nil, "", registry.Permanent(fmt.Errorf("%s answered without a list: check that consul.address is Consul's", answer.Where))
 	}
-	return instances, r.unfiltered(ctx)
+	return instances, answer.Header.Get(headerIndex), r.unfiltered(ctx)
 }
 
 // unfiltered returns an error if there is no token and Consul has ACLs: then they hide
@@ -126,7 +168,7 @@ func (r *Registry) unfiltered(ctx context.Context) error {
 	if r.token != "" {
 		return nil
 	}
-	answer, err := r.call(ctx, http.MethodGet, "/v1/acl/token/self", "", nil)
+	answer, err := r.call(ctx, http.MethodGet, "/v1/acl/token/self", nil, nil)
 	switch {
 	case err != nil:
 		return err
@@ -139,15 +181,15 @@ func (r *Registry) unfiltered(ctx context.Context) error {
 	return answer.Refusal()
 }
 
-func (r *Registry) call(ctx context.Context, method, path, flag string, question any) (*rest.Answer, error) {
-	q := rest.Question{Method: method, Path: path, Query: url.Values{}, JSON: question}
+func (r *Registry) call(ctx context.Context, method, path string, query url.Values, question any) (*rest.Answer, error) {
 	if r.datacenter != "" {
-		q.Query.Set("dc", r.datacenter)
+		query = maps.Clone(query)
+		if query == nil {
+			query = url.Values{}
+		}
+		query.Set("dc", r.datacenter)
 	}
-	if flag != "" {
-		q.Query.Set(flag, "")
-	}
-	return r.Send(ctx, q)
+	return r.Send(ctx, rest.Question{Method: method, Path: path, Query: query, JSON: question})
 }
 
 // Consul's limits.
@@ -239,9 +281,12 @@ func (i instance) entry(name string) registry.Entry {
 	}
 	if i.Node.Node != NodeName(name, i.Service.ID) {
 		e.ID = i.Service.ID + "@" + i.Node.Node
-		return e
+	} else {
+		e.Owner = registry.MarkedOwner(i.Service.Meta)
 	}
-	e.Owner = registry.MarkedOwner(i.Service.Meta)
+	if e.Owner == (registry.Owner{}) {
+		e.Override, e.Hidden = i.overridden(), i.hidden()
+	}
 	return e
 }
 

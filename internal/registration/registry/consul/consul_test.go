@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -90,9 +91,13 @@ func TestTransactionsFit(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	registrytest.CheckAddresses(t, func(address string, secret map[string][]byte) (*Registry, error) { return New(address, "", secret) })
-	_, err := New("http://localhost", "", token("s3cret\nX: y"))
+	registrytest.CheckAddresses(t, func(address string, secret map[string][]byte) (*Registry, error) { return New(at(address), "", secret) })
+	_, err := New(at("http://localhost"), "", token("s3cret\nX: y"))
 	registrytest.Check(t, "a token with a break", err, registry.ErrPermanent)
+}
+
+func at(address string) *usherv1alpha1.ConsulRegistry {
+	return &usherv1alpha1.ConsulRegistry{Address: address}
 }
 
 func token(text string) map[string][]byte { return map[string][]byte{KeyToken: []byte(text)} }
@@ -106,7 +111,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 			w.WriteHeader(a.Code)
 			_, _ = w.Write([]byte(a.Body))
 		}))
-		_, err := registrytest.Connect(New(server, "", token("s3cret\n")))(t).List(t.Context(), "web")
+		_, err := registrytest.Connect(New(at(server), "", token("s3cret\n")))(t).List(t.Context(), "web")
 		return err
 	})
 }
@@ -160,7 +165,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *scripted) apply(n int) error {
 	s.Helper()
 	server := registrytest.Serve(s.T, s)
-	r := registrytest.Connect(New(server, "", token("token")))(s.T)
+	r := registrytest.Connect(New(at(server), "", token("token")))(s.T)
 	var entries []registry.Entry
 	for i := range n {
 		entries = append(entries, registrytest.Entry(fmt.Sprintf("entry-%d", i)))
@@ -219,7 +224,7 @@ func TestHiddenIsNotGone(t *testing.T) {
 			}
 			_, _ = w.Write([]byte(listed))
 		}))
-		r := registrytest.Connect(New(server, "", nil))(t)
+		r := registrytest.Connect(New(at(server), "", nil))(t)
 		registrytest.List(t, r)
 		for code, want := range map[int]error{
 			http.StatusOK: registry.ErrPermanent, http.StatusForbidden: registry.ErrPermanent,

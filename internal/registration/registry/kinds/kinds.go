@@ -84,7 +84,10 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 			Name: "awsTargetGroup", Keys: awstargetgroup.Keys(), HoldsBack: true, Follows: true,
 			settings: of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace)),
 		},
-		{Name: "consul", Keys: tls(consul.KeyToken), HoldsBack: true, settings: of(spec.Consul, consul.FromSpec)},
+		{
+			Name: "consul", Keys: tls(consul.KeyToken, consul.KeyAgentToken), HoldsBack: true,
+			Overrides: spec.Consul != nil && spec.Consul.Agents != nil, settings: of(spec.Consul, consul.FromSpec),
+		},
 		{Name: "dns", Keys: keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, settings: of(spec.DNS, dns.FromSpec)},
 		{Name: "endpointSlice", settings: of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
 		{Name: "etcd", Keys: tls(login...), settings: of(spec.Etcd, etcd.FromSpec(spec.Timeout))},

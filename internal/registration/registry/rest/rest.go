@@ -39,6 +39,8 @@ type Options struct {
 	Header http.Header
 	// Hint says what to check if the server wants other credentials.
 	Hint string
+	// ServerName is the name that the certificate of an https server has. Default: the host of the address.
+	ServerName string
 }
 
 // Client talks to one server. It is safe for concurrent use.
@@ -63,6 +65,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, registry.Permanent(err)
 	}
+	config.ServerName = options.ServerName
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost, transport.TLSClientConfig = idle, config
 	options.Address = strings.TrimRight(options.Address, "/")
@@ -74,6 +77,13 @@ func New(options Options) (*Client, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
+}
+
+// At returns a client of another server with the same options. Both share their connections.
+func (c *Client) At(address string) *Client {
+	other := *c
+	other.options.Address = address
+	return &other
 }
 
 // Close frees connections.

@@ -90,7 +90,19 @@ func (curator) decode(name string, data []byte) registry.Entry {
 	if !ptr.Deref(i.Enabled, true) {
 		e.Weight = 0
 	}
+	if status := springStatus(payload); status != "" && e.Owner == (registry.Owner{}) {
+		e.Weight, e.Hidden = 0, "its status is "+registry.Excerpt(status)
+	}
 	return e
+}
+
+// springStatus is the status of an instance that Spring Cloud has registered, if its clients do not call it; else empty.
+func springStatus(payload map[string]any) string {
+	metadata, _ := payload["metadata"].(map[string]any)
+	if status, ok := metadata["instance_status"].(string); ok && status != "UP" {
+		return status
+	}
+	return ""
 }
 
 // dubbo is the layout of Dubbo's providers, <path>/<interface>/providers/<URL>: the service is the
