@@ -283,20 +283,7 @@ func weightFrom() *usherv1alpha1.PodSource {
 func render(p Plan) []string {
 	lines := list.Map(p.Protect, func(patch PodPatch) string { return "protect " + renderPatch(&patch) })
 	for _, c := range p.Changes {
-		for _, change := range slices.Concat(c.Leaves, c.Joins) {
-			verb := string(change.Op)
-			if change.Op == registry.Put && change.Entry.Weight == 0 {
-				verb = "hold"
-			}
-			line := fmt.Sprintf("%s %s %s", verb, c.Target.Registry, change.Entry.Owner.Pod)
-			if call, asked := c.Calls[change.Entry.ID]; asked {
-				line += fmt.Sprintf(" by %s %s%s %s", call.Method, call.At, call.Path, call.Body)
-			}
-			lines = append(lines, strings.TrimSpace(line))
-		}
-		for _, change := range c.Orphans {
-			lines = append(lines, fmt.Sprintf("sweep %s %s", c.Target.Registry, change.Entry.Owner.Pod))
-		}
+		lines = append(lines, renderChanges(c)...)
 	}
 	lines = append(lines, list.Map(p.Patches, func(patch PodPatch) string { return "patch " + renderPatch(&patch) })...)
 	lines = append(lines, list.Map(p.Finishes, func(f Finish) string { return fmt.Sprintf("delete %s: %s", f.Pod.Name, f.Because) })...)
@@ -314,6 +301,25 @@ func render(p Plan) []string {
 	}
 	if !p.RequeueAt.IsZero() {
 		lines = append(lines, "again in "+p.RequeueAt.Sub(epoch).String())
+	}
+	return lines
+}
+
+// renderChanges tells the changes of a target.
+func renderChanges(c Changes) (lines []string) {
+	for _, change := range slices.Concat(c.Leaves, c.Joins) {
+		verb := string(change.Op)
+		if change.Op == registry.Put && change.Entry.Weight == 0 {
+			verb = "hold"
+		}
+		line := fmt.Sprintf("%s %s %s", verb, c.Target.Registry, change.Entry.Owner.Pod)
+		if call, asked := c.Calls[change.Entry.ID]; asked {
+			line += fmt.Sprintf(" by %s %s%s %s", call.Method, call.At, call.Path, call.Body)
+		}
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	for _, change := range c.Orphans {
+		lines = append(lines, fmt.Sprintf("sweep %s %s", c.Target.Registry, change.Entry.Owner.Pod))
 	}
 	return lines
 }

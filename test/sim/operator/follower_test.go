@@ -204,11 +204,16 @@ func (s *simulation) judgeJoined(before, after *corev1.Pod) {
 		if !turns(before, after, key, value) || key == keyInPlace && !s.waitsUpdated(before) {
 			continue
 		}
-		t, last := s.balancer.targets[before.UID], s.balancer.healthy[before.UID]
-		if last.Before(s.began) && s.clock.Now().Sub(last) > s.slow && (t == nil || t.entry(s.clock.Now()).Version != "healthy") {
+		if last := s.balancer.healthy[before.UID]; last.Before(s.began) && s.clock.Now().Sub(last) > s.slow && !s.balances(before.UID) {
 			s.fail("%s of %s is answered, and the load balancer does not have it", key, before.Name)
 		}
 	}
+}
+
+// balances reports whether the load balancer has the Pod healthy.
+func (s *simulation) balances(uid types.UID) bool {
+	t := s.balancer.targets[uid]
+	return t != nil && t.entry(s.clock.Now()).Version == "healthy"
 }
 
 // waitsUpdated reports whether a Pod that was updated in place is to wait for its registries.
