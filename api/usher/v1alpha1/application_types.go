@@ -50,11 +50,12 @@ type ApplicationRequest struct {
 	// +optional
 	Method string `json:"method,omitempty"`
 	// Path is the path with its query, for example /registry/offline.
-	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[!-"$-~]*$`
 	Path string `json:"path"`
-	// Body is sent as JSON. Default: no body.
-	// +kubebuilder:validation:MaxLength=2048
+	// Body is sent as JSON, at most 1,024 bytes. Default: no body.
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 1024",message="a body has at most 1024 bytes"
 	// +optional
 	Body string `json:"body,omitempty"`
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // maxRegistration bounds the spec of a Registration, in bytes of JSON without escapes.
-const maxRegistration = 64 << 10
+const maxRegistration = 80 << 10
 
 // TestBounds computes the largest objects that the CRDs allow: every text, list and map has a
 // bound, and a Registration is small by construction, whoever writes it.

@@ -51,7 +51,7 @@ type UntilHTTP struct {
 	Port intstr.IntOrString `json:"port"`
 	// Path is what is asked for, with a query if it needs one. Default: /.
 	// +kubebuilder:default="/"
-	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[!-"$-~]*$`
 	// +optional
 	Path string `json:"path,omitempty"`
@@ -73,7 +73,7 @@ type UntilMetric struct {
 	Port intstr.IntOrString `json:"port"`
 	// Path is where the Pod shows its metrics. Default: /metrics.
 	// +kubebuilder:default="/metrics"
-	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[!-"$-~]*$`
 	// +optional
 	Path string `json:"path,omitempty"`
@@ -88,8 +88,8 @@ type UntilMetric struct {
 	// +optional
 	Minus string `json:"minus,omitempty"`
 	// Labels choose the series: those that have all of these labels with these values. Default: all series.
-	// +kubebuilder:validation:MaxProperties=8
-	// +kubebuilder:validation:XValidation:rule="self.all(key, key.matches('^[a-zA-Z_][a-zA-Z0-9_]{0,127}$'))",message="a label's name begins with a letter or _, and has letters, digits and _, at most 128"
+	// +kubebuilder:validation:MaxProperties=4
+	// +kubebuilder:validation:XValidation:rule="self.all(key, size(bytes(key)) <= 64 && key.matches('^[a-zA-Z_][a-zA-Z0-9_]*$'))",message="a label's name begins with a letter or _, and has letters, digits and _, at most 64"
 	// +optional
 	Labels map[string]UntilLabelValue `json:"labels,omitempty"`
 	// Is is the largest sum with which the Pod is idle: more than 0 if the request for the metrics counts itself.
@@ -102,5 +102,6 @@ type UntilMetric struct {
 
 // UntilLabelValue is the value of a metric's label.
 //
-// +kubebuilder:validation:MaxLength=253
+// +kubebuilder:validation:MaxLength=128
+// +kubebuilder:validation:XValidation:rule="size(bytes(self)) <= 128",message="a label's value has at most 128 bytes"
 type UntilLabelValue string
