@@ -327,11 +327,12 @@ func (p *process) seen(uid types.UID) *corev1.Pod {
 }
 
 // departing reports whether the Pod drains because somebody deletes or evicts it: it is on its way out, and the budgets
-// still count it.
+// still count it. A CloneSet decides itself when it begins what it was asked for by name.
 func departing(pod *corev1.Pod) bool {
 	request, err := usher.DeletionRequestOf(pod)
 	record := plan.ReadRecord(pod)
-	return err == nil && request != nil && pod.DeletionTimestamp == nil &&
+	asked := err == nil && request != nil && (request.Eviction || !request.Named)
+	return asked && pod.DeletionTimestamp == nil &&
 		model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue &&
 		(!slices.Contains(pod.Finalizers, usher.Finalizer) || record != nil && record.Gate == plan.GateRequested)
 }
