@@ -453,14 +453,17 @@ func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Change
 		return done, down // The removals that were made first have found that out.
 	}
 	asked, c := c.Asked()
-	errs := []error{r.options.Applications.All(ctx, asked, c.Calls)}
+	var errs []error
+	if len(asked) > 0 {
+		errs = append(errs, r.options.Applications.All(ctx, asked, c.Calls))
+	}
 	if c.Empty() {
 		return done, errors.Join(errs...)
 	}
 	object := o.objects[c.Target.Registry]
 	conn, err := r.pool.get(ctx, object, c.Target.Prefix, false)
 	if err != nil {
-		return done, err
+		return done, errors.Join(append(errs, err)...)
 	}
 	for batch := range slices.Chunk(slices.Concat(c.Leaves, c.Orphans, c.Joins), maxBatch) {
 		err := conn.Apply(ctx, c.Target.Service, batch)
