@@ -3,6 +3,7 @@
 package guard_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -107,7 +109,8 @@ func (c *watched) Apply(ctx context.Context, service string, changes []registry.
 	return nil
 }
 
-// follow watches all slices and all Pods.
+// follow watches all slices and all Pods. API servers end watches: of a client that is slow for a moment, and of any client
+// after some time. So a watch that ends begins again where it was.
 func (w *witness) follow(ctx context.Context) error {
 	for _, list := range []client.ObjectList{&discoveryv1.EndpointSliceList{}, &corev1.PodList{}} {
 		events, err := plane.Watch(ctx, list)
@@ -115,20 +118,39 @@ func (w *witness) follow(ctx context.Context) error {
 			return err
 		}
 		go func() {
-			for event := range events.ResultChan() {
-				switch object := event.Object.(type) {
-				case *discoveryv1.EndpointSlice:
-					if event.Type == watch.Deleted {
-						object.Endpoints = nil
-					}
-					w.sawSlice(object)
-				case *corev1.Pod:
-					w.sawPod(ctx, object)
+			for last := ""; ctx.Err() == nil; {
+				last = cmp.Or(w.see(ctx, events), last)
+				next, err := plane.Watch(ctx, list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: last}})
+				if err != nil && ctx.Err() == nil {
+					panic(fmt.Sprintf("the witness sees nothing any more: %v", err))
 				}
+				events = next
 			}
 		}()
 	}
 	return nil
+}
+
+// see notes the events of a watch until it ends, and returns the version of the last one.
+func (w *witness) see(ctx context.Context, events watch.Interface) (last string) {
+	for event := range events.ResultChan() {
+		switch object := event.Object.(type) {
+		case *discoveryv1.EndpointSlice:
+			last = object.ResourceVersion
+			if event.Type == watch.Deleted {
+				object.Endpoints = nil
+			}
+			w.sawSlice(object)
+		case *corev1.Pod:
+			last = object.ResourceVersion
+			w.sawPod(ctx, object)
+		case *metav1.Status:
+			if ctx.Err() == nil {
+				panic("the witness has missed something: " + object.Message)
+			}
+		}
+	}
+	return last
 }
 
 func (w *witness) sawSlice(slice *discoveryv1.EndpointSlice) {
