@@ -31,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/call"
 	"github.com/usher-dev/usher/internal/registration/idle"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/podhttp"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/gcpneg"
@@ -101,11 +102,11 @@ type Options struct {
 	// Asker asks Pods whether anything is under way. Default: a Room, which asks them over HTTP.
 	Asker Asker
 	// DialPods connects to Pods that are asked. Default: the network.
-	DialPods idle.Dial
+	DialPods podhttp.Dial
 	// Applications asks the applications of Pods to leave their registries. Default: over HTTP.
 	Applications Applications
 	// DialApplications connects to these Pods. Default: the network.
-	DialApplications call.Dial
+	DialApplications podhttp.Dial
 	// Clock tells the time. Default: the machine's clock.
 	Clock clock.PassiveClock
 	// Registerer registers the metrics. Default: controller-runtime's.

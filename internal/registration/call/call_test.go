@@ -15,6 +15,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/podhttp"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -41,7 +42,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *toPod {
 }
 
 // ask makes one call on behalf of the entry web-1.
-func ask(t *testing.T, dial Dial, call plan.Call) error {
+func ask(t *testing.T, dial podhttp.Dial, call plan.Call) error {
 	t.Helper()
 	call.At = netip.MustParseAddrPort("10.0.0.1:8080")
 	change := registry.Change{Op: registry.TakeOut, Entry: registry.Entry{ID: "web-1"}}
@@ -79,10 +80,10 @@ func TestAnswers(t *testing.T) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			_, _ = io.WriteString(conn, "Foreign Ip Not Permitted, Consider Config It In Whitelist\r\n")
 			_ = conn.Close()
-		}, "no HTTP"},
+		}, "not HTTP"},
 		"an endless header": {func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("A", strings.Repeat("a", maxHeader+1<<10))
-		}, "no HTTP"},
+			w.Header().Set("A", strings.Repeat("a", podhttp.MaxHeader+1<<10))
+		}, "not HTTP"},
 	} {
 		pod := serve(t, test.handler)
 		err := ask(t, pod.dial, plan.Call{Method: "GET", Path: "/offline", Hint: "set qos-accept-foreign-ip"})

@@ -92,8 +92,8 @@ func readField(field string, body io.Reader) (said, error) {
 	return counted("JSON field "+field, *number, 0)
 }
 
-// readMetrics reads what several checks of one address say. Only lines of the metrics that they name reach the parser, so
-// that it holds little of a large answer.
+// readMetrics reads what several checks of one address say. Only lines of the metrics that they name reach the parser,
+// so that it holds little of a large answer.
 func readMetrics(checks []plan.Check, status int, body io.Reader) (said, error) {
 	if status != http.StatusOK {
 		return said{}, fmt.Errorf("it answers with status %d, and not with 200", status)
@@ -135,7 +135,8 @@ func linesOf(names []string, body io.Reader) (kept []byte, err error) {
 		}
 		kept, series = append(append(kept, line...), '\n'), series+1
 		if series > maxSeries || len(kept) > maxKept {
-			return nil, fmt.Errorf("its metrics have more than %d series, or %d bytes of them: ask for less by the path", maxSeries, maxKept)
+			return nil, fmt.Errorf("its metrics have more than %d series, or %d bytes of them: ask for less by the path",
+				maxSeries, maxKept)
 		}
 	}
 	switch {
@@ -165,7 +166,9 @@ func readMetric(families map[string]*dto.MetricFamily, metric *usherv1alpha1.Unt
 }
 
 // sum adds up the series of a metric with the labels.
-func sum(families map[string]*dto.MetricFamily, name string, labels map[string]usherv1alpha1.UntilLabelValue) (total float64, err error) {
+func sum(
+	families map[string]*dto.MetricFamily, name string, labels map[string]usherv1alpha1.UntilLabelValue,
+) (total float64, err error) {
 	found := false
 	for _, series := range families[name].GetMetric() {
 		if !matches(series, labels) {

@@ -14,8 +14,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// told is what an answer says, for tests.
-func told(answer said, err error) string {
+// answered is what an answer says, in words.
+func answered(answer said, err error) string {
 	switch {
 	case err != nil:
 		return err.Error()
@@ -54,7 +54,7 @@ func TestHTTPAnswers(t *testing.T) {
 		{200, "active", `<html>`, "its answer has no JSON field active"},
 		{200, "active", strings.Repeat(" ", maxJSON) + `{"active": 0}`, "its answer has more than 65536 bytes"},
 	} {
-		have := told(readHTTP(&plan.Check{JSONField: c.field}, c.status, strings.NewReader(c.body)))
+		have := answered(readHTTP(&plan.Check{JSONField: c.field}, c.status, strings.NewReader(c.body)))
 		checktest.Same(t, fmt.Sprintf("what %d %.40q says of %s", c.status, c.body, c.field), c.want, have)
 	}
 }
@@ -105,7 +105,7 @@ func TestMetrics(t *testing.T) {
 			"its metrics have more than 2000 series, or 262144 bytes of them: ask for less by the path"},
 		{"a long line", plain, 200, strings.Repeat("m", maxLine+1), "its metrics have a line of more than 65536 bytes"},
 	} {
-		have := told(readMetrics([]plan.Check{{Metric: &c.metric}}, c.status, strings.NewReader(c.body)))
+		have := answered(readMetrics([]plan.Check{{Metric: &c.metric}}, c.status, strings.NewReader(c.body)))
 		checktest.Same(t, "what metrics say with "+c.what, c.want, have)
 	}
 }
@@ -120,11 +120,11 @@ func TestTogether(t *testing.T) {
 		return all
 	}
 	for names, want := range map[string]string{"running waiting": "busy 3", "idle waiting": "busy 2", "idle": "idle"} {
-		have := told(readMetrics(checks(strings.Fields(names)...), 200, strings.NewReader(body)))
+		have := answered(readMetrics(checks(strings.Fields(names)...), 200, strings.NewReader(body)))
 		checktest.Same(t, "what "+names+" say together", want, have)
 	}
 	silent, three := said{idle: true}, said{underWay: new(int64(3))}
-	checktest.Same(t, "who does not count", "busy 3", told(silent.and(three), nil))
+	checktest.Same(t, "who does not count", "busy 3", answered(silent.and(three), nil))
 	checktest.Same(t, "who does not count either", int64(3), ptr.Deref(three.and(silent).underWay, -1))
 	most := said{underWay: new(int64(mostRequests))}
 	checktest.Same(t, "how many there are at most", int64(mostRequests), *most.and(most).underWay)

@@ -4,21 +4,12 @@ package idle
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/usher-dev/usher/internal/registration/plan"
-)
-
-const (
-	// maxTime is how long one request may take, its answer included.
-	maxTime = 2 * time.Second
-	// maxHeader bounds the header of an answer, in bytes.
-	maxHeader = 16 << 10
+	"github.com/usher-dev/usher/internal/registration/podhttp"
 )
 
 // textFormat asks for the format that the parser reads.
@@ -45,38 +36,18 @@ func placesOf(checks []plan.Check) (places []place, of map[place][]plan.Check) {
 	return places, of
 }
 
-// Dial connects to an address of a Pod, host and port.
-type Dial func(ctx context.Context, network, address string) (net.Conn, error)
-
-// newClient makes the client that asks Pods. Each request has a connection of its own: the next one shall not find a
-// process that has gone.
-func newClient(dial Dial) *http.Client {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: maxTime}).DialContext
-	}
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: dial, Proxy: nil, DisableKeepAlives: true,
-			DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Timeout:       maxTime,
-	}
-}
-
 // ask makes one request.
 func ask(ctx context.Context, client *http.Client, p place, checks []plan.Check) (said, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.at.String()+p.path, nil)
-	if err != nil || request.URL.Host != p.at.String() || request.URL.User != nil {
-		return said{}, fmt.Errorf("%q cannot be asked for", p.path)
+	request, err := podhttp.NewRequest(ctx, http.MethodGet, p.at, p.path, "")
+	if err != nil {
+		return said{}, fmt.Errorf("%q cannot be asked for: %w", p.path, err)
 	}
-	request.Header.Set("User-Agent", "usher")
 	if !p.http {
 		request.Header.Set("Accept", textFormat)
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return said{}, fmt.Errorf("it does not answer at %s%s: %w", p.at, p.path, causeOf(err))
+		return said{}, fmt.Errorf("it does not answer at %s%s: %w", p.at, p.path, podhttp.Cause(err))
 	}
 	defer func() { _ = response.Body.Close() }() // nothing was written
 	answer, err := p.read(checks, response)
@@ -91,21 +62,4 @@ func (p place) read(checks []plan.Check, response *http.Response) (said, error) 
 		return readHTTP(&checks[0], response.StatusCode, response.Body)
 	}
 	return readMetrics(checks, response.StatusCode, response.Body)
-}
-
-// causeOf is why a request failed, in words that are the same each time: a status shall not change with a port number.
-func causeOf(err error) error {
-	var dialed *net.OpError
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		return fmt.Errorf("not within %s", maxTime)
-	case errors.As(err, &dialed) && dialed.Op == "dial":
-		return dialed.Err
-	}
-	return errors.New("its answer is none of HTTP, or breaks off")
-}
-
-func isTimeout(err error) bool {
-	var timed net.Error
-	return errors.As(err, &timed) && timed.Timeout()
 }

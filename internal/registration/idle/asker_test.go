@@ -15,6 +15,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/podhttp"
 )
 
 // serve has a Pod answer, and returns its address.
@@ -29,7 +30,7 @@ func serve(t *testing.T, answer http.HandlerFunc) netip.AddrPort {
 func asks(t *testing.T, client *http.Client, check plan.Check) string {
 	t.Helper()
 	places, of := placesOf([]plan.Check{check})
-	return told(ask(t.Context(), client, places[0], of[places[0]]))
+	return answered(ask(t.Context(), client, places[0], of[places[0]]))
 }
 
 // TestAsk: what a Pod is asked, and that nothing else is sent.
@@ -40,10 +41,10 @@ func TestAsk(t *testing.T) {
 		seen = fmt.Sprintf("%s %s %s %v", r.Method, r.RequestURI, r.Host, r.Header)
 		_, _ = fmt.Fprint(w, "active 2\n")
 	})
-	checktest.Same(t, "the answer", "idle", asks(t, newClient(nil), plan.Check{At: at, Path: "/idle?for=usher"}))
+	checktest.Same(t, "the answer", "idle", asks(t, podhttp.NewClient(nil), plan.Check{At: at, Path: "/idle?for=usher"}))
 	checktest.Same(t, "the request", fmt.Sprintf("GET /idle?for=usher %s map[Connection:[close] User-Agent:[usher]]", at), seen)
 	metric := &usherv1alpha1.UntilMetric{Name: "active"}
-	checktest.Same(t, "the metrics", "busy 2", asks(t, newClient(nil), plan.Check{At: at, Path: "/metrics", Metric: metric}))
+	checktest.Same(t, "the metrics", "busy 2", asks(t, podhttp.NewClient(nil), plan.Check{At: at, Path: "/metrics", Metric: metric}))
 	checktest.Says(t, "the request", seen, "GET /metrics", "Accept:["+textFormat+"]")
 }
 
@@ -52,7 +53,7 @@ func TestAttacks(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := serve(t, func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) })
 	metric := &usherv1alpha1.UntilMetric{Name: "active"}
-	quick := newClient(nil)
+	quick := podhttp.NewClient(nil)
 	quick.Timeout = 200 * time.Millisecond
 	endless := func(text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -72,25 +73,25 @@ func TestAttacks(t *testing.T) {
 	}{
 		{"a redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+other.String()+"/", http.StatusFound)
-		}, newClient(nil), nil, "status 302"},
+		}, podhttp.NewClient(nil), nil, "status 302"},
 		{"a redirect of metrics", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+other.String()+"/", http.StatusPermanentRedirect)
-		}, newClient(nil), metric, "status 308"},
-		{"no end", endless(strings.Repeat("other 1\n", 1000)), newClient(nil), metric, "more than 8388608 bytes"},
-		{"no line end", endless("other"), newClient(nil), metric, "a line of more than 65536 bytes"},
-		{"no end of series", endless("active 0\n"), newClient(nil), metric, "more than 2000 series"},
+		}, podhttp.NewClient(nil), metric, "status 308"},
+		{"no end", endless(strings.Repeat("other 1\n", 1000)), podhttp.NewClient(nil), metric, "more than 8388608 bytes"},
+		{"no line end", endless("other"), podhttp.NewClient(nil), metric, "a line of more than 65536 bytes"},
+		{"no end of series", endless("active 0\n"), podhttp.NewClient(nil), metric, "more than 2000 series"},
 		{"silence", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, quick, nil, "does not answer"},
 		{"silence after the header", func(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		}, quick, metric, "its answer breaks off"},
 		{"a long header", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Long", strings.Repeat("x", 4*maxHeader))
-		}, newClient(nil), nil, "does not answer"},
+			w.Header().Set("Long", strings.Repeat("x", 4*podhttp.MaxHeader))
+		}, podhttp.NewClient(nil), nil, "does not answer"},
 		{"compressed text", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write([]byte{0x1f, 0x8b, 8, 0})
-		}, newClient(nil), metric, "no metric active"},
+		}, podhttp.NewClient(nil), metric, "no metric active"},
 	} {
 		at := serve(t, c.answer)
 		checktest.Says(t, "the answer to "+c.what, asks(t, c.client, plan.Check{At: at, Path: "/", Metric: c.metric}), c.says)
@@ -98,7 +99,7 @@ func TestAttacks(t *testing.T) {
 	checktest.Same(t, "requests that went elsewhere", 0, elsewhere.Load())
 	for _, path := range []string{"@" + other.String() + "/", ":80@" + other.String() + "/", "/%zz"} {
 		at := netip.MustParseAddrPort("127.0.0.1:1")
-		checktest.Says(t, "the path "+path, asks(t, newClient(nil), plan.Check{At: at, Path: path}), "cannot be asked for")
+		checktest.Says(t, "the path "+path, asks(t, podhttp.NewClient(nil), plan.Check{At: at, Path: path}), "cannot be asked for")
 	}
 	checktest.Same(t, "requests that went elsewhere by a path", 0, elsewhere.Load())
 }
@@ -109,5 +110,5 @@ func TestNobody(t *testing.T) {
 	at := netip.MustParseAddrPort(server.Listener.Addr().String())
 	server.Close()
 	want := fmt.Sprintf("it does not answer at %s/: connect: connection refused", at)
-	checktest.Same(t, "the answer", want, asks(t, newClient(nil), plan.Check{At: at, Path: "/"}))
+	checktest.Same(t, "the answer", want, asks(t, podhttp.NewClient(nil), plan.Check{At: at, Path: "/"}))
 }

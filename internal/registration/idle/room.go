@@ -19,16 +19,17 @@ import (
 
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/podhttp"
 )
 
 const (
 	// every is how often a Pod is asked at most, for each request that it takes.
 	every = time.Second
-	// mostAtOnce and mostOfNamespace bound the Pods that are being asked, each for maxTime and place at most: Pods that do
+	// mostAtOnce and mostOfNamespace bound the Pods that are being asked, each for podhttp.MaxTime and place at most: Pods that do
 	// not answer keep those of other namespaces from nothing.
 	mostAtOnce, mostOfNamespace = 128, 16
-	// tellAfter is how often answers that let nobody go have a pass made over a namespace.
-	tellAfter = 10 * time.Second
+	// reportAfter is how often answers that let nobody go have a pass made over a namespace.
+	reportAfter = 10 * time.Second
 )
 
 // Room asks all Pods that wait until they are idle. Create one with NewRoom.
@@ -46,26 +47,27 @@ type Room struct {
 	pods  map[types.UID]time.Time
 	// turns counts the Pods that are being asked, by namespace; "" has all of them.
 	turns map[string]int
-	// told is when a namespace had its last pass because of answers that let nobody go.
-	told map[string]time.Time
+	// reported is when answers last had a pass made over a namespace.
+	reported map[string]time.Time
 }
 
 // asked is a Pod that is asked, on behalf of one Registration.
 type asked struct {
 	plan.Ask
 	namespace string
-	// answer is the last one; told is the last one that a pass was made for.
-	answer, told plan.Answer
+	// answer is the last one, and reported the last one that a pass was made for.
+	answer, reported plan.Answer
 	// busy means that it is being asked.
 	busy bool
 }
 
 // NewRoom returns a Room that tells the time by c, and has passes made by wake. It connects to Pods by dial; nil stands
 // for the network. Start has it begin.
-func NewRoom(c clock.PassiveClock, dial Dial, wake func(namespace string)) *Room {
+func NewRoom(c clock.PassiveClock, dial podhttp.Dial, wake func(namespace string)) *Room {
 	return &Room{
-		clock: c, client: newClient(dial), wake: wake, again: make(chan struct{}, 1), asked: map[plan.AskKey]*asked{},
-		pods: map[types.UID]time.Time{}, turns: map[string]int{}, told: map[string]time.Time{},
+		clock: c, client: podhttp.NewClient(dial), wake: wake, again: make(chan struct{}, 1), asked: map[plan.AskKey]*asked{},
+		pods: map[types.UID]time.Time{}, turns: map[string]int{},
+		reported: map[string]time.Time{},
 	}
 }
 
@@ -94,7 +96,7 @@ func (r *Room) forget() {
 		pods[key.Pod], namespaces[a.namespace] = true, true
 	}
 	maps.DeleteFunc(r.pods, func(pod types.UID, again time.Time) bool { return !pods[pod] && again.Before(now) })
-	maps.DeleteFunc(r.told, func(namespace string, _ time.Time) bool { return !namespaces[namespace] })
+	maps.DeleteFunc(r.reported, func(namespace string, _ time.Time) bool { return !namespaces[namespace] })
 }
 
 // hurry has Start look who is due.
@@ -158,7 +160,8 @@ func (r *Room) take() (due []turn, next time.Duration) {
 		}
 	}
 	slices.SortFunc(due, func(a, b turn) int {
-		return cmp.Or(r.pods[a.Pod].Compare(r.pods[b.Pod]), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Registration, b.Registration))
+		return cmp.Or(r.pods[a.Pod].Compare(r.pods[b.Pod]),
+			cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Registration, b.Registration))
 	})
 	due = slices.DeleteFunc(due, func(t turn) bool { return !r.begin(t, now) })
 	return due, next
@@ -213,8 +216,9 @@ func (r *Room) askPod(ctx context.Context, checks []plan.Check) (all result) {
 	return all
 }
 
-// note notes an answer, and has a pass made if it matters: if it is the first, or the Pod has been idle for long enough.
-// Other answers have one made now and then, if they say something else than passes know.
+// note notes an answer, and has a pass made if it matters: if it is the first one, or by now the Pod has been idle for
+// long enough. Others have one made every reportAfter at most: if they say something else than passes know, or if the Pod
+// could go and has not.
 func (r *Room) note(t turn, got result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,23 +232,29 @@ func (r *Room) note(t turn, got result) {
 		}
 	}
 	t.of.answer = next
+	late := now.Sub(r.reported[namespace]) >= reportAfter
 	switch {
 	case r.asked[t.AskKey] != t.of: // nobody asks any more
-	case got.idle && now.Sub(next.IdleSince) >= t.For, before.At.IsZero():
-		r.tell(namespace, now)
-	case !same(t.of.told, next) && now.Sub(r.told[namespace]) >= tellAfter:
-		r.tell(namespace, now)
+	case before.At.IsZero(), idleFor(next, t.For) && !idleFor(before, t.For):
+		r.report(namespace, now)
+	case late && (idleFor(next, t.For) || !same(t.of.reported, next)):
+		r.report(namespace, now)
 	}
 }
 
-// tell has a pass made that finds the answers of a namespace.
-func (r *Room) tell(namespace string, now time.Time) {
+// idleFor reports whether a Pod had been idle for so long when it gave the answer.
+func idleFor(a plan.Answer, long time.Duration) bool {
+	return !a.IdleSince.IsZero() && a.At.Sub(a.IdleSince) >= long
+}
+
+// report has a pass made that finds the answers of a namespace.
+func (r *Room) report(namespace string, now time.Time) {
 	for _, a := range r.asked {
 		if a.namespace == namespace {
-			a.told = a.answer
+			a.reported = a.answer
 		}
 	}
-	r.told[namespace] = now
+	r.reported[namespace] = now
 	r.wake(namespace)
 }
 

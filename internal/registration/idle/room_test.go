@@ -124,7 +124,16 @@ func TestNotes(t *testing.T) {
 		{idle, []string{"shop"}, 7 * time.Second}, // 10s: something else than 3
 		{idle, nil, 7 * time.Second},
 		{idle, []string{"shop"}, 7 * time.Second}, // 12s: idle for 5s
-		{idle, []string{"shop"}, 7 * time.Second}, // and nobody has let it go yet
+		{idle, nil, 7 * time.Second},              // and nobody has let it go yet
+		{idle, nil, 7 * time.Second},
+		{idle, nil, 7 * time.Second},
+		{idle, nil, 7 * time.Second},
+		{idle, nil, 7 * time.Second},
+		{idle, nil, 7 * time.Second},
+		{idle, nil, 7 * time.Second},
+		{idle, nil, 7 * time.Second},
+		{idle, nil, 7 * time.Second},
+		{idle, []string{"shop"}, 7 * time.Second}, // 22s: it is still there
 		{busy(9), nil, -1},
 	} {
 		due, _ := r.take()
@@ -178,7 +187,7 @@ func TestForgets(t *testing.T) {
 	}
 	r.pass(time.Minute)
 	r.Want("shop", nil)
-	checktest.Same(t, "what is left", "0 0 0 0 0", fmt.Sprint(answers(), len(r.asked), len(r.pods), len(r.turns), len(r.told)))
+	checktest.Same(t, "what is left", "0 0 0 0 0", fmt.Sprint(answers(), len(r.asked), len(r.pods), len(r.turns), len(r.reported)))
 }
 
 // TestStart: a room that runs asks a Pod until it is idle, and has a pass made then.
