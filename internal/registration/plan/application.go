@@ -44,7 +44,8 @@ func (s RegistryState) unsuited(r *registration, name string) string {
 		return ""
 	}
 	return fmt.Sprintf("Registry %s is of a kind where Usher cannot take out what applications register: take it out of "+
-		"spec.registries and use a Registry of the kind %s, or set spec.drain.application to ask the application itself", name, overridingKinds)
+		"spec.registries and use a Registry of the kind %s, or set spec.drain.application to ask the application itself",
+		name, overridingKinds)
 }
 
 // overridingKinds are the kinds with the property Overrides, for messages.
@@ -267,8 +268,8 @@ func (ix *index) stepsOfPod(r *registration, t Target, p *pod, listed *listing) 
 }
 
 // mayReturn reports whether an override of the Pod's entries may be taken off: a Pod that callers may use from then
-// on must be found again, whoever deletes it. One whose drain was taken back while it is not ready is protected when it is
-// ready. A new Pod begins without the override of whoever had its address before.
+// on must be protected before, so that the guard holds whoever deletes it. A Pod is protected when it is ready. A new Pod
+// does not wait for that: the override is of whoever had its address before.
 func (ix *index) mayReturn(r *registration, p *pod) bool {
 	isNew := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown
 	return p.protected() || !slices.Contains(p.selectedBy, r) || p.unfit(r) != "" && isNew
@@ -322,8 +323,8 @@ func (ix *index) presenceOfPlaces(r *registration, t Target, p *pod, listed *lis
 func (ix *index) applicationMessage(found presence, t Target, p *pod, r *registration) string {
 	switch {
 	case found.overridden && r.asks():
-		return fmt.Sprintf("its application took itself out of service %s when Usher asked it to, and has not come back: it is asked at %s",
-			t.Service, askedAt(r, p))
+		return fmt.Sprintf("its application took itself out of service %s when Usher asked it to, and has not come back: "+
+			"it is asked at %s", t.Service, askedAt(r, p))
 	case found.reason == ReasonNotRegistered:
 		places := list.Map(addressesIn(p.Pod, r.Spec.Instance.IPFamily), func(address string) string {
 			return net.JoinHostPort(address, strconv.Itoa(int(portOf(p.Pod, r.Spec.Instance.Port))))

@@ -4,11 +4,10 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -50,63 +49,63 @@ func (c Changes) Asked() (asked []registry.Change, rest Changes) {
 }
 
 // requestOf is what the application is asked.
-func requestOf(a *usherv1alpha1.AskedApplication, op registry.Op) (request usherv1alpha1.ApplicationRequest, hint string) {
+func requestOf(
+	a *usherv1alpha1.AskedApplication, op registry.Op,
+) (request usherv1alpha1.ApplicationRequest, hint string) {
 	leaves := op == registry.TakeOut
 	switch {
 	case a.Preset == usherv1alpha1.PresetSpringBootActuator:
 		status := map[bool]string{true: "OUT_OF_SERVICE", false: "UP"}[leaves]
-		return usherv1alpha1.ApplicationRequest{Method: "POST", Path: "/actuator/serviceregistry", Body: `{"status":"` + status + `"}`},
-			"set management.endpoints.web.exposure.include=serviceregistry in the application, have management.server.address " +
-				"accept other hosts, and drain.application.port to the port of management.server.port"
+		request = usherv1alpha1.ApplicationRequest{
+			Method: "POST", Path: "/actuator/serviceregistry", Body: `{"status":"` + status + `"}`,
+		}
+		return request, "set management.endpoints.web.exposure.include=serviceregistry in the application, have " +
+			"management.server.address accept other hosts, and drain.application.port to the port of management.server.port"
 	case a.Preset == usherv1alpha1.PresetDubboQos:
-		return usherv1alpha1.ApplicationRequest{Method: "GET", Path: map[bool]string{true: "/offline", false: "/online"}[leaves]},
-			"Dubbo's QoS server answers only its own host by default: set dubbo.application.qos-accept-foreign-ip=true in the application, " +
-				"or Usher's address in qos-accept-foreign-ip-whitelist"
+		request = usherv1alpha1.ApplicationRequest{
+			Method: "GET", Path: map[bool]string{true: "/offline", false: "/online"}[leaves],
+		}
+		return request, "Dubbo's QoS server answers only its own host by default: set " +
+			"dubbo.application.qos-accept-foreign-ip=true in the application, or Usher's address in qos-accept-foreign-ip-whitelist"
 	case leaves && a.Leave != nil:
 		request = *a.Leave
 	case !leaves && a.Return != nil:
 		request = *a.Return
 	}
 	request.Method = cmp.Or(request.Method, "POST")
-	return request, "have it listen on the Pod's address, not only on that of the loopback interface, and let NetworkPolicies pass Usher"
+	return request, "have it listen on the Pod's address, not only on that of the loopback interface, and let " +
+		"NetworkPolicies pass Usher"
 }
 
-// callOf is the request that asks the Pod's application; nil if it cannot be asked, and noCall says why.
+// callOf is the request that asks the Pod's application; nil if it cannot be asked, and callAt says why.
 func (ix *index) callOf(r *registration, p *pod, op registry.Op) *Call {
-	address, port, why := noCall(r, p)
-	if why != "" {
+	at, err := callAt(r, p)
+	if err != nil {
 		return nil
 	}
 	request, hint := requestOf(r.Spec.Drain.Application, op)
-	return &Call{At: netip.AddrPortFrom(address, port), Method: request.Method, Path: request.Path, Body: request.Body, Hint: hint}
+	return &Call{At: at, Method: request.Method, Path: request.Path, Body: request.Body, Hint: hint}
 }
 
-// noCall is the address of the Pod's application, or why there is none. Whoever may write the status of Pods must not
-// have Usher ask whom he likes: an address of a node's own, or of the loopback interface, is no Pod's.
-func noCall(r *registration, p *pod) (address netip.Addr, port uint16, why string) {
+// callAt is where the Pod's application is asked. A Pod in its node's network is not.
+func callAt(r *registration, p *pod) (at netip.AddrPort, err error) {
 	addresses := addressesIn(p.Pod, r.Spec.Instance.IPFamily)
 	if len(addresses) == 0 {
-		return address, 0, "it has no address of the family in spec.instance.ipFamily"
+		return at, errors.New("it has no address of the family in spec.instance.ipFamily")
 	}
-	address, err := netip.ParseAddr(addresses[0])
-	address = address.Unmap()
-	shared := addresses[0] == p.Status.HostIP
-	for _, host := range p.Status.HostIPs {
-		other, _ := netip.ParseAddr(host.IP)
-		shared = shared || other.Unmap() == address
+	address, err := ownAddress(addresses[0])
+	if err != nil {
+		return at, err
 	}
-	if err != nil || shared || !address.IsGlobalUnicast() || address.Zone() != "" {
-		return address, 0, fmt.Sprintf("its address %s is none of a Pod's own, and Usher asks nobody else", registry.Excerpt(addresses[0]))
+	if inNodeNetwork(p.Pod, address) {
+		return at, fmt.Errorf("its address %s is its node's, too, and Usher asks nobody but a Pod", address)
 	}
 	wanted := r.Spec.Drain.Application.Port
 	if wanted == (intstr.IntOrString{}) {
 		wanted = intstr.FromInt32(QosPort)
 	}
-	number := portOf(p.Pod, wanted)
-	if number < 1 || number > 65535 {
-		return address, 0, fmt.Sprintf("no container of it has a port named %q: correct spec.drain.application.port", wanted.StrVal)
-	}
-	return address, uint16(number), ""
+	port, err := portToCall(p.Pod, wanted, "spec.drain.application.port")
+	return netip.AddrPortFrom(address, port), err
 }
 
 // askedBy are the Registrations that have asked the Pod's application to leave, by its annotation.
@@ -123,7 +122,9 @@ func callable(e *registry.Entry) bool { return e.Weight > 0 || e.Unsettled != ""
 
 // stepsOfAsked are what the Pod's application is asked about a target: one step at most.
 func (ix *index) stepsOfAsked(r *registration, t Target, p *pod, listed *listing) []step {
-	s := step{stand: ix.standOf(r, p), why: p.unfit(r), entry: registry.Entry{ID: ix.nameIn(r, p), Owner: ix.entry(r, p).Owner}}
+	s := step{
+		stand: ix.standOf(r, p), why: p.unfit(r), entry: registry.Entry{ID: ix.nameIn(r, p), Owner: ix.entry(r, p).Owner},
+	}
 	serving := list.Only(ix.ofApplication(r, p, listed), callable)
 	switch {
 	case !p.asked(r):
@@ -196,17 +197,17 @@ func (ix *index) presenceOfAsked(r *registration, t Target, p *pod, listed *list
 		found.why = cmp.Or(found.why, e.Unsettled, e.Hidden)
 	}
 	found.overridden = p.asked(r) && !found.listed
-	if _, _, why := noCall(r, p); why != "" && found.listed && ix.standOf(r, p) == standsOut {
-		found.why = why
+	if _, err := callAt(r, p); err != nil && found.listed && ix.standOf(r, p) == standsOut {
+		found.why = err.Error()
 	}
 	return found
 }
 
 // askedAt is where the Pod's application is asked, for messages.
 func askedAt(r *registration, p *pod) string {
-	address, port, why := noCall(r, p)
-	if why != "" {
-		return why
+	at, err := callAt(r, p)
+	if err != nil {
+		return err.Error()
 	}
-	return net.JoinHostPort(address.String(), strconv.Itoa(int(port)))
+	return at.String()
 }

@@ -58,7 +58,10 @@ func (ix *index) changes() []Changes {
 		if err != nil {
 			continue
 		}
-		c := Changes{Target: t, Swept: ix.Sweep[t], Suspects: map[string]bool{}, Reasons: map[string]string{}, Calls: map[string]Call{}}
+		c := Changes{
+			Target: t, Swept: ix.Sweep[t],
+			Suspects: map[string]bool{}, Reasons: map[string]string{}, Calls: map[string]Call{},
+		}
 		if ix.writesTo(t) {
 			claimed := ix.joins(listed, &c)
 			ix.leaves(listed, claimed, &c)

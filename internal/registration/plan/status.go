@@ -209,7 +209,8 @@ func (ix *index) planCondition(p *pod, waiting []Waiting, patch *PodPatch) {
 			return
 		}
 	case len(patch.busy()) > 0:
-		next.Reason, next.Message = ReasonBusy, "Released at its timeout; requests may be lost. "+Shorten(strings.Join(patch.busy(), "; "), maxMessage)
+		next.Reason = ReasonBusy
+		next.Message = "Released at its timeout; requests may be lost. " + Shorten(strings.Join(patch.busy(), "; "), maxMessage)
 	case patch.forced() != "":
 		next.Reason, next.Message = ReasonForced, fmt.Sprintf("Released at its deadline before %s confirmed; requests may be lost.", patch.forced())
 	case p.upToDate(now, &next):

@@ -123,7 +123,9 @@ func (ix *index) awaitIdleFor(
 		return
 	}
 	end, policy := untilEnd(r, h.gate, record.Free)
-	wait := Waiting{Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Free, Overdue: !ix.Now.Before(end)}
+	wait := Waiting{
+		Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Free, Overdue: !ix.Now.Before(end),
+	}
 	wait = answer.explain(wait, ask.For, ix.Now)
 	if wait.Overdue && policy == usherv1alpha1.DeadlineProceed {
 		v.busy = append(v.busy, busyPod{r.Name, wait.Message})
@@ -146,7 +148,9 @@ func untilTimeout(r *usherv1alpha1.Registration) time.Duration {
 
 // untilEnd is when a Pod has been busy for too long that nobody calls since free, and what happens then. Nobody waits
 // for a Pod that no hook holds.
-func untilEnd(r *usherv1alpha1.Registration, gate Gate, free time.Time) (end time.Time, policy usherv1alpha1.DeadlinePolicy) {
+func untilEnd(
+	r *usherv1alpha1.Registration, gate Gate, free time.Time,
+) (end time.Time, policy usherv1alpha1.DeadlinePolicy) {
 	return free.Add(untilTimeout(r)), cmp.Or(limitOf(r, gate).policy, usherv1alpha1.DeadlineProceed)
 }
 
@@ -197,42 +201,39 @@ func Requests(n int64) string {
 // checksOf are the checks of a Pod, or why it cannot be asked.
 func checksOf(pod *corev1.Pod, until *usherv1alpha1.Until) (checks []Check, err error) {
 	if until.HTTP != nil {
-		at, err := whereToAsk(pod, until.HTTP.Port)
+		at, err := whereToAsk(pod, until.HTTP.Port, "spec.drain.until.http.port")
 		if err != nil {
-			return nil, fmt.Errorf("%w: correct spec.drain.until.http.port", err)
+			return nil, err
 		}
 		checks = append(checks, Check{At: at, Path: cmp.Or(until.HTTP.Path, "/"), JSONField: until.HTTP.JSONField})
 	}
 	for i := range until.Metrics {
 		metric := &until.Metrics[i]
-		at, err := whereToAsk(pod, metric.Port)
+		at, err := whereToAsk(pod, metric.Port, fmt.Sprintf("spec.drain.until.metrics[%d].port", i))
 		if err != nil {
-			return nil, fmt.Errorf("%w: correct spec.drain.until.metrics[%d].port", err, i)
+			return nil, err
 		}
 		checks = append(checks, Check{At: at, Path: cmp.Or(metric.Path, "/metrics"), Metric: metric})
 	}
 	return checks, nil
 }
 
-// whereToAsk is the Pod's own address with a port. Addresses that no Pod has, but whoever asks, are refused: somebody
-// may have written them to the Pod's status. So is a port of the node that the Pod does not name.
-func whereToAsk(pod *corev1.Pod, port intstr.IntOrString) (at netip.AddrPort, err error) {
-	address, err := netip.ParseAddr(pod.Status.PodIP)
+// whereToAsk is the Pod's own address with the port that a field names. Of a Pod in its node's network only ports are
+// asked that a container names: no Registration reaches a kubelet.
+func whereToAsk(pod *corev1.Pod, port intstr.IntOrString, field string) (at netip.AddrPort, err error) {
+	if pod.Status.PodIP == "" {
+		return at, errors.New("it has no address yet")
+	}
+	address, err := ownAddress(pod.Status.PodIP)
 	if err != nil {
-		return at, errors.New("it has no address that can be asked")
+		return at, err
 	}
-	address = address.Unmap().WithZone("")
-	if !address.IsGlobalUnicast() {
-		return at, fmt.Errorf("%s is no address of a Pod", address)
+	if inNodeNetwork(pod, address) && port.Type == intstr.Int {
+		return at, fmt.Errorf("it is in its node's network, where only ports are asked that a container names, "+
+			"and %d has no name: correct %s", port.IntVal, field)
 	}
-	if pod.Status.PodIP == pod.Status.HostIP && port.Type == intstr.Int {
-		return at, fmt.Errorf("it is in its node's network, where only ports are asked that a container names, and %d has no name", port.IntVal)
-	}
-	number := portOf(pod, port)
-	if number <= 0 || number > 65535 {
-		return at, fmt.Errorf("no container of it has a port named %q", port.StrVal)
-	}
-	return netip.AddrPortFrom(address, uint16(number)), nil
+	number, err := portToCall(pod, port, field)
+	return netip.AddrPortFrom(address, number), err
 }
 
 // recount is when the record is to say anew how many requests are under way; zero if it says so, or is written now.
