@@ -40,7 +40,7 @@ e2e: ## Play stories with real containers on a real node; needs root on Debian (
 TEST := $(GO) test -vet=off -ldflags='-s -w'
 RACE := CGO_ENABLED=1 $(TEST) -race -timeout 40m
 # Packages without a goroutine, one that reads the whole source, and the one that counts the bytes of a cache, for which the race detector is only slow.
-PURE := internal/(cloneset/(plan|lifecycle|inplace|revision)|registration/plan|forecast|view|podcache|rules)$$
+PURE := internal/(cloneset/(plan|lifecycle|inplace|revision)|registration/plan|forecast|view|podcache|rules|convert)$$
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C test run ./cmd/devcluster -build
 	@$(MAKE) --no-print-directory -j2 test-stories test-units test-sim test-tools

@@ -58,8 +58,8 @@ var download = []struct {
 
 // converter is one conversion.
 type converter struct {
-	metadata, spec map[string]any
-	losses         []string
+	spec, labels, annotations map[string]any
+	losses                    []string
 }
 
 // Is reports whether an object is a CloneSet of one of the two versions.
@@ -80,12 +80,12 @@ func CloneSet(object map[string]any, to string) (map[string]any, []string, error
 	if object["apiVersion"] == to {
 		return out, nil, nil
 	}
-	c := &converter{}
-	var err error
-	if c.metadata, err = member(out, "", "metadata"); err != nil {
+	metadata, err := member(out, "", "metadata")
+	if err != nil {
 		return nil, nil, err
 	}
-	if c.spec, err = member(out, "", "spec"); err != nil {
+	c, err := newConverter(out, metadata)
+	if err != nil {
 		return nil, nil, err
 	}
 	convert := c.toAlpha
@@ -96,9 +96,24 @@ func CloneSet(object map[string]any, to string) (map[string]any, []string, error
 		return nil, nil, err
 	}
 	out["apiVersion"] = to
-	put(out, "metadata", c.metadata)
+	put(metadata, "labels", c.labels)
+	put(metadata, "annotations", c.annotations)
+	put(out, "metadata", metadata)
 	put(out, "spec", c.spec)
 	return out, c.losses, nil
+}
+
+// newConverter reads what both conversions change.
+func newConverter(object, metadata map[string]any) (c *converter, err error) {
+	c = &converter{}
+	if c.spec, err = member(object, "", "spec"); err != nil {
+		return nil, err
+	}
+	if c.labels, err = member(metadata, "metadata.", "labels"); err != nil {
+		return nil, err
+	}
+	c.annotations, err = member(metadata, "metadata.", "annotations")
+	return c, err
 }
 
 // member returns an object in an object; an empty one if it is absent.
@@ -135,35 +150,22 @@ func (c *converter) lose(format string, args ...any) {
 	c.losses = append(c.losses, fmt.Sprintf(format, args...))
 }
 
-// drop removes what is left over of an object, which the other version has no place for.
+// drop reports the remaining fields of an object as lost.
 func (c *converter) drop(from map[string]any, path string) {
 	for _, name := range slices.Sorted(maps.Keys(from)) {
 		c.lose("%s.%s: the other version has no such field, so it is left out", path, name)
 	}
 }
 
-// strings returns the labels or annotations; both versions have them.
-func (c *converter) strings(name string) (map[string]any, error) {
-	return member(c.metadata, "metadata.", name)
-}
-
 // toBeta converts v1alpha1 to v1beta1.
 func (c *converter) toBeta() error {
-	annotations, err := c.strings("annotations")
-	if err != nil {
-		return err
-	}
-	labels, err := c.strings("labels")
-	if err != nil {
-		return err
-	}
 	update, err := member(c.spec, "spec.", fieldUpdate)
 	if err != nil {
 		return err
 	}
 	under := map[string]any{}
 	move(update, under, rolling)
-	if err := c.fieldsOf(annotations, under); err != nil {
+	if err := c.fieldsOf(under); err != nil {
 		return err
 	}
 	how, _ := update["type"].(string)
@@ -180,14 +182,13 @@ func (c *converter) toBeta() error {
 	}
 	put(strategy, fieldRolling, under)
 	put(c.spec, fieldUpdate, strategy)
-	c.dropApplied(annotations)
-	put(c.metadata, "annotations", annotations)
-	return c.scaleToBeta(labels)
+	c.dropApplied()
+	return c.scaleToBeta()
 }
 
 // scaleToBeta converts scaleStrategy. Claims are reused unless v1alpha1 says otherwise, and only if
 // v1beta1 says so.
-func (c *converter) scaleToBeta(labels map[string]any) error {
+func (c *converter) scaleToBeta() error {
 	scale, err := member(c.spec, "spec.", fieldScale)
 	if err != nil {
 		return err
@@ -199,21 +200,20 @@ func (c *converter) scaleToBeta(labels map[string]any) error {
 	}
 	delete(scale, fieldNoReuse)
 	c.drop(scale, "spec.scaleStrategy")
-	if labels[apps.LabelScalingExcludePreparingDelete] == "true" {
+	if c.labels[apps.LabelScalingExcludePreparingDelete] == "true" {
 		out[fieldExclude] = true
-		delete(labels, apps.LabelScalingExcludePreparingDelete)
+		delete(c.labels, apps.LabelScalingExcludePreparingDelete)
 	}
-	put(c.metadata, "labels", labels)
 	put(c.spec, fieldScale, out)
 	return nil
 }
 
 // fieldsOf makes fields of the annotations about images. One that cannot be read has no effect in
 // v1alpha1, and stays an annotation.
-func (c *converter) fieldsOf(annotations, under map[string]any) error {
+func (c *converter) fieldsOf(under map[string]any) error {
 	fields := map[string]any{}
 	for _, d := range download {
-		text, there := annotations[d.annotation]
+		text, there := c.annotations[d.annotation]
 		if !there {
 			continue
 		}
@@ -223,7 +223,7 @@ func (c *converter) fieldsOf(annotations, under map[string]any) error {
 			continue
 		}
 		fields[d.field] = value
-		delete(annotations, d.annotation)
+		delete(c.annotations, d.annotation)
 	}
 	if len(fields) == 0 {
 		return nil
@@ -252,14 +252,6 @@ func read(text string, percent bool) (any, bool) {
 
 // toAlpha converts v1beta1 to v1alpha1.
 func (c *converter) toAlpha() error {
-	annotations, err := c.strings("annotations")
-	if err != nil {
-		return err
-	}
-	labels, err := c.strings("labels")
-	if err != nil {
-		return err
-	}
 	strategy, err := member(c.spec, "spec.", fieldUpdate)
 	if err != nil {
 		return err
@@ -278,13 +270,12 @@ func (c *converter) toAlpha() error {
 	delete(strategy, fieldRolling)
 	c.drop(strategy, "spec.updateStrategy")
 	c.kindOf(update, how, policy)
-	if err := c.annotate(update, annotations); err != nil {
+	if err := c.annotate(update); err != nil {
 		return err
 	}
 	put(c.spec, fieldUpdate, update)
-	c.dropApplied(annotations)
-	put(c.metadata, "annotations", annotations)
-	return c.scaleToAlpha(labels)
+	c.dropApplied()
+	return c.scaleToAlpha()
 }
 
 // kindOf sets the type of v1alpha1, which is one field.
@@ -294,7 +285,8 @@ func (c *converter) kindOf(update map[string]any, how, policy string) {
 	case how == string(apps.UpdateOnDelete):
 		update["type"] = how
 		if policy != "" {
-			c.lose("spec.updateStrategy.rollingUpdate.podUpdatePolicy: %s has no effect with the type OnDelete, and is left out", policy)
+			c.lose("spec.updateStrategy.rollingUpdate.podUpdatePolicy: %s has no effect with the type OnDelete, and is left out",
+				policy)
 		}
 	case policy == "":
 		update["type"] = string(apps.UpdateReCreate)
@@ -303,7 +295,7 @@ func (c *converter) kindOf(update map[string]any, how, policy string) {
 
 // annotate makes annotations of the fields about images. Annotations of these names have no effect in
 // v1beta1, so they must not come to have one.
-func (c *converter) annotate(update, annotations map[string]any) error {
+func (c *converter) annotate(update map[string]any) error {
 	strategy, err := member(update, "spec.updateStrategy.rollingUpdate.", fieldInPlace)
 	if err != nil {
 		return err
@@ -314,13 +306,14 @@ func (c *converter) annotate(update, annotations map[string]any) error {
 	}
 	for _, d := range download {
 		value, isField := fields[d.field]
-		text, there := annotations[d.annotation]
+		text, there := c.annotations[d.annotation]
 		if _, ok := read(fmt.Sprint(text), d.percent); there && (ok || isField) {
-			c.lose("%s[%s] has no effect in v1beta1, and would have one in v1alpha1: it is left out", pathAnnotations, d.annotation)
-			delete(annotations, d.annotation)
+			c.lose("%s[%s] has no effect in v1beta1, and would have one in v1alpha1: it is left out",
+				pathAnnotations, d.annotation)
+			delete(c.annotations, d.annotation)
 		}
 		if isField {
-			annotations[d.annotation] = fmt.Sprint(value)
+			c.annotations[d.annotation] = fmt.Sprint(value)
 			delete(fields, d.field)
 		}
 	}
@@ -330,7 +323,7 @@ func (c *converter) annotate(update, annotations map[string]any) error {
 	return nil
 }
 
-func (c *converter) scaleToAlpha(labels map[string]any) error {
+func (c *converter) scaleToAlpha() error {
 	scale, err := member(c.spec, "spec.", fieldScale)
 	if err != nil {
 		return err
@@ -341,27 +334,26 @@ func (c *converter) scaleToAlpha(labels map[string]any) error {
 		out[fieldNoReuse] = true
 	}
 	const key = apps.LabelScalingExcludePreparingDelete
-	switch labelled := labels[key] == "true"; {
+	switch labelled := c.labels[key] == "true"; {
 	case scale[fieldExclude] == true:
-		labels[key] = "true"
+		c.labels[key] = "true"
 	case labelled:
 		c.lose("metadata.labels[%s] has no effect in v1beta1, and would have one in v1alpha1: it is left out", key)
-		delete(labels, key)
+		delete(c.labels, key)
 	}
 	delete(scale, fieldReuse)
 	delete(scale, fieldExclude)
 	c.drop(scale, "spec.scaleStrategy")
-	put(c.metadata, "labels", labels)
 	put(c.spec, fieldScale, out)
 	return nil
 }
 
 // dropApplied removes the record of the last kubectl apply, which is in the old version: the next apply
 // would compare fields of both.
-func (c *converter) dropApplied(annotations map[string]any) {
-	if _, there := annotations[lastApplied]; there {
+func (c *converter) dropApplied() {
+	if _, there := c.annotations[lastApplied]; there {
 		c.lose("%s[%s] is about the other version: it is left out", pathAnnotations, lastApplied)
-		delete(annotations, lastApplied)
+		delete(c.annotations, lastApplied)
 	}
 }
 
