@@ -159,8 +159,8 @@ func (s *sharedState) recordAccepted(class string, now time.Time) {
 	s.trials[class] = plan.Trial{Until: now.Add(trialStands)}
 }
 
-// forgetAccepted forgets what was accepted: a write that is refused has shown that the API server does not take
-// any more what it took.
+// forgetAccepted forgets what was accepted: a write that is refused has shown that the API server no longer takes what it
+// took in a trial.
 func (s *sharedState) forgetAccepted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,7 +4,9 @@ package cloneset
 
 import (
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +14,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/kube"
@@ -54,6 +58,19 @@ func TestImpossible(t *testing.T) {
 			checktest.Same(t, "conflicts", test.conflicts, kube.Conflicts(test.err))
 		})
 	}
+}
+
+// TestRefusalsForgetWhatWasAccepted: a write that is refused shows that the API server no longer takes what it took in a
+// trial. What it refused stands.
+func TestRefusalsForgetWhatWasAccepted(t *testing.T) {
+	set, pod, r := &apps.CloneSet{}, &corev1.Pod{}, &Reconciler{Clock: clocktesting.NewFakePassiveClock(now)}
+	set.Namespace, set.Name = "demo", "web"
+	shared := r.shared(keyOf(set))
+	shared.recordAccepted("accepted", now)
+	shared.recordRefusal("refused", "a", errors.New("no"), now)
+	rest := plan.Action{Verb: plan.Continue, Class: "rest", Pod: pod}
+	r.learn(set, outcome{action: rest, pod: pod, err: apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("no"))})
+	checktest.Same(t, "what is known", []string{"refused", "rest"}, slices.Sorted(maps.Keys(shared.trialsAt(now))))
 }
 
 // TestRefusalsBackOff: each refusal in a row stands twice as long, up to a bound, until an update

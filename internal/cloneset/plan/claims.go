@@ -205,7 +205,8 @@ func fits(is, want *corev1.PersistentVolumeClaimSpec) bool {
 	stated := is.DeepCopy() // without what the template leaves to others
 	stated.Resources, stated.VolumeAttributesClassName = want.Resources, want.VolumeAttributesClassName
 	for _, field := range []struct{ is, want any }{
-		{&stated.StorageClassName, &want.StorageClassName}, {&stated.VolumeMode, &want.VolumeMode}, {&stated.VolumeName, &want.VolumeName},
+		{&stated.StorageClassName, &want.StorageClassName},
+		{&stated.VolumeMode, &want.VolumeMode}, {&stated.VolumeName, &want.VolumeName},
 		{&stated.DataSource, &want.DataSource}, {&stated.DataSourceRef, &want.DataSourceRef},
 	} {
 		if value := reflect.ValueOf(field.want).Elem(); value.IsZero() {

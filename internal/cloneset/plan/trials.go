@@ -258,13 +258,13 @@ func (p *pass) giveUp(v *podState, conditions []Condition) bool {
 
 // reportRest reports that the API server refuses the rest of a Pod's update.
 func (p *pass) reportRest(v *podState, trial Trial) {
-	p.problem(ProblemUpdateRefused, "the API server refuses the rest of the update of Pod %s, which returns to its previous revision if it can: %s: %s",
+	p.problem(ProblemUpdateRefused,
+		"the API server refuses the rest of the update of Pod %s, which returns to its previous revision if it can: %s: %s",
 		v.pod.Name, trial.Refused, trial.remedy(p.Spec.Method))
 }
 
 // previous returns the newest other revision that the Pod can get in place without a resize, the
-// current one first; nil if there is none. A set that begins no updates keeps its new
-// revision from the Pod, too.
+// current one first; nil if there is none. If the set begins no updates, the update revision is no choice.
 func (p *pass) previous(v *podState) (*revision.Revision, *inplace.Change) {
 	from := p.Revisions[v.hash]
 	if from == nil || from.Template == nil {

@@ -255,7 +255,9 @@ func (p *pass) updatable(v *podState) bool {
 
 var errUnreadable = errors.New("revision cannot be read")
 var errGone = errors.New("revision is gone")
-var errClaims = &inplace.Refusal{Field: "spec.volumeClaimTemplates", Why: "the claims of its Pods were created from others"}
+var errClaims = &inplace.Refusal{
+	Field: "spec.volumeClaimTemplates", Why: "the claims of its Pods were created from others",
+}
 
 // change returns how the Pod reaches the update revision in place.
 func (p *pass) change(v *podState) (*inplace.Change, error) {
