@@ -3,11 +3,9 @@
 package guard_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"time"
@@ -18,12 +16,14 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// asked are the applications in simulated Pods, for those who ask them to leave their registry: they answer at any port of
-// a Pod's address, to PUT /<namespace>/out and POST /<namespace>/in.
-var asked = &applications{away: map[string]map[string]registry.Entry{}, answers: map[string]string{}, times: map[string]int{}}
+// asked are the applications in simulated Pods, which are asked to leave their registry: by PUT /<namespace>/out, and to
+// return by POST /<namespace>/in.
+var asked = &applications{
+	away: map[string]map[string]registry.Entry{}, answers: map[string]string{}, times: map[string]int{},
+}
 
 type applications struct {
-	address string
+	inPods
 
 	mu sync.Mutex
 	// away are the entries that applications have taken out, by namespace and the Pod's address.
@@ -32,18 +32,6 @@ type applications struct {
 	answers map[string]string
 	// times is how often those of a namespace were asked.
 	times map[string]int
-}
-
-// serve begins to answer, until the context ends.
-func (a *applications) serve(ctx context.Context) {
-	server := httptest.NewServer(a)
-	a.address = server.Listener.Addr().String()
-	context.AfterFunc(ctx, server.Close)
-}
-
-// dial connects to an application, by the address of its Pod.
-func (a *applications) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, network, a.address)
 }
 
 // ServeHTTP takes the application's entry out, or registers it again.

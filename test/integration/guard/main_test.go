@@ -7,7 +7,6 @@ package guard_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -57,19 +56,10 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	if err := startNodes(ctx); err != nil {
 		return err
 	}
-	registry, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: memory}, spec: {etcd: {endpoints: ["http://127.0.0.1:1"]}}}`)
-	if err != nil {
+	if err := createRegistries(ctx); err != nil {
 		return err
 	}
-	applications, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: applications}, spec: {repairInterval: 5s, eureka: {address: "http://127.0.0.1:1"}}}`)
-	if err != nil {
-		return err
-	}
-	asking, err := scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: asking}, spec: {repairInterval: 5s, insecure: true, zookeeper: {layout: Curator, servers: ["127.0.0.1:1"]}}}`)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(p.Create(ctx, registry), p.Create(ctx, applications), p.Create(ctx, asking), installPolicy(ctx)); err != nil {
+	if err := installPolicy(ctx); err != nil {
 		return err
 	}
 	if door, err = p.StartUsher(ctx, scene.Root, service, registration.Options{
@@ -77,12 +67,31 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 	}); err != nil {
 		return err
 	}
-	asked.serve(ctx)
-	programs.serve(ctx)
+	asked.serve(ctx, asked)
+	programs.serve(ctx, programs)
 	if err := startCloud(ctx); err != nil {
 		return err
 	}
 	return callers.follow(ctx)
+}
+
+// createRegistries creates the Registries that the witness plays.
+func createRegistries(ctx context.Context) error {
+	for name, spec := range map[string]string{
+		"memory":       `{etcd: {endpoints: ["http://127.0.0.1:1"]}}`,
+		"applications": `{repairInterval: 5s, eureka: {address: "http://127.0.0.1:1"}}`,
+		"asking":       `{repairInterval: 5s, insecure: true, zookeeper: {layout: Curator, servers: ["127.0.0.1:1"]}}`,
+	} {
+		object, err := scene.Parse("{apiVersion: usher.dev/v1alpha1, kind: Registry, spec: " + spec + "}")
+		if err != nil {
+			return err
+		}
+		object.SetName(name)
+		if err := plane.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // startNodes starts two nodes, and others that only DaemonSets use: they are cordoned.

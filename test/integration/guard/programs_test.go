@@ -15,12 +15,12 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
-// programs are what runs in simulated Pods, for those who ask Pods whether requests are under way. They answer at any port
-// of a Pod's address; the path is the Pod's namespace. The witness sees whether a Pod goes while it is busy.
+// programs run in simulated Pods, and are asked whether requests are under way. The path is the Pod's namespace. The
+// witness sees whether a Pod goes while it is busy.
 var programs = &servers{says: map[string]string{}, asked: map[string]int{}}
 
 type servers struct {
-	address string
+	inPods
 
 	mu sync.Mutex
 	// says is what the Pods of a namespace answer: a number of requests that are under way, or nothing. asked is how
@@ -29,15 +29,18 @@ type servers struct {
 	asked map[string]int
 }
 
-// serve begins to answer, until the context ends.
-func (p *servers) serve(ctx context.Context) {
-	server := httptest.NewServer(p)
+// inPods is an HTTP server that answers in all simulated Pods, at any port.
+type inPods struct{ address string }
+
+// serve begins to answer by the handler, until the context ends.
+func (p *inPods) serve(ctx context.Context, handler http.Handler) {
+	server := httptest.NewServer(handler)
 	p.address = server.Listener.Addr().String()
 	context.AfterFunc(ctx, server.Close)
 }
 
-// dial connects to a program, by the address of its Pod.
-func (p *servers) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+// dial connects to the server, whatever the address of its Pod.
+func (p *inPods) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, network, p.address)
 }
 

@@ -22,10 +22,12 @@ import (
 	"github.com/usher-dev/usher/test/servers/run"
 )
 
-// StartUsher runs both halves in a leader, the second with these options, that knows nothing of the guard, the guard in a replica that
-// does not lead, and what makes its certificate, with the rights for that alone. The checkout is at root. It
-// waits until API servers can call the guard, and returns the guard's host and port.
-func (p *Plane) StartUsher(ctx context.Context, root string, service endpoint.Service, options registration.Options) (door string, err error) {
+// StartUsher runs both halves in a leader that knows nothing of the guard, the second half with these options; the guard
+// in a replica that does not lead; and what makes its certificate, with the rights for that alone. The checkout is at root.
+// It waits until API servers can call the guard, and returns the guard's host and port.
+func (p *Plane) StartUsher(
+	ctx context.Context, root string, service endpoint.Service, options registration.Options,
+) (door string, err error) {
 	ports, err := run.FreePorts(ctx, 1)
 	if err != nil {
 		return "", err
@@ -33,7 +35,9 @@ func (p *Plane) StartUsher(ctx context.Context, root string, service endpoint.Se
 	if _, err := checkout.InstallGuard(ctx, p, root, "usher", ports[0]); err != nil {
 		return "", err
 	}
-	if err := errors.Join(checkout.AskPatiently(ctx, p), p.startHalves(ctx, service, options), p.startGuard(ctx, service, ports[0])); err != nil {
+	if err := errors.Join(
+		checkout.AskPatiently(ctx, p), p.startHalves(ctx, service, options), p.startGuard(ctx, service, ports[0]),
+	); err != nil {
 		return "", err
 	}
 	door = fmt.Sprintf("127.0.0.1:%d", ports[0])
