@@ -285,7 +285,8 @@ func stateInPlans(
 	state := plan.RegistryState{
 		Prefix: settings.Root, Denied: !selected(r.Spec.Namespaces), Leaving: r.DeletionTimestamp != nil,
 		HoldsBack: kind.HoldsBack, Gated: kind.Gated, Follows: kind.Follows, Overrides: kind.Overrides,
-		Label: plan.LabelOf(r.Spec.Service), Err: down, Strict: r.Spec.StrictServices, Users: r.Status.Users, Fold: settings.Fold, Own: settings.Own,
+		Label: plan.LabelOf(r.Spec.Service), Err: down, Strict: r.Spec.StrictServices, Users: r.Status.Users,
+		Fold: settings.Fold, Own: settings.Own,
 	}
 	for _, rule := range r.Spec.Services {
 		state.Rules = append(state.Rules, plan.ServiceRule{Names: rule.Names, Admits: selected(rule.Namespaces), Shared: rule.Shared})

@@ -395,7 +395,8 @@ var (
 		regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
 		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound,
-		regplan.ReasonLabelUnusable, regplan.ReasonUnderWayUnknown, regplan.ReasonDuplicate, regplan.ReasonAddressShared, regplan.ReasonRegistryUnsuited,
+		regplan.ReasonLabelUnusable, regplan.ReasonUnderWayUnknown, regplan.ReasonDuplicate,
+		regplan.ReasonAddressShared, regplan.ReasonRegistryUnsuited,
 	}
 )
 

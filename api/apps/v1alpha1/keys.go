@@ -67,9 +67,9 @@ const (
 
 // AnnotationImagesFirst, set to "false" on a CloneSet, has Pods leave service before their
 // nodes have the new image. AnnotationSurgeInPlace, set to "false" on a CloneSet, says that its Pods
-// need no surge while they are updated in place, unless maxUnavailable is 0. LabelPullsFor, on a Pod that pulls an image, holds the UID of the
-// CloneSet. AnnotationFailuresBefore, on a Pod of a CloneSet, is how many attempts to create such a
-// Pod had failed in a row. All are Usher's own.
+// need no surge while they are updated in place, unless maxUnavailable is 0. LabelPullsFor, on a Pod that
+// pulls an image, holds the UID of the CloneSet. AnnotationFailuresBefore, on a Pod of a CloneSet, is how
+// many attempts to create such a Pod had failed in a row. All are Usher's own.
 const (
 	AnnotationImagesFirst    = "usher.dev/images-first"
 	AnnotationSurgeInPlace   = "usher.dev/surge-in-place"

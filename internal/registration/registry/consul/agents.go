@@ -56,8 +56,8 @@ func newAgents(s *usherv1alpha1.ConsulAgents, secret map[string][]byte) (*agents
 	if err == nil && token == "" {
 		_, header, err = tokenIn(secret, KeyToken)
 	} else if err == nil && len(secret[KeyToken]) == 0 {
-		err = registry.Permanent(fmt.Errorf("the credentials Secret has the key %s and not %s: put the token for the catalog there",
-			KeyAgentToken, KeyToken))
+		err = registry.Permanent(fmt.Errorf(
+			"the credentials Secret has the key %s and not %s: put the token for the catalog there", KeyAgentToken, KeyToken))
 	}
 	if err != nil || s == nil {
 		return nil, err
@@ -66,7 +66,8 @@ func newAgents(s *usherv1alpha1.ConsulAgents, secret map[string][]byte) (*agents
 	for _, text := range s.AllowedAddresses {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, registry.Permanent(fmt.Errorf("consul.agents.allowedAddresses: %w: write a network like 10.0.0.0/16", err))
+			return nil, registry.Permanent(fmt.Errorf(
+				"consul.agents.allowedAddresses: %w: write a network like 10.0.0.0/16", err))
 		}
 		a.allowed = append(a.allowed, network)
 	}
@@ -80,12 +81,14 @@ func newAgents(s *usherv1alpha1.ConsulAgents, secret map[string][]byte) (*agents
 // of returns a client of the agent of an instance's node. Errors are permanent.
 func (a *agents) of(i instance) (*rest.Client, error) {
 	if a == nil {
-		return nil, registry.Permanent(errors.New("only its agent can take it out of service: set consul.agents of the Registry"))
+		return nil, registry.Permanent(errors.New(
+			"only its agent can take it out of service: set consul.agents of the Registry"))
 	}
 	address, err := netip.ParseAddr(i.Node.Address)
 	if err != nil || !a.allow(address.Unmap()) {
-		return nil, registry.Permanent(fmt.Errorf("its node %s has the address %s in Consul's catalog, and consul.agents.allowedAddresses "+
-			"of the Registry has not: add the network of your agents, if that is one of them",
+		return nil, registry.Permanent(fmt.Errorf(
+			"its node %s has the address %s in Consul's catalog, which is in no network of consul.agents.allowedAddresses of "+
+				"the Registry: add the network of your agents, if that is one of them",
 			registry.Excerpt(i.Node.Node), registry.Excerpt(i.Node.Address)))
 	}
 	return a.client.At(a.scheme + "://" + net.JoinHostPort(address.Unmap().String(), a.port)), nil
@@ -99,9 +102,7 @@ func (a *agents) allow(address netip.Addr) bool {
 	})
 }
 
-func ordinary(address netip.Addr) bool {
-	return !address.IsLoopback() && !address.IsLinkLocalUnicast() && !address.IsMulticast() && !address.IsUnspecified() && address.Zone() == ""
-}
+func ordinary(address netip.Addr) bool { return address.IsGlobalUnicast() && address.Zone() == "" }
 
 // maintained is a change of an instance that its agent makes.
 type maintained struct {
@@ -118,10 +119,11 @@ func (r *Registry) override(ctx context.Context, service string, changes []regis
 		return err
 	}
 	entry := func(i instance) registry.Entry { return i.entry(service) }
-	steps, refused := registry.Decide(instances, entry, changes, func(c registry.Change, there *instance) (maintained, error) {
+	decide := func(c registry.Change, there *instance) (maintained, error) {
 		agent, err := r.agents.of(*there)
 		return maintained{change: c, there: *there, agent: agent}, err
-	})
+	}
+	steps, refused := registry.Decide(instances, entry, changes, decide)
 	errs := registry.Each(ctx, len(steps), parallel, func(n int) error { return steps[n].make(ctx) })
 	all := []error{refused}
 	var made []maintained
@@ -130,7 +132,8 @@ func (r *Registry) override(ctx context.Context, service string, changes []regis
 			made = append(made, steps[n])
 			continue
 		}
-		all = append(all, steps[n].change.Refused(fmt.Errorf("the agent of its node %s: %w", registry.Excerpt(steps[n].there.Node.Node), err)))
+		node := registry.Excerpt(steps[n].there.Node.Node)
+		all = append(all, steps[n].change.Refused(fmt.Errorf("the agent of its node %s: %w", node, err)))
 	}
 	return errors.Join(append(all, r.shown(ctx, service, index, made))...)
 }
@@ -171,14 +174,18 @@ func (m maintained) make(ctx context.Context) error {
 func (m maintained) verify(ctx context.Context) error {
 	id := m.there.Service.ID
 	if path.Clean("/"+id) != "/"+id {
-		return registry.Permanent(fmt.Errorf("the service ID %s is no part of a path: register another one", registry.Excerpt(id)))
+		return registry.Permanent(fmt.Errorf(
+			"the service ID %s is no part of a path: register another one", registry.Excerpt(id)))
 	}
-	answer, err := m.agent.Send(ctx, rest.Question{Method: http.MethodGet, Path: "/v1/agent/service/" + url.PathEscape(id)})
+	answer, err := m.agent.Send(ctx, rest.Question{
+		Method: http.MethodGet, Path: "/v1/agent/service/" + url.PathEscape(id),
+	})
 	switch {
 	case err != nil:
 		return err
 	case answer.Code == http.StatusNotFound:
-		return registry.Transient(fmt.Errorf("%s does not know the service ID %s: is it the agent that registered it?", answer.Where, registry.Excerpt(id)))
+		return registry.Transient(fmt.Errorf("%s does not know the service ID %s: is it the agent that registered it?",
+			answer.Where, registry.Excerpt(id)))
 	case answer.Code != http.StatusOK:
 		return answer.Refusal()
 	}
@@ -187,7 +194,8 @@ func (m maintained) verify(ctx context.Context) error {
 		return err
 	}
 	if has.ID != id || has.Port != m.there.Service.Port || has.Address != m.there.Service.Address {
-		return fmt.Errorf("%s has another service with the ID %s: %w", answer.Where, registry.Excerpt(id), registry.ErrConflict)
+		return fmt.Errorf("%s has another service with the ID %s: %w",
+			answer.Where, registry.Excerpt(id), registry.ErrConflict)
 	}
 	return nil
 }
@@ -226,7 +234,8 @@ func (r *Registry) shown(ctx context.Context, service, index string, made []main
 		}
 		select {
 		case <-ctx.Done():
-			late := registry.Transient(fmt.Errorf("its agent has changed it, and the catalog does not show that yet: %w", context.Cause(ctx)))
+			late := registry.Transient(fmt.Errorf(
+				"its agent has changed it, and the catalog does not show that yet: %w", context.Cause(ctx)))
 			return errors.Join(list.Map(made, func(m maintained) error { return m.change.Refused(late) })...)
 		case <-tick.C:
 		}
@@ -261,7 +270,8 @@ func (i instance) hidden() string {
 	case on != nil && on.Status != passing:
 		return "it is in maintenance on its agent: " + registry.Excerpt(on.Notes)
 	case failed != nil:
-		return fmt.Sprintf("its check %s is %s in Consul", registry.Excerpt(cmp.Or(failed.Name, failed.CheckID)), registry.Excerpt(failed.Status))
+		return fmt.Sprintf("its check %s is %s in Consul",
+			registry.Excerpt(cmp.Or(failed.Name, failed.CheckID)), registry.Excerpt(failed.Status))
 	case i.Service.Weights.Passing <= 0:
 		return "its weight is 0"
 	}

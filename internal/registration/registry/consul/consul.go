@@ -157,7 +157,8 @@ func (r *Registry) readAfter(ctx context.Context, service, index string) (_ []in
 	}
 	if instances == nil {
 		// Consul writes [] for none; null comes from another kind of server.
-		return nil, "", registry.Permanent(fmt.Errorf("%s answered without a list: check that consul.address is Consul's", answer.Where))
+		return nil, "", registry.Permanent(fmt.Errorf(
+			"%s answered without a list: check that consul.address is Consul's", answer.Where))
 	}
 	return instances, answer.Header.Get(headerIndex), r.unfiltered(ctx)
 }
