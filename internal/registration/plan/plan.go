@@ -174,7 +174,7 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	for _, h := range p.hooks {
 		v := ix.decide(p, h, record)
 		plan.Waiting, plan.Asks = append(plan.Waiting, v.waiting...), append(plan.Asks, v.asks...)
-		if v.passes() {
+		if v.passes() && !ix.staysAfterAll(p, h) {
 			refused, try, retry := ix.writes(p, h)
 			plan.Waiting = append(plan.Waiting, refused...)
 			if try {
@@ -199,6 +199,12 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 		plan.Waiting = append(plan.Waiting, ix.forget(p, patch)...)
 	}
 	return list.Earliest(next, p.keptUntil())
+}
+
+// staysAfterAll reports whether a drain ends in the moment in which its request is taken back, as the Pod's owner wants it
+// again: then the guard keeps holding the Pod.
+func (ix *index) staysAfterAll(p *pod, h hook) bool {
+	return h.gate == GateRequested && p.cause.ended && ix.expired(p)
 }
 
 // keptUntil is when the first Registration no longer keeps the Pod although its node does not answer; zero if none

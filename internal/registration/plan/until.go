@@ -84,11 +84,24 @@ type busyPod struct {
 // String is for people.
 func (b busyPod) String() string { return "Registration " + b.registration + ": " + b.message }
 
-// awaitIdle holds a Pod that no caller chooses any more until nothing is under way there, or until the timeout.
+// awaitIdle holds a Pod that no caller chooses any more until nothing is under way there, or until the timeout. A Pod that
+// has been asked is asked on while it waits for something else, such as the next listing of a followed target: otherwise
+// its answers would begin anew.
 func (ix *index) awaitIdle(p *pod, h hook, record *Record, v *verdict) {
-	if !v.passes() || ended(p.Pod) {
+	if ended(p.Pod) || !v.passes() && record.Free.IsZero() {
 		return
 	}
+	if !v.passes() {
+		var others verdict
+		ix.askFor(p, h, record, &others)
+		v.asks = others.asks
+		return
+	}
+	ix.askFor(p, h, record, v)
+}
+
+// askFor asks the Pod on behalf of each Registration, and holds it for those that do not find it idle.
+func (ix *index) askFor(p *pod, h hook, record *Record, v *verdict) {
 	record.UnderWay = nil
 	for _, r := range slices.Concat(h.answerers, p.deselected()) {
 		stays := h.gate == GateInPlaceUpdate && r.Spec.OnInPlaceUpdate == usherv1alpha1.InPlaceUpdateStay
