@@ -252,7 +252,7 @@ func one(yes bool) int {
 	return 0
 }
 
-// bothWays converts an object and its conversion. What is lost on the way back was lost before.
+// bothWays converts an object there and back. The way back loses nothing that the way there has not lost.
 func bothWays(t *testing.T, object map[string]any, to, from string) (there map[string]any, lost []string, back map[string]any) {
 	t.Helper()
 	before := deepCopy(object)

@@ -43,8 +43,8 @@ type said struct {
 	underWay *int64
 }
 
-// counted is what a number of requests says: more than most are idle are too many. What is no number of requests is
-// an error.
+// counted judges a number of requests: the Pod is idle with at most so many. The error says that the number is none, as
+// NaN.
 func counted(what string, n float64, most int32) (said, error) {
 	if math.IsNaN(n) || math.IsInf(n, 0) || n < 0 {
 		return said{}, fmt.Errorf("%s is no number of requests", what)

@@ -18,9 +18,9 @@ import (
 )
 
 // With drain.application, the application itself is asked to take its entries out, and to come back: a registry such as
-// ZooKeeper or etcd has no override that lasts. An entry is out when it is gone or callers do not get it. As that does
-// not tell who took it out, the annotation usher.dev/asked names the Registrations that have asked, before they ask, and
-// until the Pod is in service again. See docs/design/0013-self-registered.md.
+// ZooKeeper or etcd has no override that lasts. An entry is out when it is gone or callers do not get it. An entry does
+// not show who took it out. So the annotation usher.dev/asked names the Registrations that have asked, from before they
+// ask until the Pod is in service again. See docs/design/0013-self-registered.md.
 
 // Call is a request to a Pod's application.
 type Call struct {

@@ -57,9 +57,8 @@ type Record struct {
 	At      time.Time `json:"at,omitzero"`
 }
 
-// adopt moves the times of another process to our clock. However far the two are apart, what was
-// left to wait when the record was written is left now. Began and Free bound what follows them, and stay
-// unless they are yet to come.
+// adopt moves the times of another process to our clock. However far the two are apart, the wait that remained when the
+// record was written remains now. Began and Free bound what follows them, and stay unless they are yet to come.
 func (r *Record) adopt(process string, now time.Time) {
 	if r.Process == process || r.At.IsZero() {
 		return

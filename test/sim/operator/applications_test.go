@@ -143,7 +143,7 @@ func (s *simulation) lives() {
 func (s *simulation) expire() {
 	live := map[types.UID]bool{}
 	for _, pod := range s.pods() {
-		// Who is asked has no override that would let its Pod go: its process ends, and its lease.
+		// An application that is asked has no override that would let its Pod go: its process ends, and its lease.
 		live[pod.UID] = pod.Status.PodIP != "" && (!s.features.asks || pod.DeletionTimestamp == nil)
 	}
 	for uid, app := range s.applications {

@@ -214,7 +214,7 @@ func (m maintained) set(ctx context.Context, query url.Values) error {
 	return answer.Refusal()
 }
 
-// shown waits until the catalog shows what agents have changed: they tell it on their own.
+// shown waits until the catalog shows what agents have changed: agents report to it by themselves.
 func (r *Registry) shown(ctx context.Context, service, index string, made []maintained) error {
 	if len(made) == 0 {
 		return nil
