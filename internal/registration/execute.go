@@ -118,7 +118,7 @@ func (r *Reconciler) protect(
 	ctx context.Context, kept *passState, s stage,
 ) (protected stage, unprepared map[string]bool) {
 	prepared, unprepared, done := r.prepare(ctx, s.seen, s.decided.Outcomes)
-	patches, written := s.decided.Protect, prepared != s.seen
+	patches, written := preparedOnly(s.decided.Protect, unprepared), prepared != s.seen
 	patched := r.patchPods(ctx, kept, s, patches)
 	for i := range patches {
 		patched.due = append(patched.due, patches[i].Due...)
@@ -135,6 +135,15 @@ func (r *Reconciler) protect(
 	}
 	seen, _ := prepared.refreshing(fresh)
 	return r.decide(s.seeing(seen)), unprepared
+}
+
+// preparedOnly drops patches of Pods all of whose Registrations were not recorded. Whoever deletes such a Registration now
+// makes it vanish, and nobody would know any more where the applications of Pods that it has guarded are listed.
+func preparedOnly(patches []plan.PodPatch, unprepared map[string]bool) []plan.PodPatch {
+	return list.Only(patches, func(p plan.PodPatch) bool {
+		return p.Registrations == nil ||
+			slices.ContainsFunc(strings.Split(*p.Registrations, ","), func(name string) bool { return !unprepared[name] })
+	})
 }
 
 // refreshing is what is known with the API server's versions of Pods. It reports whether they change anything.
