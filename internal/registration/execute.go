@@ -182,10 +182,11 @@ func (r *Reconciler) confirm(ctx context.Context, s stage, behind map[string]boo
 
 // change makes the changes of registries that have not been made first, lists their targets, and plans again from that.
 func (r *Reconciler) change(ctx context.Context, s stage, first, rest []plan.Changes) stage {
+	s = r.apply(ctx, s, rest)
 	learned := s.seen.learned
-	learned.sweeps = learned.sweeps.after(s.decided.Changes, s.seen.snapshot.Now)
-	seen := s.seen.knowing(learned)
-	s = r.apply(ctx, s.seeing(seen.with(seen.snapshot.WithSuspects(learned.sweeps.suspects))), rest)
+	learned.sweeps = learned.sweeps.after(s.seen.sweptOf(s.decided.Changes), s.seen.snapshot.Now)
+	known := s.seen.knowing(learned)
+	s = s.seeing(known.with(known.snapshot.WithSuspects(learned.sweeps.suspects)))
 	changes := slices.Concat(first, rest)
 	if len(changes) == 0 {
 		return s

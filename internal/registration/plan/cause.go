@@ -220,8 +220,9 @@ type Finish struct {
 	Because string
 	// OfOwner means that the owner's object is the reason.
 	OfOwner bool
-	// PastBudget means that nothing but Usher's readiness gate makes the Pod unready, for its eviction:
-	// a budget that refuses now has allowed it before.
+	// PastBudget means that the Pod is deleted if a budget refuses its eviction now: nothing but Usher's readiness gate
+	// makes the Pod unready, so that the budget has allowed it before, or its owner does not want it, and budgets bind no
+	// owner.
 	PastBudget bool
 }
 
@@ -276,5 +277,6 @@ func (ix *index) finish(p *pod) *Finish {
 	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.hasFinalizer() || p.DeletionTimestamp != nil {
 		return nil
 	}
-	return &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text, OfOwner: p.cause.live, PastBudget: p.gate && p.unready == ""}
+	past := p.gate && p.unready == "" || p.cause.live
+	return &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text, OfOwner: p.cause.live, PastBudget: past}
 }

@@ -124,8 +124,8 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 		switch {
 		// One that is not Ready, or is terminating, does not count as healthy any more.
 		case p.DeletionTimestamp != nil, !podread.IsTrue(p.Pod, corev1.PodReady), !selector.Matches(labels.Set(p.Labels)):
-		case p.isLeaving():
-			allowed-- // whoever asked for that: budgets bound evictions, and count all Pods
+		case p.isLeaving(), p.request != nil && p.cause.live:
+			allowed-- // whoever asked for that: budgets bound evictions, and no owner, and count all Pods
 		case p.evicted && p.request != nil: // a CloneSet has budgets of its own
 			waiting = append(waiting, p)
 		}
