@@ -176,7 +176,9 @@ func (r *Reconciler) confirm(ctx context.Context, s stage, behind map[string]boo
 		if err != nil {
 			return s.with(r.stop(err)), behind
 		}
-		s = r.decide(s.seeing(seen).with(adopted).with(r.setBack(overtaken)))
+		// A request that the caches did not show may be older than what they show of its owner.
+		seen, returning := r.confirmReturns(ctx, seen)
+		s = r.decide(s.seeing(seen).with(adopted).with(returning).with(r.setBack(overtaken)))
 	}
 }
 
