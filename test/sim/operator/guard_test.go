@@ -355,7 +355,8 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 		leaving, fresh := p.leaving(budget), ""
 		for _, c := range changes {
 			uid := types.UID(c.Entry.Owner.PodUID)
-			if pod := p.seen(uid); (c.Op == registry.Remove || c.Op == registry.TakeOut) && !leaving[uid] && pod != nil && p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) {
+			if pod := p.seen(uid); (c.Op == registry.Remove || c.Op == registry.TakeOut) && !leaving[uid] && pod != nil &&
+				p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) && model.Covers(budget, p.pod(pod.Name)) {
 				leaving[uid], fresh = true, pod.Name
 			}
 		}
