@@ -29,6 +29,11 @@ soak: ## Send a million requests in an hour while workloads change and faults ha
 	@echo "Compiling the soak: a minute the first time."
 	@$(GO) -C test run ./cmd/soak $(ARGS)
 
+.PHONY: exits
+exits: ## Count the requests that a workload loses on each way out, in your cluster (docs/what-you-lose.md), or rehearse it.
+	@echo "Compiling the measurement: a minute the first time."
+	@$(GO) -C test run ./cmd/exits $(ARGS)
+
 .PHONY: e2e
 e2e: ## Play stories with real containers on a real node; needs root on Debian (docs/reliability.md).
 	@echo "Compiling the stories: a minute the first time."
