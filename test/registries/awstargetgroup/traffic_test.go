@@ -5,11 +5,14 @@ package awstargetgroup_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,25 +71,35 @@ type world struct {
 	ministack *ministack
 }
 
+// requests is how many requests each part of TestTraffic sends at least; the Deployment lives on until then.
+var requests = flag.Int("requests", 0, "how many `requests` each part of TestTraffic sends at least; 0 for one round of changes")
+
+// way is how the Pods of a Deployment come into service, and out of it.
+type way string
+
+const (
+	labelAndGroup way = "label and awsTargetGroup"
+	gateAlone     way = "gate alone"
+	withoutUsher  way = "without Usher"
+)
+
 // TestTraffic sends requests through load balancers whose controller follows a Service by AWS's rule, while a Deployment
-// is rolled out, scaled in, drained from its node, and loses a Pod. One load balancer is ministack, which others have
+// is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is ministack, which others have
 // written; it sends real HTTP, and takes targets out at once. The other is the fake, with health checks, a deregistration
 // delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost. With the readiness
-// gate alone some are: that the test counts them shows that it could.
+// gate alone, and without Usher, some are: that the test counts them shows that it could.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	for _, balancer := range []string{"aws.ministack", "aws.fake"} {
 		t.Run(balancer, func(t *testing.T) {
-			t.Run("label and awsTargetGroup", func(t *testing.T) {
-				if lost := w.play(t, balancer, true); lost > 0 {
-					t.Errorf("%d requests were lost", lost)
-				}
-			})
-			t.Run("gate alone", func(t *testing.T) {
-				if w.play(t, balancer, false) == 0 {
-					t.Error("no request was lost with the readiness gate alone: then nothing is shown by the others")
-				}
-			})
+			for _, out := range []way{labelAndGroup, gateAlone, withoutUsher} {
+				t.Run(string(out), func(t *testing.T) {
+					lost := w.play(t, balancer, out)
+					if (lost == 0) != (out == labelAndGroup) {
+						t.Errorf("%d requests were lost", lost)
+					}
+				})
+			}
 		})
 	}
 }
@@ -131,7 +144,7 @@ type game struct {
 }
 
 // play takes a Deployment through its life under traffic, and returns how many requests were lost.
-func (w *world) play(t *testing.T, balancer string, labelled bool) (lost int) {
+func (w *world) play(t *testing.T, balancer string, out way) (lost int) {
 	t.Helper()
 	g := &game{Scene: w.Begin(t)}
 	dataPlane, endpoint := http.Handler(&clouds.DataPlane{Server: w.fake, ARN: elb.ARN(g.Namespace), Late: fakeLate}), w.fake.URL()
@@ -141,9 +154,11 @@ func (w *world) play(t *testing.T, balancer string, labelled bool) (lost int) {
 		dataPlane, endpoint, g.balancer = clouds.Forward(w.ministack.host(), "/_alb/"+g.Namespace), w.ministack.view(t), w.ministack
 		rate = 40
 	}
-	g.begin(balancer, endpoint, labelled)
-	g.serves("1", 4)
-	g.Has(g.Object(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}}`), `status: {registered: 4}`)
+	g.begin(balancer, endpoint, out)
+	g.serves("0", 4)
+	if out != withoutUsher {
+		g.Has(g.Object(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}}`), `status: {registered: 4}`)
+	}
 	front := httptest.NewServer(dataPlane)
 	defer front.Close()
 	g.callers = traffic.New(traffic.Options{
@@ -153,25 +168,42 @@ func (w *world) play(t *testing.T, balancer string, labelled bool) (lost int) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.callers.Run(ctx) }()
-	g.live()
+	for round := 1; round == 1 || g.callers.Report().Total().Sent < *requests; round++ {
+		g.live(strconv.Itoa(round))
+	}
 	stop()
 	checktest.NoError(t, <-ended)
-	total := g.callers.Report()
-	for _, section := range total.Sections {
-		t.Logf("%-10s %5d sent, %3d lost", section.Name, section.Sent, section.Lost)
+	return g.log(g.callers.Report())
+}
+
+// log prints what was sent and lost during each kind of change, and returns how many were lost.
+func (g *game) log(report traffic.Report) (lost int) {
+	sums := map[string]traffic.Section{}
+	for _, section := range report.Sections {
+		sum := sums[section.Name]
+		sum.Sent, sum.Lost = sum.Sent+section.Sent, sum.Lost+section.Lost
+		sums[section.Name] = sum
 	}
-	t.Logf("%-10s %5d sent, %3d lost %v", "all", total.Total().Sent, total.Total().Lost, total.Reasons)
-	return total.Total().Lost
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		g.Logf("%-10s %5d sent, %3d lost", name, sums[name].Sent, sums[name].Lost)
+	}
+	total := report.Total()
+	g.Logf("%-10s %5d sent, %3d lost %v", "all", total.Sent, total.Lost, report.Reasons)
+	return total.Lost
 }
 
 // begin creates the Deployment and what it needs.
-func (g *game) begin(balancer, endpoint string, labelled bool) {
-	selector, registries, gates := "{app: web}", "[service]", "[{conditionType: usher.dev/registered}]"
+func (g *game) begin(balancer, endpoint string, out way) {
+	selector, registries, gates := "{app: web}", "[service]", "[]"
 	labels := "app: web"
-	if labelled {
-		selector, gates = `{app: web, usher.dev/in-service: "true"}`, "[]"
+	switch out {
+	case labelAndGroup:
+		selector = `{app: web, usher.dev/in-service: "true"}`
 		registries = "[labels-" + g.Namespace + ", aws-" + g.Namespace + "]"
 		labels = `app: web, usher.dev/in-service: "true"`
+	case gateAlone:
+		gates = "[{conditionType: usher.dev/registered}]"
+	case withoutUsher:
 	}
 	for _, text := range []string{
 		`{apiVersion: v1, kind: Secret, metadata: {name: aws}, stringData: {aws_access_key_id: me, aws_secret_access_key: secret}}`,
@@ -183,38 +215,45 @@ func (g *game) begin(balancer, endpoint string, labelled bool) {
 		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web, labels: {%s: %s}}, spec: {clusterIP: None, selector: %s, `+
 			`ports: [{port: %d}]}}`, clouds.LabelRule, balancer, selector, clouds.Port),
 		fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 4, selector: {matchLabels: {app: web}}, `+
-			`template: {metadata: {labels: {version: "1", %s}}, spec: {readinessGates: %s, containers: [{name: web, image: "example.test/web:v1"}]}}}}`,
+			`template: {metadata: {labels: {version: "0", %s}}, spec: {readinessGates: %s, containers: [{name: web, image: "example.test/web:v1"}]}}}}`,
 			labels, gates),
 	} {
-		g.Make(g.Object(text))
+		if object := g.Object(text); out != withoutUsher || object.GetObjectKind().GroupVersionKind().Group != "usher.dev" {
+			g.Make(object)
+		}
 	}
 }
 
-// live takes the Deployment through what happens to it.
-func (g *game) live() {
+// live takes the Deployment through what happens to it, and to a version.
+func (g *game) live(version string) {
 	web := g.Object(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}`)
 	g.callers.Section("rollout")
-	g.Change(web, `spec: {template: {metadata: {labels: {version: "2"}}}}`)
-	g.serves("2", 4)
+	g.Change(web, `spec: {template: {metadata: {labels: {version: "%s"}}}}`, version)
+	g.serves(version, 4)
 	g.callers.Section("scale-in")
 	g.Change(web, `spec: {replicas: 3}`)
-	g.serves("2", 3)
+	g.serves(version, 3)
 	g.callers.Section("drain")
 	node := g.Pods()[0].Spec.NodeName
 	g.Change(g.Object(fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s}}`, node)), `spec: {unschedulable: true}`)
-	g.evict(node)
+	g.evict(list.Only(g.Pods(), func(pod corev1.Pod) bool { return pod.Spec.NodeName == node }))
 	g.Change(g.Object(fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s}}`, node)), `spec: {unschedulable: false}`)
-	g.serves("2", 3)
+	g.serves(version, 3)
+	g.callers.Section("eviction")
+	g.evict(g.Pods()[:1])
+	g.serves(version, 3)
 	g.callers.Section("delete")
 	gone := g.Pods()[0]
 	g.until("the deletion of "+gone.Name, func() error { return g.Delete(g.Context(), &gone) })
 	g.Gone(&gone)
-	g.serves("2", 3)
+	g.serves(version, 3)
+	g.callers.Section("scale-out")
+	g.Change(web, `spec: {replicas: 4}`)
+	g.serves(version, 4)
 }
 
-// evict evicts the Pods of a node, as kubectl drain does.
-func (g *game) evict(node string) {
-	on := list.Only(g.Pods(), func(pod corev1.Pod) bool { return pod.Spec.NodeName == node })
+// evict evicts Pods, as kubectl drain does.
+func (g *game) evict(on []corev1.Pod) {
 	var all sync.WaitGroup
 	for _, pod := range on {
 		all.Go(func() {
