@@ -21,6 +21,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/test/fetch"
@@ -109,7 +110,7 @@ func (s *server) connect(t *testing.T, arn string, change ...func(*usherv1alpha1
 	for _, c := range change {
 		c(spec)
 	}
-	secret := map[string][]byte{awstargetgroup.KeyID: []byte("me"), awstargetgroup.KeySecret: []byte("secret")}
+	secret := map[string][]byte{awsapi.KeyID: []byte("me"), awsapi.KeySecret: []byte("secret")}
 	return registry.Follower(checktest.Must(awstargetgroup.New(spec, nil, nil, "demo", secret))(t))
 }
 
