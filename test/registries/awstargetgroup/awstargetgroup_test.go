@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -24,34 +23,21 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/fetch"
-	"github.com/usher-dev/usher/test/registries/internal/servers"
-	"github.com/usher-dev/usher/test/servers/run"
+	"github.com/usher-dev/usher/test/registries/internal/moto"
 )
 
-const region = "eu-west-1"
+const region = moto.Region
 
 // server is moto. It forgets everything when it ends.
 type server struct {
-	*run.Process
-	run.HTTP
+	*moto.Server
 	elb *elb.Client
 	vpc string
 }
 
 func start(t *testing.T) *server {
 	t.Helper()
-	packages := servers.Fetch(t, func(ctx context.Context) (string, error) { return fetch.Python(ctx, "moto", "server") })
-	port := servers.FreePorts(t, 1)[0]
-	s := &server{HTTP: run.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d", port)}}
-	s.Process = servers.Start(t, run.Spec{
-		Name: "moto", Path: "python3", Env: append(os.Environ(), "PYTHONPATH="+packages),
-		Args: []string{"-m", "moto.server", "-H", "127.0.0.1", "-p", fmt.Sprint(port)},
-		Ready: func(ctx context.Context) error {
-			_, err := s.Do(ctx, "GET", "/moto-api/data.json", nil, nil)
-			return err
-		},
-	})
+	s := &server{Server: moto.Start(t)}
 	s.elb = elb.New(elb.Options{Region: region, BaseEndpoint: &s.Address, Credentials: credentials.NewStaticCredentialsProvider("me", "secret", "")})
 	s.vpc = s.anyVPC(t)
 	return s

@@ -180,7 +180,10 @@ func clientOf(loaded aws.HTTPClient, verified *tls.Config) *http.Client {
 // Call makes a call in its turn, and explains its error.
 func (a *API[C]) Call(ctx context.Context, what string, do func(context.Context, C) error) error {
 	if err := a.turns.Wait(ctx); err != nil {
-		err = ended(ctx, err) // a wait that would be too long ends before the context does
+		if ctx.Err() == nil { // its turn would come too late
+			err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+		}
+		err = ended(ctx, err)
 		return registry.OneService(registry.Transient(fmt.Errorf("%s has to wait for others of the same account and region: %w", what, err)))
 	}
 	with, err := a.connected(ctx)

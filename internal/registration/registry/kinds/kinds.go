@@ -20,6 +20,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
+	"github.com/usher-dev/usher/internal/registration/registry/awscloudmap"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -66,8 +67,9 @@ type Cluster struct {
 	Reader client.Reader
 	// Writer writes to the API server.
 	Writer client.Writer
-	// AWS are this process's clients of AWS, nil for new ones.
-	AWS *awstargetgroup.Clients
+	// AWS and CloudMap are this process's clients of AWS, nil for new ones.
+	AWS      *awstargetgroup.Clients
+	CloudMap *awscloudmap.Clients
 	// GCP are this process's clients of Google Cloud, nil for new ones.
 	GCP *gcpneg.Clients
 	// XDS is what this process serves over xDS, nil if it serves nothing.
@@ -81,6 +83,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
 	return []Kind{
+		{Name: "awsCloudMap", Keys: awsapi.Keys(), HoldsBack: true, settings: of(spec.AWSCloudMap, awscloudmap.FromSpec(in.CloudMap))},
 		{
 			Name: "awsTargetGroup", Keys: awsapi.Keys(), HoldsBack: true, Follows: true,
 			settings: of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace)),
