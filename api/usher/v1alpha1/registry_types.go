@@ -39,7 +39,7 @@ type RegistryList struct {
 // +kubebuilder:validation:XValidation:rule="[has(self.awsCloudMap), has(self.awsTargetGroup), has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.gcpNEG), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: awsCloudMap, awsTargetGroup, consul, dns, endpointSlice, etcd, eureka, gcpNEG, haproxy, nacos, service, webhook, xds or zookeeper"
 // +kubebuilder:validation:XValidation:rule="!has(self.strictServices) || !self.strictServices || has(self.services)",message="strictServices allows only what services lists: list a service, or nobody could register",fieldPath=".strictServices"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || !has(self.services)",message="the kind service needs no rules: each Service belongs to its namespace",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.services)",message="the kind awsTargetGroup needs no rules: Usher writes nothing there",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.services)",message="the kind awsTargetGroup needs no rules: each Service belongs to its namespace",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.awsTargetGroup.endpoint) || !self.awsTargetGroup.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what target groups have: use an https endpoint, or set insecure: true to accept that",fieldPath=".awsTargetGroup"
 // +kubebuilder:validation:XValidation:rule="!has(self.awsCloudMap) || !has(self.awsCloudMap.endpoint) || !self.awsCloudMap.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what Cloud Map has: use an https endpoint, or set insecure: true to accept that",fieldPath=".awsCloudMap"
 // +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.services)",message="the kind gcpNEG needs no rules: Usher writes nothing there",fieldPath=".services"
@@ -52,7 +52,7 @@ type RegistrySpec struct {
 	// +optional
 	AWSCloudMap *AWSCloudMapRegistry `json:"awsCloudMap,omitempty"`
 	// AWSTargetGroup shows which Pods AWS's load balancers have as healthy targets. Somebody else writes
-	// the targets, such as AWS Load Balancer Controller: Usher only waits for them.
+	// the targets, such as AWS Load Balancer Controller, and Usher only waits for them; or Usher does, with manage.
 	// +optional
 	AWSTargetGroup *AWSTargetGroupRegistry `json:"awsTargetGroup,omitempty"`
 	// Consul keeps entries in Consul's catalog.
@@ -195,7 +195,9 @@ const (
 )
 
 // AWSTargetGroupRegistry is the target groups of AWS's load balancers that send to Pods (target type ip), in one
-// region. Usher reads the health of targets (DescribeTargetHealth), and writes nothing.
+// region. Usher reads the health of targets (DescribeTargetHealth), and writes nothing unless manage says so.
+//
+// +kubebuilder:validation:XValidation:rule="!self.manage || has(self.targetGroups) && size(self.targetGroups) > 0 && self.targetGroups.all(one, size(one.arns) == 1)",message="with manage, targetGroups names one target group for each Service that Usher registers Pods for",fieldPath=".targetGroups"
 type AWSTargetGroupRegistry struct {
 	// Region is the region of the target groups, for example eu-west-1.
 	// +kubebuilder:validation:MaxLength=32
@@ -207,6 +209,12 @@ type AWSTargetGroupRegistry struct {
 	// +listType=atomic
 	// +optional
 	TargetGroups []AWSTargetGroups `json:"targetGroups,omitempty"`
+	// Manage has Usher register and deregister the targets of targetGroups, which nobody else writes: a group that a
+	// TargetGroupBinding names is refused. Each group has the Pods of one Registration, which its tag usher.dev/owner
+	// names. Default: false, somebody else writes them.
+	// +kubebuilder:default=false
+	// +optional
+	Manage bool `json:"manage,omitempty"`
 	// Draining says how long a target that drains holds its Pod: UntilOver, or Propagation, which is
 	// spec.drain.propagation of the Registration from when it began. A load balancer may send new requests for
 	// some 15s after that. Default: UntilOver.

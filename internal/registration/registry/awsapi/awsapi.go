@@ -155,7 +155,7 @@ func (a *API[C]) connected(ctx context.Context) (*connection[C], error) {
 	}
 	made, err := a.connect(ctx)
 	if err != nil {
-		return nil, registry.Permanent(marked{err})
+		return nil, registry.Permanent(marked{err, ErrIdentity})
 	}
 	a.connection = made
 	return made, nil
@@ -216,8 +216,12 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// ErrIdentity marks an error about who calls, which concerns all calls.
-var ErrIdentity = errors.New("identity")
+var (
+	// ErrIdentity marks an error about who calls, which concerns all calls.
+	ErrIdentity = errors.New("identity")
+	// ErrDenied marks a call for which the caller has no right.
+	ErrDenied = errors.New("denied")
+)
 
 var (
 	// busy are AWS's errors for calls that come too fast, or at a bad time.
@@ -261,18 +265,20 @@ func (a *API[C]) refusal(what, code, message string) error {
 	}
 	switch {
 	case slices.Contains(strangers, code):
-		return registry.Permanent(fmt.Errorf("%w; check %s", marked{said}, identityHint))
+		return registry.Permanent(fmt.Errorf("%w; check %s", marked{said, ErrIdentity}, identityHint))
 	case slices.Contains(denied, code):
-		return registry.Permanent(fmt.Errorf("%w; give the role or user of Usher the policy of https://usher.dev/registry/%s.html", said, strings.ToLower(a.options.Kind)))
+		return registry.Permanent(fmt.Errorf("%w; give the role or user of Usher the policy of https://usher.dev/registry/%s.html", marked{said, ErrDenied}, strings.ToLower(a.options.Kind)))
 	}
 	return registry.Permanent(said)
 }
 
 const identityHint = "the credentials Secret, or the role of Usher's service account"
 
-type marked struct{ error }
+type marked struct{ error, mark error } //nolint:errname // As in package registry.
 
-func (m marked) Unwrap() []error { return []error{m.error, ErrIdentity} }
+func (m marked) Error() string { return m.error.Error() }
+
+func (m marked) Unwrap() []error { return []error{m.error, m.mark} }
 
 // unanswered explains a call that no server answered.
 func unanswered(what string, err error) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
 	"github.com/usher-dev/usher/internal/registration/registry/targets"
@@ -111,6 +112,60 @@ func (a *api) targets(ctx context.Context, g group) (all []target, err error) {
 		})
 	}
 	return all, nil
+}
+
+// owner is whose targets a group has, as its tag says; zero without one.
+func (a *api) owner(ctx context.Context, g group) (owner registry.Owner, err error) {
+	err = a.Call(ctx, "DescribeTags", func(ctx context.Context, client *elb.Client) error {
+		answer, err := client.DescribeTags(ctx, &elb.DescribeTagsInput{ResourceArns: []string{g.arn}})
+		if err != nil {
+			return err
+		}
+		if len(answer.TagDescriptions) != 1 {
+			return oneService("DescribeTags of target group %s: the answer is none of AWS's: check spec.awsTargetGroup.endpoint", g.name)
+		}
+		for _, tag := range answer.TagDescriptions[0].Tags {
+			if aws.ToString(tag.Key) == ownerTag {
+				owner = ownerOf(aws.ToString(tag.Value))
+			}
+		}
+		return nil
+	})
+	return owner, ofGroup(err, g)
+}
+
+// tag says whose targets a group has.
+func (a *api) tag(ctx context.Context, g group, value string) error {
+	return a.Call(ctx, "AddTags", func(ctx context.Context, client *elb.Client) error {
+		_, err := client.AddTags(ctx, &elb.AddTagsInput{ResourceArns: []string{g.arn}, Tags: []types.Tag{{Key: aws.String(ownerTag), Value: &value}}})
+		return err
+	})
+}
+
+// register registers targets with a group.
+func (a *api) register(ctx context.Context, g group, all []held) error {
+	return a.Call(ctx, "RegisterTargets", func(ctx context.Context, client *elb.Client) error {
+		_, err := client.RegisterTargets(ctx, &elb.RegisterTargetsInput{TargetGroupArn: &g.arn, Targets: list.Map(all, held.description)})
+		return err
+	})
+}
+
+// deregister begins to deregister targets from a group.
+func (a *api) deregister(ctx context.Context, g group, all []held) error {
+	return a.Call(ctx, "DeregisterTargets", func(ctx context.Context, client *elb.Client) error {
+		_, err := client.DeregisterTargets(ctx, &elb.DeregisterTargetsInput{TargetGroupArn: &g.arn, Targets: list.Map(all, held.description)})
+		return err
+	})
+}
+
+// description is how AWS's API names a target.
+func (h held) description() types.TargetDescription {
+	return types.TargetDescription{Id: &h.address, Port: &h.port}
+}
+
+// isDenied reports whether AWS refuses a call for who calls.
+func isDenied(err error) bool {
+	return errors.Is(err, awsapi.ErrIdentity) || errors.Is(err, awsapi.ErrDenied)
 }
 
 // typeOf is what a group has as targets.

@@ -32,6 +32,9 @@ func FromSpec(
 		return &registry.Settings{
 			Secret: s.CredentialsSecret, Root: namespace, Own: true,
 			Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+				if s.Manage {
+					return NewManaged(s, reader, clients, root, secret)
+				}
 				lister, err := New(s, reader, clients, root, secret)
 				if err != nil {
 					return nil, err

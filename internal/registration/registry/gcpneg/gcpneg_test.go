@@ -373,7 +373,7 @@ func TestNoObjects(t *testing.T) {
 		_, err := connector(t, f, spec(f), reader).List(registrytest.Bounded(t), "web")
 		registrytest.Check(t, name, err, test.mark)
 		registrytest.Check(t, name, err, registry.ErrOneService)
-		if test.mark == registry.ErrNoService {
+		if errors.Is(test.mark, registry.ErrNoService) {
 			registrytest.Check(t, name, err, test.mark, "rbac.networkEndpointGroups")
 		}
 	}

@@ -82,10 +82,11 @@ type keys = []string
 func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kind {
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
+	managed := spec.AWSTargetGroup != nil && spec.AWSTargetGroup.Manage
 	return []Kind{
 		{Name: "awsCloudMap", Keys: awsapi.Keys(), HoldsBack: true, settings: of(spec.AWSCloudMap, awscloudmap.FromSpec(in.CloudMap))},
 		{
-			Name: "awsTargetGroup", Keys: awsapi.Keys(), HoldsBack: true, Follows: true,
+			Name: "awsTargetGroup", Keys: awsapi.Keys(), HoldsBack: !managed, Follows: !managed,
 			settings: of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace)),
 		},
 		{
