@@ -100,7 +100,7 @@ func (s *server) namespace(t *testing.T) (id, service string) {
 	done := checktest.Must(s.client.GetOperation(ctx, &cloudmap.GetOperationInput{OperationId: begun.OperationId}))(t)
 	id = done.Operation.Targets["NAMESPACE"]
 	made := checktest.Must(s.client.CreateService(ctx, &cloudmap.CreateServiceInput{
-		Name: aws.String("web"), NamespaceId: &id, HealthCheckCustomConfig: &types.HealthCheckCustomConfig{FailureThreshold: aws.Int32(1)},
+		Name: aws.String("web"), NamespaceId: &id, HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
 	}))(t)
 	return id, *made.Service.Id
 }

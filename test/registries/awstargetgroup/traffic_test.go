@@ -79,6 +79,7 @@ type way string
 
 const (
 	labelAndGroup way = "label and awsTargetGroup"
+	managed       way = "awsTargetGroup that Usher manages"
 	gateAlone     way = "gate alone"
 	withoutUsher  way = "without Usher"
 )
@@ -86,16 +87,17 @@ const (
 // TestTraffic sends requests through load balancers whose controller follows a Service by AWS's rule, while a Deployment
 // is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is ministack, which others have
 // written; it sends real HTTP, and takes targets out at once. The other is the fake, with health checks, a deregistration
-// delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost. With the readiness
-// gate alone, and without Usher, some are: that the test counts them shows that it could.
+// delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost, nor where Usher
+// writes the targets itself. With the readiness gate alone, and without Usher, some are: that the test counts them shows
+// that it could.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	for _, balancer := range []string{"aws.ministack", "aws.fake"} {
 		t.Run(balancer, func(t *testing.T) {
-			for _, out := range []way{labelAndGroup, gateAlone, withoutUsher} {
+			for _, out := range []way{labelAndGroup, managed, gateAlone, withoutUsher} {
 				t.Run(string(out), func(t *testing.T) {
 					lost := w.play(t, balancer, out)
-					if (lost == 0) != (out == labelAndGroup) {
+					if (lost == 0) != (out == labelAndGroup || out == managed) {
 						t.Errorf("%d requests were lost", lost)
 					}
 				})
@@ -154,7 +156,12 @@ func (w *world) play(t *testing.T, balancer string, out way) (lost int) {
 		dataPlane, endpoint, g.balancer = clouds.Forward(w.ministack.host(), "/_alb/"+g.Namespace), w.ministack.view(t), w.ministack
 		rate = 40
 	}
-	g.begin(balancer, endpoint, out)
+	arn := elb.ARN(g.Namespace)
+	if out == managed && balancer == "aws.ministack" {
+		arn = checktest.Must(w.ministack.make(t.Context(), g.Namespace))(t)
+	}
+	w.fake.Add(elb.ARN(g.Namespace))
+	g.begin(balancer, endpoint, arn, out)
 	g.serves("0", 4)
 	if out != withoutUsher {
 		g.Has(g.Object(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}}`), `status: {registered: 4}`)
@@ -193,14 +200,18 @@ func (g *game) log(report traffic.Report) (lost int) {
 }
 
 // begin creates the Deployment and what it needs.
-func (g *game) begin(balancer, endpoint string, out way) {
+func (g *game) begin(balancer, endpoint, arn string, out way) {
 	selector, registries, gates := "{app: web}", "[service]", "[]"
-	labels := "app: web"
+	labels, manages, port := "app: web", "", "null"
 	switch out {
 	case labelAndGroup:
 		selector = `{app: web, usher.dev/in-service: "true"}`
 		registries = "[labels-" + g.Namespace + ", aws-" + g.Namespace + "]"
 		labels = `app: web, usher.dev/in-service: "true"`
+	case managed:
+		balancer, port = "nobody", strconv.Itoa(clouds.Port)
+		registries, gates = "[aws-"+g.Namespace+"]", "[{conditionType: usher.dev/registered}]"
+		manages = fmt.Sprintf(`manage: true, targetGroups: [{namespace: "%s", service: web, arns: ["%s"]}], `, g.Namespace, arn)
 	case gateAlone:
 		gates = "[{conditionType: usher.dev/registered}]"
 	case withoutUsher:
@@ -209,9 +220,9 @@ func (g *game) begin(balancer, endpoint string, out way) {
 		`{apiVersion: v1, kind: Secret, metadata: {name: aws}, stringData: {aws_access_key_id: me, aws_secret_access_key: secret}}`,
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "labels-%s"}, spec: {service: {label: {}}}}`, g.Namespace),
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "aws-%[1]s"}, spec: {insecure: true, awsTargetGroup: `+
-			`{region: eu-west-1, endpoint: "%[2]s", credentialsSecret: {namespace: "%[1]s", name: aws}}}}`, g.Namespace, endpoint),
+			`{region: eu-west-1, endpoint: "%[2]s", %[3]scredentialsSecret: {namespace: "%[1]s", name: aws}}}}`, g.Namespace, endpoint, manages),
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}, spec: {selector: {matchLabels: {app: web}}, `+
-			`registries: %s, instance: {service: web, port: null}, drain: {propagation: 1s}}}`, registries),
+			`registries: %s, instance: {service: web, port: %s}, drain: {propagation: 1s}}}`, registries, port),
 		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web, labels: {%s: %s}}, spec: {clusterIP: None, selector: %s, `+
 			`ports: [{port: %d}]}}`, clouds.LabelRule, balancer, selector, clouds.Port),
 		fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 4, selector: {matchLabels: {app: web}}, `+
@@ -332,53 +343,71 @@ func (m *ministack) host() string { return strings.TrimPrefix(m.Address, "http:/
 func (m *ministack) view(t *testing.T) string {
 	t.Helper()
 	api := clouds.Forward(m.host(), "")
-	api.ModifyResponse = func(r *http.Response) error {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return err
-		}
-		body = bytes.ReplaceAll(body, []byte("<Id>127."), []byte("<Id>10."))
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		r.Header.Set("Content-Length", strconv.Itoa(len(body)))
-		return nil
+	api.ModifyResponse = func(r *http.Response) (err error) {
+		r.Body, r.ContentLength, err = replaced(r.Body, "<Id>127.", "<Id>10.")
+		r.Header.Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
+		return err
 	}
-	server := httptest.NewServer(api)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var err error
+		if r.Body, r.ContentLength, err = replaced(r.Body, ".Id=10.", ".Id=127."); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		api.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// Announce implements clouds.Balancer: it makes the target group and the load balancer of a Service.
+// replaced is a body with a text in place of another.
+func replaced(body io.ReadCloser, old, by string) (io.ReadCloser, int64, error) {
+	all, err := io.ReadAll(body)
+	all = bytes.ReplaceAll(all, []byte(old), []byte(by))
+	return io.NopCloser(bytes.NewReader(all)), int64(len(all)), err
+}
+
+// Announce implements clouds.Balancer.
 func (m *ministack) Announce(ctx context.Context, service ktypes.NamespacedName) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.arns[service.Namespace] != "" {
+	if m.arn(service) != "" {
 		return nil
 	}
-	group, err := m.elb.CreateTargetGroup(ctx, &elbv2.CreateTargetGroupInput{
-		Name: &service.Namespace, Protocol: types.ProtocolEnumHttp, Port: aws.Int32(clouds.Port), TargetType: types.TargetTypeEnumIp, VpcId: aws.String("vpc-1"),
-	})
+	arn, err := m.make(ctx, service.Namespace)
 	if err != nil {
 		return err
 	}
-	balancer, err := m.elb.CreateLoadBalancer(ctx, &elbv2.CreateLoadBalancerInput{Name: &service.Namespace, Subnets: []string{"subnet-1", "subnet-2"}})
+	return clouds.AnnounceGroup(ctx, m.client, service, arn)
+}
+
+// make makes the target group and the load balancer of a namespace's Service.
+func (m *ministack) make(ctx context.Context, namespace string) (arn string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	group, err := m.elb.CreateTargetGroup(ctx, &elbv2.CreateTargetGroupInput{
+		Name: &namespace, Protocol: types.ProtocolEnumHttp, Port: aws.Int32(clouds.Port), TargetType: types.TargetTypeEnumIp, VpcId: aws.String("vpc-1"),
+	})
 	if err != nil {
-		return err
+		return "", err
+	}
+	balancer, err := m.elb.CreateLoadBalancer(ctx, &elbv2.CreateLoadBalancerInput{Name: &namespace, Subnets: []string{"subnet-1", "subnet-2"}})
+	if err != nil {
+		return "", err
 	}
 	_, port, _ := strings.Cut(m.host(), ":")
 	number, err := strconv.ParseInt(port, 10, 32)
 	if err != nil {
-		return err
+		return "", err
 	}
-	arn := group.TargetGroups[0].TargetGroupArn
+	arn = *group.TargetGroups[0].TargetGroupArn
 	_, err = m.elb.CreateListener(ctx, &elbv2.CreateListenerInput{
 		LoadBalancerArn: balancer.LoadBalancers[0].LoadBalancerArn, Protocol: types.ProtocolEnumHttp, Port: aws.Int32(int32(number)),
-		DefaultActions: []types.Action{{Type: types.ActionTypeEnumForward, TargetGroupArn: arn}},
+		DefaultActions: []types.Action{{Type: types.ActionTypeEnumForward, TargetGroupArn: &arn}},
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
-	m.arns[service.Namespace] = *arn
-	return clouds.AnnounceGroup(ctx, m.client, service, *arn)
+	m.arns[namespace] = arn
+	return arn, nil
 }
 
 func (m *ministack) arn(service ktypes.NamespacedName) string {
