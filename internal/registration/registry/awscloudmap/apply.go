@@ -110,13 +110,17 @@ func (r *Registry) begin(ctx context.Context, name string, at service, s *step) 
 // deregister begins to take an instance out, unless that goes on already.
 func (r *Registry) deregister(ctx context.Context, name string, at service, s *step) (err error) {
 	for _, l := range r.leavingFrom(name) {
-		if l.instance.id == s.id && s.there.leaves {
+		if l.instance.id == s.id && s.there.leaves && l.operation != "" {
 			s.operation = l.operation
 			return nil
 		}
 	}
 	s.operation, err = r.api.deregister(ctx, at, s.id)
-	if err == nil && s.operation != "" && at.dns {
+	switch {
+	case err != nil:
+	case s.operation == "": // there is no such instance
+		r.forget(name, s.id)
+	case at.dns:
 		r.remember(name, leaving{*s.there, s.operation})
 	}
 	return err

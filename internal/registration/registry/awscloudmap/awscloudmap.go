@@ -50,7 +50,7 @@ type Registry struct {
 	leaving map[[2]string]leaving
 }
 
-// leaving is an instance with the operation that deregisters it.
+// leaving is an instance with the operation that deregisters it, empty if that failed.
 type leaving struct {
 	instance  instance
 	operation string
@@ -99,20 +99,33 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 		if there[l.instance.id] {
 			continue // callers find it as before
 		}
-		ended, err := r.api.ended(ctx, l.operation)
-		switch {
-		case err != nil && ended: // it failed, and callers do not find the instance nevertheless
-			r.forget(service, l.instance.id)
-		case err != nil:
+		gone, err := r.left(ctx, service, l)
+		if err != nil {
 			return nil, err
-		case ended:
-			r.forget(service, l.instance.id)
-		default:
+		}
+		if !gone {
 			l.instance.leaves = true
 			found = append(found, l.instance)
 		}
 	}
 	return found, nil
+}
+
+// left reports whether an instance that callers do not find by DiscoverInstances has left DNS as well. If its operation
+// failed, it has not, and the next Remove begins another.
+func (r *Registry) left(ctx context.Context, service string, l leaving) (bool, error) {
+	if l.operation == "" {
+		return false, nil
+	}
+	ended, err := r.api.ended(ctx, l.operation)
+	switch {
+	case err != nil && ended:
+		r.remember(service, leaving{l.instance, ""})
+		return false, nil
+	case ended:
+		r.forget(service, l.instance.id)
+	}
+	return ended, err
 }
 
 // leavingFrom are the instances of a service that are being deregistered, sorted.

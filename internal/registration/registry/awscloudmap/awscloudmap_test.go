@@ -158,6 +158,25 @@ func TestDNS(t *testing.T) {
 	checktest.NoError(t, remove())
 }
 
+// TestFailedDNS: an instance whose deregistration failed half way stays listed, and is deregistered again.
+func TestFailedDNS(t *testing.T) {
+	f := newFake(t, cloudmap.Times{})
+	f.Add("web", cloudmap.Service{Custom: true, DNS: true})
+	c := connect(t, f)
+	a := registrytest.Put(t, c, registrytest.Entry("a"))[0]
+	f.FailHalf("HOSTED_ZONE_NOT_FOUND")
+	remove := func() error { return c.Apply(short(t), "web", []registry.Change{{Op: registry.Remove, Entry: a}}) }
+	registrytest.CheckRefused(t, "a deregistration that fails", remove(), "a", registry.ErrPermanent, "HOSTED_ZONE_NOT_FOUND")
+	for range 2 {
+		a = registrytest.Only(t, c)
+		checktest.Says(t, "it", a.Unsettled, "DNS may have it yet")
+	}
+	f.Fail("")
+	checktest.NoError(t, remove()) // there is no such instance
+	checktest.Same(t, "deregistrations", 2, f.Called("DeregisterInstance"))
+	registrytest.CheckNone(t, "then", registrytest.List(t, c))
+}
+
 // TestTakenBack: a Pod that comes back while its instance is being deregistered is registered again.
 func TestTakenBack(t *testing.T) {
 	f := newFake(t, cloudmap.Times{Operation: time.Minute})

@@ -50,8 +50,10 @@ type Server struct {
 	refuses    string
 	status     int
 	answer     string
-	// fails is the error code of operations that are begun from now on; empty for none.
+	// fails is the error code of operations that are begun from now on; empty for none. With half, callers see what
+	// they did nevertheless.
 	fails string
+	half  bool
 }
 
 type service struct {
@@ -149,6 +151,13 @@ func (s *Server) Fail(code string) {
 	s.fails = code
 }
 
+// FailHalf is Fail for operations of which callers see what they did.
+func (s *Server) FailHalf(code string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fails, s.half = code, true
+}
+
 // Answer has all calls answered so.
 func (s *Server) Answer(answer string) {
 	s.mu.Lock()
@@ -169,7 +178,7 @@ func (s *Server) advance() {
 // begin begins an operation, and returns its ID.
 func (s *Server) begin(see func()) string {
 	o := &operation{ends: s.Now() + s.times.Operation, seen: s.Now() + s.times.Discovery, see: see, fails: s.fails}
-	if o.fails != "" {
+	if o.fails != "" && !s.half {
 		o.see = nil
 	}
 	s.operations = append(s.operations, o)
