@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -41,6 +42,14 @@ var facts = map[string]fact{
 	}),
 	`v2 in (.*) alone`: each(aloneV2),
 
+	`(\w+) started at least (\S+) after (\w+)`: func(s *Scene, now State, is []string) string {
+		for _, pod := range now.Pods {
+			if gap := startOf(&pod, is[0]).Sub(startOf(&pod, is[2])); gap < s.duration(is[1]) {
+				return fmt.Sprintf("in %s it started after %s", pod.Name, gap)
+			}
+		}
+		return ""
+	},
 	`the same names`: func(s *Scene, now State, _ []string) string {
 		return stage.Unless(names(now) == names(s.before), "%s were %s", names(now), names(s.before))
 	},
@@ -196,6 +205,15 @@ func aloneV2(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
 		}
 	}
 	return "", true
+}
+
+// startOf returns when the present instance of a container started; zero if it does not run.
+func startOf(pod *corev1.Pod, container string) time.Time {
+	c := list.Find(pod.Status.ContainerStatuses, func(c *corev1.ContainerStatus) bool { return c.Name == container })
+	if c == nil || c.State.Running == nil {
+		return time.Time{}
+	}
+	return c.State.Running.StartedAt.Time
 }
 
 // same means that the Pods are the same as before, with the same addresses.

@@ -124,6 +124,15 @@ var bugs = map[string]func(m *mutant, value string){
 
 	"forgetsWrites":         sees(forgetWrites),
 	"makesRevisions":        sees(oneMoreRevision),
+	"takesContainersForReady": sees(func(_ *Process, s *plan.Snapshot) {
+		s.Pods = list.Map(s.Pods, func(pod *corev1.Pod) *corev1.Pod {
+			pod = pod.DeepCopy()
+			for i := range pod.Status.ContainerStatuses {
+				pod.Status.ContainerStatuses[i].Ready = true
+			}
+			return pod
+		})
+	}),
 	"takesUpdateForCurrent": sees(func(_ *Process, s *plan.Snapshot) { s.Current = s.Update }),
 	"takesPullsForDone": sees(func(_ *Process, s *plan.Snapshot) {
 		for i, pod := range s.Pulls.Pods {

@@ -154,7 +154,7 @@ func waitingPull(pod *corev1.Pod, waiting corev1.ContainerStateWaiting) (state P
 	if _, cause, found := strings.Cut(message, "ErrImagePull: "); found { // without this, a back-off would look like news
 		message = cause
 	}
-	return PullFails, cmp.Or(persistentReason(waiting.Reason), waiting.Reason), message
+	return PullFails, cmp.Or(persistentReason(&waiting), waiting.Reason), message
 }
 
 // PulledBy returns the image that a pull Pod pulls, and the node.
