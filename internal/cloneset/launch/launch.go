@@ -126,15 +126,15 @@ func nameOf(c corev1.Container) string { return c.Name }
 
 // keyOf returns the annotation that a container waits for; "" if it waits for none.
 func keyOf(c *corev1.Container) string {
-	v := list.Find(c.Env, func(v *corev1.EnvVar) bool { return v.Name == apps.EnvLaunch })
-	if v == nil || v.ValueFrom == nil || v.ValueFrom.FieldRef == nil {
+	v := list.Find(c.Env, func(v *corev1.EnvVar) bool { return v.Name == apps.EnvLaunch && v.ValueFrom != nil && v.ValueFrom.FieldRef != nil })
+	if v == nil {
 		return ""
 	}
-	path := v.ValueFrom.FieldRef.FieldPath
-	if !strings.HasPrefix(path, field) || !strings.HasSuffix(path, fieldEnd) {
+	rank, found := strings.CutPrefix(v.ValueFrom.FieldRef.FieldPath, field)
+	if !found {
 		return ""
 	}
-	return apps.AnnotationLaunch + strings.TrimSuffix(strings.TrimPrefix(path, field), fieldEnd)
+	return apps.AnnotationLaunch + strings.TrimSuffix(rank, fieldEnd)
 }
 
 // rank returns the priority with which a container starts. One that others have added to the Pod has its own
@@ -154,10 +154,4 @@ func rank(pod *corev1.Pod, c *corev1.Container) int64 {
 // Holds reports whether a container waits because it may not start yet: to the kubelet, that is an error.
 func Holds(waiting *corev1.ContainerStateWaiting) bool {
 	return waiting.Reason == "CreateContainerConfigError" && strings.Contains(waiting.Message, apps.EnvLaunch)
-}
-
-// Held reports whether a container of a Pod may not start yet.
-func Held(pod *corev1.Pod, c *corev1.Container) bool {
-	key := keyOf(c)
-	return key != "" && pod.Annotations[key] == ""
 }
