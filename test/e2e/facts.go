@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -50,6 +52,11 @@ var facts = map[string]fact{
 		}
 		return ""
 	},
+	`answers of (\w+)`: each(func(s *Scene, pod *corev1.Pod, is []string) (string, bool) {
+		var answer struct{ Version string }
+		_, err := run.HTTP{Client: http.DefaultClient}.Do(s.ctx, http.MethodGet, "http://"+pod.Status.PodIP+":8080/", nil, &answer)
+		return fmt.Sprintf("it answers %+v, %v", answer, err), err == nil && answer.Version == is[0]
+	}),
 	`the same names`: func(s *Scene, now State, _ []string) string {
 		return stage.Unless(names(now) == names(s.before), "%s were %s", names(now), names(s.before))
 	},

@@ -280,7 +280,7 @@ func (w *images) waits(v *podState, change *inplace.Change) bool {
 	for _, container := range slices.Sorted(maps.Keys(change.Images)) {
 		on := ImageOnNode{v.node, change.Images[container]}
 		policy := pullPolicy(v.pod, container, on.Image)
-		if w.runs.Has(v.node) || policy != corev1.PullAlways && w.lists(on) {
+		if w.runs.Has(v.node) || inplace.Runs(v.pod, container, on.Image) || policy != corev1.PullAlways && w.lists(on) {
 			continue
 		}
 		w.wanted.Insert(on)
