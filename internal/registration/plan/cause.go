@@ -69,6 +69,8 @@ type cause struct {
 	// live means that the decision depends on the owner's object: it is read from the API server
 	// before the Pod is deleted.
 	live bool
+	// fewer means that the owner wants fewer Pods, or none: it deletes them whatever budgets say.
+	fewer bool
 	// text is for people.
 	text string
 }
@@ -154,9 +156,9 @@ func (p *pod) causeOfOwner(owner *Owner, known, surplus bool) cause {
 	case !known:
 		return cause{}
 	case owner.Gone && len(p.OwnerReferences) == 1:
-		c.text = "its owner is gone"
+		c.fewer, c.text = true, "its owner is gone"
 	case surplus:
-		c.text = "its owner wants " + list.Count(int(*owner.Replicas), "Pod")
+		c.fewer, c.text = true, "its owner wants "+list.Count(int(*owner.Replicas), "Pod")
 	case owner.unwanted(p.Pod):
 		c.text = "its owner wants another Pod in its place"
 	default:
@@ -220,8 +222,9 @@ type Finish struct {
 	Because string
 	// OfOwner means that the owner's object is the reason.
 	OfOwner bool
-	// PastBudget means that nothing but Usher's readiness gate makes the Pod unready, for its eviction:
-	// a budget that refuses now has allowed it before.
+	// PastBudget means that the Pod is deleted if a budget refuses its eviction now: nothing but Usher's readiness gate
+	// makes the Pod unready, so that the budget has allowed it before, or its owner wants fewer Pods, and budgets bind no
+	// owner.
 	PastBudget bool
 }
 
@@ -276,5 +279,6 @@ func (ix *index) finish(p *pod) *Finish {
 	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.hasFinalizer() || p.DeletionTimestamp != nil {
 		return nil
 	}
-	return &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text, OfOwner: p.cause.live, PastBudget: p.gate && p.unready == ""}
+	past := p.gate && p.unready == "" || p.cause.fewer
+	return &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text, OfOwner: p.cause.live, PastBudget: past}
 }

@@ -286,7 +286,10 @@ func render(p Plan) []string {
 		lines = append(lines, renderChanges(c)...)
 	}
 	lines = append(lines, list.Map(p.Patches, func(patch PodPatch) string { return "patch " + renderPatch(&patch) })...)
-	lines = append(lines, list.Map(p.Finishes, func(f Finish) string { return fmt.Sprintf("delete %s: %s", f.Pod.Name, f.Because) })...)
+	lines = append(lines, list.Map(p.Finishes, func(f Finish) string {
+		past := map[bool]string{true: ", past budgets"}[f.PastBudget]
+		return fmt.Sprintf("delete %s: %s%s", f.Pod.Name, f.Because, past)
+	})...)
 	for _, a := range p.Asks {
 		for _, c := range a.Checks {
 			lines = append(lines, fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration))
