@@ -126,7 +126,9 @@ func nameOf(c corev1.Container) string { return c.Name }
 
 // keyOf returns the annotation that a container waits for; "" if it waits for none.
 func keyOf(c *corev1.Container) string {
-	v := list.Find(c.Env, func(v *corev1.EnvVar) bool { return v.Name == apps.EnvLaunch && v.ValueFrom != nil && v.ValueFrom.FieldRef != nil })
+	v := list.Find(c.Env, func(v *corev1.EnvVar) bool {
+		return v.Name == apps.EnvLaunch && v.ValueFrom != nil && v.ValueFrom.FieldRef != nil
+	})
 	if v == nil {
 		return ""
 	}
