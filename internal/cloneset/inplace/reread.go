@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/usher-dev/usher/internal/list"
 )
 
 // rereads returns the containers whose environment has a label or annotation that changes, and which one,
@@ -59,8 +57,9 @@ func (c *Change) For(pod *corev1.Pod) (*Change, error) {
 		}
 		image := alias(ImageOf(pod, name), status.ImageID)
 		if image == "" {
-			return nil, &Refusal{Field: "spec.template." + c.Rereads[name], Why: fmt.Sprintf(
-				"container %s has it in its environment, and runs image %s, whose digest its node does not know (%s), so that it cannot be restarted", name, ImageOf(pod, name), status.ImageID)}
+			why := fmt.Sprintf("container %s has it in its environment, and runs image %s, whose digest its node does not know (%s), "+
+				"so that it cannot be restarted", name, ImageOf(pod, name), status.ImageID)
+			return nil, &Refusal{Field: "spec.template." + c.Rereads[name], Why: why}
 		}
 		out.Images[name] = image
 	}
@@ -78,7 +77,10 @@ func alias(image, id string) string {
 	if tag == "" {
 		tag = ":latest" // Kubelets ignore it beside a digest.
 	}
-	return *list.Find([]string{repository + tag + "@" + digest, repository + "@" + digest}, func(name *string) bool { return *name != image })
+	if name := repository + tag + "@" + digest; name != image {
+		return name
+	}
+	return repository + "@" + digest
 }
 
 // splitName splits the name of an image into its repository and its tag with the colon, without its digest.

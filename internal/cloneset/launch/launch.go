@@ -96,7 +96,8 @@ type Wait struct {
 
 // String says what the Pod waits for.
 func (w *Wait) String() string {
-	return fmt.Sprintf("waits for its containers %s to be ready before it starts %s", strings.Join(w.First, ", "), strings.Join(w.Next, ", "))
+	first, next := strings.Join(w.First, ", "), strings.Join(w.Next, ", ")
+	return fmt.Sprintf("waits for its containers %s to be ready before it starts %s", first, next)
 }
 
 // Of returns the containers that may start next; nil if all may.
