@@ -93,6 +93,10 @@ func (r *Reconciler) showGauges(namespace string, statuses []status) {
 func (r *Reconciler) reportDeletion(ctx context.Context, d *deletion) {
 	switch {
 	case apierrors.IsNotFound(d.err), apierrors.IsConflict(d.err):
+	case d.err == nil && d.Undrained:
+		r.announcer.warn(d.Pod, eventFinished, actionDelete, fmt.Sprintf(
+			"%s gives the Pod until %s, and %s: Usher deletes it before callers have had their time.",
+			d.Request.By, d.Request.Deadline.UTC().Format(time.RFC3339), d.Because))
 	case d.err == nil:
 		r.announcer.say(d.Pod, eventFinished, actionDelete, fmt.Sprintf(
 			"The Pod has drained for %s, and %s: Usher deletes it.", d.Request.By, d.Because))

@@ -195,7 +195,7 @@ func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
 }
 
 // ofPods handles events of Pods. One that is being deleted, and may be listed, is urgent: its process
-// ends. Later changes of it are not, so that a Pod that is changed all the time does not have passes
+// ends. So is one whose deletion has a deadline. Later changes of it are not, so that a Pod that is changed all the time does not have passes
 // follow each other.
 func (r *Reconciler) ofPods() handler.EventHandler {
 	every := each(r.ofPod)
@@ -210,6 +210,9 @@ func (r *Reconciler) ofPods() handler.EventHandler {
 			if hasFinalizer(newer) && newer.DeletionTimestamp != nil && older.DeletionTimestamp == nil {
 				r.hurry(newer.Namespace)
 				r.noteUndrained(newer)
+			}
+			if plan.HasDeadline(newer) && !plan.HasDeadline(older) {
+				r.hurry(newer.Namespace)
 			}
 			every.Update(ctx, e, q)
 		}}

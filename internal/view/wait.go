@@ -143,7 +143,10 @@ func (w *waiter) held(h *regplan.Hold) {
 		one.Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
 			", and delete it again: what is under way is lost"
 	}
-	if !h.Deadline.IsZero() && w.Now.After(h.Deadline) {
+	switch {
+	case !h.LetGo.IsZero() && w.Now.After(h.LetGo):
+		one.Next = w.command("delete pod %s", w.pod.Name)
+	case !h.Deadline.IsZero() && w.Now.After(h.Deadline):
 		w.trouble = true
 		one.Next = w.command("describe registration %s", strings.Join(h.Registrations, " "))
 	}
@@ -177,6 +180,9 @@ func what(h *regplan.Hold) string {
 		return "waits to be listed by " + from
 	case regplan.GateRequested:
 		by := ", as " + userOf(h.By) + " asked"
+		if !h.LetGo.IsZero() {
+			by += ", and goes by " + h.LetGo.UTC().Format(time.RFC3339) + " at the latest"
+		}
 		if !h.Until.IsZero() {
 			return "has left " + from + by + mayUse
 		}

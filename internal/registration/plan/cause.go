@@ -141,7 +141,7 @@ func (ix *index) causeOf(p *pod, surplus map[*pod]bool) cause {
 		return cause{lasts: true, finishes: true, text: "node " + p.Spec.NodeName + " is to be empty"}
 	case p.request.Eviction:
 		return cause{finishes: true, text: "its eviction was allowed"}
-	case p.request.Controller && known && p.state == appsv1alpha1.StateNormal:
+	case p.request.Controller && known && p.state == appsv1alpha1.StateNormal && p.letGo(ix.Now).IsZero():
 		return cause{ended: true, text: "its owner wants it again"}
 	}
 	return cause{}
@@ -212,12 +212,15 @@ func Returns(snapshot Snapshot) []*corev1.Pod {
 	return list.Map(back, func(p *pod) *corev1.Pod { return p.Pod })
 }
 
-// Finish is a Pod that has drained, and that Usher deletes: whoever asked may not come back for it.
+// Finish is a Pod that has drained, or has to go at its deadline, and that Usher deletes: whoever asked may not come
+// back for it.
 type Finish struct {
 	Pod *corev1.Pod
-	// Request is the Pod's, Because says why it holds.
+	// Request is the Pod's, with the grace period that its containers are to have; Because says why it holds.
 	Request *usherv1alpha1.DeletionRequest
 	Because string
+	// Undrained means that callers may use the Pod: it goes because its time is nearly over.
+	Undrained bool
 	// OfOwner means that the owner's object is the reason.
 	OfOwner bool
 	// PastBudget means that nothing but Usher's readiness gate makes the Pod unready, for its eviction:
@@ -271,10 +274,16 @@ func (ix *index) ownerOf(p *pod) (owner Owner, known bool) {
 	return owner, known && !owner.Unknown
 }
 
-// finish returns the Pod if it has drained and its reason holds; nil otherwise.
+// finish returns the Pod if it has drained, or has to go, and its reason holds; nil otherwise.
 func (ix *index) finish(p *pod) *Finish {
-	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.hasFinalizer() || p.DeletionTimestamp != nil {
+	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.DeletionTimestamp != nil {
 		return nil
 	}
-	return &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text, OfOwner: p.cause.live, PastBudget: p.gate && p.unready == ""}
+	if p.hasFinalizer() && !ix.hasToGo(p) {
+		return nil
+	}
+	return &Finish{
+		Pod: p.Pod, Request: ix.inTime(p), Undrained: p.hasFinalizer(), Because: p.cause.text, OfOwner: p.cause.live,
+		PastBudget: p.gate && p.unready == "",
+	}
 }

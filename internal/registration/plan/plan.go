@@ -133,7 +133,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	}
 	ix.turnLabels(p, &patch)
 	ix.unmark(p, &patch)
-	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan))
+	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan), ix.turnOfDeadline(p))
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
 	if f := ix.finish(p); f != nil && patch.TakenBack == nil {

@@ -438,6 +438,11 @@ var podWords = map[string]func(b *podBuilder, value string){
 			if _, cost, kept := strings.Cut(kind, "cost="); kept {
 				r.DeletionCost = &cost
 			}
+			if _, grace, short := strings.Cut(kind, "grace="); short {
+				span := scenariotest.Duration(grace)
+				r.GracePeriodSeconds = new(int64(span.Seconds()))
+				r.Deadline, r.LetGo = new(metav1.NewMicroTime(r.Since.Add(span))), new(metav1.NewMicroTime(r.Since.Add(span/6)))
+			}
 		})
 	},
 }

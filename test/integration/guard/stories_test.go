@@ -109,6 +109,12 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 		Run:  (*story).enter},
 	{Name: "delete --force", Args: "KIND/NAME", Does: "deletes an object with a grace period of 0",
 		Run: func(s *story, ref string) { s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(0))) }},
+	{Name: "delete --grace-period", Args: "SECONDS KIND/NAME",
+		Does: "deletes an object with a grace period, and repeats what is refused as clients of client-go do",
+		Run: func(s *story, rest string) {
+			seconds, ref, _ := strings.Cut(rest, " ")
+			s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(scenariotest.Number(seconds))))
+		}},
 	{Name: "evict all", Args: "[NODE]",
 		Does: "evicts all Pods, or those on a node, as kubectl drain does: it repeats what is refused " +
 			"until they are gone",
@@ -121,7 +127,13 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 		Run:  (*story).refusedInTheEnd},
 	{Name: "deletion refused", Args: "POD TEXT",
 		Does: "deletes a Pod once, which has to be refused with the text",
-		Run:  (*story).deletionRefused},
+		Run:  func(s *story, rest string) { s.deletionRefused(plane.RESTConfig(), rest, nil) }},
+	{Name: "deletion refused --grace-period", Args: "SECONDS POD TEXT",
+		Does: "deletes a Pod once with a grace period, which has to be refused with the text",
+		Run: func(s *story, rest string) {
+			seconds, rest, _ := strings.Cut(rest, " ")
+			s.deletionRefused(somebody(), rest, new(int64(scenariotest.Number(seconds))))
+		}},
 	{Name: "taint", Args: "NODE", Does: "taints a node until the end of the story, which evicts its Pods",
 		Run: (*story).taint},
 	{Name: "age", Args: "POD",
@@ -374,11 +386,13 @@ func (s *story) refused(rest string) error {
 	return fmt.Errorf("evict %s: %w, want a refusal with %q", name, err, text)
 }
 
-// deletionRefused is "POD TEXT": a deletion that is asked for once is refused with the text.
-func (s *story) deletionRefused(rest string) {
-	name, text, _ := strings.Cut(rest, " ")
-	once := checktest.Must(kubernetes.NewForConfig(plane.RESTConfig()))(s)
-	err := once.CoreV1().RESTClient().Delete().Namespace(s.Namespace).Resource("pods").Name(name).MaxRetries(0).Do(s.Context()).Error()
+// deletionRefused is "POD TEXT": a deletion that is asked for once is refused with the text. A nil grace period is the
+// Pod's own.
+func (s *story) deletionRefused(config *rest.Config, about string, grace *int64) {
+	name, text, _ := strings.Cut(about, " ")
+	once := checktest.Must(kubernetes.NewForConfig(config))(s)
+	err := once.CoreV1().RESTClient().Delete().Namespace(s.Namespace).Resource("pods").Name(name).MaxRetries(0).
+		Body(&metav1.DeleteOptions{GracePeriodSeconds: grace}).Do(s.Context()).Error()
 	if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), text) {
 		s.Fatalf("delete %s: %v, want a refusal with %q", name, err, text)
 	}

@@ -63,6 +63,9 @@ func (s *simulation) create(name string, state apps.LifecycleState, labels ...st
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx:1"}}},
 	}
+	if s.features.hurries {
+		pod.Spec.TerminationGracePeriodSeconds = new(int64(ownGrace))
+	}
 	switch {
 	case s.features.labelled:
 		pod.Labels[usher.LabelInService] = pick(s, "true", usher.OutOfService)
@@ -294,6 +297,9 @@ func (s *simulation) step() {
 	}
 	if s.features.misspells {
 		possible = append(slices.Clip(possible), (*simulation).misspell)
+	}
+	if s.features.hurries {
+		possible = append(slices.Clip(possible), times(6, (*simulation).hurry)...)
 	}
 	if s.features.tenants {
 		possible = append(slices.Clip(possible), (*simulation).scribble)

@@ -77,6 +77,8 @@ type features struct {
 	asks bool
 	// until has Pods asked until nothing is under way there.
 	until bool
+	// hurries has somebody delete Pods with a shorter grace period than their own.
+	hurries bool
 	// stands has everybody but Usher stand still for a while before the end.
 	stands bool
 }
@@ -100,6 +102,7 @@ func drawFeatures(seed uint64) features {
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0
 	f.stands = seed%5 == 0
+	f.hurries = f.guard && seed%10 == 7
 	f.until = seed%5 == 1 || seed%5 == 3
 	f.misspells = f.service && seed%3 > 0
 	f.labelled = f.service && seed%7 < 3

@@ -250,9 +250,9 @@ func (s *simulation) judgeEnd(c *model.Commit) {
 	if pod == nil || !c.Deletes() || !s.features.guard || s.unguarded(pod.UID) || s.guardian.proceeded[pod.UID] {
 		return
 	}
-	if s.guardian.excuse != "" {
+	if excuse := cmp.Or(s.guardian.excuse, s.hurried(pod)); excuse != "" {
 		s.guardian.past[pod.UID] = model.OwnerOf(pod)
-		s.log("%s: gets SIGTERM at once: %s", pod.Name, s.guardian.excuse)
+		s.log("%s: gets SIGTERM at once: %s", pod.Name, excuse)
 		return
 	}
 	s.judgeDrain(pod.Name+" gets SIGTERM", true, pod)
@@ -384,7 +384,7 @@ func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 func (s *simulation) checkWanted() {
 	for _, pod := range s.replicas() {
 		request, err := usher.DeletionRequestOf(pod)
-		if err == nil && request != nil && request.Controller && s.surplus() <= 0 && s.ending == "" {
+		if err == nil && request != nil && request.Controller && !s.hasDeadline(request) && s.surplus() <= 0 && s.ending == "" {
 			s.fail("%s: its ReplicaSet wants it again, and it is out of service", pod.Name)
 		}
 	}

@@ -93,7 +93,9 @@ type simulation struct {
 	began time.Time
 	// served is when the Service last listed a Pod. seen is what the EndpointSlice controller
 	// has last seen, and when.
-	served   map[types.UID]time.Time
+	served map[types.UID]time.Time
+	// letGo is until when the guard may hold a Pod that somebody gives less time than its own grace period.
+	letGo    map[types.UID]time.Time
 	seen     []discoveryv1.Endpoint
 	seenAt   time.Time
 	balancer balancer
@@ -133,7 +135,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		work: map[types.UID]*work{}, fates: rand.New(rand.NewPCG(seed, 4)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
-		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
+		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{}, letGo: map[types.UID]time.Time{},
 		applications: map[types.UID]*application{}, known: map[types.UID]bool{},
 		balancer: newBalancer(), stopped: map[types.UID]bool{}, entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
