@@ -81,10 +81,15 @@ func (r Request) tightens(stored *usherv1alpha1.DeletionRequest) bool {
 	return letGo != nil && (stored == nil || stored.LetGo == nil || stored.LetGo.Sub(letGo.Time) >= time.Second)
 }
 
-// within shortens a wait, so that the client comes again before the Pod is let go.
-func within(wait time.Duration, letGo *metav1.MicroTime, now time.Time) time.Duration {
+// comesAgain returns the time until the request is to be repeated: before the Pod is let go, if it is. It is 0 for those who
+// do not wait in their requests.
+func (r Request) comesAgain(stored *usherv1alpha1.DeletionRequest, letGo *metav1.MicroTime, patient bool) time.Duration {
+	if !r.waits() {
+		return 0
+	}
+	wait := r.retryAfter(stored, patient)
 	if letGo == nil {
 		return wait
 	}
-	return min(wait, letGo.Sub(now).Truncate(time.Second))
+	return min(wait, letGo.Sub(r.Now).Truncate(time.Second))
 }

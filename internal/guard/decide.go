@@ -134,10 +134,7 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 		return r.hurried(stored, controller)
 	}
 	named := letGo == nil && !direct && r.nameable()
-	d := Decision{Message: r.message(named, letGo)}
-	if r.waits() {
-		d.RetryAfter = within(r.retryAfter(stored, slices.Contains(cloneSetUsers, r.User)), letGo, r.Now)
-	}
+	d := Decision{Message: r.message(named, letGo), RetryAfter: r.comesAgain(stored, letGo, slices.Contains(cloneSetUsers, r.User))}
 	switch {
 	case r.First != nil:
 		d = r.afterAnother()
