@@ -335,6 +335,7 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 		}
 		s.registrations.XDS = served
 	}
+	s.registrations.StayOnNodes = s.sets.LeaveNodes == plan.LeaveNever
 	return registration.Setup(ctx, mgr, s.registrations)
 }
 

@@ -118,7 +118,7 @@ func (r *Reconciler) protect(
 	ctx context.Context, kept *passState, s stage,
 ) (protected stage, unprepared map[string]bool) {
 	prepared, unprepared, done := r.prepare(ctx, s.seen, s.decided.Outcomes)
-	patches, written := s.decided.Protect, prepared != s.seen
+	patches, written := preparedOnly(s.decided.Protect, unprepared), prepared != s.seen
 	patched := r.patchPods(ctx, kept, s, patches)
 	for i := range patches {
 		patched.due = append(patched.due, patches[i].Due...)
@@ -135,6 +135,15 @@ func (r *Reconciler) protect(
 	}
 	seen, _ := prepared.refreshing(fresh)
 	return r.decide(s.seeing(seen)), unprepared
+}
+
+// preparedOnly drops patches of Pods all of whose Registrations were not recorded. Whoever deletes such a Registration now
+// makes it vanish, and nobody would know any more where the applications of Pods that it has guarded are listed.
+func preparedOnly(patches []plan.PodPatch, unprepared map[string]bool) []plan.PodPatch {
+	return list.Only(patches, func(p plan.PodPatch) bool {
+		return p.Registrations == nil ||
+			slices.ContainsFunc(strings.Split(*p.Registrations, ","), func(name string) bool { return !unprepared[name] })
+	})
 }
 
 // refreshing is what is known with the API server's versions of Pods. It reports whether they change anything.
@@ -167,16 +176,19 @@ func (r *Reconciler) confirm(ctx context.Context, s stage, behind map[string]boo
 		if err != nil {
 			return s.with(r.stop(err)), behind
 		}
-		s = r.decide(s.seeing(seen).with(adopted).with(r.setBack(overtaken)))
+		// A request that the caches did not show may be older than what they show of its owner.
+		seen, returning := r.confirmReturns(ctx, seen)
+		s = r.decide(s.seeing(seen).with(adopted).with(returning).with(r.setBack(overtaken)))
 	}
 }
 
 // change makes the changes of registries that have not been made first, lists their targets, and plans again from that.
 func (r *Reconciler) change(ctx context.Context, s stage, first, rest []plan.Changes) stage {
+	s = r.apply(ctx, s, rest)
 	learned := s.seen.learned
-	learned.sweeps = learned.sweeps.after(s.decided.Changes, s.seen.snapshot.Now)
-	seen := s.seen.knowing(learned)
-	s = r.apply(ctx, s.seeing(seen.with(seen.snapshot.WithSuspects(learned.sweeps.suspects))), rest)
+	learned.sweeps = learned.sweeps.after(s.seen.sweptOf(s.decided.Changes), s.seen.snapshot.Now)
+	known := s.seen.knowing(learned)
+	s = s.seeing(known.with(known.snapshot.WithSuspects(learned.sweeps.suspects)))
 	changes := slices.Concat(first, rest)
 	if len(changes) == 0 {
 		return s

@@ -32,14 +32,16 @@ func (r *Reconciler) finishPods(ctx context.Context, s stage) stage {
 	seen, done := r.confirmReasons(ctx, s.seen, list.Map(byOwner, func(f plan.Finish) *corev1.Pod { return f.Pod }))
 	changed := !reflect.DeepEqual(s.seen.snapshot.Owners, seen.snapshot.Owners)
 	s = s.seeing(seen).with(done)
+	if changed { // before the Pods are confirmed: a Pod that was to be finished as well may count now
+		s, finishes = r.finishesAgain(s)
+	}
 	seen, gone, err := r.confirmPods(ctx, s.seen, plan.MayBeGone(s.seen.snapshot, finishes))
 	if err != nil {
 		unknown := trouble{message: "Cannot tell whether the owners of drained Pods still have others", err: err}
 		s = s.with(r.setBack(refused)).with(results{troubles: []trouble{unknown}})
 		finishes = list.Only(finishes, func(f plan.Finish) bool { return !f.OfOwner })
-	} else if s = s.seeing(seen); changed || gone {
-		again := r.decide(s)
-		finishes, s.unlisted, s.results = again.decided.Finishes, again.unlisted, again.results
+	} else if s = s.seeing(seen); gone {
+		s, finishes = r.finishesAgain(s)
 	}
 	deletions := make([]deletion, len(finishes))
 	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), r.options.Workers, len(finishes), func(i int) {
@@ -48,6 +50,13 @@ func (r *Reconciler) finishPods(ctx context.Context, s stage) stage {
 		deletions[i] = deletion{f, err, isOver(ctx), r.clock.Now()}
 	})
 	return s.with(results{deletions: deletions, setbacks: setbacksOf(deletions)})
+}
+
+// finishesAgain decides again which Pods are deleted; all else stays as it was decided.
+func (r *Reconciler) finishesAgain(s stage) (stage, []plan.Finish) {
+	again := r.decide(s)
+	s.unlisted, s.results = again.unlisted, again.results
+	return s, again.decided.Finishes
 }
 
 // setbacksOf are the Pods that could not be deleted as the pass has seen them. One that is gone is none.

@@ -242,6 +242,8 @@ const quiet = 10 * time.Minute
 // Reasons and actions of events.
 const (
 	eventTakenBack = "DeletionTakenBack"
+	// eventNodeGoes: the Pod's node goes within a short time, whoever objects.
+	eventNodeGoes = "NodeGoes"
 	// eventFinished: Usher deletes a Pod that has drained for somebody else's request.
 	eventFinished  = "DeletedAfterDrain"
 	actionDelete   = "Delete"
@@ -337,6 +339,9 @@ func (r *Reconciler) reportPatch(ctx context.Context, patch *plan.PodPatch) {
 	logPatch(ctx, patch)
 	if t := patch.TakenBack; t != nil {
 		r.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
+	}
+	if patch.Goes != "" {
+		r.announcer.warn(patch.Pod, eventNodeGoes, actionDrain, patch.Goes+": the Pod leaves its registries now, and comes back if the node stays.")
 	}
 	r.metrics.patched(patch)
 	for _, release := range patch.Released {

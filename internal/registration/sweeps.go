@@ -3,10 +3,13 @@
 package registration
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
 // sweeps is what is known of orphans. Nobody changes it: each change is another value.
@@ -36,9 +39,18 @@ func onlyOf[V any](all map[plan.Target]V, known map[plan.Target]bool) map[plan.T
 	return kept
 }
 
-// after is what is known after the sweeps of these changes.
-func (s sweeps) after(changes []plan.Changes, now time.Time) sweeps {
-	done := list.Only(changes, func(c plan.Changes) bool { return c.Swept })
+// sweptOf are the changes whose sweep is over: all the orphans that it removes had their turn. With a rate limit, the next
+// pass goes on with the others.
+func (o *observation) sweptOf(changes []plan.Changes) []plan.Changes {
+	return list.Only(changes, func(c plan.Changes) bool {
+		return c.Swept && !slices.ContainsFunc(c.Orphans, func(change registry.Change) bool {
+			return errors.Is(o.snapshot.Failed[c.Target][change.Entry.ID], plan.ErrRateLimited)
+		})
+	})
+}
+
+// after is what is known after these sweeps.
+func (s sweeps) after(done []plan.Changes, now time.Time) sweeps {
 	if len(done) == 0 {
 		return s
 	}

@@ -24,11 +24,13 @@ const (
 	LeaveTainted LeaveNodes = "tainted"
 	// LeaveUrgent: only nodes that go within a short time, whoever objects.
 	LeaveUrgent LeaveNodes = "urgent"
-	LeaveNever   LeaveNodes = "never"
+	LeaveNever  LeaveNodes = "never"
 )
 
 // LeaveChoices returns all choices, those with the most nodes first.
-func LeaveChoices() []LeaveNodes { return []LeaveNodes{LeaveCordoned, LeaveTainted, LeaveUrgent, LeaveNever} }
+func LeaveChoices() []LeaveNodes {
+	return []LeaveNodes{LeaveCordoned, LeaveTainted, LeaveUrgent, LeaveNever}
+}
 
 // Taints returns the taints of a node that make Pods leave it. A cordoned node counts as tainted from
 // the beginning: the node controller adds the taint a moment later. A condition is a taint with its name.

@@ -54,6 +54,10 @@ type Node struct {
 	Evicts bool
 	// Cordoned means that it takes no new Pods.
 	Cordoned bool
+	// Goes says why the node goes within a short time, whoever objects: all its Pods leave their registries. It is empty if
+	// the node does not say so. Within is that time, from the notice on.
+	Goes   string
+	Within time.Duration
 }
 
 // cause is why the Pod of a request is to go.
@@ -69,6 +73,8 @@ type cause struct {
 	// live means that the decision depends on the owner's object: it is read from the API server
 	// before the Pod is deleted.
 	live bool
+	// fewer means that the owner wants fewer Pods, or none: it deletes them whatever budgets say.
+	fewer bool
 	// text is for people.
 	text string
 }
@@ -79,10 +85,15 @@ const believed = 5 * time.Second
 
 // findCauses finds why the Pods with requests are to go.
 func (ix *index) findCauses() {
-	asked := list.Only(ix.pods, func(p *pod) bool { return p.request != nil })
+	asked := list.Only(ix.pods, func(p *pod) bool { return p.request != nil && p.goes == "" })
 	surplus := ix.surplus(asked)
 	for _, p := range asked {
 		p.cause = ix.causeOf(p, surplus)
+	}
+	for _, p := range ix.pods {
+		if p.goes != "" {
+			p.cause = cause{lasts: true, text: p.goes}
+		}
 	}
 }
 
@@ -154,9 +165,9 @@ func (p *pod) causeOfOwner(owner *Owner, known, surplus bool) cause {
 	case !known:
 		return cause{}
 	case owner.Gone && len(p.OwnerReferences) == 1:
-		c.text = "its owner is gone"
+		c.fewer, c.text = true, "its owner is gone"
 	case surplus:
-		c.text = "its owner wants " + list.Count(int(*owner.Replicas), "Pod")
+		c.fewer, c.text = true, "its owner wants "+list.Count(int(*owner.Replicas), "Pod")
 	case owner.unwanted(p.Pod):
 		c.text = "its owner wants another Pod in its place"
 	default:
@@ -170,6 +181,9 @@ func (p *pod) causeOfOwner(owner *Owner, known, surplus bool) cause {
 // reason.
 func (ix *index) empties(p *pod) bool {
 	node := ix.Nodes[p.Spec.NodeName]
+	if node.Goes != "" {
+		return true
+	}
 	if p.request.Controller {
 		return node.Evicts
 	}
@@ -223,8 +237,9 @@ type Finish struct {
 	Undrained bool
 	// OfOwner means that the owner's object is the reason.
 	OfOwner bool
-	// PastBudget means that nothing but Usher's readiness gate makes the Pod unready, for its eviction:
-	// a budget that refuses now has allowed it before.
+	// PastBudget means that the Pod is deleted if a budget refuses its eviction now: nothing but Usher's readiness gate
+	// makes the Pod unready, so that the budget has allowed it before, or its owner wants fewer Pods, and budgets bind no
+	// owner.
 	PastBudget bool
 }
 
@@ -284,6 +299,6 @@ func (ix *index) finish(p *pod) *Finish {
 	}
 	return &Finish{
 		Pod: p.Pod, Request: ix.inTime(p), Undrained: p.hasFinalizer(), Because: p.cause.text, OfOwner: p.cause.live,
-		PastBudget: p.gate && p.unready == "",
+		PastBudget: p.gate && p.unready == "" || p.cause.fewer,
 	}
 }

@@ -119,7 +119,7 @@ func (ix *index) queueEvictions() {
 	for _, p := range ix.pods {
 		// One that is about to be taken back begins no drain any more.
 		late := p.request != nil && !p.drains() && ix.expired(p)
-		if held := late || queued.Has(p); p.queued != held {
+		if held := (late || queued.Has(p)) && ix.Nodes[p.Spec.NodeName].Goes == ""; p.queued != held {
 			p.queued = held
 			p.hooks = hooksAt(p)
 			p.settled = p.isSettled()
@@ -144,8 +144,8 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 		switch {
 		// One that is not Ready, or is terminating, does not count as healthy any more.
 		case p.DeletionTimestamp != nil, !podread.IsTrue(p.Pod, corev1.PodReady), !selector.Matches(labels.Set(p.Labels)):
-		case p.isLeaving():
-			allowed-- // whoever asked for that: budgets bound evictions, and count all Pods
+		case p.isLeaving(), p.request != nil && p.cause.fewer:
+			allowed-- // whoever asked for that: budgets bound evictions, and no owner, and count all Pods
 		case p.evicted && p.request != nil: // a CloneSet has budgets of its own
 			waiting = append(waiting, p)
 		}
@@ -169,7 +169,15 @@ func (p *pod) isLeaving() bool {
 // operator's own, or the one of a CloneSet's hook.
 func (p *pod) drains() bool {
 	record := ReadRecord(p.Pod)
-	return !p.hasFinalizer() || record != nil && (record.Gate == GateRequested || record.Gate == GatePreDelete)
+	switch {
+	case !p.hasFinalizer():
+		return true
+	case record == nil:
+		return false
+	case record.Gate == GatePreDelete: // a CloneSet that wants the Pod again has ended that drain
+		return record.Entered == p.Annotations[appsv1alpha1.AnnotationLifecycleTimestamp]
+	}
+	return record.Gate == GateRequested
 }
 
 // ownHook holds a Pod whose deletion was asked for, or that no Registration selects any more,

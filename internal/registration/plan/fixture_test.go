@@ -358,7 +358,8 @@ func renderPatch(p *PodPatch) string {
 }
 
 func renderFinish(f Finish) string {
-	line := fmt.Sprintf("delete %s: %s", f.Pod.Name, f.Because)
+	past := map[bool]string{true: ", past budgets"}[f.PastBudget]
+	line := fmt.Sprintf("delete %s: %s%s", f.Pod.Name, f.Because, past)
 	if f.Request.Deadline != nil {
 		line += fmt.Sprintf(", within %d s", *f.Request.GracePeriodSeconds)
 	}

@@ -68,7 +68,9 @@ func addressesOf(pod *corev1.Pod) []string {
 func (ix *index) presenceFollowed(r *registration, t Target, p *pod, listed *listing) presence {
 	found := presenceIn(listed.entriesOf(p, portOf(p.Pod, r.Spec.Instance.Port)))
 	switch {
-	case ix.Followed[t].Stale && (found.current || !found.listed):
+	case ix.Followed[t].Stale && !found.listed: // a Pod that joins waits for that
+		return presence{err: errNotListed, reason: found.reason, why: found.why}
+	case ix.Followed[t].Stale && found.current:
 		return presence{err: errNotListed}
 	case !found.current:
 	case !ix.takesOut(p):

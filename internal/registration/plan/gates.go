@@ -123,7 +123,7 @@ func (ix *index) limit(r *registration, wait *Waiting, v *verdict) {
 func (ix *index) joined(r *registration, t Target, p *pod, base Waiting) (wait Waiting, listed bool) {
 	found := ix.presence(r, t, p)
 	switch {
-	case found.err != nil:
+	case found.err != nil && found.reason == "":
 		return base.failed(found.err), false
 	case found.current:
 		return base, true

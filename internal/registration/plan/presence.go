@@ -14,8 +14,8 @@ import (
 
 // presence is what a target shows of a Pod.
 type presence struct {
-	// err is why nothing is known; absent means that there is no such service, and so nobody is called
-	// through it.
+	// err is why nothing is known for sure; reason may say what was known last. absent means that there is no such
+	// service, and so nobody is called through it.
 	err    error
 	absent bool
 	// listed means that the Registration has entries there that callers get, or may get

@@ -141,6 +141,11 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 		Run:  (*story).age},
 	{Name: "cordon", Args: "NODE", Does: "cordons a node until the end of the story",
 		Run: func(s *story, node string) { s.cordon(node, true) }},
+	{Name: "node has", Args: "NODE taint KEY | condition TYPE STATUS TEXT",
+		Does: "has a node have a taint, or a condition with this reason, until the end of the story", Run: (*story).nodeHas},
+	{Name: "node stays", Args: "NODE", Does: "takes the taints of a node off", Run: func(s *story, node string) {
+		s.Change(s.Ref("Node/"+node), `spec: {taints: %s}`, "null")
+	}},
 	{Name: "uncordon", Args: "NODE", Does: "uncordons a node",
 		Run: func(s *story, node string) { s.cordon(node, false) }},
 	{Name: "readiness gates", Args: "enabled | disabled",
@@ -404,6 +409,27 @@ func (s *story) taint(name string) {
 	s.Change(s.Ref("Node/"+name), patch, `[{key: example.com/broken, effect: NoExecute}]`)
 	s.Cleanup(func() {
 		checktest.NoError(s, s.Patch(context.Background(), s.Ref("Node/"+name), s.MergePatch(patch, "null")))
+	})
+}
+
+// nodeHas has a node say that it goes: "NODE taint KEY" or "NODE condition TYPE STATUS REASON".
+func (s *story) nodeHas(rest string) {
+	words := strings.Fields(rest)
+	node := s.Ref("Node/" + words[0])
+	if words[1] == "taint" {
+		const patch = `spec: {taints: %s}`
+		s.Change(node, patch, "[{key: "+words[2]+", effect: NoSchedule}]")
+		s.Cleanup(func() { checktest.NoError(s, s.Patch(context.Background(), node, s.MergePatch(patch, "null"))) })
+		return
+	}
+	const patch = `{"status": {"conditions": [%s]}}`
+	put := func(ctx context.Context, condition string) error {
+		return s.SubResource("status").Patch(ctx, node.DeepCopyObject().(client.Object),
+			client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, patch, condition)))
+	}
+	s.Must(put(s.Context(), fmt.Sprintf(`{"type": %q, "status": %q, "reason": %q}`, words[2], words[3], words[4])))
+	s.Cleanup(func() {
+		checktest.NoError(s, put(context.Background(), fmt.Sprintf(`{"type": %q, "$patch": "delete"}`, words[2])))
 	})
 }
 

@@ -179,19 +179,30 @@ func (s *simulation) changeMind() {
 
 // replicas are the Pods that the ReplicaSet counts, in the order in which it deletes them.
 func (s *simulation) replicas() []*corev1.Pod {
-	set := model.Get[*appsv1.ReplicaSet](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: "web"})
-	if set == nil {
-		return nil
-	}
-	pods := slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool {
-		return model.OwnerOf(pod) != string(set.UID) || pod.DeletionTimestamp != nil
-	})
+	_, pods := replicasIn(s.server.Objects)
 	cost := func(pod *corev1.Pod) int {
 		cost, _ := strconv.Atoi(pod.Annotations[corev1.PodDeletionCost])
 		return cost
 	}
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return cost(a) - cost(b) })
 	return pods
+}
+
+// replicasIn are the ReplicaSet and its Pods in that view; none if there is no ReplicaSet.
+func replicasIn(objects model.Objects) (set *appsv1.ReplicaSet, pods []*corev1.Pod) {
+	set = model.Get[*appsv1.ReplicaSet](objects, types.NamespacedName{Namespace: namespace, Name: "web"})
+	if set == nil {
+		return nil, nil
+	}
+	return set, slices.DeleteFunc(model.List[*corev1.Pod](objects), func(pod *corev1.Pod) bool {
+		return pod.Namespace != namespace || model.OwnerOf(pod) != string(set.UID) || pod.DeletionTimestamp != nil
+	})
+}
+
+// superfluous reports whether a Pod's owner has more Pods than it wants, in that view.
+func superfluous(pod *corev1.Pod, objects model.Objects) bool {
+	set, pods := replicasIn(objects)
+	return set != nil && model.OwnerOf(pod) == string(set.UID) && len(pods) > int(*set.Spec.Replicas)
 }
 
 // replicaSet is the UID of the ReplicaSet.
@@ -205,11 +216,11 @@ func (s *simulation) replicaSet() string {
 
 // surplus is how many Pods the ReplicaSet has more than it wants; what it lacks is negative.
 func (s *simulation) surplus() int {
-	set := model.Get[*appsv1.ReplicaSet](s.server.Objects, types.NamespacedName{Namespace: namespace, Name: "web"})
+	set, pods := replicasIn(s.server.Objects)
 	if set == nil {
 		return 0
 	}
-	return len(s.replicas()) - int(*set.Spec.Replicas)
+	return len(pods) - int(*set.Spec.Replicas)
 }
 
 // scaleIn has the ReplicaSet delete the Pods that it does not want. It asks again when something changes,

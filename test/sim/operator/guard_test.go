@@ -355,7 +355,8 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 		leaving, fresh := p.leaving(budget), ""
 		for _, c := range changes {
 			uid := types.UID(c.Entry.Owner.PodUID)
-			if pod := p.seen(uid); (c.Op == registry.Remove || c.Op == registry.TakeOut) && !leaving[uid] && pod != nil && p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) {
+			if pod := p.seen(uid); (c.Op == registry.Remove || c.Op == registry.TakeOut) && !leaving[uid] && pod != nil &&
+				p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) && model.Covers(budget, p.pod(pod.Name)) {
 				leaving[uid], fresh = true, pod.Name
 			}
 		}
@@ -366,10 +367,11 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 }
 
 // evicted reports whether the Pod begins to leave because someone evicts it, and for no other
-// reason. The operator may see the Pod as it is, or as the caches show it.
+// reason: budgets do not bind an owner that wants fewer Pods. The operator may see the Pod as it is, or as the caches show it.
 func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	live := p.pod(pod.Name)
-	if live == nil || live.UID != pod.UID || departing(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) {
+	if live == nil || live.UID != pod.UID || departing(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) ||
+		superfluous(live, p.server.Objects) || superfluous(live, p.cached) {
 		return false
 	}
 	return !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {

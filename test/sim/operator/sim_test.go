@@ -269,7 +269,8 @@ func (s *simulation) settle() {
 	if s.features.guard && s.random.IntN(2) == 0 {
 		s.changeMind()
 	}
-	for round := range 60 {
+	wanted := 0 // for how many rounds the ReplicaSet has wanted all Pods that it has
+	for range 60 {
 		s.collect()
 		s.scaleIn()
 		s.call()
@@ -289,7 +290,10 @@ func (s *simulation) settle() {
 		s.pass()
 		s.passOfTenants()
 		s.check()
-		if round > 6 {
+		if wanted++; s.surplus() > 0 {
+			wanted = 0
+		}
+		if wanted > 5 {
 			s.checkWanted()
 		}
 		s.wait(3 * time.Second)
