@@ -79,6 +79,8 @@ type features struct {
 	until bool
 	// hurries has somebody delete Pods with a shorter grace period than their own.
 	hurries bool
+	// notices has a node of some Pods say that it goes, twice and late, and stay after all.
+	notices bool
 	// stands has everybody but Usher stand still for a while before the end.
 	stands bool
 }
@@ -107,6 +109,7 @@ func drawFeatures(seed uint64) features {
 	f.misspells = f.service && seed%3 > 0
 	f.labelled = f.service && seed%7 < 3
 	f.follower = f.labelled && seed%2 == 0
+	f.notices = seed%10 == 4
 	if f.applications = seed%6 == 1; f.applications {
 		f.second, f.weights, f.tenants = false, false, false
 		f.asks = seed%12 == 1

@@ -272,7 +272,7 @@ func (s *simulation) judgeFinish(c *model.Commit) {
 	request, err := usher.DeletionRequestOf(pod)
 	if err != nil || request == nil || !s.features.finishes {
 		s.fail("the operator deletes %s, and nobody has asked for that", pod.Name)
-	} else if !request.Eviction {
+	} else if !request.Eviction && !s.goes(pod) {
 		s.judgeReason(pod)
 	}
 }
@@ -306,7 +306,7 @@ func (s *simulation) proceeds(pod *corev1.Pod) {
 	if record != nil && record.Began.Before(since) && (pod.DeletionTimestamp == nil || record.Gate == plan.GatePreDelete || record.Gate == plan.GateRequested) {
 		since = record.Began
 	}
-	if s.features.proceeds(s.clock.Now().Sub(since)) {
+	if s.features.proceeds(s.clock.Now().Sub(since)) || s.outOfTime(pod) {
 		s.guardian.proceeded[pod.UID] = true
 	}
 }
@@ -370,7 +370,7 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 // reason: budgets do not bind an owner that wants fewer Pods. The operator may see the Pod as it is, or as the caches show it.
 func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	live := p.pod(pod.Name)
-	if live == nil || live.UID != pod.UID || departing(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) ||
+	if live == nil || live.UID != pod.UID || p.goes(pod) || departing(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) ||
 		superfluous(live, p.server.Objects) || superfluous(live, p.cached) {
 		return false
 	}

@@ -125,7 +125,7 @@ func (s *simulation) judgeGate(before, after *corev1.Pod) {
 		return
 	}
 	was, is := model.Condition(before, usher.ConditionRegistered).Status, model.Condition(after, usher.ConditionRegistered).Status
-	stays := before.DeletionTimestamp == nil && before.Annotations[usher.AnnotationDeletionRequest] == "" && slices.Contains([]apps.LifecycleState{apps.StateNormal, apps.StateUpdated}, plan.StateOf(before))
+	stays := before.DeletionTimestamp == nil && before.Annotations[usher.AnnotationDeletionRequest] == "" && slices.Contains([]apps.LifecycleState{apps.StateNormal, apps.StateUpdated}, plan.StateOf(before)) && !s.goes(before)
 	s.judgeLabel(before, after, stays)
 	switch {
 	case was == corev1.ConditionTrue && is != was && stays:

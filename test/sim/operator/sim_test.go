@@ -94,6 +94,8 @@ type simulation struct {
 	// served is when the Service last listed a Pod. seen is what the EndpointSlice controller
 	// has last seen, and when.
 	served map[types.UID]time.Time
+	// noticed means that a node has said that it goes.
+	noticed bool
 	// letGo is until when the guard may hold a Pod that somebody gives less time than its own grace period.
 	letGo    map[types.UID]time.Time
 	seen     []discoveryv1.Endpoint
@@ -316,6 +318,9 @@ func (s *simulation) run(steps int) {
 	if s.broken == "" && s.features.stands {
 		s.standStill()
 	}
+	if s.broken == "" && s.features.notices {
+		s.checkNotice()
+	}
 	if s.broken == "" {
 		s.settle()
 		if s.features.applications {
@@ -418,6 +423,8 @@ func (f features) asksFor(object client.Object) bool {
 		return f.budget > 0
 	case *corev1.Service, *discoveryv1.EndpointSlice:
 		return f.service
+	case *corev1.Node:
+		return f.notices
 	}
 	asked, optional := map[string]bool{edge: f.second, inServices: f.service, inBalancer: f.follower}[object.GetName()]
 	return asked || !optional
