@@ -243,7 +243,7 @@ const quiet = 10 * time.Minute
 const (
 	eventTakenBack = "DeletionTakenBack"
 	// eventNodeGoes: the Pod's node goes within a short time, whoever objects.
-	eventNodeGoes = "NodeGoes"
+	eventNodeGoes = plan.ReasonNodeGoes
 	// eventFinished: Usher deletes a Pod that has drained for somebody else's request.
 	eventFinished  = "DeletedAfterDrain"
 	actionDelete   = "Delete"

@@ -370,8 +370,7 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 // reason: budgets do not bind an owner that wants fewer Pods. The operator may see the Pod as it is, or as the caches show it.
 func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	live := p.pod(pod.Name)
-	if live == nil || live.UID != pod.UID || p.goes(pod) || departing(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) ||
-		superfluous(live, p.server.Objects) || superfluous(live, p.cached) {
+	if live == nil || live.UID != pod.UID || !p.exists(registration) || p.leavesAnyway(live) {
 		return false
 	}
 	return !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {
@@ -379,6 +378,11 @@ func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 		healthy := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue // to budgets
 		return !ready || !healthy || !listable(pod) || !p.matches(registration, pod) || pod.Annotations[usher.AnnotationDeletionRequest] == ""
 	})
+}
+
+// leavesAnyway reports whether a Pod leaves for another reason than its eviction, or has begun to.
+func (p *process) leavesAnyway(pod *corev1.Pod) bool {
+	return departing(pod) || p.goes(pod) || p.guardian.deleters[pod.UID] || superfluous(pod, p.server.Objects) || superfluous(pod, p.cached)
 }
 
 // checkWanted checks that no Pod is out of service that its ReplicaSet wants, for a request of the
