@@ -29,6 +29,11 @@ soak: ## Send a million requests in an hour while workloads change and faults ha
 	@echo "Compiling the soak: a minute the first time."
 	@$(GO) -C test run ./cmd/soak $(ARGS)
 
+.PHONY: exits
+exits: ## Count the requests that a workload loses on each way out, in your cluster (docs/what-you-lose.md), or rehearse it.
+	@echo "Compiling the measurement: a minute the first time."
+	@$(GO) -C test run ./cmd/exits $(ARGS)
+
 .PHONY: e2e
 e2e: ## Play stories with real containers on a real node; needs root on Debian (docs/reliability.md).
 	@echo "Compiling the stories: a minute the first time."
@@ -136,6 +141,7 @@ generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them, dis
 	$(GENERATE) rbac:roleName=usher-finish paths=./internal/registration/finishing output:rbac:dir=config/rbac/finish
 	$(GENERATE) rbac:roleName=usher-endpointslices paths=./internal/registration/registry/endpointslice output:rbac:dir=config/rbac/endpointslices
 	$(GENERATE) rbac:roleName=usher-targetgroupbindings paths=./internal/registration/registry/awstargetgroup output:rbac:dir=config/rbac/targetgroupbindings
+	$(GENERATE) rbac:roleName=usher-networkendpointgroups paths=./internal/registration/registry/gcpneg output:rbac:dir=config/rbac/networkendpointgroups
 	$(GENERATE) rbac:roleName=usher-guard paths=./internal/guard/... output:rbac:dir=config/rbac/guard
 	$(GENERATE) rbac:roleName=usher-access paths=./internal/access output:rbac:dir=config/rbac/access
 	$(GO) -C tools/chart run . -root $(CURDIR)

@@ -33,6 +33,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/podhttp"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/awscloudmap"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/gcpneg"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
@@ -202,7 +203,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	options.Process = cmp.Or(options.Process, rand.Text()[:8])
 	if options.Connect == nil {
 		cluster := kinds.Cluster{
-			Reader: reader, Writer: c, AWS: awstargetgroup.NewClients(), GCP: gcpneg.NewClients(), XDS: options.XDS,
+			Reader: reader, Writer: c, AWS: awstargetgroup.NewClients(), CloudMap: awscloudmap.NewClients(), GCP: gcpneg.NewClients(), XDS: options.XDS,
 		}
 		options.Connect = kinds.Connect(cluster)
 	}

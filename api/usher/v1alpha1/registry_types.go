@@ -15,7 +15,7 @@ import (
 // +kubebuilder:printcolumn:name="REACHABLE",type=string,JSONPath=`.status.conditions[?(@.type=="Reachable")].status`
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Reachable")].message`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.users) || size(oldSelf.status.users) == 0 || !has(oldSelf.status.conditions) || !oldSelf.status.conditions.exists(c, c.type == 'Reachable' && c.status == 'True') || has(self.spec.awsTargetGroup) == has(oldSelf.spec.awsTargetGroup) && (has(self.spec.consul) ? has(oldSelf.spec.consul) && self.spec.consul.address == oldSelf.spec.consul.address : !has(oldSelf.spec.consul)) && (has(self.spec.dns) ? has(oldSelf.spec.dns) && self.spec.dns.server == oldSelf.spec.dns.server : !has(oldSelf.spec.dns)) && has(self.spec.endpointSlice) == has(oldSelf.spec.endpointSlice) && (has(self.spec.etcd) ? has(oldSelf.spec.etcd) && self.spec.etcd.endpoints.exists(one, one in oldSelf.spec.etcd.endpoints) : !has(oldSelf.spec.etcd)) && (has(self.spec.eureka) ? has(oldSelf.spec.eureka) && self.spec.eureka.address == oldSelf.spec.eureka.address : !has(oldSelf.spec.eureka)) && has(self.spec.gcpNEG) == has(oldSelf.spec.gcpNEG) && (has(self.spec.haproxy) ? has(oldSelf.spec.haproxy) && self.spec.haproxy.addresses.exists(one, one in oldSelf.spec.haproxy.addresses) : !has(oldSelf.spec.haproxy)) && (has(self.spec.nacos) ? has(oldSelf.spec.nacos) && self.spec.nacos.address == oldSelf.spec.nacos.address : !has(oldSelf.spec.nacos)) && has(self.spec.service) == has(oldSelf.spec.service) && (has(self.spec.webhook) ? has(oldSelf.spec.webhook) && self.spec.webhook.url == oldSelf.spec.webhook.url : !has(oldSelf.spec.webhook)) && has(self.spec.xds) == has(oldSelf.spec.xds) && (has(self.spec.zookeeper) ? has(oldSelf.spec.zookeeper) && self.spec.zookeeper.servers.exists(one, one in oldSelf.spec.zookeeper.servers) : !has(oldSelf.spec.zookeeper))",message="Registrations use this registry (status.users), and their entries at the old place would stay: make another Registry for the new place, name it in their spec.registries, and take this one out there when it lists them. Of several members, one has to stay",fieldPath=".spec"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.users) || size(oldSelf.status.users) == 0 || !has(oldSelf.status.conditions) || !oldSelf.status.conditions.exists(c, c.type == 'Reachable' && c.status == 'True') || (has(self.spec.awsCloudMap) ? has(oldSelf.spec.awsCloudMap) && self.spec.awsCloudMap.region == oldSelf.spec.awsCloudMap.region : !has(oldSelf.spec.awsCloudMap)) && has(self.spec.awsTargetGroup) == has(oldSelf.spec.awsTargetGroup) && (has(self.spec.consul) ? has(oldSelf.spec.consul) && self.spec.consul.address == oldSelf.spec.consul.address : !has(oldSelf.spec.consul)) && (has(self.spec.dns) ? has(oldSelf.spec.dns) && self.spec.dns.server == oldSelf.spec.dns.server : !has(oldSelf.spec.dns)) && has(self.spec.endpointSlice) == has(oldSelf.spec.endpointSlice) && (has(self.spec.etcd) ? has(oldSelf.spec.etcd) && self.spec.etcd.endpoints.exists(one, one in oldSelf.spec.etcd.endpoints) : !has(oldSelf.spec.etcd)) && (has(self.spec.eureka) ? has(oldSelf.spec.eureka) && self.spec.eureka.address == oldSelf.spec.eureka.address : !has(oldSelf.spec.eureka)) && has(self.spec.gcpNEG) == has(oldSelf.spec.gcpNEG) && (has(self.spec.haproxy) ? has(oldSelf.spec.haproxy) && self.spec.haproxy.addresses.exists(one, one in oldSelf.spec.haproxy.addresses) : !has(oldSelf.spec.haproxy)) && (has(self.spec.nacos) ? has(oldSelf.spec.nacos) && self.spec.nacos.address == oldSelf.spec.nacos.address : !has(oldSelf.spec.nacos)) && has(self.spec.service) == has(oldSelf.spec.service) && (has(self.spec.webhook) ? has(oldSelf.spec.webhook) && self.spec.webhook.url == oldSelf.spec.webhook.url : !has(oldSelf.spec.webhook)) && has(self.spec.xds) == has(oldSelf.spec.xds) && (has(self.spec.zookeeper) ? has(oldSelf.spec.zookeeper) && self.spec.zookeeper.servers.exists(one, one in oldSelf.spec.zookeeper.servers) : !has(oldSelf.spec.zookeeper))",message="Registrations use this registry (status.users), and their entries at the old place would stay: make another Registry for the new place, name it in their spec.registries, and take this one out there when it lists them. Of several members, one has to stay",fieldPath=".spec"
 type Registry struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -36,19 +36,23 @@ type RegistryList struct {
 
 // RegistrySpec sets the registry's kind and location. Set exactly one kind.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.awsTargetGroup), has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.gcpNEG), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: awsTargetGroup, consul, dns, endpointSlice, etcd, eureka, gcpNEG, haproxy, nacos, service, webhook, xds or zookeeper"
+// +kubebuilder:validation:XValidation:rule="[has(self.awsCloudMap), has(self.awsTargetGroup), has(self.consul), has(self.dns), has(self.endpointSlice), has(self.etcd), has(self.eureka), has(self.gcpNEG), has(self.haproxy), has(self.nacos), has(self.service), has(self.webhook), has(self.xds), has(self.zookeeper)].exists_one(kind, kind)",message="set exactly one kind of registry: awsCloudMap, awsTargetGroup, consul, dns, endpointSlice, etcd, eureka, gcpNEG, haproxy, nacos, service, webhook, xds or zookeeper"
 // +kubebuilder:validation:XValidation:rule="!has(self.strictServices) || !self.strictServices || has(self.services)",message="strictServices allows only what services lists: list a service, or nobody could register",fieldPath=".strictServices"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || !has(self.services)",message="the kind service needs no rules: each Service belongs to its namespace",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.services)",message="the kind awsTargetGroup needs no rules: Usher writes nothing there",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.services)",message="the kind awsTargetGroup needs no rules: each Service belongs to its namespace",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.awsTargetGroup) || !has(self.awsTargetGroup.endpoint) || !self.awsTargetGroup.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what target groups have: use an https endpoint, or set insecure: true to accept that",fieldPath=".awsTargetGroup"
+// +kubebuilder:validation:XValidation:rule="!has(self.awsCloudMap) || !has(self.awsCloudMap.endpoint) || !self.awsCloudMap.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what Cloud Map has: use an https endpoint, or set insecure: true to accept that",fieldPath=".awsCloudMap"
 // +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.services)",message="the kind gcpNEG needs no rules: Usher writes nothing there",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.gcpNEG.endpoint) || !self.gcpNEG.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what network endpoint groups have: use an https endpoint, or set insecure: true to accept that",fieldPath=".gcpNEG"
 // +kubebuilder:validation:XValidation:rule="!has(self.zookeeper) || self.zookeeper.tls || self.insecure",message="without TLS whoever is on the network reads and changes what is sent to ZooKeeper: set zookeeper.tls, or insecure: true to accept that",fieldPath=".zookeeper"
 // +kubebuilder:validation:XValidation:rule="!has(self.dns) || has(self.dns.credentialsSecret) || self.insecure",message="without a TSIG key whoever is on the network forges updates and answers: name a Secret with one, or set insecure: true to accept that",fieldPath=".dns"
 // +kubebuilder:validation:XValidation:rule="self.insecure || !(has(self.consul) && has(self.consul.credentialsSecret) && (self.consul.address.startsWith('http:') || has(self.consul.agents) && self.consul.agents.scheme == 'http') || has(self.etcd) && has(self.etcd.credentialsSecret) && self.etcd.endpoints.exists(url, url.startsWith('http:')) || has(self.eureka) && has(self.eureka.credentialsSecret) && self.eureka.address.startsWith('http:') || has(self.nacos) && has(self.nacos.credentialsSecret) && self.nacos.address.startsWith('http:'))",message="over http whoever is on the network reads the credentials: use an https address, or set insecure: true to accept that"
 type RegistrySpec struct {
+	// AWSCloudMap keeps entries as instances of AWS Cloud Map's services.
+	// +optional
+	AWSCloudMap *AWSCloudMapRegistry `json:"awsCloudMap,omitempty"`
 	// AWSTargetGroup shows which Pods AWS's load balancers have as healthy targets. Somebody else writes
-	// the targets, such as AWS Load Balancer Controller: Usher only waits for them.
+	// the targets, such as AWS Load Balancer Controller, and Usher only waits for them; or Usher does, with manage.
 	// +optional
 	AWSTargetGroup *AWSTargetGroupRegistry `json:"awsTargetGroup,omitempty"`
 	// Consul keeps entries in Consul's catalog.
@@ -191,7 +195,9 @@ const (
 )
 
 // AWSTargetGroupRegistry is the target groups of AWS's load balancers that send to Pods (target type ip), in one
-// region. Usher reads the health of targets (DescribeTargetHealth), and writes nothing.
+// region. Usher reads the health of targets (DescribeTargetHealth), and writes nothing unless manage says so.
+//
+// +kubebuilder:validation:XValidation:rule="!self.manage || has(self.targetGroups) && size(self.targetGroups) > 0 && self.targetGroups.all(one, size(one.arns) == 1)",message="with manage, targetGroups names one target group for each Service that Usher registers Pods for",fieldPath=".targetGroups"
 type AWSTargetGroupRegistry struct {
 	// Region is the region of the target groups, for example eu-west-1.
 	// +kubebuilder:validation:MaxLength=32
@@ -203,6 +209,12 @@ type AWSTargetGroupRegistry struct {
 	// +listType=atomic
 	// +optional
 	TargetGroups []AWSTargetGroups `json:"targetGroups,omitempty"`
+	// Manage has Usher register and deregister the targets of targetGroups, which nobody else writes: a group that a
+	// TargetGroupBinding names is refused. Each group has the Pods of one Registration, which its tag usher.dev/owner
+	// names. Default: false, somebody else writes them.
+	// +kubebuilder:default=false
+	// +optional
+	Manage bool `json:"manage,omitempty"`
 	// Draining says how long a target that drains holds its Pod: UntilOver, or Propagation, which is
 	// spec.drain.propagation of the Registration from when it began. A load balancer may send new requests for
 	// some 15s after that. Default: UntilOver.
@@ -216,6 +228,35 @@ type AWSTargetGroupRegistry struct {
 	RoleARN string `json:"roleARN,omitempty"`
 	// Endpoint is the URL of another server than AWS's, such as an emulator or a VPC endpoint, for the API of load
 	// balancing and for assuming the role. Default: AWS's own in the region.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+$`
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+	// CredentialsSecret names a Secret with the keys aws_access_key_id and aws_secret_access_key, and for an https
+	// endpoint ca.crt. Default: the credentials of Usher's Pod (EKS Pod Identity, IAM roles for service accounts, the
+	// node's role).
+	// +optional
+	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
+}
+
+// AWSCloudMapRegistry is a namespace of AWS Cloud Map, in one region. Its services exist already; entries are their
+// instances.
+type AWSCloudMapRegistry struct {
+	// Region is the region of the namespace, for example eu-west-1.
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[a-z]{2,}(-[a-z0-9]+)+$`
+	Region string `json:"region"`
+	// NamespaceID is the ID of the namespace, for example ns-e4anhexample0004.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^ns-[a-z0-9]+$`
+	NamespaceID string `json:"namespaceID"`
+	// RoleARN is a role to assume for the calls. Default: none.
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$`
+	// +optional
+	RoleARN string `json:"roleARN,omitempty"`
+	// Endpoint is the URL of another server than AWS's, such as an emulator or a VPC endpoint, for the API of Cloud
+	// Map, DiscoverInstances as well, and for assuming the role. Default: AWS's own in the region.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https?://[^/?#@]+$`
 	// +optional

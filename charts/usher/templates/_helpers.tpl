@@ -221,6 +221,7 @@ true
 {{- $xds := and (include "usher.xds" $root) (has "registration" $part.halves) -}}
 {{- if or $xds (and $root.Values.rbac.endpointSlices (has "registration" $part.halves)) }}{{ $roles = append $roles "endpointslices" }}{{ end -}}
 {{- if and $root.Values.rbac.targetGroupBindings (has "registration" $part.halves) }}{{ $roles = append $roles "targetgroupbindings" }}{{ end -}}
+{{- if and $root.Values.rbac.networkEndpointGroups (has "registration" $part.halves) }}{{ $roles = append $roles "networkendpointgroups" }}{{ end -}}
 {{- if and (include "usher.hookKeys" $root | fromYamlArray) (has "registration" $part.halves) }}{{ $roles = append $roles "hook-keys" }}{{ end -}}
 {{- if and (include "usher.finish" $root) (has "registration" $part.halves) }}{{ $roles = append $roles "finish" }}{{ end -}}
 {{- if and (ne $part.component "certificate") (or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize)) }}{{ $roles = append $roles "access" }}{{ end -}}

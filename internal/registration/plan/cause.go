@@ -289,16 +289,42 @@ func (ix *index) ownerOf(p *pod) (owner Owner, known bool) {
 	return owner, known && !owner.Unknown
 }
 
-// finish returns the Pod if it has drained, or has to go, and its reason holds; nil otherwise.
-func (ix *index) finish(p *pod) *Finish {
+// comesBack is how long whoever asked for the eviction or deletion of a Pod has to come back for it when it has drained,
+// if another Pod of its name follows: kubectl drain asks again after five seconds, by the name alone.
+const comesBack = 10 * time.Second
+
+// finish returns the Pod if it has drained, or has to go, and its reason holds; nil otherwise, and when that may change
+// without an event.
+func (ix *index) finish(p *pod) (now *Finish, at time.Time) {
 	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.DeletionTimestamp != nil {
-		return nil
+		return nil, time.Time{}
 	}
 	if p.hasFinalizer() && !ix.hasToGo(p) {
-		return nil
+		return nil, time.Time{}
+	}
+	if at := ix.waitsForRequester(p); ix.Now.Before(at) {
+		return nil, at
 	}
 	return &Finish{
 		Pod: p.Pod, Request: ix.inTime(p), Undrained: p.hasFinalizer(), Because: p.cause.text, OfOwner: p.cause.live,
 		PastBudget: p.gate && p.unready == "" || p.cause.fewer,
+	}, time.Time{}
+}
+
+// waitsForRequester is until when the Pod is left to whoever asked; zero if it is not. A requester that comes back for a
+// Pod that Usher has deleted meanwhile would evict its namesake, which has just joined. A deadline has no time for that.
+func (ix *index) waitsForRequester(p *pod) time.Time {
+	if !p.letGo(ix.Now).IsZero() {
+		return time.Time{}
 	}
+	owner, known := ix.ownerOf(p)
+	_, numbered := ordinalOf(p.Name)
+	if !numbered || known && !owner.Ordinals || OwnerOf(p.Pod) == nil || p.request.Controller || p.cause.fewer || ix.Ending {
+		return time.Time{}
+	}
+	drained := p.request.At.Time
+	if p.request.Drained != nil {
+		drained = list.Latest(drained, p.request.Drained.Time)
+	}
+	return drained.Add(comesBack)
 }

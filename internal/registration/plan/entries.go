@@ -324,10 +324,7 @@ func (ix *index) heldBack(r *registration, t Target, p *pod) bool {
 
 // EntryID is the ID of a Pod's entries: readable, and different for another Pod of the
 // same name.
-func EntryID(pod *corev1.Pod) string {
-	uid := strings.ReplaceAll(string(pod.UID), "-", "")
-	return pod.Namespace + "." + pod.Name + "." + uid[:min(8, len(uid))]
-}
+func EntryID(pod *corev1.Pod) string { return registry.PodID(pod.Namespace, pod.Name, string(pod.UID)) }
 
 // entry is what the Registration's registries should list for the Pod; its port is 0 if the Pod
 // has none of that name, its address empty if the Pod has none of that family.

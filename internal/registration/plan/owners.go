@@ -174,7 +174,7 @@ func addRule(service string, shared bool, namespaces ...string) string {
 // Open reports whether every namespace may register in some service of a Registry. Kinds that keep the
 // services of each namespace apart have nothing to share.
 func Open(r *usherv1alpha1.RegistrySpec) bool {
-	apart := r.Service != nil || OnlyFollowed(r) ||
+	apart := r.Service != nil || r.AWSTargetGroup != nil || r.GCPNEG != nil ||
 		r.EndpointSlice != nil && r.EndpointSlice.Namespace == "" || r.XDS != nil && r.XDS.Namespace == ""
 	admitsAll := func(rule usherv1alpha1.ServiceRule) bool { return !selective(rule.Namespaces) }
 	return !apart && !selective(r.Namespaces) && (!r.StrictServices || slices.ContainsFunc(r.Services, admitsAll))
@@ -182,7 +182,7 @@ func Open(r *usherv1alpha1.RegistrySpec) bool {
 
 // OnlyFollowed reports whether somebody else writes the entries of a Registry's kind: Usher takes no Pod out there.
 func OnlyFollowed(r *usherv1alpha1.RegistrySpec) bool {
-	return r.AWSTargetGroup != nil || r.GCPNEG != nil
+	return r.AWSTargetGroup != nil && !r.AWSTargetGroup.Manage || r.GCPNEG != nil
 }
 
 // selective reports whether a selector of namespaces leaves any out.

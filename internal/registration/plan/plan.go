@@ -137,11 +137,13 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	ix.turnLabels(p, &patch)
 	ix.unmark(p, &patch)
 	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan), ix.turnOfDeadline(p))
+	finish, at := ix.finish(p)
+	if finish != nil && patch.TakenBack == nil {
+		plan.Finishes = append(plan.Finishes, *finish)
+	}
+	next = list.Earliest(next, at)
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
-	if f := ix.finish(p); f != nil && patch.TakenBack == nil {
-		plan.Finishes = append(plan.Finishes, *f)
-	}
 	if !patch.Empty() {
 		plan.Patches = append(plan.Patches, patch.concerning(p))
 	}

@@ -264,6 +264,12 @@ func (e *Entry) SetHostPort(text string) {
 	}
 }
 
+// PodID is the ID of a Pod's entries: readable, and different for another Pod of the same name.
+func PodID(namespace, name, uid string) string {
+	uid = strings.ReplaceAll(uid, "-", "")
+	return namespace + "." + name + "." + uid[:min(8, len(uid))]
+}
+
 // SetMetadata sets one key.
 func (e *Entry) SetMetadata(key, value string) {
 	if e.Metadata == nil {

@@ -62,6 +62,26 @@ func TestRegistrantStays(t *testing.T) {
 	}
 }
 
+// TestRegistryInUseStays: a Registry of the kind awsCloudMap that Registrations use keeps its region, where their entries
+// would stay. Another namespace is another root, from which Usher moves them.
+func TestRegistryInUseStays(t *testing.T) {
+	object := checktest.Must(scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {generateName: stays-},
+		spec: {awsCloudMap: {region: eu-west-1, namespaceID: ns-1}}}`))(t)
+	checktest.NoError(t, shared.Create(t.Context(), object))
+	t.Cleanup(func() { checktest.NoError(t, shared.Delete(context.WithoutCancel(t.Context()), object)) })
+	change := func(fields string) error {
+		return shared.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"awsCloudMap":{`+fields+`}}}`)))
+	}
+	checktest.NoError(t, change(`"region":"eu-west-2"`))
+	used := `{"status":{"users":[{"namespace":"demo","registration":"web","service":"web"}],"conditions":[{"type":"Reachable","status":"True",
+		"reason":"Reachable","message":"","lastTransitionTime":"2026-11-30T00:00:00Z"}]}}`
+	checktest.NoError(t, shared.Status().Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(used))))
+	if err := change(`"region":"eu-west-1"`); !strings.Contains(fmt.Sprint(err), "make another Registry for the new place") {
+		t.Errorf("another region: %v", err)
+	}
+	checktest.NoError(t, change(`"namespaceID":"ns-2"`))
+}
+
 // TestExamples: the Registries that the documents show are accepted.
 func TestExamples(t *testing.T) {
 	pages := checktest.Must(filepath.Glob(filepath.Join(scene.Root, "docs/registry/*.md")))(t)

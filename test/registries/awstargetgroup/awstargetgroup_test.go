@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,40 +16,32 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
-	"github.com/usher-dev/usher/test/fetch"
-	"github.com/usher-dev/usher/test/registries/internal/servers"
-	"github.com/usher-dev/usher/test/servers/run"
+	"github.com/usher-dev/usher/test/registries/internal/moto"
 )
 
-const region = "eu-west-1"
+const region = moto.Region
 
 // server is moto. It forgets everything when it ends.
 type server struct {
-	*run.Process
-	run.HTTP
+	*moto.Server
 	elb *elb.Client
 	vpc string
 }
 
 func start(t *testing.T) *server {
 	t.Helper()
-	packages := servers.Fetch(t, func(ctx context.Context) (string, error) { return fetch.Python(ctx, "moto", "server") })
-	port := servers.FreePorts(t, 1)[0]
-	s := &server{HTTP: run.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d", port)}}
-	s.Process = servers.Start(t, run.Spec{
-		Name: "moto", Path: "python3", Env: append(os.Environ(), "PYTHONPATH="+packages),
-		Args: []string{"-m", "moto.server", "-H", "127.0.0.1", "-p", fmt.Sprint(port)},
-		Ready: func(ctx context.Context) error {
-			_, err := s.Do(ctx, "GET", "/moto-api/data.json", nil, nil)
-			return err
-		},
-	})
+	s := &server{Server: moto.Start(t)}
 	s.elb = elb.New(elb.Options{Region: region, BaseEndpoint: &s.Address, Credentials: credentials.NewStaticCredentialsProvider("me", "secret", "")})
 	s.vpc = s.anyVPC(t)
 	return s
@@ -101,15 +92,21 @@ func (s *server) deregister(t *testing.T, arn, address string, port int32) {
 	checktest.Must(s.elb.DeregisterTargets(registrytest.Bounded(t), &elb.DeregisterTargetsInput{TargetGroupArn: &arn, Targets: targets(address, port)}))(t)
 }
 
+var secret = map[string][]byte{awsapi.KeyID: []byte("me"), awsapi.KeySecret: []byte("secret")}
+
+// spec is a Registry that names a target group of the Service web.
+func (s *server) spec(arn string) *usherv1alpha1.AWSTargetGroupRegistry {
+	return &usherv1alpha1.AWSTargetGroupRegistry{Region: region, Endpoint: s.Address,
+		TargetGroups: []usherv1alpha1.AWSTargetGroups{{Namespace: "demo", Service: "web", ARNs: []string{arn}}}}
+}
+
 // connect returns a connector for the Service web with a target group.
 func (s *server) connect(t *testing.T, arn string, change ...func(*usherv1alpha1.AWSTargetGroupRegistry)) registry.Connector {
 	t.Helper()
-	spec := &usherv1alpha1.AWSTargetGroupRegistry{Region: region, Endpoint: s.Address,
-		TargetGroups: []usherv1alpha1.AWSTargetGroups{{Namespace: "demo", Service: "web", ARNs: []string{arn}}}}
+	spec := s.spec(arn)
 	for _, c := range change {
 		c(spec)
 	}
-	secret := map[string][]byte{awstargetgroup.KeyID: []byte("me"), awstargetgroup.KeySecret: []byte("secret")}
 	return registry.Follower(checktest.Must(awstargetgroup.New(spec, nil, nil, "demo", secret))(t))
 }
 
@@ -126,6 +123,26 @@ func TestConformance(t *testing.T) {
 			Write:     func(t *testing.T, _, address string, port int32) { s.register(t, arn, address, port) },
 			Leave:     func(t *testing.T, _, address string, port int32) { s.deregister(t, arn, address, port) },
 			Break:     s.Hang, Mend: func(context.Context) error { return s.Resume() },
+		}
+	})
+}
+
+// TestManagedConformance runs the whole suite for target groups that Usher writes. moto keys targets by address.
+func TestManagedConformance(t *testing.T) {
+	s := start(t)
+	groups := 0
+	noBindings := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return &meta.NoKindMatchError{}
+		}}).Build()
+	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
+		groups++
+		arn := s.group(t, fmt.Sprint("own-", groups), types.TargetTypeEnumIp)
+		c := checktest.Must(awstargetgroup.NewManaged(s.spec(arn), noBindings, nil, "demo", secret))(t)
+		return registrytest.Fixture{
+			Connector: c, NoMetadata: true, OneOwner: true, AddressIsIdentity: true, Foreign: "192.0.2.1:1",
+			Seed:  func(t *testing.T, _, _ string) { s.register(t, arn, "192.0.2.1", 1) },
+			Break: s.Hang, Mend: func(context.Context) error { return s.Resume() }, Hang: s.Hang, Resume: s.Resume,
 		}
 	})
 }

@@ -5,11 +5,14 @@ package awstargetgroup_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,25 +71,37 @@ type world struct {
 	ministack *ministack
 }
 
+// requests is how many requests each part of TestTraffic sends at least; the Deployment lives on until then.
+var requests = flag.Int("requests", 0, "how many `requests` each part of TestTraffic sends at least; 0 for one round of changes")
+
+// way is how the Pods of a Deployment come into service, and out of it.
+type way string
+
+const (
+	labelAndGroup way = "label and awsTargetGroup"
+	managed       way = "awsTargetGroup that Usher manages"
+	gateAlone     way = "gate alone"
+	withoutUsher  way = "without Usher"
+)
+
 // TestTraffic sends requests through load balancers whose controller follows a Service by AWS's rule, while a Deployment
-// is rolled out, scaled in, drained from its node, and loses a Pod. One load balancer is ministack, which others have
+// is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is ministack, which others have
 // written; it sends real HTTP, and takes targets out at once. The other is the fake, with health checks, a deregistration
-// delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost. With the readiness
-// gate alone some are: that the test counts them shows that it could.
+// delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost, nor where Usher
+// writes the targets itself. With the readiness gate alone, and without Usher, some are: that the test counts them shows
+// that it could.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	for _, balancer := range []string{"aws.ministack", "aws.fake"} {
 		t.Run(balancer, func(t *testing.T) {
-			t.Run("label and awsTargetGroup", func(t *testing.T) {
-				if lost := w.play(t, balancer, true); lost > 0 {
-					t.Errorf("%d requests were lost", lost)
-				}
-			})
-			t.Run("gate alone", func(t *testing.T) {
-				if w.play(t, balancer, false) == 0 {
-					t.Error("no request was lost with the readiness gate alone: then nothing is shown by the others")
-				}
-			})
+			for _, out := range []way{labelAndGroup, managed, gateAlone, withoutUsher} {
+				t.Run(string(out), func(t *testing.T) {
+					lost := w.play(t, balancer, out)
+					if (lost == 0) != (out == labelAndGroup || out == managed) {
+						t.Errorf("%d requests were lost", lost)
+					}
+				})
+			}
 		})
 	}
 }
@@ -131,7 +146,7 @@ type game struct {
 }
 
 // play takes a Deployment through its life under traffic, and returns how many requests were lost.
-func (w *world) play(t *testing.T, balancer string, labelled bool) (lost int) {
+func (w *world) play(t *testing.T, balancer string, out way) (lost int) {
 	t.Helper()
 	g := &game{Scene: w.Begin(t)}
 	dataPlane, endpoint := http.Handler(&clouds.DataPlane{Server: w.fake, ARN: elb.ARN(g.Namespace), Late: fakeLate}), w.fake.URL()
@@ -141,9 +156,16 @@ func (w *world) play(t *testing.T, balancer string, labelled bool) (lost int) {
 		dataPlane, endpoint, g.balancer = clouds.Forward(w.ministack.host(), "/_alb/"+g.Namespace), w.ministack.view(t), w.ministack
 		rate = 40
 	}
-	g.begin(balancer, endpoint, labelled)
-	g.serves("1", 4)
-	g.Has(g.Object(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}}`), `status: {registered: 4}`)
+	arn := elb.ARN(g.Namespace)
+	if out == managed && balancer == "aws.ministack" {
+		arn = checktest.Must(w.ministack.make(t.Context(), g.Namespace))(t)
+	}
+	w.fake.Add(elb.ARN(g.Namespace))
+	g.begin(balancer, endpoint, arn, out)
+	g.serves("0", 4)
+	if out != withoutUsher {
+		g.Has(g.Object(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}}`), `status: {registered: 4}`)
+	}
 	front := httptest.NewServer(dataPlane)
 	defer front.Close()
 	g.callers = traffic.New(traffic.Options{
@@ -153,68 +175,96 @@ func (w *world) play(t *testing.T, balancer string, labelled bool) (lost int) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.callers.Run(ctx) }()
-	g.live()
+	for round := 1; round == 1 || g.callers.Report().Total().Sent < *requests; round++ {
+		g.live(strconv.Itoa(round))
+	}
 	stop()
 	checktest.NoError(t, <-ended)
-	total := g.callers.Report()
-	for _, section := range total.Sections {
-		t.Logf("%-10s %5d sent, %3d lost", section.Name, section.Sent, section.Lost)
+	return g.log(g.callers.Report())
+}
+
+// log prints what was sent and lost during each kind of change, and returns how many were lost.
+func (g *game) log(report traffic.Report) (lost int) {
+	sums := map[string]traffic.Section{}
+	for _, section := range report.Sections {
+		sum := sums[section.Name]
+		sum.Sent, sum.Lost = sum.Sent+section.Sent, sum.Lost+section.Lost
+		sums[section.Name] = sum
 	}
-	t.Logf("%-10s %5d sent, %3d lost %v", "all", total.Total().Sent, total.Total().Lost, total.Reasons)
-	return total.Total().Lost
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		g.Logf("%-10s %5d sent, %3d lost", name, sums[name].Sent, sums[name].Lost)
+	}
+	total := report.Total()
+	g.Logf("%-10s %5d sent, %3d lost %v", "all", total.Sent, total.Lost, report.Reasons)
+	return total.Lost
 }
 
 // begin creates the Deployment and what it needs.
-func (g *game) begin(balancer, endpoint string, labelled bool) {
-	selector, registries, gates := "{app: web}", "[service]", "[{conditionType: usher.dev/registered}]"
-	labels := "app: web"
-	if labelled {
-		selector, gates = `{app: web, usher.dev/in-service: "true"}`, "[]"
+func (g *game) begin(balancer, endpoint, arn string, out way) {
+	selector, registries, gates := "{app: web}", "[service]", "[]"
+	labels, manages, port := "app: web", "", "null"
+	switch out {
+	case labelAndGroup:
+		selector = `{app: web, usher.dev/in-service: "true"}`
 		registries = "[labels-" + g.Namespace + ", aws-" + g.Namespace + "]"
 		labels = `app: web, usher.dev/in-service: "true"`
+	case managed:
+		balancer, port = "nobody", strconv.Itoa(clouds.Port)
+		registries, gates = "[aws-"+g.Namespace+"]", "[{conditionType: usher.dev/registered}]"
+		manages = fmt.Sprintf(`manage: true, targetGroups: [{namespace: "%s", service: web, arns: ["%s"]}], `, g.Namespace, arn)
+	case gateAlone:
+		gates = "[{conditionType: usher.dev/registered}]"
+	case withoutUsher:
 	}
 	for _, text := range []string{
 		`{apiVersion: v1, kind: Secret, metadata: {name: aws}, stringData: {aws_access_key_id: me, aws_secret_access_key: secret}}`,
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "labels-%s"}, spec: {service: {label: {}}}}`, g.Namespace),
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "aws-%[1]s"}, spec: {insecure: true, awsTargetGroup: `+
-			`{region: eu-west-1, endpoint: "%[2]s", credentialsSecret: {namespace: "%[1]s", name: aws}}}}`, g.Namespace, endpoint),
+			`{region: eu-west-1, endpoint: "%[2]s", %[3]scredentialsSecret: {namespace: "%[1]s", name: aws}}}}`, g.Namespace, endpoint, manages),
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}, spec: {selector: {matchLabels: {app: web}}, `+
-			`registries: %s, instance: {service: web, port: null}, drain: {propagation: 1s}}}`, registries),
+			`registries: %s, instance: {service: web, port: %s}, drain: {propagation: 1s}}}`, registries, port),
 		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web, labels: {%s: %s}}, spec: {clusterIP: None, selector: %s, `+
 			`ports: [{port: %d}]}}`, clouds.LabelRule, balancer, selector, clouds.Port),
 		fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 4, selector: {matchLabels: {app: web}}, `+
-			`template: {metadata: {labels: {version: "1", %s}}, spec: {readinessGates: %s, containers: [{name: web, image: "example.test/web:v1"}]}}}}`,
+			`template: {metadata: {labels: {version: "0", %s}}, spec: {readinessGates: %s, containers: [{name: web, image: "example.test/web:v1"}]}}}}`,
 			labels, gates),
 	} {
-		g.Make(g.Object(text))
+		if object := g.Object(text); out != withoutUsher || object.GetObjectKind().GroupVersionKind().Group != "usher.dev" {
+			g.Make(object)
+		}
 	}
 }
 
-// live takes the Deployment through what happens to it.
-func (g *game) live() {
+// live takes the Deployment through what happens to it, and to a version.
+func (g *game) live(version string) {
 	web := g.Object(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}`)
 	g.callers.Section("rollout")
-	g.Change(web, `spec: {template: {metadata: {labels: {version: "2"}}}}`)
-	g.serves("2", 4)
+	g.Change(web, `spec: {template: {metadata: {labels: {version: "%s"}}}}`, version)
+	g.serves(version, 4)
 	g.callers.Section("scale-in")
 	g.Change(web, `spec: {replicas: 3}`)
-	g.serves("2", 3)
+	g.serves(version, 3)
 	g.callers.Section("drain")
 	node := g.Pods()[0].Spec.NodeName
 	g.Change(g.Object(fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s}}`, node)), `spec: {unschedulable: true}`)
-	g.evict(node)
+	g.evict(list.Only(g.Pods(), func(pod corev1.Pod) bool { return pod.Spec.NodeName == node }))
 	g.Change(g.Object(fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s}}`, node)), `spec: {unschedulable: false}`)
-	g.serves("2", 3)
+	g.serves(version, 3)
+	g.callers.Section("eviction")
+	g.evict(g.Pods()[:1])
+	g.serves(version, 3)
 	g.callers.Section("delete")
 	gone := g.Pods()[0]
 	g.until("the deletion of "+gone.Name, func() error { return g.Delete(g.Context(), &gone) })
 	g.Gone(&gone)
-	g.serves("2", 3)
+	g.serves(version, 3)
+	g.callers.Section("scale-out")
+	g.Change(web, `spec: {replicas: 4}`)
+	g.serves(version, 4)
 }
 
-// evict evicts the Pods of a node, as kubectl drain does.
-func (g *game) evict(node string) {
-	on := list.Only(g.Pods(), func(pod corev1.Pod) bool { return pod.Spec.NodeName == node })
+// evict evicts Pods, as kubectl drain does.
+func (g *game) evict(on []corev1.Pod) {
 	var all sync.WaitGroup
 	for _, pod := range on {
 		all.Go(func() {
@@ -293,53 +343,71 @@ func (m *ministack) host() string { return strings.TrimPrefix(m.Address, "http:/
 func (m *ministack) view(t *testing.T) string {
 	t.Helper()
 	api := clouds.Forward(m.host(), "")
-	api.ModifyResponse = func(r *http.Response) error {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return err
-		}
-		body = bytes.ReplaceAll(body, []byte("<Id>127."), []byte("<Id>10."))
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		r.Header.Set("Content-Length", strconv.Itoa(len(body)))
-		return nil
+	api.ModifyResponse = func(r *http.Response) (err error) {
+		r.Body, r.ContentLength, err = replaced(r.Body, "<Id>127.", "<Id>10.")
+		r.Header.Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
+		return err
 	}
-	server := httptest.NewServer(api)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var err error
+		if r.Body, r.ContentLength, err = replaced(r.Body, ".Id=10.", ".Id=127."); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		api.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// Announce implements clouds.Balancer: it makes the target group and the load balancer of a Service.
+// replaced is a body with a text in place of another.
+func replaced(body io.ReadCloser, old, by string) (io.ReadCloser, int64, error) {
+	all, err := io.ReadAll(body)
+	all = bytes.ReplaceAll(all, []byte(old), []byte(by))
+	return io.NopCloser(bytes.NewReader(all)), int64(len(all)), err
+}
+
+// Announce implements clouds.Balancer.
 func (m *ministack) Announce(ctx context.Context, service ktypes.NamespacedName) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.arns[service.Namespace] != "" {
+	if m.arn(service) != "" {
 		return nil
 	}
-	group, err := m.elb.CreateTargetGroup(ctx, &elbv2.CreateTargetGroupInput{
-		Name: &service.Namespace, Protocol: types.ProtocolEnumHttp, Port: aws.Int32(clouds.Port), TargetType: types.TargetTypeEnumIp, VpcId: aws.String("vpc-1"),
-	})
+	arn, err := m.make(ctx, service.Namespace)
 	if err != nil {
 		return err
 	}
-	balancer, err := m.elb.CreateLoadBalancer(ctx, &elbv2.CreateLoadBalancerInput{Name: &service.Namespace, Subnets: []string{"subnet-1", "subnet-2"}})
+	return clouds.AnnounceGroup(ctx, m.client, service, arn)
+}
+
+// make makes the target group and the load balancer of a namespace's Service.
+func (m *ministack) make(ctx context.Context, namespace string) (arn string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	group, err := m.elb.CreateTargetGroup(ctx, &elbv2.CreateTargetGroupInput{
+		Name: &namespace, Protocol: types.ProtocolEnumHttp, Port: aws.Int32(clouds.Port), TargetType: types.TargetTypeEnumIp, VpcId: aws.String("vpc-1"),
+	})
 	if err != nil {
-		return err
+		return "", err
+	}
+	balancer, err := m.elb.CreateLoadBalancer(ctx, &elbv2.CreateLoadBalancerInput{Name: &namespace, Subnets: []string{"subnet-1", "subnet-2"}})
+	if err != nil {
+		return "", err
 	}
 	_, port, _ := strings.Cut(m.host(), ":")
 	number, err := strconv.ParseInt(port, 10, 32)
 	if err != nil {
-		return err
+		return "", err
 	}
-	arn := group.TargetGroups[0].TargetGroupArn
+	arn = *group.TargetGroups[0].TargetGroupArn
 	_, err = m.elb.CreateListener(ctx, &elbv2.CreateListenerInput{
 		LoadBalancerArn: balancer.LoadBalancers[0].LoadBalancerArn, Protocol: types.ProtocolEnumHttp, Port: aws.Int32(int32(number)),
-		DefaultActions: []types.Action{{Type: types.ActionTypeEnumForward, TargetGroupArn: arn}},
+		DefaultActions: []types.Action{{Type: types.ActionTypeEnumForward, TargetGroupArn: &arn}},
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
-	m.arns[service.Namespace] = *arn
-	return clouds.AnnounceGroup(ctx, m.client, service, *arn)
+	m.arns[namespace] = arn
+	return arn, nil
 }
 
 func (m *ministack) arn(service ktypes.NamespacedName) string {

@@ -199,10 +199,12 @@ func replicasIn(objects model.Objects) (set *appsv1.ReplicaSet, pods []*corev1.P
 	})
 }
 
-// superfluous reports whether a Pod's owner has more Pods than it wants, in that view.
-func superfluous(pod *corev1.Pod, objects model.Objects) bool {
-	set, pods := replicasIn(objects)
-	return set != nil && model.OwnerOf(pod) == string(set.UID) && len(pods) > int(*set.Spec.Replicas)
+// superfluous reports whether a Pod's ReplicaSet has more Pods than it wants, as it is or as the operator's caches show it.
+func (s *simulation) superfluous(pod *corev1.Pod) bool {
+	return slices.ContainsFunc([]model.Objects{s.server.Objects, s.cached}, func(view model.Objects) bool {
+		set, pods := replicasIn(view)
+		return set != nil && model.OwnerOf(pod) == string(set.UID) && len(pods) > int(*set.Spec.Replicas)
+	})
 }
 
 // replicaSet is the UID of the ReplicaSet.

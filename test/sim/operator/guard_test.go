@@ -355,8 +355,9 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 		leaving, fresh := p.leaving(budget), ""
 		for _, c := range changes {
 			uid := types.UID(c.Entry.Owner.PodUID)
-			if pod := p.seen(uid); (c.Op == registry.Remove || c.Op == registry.TakeOut) && !leaving[uid] && pod != nil &&
-				p.evicted(pod, c.Entry.Owner.Registration) && model.Covers(budget, pod) && model.Covers(budget, p.pod(pod.Name)) {
+			pod := p.seen(uid)
+			leaves := (c.Op == registry.Remove || c.Op == registry.TakeOut) && !leaving[uid]
+			if leaves && pod != nil && p.evicted(pod, c.Entry.Owner.Registration) && p.covered(pod, budget) {
 				leaving[uid], fresh = true, pod.Name
 			}
 		}
@@ -366,6 +367,11 @@ func (p *process) judgeBudgets(changes []registry.Change) {
 	}
 }
 
+// covered reports whether the budget is for the Pod, as the operator sees it and as it is.
+func (p *process) covered(pod *corev1.Pod, budget *policyv1.PodDisruptionBudget) bool {
+	return model.Covers(budget, pod) && model.Covers(budget, p.pod(pod.Name))
+}
+
 // evicted reports whether the Pod begins to leave because someone evicts it, and for no other
 // reason: budgets do not bind an owner that wants fewer Pods. The operator may see the Pod as it is, or as the caches show it.
 func (p *process) evicted(pod *corev1.Pod, registration string) bool {
@@ -373,7 +379,7 @@ func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	if live == nil || live.UID != pod.UID || !p.exists(registration) || p.leavesAnyway(live) {
 		return false
 	}
-	return !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {
+	return !p.superfluous(live) && !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {
 		ready, _ := plan.Ready(pod)
 		healthy := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue // to budgets
 		return !ready || !healthy || !listable(pod) || !p.matches(registration, pod) || pod.Annotations[usher.AnnotationDeletionRequest] == ""
@@ -382,18 +388,23 @@ func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 
 // leavesAnyway reports whether a Pod leaves for another reason than its eviction, or has begun to.
 func (p *process) leavesAnyway(pod *corev1.Pod) bool {
-	return departing(pod) || p.goes(pod) || p.guardian.deleters[pod.UID] || superfluous(pod, p.server.Objects) || superfluous(pod, p.cached)
+	return departing(pod) || p.goes(pod) || p.guardian.deleters[pod.UID]
 }
 
-// checkWanted checks that no Pod is out of service that its ReplicaSet wants, for a request of the
-// ReplicaSet's controller.
-func (s *simulation) checkWanted() {
+// checkWanted checks that no Pod is out of service that its ReplicaSet wants, for a request of the ReplicaSet's
+// controller: it has had some rounds to come back. It returns for how many the ReplicaSet has wanted all its Pods.
+func (s *simulation) checkWanted(rounds int) int {
+	const enough = 5
+	if s.surplus() > 0 {
+		return 0
+	}
 	for _, pod := range s.replicas() {
 		request, err := usher.DeletionRequestOf(pod)
-		if err == nil && request != nil && request.Controller && !s.hasDeadline(request) && s.surplus() <= 0 && s.ending == "" {
+		if rounds >= enough && err == nil && request != nil && request.Controller && !s.hasDeadline(request) && s.ending == "" {
 			s.fail("%s: its ReplicaSet wants it again, and it is out of service", pod.Name)
 		}
 	}
+	return rounds + 1
 }
 
 // unasked describes what is left of a request to delete a Pod that nobody came back for.

@@ -271,7 +271,7 @@ func (s *simulation) settle() {
 	if s.features.guard && s.random.IntN(2) == 0 {
 		s.changeMind()
 	}
-	wanted := 0 // for how many rounds the ReplicaSet has wanted all Pods that it has
+	wanted := 0 // for how many rounds the ReplicaSet has wanted all its Pods
 	for range 60 {
 		s.collect()
 		s.scaleIn()
@@ -292,12 +292,7 @@ func (s *simulation) settle() {
 		s.pass()
 		s.passOfTenants()
 		s.check()
-		if wanted++; s.surplus() > 0 {
-			wanted = 0
-		}
-		if wanted > 5 {
-			s.checkWanted()
-		}
+		wanted = s.checkWanted(wanted)
 		s.wait(3 * time.Second)
 	}
 }

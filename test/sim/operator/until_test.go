@@ -170,11 +170,26 @@ func (s *simulation) judgeBusy(what string, pod *corev1.Pod, proceeds bool) {
 	if w == nil || !s.isAsked(pod) {
 		return
 	}
+	// A registry that was given up at its deadline: its callers begin requests at any time.
+	givenUp := proceeds && s.clock.Now().Sub(s.lastSeen[pod.UID]) < propagation
 	s.waited++
 	rest := s.clock.Now().Sub(w.idleSince)
-	if w.underWay == 0 && rest >= untilFor {
+	if givenUp || w.underWay == 0 && rest >= untilFor {
 		return
 	}
+	if proceeds && s.isLate(pod) {
+		s.tooLong++
+		return
+	}
+	if w.underWay == 0 {
+		s.fail("%s %s after its last request, and others follow", what, rest)
+		return
+	}
+	s.fail("%s while %d requests are under way there", what, w.underWay)
+}
+
+// isLate reports whether a busy Pod has been asked for as long as the operator waits.
+func (s *simulation) isLate(pod *corev1.Pod) bool {
 	slack := time.Duration(0)
 	if s.features.clocks {
 		slack = 2 * maxSkew
@@ -184,15 +199,7 @@ func (s *simulation) judgeBusy(what string, pod *corev1.Pod, proceeds bool) {
 	if record := plan.ReadRecord(pod); record != nil {
 		late = late || s.clock.Now().Sub(record.Began) >= min(deadline, drainDeadline)+enough
 	}
-	if late && proceeds {
-		s.tooLong++
-		return
-	}
-	if w.underWay == 0 {
-		s.fail("%s %s after its last request, and others follow", what, rest)
-		return
-	}
-	s.fail("%s while %d requests are under way there", what, w.underWay)
+	return late
 }
 
 // judgeHookBusy is judgeBusy for a hook that is released.

@@ -4,30 +4,18 @@ package awstargetgroup
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
-	"github.com/aws/aws-sdk-go-v2/config"
-	staticcredentials "github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
-	"github.com/aws/smithy-go"
-	"github.com/aws/smithy-go/logging"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
-	"golang.org/x/time/rate"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/credentials"
+	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
 	"github.com/usher-dev/usher/internal/registration/registry/targets"
 )
 
@@ -48,135 +36,43 @@ func NewClients() *Clients { return &Clients{} }
 
 // api calls AWS.
 type api struct {
-	// connect reads AWS's configuration of Usher's Pod. The first call needs it.
-	connect func(context.Context) (*connection, error)
-	// role is the one that is assumed for calls; empty for none.
-	role  string
-	turns *rate.Limiter
+	*awsapi.API[*elb.Client]
 
 	mu sync.Mutex
-	// connection is nil before the first call.
-	connection *connection
 	// types are those of target groups, by ARN, which never change.
 	types map[string]types.TargetTypeEnum
 }
 
-// connection is what calls need.
-type connection struct {
-	elb         *elb.Client
-	credentials aws.CredentialsProvider
-	close       func()
-}
-
-// settingsOf are what connectors with the same client have in common.
-func settingsOf(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) []string {
-	all := []string{s.Region, s.RoleARN, s.Endpoint}
-	for _, key := range Keys() {
-		all = append(all, string(secret[key]))
+// optionsOf say how the API is called for a Registry.
+func optionsOf(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) awsapi.Options {
+	return awsapi.Options{
+		Kind: "awsTargetGroup", Region: s.Region, RoleARN: s.RoleARN, Endpoint: s.Endpoint, Secret: secret,
+		PerSecond: callsPerSecond, Burst: callsBurst, Known: known,
 	}
-	return all
 }
 
-// Close ends the connections to AWS.
-func (a *api) Close() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.connection != nil {
-		a.connection.close()
+// newAPI checks what it gets, and reads and calls nothing.
+func newAPI(options awsapi.Options) (*api, error) {
+	client, err := awsapi.New(options, func(config aws.Config, endpoint *string) *elb.Client {
+		return elb.NewFromConfig(config, func(o *elb.Options) { o.BaseEndpoint = endpoint })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &api{API: client, types: map[string]types.TargetTypeEnum{}}, nil
+}
+
+// known returns errors for codes of AWS's about target groups.
+func known(code, message string) error {
+	if code == "TargetGroupNotFound" || code == "TargetGroupNotFoundException" {
+		return &goneError{fmt.Errorf("there is no such target group: %s", message)}
 	}
 	return nil
 }
 
-// newAPI checks what it gets, and reads and calls nothing.
-func newAPI(s *usherv1alpha1.AWSTargetGroupRegistry, secret map[string][]byte) (*api, error) {
-	id, key := strings.TrimSpace(string(secret[KeyID])), strings.TrimSpace(string(secret[KeySecret]))
-	if (id == "") != (key == "") {
-		return nil, fmt.Errorf("the credentials Secret has only one of the keys %s and %s: put in both", KeyID, KeySecret)
-	}
-	verified, err := credentials.TLS(secret)
-	if err != nil {
-		return nil, err
-	}
-	if len(secret[credentials.KeyCA]) == 0 {
-		verified = nil // AWS's certificates, or those that the environment says
-	}
-	// A call is made once: the Pod that waits decides when to try again.
-	options := []func(*config.LoadOptions) error{
-		config.WithRegion(s.Region), config.WithLogger(logging.Nop{}),
-		config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
-	}
-	if id != "" {
-		static := staticcredentials.NewStaticCredentialsProvider(id, key, "")
-		options = append(options, config.WithCredentialsProvider(static))
-	}
-	return &api{
-		connect: func(ctx context.Context) (*connection, error) { return connect(ctx, s, verified, options) },
-		role:    s.RoleARN,
-		turns:   rate.NewLimiter(callsPerSecond, callsBurst), types: map[string]types.TargetTypeEnum{},
-	}, nil
-}
-
-// connect reads the environment and the files that it names, as set by EKS, and makes the clients of AWS's APIs.
-func connect(
-	ctx context.Context, s *usherv1alpha1.AWSTargetGroupRegistry, verified *tls.Config,
-	options []func(*config.LoadOptions) error,
-) (*connection, error) {
-	loaded, err := config.LoadDefaultConfig(ctx, options...)
-	if err != nil {
-		return nil, fmt.Errorf("read AWS's configuration of Usher's Pod: %w", err)
-	}
-	var endpoint *string
-	if s.Endpoint != "" {
-		endpoint = &s.Endpoint
-	}
-	own := clientOf(loaded.HTTPClient, verified)
-	loaded.HTTPClient = own
-	if s.RoleARN != "" {
-		assuming := sts.NewFromConfig(loaded, func(o *sts.Options) { o.BaseEndpoint = endpoint })
-		named := func(o *stscreds.AssumeRoleOptions) { o.RoleSessionName = "usher" }
-		loaded.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(assuming, s.RoleARN, named))
-	}
-	return &connection{
-		elb:         elb.NewFromConfig(loaded, func(o *elb.Options) { o.BaseEndpoint = endpoint }),
-		credentials: loaded.Credentials,
-		close:       own.CloseIdleConnections,
-	}, nil
-}
-
-// connected returns what calls need.
-func (a *api) connected(ctx context.Context) (*connection, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.connection != nil {
-		return a.connection, nil
-	}
-	made, err := a.connect(ctx)
-	if err != nil {
-		return nil, registry.Permanent(marked{err})
-	}
-	a.connection = made
-	return made, nil
-}
-
-// clientOf is a client like AWS's own, which follows no redirects, and whose answers are counted.
-func clientOf(loaded aws.HTTPClient, verified *tls.Config) *http.Client {
-	buildable, ok := loaded.(*awshttp.BuildableClient)
-	if !ok {
-		buildable = awshttp.NewBuildableClient()
-	}
-	transport := buildable.GetTransport() // a copy
-	if verified != nil {
-		transport.TLSClientConfig = verified
-	}
-	return &http.Client{
-		Transport:     counting{transport},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
-
 // ping proves that address and credentials work.
 func (a *api) ping(ctx context.Context) error {
-	return a.call(ctx, "DescribeTargetGroups", func(ctx context.Context, client *elb.Client) error {
+	return a.Call(ctx, "DescribeTargetGroups", func(ctx context.Context, client *elb.Client) error {
 		_, err := client.DescribeTargetGroups(ctx, &elb.DescribeTargetGroupsInput{PageSize: aws.Int32(1)})
 		return err
 	})
@@ -195,7 +91,7 @@ func (a *api) targets(ctx context.Context, g group) (all []target, err error) {
 			"follows a Registry of the kind service", g.name, registry.Excerpt(string(kind)))
 	}
 	var answer *elb.DescribeTargetHealthOutput
-	err = a.call(ctx, "DescribeTargetHealth", func(ctx context.Context, client *elb.Client) (err error) {
+	err = a.Call(ctx, "DescribeTargetHealth", func(ctx context.Context, client *elb.Client) (err error) {
 		answer, err = client.DescribeTargetHealth(ctx, &elb.DescribeTargetHealthInput{TargetGroupArn: &g.arn})
 		return err
 	})
@@ -218,6 +114,60 @@ func (a *api) targets(ctx context.Context, g group) (all []target, err error) {
 	return all, nil
 }
 
+// owner is whose targets a group has, as its tag says; zero without one.
+func (a *api) owner(ctx context.Context, g group) (owner registry.Owner, err error) {
+	err = a.Call(ctx, "DescribeTags", func(ctx context.Context, client *elb.Client) error {
+		answer, err := client.DescribeTags(ctx, &elb.DescribeTagsInput{ResourceArns: []string{g.arn}})
+		if err != nil {
+			return err
+		}
+		if len(answer.TagDescriptions) != 1 {
+			return oneService("DescribeTags of target group %s: the answer is none of AWS's: check spec.awsTargetGroup.endpoint", g.name)
+		}
+		for _, tag := range answer.TagDescriptions[0].Tags {
+			if aws.ToString(tag.Key) == ownerTag {
+				owner = ownerOf(aws.ToString(tag.Value))
+			}
+		}
+		return nil
+	})
+	return owner, ofGroup(err, g)
+}
+
+// tag says whose targets a group has.
+func (a *api) tag(ctx context.Context, g group, value string) error {
+	return a.Call(ctx, "AddTags", func(ctx context.Context, client *elb.Client) error {
+		_, err := client.AddTags(ctx, &elb.AddTagsInput{ResourceArns: []string{g.arn}, Tags: []types.Tag{{Key: aws.String(ownerTag), Value: &value}}})
+		return err
+	})
+}
+
+// register registers targets with a group.
+func (a *api) register(ctx context.Context, g group, all []held) error {
+	return a.Call(ctx, "RegisterTargets", func(ctx context.Context, client *elb.Client) error {
+		_, err := client.RegisterTargets(ctx, &elb.RegisterTargetsInput{TargetGroupArn: &g.arn, Targets: list.Map(all, held.description)})
+		return err
+	})
+}
+
+// deregister begins to deregister targets from a group.
+func (a *api) deregister(ctx context.Context, g group, all []held) error {
+	return a.Call(ctx, "DeregisterTargets", func(ctx context.Context, client *elb.Client) error {
+		_, err := client.DeregisterTargets(ctx, &elb.DeregisterTargetsInput{TargetGroupArn: &g.arn, Targets: list.Map(all, held.description)})
+		return err
+	})
+}
+
+// description is how AWS's API names a target.
+func (h held) description() types.TargetDescription {
+	return types.TargetDescription{Id: &h.address, Port: &h.port}
+}
+
+// isDenied reports whether AWS refuses a call for who calls.
+func isDenied(err error) bool {
+	return errors.Is(err, awsapi.ErrIdentity) || errors.Is(err, awsapi.ErrDenied)
+}
+
 // typeOf is what a group has as targets.
 func (a *api) typeOf(ctx context.Context, g group) (types.TargetTypeEnum, error) {
 	a.mu.Lock()
@@ -227,7 +177,7 @@ func (a *api) typeOf(ctx context.Context, g group) (types.TargetTypeEnum, error)
 		return kind, nil
 	}
 	var answer *elb.DescribeTargetGroupsOutput
-	err := a.call(ctx, "DescribeTargetGroups", func(ctx context.Context, client *elb.Client) (err error) {
+	err := a.Call(ctx, "DescribeTargetGroups", func(ctx context.Context, client *elb.Client) (err error) {
 		answer, err = client.DescribeTargetGroups(ctx, &elb.DescribeTargetGroupsInput{TargetGroupArns: []string{g.arn}})
 		return err
 	})
@@ -258,111 +208,8 @@ func isGone(err error) bool {
 // ofGroup makes what AWS refuses of one group an error of its Service: whoever writes a TargetGroupBinding must not
 // keep the Registry from others.
 func ofGroup(err error, g group) error {
-	if errors.Is(err, registry.ErrPermanent) && !errors.Is(err, errIdentity) && !errors.Is(err, registry.ErrOneService) {
+	if errors.Is(err, registry.ErrPermanent) && !errors.Is(err, awsapi.ErrIdentity) && !errors.Is(err, registry.ErrOneService) {
 		return registry.OneService(fmt.Errorf("target group %s: %w", g.name, err))
 	}
 	return err
-}
-
-// call makes a call in its turn, and explains its error.
-func (a *api) call(ctx context.Context, what string, do func(context.Context, *elb.Client) error) error {
-	if err := a.turns.Wait(ctx); err != nil {
-		return registry.OneService(registry.Transient(fmt.Errorf("%s has to wait for others of the same account and region: %w", what, err)))
-	}
-	with, err := a.connected(ctx)
-	if err != nil {
-		return err
-	}
-	if _, err := with.credentials.Retrieve(ctx); err != nil {
-		return a.noCredentials(ctx, err)
-	}
-	if err := do(ctx, with.elb); err != nil {
-		return ended(ctx, explained(what, err))
-	}
-	return nil
-}
-
-// noCredentials explains that there are no credentials to call with. They may come: a role's are made anew.
-func (a *api) noCredentials(ctx context.Context, err error) error {
-	if a.role != "" {
-		return ended(ctx, fmt.Errorf("%w; to assume %s, that role has to trust the one of %s", explained("AssumeRole", err), a.role, identityHint))
-	}
-	return ended(ctx, registry.Transient(fmt.Errorf("there are no credentials for AWS: %w; give Usher's service account a role, "+
-		"or name a Secret in spec.awsTargetGroup.credentialsSecret", explained("asking for them", err))))
-}
-
-// ended is the error of a call, or that it took too long.
-func ended(ctx context.Context, err error) error {
-	if cause := ctx.Err(); cause != nil {
-		return registry.Transient(fmt.Errorf("%w: %w", cause, err))
-	}
-	return err
-}
-
-// errIdentity marks an error about who calls, which concerns all calls.
-var errIdentity = errors.New("identity")
-
-var (
-	// busy are AWS's errors for calls that come too fast, or at a bad time.
-	busy = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
-		"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "InternalFailure", "InternalError",
-		"ServiceUnavailable", "RequestExpired", "ExpiredToken", "ExpiredTokenException"}
-	// strangers are those for who calls.
-	strangers = []string{"InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "IncompleteSignature",
-		"MissingAuthenticationToken", "MissingAuthenticationTokenException", "AuthFailure", "OptInRequired"}
-	denied = []string{"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
-)
-
-// explained is an error of AWS's library without what changes with each attempt, such as the request's ID.
-func explained(what string, err error) error {
-	if errors.Is(err, registry.ErrOneService) { // the answer is too long
-		return err
-	}
-	code, message, status := "", "", 0
-	if refused, ok := errors.AsType[smithy.APIError](err); ok {
-		code, message = refused.ErrorCode(), registry.Excerpt(refused.ErrorMessage())
-	}
-	if answered, ok := errors.AsType[*awshttp.ResponseError](err); ok {
-		status = answered.HTTPStatusCode()
-	}
-	switch {
-	case slices.Contains(busy, code) || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError:
-		return registry.Transient(fmt.Errorf("AWS is busy: %s: %s (%d): %s", what, registry.Excerpt(code), status, message))
-	case code != "":
-		return refusal(what, code, message)
-	case status >= http.StatusMultipleChoices:
-		return registry.Permanent(fmt.Errorf("%s: the answer has the status %d, and is none of AWS's: check spec.awsTargetGroup.endpoint", what, status))
-	}
-	return registry.Transient(unanswered(what, err))
-}
-
-// refusal is an error for one of AWS's that stays until somebody changes something.
-func refusal(what, code, message string) error {
-	said := fmt.Errorf("AWS refuses %s: %s: %s", what, registry.Excerpt(code), message)
-	switch {
-	case code == "TargetGroupNotFound" || code == "TargetGroupNotFoundException":
-		return &goneError{fmt.Errorf("there is no such target group: %s", message)}
-	case slices.Contains(strangers, code):
-		return registry.Permanent(fmt.Errorf("%w; check %s", marked{said}, identityHint))
-	case slices.Contains(denied, code):
-		return registry.Permanent(fmt.Errorf("%w; give the role or user of Usher the policy of https://usher.dev/registry/awstargetgroup.html", said))
-	}
-	return registry.Permanent(said)
-}
-
-const identityHint = "the credentials Secret, or the role of Usher's service account"
-
-type marked struct{ error }
-
-func (m marked) Unwrap() []error { return []error{m.error, errIdentity} }
-
-// unanswered explains a call that no server answered.
-func unanswered(what string, err error) error {
-	if sent, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
-		err = sent.Err
-	}
-	if answered, ok := errors.AsType[*smithyhttp.ResponseError](err); ok { // whose text has the request's ID
-		err = answered.Err
-	}
-	return fmt.Errorf("%s: %w", what, err)
 }

@@ -17,18 +17,8 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/registry"
-	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/targets"
 )
-
-// Keys of the credentials Secret, besides credentials.KeyCA.
-const (
-	KeyID     = "aws_access_key_id"
-	KeySecret = "aws_secret_access_key" //nolint:gosec // The name of a key.
-)
-
-// Keys returns all keys of the credentials Secret.
-func Keys() []string { return []string{KeyID, KeySecret, credentials.KeyCA} }
 
 // maxGroups bounds the target groups of a Service: each costs a call.
 const maxGroups = 8
@@ -42,6 +32,9 @@ func FromSpec(
 		return &registry.Settings{
 			Secret: s.CredentialsSecret, Root: namespace, Own: true,
 			Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+				if s.Manage {
+					return NewManaged(s, reader, clients, root, secret)
+				}
 				lister, err := New(s, reader, clients, root, secret)
 				if err != nil {
 					return nil, err
@@ -69,7 +62,8 @@ func New(
 	if clients == nil {
 		clients = NewClients()
 	}
-	api, release, err := clients.Acquire(settingsOf(s, secret), func() (*api, error) { return newAPI(s, secret) })
+	options := optionsOf(s, secret)
+	api, release, err := clients.Acquire(options.Settings(), func() (*api, error) { return newAPI(options) })
 	if err != nil {
 		return nil, registry.Permanent(err)
 	}

@@ -23,6 +23,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/elb"
@@ -41,7 +42,7 @@ func newFake(t *testing.T, arns ...string) *elb.Server {
 	return f
 }
 
-var secret = map[string][]byte{KeyID: []byte("AKID"), KeySecret: []byte(registrytest.Secret)}
+var secret = map[string][]byte{awsapi.KeyID: []byte("AKID"), awsapi.KeySecret: []byte(registrytest.Secret)}
 
 // spec is a Registry that names target groups of the Service web, at a fake.
 func spec(f *elb.Server, groups ...string) *usherv1alpha1.AWSTargetGroupRegistry {
@@ -255,7 +256,7 @@ func TestCredentials(t *testing.T) {
 	checktest.Same(t, "without a Secret", []string{"DescribeTargetGroups ENVIRONMENT"}, callers(f, spec(f), nil))
 	for key := range secret {
 		_, err := New(spec(f), nil, nil, "demo", map[string][]byte{key: secret[key]})
-		registrytest.Check(t, "the key "+key+" alone", err, registry.ErrPermanent, KeyID, KeySecret)
+		registrytest.Check(t, "the key "+key+" alone", err, registry.ErrPermanent, awsapi.KeyID, awsapi.KeySecret)
 	}
 	_, err := New(spec(f), nil, nil, "demo", map[string][]byte{credentials.KeyCA: []byte(registrytest.Secret)})
 	registrytest.Check(t, "a CA that is none", err, registry.ErrPermanent, credentials.KeyCA)

@@ -65,3 +65,30 @@ func (r *Registry) bound(ctx context.Context, service string) (arns []string, er
 func noGroups(format string, args ...any) error {
 	return registry.NoService(registry.Permanent(fmt.Errorf(format, args...)))
 }
+
+// unbound reports that no TargetGroupBinding of any namespace names a group: a controller would undo what Usher writes.
+func (r *Registry) unbound(ctx context.Context, g group) error {
+	empty := &unstructured.UnstructuredList{}
+	empty.SetGroupVersionKind(bindings)
+	by := ""
+	note := func(b *unstructured.Unstructured) (*unstructured.Unstructured, bool) {
+		if arn, _, _ := unstructured.NestedString(b.Object, "spec", "targetGroupARN"); arn == g.arn {
+			by = b.GetNamespace() + "/" + b.GetName()
+		}
+		return nil, false
+	}
+	_, err := kube.ListKept(ctx, r.reader, "TargetGroupBindings", empty, note)
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		return oneService("Usher may not list TargetGroupBindings, and so cannot see whether a controller writes target group %s: "+
+			"set rbac.targetGroupBindings=true in its chart", g.name)
+	case err != nil:
+		return registry.OneService(endpointslice.Typed(ctx, err))
+	case by != "":
+		return oneService("TargetGroupBinding %s names target group %s, so that a controller writes it: take manage out of the Registry, "+
+			"or use a group of your own", by, g.name)
+	}
+	return nil
+}

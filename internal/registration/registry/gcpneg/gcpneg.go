@@ -159,8 +159,8 @@ var (
 	zones = regexp.MustCompile(`^[a-z]+-[a-z0-9]+-[a-z0-9]+$`)
 )
 
-// noted are the groups that GKE has noted in the Service's annotation. Whoever may write the Service may write that, so
-// names and zones are checked: they become part of a path.
+// noted are the groups that GKE has noted in the Service's annotation, or in objects if there are none. Whoever may write
+// the Service may write that, so names and zones are checked: they become part of a path.
 func (r *Registry) noted(ctx context.Context, service string) ([]group, error) {
 	object := &corev1.Service{}
 	err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: service}, object)
@@ -171,30 +171,34 @@ func (r *Registry) noted(ctx context.Context, service string) ([]group, error) {
 	case err != nil:
 		return nil, registry.OneService(endpointslice.Typed(ctx, err))
 	}
-	text := object.Annotations[annotation]
-	if text == "" {
-		return nil, noGroups("Service %s has no annotation %s, in which GKE notes its network endpoint groups: expose it by an Ingress, "+
-			"a Gateway or the annotation cloud.google.com/neg, or name the groups in spec.gcpNEG.groups of the Registry", service, annotation)
+	groups, err := read(service, object.Annotations[annotation])
+	if len(groups) > 0 || err != nil {
+		return groups, err
 	}
-	return read(service, text)
+	if groups, err = r.inObjects(ctx, service); len(groups) > 0 || err != nil {
+		return groups, err
+	}
+	return nil, noGroups("GKE has noted no network endpoint groups of Service %s yet, neither in its annotation %s nor in a "+
+		"ServiceNetworkEndpointGroup that Usher may list (rbac.networkEndpointGroups of its chart): expose it by an Ingress, a Gateway or the "+
+		"annotation cloud.google.com/neg, see its events, or name the groups in spec.gcpNEG.groups of the Registry", service, annotation)
 }
 
-// read reads the annotation.
+// read reads the annotation. It may name none.
 func read(service, text string) ([]group, error) {
 	var status struct {
 		Groups map[string]string `json:"network_endpoint_groups"`
 		Zones  []string          `json:"zones"`
+	}
+	if text == "" {
+		return nil, nil
 	}
 	err := json.Unmarshal([]byte(text), &status)
 	named := slices.Collect(maps.Values(status.Groups))
 	wrong := func(of *regexp.Regexp, all []string) bool {
 		return slices.ContainsFunc(all, func(one string) bool { return len(one) > 63 || !of.MatchString(one) })
 	}
-	switch {
-	case len(text) > maxStatus, err != nil, wrong(names, named), wrong(zones, status.Zones):
+	if len(text) > maxStatus || err != nil || wrong(names, named) || wrong(zones, status.Zones) {
 		return nil, oneService("the annotation %s of Service %s is none of GKE's: remove it, and GKE writes it again", annotation, service)
-	case len(named) == 0 || len(status.Zones) == 0:
-		return nil, noGroups("the annotation %s of Service %s names no network endpoint groups yet: see the events of the Service", annotation, service)
 	}
 	return inZones(named, status.Zones), nil
 }

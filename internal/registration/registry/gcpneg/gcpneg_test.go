@@ -17,7 +17,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -32,8 +35,9 @@ import (
 )
 
 const (
-	zone = "europe-west1-b"
-	web  = zone + "/web"
+	project = "shop-prod-1"
+	zone    = "europe-west1-b"
+	web     = zone + "/web"
 )
 
 var times = neg.Times{Attach: 2 * time.Second, Checks: 10 * time.Second, Drain: 30 * time.Second}
@@ -58,7 +62,7 @@ func secretOf(f *neg.Server) map[string][]byte {
 
 // spec is a Registry that names groups of the Service web, at a fake.
 func spec(f *neg.Server, groups ...string) *usherv1alpha1.GCPNEGRegistry {
-	s := &usherv1alpha1.GCPNEGRegistry{Project: "shop-prod-1", Endpoint: f.URL()}
+	s := &usherv1alpha1.GCPNEGRegistry{Project: project, Endpoint: f.URL()}
 	if len(groups) > 0 {
 		s.Groups = []usherv1alpha1.GCPNEGs{{Namespace: "demo", Service: "web", Names: groups, Zones: []string{zone}}}
 	}
@@ -302,10 +306,87 @@ func TestAnnotation(t *testing.T) {
 	checktest.Same(t, "those that the Registry names instead", "other/europe-west1-b/10.0.0.3:8080", registrytest.Only(t, named).ID)
 }
 
+// noting is a ServiceNetworkEndpointGroup of the Service web.
+func noting(name string, groups ...string) *unstructured.Unstructured {
+	var all []any
+	for _, one := range groups {
+		link, kind, _ := strings.Cut(one, " ")
+		all = append(all, map[string]any{"id": "1", "selfLink": link, "networkEndpointType": kind})
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"networkEndpointGroups": all}}}
+	o.SetGroupVersionKind(schema.GroupVersionKind{Group: "networking.gke.io", Version: "v1beta1", Kind: "ServiceNetworkEndpointGroup"})
+	o.SetNamespace("demo")
+	o.SetName(name)
+	o.SetLabels(map[string]string{"networking.gke.io/service-name": "web"})
+	return o
+}
+
+// link is that of a group in a zone.
+func link(zone, name string) string {
+	return "https://www.googleapis.com/compute/v1/projects/" + project + "/zones/" + zone + "/networkEndpointGroups/" + name
+}
+
+// TestObjects: the groups of a Service whose annotation names none are those of its ServiceNetworkEndpointGroups.
+func TestObjects(t *testing.T) {
+	f := newFake(t, zone+"/a", "europe-west1-c/b", zone+"/other")
+	f.Attach(zone+"/a", "10.0.0.1", 8080)
+	f.Attach("europe-west1-c/b", "10.0.0.2", 8080)
+	f.Attach(zone+"/other", "10.0.0.3", 8080)
+	others, elsewhere := noting("others", link(zone, "other")), noting("elsewhere", link(zone, "other"))
+	others.SetLabels(map[string]string{"networking.gke.io/service-name": "other"})
+	elsewhere.SetNamespace("other")
+	in := func(status string, more ...client.Object) registry.Connector {
+		objects := append(more, service(status), others, elsewhere, noting("b", link("europe-west1-c", "b"), link(zone, "nodes")+" GCE_VM_IP"))
+		return connector(t, f, spec(f), fake.NewClientBuilder().WithObjects(objects...).Build())
+	}
+	want := []string{"a/europe-west1-b/10.0.0.1:8080", "b/europe-west1-c/10.0.0.2:8080"}
+	for _, status := range []string{"", "{}"} {
+		c := in(status, noting("a", link(zone, "a")+" GCE_VM_IP_PORT"))
+		checktest.Same(t, "the endpoints", want, idsOf(registrytest.List(t, c)))
+	}
+	annotated := in(`{"network_endpoint_groups": {"80": "a"}, "zones": ["` + zone + `"]}`)
+	checktest.Same(t, "those of the annotation", want[:1], idsOf(registrytest.List(t, annotated)))
+	calls := len(f.Calls())
+	for _, wrong := range []string{
+		link("a/../b", "x"), link(zone, "../x"), link(zone, "x?y"), link(zone, "x") + "/y", "web", strings.Replace(link(zone, "x"), project, "another-1", 1),
+	} {
+		_, err := in("", noting("a", wrong)).List(registrytest.Bounded(t), "web")
+		registrytest.Check(t, wrong, err, registry.ErrPermanent, "ServiceNetworkEndpointGroup a")
+		registrytest.Check(t, wrong, err, registry.ErrOneService)
+	}
+	checktest.Same(t, "calls for other paths", calls, len(f.Calls()))
+}
+
+// TestNoObjects: without the kind, or the right to list it, the error says what would help.
+func TestNoObjects(t *testing.T) {
+	kind := schema.GroupKind{Group: "networking.gke.io", Kind: "ServiceNetworkEndpointGroup"}
+	for name, test := range map[string]struct{ fails, mark error }{
+		"no kind":     {&meta.NoKindMatchError{GroupKind: kind}, registry.ErrNoService},
+		"forbidden":   {apierrors.NewForbidden(schema.GroupResource{}, "", nil), registry.ErrNoService},
+		"unavailable": {apierrors.NewServiceUnavailable("later"), registry.ErrTransient},
+	} {
+		f := newFake(t)
+		reader := fake.NewClientBuilder().WithObjects(service("")).WithInterceptorFuncs(interceptor.Funcs{
+			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+				return test.fails
+			}}).Build()
+		_, err := connector(t, f, spec(f), reader).List(registrytest.Bounded(t), "web")
+		registrytest.Check(t, name, err, test.mark)
+		registrytest.Check(t, name, err, registry.ErrOneService)
+		if errors.Is(test.mark, registry.ErrNoService) {
+			registrytest.Check(t, name, err, test.mark, "rbac.networkEndpointGroups")
+		}
+	}
+}
+
 // TestNoGroups: an error says why no groups are found, and what to do. It is also an attack: whoever may write the Service
 // writes names that would become other paths, or groups without end. Nothing is sent then.
 func TestNoGroups(t *testing.T) {
-	reads := func(s *corev1.Service) client.Reader { return fake.NewClientBuilder().WithObjects(s).Build() }
+	elsewhere := noting("elsewhere")
+	elsewhere.SetNamespace("other")
+	reads := func(s *corev1.Service) client.Reader {
+		return fake.NewClientBuilder().WithObjects(s, elsewhere).Build()
+	}
 	down := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 			return apierrors.NewServiceUnavailable("later")
@@ -320,7 +401,7 @@ func TestNoGroups(t *testing.T) {
 		words  []string
 	}{
 		"no Service":    {fake.NewClientBuilder().Build(), registry.ErrNoService, []string{"no Service web", "spec.gcpNEG.groups"}},
-		"no annotation": {reads(service("")), registry.ErrNoService, []string{"cloud.google.com/neg", "spec.gcpNEG.groups"}},
+		"no annotation": {reads(service("")), registry.ErrNoService, []string{"cloud.google.com/neg", "spec.gcpNEG.groups", "rbac.networkEndpointGroups"}},
 		"none yet":      {reads(service(`{}`)), registry.ErrNoService, []string{"yet"}},
 		"no JSON":       {reads(service(`web`)), registry.ErrPermanent, []string{"none of GKE's"}},
 		"another path": {reads(service(`{"network_endpoint_groups": {"80": "../../../other/zones/a/x"}, "zones": ["europe-west1-b"]}`)),

@@ -19,6 +19,8 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/awsapi"
+	"github.com/usher-dev/usher/internal/registration/registry/awscloudmap"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
 	"github.com/usher-dev/usher/internal/registration/registry/consul"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -65,8 +67,9 @@ type Cluster struct {
 	Reader client.Reader
 	// Writer writes to the API server.
 	Writer client.Writer
-	// AWS are this process's clients of AWS, nil for new ones.
-	AWS *awstargetgroup.Clients
+	// AWS and CloudMap are this process's clients of AWS, nil for new ones.
+	AWS      *awstargetgroup.Clients
+	CloudMap *awscloudmap.Clients
 	// GCP are this process's clients of Google Cloud, nil for new ones.
 	GCP *gcpneg.Clients
 	// XDS is what this process serves over xDS, nil if it serves nothing.
@@ -79,9 +82,11 @@ type keys = []string
 func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kind {
 	login := credentials.LoginKeys()
 	tls := func(others ...string) keys { return slices.Concat(others, credentials.TLSKeys()) }
+	managed := spec.AWSTargetGroup != nil && spec.AWSTargetGroup.Manage
 	return []Kind{
+		{Name: "awsCloudMap", Keys: awsapi.Keys(), HoldsBack: true, settings: of(spec.AWSCloudMap, awscloudmap.FromSpec(in.CloudMap))},
 		{
-			Name: "awsTargetGroup", Keys: awstargetgroup.Keys(), HoldsBack: true, Follows: true,
+			Name: "awsTargetGroup", Keys: awsapi.Keys(), HoldsBack: !managed, Follows: !managed,
 			settings: of(spec.AWSTargetGroup, awstargetgroup.FromSpec(in.Reader, in.AWS, namespace)),
 		},
 		{

@@ -40,7 +40,7 @@ func TestKinds(t *testing.T) {
 	scenariotest.Table(t, "testdata/kinds.txt", func(t *testing.T, spec usherv1alpha1.RegistrySpec) string {
 		r := &usherv1alpha1.Registry{Spec: spec}
 		kind, settings := Of(r, "demo")
-		if folds := settings.Fold != nil && settings.Fold("Pay") == settings.Fold("pAY"); folds != (kind.Name == "consul" || kind.Name == "eureka") {
+		if folds := settings.Fold != nil && settings.Fold("Pay") == settings.Fold("pAY"); folds != slices.Contains([]string{"awsCloudMap", "consul", "eureka"}, kind.Name) {
 			t.Errorf("it takes Pay and pAY for one service: %t", folds)
 		}
 		_, elsewhere := Of(r, "other")
@@ -149,7 +149,7 @@ func TestNoKind(t *testing.T) {
 		t.Errorf("no kind: %+v, %+v", kind, settings)
 	}
 	_, err := Connect(Cluster{})(none, "", nil)
-	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "set one of spec.awsTargetGroup, spec.consul, spec.dns, ") ||
+	if !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), "set one of spec.awsCloudMap, spec.awsTargetGroup, spec.consul, spec.dns, ") ||
 		!strings.Contains(err.Error(), " and spec.zookeeper") {
 		t.Errorf("no kind: %v", err)
 	}

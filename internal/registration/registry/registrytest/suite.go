@@ -4,6 +4,7 @@
 package registrytest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -46,6 +47,10 @@ type Fixture struct {
 	HoldsBack bool
 	// Forgets means that a restored server has lost its entries.
 	Forgets bool
+	// Foreign is the ID of the entry that Seed writes, if the registry does not keep the one that it gets.
+	Foreign string
+	// OneOwner means that a service has the entries of one Registration of one cluster.
+	OneOwner bool
 	// AddressIsIdentity means that a service has at most one entry for an address and
 	// port.
 	AddressIsIdentity bool
@@ -289,17 +294,18 @@ func testConflict(h *harness) {
 }
 
 func testForeign(h *harness) {
+	theirs := cmp.Or(h.Foreign, "theirs")
 	h.Seed(h.T, service, "theirs")
 	before, versions := h.list(service)
-	if len(before) != 1 || before[0].ID != "theirs" || before[0].Owner != (registry.Owner{}) {
+	if len(before) != 1 || before[0].ID != theirs || before[0].Owner != (registry.Owner{}) {
 		h.Fatalf("the foreign entry is listed as %+v", before)
 	}
 	mine := entry("here", 1)
-	mine.ID = "theirs"
+	mine.ID = theirs
 	h.refused(put(mine), mine.ID, registry.ErrForeign)
 	h.refused(remove(mine), mine.ID, registry.ErrForeign)
 	after, versionsAfter := h.list(service)
-	if diff := cmp.Diff(before, after); diff != "" || versions["theirs"] != versionsAfter["theirs"] {
+	if diff := gocmp.Diff(before, after); diff != "" || versions[theirs] != versionsAfter[theirs] {
 		h.Errorf("the foreign entry changed: %s", diff)
 	}
 }
@@ -310,6 +316,11 @@ func testTwoClusters(h *harness) {
 		there.Address = "10.0.8.1"
 	}
 	h.put(here)
+	if h.OneOwner {
+		h.refused(put(there), there.ID, registry.ErrForeign)
+		h.shows(here)
+		return
+	}
 	h.put(there)
 	h.shows(here, there)
 

@@ -8,8 +8,11 @@ package elb
 import (
 	"encoding/xml"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,6 +43,10 @@ type Server struct {
 	calls []string
 	// answer, if any, is sent instead.
 	answer string
+	// tags are those of target groups, by ARN.
+	tags map[string]map[string]string
+	// unusable is an address that cannot be a target.
+	unusable string
 }
 
 type target struct {
@@ -66,7 +73,7 @@ const (
 
 // New starts a server with target groups. Its time passes by Pass.
 func New(times Times, arns ...string) *Server {
-	s := &Server{times: times, groups: map[string][]*target{}, kind: "ip"}
+	s := &Server{times: times, groups: map[string][]*target{}, kind: "ip", tags: map[string]map[string]string{}}
 	for _, arn := range arns {
 		s.groups[arn] = nil
 	}
@@ -111,6 +118,10 @@ func (s *Server) SetKind(kind string) {
 func (s *Server) Register(arn, address string, port int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.register(arn, address, port)
+}
+
+func (s *Server) register(arn, address string, port int32) {
 	s.groups[arn] = slices.DeleteFunc(s.groups[arn], func(t *target) bool { return t.address == address })
 	s.groups[arn] = append(s.groups[arn], &target{address: address, port: port, began: s.Now(), leaves: -1})
 }
@@ -119,11 +130,43 @@ func (s *Server) Register(arn, address string, port int32) {
 func (s *Server) Deregister(arn, address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.deregister(arn, address)
+}
+
+func (s *Server) deregister(arn, address string) {
 	for _, t := range s.groups[arn] {
 		if t.address == address && t.leaves < 0 {
 			t.leaves = s.Now()
 		}
 	}
+}
+
+// Tag sets a tag of a group.
+func (s *Server) Tag(arn, key, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tag(arn, key, value)
+}
+
+func (s *Server) tag(arn, key, value string) {
+	if s.tags[arn] == nil {
+		s.tags[arn] = map[string]string{}
+	}
+	s.tags[arn][key] = value
+}
+
+// Tags are those of a group.
+func (s *Server) Tags(arn string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.tags[arn])
+}
+
+// Unusable has an address refused as a target, as one outside of the group's network is.
+func (s *Server) Unusable(address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unusable = address
 }
 
 // Targets are the targets of a group.
@@ -199,7 +242,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	_, user, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
 	user, _, _ = strings.Cut(user, "/")
 	s.calls = append(s.calls, action+" "+user)
-	arn := r.Form.Get("TargetGroupArn") + r.Form.Get("TargetGroupArns.member.1")
+	arn := r.Form.Get("TargetGroupArn") + r.Form.Get("TargetGroupArns.member.1") + r.Form.Get("ResourceArns.member.1")
 	_, exists := s.groups[arn]
 	w.Header().Set("Content-Type", "text/xml")
 	w.Header().Set("X-Amzn-Requestid", fmt.Sprint("request-", len(s.calls)))
@@ -222,8 +265,57 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	case action == "DescribeTargetHealth":
 		s.reply(w, action, "<TargetHealthDescriptions>"+s.health(arn)+"</TargetHealthDescriptions>")
 	default:
-		refuse(w, http.StatusBadRequest, "InvalidAction", "Could not find operation "+action)
+		s.write(w, arn, action, r.Form)
 	}
+}
+
+// mostTargets is how many targets a call may name.
+const mostTargets = 200
+
+// write carries out the actions that change something, or are about tags.
+func (s *Server) write(w http.ResponseWriter, arn, action string, form url.Values) {
+	named := targetsIn(form)
+	switch {
+	case action == "AddTags":
+		s.tag(arn, form.Get("Tags.member.1.Key"), form.Get("Tags.member.1.Value"))
+	case action == "DescribeTags":
+		s.reply(w, action, "<TagDescriptions><member><ResourceArn>"+arn+"</ResourceArn><Tags>"+s.tagsOf(arn)+"</Tags></member></TagDescriptions>")
+		return
+	case action != "RegisterTargets" && action != "DeregisterTargets":
+		refuse(w, http.StatusBadRequest, "InvalidAction", "Could not find operation "+action)
+		return
+	case len(named) == 0 || len(named) > mostTargets:
+		refuse(w, http.StatusBadRequest, "ValidationError", fmt.Sprint(len(named), " targets"))
+		return
+	case slices.ContainsFunc(named, func(t Target) bool { return t.Address == s.unusable }):
+		refuse(w, http.StatusBadRequest, "InvalidTarget", "The IP address '"+s.unusable+"' is not within the VPC")
+		return
+	}
+	for _, t := range named {
+		if action == "RegisterTargets" {
+			s.register(arn, t.Address, t.Port)
+		} else {
+			s.deregister(arn, t.Address)
+		}
+	}
+	s.reply(w, action, "")
+}
+
+// targetsIn are those that a call names; none for AddTags.
+func targetsIn(form url.Values) (all []Target) {
+	for n := 1; form.Has(fmt.Sprintf("Targets.member.%d.Id", n)); n++ {
+		at := fmt.Sprintf("Targets.member.%d.", n)
+		port, _ := strconv.ParseInt(form.Get(at+"Port"), 10, 32) // 0 shows what is missing
+		all = append(all, Target{Address: form.Get(at + "Id"), Port: int32(port)})
+	}
+	return all
+}
+
+func (s *Server) tagsOf(arn string) (all string) {
+	for _, key := range slices.Sorted(maps.Keys(s.tags[arn])) {
+		all += "<member><Key>" + key + "</Key><Value>" + s.tags[arn][key] + "</Value></member>"
+	}
+	return all
 }
 
 // health are the targets of a group that are there yet.
