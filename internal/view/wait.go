@@ -13,6 +13,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/launch"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
@@ -320,9 +321,11 @@ func (w *waiter) notReady() {
 		w.trouble = true
 	case noNode(w.pod) != nil: // unscheduled reports it
 		return
+	case launch.Of(w.pod) != nil:
+		one.What = launch.Of(w.pod).String()
 	case container != nil:
 		one.What = fmt.Sprintf("waits for its container %s: %s", container.Name, container.State.Waiting.Reason)
-		w.trouble = setplan.Persistent(container.State.Waiting.Reason)
+		w.trouble = setplan.Persistent(container.State.Waiting)
 	default:
 		if _, why := regplan.Ready(w.pod); why != "" {
 			one.What = "is not ready: " + why

@@ -37,13 +37,17 @@ func TestPlans(t *testing.T) {
 	observe(t, "testdata/plans/*.txt", func(t *testing.T, s *Snapshot) []string { return render(s, decide(t, s)) })
 }
 
-// TestCounts: the counts of the status, and the progress of a rollout or a deletion.
+// TestCounts: the counts of the status, which Pods autoscalers count, and the progress of a rollout or a
+// deletion.
 func TestCounts(t *testing.T) {
 	observe(t, "testdata/counts.txt", func(t *testing.T, s *Snapshot) []string {
 		c := tally(s)
 		lines := []string{fmt.Sprintf("%d of %d available", c.Available, c.Replicas)}
 		if at := decide(t, s).RequeueAt; !at.IsZero() {
 			lines = append(lines, "again in "+at.Sub(now).String())
+		}
+		if c.Scaled != c.Replicas || len(c.Uncounted) > 0 {
+			lines = append(lines, fmt.Sprintf("autoscalers assume %d, and do not count %v", c.Scaled, c.Uncounted))
 		}
 		if c.RolledOut {
 			lines = append(lines, "rolled out")
