@@ -64,6 +64,9 @@ func (w *waiter) registered(unscheduled bool) {
 	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
 	switch {
 	case c == nil || c.Message == "" || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered:
+	case c.Reason == regplan.ReasonNodeGoes:
+		_, why, _ := strings.Cut(c.Message, ": ")
+		w.out = slices.Insert(w.out, 0, Wait{What: "leaves its registries, since " + why, Since: c.LastTransitionTime.Time})
 	case c.Reason == string(regplan.ReasonUnderWay) && len(w.out) > 0: // the hold has the number
 	case unscheduled && c.Reason == string(regplan.ReasonPodNotReady):
 	default:
@@ -144,7 +147,10 @@ func (w *waiter) held(h *regplan.Hold) {
 		one.Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
 			", and delete it again: what is under way is lost"
 	}
-	if !h.Deadline.IsZero() && w.Now.After(h.Deadline) {
+	switch {
+	case !h.LetGo.IsZero() && w.Now.After(h.LetGo):
+		one.Next = w.command("delete pod %s", w.pod.Name)
+	case !h.Deadline.IsZero() && w.Now.After(h.Deadline):
 		w.trouble = true
 		one.Next = w.command("describe registration %s", strings.Join(h.Registrations, " "))
 	}
@@ -178,6 +184,9 @@ func what(h *regplan.Hold) string {
 		return "waits to be listed by " + from
 	case regplan.GateRequested:
 		by := ", as " + userOf(h.By) + " asked"
+		if !h.LetGo.IsZero() {
+			by += ", and goes by " + h.LetGo.UTC().Format(time.RFC3339) + " at the latest"
+		}
 		if !h.Until.IsZero() {
 			return "has left " + from + by + mayUse
 		}

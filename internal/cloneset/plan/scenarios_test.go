@@ -229,13 +229,18 @@ var nodeWords = map[string]func(*corev1.Node, string){
 		key, effect, _ := strings.Cut(about, " ")
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffect(effect)})
 	},
+	"condition": func(n *corev1.Node, about string) {
+		kind, status, _ := strings.Cut(about, " ")
+		n.Status.Conditions = append(n.Status.Conditions,
+			corev1.NodeCondition{Type: corev1.NodeConditionType(kind), Status: corev1.ConditionStatus(status)})
+	},
 }
 
 // TestLeaveNodesTaints: which nodes Pods leave.
 func TestLeaveNodesTaints(t *testing.T) {
 	scenariotest.Run(t, "testdata/taints.txt", func(_ *testing.T, lines []string) (out []string) {
 		node := said(nodeWords, &corev1.Node{}, strings.TrimPrefix(strings.TrimPrefix(lines[0], "Node"), " "))
-		for _, leave := range []LeaveNodes{LeaveCordoned, LeaveTainted, LeaveNever} {
+		for _, leave := range LeaveChoices() {
 			for _, taint := range leave.Taints(node) {
 				out = append(out, fmt.Sprint(leave, " ", taint.Key))
 			}
