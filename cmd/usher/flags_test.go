@@ -75,7 +75,7 @@ func TestFlags(t *testing.T) {
 		"--cluster-id=":                                                                      "is not the value of a label",
 		"--cluster-id=a/b":                                                                   `"a/b" is not the value of a label`,
 		"--leave-nodes=tainted":                                                              "",
-		"--leave-nodes=drained":                                                              `"drained" is none of [cordoned tainted never]`,
+		"--leave-nodes=drained":                                                              `"drained" is none of [cordoned tainted urgent never]`,
 		"--xds-tls-cert=a --xds-tls-key=b":                                                   "need --xds-bind-address",
 		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b":                             "",
 		"--xds-bind-address=:0 --xds-tls-cert=a --xds-tls-key=b --xds-authorize":             "--xds-client-ca",

@@ -113,7 +113,7 @@ func parse(args []string) (*settings, error) {
 	flags.Func("cluster-id", "`name` of this cluster in registries' entries, of letters, digits, dots, dashes and underscores; a cluster restored from a copy of another one needs one of its own; default: the UID of the namespace kube-system", s.clusterID)
 	flags.BoolVar(&s.registrations.Guarded, "guarded", false, "a guard runs in this cluster, for all namespaces: tell of Pods that are deleted without it while registries list them")
 	flags.BoolVar(&s.sets.KeepFieldManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
-	flags.StringVar((*string)(&s.sets.LeaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes the Pods of CloneSets with a preDelete hook leave before somebody evicts them: cordoned (and those that an autoscaler removes or that are out of service), tainted (only the latter) or never")
+	flags.StringVar((*string)(&s.sets.LeaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes Pods leave before somebody evicts them: cordoned (and those of the next), tainted (with a taint or condition that announces their end), urgent (that go within two minutes, whoever objects) or never; Pods of CloneSets with a preDelete hook leave all of these, and all registered Pods the urgent ones")
 	flags.StringVar(&s.sets.PullImage, "pull-image", "", "Usher's own `image`: before Pods of CloneSets leave service for an update in place, a short-lived Pod of it has their nodes pull the new image, on Kubernetes 1.35 and newer; default: Pods leave service first")
 	s.log.BindFlags(flags)
 	if err := flags.Parse(args); err != nil {
@@ -163,7 +163,7 @@ func (s *settings) check() error {
 	if err := errors.Join(s.checkXDS(), s.checkCertificate()); err != nil {
 		return err
 	}
-	switch nodes := []plan.LeaveNodes{plan.LeaveCordoned, plan.LeaveTainted, plan.LeaveNever}; {
+	switch nodes := plan.LeaveChoices(); {
 	case s.lease < 2*time.Second || s.lease%time.Second != 0:
 		return fmt.Errorf("--lease-duration must be whole seconds, at least 2s, not %s", s.lease)
 	case s.sets.Parallel < 1:
@@ -335,6 +335,7 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 		}
 		s.registrations.XDS = served
 	}
+	s.registrations.StayOnNodes = s.sets.LeaveNodes == plan.LeaveNever
 	return registration.Setup(ctx, mgr, s.registrations)
 }
 

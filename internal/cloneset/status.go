@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
@@ -142,13 +144,27 @@ func nextStatus(set *apps.CloneSet, s *plan.Snapshot, counts plan.Counts, known 
 		next.CurrentRevision = known.update.Name
 	}
 	next.CollisionCount = &known.collisions
-	if selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta()); err == nil {
-		next.LabelSelector = selector.String()
-	}
+	next.ScaleReplicas, next.LabelSelector = int32(counts.Scaled), scaleSelector(set, counts.Uncounted)
 	for _, kind := range []apps.CloneSetConditionType{apps.ConditionFailedScale, apps.ConditionFailedUpdate, apps.ConditionBlocked} {
 		setCondition(&next, kind, f[kind], s.Now)
 	}
 	return next, setProgress(set, s, &next)
+}
+
+// scaleSelector selects the Pods that an autoscaler is to count: those of the set, except in these states.
+// Of a selector that is not valid, it returns the last one.
+func scaleSelector(set *apps.CloneSet, uncounted []apps.LifecycleState) string {
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector.AsMeta())
+	if err != nil {
+		return set.Status.LabelSelector
+	}
+	if len(uncounted) > 0 {
+		states := list.Map(uncounted, func(state apps.LifecycleState) string { return string(state) })
+		if except, err := labels.NewRequirement(apps.LabelLifecycleState, selection.NotIn, states); err == nil {
+			selector = selector.Add(*except)
+		}
+	}
+	return selector.String()
 }
 
 // setCondition is the one place where a condition changes. A condition that was never True is left out;
@@ -290,11 +306,11 @@ func canWait(was, next *apps.CloneSetStatus, outcomes []outcome) bool {
 }
 
 // onlyProgress reports whether a status changes only by the beginning of a rollout or by Pods that change
-// their state: the revisions, the counters, and the time of the last progress.
+// their state: the revisions, the counters, the Pods that an autoscaler counts, and the time of the last progress.
 func onlyProgress(was, next *apps.CloneSetStatus) bool {
 	same := withCounters(*was.DeepCopy(), next)
 	same.ObservedGeneration, same.ExpectedUpdatedReplicas = next.ObservedGeneration, next.ExpectedUpdatedReplicas
-	same.CurrentRevision, same.UpdateRevision = next.CurrentRevision, next.UpdateRevision
+	same.CurrentRevision, same.UpdateRevision, same.LabelSelector = next.CurrentRevision, next.UpdateRevision, next.LabelSelector
 	if before, after := same.Condition(apps.ConditionProgressing), next.Condition(apps.ConditionProgressing); before != nil && after != nil {
 		before.LastUpdateTime = after.LastUpdateTime
 	}
@@ -305,7 +321,7 @@ func onlyProgress(was, next *apps.CloneSetStatus) bool {
 func counters(s *apps.CloneSetStatus) []*int32 {
 	return []*int32{
 		&s.Replicas, &s.ReadyReplicas, &s.AvailableReplicas,
-		&s.UpdatedReplicas, &s.UpdatedReadyReplicas, &s.UpdatedAvailableReplicas,
+		&s.UpdatedReplicas, &s.UpdatedReadyReplicas, &s.UpdatedAvailableReplicas, &s.ScaleReplicas,
 	}
 }
 

@@ -239,7 +239,7 @@ const patience = 2 * time.Minute
 func stuck(pod *corev1.Pod) bool {
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	return podread.Status(pod, corev1.PodScheduled) == corev1.ConditionFalse || slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
-		return s.State.Waiting != nil && plan.Persistent(s.State.Waiting.Reason)
+		return s.State.Waiting != nil && plan.Persistent(s.State.Waiting)
 	})
 }
 

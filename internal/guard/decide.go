@@ -100,8 +100,9 @@ type Request struct {
 // Decision is the answer to a Request.
 type Decision struct {
 	// Allowed lets the request pass now; Skipped means that it passes without a drain, because the
-	// Pod's annotation asks for that. The other fields are empty then.
-	Allowed, Skipped bool
+	// Pod's annotation asks for that. Hurried means that it passes because of a deadline, drained or not: then
+	// Message says which, and Patch may be there. The other fields are empty if it passes.
+	Allowed, Skipped, Hurried bool
 	// RetryAfter is the time until the request is to be repeated, in whole seconds; 0 leaves that to
 	// the client.
 	RetryAfter time.Duration
@@ -127,13 +128,13 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 	}
 	stored, _ := usherv1alpha1.DeletionRequestOf(pod) // an unreadable one is replaced
 	direct := slices.Contains(collectors, r.User) || slices.Contains(cloneSetUsers, r.User)
-	// A Pod's own claims pass to its successor. A named deletion would delete them.
-	named := r.ownerOf(appsv1alpha1.KindCloneSet) != "" && len(podread.OwnClaims(pod)) == 0 && !direct
 	controller := direct || slices.Contains(podControllers, r.User) || slices.Contains(nodeControllers, r.User)
-	d := Decision{Message: r.message(named)}
-	if r.waits() {
-		d.RetryAfter = r.retryAfter(stored, slices.Contains(cloneSetUsers, r.User))
+	_, letGo := r.limits(stored)
+	if r.late(stored) {
+		return r.hurried(stored, controller)
 	}
+	named := letGo == nil && !direct && r.nameable()
+	d := Decision{Message: r.message(named, letGo), RetryAfter: r.comesAgain(stored, letGo, slices.Contains(cloneSetUsers, r.User))}
 	switch {
 	case r.First != nil:
 		d = r.afterAnother()
@@ -141,6 +142,12 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 		d.Patch = r.patch(stored, named, controller)
 	}
 	return d
+}
+
+// nameable reports whether a deletion may become a named one of the Pod's CloneSet. A Pod's own claims pass to its
+// successor, and a named deletion would delete them. It may wait for budgets, too, for which a deadline has no time.
+func (r Request) nameable() bool {
+	return r.ownerOf(appsv1alpha1.KindCloneSet) != "" && len(podread.OwnClaims(r.Pod)) == 0
 }
 
 // afterAnother returns the answer while another Pod must drain first. If that has drained, it is to be
@@ -261,7 +268,7 @@ func (r Request) sealed(pod *corev1.Pod, stored *usherv1alpha1.DeletionRequest) 
 // asked reports whether the request stored on the Pod covers this one.
 func (r Request) asked(stored *usherv1alpha1.DeletionRequest, named, controller bool) bool {
 	switch {
-	case stored == nil:
+	case stored == nil, r.tightens(stored):
 		return false
 	case r.ofDaemonSet() && r.Secret != "" && !r.sealed(r.Pod, stored):
 		return false
@@ -319,7 +326,7 @@ func (r Request) byController() bool {
 }
 
 // message returns what the request waits for.
-func (r Request) message(named bool) string {
+func (r Request) message(named bool, letGo *metav1.MicroTime) string {
 	text, registries := fmt.Sprintf("Pod %s leaves its registries before it is deleted", r.Pod.Name), "them"
 	if named {
 		text = fmt.Sprintf("CloneSet %s deletes Pod %s as soon as its hooks%s and budgets allow",
@@ -333,6 +340,9 @@ func (r Request) message(named bool) string {
 		text += fmt.Sprintf("; it has left %s, with %s under way", registries, plan.Requests(*record.UnderWay))
 	} else if c := podread.Condition(r.Pod, usherv1alpha1.ConditionRegistered); waitsAt(c) {
 		text += "; " + strings.TrimSuffix(c.Message, ".")
+	}
+	if letGo != nil {
+		text += fmt.Sprintf("; it is let go at %s, drained or not", letGo.UTC().Format(time.RFC3339))
 	}
 	return text + fmt.Sprintf(". To delete it now and lose requests, annotate it with %s=true.", usherv1alpha1.AnnotationSkipDrain)
 }
@@ -371,6 +381,7 @@ func (r Request) next(stored *usherv1alpha1.DeletionRequest, controller bool) us
 		next = *stored
 	}
 	next.At, next.GracePeriodSeconds = now, r.GracePeriodSeconds
+	next.Deadline, next.LetGo = r.limits(stored)
 	if outlasts(controller, &next) {
 		next.By, next.Controller = r.User, true
 	}

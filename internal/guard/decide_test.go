@@ -4,6 +4,7 @@ package guard
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,8 @@ func decided(t *testing.T, r Request) []string {
 	d := Decide(r, []string{"controller"})
 	var lines []string
 	switch {
+	case d.Hurried:
+		lines = append(lines, "allowed, and hurried")
 	case d.Skipped:
 		lines = append(lines, "allowed, and skipped")
 	case d.Allowed:
@@ -88,13 +91,15 @@ var requestWords = map[string]func(r *Request, value string){
 	"user":       func(r *Request, name string) { r.User = name },
 	"inOrder":    func(r *Request, _ string) { r.User = inOrder },
 	"daemonSets": func(r *Request, _ string) { r.User = perNode },
+	"grace":      func(r *Request, seconds string) { r.GracePeriodSeconds = new(int64Of(seconds)) },
 	"collector":  func(r *Request, _ string) { r.User = collectors[0] },
 }
 
 // podWords describe a Pod.
 var podWords = map[string]func(p *corev1.Pod, value string){
-	"nobodys": func(p *corev1.Pod, _ string) { p.Finalizers = []string{"other"} },
-	"ends":    func(p *corev1.Pod, _ string) { p.DeletionTimestamp = &metav1.Time{Time: now} },
+	"nobodys":  func(p *corev1.Pod, _ string) { p.Finalizers = []string{"other"} },
+	"ends":     func(p *corev1.Pod, _ string) { p.DeletionTimestamp = &metav1.Time{Time: now} },
+	"graceful": func(p *corev1.Pod, seconds string) { p.Spec.TerminationGracePeriodSeconds = new(int64Of(seconds)) },
 	"owner": func(p *corev1.Pod, value string) {
 		kind, uid, _ := strings.Cut(value, " ")
 		owner := metav1.ObjectMeta{Name: "web", UID: "set"}
@@ -160,6 +165,14 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	"waits": func(p *corev1.Pod, message string) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: usherv1alpha1.ConditionRegistered, Status: corev1.ConditionFalse, Message: message}}
 	},
+}
+
+func int64Of(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		panic(err) // the scenario is misspelt
+	}
+	return n
 }
 
 func is(kind corev1.PodConditionType) func(*corev1.Pod) {

@@ -40,6 +40,8 @@ const (
 	ReasonEvictedAfterDrain = "EvictedAfterDrain"
 	// ReasonDrainSkipped: someone deleted the Pod without a drain, as its annotation allows.
 	ReasonDrainSkipped = "DrainSkipped"
+	// ReasonDrainCutShort: somebody has deleted the Pod with less time than its own grace period, and that is nearly over.
+	ReasonDrainCutShort = "DrainCutShort"
 )
 
 // Handler answers admission requests. It needs nothing but the API server, so every
@@ -100,15 +102,11 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 		r.Secret = h.Secret()
 	}
 	d, err := h.decide(ctx, r)
-	switch {
-	case err != nil:
+	if err != nil {
 		return admission.Response{}, err
-	case d.Skipped:
-		h.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonDrainSkipped, "Delete",
-			"%s deletes the Pod without a drain: it is annotated so. Callers may lose requests.", request.UserInfo.Username)
-		return admission.Allowed(""), nil
-	case d.Allowed:
-		return admission.Allowed(""), nil
+	}
+	if d.Allowed {
+		return admission.Allowed(""), h.letGo(ctx, pod, &d, request.UserInfo.Username)
 	}
 	if err := h.tryEviction(ctx, pod, eviction); err != nil {
 		return refused(err), nil
@@ -245,17 +243,40 @@ func (h *Handler) evictDrained(ctx context.Context, d *Decision) {
 
 // ask writes the request for a drain on the Pod, unless the Pod has it. The Pod may be gone.
 func (h *Handler) ask(ctx context.Context, pod *corev1.Pod, d *Decision, user string) error {
-	if d.Patch == nil {
-		return nil
-	}
-	err := h.Writer.Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, d.Patch))
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	wrote, err := h.write(ctx, pod, d)
 	if err != nil {
 		return fmt.Errorf("ask for a drain: %w", err)
 	}
+	if !wrote {
+		return nil
+	}
 	h.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, ReasonDeletionRequested, "Drain", "%s asks to delete the Pod: %s", user, d.Message)
+	return nil
+}
+
+// write makes the decision's patch of the Pod, if it has one, and reports whether that is there now.
+func (h *Handler) write(ctx context.Context, pod *corev1.Pod, d *Decision) (bool, error) {
+	if d.Patch == nil {
+		return false, nil
+	}
+	err := h.Writer.Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, d.Patch))
+	return err == nil, client.IgnoreNotFound(err)
+}
+
+// letGo says why a Pod goes that callers may use.
+func (h *Handler) letGo(ctx context.Context, pod *corev1.Pod, d *Decision, user string) error {
+	if d.Skipped {
+		h.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonDrainSkipped, "Delete",
+			"%s deletes the Pod without a drain: it is annotated so. Callers may lose requests.", user)
+	}
+	if !d.Hurried {
+		return nil
+	}
+	if _, err := h.write(ctx, pod, d); err != nil {
+		return fmt.Errorf("write the deadline: %w", err)
+	}
+	h.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonDrainCutShort, "Delete",
+		"%s deletes the Pod before all callers know of it: %s. Requests may be lost.", user, d.Message)
 	return nil
 }
 

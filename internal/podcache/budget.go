@@ -219,12 +219,23 @@ func containerSize(c *corev1.Container) int {
 		size += 32 + len(c.Resources.Claims[i].Name) + len(c.Resources.Claims[i].Request)
 	}
 	for i := range c.Env {
-		size += 40 + len(c.Env[i].Name) + len(c.Env[i].Value)
+		size += 40 + len(c.Env[i].Name) + len(c.Env[i].Value) + sourceSize(c.Env[i].ValueFrom)
 	}
 	for i := range c.Ports {
 		size += 56 + len(c.Ports[i].Name)
 	}
 	return size
+}
+
+// sourceSize is the size of a reference to a field. Other sources have a few names of bounded length.
+func sourceSize(from *corev1.EnvVarSource) int {
+	if from == nil {
+		return 0
+	}
+	if from.FieldRef != nil {
+		return 80 + len(from.FieldRef.APIVersion) + len(from.FieldRef.FieldPath)
+	}
+	return 1 << 10
 }
 
 func gateSize(g *corev1.PodReadinessGate) int { return 16 + len(g.ConditionType) }

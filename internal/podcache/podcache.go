@@ -98,8 +98,8 @@ func (k *Keeper) Keep(pod *corev1.Pod) *corev1.Pod {
 }
 
 // slim returns the part that plans read of a Pod that a CloneSet has or may adopt. Of its volumes,
-// these are claims and images; its containers have no mounts, and of their environment only the launch
-// priority.
+// these are claims and images; its containers have no mounts, and of their environment only what orders
+// their start.
 func slim(pod *corev1.Pod) *corev1.Pod {
 	m, spec, status := &pod.ObjectMeta, &pod.Spec, &pod.Status
 	return &corev1.Pod{
@@ -125,7 +125,7 @@ func slim(pod *corev1.Pod) *corev1.Pod {
 func slimContainer(c corev1.Container) corev1.Container {
 	return corev1.Container{
 		Name: c.Name, Image: c.Image, Resources: c.Resources, RestartPolicy: c.RestartPolicy,
-		Env:   list.Only(c.Env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority }),
+		Env:   list.Only(c.Env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority || v.Name == apps.EnvLaunch }),
 		Ports: list.Only(c.Ports, func(p corev1.ContainerPort) bool { return p.Name != "" }),
 	}
 }

@@ -110,7 +110,8 @@ func TestWhatIsKept(t *testing.T) {
 		claim := corev1.Volume{Name: "data"}
 		claim.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-web-1"}
 		pod.Spec.Volumes = append(pod.Spec.Volumes, claim)
-		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: apps.EnvContainerPriority, Value: "5"})
+		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: apps.EnvContainerPriority, Value: "5"},
+			corev1.EnvVar{Name: apps.EnvLaunch, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['x']"}}})
 		arrived, want := pod.DeepCopy(), read(pod)
 		want.ManagedFields, want.Spec.Volumes = test.want, []corev1.Volume{claim}
 		kept := checktest.Must(keep(pod))(t)
@@ -130,7 +131,7 @@ func read(pod *corev1.Pod) *corev1.Pod {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		c.Args, c.ReadinessProbe, c.VolumeMounts = nil, nil, nil
-		c.Env = list.Only(c.Env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority })
+		c.Env = list.Only(c.Env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority || v.Name == apps.EnvLaunch })
 	}
 	for i := range pod.Status.ContainerStatuses {
 		pod.Status.ContainerStatuses[i].Started = nil

@@ -91,6 +91,8 @@ type Options struct {
 	// Finish lets Usher delete Pods that have drained, if the reason for their deletion still holds.
 	// Default: it does not.
 	Finish bool
+	// StayOnNodes keeps Pods in their registries when their node says that it goes within a short time. Default: they leave.
+	StayOnNodes bool
 	// ClusterID names the cluster in registries' entries. Default: the UID of the namespace kube-system.
 	ClusterID string
 	// Guarded means that a guard runs, here or elsewhere: Usher tells of Pods that are deleted without it.
@@ -138,7 +140,9 @@ type Reconciler struct {
 	client client.Client
 	reader client.Reader
 	// owners reads owners of Pods, and nodes: a cache of what plans read of them.
-	owners   client.Reader
+	owners client.Reader
+	// urgent selects nodes that go within a short time, of which others may be listed too: an index, if owners has it.
+	urgent   []client.ListOption
 	listPods lister[*corev1.Pod]
 	// listRegistrations is for passes, and for events: none costs more the more Registrations
 	// other namespaces have.
@@ -265,7 +269,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			return fmt.Errorf("ask Pods whether they are idle: %w", err)
 		}
 	}
-	if err := r.watchNamespaces(mgr); err != nil {
+	if err := r.watchNamespaces(ctx, mgr); err != nil {
 		return fmt.Errorf("set up the controller of Registrations: %w", err)
 	}
 	if err := r.watchRegistries(mgr); err != nil {

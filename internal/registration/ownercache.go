@@ -16,6 +16,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/notice"
 )
 
 // ownerCache is the cache of the owners of Pods, and of nodes. It has only what passes read of them: a
@@ -69,7 +70,7 @@ func onlyWants(object any) (any, error) {
 		o.Data.Raw, o.Data.Object = nil, nil
 	case *corev1.Node:
 		o.Spec = corev1.NodeSpec{Taints: o.Spec.Taints, Unschedulable: o.Spec.Unschedulable}
-		o.Status = corev1.NodeStatus{}
+		o.Status = corev1.NodeStatus{Conditions: notice.Conditions(o)}
 	}
 	strip(full)
 	return full, nil

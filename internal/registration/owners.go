@@ -17,6 +17,8 @@ import (
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/kube"
+	"github.com/usher-dev/usher/internal/notice"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
@@ -24,7 +26,11 @@ import (
 // those that leave Services by a label.
 func (r *Reconciler) readOwners(ctx context.Context, o *observation) (*observation, results, error) {
 	began := r.clock.Now()
-	owners, nodes := r.newOwners(ownerSource{r.owners, false}, nil), map[string]plan.Node{}
+	nodes, err := r.urgentNodes(ctx)
+	if err != nil {
+		return nil, results{}, err
+	}
+	owners := r.newOwners(ownerSource{r.owners, false}, nil)
 	for _, pod := range o.snapshot.Pods {
 		_, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]
 		if pod.DeletionTimestamp != nil || !asked && !labelled(pod, o.snapshot.Registries) {
@@ -37,7 +43,7 @@ func (r *Reconciler) readOwners(ctx context.Context, o *observation) (*observati
 		if err != nil {
 			return nil, results{}, err
 		}
-		nodes[pod.Spec.NodeName] = nodeOf(node)
+		nodes[pod.Spec.NodeName] = r.heeded(nodeOf(node))
 	}
 	done := owners.and(results{spent: r.clock.Now().Sub(began)})
 	return o.with(o.snapshot.WithOwners(owners.found, nodes)), done, nil
@@ -59,7 +65,45 @@ func nodeOf(node *corev1.Node) plan.Node {
 		return plan.Node{}
 	}
 	evicts := func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
-	return plan.Node{Evicts: slices.ContainsFunc(node.Spec.Taints, evicts), Cordoned: node.Spec.Unschedulable}
+	out := plan.Node{Evicts: slices.ContainsFunc(node.Spec.Taints, evicts), Cordoned: node.Spec.Unschedulable}
+	if n, urgent := notice.Urgent(node); urgent {
+		out.Goes, out.Within = notice.Text(n.Name), n.Within
+	}
+	return out
+}
+
+// heeded is a node without what its Pods are not to heed.
+func (r *Reconciler) heeded(node plan.Node) plan.Node {
+	if r.options.StayOnNodes {
+		node.Goes, node.Within = "", 0
+	}
+	return node
+}
+
+// indexUrgent selects the nodes that go within a short time, whoever objects; urgentKey is its one key.
+const indexUrgent, urgentKey = "usher.dev/urgent", "true"
+
+// urgentKeys is the index of nodes that go within a short time.
+func urgentKeys(object client.Object) []string {
+	if node, ok := object.(*corev1.Node); ok && nodeOf(node).Goes != "" {
+		return []string{urgentKey}
+	}
+	return nil
+}
+
+// urgentNodes are the nodes that go within a short time, unless their Pods are to stay.
+func (r *Reconciler) urgentNodes(ctx context.Context) (map[string]plan.Node, error) {
+	nodes := map[string]plan.Node{}
+	if r.options.StayOnNodes {
+		return nodes, nil
+	}
+	all, err := kube.List[*corev1.Node](ctx, r.owners, "nodes", &corev1.NodeList{}, r.urgent...)
+	for _, node := range all {
+		if one := nodeOf(node); one.Goes != "" {
+			nodes[node.Name] = one
+		}
+	}
+	return nodes, err
 }
 
 // readOwner is an owner that was read: its object is nil if it is gone, or of a kind that says nothing.

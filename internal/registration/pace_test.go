@@ -412,13 +412,13 @@ func TestMetricsOfWhatIsGone(t *testing.T) {
 	m.failed("discovery", errors.New("refused"))
 	m.orphans.WithLabelValues(namespace, "discovery").Set(1)
 	m.removed.WithLabelValues("discovery").Add(1)
-	checktest.Same(t, "series", 19, checktest.Must(testutil.GatherAndCount(scraped))(t))
+	checktest.Same(t, "series", 20, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	outcome.Waiting = nil
 	show(gaugesOf(namespace, outcome, status))
-	checktest.Same(t, "series when nothing waits", 17, checktest.Must(testutil.GatherAndCount(scraped))(t))
+	checktest.Same(t, "series when nothing waits", 18, checktest.Must(testutil.GatherAndCount(scraped))(t))
 	show(nil)
 	m.forgetRegistry("discovery")
-	checktest.Same(t, "series that are left, those of drains", 6, checktest.Must(testutil.GatherAndCount(scraped))(t))
+	checktest.Same(t, "series that are left, those of drains", 7, checktest.Must(testutil.GatherAndCount(scraped))(t))
 }
 
 // noted is a queue that notes what is added.

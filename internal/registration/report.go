@@ -93,6 +93,10 @@ func (r *Reconciler) showGauges(namespace string, statuses []status) {
 func (r *Reconciler) reportDeletion(ctx context.Context, d *deletion) {
 	switch {
 	case apierrors.IsNotFound(d.err), apierrors.IsConflict(d.err):
+	case d.err == nil && d.Undrained:
+		r.announcer.warn(d.Pod, eventFinished, actionDelete, fmt.Sprintf(
+			"%s gives the Pod until %s, and %s: Usher deletes it before callers have had their time.",
+			d.Request.By, d.Request.Deadline.UTC().Format(time.RFC3339), d.Because))
 	case d.err == nil:
 		r.announcer.say(d.Pod, eventFinished, actionDelete, fmt.Sprintf(
 			"The Pod has drained for %s, and %s: Usher deletes it.", d.Request.By, d.Because))
@@ -238,6 +242,8 @@ const quiet = 10 * time.Minute
 // Reasons and actions of events.
 const (
 	eventTakenBack = "DeletionTakenBack"
+	// eventNodeGoes: the Pod's node goes within a short time, whoever objects.
+	eventNodeGoes = plan.ReasonNodeGoes
 	// eventFinished: Usher deletes a Pod that has drained for somebody else's request.
 	eventFinished  = "DeletedAfterDrain"
 	actionDelete   = "Delete"
@@ -333,6 +339,9 @@ func (r *Reconciler) reportPatch(ctx context.Context, patch *plan.PodPatch) {
 	logPatch(ctx, patch)
 	if t := patch.TakenBack; t != nil {
 		r.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
+	}
+	if patch.Goes != "" {
+		r.announcer.warn(patch.Pod, eventNodeGoes, actionDrain, patch.Goes+": the Pod leaves its registries now, and comes back if the node stays.")
 	}
 	r.metrics.patched(patch)
 	for _, release := range patch.Released {

@@ -3,6 +3,7 @@
 package registration
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,18 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
+
+// deadline has somebody give a Pod that is being deleted less time than its own grace period, so that the guard lets it go
+// so long after the deletion.
+func deadline(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		letGo := podread.DeletedSince(p).Add(after).UTC().Format(metav1.RFC3339Micro)
+		p.Annotations = map[string]string{usherv1alpha1.AnnotationDeletionRequest: fmt.Sprintf(`{"letGo":%q}`, letGo)}
+	}
+}
 
 // TestUnguardedDeletionsAreTold: a Pod that is deleted while registries may list it, although there is
 // a guard, counts once, by what let it pass. One that the guard was not asked about is also an event, and
@@ -33,10 +44,13 @@ func TestUnguardedDeletionsAreTold(t *testing.T) {
 		noGuard bool
 		result  plan.DrainResult
 	}{
-		"deleted":    {func(*corev1.Pod) {}, false, plan.DrainUnguarded},
-		"no guard":   {func(*corev1.Pod) {}, true, ""},
-		"by force":   {func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = new(int64(0)) }, false, plan.DrainForced},
-		"as it says": {func(p *corev1.Pod) { p.Annotations = map[string]string{usherv1alpha1.AnnotationSkipDrain: "true"} }, false, plan.DrainSkipped},
+		"deleted":          {func(*corev1.Pod) {}, false, plan.DrainUnguarded},
+		"no guard":         {func(*corev1.Pod) {}, true, ""},
+		"by force":         {func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = new(int64(0)) }, false, plan.DrainForced},
+		"as it says":       {func(p *corev1.Pod) { p.Annotations = map[string]string{usherv1alpha1.AnnotationSkipDrain: "true"} }, false, plan.DrainSkipped},
+		"in a hurry":       {deadline(0), false, plan.DrainCutShort},
+		"before its time":  {deadline(10 * time.Second), false, plan.DrainUnguarded},
+		"hurried by force": {func(p *corev1.Pod) { deadline(0)(p); p.DeletionGracePeriodSeconds = new(int64(0)) }, false, plan.DrainForced},
 		"has ended": {func(p *corev1.Pod) {
 			p.DeletionGracePeriodSeconds, p.Status.Phase = new(int64(0)), corev1.PodSucceeded
 		}, false, ""},

@@ -40,7 +40,7 @@ import (
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
 // watchNamespaces maps every event to the namespaces that it may concern.
-func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
+func (r *Reconciler) watchNamespaces(ctx context.Context, mgr ctrl.Manager) error {
 	services, err := servicesOf(mgr)
 	if err != nil {
 		return err
@@ -49,7 +49,10 @@ func (r *Reconciler) watchNamespaces(mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
-	r.owners = owners
+	if err := owners.IndexField(ctx, &corev1.Node{}, indexUrgent, urgentKeys); err != nil {
+		return fmt.Errorf("index nodes that go: %w", err)
+	}
+	r.owners, r.urgent = owners, []client.ListOption{client.MatchingFields{indexUrgent: urgentKey}}
 	inNamespace := each(func(_ context.Context, object client.Object, q queue) { r.gather(q, object.GetNamespace()) })
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("registration").
@@ -94,7 +97,7 @@ func (r *Reconciler) ofNamespaced(ctx context.Context, object client.Object, q q
 }
 
 // ofNode has a pass made over the namespaces of Pods with requests on a node that is to be empty, or is
-// not any more.
+// not any more. If the node goes within a short time, or stays after all, all Pods there are concerned, at once.
 func (r *Reconciler) ofNode(ctx context.Context, e event.UpdateEvent, q queue) {
 	older, _ := e.ObjectOld.(*corev1.Node) // a watch of nodes has nothing else
 	newer, _ := e.ObjectNew.(*corev1.Node)
@@ -105,10 +108,16 @@ func (r *Reconciler) ofNode(ctx context.Context, e event.UpdateEvent, q queue) {
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot list Pods: the next repair follows")
 	}
+	all := nodeOf(older).Goes != nodeOf(newer).Goes && !r.options.StayOnNodes
 	for _, pod := range pods {
-		if _, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]; asked && pod.Spec.NodeName == newer.Name {
-			r.gather(q, pod.Namespace)
+		_, asked := pod.Annotations[usherv1alpha1.AnnotationDeletionRequest]
+		if pod.Spec.NodeName != newer.Name || !asked && !all {
+			continue
 		}
+		if all {
+			r.hurry(pod.Namespace)
+		}
+		r.gather(q, pod.Namespace)
 	}
 }
 
@@ -195,7 +204,7 @@ func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
 }
 
 // ofPods handles events of Pods. One that is being deleted, and may be listed, is urgent: its process
-// ends. Later changes of it are not, so that a Pod that is changed all the time does not have passes
+// ends. So is one whose deletion has a deadline. Later changes of it are not, so that a Pod that is changed all the time does not have passes
 // follow each other.
 func (r *Reconciler) ofPods() handler.EventHandler {
 	every := each(r.ofPod)
@@ -210,6 +219,9 @@ func (r *Reconciler) ofPods() handler.EventHandler {
 			if hasFinalizer(newer) && newer.DeletionTimestamp != nil && older.DeletionTimestamp == nil {
 				r.hurry(newer.Namespace)
 				r.noteUndrained(newer)
+			}
+			if plan.HasDeadline(newer) && !plan.HasDeadline(older) {
+				r.hurry(newer.Namespace)
 			}
 			every.Update(ctx, e, q)
 		}}

@@ -13,6 +13,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/launch"
 	setplan "github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
@@ -63,6 +64,9 @@ func (w *waiter) registered(unscheduled bool) {
 	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
 	switch {
 	case c == nil || c.Message == "" || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered:
+	case c.Reason == regplan.ReasonNodeGoes:
+		_, why, _ := strings.Cut(c.Message, ": ")
+		w.out = slices.Insert(w.out, 0, Wait{What: "leaves its registries, since " + why, Since: c.LastTransitionTime.Time})
 	case c.Reason == string(regplan.ReasonUnderWay) && len(w.out) > 0: // the hold has the number
 	case unscheduled && c.Reason == string(regplan.ReasonPodNotReady):
 	default:
@@ -143,7 +147,10 @@ func (w *waiter) held(h *regplan.Hold) {
 		one.Instead = w.command("annotate pod %s %s=true", w.pod.Name, usherv1alpha1.AnnotationSkipDrain) +
 			", and delete it again: what is under way is lost"
 	}
-	if !h.Deadline.IsZero() && w.Now.After(h.Deadline) {
+	switch {
+	case !h.LetGo.IsZero() && w.Now.After(h.LetGo):
+		one.Next = w.command("delete pod %s", w.pod.Name)
+	case !h.Deadline.IsZero() && w.Now.After(h.Deadline):
 		w.trouble = true
 		one.Next = w.command("describe registration %s", strings.Join(h.Registrations, " "))
 	}
@@ -177,6 +184,9 @@ func what(h *regplan.Hold) string {
 		return "waits to be listed by " + from
 	case regplan.GateRequested:
 		by := ", as " + userOf(h.By) + " asked"
+		if !h.LetGo.IsZero() {
+			by += ", and goes by " + h.LetGo.UTC().Format(time.RFC3339) + " at the latest"
+		}
 		if !h.Until.IsZero() {
 			return "has left " + from + by + mayUse
 		}
@@ -311,9 +321,11 @@ func (w *waiter) notReady() {
 		w.trouble = true
 	case noNode(w.pod) != nil: // unscheduled reports it
 		return
+	case launch.Of(w.pod) != nil:
+		one.What = launch.Of(w.pod).String()
 	case container != nil:
 		one.What = fmt.Sprintf("waits for its container %s: %s", container.Name, container.State.Waiting.Reason)
-		w.trouble = setplan.Persistent(container.State.Waiting.Reason)
+		w.trouble = setplan.Persistent(container.State.Waiting)
 	default:
 		if _, why := regplan.Ready(w.pod); why != "" {
 			one.What = "is not ready: " + why

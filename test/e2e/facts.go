@@ -4,10 +4,12 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,6 +20,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -41,6 +44,19 @@ var facts = map[string]fact{
 	}),
 	`v2 in (.*) alone`: each(aloneV2),
 
+	`(\w+) started at least (\S+) after (\w+)`: func(s *Scene, now State, is []string) string {
+		for _, pod := range now.Pods {
+			if gap := startOf(&pod, is[0]).Sub(startOf(&pod, is[2])); gap < s.duration(is[1]) {
+				return fmt.Sprintf("in %s it started after %s", pod.Name, gap)
+			}
+		}
+		return ""
+	},
+	`answers of (\w+)`: each(func(s *Scene, pod *corev1.Pod, is []string) (string, bool) {
+		var answer struct{ Version string }
+		_, err := run.HTTP{Client: http.DefaultClient}.Do(s.ctx, http.MethodGet, "http://"+pod.Status.PodIP+":8080/", nil, &answer)
+		return fmt.Sprintf("it answers %+v, %v", answer, err), err == nil && answer.Version == is[0]
+	}),
 	`the same names`: func(s *Scene, now State, _ []string) string {
 		return stage.Unless(names(now) == names(s.before), "%s were %s", names(now), names(s.before))
 	},
@@ -196,6 +212,15 @@ func aloneV2(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
 		}
 	}
 	return "", true
+}
+
+// startOf returns when the present instance of a container started; zero if it does not run.
+func startOf(pod *corev1.Pod, container string) time.Time {
+	c := list.Find(pod.Status.ContainerStatuses, func(c *corev1.ContainerStatus) bool { return c.Name == container })
+	if c == nil || c.State.Running == nil {
+		return time.Time{}
+	}
+	return c.State.Running.StartedAt.Time
 }
 
 // same means that the Pods are the same as before, with the same addresses.

@@ -43,6 +43,8 @@ type Container struct {
 	Restarts  int32
 	Up        bool
 	Since     time.Time
+	// Needs is the variable without a value that keeps the container from being created; "" if none does.
+	Needs string
 	// Starting is the image that the kubelet is going to start; "" if it starts none.
 	Starting string
 	// Stuck reports whether the kubelet has reported that the container waits for its
@@ -108,10 +110,36 @@ func (r *Run) Sync(pod *corev1.Pod, node Node) []Task {
 	}
 	var tasks []Task
 	for i := range r.Containers {
+		if c := &r.Containers[i]; c.ID == "" {
+			if c.Needs = Lacks(pod, &pod.Spec.Containers[i]); c.Needs != "" {
+				continue
+			}
+		}
 		tasks = append(tasks, r.start(i, pod.Spec.Containers[i].Image)...)
 		tasks = append(tasks, r.resize(i, &pod.Spec.Containers[i], node)...)
 	}
 	return tasks
+}
+
+// Lacks returns the variable without a value that a path of a mount refers to, if it comes from an annotation;
+// "" if there is none. A kubelet does not create such a container.
+func Lacks(pod *corev1.Pod, c *corev1.Container) string {
+	for _, v := range c.Env {
+		refers := func(m corev1.VolumeMount) bool { return strings.Contains(m.SubPathExpr, "$("+v.Name+")") }
+		if v.ValueFrom == nil || v.ValueFrom.FieldRef == nil || !slices.ContainsFunc(c.VolumeMounts, refers) {
+			continue
+		}
+		key, ofAnnotation := strings.CutPrefix(v.ValueFrom.FieldRef.FieldPath, "metadata.annotations['")
+		if ofAnnotation && pod.Annotations[strings.TrimSuffix(key, "']")] == "" {
+			return v.Name
+		}
+	}
+	return ""
+}
+
+// NotCreated is how a kubelet reports a container that lacks a variable.
+func NotCreated(variable string) *corev1.ContainerStateWaiting {
+	return &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: "missing value for " + variable}
 }
 
 func (r *Run) start(i int, image string) []Task {
@@ -178,6 +206,8 @@ func (c *Container) status(want *corev1.Container, node Node) corev1.ContainerSt
 	switch {
 	case c.Up:
 		status.State.Running = &corev1.ContainerStateRunning{StartedAt: seconds(c.Since)}
+	case c.Needs != "":
+		status.State.Waiting = NotCreated(c.Needs)
 	case node.Broken[c.Starting]:
 		c.Stuck, status.Image = true, c.Starting
 		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}

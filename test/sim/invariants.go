@@ -63,6 +63,7 @@ var rules = []struct {
 	{"no Pod is deleted while its hook holds it", heldDelete, true},
 	{"no drain is skipped", drainSkipped, false},
 	{"containers are updated by their priority", orderBroken, false},
+	{"containers start by their priority", startsEarly, true},
 	{"no Pod of another owner is touched", foreignTouched, true},
 	{"a Pod that is not the set's any more is let go as it is", strayTouched, false},
 	{"no Pod in PreparingDelete or on its way out is updated", leavingUpdated, false},

@@ -398,6 +398,25 @@ func orderBroken(w *podWrite) {
 	}
 }
 
+// startsEarly: a container may start only when all of a higher priority are ready.
+func startsEarly(w *podWrite) {
+	if w.new == nil {
+		return
+	}
+	for i := range w.new.Spec.Containers {
+		c := &w.new.Spec.Containers[i]
+		if model.Lacks(w.new, c) != "" || w.old != nil && model.Lacks(w.old, c) == "" {
+			continue
+		}
+		for j := range w.new.Spec.Containers {
+			first := &w.new.Spec.Containers[j]
+			if priorityOf(first) > priorityOf(c) && (w.old == nil || !model.ContainerStatus(w.old, first.Name).Ready) {
+				w.fail("lets container %s start, but %s, which goes before it, is not ready", c.Name, first.Name)
+			}
+		}
+	}
+}
+
 // notYet describes what a container that precedes another one still lacks; "" if
 // nothing.
 func (w *podWrite) notYet(c *corev1.Container, index int, other string) string {

@@ -122,8 +122,17 @@ var bugs = map[string]func(m *mutant, value string){
 	// careless writes without preconditions.
 	"careless": breaks(func(c *Config) { c.Process.Careless = true }),
 
-	"forgetsWrites":         sees(forgetWrites),
-	"makesRevisions":        sees(oneMoreRevision),
+	"forgetsWrites":  sees(forgetWrites),
+	"makesRevisions": sees(oneMoreRevision),
+	"takesContainersForReady": sees(func(_ *Process, s *plan.Snapshot) {
+		s.Pods = list.Map(s.Pods, func(pod *corev1.Pod) *corev1.Pod {
+			pod = pod.DeepCopy()
+			for i := range pod.Status.ContainerStatuses {
+				pod.Status.ContainerStatuses[i].Ready = true
+			}
+			return pod
+		})
+	}),
 	"takesUpdateForCurrent": sees(func(_ *Process, s *plan.Snapshot) { s.Current = s.Update }),
 	"takesPullsForDone": sees(func(_ *Process, s *plan.Snapshot) {
 		for i, pod := range s.Pulls.Pods {

@@ -155,6 +155,9 @@ func podChanges(old, pod *corev1.Pod) []string {
 	add(old.Status.Phase != pod.Status.Phase, "%s", pod.Status.Phase)
 	out = append(out, labelChanges(old.Labels, pod.Labels)...)
 	out = append(out, finalizerChanges(old.Finalizers, pod.Finalizers)...)
+	for _, key := range changed(old.Annotations, pod.Annotations) {
+		add(strings.HasPrefix(key, apps.AnnotationLaunch), "%s=%s", key, pod.Annotations[key])
+	}
 	owned, owns := len(old.OwnerReferences), len(pod.OwnerReferences)
 	add(owned != owns, "%d owners instead of %d", owns, owned)
 	return append(out, statusChanges(old, pod)...)

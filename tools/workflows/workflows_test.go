@@ -38,9 +38,14 @@ type step struct {
 	With      map[string]any
 }
 
+// reports are what jobs may write that nobody runs: findings of scanners, and an identity that alone changes nothing.
+var reports = []string{"security-events", "id-token"}
+
 // publishes reports whether a job may write artifacts that others run.
 func (j job) publishes() bool {
-	return slices.Contains(slices.Collect(maps.Values(j.Permissions)), "write")
+	return slices.ContainsFunc(slices.Collect(maps.Keys(j.Permissions)), func(to string) bool {
+		return j.Permissions[to] == "write" && !slices.Contains(reports, to)
+	})
 }
 
 // isHeld reports whether the job waits for the check, and for the approval of a release.
@@ -199,4 +204,72 @@ func TestTagsAreProtected(t *testing.T) {
 		}
 	}
 	checktest.Same(t, "the rules, and who may break them", map[string]int{"creation": 1, "update": 0, "deletion": 0, "non_fast_forward": 0}, rules)
+}
+
+// TestWorkflowsAreValid: actionlint finds no fault in the workflows, nor shellcheck in their steps if it is there.
+func TestWorkflowsAreValid(t *testing.T) {
+	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile=tools/actionlint/go.mod", "actionlint", "-no-color")
+	command.Dir, command.Env = root, append(os.Environ(), "GOWORK=off")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Errorf("actionlint: %v\n%s", err, out)
+	}
+}
+
+// TestOSSFuzzBuildsAllTargets runs build.sh with a stand-in for OSS-Fuzz's compiler, which notes what it is given.
+func TestOSSFuzzBuildsAllTargets(t *testing.T) {
+	bin := t.TempDir()
+	compiler := "#!/bin/sh\necho \"$1 $2 $3\" >>" + bin + "/targets\n"
+	checktest.NoError(t, os.WriteFile(filepath.Join(bin, "compile_native_go_fuzzer"), []byte(compiler), 0o755)) //nolint:gosec // a program
+	command := exec.CommandContext(t.Context(), "tools/oss-fuzz/build.sh")
+	command.Dir, command.Env = root, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("build.sh: %v\n%s", err, out)
+	}
+	built, names := strings.Fields(string(checktest.Must(os.ReadFile(filepath.Join(bin, "targets")))(t))), map[string]bool{}
+	for target := range slices.Chunk(built, 3) {
+		if !strings.HasPrefix(target[0], "github.com/usher-dev/usher/internal/") || !strings.HasPrefix(target[1], "Fuzz") {
+			t.Errorf("build.sh builds %v", target)
+		}
+		names[target[2]] = true
+	}
+	if len(names) < 19 || len(names)*3 != len(built) {
+		t.Errorf("build.sh builds %d targets under %d names", len(built)/3, len(names))
+	}
+}
+
+// TestArtifactHubNamesTheImage: the chart's annotation names the image that the chart installs.
+func TestArtifactHubNamesTheImage(t *testing.T) {
+	var chart struct {
+		AppVersion  string
+		Annotations map[string]string
+	}
+	checktest.NoError(t, yaml.Unmarshal(checktest.Must(os.ReadFile(root+"charts/usher/Chart.yaml"))(t), &chart))
+	var images []struct{ Image string }
+	checktest.NoError(t, yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/images"]), &images))
+	if want := "ghcr.io/usher-dev/usher:" + chart.AppVersion; len(images) != 1 || images[0].Image != want {
+		t.Errorf("artifacthub.io/images names %v, want %s", images, want)
+	}
+}
+
+// TestSecurityInsights: what scanners read has the fields that version 2.0.0 of the format asks for, and names files that exist.
+func TestSecurityInsights(t *testing.T) {
+	text := string(checktest.Must(os.ReadFile(root + "SECURITY-INSIGHTS.yml"))(t))
+	var insights map[string]map[string]any
+	checktest.NoError(t, yaml.UnmarshalStrict([]byte(text), &insights))
+	for object, fields := range map[string][]string{
+		"header":     {"schema-version", "last-updated", "last-reviewed", "url"},
+		"project":    {"name", "administrators", "repositories", "vulnerability-reporting"},
+		"repository": {"url", "status", "accepts-change-request", "accepts-automated-change-request", "core-team", "license", "security"},
+	} {
+		for _, field := range fields {
+			if insights[object][field] == nil {
+				t.Errorf("%s.%s is missing", object, field)
+			}
+		}
+	}
+	for _, link := range regexp.MustCompile(`/blob/main/(\S+)`).FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(root + link[1]); err != nil {
+			t.Error(err)
+		}
+	}
 }

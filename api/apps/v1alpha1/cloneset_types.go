@@ -15,7 +15,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=clone,categories=all
 // +kubebuilder:subresource:status
-// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.labelSelector
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.scaleReplicas,selectorpath=.status.labelSelector
 // +kubebuilder:printcolumn:name="DESIRED",type=integer,JSONPath=`.spec.replicas`,description="The desired number of Pods."
 // +kubebuilder:printcolumn:name="UPDATED",type=integer,JSONPath=`.status.updatedReplicas`,description="The number of Pods of the update revision."
 // +kubebuilder:printcolumn:name="UPDATED_READY",type=integer,JSONPath=`.status.updatedReadyReplicas`,description="The number of those that are ready."
@@ -369,7 +369,14 @@ type CloneSetStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []CloneSetCondition `json:"conditions,omitempty"`
-	// LabelSelector is the selector as a string, for the scale subresource.
+	// ScaleReplicas is the number of Pods, and at most spec.replicas: the scale subresource
+	// has it as status.replicas, so that an autoscaler does not take surge Pods and Pods that
+	// drain for Pods that are wanted.
+	// +optional
+	ScaleReplicas int32 `json:"scaleReplicas"`
+	// LabelSelector selects the Pods that an autoscaler counts, for the scale subresource:
+	// the selector as a string. While there are more Pods than replicas, it leaves out the
+	// lifecycle states of those that are out of service.
 	LabelSelector string `json:"labelSelector,omitempty"`
 }
 

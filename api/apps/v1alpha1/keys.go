@@ -43,6 +43,9 @@ const (
 	// EnvContainerPriority names the environment variable that orders containers at
 	// launch and during an in-place update, highest first.
 	EnvContainerPriority = "KRUISE_CONTAINER_PRIORITY"
+	// AnnotationLaunchPriority, set to "Ordered" in a template, has containers start in the order
+	// in which they are listed. Other values have no effect.
+	AnnotationLaunchPriority = "apps.kruise.io/container-launch-priority"
 )
 
 // FinalizerPreDelete is on each CloneSet with a preDelete hook. It keeps a deleted CloneSet
@@ -75,6 +78,14 @@ const (
 	AnnotationSurgeInPlace   = "usher.dev/surge-in-place"
 	LabelPullsFor            = "usher.dev/pulls-for"
 	AnnotationFailuresBefore = "usher.dev/failures-before"
+)
+
+// EnvLaunch is an environment variable of containers that do not start first. Its value is that of an
+// annotation of the Pod: AnnotationLaunch with the priority, such as "usher.dev/launch-0". Usher sets the
+// annotation when the containers of higher priorities are ready. Both are Usher's own.
+const (
+	EnvLaunch        = "USHER_LAUNCH"
+	AnnotationLaunch = "usher.dev/launch-"
 )
 
 // Pod conditions that CloneSet Pods have as readiness gates.

@@ -40,6 +40,12 @@ type DeletionRequest struct {
 	Drained *metav1.MicroTime `json:"drained,omitempty"`
 	// GracePeriodSeconds is what the requester asked for; nil if the Pod's own is to hold.
 	GracePeriodSeconds *int64 `json:"gracePeriodSeconds,omitempty"`
+	// Deadline is when the Pod is to have ended: whoever deletes it gives it a shorter grace period than its own.
+	// Of several deadlines the earliest holds; nil if there is none.
+	Deadline *metav1.MicroTime `json:"deadline,omitempty"`
+	// LetGo is from when on the guard lets the Pod be deleted, drained or not, so that its containers get the
+	// rest of the time until Deadline; nil without one.
+	LetGo *metav1.MicroTime `json:"letGo,omitempty"`
 	// Eviction reports whether the request is an eviction: PodDisruptionBudgets limit how
 	// many of those drain at a time.
 	Eviction bool `json:"eviction,omitempty"`

@@ -238,6 +238,14 @@ func (in *DeletionRequest) DeepCopyInto(out *DeletionRequest) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Deadline != nil {
+		in, out := &in.Deadline, &out.Deadline
+		*out = (*in).DeepCopy()
+	}
+	if in.LetGo != nil {
+		in, out := &in.LetGo, &out.LetGo
+		*out = (*in).DeepCopy()
+	}
 	if in.DeletionCost != nil {
 		in, out := &in.DeletionCost, &out.DeletionCost
 		*out = new(string)

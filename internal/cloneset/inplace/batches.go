@@ -195,7 +195,12 @@ func highest(pod *corev1.Pod, names []string) int64 {
 // priorityOf returns a container's launch priority. It cannot change during the life of a Pod, so it is
 // read from the Pod's own spec.
 func priorityOf(pod *corev1.Pod, name string) int64 {
-	priority, _ := priorityIn(ptr.Deref(ContainerOf(pod, name), corev1.Container{}).Env)
+	return Priority(ptr.To(ptr.Deref(ContainerOf(pod, name), corev1.Container{})))
+}
+
+// Priority returns a container's launch priority; 0 if it has none, or it is not a number.
+func Priority(c *corev1.Container) int64 {
+	priority, _ := priorityIn(c.Env)
 	return priority
 }
 
@@ -206,7 +211,12 @@ func priorityIn(env []corev1.EnvVar) (int64, error) {
 	if at < 0 {
 		return 0, nil
 	}
-	priority, err := strconv.ParseInt(env[at].Value, 10, 32)
+	return ParsePriority(env[at].Value)
+}
+
+// ParsePriority reads a launch priority. One that is not a number is an error, and counts as 0.
+func ParsePriority(text string) (int64, error) {
+	priority, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {
 		return 0, err
 	}

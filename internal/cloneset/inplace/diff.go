@@ -29,6 +29,9 @@ type Change struct {
 	Resources map[string]corev1.ResourceRequirements
 	// Labels and Annotations are the new values by key; nil removes the key.
 	Labels, Annotations map[string]*string
+	// Rereads are containers that have to restart because their environment has a label or an annotation
+	// that changes, with the path of that. For a Pod they become Images.
+	Rereads map[string]string
 	// Unranked names the first container that changes together with others and has an
 	// unreadable launch priority; "" if there is none.
 	Unranked string
@@ -36,7 +39,7 @@ type Change struct {
 
 // Drains reports whether the change touches a container: then the Pod must be out of its
 // endpoints.
-func (c Change) Drains() bool { return len(c.Images)+len(c.Resources) > 0 }
+func (c Change) Drains() bool { return len(c.Images)+len(c.Resources)+len(c.Rereads) > 0 }
 
 // names lists, in order, the containers that it touches.
 func (c Change) names() []string { return namesIn(c.Images, c.Resources) }
@@ -90,6 +93,7 @@ func Diff(from, to map[string]any) (*Change, error) {
 	if change.Resources, refusal = resizes(was, is); refusal != nil {
 		return nil, refusal
 	}
+	change.Rereads = rereads(is, change)
 	change.Unranked = unranked(is, change)
 	return change, nil
 }

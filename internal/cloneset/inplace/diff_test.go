@@ -58,6 +58,25 @@ spec:
   - {name: log, image: "log:1"}
 `
 
+// reading is a template whose containers have labels and annotations in their environment.
+const reading = `
+metadata: {labels: {tier: front, zone: a}, annotations: {note: one}}
+spec:
+  initContainers:
+  - {name: once, image: "o:1", env: [{name: TIER, valueFrom: {fieldRef: {fieldPath: "metadata.labels['tier']"}}}]}
+  containers:
+  - name: a
+    image: a:1
+    env:
+    - {name: X, value: "1"}
+    - {name: TIER, valueFrom: {fieldRef: {fieldPath: "metadata.labels['tier']"}}}
+  - name: b
+    image: b:1
+    env:
+    - {name: NOTE, valueFrom: {fieldRef: {fieldPath: "metadata.annotations['note']"}}}
+    - {name: TIER, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+`
+
 // TestDiff checks the edits in testdata/diffs.txt: the text that is replaced in a template, and the
 // changes that follow for a Pod.
 func TestDiff(t *testing.T) {
@@ -66,7 +85,7 @@ func TestDiff(t *testing.T) {
 		var edits []string
 		for _, line := range lines {
 			if name, ok := strings.CutPrefix(line, "Template "); ok {
-				before = cmp.Or(map[string]string{"base": base, "sized": sized}[name], name)
+				before = cmp.Or(map[string]string{"base": base, "sized": sized, "reading": reading}[name], name)
 				continue
 			}
 			from, to, _ := strings.Cut(strings.ReplaceAll(line, `\n`, "\n"), " → ")
@@ -77,6 +96,25 @@ func TestDiff(t *testing.T) {
 			t.Fatalf("nothing to replace in %q", edits)
 		}
 		return render(Diff(template(before), template(after)))
+	})
+}
+
+// TestRereads: a container that has a changed label in its environment restarts with its image by another name.
+func TestRereads(t *testing.T) {
+	scenariotest.Table(t, "testdata/rereads.txt", func(_ *testing.T, test struct{ Runs, ID string }) string {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: test.Runs}}}}
+		if test.ID != "" {
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", ImageID: test.ID, ContainerID: "c1"}}
+		}
+		change, err := (&Change{Rereads: map[string]string{"main": "metadata.labels['tier']"}}).For(pod)
+		if err != nil {
+			return err.Error()
+		}
+		image := change.Images["main"]
+		if image != "" && !Runs(pod, "main", image) {
+			return "another image: " + image
+		}
+		return cmp.Or(image, "does not restart")
 	})
 }
 
@@ -96,6 +134,9 @@ func render(change *Change, err error) []string {
 		lines = append(lines, list.Map(slices.Sorted(maps.Keys(kind.values)), func(key string) string {
 			return kind.name + key + ": " + ptr.Deref(kind.values[key], "(removed)")
 		})...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(change.Rereads)) {
+		lines = append(lines, "restarts "+name+" for "+change.Rereads[name])
 	}
 	if change.Unranked != "" {
 		lines = append(lines, "unranked "+change.Unranked)

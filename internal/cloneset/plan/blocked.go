@@ -12,6 +12,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/launch"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/podread"
@@ -223,8 +224,11 @@ type Stuck struct {
 
 // persistentReason returns the reason of a stuck waiting container; "" if it is not stuck.
 // Of reasons that a kubelet alternates between, it returns the one that persists.
-func persistentReason(reason string) string {
-	switch reason {
+func persistentReason(waiting *corev1.ContainerStateWaiting) string {
+	if launch.Holds(waiting) {
+		return ""
+	}
+	switch reason := waiting.Reason; reason {
 	case "ErrImagePull", reasonImage:
 		return reasonImage
 	case "RunContainerError", reasonCrash:
@@ -235,8 +239,8 @@ func persistentReason(reason string) string {
 	return ""
 }
 
-// Persistent reports whether a container that waits for that reason of the kubelet is stuck.
-func Persistent(reason string) bool { return persistentReason(reason) != "" }
+// Persistent reports whether a container that waits is stuck.
+func Persistent(waiting *corev1.ContainerStateWaiting) bool { return persistentReason(waiting) != "" }
 
 // stuckIn returns the first stuck container, init containers first; nil if none is, or
 // the kubelet has not yet observed the Pod's present spec.
@@ -254,7 +258,7 @@ func stuckReason(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	waiting, crash := status.State.Waiting, crashed(status)
 	switch {
 	case waiting != nil:
-		reason = persistentReason(waiting.Reason)
+		reason = persistentReason(waiting)
 	case crash != nil:
 		reason = reasonCrash // otherwise a crashing container would alternate between stuck and not
 	}

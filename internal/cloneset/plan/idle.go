@@ -82,6 +82,9 @@ func readStart(f *PodInfo) *Idle {
 	if c := podread.Condition(f.pod, corev1.ContainersReady); c != nil {
 		i.Since = c.LastTransitionTime.Time
 	}
+	if f.launch != nil {
+		i.Message = "it " + f.launch.String()
+	}
 	if f.able {
 		i.Since = podread.Since(f.pod, corev1.PodReady)
 		i.Message = "its containers are, so node " + f.node + " may be silent"

@@ -154,7 +154,7 @@ func waitingPull(pod *corev1.Pod, waiting corev1.ContainerStateWaiting) (state P
 	if _, cause, found := strings.Cut(message, "ErrImagePull: "); found { // without this, a back-off would look like news
 		message = cause
 	}
-	return PullFails, cmp.Or(persistentReason(waiting.Reason), waiting.Reason), message
+	return PullFails, cmp.Or(persistentReason(&waiting), waiting.Reason), message
 }
 
 // PulledBy returns the image that a pull Pod pulls, and the node.
@@ -280,7 +280,7 @@ func (w *images) waits(v *podState, change *inplace.Change) bool {
 	for _, container := range slices.Sorted(maps.Keys(change.Images)) {
 		on := ImageOnNode{v.node, change.Images[container]}
 		policy := pullPolicy(v.pod, container, on.Image)
-		if w.runs.Has(v.node) || policy != corev1.PullAlways && w.lists(on) {
+		if w.runs.Has(v.node) || inplace.Runs(v.pod, container, on.Image) || policy != corev1.PullAlways && w.lists(on) {
 			continue
 		}
 		w.wanted.Insert(on)

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/usher-dev/usher/internal/cloneset/revision"
+	"github.com/usher-dev/usher/internal/notice"
 )
 
 // LeaveNodes says which nodes Pods leave before they are evicted.
@@ -19,22 +20,20 @@ type LeaveNodes string
 const (
 	// LeaveCordoned: cordoned nodes too, since that is how kubectl drain begins.
 	LeaveCordoned LeaveNodes = "cordoned"
-	// LeaveTainted: only nodes with a taint that announces their removal.
+	// LeaveTainted: only nodes with a taint or condition that announces their end.
 	LeaveTainted LeaveNodes = "tainted"
-	LeaveNever   LeaveNodes = "never"
+	// LeaveUrgent: only nodes that go within a short time, whoever objects.
+	LeaveUrgent LeaveNodes = "urgent"
+	LeaveNever  LeaveNodes = "never"
 )
 
-// endTaints announce that a node will be removed. The cluster autoscaler's
-// DeletionCandidateOfClusterAutoscaler does not: with it, the node is only considered.
-var endTaints = []string{
-	"ToBeDeletedByClusterAutoscaler",
-	"karpenter.sh/disrupted",
-	"karpenter.sh/disruption", // before Karpenter 1.0
-	corev1.TaintNodeOutOfService,
+// LeaveChoices returns all choices, those with the most nodes first.
+func LeaveChoices() []LeaveNodes {
+	return []LeaveNodes{LeaveCordoned, LeaveTainted, LeaveUrgent, LeaveNever}
 }
 
 // Taints returns the taints of a node that make Pods leave it. A cordoned node counts as tainted from
-// the beginning: the node controller adds the taint a moment later.
+// the beginning: the node controller adds the taint a moment later. A condition is a taint with its name.
 func (l LeaveNodes) Taints(node *corev1.Node) []corev1.Taint {
 	if l == LeaveNever {
 		return nil
@@ -43,9 +42,9 @@ func (l LeaveNodes) Taints(node *corev1.Node) []corev1.Taint {
 	if node.Spec.Unschedulable && l == LeaveCordoned {
 		out = append(out, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
-	for _, taint := range node.Spec.Taints {
-		if slices.Contains(endTaints, taint.Key) && taint.Effect != corev1.TaintEffectPreferNoSchedule {
-			out = append(out, corev1.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect})
+	for _, n := range notice.Of(node) {
+		if l != LeaveUrgent || n.Within > 0 {
+			out = append(out, n.Taint)
 		}
 	}
 	return out
@@ -91,7 +90,7 @@ func (p *pass) whyLeave(v *podState) string {
 		case taint.Key == corev1.TaintNodeUnschedulable:
 			return fmt.Sprintf("node %s is cordoned", v.node)
 		default:
-			return fmt.Sprintf("node %s has the taint %s", v.node, taint.Key)
+			return fmt.Sprintf("node %s %s", v.node, notice.Text(taint.Key))
 		}
 	}
 	return ""

@@ -287,6 +287,8 @@ type Action struct {
 	Conditions []Condition
 	// To is the state that the Pod moves to; "" keeps the state.
 	To apps.LifecycleState
+	// Launch is the annotation that lets further containers start; "" if a Move lets none.
+	Launch string
 	// Labels are set on the Pod; a nil value removes the key.
 	Labels map[string]*string
 	// AddFinalizers and RemoveFinalizers are finalizers of hooks.
@@ -356,6 +358,8 @@ const (
 	ReasonInService        = "InService"
 	// ReasonNextContainers: the containers of a higher launch priority are ready.
 	ReasonNextContainers = "NextContainers"
+	// ReasonLaunch: the containers of a higher launch priority are ready, so that the next ones may start.
+	ReasonLaunch = "LaunchContainers"
 	// ReasonResize: the containers' resources have not been written yet.
 	ReasonResize       = "ResizeContainers"
 	ReasonSetDeleted   = "CloneSetDeleted"
@@ -378,6 +382,9 @@ func (a Action) String() string {
 	fmt.Fprintf(&b, "%s %s (%s)", strings.ToLower(string(a.Verb)), name, a.Reason)
 	if a.To != "" {
 		fmt.Fprintf(&b, " to %s", a.To)
+	}
+	if a.Launch != "" {
+		fmt.Fprintf(&b, " sets %s", a.Launch)
 	}
 	for _, claim := range a.Claims {
 		fmt.Fprintf(&b, " claim %s", claim.Name)

@@ -17,6 +17,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/launch"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
 	"github.com/usher-dev/usher/internal/list"
@@ -55,6 +56,8 @@ type PodInfo struct {
 	// report whether the Pod's readiness depends on them.
 	inPlaceReady, podReady         *corev1.PodCondition
 	inPlaceReadyGate, podReadyGate bool
+	// launch is what containers wait for that have not been allowed to start; nil if all have.
+	launch *launch.Wait
 	// stuckOn is the container that is stuck; nil if none is.
 	stuckOn *corev1.ContainerStatus
 	// idle is a wait of the Pod that its set cannot end; nil if there is none.
@@ -135,6 +138,8 @@ func (f *PodInfo) read(pod *corev1.Pod) {
 	for i := range pod.Status.ContainerStatuses {
 		f.restarts = max(f.restarts, pod.Status.ContainerStatuses[i].RestartCount)
 	}
+	f.launch = launch.Of(pod)
+	f.quiet = f.quiet && f.launch == nil
 	f.stuckOn = stuckIn(pod)
 	f.idle = readIdle(f)
 }
@@ -332,6 +337,7 @@ func (f *PodInfo) livesAs(is *PodInfo) bool {
 // its life.
 type life struct {
 	node, stuckOn, idle   string
+	launch                string
 	ready, able           bool
 	readySince            int64 // Unix time; on the wire, times have whole seconds
 	restarts, tolerations int   // tolerations can only be added
@@ -348,6 +354,9 @@ func (f *PodInfo) life() life {
 		node: f.node, ready: f.ready, able: f.able && f.out, readySince: f.readySince.Unix(), restarts: int(f.restarts), tolerations: len(f.pod.Spec.Tolerations),
 		idle:    f.idle.life(),
 		stuckOn: ptr.Deref(f.stuckOn, corev1.ContainerStatus{}).Name, // without the reason: a kubelet alternates between reasons
+	}
+	if f.launch != nil {
+		l.launch = f.launch.String()
 	}
 	for i, c := range []*corev1.PodCondition{f.inPlaceReady, f.podReady} {
 		l.conditions[i].status, l.conditions[i].message, l.conditions[i].since = c.Status, c.Message, c.LastTransitionTime.Unix()
@@ -366,7 +375,7 @@ func progressOf(pod *corev1.Pod) []any {
 	for _, c := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		read = append(read, c.Name, c.ImageID, c.ContainerID, c.Image, c.Ready, c.Resources, c.AllocatedResources, c.State.Running != nil)
 		if c.State.Waiting != nil {
-			read = append(read, cmp.Or(persistentReason(c.State.Waiting.Reason), c.State.Waiting.Reason))
+			read = append(read, cmp.Or(persistentReason(c.State.Waiting), c.State.Waiting.Reason))
 		}
 	}
 	for _, c := range pod.Status.Conditions {

@@ -112,6 +112,14 @@ func unready(p *corev1.Pod, since time.Duration) {
 	turn(p, corev1.ContainersReady, corev1.ConditionFalse, "", since)
 }
 
+// withBase adds the second container of a template with base 1.
+func withBase(p *corev1.Pod) {
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
+		Name: "base", Image: "base:1", Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},
+	})
+	p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, running("base", "base:1", "b1"))
+}
+
 // aMoment is not long enough for a wait to be reported.
 const aMoment = 9 * time.Second
 
@@ -314,11 +322,18 @@ var podWords = map[string]func(p *corev1.Pod, value string){
 	},
 	// base has the second container of a template with base 1. inBatch is in an update to r2: base is
 	// updated, and main waits.
-	"base": func(p *corev1.Pod, _ string) {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
-			Name: "base", Image: "base:1", Env: []corev1.EnvVar{{Name: apps.EnvContainerPriority, Value: "10"}},
-		})
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, running("base", "base:1", "b1"))
+	"base": func(p *corev1.Pod, _ string) { withBase(p) },
+	// launching has containers like base, of which main has to wait until base is ready at its first start.
+	"launching": func(p *corev1.Pod, value string) {
+		withBase(p)
+		unready(p, aMoment)
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: apps.EnvLaunch, ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + apps.AnnotationLaunch + "0']"},
+		}}}
+		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "main", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: "missing value for " + apps.EnvLaunch},
+		}}
+		p.Status.ContainerStatuses[1].Ready = value == "ready"
 	},
 	"inBatch": func(p *corev1.Pod, _ string) {
 		begin(p, 2, &inplace.Change{Images: map[string]string{"main": "app:2", "base": "base:2"}})

@@ -68,18 +68,26 @@ func (p *pass) refreshPod(v *podState) {
 	// change continues it when its gate opens.
 	pod.UpdateWanted = v.chosen || v.awaitsRemoval() || v.more()
 	next, reason := lifecycle.Next(pod, p.Spec.Hooks)
-	conditions := p.conditions(v, next)
-	if next != v.state {
+	conditions, launch := p.conditions(v, next), v.launches()
+	switch {
+	case next != v.state:
 		v.moved = true
-		p.act(v, Action{Verb: Move, Reason: reason, Conditions: conditions, To: next})
-		return
-	}
-	if p.advance(v, conditions) {
-		return
-	}
-	if len(conditions) > 0 {
+		p.act(v, Action{Verb: Move, Reason: reason, Conditions: conditions, To: next, Launch: launch})
+	case p.advance(v, conditions):
+	case launch != "":
+		p.act(v, Action{Verb: Move, Reason: ReasonLaunch, Conditions: conditions, Launch: launch})
+	case len(conditions) > 0:
 		p.act(v, Action{Verb: Move, Reason: ReasonConditions, Conditions: conditions})
 	}
+}
+
+// launches returns the annotation that lets the next containers of the Pod start; "" if there are none,
+// those before them are not ready, or the Pod is to go.
+func (p *podState) launches() string {
+	if p.launch == nil || len(p.launch.First) > 0 || p.preparesDelete() {
+		return ""
+	}
+	return p.launch.Key
 }
 
 // conditions lists the Pod's conditions that are wrong for its next state. They follow

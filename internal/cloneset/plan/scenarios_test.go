@@ -37,13 +37,17 @@ func TestPlans(t *testing.T) {
 	observe(t, "testdata/plans/*.txt", func(t *testing.T, s *Snapshot) []string { return render(s, decide(t, s)) })
 }
 
-// TestCounts: the counts of the status, and the progress of a rollout or a deletion.
+// TestCounts: the counts of the status, which Pods autoscalers count, and the progress of a rollout or a
+// deletion.
 func TestCounts(t *testing.T) {
 	observe(t, "testdata/counts.txt", func(t *testing.T, s *Snapshot) []string {
 		c := tally(s)
 		lines := []string{fmt.Sprintf("%d of %d available", c.Available, c.Replicas)}
 		if at := decide(t, s).RequeueAt; !at.IsZero() {
 			lines = append(lines, "again in "+at.Sub(now).String())
+		}
+		if c.Scaled != c.Replicas || len(c.Uncounted) > 0 {
+			lines = append(lines, fmt.Sprintf("autoscalers assume %d, and do not count %v", c.Scaled, c.Uncounted))
 		}
 		if c.RolledOut {
 			lines = append(lines, "rolled out")
@@ -225,13 +229,18 @@ var nodeWords = map[string]func(*corev1.Node, string){
 		key, effect, _ := strings.Cut(about, " ")
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffect(effect)})
 	},
+	"condition": func(n *corev1.Node, about string) {
+		kind, status, _ := strings.Cut(about, " ")
+		n.Status.Conditions = append(n.Status.Conditions,
+			corev1.NodeCondition{Type: corev1.NodeConditionType(kind), Status: corev1.ConditionStatus(status)})
+	},
 }
 
 // TestLeaveNodesTaints: which nodes Pods leave.
 func TestLeaveNodesTaints(t *testing.T) {
 	scenariotest.Run(t, "testdata/taints.txt", func(_ *testing.T, lines []string) (out []string) {
 		node := said(nodeWords, &corev1.Node{}, strings.TrimPrefix(strings.TrimPrefix(lines[0], "Node"), " "))
-		for _, leave := range []LeaveNodes{LeaveCordoned, LeaveTainted, LeaveNever} {
+		for _, leave := range LeaveChoices() {
 			for _, taint := range leave.Taints(node) {
 				out = append(out, fmt.Sprint(leave, " ", taint.Key))
 			}

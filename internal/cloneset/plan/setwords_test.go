@@ -100,6 +100,13 @@ var revisionWords = map[string]func(template map[string]any, value string){
 		labelled(t, "tier", "front")
 		container(t, 0)["image"] = "app:1"
 	},
+	// reads has the label tier, with a value, in the environment.
+	"reads": func(t map[string]any, value string) {
+		labelled(t, "tier", value)
+		container(t, 0)["env"] = []any{map[string]any{
+			"name": "TIER", "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.labels['tier']"}},
+		}}
+	},
 	"readyLabel": func(t map[string]any, value string) { labelled(t, "ready", value) },
 	"image":      func(t map[string]any, image string) { container(t, 0)["image"] = image },
 	"cpu": func(t map[string]any, cpu string) {

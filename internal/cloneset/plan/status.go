@@ -18,6 +18,10 @@ type Counts struct {
 	Replicas, Ready, Available              int
 	Updated, UpdatedReady, UpdatedAvailable int
 	ExpectedUpdated                         int
+	// Scaled is how many Pods an autoscaler is to assume, Uncounted are the states of those that it is
+	// not to count.
+	Scaled    int
+	Uncounted []apps.LifecycleState
 	// RolledOut means that every Pod that should exist has the update revision, so that
 	// it becomes the current one.
 	RolledOut bool
@@ -30,11 +34,12 @@ type Counts struct {
 // and those that the plan has found, longest first.
 func Review(s *Snapshot, found ...Blocked) (Counts, []Blocked) {
 	var c Counts
-	waiting := slices.Clone(found)
+	waiting, states := slices.Clone(found), map[apps.LifecycleState]int{}
 	for status := range PodStatuses(s) {
 		waiting = append(waiting, status.Waits...)
 		c.ReportAt = list.Earliest(c.ReportAt, status.ReportAt)
 		if status.Active {
+			states[status.State]++
 			c.Replicas++
 			c.Ready += one(status.Ready)
 			c.Available += one(status.Available)
@@ -43,6 +48,7 @@ func Review(s *Snapshot, found ...Blocked) (Counts, []Blocked) {
 			c.UpdatedAvailable += one(status.Updated && status.Available)
 		}
 	}
+	c.Scaled, c.Uncounted = min(c.Replicas, s.Spec.Replicas), uncounted(states, c.Replicas-s.Spec.Replicas)
 	c.ExpectedUpdated = s.Spec.Replicas - s.Spec.partition()
 	c.RolledOut = c.Updated == c.Replicas && c.Replicas == s.Spec.Replicas
 	slices.SortStableFunc(waiting, byWait)
@@ -67,6 +73,8 @@ type PodStatus struct {
 	// Active means that the Pod holds a place in the set: it is neither terminating nor
 	// ended.
 	Active bool
+	// State is the Pod's lifecycle state.
+	State apps.LifecycleState
 	// Updated means that it has the update revision. Available Pods serve.
 	Updated, Ready, Available bool
 	// Waits are the Pod's waits, as in Review.
@@ -83,7 +91,7 @@ func PodStatuses(s *Snapshot) iter.Seq[PodStatus] {
 			v = podState{}
 			s.read(&v, s.at(i))
 			if !yield(PodStatus{
-				Pod: v.pod, Active: v.active(), Updated: v.isUpdated, Ready: v.ready, Available: v.available, Waits: s.blocked(&v),
+				Pod: v.pod, Active: v.active(), State: v.state, Updated: v.isUpdated, Ready: v.ready, Available: v.available, Waits: s.blocked(&v),
 				ReportAt: s.future(v.idle.reportAt()),
 			}) {
 				return

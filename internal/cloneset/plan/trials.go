@@ -275,6 +275,9 @@ func (p *pass) previous(v *podState) (*revision.Revision, *inplace.Change) {
 			continue
 		}
 		change, err := inplace.Diff(from.Template, to.Template)
+		if err == nil {
+			change, err = change.For(v.pod)
+		}
 		if err == nil && len(change.ResizesOf(v.pod)) == 0 {
 			return to, change
 		}

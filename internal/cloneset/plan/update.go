@@ -273,7 +273,11 @@ func (p *pass) change(v *podState) (*inplace.Change, error) {
 	if p.changes[v.hash] == nil {
 		p.changes[v.hash] = sync.OnceValues(func() (*inplace.Change, error) { return p.Change(v.hash) })
 	}
-	return p.changes[v.hash]()
+	change, err := p.changes[v.hash]()
+	if err != nil {
+		return nil, err
+	}
+	return change.For(v.pod)
 }
 
 // Change returns how a Pod of the revision with that hash reaches the update revision in place, or why

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/cloneset/launch"
 	"github.com/usher-dev/usher/internal/cloneset/lifecycle"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/cloneset/revision"
@@ -50,6 +51,7 @@ func PodManifest(set *apps.CloneSet, r *revision.Revision, id string, now time.T
 	mountClaims(spec, set, id)
 
 	labels, annotations := revision.Strings(template, "labels"), revision.Strings(template, "annotations")
+	launch.Hold(spec, annotations)
 	maps.Copy(labels, revisionLabels(r))
 	labels[apps.LabelInstanceID] = id
 	labels[apps.LabelLifecycleState] = string(apps.StatePreparingNormal)

@@ -16,6 +16,7 @@ import (
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	"github.com/usher-dev/usher/internal/cloneset/inplace"
+	"github.com/usher-dev/usher/internal/cloneset/launch"
 	"github.com/usher-dev/usher/internal/cloneset/plan"
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/list"
@@ -129,6 +130,7 @@ func status(pod *corev1.Pod, a *plan.Action, now time.Time) []byte {
 	metadata := map[string]any{"uid": pod.UID}
 	if withStatus(a) {
 		labels, annotations := state(a, now)
+		letStart(annotations, pod, a)
 		mergeInto(metadata, "labels", labels)
 		mergeInto(metadata, "annotations", annotations)
 		mergeInto(metadata, "finalizers", a.AddFinalizers)
@@ -188,7 +190,21 @@ func (p *Operations) move(pod *corev1.Pod, a *plan.Action, now time.Time) {
 		p.testReady(pod)
 	}
 	labels, annotations := state(a, now)
+	if letStart(annotations, pod, a) {
+		p.testContainersReady("containerStatuses", pod.Status.ContainerStatuses)
+	}
 	p.metadata(pod, a, labels, annotations)
+}
+
+// letStart adds the annotation that lets containers of a Pod start, if those before them are ready in the
+// Pod as it is, and reports that.
+func letStart(annotations map[string]*string, pod *corev1.Pod, a *plan.Action) bool {
+	next := launch.Of(pod)
+	if next == nil || next.Key != a.Launch || len(next.First) > 0 {
+		return false
+	}
+	annotations[a.Launch] = new(launch.Open)
+	return true
 }
 
 // state returns the changes of an action's state and labels; a nil value removes the key.

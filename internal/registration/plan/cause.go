@@ -54,6 +54,10 @@ type Node struct {
 	Evicts bool
 	// Cordoned means that it takes no new Pods.
 	Cordoned bool
+	// Goes says why the node goes within a short time, whoever objects: all its Pods leave their registries. It is empty if
+	// the node does not say so. Within is that time, from the notice on.
+	Goes   string
+	Within time.Duration
 }
 
 // cause is why the Pod of a request is to go.
@@ -81,10 +85,15 @@ const believed = 5 * time.Second
 
 // findCauses finds why the Pods with requests are to go.
 func (ix *index) findCauses() {
-	asked := list.Only(ix.pods, func(p *pod) bool { return p.request != nil })
+	asked := list.Only(ix.pods, func(p *pod) bool { return p.request != nil && p.goes == "" })
 	surplus := ix.surplus(asked)
 	for _, p := range asked {
 		p.cause = ix.causeOf(p, surplus)
+	}
+	for _, p := range ix.pods {
+		if p.goes != "" {
+			p.cause = cause{lasts: true, text: p.goes}
+		}
 	}
 }
 
@@ -143,7 +152,7 @@ func (ix *index) causeOf(p *pod, surplus map[*pod]bool) cause {
 		return cause{lasts: true, finishes: true, text: "node " + p.Spec.NodeName + " is to be empty"}
 	case p.request.Eviction:
 		return cause{finishes: true, text: "its eviction was allowed"}
-	case p.request.Controller && known && p.state == appsv1alpha1.StateNormal:
+	case p.request.Controller && known && p.state == appsv1alpha1.StateNormal && p.letGo(ix.Now).IsZero():
 		return cause{ended: true, text: "its owner wants it again"}
 	}
 	return cause{}
@@ -172,6 +181,9 @@ func (p *pod) causeOfOwner(owner *Owner, known, surplus bool) cause {
 // reason.
 func (ix *index) empties(p *pod) bool {
 	node := ix.Nodes[p.Spec.NodeName]
+	if node.Goes != "" {
+		return true
+	}
 	if p.request.Controller {
 		return node.Evicts
 	}
@@ -214,12 +226,15 @@ func Returns(snapshot Snapshot) []*corev1.Pod {
 	return list.Map(back, func(p *pod) *corev1.Pod { return p.Pod })
 }
 
-// Finish is a Pod that has drained, and that Usher deletes: whoever asked may not come back for it.
+// Finish is a Pod that has drained, or has to go at its deadline, and that Usher deletes: whoever asked may not come
+// back for it.
 type Finish struct {
 	Pod *corev1.Pod
-	// Request is the Pod's, Because says why it holds.
+	// Request is the Pod's, with the grace period that its containers are to have; Because says why it holds.
 	Request *usherv1alpha1.DeletionRequest
 	Because string
+	// Undrained means that callers may use the Pod: it goes because its time is nearly over.
+	Undrained bool
 	// OfOwner means that the owner's object is the reason.
 	OfOwner bool
 	// PastBudget means that the Pod is deleted if a budget refuses its eviction now: nothing but Usher's readiness gate
@@ -278,21 +293,30 @@ func (ix *index) ownerOf(p *pod) (owner Owner, known bool) {
 // if another Pod of its name follows: kubectl drain asks again after five seconds, by the name alone.
 const comesBack = 10 * time.Second
 
-// finish returns the Pod if it has drained and its reason holds; nil otherwise, and when that may change without an event.
+// finish returns the Pod if it has drained, or has to go, and its reason holds; nil otherwise, and when that may change
+// without an event.
 func (ix *index) finish(p *pod) (now *Finish, at time.Time) {
-	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.hasFinalizer() || p.DeletionTimestamp != nil {
+	if !ix.Finish || p.request == nil || p.queued || !p.cause.finishes || p.DeletionTimestamp != nil {
+		return nil, time.Time{}
+	}
+	if p.hasFinalizer() && !ix.hasToGo(p) {
 		return nil, time.Time{}
 	}
 	if at := ix.waitsForRequester(p); ix.Now.Before(at) {
 		return nil, at
 	}
-	past := p.gate && p.unready == "" || p.cause.fewer
-	return &Finish{Pod: p.Pod, Request: p.request, Because: p.cause.text, OfOwner: p.cause.live, PastBudget: past}, time.Time{}
+	return &Finish{
+		Pod: p.Pod, Request: ix.inTime(p), Undrained: p.hasFinalizer(), Because: p.cause.text, OfOwner: p.cause.live,
+		PastBudget: p.gate && p.unready == "" || p.cause.fewer,
+	}, time.Time{}
 }
 
 // waitsForRequester is until when the Pod is left to whoever asked; zero if it is not. A requester that comes back for a
-// Pod that Usher has deleted meanwhile would evict its namesake, which has just joined.
+// Pod that Usher has deleted meanwhile would evict its namesake, which has just joined. A deadline has no time for that.
 func (ix *index) waitsForRequester(p *pod) time.Time {
+	if !p.letGo(ix.Now).IsZero() {
+		return time.Time{}
+	}
 	owner, known := ix.ownerOf(p)
 	_, numbered := ordinalOf(p.Name)
 	if !numbered || known && !owner.Ordinals || OwnerOf(p.Pod) == nil || p.request.Controller || p.cause.fewer || ix.Ending {

@@ -56,6 +56,24 @@ func readRequest(pod *corev1.Pod) (request *usherv1alpha1.DeletionRequest, evict
 // ReasonUnguarded is the reason of the event of a Pod that has passed the guard.
 const ReasonUnguarded = "DeletedUnguarded"
 
+// early is how much earlier than its time the guard lets a Pod go at most: a second in which no client comes again, and
+// one for times in whole seconds.
+const early = 2 * time.Second
+
+// HasDeadline reports whether somebody deletes the Pod who gives it less time than its own grace period.
+func HasDeadline(pod *corev1.Pod) bool {
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	return err == nil && request != nil && request.LetGo != nil
+}
+
+// cutShort reports whether the guard has let a Pod go that is being deleted: somebody gives it less time than its own
+// grace period.
+func cutShort(pod *corev1.Pod) bool {
+	request, err := usherv1alpha1.DeletionRequestOf(pod)
+	return err == nil && request != nil && request.LetGo != nil &&
+		!podread.DeletedSince(pod).Add(early).Before(request.LetGo.Time)
+}
+
 // Undrained is how a Pod has passed the guard that is being deleted while registries may list it: the guard
 // lets no Pod go that still has Usher's finalizer, unless the Pod says so, and is not asked about deletions
 // by force. Empty for every other Pod. One whose containers have all ended is deleted without a grace period,
@@ -67,6 +85,8 @@ func Undrained(pod *corev1.Pod) DrainResult {
 		return ""
 	case pod.Annotations[usherv1alpha1.AnnotationSkipDrain] == "true":
 		return DrainSkipped
+	case ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > 0 && cutShort(pod):
+		return DrainCutShort
 	case ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > 0:
 		return DrainUnguarded
 	case ended:
@@ -99,7 +119,7 @@ func (ix *index) queueEvictions() {
 	for _, p := range ix.pods {
 		// One that is about to be taken back begins no drain any more.
 		late := p.request != nil && !p.drains() && ix.expired(p)
-		if held := late || queued.Has(p); p.queued != held {
+		if held := (late || queued.Has(p)) && ix.Nodes[p.Spec.NodeName].Goes == ""; p.queued != held {
 			p.queued = held
 			p.hooks = hooksAt(p)
 			p.settled = p.isSettled()
@@ -251,4 +271,43 @@ func undo(pod *corev1.Pod) map[string]*string {
 		annotations[corev1.PodDeletionCost] = numeric(request.DeletionCost)
 	}
 	return annotations
+}
+
+// letGo is from when on the guard lets the Pod go, drained or not: somebody deletes it who gives it less time than its own
+// grace period. It is zero if nobody does. Nobody waits any more for a deadline that is over.
+func (p *pod) letGo(now time.Time) time.Time {
+	if p.request == nil || p.request.LetGo == nil || p.request.Deadline == nil || !now.Before(p.request.Deadline.Time) {
+		return time.Time{}
+	}
+	return p.request.LetGo.Time
+}
+
+// hasToGo reports whether that time has come.
+func (ix *index) hasToGo(p *pod) bool {
+	at := p.letGo(ix.Now)
+	return !at.IsZero() && !ix.Now.Before(at)
+}
+
+// turnOfDeadline is when Usher deletes a Pod that has not drained by then, or when the deadline that somebody gave it is
+// over; zero without one.
+func (ix *index) turnOfDeadline(p *pod) time.Time {
+	at := p.letGo(ix.Now)
+	switch {
+	case at.IsZero():
+		return at
+	case ix.Finish && p.cause.finishes && !ix.hasToGo(p):
+		return at
+	}
+	return p.request.Deadline.Time
+}
+
+// inTime is the Pod's request with the time that is left until its deadline, which the Pod's containers get.
+func (ix *index) inTime(p *pod) *usherv1alpha1.DeletionRequest {
+	if p.letGo(ix.Now).IsZero() {
+		return p.request
+	}
+	short := *p.request
+	left := max(int64(p.request.Deadline.Sub(ix.Now)/time.Second), 1)
+	short.GracePeriodSeconds = new(min(ptr.Deref(short.GracePeriodSeconds, left), left))
+	return &short
 }

@@ -284,6 +284,9 @@ func (p *pod) unfit(r *registration) string { return cmp.Or(p.misplaced(r), p.un
 // misplaced is why no Pod in this state belongs in the Registration's registries; empty if
 // it does.
 func (p *pod) misplaced(r *registration) string {
+	if p.goes != "" {
+		return p.goes
+	}
 	if p.requested() {
 		return fmt.Sprintf("%s asked to delete it at %s", p.request.By, p.request.Since.UTC().Format(time.RFC3339))
 	}

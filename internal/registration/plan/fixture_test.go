@@ -286,10 +286,7 @@ func render(p Plan) []string {
 		lines = append(lines, renderChanges(c)...)
 	}
 	lines = append(lines, list.Map(p.Patches, func(patch PodPatch) string { return "patch " + renderPatch(&patch) })...)
-	lines = append(lines, list.Map(p.Finishes, func(f Finish) string {
-		past := map[bool]string{true: ", past budgets"}[f.PastBudget]
-		return fmt.Sprintf("delete %s: %s%s", f.Pod.Name, f.Because, past)
-	})...)
+	lines = append(lines, list.Map(p.Finishes, renderFinish)...)
 	for _, a := range p.Asks {
 		for _, c := range a.Checks {
 			lines = append(lines, fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration))
@@ -358,6 +355,18 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, renderCondition(p.Condition))
 	}
 	return strings.Join(append(words, renderForced(p.Released)...), " ")
+}
+
+func renderFinish(f Finish) string {
+	past := map[bool]string{true: ", past budgets"}[f.PastBudget]
+	line := fmt.Sprintf("delete %s: %s%s", f.Pod.Name, f.Because, past)
+	if f.Request.Deadline != nil {
+		line += fmt.Sprintf(", within %d s", *f.Request.GracePeriodSeconds)
+	}
+	if f.Undrained {
+		line += ", drained or not"
+	}
+	return line
 }
 
 func renderForced(released []Release) (words []string) {

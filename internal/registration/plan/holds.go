@@ -39,6 +39,9 @@ type Hold struct {
 	// zero without one. Policy is what happens then.
 	Deadline time.Time
 	Policy   usherv1alpha1.DeadlinePolicy
+	// LetGo is from when on whoever deletes the Pod gets through, since somebody has given it less time than its own grace
+	// period; zero if nobody has.
+	LetGo time.Time
 }
 
 // Shown is what a Pod shows of its Registrations.
@@ -61,7 +64,7 @@ func Show(snapshot Snapshot) map[string]Shown {
 	ix := newIndex(snapshot)
 	out := map[string]Shown{}
 	for _, p := range ix.pods {
-		out[p.Name] = Shown{p.holds(), p.entries()}
+		out[p.Name] = Shown{p.holds(snapshot.Now), p.entries()}
 	}
 	return out
 }
@@ -99,15 +102,15 @@ func (r *Record) has(registry string) bool {
 	return false
 }
 
-func (p *pod) holds() (out []Hold) {
-	out = list.Map(p.hooks, func(h hook) Hold { return p.hold(h.gate, h.key.name, h.answerers) })
+func (p *pod) holds(now time.Time) (out []Hold) {
+	out = list.Map(p.hooks, func(h hook) Hold { return p.hold(h.gate, h.key.name, h.answerers, now) })
 	if p.DeletionTimestamp != nil && p.hasFinalizer() {
-		out = append(out, p.hold(GateDeletion, usherv1alpha1.Finalizer, p.all()))
+		out = append(out, p.hold(GateDeletion, usherv1alpha1.Finalizer, p.all(), now))
 	}
 	return out
 }
 
-func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
+func (p *pod) hold(gate Gate, key string, answerers []*registration, now time.Time) Hold {
 	h := Hold{Gate: gate, Key: key, Since: p.waitsSince(gate)}
 	if gate == GateRequested {
 		h.By = p.request.By
@@ -125,6 +128,10 @@ func (p *pod) hold(gate Gate, key string, answerers []*registration) Hold {
 	if record := ReadRecord(p.Pod); record != nil && record.Gate == gate {
 		h.Until = record.End()
 		h.asks(record, answerers)
+	}
+	if gate == GateRequested {
+		h.LetGo = p.letGo(now)
+		h.ends(h.LetGo, usherv1alpha1.DeadlineProceed)
 	}
 	return h
 }

@@ -114,6 +114,8 @@ type pod struct {
 	queued, evicted bool
 	// cause is why the Pod is to go, if there is a request.
 	cause cause
+	// goes is why its node goes, if that is the only reason: the request is none of anybody's then, and is not on the Pod.
+	goes string
 	// silent means that only its node does not answer.
 	silent      bool
 	silentSince time.Time
@@ -141,6 +143,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix.indexRegistrations()
 	ix.indexPods()
 	ix.opensDoors()
+	ix.heedNotices()
 	ix.findCauses()
 	ix.queueEvictions()
 	if ix.listings == nil {

@@ -131,9 +131,12 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	} else {
 		next = ix.planLiving(p, &patch, plan)
 	}
+	if patch.Drain != nil && !p.hasRecord() {
+		patch.Goes = p.goes
+	}
 	ix.turnLabels(p, &patch)
 	ix.unmark(p, &patch)
-	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan))
+	next = list.Earliest(next, ix.planRequest(p, &patch), ix.noteUnlisted(p, plan), ix.turnOfDeadline(p))
 	finish, at := ix.finish(p)
 	if finish != nil && patch.TakenBack == nil {
 		plan.Finishes = append(plan.Finishes, *finish)
@@ -174,7 +177,7 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	record, stored := ix.drainOf(p)
 	drains := false
 	for _, h := range p.hooks {
-		v := ix.decide(p, h, record)
+		v := ix.outOfTime(p, h, record, ix.decide(p, h, record))
 		plan.Waiting, plan.Asks = append(plan.Waiting, v.waiting...), append(plan.Asks, v.asks...)
 		if v.passes() && !ix.staysAfterAll(p, h) {
 			refused, try, retry := ix.writes(p, h)
@@ -349,6 +352,8 @@ type PodPatch struct {
 	TakenBack *TakenBack
 	Drained   time.Time
 	Condition *corev1.PodCondition
+	// Goes is why the Pod's node goes, if that begins a drain; empty otherwise.
+	Goes string
 	// Results are those of the drains that end with this patch.
 	Results []DrainResult
 	// Released are the hooks that this patch lets go or sets.

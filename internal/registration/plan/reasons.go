@@ -144,6 +144,8 @@ const (
 	ReasonRegistered = "Registered"
 	// ReasonDeregistered: at least one registry does not list the Pod.
 	ReasonDeregistered = "Deregistered"
+	// ReasonNodeGoes: the Pod leaves, since its node goes within a short time, whoever objects.
+	ReasonNodeGoes = "NodeGoes"
 	// ReasonValid: whatever is taken from Pods can be used.
 	ReasonValid = "Valid"
 	// ReasonInstanceInvalid: a Pod has a weight, a tag or metadata that cannot be

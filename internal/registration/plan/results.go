@@ -20,11 +20,12 @@ const (
 	DrainSkipped   DrainResult = "skipped"
 	DrainForced    DrainResult = "forced"
 	DrainUnguarded DrainResult = "unguarded"
+	DrainCutShort  DrainResult = "cutShort"
 )
 
 // DrainResults are all of them.
 func DrainResults() []DrainResult {
-	return []DrainResult{DrainDone, DrainDeadline, DrainTakenBack, DrainSkipped, DrainForced, DrainUnguarded}
+	return []DrainResult{DrainDone, DrainDeadline, DrainTakenBack, DrainSkipped, DrainForced, DrainUnguarded, DrainCutShort}
 }
 
 // count is the result of the drain that ends now, and notes that it is known. Nobody waits for the drain of a

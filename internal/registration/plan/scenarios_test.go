@@ -438,6 +438,11 @@ var podWords = map[string]func(b *podBuilder, value string){
 			if _, cost, kept := strings.Cut(kind, "cost="); kept {
 				r.DeletionCost = &cost
 			}
+			if _, grace, short := strings.Cut(kind, "grace="); short {
+				span := scenariotest.Duration(grace)
+				r.GracePeriodSeconds = new(int64(span.Seconds()))
+				r.Deadline, r.LetGo = new(metav1.NewMicroTime(r.Since.Add(span))), new(metav1.NewMicroTime(r.Since.Add(span/6)))
+			}
 		})
 	},
 }
@@ -580,7 +585,7 @@ var circumstances = map[string]func(f *fixture, value string){
 	// HookKeys are those of users' choice that Usher may write.
 	"HookKeys": func(f *fixture, keys string) { f.HookKeys = NewKeys(strings.Split(keys, ",")) },
 	"Mesh":     func(f *fixture, _ string) { f.mesh() },
-	// Owner is "NAME ReplicaSet 3", as ownerOf reads it; Node is "NAME evicts" or "NAME cordoned".
+	// Owner is "NAME ReplicaSet 3", as ownerOf reads it; Node is "NAME evicts", "NAME cordoned" or "NAME goes 30s".
 	"Owner": func(f *fixture, value string) {
 		name, what, _ := strings.Cut(value, " ")
 		f.Owners[OwnerRef{"", "any", name, types.UID("uid-" + name)}] = ownerOf(what)
@@ -588,6 +593,9 @@ var circumstances = map[string]func(f *fixture, value string){
 	"Node": func(f *fixture, value string) {
 		name, what, _ := strings.Cut(value, " ")
 		f.Nodes[name] = Node{Evicts: what == "evicts", Cordoned: what == "cordoned"}
+		if within, goes := strings.CutPrefix(what, "goes "); goes {
+			f.Nodes[name] = Node{Goes: "is shutting down", Within: scenariotest.Duration(within)}
+		}
 	},
 	"NamespaceEnds": func(f *fixture, _ string) { f.Ending = true },
 	"NobodyDeletes": func(f *fixture, _ string) { f.Finish = false },

@@ -236,7 +236,7 @@ func (p *pod) upToDate(now, next *corev1.PodCondition) bool {
 		return false
 	}
 	// A wait that is over must not be reported any longer.
-	return now.Reason == ReasonRegistered || now.Reason == ReasonDeregistered || now.Reason == ""
+	return now.Reason == next.Reason && now.Message == next.Message || now.Reason == ReasonRegistered || now.Reason == ReasonDeregistered || now.Reason == ""
 }
 
 // hasCondition reports whether the condition is of use: not on a Pod that is let go, and on
@@ -267,8 +267,11 @@ func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition
 		}
 	}
 	c.Reason, c.Message = ReasonDeregistered, "At least one registry does not list the Pod."
-	if c.Status == corev1.ConditionTrue {
+	switch {
+	case c.Status == corev1.ConditionTrue:
 		c.Reason, c.Message = ReasonRegistered, "Every registry lists the Pod."
+	case p.goes != "":
+		c.Reason, c.Message = ReasonNodeGoes, "The Pod leaves its registries: "+p.goes
 	}
 	return c
 }

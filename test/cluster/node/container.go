@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/usher-dev/usher/test/model"
 )
 
 const (
@@ -121,6 +123,10 @@ func (p *pod) launch(c *container, now time.Time) bool {
 			c.waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off restarting failed container " + c.spec.Name}
 		}
 		p.wake(c.startAt)
+		return false
+	}
+	if lacks := model.Lacks(p.object, c.spec); lacks != "" {
+		c.waiting = model.NotCreated(lacks) // until the Pod changes
 		return false
 	}
 	imageID := ""

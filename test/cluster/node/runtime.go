@@ -93,11 +93,14 @@ type Exit struct {
 }
 
 // imageID returns the image ID that a pull would return: the repository with a digest, which is derived
-// from the whole name.
+// from the whole name unless it has one.
 func imageID(image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
 		return "", err
+	}
+	if digest, ok := ref.(name.Digest); ok {
+		return digest.Context().Name() + "@" + digest.DigestStr(), nil
 	}
 	return fmt.Sprintf("%s@sha256:%x", ref.Context().Name(), sha256.Sum256([]byte(ref.Name()))), nil
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"flag"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/cloneset"
 	"github.com/usher-dev/usher/internal/podcache"
 	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/integration/openkruise"
 	"github.com/usher-dev/usher/test/integration/scene"
@@ -34,8 +36,14 @@ const manager = "usher"
 var shared *scene.Plane
 
 func TestMain(m *testing.M) {
-	scene.Main(m, openkruise.Arguments, func(ctx context.Context, p *scene.Plane) error {
+	arguments := cluster.ExtraArgs{
+		build.ControllerManager: slices.Concat(openkruise.Arguments[build.ControllerManager], autoscalerArguments),
+	}
+	scene.Main(m, arguments, func(ctx context.Context, p *scene.Plane) error {
 		shared = p
+		if err := meters.start(ctx, p); err != nil {
+			return err
+		}
 		// Stories wait for the API server more than they compute.
 		if err := flag.Set("test.parallel", "6"); err != nil {
 			return err

@@ -107,6 +107,10 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenar
 		Does: "waits until the set has N available Pods and the Deployment M, and never fewer than 4 " +
 			"together",
 		Run: (*story).moved},
+	{Name: "load", Args: "N[ and M]",
+		Does: "has the Pods in service take N milliCPU together, each other Pod M, and a queue hold N " +
+			"thousandths; the autoscaler learns that",
+		Run: (*story).carry},
 	{Name: "undo", Args: "[REVISION]",
 		Does: "rolls back as OpenKruise's plugin does: to the revision of this number, or to the one before",
 		Run:  (*story).undo},
@@ -117,6 +121,9 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, []scenar
 	{Name: "status", Args: "FIELDS",
 		Does: "waits until the status of the present generation has these fields",
 		Run:  (*story).reports},
+	{Name: "autoscaler keeps", Args: "N",
+		Does: "waits until the autoscaler has seen what is now, and fails unless the set has N replicas",
+		Run:  (*story).autoscalerKeeps},
 	{Name: "nothing is left", Does: "waits until the set's Pods and revisions are gone",
 		Run: func(s *story, _ string) { s.nothingLeft() }},
 	{Name: "at most", Args: "N events", Does: "fails if there are more events about the set",

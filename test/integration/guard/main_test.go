@@ -46,11 +46,8 @@ func TestMain(m *testing.M) { scene.Main(m, nil, setUp) }
 
 func setUp(ctx context.Context, p *scene.Plane) error {
 	plane = p
-	// Somebody other than Usher: the guard lets Usher's own user delete a CloneSet's Pods.
-	config := p.RESTConfig()
-	config.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:masters"}}
 	var err error
-	if p.WithWatch, err = client.NewWithWatch(config, client.Options{Scheme: p.Scheme()}); err != nil {
+	if p.WithWatch, err = client.NewWithWatch(somebody(), client.Options{Scheme: p.Scheme()}); err != nil {
 		return err
 	}
 	if err := startNodes(ctx); err != nil {
@@ -73,6 +70,13 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 		return err
 	}
 	return callers.follow(ctx)
+}
+
+// somebody is another user than Usher: the guard lets Usher's own delete a CloneSet's Pods.
+func somebody() *rest.Config {
+	config := plane.RESTConfig()
+	config.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:masters"}}
+	return config
 }
 
 // createRegistries creates the Registries that the witness plays.

@@ -109,6 +109,12 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 		Run:  (*story).enter},
 	{Name: "delete --force", Args: "KIND/NAME", Does: "deletes an object with a grace period of 0",
 		Run: func(s *story, ref string) { s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(0))) }},
+	{Name: "delete --grace-period", Args: "SECONDS KIND/NAME",
+		Does: "deletes an object with a grace period, and repeats what is refused as clients of client-go do",
+		Run: func(s *story, rest string) {
+			seconds, ref, _ := strings.Cut(rest, " ")
+			s.Must(s.Delete(s.Context(), s.Ref(ref), client.GracePeriodSeconds(scenariotest.Number(seconds))))
+		}},
 	{Name: "evict all", Args: "[NODE]",
 		Does: "evicts all Pods, or those on a node, as kubectl drain does: it repeats what is refused " +
 			"until they are gone",
@@ -121,7 +127,13 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 		Run:  (*story).refusedInTheEnd},
 	{Name: "deletion refused", Args: "POD TEXT",
 		Does: "deletes a Pod once, which has to be refused with the text",
-		Run:  (*story).deletionRefused},
+		Run:  func(s *story, rest string) { s.deletionRefused(plane.RESTConfig(), rest, nil) }},
+	{Name: "deletion refused --grace-period", Args: "SECONDS POD TEXT",
+		Does: "deletes a Pod once with a grace period, which has to be refused with the text",
+		Run: func(s *story, rest string) {
+			seconds, rest, _ := strings.Cut(rest, " ")
+			s.deletionRefused(somebody(), rest, new(int64(scenariotest.Number(seconds))))
+		}},
 	{Name: "taint", Args: "NODE", Does: "taints a node until the end of the story, which evicts its Pods",
 		Run: (*story).taint},
 	{Name: "age", Args: "POD",
@@ -129,6 +141,11 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 		Run:  (*story).age},
 	{Name: "cordon", Args: "NODE", Does: "cordons a node until the end of the story",
 		Run: func(s *story, node string) { s.cordon(node, true) }},
+	{Name: "node has", Args: "NODE taint KEY | condition TYPE STATUS TEXT",
+		Does: "has a node have a taint, or a condition with this reason, until the end of the story", Run: (*story).nodeHas},
+	{Name: "node stays", Args: "NODE", Does: "takes the taints of a node off", Run: func(s *story, node string) {
+		s.Change(s.Ref("Node/"+node), `spec: {taints: %s}`, "null")
+	}},
 	{Name: "uncordon", Args: "NODE", Does: "uncordons a node",
 		Run: func(s *story, node string) { s.cordon(node, false) }},
 	{Name: "readiness gates", Args: "enabled | disabled",
@@ -374,11 +391,13 @@ func (s *story) refused(rest string) error {
 	return fmt.Errorf("evict %s: %w, want a refusal with %q", name, err, text)
 }
 
-// deletionRefused is "POD TEXT": a deletion that is asked for once is refused with the text.
-func (s *story) deletionRefused(rest string) {
-	name, text, _ := strings.Cut(rest, " ")
-	once := checktest.Must(kubernetes.NewForConfig(plane.RESTConfig()))(s)
-	err := once.CoreV1().RESTClient().Delete().Namespace(s.Namespace).Resource("pods").Name(name).MaxRetries(0).Do(s.Context()).Error()
+// deletionRefused is "POD TEXT": a deletion that is asked for once is refused with the text. A nil grace period is the
+// Pod's own.
+func (s *story) deletionRefused(config *rest.Config, about string, grace *int64) {
+	name, text, _ := strings.Cut(about, " ")
+	once := checktest.Must(kubernetes.NewForConfig(config))(s)
+	err := once.CoreV1().RESTClient().Delete().Namespace(s.Namespace).Resource("pods").Name(name).MaxRetries(0).
+		Body(&metav1.DeleteOptions{GracePeriodSeconds: grace}).Do(s.Context()).Error()
 	if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), text) {
 		s.Fatalf("delete %s: %v, want a refusal with %q", name, err, text)
 	}
@@ -390,6 +409,27 @@ func (s *story) taint(name string) {
 	s.Change(s.Ref("Node/"+name), patch, `[{key: example.com/broken, effect: NoExecute}]`)
 	s.Cleanup(func() {
 		checktest.NoError(s, s.Patch(context.Background(), s.Ref("Node/"+name), s.MergePatch(patch, "null")))
+	})
+}
+
+// nodeHas has a node say that it goes: "NODE taint KEY" or "NODE condition TYPE STATUS REASON".
+func (s *story) nodeHas(rest string) {
+	words := strings.Fields(rest)
+	node := s.Ref("Node/" + words[0])
+	if words[1] == "taint" {
+		const patch = `spec: {taints: %s}`
+		s.Change(node, patch, "[{key: "+words[2]+", effect: NoSchedule}]")
+		s.Cleanup(func() { checktest.NoError(s, s.Patch(context.Background(), node, s.MergePatch(patch, "null"))) })
+		return
+	}
+	const patch = `{"status": {"conditions": [%s]}}`
+	put := func(ctx context.Context, condition string) error {
+		return s.SubResource("status").Patch(ctx, node.DeepCopyObject().(client.Object),
+			client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, patch, condition)))
+	}
+	s.Must(put(s.Context(), fmt.Sprintf(`{"type": %q, "status": %q, "reason": %q}`, words[2], words[3], words[4])))
+	s.Cleanup(func() {
+		checktest.NoError(s, put(context.Background(), fmt.Sprintf(`{"type": %q, "$patch": "delete"}`, words[2])))
 	})
 }
 

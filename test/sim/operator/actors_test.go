@@ -63,6 +63,9 @@ func (s *simulation) create(name string, state apps.LifecycleState, labels ...st
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx:1"}}},
 	}
+	if s.features.hurries {
+		pod.Spec.TerminationGracePeriodSeconds = new(int64(ownGrace))
+	}
 	switch {
 	case s.features.labelled:
 		pod.Labels[usher.LabelInService] = pick(s, "true", usher.OutOfService)
@@ -97,7 +100,7 @@ func (s *simulation) kubelet(pod *corev1.Pod) {
 	run := s.runs[pod.UID]
 	switch model.Next(pod) {
 	case model.Bind:
-		model.Change(s.server, "scheduler", at, "", func(pod *corev1.Pod) { pod.Spec.NodeName = "node" })
+		model.Change(s.server, "scheduler", at, "", func(pod *corev1.Pod) { pod.Spec.NodeName = s.nodeFor(pod) })
 	case model.Sync:
 		for _, task := range run.Sync(pod, model.Node{}) {
 			s.serial++
@@ -294,6 +297,12 @@ func (s *simulation) step() {
 	}
 	if s.features.misspells {
 		possible = append(slices.Clip(possible), (*simulation).misspell)
+	}
+	if s.features.hurries {
+		possible = append(slices.Clip(possible), times(6, (*simulation).hurry)...)
+	}
+	if s.features.notices {
+		possible = append(slices.Clip(possible), times(4, func(s *simulation, _ *corev1.Pod) { s.notify() })...)
 	}
 	if s.features.tenants {
 		possible = append(slices.Clip(possible), (*simulation).scribble)

@@ -129,8 +129,10 @@ func (s *simulation) request(c *caller) error {
 	at := client.ObjectKeyFromObject(c.pod)
 	if !c.evicts {
 		s.guardian.deleters[c.pod.UID] = true
-		err := s.server.Delete(c.who, c.pod, client.Preconditions{UID: &c.pod.UID})
+		s.noteDeadline(c.pod, s.grace(c))
+		err := s.server.Delete(c.who, c.pod, s.deleteOptions(c)...)
 		s.log("%s deletes %s: %v", c.who, at.Name, err)
+		s.judgeHold(c, err)
 		return err
 	}
 	err := s.server.Evict(c.who, at, &policyv1.Eviction{

@@ -77,6 +77,10 @@ type features struct {
 	asks bool
 	// until has Pods asked until nothing is under way there.
 	until bool
+	// hurries has somebody delete Pods with a shorter grace period than their own.
+	hurries bool
+	// notices has a node of some Pods say that it goes, twice and late, and stay after all.
+	notices bool
 	// stands has everybody but Usher stand still for a while before the end.
 	stands bool
 }
@@ -100,10 +104,12 @@ func drawFeatures(seed uint64) features {
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0
 	f.stands = seed%5 == 0
+	f.hurries = f.guard && seed%10 == 7
 	f.until = seed%5 == 1 || seed%5 == 3
 	f.misspells = f.service && seed%3 > 0
 	f.labelled = f.service && seed%7 < 3
 	f.follower = f.labelled && seed%2 == 0
+	f.notices = seed%10 == 4
 	if f.applications = seed%6 == 1; f.applications {
 		f.second, f.weights, f.tenants = false, false, false
 		f.asks = seed%12 == 1

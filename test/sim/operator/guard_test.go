@@ -250,9 +250,9 @@ func (s *simulation) judgeEnd(c *model.Commit) {
 	if pod == nil || !c.Deletes() || !s.features.guard || s.unguarded(pod.UID) || s.guardian.proceeded[pod.UID] {
 		return
 	}
-	if s.guardian.excuse != "" {
+	if excuse := cmp.Or(s.guardian.excuse, s.hurried(pod)); excuse != "" {
 		s.guardian.past[pod.UID] = model.OwnerOf(pod)
-		s.log("%s: gets SIGTERM at once: %s", pod.Name, s.guardian.excuse)
+		s.log("%s: gets SIGTERM at once: %s", pod.Name, excuse)
 		return
 	}
 	s.judgeDrain(pod.Name+" gets SIGTERM", true, pod)
@@ -272,7 +272,7 @@ func (s *simulation) judgeFinish(c *model.Commit) {
 	request, err := usher.DeletionRequestOf(pod)
 	if err != nil || request == nil || !s.features.finishes {
 		s.fail("the operator deletes %s, and nobody has asked for that", pod.Name)
-	} else if !request.Eviction {
+	} else if !request.Eviction && !s.goes(pod) {
 		s.judgeReason(pod)
 	}
 }
@@ -306,7 +306,7 @@ func (s *simulation) proceeds(pod *corev1.Pod) {
 	if record != nil && record.Began.Before(since) && (pod.DeletionTimestamp == nil || record.Gate == plan.GatePreDelete || record.Gate == plan.GateRequested) {
 		since = record.Began
 	}
-	if s.features.proceeds(s.clock.Now().Sub(since)) {
+	if s.features.proceeds(s.clock.Now().Sub(since)) || s.outOfTime(pod) {
 		s.guardian.proceeded[pod.UID] = true
 	}
 }
@@ -376,7 +376,7 @@ func (p *process) covered(pod *corev1.Pod, budget *policyv1.PodDisruptionBudget)
 // reason: budgets do not bind an owner that wants fewer Pods. The operator may see the Pod as it is, or as the caches show it.
 func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	live := p.pod(pod.Name)
-	if live == nil || live.UID != pod.UID || departing(live) || p.guardian.deleters[pod.UID] || !p.exists(registration) {
+	if live == nil || live.UID != pod.UID || !p.exists(registration) || p.leavesAnyway(live) {
 		return false
 	}
 	return !p.superfluous(live) && !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {
@@ -384,6 +384,11 @@ func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 		healthy := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue // to budgets
 		return !ready || !healthy || !listable(pod) || !p.matches(registration, pod) || pod.Annotations[usher.AnnotationDeletionRequest] == ""
 	})
+}
+
+// leavesAnyway reports whether a Pod leaves for another reason than its eviction, or has begun to.
+func (p *process) leavesAnyway(pod *corev1.Pod) bool {
+	return departing(pod) || p.goes(pod) || p.guardian.deleters[pod.UID]
 }
 
 // checkWanted checks that no Pod is out of service that its ReplicaSet wants, for a request of the ReplicaSet's
@@ -395,7 +400,7 @@ func (s *simulation) checkWanted(rounds int) int {
 	}
 	for _, pod := range s.replicas() {
 		request, err := usher.DeletionRequestOf(pod)
-		if rounds >= enough && err == nil && request != nil && request.Controller && s.ending == "" {
+		if rounds >= enough && err == nil && request != nil && request.Controller && !s.hasDeadline(request) && s.ending == "" {
 			s.fail("%s: its ReplicaSet wants it again, and it is out of service", pod.Name)
 		}
 	}

@@ -280,7 +280,7 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 // server have it.
 func (p *process) keeps(registration string, pod *corev1.Pod) bool {
 	live := p.pod(pod.Name)
-	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && p.matches(registration, live) && !unready(live)
+	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && !p.goes(live) && p.matches(registration, live) && !unready(live)
 }
 
 // unready reports whether a Pod is not ready, and its node is not the reason.

@@ -153,6 +153,13 @@ var premises = map[string]func(p *premise, value string){
 			pod.Annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"controller":true`, "", 1)
 		}
 	}),
+	"notices": func(p *premise, _ string) { p.features.notices = true },
+	"hurries": func(p *premise, _ string) { p.features.guard, p.features.hurries = true, true },
+	// forgetsDeadlines takes each request for the first, takesAllTheTime holds Pods until their deadline is over, and
+	// letsGoHurried holds none that has one.
+	"forgetsDeadlines": rewritesRequest(func(r *usher.DeletionRequest) { r.Deadline, r.LetGo = nil, nil }),
+	"takesAllTheTime":  rewritesRequest(func(r *usher.DeletionRequest) { r.LetGo = r.Deadline }),
+	"letsGoHurried":    func(p *premise, _ string) { p.defects.allows = hasDeadline },
 	"letsGoAsked": func(p *premise, _ string) {
 		p.defects.allows = func(pod *corev1.Pod) bool { return pod.Annotations[usher.AnnotationDeletionRequest] != "" }
 	},

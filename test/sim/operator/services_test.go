@@ -125,7 +125,7 @@ func (s *simulation) judgeGate(before, after *corev1.Pod) {
 		return
 	}
 	was, is := model.Condition(before, usher.ConditionRegistered).Status, model.Condition(after, usher.ConditionRegistered).Status
-	stays := before.DeletionTimestamp == nil && before.Annotations[usher.AnnotationDeletionRequest] == "" && slices.Contains([]apps.LifecycleState{apps.StateNormal, apps.StateUpdated}, plan.StateOf(before))
+	stays := inService(before) && !s.goes(before)
 	s.judgeLabel(before, after, stays)
 	switch {
 	case was == corev1.ConditionTrue && is != was && stays:
@@ -133,6 +133,12 @@ func (s *simulation) judgeGate(before, after *corev1.Pod) {
 	case is == corev1.ConditionTrue && is != was && !controllerutil.ContainsFinalizer(before, usher.Finalizer):
 		s.fail("%s is brought into its Service without the finalizer", before.Name)
 	}
+}
+
+// inService reports whether a Pod's state is one in which its Service lists it, and nobody has asked to delete it.
+func inService(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Annotations[usher.AnnotationDeletionRequest] == "" &&
+		slices.Contains([]apps.LifecycleState{apps.StateNormal, apps.StateUpdated}, plan.StateOf(pod))
 }
 
 // judgeLabel checks a turn of a Pod's label in the same way.

@@ -93,7 +93,11 @@ type simulation struct {
 	began time.Time
 	// served is when the Service last listed a Pod. seen is what the EndpointSlice controller
 	// has last seen, and when.
-	served   map[types.UID]time.Time
+	served map[types.UID]time.Time
+	// noticed means that a node has said that it goes.
+	noticed bool
+	// letGo is until when the guard may hold a Pod that somebody gives less time than its own grace period.
+	letGo    map[types.UID]time.Time
 	seen     []discoveryv1.Endpoint
 	seenAt   time.Time
 	balancer balancer
@@ -133,7 +137,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		work: map[types.UID]*work{}, fates: rand.New(rand.NewPCG(seed, 4)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
-		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{},
+		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{}, letGo: map[types.UID]time.Time{},
 		applications: map[types.UID]*application{}, known: map[types.UID]bool{},
 		balancer: newBalancer(), stopped: map[types.UID]bool{}, entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
@@ -309,6 +313,9 @@ func (s *simulation) run(steps int) {
 	if s.broken == "" && s.features.stands {
 		s.standStill()
 	}
+	if s.broken == "" && s.features.notices {
+		s.checkNotice()
+	}
 	if s.broken == "" {
 		s.settle()
 		if s.features.applications {
@@ -411,6 +418,8 @@ func (f features) asksFor(object client.Object) bool {
 		return f.budget > 0
 	case *corev1.Service, *discoveryv1.EndpointSlice:
 		return f.service
+	case *corev1.Node:
+		return f.notices
 	}
 	asked, optional := map[string]bool{edge: f.second, inServices: f.service, inBalancer: f.follower}[object.GetName()]
 	return asked || !optional
