@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,9 +46,18 @@ type framework struct {
 const kitexInterval = 5 * time.Second
 
 var frameworks = []framework{
-	{usherv1alpha1.LayoutKratos, time.Second, func(weight int) string { return fmt.Sprintf("%dv1", weight) }, registry.Entry{Weight: 100}},
-	{usherv1alpha1.LayoutGoZero, time.Second, func(int) string { return "" }, registry.Entry{Weight: 1}},
-	{usherv1alpha1.LayoutKitex, kitexInterval + time.Second, func(weight int) string { return fmt.Sprint(weight) }, registry.Entry{Weight: 7}},
+	{
+		layout: usherv1alpha1.LayoutKratos, propagation: time.Second, own: registry.Entry{Weight: 100},
+		shown: func(weight int) string { return fmt.Sprintf("%dv1", weight) },
+	},
+	{
+		layout: usherv1alpha1.LayoutGoZero, propagation: time.Second, own: registry.Entry{Weight: 1},
+		shown: func(int) string { return "" },
+	},
+	{
+		layout: usherv1alpha1.LayoutKitex, propagation: kitexInterval + time.Second, own: registry.Entry{Weight: 7},
+		shown: func(weight int) string { return strconv.Itoa(weight) },
+	},
 }
 
 // TestTraffic rolls instances under a caller with each framework's own library. Requests are HTTP: the test is about
@@ -56,7 +66,9 @@ func TestTraffic(t *testing.T) {
 	server := clustertest.StartEtcd(t)
 	for _, f := range frameworks {
 		t.Run(string(f.layout), func(t *testing.T) {
-			rollout := registrytest.Rollout{Connector: connect(t, server, f.layout), Service: "shop.rpc", Propagation: f.propagation}
+			rollout := registrytest.Rollout{
+				Connector: connect(t, server, f.layout), Service: "shop.rpc", Propagation: f.propagation,
+			}
 			rollout.Run(t, func(t *testing.T) func() []string {
 				c := start(t, server, f.layout, "shop.rpc", "")
 				return func() []string {

@@ -82,7 +82,8 @@ func (r *Registry) operation(
 ) (writes []clientv3.Op, unchanged []clientv3.Cmp, err error) {
 	oldest, newest, err := revisions(change.Entry.Version)
 	if err != nil {
-		return nil, nil, registry.Permanent(fmt.Errorf("version %q is not one that List returned: %w", change.Entry.Version, err))
+		return nil, nil, registry.Permanent(fmt.Errorf(
+			"version %q is not one that List returned: %w", change.Entry.Version, err))
 	}
 	from, end := r.keys(service, change.Entry.ID)
 	unchanged = between(from, end, oldest, newest)
@@ -96,7 +97,8 @@ func (r *Registry) operation(
 	key := r.root(service) + name
 	writes = []clientv3.Op{clientv3.OpPut(key, value)}
 	if end != "" { // The entry's other keys go after that: callers learn of it in this order.
-		writes = append(writes, clientv3.OpDelete(from, clientv3.WithRange(key)), clientv3.OpDelete(key+"\x00", clientv3.WithRange(end)))
+		writes = append(writes,
+			clientv3.OpDelete(from, clientv3.WithRange(key)), clientv3.OpDelete(key+"\x00", clientv3.WithRange(end)))
 	}
 	return writes, unchanged, nil
 }

@@ -71,7 +71,8 @@ func FromSpec(timeout *metav1.Duration) func(s *usherv1alpha1.EtcdRegistry) *reg
 		return &registry.Settings{
 			Secret: s.CredentialsSecret, Root: cmp.Or(s.Prefix, layoutOf(s.Layout).prefix()),
 			Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-				return New(s.Endpoints, s.Layout, root, secret, ptr.Deref(timeout, metav1.Duration{Duration: defaultTimeout}).Duration)
+				limit := ptr.Deref(timeout, metav1.Duration{Duration: defaultTimeout}).Duration
+				return New(s.Endpoints, s.Layout, root, secret, limit)
 			},
 		}
 	}

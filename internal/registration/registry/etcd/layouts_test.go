@@ -59,7 +59,10 @@ func TestWhatALayoutCannotHoldIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		layout     layout
 		key, value string
-	}{{naming{}, "weight", "1"}, {naming{}, "usher", "x"}, {kratos{}, "weight", "1"}, {kratos{}, "protocol", "dubbo"}, {kratos{}, "protocol", ""}} {
+	}{
+		{naming{}, "weight", "1"}, {naming{}, "usher", "x"},
+		{kratos{}, "weight", "1"}, {kratos{}, "protocol", "dubbo"}, {kratos{}, "protocol", ""},
+	} {
 		_, _, err := test.layout.encode("web", registry.Entry{Address: "10.0.0.1", Port: 80, Metadata: map[string]string{test.key: test.value}})
 		registrytest.Check(t, test.key+"="+test.value, err, registry.ErrPermanent, test.key)
 	}

@@ -36,7 +36,9 @@ func main() {
 	if len(os.Args) != 5 {
 		log.Fatal("usage: caller LAYOUT ENDPOINT SERVICE ADDRESS (empty for none)")
 	}
-	follow := map[string]func(endpoint, service, address string) error{"Kratos": kratos, "GoZero": goZero, "Kitex": kitex}[os.Args[1]]
+	follow := map[string]func(endpoint, service, address string) error{
+		"Kratos": kratos, "GoZero": goZero, "Kitex": kitex,
+	}[os.Args[1]]
 	if err := follow(os.Args[2], os.Args[3], os.Args[4]); err != nil {
 		log.Fatal(err)
 	}
