@@ -33,7 +33,8 @@ func (ix *index) heedNotices() {
 			p.request, _ = readRequest(p.Pod)
 		}
 		p.idle, p.queued = nil, false
-		p.hooks, p.settled = hooksAt(p), p.isSettled()
+		p.hooks = hooksAt(p)
+		p.settled = p.isSettled() // by its hooks
 	}
 }
 
