@@ -45,6 +45,7 @@ type RegistryList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.services)",message="the kind gcpNEG needs no rules: Usher writes nothing there",fieldPath=".services"
 // +kubebuilder:validation:XValidation:rule="!has(self.gcpNEG) || !has(self.gcpNEG.endpoint) || !self.gcpNEG.endpoint.startsWith('http:') || self.insecure",message="over http whoever is on the network forges what network endpoint groups have: use an https endpoint, or set insecure: true to accept that",fieldPath=".gcpNEG"
 // +kubebuilder:validation:XValidation:rule="!has(self.zookeeper) || self.zookeeper.tls || self.insecure",message="without TLS whoever is on the network reads and changes what is sent to ZooKeeper: set zookeeper.tls, or insecure: true to accept that",fieldPath=".zookeeper"
+// +kubebuilder:validation:XValidation:rule="!has(self.etcd) || self.etcd.layout != 'GoZero' || has(self.etcd.prefix) || has(self.strictServices) && self.strictServices",message="without a prefix each service is a key of the whole etcd, and its name shows what is there: list the services in services and set strictServices, or set etcd.prefix, with which the Key of callers begins then",fieldPath=".etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.dns) || has(self.dns.credentialsSecret) || self.insecure",message="without a TSIG key whoever is on the network forges updates and answers: name a Secret with one, or set insecure: true to accept that",fieldPath=".dns"
 // +kubebuilder:validation:XValidation:rule="self.insecure || !(has(self.consul) && has(self.consul.credentialsSecret) && (self.consul.address.startsWith('http:') || has(self.consul.agents) && self.consul.agents.scheme == 'http') || has(self.etcd) && has(self.etcd.credentialsSecret) && self.etcd.endpoints.exists(url, url.startsWith('http:')) || has(self.eureka) && has(self.eureka.credentialsSecret) && self.eureka.address.startsWith('http:') || has(self.nacos) && has(self.nacos.credentialsSecret) && self.nacos.address.startsWith('http:'))",message="over http whoever is on the network reads the credentials: use an https address, or set insecure: true to accept that"
 type RegistrySpec struct {
@@ -64,7 +65,7 @@ type RegistrySpec struct {
 	// EndpointSlice keeps entries in the EndpointSlices of Services without a selector.
 	// +optional
 	EndpointSlice *EndpointSliceRegistry `json:"endpointSlice,omitempty"`
-	// Etcd keeps entries in the layout that gRPC's etcd resolver reads.
+	// Etcd keeps entries in the layout of gRPC's etcd resolver, Kratos, go-zero or Kitex.
 	// +optional
 	Etcd *EtcdRegistry `json:"etcd,omitempty"`
 	// Eureka keeps entries as Eureka instances, and renews them.
@@ -345,9 +346,24 @@ type AWSTargetGroups struct {
 	ARNs []string `json:"arns"`
 }
 
-// EtcdRegistry is an etcd cluster. Entries are stored under
-// <prefix>/<service>/<instance>, in the layout of
-// go.etcd.io/etcd/client/v3/naming/endpoints.
+// EtcdLayout is the layout of entries in etcd.
+// +kubebuilder:validation:Enum=GRPC;Kratos;GoZero;Kitex
+type EtcdLayout string
+
+const (
+	// LayoutGRPC stores entries as go.etcd.io/etcd/client/v3/naming/endpoints does.
+	LayoutGRPC EtcdLayout = "GRPC"
+	// LayoutKratos stores entries as the JSON of Kratos' ServiceInstance.
+	LayoutKratos EtcdLayout = "Kratos"
+	// LayoutGoZero stores only addresses as values, and the rest in the names of keys.
+	LayoutGoZero EtcdLayout = "GoZero"
+	// LayoutKitex stores entries as the JSON of Kitex's registry-etcd.
+	LayoutKitex EtcdLayout = "Kitex"
+)
+
+// EtcdRegistry is an etcd cluster. Entries are stored under <prefix>/<service>/<instance>.
+//
+// +kubebuilder:validation:XValidation:rule="self.layout == oldSelf.layout",message="the layout cannot change, as entries of the old one would stay: make another Registry"
 type EtcdRegistry struct {
 	// Endpoints are the URLs of the cluster's members.
 	// +kubebuilder:validation:MinItems=1
@@ -356,11 +372,16 @@ type EtcdRegistry struct {
 	// +kubebuilder:validation:items:Pattern=`^https?://[^/@]+$`
 	// +listType=set
 	Endpoints []string `json:"endpoints"`
-	// Prefix is the key prefix of all services, without leading or trailing slashes.
-	// Default: services.
-	// +kubebuilder:default=services
+	// Layout is GRPC, for gRPC's etcd resolver, Kratos, GoZero or Kitex, for callers of that framework. It is
+	// immutable. Default: GRPC.
+	// +kubebuilder:default=GRPC
+	// +optional
+	Layout EtcdLayout `json:"layout,omitempty"`
+	// Prefix is the key prefix of all services, without a trailing slash: a leading one is part of the keys. Default:
+	// services in the GRPC layout, /microservices in the Kratos layout, kitex/registry-etcd in the Kitex layout. The
+	// GoZero layout has none by default, and then needs spec.strictServices.
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^[^/].*[^/]$|^[^/]$`
+	// +kubebuilder:validation:Pattern=`^/?[^/](.*[^/])?$`
 	// +optional
 	Prefix string `json:"prefix,omitempty"`
 	// CredentialsSecret names a Secret with the keys username and password, and for

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
@@ -35,22 +36,68 @@ const prefix = "services"
 
 func connect(t *testing.T, server *cluster.Etcd) *etcd.Registry {
 	t.Helper()
-	return registrytest.Connect(etcd.New([]string{server.Endpoint()}, prefix, nil, 5*time.Second))(t)
+	return registrytest.Connect(etcd.New([]string{server.Endpoint()}, usherv1alpha1.LayoutGRPC, prefix, nil, 5*time.Second))(t)
+}
+
+// places are where callers look by default, and values what an application of each layout writes.
+var places, values = map[usherv1alpha1.EtcdLayout]string{
+	usherv1alpha1.LayoutGRPC: "services/", usherv1alpha1.LayoutKratos: "/microservices/",
+	usherv1alpha1.LayoutGoZero: "", usherv1alpha1.LayoutKitex: "kitex/registry-etcd/",
+}, map[usherv1alpha1.EtcdLayout]string{
+	usherv1alpha1.LayoutGRPC:   `{"Op":0,"Addr":"192.0.2.1:1"}`,
+	usherv1alpha1.LayoutKratos: `{"id":"theirs","name":"web","endpoints":["grpc://192.0.2.1:1?isSecure=false"]}`,
+	usherv1alpha1.LayoutGoZero: "192.0.2.1:1",
+	usherv1alpha1.LayoutKitex:  `{"network":"tcp","address":"192.0.2.1:1","weight":10}`,
 }
 
 func TestEtcdConformance(t *testing.T) {
 	server := clustertest.StartEtcd(t)
-	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
-		// All tests share one server: each begins with an empty one.
-		checktest.Must(server.Client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()))(t)
-		return registrytest.Fixture{
-			Connector: connect(t, server),
-			Seed: func(t *testing.T, service, id string) {
-				checktest.Must(server.Client.Put(registrytest.Bounded(t), prefix+"/"+service+"/"+id, `{"Op":0,"Addr":"192.0.2.1:1"}`))(t)
-			},
-			Break: server.Kill, Mend: server.Restart,
+	for layout, value := range values {
+		t.Run(string(layout), func(t *testing.T) {
+			registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
+				// All tests share one server: each begins with an empty one.
+				checktest.Must(server.Client.Delete(registrytest.Bounded(t), "", clientv3.WithPrefix()))(t)
+				settings := etcd.FromSpec(nil)(&usherv1alpha1.EtcdRegistry{Endpoints: []string{server.Endpoint()}, Layout: layout})
+				return registrytest.Fixture{
+					Connector: checktest.Must(settings.Connect(settings.Root, nil))(t),
+					Seed: func(t *testing.T, service, id string) {
+						checktest.Must(server.Client.Put(registrytest.Bounded(t), places[layout]+service+"/"+id, value))(t)
+					},
+					Break: server.Kill, Mend: server.Restart,
+				}
+			})
+		})
+	}
+}
+
+// TestEtcdCopies: somebody has copied a key in the layout whose keys have Usher's mark, so that one entry has two. Both
+// go with the next change.
+func TestEtcdCopies(t *testing.T) {
+	server := clustertest.StartEtcd(t)
+	connector := registrytest.Connect(etcd.New([]string{server.Endpoint()}, usherv1alpha1.LayoutGoZero, "", nil, 5*time.Second))(t)
+	keys := func() (all []string) {
+		for _, kv := range checktest.Must(server.Client.Get(registrytest.Bounded(t), "web", clientv3.WithPrefix()))(t).Kvs {
+			all = append(all, string(kv.Key))
 		}
-	})
+		return all
+	}
+	for name, change := range map[string]func(t *testing.T, c registry.Connector, entries ...registry.Entry) []registry.Entry{
+		"a change": registrytest.Put, "a removal": registrytest.Remove,
+	} {
+		a, other := registrytest.Entry("a"), registrytest.Entry("a-1")
+		registrytest.Put(t, connector, a, other)
+		for _, weight := range []string{"9", "11"} {
+			key := strings.Replace(keys()[0], `{"weight":10`, `{"weight":`+weight, 1)
+			checktest.Must(server.Client.Put(registrytest.Bounded(t), key, "192.0.2.1:1"))(t)
+		}
+		a.Weight = 12
+		change(t, connector, a)
+		registrytest.Remove(t, connector, other)
+		if left := keys(); len(left) > 1 || len(left) == 1 && !strings.HasPrefix(left[0], `web/a {"weight":12,`) {
+			t.Errorf("after %s etcd has %q", name, left)
+		}
+		registrytest.Remove(t, connector, a)
+	}
 }
 
 // TestEtcdUsers logs in; errors say what is wrong with the credentials.
@@ -72,9 +119,12 @@ func TestEtcdUsers(t *testing.T) {
 		"the wrong password":              {"services", "usher", registrytest.Secret, registry.ErrPermanent},
 		"no user at all":                  {"services", "", "", registry.ErrPermanent},
 		"a prefix that is not the user's": {"others", "usher", "right", registry.ErrPermanent},
+		"no prefix":                       {"", "usher", "right", nil},
+		"no prefix, the wrong password":   {"", "usher", registrytest.Secret, registry.ErrPermanent},
+		"no prefix, no user at all":       {"", "", "", registry.ErrPermanent},
 	} {
 		secret := map[string][]byte{credentials.KeyUsername: []byte(test.user), credentials.KeyPassword: []byte(test.password)}
-		r := checktest.Must(etcd.New([]string{server.Endpoint()}, test.prefix, secret, 5*time.Second))(t)
+		r := checktest.Must(etcd.New([]string{server.Endpoint()}, usherv1alpha1.LayoutGRPC, test.prefix, secret, 5*time.Second))(t)
 		registrytest.Check(t, name+": ping", r.Ping(ctx), test.want)
 		checktest.NoError(t, r.Close())
 	}
@@ -99,7 +149,7 @@ func TestEtcdTLS(t *testing.T) {
 	ca, certificate, key := authority.Files()
 	endpoint := startTLS(t, "--client-cert-auth", "--cert-file="+certificate, "--key-file="+key, "--trusted-ca-file="+ca)
 	secure := func(secret map[string][]byte) (*etcd.Registry, error) {
-		return etcd.New([]string{endpoint}, prefix, secret, 5*time.Second)
+		return etcd.New([]string{endpoint}, usherv1alpha1.LayoutGRPC, prefix, secret, 5*time.Second)
 	}
 	registrytest.CheckTLS(t, authority, registry.ErrTransient, secure)
 	mine, _ := authority.Pair()

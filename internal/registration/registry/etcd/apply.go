@@ -4,10 +4,8 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -31,7 +28,7 @@ func (r *Registry) Apply(ctx context.Context, service string, changes []registry
 		return err
 	}
 	var errs []error
-	for batch := range slices.Chunk(changes, maxTxnOps) {
+	for batch := range slices.Chunk(changes, maxTxnOps/r.layout.ops()) {
 		err := registry.Rounds(batch, func(changes []registry.Change) ([]registry.Change, error) {
 			return r.round(ctx, client, service, changes)
 		})
@@ -51,14 +48,14 @@ func (r *Registry) round(ctx context.Context, client *clientv3.Client, service s
 	var compares []clientv3.Cmp
 	var writes, reads []clientv3.Op
 	for _, change := range changes {
-		key := r.root(service) + change.Entry.ID
-		write, unchanged, err := operation(key, change)
+		made, unchanged, err := r.operation(service, change)
 		if err != nil {
 			refused = append(refused, change.Refused(err))
 			continue
 		}
-		sent, compares = append(sent, change), append(compares, unchanged)
-		writes, reads = append(writes, write), append(reads, clientv3.OpGet(key))
+		sent, compares, writes = append(sent, change), append(compares, unchanged...), append(writes, made...)
+		from, end := r.keys(service, change.Entry.ID)
+		reads = append(reads, clientv3.OpGet(from, clientv3.WithRange(end)))
 	}
 	if len(sent) == 0 {
 		return nil, errors.Join(refused...)
@@ -70,7 +67,7 @@ func (r *Registry) round(ctx context.Context, client *clientv3.Client, service s
 	var current []registry.Entry
 	for _, read := range answer.Responses {
 		for _, kv := range read.GetResponseRange().Kvs {
-			current = append(current, decode(strings.TrimPrefix(string(kv.Key), r.root(service)), kv))
+			current = added(current, decode(r.layout, strings.TrimPrefix(string(kv.Key), r.root(service)), kv))
 		}
 	}
 	again, err = registry.Decide(current, registry.Itself, sent, func(change registry.Change, _ *registry.Entry) (registry.Change, error) {
@@ -79,71 +76,84 @@ func (r *Registry) round(ctx context.Context, client *clientv3.Client, service s
 	return again, errors.Join(append(refused, err)...)
 }
 
-// operation returns what makes a change, and the comparison with what was listed.
-func operation(key string, change registry.Change) (write clientv3.Op, unchanged clientv3.Cmp, err error) {
-	revision := int64(0) // As that of a key that does not exist.
-	if version := change.Entry.Version; version != "" {
-		if revision, err = strconv.ParseInt(version, 10, 64); err != nil {
-			return write, unchanged, registry.Permanent(fmt.Errorf("version %q is not one that List returned: %w", version, err))
-		}
+// operation returns what makes a change, and comparisons with what was listed.
+func (r *Registry) operation(
+	service string, change registry.Change,
+) (writes []clientv3.Op, unchanged []clientv3.Cmp, err error) {
+	oldest, newest, err := revisions(change.Entry.Version)
+	if err != nil {
+		return nil, nil, registry.Permanent(fmt.Errorf(
+			"version %q is not one that List returned: %w", change.Entry.Version, err))
 	}
-	write = clientv3.OpDelete(key)
-	if change.Op == registry.Put {
-		value, err := encoded(change.Entry)
-		if err != nil {
-			return write, unchanged, err
-		}
-		write = clientv3.OpPut(key, value)
+	from, end := r.keys(service, change.Entry.ID)
+	unchanged = between(from, end, oldest, newest)
+	if change.Op == registry.Remove {
+		return []clientv3.Op{clientv3.OpDelete(from, clientv3.WithRange(end))}, unchanged, nil
 	}
-	return write, clientv3.Compare(clientv3.ModRevision(key), "=", revision), nil
+	name, value, err := r.layout.encode(service, change.Entry)
+	if err != nil {
+		return nil, nil, err
+	}
+	key := r.root(service) + name
+	writes = []clientv3.Op{clientv3.OpPut(key, value)}
+	if end != "" { // The entry's other keys go after that: callers learn of it in this order.
+		writes = append(writes,
+			clientv3.OpDelete(from, clientv3.WithRange(key)), clientv3.OpDelete(key+"\x00", clientv3.WithRange(end)))
+	}
+	return writes, unchanged, nil
 }
 
-// Metadata keys that Usher uses itself. All others are the user's.
-const metaWeight, metaOwner = "weight", "usher"
-
-// value is an endpoint as the etcd naming package stores it.
-type value struct {
-	Op       int
-	Addr     string
-	Metadata map[string]json.RawMessage
+// keys returns the key of an entry, or the range from one to another, exclusive, if its key can have several names.
+func (r *Registry) keys(service, id string) (from, end string) {
+	from = r.root(service) + id
+	if after := r.layout.after(id); after != "" {
+		end = r.root(service) + after
+	}
+	return from, end
 }
 
-func encoded(entry registry.Entry) (string, error) {
-	metadata := map[string]json.RawMessage{metaWeight: encode.JSON(entry.Weight), metaOwner: encode.JSON(entry.Owner)}
-	for _, key := range slices.Sorted(maps.Keys(entry.Metadata)) {
-		if key == metaWeight || key == metaOwner {
-			return "", registry.Permanent(fmt.Errorf(
-				"instance.metadata has the key %q, which Usher writes itself: use another", key))
-		}
-		metadata[key] = encode.JSON(entry.Metadata[key])
+// between compares the modification revisions of an entry's keys with those that were listed, 0 for none.
+func between(from, end string, oldest, newest int64) []clientv3.Cmp {
+	revision := clientv3.ModRevision(from)
+	if oldest == newest {
+		return []clientv3.Cmp{clientv3.Compare(revision, "=", newest).WithRange(end)}
 	}
-	return string(encode.JSON(value{Addr: entry.HostPort(), Metadata: metadata})), nil
+	return []clientv3.Cmp{
+		clientv3.Compare(revision, ">", oldest-1).WithRange(end), clientv3.Compare(revision, "<", newest+1).WithRange(end),
+	}
 }
 
-// decode never fails: a value that Usher did not write is an entry without an owner, so
-// that Usher never changes it.
-func decode(id string, kv *mvccpb.KeyValue) registry.Entry {
-	entry := registry.Entry{ID: id, Version: version(kv)}
-	var stored value
-	if err := json.Unmarshal(kv.Value, &stored); err != nil {
-		entry.Address = string(kv.Value)
-		return entry
-	}
-	entry.SetHostPort(stored.Addr)
-	for key, raw := range stored.Metadata {
-		// What Usher would not write counts as absent.
-		text, weight, owner := "", int32(0), registry.Owner{}
-		switch {
-		case key == metaWeight && json.Unmarshal(raw, &weight) == nil:
-			entry.Weight = weight
-		case key == metaOwner && json.Unmarshal(raw, &owner) == nil:
-			entry.Owner = owner
-		case key != metaWeight && key != metaOwner && json.Unmarshal(raw, &text) == nil:
-			entry.SetMetadata(key, text)
-		}
-	}
+// decode returns the entry of a key with that name.
+func decode(l layout, name string, kv *mvccpb.KeyValue) registry.Entry {
+	entry := l.decode(name, kv.Value)
+	entry.Version = version(kv)
 	return entry
+}
+
+// added adds an entry of the next key. If somebody has copied an entry under another name of its key, both are one.
+func added(entries []registry.Entry, entry registry.Entry) []registry.Entry {
+	last := len(entries) - 1
+	if last < 0 || entries[last].ID != entry.ID {
+		return append(entries, entry)
+	}
+	oldest, newest, _ := revisions(entries[last].Version) // They are our own.
+	revision, _, _ := revisions(entry.Version)
+	entries[last].Version = fmt.Sprintf("%d-%d", min(oldest, revision), max(newest, revision))
+	return entries
 }
 
 // version returns what a write compares.
 func version(kv *mvccpb.KeyValue) string { return strconv.FormatInt(kv.ModRevision, 10) }
+
+// revisions are those of a version: 0 for no entry, and two for one of several keys.
+func revisions(version string) (oldest, newest int64, err error) {
+	if version == "" {
+		return 0, 0, nil
+	}
+	first, last, several := strings.Cut(version, "-")
+	if oldest, err = strconv.ParseInt(first, 10, 64); err != nil || !several {
+		return oldest, oldest, err
+	}
+	newest, err = strconv.ParseInt(last, 10, 64)
+	return oldest, newest, err
+}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd keeps entries in the layout of
-// go.etcd.io/etcd/client/v3/naming/endpoints, which gRPC's etcd resolver reads: the key
-// is <prefix>/<service>/<id>, the value {"Op":0,"Addr":…,"Metadata":…}.
+// Package etcd keeps entries in etcd, each as a key <prefix>/<service>/<instance>, in the layout of gRPC's etcd
+// resolver, of Kratos, of go-zero or of Kitex.
 //
 // Keys have no lease. Each write compares, in its own transaction, the modification
 // revision that was listed.
@@ -70,8 +69,10 @@ type roomKey struct{}
 func FromSpec(timeout *metav1.Duration) func(s *usherv1alpha1.EtcdRegistry) *registry.Settings {
 	return func(s *usherv1alpha1.EtcdRegistry) *registry.Settings {
 		return &registry.Settings{
-			Secret: s.CredentialsSecret, Root: s.Prefix, Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
-				return New(s.Endpoints, root, secret, ptr.Deref(timeout, metav1.Duration{Duration: defaultTimeout}).Duration)
+			Secret: s.CredentialsSecret, Root: cmp.Or(s.Prefix, layoutOf(s.Layout).prefix()),
+			Connect: func(root string, secret map[string][]byte) (registry.Connector, error) {
+				limit := ptr.Deref(timeout, metav1.Duration{Duration: defaultTimeout}).Duration
+				return New(s.Endpoints, s.Layout, root, secret, limit)
 			},
 		}
 	}
@@ -79,7 +80,9 @@ func FromSpec(timeout *metav1.Duration) func(s *usherv1alpha1.EtcdRegistry) *reg
 
 // Registry implements registry.Connector.
 type Registry struct {
+	// prefix is that of all keys, with a slash at its end; empty for none.
 	prefix string
+	layout layout
 	config clientv3.Config
 
 	mu     sync.Mutex
@@ -89,7 +92,7 @@ type Registry struct {
 	listed map[string]*list
 }
 
-// list is a service's entries by key. Few of them change between two lists.
+// list is a service's entries by the names of their keys. Few of them change between two lists.
 type list struct {
 	decoded map[string]*decoded
 	// longest is how long its longest page was, and room how long a page may be, in bytes.
@@ -106,10 +109,12 @@ type decoded struct {
 var seed = maphash.MakeSeed()
 
 // New checks what it gets but does not connect: the first call reports an etcd that is
-// down. The endpoints are URLs of members. The secret has keys of package credentials, all
+// down. The endpoints are URLs of members; an empty prefix is none. The secret has keys of package credentials, all
 // optional, or is nil. The timeout limits the login that a user name requires; only its context
 // limits any other call. Errors are permanent and name the Secret's key.
-func New(endpoints []string, prefix string, secret map[string][]byte, timeout time.Duration) (*Registry, error) {
+func New(
+	endpoints []string, layout usherv1alpha1.EtcdLayout, prefix string, secret map[string][]byte, timeout time.Duration,
+) (*Registry, error) {
 	if len(endpoints) == 0 {
 		return nil, registry.Permanent(errors.New("etcd.endpoints is empty: list the URLs of the members"))
 	}
@@ -132,7 +137,10 @@ func New(endpoints []string, prefix string, secret map[string][]byte, timeout ti
 			return nil, registry.Permanent(err)
 		}
 	}
-	return &Registry{prefix: strings.Trim(prefix, "/"), config: config, listed: map[string]*list{}}, nil
+	if prefix != "" {
+		prefix = strings.TrimRight(prefix, "/") + "/"
+	}
+	return &Registry{prefix: prefix, layout: layoutOf(layout), config: config, listed: map[string]*list{}}, nil
 }
 
 // failFast disables the client's own wait for a connection, which makes an etcd that is
@@ -170,7 +178,10 @@ func (r *Registry) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = client.Get(ctx, r.prefix+"/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	_, err = client.Get(ctx, r.prefix, clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if r.prefix == "" && code(err) == codes.PermissionDenied {
+		return nil // It knows the user, who need not be able to read all keys.
+	}
 	return typed(r.config.Endpoints, err)
 }
 
@@ -192,9 +203,10 @@ func (r *Registry) List(ctx context.Context, service string) ([]registry.Entry, 
 			return nil, err
 		}
 		for _, kv := range page.Kvs {
-			one := before.decode(strings.TrimPrefix(string(kv.Key), root), kv)
-			now.decoded[one.entry.ID] = one
-			entries = append(entries, one.entry)
+			name := strings.TrimPrefix(string(kv.Key), root)
+			one := before.decode(r.layout, name, kv)
+			now.decoded[name] = one
+			entries = added(entries, one.entry)
 			from = string(kv.Key) + "\x00"
 		}
 		revision, more = page.Header.Revision, page.More && len(page.Kvs) > 0
@@ -234,12 +246,12 @@ func sizeOf(kvs []*mvccpb.KeyValue) (size int) {
 }
 
 // decode reads a value that changed since that list; of the others it reuses the entries.
-func (l *list) decode(id string, kv *mvccpb.KeyValue) *decoded {
+func (l *list) decode(layout layout, name string, kv *mvccpb.KeyValue) *decoded {
 	hash := maphash.Bytes(seed, kv.Value)
-	if known := l.decoded[id]; known != nil && known.hash == hash && known.entry.Version == version(kv) {
+	if known := l.decoded[name]; known != nil && known.hash == hash && known.entry.Version == version(kv) {
 		return known
 	}
-	return &decoded{hash, decode(id, kv)}
+	return &decoded{hash, decode(layout, name, kv)}
 }
 
 func (r *Registry) last(service string) *list {
@@ -271,7 +283,7 @@ func (r *Registry) Close() error {
 	return nil
 }
 
-func (r *Registry) root(service string) string { return r.prefix + "/" + service + "/" }
+func (r *Registry) root(service string) string { return r.prefix + service + "/" }
 
 // typed marks an error of the etcd client with those endpoints. An error not known to be permanent is
 // transient, because a needless retry is the safer mistake.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
@@ -46,7 +47,7 @@ func connect(t *testing.T, kv etcdserverpb.KVServer) *Registry {
 	etcdserverpb.RegisterKVServer(server, kv)
 	go func() { _ = server.Serve(listener) }() // It ends with Stop.
 	t.Cleanup(server.Stop)
-	return registrytest.Connect(New([]string{"http://" + listener.Addr().String()}, "usher", nil, defaultTimeout))(t)
+	return registrytest.Connect(New([]string{"http://" + listener.Addr().String()}, usherv1alpha1.LayoutGRPC, "usher", nil, defaultTimeout))(t)
 }
 
 // TestAnswersAreBounded: no registry can take the process's memory.
@@ -123,31 +124,9 @@ func TestListsHavePages(t *testing.T) {
 	registrytest.Check(t, "a list whose revision is gone", err, registry.ErrTransient)
 }
 
-func TestValueLayout(t *testing.T) {
-	text, err := encoded(registrytest.Entry("a"))
-	want := `{"Op":0,"Addr":"10.0.0.1:8080","Metadata":{"usher":{"cluster":"here","namespace":"demo",` +
-		`"registration":"web","pod":"a","uid":"uid-a"},"weight":10,"zone":"a"}}`
-	if err != nil || text != want {
-		t.Errorf("the value is %s, %v; want %s", text, err, want)
-	}
-}
-
-func TestReservedMetadataIsRefused(t *testing.T) {
-	for _, key := range []string{metaWeight, metaOwner} {
-		_, err := encoded(registry.Entry{Address: "10.0.0.1", Port: 80, Metadata: map[string]string{key: "x"}})
-		registrytest.Check(t, "metadata "+key, err, registry.ErrPermanent)
-	}
-}
-
 func TestOptionsNeedEndpoints(t *testing.T) {
-	_, err := New(nil, "services", nil, defaultTimeout)
+	_, err := New(nil, usherv1alpha1.LayoutGRPC, "services", nil, defaultTimeout)
 	registrytest.Check(t, "none", err, registry.ErrPermanent)
-}
-
-func FuzzDecode(f *testing.F) {
-	registrytest.FuzzDecode(f, func(text string) []registry.Entry {
-		return []registry.Entry{decode("a", &mvccpb.KeyValue{Value: []byte(text)})}
-	})
 }
 
 // crowded answers with as many entries as fit into its bytes, each of two, instead of as many as it is asked for.
@@ -194,7 +173,7 @@ func TestNoEtcd(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
 	for _, url := range []string{web.URL, strings.Replace(web.URL, "://", "://ann:secret@", 1)} {
-		r := checktest.Must(New([]string{url}, "services", nil, time.Second))(t)
+		r := checktest.Must(New([]string{url}, usherv1alpha1.LayoutGRPC, "services", nil, time.Second))(t)
 		err := r.Ping(t.Context())
 		registrytest.Check(t, "an address of another server", err, registry.ErrTransient, "check etcd.endpoints")
 		if strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), web.URL+" does not answer (") {
