@@ -104,6 +104,9 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 		}
 	})
 	results, err := r.playAll(ctx, chosen)
+	if r.replicas != r.initial { // it was interrupted in between, or ways were left out
+		err = errors.Join(err, r.scale(context.WithoutCancel(ctx), r.initial))
+	}
 	stop()
 	callers.Wait()
 	return r.count(results), errors.Join(err, failed)
