@@ -153,7 +153,10 @@ func (r Request) nameable() bool {
 // afterAnother returns the answer while another Pod must drain first. If that has drained, it is to be
 // evicted.
 func (r Request) afterAnother() Decision {
-	if r.drained() {
+	switch {
+	case r.First.DeletionTimestamp != nil:
+		return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s, which is terminating, is replaced", r.Pod.Name, r.First.Name)}
+	case r.drained():
 		return Decision{Evict: r.First, Message: fmt.Sprintf(
 			"Pod %s leaves its registries when Pod %s, which is out of them, is replaced", r.Pod.Name, r.First.Name)}
 	}
@@ -200,11 +203,21 @@ func (r Request) ofDaemonSet() bool { return r.User == perNode && r.ownerOf(kind
 // that.
 const joinTime = 10 * time.Second
 
-// drainsFirst returns another Pod of the same owner that drains, or that is ready and not registered
-// yet; nil if there is none. Only one Pod of an owner leaves at a time.
+// cacheTime is how long the owner's controller may take to see that a Pod is terminating, which Usher may have deleted.
+// Until then it takes the Pod for one that serves, and asks for another one.
+const cacheTime = 5 * time.Second
+
+// drainsFirst returns another Pod of the same owner that drains, that was deleted a moment ago, or that is ready and not
+// registered yet; nil if there is none. Only one Pod of an owner leaves at a time.
 func (r Request) drainsFirst(pods []*corev1.Pod) *corev1.Pod {
 	for _, other := range pods {
-		if other.UID == r.Pod.UID || other.DeletionTimestamp != nil || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: r.Owner.UID}) {
+		if other.UID == r.Pod.UID || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: r.Owner.UID}) {
+			continue
+		}
+		if other.DeletionTimestamp != nil {
+			if r.Now.Sub(podread.DeletedSince(other)) < cacheTime {
+				return other
+			}
 			continue
 		}
 		_, asked := other.Annotations[usherv1alpha1.AnnotationDeletionRequest]

@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -97,8 +98,11 @@ var requestWords = map[string]func(r *Request, value string){
 
 // podWords describe a Pod.
 var podWords = map[string]func(p *corev1.Pod, value string){
-	"nobodys":  func(p *corev1.Pod, _ string) { p.Finalizers = []string{"other"} },
-	"ends":     func(p *corev1.Pod, _ string) { p.DeletionTimestamp = &metav1.Time{Time: now} },
+	"nobodys": func(p *corev1.Pod, _ string) { p.Finalizers = []string{"other"} },
+	// ends has the Pod deleted now, or some time ago.
+	"ends": func(p *corev1.Pod, ago string) {
+		p.DeletionTimestamp = &metav1.Time{Time: now.Add(-scenariotest.Duration(cmp.Or(ago, "0s")))}
+	},
 	"graceful": func(p *corev1.Pod, seconds string) { p.Spec.TerminationGracePeriodSeconds = new(int64Of(seconds)) },
 	"owner": func(p *corev1.Pod, value string) {
 		kind, uid, _ := strings.Cut(value, " ")
