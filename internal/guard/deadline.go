@@ -13,10 +13,10 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 )
 
-// Who deletes a Pod with a shorter grace period than the Pod's own has a deadline of its own: the node goes at a certain
-// time, drained or not. Each second that the guard holds such a Pod is one that its containers do not get. So the guard
-// takes a share of that time for callers, and leaves the rest to the containers. An eviction is no deadline: whoever
-// evicts has agreed to be refused, and has a timer for that.
+// Who deletes a Pod with a shorter grace period than the Pod's own has a deadline of its own: the node goes at a
+// certain time, drained or not. Each second that the guard holds such a Pod is one that its containers do not get. So
+// the guard takes a share of that time for callers, and leaves the rest to the containers. An eviction is no deadline:
+// whoever evicts has agreed to be refused, and has a timer for that.
 
 const (
 	// holdShare is the part of a deadline that the guard may take: a sixth, which is 5 s of 30 s.
@@ -36,8 +36,8 @@ func (r Request) spares() (grace time.Duration, short bool) {
 }
 
 // limits returns when the Pod is to have ended, and until when it may be held: the earliest of this request and of the
-// stored one; nil if neither has a deadline. A stored one that is over binds only those who have one, too: others ask for
-// something else.
+// stored one; nil if neither has a deadline. A stored one that is over binds only those who have one, too: others ask
+// for something else.
 func (r Request) limits(stored *usherv1alpha1.DeletionRequest) (deadline, letGo *metav1.MicroTime) {
 	grace, short := r.spares()
 	if stored != nil && stored.Deadline != nil && (short || r.Now.Before(stored.Deadline.Time)) {
@@ -62,8 +62,8 @@ func (r Request) late(stored *usherv1alpha1.DeletionRequest) bool {
 	return letGo != nil && r.Now.Add(minRetry).After(letGo.Time)
 }
 
-// hurried lets a Pod go for its deadline. The request is written on the Pod, unless it is there: so the operator knows that
-// API servers have asked the guard.
+// hurried lets a Pod go for its deadline. The request is written on the Pod, unless it is there: so the operator knows
+// that API servers have asked the guard.
 func (r Request) hurried(stored *usherv1alpha1.DeletionRequest, controller bool) Decision {
 	deadline, _ := r.limits(stored)
 	d := Decision{Allowed: true, Hurried: true, Message: fmt.Sprintf(
@@ -81,8 +81,8 @@ func (r Request) tightens(stored *usherv1alpha1.DeletionRequest) bool {
 	return letGo != nil && (stored == nil || stored.LetGo == nil || stored.LetGo.Sub(letGo.Time) >= time.Second)
 }
 
-// comesAgain returns the time until the request is to be repeated: before the Pod is let go, if it is. It is 0 for those who
-// do not wait in their requests.
+// comesAgain returns the time until the request is to be repeated: before the Pod is let go, if it is. It is 0 for
+// those who do not wait in their requests.
 func (r Request) comesAgain(stored *usherv1alpha1.DeletionRequest, letGo *metav1.MicroTime, patient bool) time.Duration {
 	if !r.waits() {
 		return 0

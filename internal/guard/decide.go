@@ -134,7 +134,8 @@ func Decide(r Request, cloneSetUsers []string) Decision {
 		return r.hurried(stored, controller)
 	}
 	named := letGo == nil && !direct && r.nameable()
-	d := Decision{Message: r.message(named, letGo), RetryAfter: r.comesAgain(stored, letGo, slices.Contains(cloneSetUsers, r.User))}
+	patient := slices.Contains(cloneSetUsers, r.User)
+	d := Decision{Message: r.message(named, letGo), RetryAfter: r.comesAgain(stored, letGo, patient)}
 	switch {
 	case r.First != nil:
 		d = r.afterAnother()
@@ -155,12 +156,14 @@ func (r Request) nameable() bool {
 func (r Request) afterAnother() Decision {
 	switch {
 	case r.First.DeletionTimestamp != nil:
-		return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s, which is terminating, is replaced", r.Pod.Name, r.First.Name)}
+		return Decision{Message: fmt.Sprintf(
+			"Pod %s leaves its registries when Pod %s, which is terminating, is replaced", r.Pod.Name, r.First.Name)}
 	case r.drained():
 		return Decision{Evict: r.First, Message: fmt.Sprintf(
 			"Pod %s leaves its registries when Pod %s, which is out of them, is replaced", r.Pod.Name, r.First.Name)}
 	}
-	return Decision{Message: fmt.Sprintf("Pod %s leaves its registries when Pod %s is out of them, or in them again", r.Pod.Name, r.First.Name)}
+	return Decision{Message: fmt.Sprintf(
+		"Pod %s leaves its registries when Pod %s is out of them, or in them again", r.Pod.Name, r.First.Name)}
 }
 
 // held reports whether the Pod may be in a registry, and is not on its way out already.
@@ -207,8 +210,8 @@ const joinTime = 10 * time.Second
 // Until then it takes the Pod for one that serves, and asks for another one.
 const cacheTime = 5 * time.Second
 
-// drainsFirst returns another Pod of the same owner that drains, that was deleted a moment ago, or that is ready and not
-// registered yet; nil if there is none. Only one Pod of an owner leaves at a time.
+// drainsFirst returns another Pod of the same owner that drains, that was deleted a moment ago, or that is ready and
+// not registered yet; nil if there is none. Only one Pod of an owner leaves at a time.
 func (r Request) drainsFirst(pods []*corev1.Pod) *corev1.Pod {
 	for _, other := range pods {
 		if other.UID == r.Pod.UID || !metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: r.Owner.UID}) {

@@ -40,7 +40,8 @@ const (
 	ReasonEvictedAfterDrain = "EvictedAfterDrain"
 	// ReasonDrainSkipped: someone deleted the Pod without a drain, as its annotation allows.
 	ReasonDrainSkipped = "DrainSkipped"
-	// ReasonDrainCutShort: somebody has deleted the Pod with less time than its own grace period, and that is nearly over.
+	// ReasonDrainCutShort: somebody has deleted the Pod with less time than its own grace period, and that is nearly
+	// over.
 	ReasonDrainCutShort = "DrainCutShort"
 )
 

@@ -17,18 +17,18 @@ import (
 type Source struct {
 	// Name is the key of the taint, or the type of the condition.
 	Name string
-	// Status is that of the condition; empty for a taint. Says has the phrases of which one is in the condition's reason or
-	// message; nil for any.
+	// Status is that of the condition; empty for a taint. Says has the phrases of which one is in the condition's
+	// reason or message; nil for any.
 	Status corev1.ConditionStatus
 	Says   []string
-	// Within is the time that the node has at most from the notice on, whoever objects. 0 means that somebody evicts Pods
-	// first, and waits for budgets.
+	// Within is the time that the node has at most from the notice on, whoever objects. 0 means that somebody evicts
+	// Pods first, and waits for budgets.
 	Within time.Duration
 }
 
 // Sources are all that Usher knows, those with the least time first. The cluster-autoscaler's
-// DeletionCandidateOfClusterAutoscaler is none: with it, the node is only considered. Nor is node.kubernetes.io/not-ready:
-// such a node may come back.
+// DeletionCandidateOfClusterAutoscaler is none: with it, the node is only considered. Nor is
+// node.kubernetes.io/not-ready: such a node may come back.
 func Sources() []Source {
 	return []Source{
 		// The kubelet, when systemd asks it to shut down: shutdownGracePeriod, 30 s on GKE.

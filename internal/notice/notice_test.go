@@ -12,7 +12,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestTableForPeople: docs/notices.md has the sources that there are, in their order, and says which make Pods leave at once.
+// TestTableForPeople: docs/notices.md has the sources that there are, in their order, and says which make Pods leave
+// at once.
 func TestTableForPeople(t *testing.T) {
 	text := string(checktest.Must(os.ReadFile("../../docs/notices.md"))(t))
 	var have, want []string

@@ -122,10 +122,14 @@ func slim(pod *corev1.Pod) *corev1.Pod {
 	}
 }
 
+func ordersStart(v corev1.EnvVar) bool {
+	return v.Name == apps.EnvContainerPriority || v.Name == apps.EnvLaunch
+}
+
 func slimContainer(c corev1.Container) corev1.Container {
 	return corev1.Container{
 		Name: c.Name, Image: c.Image, Resources: c.Resources, RestartPolicy: c.RestartPolicy,
-		Env:   list.Only(c.Env, func(v corev1.EnvVar) bool { return v.Name == apps.EnvContainerPriority || v.Name == apps.EnvLaunch }),
+		Env:   list.Only(c.Env, ordersStart),
 		Ports: list.Only(c.Ports, func(p corev1.ContainerPort) bool { return p.Name != "" }),
 	}
 }

@@ -91,7 +91,8 @@ type Options struct {
 	// Finish lets Usher delete Pods that have drained, if the reason for their deletion still holds.
 	// Default: it does not.
 	Finish bool
-	// StayOnNodes keeps Pods in their registries when their node says that it goes within a short time. Default: they leave.
+	// StayOnNodes keeps Pods in their registries when their node says that it goes within a short time. Default: they
+	// leave.
 	StayOnNodes bool
 	// ClusterID names the cluster in registries' entries. Default: the UID of the namespace kube-system.
 	ClusterID string

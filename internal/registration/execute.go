@@ -137,9 +137,9 @@ func (r *Reconciler) protect(
 	return r.decide(s.seeing(seen)), unprepared
 }
 
-// preparedOnly drops patches that begin to guard Pods all of whose Registrations were not recorded. Whoever deletes such
-// a Registration now makes it vanish, and nobody would know any more where the applications of Pods that it has guarded
-// are listed.
+// preparedOnly drops patches that begin to guard Pods all of whose Registrations were not recorded. Whoever deletes
+// such a Registration now makes it vanish, and nobody would know any more where the applications of Pods that it has
+// guarded are listed.
 func preparedOnly(patches []plan.PodPatch, unprepared map[string]bool) []plan.PodPatch {
 	return list.Only(patches, func(p plan.PodPatch) bool {
 		return p.Registrations == nil || !slices.Contains(p.AddFinalizers, usherv1alpha1.Finalizer) ||

@@ -17,7 +17,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// TestNodesThatGo: a pass knows the nodes that go within a short time, as the cache keeps nodes, unless Pods are to stay.
+// TestNodesThatGo: a pass knows the nodes that go within a short time, as the cache keeps nodes, unless Pods are to
+// stay.
 func TestNodesThatGo(t *testing.T) {
 	tainted := func(name, key string) client.Object {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key, Effect: "NoSchedule"}}}}

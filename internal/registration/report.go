@@ -341,7 +341,8 @@ func (r *Reconciler) reportPatch(ctx context.Context, patch *plan.PodPatch) {
 		r.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
 	}
 	if patch.Goes != "" {
-		r.announcer.warn(patch.Pod, eventNodeGoes, actionDrain, patch.Goes+": the Pod leaves its registries now, and comes back if the node stays.")
+		r.announcer.warn(patch.Pod, eventNodeGoes, actionDrain,
+			patch.Goes+": the Pod leaves its registries now, and comes back if the node stays.")
 	}
 	r.metrics.patched(patch)
 	for _, release := range patch.Released {

@@ -39,8 +39,8 @@ func onlyOf[V any](all map[plan.Target]V, known map[plan.Target]bool) map[plan.T
 	return kept
 }
 
-// sweptOf are the changes whose sweep is over: all the orphans that it removes had their turn. With a rate limit, the next
-// pass goes on with the others.
+// sweptOf are the changes whose sweep is over: all the orphans that it removes had their turn. With a rate limit, the
+// next pass goes on with the others.
 func (o *observation) sweptOf(changes []plan.Changes) []plan.Changes {
 	return list.Only(changes, func(c plan.Changes) bool {
 		return c.Swept && !slices.ContainsFunc(c.Orphans, func(change registry.Change) bool {

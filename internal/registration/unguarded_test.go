@@ -25,8 +25,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/plan"
 )
 
-// deadline has somebody give a Pod that is being deleted less time than its own grace period, so that the guard lets it go
-// so long after the deletion.
+// deadline has somebody give a Pod that is being deleted less time than its own grace period, so that the guard lets
+// it go so long after the deletion.
 func deadline(after time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		letGo := podread.DeletedSince(p).Add(after).UTC().Format(metav1.RFC3339Micro)

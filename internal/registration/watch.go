@@ -203,9 +203,9 @@ func comesOrGoes(older, newer *usherv1alpha1.Registry) bool {
 	return reachable(older) != reachable(newer)
 }
 
-// ofPods handles events of Pods. One that is being deleted, and may be listed, is urgent: its process
-// ends. So is one whose deletion has a deadline. Later changes of it are not, so that a Pod that is changed all the time does not have passes
-// follow each other.
+// ofPods handles events of Pods. One that is being deleted, and may be listed, is urgent: its process ends. So is one
+// whose deletion has a deadline. Later changes of it are not, so that a Pod that is changed all the time does not have
+// passes follow each other.
 func (r *Reconciler) ofPods() handler.EventHandler {
 	every := each(r.ofPod)
 	return handler.Funcs{CreateFunc: every.Create, GenericFunc: every.Generic,

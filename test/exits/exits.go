@@ -4,8 +4,8 @@
 // drains the Pods of a Deployment, StatefulSet or CloneSet of any cluster, with Usher or without, while callers send
 // requests to those Pods that a registry lists.
 //
-// ways.go has the ways, workload.go the state that each one ends with, listed.go where callers find the Pods. rehearse.go
-// plays them on a development cluster, with Usher and without.
+// ways.go has the ways, workload.go the state that each one ends with, listed.go where callers find the Pods.
+// rehearse.go plays them on a development cluster, with Usher and without.
 package exits
 
 import (
@@ -34,8 +34,8 @@ type Options struct {
 	Several bool
 	// Rate is the number of requests per second; default 100.
 	Rate int
-	// Lag is how far the slowest caller's list is behind; default 1 s, negative for none. It stands for the time in which
-	// callers, their caches or a load balancer learn of a change: Usher's drain.propagation has to be longer.
+	// Lag is how far the slowest caller's list is behind; default 1 s, negative for none. It stands for the time in
+	// which callers, their caches or a load balancer learn of a change: Usher's drain.propagation has to be longer.
 	Lag time.Duration
 	// Slow is how long the longest requests take; 0 for none. They ask for /slow?d=DURATION, as the image of the
 	// development cluster understands it.
@@ -82,7 +82,8 @@ type run struct {
 // Run plays the ways, one after the other, and returns their results. The workload is as before in the end, but for its
 // Pods; an error of a way ends the measurement, and the results before it are returned.
 func Run(ctx context.Context, o Options) ([]Result, error) {
-	o.Rate, o.Lag, o.Limit = cmp.Or(o.Rate, defaultRate), max(cmp.Or(o.Lag, defaultLag), 0), cmp.Or(o.Limit, defaultLimit)
+	o.Rate, o.Limit = cmp.Or(o.Rate, defaultRate), cmp.Or(o.Limit, defaultLimit)
+	o.Lag = max(cmp.Or(o.Lag, defaultLag), 0)
 	chosen, err := chosenWays(o.Ways)
 	if err != nil {
 		return nil, err
@@ -202,7 +203,9 @@ func Lost(results []Result) (lost int) {
 
 // Table shows results.
 func Table(results []Result) stage.Table {
-	table := stage.Table{Columns: []stage.Column{{Title: "WAY OUT"}, {Title: "REQUESTS", Right: true}, {Title: "LOST", Right: true}, {Title: "TOOK", Right: true}, {Title: "WHY"}}}
+	table := stage.Table{Columns: []stage.Column{
+		{Title: "WAY OUT"}, {Title: "REQUESTS", Right: true}, {Title: "LOST", Right: true}, {Title: "TOOK", Right: true}, {Title: "WHY"},
+	}}
 	for _, r := range results {
 		if r.Skipped != "" {
 			table.Rows = append(table.Rows, stage.Cells(r.Way, "-", "-", "-", "not played: "+r.Skipped))

@@ -24,8 +24,8 @@ import (
 )
 
 // Rehearsal plays the ways on a development cluster, for a Deployment and a StatefulSet: first without Usher, with
-// callers that follow the Pods as an EndpointSlice lists them, and then with Usher and its guard, with callers that follow
-// etcd.
+// callers that follow the Pods as an EndpointSlice lists them, and then with Usher and its guard, with callers that
+// follow etcd.
 type Rehearsal struct {
 	// Ways, Rate and Out are those of Options.
 	Ways []string

@@ -78,7 +78,8 @@ func chosenWays(names []string) ([]way, error) {
 
 // restart changes the template's annotation that "kubectl rollout restart" changes.
 func (r *run) restart(ctx context.Context) error {
-	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
+	const restarted = `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`
+	patch := fmt.Appendf(nil, restarted, time.Now().Format(time.RFC3339Nano))
 	return r.Kube.Patch(ctx, r.object.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 

@@ -64,7 +64,8 @@ func findWorkload(ctx context.Context, kube client.Client, namespace, text strin
 	kind = strings.ToLower(kind)
 	gvk, known := kinds[cmp.Or(shortNames[kind], kind)]
 	if !known || name == "" {
-		return nil, fmt.Errorf("%w: the workload is a deployment, statefulset or cloneset and its name, as in deployment/web, not %q", stage.ErrUsage, text)
+		return nil, fmt.Errorf("%w: the workload is a deployment, statefulset or cloneset and its name, "+
+			"as in deployment/web, not %q", stage.ErrUsage, text)
 	}
 	w := &workload{object: &unstructured.Unstructured{}}
 	w.object.SetGroupVersionKind(gvk)
@@ -88,13 +89,15 @@ func findWorkload(ctx context.Context, kube client.Client, namespace, text strin
 	if err := kube.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list the nodes: %w", err)
 	}
-	for i := range nodes.Items {
-		untainted := !slices.ContainsFunc(nodes.Items[i].Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule })
-		if untainted && !nodes.Items[i].Spec.Unschedulable {
-			w.schedulable++
-		}
-	}
+	w.schedulable = len(list.Only(nodes.Items, takesPods))
 	return w, nil
+}
+
+// takesPods reports whether Pods that tolerate nothing may go to the node.
+func takesPods(node corev1.Node) bool {
+	return !node.Spec.Unschedulable && !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule
+	})
 }
 
 // read reads the workload as it is now.
@@ -120,8 +123,8 @@ func (r *run) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods, nil
 }
 
-// awaitWhole waits until the workload has all its Pods, all of its newest revision, Ready and listed, and until no request
-// is under way in one that left. If that takes too long, the error says what is missing.
+// awaitWhole waits until the workload has all its Pods, all of its newest revision, Ready and listed, and until no
+// request is under way in one that left. If that takes too long, the error says what is missing.
 func (r *run) awaitWhole(ctx context.Context) error {
 	return stage.Try(ctx, r.Limit, r.Workload+" to be whole", func(ctx context.Context) error {
 		missing, err := r.missing(ctx)

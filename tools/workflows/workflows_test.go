@@ -251,7 +251,8 @@ func TestArtifactHubNamesTheImage(t *testing.T) {
 	}
 }
 
-// TestSecurityInsights: what scanners read has the fields that version 2.0.0 of the format asks for, and names files that exist.
+// TestSecurityInsights: what scanners read has the fields that version 2.0.0 of the format asks for, and names files
+// that exist.
 func TestSecurityInsights(t *testing.T) {
 	text := string(checktest.Must(os.ReadFile(root + "SECURITY-INSIGHTS.yml"))(t))
 	var insights map[string]map[string]any

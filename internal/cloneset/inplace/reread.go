@@ -75,7 +75,7 @@ func alias(image, id string) string {
 		return ""
 	}
 	if tag == "" {
-		tag = ":latest" // Kubelets ignore it beside a digest.
+		tag = ":latest" // Kubelets ignore a tag if there is a digest.
 	}
 	if name := repository + tag + "@" + digest; name != image {
 		return name

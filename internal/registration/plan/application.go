@@ -156,8 +156,8 @@ const (
 	standsOut
 )
 
-// standOf does not ask whether the Pod is ready: the application says that to the registry itself. A Pod that goes stays
-// out although its Registration is being deleted as well: its hook may have let it go by now.
+// standOf does not ask whether the Pod is ready: the application says that to the registry itself. A Pod that goes
+// stays out although its Registration is being deleted as well: its hook may have let it go by now.
 func (ix *index) standOf(r *registration, p *pod) stand {
 	switch {
 	case p.DeletionTimestamp != nil, p.requested(), p.state == appsv1alpha1.StatePreparingDelete:

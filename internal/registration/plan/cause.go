@@ -54,8 +54,8 @@ type Node struct {
 	Evicts bool
 	// Cordoned means that it takes no new Pods.
 	Cordoned bool
-	// Goes says why the node goes within a short time, whoever objects: all its Pods leave their registries. It is empty if
-	// the node does not say so. Within is that time, from the notice on.
+	// Goes says why the node goes within a short time, whoever objects: all its Pods leave their registries. It is
+	// empty if the node does not say so. Within is that time, from the notice on.
 	Goes   string
 	Within time.Duration
 }
@@ -237,9 +237,9 @@ type Finish struct {
 	Undrained bool
 	// OfOwner means that the owner's object is the reason.
 	OfOwner bool
-	// PastBudget means that the Pod is deleted if a budget refuses its eviction now: nothing but Usher's readiness gate
-	// makes the Pod unready, so that the budget has allowed it before, or its owner wants fewer Pods, and budgets bind no
-	// owner.
+	// PastBudget means that the Pod is deleted if a budget refuses its eviction now: nothing but Usher's readiness
+	// gate makes the Pod unready, so that the budget has allowed it before, or its owner wants fewer Pods, and budgets
+	// bind no owner.
 	PastBudget bool
 }
 
@@ -289,8 +289,8 @@ func (ix *index) ownerOf(p *pod) (owner Owner, known bool) {
 	return owner, known && !owner.Unknown
 }
 
-// comesBack is how long whoever asked for the eviction or deletion of a Pod has to come back for it when it has drained,
-// if another Pod of its name follows: kubectl drain asks again after five seconds, by the name alone.
+// comesBack is how long whoever asked for the eviction or deletion of a Pod has to come back for it when it has
+// drained, if another Pod of its name follows: kubectl drain asks again after five seconds, by the name alone.
 const comesBack = 10 * time.Second
 
 // finish returns the Pod if it has drained, or has to go, and its reason holds; nil otherwise, and when that may change
@@ -311,15 +311,14 @@ func (ix *index) finish(p *pod) (now *Finish, at time.Time) {
 	}, time.Time{}
 }
 
-// waitsForRequester is until when the Pod is left to whoever asked; zero if it is not. A requester that comes back for a
-// Pod that Usher has deleted meanwhile would evict its namesake, which has just joined. A deadline has no time for that.
+// waitsForRequester is until when the Pod is left to whoever asked; zero if it is not. A requester that comes back for
+// a Pod that Usher has deleted meanwhile would evict its namesake, which has just joined. A deadline has no time for
+// that.
 func (ix *index) waitsForRequester(p *pod) time.Time {
 	if !p.letGo(ix.Now).IsZero() {
 		return time.Time{}
 	}
-	owner, known := ix.ownerOf(p)
-	_, numbered := ordinalOf(p.Name)
-	if !numbered || known && !owner.Ordinals || OwnerOf(p.Pod) == nil || p.request.Controller || p.cause.fewer || ix.Ending {
+	if p.request.Controller || p.cause.fewer || ix.Ending || !ix.hasNamesake(p) {
 		return time.Time{}
 	}
 	drained := p.request.At.Time
@@ -327,4 +326,11 @@ func (ix *index) waitsForRequester(p *pod) time.Time {
 		drained = list.Latest(drained, p.request.Drained.Time)
 	}
 	return drained.Add(comesBack)
+}
+
+// hasNamesake reports whether another Pod of the same name may follow: its owner counts ordinals, or nobody knows.
+func (ix *index) hasNamesake(p *pod) bool {
+	owner, known := ix.ownerOf(p)
+	_, numbered := ordinalOf(p.Name)
+	return numbered && OwnerOf(p.Pod) != nil && (!known || owner.Ordinals)
 }

@@ -273,8 +273,8 @@ func undo(pod *corev1.Pod) map[string]*string {
 	return annotations
 }
 
-// letGo is from when on the guard lets the Pod go, drained or not: somebody deletes it who gives it less time than its own
-// grace period. It is zero if nobody does. Nobody waits any more for a deadline that is over.
+// letGo is from when on the guard lets the Pod go, drained or not: somebody deletes it who gives it less time than its
+// own grace period. It is zero if nobody does. Nobody waits any more for a deadline that is over.
 func (p *pod) letGo(now time.Time) time.Time {
 	if p.request == nil || p.request.LetGo == nil || p.request.Deadline == nil || !now.Before(p.request.Deadline.Time) {
 		return time.Time{}
@@ -288,8 +288,8 @@ func (ix *index) hasToGo(p *pod) bool {
 	return !at.IsZero() && !ix.Now.Before(at)
 }
 
-// turnOfDeadline is when Usher deletes a Pod that has not drained by then, or when the deadline that somebody gave it is
-// over; zero without one.
+// turnOfDeadline is when Usher deletes a Pod that has not drained by then, or when the deadline that somebody gave it
+// is over; zero without one.
 func (ix *index) turnOfDeadline(p *pod) time.Time {
 	at := p.letGo(ix.Now)
 	switch {

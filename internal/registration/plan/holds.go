@@ -39,8 +39,8 @@ type Hold struct {
 	// zero without one. Policy is what happens then.
 	Deadline time.Time
 	Policy   usherv1alpha1.DeadlinePolicy
-	// LetGo is from when on whoever deletes the Pod gets through, since somebody has given it less time than its own grace
-	// period; zero if nobody has.
+	// LetGo is from when on whoever deletes the Pod gets through, since somebody has given it less time than its own
+	// grace period; zero if nobody has.
 	LetGo time.Time
 }
 

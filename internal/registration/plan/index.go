@@ -114,7 +114,8 @@ type pod struct {
 	queued, evicted bool
 	// cause is why the Pod is to go, if there is a request.
 	cause cause
-	// goes is why its node goes, if that is the only reason: the request is none of anybody's then, and is not on the Pod.
+	// goes is why its node goes, if that is the only reason: the request is none of anybody's then, and is not on the
+	// Pod.
 	goes string
 	// silent means that only its node does not answer.
 	silent      bool

@@ -10,13 +10,13 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// A node that goes within a short time, whoever objects, takes its Pods with it: nobody can wait for them any more when
-// somebody deletes them. So they leave their registries at the notice, all of them side by side, as if somebody had asked to
-// delete each. Nobody has, so nothing is written that says so: the node says it, in each pass anew. When it no longer does,
-// they come back. Budgets have no say: the Pods end in any case.
+// A node that goes within a short time, whoever objects, takes its Pods with it: nobody can wait for them any more
+// when somebody deletes them. So they leave their registries at the notice, all of them side by side, as if somebody
+// had asked to delete each. Nobody has, so nothing is written that says so: the node says it, in each pass anew. When
+// it no longer does, they come back. Budgets have no say: the Pods end in any case.
 
-// noticeShare is the part of a notice's time that a drain may take; the rest is for whoever deletes the Pods, and for their
-// containers.
+// noticeShare is the part of a notice's time that a drain may take; the rest is for whoever deletes the Pods, and for
+// their containers.
 const noticeShare = 2
 
 // heedNotices has the Pods of nodes that go leave their registries, and those of nodes that stay after all come back. A
@@ -50,8 +50,8 @@ func (ix *index) goesWithNode(p *pod) string {
 	return fmt.Sprintf("its node %s %s", p.Spec.NodeName, node.Goes)
 }
 
-// outOfTime has a drain end when half of the time is over that the Pod's node has: whatever the Pod waits for then, it ends
-// soon. It returns what is left of the verdict.
+// outOfTime has a drain end when half of the time is over that the Pod's node has: whatever the Pod waits for then, it
+// ends soon. It returns the verdict that remains.
 func (ix *index) outOfTime(p *pod, h hook, record *Record, v verdict) verdict {
 	node := ix.Nodes[p.Spec.NodeName]
 	if h.gate != GateRequested || node.Goes == "" || v.passes() {

@@ -206,8 +206,8 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	return list.Earliest(next, p.keptUntil())
 }
 
-// staysAfterAll reports whether a drain ends in the moment in which its request is taken back, as the Pod's owner wants it
-// again: then the guard keeps holding the Pod.
+// staysAfterAll reports whether a drain ends in the moment in which its request is taken back, as the Pod's owner
+// wants it again: then the guard keeps holding the Pod.
 func (ix *index) staysAfterAll(p *pod, h hook) bool {
 	return h.gate == GateRequested && p.cause.ended && ix.expired(p)
 }

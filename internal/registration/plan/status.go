@@ -236,7 +236,8 @@ func (p *pod) upToDate(now, next *corev1.PodCondition) bool {
 		return false
 	}
 	// A wait that is over must not be reported any longer.
-	return now.Reason == next.Reason && now.Message == next.Message || now.Reason == ReasonRegistered || now.Reason == ReasonDeregistered || now.Reason == ""
+	same := now.Reason == next.Reason && now.Message == next.Message
+	return same || slices.Contains([]string{ReasonRegistered, ReasonDeregistered, ""}, now.Reason)
 }
 
 // hasCondition reports whether the condition is of use: not on a Pod that is let go, and on

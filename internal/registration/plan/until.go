@@ -84,9 +84,9 @@ type busyPod struct {
 // String is for people.
 func (b busyPod) String() string { return "Registration " + b.registration + ": " + b.message }
 
-// awaitIdle holds a Pod that no caller chooses any more until nothing is under way there, or until the timeout. A Pod that
-// has been asked is asked on while it waits for something else, such as the next listing of a followed target: otherwise
-// its answers would begin anew.
+// awaitIdle holds a Pod that no caller chooses any more until nothing is under way there, or until the timeout. A Pod
+// that has been asked is asked on while it waits for something else, such as the next listing of a followed target:
+// otherwise its answers would begin anew.
 func (ix *index) awaitIdle(p *pod, h hook, record *Record, v *verdict) {
 	if ended(p.Pod) || !v.passes() && record.Free.IsZero() {
 		return

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command exits measures how many requests a workload of any cluster loses on each way out: rollout, scale-in, deletion,
-// eviction, drain of a node. Without a kubeconfig it rehearses on a development cluster, with Usher and without.
+// Command exits measures how many requests a workload of any cluster loses on each way out: rollout, scale-in,
+// deletion, eviction, drain of a node. Without a kubeconfig it rehearses on a development cluster, with Usher and
+// without.
 package main
 
 import (

@@ -62,8 +62,8 @@ func TestRegistrantStays(t *testing.T) {
 	}
 }
 
-// TestRegistryInUseStays: a Registry of the kind awsCloudMap that Registrations use keeps its region, where their entries
-// would stay. Another namespace is another root, from which Usher moves them.
+// TestRegistryInUseStays: a Registry of the kind awsCloudMap that Registrations use keeps its region, where their
+// entries would stay. Another namespace is another root, from which Usher moves them.
 func TestRegistryInUseStays(t *testing.T) {
 	object := checktest.Must(scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {generateName: stays-},
 		spec: {awsCloudMap: {region: eu-west-1, namespaceID: ns-1}}}`))(t)

@@ -130,7 +130,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestCallers: a caller that asks for healthy instances finds those that are in service, and what they say of themselves.
+// TestCallers: a caller that asks for healthy instances finds those that are in service, and what they say of
+// themselves.
 func TestCallers(t *testing.T) {
 	s := start(t)
 	namespace, _ := s.namespace(t)

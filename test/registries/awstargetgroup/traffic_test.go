@@ -84,12 +84,12 @@ const (
 	withoutUsher  way = "without Usher"
 )
 
-// TestTraffic sends requests through load balancers whose controller follows a Service by AWS's rule, while a Deployment
-// is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is ministack, which others have
-// written; it sends real HTTP, and takes targets out at once. The other is the fake, with health checks, a deregistration
-// delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost, nor where Usher
-// writes the targets itself. With the readiness gate alone, and without Usher, some are: that the test counts them shows
-// that it could.
+// TestTraffic sends requests through load balancers whose controller follows a Service by AWS's rule, while a
+// Deployment is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is ministack, which
+// others have written; it sends real HTTP, and takes targets out at once. The other is the fake, with health checks, a
+// deregistration delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost,
+// nor where Usher writes the targets itself. With the readiness gate alone, and without Usher, some are: that the test
+// counts them shows that it could.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	for _, balancer := range []string{"aws.ministack", "aws.fake"} {

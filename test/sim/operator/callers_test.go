@@ -199,7 +199,8 @@ func replicasIn(objects model.Objects) (set *appsv1.ReplicaSet, pods []*corev1.P
 	})
 }
 
-// superfluous reports whether a Pod's ReplicaSet has more Pods than it wants, as it is or as the operator's caches show it.
+// superfluous reports whether a Pod's ReplicaSet has more Pods than it wants, as it is or as the operator's caches
+// show it.
 func (s *simulation) superfluous(pod *corev1.Pod) bool {
 	return slices.ContainsFunc([]model.Objects{s.server.Objects, s.cached}, func(view model.Objects) bool {
 		set, pods := replicasIn(view)

@@ -20,8 +20,8 @@ const (
 	actorTerminator = "system:serviceaccount:karpenter:karpenter"
 	// ownGrace is the grace period of Pods in runs where somebody gives them less, in seconds.
 	ownGrace = 120
-	// holdShare is the part of a deadline that the guard may take, and minRetry how soon a client may be asked to come again:
-	// a Pod may go that much earlier.
+	// holdShare is the part of a deadline that the guard may take, and minRetry how soon a client may be asked to come
+	// again: a Pod may go that much earlier.
 	holdShare = 6
 	minRetry  = time.Second
 )
@@ -75,8 +75,8 @@ func (s *simulation) hurried(pod *corev1.Pod) string {
 	return "its deadline is near"
 }
 
-// hasDeadline reports whether somebody gives a Pod less time than its own grace period, which is not over, by the clock of
-// any process: then its owner cannot have it back.
+// hasDeadline reports whether somebody gives a Pod less time than its own grace period, which is not over, by the
+// clock of any process: then its owner cannot have it back.
 func (s *simulation) hasDeadline(request *usher.DeletionRequest) bool {
 	return request.Deadline != nil && s.clock.Now().Before(request.Deadline.Add(clockSkew+2*maxSkew))
 }

@@ -372,8 +372,8 @@ func (p *process) covered(pod *corev1.Pod, budget *policyv1.PodDisruptionBudget)
 	return model.Covers(budget, pod) && model.Covers(budget, p.pod(pod.Name))
 }
 
-// evicted reports whether the Pod begins to leave because someone evicts it, and for no other
-// reason: budgets do not bind an owner that wants fewer Pods. The operator may see the Pod as it is, or as the caches show it.
+// evicted reports whether the Pod begins to leave because someone evicts it, and for no other reason: budgets do not
+// bind an owner that wants fewer Pods. The operator may see the Pod as it is, or as the caches show it.
 func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	live := p.pod(pod.Name)
 	if live == nil || live.UID != pod.UID || !p.exists(registration) || p.leavesAnyway(live) {

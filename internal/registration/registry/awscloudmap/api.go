@@ -186,8 +186,8 @@ func (a *api) discover(ctx context.Context, namespace, name string) ([]instance,
 	return list.Map(list.Pointers(answer.Instances), instanceOf), nil
 }
 
-// ofService makes what AWS refuses of one service an error of that alone: whoever writes a Registration, and with it the
-// service's name, must not keep the Registry from others.
+// ofService makes what AWS refuses of one service an error of that alone: whoever writes a Registration, and with it
+// the service's name, must not keep the Registry from others.
 func ofService(err error, name string) error {
 	if errors.Is(err, registry.ErrPermanent) && !errors.Is(err, awsapi.ErrIdentity) && !errors.Is(err, registry.ErrOneService) {
 		return registry.OneService(fmt.Errorf("service %s of Cloud Map: %w", registry.Excerpt(name), err))

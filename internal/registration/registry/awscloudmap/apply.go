@@ -30,8 +30,8 @@ type step struct {
 	there *instance
 	// operation is the one that was begun, empty for none.
 	operation string
-	// told means that Cloud Map knows the health that is wanted, which it shows after half a minute.
-	told bool
+	// announced means that Cloud Map has taken the health that is wanted, which it shows after half a minute.
+	announced bool
 }
 
 // writes reports whether the instance has to be registered: its health is changed by another call.
@@ -128,13 +128,13 @@ func (r *Registry) deregister(ctx context.Context, name string, at service, s *s
 
 // tell tells Cloud Map the health that is wanted, once.
 func (r *Registry) tell(ctx context.Context, at service, s *step) error {
-	if s.told {
+	if s.announced {
 		return nil
 	}
 	if !at.custom {
 		return registry.Transient(registry.OneService(errors.New("the health check of Route 53 that the service of Cloud Map has finds it unhealthy")))
 	}
-	s.told = true
+	s.announced = true
 	return r.api.setHealth(ctx, at, s.id, s.put.unhealthy)
 }
 

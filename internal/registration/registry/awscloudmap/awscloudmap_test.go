@@ -194,8 +194,8 @@ func TestTakenBack(t *testing.T) {
 	}
 }
 
-// TestHealth: Cloud Map shows another health half a minute after it was told. Without a custom health check, an instance
-// cannot be hidden.
+// TestHealth: Cloud Map shows another health half a minute after Usher has set it. Without a custom health check, an
+// instance cannot be hidden.
 func TestHealth(t *testing.T) {
 	f := newFake(t, cloudmap.Times{Health: 30 * time.Second})
 	f.Add("web", custom)
@@ -204,7 +204,7 @@ func TestHealth(t *testing.T) {
 	held.Weight = 0
 	hold := func() error { return c.Apply(short(t), "web", []registry.Change{{Op: registry.Put, Entry: held}}) }
 	registrytest.CheckRefused(t, "a health that Cloud Map does not show yet", hold(), "a", registry.ErrTransient)
-	checktest.Same(t, "how often Cloud Map was told", 1, f.Called("UpdateInstanceCustomHealthStatus"))
+	checktest.Same(t, "how often Usher sets the health", 1, f.Called("UpdateInstanceCustomHealthStatus"))
 	checktest.Same(t, "the weight meanwhile", int32(10), registrytest.Only(t, c).Weight)
 	f.Pass(30 * time.Second)
 	checktest.Same(t, "the weight then", int32(0), registrytest.Only(t, c).Weight)
@@ -268,8 +268,8 @@ func TestTooMany(t *testing.T) {
 	registrytest.Check(t, "an answer that takes too much memory", err, registry.ErrOneService, "more than 16384 bytes")
 }
 
-// TestRefusals: what AWS answers becomes an error with a mark. A name that AWS refuses, which a tenant may have chosen, is
-// an error of that service alone.
+// TestRefusals: what AWS answers becomes an error with a mark. A name that AWS refuses, which a tenant may have
+// chosen, is an error of that service alone.
 func TestRefusals(t *testing.T) {
 	scenariotest.Table(t, "testdata/refusals.txt", func(t *testing.T, test struct {
 		Code   string

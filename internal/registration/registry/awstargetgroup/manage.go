@@ -22,8 +22,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry/targets"
 )
 
-// Managed implements registry.Connector for target groups that nobody else writes. A target is an address and a port, so
-// a tag of the group says whose targets it has, and the cluster's Pods say whose address one is.
+// Managed implements registry.Connector for target groups that nobody else writes. A target is an address and a port,
+// so a tag of the group says whose targets it has, and the cluster's Pods say whose address one is.
 type Managed struct {
 	*Registry
 

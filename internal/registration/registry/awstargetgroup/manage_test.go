@@ -103,8 +103,8 @@ func TestManagedLife(t *testing.T) {
 	registrytest.CheckNone(t, "a drain that counts as propagation", registrytest.Remove(t, propagation, a))
 }
 
-// TestManagedRestart: a process that knows nothing finds whose a target is by the addresses of Pods. One that no Pod has is
-// an entry that can be removed.
+// TestManagedRestart: a process that knows nothing finds whose a target is by the addresses of Pods. One that no Pod
+// has is an entry that can be removed.
 func TestManagedRestart(t *testing.T) {
 	f := elb.New(elb.Times{}, arn("web"))
 	defer f.Close()

@@ -24,7 +24,8 @@ type layout interface {
 	after(id string) string
 	// ops is how many operations of a transaction a change takes at most.
 	ops() int
-	// encode returns the name of an entry's key, which is what follows the service, and its value. Errors are permanent.
+	// encode returns the name of an entry's key, which is what follows the service, and its value. Errors are
+	// permanent.
 	encode(service string, entry registry.Entry) (name, value string, err error)
 	// decode never fails: a key that Usher did not write is an entry without an owner, so that Usher never changes it.
 	decode(name string, value []byte) registry.Entry

@@ -159,8 +159,8 @@ var (
 	zones = regexp.MustCompile(`^[a-z]+-[a-z0-9]+-[a-z0-9]+$`)
 )
 
-// noted are the groups that GKE has noted in the Service's annotation, or in objects if there are none. Whoever may write
-// the Service may write that, so names and zones are checked: they become part of a path.
+// noted are the groups that GKE has noted in the Service's annotation, or in objects if there are none. Whoever may
+// write the Service may write that, so names and zones are checked: they become part of a path.
 func (r *Registry) noted(ctx context.Context, service string) ([]group, error) {
 	object := &corev1.Service{}
 	err := r.reader.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: service}, object)

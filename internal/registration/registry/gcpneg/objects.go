@@ -23,7 +23,8 @@ var objects = schema.GroupVersionKind{Group: "networking.gke.io", Version: "v1be
 const (
 	// labelService is the label of such an object that names its Service.
 	labelService = "networking.gke.io/service-name"
-	// portType is the type of groups that have Pods as endpoints; those of internal passthrough load balancers have nodes.
+	// portType is the type of groups that have Pods as endpoints; those of internal passthrough load balancers have
+	// nodes.
 	portType = "GCE_VM_IP_PORT"
 )
 

@@ -25,8 +25,8 @@ const (
 
 // Times are how long Cloud Map takes.
 type Times struct {
-	// Operation is the time until an operation has ended, Discovery until callers see it, Health until they see the health
-	// that was told.
+	// Operation is the time until an operation has ended, Discovery until callers see it, Health until they see the
+	// health that was set.
 	Operation, Discovery, Health time.Duration
 }
 
