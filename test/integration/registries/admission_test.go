@@ -62,24 +62,41 @@ func TestRegistrantStays(t *testing.T) {
 	}
 }
 
-// TestRegistryInUseStays: a Registry of the kind awsCloudMap that Registrations use keeps its region, where their
-// entries would stay. Another namespace is another root, from which Usher moves them.
+// TestRegistryInUseStays: a Registry that Registrations use keeps its place, where their entries would stay. Another
+// namespace of Cloud Map is another root, from which Usher moves them, and of target groups that somebody else writes
+// nothing would stay.
 func TestRegistryInUseStays(t *testing.T) {
-	object := checktest.Must(scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {generateName: stays-},
-		spec: {awsCloudMap: {region: eu-west-1, namespaceID: ns-1}}}`))(t)
-	checktest.NoError(t, shared.Create(t.Context(), object))
-	t.Cleanup(func() { checktest.NoError(t, shared.Delete(context.WithoutCancel(t.Context()), object)) })
-	change := func(fields string) error {
-		return shared.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"awsCloudMap":{`+fields+`}}}`)))
+	const group = `[{"namespace":"demo","service":"web","arns":["arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/web/1"]}]`
+	for spec, changes := range map[string]map[string]bool{
+		`{"awsCloudMap":{"region":"eu-west-1","namespaceID":"ns-1"}}`: {
+			`{"awsCloudMap":{"region":"eu-west-2"}}`: false, `{"awsCloudMap":{"namespaceID":"ns-2"}}`: true,
+		},
+		`{"awsTargetGroup":{"region":"eu-west-1","manage":true,"targetGroups":` + group + `}}`: {
+			`{"awsTargetGroup":{"region":"eu-west-2"}}`: false, `{"awsTargetGroup":{"manage":false}}`: false,
+			`{"awsTargetGroup":{"draining":"Propagation"}}`: true,
+		},
+		`{"awsTargetGroup":{"region":"eu-west-1"}}`: {`{"awsTargetGroup":{"region":"eu-west-2"}}`: true},
+	} {
+		object := checktest.Must(scene.Parse(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {generateName: stays-}, spec: ` + spec + `}`))(t)
+		checktest.NoError(t, shared.Create(t.Context(), object))
+		t.Cleanup(func() { checktest.NoError(t, shared.Delete(context.WithoutCancel(t.Context()), object)) })
+		change := func(change string) error {
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":`+change+`}`))
+			return shared.Patch(t.Context(), object.DeepCopy(), patch, client.DryRunAll)
+		}
+		for what := range changes {
+			checktest.NoError(t, change(what)) // while nobody uses it
+		}
+		used := `{"status":{"users":[{"namespace":"demo","registration":"web","service":"web"}],"conditions":[{"type":"Reachable",
+			"status":"True","reason":"Reachable","message":"","lastTransitionTime":"2026-11-30T00:00:00Z"}]}}`
+		checktest.NoError(t, shared.Status().Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(used))))
+		for what, may := range changes {
+			err := change(what)
+			if may != (err == nil) || err != nil && !strings.Contains(err.Error(), "make another Registry for the new place") {
+				t.Errorf("%s, changed to %s: %v", spec, what, err)
+			}
+		}
 	}
-	checktest.NoError(t, change(`"region":"eu-west-2"`))
-	used := `{"status":{"users":[{"namespace":"demo","registration":"web","service":"web"}],"conditions":[{"type":"Reachable","status":"True",
-		"reason":"Reachable","message":"","lastTransitionTime":"2026-11-30T00:00:00Z"}]}}`
-	checktest.NoError(t, shared.Status().Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(used))))
-	if err := change(`"region":"eu-west-1"`); !strings.Contains(fmt.Sprint(err), "make another Registry for the new place") {
-		t.Errorf("another region: %v", err)
-	}
-	checktest.NoError(t, change(`"namespaceID":"ns-2"`))
 }
 
 // TestExamples: the Registries that the documents show are accepted.
