@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -65,6 +66,31 @@ func gateLeft(w *podWrite) {
 	}
 }
 
+// ofOtherClaims: a Pod whose claims are not those of the templates gets the update revision as a new Pod, if the user wants
+// that.
+func ofOtherClaims(w *podWrite) {
+	if w.updates() && !w.goesOn() && of(w.new, w.update) && hasOtherClaims(w.set, w.old) {
+		w.fail("is updated in place with the claims %v, and the templates are %v", claimTemplatesOf(w.old), templateNames(w.set))
+	}
+}
+
+// hasOtherClaims reports whether a Pod's claims are not those of the templates, and the user wants another Pod for that.
+func hasOtherClaims(set *apps.CloneSet, pod *corev1.Pod) bool {
+	wants := slices.Sorted(slices.Values(templateNames(set)))
+	return asks(set, apps.AnnotationRecreateForClaims) && !slices.Equal(claimTemplatesOf(pod), wants)
+}
+
+// claimTemplatesOf names the templates of the claims that a Pod mounts, sorted.
+func claimTemplatesOf(pod *corev1.Pod) (names []string) {
+	for i := range pod.Spec.Volumes {
+		if volume := &pod.Spec.Volumes[i]; volume.PersistentVolumeClaim != nil {
+			names = append(names, volume.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // atGate reports whether a Pod is at the gate before its update.
 func atGate(pod *corev1.Pod) bool { return model.State(pod) == apps.StatePreparingUpdate }
 
@@ -84,5 +110,8 @@ func randomGates(seed uint64, set *apps.CloneSet) {
 		if w.roll(0.2) {
 			to(gate)(set)
 		}
+	}
+	if len(set.Spec.VolumeClaimTemplates) > 0 && w.roll(0.7) {
+		to("recreateForClaims true")(set)
 	}
 }

@@ -80,6 +80,7 @@ var rules = []struct {
 	{"nothing is updated that the strategy leaves alone", updatedAgainstWill, false},
 	{"Pods go back only for the partition", wentBack, false},
 	{"a Pod that counts as updated stays at its gate", gateLeft, false},
+	{"a Pod of other claims is not updated in place", ofOtherClaims, false},
 	{"no Pod is named for deletion for nothing", namedForNothing, false},
 	{"a Pod is made after its claims", withoutClaims, false},
 	{"claims that wait are used first", claimsLeft, false},

@@ -279,7 +279,8 @@ func (w *podWrite) needsSurge(pod *corev1.Pod) bool {
 		return false
 	}
 	was, is := templateOfPod(w.process.Server, pod), templateOf(w.process.Server, w.set.Namespace, w.update)
-	if w.set.Spec.UpdateStrategy.Type != apps.UpdateInPlaceIfPossible || w.process.refusedOnce || !inPlace(was, is) {
+	recreates := w.set.Spec.UpdateStrategy.Type != apps.UpdateInPlaceIfPossible || w.process.refusedOnce
+	if recreates || !inPlace(was, is) || hasOtherClaims(w.set, pod) {
 		return true
 	}
 	if w.set.Annotations[apps.AnnotationSurgeInPlace] == "false" && unavailableOf(w.set) > 0 {
