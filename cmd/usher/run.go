@@ -294,6 +294,7 @@ func (s *settings) setUp(ctx context.Context, mgr ctrl.Manager, found apiServer)
 		}
 	}
 	if s.runs(halfRegistration) {
+		s.registrations.Evictions = found.evictions
 		if err := s.registration(ctx, mgr); err != nil {
 			return err
 		}

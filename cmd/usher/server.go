@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+
+	"github.com/usher-dev/usher/internal/registration/responder"
 )
 
 // oldestKubernetes is the oldest version that Usher supports: "make versions" runs the
@@ -33,12 +36,33 @@ func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServe
 	for _, warning := range found.warnings(s.runs(halfCloneSet)) {
 		logger.Info("Warning: " + warning)
 	}
+	if s.runs(halfRegistration) {
+		found.evictions = askEvictions(config, logger)
+	}
 	return found
+}
+
+// askEvictions reports whether Usher can be a responder of Kubernetes' evictions. Most API servers serve none, and nothing
+// is said of that.
+func askEvictions(config *rest.Config, logger logr.Logger) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), askFor)
+	defer cancel()
+	served, allowed, err := responder.Served(ctx, config)
+	switch {
+	case err != nil:
+		logger.Info("Cannot tell whether to answer evictions of lifecycle.k8s.io: Usher does not, until it starts again", "reason", err.Error())
+	case served && !allowed:
+		logger.Info("The API server serves evictions of lifecycle.k8s.io, and Usher may not answer them: it lacks the role usher-evictions " +
+			"(evictions.enabled of the chart)")
+	}
+	return allowed
 }
 
 // apiServer has the properties of an API server that matter here.
 type apiServer struct {
 	version string
+	// evictions means that it serves evictions of lifecycle.k8s.io, and lets Usher answer them.
+	evictions bool
 	// noResize means that it has no subresource pods/resize.
 	noResize bool
 }

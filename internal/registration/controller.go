@@ -94,6 +94,9 @@ type Options struct {
 	// StayOnNodes keeps Pods in their registries when their node says that it goes within a short time. Default: they
 	// leave.
 	StayOnNodes bool
+	// Evictions means that the API server serves Evictions of lifecycle.k8s.io, and lets Usher read and answer them: Usher is
+	// the responder of Pods that name it. Default: it is not.
+	Evictions bool
 	// ClusterID names the cluster in registries' entries. Default: the UID of the namespace kube-system.
 	ClusterID string
 	// Guarded means that a guard runs, here or elsewhere: Usher tells of Pods that are deleted without it.
@@ -143,8 +146,10 @@ type Reconciler struct {
 	// owners reads owners of Pods, and nodes: a cache of what plans read of them.
 	owners client.Reader
 	// urgent selects nodes that go within a short time, of which others may be listed too: an index, if owners has it.
-	urgent   []client.ListOption
-	listPods lister[*corev1.Pod]
+	urgent []client.ListOption
+	// evictions are Kubernetes' own; nil if the API server does not serve them.
+	evictions client.Reader
+	listPods  lister[*corev1.Pod]
 	// listRegistrations is for passes, and for events: none costs more the more Registrations
 	// other namespaces have.
 	listRegistrations lister[*usherv1alpha1.Registration]

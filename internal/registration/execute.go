@@ -53,6 +53,7 @@ func (r *Reconciler) execute(ctx context.Context, kept *passState, s stage) stag
 	s = r.change(ctx, s, first, without(s.decided.Changes, first, unprepared))
 	s = s.with(r.patchPods(ctx, kept, s, s.decided.Patches))
 	s = r.finishPods(ctx, s)
+	s = r.respond(ctx, s)
 	// The statuses include what failed in this pass.
 	return s.seeing(s.seen.with(s.seen.snapshot.WithRegistries(r.withFailure)))
 }

@@ -129,7 +129,8 @@ func (r *Reconciler) readObjects(ctx context.Context, namespace string, kept *pa
 		ctx, r.client, "PodDisruptionBudgets", &policyv1.PodDisruptionBudgetList{}, here)
 	registrations, noRegistrations := r.listRegistrations(ctx, namespace)
 	known, noRegistries := r.readRegistries(ctx, namespace)
-	if err := errors.Join(noPods, noSets, noBudgets, noRegistrations, noRegistries); err != nil {
+	evictions, noEvictions := r.readEvictions(ctx, namespace, kept.said)
+	if err := errors.Join(noEvictions, noPods, noSets, noBudgets, noRegistrations, noRegistries); err != nil {
 		return nil, err
 	}
 	names, now := map[string]bool{}, r.clock.Now()
@@ -143,7 +144,7 @@ func (r *Reconciler) readObjects(ctx context.Context, namespace string, kept *pa
 		learned: kept.learned,
 		snapshot: plan.Snapshot{
 			Process: r.options.Process, Cluster: cluster, Namespace: namespace, Ending: known.ending,
-			Pods: pods, CloneSets: sets, Budgets: budgets, Registrations: registrations,
+			Pods: pods, CloneSets: sets, Budgets: budgets, Evictions: evictions, Registrations: registrations,
 			Registries: known.states, Known: names, Listings: map[plan.Target]plan.Listing{},
 			Followed: map[plan.Target]plan.Followed{}, Failed: map[plan.Target]map[string]error{},
 			Due: kept.due, Sweep: map[plan.Target]bool{},

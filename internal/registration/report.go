@@ -242,8 +242,6 @@ const quiet = 10 * time.Minute
 // Reasons and actions of events.
 const (
 	eventTakenBack = "DeletionTakenBack"
-	// eventNodeGoes: the Pod's node goes within a short time, whoever objects.
-	eventNodeGoes = plan.ReasonNodeGoes
 	// eventFinished: Usher deletes a Pod that has drained for somebody else's request.
 	eventFinished  = "DeletedAfterDrain"
 	actionDelete   = "Delete"
@@ -326,6 +324,12 @@ func (r *Reconciler) announceOutcome(o *plan.Outcome) {
 	}
 }
 
+// returnsIf says when a Pod comes back that nobody has asked to delete.
+var returnsIf = map[string]string{
+	plan.ReasonNodeGoes:          "if the node stays",
+	plan.ReasonEvictionRequested: "if nobody wants that any more",
+}
+
 // takenBack says why a request is taken back.
 func takenBack(t *plan.TakenBack) string {
 	if t.Because != "" {
@@ -341,8 +345,8 @@ func (r *Reconciler) reportPatch(ctx context.Context, patch *plan.PodPatch) {
 		r.announcer.warn(patch.Pod, eventTakenBack, actionRegister, takenBack(t))
 	}
 	if patch.Goes != "" {
-		r.announcer.warn(patch.Pod, eventNodeGoes, actionDrain,
-			patch.Goes+": the Pod leaves its registries now, and comes back if the node stays.")
+		r.announcer.warn(patch.Pod, patch.Leaves, actionDrain,
+			patch.Goes+": the Pod leaves its registries now, and comes back "+returnsIf[patch.Leaves]+".")
 	}
 	r.metrics.patched(patch)
 	for _, release := range patch.Released {

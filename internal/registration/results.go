@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/usher-dev/usher/internal/kube"
@@ -58,6 +59,8 @@ type results struct {
 	firstPatch string
 	// deletions are those of drained Pods.
 	deletions []deletion
+	// said is what Usher has said of evictions, by their UIDs.
+	said map[types.UID]plan.Response
 	// troubles are what could not be read, and what Pods say that makes no sense.
 	troubles []trouble
 	// spent is how long listing and planning have taken.
@@ -76,6 +79,9 @@ func merge(steps ...results) (all results) {
 		all.due, all.batches = append(all.due, s.due...), append(all.batches, s.batches...)
 		all.made, all.patches = append(all.made, s.made...), append(all.patches, s.patches...)
 		all.deletions, all.troubles = append(all.deletions, s.deletions...), append(all.troubles, s.troubles...)
+		if s.said != nil {
+			all.said = s.said
+		}
 		all.firstPatch, all.spent = cmp.Or(s.firstPatch, all.firstPatch), all.spent+s.spent
 	}
 	return all

@@ -31,6 +31,8 @@ type passState struct {
 	firstPatch string
 	// unlisted are Pods that their Services may not list.
 	unlisted plan.Unlisted
+	// said is what Usher has said last of evictions, by their UIDs.
+	said map[types.UID]plan.Response
 	// waits are the open waits in the log, and since when.
 	waits map[plan.Waiting]time.Time
 	// plans is the memory of the planner, and bytes what it is accounted for.
@@ -129,7 +131,7 @@ func (k *passState) remember(before *observation, done stage, waits map[plan.Wai
 	if done.stopped {
 		return
 	}
-	k.waits = waits
+	k.waits, k.said = waits, saidAfter(k.said, done)
 	if done.firstPatch != "" {
 		k.firstPatch = done.firstPatch
 	}
@@ -168,7 +170,7 @@ func dueAfter(done stage) map[plan.Target]bool {
 // holdsNothing reports whether there is nothing to remember.
 func (k *passState) holdsNothing() bool {
 	return len(k.due)+len(k.sweeps.swept)+len(k.sweeps.suspects)+len(k.sweeps.remaining)+len(k.answered)+len(k.confirmed)+
-		len(k.refusals)+len(k.unlisted)+len(k.waits)+len(k.followed) == 0 && k.bytes == 0
+		len(k.refusals)+len(k.said)+len(k.unlisted)+len(k.waits)+len(k.followed) == 0 && k.bytes == 0
 }
 
 // keepListings ends a pass. What was listed is kept for the next one, unless that is too much in addition to what others

@@ -74,6 +74,9 @@ func (r *Reconciler) watchNamespaces(ctx context.Context, mgr ctrl.Manager) erro
 	} {
 		b.WatchesRawSource(source.Kind(owners, object, each(r.ofNamespaced), wantsChanged))
 	}
+	if err := r.watchEvictions(mgr, b); err != nil {
+		return err
+	}
 	b.WatchesRawSource(source.Kind[client.Object](owners, &corev1.Node{}, handler.Funcs{UpdateFunc: r.ofNode}))
 	return b.Complete(r)
 }

@@ -64,7 +64,7 @@ func (w *waiter) registered(unscheduled bool) {
 	c := podread.Condition(w.pod, usherv1alpha1.ConditionRegistered)
 	switch {
 	case c == nil || c.Message == "" || c.Reason == regplan.ReasonRegistered || c.Reason == regplan.ReasonDeregistered:
-	case c.Reason == regplan.ReasonNodeGoes:
+	case c.Reason == regplan.ReasonNodeGoes, c.Reason == regplan.ReasonEvictionRequested:
 		_, why, _ := strings.Cut(c.Message, ": ")
 		w.out = slices.Insert(w.out, 0, Wait{What: "leaves its registries, since " + why, Since: c.LastTransitionTime.Time})
 	case c.Reason == string(regplan.ReasonUnderWay) && len(w.out) > 0: // the hold has the number

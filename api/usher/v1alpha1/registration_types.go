@@ -404,6 +404,8 @@ const (
 	// LabelGuarded is on a Pod while Finalizer is, and comes and goes in the same write: a
 	// webhook can select Pods by a label, not by a finalizer.
 	LabelGuarded = "usher.dev/guarded"
+	// EvictionResponder is the name by which Pods name Usher among their spec.evictionResponders.
+	EvictionResponder = "usher.dev/drain"
 	// HookDomain follows the Registration's name in the hook keys that it answers by
 	// default, such as web.usher.dev/drained.
 	HookDomain = ".usher.dev/"

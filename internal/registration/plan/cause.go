@@ -89,6 +89,7 @@ func (ix *index) findCauses() {
 	surplus := ix.surplus(asked)
 	for _, p := range asked {
 		p.cause = ix.causeOf(p, surplus)
+		ix.keepEvicted(p)
 	}
 	for _, p := range ix.pods {
 		if p.goes != "" {

@@ -284,7 +284,7 @@ func (p *pod) unfit(r *registration) string { return cmp.Or(p.misplaced(r), p.un
 // misplaced is why no Pod in this state belongs in the Registration's registries; empty if
 // it does.
 func (p *pod) misplaced(r *registration) string {
-	if p.goes != "" {
+	if p.goes != "" && !p.queued {
 		return p.goes
 	}
 	if p.requested() {

@@ -287,6 +287,7 @@ func render(p Plan) []string {
 	}
 	lines = append(lines, list.Map(p.Patches, func(patch PodPatch) string { return "patch " + renderPatch(&patch) })...)
 	lines = append(lines, list.Map(p.Finishes, renderFinish)...)
+	lines = append(lines, list.Map(p.Responses, renderResponse)...)
 	for _, a := range p.Asks {
 		for _, c := range a.Checks {
 			lines = append(lines, fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration))
@@ -355,6 +356,20 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, renderCondition(p.Condition))
 	}
 	return strings.Join(append(words, renderForced(p.Released)...), " ")
+}
+
+func renderResponse(r Responding) string {
+	what := "completed"
+	if r.Completed.IsZero() {
+		what = "heartbeat"
+	}
+	if r.Heartbeat.After(epoch) {
+		what += " " + r.Heartbeat.Sub(epoch).String() + " from now"
+	}
+	if r.Expected.After(r.Heartbeat) {
+		what += ", to end in " + r.Expected.Sub(epoch).String()
+	}
+	return fmt.Sprintf("answer %s: %s: %s", r.Eviction.Pod, what, r.Message)
 }
 
 func renderFinish(f Finish) string {

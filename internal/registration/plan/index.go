@@ -32,6 +32,8 @@ type index struct {
 	listings      map[Target]*listing
 	// labels means that Pods of a Registration enter a Service by a label, or may have.
 	labels bool
+	// evictions are those under way, by the Pod's UID.
+	evictions map[types.UID]*Eviction
 	// holders are the Pods that may have each address; nil until somebody asks.
 	holders map[string][]*pod
 	// outdated are targets of entries that take other values from their Pods than before;
@@ -114,9 +116,9 @@ type pod struct {
 	queued, evicted bool
 	// cause is why the Pod is to go, if there is a request.
 	cause cause
-	// goes is why its node goes, if that is the only reason: the request is none of anybody's then, and is not on the
-	// Pod.
-	goes string
+	// goes is why the Pod leaves if nobody has asked to delete it: its node goes, or an eviction of Kubernetes' is under
+	// way. The request is not on the Pod then. leaves is the reason of the event.
+	goes, leaves string
 	// silent means that only its node does not answer.
 	silent      bool
 	silentSince time.Time
@@ -144,6 +146,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix.indexRegistrations()
 	ix.indexPods()
 	ix.opensDoors()
+	ix.evictions = ix.evictionsUnderWay()
 	ix.heedNotices()
 	ix.findCauses()
 	ix.queueEvictions()

@@ -19,18 +19,17 @@ import (
 // their containers.
 const noticeShare = 2
 
-// heedNotices has the Pods of nodes that go leave their registries, and those of nodes that stay after all come back. A
-// Pod that somebody has asked to delete leaves for that.
+// heedNotices has the Pods of nodes that go leave their registries, and those of nodes that stay after all come back; so
+// do those whose evictions are under way, or are not any more. A Pod that somebody has asked to delete leaves for that.
 func (ix *index) heedNotices() {
 	for _, p := range ix.pods {
-		goes := ix.goesWithNode(p)
+		goes, leaves, request := ix.goesUnasked(p)
 		if goes == p.goes {
 			continue
 		}
-		if p.goes = goes; goes != "" {
-			p.request = &usherv1alpha1.DeletionRequest{By: "the notice of node " + p.Spec.NodeName}
-		} else {
-			p.request, _ = readRequest(p.Pod)
+		p.goes, p.leaves = goes, leaves
+		if p.request, p.evicted = readRequest(p.Pod); goes != "" {
+			p.request, p.evicted = request, request.Eviction
 		}
 		p.idle, p.queued = nil, false
 		p.hooks = hooksAt(p)
@@ -38,16 +37,21 @@ func (ix *index) heedNotices() {
 	}
 }
 
-// goesWithNode is why a Pod leaves its registries that nobody has asked to delete; empty if it does not.
-func (ix *index) goesWithNode(p *pod) string {
-	node := ix.Nodes[p.Spec.NodeName]
-	if node.Goes == "" || p.DeletionTimestamp != nil {
-		return ""
+// goesUnasked is why a Pod leaves its registries that nobody has asked to delete, with the request that this stands for;
+// empty if it does not.
+func (ix *index) goesUnasked(p *pod) (goes, leaves string, request *usherv1alpha1.DeletionRequest) {
+	node, e := ix.Nodes[p.Spec.NodeName], ix.evictions[p.UID]
+	if node.Goes == "" && !e.evicts(p) || p.DeletionTimestamp != nil {
+		return "", "", nil
 	}
 	if request, _ := readRequest(p.Pod); request != nil {
-		return ""
+		return "", "", nil
 	}
-	return fmt.Sprintf("its node %s %s", p.Spec.NodeName, node.Goes)
+	if node.Goes == "" {
+		return e.text(), ReasonEvictionRequested, e.requestOf()
+	}
+	return fmt.Sprintf("its node %s %s", p.Spec.NodeName, node.Goes), ReasonNodeGoes,
+		&usherv1alpha1.DeletionRequest{By: "the notice of node " + p.Spec.NodeName}
 }
 
 // outOfTime has a drain end when half of the time is over that the Pod's node has: whatever the Pod waits for then, it

@@ -30,6 +30,8 @@ type Plan struct {
 	Patches []PodPatch
 	// Finishes are drained Pods that Usher deletes, sorted by name.
 	Finishes []Finish
+	// Responses are what Usher says of Kubernetes' evictions, in their order.
+	Responses []Responding
 	// Waiting are the Pods that wait, sorted by Pod, gate, key and registry.
 	Waiting []Waiting
 	// Asks are the Pods to be asked from now on whether anything is under way, in the order of Pods.
@@ -75,6 +77,7 @@ func Make(snapshot Snapshot) Plan {
 		p.counts = ix.countsOf(p)
 	}
 	slices.SortStableFunc(plan.Waiting, CompareWaiting)
+	ix.respond(&plan)
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, ix.followAgain(plan.Waiting), ix.lookAgain(plan.Waiting))
 	waiting := map[string][]Waiting{}
 	for _, w := range plan.Waiting {
@@ -132,7 +135,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 		next = ix.planLiving(p, &patch, plan)
 	}
 	if patch.Drain != nil && !p.hasRecord() {
-		patch.Goes = p.goes
+		patch.Goes, patch.Leaves = p.goes, p.leaves
 	}
 	ix.turnLabels(p, &patch)
 	ix.unmark(p, &patch)
@@ -352,8 +355,8 @@ type PodPatch struct {
 	TakenBack *TakenBack
 	Drained   time.Time
 	Condition *corev1.PodCondition
-	// Goes is why the Pod's node goes, if that begins a drain; empty otherwise.
-	Goes string
+	// Goes is why the Pod leaves that nobody has asked to delete, if a drain begins; empty otherwise. Leaves is the reason.
+	Goes, Leaves string
 	// Results are those of the drains that end with this patch.
 	Results []DrainResult
 	// Released are the hooks that this patch lets go or sets.

@@ -146,6 +146,9 @@ const (
 	ReasonDeregistered = "Deregistered"
 	// ReasonNodeGoes: the Pod leaves, since its node goes within a short time, whoever objects.
 	ReasonNodeGoes = "NodeGoes"
+	// ReasonEvictionRequested: the Pod leaves, since an eviction of Kubernetes' is under way that names Usher as a
+	// responder.
+	ReasonEvictionRequested = "EvictionRequested"
 	// ReasonValid: whatever is taken from Pods can be used.
 	ReasonValid = "Valid"
 	// ReasonInstanceInvalid: a Pod has a weight, a tag or metadata that cannot be

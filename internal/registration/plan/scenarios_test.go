@@ -478,6 +478,38 @@ func ownerOf(text string) (o Owner) {
 	return o
 }
 
+// evictionOf reads "a Active 5s": of Pod a, Usher's turn since 5 s. "of UID" is the target's, if it is another Pod of that name;
+// "by REQUESTERS" are those that want it; "said 3s" is when Usher said something last, and "until 4s" when the drain was to
+// end from now on; "done" and "over" mean that Usher's turn has ended, and the eviction. What it said follows after "say".
+func evictionOf(text string) Eviction {
+	text, message, _ := strings.Cut(text, " say ")
+	words := append(strings.Fields(text), "", "")
+	e := Eviction{
+		Name: "pod-1-" + words[0], UID: types.UID("eviction-" + words[0]), Pod: words[0], PodUID: types.UID("uid-" + words[0] + "-0000"),
+		Turn: Turn(words[1]), Requesters: []string{"example.com/drain"}, Response: Response{Message: message},
+	}
+	if words[2] != "" {
+		e.Started = ago(words[2])
+	}
+	for i, word := range words[:len(words)-1] {
+		switch next := words[i+1]; word {
+		case "of":
+			e.PodUID = types.UID(next)
+		case "by":
+			e.Requesters = strings.Split(next, ",")
+		case "said":
+			e.Heartbeat = ago(next)
+		case "until":
+			e.Expected = epoch.Add(scenariotest.Duration(next))
+		case "done":
+			e.Completed = ago("1s")
+		case "over":
+			e.Over = true
+		}
+	}
+	return e
+}
+
 // ago is so long before the epoch.
 func ago(span string) time.Time { return epoch.Add(-scenariotest.Duration(span)) }
 
@@ -696,6 +728,8 @@ var circumstances = map[string]func(f *fixture, value string){
 		}
 		r.Status.Targets = list.Map(r.Spec.Registries, target)
 	},
+	// Eviction is one of Kubernetes', as evictionOf reads it.
+	"Eviction": func(f *fixture, value string) { f.Evictions = append(f.Evictions, evictionOf(value)) },
 	// Stale has lb asked again in so long, and not in this pass.
 	"Stale": func(f *fixture, span string) {
 		f.Followed = map[Target]Followed{target("lb"): {Again: epoch.Add(scenariotest.Duration(span)), Stale: true}}

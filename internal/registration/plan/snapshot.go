@@ -99,6 +99,8 @@ type Snapshot struct {
 	Owners map[OwnerRef]Owner
 	Nodes  map[string]Node
 	Ending bool
+	// Evictions are Kubernetes' of the namespace that name Usher as a responder, sorted by name.
+	Evictions []Eviction
 	// Finish means that Usher deletes Pods that have drained for a reason that holds.
 	Finish bool
 	// Registries by name; one that is missing here does not exist.

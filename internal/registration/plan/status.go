@@ -271,8 +271,8 @@ func (ix *index) conditionWithoutWait(p *pod, released bool) corev1.PodCondition
 	switch {
 	case c.Status == corev1.ConditionTrue:
 		c.Reason, c.Message = ReasonRegistered, "Every registry lists the Pod."
-	case p.goes != "":
-		c.Reason, c.Message = ReasonNodeGoes, "The Pod leaves its registries: "+p.goes
+	case p.goes != "" && !p.queued:
+		c.Reason, c.Message = p.leaves, "The Pod leaves its registries: "+p.goes
 	}
 	return c
 }
