@@ -7,11 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -62,7 +62,7 @@ func (r *Reconciler) ofEviction(_ context.Context, eviction client.Object, q que
 func goesOn(older, newer *lifecyclev1alpha1.Eviction) bool {
 	before, after := responder.Read(older), responder.Read(newer)
 	before.Response, after.Response = plan.Response{}, plan.Response{}
-	return !equality.Semantic.DeepEqual(before, after)
+	return !reflect.DeepEqual(before, after)
 }
 
 // readEvictions are the evictions of a namespace, with what Usher has said last, which the cache may not show yet.

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"golang.org/x/mod/modfile"
 )
 
 // CacheEnv names the environment variable that replaces the default cache directory,
@@ -124,7 +125,8 @@ func Digest(parts ...string) string {
 const stopGrace = 5 * time.Second
 
 // GoProgram builds a program pinned by the Go module in the directory, and returns its
-// path. pkg is the program's package, estimate how long a first build takes.
+// path. pkg is the program's package, estimate how long a first build takes. A module that names a toolchain is built
+// with that one, which the go command downloads.
 func GoProgram(ctx context.Context, name, module, pkg, estimate string) (string, error) {
 	var pins []string
 	for _, file := range []string{"go.mod", "go.sum"} {
@@ -134,10 +136,18 @@ func GoProgram(ctx context.Context, name, module, pkg, estimate string) (string,
 		}
 		pins = append(pins, string(data))
 	}
+	build := []string{"go", "build", "-mod=readonly", "-buildvcs=false", "-ldflags", "-s -w"}
+	parsed, err := modfile.Parse(filepath.Join(module, "go.mod"), []byte(pins[0]), nil)
+	if err != nil {
+		return "", fmt.Errorf("read what pins %s: %w", name, err)
+	}
+	if parsed.Toolchain != nil {
+		build = append([]string{"env", "GOTOOLCHAIN=" + parsed.Toolchain.Name}, build...)
+	}
 	version := Digest(append(pins, pkg, runtime.Version(), runtime.GOARCH)...)
 	what := "Building " + name + " from source (" + estimate + " the first time)"
 	folder, err := cached(ctx, name, version, what, func(ctx context.Context, folder string) error {
-		_, err := Run(ctx, module, "go", "build", "-mod=readonly", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(folder, name), pkg)
+		_, err := Run(ctx, module, build[0], append(build[1:], "-o", filepath.Join(folder, name), pkg)...)
 		return err
 	})
 	return filepath.Join(folder, name), err

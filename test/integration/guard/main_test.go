@@ -42,7 +42,7 @@ var (
 // service names the guard's Service, Secret and configuration.
 var service = endpoint.Service{Namespace: "usher-system", Name: checkout.GuardName}
 
-func TestMain(m *testing.M) { scene.Main(m, nil, setUp) }
+func TestMain(m *testing.M) { scene.Main(m, evictionFlags(), setUp) }
 
 func setUp(ctx context.Context, p *scene.Plane) error {
 	plane = p
@@ -60,8 +60,11 @@ func setUp(ctx context.Context, p *scene.Plane) error {
 		return err
 	}
 	if door, err = p.StartUsher(ctx, scene.Root, service, registration.Options{
-		Connect: callers.connect, DialPods: programs.dial, DialApplications: asked.dial,
+		Connect: callers.connect, DialPods: programs.dial, DialApplications: asked.dial, Evictions: evictionRequests,
 	}); err != nil {
+		return err
+	}
+	if err := startEvictions(ctx); err != nil {
 		return err
 	}
 	asked.serve(ctx, asked)

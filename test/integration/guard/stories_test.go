@@ -49,9 +49,14 @@ type story struct {
 	noted    []types.UID
 }
 
-// TestStories plays the stories in testdata/stories, each in a namespace of its own, called a.
+// TestStories plays the stories in testdata/stories, or in testdata/evictionrequests (evictionsEnv), each in a namespace of
+// its own, called a.
 func TestStories(t *testing.T) {
-	scenariotest.Stories[*story]{Files: "testdata/stories/*.txt", Words: words, Begin: func(t *testing.T) *story {
+	files := "testdata/stories/*.txt"
+	if evictionRequests {
+		files = "testdata/evictionrequests/*.txt"
+	}
+	scenariotest.Stories[*story]{Files: files, Words: words, Begin: func(t *testing.T) *story {
 		t.Helper()
 		a := begin(t)
 		return &story{Scene: a, namespaces: map[string]*scene.Scene{"a": a}, kubeconfig: plane.Kubeconfig()}
@@ -68,6 +73,7 @@ func begin(t *testing.T) *scene.Scene {
 		}
 		s.Call(name, gate)
 	}
+	s.Call("responders", `spec: {template: {spec: {evictionResponders: [{name: usher.dev/drain, priority: 20000}]}}}`)
 	s.Call("AWS", cloud.aws.URL())
 	s.Call("Google Cloud", cloud.gcp.URL())
 	s.Call("key of Google Cloud", strconv.Quote(neg.Key(cloud.gcp.URL())))
@@ -96,7 +102,7 @@ func unanswered(t *testing.T) (n int) {
 }
 
 // words are what a step can begin with.
-var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.Concat(askedWords, underWay, []scenariotest.Word[*story]{
+var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.Concat(askedWords, underWay, evictionWords, []scenariotest.Word[*story]{
 	// What people and controllers do.
 	{Name: "delete Pods --all", Does: "deletes the Pods of the namespace as a collection",
 		Run: func(s *story, _ string) {
