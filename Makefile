@@ -139,6 +139,7 @@ generate: ## Regenerate deep copies, CRDs, RBAC, the chart's copies of them, dis
 	$(GENERATE) rbac:roleName=usher-registration paths=./internal/registration output:rbac:dir=config/rbac/registration
 	$(GENERATE) rbac:roleName=usher-hook-keys paths=./internal/registration/plan output:rbac:dir=config/rbac/hook-keys
 	$(GENERATE) rbac:roleName=usher-finish paths=./internal/registration/finishing output:rbac:dir=config/rbac/finish
+	$(GENERATE) rbac:roleName=usher-evictions paths=./internal/registration/responder output:rbac:dir=config/rbac/evictions
 	$(GENERATE) rbac:roleName=usher-endpointslices paths=./internal/registration/registry/endpointslice output:rbac:dir=config/rbac/endpointslices
 	$(GENERATE) rbac:roleName=usher-targetgroupbindings paths=./internal/registration/registry/awstargetgroup output:rbac:dir=config/rbac/targetgroupbindings
 	$(GENERATE) rbac:roleName=usher-networkendpointgroups paths=./internal/registration/registry/gcpneg output:rbac:dir=config/rbac/networkendpointgroups

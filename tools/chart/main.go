@@ -153,7 +153,7 @@ func renderFiles(folder string, release Release, values map[string]any) (map[str
 	}
 	options := common.ReleaseOptions{Name: release.Name, Namespace: release.Namespace, Revision: 1, IsInstall: true}
 	server := common.DefaultCapabilities.Copy()
-	server.APIVersions = append(server.APIVersions, "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
+	server.APIVersions = append(server.APIVersions, "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", "lifecycle.k8s.io/v1alpha1/Eviction")
 	rendered, err := util.ToRenderValues(chart, values, options, server)
 	if err != nil {
 		return nil, fmt.Errorf("values: %w", err)

@@ -224,8 +224,25 @@ true
 {{- if and $root.Values.rbac.networkEndpointGroups (has "registration" $part.halves) }}{{ $roles = append $roles "networkendpointgroups" }}{{ end -}}
 {{- if and (include "usher.hookKeys" $root | fromYamlArray) (has "registration" $part.halves) }}{{ $roles = append $roles "hook-keys" }}{{ end -}}
 {{- if and (include "usher.finish" $root) (has "registration" $part.halves) }}{{ $roles = append $roles "finish" }}{{ end -}}
+{{- if and $root.Values.evictions.enabled (has "registration" $part.halves) }}{{ $roles = append $roles "evictions" }}{{ end -}}
 {{- if and (ne $part.component "certificate") (or (include "usher.secureMetrics" $root) (and $xds $root.Values.xds.authorize)) }}{{ $roles = append $roles "access" }}{{ end -}}
 {{- toYaml $roles -}}
+{{- end -}}
+
+{{/* Conditions of an admission policy of Pods: a Registration, its parameter, selects the Pod. */}}
+{{- define "usher.selects" -}}
+- name: has-labels
+  expression: has(object.metadata.labels)
+- name: has-the-labels
+  expression: >-
+    !has(params.spec.selector.matchLabels) || params.spec.selector.matchLabels.all(key,
+    key in object.metadata.labels && object.metadata.labels[key] == params.spec.selector.matchLabels[key])
+- name: matches-the-expressions
+  expression: >-
+    !has(params.spec.selector.matchExpressions) || params.spec.selector.matchExpressions.all(e,
+    e.key in object.metadata.labels
+    ? e.operator == 'Exists' || e.operator == 'In' && object.metadata.labels[e.key] in e.values || e.operator == 'NotIn' && !(object.metadata.labels[e.key] in e.values)
+    : e.operator == 'DoesNotExist' || e.operator == 'NotIn')
 {{- end -}}
 
 {{/* The service account of a part: (list $ $part). */}}

@@ -5,10 +5,12 @@ package guard_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -18,12 +20,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/responder"
 	"github.com/usher-dev/usher/internal/scenariotest"
+	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
@@ -121,6 +127,9 @@ var evictionWords = []scenariotest.Word[*story]{
 	{Name: "until says", Args: "NAME POD FIELD FIELD",
 		Does: "waits until the responder's status in the Pod's eviction has these fields",
 		Run:  (*story).untilSays},
+	{Name: "the policy names Usher",
+		Does: "labels the namespace so that new Pods name Usher as a responder, and waits until they do",
+		Run:  (*story).namesUsher},
 	{Name: "forge evictions", Args: "POD",
 		Does: "tries in vain to have Usher believe that it is its turn to respond to the Pod's eviction",
 		Run:  (*story).forge},
@@ -192,6 +201,37 @@ func (s *story) completes(rest string) {
 		"{apiVersion: lifecycle.k8s.io/v1alpha1, kind: Eviction, metadata: {name: "+eviction.Name+"}, status: {responders: "+
 			"[{name: "+name+", completionTime: \""+now+"\", heartbeatTime: \""+now+"\"}]}}")),
 		client.FieldOwner(name), client.ForceOwnership))
+}
+
+func (s *story) namesUsher(string) {
+	s.Change(s.Ref("Namespace/"+s.Namespace), "metadata: {labels: {usher.dev/eviction-responder: enabled}}")
+	s.Await("the policy to know of the namespace and the Registration", func() bool {
+		probe := s.Prop("Pod", "metadata: {name: probe}")
+		s.Must(s.Create(s.Context(), probe, client.DryRunAll))
+		_, named := probe.Object["spec"].(map[string]any)["evictionResponders"]
+		return named
+	})
+}
+
+// TestServed: Usher is a responder where the API server serves evictions, and Usher has the chart's role. Where it serves
+// none, nothing is asked for and nothing is wrong.
+func TestServed(t *testing.T) {
+	s := begin(t)
+	objects := checktest.Must(checkout.ReadObjects(scene.Root + "/config/rbac/evictions/role.yaml"))(t)
+	var role rbacv1.ClusterRole
+	s.Must(runtime.DefaultUnstructuredConverter.FromUnstructured(objects[0].Object, &role))
+	for user, rules := range map[string][]rbacv1.PolicyRule{"with-role": role.Rules, "without": nil} {
+		s.Must(grant(t.Context(), user, "", rules, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}))
+		config := plane.RESTConfig()
+		config.Impersonate.UserName = user
+		mayAnswer := evictionRequests && rules != nil
+		s.Until(user+" to have its rights", func() string {
+			served, allowed, err := responder.Served(t.Context(), config)
+			s.Must(err)
+			checktest.Same(t, "evictions are served", evictionRequests, served)
+			return registrytest.Unless(allowed == mayAnswer, fmt.Sprintf("it may answer: %t", allowed))
+		})
+	}
 }
 
 // forge has three users try. What each may do is more than the one before.

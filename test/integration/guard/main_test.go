@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -112,9 +113,15 @@ func startNodes(ctx context.Context) error {
 	return err
 }
 
-// installPolicy creates the policy that the chart makes for the readiness gate.
+// installPolicy creates the policy that the chart makes for the readiness gate, and the one that names Usher as a responder
+// of evictions.
 func installPolicy(ctx context.Context) error {
 	objects, err := checkout.ReadObjects(scene.Root + "/tools/chart/testdata/golden/guard.yaml")
+	if err == nil && evictionRequests {
+		var more []*unstructured.Unstructured
+		more, err = checkout.ReadObjects(scene.Root + "/tools/chart/testdata/golden/evictions.yaml")
+		objects = append(objects, more...)
+	}
 	if err != nil {
 		return err
 	}
